@@ -1,0 +1,51 @@
+//! Effect definitions: how a worker turns a command into a call and its answer into a result.
+
+use crate::kernel::expr::{Expr, Template};
+use crate::kernel::ids::EffectName;
+use crate::kernel::retry::RetryPolicy;
+
+/// One effect, ready to run.
+#[derive(Debug)]
+pub struct EffectDefinition {
+    pub name: EffectName,
+    pub provider: Provider,
+    /// Whole call of one attempt, in milliseconds. Default 10,000.
+    pub timeout_ms: u64,
+    /// Establishing the connection, in milliseconds. Default 2,000.
+    pub connect_timeout_ms: u64,
+    /// Attempts within one command, in the worker's memory.
+    pub retry: RetryPolicy,
+    /// Error classes that are tried again. Default `transient`, `throttled`, `timeout`.
+    pub retry_classes: Vec<String>,
+    /// Calls of this effect that run at the same time in one worker. Default 32.
+    pub concurrency: u32,
+    /// First match wins; the built-in rules follow.
+    pub classify: Vec<Classify>,
+    /// The result of a successful call. Default: the response body.
+    pub result: Option<Template>,
+}
+
+#[derive(Debug)]
+pub struct Classify {
+    pub when: Expr,
+    /// `succeeded`, or an error class.
+    pub outcome: String,
+}
+
+#[derive(Debug)]
+pub enum Provider {
+    Http(HttpCall),
+    /// Renders `result` from `input` without any I/O.
+    Transform,
+}
+
+#[derive(Debug)]
+pub struct HttpCall {
+    /// Upper-case method name.
+    pub method: String,
+    /// Text template; its expressions are calls of `url()`, so no value can change host or path depth.
+    pub url: Template,
+    pub headers: Vec<(String, Template)>,
+    /// JSON body, absent for none.
+    pub body: Option<Template>,
+}

@@ -1,0 +1,215 @@
+//! A compiled saga definition: names resolved to indices, expressions compiled, defaults filled in.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::kernel::expr::{Expr, Template};
+use crate::kernel::ids::{DefinitionHash, EffectName, SagaName};
+use crate::kernel::retry::RetryPolicy;
+
+/// One version of a saga, ready to run.
+#[derive(Debug)]
+pub struct Definition {
+    pub name: SagaName,
+    /// SHA-256 of the canonical form: formatting and comments do not change it.
+    pub hash: DefinitionHash,
+    /// The YAML text, archived with the hash so that running instances outlive the file.
+    pub source: Arc<str>,
+    /// Event types that create an instance.
+    pub start: Vec<String>,
+    /// First match wins.
+    pub keys: Vec<KeyRule>,
+    /// Initial state: a map template without roots.
+    pub init: Template,
+    /// Handlers at any time, by event type.
+    pub handlers: BTreeMap<String, Vec<Handler>>,
+    pub machine: Option<Machine>,
+    /// In the order of the file; records refer to steps by index.
+    pub steps: Vec<Step>,
+    /// Timers that are set when the instance starts.
+    pub timers: Vec<TimerDefinition>,
+    pub finally: Finally,
+}
+
+impl Definition {
+    /// Every event type that this saga can react to, in code-point order.
+    #[must_use]
+    pub fn event_types(&self) -> Vec<&str> {
+        let machine = self
+            .machine
+            .iter()
+            .flat_map(|machine| machine.states.iter().flat_map(|state| state.handlers.keys()));
+        let mut types: Vec<&str> = self
+            .start
+            .iter()
+            .chain(self.handlers.keys())
+            .chain(machine)
+            .map(String::as_str)
+            .collect();
+        types.sort_unstable();
+        types.dedup();
+        types
+    }
+}
+
+/// How an event finds its instance: `pattern` is an event type, or `<AggregateType>.*`, or `*`.
+#[derive(Debug)]
+pub struct KeyRule {
+    pub pattern: String,
+    pub key: Expr,
+}
+
+impl KeyRule {
+    /// Whether the rule is for `event_type`.
+    #[must_use]
+    pub fn matches(&self, event_type: &str) -> bool {
+        match self.pattern.strip_suffix('*') {
+            Some(prefix) => event_type.starts_with(prefix),
+            None => self.pattern == event_type,
+        }
+    }
+}
+
+/// One alternative of a handler list: the first whose `when` holds is taken.
+#[derive(Debug)]
+pub struct Handler {
+    pub when: Option<Expr>,
+    pub actions: Actions,
+}
+
+/// What a handler, a state entry or a timer does, in this order: `set` (all from the state before),
+/// `clear_timer`, `timer`, `emit` (from the state after), then `fail` or `to`.
+#[derive(Debug, Default)]
+pub struct Actions {
+    /// Top-level fields of the state, by name.
+    pub set: Vec<(String, Template)>,
+    pub clear_timers: Vec<String>,
+    pub timers: Vec<TimerSet>,
+    pub emit: Vec<Emit>,
+    pub fail: Option<Fail>,
+    /// Index of the state to go to.
+    pub to: Option<u16>,
+    /// Keep the input until the state is left. Excludes everything else.
+    pub defer: bool,
+}
+
+#[derive(Debug)]
+pub struct TimerSet {
+    pub name: String,
+    pub after_ms: i64,
+    /// Keep the timer if it is already set.
+    pub if_absent: bool,
+}
+
+/// Work without a step: nobody waits for it.
+#[derive(Debug)]
+pub enum Emit {
+    Command(CommandTemplate),
+    Publish(PublishTemplate),
+}
+
+#[derive(Debug)]
+pub struct CommandTemplate {
+    pub aggregate_type: String,
+    pub aggregate_id: Template,
+    pub command_type: String,
+    pub payload: Template,
+}
+
+#[derive(Debug)]
+pub struct PublishTemplate {
+    pub fact_type: String,
+    pub payload: Template,
+}
+
+#[derive(Debug)]
+pub struct Fail {
+    pub code: String,
+    pub message: Option<Template>,
+}
+
+/// The state machine of a saga.
+#[derive(Debug)]
+pub struct Machine {
+    pub initial: u16,
+    pub states: Vec<State>,
+}
+
+#[derive(Debug)]
+pub struct State {
+    pub name: String,
+    pub entry: Actions,
+    /// By event type.
+    pub handlers: BTreeMap<String, Vec<Handler>>,
+    /// By timer name (`timer.<name>` in the file).
+    pub timer_handlers: BTreeMap<String, Vec<Handler>>,
+    /// Entering it completes the instance.
+    pub is_final: bool,
+}
+
+/// A unit of work with a result.
+#[derive(Debug)]
+pub struct Step {
+    pub name: String,
+    /// Indices of the steps that must be done or skipped first.
+    pub needs: Vec<u16>,
+    /// False when the step would start: skipped.
+    pub condition: Option<Expr>,
+    pub action: Action,
+    /// State fields from `result`.
+    pub set: Vec<(String, Template)>,
+    pub compensate: Option<Compensation>,
+    /// From the start of an attempt to the end of its usefulness, in milliseconds.
+    pub deadline_ms: i64,
+}
+
+/// What a step or a compensation does.
+#[derive(Debug)]
+pub enum Action {
+    Effect {
+        effect: EffectName,
+        with: Template,
+    },
+    /// Done when the gateway has accepted it.
+    Command(CommandTemplate),
+}
+
+/// How a step is undone. Its templates read `input`, `result` (absent if unknown), `state`, `key`, `failure`.
+#[derive(Debug)]
+pub struct Compensation {
+    pub action: Action,
+    /// Also undo when the outcome of the step is unknown.
+    pub on_unknown: bool,
+    pub retry: RetryPolicy,
+    pub deadline_ms: i64,
+}
+
+/// A timer of the whole instance, set at its start.
+#[derive(Debug)]
+pub struct TimerDefinition {
+    pub name: String,
+    pub after_ms: i64,
+    /// Tested after every input; true clears the timer.
+    pub cancel_when: Option<Expr>,
+    pub actions: Actions,
+}
+
+/// What happens at the end, by outcome, after all compensations.
+#[derive(Debug, Default)]
+pub struct Finally {
+    pub completed: Vec<Emit>,
+    pub failed: Vec<Emit>,
+    pub cancelled: Vec<Emit>,
+}
+
+/// Default deadline of an effect attempt: 15 minutes.
+pub const EFFECT_DEADLINE_MS: i64 = 15 * 60_000;
+/// Default deadline of an aggregate command: 24 hours.
+pub const COMMAND_DEADLINE_MS: i64 = 24 * 3_600_000;
+/// Default durable retry of a compensation.
+pub const COMPENSATION_RETRY: RetryPolicy = RetryPolicy {
+    attempts: 10,
+    initial_ms: 1_000,
+    factor: 2.0,
+    max_ms: 60_000,
+};

@@ -1,0 +1,187 @@
+//! Envelopes: the JSON that crosses the broker and the gateway.
+//!
+//! Every envelope carries its payload as raw JSON, so it is copied and never re-encoded. The shapes are
+//! documented for other languages in docs/envelopes.md.
+
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use super::ids::{CommandId, EffectName, Key, SagaName, TenantId};
+
+/// A domain event as aggregates publish it.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct AggregateEvent<'a> {
+    #[serde(default)]
+    pub tenant_id: String,
+    #[serde(default)]
+    pub event_id: Option<String>,
+    pub event_type: String,
+    pub aggregate_type: String,
+    pub aggregate_id: String,
+    #[serde(default)]
+    pub sequence: u64,
+    #[serde(default = "one")]
+    pub schema_version: u32,
+    #[serde(borrow, default = "null")]
+    pub payload: &'a RawValue,
+    #[serde(default)]
+    pub metadata: EventMetadata,
+    /// The producer's clock, RFC 3339: data, never order.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timestamp: Option<String>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EventMetadata {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub correlation_id: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub causation_id: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub traceparent: Option<String>,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub hops: u32,
+}
+
+/// A command for an effect worker.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct EffectCommand<'a> {
+    pub tenant_id: TenantId,
+    pub command_id: CommandId,
+    pub effect_name: EffectName,
+    #[serde(borrow)]
+    pub payload: &'a RawValue,
+    pub metadata: CommandMetadata,
+}
+
+/// Where a command comes from, how long it is wanted, and what makes its repetition recognisable.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CommandMetadata {
+    pub saga: SagaName,
+    pub key: Key,
+    /// The key of the instance; the correlation id of all that a saga emits.
+    pub correlation_id: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub root_correlation_id: Option<String>,
+    pub causation_id: String,
+    /// The same for all attempts of this piece of work.
+    pub idempotency_key: String,
+    /// Place in the definition, e.g. `steps.charge`.
+    pub path: String,
+    pub attempt: u32,
+    /// Milliseconds since the epoch; an expired command is answered with `TimedOut`, not executed.
+    pub deadline_ms: i64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub traceparent: Option<String>,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub hops: u32,
+}
+
+/// The one recorded result of a command.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct EffectResult<'a> {
+    pub tenant_id: TenantId,
+    pub command_id: CommandId,
+    pub effect_name: EffectName,
+    pub result_type: ResultType,
+    /// The result for `Succeeded`; `{"class": ..., "message": ...}` for the others.
+    #[serde(borrow)]
+    pub payload: &'a RawValue,
+    /// RFC 3339, the worker's clock: data, never order.
+    pub timestamp: String,
+    #[serde(default)]
+    pub metadata: ResultMetadata,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ResultType {
+    Succeeded,
+    Failed,
+    TimedOut,
+}
+
+/// Address of the instance that waits. A result without it is routed by the command that it answers.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ResultMetadata {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub saga: Option<SagaName>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<Key>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub correlation_id: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub traceparent: Option<String>,
+    /// Calls that the worker made to the upstream for this command.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub calls: u32,
+}
+
+/// Payload of a `Failed` or `TimedOut` result.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ErrorPayload {
+    pub class: String,
+    #[serde(default)]
+    pub message: String,
+}
+
+/// A command for an aggregate: the body of the gateway's SubmitCommand request.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct AggregateCommand<'a> {
+    pub tenant_id: TenantId,
+    pub command_id: CommandId,
+    pub aggregate_id: String,
+    pub aggregate_type: String,
+    /// `<AggregateType>.<Command>`, as the definition says.
+    pub command_type: String,
+    #[serde(borrow)]
+    pub payload_json: &'a RawValue,
+    pub metadata: CommandMetadata,
+}
+
+/// A fact that a saga publishes about itself.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct WorkflowEvent<'a> {
+    pub tenant_id: TenantId,
+    pub event_id: CommandId,
+    pub event_type: String,
+    pub saga: SagaName,
+    pub key: Key,
+    #[serde(borrow)]
+    pub payload: &'a RawValue,
+    pub metadata: EventMetadata,
+}
+
+/// A message to one instance on `workflow.<saga>.<correlation>`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ControlMessage {
+    /// Makes a repeated request recognisable.
+    pub request_id: String,
+    #[serde(flatten)]
+    pub verb: ControlVerb,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "control", rename_all = "snake_case")]
+pub enum ControlVerb {
+    /// Stop the instance and compensate what it did.
+    Cancel {
+        #[serde(default)]
+        reason: String,
+    },
+    /// Try again what exhausted its attempts.
+    Retry {},
+}
+
+const fn one() -> u32 {
+    1
+}
+
+fn null<'a>() -> &'a RawValue {
+    RawValue::NULL
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
+const fn is_zero(number: &u32) -> bool {
+    *number == 0
+}

@@ -1,0 +1,121 @@
+//! Inputs: anything that can advance an instance.
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use super::ids::{CommandId, EffectName, EventId, InstanceId, TimeMs};
+
+/// One input of one instance, routed and checked.
+///
+/// It is stored as it is (inbox, dead letters), so its encoding is a stored format.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Input {
+    pub instance: InstanceId,
+    /// Text that identifies this input for good: it goes into the ids of all work that the input causes,
+    /// so a redelivered, parked or retried input keeps it. The event id for events, `<command id>` for
+    /// results, `<timer id>@<due ms>` for timers, the request id for controls.
+    pub id: String,
+    /// The only clock that a transition sees: the broker's stored time of the message, the due time of a
+    /// timer, for local verdicts the owner's clock, never before the shard's last input.
+    pub time: TimeMs,
+    pub origin: Origin,
+    pub body: InputBody,
+}
+
+/// Where an input came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Origin {
+    /// A message of a source stream.
+    Stream { stream: SourceStream, sequence: u64 },
+    /// A durable timer of the shard.
+    Timer,
+    /// A verdict of the shard's own relay or sweeper.
+    Local,
+}
+
+/// The streams that shards read, in the order of their positions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum SourceStream {
+    /// Domain events of the aggregates.
+    AggregateEvents,
+    /// Results of effects.
+    WorkflowEvents,
+    /// Control messages (start, cancel, retry, ...).
+    WorkflowCommands,
+}
+
+impl SourceStream {
+    pub const ALL: [Self; 3] = [
+        Self::AggregateEvents,
+        Self::WorkflowEvents,
+        Self::WorkflowCommands,
+    ];
+
+    /// Index of this stream in [`Self::ALL`].
+    #[must_use]
+    pub const fn index(self) -> usize {
+        match self {
+            Self::AggregateEvents => 0,
+            Self::WorkflowEvents => 1,
+            Self::WorkflowCommands => 2,
+        }
+    }
+}
+
+/// What happened.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum InputBody {
+    Event(DomainEvent),
+    Result(WorkResult),
+    Timer { name: String },
+    Control(Control),
+}
+
+/// A domain event, its payload still in the bytes of the message.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DomainEvent {
+    pub event_id: EventId,
+    /// `<AggregateType>.<EventType>`, the name that definitions use.
+    pub event_type: String,
+    pub aggregate_type: String,
+    pub aggregate_id: String,
+    /// Sequence within the aggregate, 0 where the producer gives none.
+    pub sequence: u64,
+    pub schema_version: u32,
+    pub correlation_id: Option<String>,
+    pub causation_id: Option<String>,
+    pub traceparent: Option<String>,
+    /// Hops of the chain of messages that led here, 0 for an event from outside.
+    pub hops: u32,
+    /// JSON, checked for syntax, depth and number ranges.
+    pub payload: Bytes,
+}
+
+/// The one recorded outcome of a command of this instance.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct WorkResult {
+    pub command_id: CommandId,
+    /// The effect, or `None` for the gateway's verdict on an aggregate command.
+    pub effect: Option<EffectName>,
+    pub outcome: WorkOutcome,
+}
+
+/// How a command ended.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum WorkOutcome {
+    /// It happened; `payload` is the JSON result.
+    Succeeded { payload: Bytes },
+    /// It definitely did not happen; `class` is what `on_error` names (`declined`, `rejected`, ...).
+    Failed { class: String, message: String },
+    /// Nobody knows whether it happened.
+    TimedOut { message: String },
+}
+
+/// A request of an operator or another saga, valid in every phase.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum Control {
+    /// Stop and compensate what was done.
+    Cancel { reason: String },
+    /// Try again what stands in the way: compensations that exhausted their attempts.
+    Retry,
+}

@@ -1,0 +1,19 @@
+//! DECIDES. Pure, synchronous, total: the same history gives the same bytes.
+//!
+//! Knows nothing about clocks, randomness, I/O, async, NATS or MDBX; time comes with the input and every
+//! collection is iterated in a defined order.
+
+pub mod definition;
+pub mod duration;
+pub mod envelope;
+pub mod expr;
+pub mod ids;
+pub mod input;
+pub mod json;
+pub mod limits;
+pub mod patch;
+pub mod record;
+pub mod retry;
+pub mod subject;
+pub mod transition;
+pub mod work;

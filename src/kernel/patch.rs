@@ -1,0 +1,124 @@
+//! What a transition changes: rows put and deleted, never a handle to storage.
+
+use serde::{Deserialize, Serialize};
+
+use super::ids::TimeMs;
+use super::record::{Record, Summary};
+use super::work::{WorkItem, WorkRef};
+
+/// The result of one transition, to be applied to one shard in one transaction.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Patch {
+    pub outcome: Outcome,
+    /// The record after the transition; `None` leaves it (or its absence) as it is.
+    pub record: Option<Record>,
+    /// Rows to append to the outbox: item `i` becomes `WorkRef { log_sequence, index: i }`, with the log
+    /// sequence that the transition was given.
+    pub work: Vec<WorkItem>,
+    /// Outbox rows whose outcome is settled, to delete.
+    pub settled: Vec<WorkRef>,
+    pub timers_set: Vec<TimerRow>,
+    pub timers_cleared: Vec<TimerRow>,
+    /// Whether the input is to be kept in the inbox and given again after [`Patch::readmit`].
+    pub deferred: bool,
+    /// Whether deferred inputs of this instance are to be given again now, oldest first.
+    pub readmit: bool,
+    /// Set when the instance has ended and nothing can come back for it: its record leaves the table of
+    /// live instances, and this summary and a tombstone stay.
+    pub ended: Option<Summary>,
+    /// What happened, for the history of the instance.
+    pub notes: Vec<Note>,
+}
+
+impl Patch {
+    /// A patch that changes nothing.
+    #[must_use]
+    pub const fn ignored(reason: IgnoreReason) -> Self {
+        Self {
+            outcome: Outcome::Ignored(reason),
+            record: None,
+            work: Vec::new(),
+            settled: Vec::new(),
+            timers_set: Vec::new(),
+            timers_cleared: Vec::new(),
+            deferred: false,
+            readmit: false,
+            ended: None,
+            notes: Vec::new(),
+        }
+    }
+}
+
+/// What became of an input.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Outcome {
+    Applied,
+    Deferred,
+    Ignored(IgnoreReason),
+}
+
+/// Why an input changed nothing. The set is closed: it labels a metric.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum IgnoreReason {
+    /// No instance, and this input does not start one.
+    NoInstance,
+    /// The instance has ended.
+    Ended,
+    /// The event id is among the last ones that this instance applied.
+    Duplicate,
+    /// A result or timer of work that is no longer current.
+    Stale,
+    /// A result for a command that this instance never sent.
+    Orphan,
+    /// Neither the definition nor its present state has a handler for it.
+    NoHandler,
+}
+
+impl IgnoreReason {
+    /// The label value of this reason.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::NoInstance => "no_instance",
+            Self::Ended => "ended",
+            Self::Duplicate => "duplicate",
+            Self::Stale => "stale",
+            Self::Orphan => "orphan",
+            Self::NoHandler => "no_handler",
+        }
+    }
+}
+
+/// One row of the due index. The record holds the same triple, so either can be found from the other.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct TimerRow {
+    pub due: TimeMs,
+    /// Makes the row unique among timers due at the same instant: the log sequence of the input that set
+    /// it, and its index among the timers of that input.
+    pub set_by: WorkRef,
+    /// Name within the instance, e.g. `unpaid` or `retry:charge.compensate`.
+    pub name: String,
+}
+
+/// One thing that a transition did, as the history shows it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "note")]
+pub enum Note {
+    Started,
+    StepStarted { step: String, attempt: u32 },
+    StepDone { step: String },
+    StepFailed { step: String, class: String },
+    StepSkipped { step: String },
+    StepAbandoned { step: String },
+    LateResult { step: String, outcome: String },
+    StateEntered { state: String },
+    TimerSet { timer: String, due: TimeMs },
+    TimerFired { timer: String },
+    TimerCleared { timer: String },
+    Emitted { work: String },
+    Failing { code: String },
+    CompensationStarted { step: String, attempt: u32 },
+    CompensationDone { step: String },
+    CompensationFailed { step: String, class: String },
+    Ended { phase: String },
+}

@@ -1,0 +1,244 @@
+//! The instance record: all that an instance remembers between two inputs.
+//!
+//! Its encoding (postcard behind a format byte) is a stored format; golden bytes guard it.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_bytes::ByteBuf;
+
+use super::ids::{CommandId, DefinitionHash, TimeMs};
+use super::patch::TimerRow;
+use super::work::WorkRef;
+
+/// How many event ids an instance remembers to recognise a producer's duplicates.
+pub const SEEN_EVENTS_MAX: usize = 64;
+
+/// State of one instance.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Record {
+    /// Rises when a finished key is opened again.
+    pub generation: u32,
+    /// The definition that this instance runs under.
+    pub definition: DefinitionHash,
+    /// Number of inputs applied.
+    pub version: u64,
+    pub phase: Phase,
+    pub started: TimeMs,
+    pub updated: TimeMs,
+    /// Id of the event that started the instance.
+    pub start_event: String,
+    /// Correlation id of the message that started the instance, where it differs from the key.
+    pub root_correlation_id: Option<String>,
+    pub traceparent: Option<String>,
+    pub hops: u32,
+    /// The user's state: one JSON object, keys sorted.
+    pub data: ByteBuf,
+    /// Index of the machine state, where the definition has a machine.
+    pub machine: Option<MachineState>,
+    /// One per step of the definition, in its order.
+    pub steps: Vec<StepState>,
+    /// What would have to be undone, oldest first.
+    pub ledger: Vec<LedgerEntry>,
+    /// Timers that are set, by name.
+    pub timers: BTreeMap<String, TimerRow>,
+    pub failure: Option<Failure>,
+    /// Hashes of the last event ids applied, oldest first.
+    pub seen_events: Vec<u64>,
+    /// Inputs that wait in the inbox because the present state defers them.
+    pub deferred: u32,
+    /// Log sequence of the newest history row of this instance; each row names the one before.
+    pub last_history: Option<u64>,
+}
+
+/// Where a machine stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MachineState {
+    /// Index into the states of the definition.
+    pub state: u16,
+    /// How many states were entered so far; part of the idempotency keys of what they emit.
+    pub entries: u64,
+}
+
+/// Life of an instance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Phase {
+    Running,
+    /// It failed or was cancelled, and undoes what it did.
+    Compensating,
+    Completed,
+    Failed,
+    Cancelled,
+    /// A compensation exhausted its attempts: an operator must act.
+    CompensationFailed,
+}
+
+impl Phase {
+    pub const ALL: [Self; 6] = [
+        Self::Running,
+        Self::Compensating,
+        Self::Completed,
+        Self::Failed,
+        Self::Cancelled,
+        Self::CompensationFailed,
+    ];
+
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Running => "running",
+            Self::Compensating => "compensating",
+            Self::Completed => "completed",
+            Self::Failed => "failed",
+            Self::Cancelled => "cancelled",
+            Self::CompensationFailed => "compensation_failed",
+        }
+    }
+
+    /// Whether the outcome stands. Late results may still reopen the ledger, never the outcome.
+    #[must_use]
+    pub const fn is_terminal(self) -> bool {
+        match self {
+            Self::Completed | Self::Failed | Self::Cancelled => true,
+            Self::Running | Self::Compensating | Self::CompensationFailed => false,
+        }
+    }
+}
+
+/// One step of an instance.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct StepState {
+    pub status: StepStatus,
+    /// Work in the outside world whose outcome is still to come. An abandoned step keeps it, because a
+    /// late success must be undone.
+    pub outstanding: Option<Outstanding>,
+    /// What was sent, as JSON; compensation reads it as `input`.
+    pub input: Option<ByteBuf>,
+    /// JSON result of a step that is done.
+    pub result: Option<ByteBuf>,
+    /// Error class of a step that failed.
+    pub error: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StepStatus {
+    Pending,
+    Running,
+    Done,
+    Skipped,
+    Failed,
+    /// The instance stopped waiting for it.
+    Abandoned,
+}
+
+/// A command that was sent and whose result has not come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Outstanding {
+    pub command: CommandId,
+    pub row: WorkRef,
+    pub attempt: u32,
+    pub round: u32,
+}
+
+/// Something done (or perhaps done) that compensation undoes, newest first.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LedgerEntry {
+    /// Index of the step.
+    pub step: u16,
+    pub input: ByteBuf,
+    /// Absent where the outcome is unknown.
+    pub result: Option<ByteBuf>,
+    pub status: LedgerStatus,
+    /// Attempts and rounds of its compensation so far.
+    pub attempt: u32,
+    pub round: u32,
+    pub outstanding: Option<Outstanding>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LedgerStatus {
+    /// Nothing undone so far.
+    Held,
+    /// Its compensation is under way.
+    Undoing,
+    /// Its compensation failed and a timer will try again.
+    BackingOff,
+    Undone,
+    /// Its compensation exhausted its attempts.
+    Stuck,
+}
+
+/// Why an instance failed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failure {
+    /// What `fail: {code}` says, or the error class of the step that failed.
+    pub code: String,
+    pub message: String,
+    /// Name of the step that failed, if one did.
+    pub step: Option<String>,
+    pub time: TimeMs,
+    /// Whether an operator's or parent's cancel began it; the instance then ends as cancelled.
+    pub cancelled: bool,
+}
+
+/// What stays of an instance that has ended.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Summary {
+    /// The final record.
+    pub record: Record,
+    pub ended: TimeMs,
+}
+
+/// Why stored bytes are not a record.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RecordError {
+    #[error("record has format {found}, this binary reads up to {newest}")]
+    Newer { found: u8, newest: u8 },
+    #[error("record cannot be decoded: {0}")]
+    Broken(String),
+}
+
+/// Format that this binary writes.
+pub const RECORD_FORMAT: u8 = 1;
+
+impl Record {
+    /// Encodes the record: the format byte, then postcard.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(512);
+        bytes.push(RECORD_FORMAT);
+        postcard::to_extend(self, bytes).expect("a record holds only types that postcard can encode")
+    }
+
+    /// Decodes what [`Record::encode`] wrote.
+    ///
+    /// # Errors
+    /// [`RecordError::Newer`] for a format above [`RECORD_FORMAT`], [`RecordError::Broken`] for anything
+    /// that is not a record.
+    pub fn decode(bytes: &[u8]) -> Result<Self, RecordError> {
+        match bytes.split_first() {
+            Some((&RECORD_FORMAT, body)) => {
+                postcard::from_bytes(body).map_err(|error| RecordError::Broken(error.to_string()))
+            }
+            Some((&found, _)) if found > RECORD_FORMAT => Err(RecordError::Newer {
+                found,
+                newest: RECORD_FORMAT,
+            }),
+            Some((&found, _)) => Err(RecordError::Broken(format!("format {found} never existed"))),
+            None => Err(RecordError::Broken("empty".to_owned())),
+        }
+    }
+
+    /// Whether nothing of this instance is under way in the outside world.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        self.steps.iter().all(|step| step.outstanding.is_none())
+            && self
+                .ledger
+                .iter()
+                .all(|entry| entry.outstanding.is_none() && entry.status != LedgerStatus::BackingOff)
+    }
+}

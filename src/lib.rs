@@ -1,0 +1,35 @@
+//! saga-runner: an event-sourced saga runner on NATS JetStream with embedded MDBX.
+//!
+//! Modules in reading order; ARCHITECTURE.md is the map.
+
+pub mod kernel;
+
+pub mod ports;
+
+pub mod storage;
+
+pub mod shard;
+
+pub mod intake;
+
+pub mod outbox;
+
+pub mod effects;
+
+pub mod gateway;
+
+pub mod inproc;
+
+pub mod nats;
+
+pub mod config;
+
+pub mod telemetry;
+
+pub mod api;
+
+pub mod app;
+
+pub mod cli;
+
+pub mod demo;

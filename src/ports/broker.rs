@@ -1,0 +1,289 @@
+//! The broker: streams with per-subject expectations, contiguous readers, and shared work queues.
+//!
+//! Two adapters implement it, `nats` and `inproc`; one conformance suite (`tests/broker`) runs against both.
+//! The port names what the runner needs and no more.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+
+use crate::kernel::ids::TimeMs;
+
+#[async_trait]
+pub trait Broker: Send + Sync + 'static {
+    /// Creates the stream or updates it to `spec`, then reads back what the broker really keeps.
+    ///
+    /// # Errors
+    /// [`BrokerError::Mismatch`] where the broker keeps something else than was asked for.
+    async fn ensure_stream(&self, spec: &StreamSpec) -> Result<StreamState, BrokerError>;
+
+    /// Compares the stream with `spec` and changes nothing: one line for each difference, none if all is
+    /// well.
+    ///
+    /// # Errors
+    /// [`BrokerError::NoStream`] where it does not exist.
+    async fn check_stream(&self, spec: &StreamSpec) -> Result<Vec<String>, BrokerError>;
+
+    /// Identity and bounds of a stream.
+    async fn stream_state(&self, stream: &str) -> Result<StreamState, BrokerError>;
+
+    /// Stores one message. Safe to run many at a time; messages are stored in the order in which the
+    /// futures were first polled, unless the connection is lost in between.
+    ///
+    /// # Errors
+    /// [`PublishError`] tells a definite refusal from an unknown outcome.
+    async fn publish(&self, message: Publication) -> Result<PublishAck, PublishError>;
+
+    /// Opens a contiguous reader.
+    async fn reader(&self, spec: ReaderSpec) -> Result<Box<dyn Reader>, BrokerError>;
+
+    /// Joins (creating it if need be) a durable queue that workers share.
+    async fn queue(&self, spec: QueueSpec) -> Result<Box<dyn Queue>, BrokerError>;
+
+    /// The newest message on exactly this subject.
+    async fn last_by_subject(
+        &self,
+        stream: &str,
+        subject: &str,
+    ) -> Result<Option<StoredMessage>, BrokerError>;
+
+    /// The message at this sequence, `None` where it is gone or not yet there.
+    async fn message_at(&self, stream: &str, sequence: u64) -> Result<Option<StoredMessage>, BrokerError>;
+
+    /// Removes all messages below `sequence`.
+    async fn trim(&self, stream: &str, sequence: u64) -> Result<(), BrokerError>;
+
+    /// The sequence up to which a queue's messages are all acknowledged, `None` where it does not exist.
+    async fn queue_floor(&self, stream: &str, durable: &str) -> Result<Option<u64>, BrokerError>;
+
+    /// One round trip.
+    async fn ping(&self) -> Result<Duration, BrokerError>;
+
+    /// Waits until everything handed over so far, acknowledgements included, has left the process.
+    async fn flush(&self) -> Result<(), BrokerError>;
+}
+
+/// What a stream must be. All streams use limits retention, discard new, file storage, no age and direct
+/// get; the runner trims them itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StreamSpec {
+    pub name: String,
+    pub subjects: Vec<String>,
+    pub replicas: u8,
+    /// Largest message, headers included, in bytes.
+    pub message_bytes_max: usize,
+    /// Whether the stream belongs to others: then it is only checked, never created or changed, unless it
+    /// does not exist.
+    pub foreign: bool,
+}
+
+/// Name and creation time: a recreated stream of the same name is another stream.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
+pub struct StreamIdentity {
+    pub name: String,
+    /// Creation time in nanoseconds since the epoch, as the broker tells it.
+    pub created_ns: i64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StreamState {
+    pub identity: StreamIdentity,
+    /// Sequence of the oldest message, or one more than `last_sequence` where the stream is empty.
+    pub first_sequence: u64,
+    /// Sequence of the newest message ever stored, 0 if none was.
+    pub last_sequence: u64,
+    pub messages: u64,
+    pub bytes: u64,
+}
+
+/// A message to store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Publication {
+    pub stream: String,
+    pub subject: String,
+    /// Names and values without control characters.
+    pub headers: Vec<(String, String)>,
+    pub payload: Bytes,
+    pub expect: Expect,
+}
+
+/// What makes a repeated publication recognisable.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Expect {
+    Nothing,
+    /// Nothing was ever stored on this subject. Needs no window.
+    FirstOnSubject,
+    /// The stream saw no message with this id within its duplicate window.
+    MessageId(String),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PublishAck {
+    /// For a duplicate, the sequence of the message that was stored first.
+    pub sequence: u64,
+    /// The id was known ([`Expect::MessageId`]).
+    pub duplicate: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PublishError {
+    /// [`Expect::FirstOnSubject`] did not hold.
+    #[error("the subject already has a message")]
+    AlreadyThere,
+    /// The broker will not store this message, now or later.
+    #[error("refused: {0}")]
+    Refused(String),
+    /// The broker cannot store messages now (full, no leader, no such stream); it did not store this one.
+    #[error("unavailable: {0}")]
+    Unavailable(String),
+    /// It was sent and no answer came: it may be stored.
+    #[error("no answer: {0}")]
+    Unknown(String),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum BrokerError {
+    #[error("stream {0} does not exist")]
+    NoStream(String),
+    #[error("stream {stream} is not as required: {}", differences.join("; "))]
+    Mismatch {
+        stream: String,
+        differences: Vec<String>,
+    },
+    #[error("broker unavailable: {0}")]
+    Unavailable(String),
+    #[error("{0}")]
+    Refused(String),
+}
+
+/// A reader of one stream in stream order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReaderSpec {
+    pub stream: String,
+    /// At least one.
+    pub filters: Vec<String>,
+    /// First sequence to deliver.
+    pub start_sequence: u64,
+    /// Name of the consumer: new for each reader, one token.
+    pub name: String,
+    /// Messages that the adapter may hold before [`Reader::next`] takes them.
+    pub buffer: usize,
+}
+
+/// A contiguous view of a stream, one owner, one task.
+///
+/// It does not check contiguity: it hands over `consumer_sequence` and `delivered` as they are, and its owner
+/// throws it away on a gap.
+#[async_trait]
+pub trait Reader: Send {
+    /// Waits for the next message.
+    ///
+    /// # Errors
+    /// [`ReaderBroken`] where the view can no longer be trusted (connection lost, heartbeats missed, consumer
+    /// gone): the owner opens a new reader.
+    ///
+    /// # Cancel safety
+    /// No message is lost when the future is dropped.
+    async fn next(&mut self) -> Result<Message, ReaderBroken>;
+
+    /// Takes a message that has already arrived, without waiting.
+    fn ready(&mut self) -> Option<Result<Message, ReaderBroken>>;
+
+    /// How far silence reaches. `Ok(Some(horizon))` says: once the message at `horizon.after` was taken (or
+    /// at once, if it is 0 or was taken before), every matching message up to `horizon.covered` has been
+    /// taken. `Ok(None)`: more messages are on their way, ask again later.
+    async fn horizon(&mut self) -> Result<Option<Horizon>, ReaderBroken>;
+
+    /// Reports that all up to `sequence` is durable elsewhere, for the broker's lag figures. Never a source
+    /// of progress.
+    async fn acknowledge(&mut self, sequence: u64);
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Horizon {
+    /// Stream sequence of the last matching message delivered, 0 if none was.
+    pub after: u64,
+    /// The stream's last sequence at some instant after the call.
+    pub covered: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("reader is broken: {0}")]
+pub struct ReaderBroken(pub String);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Message {
+    pub subject: String,
+    pub headers: Vec<(String, String)>,
+    pub payload: Bytes,
+    pub stream_sequence: u64,
+    /// 1 for the first delivery of a consumer, rising by one with each.
+    pub consumer_sequence: u64,
+    /// How often this message was delivered, this time included.
+    pub delivered: u64,
+    /// Matching messages behind this one.
+    pub pending: u64,
+    /// When the broker stored it.
+    pub time: TimeMs,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredMessage {
+    pub subject: String,
+    pub headers: Vec<(String, String)>,
+    pub payload: Bytes,
+    pub sequence: u64,
+    pub time: TimeMs,
+}
+
+/// A durable queue with explicit acknowledgement.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct QueueSpec {
+    pub stream: String,
+    pub filter: String,
+    pub durable: String,
+    /// After this silence a message is delivered to another worker.
+    pub ack_wait: Duration,
+    /// Messages that all workers together may hold.
+    pub max_unacknowledged: usize,
+    /// Messages that this member pulls ahead.
+    pub buffer: usize,
+}
+
+/// One member's side of a queue.
+#[async_trait]
+pub trait Queue: Send {
+    /// Waits for work.
+    ///
+    /// # Errors
+    /// [`ReaderBroken`]: the owner joins again.
+    ///
+    /// # Cancel safety
+    /// No message is lost when the future is dropped.
+    async fn next(&mut self) -> Result<QueueMessage, ReaderBroken>;
+
+    /// Takes work that has already arrived, without waiting.
+    fn ready(&mut self) -> Option<Result<QueueMessage, ReaderBroken>>;
+
+    /// Stops pulling and gives back what was pulled and not taken.
+    async fn close(&mut self);
+}
+
+pub struct QueueMessage {
+    pub message: Message,
+    pub receipt: Box<dyn Receipt>,
+}
+
+/// The right to answer for one delivery.
+#[async_trait]
+pub trait Receipt: Send + Sync {
+    /// Done: never deliver it again.
+    async fn ack(&self) -> Result<(), BrokerError>;
+    /// Not done: deliver it again, to whoever asks, after `delay`.
+    async fn nak(&self, delay: Duration) -> Result<(), BrokerError>;
+    /// Still at work: restart the ack wait.
+    async fn progress(&self) -> Result<(), BrokerError>;
+    /// Never deliver it again, though it was not done.
+    async fn term(&self) -> Result<(), BrokerError>;
+}

@@ -1,0 +1,28 @@
+//! Submission of aggregate commands.
+
+use async_trait::async_trait;
+
+use crate::kernel::envelope::AggregateCommand;
+
+#[async_trait]
+pub trait Gateway: Send + Sync + 'static {
+    /// Submits one command once, with its own deadline for the answer.
+    ///
+    /// # Errors
+    /// [`GatewayError::Rejected`] is definite; after the others the same command, with the same id, may be
+    /// submitted again.
+    async fn submit(&self, command: &AggregateCommand<'_>) -> Result<(), GatewayError>;
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum GatewayError {
+    /// The gateway understood the command and will not carry it out.
+    #[error("rejected: {message}")]
+    Rejected { message: String },
+    /// It did not reach the gateway, or the gateway asks for patience.
+    #[error("unavailable: {message}")]
+    Unavailable { message: String },
+    /// It was sent and no answer came.
+    #[error("no answer: {message}")]
+    Unknown { message: String },
+}

@@ -1,0 +1,5 @@
+//! NEEDS. What the inner layers ask of the outside world, as traits with their error kinds.
+
+pub mod broker;
+pub mod clock;
+pub mod gateway;

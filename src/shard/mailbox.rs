@@ -1,0 +1,130 @@
+//! What goes into a shard and what comes out.
+
+use std::sync::atomic::AtomicU64;
+
+use bytes::Bytes;
+use tokio::sync::oneshot;
+
+use crate::kernel::ids::InstanceId;
+use crate::kernel::ids::{TenantId, TimeMs};
+use crate::kernel::input::{Input, SourceStream, WorkResult};
+use crate::kernel::work::{WorkItem, WorkRef};
+
+/// A reader's lane. Lane 0 is the shared reader of a stream.
+pub type Lane = u16;
+
+/// Mail for a shard, in the order of the mailbox.
+#[derive(Debug)]
+pub enum Mail {
+    Delivery(Delivery),
+    /// Everything that `stream` held at `as_of` has been put into this mailbox before this mail.
+    Barrier {
+        stream: SourceStream,
+        as_of: TimeMs,
+    },
+    /// A result that did not come by a stream: the gateway's verdict, or one that the sweeper found.
+    Verdict(Verdict),
+    /// The relay delivered these rows, for which nobody waits: delete them.
+    Delivered(Vec<WorkRef>),
+    /// The relay has room again and asks for the rows after `after`.
+    Refill {
+        after: Option<WorkRef>,
+        limit: usize,
+        reply: oneshot::Sender<Vec<(WorkRef, WorkItem)>>,
+    },
+    /// An operator's decision on a dead letter.
+    DeadLetter {
+        tenant: TenantId,
+        number: u64,
+        decision: DeadLetterDecision,
+        reply: oneshot::Sender<Result<(), String>>,
+    },
+    /// Commit what came before this mail, then stop the thread.
+    Stop,
+}
+
+/// All that the messages in `(after, sequence]` of one lane yield for this shard, one indivisible unit.
+///
+/// A shard accepts a delivery exactly if `after <= position < sequence`. One at or below its position is a
+/// repetition and is dropped; one that begins above it would skip messages, so it is refused and the lane is
+/// rebuilt from the position. No inputs: a watermark.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Delivery {
+    pub stream: SourceStream,
+    pub lane: Lane,
+    pub after: u64,
+    pub sequence: u64,
+    pub inputs: Vec<Arrival>,
+}
+
+/// One thing that a message yields.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Arrival {
+    Input(Input),
+    /// The message can never become an input: straight to the dead letters.
+    Unreadable(Unreadable),
+}
+
+/// A message that could not be turned into an input.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unreadable {
+    /// The tenant of the subject, none where that is what is wrong.
+    pub tenant: TenantId,
+    pub subject: String,
+    /// Stable reason code, e.g. `payload.syntax`.
+    pub reason: &'static str,
+    pub message: String,
+    pub time: TimeMs,
+    /// At most the first KiB of the payload.
+    pub excerpt: Bytes,
+    /// BLAKE3 of the whole payload.
+    pub payload_hash: [u8; 32],
+    pub sequence: u64,
+}
+
+/// An outcome that the shard's own relay or sweeper reports.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Verdict {
+    pub instance: InstanceId,
+    pub result: WorkResult,
+    pub time: TimeMs,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DeadLetterDecision {
+    /// Apply the input again, then what waits behind it.
+    Retry,
+    /// Forget the input and go on with what waits behind it.
+    Discard,
+}
+
+/// What one commit made true, in the order of commits.
+#[derive(Debug)]
+pub struct Released {
+    pub shard: u16,
+    /// New outbox rows.
+    pub work: Vec<(WorkRef, WorkItem)>,
+    /// Rows that left the outbox because their result was applied.
+    pub settled: Vec<WorkRef>,
+    /// Rows that were handed over long ago and still have no result: the sweeper looks after them.
+    pub overdue: Vec<(WorkRef, WorkItem)>,
+}
+
+/// What a shard asks of the intake.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Notice {
+    /// A timer is due: send a [`Mail::Barrier`] for every source stream.
+    BarrierWanted { shard: u16 },
+    /// A delivery began above the position: feed this lane again from behind `position`.
+    Gap {
+        shard: u16,
+        stream: SourceStream,
+        lane: Lane,
+        position: u64,
+    },
+}
+
+/// Rows up to and including which the relay has handed everything over; the shard stores it with its next
+/// batch, and after a restart the relay begins behind it. Encoded `log_sequence << 16 | index`.
+#[derive(Debug, Default)]
+pub struct SentFloor(pub AtomicU64);

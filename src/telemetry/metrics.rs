@@ -1,0 +1,235 @@
+//! Every series the runner exports. Labels come from closed sets; no ids.
+
+use prometheus::{
+    Encoder, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
+    Registry, TextEncoder,
+};
+
+/// Handles of all series, shared by reference.
+#[derive(Debug)]
+pub struct Metrics {
+    registry: Registry,
+    /// Inputs by `kind` (event, result, timer, control) and `outcome` (applied, deferred, dead, or the reason
+    /// why it was ignored).
+    pub inputs: IntCounterVec,
+    /// Messages that a reader took, by `stream`.
+    pub messages_read: IntCounterVec,
+    /// Readers that were thrown away and rebuilt, by `stream` and `reason`.
+    pub readers_rebuilt: IntCounterVec,
+    /// Messages between a shard's position and the end of the stream, by `stream`.
+    pub stream_lag: IntGaugeVec,
+    /// Shards fed by a private reader.
+    pub shards_detached: IntGauge,
+    /// Instances that reached an end, by `saga` and `phase`.
+    pub instances_ended: IntCounterVec,
+    /// Instances started, by `saga`.
+    pub instances_started: IntCounterVec,
+    /// One commit of a shard.
+    pub commit_seconds: Histogram,
+    /// Inputs in one commit.
+    pub commit_inputs: Histogram,
+    /// Rows in the outbox, by `shard`.
+    pub outbox_rows: IntGaugeVec,
+    /// Age of the oldest row that was not yet handed over, by `shard`.
+    pub outbox_oldest_seconds: IntGaugeVec,
+    /// Work handed over, by `destination` (effect, gateway, fact) and `outcome`.
+    pub relayed: IntCounterVec,
+    /// Timers that fired.
+    pub timers_fired: IntCounter,
+    /// Lateness of a timer that fired.
+    pub timer_lateness_seconds: Histogram,
+    /// Dead letters written, by `reason`.
+    pub dead_letters: IntCounterVec,
+    /// Results by `effect` and `result` (succeeded, failed, timed_out, known).
+    pub effect_results: IntCounterVec,
+    /// Calls of upstreams by `effect` and `class`.
+    pub effect_calls: IntCounterVec,
+    /// One call of an upstream, by `effect`.
+    pub effect_call_seconds: HistogramVec,
+    /// Commands in the hands of this worker, by `effect`.
+    pub effects_running: IntGaugeVec,
+    /// Overdue commands that the sweeper looked after, by `action`.
+    pub swept: IntCounterVec,
+    /// 1 for each shard that stopped, by `shard` and `reason`.
+    pub shards_halted: IntGaugeVec,
+}
+
+const SECONDS: [f64; 14] = [
+    0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 30.0,
+];
+const COUNTS: [f64; 10] = [1.0, 2.0, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0];
+
+impl Metrics {
+    /// Registers every series under the prefix `saga_runner_`.
+    #[must_use]
+    pub fn new() -> Self {
+        let registry = Registry::new_custom(Some("saga_runner".to_owned()), None)
+            .expect("the prefix is a legal metric name");
+        let r = &registry;
+        Self {
+            inputs: counters(
+                r,
+                "inputs_total",
+                "Inputs by kind and outcome.",
+                &["kind", "outcome"],
+            ),
+            messages_read: counters(
+                r,
+                "messages_read_total",
+                "Messages that a reader took.",
+                &["stream"],
+            ),
+            readers_rebuilt: counters(
+                r,
+                "readers_rebuilt_total",
+                "Readers that were thrown away and rebuilt.",
+                &["stream", "reason"],
+            ),
+            stream_lag: gauges(r, "stream_lag_messages", "Messages not yet applied.", &["stream"]),
+            shards_detached: gauge(r, "shards_detached", "Shards fed by a private reader."),
+            instances_ended: counters(
+                r,
+                "instances_ended_total",
+                "Instances that ended.",
+                &["saga", "phase"],
+            ),
+            instances_started: counters(r, "instances_started_total", "Instances started.", &["saga"]),
+            commit_seconds: histogram(
+                r,
+                "commit_seconds",
+                "Duration of one commit of a shard.",
+                &SECONDS,
+            ),
+            commit_inputs: histogram(r, "commit_inputs", "Inputs in one commit.", &COUNTS),
+            outbox_rows: gauges(r, "outbox_rows", "Rows in the outbox.", &["shard"]),
+            outbox_oldest_seconds: gauges(
+                r,
+                "outbox_oldest_seconds",
+                "Age of the oldest row that was not handed over.",
+                &["shard"],
+            ),
+            relayed: counters(
+                r,
+                "relayed_total",
+                "Work handed over by destination and outcome.",
+                &["destination", "outcome"],
+            ),
+            timers_fired: counter(r, "timers_fired_total", "Timers that fired."),
+            timer_lateness_seconds: histogram(
+                r,
+                "timer_lateness_seconds",
+                "Time from a timer's due time to its commit.",
+                &SECONDS,
+            ),
+            dead_letters: counters(r, "dead_letters_total", "Dead letters written.", &["reason"]),
+            effect_results: counters(
+                r,
+                "effect_results_total",
+                "Results of effects.",
+                &["effect", "result"],
+            ),
+            effect_calls: counters(
+                r,
+                "effect_calls_total",
+                "Calls of upstreams.",
+                &["effect", "class"],
+            ),
+            effect_call_seconds: histograms(
+                r,
+                "effect_call_seconds",
+                "Duration of one call of an upstream.",
+                &["effect"],
+            ),
+            effects_running: gauges(
+                r,
+                "effects_running",
+                "Commands in the hands of this worker.",
+                &["effect"],
+            ),
+            swept: counters(
+                r,
+                "swept_total",
+                "Overdue commands that the sweeper looked after.",
+                &["action"],
+            ),
+            shards_halted: gauges(
+                r,
+                "shards_halted",
+                "1 for each shard that stopped.",
+                &["shard", "reason"],
+            ),
+            registry,
+        }
+    }
+
+    /// All series in the Prometheus text format, those of the process included.
+    #[must_use]
+    pub fn render(&self) -> String {
+        let mut families = self.registry.gather();
+        families.extend(prometheus::gather());
+        let mut out = Vec::new();
+        TextEncoder::new()
+            .encode(&families, &mut out)
+            .expect("encoding into memory");
+        String::from_utf8(out).expect("the text format is UTF-8")
+    }
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+fn counters(registry: &Registry, name: &str, help: &str, labels: &[&str]) -> IntCounterVec {
+    register(registry, IntCounterVec::new(Opts::new(name, help), labels))
+}
+
+fn counter(registry: &Registry, name: &str, help: &str) -> IntCounter {
+    register(registry, IntCounter::new(name, help))
+}
+
+fn gauges(registry: &Registry, name: &str, help: &str, labels: &[&str]) -> IntGaugeVec {
+    register(registry, IntGaugeVec::new(Opts::new(name, help), labels))
+}
+
+fn gauge(registry: &Registry, name: &str, help: &str) -> IntGauge {
+    register(registry, IntGauge::new(name, help))
+}
+
+fn histogram(registry: &Registry, name: &str, help: &str, buckets: &[f64]) -> Histogram {
+    let options = HistogramOpts::new(name, help).buckets(buckets.to_vec());
+    register(registry, Histogram::with_opts(options))
+}
+
+fn histograms(registry: &Registry, name: &str, help: &str, labels: &[&str]) -> HistogramVec {
+    let options = HistogramOpts::new(name, help).buckets(SECONDS.to_vec());
+    register(registry, HistogramVec::new(options, labels))
+}
+
+fn register<C>(registry: &Registry, collector: prometheus::Result<C>) -> C
+where
+    C: prometheus::core::Collector + Clone + 'static,
+{
+    let collector = collector.expect("names and labels are constants");
+    registry
+        .register(Box::new(collector.clone()))
+        .expect("each name is registered once");
+    collector
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn series_carry_the_prefix() {
+        let metrics = Metrics::new();
+        metrics.dead_letters.with_label_values(&["payload.syntax"]).inc();
+        let text = metrics.render();
+        assert!(
+            text.contains("saga_runner_dead_letters_total{reason=\"payload.syntax\"} 1"),
+            "{text}"
+        );
+    }
+}

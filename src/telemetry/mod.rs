@@ -1,0 +1,5 @@
+//! The only place that names `prometheus` and sets up logging.
+
+pub mod metrics;
+
+pub use metrics::Metrics;
