@@ -175,6 +175,16 @@ impl TimeMs {
     }
 }
 
+impl fmt::Display for TimeMs {
+    /// RFC 3339 in UTC; the bare number for instants beyond the calendar.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match jiff::Timestamp::from_millisecond(self.0) {
+            Ok(instant) => instant.fmt(f),
+            Err(_) => self.0.fmt(f),
+        }
+    }
+}
+
 /// Identity of one attempt of a piece of work: a deterministic UUID v7 (see [`crate::kernel::work`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]

@@ -16,4 +16,5 @@ pub mod record;
 pub mod retry;
 pub mod subject;
 pub mod transition;
+pub mod view;
 pub mod work;

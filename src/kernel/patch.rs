@@ -10,7 +10,8 @@ use super::work::{WorkItem, WorkRef};
 #[derive(Debug, Clone, PartialEq)]
 pub struct Patch {
     pub outcome: Outcome,
-    /// The record after the transition; `None` leaves it (or its absence) as it is.
+    /// The record after the transition; `None` leaves it (or its absence) as it is, or the instance has
+    /// ended and its last record is in [`Patch::ended`].
     pub record: Option<Record>,
     /// Rows to append to the outbox: item `i` becomes `WorkRef { log_sequence, index: i }`, with the log
     /// sequence that the transition was given.
@@ -105,20 +106,63 @@ pub struct TimerRow {
 #[serde(rename_all = "snake_case", tag = "note")]
 pub enum Note {
     Started,
-    StepStarted { step: String, attempt: u32 },
-    StepDone { step: String },
-    StepFailed { step: String, class: String },
-    StepSkipped { step: String },
-    StepAbandoned { step: String },
-    LateResult { step: String, outcome: String },
-    StateEntered { state: String },
-    TimerSet { timer: String, due: TimeMs },
-    TimerFired { timer: String },
-    TimerCleared { timer: String },
-    Emitted { work: String },
-    Failing { code: String },
-    CompensationStarted { step: String, attempt: u32 },
-    CompensationDone { step: String },
-    CompensationFailed { step: String, class: String },
-    Ended { phase: String },
+    StepStarted {
+        step: String,
+        attempt: u32,
+    },
+    StepDone {
+        step: String,
+    },
+    StepFailed {
+        step: String,
+        class: String,
+    },
+    StepSkipped {
+        step: String,
+    },
+    StepAbandoned {
+        step: String,
+    },
+    LateResult {
+        step: String,
+        outcome: String,
+    },
+    StateEntered {
+        state: String,
+    },
+    TimerSet {
+        timer: String,
+        due: TimeMs,
+    },
+    TimerFired {
+        timer: String,
+    },
+    TimerCleared {
+        timer: String,
+    },
+    Emitted {
+        work: String,
+    },
+    Failing {
+        code: String,
+    },
+    CompensationStarted {
+        step: String,
+        attempt: u32,
+    },
+    CompensationDone {
+        step: String,
+    },
+    CompensationFailed {
+        step: String,
+        class: String,
+    },
+    /// An aggregate command for which no step waits was refused.
+    CommandRefused {
+        command: String,
+        class: String,
+    },
+    Ended {
+        phase: String,
+    },
 }

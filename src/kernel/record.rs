@@ -113,10 +113,10 @@ pub struct StepState {
     /// Work in the outside world whose outcome is still to come. An abandoned step keeps it, because a
     /// late success must be undone.
     pub outstanding: Option<Outstanding>,
-    /// What was sent, as JSON; compensation reads it as `input`.
+    /// What was sent, as JSON; kept until the outcome is known, and only where the compensation reads it.
     pub input: Option<ByteBuf>,
-    /// JSON result of a step that is done.
-    pub result: Option<ByteBuf>,
+    /// Attempts so far.
+    pub attempt: u32,
     /// Error class of a step that failed.
     pub error: Option<String>,
 }
@@ -147,12 +147,15 @@ pub struct Outstanding {
 pub struct LedgerEntry {
     /// Index of the step.
     pub step: u16,
-    pub input: ByteBuf,
-    /// Absent where the outcome is unknown.
+    /// What was sent, as JSON; absent where the compensation does not read it, and once it is undone.
+    pub input: Option<ByteBuf>,
+    /// JSON result; absent where the outcome is unknown or the compensation does not read it, and once it is
+    /// undone.
     pub result: Option<ByteBuf>,
     pub status: LedgerStatus,
-    /// Attempts and rounds of its compensation so far.
+    /// Attempts of its compensation so far; an operator's retry begins anew.
     pub attempt: u32,
+    /// Round of its next attempt: rises when an attempt definitely failed.
     pub round: u32,
     pub outstanding: Option<Outstanding>,
 }
@@ -232,13 +235,65 @@ impl Record {
         }
     }
 
-    /// Whether nothing of this instance is under way in the outside world.
+    /// Whether nothing can come back for this instance: no outcome is awaited, no compensation is under way,
+    /// waits for its next attempt, or for an operator.
     #[must_use]
     pub fn is_settled(&self) -> bool {
         self.steps.iter().all(|step| step.outstanding.is_none())
-            && self
-                .ledger
-                .iter()
-                .all(|entry| entry.outstanding.is_none() && entry.status != LedgerStatus::BackingOff)
+            && self.ledger.iter().all(|entry| match entry.status {
+                LedgerStatus::Held | LedgerStatus::Undone => true,
+                LedgerStatus::Undoing | LedgerStatus::BackingOff | LedgerStatus::Stuck => false,
+            })
+    }
+}
+
+impl StepState {
+    /// A step that has not started.
+    #[must_use]
+    pub const fn pending() -> Self {
+        Self {
+            status: StepStatus::Pending,
+            outstanding: None,
+            input: None,
+            attempt: 0,
+            error: None,
+        }
+    }
+}
+
+impl StepStatus {
+    /// The value of `steps.<name>.status`.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Pending => "pending",
+            Self::Running => "running",
+            Self::Done => "done",
+            Self::Skipped => "skipped",
+            Self::Failed => "failed",
+            Self::Abandoned => "abandoned",
+        }
+    }
+
+    /// Whether steps that need this one may start.
+    #[must_use]
+    pub const fn satisfies_needs(self) -> bool {
+        match self {
+            Self::Done | Self::Skipped => true,
+            Self::Pending | Self::Running | Self::Failed | Self::Abandoned => false,
+        }
+    }
+}
+
+impl LedgerStatus {
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Held => "held",
+            Self::Undoing => "undoing",
+            Self::BackingOff => "backing_off",
+            Self::Undone => "undone",
+            Self::Stuck => "stuck",
+        }
     }
 }

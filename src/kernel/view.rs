@@ -1,0 +1,193 @@
+//! Instances as people and the HTTP API see them: names instead of indices, times as text.
+//!
+//! A view is derived and never stored. Without its definition an instance is still shown, with indices for
+//! names.
+
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use super::definition::Definition;
+use super::ids::{InstanceId, TimeMs};
+use super::record::{Failure, LedgerEntry, Record, StepState, Summary};
+
+/// One instance.
+#[derive(Debug, Clone, Serialize)]
+pub struct InstanceView {
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub tenant: String,
+    pub saga: String,
+    pub key: String,
+    pub generation: u32,
+    /// `sha256:...` of the definition that it runs under.
+    pub definition: String,
+    pub phase: &'static str,
+    /// Number of inputs applied.
+    pub version: u64,
+    pub started: String,
+    pub updated: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ended: Option<String>,
+    pub start_event: String,
+    /// Name of the machine state.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub machine: Option<String>,
+    /// The user's state.
+    pub state: Box<RawValue>,
+    pub steps: Vec<StepView>,
+    /// What was or will be undone, oldest first.
+    pub ledger: Vec<LedgerView>,
+    pub timers: Vec<TimerView>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failure: Option<FailureView>,
+    /// Inputs that wait for the present machine state to be left.
+    pub deferred: u32,
+}
+
+/// One step.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct StepView {
+    pub name: String,
+    pub status: &'static str,
+    pub attempt: u32,
+    /// Error class.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// The command whose outcome is awaited.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub command_id: Option<String>,
+}
+
+/// One entry of the ledger.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct LedgerView {
+    pub step: String,
+    pub status: &'static str,
+    /// Attempts of its compensation.
+    pub attempt: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub command_id: Option<String>,
+}
+
+/// One timer that is set.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct TimerView {
+    pub name: String,
+    pub due: String,
+}
+
+/// Why an instance failed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct FailureView {
+    pub code: String,
+    pub message: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub step: Option<String>,
+    pub time: String,
+}
+
+impl InstanceView {
+    /// Shows a live instance.
+    #[must_use]
+    pub fn new(id: &InstanceId, record: &Record, definition: Option<&Definition>) -> Self {
+        let step_name = |index: usize| {
+            definition
+                .and_then(|definition| definition.steps.get(index))
+                .map_or_else(|| format!("#{index}"), |step| step.name.clone())
+        };
+        let state_name = |index: u16| {
+            definition
+                .and_then(|definition| definition.machine.as_ref())
+                .and_then(|machine| machine.states.get(usize::from(index)))
+                .map_or_else(|| format!("#{index}"), |state| state.name.clone())
+        };
+        Self {
+            tenant: id.tenant.as_str().to_owned(),
+            saga: id.saga.as_str().to_owned(),
+            key: id.key.as_str().to_owned(),
+            generation: record.generation,
+            definition: record.definition.to_string(),
+            phase: record.phase.as_str(),
+            version: record.version,
+            started: record.started.to_string(),
+            updated: record.updated.to_string(),
+            ended: None,
+            start_event: record.start_event.clone(),
+            machine: record.machine.map(|machine| state_name(machine.state)),
+            state: raw(&record.data),
+            steps: record
+                .steps
+                .iter()
+                .enumerate()
+                .map(|(index, step)| StepView::new(step_name(index), step))
+                .collect(),
+            ledger: record
+                .ledger
+                .iter()
+                .map(|entry| LedgerView::new(step_name(usize::from(entry.step)), entry))
+                .collect(),
+            timers: record
+                .timers
+                .values()
+                .map(|timer| TimerView {
+                    name: timer.name.clone(),
+                    due: timer.due.to_string(),
+                })
+                .collect(),
+            failure: record.failure.as_ref().map(FailureView::new),
+            deferred: record.deferred,
+        }
+    }
+
+    /// Shows an instance that has ended.
+    #[must_use]
+    pub fn ended(id: &InstanceId, summary: &Summary, definition: Option<&Definition>) -> Self {
+        let ended: TimeMs = summary.ended;
+        Self {
+            ended: Some(ended.to_string()),
+            ..Self::new(id, &summary.record, definition)
+        }
+    }
+}
+
+impl StepView {
+    fn new(name: String, step: &StepState) -> Self {
+        Self {
+            name,
+            status: step.status.as_str(),
+            attempt: step.attempt,
+            error: step.error.clone(),
+            command_id: step
+                .outstanding
+                .map(|outstanding| outstanding.command.to_string()),
+        }
+    }
+}
+
+impl LedgerView {
+    fn new(step: String, entry: &LedgerEntry) -> Self {
+        Self {
+            step,
+            status: entry.status.as_str(),
+            attempt: entry.attempt,
+            command_id: entry
+                .outstanding
+                .map(|outstanding| outstanding.command.to_string()),
+        }
+    }
+}
+
+impl FailureView {
+    fn new(failure: &Failure) -> Self {
+        Self {
+            code: failure.code.clone(),
+            message: failure.message.clone(),
+            step: failure.step.clone(),
+            time: failure.time.to_string(),
+        }
+    }
+}
+
+/// Stored state is JSON by construction; should it not be, the view says null rather than fail.
+fn raw(bytes: &[u8]) -> Box<RawValue> {
+    serde_json::from_slice(bytes).unwrap_or_else(|_| RawValue::NULL.to_owned())
+}
