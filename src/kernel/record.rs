@@ -216,6 +216,38 @@ impl Record {
         postcard::to_extend(self, bytes).expect("a record holds only types that postcard can encode")
     }
 
+    /// At least as many bytes as [`Record::encode`] writes, cheap to tell.
+    #[must_use]
+    pub fn encoded_bytes_at_most(&self) -> usize {
+        // Numbers take at most 10 bytes each; the constants round up what a part has of them and of tags.
+        let text = |text: &str| text.len() + 10;
+        let blob = |bytes: &Option<ByteBuf>| bytes.as_ref().map_or(1, |bytes| bytes.len() + 10);
+        let option = |value: &Option<String>| value.as_deref().map_or(1, |value| text(value) + 1);
+        let steps: usize = self
+            .steps
+            .iter()
+            .map(|step| 80 + blob(&step.input) + option(&step.error))
+            .sum();
+        let ledger: usize = self
+            .ledger
+            .iter()
+            .map(|entry| 100 + blob(&entry.input) + blob(&entry.result))
+            .sum();
+        let timers: usize = self.timers.keys().map(|name| 2 * text(name) + 30).sum();
+        let failure = self.failure.as_ref().map_or(0, |failure| {
+            20 + text(&failure.code) + text(&failure.message) + option(&failure.step)
+        });
+        250 + text(&self.start_event)
+            + option(&self.root_correlation_id)
+            + option(&self.traceparent)
+            + self.data.len()
+            + 10 * self.seen_events.len()
+            + steps
+            + ledger
+            + timers
+            + failure
+    }
+
     /// Decodes what [`Record::encode`] wrote.
     ///
     /// # Errors

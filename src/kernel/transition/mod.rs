@@ -1,11 +1,39 @@
 //! The transition: `(definition, record, input) -> patch`.
+//!
+//! Order within one input: what is stale or repeated is ignored; a result, timer or control updates what it
+//! is for; handlers run, those of the machine's state before those of the saga; the settle loop starts what
+//! can start; timers whose `cancel_when` holds are cleared; the instance ends if its outcome is reached.
+//!
+//! An input is applied as a whole or rejected as a whole. This module only decides which case an input is;
+//! each case has a module of its own.
+
+mod actions;
+mod arena;
+mod compensation;
+mod emission;
+mod events;
+mod failure;
+mod machine;
+mod members;
+mod place;
+mod results;
+mod run;
+mod scope;
+mod settle;
+mod timers;
+
+use arena::Arena;
+use run::{Ground, Run};
 
 use super::definition::Definition;
 use super::ids::InstanceId;
-use super::input::Input;
+use super::input::{Control, Input, InputBody};
 use super::limits::Limits;
-use super::patch::Patch;
-use super::record::Record;
+use super::patch::{IgnoreReason, Outcome, Patch};
+use super::record::{Phase, Record};
+
+/// Error class of a step or compensation whose outcome nobody knows.
+pub const TIMEOUT_CLASS: &str = "timeout";
 
 /// What a transition may know besides definition, record and input.
 #[derive(Debug, Clone, Copy)]
@@ -32,11 +60,102 @@ pub struct Rejection {
 /// # Errors
 /// [`Rejection`] where an expression fails or a limit is passed; nothing has changed then.
 pub fn apply(
-    _definition: &Definition,
-    _instance: &InstanceId,
-    _record: Option<&Record>,
-    _input: &Input,
-    _context: &Context<'_>,
+    definition: &Definition,
+    instance: &InstanceId,
+    record: Option<&Record>,
+    input: &Input,
+    context: &Context<'_>,
 ) -> Result<Patch, Rejection> {
-    todo!()
+    let (texts, values) = (Arena::default(), Arena::default());
+    let ground = Ground {
+        definition,
+        instance,
+        before: record,
+        input,
+        context,
+        texts: &texts,
+        values: &values,
+    };
+    match record {
+        None => without_instance(ground),
+        Some(record) => {
+            check_definition(definition, record)?;
+            with_instance(ground, record)
+        }
+    }
+}
+
+fn without_instance(ground: Ground<'_>) -> Result<Patch, Rejection> {
+    match &ground.input.body {
+        InputBody::Event(event) if ground.definition.start.contains(&event.event_type) => {
+            events::start(Run::open(ground, event), event)
+        }
+        InputBody::Event(_) | InputBody::Control(_) => Ok(Patch::ignored(IgnoreReason::NoInstance)),
+        InputBody::Result(result) => Ok(results::orphan(result)),
+        InputBody::Timer { .. } => Ok(Patch::ignored(IgnoreReason::Stale)),
+    }
+}
+
+fn with_instance<'a>(ground: Ground<'a>, record: &'a Record) -> Result<Patch, Rejection> {
+    match &ground.input.body {
+        InputBody::Event(event) => match events::refusal(ground.definition, record, event) {
+            Some(reason) => Ok(Patch::ignored(reason)),
+            None => events::handle(Run::of(ground, record), record, event),
+        },
+        InputBody::Result(result) => match results::waiting(record, result.command_id) {
+            None => Ok(results::orphan(result)),
+            Some(waiting) => {
+                let mut run = Run::of(ground, record);
+                results::apply(&mut run, waiting, &result.outcome)?;
+                run.conclude(Outcome::Applied)
+            }
+        },
+        InputBody::Timer { name } => {
+            if !timers::is_current(record, name, ground.input.time) {
+                return Ok(Patch::ignored(IgnoreReason::Stale));
+            }
+            let mut run = Run::of(ground, record);
+            timers::fire(&mut run, name)?;
+            run.conclude(Outcome::Applied)
+        }
+        InputBody::Control(control) => with_control(ground, record, control),
+    }
+}
+
+fn with_control<'a>(ground: Ground<'a>, record: &'a Record, control: &Control) -> Result<Patch, Rejection> {
+    let seen = events::seen_hash("control", &ground.input.id);
+    if events::has_seen(record, seen) {
+        return Ok(Patch::ignored(IgnoreReason::Duplicate));
+    }
+    let mut run = match (control, record.phase) {
+        (Control::Cancel { .. }, Phase::Running) => Run::of(ground, record),
+        (Control::Retry, _) if compensation::any_stuck(record) => Run::of(ground, record),
+        (_, phase) if phase.is_terminal() => return Ok(Patch::ignored(IgnoreReason::Ended)),
+        (Control::Cancel { .. } | Control::Retry, _) => return Ok(Patch::ignored(IgnoreReason::NoHandler)),
+    };
+    events::remember(&mut run.record, seen);
+    match control {
+        Control::Cancel { reason } => failure::fail(&mut run, failure::Cause::cancel(reason))?,
+        Control::Retry => compensation::operator_retry(&mut run)?,
+    }
+    run.conclude(Outcome::Applied)
+}
+
+/// Refuses a definition that the record does not belong to, so that the indices of one hold in the other.
+fn check_definition(definition: &Definition, record: &Record) -> Result<(), Rejection> {
+    let steps = definition.steps.len();
+    let fits = definition.hash == record.definition
+        && steps == record.steps.len()
+        && record.ledger.iter().all(|entry| usize::from(entry.step) < steps)
+        && record.machine.is_none() == definition.machine.is_none();
+    if fits {
+        return Ok(());
+    }
+    Err(Rejection {
+        reason: "definition.mismatch",
+        message: format!(
+            "the record belongs to definition {}, not to {}",
+            record.definition, definition.hash
+        ),
+    })
 }

@@ -1,0 +1,69 @@
+//! What a handler, a state entry or a timer does, in its fixed order.
+
+use super::place::Place;
+use super::run::Run;
+use super::scope::Locals;
+use super::{Rejection, failure, members};
+use crate::kernel::definition::model::{Actions, Fail};
+use crate::kernel::expr::Template;
+
+impl<'a> Run<'a> {
+    /// Does everything but `to`, which belongs to the machine; `defer` is decided before.
+    pub(super) fn act(
+        &mut self,
+        actions: &Actions,
+        place: Place<'_>,
+        iteration: u64,
+    ) -> Result<(), Rejection> {
+        self.set(&actions.set, Locals::default(), place)?;
+        for name in &actions.clear_timers {
+            self.clear_timer(name);
+        }
+        for timer in &actions.timers {
+            if timer.if_absent && self.record.timers.contains_key(&timer.name) {
+                continue;
+            }
+            self.set_timer(&timer.name, timer.after_ms, || {
+                format!("{place}.timer.{}", timer.name)
+            })?;
+        }
+        self.emit(&actions.emit, place, iteration)?;
+        match &actions.fail {
+            Some(fail) => self.fail(fail, place),
+            None => Ok(()),
+        }
+    }
+
+    /// Sets fields of the state, all from the state before.
+    pub(super) fn set(
+        &mut self,
+        sets: &[(String, Template)],
+        locals: Locals<'a>,
+        place: Place<'_>,
+    ) -> Result<(), Rejection> {
+        if sets.is_empty() {
+            return Ok(());
+        }
+        let mut rendered = Vec::with_capacity(sets.len());
+        for (name, template) in sets {
+            let value = self.render(template, locals, || format!("{place}.set.{name}"))?;
+            rendered.push((name.as_str(), value));
+        }
+        let data = members::merge(self.data, &rendered).ok_or_else(|| Rejection {
+            reason: "state.shape",
+            message: format!("{place}.set: the stored state is not a JSON object"),
+        })?;
+        self.replace_data(data);
+        Ok(())
+    }
+
+    fn fail(&mut self, fail: &Fail, place: Place<'_>) -> Result<(), Rejection> {
+        let message = match &fail.message {
+            Some(message) => {
+                self.render_text(message, Locals::default(), || format!("{place}.fail.message"))?
+            }
+            None => String::new(),
+        };
+        failure::fail(self, failure::Cause::declared(&fail.code, message))
+    }
+}

@@ -1,0 +1,164 @@
+//! Domain events: duplicates, handlers, deferral.
+
+use super::place::Place;
+use super::run::Run;
+use super::{Rejection, machine};
+use crate::kernel::definition::Definition;
+use crate::kernel::definition::model::Handler;
+use crate::kernel::input::DomainEvent;
+use crate::kernel::patch::{IgnoreReason, Outcome, Patch};
+use crate::kernel::record::{Phase, Record, SEEN_EVENTS_MAX};
+
+/// What running the handlers of an event came to.
+enum Handled {
+    No,
+    Yes,
+    /// The present state keeps the event for later.
+    Deferred,
+}
+
+/// Opens an instance with the event that starts it, and handles it.
+pub(super) fn start(mut run: Run<'_>, event: &DomainEvent) -> Result<Patch, Rejection> {
+    check_hops(&run, event)?;
+    run.open_state()?;
+    let definition = run.ground.definition;
+    for timer in &definition.timers {
+        run.set_timer(&timer.name, timer.after_ms, || {
+            Place::Timer { name: &timer.name }.to_string()
+        })?;
+    }
+    run.start_machine()?;
+    let outcome = match run_handlers(&mut run, &event.event_type)? {
+        Handled::Deferred => {
+            run.record.deferred = run.record.deferred.saturating_add(1);
+            Outcome::Deferred
+        }
+        Handled::Yes | Handled::No => {
+            remember(&mut run.record, seen_event(event));
+            Outcome::Applied
+        }
+    };
+    run.conclude(outcome)
+}
+
+/// Handles an event of a running instance.
+pub(super) fn handle(mut run: Run<'_>, before: &Record, event: &DomainEvent) -> Result<Patch, Rejection> {
+    match run_handlers(&mut run, &event.event_type)? {
+        Handled::No => Ok(Patch::ignored(IgnoreReason::NoHandler)),
+        Handled::Deferred => {
+            let mut record = before.clone();
+            record.deferred = record.deferred.saturating_add(1);
+            Ok(Patch {
+                outcome: Outcome::Deferred,
+                record: Some(record),
+                deferred: true,
+                ..Patch::ignored(IgnoreReason::NoHandler)
+            })
+        }
+        Handled::Yes => {
+            check_hops(&run, event)?;
+            remember(&mut run.record, seen_event(event));
+            run.conclude(Outcome::Applied)
+        }
+    }
+}
+
+/// Why an event changes nothing, as far as that can be told without evaluating anything.
+pub(super) fn refusal(definition: &Definition, record: &Record, event: &DomainEvent) -> Option<IgnoreReason> {
+    match record.phase {
+        Phase::Completed | Phase::Failed | Phase::Cancelled => return Some(IgnoreReason::Ended),
+        Phase::Running | Phase::Compensating | Phase::CompensationFailed => {}
+    }
+    if has_seen(record, seen_event(event)) {
+        return Some(IgnoreReason::Duplicate);
+    }
+    let listens = definition.handlers.contains_key(&event.event_type)
+        || machine::present(definition, record)
+            .is_some_and(|state| state.handlers.contains_key(&event.event_type));
+    let running = record.phase == Phase::Running;
+    (!running || !listens).then_some(IgnoreReason::NoHandler)
+}
+
+/// Hash under which an instance remembers an input id; `kind` keeps events and controls apart.
+pub(super) fn seen_hash(kind: &str, id: &str) -> u64 {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(kind.as_bytes());
+    hasher.update(&[0]);
+    hasher.update(id.as_bytes());
+    let mut first = [0_u8; 8];
+    first.copy_from_slice(&hasher.finalize().as_bytes()[..8]);
+    u64::from_le_bytes(first)
+}
+
+pub(super) fn has_seen(record: &Record, hash: u64) -> bool {
+    record.seen_events.contains(&hash)
+}
+
+/// Remembers an input that was applied, and forgets the oldest beyond the bound.
+pub(super) fn remember(record: &mut Record, hash: u64) {
+    let excess = (record.seen_events.len() + 1).saturating_sub(SEEN_EVENTS_MAX);
+    record.seen_events.drain(..excess);
+    record.seen_events.push(hash);
+}
+
+fn seen_event(event: &DomainEvent) -> u64 {
+    seen_hash("event", event.event_id.as_str())
+}
+
+/// Handlers of the present state come first, then those of the saga.
+fn run_handlers<'a>(run: &mut Run<'a>, event_type: &str) -> Result<Handled, Rejection> {
+    let definition = run.ground.definition;
+    let mut handled = Handled::No;
+    if run.record.phase != Phase::Running {
+        // The entry of the initial state has failed.
+        return Ok(handled);
+    }
+    let state = machine::present(definition, &run.record);
+    let listening = state.and_then(|state| {
+        let (event_type, handlers) = state.handlers.get_key_value(event_type)?;
+        Some((state, event_type, handlers))
+    });
+    if let Some((state, event_type, handlers)) = listening {
+        let chosen = run.choose(handlers, |index| Place::StateHandler {
+            state: &state.name,
+            event_type,
+            index,
+        })?;
+        if let Some((place, handler)) = chosen {
+            if handler.actions.defer {
+                return Ok(Handled::Deferred);
+            }
+            run.handle(handler, place)?;
+            handled = Handled::Yes;
+        }
+    }
+    if run.record.phase != Phase::Running {
+        return Ok(handled);
+    }
+    let Some((event_type, handlers)) = definition.handlers.get_key_value(event_type) else {
+        return Ok(handled);
+    };
+    let handlers: &'a [Handler] = handlers;
+    let chosen = run.choose(handlers, |index| Place::Handler { event_type, index })?;
+    if let Some((place, handler)) = chosen {
+        run.handle(handler, place)?;
+        handled = Handled::Yes;
+    }
+    Ok(handled)
+}
+
+/// Ends chains of messages that cause each other. Only events are refused: a result or timer of work that
+/// was let through is always applied.
+fn check_hops(run: &Run<'_>, event: &DomainEvent) -> Result<(), Rejection> {
+    let max = run.ground.context.limits.hops;
+    if event.hops < max {
+        return Ok(());
+    }
+    Err(Rejection {
+        reason: "loop",
+        message: format!(
+            "event {} is hop {} of a chain of messages that cause each other, at most {max} are allowed",
+            event.event_id, event.hops
+        ),
+    })
+}

@@ -1,0 +1,83 @@
+//! Failing: the turn from going forward to undoing.
+
+use super::run::Run;
+use super::{Rejection, compensation};
+use crate::kernel::patch::Note;
+use crate::kernel::record::{Failure, Phase, StepStatus};
+
+/// Why an instance is to fail.
+#[derive(Debug)]
+pub(super) struct Cause {
+    code: String,
+    message: String,
+    step: Option<String>,
+    cancelled: bool,
+}
+
+impl Cause {
+    /// `fail: {code}` of a definition.
+    pub(super) fn declared(code: &str, message: String) -> Self {
+        Self {
+            code: code.to_owned(),
+            message,
+            step: None,
+            cancelled: false,
+        }
+    }
+
+    /// A step that failed with an error class.
+    pub(super) fn step(step: &str, class: &str, message: &str) -> Self {
+        Self {
+            code: class.to_owned(),
+            message: message.to_owned(),
+            step: Some(step.to_owned()),
+            cancelled: false,
+        }
+    }
+
+    /// An operator's or another saga's request.
+    pub(super) fn cancel(reason: &str) -> Self {
+        Self {
+            code: "cancelled".to_owned(),
+            message: reason.to_owned(),
+            step: None,
+            cancelled: true,
+        }
+    }
+}
+
+/// Turns a running instance to compensation. The first failure stands; a later one changes nothing.
+pub(super) fn fail(run: &mut Run<'_>, cause: Cause) -> Result<(), Rejection> {
+    if run.record.phase != Phase::Running {
+        return Ok(());
+    }
+    run.note(Note::Failing {
+        code: cause.code.clone(),
+    });
+    run.record.phase = Phase::Compensating;
+    run.record.failure = Some(Failure {
+        code: cause.code,
+        message: cause.message,
+        step: cause.step,
+        time: run.ground.input.time,
+        cancelled: cause.cancelled,
+    });
+    abandon_steps(run);
+    run.clear_instance_timers();
+    run.readmit_deferred();
+    compensation::proceed(run)
+}
+
+/// Stops waiting for what runs. The commands stay outstanding, since a late success must be undone.
+fn abandon_steps(run: &mut Run<'_>) {
+    run.parsed.steps = None;
+    let definition = run.ground.definition;
+    for (step, state) in definition.steps.iter().zip(&mut run.record.steps) {
+        if state.status == StepStatus::Running {
+            state.status = StepStatus::Abandoned;
+            run.notes.push(Note::StepAbandoned {
+                step: step.name.clone(),
+            });
+        }
+    }
+}

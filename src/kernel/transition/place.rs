@@ -1,0 +1,86 @@
+//! Places in a definition, named as work paths and error messages name them.
+
+use std::fmt;
+
+/// Where in the definition something comes from.
+///
+/// Work paths go into the ids of commands, so their spelling is a stored format.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Place<'a> {
+    Init,
+    /// `handlers.Order.Placed[0]`
+    Handler {
+        event_type: &'a str,
+        index: usize,
+    },
+    /// `machine.collecting.handlers.Line.Ready[0]`
+    StateHandler {
+        state: &'a str,
+        event_type: &'a str,
+        index: usize,
+    },
+    /// `machine.collecting.timer.flush[0]`
+    StateTimer {
+        state: &'a str,
+        timer: &'a str,
+        index: usize,
+    },
+    /// `machine.flushing.entry`
+    Entry {
+        state: &'a str,
+    },
+    /// `timers.unpaid`
+    Timer {
+        name: &'a str,
+    },
+    /// `steps.charge`
+    Step {
+        name: &'a str,
+    },
+    /// `steps.charge.compensate`
+    Compensation {
+        step: &'a str,
+    },
+    /// `finally.failed`
+    Finally {
+        outcome: &'a str,
+    },
+}
+
+impl fmt::Display for Place<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Init => f.write_str("state.init"),
+            Self::Handler { event_type, index } => write!(f, "handlers.{event_type}[{index}]"),
+            Self::StateHandler {
+                state,
+                event_type,
+                index,
+            } => write!(f, "machine.{state}.handlers.{event_type}[{index}]"),
+            Self::StateTimer { state, timer, index } => {
+                write!(f, "machine.{state}.timer.{timer}[{index}]")
+            }
+            Self::Entry { state } => write!(f, "machine.{state}.entry"),
+            Self::Timer { name } => write!(f, "timers.{name}"),
+            Self::Step { name } => write!(f, "steps.{name}"),
+            Self::Compensation { step } => write!(f, "steps.{step}.compensate"),
+            Self::Finally { outcome } => write!(f, "finally.{outcome}"),
+        }
+    }
+}
+
+impl Place<'_> {
+    /// The path of the work item that number `index` of the `emit` list at this place makes.
+    pub(super) fn emit_path(&self, index: usize) -> String {
+        match self {
+            Self::Entry { .. } | Self::Finally { .. } => format!("{self}[{index}]"),
+            Self::Init
+            | Self::Handler { .. }
+            | Self::StateHandler { .. }
+            | Self::StateTimer { .. }
+            | Self::Timer { .. }
+            | Self::Step { .. }
+            | Self::Compensation { .. } => format!("{self}.emit[{index}]"),
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! The working copy of one transition, and the patch that it becomes.
+
+use serde_bytes::ByteBuf;
+
+use super::arena::Arena;
+use super::{Context, Rejection};
+use crate::kernel::definition::Definition;
+use crate::kernel::expr::Budget;
+use crate::kernel::ids::InstanceId;
+use crate::kernel::input::{DomainEvent, Input, InputBody};
+use crate::kernel::json::Json;
+use crate::kernel::patch::{Note, Outcome, Patch};
+use crate::kernel::record::{Phase, Record, StepState, Summary};
+use crate::kernel::work::{WorkItem, WorkRef};
+
+/// What a transition works on; everything but the working copy is borrowed for its whole length.
+#[derive(Clone, Copy)]
+pub(super) struct Ground<'a> {
+    pub definition: &'a Definition,
+    pub instance: &'a InstanceId,
+    /// The record before.
+    pub before: Option<&'a Record>,
+    pub input: &'a Input,
+    pub context: &'a Context<'a>,
+    /// Bytes that came into being during the transition.
+    pub texts: &'a Arena<Vec<u8>>,
+    /// JSON parsed from them, from the record and from the input.
+    pub values: &'a Arena<Json<'a>>,
+}
+
+/// One transition under way.
+pub(super) struct Run<'a> {
+    pub ground: Ground<'a>,
+    pub record: Record,
+    /// The user's state as it is now; the record gets it at the end.
+    pub data: &'a [u8],
+    pub budget: Budget,
+    pub parsed: Parsed<'a>,
+    pub work: Vec<WorkItem>,
+    pub settled: Vec<WorkRef>,
+    pub notes: Vec<Note>,
+    pub readmit: bool,
+    /// Timers set so far, the index of the next one.
+    pub timers_set: u16,
+    /// States that entry actions went on to, bounded by [`super::machine::HOPS_MAX`].
+    pub entry_hops: u8,
+}
+
+/// JSON that expressions of this transition read, each parsed or built when the first one asks for it.
+#[derive(Default)]
+pub(super) struct Parsed<'a> {
+    pub key: Option<&'a Json<'a>>,
+    pub event: Option<&'a Json<'a>>,
+    pub state: Option<&'a Json<'a>>,
+    pub steps: Option<&'a Json<'a>>,
+    pub failure: Option<&'a Json<'a>>,
+}
+
+impl<'a> Run<'a> {
+    /// Continues an instance.
+    pub(super) fn of(ground: Ground<'a>, record: &'a Record) -> Self {
+        Self::with(ground, record.clone(), &record.data)
+    }
+
+    /// Opens an instance whose state is still to be rendered.
+    pub(super) fn open(ground: Ground<'a>, event: &DomainEvent) -> Self {
+        let Ground {
+            definition,
+            instance,
+            input,
+            context,
+            ..
+        } = ground;
+        let record = Record {
+            generation: context.generation,
+            definition: definition.hash,
+            version: 0,
+            phase: Phase::Running,
+            started: input.time,
+            updated: input.time,
+            start_event: event.event_id.as_str().to_owned(),
+            root_correlation_id: event
+                .correlation_id
+                .as_ref()
+                .filter(|root| root.as_str() != instance.key.as_str())
+                .cloned(),
+            traceparent: event.traceparent.clone(),
+            hops: event.hops,
+            data: ByteBuf::new(),
+            machine: None,
+            steps: definition.steps.iter().map(|_| StepState::pending()).collect(),
+            ledger: Vec::new(),
+            timers: std::collections::BTreeMap::new(),
+            failure: None,
+            seen_events: Vec::new(),
+            deferred: 0,
+            last_history: None,
+        };
+        Self::with(ground, record, b"{}")
+    }
+
+    fn with(ground: Ground<'a>, mut record: Record, data: &'a [u8]) -> Self {
+        record.version = record.version.saturating_add(1);
+        record.updated = ground.input.time;
+        if let InputBody::Event(event) = &ground.input.body {
+            record.hops = event.hops;
+        }
+        Self {
+            ground,
+            record,
+            data,
+            budget: Budget {
+                steps: ground.context.limits.expression_steps,
+            },
+            parsed: Parsed::default(),
+            work: Vec::new(),
+            settled: Vec::new(),
+            notes: Vec::new(),
+            readmit: false,
+            timers_set: 0,
+            entry_hops: 0,
+        }
+    }
+
+    /// The event, where the input is one.
+    pub(super) fn event(&self) -> Option<&'a DomainEvent> {
+        match &self.ground.input.body {
+            InputBody::Event(event) => Some(event),
+            InputBody::Result(_) | InputBody::Timer { .. } | InputBody::Control(_) => None,
+        }
+    }
+
+    /// Replaces the user's state.
+    pub(super) fn replace_data(&mut self, data: Vec<u8>) {
+        self.data = self.ground.texts.keep(data);
+        self.parsed.state = None;
+    }
+
+    /// Whether the user's state is another one than before this input.
+    pub(super) fn data_changed(&self) -> bool {
+        match self.ground.before {
+            Some(before) => !std::ptr::eq(before.data.as_slice(), self.data),
+            None => true,
+        }
+    }
+
+    pub(super) fn note(&mut self, note: Note) {
+        self.notes.push(note);
+    }
+
+    /// Turns the working copy into a patch.
+    pub(super) fn finish(mut self, outcome: Outcome) -> Result<Patch, Rejection> {
+        if self.data_changed() {
+            self.record.data = ByteBuf::from(self.data);
+        }
+        self.check_size()?;
+        let timers_before = self.ground.before.map(|before| &before.timers);
+        let timers_set = self
+            .record
+            .timers
+            .iter()
+            .filter(|(name, row)| timers_before.and_then(|before| before.get(*name)) != Some(row))
+            .map(|(_, row)| row.clone())
+            .collect();
+        let timers_cleared = timers_before
+            .into_iter()
+            .flatten()
+            .filter(|(name, row)| self.record.timers.get(*name) != Some(row))
+            .map(|(_, row)| row.clone())
+            .collect();
+        let ended = self.record.phase.is_terminal() && self.record.is_settled();
+        let (record, ended) = if ended {
+            let summary = Summary {
+                ended: self.ground.input.time,
+                record: self.record,
+            };
+            (None, Some(summary))
+        } else {
+            (Some(self.record), None)
+        };
+        Ok(Patch {
+            outcome,
+            record,
+            work: self.work,
+            settled: self.settled,
+            timers_set,
+            timers_cleared,
+            deferred: outcome == Outcome::Deferred,
+            readmit: self.readmit,
+            ended,
+            notes: self.notes,
+        })
+    }
+
+    /// Encodes the record only where a cheap bound says that it may be too large.
+    fn check_size(&self) -> Result<(), Rejection> {
+        let max = self.ground.context.limits.record_bytes;
+        if self.record.encoded_bytes_at_most() <= max {
+            return Ok(());
+        }
+        let bytes = self.record.encode().len();
+        if bytes <= max {
+            return Ok(());
+        }
+        Err(Rejection {
+            reason: "state.size",
+            message: format!("the record would take {bytes} bytes, at most {max} are allowed"),
+        })
+    }
+}

@@ -1,0 +1,238 @@
+//! Binding roots and evaluating what a definition holds, with failures that name their place.
+
+use std::borrow::Cow;
+
+use super::Rejection;
+use super::run::Run;
+use crate::kernel::expr::{Budget, EvalError, Expr, Root, Scope, Template, TextPart};
+use crate::kernel::json::Json;
+use crate::kernel::record::StepState;
+
+/// Roots that one evaluation has besides those of the transition.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Locals<'a> {
+    pub result: Option<&'a Json<'a>>,
+    pub input: Option<&'a Json<'a>>,
+}
+
+impl<'a> Run<'a> {
+    /// Evaluates a condition.
+    pub(super) fn test(
+        &mut self,
+        expr: &Expr,
+        locals: Locals<'a>,
+        place: impl Fn() -> String,
+    ) -> Result<bool, Rejection> {
+        let scope = self.scope(locals, |root| expr.reads(root))?;
+        expr.test(&scope, &mut self.budget)
+            .map_err(|error| rejected(&error, &format!("{} in `{}`", place(), expr.text())))
+    }
+
+    /// Renders a template to JSON.
+    pub(super) fn render(
+        &mut self,
+        template: &Template,
+        locals: Locals<'a>,
+        place: impl Fn() -> String,
+    ) -> Result<Vec<u8>, Rejection> {
+        let scope = self.scope(locals, |root| template.reads(root))?;
+        let mut out = Vec::with_capacity(64);
+        template
+            .render(&scope, &mut self.budget, &mut out)
+            .map_err(|error| rejected(&error, &self.blame(template, &scope, place())))?;
+        Ok(out)
+    }
+
+    /// Renders a template to text.
+    pub(super) fn render_text(
+        &mut self,
+        template: &Template,
+        locals: Locals<'a>,
+        place: impl Fn() -> String,
+    ) -> Result<String, Rejection> {
+        let scope = self.scope(locals, |root| template.reads(root))?;
+        template
+            .render_text(&scope, &mut self.budget)
+            .map_err(|error| rejected(&error, &self.blame(template, &scope, place())))
+    }
+
+    /// Parses JSON that lives as long as the transition.
+    pub(super) fn parse(&self, text: &'a [u8], what: &str) -> Result<&'a Json<'a>, Rejection> {
+        match Json::parse(text, self.ground.context.limits.json_depth) {
+            Ok(value) => Ok(self.ground.values.keep(value)),
+            Err(error) => Err(Rejection {
+                reason: "payload.syntax",
+                message: format!("{what}: {error}"),
+            }),
+        }
+    }
+
+    /// Keeps bytes and parses them.
+    pub(super) fn parse_owned(&self, text: Vec<u8>, what: &str) -> Result<&'a Json<'a>, Rejection> {
+        self.parse(self.ground.texts.keep(text), what)
+    }
+
+    fn scope(&mut self, locals: Locals<'a>, reads: impl Fn(Root) -> bool) -> Result<Scope<'a>, Rejection> {
+        let mut scope = Scope::default();
+        for root in Root::ALL {
+            let value = match root {
+                Root::Result => locals.result,
+                Root::Input => locals.input,
+                Root::Key if reads(root) => Some(self.key()),
+                Root::Event if reads(root) => Some(self.event_root()?),
+                Root::State if reads(root) => Some(self.state_root()?),
+                Root::Steps if reads(root) => Some(self.steps_root()),
+                Root::Failure if reads(root) => self.failure_root(),
+                Root::Key | Root::Event | Root::State | Root::Steps | Root::Failure => None,
+                // Effects alone have these.
+                Root::Command | Root::Response | Root::Secrets | Root::Upstreams => None,
+            };
+            if let Some(value) = value {
+                scope = scope.bind(root, value);
+            }
+        }
+        Ok(scope)
+    }
+
+    fn key(&mut self) -> &'a Json<'a> {
+        let ground = self.ground;
+        self.parsed
+            .key
+            .get_or_insert_with(|| ground.values.keep(text(ground.instance.key.as_str())))
+    }
+
+    fn event_root(&mut self) -> Result<&'a Json<'a>, Rejection> {
+        if let Some(value) = self.parsed.event {
+            return Ok(value);
+        }
+        let input = self.ground.input;
+        let mut members = Vec::with_capacity(10);
+        let mut member = |name: &'static str, value: Json<'a>| members.push((Cow::Borrowed(name), value));
+        member("time", Json::Str(Cow::Owned(input.time.to_string())));
+        match self.event() {
+            None => member("id", text(&input.id)),
+            Some(event) => {
+                member("id", text(event.event_id.as_str()));
+                member("type", text(&event.event_type));
+                member("version", Json::Int(i64::from(event.schema_version)));
+                member(
+                    "sequence",
+                    Json::Int(i64::try_from(event.sequence).unwrap_or(i64::MAX)),
+                );
+                member("aggregate_id", text(&event.aggregate_id));
+                member("aggregate_type", text(&event.aggregate_type));
+                member("correlation_id", optional(event.correlation_id.as_deref()));
+                member("causation_id", optional(event.causation_id.as_deref()));
+                let data = Json::parse(&event.payload, self.ground.context.limits.json_depth);
+                let data = data.map_err(|error| Rejection {
+                    reason: "payload.syntax",
+                    message: format!("event {}: {error}", event.event_id),
+                })?;
+                member("data", data);
+            }
+        }
+        let value = self.ground.values.keep(Json::Map(members));
+        self.parsed.event = Some(value);
+        Ok(value)
+    }
+
+    fn state_root(&mut self) -> Result<&'a Json<'a>, Rejection> {
+        if let Some(value) = self.parsed.state {
+            return Ok(value);
+        }
+        let value = self.parse(self.data, "state")?;
+        self.parsed.state = Some(value);
+        Ok(value)
+    }
+
+    fn steps_root(&mut self) -> &'a Json<'a> {
+        let ground = self.ground;
+        let record = &self.record;
+        self.parsed.steps.get_or_insert_with(|| {
+            let steps = ground.definition.steps.iter().zip(&record.steps);
+            let members = steps.map(|(step, state)| (Cow::Borrowed(step.name.as_str()), step_value(state)));
+            ground.values.keep(Json::Map(members.collect()))
+        })
+    }
+
+    fn failure_root(&mut self) -> Option<&'a Json<'a>> {
+        let failure = self.record.failure.as_ref()?;
+        let ground = self.ground;
+        Some(self.parsed.failure.get_or_insert_with(|| {
+            let owned = |text: &str| Json::Str(Cow::Owned(text.to_owned()));
+            ground.values.keep(Json::Map(vec![
+                (Cow::Borrowed("code"), owned(&failure.code)),
+                (Cow::Borrowed("message"), owned(&failure.message)),
+                (
+                    Cow::Borrowed("step"),
+                    failure.step.as_deref().map_or(Json::Null, owned),
+                ),
+            ]))
+        }))
+    }
+
+    /// Names the expression of `template` that fails, by evaluating its parts one by one. Runs on the way to
+    /// a dead letter only, with a budget of its own.
+    fn blame(&self, template: &Template, scope: &Scope<'a>, place: String) -> String {
+        let mut budget = Budget {
+            steps: self.ground.context.limits.expression_steps,
+        };
+        culprit(template, scope, &mut budget, &place).unwrap_or(place)
+    }
+}
+
+fn culprit(template: &Template, scope: &Scope<'_>, budget: &mut Budget, place: &str) -> Option<String> {
+    let mut failing = |expr: &Expr| {
+        let failed = expr.eval(scope, budget).is_err();
+        failed.then(|| format!("{place} in `{}`", expr.text()))
+    };
+    match template {
+        Template::Constant(_) => None,
+        Template::Value(expr) => failing(expr),
+        Template::Text(parts) => parts.iter().find_map(|part| match part {
+            TextPart::Literal(_) => None,
+            TextPart::Expr(expr) => failing(expr),
+        }),
+        Template::List(items) => items
+            .iter()
+            .enumerate()
+            .find_map(|(index, item)| culprit(item, scope, budget, &format!("{place}[{index}]"))),
+        Template::Map(members) => members
+            .iter()
+            .find_map(|(name, member)| culprit(member, scope, budget, &format!("{place}.{name}"))),
+    }
+}
+
+fn rejected(error: &EvalError, place: &str) -> Rejection {
+    let reason = match error {
+        EvalError::Budget { .. } => "fuel",
+        EvalError::NoField { .. }
+        | EvalError::Type { .. }
+        | EvalError::Overflow { .. }
+        | EvalError::Other(_) => "expression",
+    };
+    Rejection {
+        reason,
+        message: format!("{place}: {error}"),
+    }
+}
+
+fn step_value<'a>(state: &StepState) -> Json<'a> {
+    let error = state.error.as_ref();
+    Json::Map(vec![
+        (Cow::Borrowed("status"), text(state.status.as_str())),
+        (
+            Cow::Borrowed("error"),
+            error.map_or(Json::Null, |class| Json::Str(Cow::Owned(class.clone()))),
+        ),
+        (Cow::Borrowed("attempt"), Json::Int(i64::from(state.attempt))),
+    ])
+}
+
+const fn text(text: &str) -> Json<'_> {
+    Json::Str(Cow::Borrowed(text))
+}
+
+fn optional(value: Option<&str>) -> Json<'_> {
+    value.map_or(Json::Null, text)
+}

@@ -1,0 +1,167 @@
+//! The settle loop, which starts what can start, and the end of an instance.
+
+use serde_bytes::ByteBuf;
+
+use super::emission::Repetition;
+use super::place::Place;
+use super::run::Run;
+use super::scope::Locals;
+use super::{Rejection, compensation, machine, timers};
+use crate::kernel::definition::Definition;
+use crate::kernel::definition::model::Step;
+use crate::kernel::expr::Root;
+use crate::kernel::patch::{Note, Outcome, Patch};
+use crate::kernel::record::{LedgerStatus, Phase, Record, StepState, StepStatus};
+use crate::kernel::work::WorkKind;
+
+impl Run<'_> {
+    /// Renders the initial state.
+    pub(super) fn open_state(&mut self) -> Result<(), Rejection> {
+        self.note(Note::Started);
+        let definition = self.ground.definition;
+        let data = self.render(&definition.init, Locals::default(), || Place::Init.to_string())?;
+        self.replace_data(data);
+        Ok(())
+    }
+
+    /// Does what follows every input that was applied: settle, cancel timers, end.
+    pub(super) fn conclude(mut self, outcome: Outcome) -> Result<Patch, Rejection> {
+        if self.record.phase == Phase::Running {
+            settle(&mut self)?;
+            timers::cancel(&mut self)?;
+        }
+        end(&mut self)?;
+        self.finish(outcome)
+    }
+
+    /// A step to change; what expressions see of the steps is built anew.
+    pub(super) fn step_mut(&mut self, index: u16) -> &mut StepState {
+        self.parsed.steps = None;
+        &mut self.record.steps[usize::from(index)]
+    }
+}
+
+/// Starts every pending step whose needs are met, until nothing changes. A step leaves `pending` once, so
+/// this ends.
+fn settle(run: &mut Run<'_>) -> Result<(), Rejection> {
+    let definition = run.ground.definition;
+    loop {
+        let mut skipped = false;
+        for (index, step) in (0_u16..).zip(&definition.steps) {
+            if !is_ready(&run.record, index, step) {
+                continue;
+            }
+            let wanted = match &step.condition {
+                None => true,
+                Some(condition) => {
+                    let place = || format!("{}.if", Place::Step { name: &step.name });
+                    run.test(condition, Locals::default(), place)?
+                }
+            };
+            if wanted {
+                start(run, index, step)?;
+            } else {
+                run.step_mut(index).status = StepStatus::Skipped;
+                run.note(Note::StepSkipped {
+                    step: step.name.clone(),
+                });
+                skipped = true;
+            }
+        }
+        if !skipped {
+            return Ok(());
+        }
+    }
+}
+
+fn is_ready(record: &Record, index: u16, step: &Step) -> bool {
+    let status = |index: u16| record.steps.get(usize::from(index)).map(|state| state.status);
+    status(index) == Some(StepStatus::Pending)
+        && step
+            .needs
+            .iter()
+            .all(|need| status(*need).is_some_and(StepStatus::satisfies_needs))
+}
+
+fn start(run: &mut Run<'_>, index: u16, step: &Step) -> Result<(), Rejection> {
+    let path = Place::Step { name: &step.name }.to_string();
+    let kind = run.action(&step.action, Locals::default(), &path)?;
+    let input_is_read = step
+        .compensate
+        .as_ref()
+        .is_some_and(|compensation| compensation::reads(compensation, Root::Input));
+    let input = input_is_read.then(|| sent(&kind));
+    let outstanding = run.push_work(path, Repetition::once(0), step.deadline_ms, kind)?;
+    let state = run.step_mut(index);
+    state.status = StepStatus::Running;
+    state.attempt = outstanding.attempt;
+    state.outstanding = Some(outstanding);
+    state.input = input;
+    run.note(Note::StepStarted {
+        step: step.name.clone(),
+        attempt: outstanding.attempt,
+    });
+    Ok(())
+}
+
+fn sent(kind: &WorkKind) -> ByteBuf {
+    let (WorkKind::Effect { payload, .. }
+    | WorkKind::Command { payload, .. }
+    | WorkKind::Fact { payload, .. }) = kind;
+    ByteBuf::from(payload.as_ref())
+}
+
+/// Ends an instance whose outcome is reached.
+fn end(run: &mut Run<'_>) -> Result<(), Rejection> {
+    let definition = run.ground.definition;
+    let (phase, finally) = match run.record.phase {
+        Phase::Running if is_complete(definition, &run.record) => {
+            // Nothing will be undone any more.
+            run.record.ledger.clear();
+            (Phase::Completed, &definition.finally.completed)
+        }
+        Phase::Compensating if is_undone(&run.record) => {
+            let cancelled = run
+                .record
+                .failure
+                .as_ref()
+                .is_some_and(|failure| failure.cancelled);
+            if cancelled {
+                (Phase::Cancelled, &definition.finally.cancelled)
+            } else {
+                (Phase::Failed, &definition.finally.failed)
+            }
+        }
+        Phase::Running
+        | Phase::Compensating
+        | Phase::CompensationFailed
+        | Phase::Completed
+        | Phase::Failed
+        | Phase::Cancelled => return Ok(()),
+    };
+    run.record.phase = phase;
+    run.clear_instance_timers();
+    run.readmit_deferred();
+    let outcome = phase.as_str();
+    run.emit(finally, Place::Finally { outcome }, 0)?;
+    run.note(Note::Ended {
+        phase: outcome.to_owned(),
+    });
+    Ok(())
+}
+
+/// All steps are done or skipped and the machine is in a final state; a saga that has neither steps nor a
+/// machine only ever ends by failing.
+fn is_complete(definition: &Definition, record: &Record) -> bool {
+    let steps_over = record.steps.iter().all(|step| step.status.satisfies_needs());
+    let machine_over = machine::present(definition, record).is_none_or(|state| state.is_final);
+    let has_end = !definition.steps.is_empty() || definition.machine.is_some();
+    has_end && steps_over && machine_over
+}
+
+fn is_undone(record: &Record) -> bool {
+    record
+        .ledger
+        .iter()
+        .all(|entry| entry.status == LedgerStatus::Undone)
+}

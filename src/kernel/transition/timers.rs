@@ -1,0 +1,148 @@
+//! Timers of an instance. The record says which are set; rows of the due index follow it.
+
+use super::place::Place;
+use super::run::Run;
+use super::scope::Locals;
+use super::{Rejection, compensation};
+use crate::kernel::expr::Root;
+use crate::kernel::ids::TimeMs;
+use crate::kernel::patch::{Note, TimerRow};
+use crate::kernel::record::{Phase, Record};
+use crate::kernel::work::WorkRef;
+
+const RETRY_PREFIX: &str = "retry:";
+const RETRY_SUFFIX: &str = ".compensate";
+
+/// Whether the timer that fired is the one that is set now, not one that was replaced or cleared.
+pub(super) fn is_current(record: &Record, name: &str, due: TimeMs) -> bool {
+    record.timers.get(name).is_some_and(|row| row.due == due)
+}
+
+/// Applies a timer that fired and is current.
+pub(super) fn fire(run: &mut Run<'_>, name: &str) -> Result<(), Rejection> {
+    run.record.timers.remove(name);
+    run.note(Note::TimerFired {
+        timer: name.to_owned(),
+    });
+    if let Some(step) = retried_step(name) {
+        return compensation::retry_due(run, step);
+    }
+    if run.record.phase != Phase::Running {
+        return Ok(());
+    }
+    run.machine_timer(name)?;
+    if run.record.phase != Phase::Running {
+        return Ok(());
+    }
+    let definition = run.ground.definition;
+    if let Some(timer) = definition.timers.iter().find(|timer| timer.name == name) {
+        let iteration = run.record.version;
+        run.act(&timer.actions, Place::Timer { name: &timer.name }, iteration)?;
+        if let Some(to) = timer.actions.to {
+            run.go_to(to)?;
+        }
+    }
+    Ok(())
+}
+
+/// Clears the instance's timers whose `cancel_when` has become true.
+pub(super) fn cancel(run: &mut Run<'_>) -> Result<(), Rejection> {
+    let definition = run.ground.definition;
+    for timer in &definition.timers {
+        let Some(condition) = &timer.cancel_when else {
+            continue;
+        };
+        let Some(row) = run.record.timers.get(&timer.name) else {
+            continue;
+        };
+        // It was false after the input before; with the same timer and state it still is.
+        let same_timer = run
+            .ground
+            .before
+            .and_then(|before| before.timers.get(&timer.name))
+            == Some(row);
+        let reads_state_alone = Root::ALL
+            .into_iter()
+            .all(|root| matches!(root, Root::State | Root::Key) || !condition.reads(root));
+        if same_timer && reads_state_alone && !run.data_changed() {
+            continue;
+        }
+        let place = || format!("{}.cancel_when", Place::Timer { name: &timer.name });
+        if run.test(condition, Locals::default(), place)? {
+            run.clear_timer(&timer.name);
+        }
+    }
+    Ok(())
+}
+
+impl Run<'_> {
+    /// Sets a timer, in place of one of the same name.
+    pub(super) fn set_timer(
+        &mut self,
+        name: &str,
+        after_ms: i64,
+        place: impl Fn() -> String,
+    ) -> Result<(), Rejection> {
+        let max = self.ground.context.limits.timer_ms;
+        if !(0..=max).contains(&after_ms) {
+            return Err(Rejection {
+                reason: "timer.range",
+                message: format!("{}: {after_ms} ms is not between 0 and {max} ms", place()),
+            });
+        }
+        let Some(next) = self.timers_set.checked_add(1) else {
+            return Err(Rejection {
+                reason: "timer.count",
+                message: format!("{}: at most {} timers of one input", place(), u16::MAX),
+            });
+        };
+        let due = self.ground.input.time.plus_ms(after_ms);
+        let row = TimerRow {
+            due,
+            set_by: WorkRef {
+                log_sequence: self.ground.context.log_sequence,
+                index: self.timers_set,
+            },
+            name: name.to_owned(),
+        };
+        self.timers_set = next;
+        self.record.timers.insert(name.to_owned(), row);
+        self.note(Note::TimerSet {
+            timer: name.to_owned(),
+            due,
+        });
+        Ok(())
+    }
+
+    /// Sets the timer of the next attempt of a compensation. A delay beyond the longest timer is cut to it,
+    /// since the result that it follows must be applied.
+    pub(super) fn set_retry_timer(&mut self, step: &str, delay_ms: i64) -> Result<(), Rejection> {
+        let name = format!("{RETRY_PREFIX}{step}{RETRY_SUFFIX}");
+        let delay_ms = delay_ms.clamp(0, self.ground.context.limits.timer_ms.max(0));
+        self.set_timer(&name, delay_ms, || name.clone())
+    }
+
+    pub(super) fn clear_timer(&mut self, name: &str) {
+        if self.record.timers.remove(name).is_some() {
+            self.note(Note::TimerCleared {
+                timer: name.to_owned(),
+            });
+        }
+    }
+
+    /// Clears all timers but those that retry compensations.
+    pub(super) fn clear_instance_timers(&mut self) {
+        let notes = &mut self.notes;
+        self.record.timers.retain(|name, _| {
+            let keep = retried_step(name).is_some();
+            if !keep {
+                notes.push(Note::TimerCleared { timer: name.clone() });
+            }
+            keep
+        });
+    }
+}
+
+fn retried_step(timer: &str) -> Option<&str> {
+    timer.strip_prefix(RETRY_PREFIX)?.strip_suffix(RETRY_SUFFIX)
+}
