@@ -26,12 +26,11 @@ pub(super) fn merge(state: &[u8], sets: &[(&str, Vec<u8>)]) -> Option<Vec<u8>> {
             let (set, value) = first.remove_entry();
             put(&mut out, set, value);
         }
-        match sets.remove(name.as_ref()) {
-            Some(value) => put(&mut out, &name, value),
-            None => {
-                separate(&mut out);
-                out.extend_from_slice(member);
-            }
+        if let Some(value) = sets.remove(name.as_ref()) {
+            put(&mut out, &name, value);
+        } else {
+            separate(&mut out);
+            out.extend_from_slice(member);
         }
         rest = after;
     }

@@ -83,9 +83,16 @@ impl<'a> Run<'a> {
                 Root::State if reads(root) => Some(self.state_root()?),
                 Root::Steps if reads(root) => Some(self.steps_root()),
                 Root::Failure if reads(root) => self.failure_root(),
-                Root::Key | Root::Event | Root::State | Root::Steps | Root::Failure => None,
+                Root::Key
+                | Root::Event
+                | Root::State
+                | Root::Steps
+                | Root::Failure
                 // Effects alone have these.
-                Root::Command | Root::Response | Root::Secrets | Root::Upstreams => None,
+                | Root::Command
+                | Root::Response
+                | Root::Secrets
+                | Root::Upstreams => None,
             };
             if let Some(value) = value {
                 scope = scope.bind(root, value);
