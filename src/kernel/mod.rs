@@ -3,6 +3,7 @@
 //! Knows nothing about clocks, randomness, I/O, async, NATS or MDBX; time comes with the input and every
 //! collection is iterated in a defined order.
 
+pub mod breaker;
 pub mod definition;
 pub mod duration;
 pub mod envelope;
@@ -15,6 +16,7 @@ pub mod patch;
 pub mod record;
 pub mod retry;
 pub mod subject;
+pub mod trace;
 pub mod transition;
 pub mod view;
 pub mod work;
