@@ -191,3 +191,71 @@ impl FailureView {
 fn raw(bytes: &[u8]) -> Box<RawValue> {
     serde_json::from_slice(bytes).unwrap_or_else(|_| RawValue::NULL.to_owned())
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_bytes::ByteBuf;
+
+    use super::*;
+    use crate::kernel::ids::{DefinitionHash, Key, SagaName, TenantId};
+    use crate::kernel::record::{MachineState, Phase};
+
+    fn id() -> InstanceId {
+        InstanceId {
+            tenant: TenantId::none(),
+            saga: SagaName::parse("order").expect("legal"),
+            key: Key::parse("o-1").expect("legal"),
+        }
+    }
+
+    fn record() -> Record {
+        Record {
+            generation: 1,
+            definition: DefinitionHash([0; 32]),
+            version: 2,
+            phase: Phase::Running,
+            started: TimeMs(1_767_261_600_000),
+            updated: TimeMs(1_767_261_600_250),
+            start_event: "e-1".to_owned(),
+            root_correlation_id: None,
+            traceparent: None,
+            hops: 0,
+            data: ByteBuf::from(r#"{"b":9007199254740993}"#),
+            machine: Some(MachineState { state: 3, entries: 1 }),
+            steps: vec![StepState::pending()],
+            ledger: Vec::new(),
+            timers: std::collections::BTreeMap::new(),
+            failure: None,
+            seen_events: Vec::new(),
+            deferred: 0,
+            last_history: None,
+        }
+    }
+
+    #[test]
+    fn an_instance_is_shown_even_without_its_definition() {
+        let view = serde_json::to_value(InstanceView::new(&id(), &record(), None)).expect("encodes");
+        assert_eq!(view["steps"][0]["name"], "#0");
+        assert_eq!(view["machine"], "#3");
+        assert_eq!(view["started"], "2026-01-01T10:00:00Z");
+        assert_eq!(view["updated"], "2026-01-01T10:00:00.25Z");
+        assert_eq!(view["phase"], "running");
+        assert!(view.get("tenant").is_none() && view.get("ended").is_none());
+    }
+
+    #[test]
+    fn the_state_is_shown_as_it_is_stored() {
+        let text = serde_json::to_string(&InstanceView::new(&id(), &record(), None)).expect("encodes");
+        assert!(text.contains(r#""state":{"b":9007199254740993}"#), "{text}");
+    }
+
+    #[test]
+    fn an_ended_instance_says_when() {
+        let summary = Summary {
+            record: record(),
+            ended: TimeMs(1_767_261_601_000),
+        };
+        let view = InstanceView::ended(&id(), &summary, None);
+        assert_eq!(view.ended.as_deref(), Some("2026-01-01T10:00:01Z"));
+    }
+}
