@@ -26,7 +26,7 @@ pub struct WorkItem {
     pub path: String,
     /// 1 for the first attempt.
     pub attempt: u32,
-    /// When the input that caused it was stored.
+    /// When the input that caused it was stored, or the one before of its instance where that is later.
     pub created: TimeMs,
     /// After this instant the work is no longer wanted and its outcome is recorded as timed out.
     pub deadline: TimeMs,

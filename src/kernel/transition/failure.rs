@@ -59,7 +59,7 @@ pub(super) fn fail(run: &mut Run<'_>, cause: Cause) -> Result<(), Rejection> {
         code: cause.code,
         message: cause.message,
         step: cause.step,
-        time: run.ground.input.time,
+        time: run.record.updated,
         cancelled: cause.cancelled,
     });
     abandon_steps(run);

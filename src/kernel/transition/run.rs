@@ -101,7 +101,9 @@ impl<'a> Run<'a> {
 
     fn with(ground: Ground<'a>, mut record: Record, data: &'a [u8]) -> Self {
         record.version = record.version.saturating_add(1);
-        record.updated = ground.input.time;
+        // The time of an instance never goes back: an input that was deferred or parked would otherwise set
+        // timers and deadlines that are over already.
+        record.updated = record.updated.max(ground.input.time);
         if let InputBody::Event(event) = &ground.input.body {
             record.hops = event.hops;
         }
@@ -171,7 +173,7 @@ impl<'a> Run<'a> {
         let ended = self.record.phase.is_terminal() && self.record.is_settled();
         let (record, ended) = if ended {
             let summary = Summary {
-                ended: self.ground.input.time,
+                ended: self.record.updated,
                 record: self.record,
             };
             (None, Some(summary))

@@ -96,7 +96,7 @@ impl Run<'_> {
                 message: format!("{}: at most {} timers of one input", place(), u16::MAX),
             });
         };
-        let due = self.ground.input.time.plus_ms(after_ms);
+        let due = self.record.updated.plus_ms(after_ms);
         let row = TimerRow {
             due,
             set_by: WorkRef {
