@@ -406,7 +406,11 @@ mod tests {
     }
 
     fn hex(bytes: &[u8]) -> String {
-        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+        let mut text = String::new();
+        for byte in bytes {
+            let _ = std::fmt::Write::write_fmt(&mut text, format_args!("{byte:02x}"));
+        }
+        text
     }
 
     #[test]

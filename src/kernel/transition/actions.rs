@@ -47,6 +47,15 @@ impl<'a> Run<'a> {
         let mut rendered = Vec::with_capacity(sets.len());
         for (name, template) in sets {
             let value = self.render(template, locals, || format!("{place}.set.{name}"))?;
+            let max = self.ground.context.limits.json_depth;
+            if members::depth(&value) >= max {
+                return Err(Rejection {
+                    reason: "state.depth",
+                    message: format!(
+                        "{place}.set.{name}: the state would be nested deeper than {max} levels"
+                    ),
+                });
+            }
             rendered.push((name.as_str(), value));
         }
         let data = members::merge(self.data, &rendered).ok_or_else(|| Rejection {

@@ -5,36 +5,58 @@
 
 use std::cell::OnceCell;
 
-/// Keeps values of one type. Meant for tens of values: keeping one walks over those before it.
+/// Values per block. Most transitions need one block, and no allocation for it.
+const BLOCK: usize = 8;
+
+/// Keeps values of one type.
 #[derive(Debug)]
 pub(super) struct Arena<T> {
-    first: OnceCell<Box<Link<T>>>,
+    first: Block<T>,
 }
 
 #[derive(Debug)]
-struct Link<T> {
-    value: T,
-    next: OnceCell<Box<Link<T>>>,
+struct Block<T> {
+    slots: [OnceCell<T>; BLOCK],
+    next: OnceCell<Box<Block<T>>>,
+}
+
+impl<T> Default for Block<T> {
+    fn default() -> Self {
+        Self {
+            slots: [const { OnceCell::new() }; BLOCK],
+            next: OnceCell::new(),
+        }
+    }
 }
 
 impl<T> Default for Arena<T> {
     fn default() -> Self {
         Self {
-            first: OnceCell::new(),
+            first: Block::default(),
         }
     }
 }
 
 impl<T> Arena<T> {
     pub(super) fn keep(&self, value: T) -> &T {
-        let mut slot = &self.first;
-        while let Some(link) = slot.get() {
-            slot = &link.next;
+        let mut block = &self.first;
+        loop {
+            if let Some(slot) = block.slots.iter().find(|slot| slot.get().is_none()) {
+                return slot.get_or_init(|| value);
+            }
+            block = block.next.get_or_init(Box::default);
         }
-        let link = Link {
-            value,
-            next: OnceCell::new(),
-        };
-        &slot.get_or_init(|| Box::new(link)).value
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn references_stay_good_while_more_is_kept() {
+        let arena = Arena::default();
+        let kept: Vec<&String> = (0..100).map(|n| arena.keep(n.to_string())).collect();
+        assert!(kept.iter().enumerate().all(|(n, text)| **text == n.to_string()));
     }
 }

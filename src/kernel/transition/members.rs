@@ -41,6 +41,24 @@ pub(super) fn merge(state: &[u8], sets: &[(&str, Vec<u8>)]) -> Option<Vec<u8>> {
     Some(out)
 }
 
+/// How deep compact JSON is nested, 0 for a scalar.
+pub(super) fn depth(value: &[u8]) -> usize {
+    let (mut depth, mut deepest, mut at) = (0_usize, 0, 0);
+    while let Some(byte) = value.get(at) {
+        match byte {
+            b'"' => at += string_end(&value[at..]).unwrap_or(1) - 1,
+            b'{' | b'[' => {
+                depth += 1;
+                deepest = deepest.max(depth);
+            }
+            b'}' | b']' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        at += 1;
+    }
+    deepest
+}
+
 /// Splits the first member off: its name, its text, and what follows the comma.
 fn split_member(text: &[u8]) -> Option<(Cow<'_, str>, &[u8], &[u8])> {
     let key = text.get(..string_end(text)?)?;
@@ -152,6 +170,18 @@ mod tests {
             r#"{"a\"#,
         ] {
             assert_eq!(merged(broken, &[("b", "1")]), None, "{broken}");
+        }
+    }
+
+    #[test]
+    fn brackets_within_strings_nest_nothing() {
+        for (json, expected) in [
+            ("1", 0),
+            (r#""[{""#, 0),
+            ("[]", 1),
+            (r#"{"a":[{"[":"\"{"}],"b":[]}"#, 3),
+        ] {
+            assert_eq!(depth(json.as_bytes()), expected, "{json}");
         }
     }
 

@@ -147,7 +147,8 @@ fn check_definition(definition: &Definition, record: &Record) -> Result<(), Reje
     let fits = definition.hash == record.definition
         && steps == record.steps.len()
         && record.ledger.iter().all(|entry| usize::from(entry.step) < steps)
-        && record.machine.is_none() == definition.machine.is_none();
+        && record.machine.is_none() == definition.machine.is_none()
+        && record.machine.is_some() == machine::present(definition, record).is_some();
     if fits {
         return Ok(());
     }

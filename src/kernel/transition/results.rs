@@ -24,7 +24,7 @@ pub(super) enum Waiting {
 
 /// Finds what waits for the result of `command`.
 pub(super) fn waiting(record: &Record, command: CommandId) -> Option<Waiting> {
-    let step = (0_u16..).zip(&record.steps).find(|(_, step)| {
+    let step = (0..=u16::MAX).zip(&record.steps).find(|(_, step)| {
         step.outstanding
             .is_some_and(|outstanding| outstanding.command == command)
     });

@@ -8,6 +8,9 @@ use crate::kernel::expr::{Budget, EvalError, Expr, Root, Scope, Template, TextPa
 use crate::kernel::json::Json;
 use crate::kernel::record::StepState;
 
+/// What the kernel stored is nested at most as deep as a message and a template together.
+const STORED_DEPTH_MAX: usize = 256;
+
 /// Roots that one evaluation has besides those of the transition.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Locals<'a> {
@@ -58,7 +61,7 @@ impl<'a> Run<'a> {
 
     /// Parses JSON that lives as long as the transition.
     pub(super) fn parse(&self, text: &'a [u8], what: &str) -> Result<&'a Json<'a>, Rejection> {
-        match Json::parse(text, self.ground.context.limits.json_depth) {
+        match Json::parse(text, STORED_DEPTH_MAX) {
             Ok(value) => Ok(self.ground.values.keep(value)),
             Err(error) => Err(Rejection {
                 reason: "payload.syntax",

@@ -47,7 +47,7 @@ fn settle(run: &mut Run<'_>) -> Result<(), Rejection> {
     let definition = run.ground.definition;
     loop {
         let mut skipped = false;
-        for (index, step) in (0_u16..).zip(&definition.steps) {
+        for (index, step) in (0..=u16::MAX).zip(&definition.steps) {
             if !is_ready(&run.record, index, step) {
                 continue;
             }
