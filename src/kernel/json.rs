@@ -1,6 +1,8 @@
 //! Borrowed JSON: a checked tree whose strings point into the bytes of the message.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
+use std::io::Write as _;
 
 /// A JSON value. Maps keep the order of the text and have no duplicate keys.
 #[derive(Debug, Clone, PartialEq)]
@@ -36,8 +38,25 @@ impl<'a> Json<'a> {
     ///
     /// # Errors
     /// [`JsonError`] names the first rule that the bytes break.
-    pub fn parse(_bytes: &'a [u8], _depth_max: usize) -> Result<Self, JsonError> {
-        todo!()
+    pub fn parse(bytes: &'a [u8], depth_max: usize) -> Result<Self, JsonError> {
+        let text = std::str::from_utf8(bytes)
+            .map_err(|error| JsonError::Syntax(format!("not UTF-8 at byte {}", error.valid_up_to())))?;
+        let mut reader = Reader {
+            text,
+            at: 0,
+            depth: 0,
+            depth_max,
+        };
+        reader.space();
+        if reader.at == bytes.len() {
+            return Err(JsonError::Empty);
+        }
+        let value = reader.value()?;
+        reader.space();
+        if reader.at < bytes.len() {
+            return Err(reader.fault("something follows the value"));
+        }
+        Ok(value)
     }
 
     /// The member `name` of a map.
@@ -53,7 +72,328 @@ impl<'a> Json<'a> {
     }
 
     /// Appends the value as compact JSON, members in their present order.
-    pub fn write(&self, _out: &mut Vec<u8>) {
-        todo!()
+    pub fn write(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Null => out.extend_from_slice(b"null"),
+            Self::Bool(true) => out.extend_from_slice(b"true"),
+            Self::Bool(false) => out.extend_from_slice(b"false"),
+            Self::Int(number) => write!(out, "{number}").expect("writing to memory"),
+            Self::Double(number) => write!(out, "{number:?}").expect("writing to memory"),
+            Self::Str(text) => write_string(text, out),
+            Self::List(items) => {
+                out.push(b'[');
+                for (index, item) in items.iter().enumerate() {
+                    if index > 0 {
+                        out.push(b',');
+                    }
+                    item.write(out);
+                }
+                out.push(b']');
+            }
+            Self::Map(members) => {
+                out.push(b'{');
+                for (index, (key, value)) in members.iter().enumerate() {
+                    if index > 0 {
+                        out.push(b',');
+                    }
+                    write_string(key, out);
+                    out.push(b':');
+                    value.write(out);
+                }
+                out.push(b'}');
+            }
+        }
+    }
+}
+
+/// Appends `text` as a JSON string.
+pub fn write_string(text: &str, out: &mut Vec<u8>) {
+    serde_json::to_writer(out, text).expect("writing a string to memory");
+}
+
+/// Members up to which duplicates are found by comparing each with each.
+const PAIRWISE_MAX: usize = 16;
+
+struct Reader<'a> {
+    text: &'a str,
+    at: usize,
+    depth: usize,
+    depth_max: usize,
+}
+
+impl<'a> Reader<'a> {
+    fn peek(&self) -> Option<u8> {
+        self.text.as_bytes().get(self.at).copied()
+    }
+
+    fn space(&mut self) {
+        while matches!(self.peek(), Some(b' ' | b'\n' | b'\r' | b'\t')) {
+            self.at += 1;
+        }
+    }
+
+    fn fault(&self, what: &str) -> JsonError {
+        JsonError::Syntax(format!("{what} at byte {}", self.at))
+    }
+
+    fn value(&mut self) -> Result<Json<'a>, JsonError> {
+        match self.peek() {
+            Some(b'{') => self.nested(Self::map),
+            Some(b'[') => self.nested(Self::list),
+            Some(b'"') => self.string().map(Json::Str),
+            Some(b't') => self.word("true", Json::Bool(true)),
+            Some(b'f') => self.word("false", Json::Bool(false)),
+            Some(b'n') => self.word("null", Json::Null),
+            Some(b'-' | b'0'..=b'9') => self.number(),
+            Some(_) => Err(self.fault("expected a value")),
+            None => Err(self.fault("the text ends")),
+        }
+    }
+
+    fn nested(&mut self, read: fn(&mut Self) -> Result<Json<'a>, JsonError>) -> Result<Json<'a>, JsonError> {
+        self.depth += 1;
+        if self.depth > self.depth_max {
+            return Err(JsonError::Depth { max: self.depth_max });
+        }
+        self.at += 1;
+        self.space();
+        let value = read(self)?;
+        self.depth -= 1;
+        Ok(value)
+    }
+
+    fn word(&mut self, word: &str, value: Json<'a>) -> Result<Json<'a>, JsonError> {
+        if !self.text[self.at..].starts_with(word) {
+            return Err(self.fault("expected a value"));
+        }
+        self.at += word.len();
+        Ok(value)
+    }
+
+    fn list(&mut self) -> Result<Json<'a>, JsonError> {
+        let mut items = Vec::new();
+        if self.peek() == Some(b']') {
+            self.at += 1;
+            return Ok(Json::List(items));
+        }
+        loop {
+            items.push(self.value()?);
+            self.space();
+            match self.peek() {
+                Some(b',') => self.at += 1,
+                Some(b']') => {
+                    self.at += 1;
+                    return Ok(Json::List(items));
+                }
+                _ => return Err(self.fault("expected ',' or ']'")),
+            }
+            self.space();
+        }
+    }
+
+    fn map(&mut self) -> Result<Json<'a>, JsonError> {
+        let mut members: Vec<(Cow<'a, str>, Json<'a>)> = Vec::new();
+        if self.peek() == Some(b'}') {
+            self.at += 1;
+            return Ok(Json::Map(members));
+        }
+        loop {
+            if self.peek() != Some(b'"') {
+                return Err(self.fault("expected a key"));
+            }
+            let key = self.string()?;
+            self.space();
+            if self.peek() != Some(b':') {
+                return Err(self.fault("expected ':'"));
+            }
+            self.at += 1;
+            self.space();
+            let value = self.value()?;
+            members.push((key, value));
+            self.space();
+            match self.peek() {
+                Some(b',') => self.at += 1,
+                Some(b'}') => {
+                    self.at += 1;
+                    return match duplicate(&members) {
+                        Some(key) => Err(JsonError::DuplicateKey { key }),
+                        None => Ok(Json::Map(members)),
+                    };
+                }
+                _ => return Err(self.fault("expected ',' or '}'")),
+            }
+            self.space();
+        }
+    }
+
+    fn string(&mut self) -> Result<Cow<'a, str>, JsonError> {
+        let start = self.at;
+        self.at += 1;
+        let mut escaped = false;
+        loop {
+            match self.peek() {
+                Some(b'"') => break,
+                Some(b'\\') => {
+                    escaped = true;
+                    self.at += 2;
+                }
+                Some(0..=0x1f) => return Err(self.fault("control character in a string")),
+                Some(_) => self.at += 1,
+                None => return Err(self.fault("the text ends in a string")),
+            }
+        }
+        self.at += 1;
+        if !escaped {
+            return Ok(Cow::Borrowed(&self.text[start + 1..self.at - 1]));
+        }
+        self.text
+            .get(start..self.at)
+            .and_then(|quoted| serde_json::from_str::<String>(quoted).ok())
+            .map(Cow::Owned)
+            .ok_or_else(|| self.fault("illegal escape in a string"))
+    }
+
+    fn digits(&mut self) -> Result<(), JsonError> {
+        let start = self.at;
+        while matches!(self.peek(), Some(b'0'..=b'9')) {
+            self.at += 1;
+        }
+        if start == self.at {
+            return Err(self.fault("expected a digit"));
+        }
+        Ok(())
+    }
+
+    fn number(&mut self) -> Result<Json<'a>, JsonError> {
+        let start = self.at;
+        let mut integer = true;
+        if self.peek() == Some(b'-') {
+            self.at += 1;
+        }
+        if self.peek() == Some(b'0') {
+            self.at += 1;
+        } else {
+            self.digits()?;
+        }
+        if self.peek() == Some(b'.') {
+            integer = false;
+            self.at += 1;
+            self.digits()?;
+        }
+        if matches!(self.peek(), Some(b'e' | b'E')) {
+            integer = false;
+            self.at += 1;
+            if matches!(self.peek(), Some(b'+' | b'-')) {
+                self.at += 1;
+            }
+            self.digits()?;
+        }
+        let text = &self.text[start..self.at];
+        let range = || JsonError::NumberRange {
+            text: text.chars().take(40).collect(),
+        };
+        if integer {
+            return text.parse().map(Json::Int).map_err(|_| range());
+        }
+        match text.parse::<f64>() {
+            Ok(number) if number.is_finite() => Ok(Json::Double(number)),
+            _ => Err(range()),
+        }
+    }
+}
+
+fn duplicate(members: &[(Cow<'_, str>, Json<'_>)]) -> Option<String> {
+    let found = if members.len() <= PAIRWISE_MAX {
+        members
+            .iter()
+            .enumerate()
+            .find(|(index, (key, _))| members[..*index].iter().any(|(other, _)| other == key))
+            .map(|(_, (key, _))| key)
+    } else {
+        let mut seen: BTreeSet<&str> = BTreeSet::new();
+        members.iter().map(|(key, _)| key).find(|key| !seen.insert(key))
+    };
+    found.map(|key| key.chars().take(64).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn reading(text: &str) -> Result<Json<'_>, JsonError> {
+        Json::parse(text.as_bytes(), 8)
+    }
+
+    #[test]
+    fn strings_without_escapes_borrow_from_the_message() {
+        let Ok(Json::Map(members)) = reading(r#"{"a":"plain","b":"es\ncaped"}"#) else {
+            panic!("a map");
+        };
+        assert!(matches!(&members[0].1, Json::Str(Cow::Borrowed("plain"))));
+        assert!(matches!(&members[1].1, Json::Str(Cow::Owned(text)) if text == "es\ncaped"));
+    }
+
+    #[test]
+    fn each_broken_rule_has_its_error() {
+        assert_eq!(reading(" "), Err(JsonError::Empty));
+        assert!(matches!(
+            reading("[[[[[[[[[]]]]]]]]]"),
+            Err(JsonError::Depth { max: 8 })
+        ));
+        assert!(matches!(
+            reading(r#"{"a":1,"a":2}"#),
+            Err(JsonError::DuplicateKey { .. })
+        ));
+        for out_of_range in ["1e400", "9223372036854775808", "-9223372036854775809"] {
+            assert!(
+                matches!(reading(out_of_range), Err(JsonError::NumberRange { .. })),
+                "{out_of_range}"
+            );
+        }
+        for broken in [
+            "{", "[1,]", "{\"a\"}", "01", "1.", "tru", "\"\\x\"", "\"a", "1 2", "\"\n\"", "-", "\"\\",
+        ] {
+            assert!(matches!(reading(broken), Err(JsonError::Syntax(_))), "{broken}");
+        }
+        assert!(matches!(Json::parse(b"\"\xff\"", 8), Err(JsonError::Syntax(_))));
+    }
+
+    #[test]
+    fn integers_are_exact_and_doubles_stay_doubles() {
+        assert_eq!(reading("9007199254740993"), Ok(Json::Int(9_007_199_254_740_993)));
+        let mut out = Vec::new();
+        reading("[2.0,1e3,-0.5,1e300]").expect("numbers").write(&mut out);
+        assert_eq!(String::from_utf8_lossy(&out), "[2.0,1000.0,-0.5,1e300]");
+    }
+
+    #[test]
+    fn duplicates_are_found_in_large_maps() {
+        let members: Vec<String> = (0..1_000).map(|n| format!("\"k{n}\":{n}")).collect();
+        assert!(reading(&format!("{{{}}}", members.join(","))).is_ok());
+        let doubled = format!("{{{},\"k7\":0}}", members.join(","));
+        assert!(matches!(reading(&doubled), Err(JsonError::DuplicateKey { key }) if key == "k7"));
+    }
+
+    proptest! {
+        #[test]
+        fn arbitrary_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = Json::parse(&bytes, 16);
+        }
+
+        #[test]
+        fn what_is_read_is_what_serde_reads(text in r#"[\[\]{}":,a-c0-9.eE+\-\\ntrufls ]{0,40}"#) {
+            let ours = Json::parse(text.as_bytes(), 64);
+            let theirs: Result<serde_json::Value, _> = serde_json::from_str(&text);
+            if let Ok(value) = &ours {
+                let mut out = Vec::new();
+                value.write(&mut out);
+                let back: serde_json::Value = serde_json::from_slice(&out).expect("we write JSON");
+                prop_assert_eq!(Some(back), theirs.ok());
+            } else if let Err(JsonError::Syntax(_) | JsonError::Empty) = ours {
+                prop_assert!(theirs.is_err(), "{}", text);
+            }
+        }
     }
 }

@@ -3,7 +3,22 @@
 //!
 //! Total: an expression has no host functions, no clock and no unbounded loop; every failure is a value.
 
+mod eval;
+mod functions;
+mod lower;
+mod program;
+mod template;
+mod value;
+
+use std::sync::Arc;
+
+pub use lower::nearest;
+pub use template::{Template, TextPart, write_sorted};
+
 use super::json::Json;
+use eval::{Evaluation, Spender};
+use program::{Node, walk};
+use value::Value;
 
 /// The names an expression may begin with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -121,7 +136,8 @@ pub enum EvalError {
 /// A compiled expression.
 #[derive(Debug, Clone)]
 pub struct Expr {
-    text: std::sync::Arc<str>,
+    text: Arc<str>,
+    program: Arc<Node>,
 }
 
 impl Expr {
@@ -129,8 +145,11 @@ impl Expr {
     ///
     /// # Errors
     /// [`CompileError`] with the place within `text`.
-    pub fn compile(_text: &str, _roots: &[Root]) -> Result<Self, CompileError> {
-        todo!()
+    pub fn compile(text: &str, roots: &[Root]) -> Result<Self, CompileError> {
+        Ok(Self {
+            program: Arc::new(lower::compile(text, roots)?),
+            text: Arc::from(text),
+        })
     }
 
     /// The text that it was compiled from.
@@ -141,16 +160,63 @@ impl Expr {
 
     /// Whether the expression reads `root`.
     #[must_use]
-    pub fn reads(&self, _root: Root) -> bool {
-        todo!()
+    pub fn reads(&self, root: Root) -> bool {
+        let mut found = false;
+        walk(&self.program, &mut |node| {
+            found |= matches!(node, Node::Root(read) if *read == root)
+        });
+        found
+    }
+
+    /// The fields that the expression reads directly below `root`: `x` of `root.x`.
+    #[must_use]
+    pub fn fields_of(&self, root: Root) -> Vec<String> {
+        let mut fields = Vec::new();
+        walk(&self.program, &mut |node| {
+            if let Node::Field(operand, field) = node
+                && matches!(**operand, Node::Root(read) if read == root)
+            {
+                fields.push(field.to_string());
+            }
+        });
+        fields
+    }
+
+    /// Whether the whole expression is a call of `function`, or a constant.
+    #[must_use]
+    pub fn is_call_of(&self, function: &str) -> bool {
+        match &*self.program {
+            Node::Call(called, _) => called.name() == function,
+            Node::Constant(_) => true,
+            _ => false,
+        }
     }
 
     /// Evaluates to a JSON value that borrows from the scope where it can.
     ///
     /// # Errors
     /// [`EvalError`]; the budget keeps what was spent.
-    pub fn eval<'a>(&self, _scope: &Scope<'a>, _budget: &mut Budget) -> Result<Json<'a>, EvalError> {
-        todo!()
+    pub fn eval<'a>(&'a self, scope: &Scope<'a>, budget: &mut Budget) -> Result<Json<'a>, EvalError> {
+        self.run(scope, budget).map(Value::into_json)
+    }
+
+    /// Evaluates and lends the value to `take`, so that nothing borrowed is copied.
+    pub(super) fn with_value<R>(
+        &self,
+        scope: &Scope<'_>,
+        budget: &mut Budget,
+        take: impl FnOnce(&Json<'_>) -> R,
+    ) -> Result<R, EvalError> {
+        Ok(take(self.run(scope, budget)?.json()))
+    }
+
+    fn run<'a>(&'a self, scope: &Scope<'a>, budget: &mut Budget) -> Result<Value<'a>, EvalError> {
+        let mut evaluation = Evaluation {
+            scope,
+            budget: Spender::new(budget),
+            locals: Vec::new(),
+        };
+        evaluation.eval(&self.program)
     }
 
     /// Evaluates to a boolean.
@@ -158,69 +224,9 @@ impl Expr {
     /// # Errors
     /// As [`Expr::eval`], and where the value is not a boolean.
     pub fn test(&self, scope: &Scope<'_>, budget: &mut Budget) -> Result<bool, EvalError> {
-        match self.eval(scope, budget)? {
-            Json::Bool(answer) => Ok(answer),
-            other => Err(EvalError::Type {
-                operation: "a condition".to_owned(),
-                found: format!("{other:?}"),
-            }),
-        }
+        self.run(scope, budget)?.as_bool("a condition")
     }
 }
 
-/// JSON with expressions in it: what `with:`, `set:`, `payload:`, `body:` and `result:` hold.
-#[derive(Debug, Clone)]
-pub enum Template {
-    /// Constant JSON, compact.
-    Constant(Vec<u8>),
-    /// A whole string that is `${expr}`: the value of the expression, whatever its type.
-    Value(Expr),
-    /// Text with `${expr}` in it: a string, numbers and booleans printed as in JSON.
-    Text(Vec<TextPart>),
-    List(Vec<Template>),
-    /// Members in the order of the text; rendered in code-point order of their keys.
-    Map(Vec<(String, Template)>),
-}
-
-#[derive(Debug, Clone)]
-pub enum TextPart {
-    Literal(String),
-    Expr(Expr),
-}
-
-impl Template {
-    /// Compiles a string of a definition: constant text, one `${expr}`, or text with `${expr}` in it.
-    /// `$${` stands for a literal `${`.
-    ///
-    /// # Errors
-    /// [`CompileError`] with the place within `text`.
-    pub fn compile_text(_text: &str, _roots: &[Root]) -> Result<Self, CompileError> {
-        todo!()
-    }
-
-    #[must_use]
-    pub fn reads(&self, _root: Root) -> bool {
-        todo!()
-    }
-
-    /// Appends the rendered JSON to `out`, maps with sorted keys.
-    ///
-    /// # Errors
-    /// [`EvalError`]; `out` then holds a part that is to be thrown away.
-    pub fn render(
-        &self,
-        _scope: &Scope<'_>,
-        _budget: &mut Budget,
-        _out: &mut Vec<u8>,
-    ) -> Result<(), EvalError> {
-        todo!()
-    }
-
-    /// Renders to a string: the text itself for strings, JSON for numbers and booleans.
-    ///
-    /// # Errors
-    /// [`EvalError`], also where the value is null, a list or a map.
-    pub fn render_text(&self, _scope: &Scope<'_>, _budget: &mut Budget) -> Result<String, EvalError> {
-        todo!()
-    }
-}
+#[cfg(test)]
+mod tests;
