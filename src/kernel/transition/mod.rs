@@ -22,6 +22,9 @@ mod scope;
 mod settle;
 mod timers;
 
+#[cfg(test)]
+mod tests;
+
 use arena::Arena;
 use run::{Ground, Run};
 

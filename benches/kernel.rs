@@ -1,0 +1,110 @@
+//! The cost of a transition, from the bytes of an event to the bytes of the record.
+
+use std::hint::black_box;
+
+use bytes::Bytes;
+use criterion::{Criterion, criterion_group, criterion_main};
+
+use saga_runner::kernel::definition::{self, Definition, SourceFile};
+use saga_runner::kernel::ids::{EventId, InstanceId, Key, TenantId, TimeMs};
+use saga_runner::kernel::input::{DomainEvent, Input, InputBody, Origin, SourceStream};
+use saga_runner::kernel::limits::Limits;
+use saga_runner::kernel::record::Record;
+use saga_runner::kernel::transition::{Context, apply};
+
+fn files(directory: &str) -> Vec<SourceFile> {
+    let directory = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(directory);
+    let mut files: Vec<SourceFile> = std::fs::read_dir(&directory)
+        .expect("the repository has this directory")
+        .map(|entry| entry.expect("readable").path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "yaml"))
+        .map(|path| SourceFile {
+            text: std::fs::read_to_string(&path).expect("readable").into(),
+            path: path.display().to_string(),
+        })
+        .collect();
+    files.sort_by(|a, b| a.path.cmp(&b.path));
+    files
+}
+
+fn order() -> std::sync::Arc<Definition> {
+    let loaded = definition::load(&files("sagas"), &files("effects"));
+    loaded
+        .sagas
+        .into_iter()
+        .find(|saga| saga.name.as_str() == "order")
+        .expect("sagas/order.yaml compiles")
+}
+
+fn event(instance: &InstanceId, event_type: &str) -> Input {
+    let payload = serde_json::json!({
+        "order_id": "o-4711",
+        "customer": {"id": "c-1234", "name": "Ada Example", "country": "DE"},
+        "total_cents": 12_999,
+        "currency": "EUR",
+        "items": [
+            {"sku": "sku-1", "qty": 2, "title": "a thing that is sold", "cents": 4_999},
+            {"sku": "sku-2", "qty": 1, "title": "another thing that is sold", "cents": 3_001},
+        ],
+        "address": {"street": "Example Street 1", "zip": "10115", "city": "Berlin"},
+    });
+    Input {
+        instance: instance.clone(),
+        id: "e-1".to_owned(),
+        time: TimeMs(1_767_261_600_000),
+        origin: Origin::Stream {
+            stream: SourceStream::AggregateEvents,
+            sequence: 1,
+        },
+        body: InputBody::Event(DomainEvent {
+            event_id: EventId::parse("e-1").expect("legal"),
+            event_type: event_type.to_owned(),
+            aggregate_type: "Order".to_owned(),
+            aggregate_id: "o-4711".to_owned(),
+            sequence: 1,
+            schema_version: 1,
+            correlation_id: Some("o-4711".to_owned()),
+            causation_id: None,
+            traceparent: None,
+            hops: 0,
+            payload: Bytes::from(payload.to_string()),
+        }),
+    }
+}
+
+fn kernel(criterion: &mut Criterion) {
+    let definition = order();
+    let instance = InstanceId {
+        tenant: TenantId::parse("acme").expect("legal"),
+        saga: definition.name.clone(),
+        key: Key::parse("o-4711").expect("legal"),
+    };
+    let limits = Limits::default();
+    let context = Context {
+        limits: &limits,
+        log_sequence: 1,
+        generation: 1,
+    };
+    let placed = event(&instance, "Order.Placed");
+    criterion.bench_function("order: start handler, event to encoded record", |bencher| {
+        bencher.iter(|| {
+            let patch = apply(&definition, &instance, None, black_box(&placed), &context).expect("applies");
+            black_box(patch.record.expect("has a record").encode())
+        });
+    });
+    let record = apply(&definition, &instance, None, &placed, &context)
+        .expect("applies")
+        .record
+        .expect("has a record")
+        .encode();
+    let other = event(&instance, "Order.Renamed");
+    criterion.bench_function("order: event without a handler, record decoded", |bencher| {
+        bencher.iter(|| {
+            let record = Record::decode(black_box(&record)).expect("decodes");
+            black_box(apply(&definition, &instance, Some(&record), &other, &context).expect("applies"))
+        });
+    });
+}
+
+criterion_group!(benches, kernel);
+criterion_main!(benches);

@@ -1,0 +1,323 @@
+//! Definitions by hand, so that these tests depend on no file format.
+
+use serde_json::{Value, json};
+
+use crate::kernel::definition::Definition;
+use crate::kernel::definition::model::{
+    Action, Actions, COMMAND_DEADLINE_MS, CommandTemplate, Compensation, EFFECT_DEADLINE_MS, Emit, Fail,
+    Finally, Handler, Machine, PublishTemplate, State, Step, TimerDefinition, TimerSet,
+};
+use crate::kernel::expr::{Expr, Root, Template};
+use crate::kernel::ids::{DefinitionHash, EffectName, SagaName};
+use crate::kernel::retry::RetryPolicy;
+
+pub(super) fn expr(text: &str) -> Expr {
+    Expr::compile(text, &Root::ALL).expect("the test's expression compiles")
+}
+
+/// Strings hold `${expr}` as in a definition file.
+pub(super) fn template(value: Value) -> Template {
+    match value {
+        Value::String(text) => Template::compile_text(&text, &Root::ALL).expect("the test's text compiles"),
+        Value::Array(items) => Template::List(items.into_iter().map(template).collect()),
+        Value::Object(members) => Template::Map(
+            members
+                .into_iter()
+                .map(|(name, value)| (name, template(value)))
+                .collect(),
+        ),
+        constant => Template::Constant(constant.to_string().into_bytes()),
+    }
+}
+
+pub(super) fn sets(value: Value) -> Vec<(String, Template)> {
+    let Value::Object(members) = value else {
+        panic!("set is a map");
+    };
+    members
+        .into_iter()
+        .map(|(name, value)| (name, template(value)))
+        .collect()
+}
+
+pub(super) fn saga(name: &str, start: &str) -> Definition {
+    Definition {
+        name: SagaName::parse(name).expect("legal"),
+        hash: DefinitionHash([7; 32]),
+        source: "".into(),
+        start: vec![start.to_owned()],
+        keys: Vec::new(),
+        init: template(json!({})),
+        handlers: std::collections::BTreeMap::new(),
+        machine: None,
+        steps: Vec::new(),
+        timers: Vec::new(),
+        finally: Finally::default(),
+    }
+}
+
+pub(super) fn effect(name: &str, with: Value) -> Action {
+    Action::Effect {
+        effect: EffectName::parse(name).expect("legal"),
+        with: template(with),
+    }
+}
+
+pub(super) fn command(command_type: &str, id: &str, payload: Value) -> CommandTemplate {
+    let (aggregate_type, _) = command_type.split_once('.').expect("Aggregate.Command");
+    CommandTemplate {
+        aggregate_type: aggregate_type.to_owned(),
+        aggregate_id: template(json!(id)),
+        command_type: command_type.to_owned(),
+        payload: template(payload),
+    }
+}
+
+pub(super) fn step(name: &str, needs: &[u16], action: Action) -> Step {
+    let deadline_ms = match &action {
+        Action::Effect { .. } => EFFECT_DEADLINE_MS,
+        Action::Command(_) => COMMAND_DEADLINE_MS,
+    };
+    Step {
+        name: name.to_owned(),
+        needs: needs.to_vec(),
+        condition: None,
+        action,
+        set: Vec::new(),
+        compensate: None,
+        deadline_ms,
+    }
+}
+
+pub(super) fn compensation(action: Action) -> Compensation {
+    Compensation {
+        action,
+        on_unknown: false,
+        retry: RetryPolicy {
+            attempts: 3,
+            initial_ms: 1_000,
+            factor: 2.0,
+            max_ms: 60_000,
+        },
+        deadline_ms: EFFECT_DEADLINE_MS,
+    }
+}
+
+pub(super) fn handler(actions: Actions) -> Handler {
+    Handler { when: None, actions }
+}
+
+pub(super) fn fail(code: &str) -> Actions {
+    Actions {
+        fail: Some(Fail {
+            code: code.to_owned(),
+            message: None,
+        }),
+        ..Actions::default()
+    }
+}
+
+pub(super) fn publish(fact_type: &str, payload: Value) -> Emit {
+    Emit::Publish(PublishTemplate {
+        fact_type: fact_type.to_owned(),
+        payload: template(payload),
+    })
+}
+
+pub(super) fn state(name: &str) -> State {
+    State {
+        name: name.to_owned(),
+        entry: Actions::default(),
+        handlers: std::collections::BTreeMap::new(),
+        timer_handlers: std::collections::BTreeMap::new(),
+        is_final: false,
+    }
+}
+
+/// reserve and fraud in parallel, approve above a risk, charge, ship; a timer while it is unpaid.
+pub(super) fn order() -> Definition {
+    let mut saga = saga("order", "Order.Placed");
+    saga.init = template(json!({"status": "new", "paid": false}));
+    saga.handlers.insert(
+        "Order.Placed".to_owned(),
+        vec![handler(Actions {
+            set: sets(json!({
+                "status": "reserving",
+                "customer": "${event.data.customer.id}",
+                "total": "${event.data.total_cents}",
+                "items": "${event.data.items}",
+            })),
+            ..Actions::default()
+        })],
+    );
+    saga.handlers.insert(
+        "Payment.Captured".to_owned(),
+        vec![handler(Actions {
+            set: sets(json!({"paid": true})),
+            ..Actions::default()
+        })],
+    );
+    saga.handlers.insert(
+        "Order.CancelRequested".to_owned(),
+        vec![Handler {
+            when: Some(expr(r#"steps.ship.status != "done""#)),
+            actions: fail("customer_cancelled"),
+        }],
+    );
+    saga.steps = order_steps();
+    saga.timers = vec![TimerDefinition {
+        name: "unpaid".to_owned(),
+        after_ms: 30 * 60_000,
+        cancel_when: Some(expr("state.paid")),
+        actions: fail("unpaid_timeout"),
+    }];
+    let cancel = || {
+        Emit::Command(command(
+            "Order.Cancel",
+            "${key}",
+            json!({"reason": "${failure.code}"}),
+        ))
+    };
+    saga.finally = Finally {
+        completed: vec![publish("order.fulfilled", json!({"order": "${key}"}))],
+        failed: vec![cancel()],
+        cancelled: vec![cancel()],
+    };
+    saga
+}
+
+fn order_steps() -> Vec<Step> {
+    let mut reserve = step(
+        "reserve",
+        &[],
+        effect(
+            "inventory-reserve",
+            json!({"order": "${key}", "items": "${state.items}"}),
+        ),
+    );
+    reserve.set = sets(json!({"reservation": "${result.id}", "status": "reserved"}));
+    reserve.compensate = Some(compensation(effect(
+        "inventory-release",
+        json!({"id": "${result.id}"}),
+    )));
+    let mut fraud = step(
+        "fraud",
+        &[],
+        effect("fraud-score", json!({"customer": "${state.customer}"})),
+    );
+    fraud.set = sets(json!({"risk": "${result.score}"}));
+    let mut approve = step(
+        "approve",
+        &[1],
+        Action::Command(command("Review.Request", "rev-${key}", json!({}))),
+    );
+    approve.condition = Some(expr("state.risk > 80"));
+    let mut charge = step(
+        "charge",
+        &[0, 2],
+        effect(
+            "payments-charge",
+            json!({"order": "${key}", "amount": "${state.total}"}),
+        ),
+    );
+    charge.set = sets(json!({"paid": true, "charge": "${result.charge_id}", "status": "paid"}));
+    charge.compensate = Some(Compensation {
+        on_unknown: true,
+        ..compensation(effect(
+            "payments-refund",
+            json!({"order": "${key}", "amount": "${input.amount}"}),
+        ))
+    });
+    let mut ship = step(
+        "ship",
+        &[3],
+        Action::Command(command(
+            "Shipment.Create",
+            "shp-${key}",
+            json!({"order": "${key}"}),
+        )),
+    );
+    ship.set = sets(json!({"status": "shipped"}));
+    vec![reserve, fraud, approve, charge, ship]
+}
+
+/// Collects lines until they weigh enough or fifteen minutes have passed, then plans a shipment.
+pub(super) fn consolidate() -> Definition {
+    let mut saga = saga("consolidate", "Line.Ready");
+    saga.init = template(json!({"lines": [], "grams": 0, "batch": 1}));
+    let collect = || {
+        sets(json!({
+            "lines": "${state.lines + [event.data.line_id]}",
+            "grams": "${state.grams + event.data.grams}",
+        }))
+    };
+    let mut collecting = state("collecting");
+    collecting.handlers.insert(
+        "Line.Ready".to_owned(),
+        vec![
+            Handler {
+                when: Some(expr("state.grams + event.data.grams >= 20000")),
+                actions: Actions {
+                    set: collect(),
+                    to: Some(1),
+                    ..Actions::default()
+                },
+            },
+            handler(Actions {
+                set: collect(),
+                timers: vec![TimerSet {
+                    name: "flush".to_owned(),
+                    after_ms: 15 * 60_000,
+                    if_absent: true,
+                }],
+                ..Actions::default()
+            }),
+        ],
+    );
+    collecting.timer_handlers.insert(
+        "flush".to_owned(),
+        vec![handler(Actions {
+            to: Some(1),
+            ..Actions::default()
+        })],
+    );
+    let mut flushing = state("flushing");
+    flushing.entry = Actions {
+        clear_timers: vec!["flush".to_owned()],
+        emit: vec![Emit::Command(command(
+            "Shipment.Plan",
+            "${key}-${state.batch}",
+            json!({"lines": "${state.lines}", "grams": "${state.grams}"}),
+        ))],
+        ..Actions::default()
+    };
+    flushing.handlers.insert(
+        "Line.Ready".to_owned(),
+        vec![handler(Actions {
+            defer: true,
+            ..Actions::default()
+        })],
+    );
+    flushing.handlers.insert(
+        "Dock.Accepted".to_owned(),
+        vec![handler(Actions {
+            set: sets(json!({"lines": [], "grams": 0, "batch": "${state.batch + 1}"})),
+            to: Some(0),
+            ..Actions::default()
+        })],
+    );
+    flushing.handlers.insert(
+        "Dock.Closed".to_owned(),
+        vec![handler(Actions {
+            to: Some(2),
+            ..Actions::default()
+        })],
+    );
+    let mut closed = state("closed");
+    closed.is_final = true;
+    saga.machine = Some(Machine {
+        initial: 0,
+        states: vec![collecting, flushing, closed],
+    });
+    saga
+}

@@ -1,0 +1,9 @@
+//! The promises of the kernel, kept on whole histories.
+
+mod build;
+mod compensation;
+mod limits;
+mod machine;
+mod order;
+mod properties;
+mod world;

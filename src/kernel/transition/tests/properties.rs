@@ -1,0 +1,264 @@
+//! Promises that hold for every history, tried on random ones.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::build::{consolidate, order};
+use super::world::World;
+use crate::kernel::definition::Definition;
+use crate::kernel::ids::CommandId;
+use crate::kernel::input::{Control, WorkOutcome};
+use crate::kernel::patch::Outcome;
+use crate::kernel::record::{LedgerStatus, Phase};
+
+/// One thing that happens to an instance.
+#[derive(Debug, Clone)]
+enum Happening {
+    Event(usize),
+    /// The outcome of one of the commands that are outstanding.
+    Result {
+        which: usize,
+        outcome: u8,
+    },
+    /// A result of a command that was never sent, or long ago.
+    Stray {
+        which: usize,
+    },
+    /// An event that came before comes again.
+    Again(usize),
+    Advance(i64),
+    Cancel,
+    Retry,
+}
+
+fn happenings(events: usize, most: usize) -> impl Strategy<Value = Vec<Happening>> {
+    let happening = prop_oneof![
+        4 => (0..events).prop_map(Happening::Event),
+        8 => (0..8_usize, 0..6_u8).prop_map(|(which, outcome)| Happening::Result { which, outcome }),
+        1 => (0..40_usize).prop_map(|which| Happening::Stray { which }),
+        1 => (0..10_usize).prop_map(Happening::Again),
+        3 => prop_oneof![0..5_000_i64, 0..3_000_000_i64].prop_map(Happening::Advance),
+        1 => Just(Happening::Cancel),
+        1 => Just(Happening::Retry),
+    ];
+    proptest::collection::vec(happening, 0..most)
+}
+
+/// Anything that a result's `set` in these sagas reads.
+fn good() -> WorkOutcome {
+    WorkOutcome::Succeeded {
+        payload: json!({"id": "r-1", "score": 7, "charge_id": "c-1"})
+            .to_string()
+            .into(),
+    }
+}
+
+fn outcome(kind: u8) -> WorkOutcome {
+    match kind {
+        0..=2 => good(),
+        3 | 4 => WorkOutcome::Failed {
+            class: "declined".to_owned(),
+            message: String::new(),
+        },
+        _ => WorkOutcome::TimedOut {
+            message: String::new(),
+        },
+    }
+}
+
+/// Lets everything happen. `done` counts the successes applied, by path.
+fn live(world: &mut World, events: &[(&str, Value)], happenings: &[Happening]) -> BTreeMap<String, u32> {
+    let mut done = BTreeMap::new();
+    let mut inputs = Vec::new();
+    let mut controls = 0;
+    for happening in happenings {
+        if world.ended.is_some() {
+            break;
+        }
+        match happening {
+            Happening::Event(which) => {
+                let (event_type, payload) = &events[*which];
+                let input = world.event_input(event_type, payload);
+                world.must(&input);
+                inputs.push(input);
+            }
+            Happening::Result { which, outcome: kind } => {
+                let rows: Vec<_> = world.outbox.values().cloned().collect();
+                if let Some(item) = rows.get(which % rows.len().max(1)) {
+                    assert_eq!(world.result(item.command_id, outcome(*kind)), Outcome::Applied);
+                    if *kind <= 2 {
+                        *done.entry(item.path.clone()).or_default() += 1;
+                    }
+                }
+            }
+            Happening::Stray { which } => {
+                let awaited: Vec<_> = world.outbox.values().map(|item| item.command_id).collect();
+                let past = world.sent.get(*which).map(|item| item.command_id);
+                let command = past.unwrap_or(CommandId(uuid::Uuid::from_u128(9)));
+                if !awaited.contains(&command) {
+                    let applied = world.result(command, good());
+                    assert!(matches!(applied, Outcome::Ignored(_)), "{applied:?}");
+                }
+            }
+            Happening::Again(which) => {
+                if let Some(input) = inputs.get(*which).cloned() {
+                    world.must(&input);
+                }
+            }
+            Happening::Advance(ms) => world.advance(*ms),
+            Happening::Cancel | Happening::Retry => {
+                controls += 1;
+                let control = match happening {
+                    Happening::Cancel => Control::Cancel {
+                        reason: String::new(),
+                    },
+                    _ => Control::Retry,
+                };
+                world.control(&format!("req-{controls}"), control);
+            }
+        }
+    }
+    done
+}
+
+/// Every upstream answers from now on, and an operator retries what is stuck.
+fn heal(world: &mut World, done: &mut BTreeMap<String, u32>) {
+    for round in 0..100 {
+        let Some(item) = world.outbox.values().next_back().cloned() else {
+            if world.ended.is_some() || world.record.is_none() {
+                return;
+            }
+            let before = world.log_length();
+            world.advance(3_600_000);
+            world.control(&format!("heal-{round}"), Control::Retry);
+            if world.outbox.is_empty() && world.log_length() == before {
+                return;
+            }
+            continue;
+        };
+        world.result(item.command_id, good());
+        *done.entry(item.path.clone()).or_default() += 1;
+    }
+}
+
+fn order_events() -> Vec<(&'static str, Value)> {
+    let placed = json!({"customer": {"id": "c-1"}, "total_cents": 5, "items": []});
+    vec![
+        ("Order.Placed", placed),
+        ("Payment.Captured", json!({})),
+        ("Order.CancelRequested", json!({})),
+        ("Other.Thing", json!({})),
+    ]
+}
+
+fn line_events() -> Vec<(&'static str, Value)> {
+    vec![
+        ("Line.Ready", json!({"line_id": "l-1", "grams": 9_000})),
+        ("Line.Ready", json!({"line_id": "l-2", "grams": 100})),
+        ("Dock.Accepted", json!({})),
+        ("Dock.Closed", json!({})),
+    ]
+}
+
+fn check_ids(world: &World) {
+    let mut ids: Vec<_> = world.sent.iter().map(|item| item.command_id).collect();
+    ids.sort_unstable();
+    ids.dedup();
+    assert_eq!(ids.len(), world.sent.len(), "two attempts share a command id");
+    for (at, item) in world.sent.iter().enumerate() {
+        for other in &world.sent[..at] {
+            // Only a compensation is tried again, and with the same key only if it may have happened.
+            let may_repeat = item.path == other.path
+                && item.path.ends_with(".compensate")
+                && !world.failed.contains(&other.command_id);
+            let repeats = item.idempotency_key == other.idempotency_key;
+            assert!(
+                !repeats || may_repeat,
+                "{} repeats the key of {}",
+                item.path,
+                other.path
+            );
+        }
+    }
+}
+
+fn check_undone(world: &World, definition: &Definition, done: &BTreeMap<String, u32>) {
+    if !matches!(world.phase(), Phase::Failed | Phase::Cancelled) {
+        return;
+    }
+    let record = world.last();
+    for (index, step) in definition.steps.iter().enumerate() {
+        let succeeded = done.contains_key(&format!("steps.{}", step.name));
+        let entry = record
+            .ledger
+            .iter()
+            .find(|entry| usize::from(entry.step) == index);
+        match entry {
+            Some(entry) => assert_eq!(entry.status, LedgerStatus::Undone, "{}", step.name),
+            None => assert!(
+                !succeeded || step.compensate.is_none(),
+                "{} was not undone",
+                step.name
+            ),
+        }
+        let undone = done.get(&format!("steps.{}.compensate", step.name));
+        assert!(
+            undone.is_none_or(|times| *times == 1),
+            "{} was undone twice",
+            step.name
+        );
+    }
+    assert!(
+        world.ended.is_some(),
+        "all results are in, and yet the record stays"
+    );
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_happens_an_order_that_failed_is_undone_as_a_whole(happenings in happenings(4, 40)) {
+        let definition = Arc::new(order());
+        let mut world = World::of(Arc::clone(&definition));
+        let events = order_events();
+        world.event(events[0].0, &events[0].1);
+        let mut done = live(&mut world, &events, &happenings);
+        heal(&mut world, &mut done);
+        check_ids(&world);
+        check_undone(&world, &definition, &done);
+        prop_assert!(world.last().phase.is_terminal(), "it rests in {:?}", world.phase());
+    }
+
+    #[test]
+    fn the_same_history_gives_the_same_bytes(happenings in happenings(4, 25)) {
+        let histories = [(order(), order_events()), (consolidate(), line_events())];
+        for (definition, events) in histories {
+            let definition = Arc::new(definition);
+            let run = || {
+                let mut world = World::of(Arc::clone(&definition));
+                live(&mut world, &events, &happenings);
+                let record = world.record.as_ref().map(crate::kernel::record::Record::encode);
+                let ended = world.ended.map(|summary| summary.record.encode());
+                (record, ended, world.sent)
+            };
+            prop_assert_eq!(run(), run());
+        }
+    }
+
+    #[test]
+    fn no_line_is_lost_or_planned_twice(happenings in happenings(4, 60)) {
+        let mut world = World::new(consolidate());
+        live(&mut world, &line_events(), &happenings);
+        check_ids(&world);
+        if world.record.is_some() && world.phase() == Phase::Running {
+            let record = world.last();
+            prop_assert_eq!(record.deferred as usize, world.inbox.len());
+        } else {
+            prop_assert!(world.inbox.is_empty());
+        }
+    }
+}

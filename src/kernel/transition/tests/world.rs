@@ -1,0 +1,344 @@
+//! One instance and its surroundings: an outbox, a due index, an inbox and a clock, as a shard has them.
+//!
+//! Every input is applied twice to the same record, which must give the same patch, and once more to the
+//! record after it, which must change nothing.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde_json::Value;
+
+use super::super::{Context, Rejection, apply};
+use crate::kernel::definition::Definition;
+use crate::kernel::ids::{CommandId, EventId, InstanceId, Key, TenantId, TimeMs};
+use crate::kernel::input::{
+    Control, DomainEvent, Input, InputBody, Origin, SourceStream, WorkOutcome, WorkResult,
+};
+use crate::kernel::limits::Limits;
+use crate::kernel::patch::{Note, Outcome, Patch, TimerRow};
+use crate::kernel::record::{LedgerStatus, Phase, Record, StepStatus, Summary};
+use crate::kernel::work::{WorkItem, WorkKind, WorkRef};
+
+pub(super) struct World {
+    pub definition: Arc<Definition>,
+    pub instance: InstanceId,
+    pub limits: Limits,
+    pub record: Option<Record>,
+    pub ended: Option<Summary>,
+    /// Rows whose result is awaited.
+    pub outbox: BTreeMap<WorkRef, WorkItem>,
+    pub timers: BTreeSet<TimerRow>,
+    pub inbox: VecDeque<Input>,
+    pub now: TimeMs,
+    /// All work items ever, and all notes.
+    pub sent: Vec<WorkItem>,
+    pub notes: Vec<Note>,
+    /// Commands that definitely failed.
+    pub failed: BTreeSet<CommandId>,
+    log_sequence: u64,
+    events: u64,
+}
+
+impl World {
+    pub(super) fn new(definition: Definition) -> Self {
+        Self::of(Arc::new(definition))
+    }
+
+    pub(super) fn of(definition: Arc<Definition>) -> Self {
+        Self {
+            instance: InstanceId {
+                tenant: TenantId::parse("acme").expect("legal"),
+                saga: definition.name.clone(),
+                key: Key::parse("o-1").expect("legal"),
+            },
+            definition,
+            limits: Limits::default(),
+            record: None,
+            ended: None,
+            outbox: BTreeMap::new(),
+            timers: BTreeSet::new(),
+            inbox: VecDeque::new(),
+            now: TimeMs(1_767_261_600_000),
+            sent: Vec::new(),
+            notes: Vec::new(),
+            failed: BTreeSet::new(),
+            log_sequence: 100,
+            events: 0,
+        }
+    }
+
+    pub(super) fn domain_event(&mut self, event_type: &str, payload: &Value) -> DomainEvent {
+        self.events += 1;
+        let (aggregate_type, _) = event_type.split_once('.').expect("Aggregate.Event");
+        DomainEvent {
+            event_id: EventId::parse(&format!("e-{}", self.events)).expect("legal"),
+            event_type: event_type.to_owned(),
+            aggregate_type: aggregate_type.to_owned(),
+            aggregate_id: "a-1".to_owned(),
+            sequence: self.events,
+            schema_version: 1,
+            correlation_id: Some("root-1".to_owned()),
+            causation_id: None,
+            traceparent: None,
+            hops: 0,
+            payload: Bytes::from(payload.to_string()),
+        }
+    }
+
+    pub(super) fn input(&self, id: &str, origin: Origin, body: InputBody) -> Input {
+        Input {
+            instance: self.instance.clone(),
+            id: id.to_owned(),
+            time: self.now,
+            origin,
+            body,
+        }
+    }
+
+    pub(super) fn event_input(&mut self, event_type: &str, payload: &Value) -> Input {
+        let event = self.domain_event(event_type, payload);
+        let origin = Origin::Stream {
+            stream: SourceStream::AggregateEvents,
+            sequence: self.events,
+        };
+        self.input(&event.event_id.to_string(), origin, InputBody::Event(event))
+    }
+
+    pub(super) fn event(&mut self, event_type: &str, payload: &Value) -> Outcome {
+        let input = self.event_input(event_type, payload);
+        self.must(&input)
+    }
+
+    pub(super) fn control(&mut self, id: &str, control: Control) -> Outcome {
+        let input = self.input(id, Origin::Local, InputBody::Control(control));
+        self.must(&input)
+    }
+
+    pub(super) fn succeed(&mut self, path: &str, payload: &Value) -> Outcome {
+        let payload = Bytes::from(payload.to_string());
+        self.resolve(path, WorkOutcome::Succeeded { payload })
+    }
+
+    pub(super) fn fail(&mut self, path: &str, class: &str) -> Outcome {
+        let (class, message) = (class.to_owned(), "no".to_owned());
+        self.resolve(path, WorkOutcome::Failed { class, message })
+    }
+
+    pub(super) fn time_out(&mut self, path: &str) -> Outcome {
+        let message = "deadline".to_owned();
+        self.resolve(path, WorkOutcome::TimedOut { message })
+    }
+
+    fn resolve(&mut self, path: &str, outcome: WorkOutcome) -> Outcome {
+        let item = self.outbox.values().find(|item| item.path == path);
+        let command = item
+            .unwrap_or_else(|| panic!("{path} is not outstanding"))
+            .command_id;
+        self.result(command, outcome)
+    }
+
+    pub(super) fn result(&mut self, command_id: CommandId, outcome: WorkOutcome) -> Outcome {
+        if let WorkOutcome::Failed { .. } = outcome {
+            self.failed.insert(command_id);
+        }
+        let input = self.result_input(command_id, outcome);
+        self.must(&input)
+    }
+
+    pub(super) fn result_input(&self, command_id: CommandId, outcome: WorkOutcome) -> Input {
+        let item = self.sent.iter().find(|item| item.command_id == command_id);
+        let effect = item.and_then(|item| match &item.kind {
+            WorkKind::Effect { effect, .. } => Some(effect.clone()),
+            WorkKind::Command { .. } | WorkKind::Fact { .. } => None,
+        });
+        let result = WorkResult {
+            command_id,
+            effect,
+            outcome,
+        };
+        self.input(&command_id.to_string(), Origin::Local, InputBody::Result(result))
+    }
+
+    pub(super) fn timer_input(&self, row: &TimerRow) -> Input {
+        let name = row.name.clone();
+        Input {
+            time: row.due,
+            ..self.input(
+                &format!("{}@{}", row.name, row.due.0),
+                Origin::Timer,
+                InputBody::Timer { name },
+            )
+        }
+    }
+
+    /// Lets time pass; timers fire in the order of their due times.
+    pub(super) fn advance(&mut self, ms: i64) {
+        let until = self.now.plus_ms(ms);
+        while let Some(row) = self.timers.first().filter(|row| row.due <= until).cloned() {
+            self.now = self.now.max(row.due);
+            let input = self.timer_input(&row);
+            self.timers.remove(&row);
+            self.must(&input);
+        }
+        self.now = until;
+    }
+
+    pub(super) fn must(&mut self, input: &Input) -> Outcome {
+        self.give(input)
+            .unwrap_or_else(|rejection| panic!("{input:?} is rejected: {rejection}"))
+    }
+
+    pub(super) fn give(&mut self, input: &Input) -> Result<Outcome, Rejection> {
+        let patch = self.apply(input)?;
+        assert_eq!(
+            self.apply(input).as_ref(),
+            Ok(&patch),
+            "the same history, another patch"
+        );
+        let outcome = patch.outcome;
+        let readmit = patch.readmit;
+        self.commit(patch, input);
+        if outcome != Outcome::Deferred && self.ended.is_none() {
+            self.repeat(input);
+        }
+        if readmit {
+            for input in std::mem::take(&mut self.inbox) {
+                if self.ended.is_none() {
+                    self.give(&input)?;
+                }
+            }
+        }
+        Ok(outcome)
+    }
+
+    fn apply(&mut self, input: &Input) -> Result<Patch, Rejection> {
+        let context = Context {
+            limits: &self.limits,
+            log_sequence: self.log_sequence,
+            generation: 1,
+        };
+        apply(
+            &self.definition,
+            &self.instance,
+            self.record.as_ref(),
+            input,
+            &context,
+        )
+    }
+
+    fn repeat(&mut self, input: &Input) {
+        let again = self
+            .apply(input)
+            .expect("what was applied is not rejected when it is repeated");
+        assert!(
+            matches!(again.outcome, Outcome::Ignored(_)),
+            "{input:?} was applied twice: {again:?}"
+        );
+        assert_eq!(
+            (again.record, again.work, again.settled),
+            (None, Vec::new(), Vec::new())
+        );
+    }
+
+    fn commit(&mut self, patch: Patch, input: &Input) {
+        for (index, item) in (0..=u16::MAX).zip(patch.work) {
+            assert_eq!(item.instance, self.instance);
+            let row = WorkRef {
+                log_sequence: self.log_sequence,
+                index,
+            };
+            self.sent.push(item.clone());
+            if item.kind.awaits_result() {
+                self.outbox.insert(row, item);
+            }
+        }
+        for row in patch.settled {
+            assert!(
+                self.outbox.remove(&row).is_some(),
+                "{row:?} is settled and not in the outbox"
+            );
+        }
+        if let InputBody::Timer { .. } = input.body {
+            // A shard takes the row of a timer that it fires.
+            self.timers.retain(|row| !patch.timers_cleared.contains(row));
+        } else {
+            for row in &patch.timers_cleared {
+                assert!(self.timers.remove(row), "{row:?} is cleared and was not set");
+            }
+        }
+        for row in patch.timers_set {
+            assert!(self.timers.insert(row.clone()), "{row:?} is set twice");
+        }
+        if patch.deferred {
+            self.inbox.push_back(input.clone());
+        }
+        self.notes.extend(patch.notes);
+        if let Some(record) = patch.record {
+            assert!(record.encode().len() <= record.encoded_bytes_at_most());
+            assert_eq!(Record::decode(&record.encode()).as_ref(), Ok(&record));
+            let of_record: BTreeSet<TimerRow> = record.timers.values().cloned().collect();
+            assert_eq!(self.timers, of_record, "record and due index differ");
+            self.record = Some(record);
+        }
+        if let Some(summary) = patch.ended {
+            assert!(self.timers.is_empty(), "an ended instance has timers");
+            assert!(self.outbox.is_empty(), "an ended instance awaits results");
+            self.record = None;
+            self.ended = Some(summary);
+        }
+        self.log_sequence += 1;
+    }
+
+    /// How many inputs were given so far.
+    pub(super) fn log_length(&self) -> u64 {
+        self.log_sequence
+    }
+
+    /// The record, live or final.
+    pub(super) fn last(&self) -> &Record {
+        self.record
+            .as_ref()
+            .or(self.ended.as_ref().map(|summary| &summary.record))
+            .expect("the instance exists")
+    }
+
+    pub(super) fn phase(&self) -> Phase {
+        self.last().phase
+    }
+
+    pub(super) fn data(&self) -> Value {
+        serde_json::from_slice(&self.last().data).expect("the state is JSON")
+    }
+
+    pub(super) fn statuses(&self) -> Vec<StepStatus> {
+        self.last().steps.iter().map(|step| step.status).collect()
+    }
+
+    pub(super) fn ledger(&self) -> Vec<LedgerStatus> {
+        self.last().ledger.iter().map(|entry| entry.status).collect()
+    }
+
+    /// Paths of all work whose result is awaited, in the order of the outbox.
+    pub(super) fn outstanding(&self) -> Vec<&str> {
+        self.outbox.values().map(|item| item.path.as_str()).collect()
+    }
+
+    /// Paths of all work ever.
+    pub(super) fn paths(&self) -> Vec<&str> {
+        self.sent.iter().map(|item| item.path.as_str()).collect()
+    }
+
+    /// The newest work item at `path`.
+    pub(super) fn newest(&self, path: &str) -> &WorkItem {
+        let item = self.sent.iter().rev().find(|item| item.path == path);
+        item.unwrap_or_else(|| panic!("nothing was sent for {path}"))
+    }
+
+    pub(super) fn payload(&self, path: &str) -> Value {
+        let (WorkKind::Effect { payload, .. }
+        | WorkKind::Command { payload, .. }
+        | WorkKind::Fact { payload, .. }) = &self.newest(path).kind;
+        serde_json::from_slice(payload).expect("payloads are JSON")
+    }
+}
