@@ -1,0 +1,6 @@
+//! What tests share: real servers and faults between them and us.
+
+#![allow(dead_code, reason = "each test program uses its part")]
+
+pub mod nats_server;
+pub mod proxy;

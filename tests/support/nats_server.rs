@@ -1,0 +1,160 @@
+//! A real nats-server on loopback, with a data directory of its own.
+
+use std::io::{BufRead, BufReader};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+/// Ends with the value.
+pub struct NatsServer {
+    dir: TempDir,
+    port: u16,
+    process: Option<Child>,
+}
+
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// `always`, or a duration as the server writes it; the server's default if none.
+    pub sync_interval: Option<&'static str>,
+    /// Further lines for the configuration file.
+    pub config: &'static str,
+}
+
+const START_MAX: Duration = Duration::from_secs(20);
+
+impl NatsServer {
+    pub fn start() -> Self {
+        Self::start_with(&Options::default())
+    }
+
+    pub fn start_with(options: &Options) -> Self {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let sync = options
+            .sync_interval
+            .map(|interval| format!("sync_interval: {interval}"))
+            .unwrap_or_default();
+        let config = format!(
+            "server_name: test\nhost: 127.0.0.1\nports_file_dir: \"{dir}\"\n\
+             jetstream {{ store_dir: \"{dir}/data\"\n {sync} }}\n{more}\n",
+            dir = dir.path().display(),
+            more = options.config,
+        );
+        std::fs::write(dir.path().join("server.conf"), config).expect("write the configuration");
+        let mut server = Self {
+            dir,
+            port: 0,
+            process: None,
+        };
+        server.launch();
+        server
+    }
+
+    pub fn url(&self) -> String {
+        format!("nats://{}", self.address())
+    }
+
+    pub fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    /// SIGKILL, as a crash would.
+    pub fn kill(&mut self) {
+        if let Some(mut process) = self.process.take() {
+            process.kill().expect("kill nats-server");
+            process.wait().expect("wait for nats-server");
+        }
+    }
+
+    /// Starts it again after [`Self::kill`], on the same port and data.
+    pub fn launch(&mut self) {
+        assert!(self.process.is_none(), "nats-server runs already");
+        let port = if self.port == 0 {
+            "-1".to_owned()
+        } else {
+            self.port.to_string()
+        };
+        let log = std::fs::File::create(self.dir.path().join("server.log")).expect("create the log");
+        let process = Command::new(program())
+            .arg("-c")
+            .arg(self.dir.path().join("server.conf"))
+            .args(["-p", &port])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .expect("start nats-server");
+        let id = process.id();
+        self.process = Some(process);
+        let deadline = Instant::now() + START_MAX;
+        while !self.answers(id) {
+            let ended = self
+                .process
+                .as_mut()
+                .and_then(|process| process.try_wait().ok().flatten());
+            let waits = ended.is_none() && Instant::now() < deadline;
+            assert!(waits, "nats-server does not answer: {ended:?}\n{}", self.log());
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.dir.path().join("server.log")).unwrap_or_default()
+    }
+
+    fn answers(&mut self, process: u32) -> bool {
+        if self.port == 0 {
+            let ports = self.dir.path().join(format!("nats-server_{process}.ports"));
+            let Some(port) = read_port(&ports) else {
+                return false;
+            };
+            self.port = port;
+        }
+        let Ok(stream) = TcpStream::connect(self.address()) else {
+            return false;
+        };
+        stream
+            .set_read_timeout(Some(Duration::from_secs(1)))
+            .expect("a timeout above zero");
+        let mut greeting = String::new();
+        BufReader::new(stream).read_line(&mut greeting).is_ok() && greeting.contains("\"jetstream\":true")
+    }
+}
+
+impl Drop for NatsServer {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// The port in the server's ports file, once that is written to its end.
+fn read_port(file: &Path) -> Option<u16> {
+    let text = std::fs::read_to_string(file).ok()?;
+    let ports: serde_json::Value = serde_json::from_str(&text).ok()?;
+    ports["nats"][0].as_str()?.rsplit(':').next()?.parse().ok()
+}
+
+/// Finds or installs the server; a machine without one fails the test.
+fn program() -> &'static Path {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    PROGRAM.get_or_init(|| {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/nats-server.sh");
+        let output = Command::new(&script)
+            .output()
+            .expect("run scripts/nats-server.sh");
+        assert!(
+            output.status.success(),
+            "no nats-server for the tests: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        PathBuf::from(
+            String::from_utf8(output.stdout)
+                .expect("a path in UTF-8")
+                .trim_end(),
+        )
+    })
+}
