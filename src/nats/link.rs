@@ -1,0 +1,261 @@
+//! The connection: made in the background, checked for its server's version, numbered.
+//!
+//! Each connection has a generation. What depends on one unbroken connection (readers, publications in
+//! flight) remembers the generation it began in and ends when that is over. The client's own count of
+//! connections is the number: it is raised before the first byte of a new connection is read, so whoever
+//! holds a message of the new connection sees the new number.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use async_nats::{Client, Event};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+use tracing::{debug, error, info, warn};
+
+use super::error::{ConnectError, SERVER_VERSION_MIN};
+use super::settings::Settings;
+
+/// What is known of the connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Status {
+    /// Not connected; tries for ever.
+    Connecting { last_error: Option<String> },
+    /// Connected to a server that is new enough.
+    Ready { version: String },
+    /// Connected to a server that is too old; nothing is sent to it.
+    Unsupported { version: String },
+}
+
+pub(super) struct Link {
+    pub client: Client,
+    status: watch::Receiver<Status>,
+    /// Generation found good, 0 while there is none.
+    good: Arc<AtomicU64>,
+    monitor: JoinHandle<()>,
+    pub request_timeout: Duration,
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.monitor.abort();
+    }
+}
+
+/// Events the monitor may lag behind before the client's event task waits for it.
+const EVENTS_MAX: usize = 64;
+
+impl Link {
+    /// Starts to connect and returns at once.
+    pub async fn open(settings: &Settings) -> Result<Self, ConnectError> {
+        let addresses = settings.addresses()?;
+        let (events, inbound) = mpsc::channel(EVENTS_MAX);
+        let spread = RandomState::new();
+        let client = settings
+            .options()
+            .await?
+            .retry_on_initial_connect()
+            .reconnect_delay_callback(move |attempt| reconnect_delay(attempt, spread.hash_one(attempt)))
+            .event_callback(move |event| {
+                let events = events.clone();
+                async move {
+                    // The monitor ends only together with the link; then nobody wants to know.
+                    let _ = events.send(event).await;
+                }
+            })
+            .connect(addresses)
+            .await
+            .map_err(|error| ConnectError::settings(error.to_string()))?;
+        let (report, status) = watch::channel(Status::Connecting { last_error: None });
+        let good = Arc::new(AtomicU64::new(0));
+        let monitor = Monitor {
+            client: client.clone(),
+            report,
+            good: Arc::clone(&good),
+            patience: settings.request_timeout.duration(),
+        };
+        Ok(Self {
+            client,
+            status,
+            good,
+            monitor: tokio::spawn(monitor.run(inbound)),
+            request_timeout: settings.request_timeout.duration(),
+        })
+    }
+
+    pub fn status(&self) -> watch::Receiver<Status> {
+        self.status.clone()
+    }
+
+    /// Generation of the connection, if it is up and its server new enough.
+    pub fn generation(&self) -> Result<u64, String> {
+        let good = self.good.load(Ordering::Acquire);
+        if good != 0 && good == connects(&self.client) {
+            return Ok(good);
+        }
+        Err(match &*self.status.borrow() {
+            Status::Connecting {
+                last_error: Some(error),
+            } => format!("not connected: {error}"),
+            Status::Connecting { last_error: None } | Status::Ready { .. } => "not connected".to_owned(),
+            Status::Unsupported { version } => ConnectError::Unsupported {
+                version: version.clone(),
+            }
+            .to_string(),
+        })
+    }
+
+    /// Whether the connection of that generation is still the one in use.
+    pub fn holds(&self, generation: u64) -> bool {
+        self.good.load(Ordering::Acquire) == generation && connects(&self.client) == generation
+    }
+
+    /// Waits until the connection of that generation is gone.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub async fn lost(&self, generation: u64) {
+        let mut status = self.status.clone();
+        while self.holds(generation) {
+            if status.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+fn connects(client: &Client) -> u64 {
+    client.statistics().connects.load(Ordering::Acquire)
+}
+
+/// Doubles from 100 ms to 5 s, of which up to half is taken off at random, so that a fleet does not come
+/// back in step. The first attempt is nearly at once.
+fn reconnect_delay(attempt: usize, random: u64) -> Duration {
+    let full_ms = match attempt {
+        0 | 1 => 20,
+        2..=7 => (100_u64 << (attempt - 2)).min(5_000),
+        _ => 5_000,
+    };
+    Duration::from_millis(full_ms - random % (full_ms / 2 + 1))
+}
+
+/// Follows the client's events and judges each new connection.
+struct Monitor {
+    client: Client,
+    report: watch::Sender<Status>,
+    good: Arc<AtomicU64>,
+    patience: Duration,
+}
+
+impl Monitor {
+    async fn run(self, mut events: mpsc::Receiver<Event>) {
+        while let Some(event) = events.recv().await {
+            match event {
+                Event::Connected => self.judge().await,
+                Event::Disconnected | Event::Closed => self.lost(None),
+                Event::ClientError(error) if !self.connected() => self.lost(Some(error.to_string())),
+                Event::ServerError(error) if !self.connected() => self.lost(Some(error.to_string())),
+                Event::SlowConsumer(_) | Event::ClientError(_) | Event::ServerError(_) => {
+                    warn!(%event, "nats reports a problem");
+                }
+                Event::LameDuckMode | Event::Draining => debug!(%event, "nats event"),
+            }
+        }
+    }
+
+    fn connected(&self) -> bool {
+        self.good.load(Ordering::Acquire) != 0
+    }
+
+    fn lost(&self, error: Option<String>) {
+        self.good.store(0, Ordering::Release);
+        if let Some(error) = &error {
+            debug!(%error, "attempt to connect to nats failed");
+        } else {
+            warn!("connection to nats lost");
+        }
+        self.report.send_modify(|status| {
+            if error.is_some() || !matches!(status, Status::Connecting { .. }) {
+                *status = Status::Connecting { last_error: error };
+            }
+        });
+    }
+
+    async fn judge(&self) {
+        let generation = connects(&self.client);
+        // The event comes before the client has taken over the server's greeting; a flush is answered after.
+        loop {
+            let flushed = tokio::time::timeout(self.patience, self.client.flush()).await;
+            let gone = connects(&self.client) != generation
+                || self.client.connection_state() != async_nats::connection::State::Connected;
+            if gone || matches!(flushed, Ok(Err(_))) {
+                // Its end has an event of its own.
+                return;
+            }
+            if flushed.is_ok() {
+                break;
+            }
+        }
+        let version = self.client.server_info().version;
+        if new_enough(&version) {
+            info!(%version, generation, "connected to nats");
+            self.good.store(generation, Ordering::Release);
+            self.report.send_replace(Status::Ready { version });
+        } else {
+            let refusal = ConnectError::Unsupported {
+                version: version.clone(),
+            };
+            error!(%refusal, "nothing is sent to this server");
+            self.good.store(0, Ordering::Release);
+            self.report.send_replace(Status::Unsupported { version });
+        }
+    }
+}
+
+/// Compares a version like `2.12.1` or `2.14.0-RC.1` with the floor. What cannot be read is not trusted.
+fn new_enough(version: &str) -> bool {
+    let release = version
+        .trim_start_matches('v')
+        .split(['-', '+'])
+        .next()
+        .unwrap_or_default();
+    let mut parts = release.split('.').map(str::parse::<u64>);
+    let (Some(Ok(major)), Some(Ok(minor)), Some(Ok(patch)), None) =
+        (parts.next(), parts.next(), parts.next(), parts.next())
+    else {
+        return false;
+    };
+    (major, minor, patch) >= SERVER_VERSION_MIN
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_below_the_floor_and_unreadable_ones_are_refused() {
+        for good in ["2.12.0", "2.15.1", "v2.12.3", "3.0.0", "2.14.0-RC.1"] {
+            assert!(new_enough(good), "{good}");
+        }
+        for bad in [
+            "2.9.10", "2.11.99", "1.99.99", "", "2.12", "banana", "2.x.1", "2.12.0.1",
+        ] {
+            assert!(!new_enough(bad), "{bad}");
+        }
+    }
+
+    #[test]
+    fn attempts_to_reconnect_back_off_within_bounds() {
+        for random in [0, 1, u64::MAX, 77_777] {
+            assert!(reconnect_delay(1, random) <= Duration::from_millis(20));
+            for attempt in 2..200 {
+                let delay = reconnect_delay(attempt, random);
+                assert!(delay >= Duration::from_millis(50), "{attempt}: {delay:?}");
+                assert!(delay <= Duration::from_secs(5), "{attempt}: {delay:?}");
+            }
+        }
+        assert!(reconnect_delay(30, 0) > reconnect_delay(2, 0));
+    }
+}
