@@ -1,0 +1,16 @@
+//! One suite of promises for every broker, and what concerns one of them alone.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    clippy::similar_names,
+    reason = "a test fails where it unwraps, and measures real time"
+)]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod suite;
+
+mod inproc;
+mod nats;

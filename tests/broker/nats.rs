@@ -1,0 +1,583 @@
+//! The broker on NATS: the suite, and what only a network and a foreign server can do.
+
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use saga_runner::nats::{ConnectError, NatsBroker, Settings, Status};
+use saga_runner::ports::broker::{
+    Broker, BrokerError, Expect, Publication, PublishError, QueueSpec, ReaderSpec, StreamSpec,
+};
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::net::TcpListener;
+
+use crate::suite::{self, Ground, eventually, within};
+use crate::support::nats_server::{NatsServer, Options};
+use crate::support::proxy::{Fault, Proxy};
+
+/// A server, shared by the cases that run at one time.
+struct NatsGround {
+    server: tokio::sync::Mutex<NatsServer>,
+    url: String,
+}
+
+impl NatsGround {
+    fn new() -> Arc<Self> {
+        let server = NatsServer::start();
+        Arc::new(Self {
+            url: server.url(),
+            server: tokio::sync::Mutex::new(server),
+        })
+    }
+}
+
+fn shared() -> Arc<dyn Ground> {
+    // Weak, so that the server ends with the last case and not with the process, which would leave it behind.
+    static SHARED: Mutex<Weak<NatsGround>> = Mutex::new(Weak::new());
+    let mut shared = SHARED.lock().expect("no case fails while it holds the lock");
+    if let Some(ground) = shared.upgrade() {
+        return ground;
+    }
+    let ground = NatsGround::new();
+    *shared = Arc::downgrade(&ground);
+    ground
+}
+
+fn private() -> Arc<dyn Ground> {
+    NatsGround::new()
+}
+
+#[async_trait]
+impl Ground for NatsGround {
+    async fn broker(&self) -> Arc<dyn Broker> {
+        connect(&self.url).await
+    }
+
+    async fn delete_stream(&self, stream: &str) {
+        let raw = async_nats::connect(&self.url).await.unwrap();
+        raw.request(format!("$JS.API.STREAM.DELETE.{stream}"), Bytes::new())
+            .await
+            .unwrap();
+    }
+
+    async fn restart(&self) {
+        let mut server = self.server.lock().await;
+        server.kill();
+        server.launch();
+    }
+}
+
+crate::conformance!(shared, private);
+
+fn settings(url: &str) -> Settings {
+    serde_json::from_value(json!({
+        "urls": [url],
+        "request_timeout": "2s",
+        "heartbeat": "500ms",
+        "ping_interval": "1s",
+    }))
+    .unwrap()
+}
+
+async fn connect(url: &str) -> Arc<NatsBroker> {
+    let broker = NatsBroker::connect(settings(url)).await.unwrap();
+    within("connect", broker.connected()).await.unwrap();
+    broker
+}
+
+fn spec() -> StreamSpec {
+    StreamSpec {
+        name: "S".to_owned(),
+        subjects: vec!["s.>".to_owned()],
+        replicas: 1,
+        message_bytes_max: suite::MESSAGE_BYTES_MAX,
+        foreign: false,
+    }
+}
+
+fn message(rest: &str) -> Publication {
+    Publication {
+        stream: "S".to_owned(),
+        subject: format!("s.{rest}"),
+        headers: Vec::new(),
+        payload: Bytes::from_static(b"x"),
+        expect: Expect::Nothing,
+    }
+}
+
+fn reader_spec(name: &str, start_sequence: u64) -> ReaderSpec {
+    ReaderSpec {
+        stream: "S".to_owned(),
+        filters: vec!["s.>".to_owned()],
+        start_sequence,
+        name: name.to_owned(),
+        buffer: 200,
+    }
+}
+
+async fn publish(broker: &NatsBroker, count: usize) {
+    for _ in 0..count {
+        within("publish", broker.publish(message("a"))).await.unwrap();
+    }
+}
+
+async fn api(url: &str, operation: &str, body: Value) -> Value {
+    let raw = async_nats::connect(url).await.unwrap();
+    let body = if body.is_null() {
+        Bytes::new()
+    } else {
+        Bytes::from(body.to_string())
+    };
+    let answer = raw.request(format!("$JS.API.{operation}"), body).await.unwrap();
+    serde_json::from_slice(&answer.payload).unwrap()
+}
+
+/// A connection cut with unread deliveries once went on behind them as if they had been read.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cut_with_unread_deliveries_breaks_the_reader_and_loses_nothing() {
+    let server = NatsServer::start();
+    let proxy = Proxy::start(server.address()).await;
+    let broker = connect(&proxy.url()).await;
+    let direct = connect(&server.url()).await;
+    broker.ensure_stream(&spec()).await.unwrap();
+    publish(&direct, 100).await;
+
+    let mut reader = broker.reader(reader_spec("first", 1)).await.unwrap();
+    for expected in 1..=50 {
+        assert_eq!(
+            within("next", reader.next()).await.unwrap().stream_sequence,
+            expected
+        );
+    }
+    // All hundred are delivered as the server sees it: fifty of them lie unread here.
+    eventually("all are delivered", || async {
+        let info = api(&server.url(), "CONSUMER.INFO.S.first", Value::Null).await;
+        info["delivered"]["consumer_seq"] == 100
+    })
+    .await;
+    proxy.cut();
+    // What was not yet given out is given up, whether the client is back by then or not.
+    eventually("back", || async { broker.ping().await.is_ok() }).await;
+    publish(&direct, 50).await;
+    assert!(within("next", reader.next()).await.is_err());
+    assert!(matches!(reader.ready(), Some(Err(_))));
+
+    let mut reader = broker.reader(reader_spec("second", 51)).await.unwrap();
+    for expected in 51..=150 {
+        let message = within("next", reader.next()).await.unwrap();
+        assert_eq!(
+            (message.stream_sequence, message.consumer_sequence),
+            (expected, expected - 50)
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cuts_under_load_never_show_a_reader_a_gap() {
+    let server = NatsServer::start();
+    let proxy = Proxy::start(server.address()).await;
+    let broker = connect(&proxy.url()).await;
+    let direct = connect(&server.url()).await;
+    broker.ensure_stream(&spec()).await.unwrap();
+    let total = 20_000;
+    let writer = async {
+        for chunk in 0..total / 100 {
+            let all = (0..100).map(|_| direct.publish(message("a")));
+            for stored in futures::future::join_all(all).await {
+                stored.unwrap();
+            }
+            if chunk % 20 == 10 {
+                proxy.cut();
+            }
+        }
+    };
+    let read = async {
+        let (mut position, mut readers) = (0, 0);
+        while position < total {
+            readers += 1;
+            let spec = reader_spec(&format!("r{readers}"), position + 1);
+            let Ok(mut reader) = broker.reader(spec).await else {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+                continue;
+            };
+            while let Ok(message) = reader.next().await {
+                position += 1;
+                assert_eq!(message.stream_sequence, position, "reader {readers}");
+                if position == total {
+                    break;
+                }
+            }
+        }
+    };
+    within("all", async { tokio::join!(writer, read) }).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_silent_connection_breaks_a_waiting_reader() {
+    let server = NatsServer::start();
+    let proxy = Proxy::start(server.address()).await;
+    // Probes are far away: only the heartbeats can tell.
+    let quiet = Settings {
+        ping_interval: saga_runner::kernel::duration::Millis::seconds(600),
+        ..settings(&proxy.url())
+    };
+    let broker = NatsBroker::connect(quiet).await.unwrap();
+    within("connect", broker.connected()).await.unwrap();
+    broker.ensure_stream(&spec()).await.unwrap();
+    let mut reader = broker.reader(reader_spec("r", 1)).await.unwrap();
+    // Longer than two heartbeats: an idle stream is no silence.
+    let idle = tokio::time::timeout(Duration::from_millis(2_500), reader.next()).await;
+    assert!(idle.is_err(), "{idle:?}");
+    proxy.set(Fault::BlackHole);
+    let broken = within("next", reader.next()).await.unwrap_err();
+    assert!(broken.0.contains("no sign of life"), "{broken}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_publication_without_an_answer_is_unknown_and_found_out_later() {
+    let server = NatsServer::start();
+    let proxy = Proxy::start(server.address()).await;
+    let broker = connect(&proxy.url()).await;
+    broker.ensure_stream(&spec()).await.unwrap();
+    proxy.set(Fault::Stall);
+    let first = Publication {
+        expect: Expect::FirstOnSubject,
+        ..message("once")
+    };
+    let lost = tokio::spawn({
+        let (broker, first) = (Arc::clone(&broker), first.clone());
+        async move { broker.publish(first).await }
+    });
+    let direct = connect(&server.url()).await;
+    eventually("stored", || async {
+        direct.stream_state("S").await.unwrap().last_sequence == 1
+    })
+    .await;
+    proxy.cut();
+    let outcome = within("publish", lost).await.unwrap();
+    proxy.set(Fault::None);
+    assert!(matches!(outcome, Err(PublishError::Unknown(_))), "{outcome:?}");
+    eventually("back", || async { broker.ping().await.is_ok() }).await;
+    assert_eq!(broker.publish(first).await, Err(PublishError::AlreadyThere));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_timeout_of_a_publication_is_unknown() {
+    let server = NatsServer::start();
+    let proxy = Proxy::start(server.address()).await;
+    let slow_to_give_up = Settings {
+        ping_interval: saga_runner::kernel::duration::Millis::seconds(600),
+        request_timeout: saga_runner::kernel::duration::Millis(300),
+        ..settings(&proxy.url())
+    };
+    let broker = NatsBroker::connect(slow_to_give_up).await.unwrap();
+    within("connect", broker.connected()).await.unwrap();
+    broker.ensure_stream(&spec()).await.unwrap();
+    proxy.set(Fault::BlackHole);
+    let outcome = within("publish", broker.publish(message("a"))).await;
+    assert!(matches!(outcome, Err(PublishError::Unknown(_))), "{outcome:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn acknowledged_messages_survive_the_kill_of_the_server() {
+    let mut server = NatsServer::start();
+    let broker = connect(&server.url()).await;
+    broker.ensure_stream(&spec()).await.unwrap();
+    let mut stored = Vec::new();
+    for round in 0..3 {
+        let flood = {
+            let broker = Arc::clone(&broker);
+            tokio::spawn(async move {
+                let mut stored = Vec::new();
+                for n in 0.. {
+                    match broker.publish(message(&format!("{round}.{n}"))).await {
+                        Ok(ack) => stored.push((ack.sequence, format!("s.{round}.{n}"))),
+                        Err(_) => return stored,
+                    }
+                }
+                stored
+            })
+        };
+        eventually("some are stored", || async {
+            broker
+                .stream_state("S")
+                .await
+                .is_ok_and(|state| state.last_sequence > (round + 1) * 200)
+        })
+        .await;
+        server.kill();
+        stored.extend(within("flood", flood).await.unwrap());
+        server.launch();
+        eventually("back", || async { broker.ping().await.is_ok() }).await;
+    }
+    assert!(stored.len() > 300, "{}", stored.len());
+    for (sequence, subject) in stored {
+        let found = broker.message_at("S", sequence).await.unwrap();
+        assert_eq!(found.map(|found| found.subject), Some(subject), "{sequence}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_comes_later_is_waited_for() {
+    let mut server = NatsServer::start();
+    server.kill();
+    let broker = NatsBroker::connect(settings(&server.url())).await.unwrap();
+    let down = broker.publish(message("a")).await;
+    assert!(matches!(down, Err(PublishError::Unavailable(_))), "{down:?}");
+    assert!(matches!(broker.ping().await, Err(BrokerError::Unavailable(_))));
+    assert!(matches!(
+        broker.ensure_stream(&spec()).await,
+        Err(BrokerError::Unavailable(_))
+    ));
+    within("a report", async {
+        let mut status = broker.status();
+        let failed = |status: &Status| matches!(status, Status::Connecting { last_error: Some(_) });
+        status.wait_for(failed).await.map(drop).unwrap();
+    })
+    .await;
+    server.launch();
+    let version = within("connect", broker.connected()).await.unwrap();
+    assert!(version.starts_with("2."), "{version}");
+    within("ensure", broker.ensure_stream(&spec())).await.unwrap();
+    server.kill();
+    within(
+        "a report",
+        broker
+            .status()
+            .wait_for(|status| matches!(status, Status::Connecting { .. })),
+    )
+    .await
+    .unwrap();
+    server.launch();
+    within("connect", broker.connected()).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_below_the_floor_is_refused_by_code() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("nats://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                let (read, mut write) = stream.into_split();
+                let info = json!({
+                    "server_id": "OLD", "server_name": "old", "version": "2.9.10", "proto": 1,
+                    "host": "127.0.0.1", "port": 4222, "headers": true, "max_payload": 1_048_576,
+                    "jetstream": true,
+                });
+                write
+                    .write_all(format!("INFO {info}\r\n").as_bytes())
+                    .await
+                    .unwrap();
+                let mut lines = BufReader::new(read).lines();
+                while let Ok(Some(line)) = lines.next_line().await {
+                    if line.starts_with("PING") && write.write_all(b"PONG\r\n").await.is_err() {
+                        return;
+                    }
+                    assert!(!line.contains("$JS"), "nothing may be sent to it: {line}");
+                }
+            });
+        }
+    });
+    let broker = NatsBroker::connect(settings(&url)).await.unwrap();
+    let refused = within("connect", broker.connected()).await.unwrap_err();
+    assert_eq!(
+        refused,
+        ConnectError::Unsupported {
+            version: "2.9.10".to_owned()
+        }
+    );
+    let text = refused.to_string();
+    for part in ["SR0301", "2.9.10", "2.12.0"] {
+        assert!(text.contains(part), "{text}");
+    }
+    assert!(matches!(&*broker.status().borrow(), Status::Unsupported { .. }));
+    match broker.publish(message("a")).await {
+        Err(PublishError::Unavailable(why)) => assert!(why.contains("SR0301"), "{why}"),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn credentials_open_the_connection_and_wrong_ones_are_reported() {
+    let server = NatsServer::start_with(&Options {
+        config: "authorization { users: [{ user: u, password: right }] }",
+        ..Options::default()
+    });
+    let with = |password: &str| {
+        let mut settings = settings(&server.url());
+        settings.user = Some("u".to_owned());
+        settings.password = Some(password.to_owned().into());
+        settings
+    };
+    let broker = NatsBroker::connect(with("right")).await.unwrap();
+    within("connect", broker.connected()).await.unwrap();
+    let refused = NatsBroker::connect(with("wrong")).await.unwrap();
+    within("a report", async {
+        let mut status = refused.status();
+        let told = |status: &Status| match status {
+            Status::Connecting {
+                last_error: Some(error),
+            } => error.contains("authorization"),
+            _ => false,
+        };
+        status.wait_for(told).await.map(drop).unwrap();
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_stream_is_unavailable_and_keeps_what_its_operator_set() {
+    let server = NatsServer::start();
+    let broker = connect(&server.url()).await;
+    broker.ensure_stream(&spec()).await.unwrap();
+    let info = api(&server.url(), "STREAM.INFO.S", Value::Null).await;
+    let mut config = info["config"].clone();
+    config["max_msgs"] = json!(2);
+    config["description"] = json!("by hand");
+    config["max_age"] = json!(3_600_000_000_000_u64);
+    let updated = api(&server.url(), "STREAM.UPDATE.S", config).await;
+    assert_eq!(updated["config"]["max_msgs"], 2, "{updated}");
+    let differences = broker.check_stream(&spec()).await.unwrap();
+    assert_eq!(differences.len(), 1, "{differences:?}");
+    assert!(differences[0].starts_with("max_age"), "{differences:?}");
+
+    broker.ensure_stream(&spec()).await.unwrap();
+    let info = api(&server.url(), "STREAM.INFO.S", Value::Null).await;
+    assert_eq!(info["config"]["max_age"], 0);
+    assert_eq!(info["config"]["max_msgs"], 2);
+    assert_eq!(info["config"]["description"], "by hand");
+    publish(&broker, 2).await;
+    let full = broker.publish(message("a")).await;
+    assert!(matches!(full, Err(PublishError::Unavailable(_))), "{full:?}");
+    broker.trim("S", 2).await.unwrap();
+    publish(&broker, 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn headers_that_command_the_server_are_refused_by_our_streams() {
+    let server = NatsServer::start();
+    let broker = connect(&server.url()).await;
+    broker.ensure_stream(&spec()).await.unwrap();
+    for (name, value) in [
+        ("Nats-Rollup", "all"),
+        ("Nats-TTL", "1s"),
+        ("Nats-Schedule", "@every 1s"),
+    ] {
+        let refused = broker
+            .publish(Publication {
+                headers: vec![(name.to_owned(), value.to_owned())],
+                ..message("a")
+            })
+            .await;
+        assert!(
+            matches!(refused, Err(PublishError::Refused(_))),
+            "{name}: {refused:?}"
+        );
+    }
+    assert_eq!(broker.stream_state("S").await.unwrap().last_sequence, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_foreign_stream_without_direct_get_is_read_all_the_same() {
+    let server = NatsServer::start();
+    let broker = connect(&server.url()).await;
+    let made = api(
+        &server.url(),
+        "STREAM.CREATE.S",
+        json!({
+            "name": "S", "subjects": ["s.>"], "retention": "limits", "storage": "memory",
+            "discard": "old", "max_age": 3_600_000_000_000_u64, "num_replicas": 1,
+        }),
+    )
+    .await;
+    assert!(made["error"].is_null(), "{made}");
+    let foreign = StreamSpec {
+        foreign: true,
+        ..spec()
+    };
+    broker.ensure_stream(&foreign).await.unwrap();
+    publish(&broker, 2).await;
+    assert_eq!(broker.message_at("S", 2).await.unwrap().unwrap().subject, "s.a");
+    assert_eq!(broker.message_at("S", 3).await.unwrap(), None);
+    assert_eq!(
+        broker
+            .last_by_subject("S", "s.a")
+            .await
+            .unwrap()
+            .unwrap()
+            .sequence,
+        2
+    );
+    assert_eq!(broker.last_by_subject("S", "s.b").await.unwrap(), None);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dropped_reader_leaves_no_consumer_behind() {
+    let server = NatsServer::start();
+    let broker = connect(&server.url()).await;
+    broker.ensure_stream(&spec()).await.unwrap();
+    let reader = broker.reader(reader_spec("gone", 1)).await.unwrap();
+    drop(reader);
+    eventually("the consumer is gone", || async {
+        let info = api(&server.url(), "CONSUMER.INFO.S.gone", Value::Null).await;
+        info["error"]["err_code"] == 10_014
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_queue_takes_over_new_waits_and_bounds() {
+    let server = NatsServer::start();
+    let broker = connect(&server.url()).await;
+    broker.ensure_stream(&spec()).await.unwrap();
+    let queue = QueueSpec {
+        stream: "S".to_owned(),
+        filter: "s.>".to_owned(),
+        durable: "workers".to_owned(),
+        ack_wait: Duration::from_secs(30),
+        max_unacknowledged: 10,
+        buffer: 4,
+    };
+    broker.queue(queue.clone()).await.unwrap();
+    let changed = QueueSpec {
+        ack_wait: Duration::from_mins(1),
+        max_unacknowledged: 20,
+        ..queue
+    };
+    broker.queue(changed).await.unwrap();
+    let info = api(&server.url(), "CONSUMER.INFO.S.workers", Value::Null).await;
+    assert_eq!(info["config"]["ack_wait"], 60_000_000_000_u64);
+    assert_eq!(info["config"]["max_ack_pending"], 20);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn flushed_acknowledgements_have_reached_the_server() {
+    let server = NatsServer::start();
+    let broker = connect(&server.url()).await;
+    broker.ensure_stream(&spec()).await.unwrap();
+    publish(&broker, 500).await;
+    let spec = QueueSpec {
+        stream: "S".to_owned(),
+        filter: "s.>".to_owned(),
+        durable: "workers".to_owned(),
+        ack_wait: Duration::from_secs(30),
+        max_unacknowledged: 1_000,
+        buffer: 1_000,
+    };
+    let mut queue = broker.queue(spec).await.unwrap();
+    for _ in 0..500 {
+        let work = within("next", queue.next()).await.unwrap();
+        work.receipt.ack().await.unwrap();
+    }
+    within("flush", broker.flush()).await.unwrap();
+    // The client is torn down here; what was flushed needs it no more.
+    drop((queue, broker));
+    eventually("all are answered", || async {
+        let info = api(&server.url(), "CONSUMER.INFO.S.workers", Value::Null).await;
+        info["num_ack_pending"] == 0 && info["ack_floor"]["stream_seq"] == 500
+    })
+    .await;
+}
