@@ -287,3 +287,12 @@ pub trait Receipt: Send + Sync {
     /// Never deliver it again, though it was not done.
     async fn term(&self) -> Result<(), BrokerError>;
 }
+
+/// Names of the two streams that the runner itself writes work and its answers to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WorkflowStreams {
+    /// `WORKFLOW_COMMANDS` unless configured otherwise.
+    pub commands: String,
+    /// `WORKFLOW_EVENTS` unless configured otherwise.
+    pub events: String,
+}

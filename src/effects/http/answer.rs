@@ -1,0 +1,196 @@
+//! From an upstream's answer to an outcome.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use reqwest::header::{HeaderMap, LOCATION, RETRY_AFTER};
+use reqwest::{Response, StatusCode};
+
+use super::{Http, unanswered};
+use crate::effects::provider::{CallContext, CallFailure, CallOutcome, Certainty};
+use crate::kernel::expr::{Budget, Root, Scope};
+use crate::kernel::json::Json;
+
+/// Longest wait that an upstream may ask for.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(3_600);
+/// Bytes of a refusal's body that go into the message.
+const EXCERPT_BYTES: usize = 200;
+
+impl Http {
+    /// Reads the answer and says what it means: the definition's rules first, then the built-in ones.
+    pub(super) async fn judge(
+        &self,
+        mut answer: Response,
+        call: &CallContext<'_>,
+        command: &Json<'_>,
+    ) -> CallOutcome {
+        let status = answer.status();
+        let headers = std::mem::take(answer.headers_mut());
+        let body = match read(&mut answer, self.settings.response_bytes).await {
+            Ok(body) => body,
+            Err(failure) => return CallOutcome::Failed(certain(failure, status)),
+        };
+        let response = self.response_value(status, &headers, &body);
+        let scope = Scope::default()
+            .bind(Root::Input, call.input)
+            .bind(Root::Command, command)
+            .bind(Root::Response, &response);
+        let mut budget = Budget {
+            steps: self.settings.expression_steps,
+        };
+        let class = self
+            .classified(&scope, &mut budget)
+            .or_else(|| (!status.is_success()).then(|| built_in(status)));
+        match class {
+            None | Some("succeeded") => self.result(&scope, &mut budget, &response),
+            Some(class) => CallOutcome::Failed(CallFailure {
+                class: Cow::Owned(class.to_owned()),
+                message: message(status, &headers, &body),
+                certainty: certainty(status),
+                retry_after: retry_after(&headers),
+            }),
+        }
+    }
+
+    /// The first rule of the definition that holds. One that cannot be evaluated on this answer does not.
+    fn classified(&self, scope: &Scope<'_>, budget: &mut Budget) -> Option<&str> {
+        let holds = |rule: &&crate::kernel::definition::effect::Classify| match rule.when.test(scope, budget)
+        {
+            Ok(holds) => holds,
+            Err(error) => {
+                tracing::debug!(effect = %self.definition.name, rule = rule.when.text(), %error, "rule does not apply");
+                false
+            }
+        };
+        self.definition
+            .classify
+            .iter()
+            .find(holds)
+            .map(|rule| rule.outcome.as_str())
+    }
+
+    /// The upstream did it; if its answer cannot be turned into a result, the outcome is not known to the saga.
+    fn result(&self, scope: &Scope<'_>, budget: &mut Budget, response: &Json<'_>) -> CallOutcome {
+        let mut payload = Vec::with_capacity(256);
+        match (&self.definition.result, response.get("body")) {
+            (Some(template), _) => {
+                if let Err(error) = template.render(scope, budget, &mut payload) {
+                    let failure = CallFailure::unknown("result.expression", format!("result: {error}"));
+                    return CallOutcome::Failed(failure);
+                }
+            }
+            // An answer without body is an empty result, so that a saga may still read it as an object.
+            (None, None | Some(Json::Null)) => payload.extend_from_slice(b"{}"),
+            (None, Some(body)) => body.write(&mut payload),
+        }
+        CallOutcome::Succeeded { payload }
+    }
+
+    fn response_value<'a>(&self, status: StatusCode, headers: &HeaderMap, body: &'a [u8]) -> Json<'a> {
+        let body = match body {
+            [] => Json::Null,
+            body => Json::parse(body, self.settings.json_depth)
+                .unwrap_or_else(|_| Json::Str(String::from_utf8_lossy(body))),
+        };
+        Json::Map(vec![
+            ("body".into(), body),
+            ("headers".into(), headers_value(headers)),
+            ("status".into(), Json::Int(i64::from(status.as_u16()))),
+        ])
+    }
+}
+
+/// Header names are lower case; values of a repeated header are joined.
+fn headers_value(headers: &HeaderMap) -> Json<'static> {
+    let text = |value: &reqwest::header::HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
+    let member = |name: &reqwest::header::HeaderName| {
+        let values: Vec<String> = headers.get_all(name).iter().map(text).collect();
+        (
+            Cow::Owned(name.as_str().to_owned()),
+            Json::Str(Cow::Owned(values.join(", "))),
+        )
+    };
+    Json::Map(headers.keys().map(member).collect())
+}
+
+/// Reads the body up to its bound.
+async fn read(answer: &mut Response, bytes_max: usize) -> Result<Vec<u8>, CallFailure> {
+    let too_long = || {
+        CallFailure::not_done(
+            "response.size",
+            format!("the answer is longer than {bytes_max} bytes"),
+        )
+    };
+    let announced = answer
+        .content_length()
+        .and_then(|bytes| usize::try_from(bytes).ok());
+    if announced.is_some_and(|bytes| bytes > bytes_max) {
+        return Err(too_long());
+    }
+    let mut body = Vec::with_capacity(announced.unwrap_or(0));
+    while let Some(chunk) = answer.chunk().await.map_err(|error| unanswered(&error))? {
+        if body.len() + chunk.len() > bytes_max {
+            return Err(too_long());
+        }
+        body.extend_from_slice(&chunk);
+    }
+    Ok(body)
+}
+
+/// A failure to read the rest of an answer whose status is known.
+fn certain(failure: CallFailure, status: StatusCode) -> CallFailure {
+    let certainty = if status.is_success() {
+        Certainty::Unknown
+    } else {
+        certainty(status)
+    };
+    CallFailure { certainty, ..failure }
+}
+
+fn built_in(status: StatusCode) -> &'static str {
+    match status.as_u16() {
+        300..=399 => "egress.denied",
+        408 => "timeout",
+        429 => "throttled",
+        500..=599 => "transient",
+        _ => "permanent",
+    }
+}
+
+fn certainty(status: StatusCode) -> Certainty {
+    match status.as_u16() {
+        408 => Certainty::Unknown,
+        300..=399 | 429 | 500..=599 => Certainty::NotDone,
+        _ => Certainty::Refused,
+    }
+}
+
+fn message(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> String {
+    if status.is_redirection() {
+        let location = headers
+            .get(LOCATION)
+            .map(|value| String::from_utf8_lossy(value.as_bytes()));
+        let location = location.unwrap_or_default();
+        return format!(
+            "{status}: redirect to {:?} is not followed",
+            excerpt(location.as_bytes())
+        );
+    }
+    match excerpt(body) {
+        text if text.is_empty() => status.to_string(),
+        text => format!("{status}: {text}"),
+    }
+}
+
+fn excerpt(bytes: &[u8]) -> String {
+    let head = &bytes[..bytes.len().min(EXCERPT_BYTES)];
+    String::from_utf8_lossy(head).replace(char::is_control, " ")
+}
+
+/// What `Retry-After` asks for, in seconds. Dates are not read: they need the upstream's clock to be right.
+fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
+    let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let seconds = digits.then(|| text.parse().unwrap_or(u64::MAX))?;
+    Some(Duration::from_secs(seconds).min(RETRY_AFTER_MAX))
+}

@@ -1,0 +1,191 @@
+//! The HTTP provider: one request per attempt, from templates, and its answer sorted into outcomes.
+//!
+//! Follows no redirects, reads no proxy settings from the environment, and calls no host but the one that
+//! the definition names.
+
+mod answer;
+mod request;
+#[cfg(test)]
+mod tests;
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::error::Error as _;
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use reqwest::Client;
+
+use super::egress::{CheckedResolver, EgressDenied};
+use super::provider::{CallContext, CallFailure, CallOutcome, Provider};
+use super::settings::Settings;
+use crate::kernel::definition::EffectDefinition;
+use crate::kernel::definition::effect::HttpCall;
+use crate::kernel::envelope::EffectCommand;
+use crate::kernel::json::Json;
+use crate::kernel::trace;
+use request::Origin;
+
+/// Idle connections are dropped before common servers drop them, so a request is rarely sent into a closing one.
+const POOL_IDLE: Duration = Duration::from_secs(45);
+
+/// Values that templates may read besides the command: secrets and base URLs, by name.
+#[derive(Debug)]
+pub struct Environment {
+    secrets: Json<'static>,
+    upstreams: Json<'static>,
+}
+
+impl Environment {
+    pub fn new(secrets: &BTreeMap<String, String>, upstreams: &BTreeMap<String, String>) -> Self {
+        let object = |entries: &BTreeMap<String, String>, clean: fn(&str) -> &str| {
+            let member = |(name, value): (&String, &String)| {
+                (
+                    Cow::Owned(name.clone()),
+                    Json::Str(Cow::Owned(clean(value).to_owned())),
+                )
+            };
+            Json::Map(entries.iter().map(member).collect())
+        };
+        Self {
+            secrets: object(secrets, |text| text),
+            upstreams: object(upstreams, |text| text.trim_end_matches('/')),
+        }
+    }
+}
+
+pub struct Http {
+    client: Client,
+    definition: Arc<EffectDefinition>,
+    origin: Origin,
+    header_names: Vec<reqwest::header::HeaderName>,
+    method: reqwest::Method,
+    environment: Arc<Environment>,
+    settings: Settings,
+}
+
+impl Http {
+    /// Builds the client of one effect.
+    ///
+    /// # Errors
+    /// A sentence that says what in the definition or the environment makes no client.
+    pub fn new(
+        definition: &Arc<EffectDefinition>,
+        call: &HttpCall,
+        environment: &Arc<Environment>,
+        settings: &Settings,
+    ) -> Result<Self, String> {
+        let header_name = |(name, _): &(String, _)| {
+            reqwest::header::HeaderName::from_bytes(name.as_bytes())
+                .map_err(|_| format!("{name:?} is not a header name"))
+        };
+        let client = Client::builder()
+            .connect_timeout(Duration::from_millis(definition.connect_timeout_ms))
+            .pool_idle_timeout(POOL_IDLE)
+            .redirect(reqwest::redirect::Policy::none())
+            .no_proxy()
+            .dns_resolver(CheckedResolver(settings.egress))
+            .build()
+            .map_err(|error| format!("http client cannot be built: {}", causes(&error)))?;
+        Ok(Self {
+            client,
+            definition: Arc::clone(definition),
+            origin: Origin::of(&call.url, &environment.upstreams, settings.expression_steps)?,
+            header_names: call.headers.iter().map(header_name).collect::<Result<_, _>>()?,
+            method: reqwest::Method::from_bytes(call.method.as_bytes())
+                .map_err(|_| format!("{:?} is not a method", call.method))?,
+            environment: Arc::clone(environment),
+            settings: settings.clone(),
+        })
+    }
+}
+
+#[async_trait]
+impl Provider for Http {
+    async fn call(&self, call: &CallContext<'_>) -> CallOutcome {
+        let command = command_value(call.command);
+        let request = match self.request(call, &command) {
+            Ok(request) => request,
+            Err(failure) => return CallOutcome::Failed(failure),
+        };
+        match self.client.execute(request).await {
+            Ok(answer) => self.judge(answer, call, &command).await,
+            Err(error) => CallOutcome::Failed(unanswered(&error)),
+        }
+    }
+}
+
+/// What `command` is in expressions.
+pub fn command_value<'a>(command: &'a EffectCommand<'_>) -> Json<'a> {
+    fn text<'a>(text: impl Into<Cow<'a, str>>) -> Json<'a> {
+        Json::Str(text.into())
+    }
+    let meta = &command.metadata;
+    Json::Map(vec![
+        ("attempt".into(), Json::Int(i64::from(meta.attempt))),
+        ("id".into(), text(command.command_id.to_string())),
+        ("idempotency_key".into(), text(&*meta.idempotency_key)),
+        ("key".into(), text(meta.key.as_str())),
+        ("saga".into(), text(meta.saga.as_str())),
+        ("tenant".into(), text(command.tenant_id.as_str())),
+        ("trace_id".into(), text(trace_id(command))),
+    ])
+}
+
+/// The trace of the command, or one that all its attempts share.
+fn trace_id<'a>(command: &'a EffectCommand<'_>) -> Cow<'a, str> {
+    let known = command.metadata.traceparent.as_deref().and_then(trace::trace_id);
+    known.map_or_else(|| command.command_id.0.simple().to_string().into(), Cow::Borrowed)
+}
+
+/// The `traceparent` that goes with the call.
+fn traceparent(command: &EffectCommand<'_>) -> String {
+    match &command.metadata.traceparent {
+        Some(text) if trace::is_traceparent(text) => text.clone(),
+        _ => {
+            let id = command.command_id.0.simple().to_string();
+            format!("00-{id}-{}-01", &id[16..])
+        }
+    }
+}
+
+/// Only a failure to connect proves that nothing was sent.
+fn unanswered(error: &reqwest::Error) -> CallFailure {
+    if let Some(denied) = denied(error) {
+        return CallFailure::not_done("egress.denied", denied.to_string());
+    }
+    let message = causes(error);
+    if error.is_connect() {
+        CallFailure::not_done("transient", message)
+    } else if error.is_builder() {
+        CallFailure::not_done("permanent", message)
+    } else if error.is_timeout() {
+        CallFailure::unknown("timeout", message)
+    } else {
+        CallFailure::unknown("transient", message)
+    }
+}
+
+fn denied(error: &reqwest::Error) -> Option<&EgressDenied> {
+    let mut source = error.source();
+    while let Some(cause) = source {
+        if let Some(denied) = cause.downcast_ref() {
+            return Some(denied);
+        }
+        source = cause.source();
+    }
+    None
+}
+
+/// The error's causes without the URL, which may hold secrets.
+fn causes(error: &reqwest::Error) -> String {
+    let mut text = "request failed".to_owned();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        write!(text, ": {cause}").expect("writing to a string");
+        source = cause.source();
+    }
+    text
+}

@@ -1,0 +1,169 @@
+//! From templates to a request that can go nowhere but to the definition's own host.
+
+use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use reqwest::{Request, Url};
+
+use super::{Http, traceparent};
+use crate::effects::provider::{CallContext, CallFailure};
+use crate::kernel::definition::effect::{HttpCall, Provider};
+use crate::kernel::expr::{Budget, EvalError, Root, Scope, Template, TextPart};
+use crate::kernel::json::Json;
+
+const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+
+/// Scheme, host and port that all calls of an effect go to, known before any command is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Origin {
+    scheme: String,
+    host: String,
+    port: Option<u16>,
+}
+
+impl Origin {
+    /// The origin that a URL template begins with, from its literal text or a base URL of the manifest.
+    ///
+    /// # Errors
+    /// A sentence, where the host would depend on a command.
+    pub fn of(template: &Template, upstreams: &Json<'static>, steps: u64) -> Result<Self, String> {
+        let scope = Scope::default().bind(Root::Upstreams, upstreams);
+        let head = match template {
+            Template::Text(parts) => match parts.first() {
+                Some(TextPart::Literal(text)) => Ok(text.clone()),
+                Some(TextPart::Expr(base)) => {
+                    Template::Value(base.clone()).render_text(&scope, &mut Budget { steps })
+                }
+                None => Ok(String::new()),
+            },
+            whole => whole.render_text(&scope, &mut Budget { steps }),
+        };
+        let head =
+            head.map_err(|error| format!("url must begin with a fixed host or an upstream: {error}"))?;
+        Url::parse(&head)
+            .ok()
+            .and_then(|url| Self::of_url(&url))
+            .ok_or_else(|| format!("url begins with {head:?}, which is not http://host or https://host"))
+    }
+
+    fn of_url(url: &Url) -> Option<Self> {
+        let http = matches!(url.scheme(), "http" | "https");
+        let host = url.host_str().filter(|host| http && !host.is_empty())?;
+        Some(Self {
+            scheme: url.scheme().to_owned(),
+            host: host.to_owned(),
+            port: url.port_or_known_default(),
+        })
+    }
+}
+
+impl Http {
+    /// Renders the request of one attempt.
+    pub(super) fn request(&self, call: &CallContext<'_>, command: &Json<'_>) -> Result<Request, CallFailure> {
+        let Provider::Http(template) = &self.definition.provider else {
+            return Err(CallFailure::not_done(
+                "permanent",
+                "the effect is not an HTTP call",
+            ));
+        };
+        let scope = Scope::default()
+            .bind(Root::Input, call.input)
+            .bind(Root::Command, command)
+            .bind(Root::Secrets, &self.environment.secrets)
+            .bind(Root::Upstreams, &self.environment.upstreams);
+        let mut budget = Budget {
+            steps: self.settings.expression_steps,
+        };
+        let url = self.url(template, &scope, &mut budget)?;
+        let mut headers = self.headers(template, &scope, &mut budget)?;
+        let meta = &call.command.metadata;
+        if !headers.contains_key(&IDEMPOTENCY_KEY) {
+            headers.insert(IDEMPOTENCY_KEY, value("Idempotency-Key", &meta.idempotency_key)?);
+        }
+        if !headers.contains_key(&TRACEPARENT) {
+            headers.insert(TRACEPARENT, value("traceparent", &traceparent(call.command))?);
+        }
+        let mut request = Request::new(self.method.clone(), url);
+        if let Some(body) = &template.body {
+            let mut bytes = Vec::with_capacity(512);
+            body.render(&scope, &mut budget, &mut bytes)
+                .map_err(|error| unrendered("body", &error))?;
+            headers
+                .entry(CONTENT_TYPE)
+                .or_insert(HeaderValue::from_static("application/json"));
+            *request.body_mut() = Some(bytes.into());
+        }
+        *request.headers_mut() = headers;
+        Ok(request)
+    }
+
+    fn url(&self, call: &HttpCall, scope: &Scope<'_>, budget: &mut Budget) -> Result<Url, CallFailure> {
+        let denied = |message: String| CallFailure::not_done("egress.denied", message);
+        let text = call
+            .url
+            .render_text(scope, budget)
+            .map_err(|error| unrendered("url", &error))?;
+        if has_dot_segment(&text) {
+            return Err(denied(
+                "a value put a dot segment into the path of the url".to_owned(),
+            ));
+        }
+        let url = Url::parse(&text)
+            .map_err(|error| CallFailure::not_done("permanent", format!("url is malformed: {error}")))?;
+        let same = Origin::of_url(&url).is_some_and(|origin| origin == self.origin);
+        if !same || !url.username().is_empty() || url.password().is_some() {
+            return Err(denied(format!(
+                "url leads to another host than the definition's {}",
+                self.origin.host
+            )));
+        }
+        self.settings
+            .egress
+            .check_literal(&url)
+            .map_err(|error| denied(error.to_string()))?;
+        Ok(url)
+    }
+
+    fn headers(
+        &self,
+        call: &HttpCall,
+        scope: &Scope<'_>,
+        budget: &mut Budget,
+    ) -> Result<HeaderMap, CallFailure> {
+        let mut headers = HeaderMap::with_capacity(call.headers.len() + 3);
+        for (name, (label, template)) in self.header_names.iter().zip(&call.headers) {
+            let text = template
+                .render_text(scope, budget)
+                .map_err(|error| unrendered(label, &error))?;
+            headers.insert(name.clone(), value(label, &text)?);
+        }
+        Ok(headers)
+    }
+}
+
+/// A header value. Line breaks would let a value add headers of its own.
+fn value(name: &str, text: &str) -> Result<HeaderValue, CallFailure> {
+    HeaderValue::from_bytes(text.as_bytes()).map_err(|_| {
+        CallFailure::not_done(
+            "header.illegal",
+            format!("the value of header {name} holds characters that no header may hold"),
+        )
+    })
+}
+
+fn unrendered(place: &str, error: &EvalError) -> CallFailure {
+    match error {
+        EvalError::NoField { name, place: of } if of.contains(Root::Secrets.name()) => {
+            CallFailure::not_done("secret.missing", format!("secret {name:?} is not configured"))
+        }
+        error => CallFailure::not_done("expression", format!("{place}: {error}")),
+    }
+}
+
+/// Whether the path holds `.` or `..`, in any spelling: parsers resolve them, so a value could climb.
+fn has_dot_segment(url: &str) -> bool {
+    let path = url.split(['?', '#']).next().unwrap_or_default();
+    path.split(['/', '\\']).any(|segment| {
+        let plain = segment.to_ascii_lowercase().replace("%2e", ".");
+        plain == "." || plain == ".."
+    })
+}

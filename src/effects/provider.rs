@@ -1,0 +1,77 @@
+//! What a provider is given and what it answers, whatever the transport.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use crate::kernel::envelope::EffectCommand;
+use crate::kernel::json::Json;
+
+/// One kind of call. It makes exactly one attempt and does not retry.
+#[async_trait]
+pub trait Provider: Send + Sync + 'static {
+    async fn call(&self, call: &CallContext<'_>) -> CallOutcome;
+}
+
+/// The command that a call serves.
+#[derive(Debug)]
+pub struct CallContext<'a> {
+    pub command: &'a EffectCommand<'a>,
+    /// The command's payload, read.
+    pub input: &'a Json<'a>,
+}
+
+/// How one call ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CallOutcome {
+    /// It happened; the payload is JSON.
+    Succeeded {
+        payload: Vec<u8>,
+    },
+    Failed(CallFailure),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CallFailure {
+    /// What `retry.errors` and `on_error` name.
+    pub class: Cow<'static, str>,
+    pub message: String,
+    pub certainty: Certainty,
+    /// How long the upstream asks to be left alone.
+    pub retry_after: Option<Duration>,
+}
+
+/// What a failure says about the world.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Certainty {
+    /// The upstream understood the call and refused it. All attempts carry one idempotency key, so this also
+    /// settles what became of earlier ones.
+    Refused,
+    /// This attempt did nothing; about earlier ones it says nothing.
+    NotDone,
+    /// It was sent, and what became of it is not known.
+    Unknown,
+}
+
+impl CallFailure {
+    /// A failure before anything was sent.
+    #[must_use]
+    pub fn not_done(class: &'static str, message: impl Into<String>) -> Self {
+        Self {
+            class: Cow::Borrowed(class),
+            message: message.into(),
+            certainty: Certainty::NotDone,
+            retry_after: None,
+        }
+    }
+
+    /// A failure after the call was sent.
+    #[must_use]
+    pub fn unknown(class: &'static str, message: impl Into<String>) -> Self {
+        Self {
+            certainty: Certainty::Unknown,
+            ..Self::not_done(class, message)
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! The one recorded result of a command: its bytes, and how it gets into the stream exactly once.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde_json::value::RawValue;
+
+use crate::kernel::envelope::{CommandMetadata, EffectResult, ErrorPayload, ResultMetadata, ResultType};
+use crate::kernel::ids::{CommandId, EffectName, TenantId, TimeMs};
+use crate::kernel::trace::is_traceparent;
+use crate::ports::broker::{Broker, Expect, Publication, PublishError};
+
+/// Longest message of a failure, in bytes.
+const MESSAGE_BYTES_MAX: usize = 1_024;
+const RETRY_FIRST: Duration = Duration::from_millis(20);
+const RETRY_MAX: Duration = Duration::from_secs(5);
+
+/// Whom a result answers.
+#[derive(Debug)]
+pub struct Addressee<'a> {
+    pub tenant: &'a TenantId,
+    pub command: CommandId,
+    pub effect: &'a EffectName,
+    /// Absent where the command could not be read.
+    pub metadata: Option<&'a CommandMetadata>,
+}
+
+/// What is to be recorded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    Succeeded { payload: Vec<u8> },
+    Failed { class: String, message: String },
+    TimedOut { class: String, message: String },
+}
+
+impl Answer {
+    pub const fn result_type(&self) -> ResultType {
+        match self {
+            Self::Succeeded { .. } => ResultType::Succeeded,
+            Self::Failed { .. } => ResultType::Failed,
+            Self::TimedOut { .. } => ResultType::TimedOut,
+        }
+    }
+}
+
+/// How recording went.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Recorded {
+    /// By this call.
+    Stored,
+    /// Someone else recorded one before; that one stands.
+    Known,
+    /// The broker will never take this message.
+    Refused(String),
+}
+
+/// Encodes the result as its envelope.
+pub fn publication(stream: &str, to: &Addressee<'_>, answer: Answer, calls: u32, now: TimeMs) -> Publication {
+    let result_type = answer.result_type();
+    let payload = match answer {
+        Answer::Succeeded { payload } => payload,
+        Answer::Failed { class, message } | Answer::TimedOut { class, message } => {
+            let payload = ErrorPayload {
+                class,
+                message: bounded(&message),
+            };
+            serde_json::to_vec(&payload).expect("two strings are always JSON")
+        }
+    };
+    let payload: &RawValue = match serde_json::from_slice(&payload) {
+        Ok(payload) => payload,
+        Err(error) => {
+            let failed = Answer::TimedOut {
+                class: "result.syntax".to_owned(),
+                message: format!("the provider's result is not JSON: {error}"),
+            };
+            return publication(stream, to, failed, calls, now);
+        }
+    };
+    let meta = to.metadata;
+    let traceparent = meta
+        .and_then(|meta| meta.traceparent.as_ref())
+        .filter(|text| is_traceparent(text));
+    let result = EffectResult {
+        tenant_id: to.tenant.clone(),
+        command_id: to.command,
+        effect_name: to.effect.clone(),
+        result_type,
+        payload,
+        timestamp: rfc3339(now),
+        metadata: ResultMetadata {
+            saga: meta.map(|meta| meta.saga.clone()),
+            key: meta.map(|meta| meta.key.clone()),
+            correlation_id: meta.map(|meta| meta.correlation_id.clone()),
+            traceparent: traceparent.cloned(),
+            calls,
+        },
+    };
+    let mut bytes = Vec::with_capacity(payload.get().len() + 512);
+    serde_json::to_writer(&mut bytes, &result).expect("an envelope holds only what JSON can hold");
+    Publication {
+        stream: stream.to_owned(),
+        subject: subject(to.tenant, to.effect, to.command),
+        headers: traceparent
+            .map(|text| ("traceparent".to_owned(), text.clone()))
+            .into_iter()
+            .collect(),
+        payload: Bytes::from(bytes),
+        expect: Expect::FirstOnSubject,
+    }
+}
+
+/// The subject on which the result of a command stands.
+pub fn subject(tenant: &TenantId, effect: &EffectName, command: CommandId) -> String {
+    crate::kernel::subject::Subject::EffectResult {
+        tenant: tenant.clone(),
+        effect: effect.clone(),
+        command,
+    }
+    .render()
+}
+
+/// Publishes until the result stands in the stream. Waits as long as the broker is away.
+pub async fn record(broker: &dyn Broker, publication: Publication) -> Recorded {
+    let mut delay = RETRY_FIRST;
+    loop {
+        match broker.publish(publication.clone()).await {
+            Ok(_) => return Recorded::Stored,
+            Err(PublishError::AlreadyThere) => return Recorded::Known,
+            Err(PublishError::Refused(reason)) => return Recorded::Refused(reason),
+            Err(PublishError::Unavailable(reason)) => {
+                tracing::debug!(
+                    subject = publication.subject,
+                    reason,
+                    "result waits for the broker"
+                );
+            }
+            Err(PublishError::Unknown(reason)) => {
+                tracing::debug!(
+                    subject = publication.subject,
+                    reason,
+                    "result may be stored, reading back"
+                );
+                let stored = broker
+                    .last_by_subject(&publication.stream, &publication.subject)
+                    .await;
+                // The subject belongs to one command, so whatever stands there is its result.
+                if let Ok(Some(stored)) = stored {
+                    return if stored.payload == publication.payload {
+                        Recorded::Stored
+                    } else {
+                        Recorded::Known
+                    };
+                }
+            }
+        }
+        tokio::time::sleep(delay).await;
+        delay = (delay * 2).min(RETRY_MAX);
+    }
+}
+
+fn bounded(message: &str) -> String {
+    let end = message.floor_char_boundary(MESSAGE_BYTES_MAX);
+    message[..end].to_owned()
+}
+
+fn rfc3339(time: TimeMs) -> String {
+    jiff::Timestamp::from_millisecond(time.0)
+        .unwrap_or(jiff::Timestamp::UNIX_EPOCH)
+        .to_string()
+}

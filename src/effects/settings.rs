@@ -1,0 +1,43 @@
+//! Settings of effect workers.
+
+use serde::{Deserialize, Serialize};
+
+use super::egress::Egress;
+use crate::kernel::duration::Millis;
+
+/// How commands are taken and how long answers are remembered.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Settings {
+    /// A command that no worker reported progress on for this long goes to another one. Default 30s.
+    pub ack_wait: Millis,
+    /// Commands of one effect that all workers together may hold. Default 4,096.
+    pub unacknowledged_max: usize,
+    /// Recently answered commands that are remembered in memory. Default 65,536.
+    pub answered_max: u64,
+    /// Commands older than this are looked up among the results before they are executed. Default 60s.
+    pub recheck_after: Millis,
+    /// Largest body of an upstream's answer, in bytes. Default 1,048,576.
+    pub response_bytes: usize,
+    /// Most expression steps of one call. Default 20,000.
+    pub expression_steps: u64,
+    /// Deepest nesting of JSON, in levels. Default 64.
+    pub json_depth: usize,
+    /// Where calls may go.
+    pub egress: Egress,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            ack_wait: Millis::seconds(30),
+            unacknowledged_max: 4_096,
+            answered_max: 65_536,
+            recheck_after: Millis::seconds(60),
+            response_bytes: 1024 * 1024,
+            expression_steps: 20_000,
+            json_depth: 64,
+            egress: Egress::default(),
+        }
+    }
+}
