@@ -84,9 +84,10 @@ fn embedded_v4(address: Ipv6Addr) -> Option<Ipv4Addr> {
     let s = address.segments();
     let join = |high: u16, low: u16| Ipv4Addr::from((u32::from(high) << 16) | u32::from(low));
     match s {
-        [0, 0, 0, 0, 0, 0xffff, high, low] | [0x64, 0xff9b, 0, 0, 0, 0, high, low] => Some(join(high, low)),
+        [0, 0, 0, 0, 0, 0xffff, high, low]
+        | [0x64, 0xff9b, 0, 0, 0, 0, high, low]
+        | [0x2002, high, low, ..] => Some(join(high, low)),
         [0, 0, 0, 0, 0, 0, high, low] if high != 0 => Some(join(high, low)),
-        [0x2002, high, low, ..] => Some(join(high, low)),
         _ => None,
     }
 }

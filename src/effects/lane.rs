@@ -20,7 +20,7 @@ use crate::ports::clock::Clock;
 use crate::telemetry::Metrics;
 
 /// Longest delay of a negative acknowledgement: longer ones would outlive the gate's horizon unseen.
-const NAK_DELAY_MAX: Duration = Duration::from_secs(60);
+const NAK_DELAY_MAX: Duration = Duration::from_mins(1);
 const NAK_DELAY: Duration = Duration::from_secs(1);
 /// The same for every answer that the broker refuses, so that nobody spins on it.
 const REFUSED_DELAY: Duration = Duration::from_secs(30);
@@ -361,7 +361,7 @@ impl Lane {
 /// Half the delay and a share of the other half. The share comes from the command's own random bits, so that
 /// commands that failed together spread out, without a source of randomness.
 fn jittered(delay_ms: u64, command: CommandId, calls: u32) -> u64 {
-    let mut bits = command.0.as_u128() as u64;
+    let (_, mut bits) = command.0.as_u64_pair();
     bits ^= u64::from(calls).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     bits ^= bits >> 31;
     bits = bits.wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -69,7 +69,7 @@ impl Worker {
     ///
     /// # Errors
     /// [`WorkerError`] names the first effect that cannot run.
-    pub fn start(spec: WorkerSpec) -> Result<Self, WorkerError> {
+    pub fn start(spec: &WorkerSpec) -> Result<Self, WorkerError> {
         let draining = CancellationToken::new();
         let stopping = CancellationToken::new();
         let environment = Arc::new(Environment::new(&spec.secrets, &spec.upstreams));

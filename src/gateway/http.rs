@@ -82,7 +82,7 @@ impl HttpGateway {
             .timeout(settings.timeout.duration())
             .redirect(reqwest::redirect::Policy::none())
             .no_proxy()
-            .pool_idle_timeout(Duration::from_secs(60))
+            .pool_idle_timeout(Duration::from_mins(1))
             .build()
             .map_err(|error| GatewaySetupError::Client(reasons(&error)))?;
         Ok(Self {

@@ -106,7 +106,6 @@ impl Breaker {
     /// Records what became of an admitted call.
     pub fn record(&mut self, now: u64, end: CallEnd) {
         self.state = match (self.state, end) {
-            (state @ (State::Closed { .. } | State::Open { .. }), CallEnd::Abandoned) => state,
             (
                 State::Closed {
                     since,
@@ -116,7 +115,8 @@ impl Breaker {
                 CallEnd::Answered | CallEnd::Failed,
             ) => self.count(now, (since, calls, failures), end),
             // A call that was admitted before the breaker opened tells nothing about the callee now.
-            (state @ State::Open { .. }, CallEnd::Answered | CallEnd::Failed) => state,
+            (state @ State::Open { .. }, CallEnd::Answered | CallEnd::Failed | CallEnd::Abandoned)
+            | (state @ State::Closed { .. }, CallEnd::Abandoned) => state,
             (State::HalfOpen { .. }, CallEnd::Failed) => State::Open {
                 until: now.saturating_add(self.policy.open_ms),
             },

@@ -1,1 +1,20 @@
-//! To come.
+//! The outbox relay: it hands committed work over to the broker and the gateway, looks after what got lost on
+//! the way, and trims the streams behind everyone's progress.
+//!
+//! It decides nothing about sagas. It reads rows that a shard released, and tells the shard by mail what became
+//! of them; a row leaves the outbox only when the shard says so.
+
+mod backlog;
+mod envelope;
+mod fact;
+mod publish;
+pub mod relay;
+pub mod retention;
+pub mod settings;
+pub mod submitter;
+mod sweeper;
+
+pub use relay::{Relay, RelaySpec};
+pub use retention::{Retention, RetentionSpec};
+pub use settings::Settings;
+pub use submitter::Submitter;

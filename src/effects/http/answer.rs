@@ -12,7 +12,7 @@ use crate::kernel::expr::{Budget, Root, Scope};
 use crate::kernel::json::Json;
 
 /// Longest wait that an upstream may ask for.
-const RETRY_AFTER_MAX: Duration = Duration::from_secs(3_600);
+const RETRY_AFTER_MAX: Duration = Duration::from_hours(1);
 /// Bytes of a refusal's body that go into the message.
 const EXCERPT_BYTES: usize = 200;
 

@@ -1,0 +1,150 @@
+//! Work items as messages.
+
+use bytes::Bytes;
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use crate::kernel::envelope::{
+    AggregateCommand, CommandMetadata, EffectCommand, EventMetadata, WorkflowEvent,
+};
+use crate::kernel::ids::EffectName;
+use crate::kernel::subject::Subject;
+use crate::kernel::trace::is_traceparent;
+use crate::kernel::work::WorkItem;
+use crate::ports::broker::{Expect, Publication};
+
+/// Why an item is no message; no repetition will change that.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("payload is not JSON: {0}")]
+pub struct Unsendable(pub String);
+
+pub fn effect_subject(item: &WorkItem, effect: &EffectName) -> String {
+    Subject::Effect {
+        tenant: item.instance.tenant.clone(),
+        effect: effect.clone(),
+        command: item.command_id,
+    }
+    .render()
+}
+
+pub fn result_subject(item: &WorkItem, effect: &EffectName) -> String {
+    Subject::EffectResult {
+        tenant: item.instance.tenant.clone(),
+        effect: effect.clone(),
+        command: item.command_id,
+    }
+    .render()
+}
+
+pub fn effect_command(
+    stream: &str,
+    item: &WorkItem,
+    effect: &EffectName,
+    payload: &[u8],
+) -> Result<Publication, Unsendable> {
+    let command = EffectCommand {
+        tenant_id: item.instance.tenant.clone(),
+        command_id: item.command_id,
+        effect_name: effect.clone(),
+        payload: raw(payload)?,
+        metadata: metadata(item),
+    };
+    Ok(Publication {
+        stream: stream.to_owned(),
+        subject: effect_subject(item, effect),
+        headers: headers(item),
+        payload: encode(&command, payload.len()),
+        expect: Expect::FirstOnSubject,
+    })
+}
+
+pub fn aggregate_command<'a>(
+    item: &WorkItem,
+    aggregate_type: &str,
+    aggregate_id: &str,
+    command_type: &str,
+    payload: &'a [u8],
+) -> Result<AggregateCommand<'a>, Unsendable> {
+    Ok(AggregateCommand {
+        tenant_id: item.instance.tenant.clone(),
+        command_id: item.command_id,
+        aggregate_id: aggregate_id.to_owned(),
+        aggregate_type: aggregate_type.to_owned(),
+        command_type: command_type.to_owned(),
+        payload_json: raw(payload)?,
+        metadata: metadata(item),
+    })
+}
+
+/// A fact without the id that makes its repetition recognisable.
+pub fn fact(
+    stream: &str,
+    item: &WorkItem,
+    fact_type: &str,
+    payload: &[u8],
+) -> Result<Publication, Unsendable> {
+    let event = WorkflowEvent {
+        tenant_id: item.instance.tenant.clone(),
+        event_id: item.command_id,
+        event_type: fact_type.to_owned(),
+        saga: item.instance.saga.clone(),
+        key: item.instance.key.clone(),
+        payload: raw(payload)?,
+        metadata: EventMetadata {
+            correlation_id: Some(item.instance.key.as_str().to_owned()),
+            causation_id: Some(item.causation_id.clone()),
+            traceparent: traceparent(item),
+            hops: item.hops,
+        },
+    };
+    let subject = Subject::WorkflowEvent {
+        tenant: item.instance.tenant.clone(),
+        saga: item.instance.saga.clone(),
+        key: item.instance.key.clone(),
+    };
+    Ok(Publication {
+        stream: stream.to_owned(),
+        subject: subject.render(),
+        headers: headers(item),
+        payload: encode(&event, payload.len()),
+        expect: Expect::Nothing,
+    })
+}
+
+fn metadata(item: &WorkItem) -> CommandMetadata {
+    CommandMetadata {
+        saga: item.instance.saga.clone(),
+        key: item.instance.key.clone(),
+        correlation_id: item.instance.key.as_str().to_owned(),
+        root_correlation_id: item.root_correlation_id.clone(),
+        causation_id: item.causation_id.clone(),
+        idempotency_key: item.idempotency_key.clone(),
+        path: item.path.clone(),
+        attempt: item.attempt,
+        deadline_ms: item.deadline.0,
+        traceparent: traceparent(item),
+        hops: item.hops,
+    }
+}
+
+/// Producers write it, so it may be anything; only a well-formed one travels on.
+fn traceparent(item: &WorkItem) -> Option<String> {
+    item.traceparent.clone().filter(|text| is_traceparent(text))
+}
+
+fn headers(item: &WorkItem) -> Vec<(String, String)> {
+    traceparent(item)
+        .map(|text| ("traceparent".to_owned(), text))
+        .into_iter()
+        .collect()
+}
+
+fn raw(payload: &[u8]) -> Result<&RawValue, Unsendable> {
+    serde_json::from_slice(payload).map_err(|error| Unsendable(error.to_string()))
+}
+
+fn encode(envelope: &impl Serialize, payload_bytes: usize) -> Bytes {
+    let mut bytes = Vec::with_capacity(payload_bytes + 640);
+    serde_json::to_writer(&mut bytes, envelope).expect("an envelope holds only what JSON can hold");
+    Bytes::from(bytes)
+}

@@ -1,0 +1,107 @@
+//! Publishing facts: recognisable by an id that no tenant can guess, and verified where the broker says that it
+//! knows the id already.
+//!
+//! Duplicate detection is stream-wide: whoever may publish anything to the stream could use up an id that they
+//! know, and suppress someone else's message.
+
+use serde::Deserialize;
+
+use super::envelope;
+use super::publish::{Publisher, Sent, pause, seed};
+use crate::kernel::ids::CommandId;
+use crate::kernel::work::WorkItem;
+use crate::ports::broker::{BrokerError, Expect, Publication, PublishError, StoredMessage};
+
+/// After so many foreign messages under our ids the fact goes out without one: it may then be stored twice,
+/// which consumers of facts must expect, but not be lost.
+const SALTS_MAX: u32 = 4;
+
+/// Who wrote a stored message.
+#[derive(Deserialize)]
+struct Author {
+    event_id: CommandId,
+}
+
+impl Publisher {
+    /// Derives the key of fact ids from the cluster's id.
+    #[must_use]
+    pub fn fact_key(cluster: &str) -> [u8; 32] {
+        blake3::derive_key("saga-runner fact message id v1", cluster.as_bytes())
+    }
+
+    /// Publishes the fact until it stands in the stream; `suppressed` hears of ids that others had used.
+    pub async fn fact(
+        &self,
+        item: &WorkItem,
+        fact_type: &str,
+        payload: &[u8],
+        suppressed: impl Fn(),
+    ) -> Sent {
+        let mut publication = match envelope::fact(&self.streams.events, item, fact_type, payload) {
+            Ok(publication) => publication,
+            Err(error) => return error.into(),
+        };
+        let mut delays = self.settings.delays(seed(item));
+        let mut salt = 0;
+        publication.expect = self.expectation(item, salt);
+        loop {
+            match self.broker.publish(publication.clone()).await {
+                Ok(ack) if !ack.duplicate => return Sent::Stored,
+                Ok(ack) => match self.broker.message_at(&publication.stream, ack.sequence).await {
+                    // Gone means trimmed, and only what everyone has read is trimmed.
+                    Ok(None) => return Sent::AlreadyThere,
+                    Ok(Some(stored)) if is_ours(&stored, &publication, item) => return Sent::AlreadyThere,
+                    Ok(Some(stored)) => {
+                        tracing::error!(
+                            subject = publication.subject,
+                            sequence = stored.sequence,
+                            "another message was stored under the id of a fact; publishing under another id"
+                        );
+                        suppressed();
+                        salt += 1;
+                        publication.expect = self.expectation(item, salt);
+                        continue;
+                    }
+                    Err(_) => {}
+                },
+                Err(PublishError::Refused(reason)) => return Sent::Unsendable(reason),
+                // Not an answer to this expectation; a later attempt is verified like any other.
+                Err(PublishError::AlreadyThere | PublishError::Unavailable(_)) => {}
+                Err(PublishError::Unknown(_)) => {
+                    if let Ok(true) = self.is_last(&publication, item).await {
+                        return Sent::AlreadyThere;
+                    }
+                }
+            }
+            pause(&mut delays).await;
+        }
+    }
+
+    fn expectation(&self, item: &WorkItem, salt: u32) -> Expect {
+        if salt >= SALTS_MAX {
+            return Expect::Nothing;
+        }
+        let tenant = item.instance.tenant.as_str().as_bytes();
+        let mut hasher = blake3::Hasher::new_keyed(&self.fact_key);
+        hasher.update(&(tenant.len() as u64).to_le_bytes());
+        hasher.update(tenant);
+        hasher.update(item.command_id.0.as_bytes());
+        hasher.update(&salt.to_le_bytes());
+        Expect::MessageId(hasher.finalize().to_hex().to_string())
+    }
+
+    /// Facts of an instance go one after the other, so the last one on the subject tells.
+    async fn is_last(&self, publication: &Publication, item: &WorkItem) -> Result<bool, BrokerError> {
+        let last = self
+            .broker
+            .last_by_subject(&publication.stream, &publication.subject)
+            .await?;
+        Ok(last.is_some_and(|stored| is_ours(&stored, publication, item)))
+    }
+}
+
+fn is_ours(stored: &StoredMessage, publication: &Publication, item: &WorkItem) -> bool {
+    stored.subject == publication.subject
+        && serde_json::from_slice::<Author>(&stored.payload)
+            .is_ok_and(|author| author.event_id == item.command_id)
+}

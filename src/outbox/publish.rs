@@ -1,0 +1,103 @@
+//! Handing effect commands over to the broker.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::envelope::{self, Unsendable};
+use super::settings::Settings;
+use crate::kernel::ids::{EffectName, TimeMs};
+use crate::kernel::work::WorkItem;
+use crate::ports::broker::{Broker, BrokerError, Publication, PublishError, WorkflowStreams};
+use crate::ports::clock::Clock;
+
+/// What all publications of a relay share.
+pub struct Publisher {
+    pub broker: Arc<dyn Broker>,
+    pub streams: WorkflowStreams,
+    pub settings: Settings,
+    pub clock: Arc<dyn Clock>,
+    /// Key of the ids of facts: nobody outside the cluster can guess one.
+    pub fact_key: [u8; 32],
+}
+
+/// How an effect command was handed over.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Sent {
+    Stored,
+    /// An earlier publication of the same command stands.
+    AlreadyThere,
+    /// It has a result, so it must not be sent again.
+    Answered,
+    /// It will never be a message.
+    Unsendable(String),
+}
+
+impl From<Unsendable> for Sent {
+    fn from(error: Unsendable) -> Self {
+        Self::Unsendable(error.to_string())
+    }
+}
+
+impl Publisher {
+    /// Publishes the command until it stands in the stream; waits as long as the broker is away.
+    pub async fn effect(&self, item: &WorkItem, effect: &EffectName, payload: &[u8]) -> Sent {
+        let publication = match envelope::effect_command(&self.streams.commands, item, effect, payload) {
+            Ok(publication) => publication,
+            Err(error) => return error.into(),
+        };
+        let mut delays = self.settings.delays(seed(item));
+        if self.is_old(item) {
+            // Its stream may have been trimmed past it, and then nothing else would recognise a repetition.
+            let subject = envelope::result_subject(item, effect);
+            loop {
+                match self.stands(&self.streams.events, &subject).await {
+                    Ok(true) => return Sent::Answered,
+                    Ok(false) => break,
+                    Err(_) => pause(&mut delays).await,
+                }
+            }
+        }
+        self.until_stored(publication, delays).await
+    }
+
+    async fn until_stored(
+        &self,
+        publication: Publication,
+        mut delays: impl Iterator<Item = Duration>,
+    ) -> Sent {
+        loop {
+            match self.broker.publish(publication.clone()).await {
+                Ok(_) => return Sent::Stored,
+                Err(PublishError::AlreadyThere) => return Sent::AlreadyThere,
+                Err(PublishError::Refused(reason)) => return Sent::Unsendable(reason),
+                Err(PublishError::Unavailable(_)) => {}
+                Err(PublishError::Unknown(_)) => {
+                    // The subject is the command's own: whatever stands there is the command.
+                    if let Ok(true) = self.stands(&publication.stream, &publication.subject).await {
+                        return Sent::AlreadyThere;
+                    }
+                }
+            }
+            pause(&mut delays).await;
+        }
+    }
+
+    pub async fn stands(&self, stream: &str, subject: &str) -> Result<bool, BrokerError> {
+        Ok(self.broker.last_by_subject(stream, subject).await?.is_some())
+    }
+
+    fn is_old(&self, item: &WorkItem) -> bool {
+        let TimeMs(now) = self.clock.now();
+        now.saturating_sub(item.created.0) >= self.settings.recheck_after.as_i64()
+    }
+}
+
+/// Spreads the retries of different work, the same in every run.
+pub fn seed(item: &WorkItem) -> u64 {
+    item.command_id.0.as_u64_pair().1
+}
+
+pub async fn pause(delays: &mut impl Iterator<Item = Duration>) {
+    let delay = delays.next().unwrap_or(Duration::from_secs(1));
+    tokio::time::sleep(delay).await;
+}

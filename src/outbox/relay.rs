@@ -1,0 +1,559 @@
+//! The relay of one shard: a single task that takes what commits release and hands it over.
+//!
+//! It never makes the shard wait: releases are taken at any time, mail to the shard is sent when there is room,
+//! and whatever does not fit into memory stays in the outbox and is asked for later.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use futures::stream::FuturesUnordered;
+use futures::{FutureExt as _, StreamExt as _};
+use tokio::sync::mpsc::{self, error::TrySendError};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use super::backlog::{Backlog, Destination, Row, Scope, decode, encode};
+use super::publish::{Publisher, Sent};
+use super::settings::Settings;
+use super::submitter::{Submitted, Submitter};
+use super::sweeper::{self, Swept};
+use crate::kernel::input::{WorkOutcome, WorkResult};
+use crate::kernel::work::{WorkItem, WorkKind, WorkRef};
+use crate::ports::broker::{Broker, WorkflowStreams};
+use crate::ports::clock::Clock;
+use crate::shard::mailbox::{Mail, Released, SentFloor, Verdict};
+use crate::telemetry::Metrics;
+
+const TICK: Duration = Duration::from_millis(250);
+/// Ticks between two looks at whether places are taken by commands that are long settled.
+const RESYNC_TICKS: u32 = 240;
+/// Overdue rows that wait for the sweeper; more are reported again by the shard.
+const OVERDUE_MAX: usize = 1_000;
+/// Rows of one [`Mail::Delivered`].
+const DELIVERED_MAX: usize = 512;
+
+/// What a relay needs.
+pub struct RelaySpec {
+    pub shard: u16,
+    pub broker: Arc<dyn Broker>,
+    /// Absent where no gateway is configured: aggregate commands then wait for their deadline.
+    pub submitter: Option<Arc<Submitter>>,
+    pub released: mpsc::Receiver<Released>,
+    pub mailbox: mpsc::Sender<Mail>,
+    pub floor: Arc<SentFloor>,
+    /// Says (and forgets) whether the shard could not hand over a release since the last question.
+    pub take_spilled: Box<dyn Fn() -> bool + Send>,
+    pub streams: WorkflowStreams,
+    /// Id of the cluster, the secret part of message ids.
+    pub cluster: String,
+    pub settings: Settings,
+    pub clock: Arc<dyn Clock>,
+    pub metrics: Arc<Metrics>,
+}
+
+/// A running relay. Dropped, it stops at once; what it had in hand is handed over after the next start.
+pub struct Relay {
+    task: JoinHandle<()>,
+    draining: CancellationToken,
+}
+
+impl Relay {
+    /// Starts behind the stored floor. Must be called within a tokio runtime.
+    #[must_use]
+    pub fn start(spec: RelaySpec) -> Self {
+        let draining = CancellationToken::new();
+        let task = tokio::spawn(Desk::new(spec, draining.clone()).run());
+        Self { task, draining }
+    }
+
+    /// Takes no new work and finishes what is in flight, for at most `timeout`.
+    pub async fn drain(mut self, timeout: Duration) {
+        self.draining.cancel();
+        match tokio::time::timeout(timeout, &mut self.task).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::error!(%error, "relay ended abnormally"),
+            Err(_) => {
+                tracing::info!("relay still had work in flight; it is handed over after the next start")
+            }
+        }
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// How the handing over of one row ended.
+struct Done {
+    row: WorkRef,
+    /// Where it went; the chain behind it may go on.
+    destination: Destination,
+    instance: crate::kernel::ids::InstanceId,
+    verdict: Option<Verdict>,
+    /// Nobody waits for a result: the shard may delete the row.
+    delivered: bool,
+    outcome: &'static str,
+}
+
+/// Mail that waits for room, and the rows that count as handed over once it is in the mailbox.
+struct Letter {
+    mail: Mail,
+    rows: Vec<(WorkRef, Destination)>,
+}
+
+type Permit = Result<mpsc::OwnedPermit<Mail>, mpsc::error::SendError<()>>;
+
+/// State of the relay's task.
+struct Desk {
+    shard: u16,
+    publisher: Arc<Publisher>,
+    submitter: Option<Arc<Submitter>>,
+    released: mpsc::Receiver<Released>,
+    mailbox: mpsc::Sender<Mail>,
+    floor: Arc<SentFloor>,
+    take_spilled: Box<dyn Fn() -> bool + Send>,
+    metrics: Arc<Metrics>,
+    draining: CancellationToken,
+    backlog: Backlog,
+    publishing: FuturesUnordered<BoxFuture<'static, Done>>,
+    submitting: FuturesUnordered<BoxFuture<'static, Done>>,
+    sweeping: FuturesUnordered<BoxFuture<'static, (WorkRef, Swept)>>,
+    overdue: VecDeque<Row>,
+    overdue_known: BTreeSet<WorkRef>,
+    delivered: Vec<(WorkRef, Destination)>,
+    letters: VecDeque<Letter>,
+    permit: Option<BoxFuture<'static, Permit>>,
+    refill: Option<(Scope, oneshot::Receiver<Vec<Row>>)>,
+    ticks: u32,
+}
+
+impl Desk {
+    fn new(spec: RelaySpec, draining: CancellationToken) -> Self {
+        let floor = decode(spec.floor.0.load(Ordering::Acquire));
+        let settings = &spec.settings;
+        Self {
+            shard: spec.shard,
+            backlog: Backlog::new(floor, settings.per_tenant_in_flight, settings.rows_in_memory),
+            publisher: Arc::new(Publisher {
+                broker: spec.broker,
+                streams: spec.streams,
+                fact_key: Publisher::fact_key(&spec.cluster),
+                settings: spec.settings,
+                clock: spec.clock,
+            }),
+            submitter: spec.submitter,
+            released: spec.released,
+            mailbox: spec.mailbox,
+            floor: spec.floor,
+            take_spilled: spec.take_spilled,
+            metrics: spec.metrics,
+            draining,
+            publishing: FuturesUnordered::new(),
+            submitting: FuturesUnordered::new(),
+            sweeping: FuturesUnordered::new(),
+            overdue: VecDeque::new(),
+            overdue_known: BTreeSet::new(),
+            delivered: Vec::new(),
+            letters: VecDeque::new(),
+            permit: None,
+            refill: None,
+            ticks: 0,
+        }
+    }
+
+    async fn run(mut self) {
+        let mut tick = tokio::time::interval(TICK);
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        while !self.draining.is_cancelled() {
+            self.start_work();
+            if self.settle_mail().is_break() {
+                return;
+            }
+            let draining = self.draining.clone();
+            tokio::select! {
+                biased;
+                () = draining.cancelled() => break,
+                released = self.released.recv() => match released {
+                    Some(released) => self.take(released),
+                    None => break,
+                },
+                Some(done) = self.publishing.next() => {
+                    self.finish(done);
+                    while let Some(Some(done)) = self.publishing.next().now_or_never() {
+                        self.finish(done);
+                    }
+                }
+                Some(done) = self.submitting.next() => self.finish(done),
+                Some((row, swept)) = self.sweeping.next() => self.swept(row, swept),
+                Some(permit) = room(&mut self.permit) => {
+                    self.permit = None;
+                    match permit {
+                        Ok(permit) => self.post(|mail| { permit.send(mail); }),
+                        Err(_) => return,
+                    }
+                }
+                Some(rows) = answer(&mut self.refill) => self.refilled(rows),
+                _ = tick.tick() => self.tick(),
+            }
+        }
+        self.finish_in_flight().await;
+    }
+
+    /// Starts whatever may be started.
+    fn start_work(&mut self) {
+        if (self.take_spilled)() {
+            self.backlog.spill();
+        }
+        let room = self.publisher.settings.publish_in_flight.max(1);
+        while self.publishing.len() < room {
+            let Some(row) = self.backlog.next_publication() else {
+                break;
+            };
+            self.publishing.push(publish(
+                Arc::clone(&self.publisher),
+                Arc::clone(&self.metrics),
+                row,
+            ));
+        }
+        while let Some(row) = self.backlog.next_submission() {
+            self.submitting
+                .push(submit(Arc::clone(&self.publisher), self.submitter.clone(), row));
+        }
+        while self.sweeping.len() < self.publisher.settings.sweep_in_flight.max(1) {
+            let Some((row, item)) = self.overdue.pop_front() else {
+                break;
+            };
+            let publisher = Arc::clone(&self.publisher);
+            self.sweeping
+                .push(async move { (row, publisher.sweep(&item).await) }.boxed());
+        }
+        self.ask_for_more();
+    }
+
+    fn take(&mut self, released: Released) {
+        // The flag is set before anything behind the lost release can be sent, so it must be read first.
+        if (self.take_spilled)() {
+            self.backlog.spill();
+        }
+        self.backlog.release(released.work);
+        self.backlog.settle(&released.settled);
+        for row in released.overdue {
+            self.look_after(row);
+        }
+    }
+
+    fn look_after(&mut self, row: Row) {
+        if self.backlog.holds(row.0) || self.overdue.len() >= OVERDUE_MAX {
+            return;
+        }
+        match &row.1.kind {
+            WorkKind::Effect { .. } => {
+                if self.overdue_known.insert(row.0) {
+                    self.overdue.push_back(row);
+                }
+            }
+            // The shard stopped before it learned what became of it: handed over once more, with the same id.
+            WorkKind::Command { .. } | WorkKind::Fact { .. } => {
+                self.metrics.swept.with_label_values(&["resubmitted"]).inc();
+                self.backlog.again(row);
+            }
+        }
+    }
+
+    fn finish(&mut self, done: Done) {
+        let label = match done.destination {
+            Destination::Effect(..) => "effect",
+            Destination::Gateway => "gateway",
+            Destination::Facts => "fact",
+        };
+        self.metrics
+            .relayed
+            .with_label_values(&[label, done.outcome])
+            .inc();
+        match &done.destination {
+            Destination::Effect(..) => {}
+            chained @ (Destination::Gateway | Destination::Facts) => {
+                self.backlog.arrived(chained, &done.instance);
+            }
+        }
+        if let Some(verdict) = done.verdict {
+            let row = (!done.delivered).then(|| (done.row, done.destination.clone()));
+            self.letters.push_back(Letter {
+                mail: Mail::Verdict(verdict),
+                rows: row.into_iter().collect(),
+            });
+            if !done.delivered {
+                return;
+            }
+        }
+        if done.delivered {
+            self.delivered.push((done.row, done.destination));
+        } else {
+            self.backlog.hand_over(done.row, &done.destination);
+        }
+    }
+
+    fn swept(&mut self, row: WorkRef, swept: Swept) {
+        self.overdue_known.remove(&row);
+        self.metrics.swept.with_label_values(&[swept.action()]).inc();
+        if let Swept::Found(verdict) = swept {
+            self.letters.push_back(Letter {
+                mail: Mail::Verdict(verdict),
+                rows: Vec::new(),
+            });
+        }
+    }
+
+    /// Sends what mail fits, and publishes the floor. Breaks when the shard is gone.
+    fn settle_mail(&mut self) -> std::ops::ControlFlow<()> {
+        let mailbox = self.mailbox.clone();
+        self.gather_delivered();
+        while !self.letters.is_empty() {
+            match mailbox.try_reserve() {
+                Ok(permit) => self.post(|mail| permit.send(mail)),
+                Err(TrySendError::Full(())) => {
+                    self.await_room();
+                    break;
+                }
+                Err(TrySendError::Closed(())) => return std::ops::ControlFlow::Break(()),
+            }
+        }
+        let floor = encode(self.backlog.floor());
+        if floor > self.floor.0.load(Ordering::Relaxed) {
+            self.floor.0.store(floor, Ordering::Release);
+        }
+        std::ops::ControlFlow::Continue(())
+    }
+
+    fn gather_delivered(&mut self) {
+        while !self.delivered.is_empty() {
+            let rest = self.delivered.split_off(self.delivered.len().min(DELIVERED_MAX));
+            let rows = std::mem::replace(&mut self.delivered, rest);
+            let refs = rows.iter().map(|(row, _)| *row).collect();
+            self.letters.push_back(Letter {
+                mail: Mail::Delivered(refs),
+                rows,
+            });
+        }
+    }
+
+    fn post(&mut self, send: impl FnOnce(Mail)) {
+        if let Some(letter) = self.letters.pop_front() {
+            send(letter.mail);
+            for (row, destination) in letter.rows {
+                self.backlog.hand_over(row, &destination);
+            }
+        }
+    }
+
+    /// Queues for a place in the mailbox, so that busy senders cannot starve the relay.
+    fn await_room(&mut self) {
+        if self.permit.is_none() {
+            self.permit = Some(self.mailbox.clone().reserve_owned().boxed());
+        }
+    }
+
+    fn ask_for_more(&mut self) {
+        if self.refill.is_some() {
+            return;
+        }
+        let Some((scope, after)) = self.backlog.ask() else {
+            return;
+        };
+        let (reply, answer) = oneshot::channel();
+        let mail = Mail::Refill {
+            after: (encode(after) > 0).then_some(after),
+            limit: self.publisher.settings.refill_rows.max(1),
+            reply,
+        };
+        self.letters.push_back(Letter {
+            mail,
+            rows: Vec::new(),
+        });
+        self.refill = Some((scope, answer));
+    }
+
+    fn refilled(&mut self, rows: Option<Vec<Row>>) {
+        let Some((scope, _)) = self.refill.take() else {
+            return;
+        };
+        // Whatever was committed before the answer was released before it, too.
+        while let Ok(released) = self.released.try_recv() {
+            self.take(released);
+        }
+        match rows {
+            Some(rows) => {
+                let limit = self.publisher.settings.refill_rows.max(1);
+                self.backlog.refilled(&scope, rows, limit);
+            }
+            None => self.backlog.refill_failed(&scope),
+        }
+    }
+
+    fn tick(&mut self) {
+        self.ticks = self.ticks.wrapping_add(1);
+        if self.ticks.is_multiple_of(RESYNC_TICKS) {
+            self.backlog.resync();
+        }
+        let now = self.publisher.clock.now();
+        let age_ms = self
+            .backlog
+            .oldest()
+            .map_or(0, |oldest| (now.0 - oldest.0).max(0));
+        self.metrics
+            .outbox_oldest_seconds
+            .with_label_values(&[&self.shard.to_string()])
+            .set(age_ms / 1_000);
+    }
+
+    /// The end of a drain: nothing new is started.
+    async fn finish_in_flight(mut self) {
+        loop {
+            let idle = self.publishing.is_empty() && self.submitting.is_empty();
+            if self.settle_mail().is_break() || (idle && self.letters.is_empty()) {
+                return;
+            }
+            tokio::select! {
+                Some(done) = self.publishing.next() => self.finish(done),
+                Some(done) = self.submitting.next() => self.finish(done),
+                Some(permit) = room(&mut self.permit) => {
+                    self.permit = None;
+                    match permit {
+                        Ok(permit) => self.post(|mail| { permit.send(mail); }),
+                        Err(_) => return,
+                    }
+                }
+                else => return,
+            }
+        }
+    }
+}
+
+/// Waits for a place in the mailbox, if one was queued for. Always polled while it is there: a place that was
+/// granted and not taken would be missing to everyone else.
+async fn room(permit: &mut Option<BoxFuture<'static, Permit>>) -> Option<Permit> {
+    match permit {
+        Some(permit) => Some(permit.await),
+        None => None,
+    }
+}
+
+/// Waits for the answer to a refill, if one was asked for. `Some(None)`: the shard will not answer.
+async fn answer(refill: &mut Option<(Scope, oneshot::Receiver<Vec<Row>>)>) -> Option<Option<Vec<Row>>> {
+    match refill {
+        Some((_, answer)) => Some(answer.await.ok()),
+        None => None,
+    }
+}
+
+fn publish(publisher: Arc<Publisher>, metrics: Arc<Metrics>, (row, item): Row) -> BoxFuture<'static, Done> {
+    async move {
+        match &item.kind {
+            WorkKind::Effect { effect, payload } => {
+                let sent = publisher.effect(&item, effect, payload).await;
+                let verdict = match &sent {
+                    Sent::Unsendable(message) => {
+                        let now = publisher.clock.now();
+                        Some(sweeper::unsendable(&item, effect, message.clone(), now))
+                    }
+                    Sent::Stored | Sent::AlreadyThere | Sent::Answered => None,
+                };
+                done(row, &item, verdict, false, outcome(&sent))
+            }
+            WorkKind::Fact { fact_type, payload } => {
+                let suppressed = || metrics.relayed.with_label_values(&["fact", "suppressed"]).inc();
+                let sent = publisher.fact(&item, fact_type, payload, suppressed).await;
+                if let Sent::Unsendable(reason) = &sent {
+                    tracing::error!(instance = %item.instance, fact_type, reason, "broker refuses a fact; it is dropped");
+                }
+                done(row, &item, None, true, outcome(&sent))
+            }
+            WorkKind::Command { .. } => done(row, &item, None, false, "misrouted"),
+        }
+    }
+    .boxed()
+}
+
+const fn outcome(sent: &Sent) -> &'static str {
+    match sent {
+        Sent::Stored => "stored",
+        Sent::AlreadyThere => "already_there",
+        Sent::Answered => "answered",
+        Sent::Unsendable(_) => "unsendable",
+    }
+}
+
+fn submit(
+    publisher: Arc<Publisher>,
+    submitter: Option<Arc<Submitter>>,
+    (row, item): Row,
+) -> BoxFuture<'static, Done> {
+    async move {
+        let submitted = match &submitter {
+            Some(submitter) => submitter.submit(&item).await,
+            None => without_gateway(&publisher, &item).await,
+        };
+        let awaited = item.kind.awaits_result();
+        let (outcome, label) = match submitted {
+            Submitted::Accepted if !awaited => return done(row, &item, None, true, "accepted"),
+            Submitted::Accepted => {
+                let payload = Bytes::from_static(b"{}");
+                (WorkOutcome::Succeeded { payload }, "accepted")
+            }
+            Submitted::Rejected { message } => {
+                let class = "rejected".to_owned();
+                (WorkOutcome::Failed { class, message }, "rejected")
+            }
+            Submitted::TimedOut { message } => (WorkOutcome::TimedOut { message }, "timed_out"),
+        };
+        let verdict = Verdict {
+            instance: item.instance.clone(),
+            result: WorkResult {
+                command_id: item.command_id,
+                effect: None,
+                outcome,
+            },
+            time: publisher.clock.now(),
+        };
+        done(row, &item, Some(verdict), !awaited, label)
+    }
+    .boxed()
+}
+
+async fn without_gateway(publisher: &Publisher, item: &WorkItem) -> Submitted {
+    tracing::warn!(instance = %item.instance, path = item.path, "no gateway is configured; the command waits");
+    loop {
+        let left = item.deadline.0.saturating_sub(publisher.clock.now().0);
+        match u64::try_from(left) {
+            Ok(left) if left > 0 => tokio::time::sleep(Duration::from_millis(left)).await,
+            _ => break,
+        }
+    }
+    Submitted::TimedOut {
+        message: "no gateway is configured".to_owned(),
+    }
+}
+
+fn done(
+    row: WorkRef,
+    item: &WorkItem,
+    verdict: Option<Verdict>,
+    delivered: bool,
+    outcome: &'static str,
+) -> Done {
+    Done {
+        row,
+        destination: Destination::of(item),
+        instance: item.instance.clone(),
+        verdict,
+        delivered,
+        outcome,
+    }
+}

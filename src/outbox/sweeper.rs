@@ -1,0 +1,198 @@
+//! Looking after commands that were handed over long ago and still have no result.
+//!
+//! An acknowledged message can still be lost with a power failure of the broker, so the result, the command and
+//! the deadline are looked at in this order.
+
+use serde_json::value::RawValue;
+
+use super::envelope;
+use super::publish::{Publisher, Sent};
+use crate::kernel::envelope::{EffectResult, ErrorPayload, ResultMetadata, ResultType};
+use crate::kernel::ids::{EffectName, TimeMs};
+use crate::kernel::input::{WorkOutcome, WorkResult};
+use crate::kernel::work::{WorkItem, WorkKind};
+use crate::ports::broker::{BrokerError, Expect, Publication, PublishError, StoredMessage};
+use crate::shard::mailbox::Verdict;
+
+/// What was done for one row.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Swept {
+    /// Its result stands in the stream: apply it.
+    Found(Verdict),
+    /// It was lost and is published again.
+    Republished,
+    /// Its deadline is over; a result that says so comes by the stream.
+    TimedOut,
+    /// It stands in the stream and still has time.
+    Waiting,
+    /// The broker could not be asked; it will be reported again.
+    Failed,
+}
+
+impl Swept {
+    pub const fn action(&self) -> &'static str {
+        match self {
+            Self::Found(_) => "found",
+            Self::Republished => "republished",
+            Self::TimedOut => "timed_out",
+            Self::Waiting => "waiting",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+impl Publisher {
+    /// Looks after an overdue effect command.
+    pub async fn sweep(&self, item: &WorkItem) -> Swept {
+        let WorkKind::Effect { effect, payload } = &item.kind else {
+            return Swept::Waiting;
+        };
+        let swept = self.sweep_effect(item, effect, payload).await;
+        swept.unwrap_or_else(|error| {
+            tracing::debug!(command = %item.command_id, %error, "overdue command could not be looked after");
+            Swept::Failed
+        })
+    }
+
+    async fn sweep_effect(
+        &self,
+        item: &WorkItem,
+        effect: &EffectName,
+        payload: &[u8],
+    ) -> Result<Swept, BrokerError> {
+        let subject = envelope::result_subject(item, effect);
+        if let Some(stored) = self
+            .broker
+            .last_by_subject(&self.streams.events, &subject)
+            .await?
+        {
+            return Ok(Swept::Found(verdict(item, effect, &stored)));
+        }
+        let now = self.clock.now();
+        if now >= item.deadline.plus_ms(self.settings.deadline_grace.as_i64()) {
+            return self.give_up(item, effect, now).await;
+        }
+        let command = envelope::effect_subject(item, effect);
+        if self.stands(&self.streams.commands, &command).await? {
+            return Ok(Swept::Waiting);
+        }
+        match self.effect(item, effect, payload).await {
+            Sent::Stored | Sent::AlreadyThere => Ok(Swept::Republished),
+            Sent::Answered => Ok(Swept::Waiting),
+            Sent::Unsendable(message) => Ok(Swept::Found(unsendable(item, effect, message, now))),
+        }
+    }
+
+    /// Records that nobody knows what became of the command. A result that came in between stands.
+    async fn give_up(&self, item: &WorkItem, effect: &EffectName, now: TimeMs) -> Result<Swept, BrokerError> {
+        let publication = self.timed_out(item, effect, now);
+        let subject = publication.subject.clone();
+        match self.broker.publish(publication).await {
+            Ok(_) => Ok(Swept::TimedOut),
+            Err(PublishError::AlreadyThere) => {
+                let stored = self
+                    .broker
+                    .last_by_subject(&self.streams.events, &subject)
+                    .await?;
+                Ok(stored.map_or(Swept::Failed, |stored| {
+                    Swept::Found(verdict(item, effect, &stored))
+                }))
+            }
+            // Reported again, it is looked up again.
+            Err(PublishError::Unknown(_) | PublishError::Unavailable(_)) => Ok(Swept::Failed),
+            Err(PublishError::Refused(reason)) => Err(BrokerError::Refused(reason)),
+        }
+    }
+
+    fn timed_out(&self, item: &WorkItem, effect: &EffectName, now: TimeMs) -> Publication {
+        let payload = serde_json::to_string(&ErrorPayload {
+            class: "deadline".to_owned(),
+            message: "no result before the deadline".to_owned(),
+        })
+        .and_then(RawValue::from_string)
+        .expect("two strings are always JSON");
+        let result = EffectResult {
+            tenant_id: item.instance.tenant.clone(),
+            command_id: item.command_id,
+            effect_name: effect.clone(),
+            result_type: ResultType::TimedOut,
+            payload: &payload,
+            timestamp: jiff::Timestamp::from_millisecond(now.0)
+                .unwrap_or(jiff::Timestamp::UNIX_EPOCH)
+                .to_string(),
+            metadata: ResultMetadata {
+                saga: Some(item.instance.saga.clone()),
+                key: Some(item.instance.key.clone()),
+                correlation_id: Some(item.instance.key.as_str().to_owned()),
+                traceparent: None,
+                calls: 0,
+            },
+        };
+        Publication {
+            stream: self.streams.events.clone(),
+            subject: envelope::result_subject(item, effect),
+            headers: Vec::new(),
+            payload: serde_json::to_vec(&result)
+                .expect("an envelope holds only what JSON can hold")
+                .into(),
+            expect: Expect::FirstOnSubject,
+        }
+    }
+}
+
+/// A stored result as the shard takes it.
+fn verdict(item: &WorkItem, effect: &EffectName, stored: &StoredMessage) -> Verdict {
+    let outcome = match serde_json::from_slice::<EffectResult<'_>>(&stored.payload) {
+        Ok(result) => outcome(&result),
+        // Written by something that is not a worker of this runner; the saga must not wait for ever.
+        Err(error) => WorkOutcome::TimedOut {
+            message: format!("the recorded result cannot be read: {error}"),
+        },
+    };
+    Verdict {
+        instance: item.instance.clone(),
+        result: WorkResult {
+            command_id: item.command_id,
+            effect: Some(effect.clone()),
+            outcome,
+        },
+        time: stored.time,
+    }
+}
+
+fn outcome(result: &EffectResult<'_>) -> WorkOutcome {
+    let error = || {
+        serde_json::from_str::<ErrorPayload>(result.payload.get()).unwrap_or_else(|_| ErrorPayload {
+            class: "unknown".to_owned(),
+            message: "the recorded result gives no class".to_owned(),
+        })
+    };
+    match result.result_type {
+        ResultType::Succeeded => WorkOutcome::Succeeded {
+            payload: bytes::Bytes::copy_from_slice(result.payload.get().as_bytes()),
+        },
+        ResultType::Failed => {
+            let ErrorPayload { class, message } = error();
+            WorkOutcome::Failed { class, message }
+        }
+        ResultType::TimedOut => WorkOutcome::TimedOut {
+            message: error().message,
+        },
+    }
+}
+
+/// The verdict on a command that no broker will take.
+pub fn unsendable(item: &WorkItem, effect: &EffectName, message: String, now: TimeMs) -> Verdict {
+    Verdict {
+        instance: item.instance.clone(),
+        result: WorkResult {
+            command_id: item.command_id,
+            effect: Some(effect.clone()),
+            outcome: WorkOutcome::Failed {
+                class: "effect.unsendable".to_owned(),
+                message,
+            },
+        },
+        time: now,
+    }
+}
