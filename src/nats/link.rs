@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use async_nats::{Client, Event};
+use async_nats::{Client, Event, Statistics};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tracing::{debug, error, info, warn};
@@ -34,6 +34,7 @@ pub(super) struct Link {
     status: watch::Receiver<Status>,
     /// Generation found good, 0 while there is none.
     good: Arc<AtomicU64>,
+    counters: Arc<Statistics>,
     monitor: JoinHandle<()>,
     pub request_timeout: Duration,
 }
@@ -77,6 +78,7 @@ impl Link {
             patience: settings.request_timeout.duration(),
         };
         Ok(Self {
+            counters: client.statistics(),
             client,
             status,
             good,
@@ -92,7 +94,7 @@ impl Link {
     /// Generation of the connection, if it is up and its server new enough.
     pub fn generation(&self) -> Result<u64, String> {
         let good = self.good.load(Ordering::Acquire);
-        if good != 0 && good == connects(&self.client) {
+        if good != 0 && good == connects(&self.counters) {
             return Ok(good);
         }
         Err(match &*self.status.borrow() {
@@ -109,7 +111,7 @@ impl Link {
 
     /// Whether the connection of that generation is still the one in use.
     pub fn holds(&self, generation: u64) -> bool {
-        self.good.load(Ordering::Acquire) == generation && connects(&self.client) == generation
+        self.good.load(Ordering::Acquire) == generation && connects(&self.counters) == generation
     }
 
     /// Waits until the connection of that generation is gone.
@@ -118,16 +120,18 @@ impl Link {
     /// Safe.
     pub async fn lost(&self, generation: u64) {
         let mut status = self.status.clone();
-        while self.holds(generation) {
-            if status.changed().await.is_err() {
+        loop {
+            // Marked before the look, so that a change after it wakes.
+            status.mark_unchanged();
+            if !self.holds(generation) || status.changed().await.is_err() {
                 return;
             }
         }
     }
 }
 
-fn connects(client: &Client) -> u64 {
-    client.statistics().connects.load(Ordering::Acquire)
+fn connects(counters: &Statistics) -> u64 {
+    counters.connects.load(Ordering::Acquire)
 }
 
 /// Doubles from 100 ms to 5 s, of which up to half is taken off at random, so that a fleet does not come
@@ -184,11 +188,12 @@ impl Monitor {
     }
 
     async fn judge(&self) {
-        let generation = connects(&self.client);
+        let counters = self.client.statistics();
+        let generation = connects(&counters);
         // The event comes before the client has taken over the server's greeting; a flush is answered after.
         loop {
             let flushed = tokio::time::timeout(self.patience, self.client.flush()).await;
-            let gone = connects(&self.client) != generation
+            let gone = connects(&counters) != generation
                 || self.client.connection_state() != async_nats::connection::State::Connected;
             if gone || matches!(flushed, Ok(Err(_))) {
                 // Its end has an event of its own.

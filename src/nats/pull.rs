@@ -127,18 +127,19 @@ impl Pull {
             if let Some(message) = self.take_ahead()? {
                 return Ok(message);
             }
+            // Marked before the look, so that a change after it wakes.
+            self.status.mark_unchanged();
+            if !self.link.holds(self.generation) {
+                self.drain();
+                if self.ahead.is_empty() {
+                    return Err(self.fail("connection lost"));
+                }
+                continue;
+            }
             let arrival = tokio::select! {
                 biased;
                 arrival = self.subscriber.next() => arrival,
-                changed = self.status.changed() => {
-                    if changed.is_err() || !self.link.holds(self.generation) {
-                        self.drain();
-                        if self.ahead.is_empty() {
-                            return Err(self.fail("connection lost"));
-                        }
-                    }
-                    continue;
-                }
+                _ = self.status.changed() => continue,
                 () = &mut self.silence => {
                     let limit = self.silence_max();
                     return Err(self.fail(format!("no sign of life from the broker for {limit:?}")));
@@ -210,7 +211,9 @@ impl Pull {
     /// Stops the deliveries and returns those that were on their way, as far as they come in time.
     pub async fn close(&mut self, patience: Duration) -> Vec<Message> {
         let mut left: Vec<Message> = Vec::new();
-        if self.subscriber.drain().await.is_ok() {
+        self.drain();
+        // Over a connection that is gone nothing more will come.
+        if self.link.holds(self.generation) && self.subscriber.drain().await.is_ok() {
             let deadline = Instant::now() + patience;
             while let Ok(Some(message)) = tokio::time::timeout_at(deadline, self.subscriber.next()).await {
                 // A failure of the pull does not matter to its end.

@@ -236,6 +236,56 @@ async fn a_silent_connection_breaks_a_waiting_reader() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cut_lets_a_queue_hand_out_what_arrived_and_then_breaks_it_at_once() {
+    let server = NatsServer::start();
+    let proxy = Proxy::start(server.address()).await;
+    // No heartbeat is due within the test: only the end of the connection can tell.
+    let quiet = Settings {
+        heartbeat: saga_runner::kernel::duration::Millis::seconds(600),
+        ..settings(&proxy.url())
+    };
+    let broker = NatsBroker::connect(quiet).await.unwrap();
+    within("connect", broker.connected()).await.unwrap();
+    broker.ensure_stream(&spec()).await.unwrap();
+    publish(&broker, 20).await;
+    let spec = QueueSpec {
+        stream: "S".to_owned(),
+        filter: "s.>".to_owned(),
+        durable: "workers".to_owned(),
+        ack_wait: Duration::from_secs(30),
+        max_unacknowledged: 100,
+        buffer: 20,
+    };
+    let mut queue = broker.queue(spec.clone()).await.unwrap();
+    let first = within("next", queue.next()).await.unwrap();
+    eventually("all are delivered", || async {
+        let info = api(&server.url(), "CONSUMER.INFO.S.workers", Value::Null).await;
+        info["num_ack_pending"] == 20
+    })
+    .await;
+    // An answer to a request behind the deliveries says that they are here.
+    broker.ping().await.unwrap();
+    proxy.cut();
+    eventually("back", || async { broker.ping().await.is_ok() }).await;
+    let mut work = vec![first];
+    let mut take = async || {
+        while let Ok(message) = queue.next().await {
+            work.push(message);
+        }
+    };
+    within("the end", take()).await;
+    assert_eq!(work.len(), 20);
+    for work in &work {
+        work.receipt.ack().await.unwrap();
+    }
+    eventually("answers over the new connection count", || async {
+        broker.queue_floor("S", "workers").await == Ok(Some(20))
+    })
+    .await;
+    within("close", queue.close()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_publication_without_an_answer_is_unknown_and_found_out_later() {
     let server = NatsServer::start();
     let proxy = Proxy::start(server.address()).await;
