@@ -1,0 +1,335 @@
+//! One MDBX environment: opened exclusively, durable commits, named tables, values with checksums.
+
+use std::path::Path;
+
+use libmdbx::{
+    Cursor, Database, DatabaseOptions, Mode, NoWriteMap, PageSize, RO, RW, ReadWriteOptions, SyncMode, Table,
+    TableFlags, Transaction, TransactionKind, WriteFlags,
+};
+
+use super::StorageError;
+
+/// Bytes of the checksum behind every value.
+const CHECKSUM_BYTES: usize = 4;
+/// Readers at the same time.
+const READERS_MAX: u32 = 126;
+
+/// Index of a table in the list that the environment was opened with.
+pub type TableIndex = usize;
+
+/// An open environment.
+#[derive(Debug)]
+pub struct Environment {
+    database: Database<NoWriteMap>,
+    tables: &'static [&'static str],
+}
+
+impl Environment {
+    /// Opens or creates the environment in `dir` and its tables.
+    ///
+    /// # Errors
+    /// [`StorageError::Locked`] where any process (this one included) has it open.
+    pub fn open(dir: &Path, tables: &'static [&'static str], max_bytes: u64) -> Result<Self, StorageError> {
+        create_private(dir)?;
+        let options = DatabaseOptions {
+            permissions: Some(0o600),
+            max_readers: Some(READERS_MAX),
+            max_tables: Some(32),
+            page_size: Some(PageSize::Set(4096)),
+            exclusive: true,
+            mode: Mode::ReadWrite(ReadWriteOptions {
+                sync_mode: SyncMode::Durable,
+                min_size: Some(16 << 20),
+                max_size: Some(isize::try_from(max_bytes).unwrap_or(isize::MAX)),
+                growth_step: Some(16 << 20),
+                shrink_threshold: Some(64 << 20),
+            }),
+            ..DatabaseOptions::default()
+        };
+        let database = Database::open_with_options(dir, options).map_err(|error| match error {
+            // EAGAIN: the lock file is held.
+            libmdbx::Error::Busy | libmdbx::Error::Other(11) => StorageError::Locked(dir.to_owned()),
+            other => other.into(),
+        })?;
+        let environment = Self { database, tables };
+        let transaction = environment.database.begin_rw_txn()?;
+        for name in tables {
+            transaction.create_table(Some(name), TableFlags::default())?;
+        }
+        transaction.commit()?;
+        Ok(environment)
+    }
+
+    /// Runs `work` in one write transaction and commits it durably; an error aborts it and nothing remains.
+    ///
+    /// # Errors
+    /// What `work` gives, or what the commit meets.
+    pub fn write<R, E: From<StorageError>>(
+        &self,
+        work: impl FnOnce(&Writing<'_>) -> Result<R, E>,
+    ) -> Result<R, E> {
+        let transaction = self.database.begin_rw_txn().map_err(StorageError::from)?;
+        let result = {
+            let tables = open_tables(&transaction, self.tables)?;
+            work(&Writing {
+                transaction: &transaction,
+                tables,
+                names: self.tables,
+            })?
+        };
+        transaction.commit().map_err(StorageError::from)?;
+        Ok(result)
+    }
+
+    /// Runs `work` on one consistent view. Keep it short: a long reader makes the file grow.
+    ///
+    /// # Errors
+    /// What `work` gives.
+    pub fn read<R>(
+        &self,
+        work: impl FnOnce(&Reading<'_>) -> Result<R, StorageError>,
+    ) -> Result<R, StorageError> {
+        let transaction = self.database.begin_ro_txn()?;
+        let tables = open_tables(&transaction, self.tables)?;
+        work(&Reading {
+            transaction: &transaction,
+            tables,
+            names: self.tables,
+        })
+    }
+}
+
+fn open_tables<'txn, K: TransactionKind>(
+    transaction: &'txn Transaction<'_, K, NoWriteMap>,
+    names: &[&str],
+) -> Result<Vec<Table<'txn>>, StorageError> {
+    names
+        .iter()
+        .map(|name| transaction.open_table(Some(name)).map_err(StorageError::from))
+        .collect()
+}
+
+/// Creates the folder for this user alone.
+fn create_private(dir: &Path) -> Result<(), StorageError> {
+    use std::os::unix::fs::DirBuilderExt as _;
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(dir)
+        .map_err(|error| StorageError::Failed(format!("{}: {error}", dir.display())))
+}
+
+/// A view inside a transaction.
+pub struct View<'t, K: TransactionKind> {
+    transaction: &'t Transaction<'t, K, NoWriteMap>,
+    tables: Vec<Table<'t>>,
+    names: &'static [&'static str],
+}
+
+/// A view that may write.
+pub type Writing<'t> = View<'t, RW>;
+/// A view that may only read.
+pub type Reading<'t> = View<'t, RO>;
+
+/// One row: key and checked value.
+pub type Row = (Vec<u8>, Vec<u8>);
+
+impl<K: TransactionKind> View<'_, K> {
+    /// The value of a key.
+    ///
+    /// # Errors
+    /// [`StorageError::Corrupt`] where its checksum does not match.
+    pub fn get(&self, table: TableIndex, key: &[u8]) -> Result<Option<Vec<u8>>, StorageError> {
+        match self.transaction.get::<Vec<u8>>(&self.tables[table], key)? {
+            Some(framed) => self.checked(table, key, framed).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Number of rows, without counting them.
+    ///
+    /// # Errors
+    /// [`StorageError::Corrupt`] where the table's page is damaged.
+    pub fn count(&self, table: TableIndex) -> Result<u64, StorageError> {
+        Ok(self.transaction.table_stat(&self.tables[table])?.entries() as u64)
+    }
+
+    /// Calls `take` for the rows from `from` on, in key order, until it answers false.
+    ///
+    /// # Errors
+    /// [`StorageError::Corrupt`], or what `take` gives.
+    pub fn scan(
+        &self,
+        table: TableIndex,
+        from: &[u8],
+        mut take: impl FnMut(&[u8], Vec<u8>) -> Result<bool, StorageError>,
+    ) -> Result<(), StorageError> {
+        let mut cursor = self.cursor(table)?;
+        let mut row: Option<Row> = if from.is_empty() {
+            cursor.first()?
+        } else {
+            cursor.set_range(from)?
+        };
+        while let Some((key, framed)) = row {
+            let value = self.checked(table, &key, framed)?;
+            if !take(&key, value)? {
+                return Ok(());
+            }
+            row = cursor.next()?;
+        }
+        Ok(())
+    }
+
+    /// The first row at or behind `from`.
+    ///
+    /// # Errors
+    /// [`StorageError::Corrupt`] where its checksum does not match.
+    pub fn first(&self, table: TableIndex, from: &[u8]) -> Result<Option<Row>, StorageError> {
+        let mut found = None;
+        self.scan(table, from, |key, value| {
+            found = Some((key.to_vec(), value));
+            Ok(false)
+        })?;
+        Ok(found)
+    }
+
+    /// The last row of the table.
+    ///
+    /// # Errors
+    /// [`StorageError::Corrupt`] where its checksum does not match.
+    pub fn last(&self, table: TableIndex) -> Result<Option<Row>, StorageError> {
+        let row: Option<Row> = self.cursor(table)?.last()?;
+        match row {
+            Some((key, framed)) => {
+                let value = self.checked(table, &key, framed)?;
+                Ok(Some((key, value)))
+            }
+            None => Ok(None),
+        }
+    }
+
+    fn cursor(&self, table: TableIndex) -> Result<Cursor<'_, K>, StorageError> {
+        Ok(self.transaction.cursor(&self.tables[table])?)
+    }
+
+    fn checked(&self, table: TableIndex, key: &[u8], mut framed: Vec<u8>) -> Result<Vec<u8>, StorageError> {
+        let corrupt = || StorageError::Corrupt(format!("a value of table {}", self.names[table]));
+        let at = framed.len().checked_sub(CHECKSUM_BYTES).ok_or_else(corrupt)?;
+        let stored = framed.split_off(at);
+        if checksum(key, &framed).to_le_bytes() == stored.as_slice() {
+            Ok(framed)
+        } else {
+            Err(corrupt())
+        }
+    }
+}
+
+impl Writing<'_> {
+    /// Inserts or replaces a row.
+    ///
+    /// # Errors
+    /// [`StorageError::Full`] where there is no room: the transaction is to be given up.
+    pub fn put(&self, table: TableIndex, key: &[u8], value: &[u8]) -> Result<(), StorageError> {
+        let mut framed = Vec::with_capacity(value.len() + CHECKSUM_BYTES);
+        framed.extend_from_slice(value);
+        framed.extend_from_slice(&checksum(key, value).to_le_bytes());
+        self.transaction
+            .put(&self.tables[table], key, &framed, WriteFlags::UPSERT)?;
+        Ok(())
+    }
+
+    /// Deletes a row; whether there was one.
+    ///
+    /// # Errors
+    /// [`StorageError::Corrupt`] where pages are damaged.
+    pub fn delete(&self, table: TableIndex, key: &[u8]) -> Result<bool, StorageError> {
+        Ok(self.transaction.del(&self.tables[table], key, None)?)
+    }
+}
+
+/// MDBX has no page checksums, so every value carries one over its key and itself.
+fn checksum(key: &[u8], value: &[u8]) -> u32 {
+    crc32c::crc32c_append(crc32c::crc32c(key), value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TABLES: &[&str] = &["a", "b"];
+
+    fn open(dir: &Path) -> Environment {
+        Environment::open(dir, TABLES, 1 << 30).expect("opens")
+    }
+
+    #[test]
+    fn what_was_committed_is_there_after_reopening_and_what_failed_is_not() {
+        let dir = tempfile::tempdir().expect("folder");
+        let environment = open(dir.path());
+        environment
+            .write::<_, StorageError>(|view| view.put(0, b"k", b"v"))
+            .expect("commits");
+        let failed: Result<(), StorageError> = environment.write(|view| {
+            view.put(0, b"k", b"other")?;
+            view.put(1, b"x", b"y")?;
+            Err(StorageError::Failed("no".to_owned()))
+        });
+        assert!(failed.is_err());
+        drop(environment);
+        let seen = open(dir.path())
+            .read(|view| Ok((view.get(0, b"k")?, view.get(1, b"x")?, view.count(0)?)))
+            .expect("reads");
+        assert_eq!(seen, (Some(b"v".to_vec()), None, 1));
+    }
+
+    #[test]
+    fn a_second_opener_is_refused() {
+        let dir = tempfile::tempdir().expect("folder");
+        let _first = open(dir.path());
+        let second = Environment::open(dir.path(), TABLES, 1 << 30);
+        assert!(matches!(second, Err(StorageError::Locked(_))), "{second:?}");
+    }
+
+    #[test]
+    fn a_flipped_bit_is_noticed() {
+        let dir = tempfile::tempdir().expect("folder");
+        let environment = open(dir.path());
+        environment
+            .write::<_, StorageError>(|view| {
+                let mut framed = b"value".to_vec();
+                framed.extend_from_slice(&checksum(b"k", b"value").to_le_bytes());
+                framed[1] ^= 4;
+                view.transaction
+                    .put(&view.tables[0], b"k", &framed, WriteFlags::UPSERT)?;
+                Ok(())
+            })
+            .expect("commits");
+        let read = environment.read(|view| view.get(0, b"k"));
+        assert!(matches!(read, Err(StorageError::Corrupt(_))), "{read:?}");
+    }
+
+    #[test]
+    fn a_full_environment_says_so_and_works_again_after_deletes() {
+        let dir = tempfile::tempdir().expect("folder");
+        let environment = Environment::open(dir.path(), TABLES, 16 << 20).expect("opens");
+        let chunk = vec![7_u8; 1 << 20];
+        let mut written = 0_u32;
+        let full = loop {
+            let outcome: Result<(), StorageError> =
+                environment.write(|view| view.put(0, &written.to_be_bytes(), &chunk));
+            match outcome {
+                Ok(()) => written += 1,
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(full, StorageError::Full(_)), "{full}");
+        for number in 0..written / 2 {
+            environment
+                .write::<_, StorageError>(|view| view.delete(0, &number.to_be_bytes()).map(drop))
+                .expect("deletes");
+        }
+        environment
+            .write::<_, StorageError>(|view| view.put(0, b"again", &chunk))
+            .expect("there is room again");
+    }
+}

@@ -1,0 +1,305 @@
+//! Reads for other threads: short, consistent, paginated.
+
+use std::sync::Arc;
+
+use libmdbx::TransactionKind;
+
+use super::StorageError;
+use super::environment::{Environment, Reading, View};
+use super::keys;
+use super::rows::{DeadLetter, EndedRow, HistoryRow, Tombstone, decode};
+use super::tables::{DEAD_LETTERS, DEFINITIONS, ENDED, HISTORY, INSTANCES, OUTBOX, TIMERS, TOMBSTONES};
+use crate::kernel::ids::{DefinitionHash, InstanceId, SagaName, TenantId, TimeMs};
+use crate::kernel::record::{Record, Summary};
+use crate::kernel::work::{WorkItem, WorkRef};
+
+/// Rows that one call may look at, whatever it is looking for.
+const SCAN_MAX: usize = 20_000;
+
+/// A cheap handle for reading one shard's state.
+#[derive(Debug, Clone)]
+pub struct Reader {
+    environment: Arc<Environment>,
+}
+
+/// An instance as it is stored.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Found {
+    Live(Record),
+    Ended(Summary),
+}
+
+/// Where a list of instances goes on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ListCursor {
+    /// Behind this key among the live ones.
+    Live(Vec<u8>),
+    /// Behind this row among the ended ones.
+    Ended(u64),
+}
+
+/// Some instances, and where the list goes on.
+pub type InstancePage = (Vec<(InstanceId, Found)>, Option<ListCursor>);
+
+impl Reader {
+    pub(super) const fn new(environment: Arc<Environment>) -> Self {
+        Self { environment }
+    }
+
+    /// One instance, live or ended.
+    ///
+    /// # Errors
+    /// [`StorageError::Corrupt`].
+    pub fn instance(&self, id: &InstanceId) -> Result<Option<Found>, StorageError> {
+        self.environment.read(|view| {
+            if let Some(bytes) = view.get(INSTANCES, &keys::instance(id))? {
+                return record(&bytes, id).map(|record| Some(Found::Live(record)));
+            }
+            let Some(bytes) = view.get(TOMBSTONES, &keys::tombstone(id))? else {
+                return Ok(None);
+            };
+            let tombstone: Tombstone = decode(&bytes, "a tombstone")?;
+            let Some(bytes) = view.get(ENDED, &keys::number(tombstone.summary))? else {
+                return Ok(None);
+            };
+            let row: EndedRow = decode(&bytes, "an ended instance")?;
+            Ok((row.instance == *id).then_some(Found::Ended(row.summary)))
+        })
+    }
+
+    /// Instances of a saga: the live ones by key, then the ended ones by the time of their end.
+    ///
+    /// A page may be shorter than `limit` although the list goes on, because one call looks at a bounded number
+    /// of rows.
+    ///
+    /// # Errors
+    /// [`StorageError::Corrupt`].
+    pub fn instances(
+        &self,
+        tenant: &TenantId,
+        saga: &SagaName,
+        after: Option<&ListCursor>,
+        limit: usize,
+    ) -> Result<InstancePage, StorageError> {
+        self.environment.read(|view| {
+            let mut page = Vec::new();
+            let mut ended_after = 0;
+            match after {
+                Some(ListCursor::Ended(sequence)) => ended_after = *sequence,
+                live => {
+                    let next = live_instances(view, tenant, saga, live, limit, &mut page)?;
+                    if next.is_some() {
+                        return Ok((page, next));
+                    }
+                }
+            }
+            let next = ended_instances(view, tenant, saga, ended_after, limit, &mut page)?;
+            Ok((page, next))
+        })
+    }
+
+    /// History rows of an instance, newest first, with their log sequences.
+    ///
+    /// # Errors
+    /// [`StorageError::Corrupt`].
+    pub fn history(&self, last: Option<u64>, limit: usize) -> Result<Vec<(u64, HistoryRow)>, StorageError> {
+        self.environment.read(|view| {
+            let mut rows = Vec::new();
+            let mut next = last;
+            while let Some(sequence) = next.filter(|_| rows.len() < limit) {
+                let Some(bytes) = view.get(HISTORY, &keys::number(sequence))? else {
+                    break;
+                };
+                let row: HistoryRow = decode(&bytes, "a history row")?;
+                next = row.previous;
+                rows.push((sequence, row));
+            }
+            Ok(rows)
+        })
+    }
+
+    /// Dead letters of a tenant behind `after`, oldest first.
+    ///
+    /// # Errors
+    /// [`StorageError::Corrupt`].
+    pub fn dead_letters(
+        &self,
+        tenant: &TenantId,
+        after: Option<u64>,
+        limit: usize,
+    ) -> Result<Vec<(u64, DeadLetter)>, StorageError> {
+        self.environment.read(|view| {
+            let mut letters = Vec::new();
+            let mut looked = 0;
+            view.scan(DEAD_LETTERS, &behind(after), |key, value| {
+                looked += 1;
+                let letter: DeadLetter = decode(&value, "a dead letter")?;
+                if letter.tenant == *tenant {
+                    letters.push((number(key)?, letter));
+                }
+                Ok(letters.len() < limit && looked < SCAN_MAX)
+            })?;
+            Ok(letters)
+        })
+    }
+
+    /// The archived definitions: hash and source text.
+    ///
+    /// # Errors
+    /// [`StorageError::Corrupt`].
+    pub fn definitions(&self) -> Result<Vec<(DefinitionHash, String)>, StorageError> {
+        self.environment.read(|view| {
+            let mut found = Vec::new();
+            view.scan(DEFINITIONS, &[], |key, value| {
+                let hash = key.try_into().map(DefinitionHash);
+                let source = String::from_utf8(value);
+                match (hash, source) {
+                    (Ok(hash), Ok(source)) => found.push((hash, source)),
+                    _ => return Err(StorageError::Corrupt("an archived definition".to_owned())),
+                }
+                Ok(true)
+            })?;
+            Ok(found)
+        })
+    }
+
+    /// Rows of the outbox behind `after`, in order.
+    ///
+    /// # Errors
+    /// [`StorageError::Corrupt`].
+    pub fn work_after(
+        &self,
+        after: Option<WorkRef>,
+        limit: usize,
+    ) -> Result<Vec<(WorkRef, WorkItem)>, StorageError> {
+        self.environment.read(|view| work_after(view, after, limit))
+    }
+
+    /// Proves that the environment answers.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn check(&self) -> Result<Statistics, StorageError> {
+        self.environment.read(|view| {
+            Ok(Statistics {
+                live: view.count(INSTANCES)?,
+                ended: view.count(ENDED)?,
+                outbox: view.count(OUTBOX)?,
+                timers: view.count(TIMERS)?,
+                dead_letters: view.count(DEAD_LETTERS)?,
+                next_due: view
+                    .first(TIMERS, &[])?
+                    .and_then(|(key, _)| keys::read_timer(&key))
+                    .map(|(due, _)| due),
+            })
+        })
+    }
+}
+
+/// Numbers of rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Statistics {
+    pub live: u64,
+    pub ended: u64,
+    pub outbox: u64,
+    pub timers: u64,
+    pub dead_letters: u64,
+    pub next_due: Option<TimeMs>,
+}
+
+/// Rows of the outbox behind `after`, in order.
+pub(super) fn work_after<K: TransactionKind>(
+    view: &View<'_, K>,
+    after: Option<WorkRef>,
+    limit: usize,
+) -> Result<Vec<(WorkRef, WorkItem)>, StorageError> {
+    let from = after.map_or_else(Vec::new, |row| {
+        let mut key = keys::work(row).to_vec();
+        // The smallest key behind this one.
+        key.push(0);
+        key
+    });
+    let mut rows = Vec::new();
+    if limit == 0 {
+        return Ok(rows);
+    }
+    view.scan(OUTBOX, &from, |key, value| {
+        let row =
+            keys::read_work(key).ok_or_else(|| StorageError::Corrupt("a key of the outbox".to_owned()))?;
+        rows.push((row, decode(&value, "a work item")?));
+        Ok(rows.len() < limit)
+    })?;
+    Ok(rows)
+}
+
+fn live_instances(
+    view: &Reading<'_>,
+    tenant: &TenantId,
+    saga: &SagaName,
+    after: Option<&ListCursor>,
+    limit: usize,
+    page: &mut Vec<(InstanceId, Found)>,
+) -> Result<Option<ListCursor>, StorageError> {
+    let prefix = keys::saga_prefix(tenant, saga);
+    let from = match after {
+        Some(ListCursor::Live(key)) if key.starts_with(&prefix) => {
+            let mut from = key.clone();
+            from.push(0);
+            from
+        }
+        _ => prefix.clone(),
+    };
+    let mut next = None;
+    view.scan(INSTANCES, &from, |key, value| {
+        if !key.starts_with(&prefix) {
+            return Ok(false);
+        }
+        let mut rest = key;
+        let id = keys::read_instance(&mut rest)
+            .ok_or_else(|| StorageError::Corrupt("a key of the instances".to_owned()))?;
+        page.push((id.clone(), Found::Live(record(&value, &id)?)));
+        if page.len() >= limit {
+            next = Some(ListCursor::Live(key.to_vec()));
+            return Ok(false);
+        }
+        Ok(true)
+    })?;
+    Ok(next)
+}
+
+fn ended_instances(
+    view: &Reading<'_>,
+    tenant: &TenantId,
+    saga: &SagaName,
+    after: u64,
+    limit: usize,
+    page: &mut Vec<(InstanceId, Found)>,
+) -> Result<Option<ListCursor>, StorageError> {
+    let mut next = None;
+    let mut looked = 0;
+    view.scan(ENDED, &behind((after > 0).then_some(after)), |key, value| {
+        looked += 1;
+        let row: EndedRow = decode(&value, "an ended instance")?;
+        if row.instance.tenant == *tenant && row.instance.saga == *saga {
+            page.push((row.instance, Found::Ended(row.summary)));
+        }
+        if page.len() >= limit || looked >= SCAN_MAX {
+            next = Some(ListCursor::Ended(number(key)?));
+            return Ok(false);
+        }
+        Ok(true)
+    })?;
+    Ok(next)
+}
+
+fn record(bytes: &[u8], id: &InstanceId) -> Result<Record, StorageError> {
+    Record::decode(bytes).map_err(|error| StorageError::Corrupt(format!("{id}: {error}")))
+}
+
+fn behind(after: Option<u64>) -> Vec<u8> {
+    after.map_or_else(Vec::new, |number| keys::number(number.saturating_add(1)).to_vec())
+}
+
+fn number(key: &[u8]) -> Result<u64, StorageError> {
+    keys::read_number(key).ok_or_else(|| StorageError::Corrupt("a numbered key".to_owned()))
+}

@@ -1,0 +1,226 @@
+//! The stored state of one shard.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::environment::Environment;
+use super::read::Reader;
+use super::rows::{self, ROW_FORMAT};
+use super::write::Batch;
+use super::{Settings, StorageError, keys, tables};
+use crate::kernel::ids::InstanceId;
+
+/// Format level of the whole environment.
+const FORMAT_LEVEL: u8 = 1;
+
+/// Whose data is expected, and whether it may be created.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OpenOptions {
+    pub cluster: String,
+    pub shard: u16,
+    pub shards: u16,
+    /// Whether an empty folder may become this shard. False where the cluster already knows the shard: an empty
+    /// folder has then lost its data.
+    pub create: bool,
+}
+
+/// The state of one shard, opened exclusively.
+#[derive(Debug)]
+pub struct Store {
+    environment: Arc<Environment>,
+    settings: Settings,
+    created: bool,
+}
+
+impl Store {
+    /// Opens the shard in `dir`.
+    ///
+    /// # Errors
+    /// [`StorageError`] says why the folder is refused: locked, foreign, newer, or unexpectedly empty.
+    pub fn open(dir: &Path, settings: &Settings, options: &OpenOptions) -> Result<Self, StorageError> {
+        let empty = !dir.join("mdbx.dat").exists();
+        if empty && !options.create {
+            return Err(StorageError::Missing(dir.to_owned()));
+        }
+        let environment = Environment::open(dir, tables::NAMES, settings.max_bytes)?;
+        let created = environment.write(|view| {
+            let identity = Identity::of(options);
+            match view.get(tables::META, b"identity")? {
+                Some(bytes) => {
+                    check_format(dir, &bytes)?;
+                    identity.check(dir, &rows::decode(&bytes, "identity")?)?;
+                    Ok::<_, StorageError>(false)
+                }
+                None if options.create => {
+                    view.put(tables::META, b"identity", &rows::encode(&identity))?;
+                    Ok(true)
+                }
+                None => Err(StorageError::Missing(dir.to_owned())),
+            }
+        })?;
+        Ok(Self {
+            environment: Arc::new(environment),
+            settings: settings.clone(),
+            created,
+        })
+    }
+
+    /// Whether this call of [`Store::open`] made it.
+    #[must_use]
+    pub const fn was_created(&self) -> bool {
+        self.created
+    }
+
+    #[must_use]
+    pub const fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// A view for other threads.
+    #[must_use]
+    pub fn reader(&self) -> Reader {
+        Reader::new(Arc::clone(&self.environment))
+    }
+
+    /// Runs `work` in one transaction; an error leaves nothing.
+    ///
+    /// # Errors
+    /// What `work` gives, or what the commit meets.
+    pub fn write<R, E: From<StorageError>>(
+        &self,
+        work: impl FnOnce(&Batch<'_>) -> Result<R, E>,
+    ) -> Result<R, E> {
+        self.environment.write(|view| work(&Batch::new(view)))
+    }
+
+    /// The instances that have something in the inbox.
+    ///
+    /// # Errors
+    /// [`StorageError::Corrupt`].
+    pub fn waiting_instances(&self) -> Result<BTreeSet<InstanceId>, StorageError> {
+        self.environment.read(|view| {
+            let mut found = BTreeSet::new();
+            view.scan(tables::INBOX, &[], |key, _| {
+                let mut rest = key;
+                let id = keys::read_instance(&mut rest)
+                    .ok_or_else(|| StorageError::Corrupt("a key of the inbox".to_owned()))?;
+                found.insert(id);
+                Ok(true)
+            })?;
+            Ok(found)
+        })
+    }
+}
+
+/// What an environment says it is.
+#[derive(Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+struct Identity {
+    level: u8,
+    cluster: String,
+    shard: u16,
+    shards: u16,
+}
+
+impl Identity {
+    fn of(options: &OpenOptions) -> Self {
+        Self {
+            level: FORMAT_LEVEL,
+            cluster: options.cluster.clone(),
+            shard: options.shard,
+            shards: options.shards,
+        }
+    }
+
+    fn check(&self, dir: &Path, found: &Self) -> Result<(), StorageError> {
+        if found.level > FORMAT_LEVEL {
+            return Err(newer(dir.to_owned(), found.level));
+        }
+        if found == self {
+            return Ok(());
+        }
+        Err(StorageError::Foreign {
+            path: dir.to_owned(),
+            found: found.to_string(),
+            expected: self.to_string(),
+        })
+    }
+}
+
+impl std::fmt::Display for Identity {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "shard {} of {} of cluster {:?}",
+            self.shard, self.shards, self.cluster
+        )
+    }
+}
+
+fn check_format(dir: &Path, bytes: &[u8]) -> Result<(), StorageError> {
+    match bytes.first() {
+        Some(&found) if found > ROW_FORMAT => Err(newer(dir.to_owned(), found)),
+        _ => Ok(()),
+    }
+}
+
+const fn newer(path: PathBuf, found: u8) -> StorageError {
+    StorageError::Newer {
+        path,
+        found,
+        newest: FORMAT_LEVEL,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(cluster: &str, shard: u16, create: bool) -> OpenOptions {
+        OpenOptions {
+            cluster: cluster.to_owned(),
+            shard,
+            shards: 4,
+            create,
+        }
+    }
+
+    fn refusal(dir: &Path, options: &OpenOptions) -> String {
+        Store::open(dir, &Settings::default(), options)
+            .expect_err("must be refused")
+            .to_string()
+    }
+
+    #[test]
+    fn data_of_others_is_refused_and_own_data_opens_again() {
+        let dir = tempfile::tempdir().expect("folder");
+        let path = dir.path().join("shard-0000");
+        let message = refusal(&path, &options("shop", 0, false));
+        assert!(message.contains("SR0204"), "{message}");
+        let store = Store::open(&path, &Settings::default(), &options("shop", 0, true)).expect("created");
+        assert!(store.was_created());
+        let message = refusal(&path, &options("shop", 0, true));
+        assert!(message.contains("SR0201"), "{message}");
+        drop(store);
+        for other in [options("else", 0, true), options("shop", 1, true)] {
+            let message = refusal(&path, &other);
+            assert!(message.contains("SR0202"), "{message}");
+        }
+        let again = Store::open(&path, &Settings::default(), &options("shop", 0, false)).expect("opens");
+        assert!(!again.was_created());
+    }
+
+    #[test]
+    fn a_newer_format_is_refused() {
+        let dir = tempfile::tempdir().expect("folder");
+        let store =
+            Store::open(dir.path(), &Settings::default(), &options("shop", 0, true)).expect("created");
+        store
+            .environment
+            .write::<_, StorageError>(|view| view.put(tables::META, b"identity", &[ROW_FORMAT + 1, 9, 9]))
+            .expect("commits");
+        drop(store);
+        let message = refusal(dir.path(), &options("shop", 0, false));
+        assert!(message.contains("SR0203"), "{message}");
+    }
+}

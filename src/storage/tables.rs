@@ -1,0 +1,38 @@
+//! The tables of a shard.
+
+use super::environment::TableIndex;
+
+/// Names, in the order of the indices below.
+pub const NAMES: &[&str] = &[
+    "instances",
+    "outbox",
+    "history",
+    "timers",
+    "inbox",
+    "dead_letters",
+    "tombstones",
+    "ended",
+    "definitions",
+    "meta",
+];
+
+/// tenant, saga, key → record. The one scattered row of a transition.
+pub const INSTANCES: TableIndex = 0;
+/// log sequence, index → work item. Appended; deleted near the end.
+pub const OUTBOX: TableIndex = 1;
+/// log sequence → history row. Appended.
+pub const HISTORY: TableIndex = 2;
+/// due, set by → instance and name.
+pub const TIMERS: TableIndex = 3;
+/// tenant, saga, key, number → an input that waits, with the reason.
+pub const INBOX: TableIndex = 4;
+/// log sequence → dead letter. Appended.
+pub const DEAD_LETTERS: TableIndex = 5;
+/// hash of tenant, saga, key → generation and where the summary is.
+pub const TOMBSTONES: TableIndex = 6;
+/// log sequence → instance and summary. Appended.
+pub const ENDED: TableIndex = 7;
+/// definition hash → source text.
+pub const DEFINITIONS: TableIndex = 8;
+/// Everything that exists once: identity, counters, positions, active definitions.
+pub const META: TableIndex = 9;

@@ -1,0 +1,302 @@
+//! One transaction of a shard, by noun.
+
+use super::StorageError;
+use super::environment::Writing;
+use super::keys;
+use super::rows::{
+    ActiveDefinitions, DeadLetter, EndedRow, HistoryRow, InboxRow, PositionRow, Suspect, TimerTarget,
+    Tombstone, decode, encode,
+};
+use super::tables::{
+    DEAD_LETTERS, DEFINITIONS, ENDED, HISTORY, INBOX, INSTANCES, META, OUTBOX, TIMERS, TOMBSTONES,
+};
+use crate::kernel::ids::{DefinitionHash, InstanceId, TimeMs};
+use crate::kernel::input::SourceStream;
+use crate::kernel::patch::TimerRow;
+use crate::kernel::record::Record;
+use crate::kernel::work::{WorkItem, WorkRef};
+
+/// Everything written through it appears together or not at all.
+pub struct Batch<'t> {
+    view: &'t Writing<'t>,
+}
+
+/// A lane of a stream.
+type Lane = u16;
+
+impl<'t> Batch<'t> {
+    pub(super) const fn new(view: &'t Writing<'t>) -> Self {
+        Self { view }
+    }
+
+    /// The record of a live instance.
+    ///
+    /// # Errors
+    /// [`StorageError::Corrupt`] where it cannot be read.
+    pub fn record(&self, id: &InstanceId) -> Result<Option<Record>, StorageError> {
+        self.view
+            .get(INSTANCES, &keys::instance(id))?
+            .map(|bytes| {
+                Record::decode(&bytes).map_err(|error| StorageError::Corrupt(format!("{id}: {error}")))
+            })
+            .transpose()
+    }
+
+    pub fn put_record(&self, id: &InstanceId, record: &Record) -> Result<(), StorageError> {
+        self.view.put(INSTANCES, &keys::instance(id), &record.encode())
+    }
+
+    pub fn delete_record(&self, id: &InstanceId) -> Result<(), StorageError> {
+        self.view.delete(INSTANCES, &keys::instance(id)).map(drop)
+    }
+
+    pub fn put_work(&self, row: WorkRef, item: &WorkItem) -> Result<(), StorageError> {
+        self.view.put(OUTBOX, &keys::work(row), &encode(item))
+    }
+
+    /// Deletes a row of the outbox; whether it was there.
+    pub fn delete_work(&self, row: WorkRef) -> Result<bool, StorageError> {
+        self.view.delete(OUTBOX, &keys::work(row))
+    }
+
+    /// Rows of the outbox behind `after`, in order.
+    pub fn work_after(
+        &self,
+        after: Option<WorkRef>,
+        limit: usize,
+    ) -> Result<Vec<(WorkRef, WorkItem)>, StorageError> {
+        super::read::work_after(self.view, after, limit)
+    }
+
+    pub fn outbox_rows(&self) -> Result<u64, StorageError> {
+        self.view.count(OUTBOX)
+    }
+
+    pub fn put_history(&self, log_sequence: u64, row: &HistoryRow) -> Result<(), StorageError> {
+        self.view.put(HISTORY, &keys::number(log_sequence), &encode(row))
+    }
+
+    pub fn put_timer(&self, id: &InstanceId, timer: &TimerRow) -> Result<(), StorageError> {
+        let target = TimerTarget {
+            instance: id.clone(),
+            name: timer.name.clone(),
+        };
+        self.view
+            .put(TIMERS, &keys::timer(timer.due, timer.set_by), &encode(&target))
+    }
+
+    pub fn delete_timer(&self, due: TimeMs, set_by: WorkRef) -> Result<(), StorageError> {
+        self.view.delete(TIMERS, &keys::timer(due, set_by)).map(drop)
+    }
+
+    /// Timers due at or before `now`, earliest first.
+    pub fn due_timers(
+        &self,
+        now: TimeMs,
+        limit: usize,
+    ) -> Result<Vec<(TimeMs, WorkRef, TimerTarget)>, StorageError> {
+        let mut due = Vec::new();
+        self.view.scan(TIMERS, &[], |key, value| {
+            let (at, set_by) = keys::read_timer(key).ok_or_else(|| corrupt("a key of the timers"))?;
+            if at > now || due.len() >= limit {
+                return Ok(false);
+            }
+            due.push((at, set_by, decode(&value, "a timer")?));
+            Ok(true)
+        })?;
+        Ok(due)
+    }
+
+    /// When the next timer is due.
+    pub fn next_due(&self) -> Result<Option<TimeMs>, StorageError> {
+        let first = self.view.first(TIMERS, &[])?;
+        Ok(first
+            .and_then(|(key, _)| keys::read_timer(&key))
+            .map(|(due, _)| due))
+    }
+
+    pub fn put_inbox(&self, id: &InstanceId, number: u64, row: &InboxRow) -> Result<(), StorageError> {
+        self.view.put(INBOX, &keys::inbox(id, number), &encode(row))
+    }
+
+    pub fn delete_inbox(&self, id: &InstanceId, number: u64) -> Result<(), StorageError> {
+        self.view.delete(INBOX, &keys::inbox(id, number)).map(drop)
+    }
+
+    /// What waits for an instance, oldest first, with its encoded size in bytes.
+    pub fn inbox(&self, id: &InstanceId) -> Result<Vec<(u64, InboxRow, usize)>, StorageError> {
+        let prefix = keys::instance(id);
+        let mut waiting = Vec::new();
+        self.view.scan(INBOX, &prefix, |key, value| {
+            let Some(number) = key.strip_prefix(prefix.as_slice()).and_then(keys::read_number) else {
+                return Ok(false);
+            };
+            waiting.push((number, decode(&value, "an inbox row")?, value.len()));
+            Ok(true)
+        })?;
+        Ok(waiting)
+    }
+
+    pub fn put_dead_letter(&self, number: u64, letter: &DeadLetter) -> Result<(), StorageError> {
+        self.view
+            .put(DEAD_LETTERS, &keys::number(number), &encode(letter))
+    }
+
+    pub fn dead_letter(&self, number: u64) -> Result<Option<DeadLetter>, StorageError> {
+        self.view
+            .get(DEAD_LETTERS, &keys::number(number))?
+            .map(|bytes| decode(&bytes, "a dead letter"))
+            .transpose()
+    }
+
+    pub fn delete_dead_letter(&self, number: u64) -> Result<(), StorageError> {
+        self.view.delete(DEAD_LETTERS, &keys::number(number)).map(drop)
+    }
+
+    pub fn tombstone(&self, id: &InstanceId) -> Result<Option<Tombstone>, StorageError> {
+        self.view
+            .get(TOMBSTONES, &keys::tombstone(id))?
+            .map(|bytes| decode(&bytes, "a tombstone"))
+            .transpose()
+    }
+
+    /// Moves an instance from the live ones to the ended ones.
+    pub fn end(&self, log_sequence: u64, row: &EndedRow) -> Result<(), StorageError> {
+        let tombstone = Tombstone {
+            generation: row.summary.record.generation,
+            ended: row.summary.ended,
+            summary: log_sequence,
+        };
+        self.view
+            .put(TOMBSTONES, &keys::tombstone(&row.instance), &encode(&tombstone))?;
+        self.view.put(ENDED, &keys::number(log_sequence), &encode(row))?;
+        self.delete_record(&row.instance)
+    }
+
+    /// Forgets up to `limit` ended instances that are older than `before`, or beyond `keep` in number, with
+    /// their history; how many were forgotten.
+    pub fn prune_ended(&self, before: TimeMs, keep: u64, limit: usize) -> Result<usize, StorageError> {
+        let excess = self.view.count(ENDED)?.saturating_sub(keep);
+        let mut doomed = Vec::new();
+        self.view.scan(ENDED, &[], |key, value| {
+            let number = keys::read_number(key).ok_or_else(|| corrupt("a key of the ended instances"))?;
+            let row: EndedRow = decode(&value, "an ended instance")?;
+            let old = row.summary.ended < before || (doomed.len() as u64) < excess;
+            if old {
+                doomed.push((number, row));
+            }
+            Ok(old && doomed.len() < limit)
+        })?;
+        for (number, row) in &doomed {
+            self.forget(*number, row)?;
+        }
+        Ok(doomed.len())
+    }
+
+    fn forget(&self, number: u64, row: &EndedRow) -> Result<(), StorageError> {
+        let key = keys::tombstone(&row.instance);
+        // A later generation may have its own tombstone by now.
+        if self
+            .tombstone(&row.instance)?
+            .is_some_and(|tombstone| tombstone.summary == number)
+        {
+            self.view.delete(TOMBSTONES, &key)?;
+        }
+        let mut next = row.summary.record.last_history;
+        while let Some(sequence) = next {
+            let key = keys::number(sequence);
+            next = match self.view.get(HISTORY, &key)? {
+                Some(bytes) => decode::<HistoryRow>(&bytes, "a history row")?.previous,
+                None => None,
+            };
+            self.view.delete(HISTORY, &key)?;
+        }
+        self.view.delete(ENDED, &keys::number(number)).map(drop)
+    }
+
+    pub fn put_definition(&self, hash: &DefinitionHash, source: &str) -> Result<(), StorageError> {
+        if self.view.get(DEFINITIONS, &hash.0)?.is_none() {
+            self.view.put(DEFINITIONS, &hash.0, source.as_bytes())?;
+        }
+        Ok(())
+    }
+
+    pub fn position(&self, stream: SourceStream, lane: Lane) -> Result<Option<PositionRow>, StorageError> {
+        self.view
+            .get(META, &position_key(stream, lane))?
+            .map(|bytes| decode(&bytes, "a position"))
+            .transpose()
+    }
+
+    pub fn put_position(
+        &self,
+        stream: SourceStream,
+        lane: Lane,
+        position: &PositionRow,
+    ) -> Result<(), StorageError> {
+        self.view
+            .put(META, &position_key(stream, lane), &encode(position))
+    }
+
+    /// The counters that exist once.
+    pub fn counters(&self) -> Result<Counters, StorageError> {
+        match self.view.get(META, b"counters")? {
+            Some(bytes) => decode(&bytes, "the counters"),
+            None => Ok(Counters::default()),
+        }
+    }
+
+    pub fn put_counters(&self, counters: &Counters) -> Result<(), StorageError> {
+        self.view.put(META, b"counters", &encode(counters))
+    }
+
+    pub fn active_definitions(&self) -> Result<ActiveDefinitions, StorageError> {
+        match self.view.get(META, b"active")? {
+            Some(bytes) => decode(&bytes, "the active definitions"),
+            None => Ok(ActiveDefinitions::default()),
+        }
+    }
+
+    pub fn put_active_definitions(&self, active: &ActiveDefinitions) -> Result<(), StorageError> {
+        self.view.put(META, b"active", &encode(active))
+    }
+
+    pub fn suspect(&self) -> Result<Option<Suspect>, StorageError> {
+        self.view
+            .get(META, b"suspect")?
+            .map(|bytes| decode(&bytes, "the suspect"))
+            .transpose()
+    }
+
+    pub fn put_suspect(&self, suspect: Option<&Suspect>) -> Result<(), StorageError> {
+        match suspect {
+            Some(suspect) => self.view.put(META, b"suspect", &encode(suspect)),
+            None => self.view.delete(META, b"suspect").map(drop),
+        }
+    }
+}
+
+/// Counters of a shard, in one row so that a commit touches one page for them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Counters {
+    /// Log sequence of the last input.
+    pub log_sequence: u64,
+    /// As in `shard::mailbox::SentFloor`.
+    pub sent_floor: u64,
+    /// Time of the last input: local verdicts never come before it.
+    pub last_time: TimeMs,
+    /// Set while the shard is stopped after everything was committed.
+    pub clean: bool,
+}
+
+fn position_key(stream: SourceStream, lane: Lane) -> Vec<u8> {
+    let index = u8::try_from(stream.index()).expect("there are three streams");
+    let mut key = b"position/".to_vec();
+    key.push(index);
+    key.extend_from_slice(&lane.to_be_bytes());
+    key
+}
+
+fn corrupt(what: &str) -> StorageError {
+    StorageError::Corrupt(what.to_owned())
+}
