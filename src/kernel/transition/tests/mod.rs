@@ -6,4 +6,5 @@ mod limits;
 mod machine;
 mod order;
 mod properties;
+mod stories;
 mod world;

@@ -36,6 +36,8 @@ pub(super) struct World {
     pub notes: Vec<Note>,
     /// Commands that definitely failed.
     pub failed: BTreeSet<CommandId>,
+    /// Every input and what it changed, in words.
+    pub story: String,
     log_sequence: u64,
     events: u64,
 }
@@ -63,6 +65,7 @@ impl World {
             sent: Vec::new(),
             notes: Vec::new(),
             failed: BTreeSet::new(),
+            story: String::new(),
             log_sequence: 100,
             events: 0,
         }
@@ -242,6 +245,7 @@ impl World {
     }
 
     fn commit(&mut self, patch: Patch, input: &Input) {
+        self.tell(&patch, input);
         for (index, item) in (0..=u16::MAX).zip(patch.work) {
             assert_eq!(item.instance, self.instance);
             let row = WorkRef {
@@ -288,6 +292,41 @@ impl World {
             self.ended = Some(summary);
         }
         self.log_sequence += 1;
+    }
+
+    fn tell(&mut self, patch: &Patch, input: &Input) {
+        let mut lines = Vec::new();
+        let what = match &input.body {
+            InputBody::Event(event) => event.event_type.clone(),
+            InputBody::Result(result) => match &result.outcome {
+                WorkOutcome::Succeeded { .. } => format!("{} succeeded", result.command_id),
+                WorkOutcome::Failed { class, .. } => format!("{} failed: {class}", result.command_id),
+                WorkOutcome::TimedOut { .. } => format!("{} timed out", result.command_id),
+            },
+            InputBody::Timer { name } => format!("timer {name}"),
+            InputBody::Control(control) => format!("{control:?}"),
+        };
+        lines.push(format!("{} {what}: {:?}", input.time, patch.outcome));
+        lines.extend(patch.notes.iter().map(|note| format!("  {note:?}")));
+        for item in &patch.work {
+            let (WorkKind::Effect { payload, .. }
+            | WorkKind::Command { payload, .. }
+            | WorkKind::Fact { payload, .. }) = &item.kind;
+            lines.push(format!("  > {} #{} {}", item.path, item.attempt, item.command_id));
+            lines.push(format!(
+                "    {} {}",
+                item.idempotency_key,
+                String::from_utf8_lossy(payload)
+            ));
+        }
+        let ended = patch.ended.as_ref().map(|summary| &summary.record);
+        if let Some(record) = patch.record.as_ref().or(ended) {
+            let end = if ended.is_some() { ", ended" } else { "" };
+            let data = String::from_utf8_lossy(&record.data);
+            lines.push(format!("  = {}{end} {data}", record.phase.as_str()));
+        }
+        self.story.push_str(&lines.join("\n"));
+        self.story.push('\n');
     }
 
     /// How many inputs were given so far.
