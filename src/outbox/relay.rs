@@ -78,7 +78,7 @@ impl Relay {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::error!(%error, "relay ended abnormally"),
             Err(_) => {
-                tracing::info!("relay still had work in flight; it is handed over after the next start")
+                tracing::info!("relay still had work in flight; it is handed over after the next start");
             }
         }
     }
@@ -496,12 +496,12 @@ fn submit(
     (row, item): Row,
 ) -> BoxFuture<'static, Done> {
     async move {
-        let submitted = match &submitter {
+        let ended = match &submitter {
             Some(submitter) => submitter.submit(&item).await,
             None => without_gateway(&publisher, &item).await,
         };
         let awaited = item.kind.awaits_result();
-        let (outcome, label) = match submitted {
+        let (outcome, label) = match ended {
             Submitted::Accepted if !awaited => return done(row, &item, None, true, "accepted"),
             Submitted::Accepted => {
                 let payload = Bytes::from_static(b"{}");

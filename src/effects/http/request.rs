@@ -152,7 +152,7 @@ fn value(name: &str, text: &str) -> Result<HeaderValue, CallFailure> {
 
 fn unrendered(place: &str, error: &EvalError) -> CallFailure {
     match error {
-        EvalError::NoField { name, place: of } if of.contains(Root::Secrets.name()) => {
+        EvalError::NoField { name, place: of } if of == Root::Secrets.name() => {
             CallFailure::not_done("secret.missing", format!("secret {name:?} is not configured"))
         }
         error => CallFailure::not_done("expression", format!("{place}: {error}")),

@@ -1,1 +1,386 @@
+use serde_json::value::RawValue;
+use uuid::Uuid;
+use wiremock::matchers::{any, body_json, header, header_exists, method, path};
+use wiremock::{Mock, MockServer, ResponseTemplate};
 
+use super::*;
+use crate::effects::egress::Egress;
+use crate::effects::provider::Certainty;
+use crate::kernel::definition::effect::{Classify, Provider as ProviderDefinition};
+use crate::kernel::envelope::CommandMetadata;
+use crate::kernel::expr::{Expr, Root, Template};
+use crate::kernel::ids::{CommandId, EffectName, Key, SagaName, TenantId};
+use crate::kernel::retry::RetryPolicy;
+
+const REQUEST: [Root; 4] = [Root::Input, Root::Command, Root::Secrets, Root::Upstreams];
+const ANSWER: [Root; 3] = [Root::Input, Root::Command, Root::Response];
+const KEY: &str = "00112233445566778899aabbccddeeff";
+
+struct Charge {
+    url: &'static str,
+    headers: Vec<(&'static str, &'static str)>,
+    body: Option<&'static str>,
+    classify: Vec<(&'static str, &'static str)>,
+    result: Option<&'static str>,
+    settings: Settings,
+}
+
+impl Default for Charge {
+    fn default() -> Self {
+        Self {
+            url: "${upstreams.pay}/v1/orders/${url(input.order)}/charges",
+            headers: vec![("Authorization", "Bearer ${secrets.token}")],
+            body: Some("${input.amount}"),
+            classify: Vec::new(),
+            result: None,
+            settings: Settings::default(),
+        }
+    }
+}
+
+impl Charge {
+    fn provider(&self, upstream: &str) -> Result<Http, String> {
+        let text = |text: &str, roots: &[Root]| Template::compile_text(text, roots).expect("a template");
+        let call = HttpCall {
+            method: "POST".to_owned(),
+            url: text(self.url, &REQUEST),
+            headers: self
+                .headers
+                .iter()
+                .map(|(name, value)| ((*name).to_owned(), text(value, &REQUEST)))
+                .collect(),
+            body: self.body.map(|body| text(body, &REQUEST)),
+        };
+        let definition = EffectDefinition {
+            name: EffectName::parse("payments-charge").expect("legal"),
+            provider: ProviderDefinition::Http(call),
+            timeout_ms: 5_000,
+            connect_timeout_ms: 1_000,
+            retry: RetryPolicy {
+                attempts: 1,
+                initial_ms: 100,
+                factor: 2.0,
+                max_ms: 1_000,
+            },
+            retry_classes: Vec::new(),
+            concurrency: 1,
+            classify: self
+                .classify
+                .iter()
+                .map(|(when, outcome)| Classify {
+                    when: Expr::compile(when, &ANSWER).expect("an expression"),
+                    outcome: (*outcome).to_owned(),
+                })
+                .collect(),
+            result: self.result.map(|result| text(result, &ANSWER)),
+        };
+        let map = |name: &str, value: &str| BTreeMap::from([(name.to_owned(), value.to_owned())]);
+        let environment = Environment::new(&map("token", "t0p"), &map("pay", upstream));
+        let definition = Arc::new(definition);
+        let ProviderDefinition::Http(call) = &definition.provider else {
+            unreachable!("built above");
+        };
+        Http::new(&definition, call, &Arc::new(environment), &self.settings)
+    }
+
+    async fn call(&self, upstream: &str, input: &str) -> CallOutcome {
+        let payload = RawValue::from_string(input.to_owned()).expect("json");
+        let command = command(&payload);
+        let input = Json::parse(input.as_bytes(), 64).expect("json");
+        let call = CallContext {
+            command: &command,
+            input: &input,
+        };
+        self.provider(upstream).expect("a legal effect").call(&call).await
+    }
+
+    async fn answered(&self, answer: ResponseTemplate) -> CallOutcome {
+        let server = MockServer::start().await;
+        Mock::given(any()).respond_with(answer).mount(&server).await;
+        self.call(&server.uri(), INPUT).await
+    }
+}
+
+const INPUT: &str = r#"{"order":"o-1","amount":12}"#;
+
+fn command(payload: &RawValue) -> EffectCommand<'_> {
+    EffectCommand {
+        tenant_id: TenantId::parse("acme").expect("legal"),
+        command_id: CommandId(Uuid::from_u128(0x0199_0000_0000_7000_8000_0000_0000_0007)),
+        effect_name: EffectName::parse("payments-charge").expect("legal"),
+        payload,
+        metadata: CommandMetadata {
+            saga: SagaName::parse("order").expect("legal"),
+            key: Key::parse("o-1").expect("legal"),
+            correlation_id: "o-1".to_owned(),
+            root_correlation_id: None,
+            causation_id: "e-1".to_owned(),
+            idempotency_key: KEY.to_owned(),
+            path: "steps.charge".to_owned(),
+            attempt: 1,
+            deadline_ms: i64::MAX,
+            traceparent: None,
+            hops: 0,
+        },
+    }
+}
+
+fn failure(outcome: CallOutcome) -> CallFailure {
+    match outcome {
+        CallOutcome::Failed(failure) => failure,
+        CallOutcome::Succeeded { payload } => panic!("succeeded: {}", String::from_utf8_lossy(&payload)),
+    }
+}
+
+fn payload(outcome: CallOutcome) -> String {
+    match outcome {
+        CallOutcome::Succeeded { payload } => String::from_utf8(payload).expect("utf-8"),
+        CallOutcome::Failed(failure) => panic!("{failure:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_call_carries_secret_idempotency_key_trace_and_body() {
+    let server = MockServer::start().await;
+    Mock::given(method("POST"))
+        .and(path("/v1/orders/o%2F1/charges"))
+        .and(header("authorization", "Bearer t0p"))
+        .and(header("idempotency-key", KEY))
+        .and(header_exists("traceparent"))
+        .and(header("content-type", "application/json"))
+        .and(body_json(12))
+        .respond_with(ResponseTemplate::new(201).set_body_string(r#"{"id":"c-1"}"#))
+        .expect(1)
+        .mount(&server)
+        .await;
+    let outcome = Charge::default()
+        .call(&server.uri(), r#"{"order":"o/1","amount":12}"#)
+        .await;
+    assert_eq!(payload(outcome), r#"{"id":"c-1"}"#);
+}
+
+#[tokio::test]
+async fn a_result_is_rendered_from_the_answer() {
+    let charge = Charge {
+        result: Some("${response.body.id}@${response.headers[\"x-zone\"]}"),
+        ..Charge::default()
+    };
+    let answer = ResponseTemplate::new(200)
+        .insert_header("X-Zone", "eu")
+        .set_body_string(r#"{"id":"c-1"}"#);
+    assert_eq!(payload(charge.answered(answer).await), r#""c-1@eu""#);
+    let empty = Charge::default().answered(ResponseTemplate::new(204)).await;
+    assert_eq!(payload(empty), "{}");
+    let text = ResponseTemplate::new(200).set_body_string("done");
+    assert_eq!(payload(Charge::default().answered(text).await), r#""done""#);
+}
+
+#[tokio::test]
+async fn statuses_have_classes_and_say_how_certain_they_are() {
+    for (status, class, certainty) in [
+        (400, "permanent", Certainty::Refused),
+        (402, "permanent", Certainty::Refused),
+        (408, "timeout", Certainty::Unknown),
+        (429, "throttled", Certainty::NotDone),
+        (500, "transient", Certainty::NotDone),
+        (503, "transient", Certainty::NotDone),
+    ] {
+        let failure = failure(Charge::default().answered(ResponseTemplate::new(status)).await);
+        assert_eq!(
+            (&*failure.class, failure.certainty),
+            (class, certainty),
+            "{status}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn rules_of_the_definition_come_first_and_the_first_match_wins() {
+    let charge = Charge {
+        classify: vec![
+            ("response.body.code == \"duplicate\"", "succeeded"),
+            ("response.status == 402", "declined"),
+            ("response.status >= 400", "other"),
+        ],
+        ..Charge::default()
+    };
+    let declined = failure(charge.answered(ResponseTemplate::new(402)).await);
+    assert_eq!(
+        (&*declined.class, declined.certainty),
+        ("declined", Certainty::Refused)
+    );
+    let duplicate = ResponseTemplate::new(409).set_body_string(r#"{"code":"duplicate"}"#);
+    assert_eq!(
+        payload(charge.answered(duplicate).await),
+        r#"{"code":"duplicate"}"#
+    );
+}
+
+#[tokio::test]
+async fn an_upstream_that_asks_for_patience_is_heard_up_to_an_hour() {
+    for (asked, seconds) in [
+        ("7", 7),
+        ("1000000000", 3_600),
+        ("99999999999999999999999", 3_600),
+    ] {
+        let answer = ResponseTemplate::new(429).insert_header("Retry-After", asked);
+        let failure = failure(Charge::default().answered(answer).await);
+        assert_eq!(failure.retry_after, Some(Duration::from_secs(seconds)), "{asked}");
+    }
+}
+
+#[tokio::test]
+async fn line_breaks_never_reach_a_header() {
+    let server = MockServer::start().await;
+    Mock::given(any())
+        .respond_with(ResponseTemplate::new(200))
+        .expect(0)
+        .mount(&server)
+        .await;
+    let charge = Charge {
+        headers: vec![("X-Order", "${input.order}")],
+        ..Charge::default()
+    };
+    for order in ["a\\r\\nX-Admin: 1", "a\\nb", "a\\u0000b"] {
+        let input = format!(r#"{{"order":"{order}","amount":1}}"#);
+        let failure = failure(charge.call(&server.uri(), &input).await);
+        assert_eq!(
+            (&*failure.class, failure.certainty),
+            ("header.illegal", Certainty::NotDone),
+            "{order}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn an_endless_answer_is_cut_off() {
+    let bomb = || ResponseTemplate::new(200).set_body_bytes(vec![b'x'; 1024 * 1024 + 1]);
+    let failure_of = failure(Charge::default().answered(bomb()).await);
+    // The upstream said that it did it, so the saga must not take it for undone.
+    assert_eq!(
+        (&*failure_of.class, failure_of.certainty),
+        ("response.size", Certainty::Unknown)
+    );
+    let chunked = bomb().insert_header("transfer-encoding", "chunked");
+    let small = Charge {
+        settings: Settings {
+            response_bytes: 1_000,
+            ..Settings::default()
+        },
+        ..Charge::default()
+    };
+    assert_eq!(failure(small.answered(chunked).await).class, "response.size");
+}
+
+#[tokio::test]
+async fn redirects_are_not_followed() {
+    let elsewhere = MockServer::start().await;
+    Mock::given(any())
+        .respond_with(ResponseTemplate::new(200))
+        .expect(0)
+        .mount(&elsewhere)
+        .await;
+    let answer = ResponseTemplate::new(307).insert_header("Location", elsewhere.uri().as_str());
+    let failure = failure(Charge::default().answered(answer).await);
+    assert_eq!(
+        (&*failure.class, failure.certainty),
+        ("egress.denied", Certainty::NotDone)
+    );
+}
+
+#[tokio::test]
+async fn no_value_leads_a_call_to_another_host_or_up_the_path() {
+    let charge = Charge {
+        url: "${upstreams.pay}${input.order}",
+        ..Charge::default()
+    };
+    for order in [
+        "@evil.example/",
+        ".evil.example/",
+        ":81/",
+        "/a/../../admin",
+        "/%2e%2E/admin",
+        "\\\\..\\\\x",
+    ] {
+        let input = format!(r#"{{"order":"{order}","amount":1}}"#);
+        let failure = failure(charge.call("http://pay.example", &input).await);
+        assert_eq!(failure.class, "egress.denied", "{order}: {}", failure.message);
+    }
+}
+
+#[tokio::test]
+async fn metadata_and_forbidden_private_addresses_are_not_called() {
+    let literal = failure(Charge::default().call("http://169.254.169.254", INPUT).await);
+    assert_eq!(literal.class, "egress.denied");
+    let public_only = Charge {
+        settings: Settings {
+            egress: Egress { allow_private: false },
+            ..Settings::default()
+        },
+        ..Charge::default()
+    };
+    let named = failure(public_only.call("http://localhost:9", INPUT).await);
+    assert_eq!(
+        (&*named.class, named.certainty),
+        ("egress.denied", Certainty::NotDone)
+    );
+}
+
+#[tokio::test]
+async fn a_closed_port_is_transient_and_certain() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("bound");
+    drop(listener);
+    let failure = failure(Charge::default().call(&format!("http://{address}"), INPUT).await);
+    assert_eq!(
+        (&*failure.class, failure.certainty),
+        ("transient", Certainty::NotDone)
+    );
+}
+
+#[tokio::test]
+async fn a_connection_that_breaks_after_sending_leaves_the_outcome_open() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
+        .await
+        .expect("a port");
+    let address = listener.local_addr().expect("bound");
+    let upstream = tokio::spawn(async move {
+        use tokio::io::AsyncReadExt as _;
+        let (mut stream, _) = listener.accept().await.expect("a caller");
+        let mut request = [0; 64];
+        stream.read_exact(&mut request).await.expect("a request");
+    });
+    let failure = failure(Charge::default().call(&format!("http://{address}"), INPUT).await);
+    upstream.await.expect("the upstream saw the request");
+    assert_eq!(
+        (&*failure.class, failure.certainty),
+        ("transient", Certainty::Unknown)
+    );
+}
+
+#[tokio::test]
+async fn a_missing_secret_is_named_and_nothing_is_sent() {
+    let charge = Charge {
+        headers: vec![("Authorization", "Bearer ${secrets.nope}")],
+        ..Charge::default()
+    };
+    let failure = failure(charge.call("http://pay.example", INPUT).await);
+    assert_eq!(failure.class, "secret.missing");
+    assert!(failure.message.contains("nope"), "{}", failure.message);
+}
+
+#[test]
+fn an_effect_whose_host_depends_on_a_command_does_not_start() {
+    for url in [
+        "${url(input.order)}/x",
+        "http://${url(input.order)}/x",
+        "ftp://pay.example/x",
+        "/x",
+    ] {
+        let charge = Charge {
+            url,
+            ..Charge::default()
+        };
+        assert!(charge.provider("http://pay.example").is_err(), "{url}");
+    }
+}
