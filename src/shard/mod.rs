@@ -4,8 +4,3 @@
 //! It does not publish, call HTTP or read the broker; those sit behind the mailbox and the release channel.
 
 pub mod mailbox;
-mod settings;
-mod status;
-
-pub use settings::Settings;
-pub use status::{Halt, ShardState, ShardStatus};
