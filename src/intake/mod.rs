@@ -1,1 +1,213 @@
-//! To come.
+//! Bytes become inputs and find their shards.
+//!
+//! One shared reader for each source stream decodes every message once, finds the sagas that react, and mails
+//! each shard what is for it. The intake decides nothing about instances and stores nothing: shards keep
+//! their positions, and it reads from there. Start at [`decode`] and [`route`] for messages, at [`shared`],
+//! [`private`] and [`view`] for how reading survives faults and slow shards.
+
+mod address;
+mod cloudevents;
+mod context;
+mod decode;
+mod feed;
+mod headers;
+mod private;
+mod route;
+mod settings;
+mod shared;
+mod view;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+pub use context::{Halt, ShardEndpoint};
+pub use settings::Settings;
+
+use context::{Context, Progress};
+use decode::Decoder;
+use route::Router;
+use shared::{Command, Shared};
+
+use crate::kernel::definition::DefinitionSet;
+use crate::kernel::ids::TenantId;
+use crate::kernel::input::SourceStream;
+use crate::kernel::limits::Limits;
+use crate::kernel::subject::Tenancy;
+use crate::ports::broker::Broker;
+use crate::ports::clock::Clock;
+use crate::shard::mailbox::Notice;
+use crate::telemetry::Metrics;
+
+/// Requests to a shared reader that may wait.
+const COMMANDS_MAX: usize = 1_024;
+
+/// What an intake is made of.
+pub struct IntakeSpec {
+    pub broker: Arc<dyn Broker>,
+    /// The shards of this process.
+    pub shards: Vec<ShardEndpoint>,
+    /// How many shards the cluster has.
+    pub shard_count: u16,
+    pub definitions: Arc<DefinitionSet>,
+    pub tenancy: Tenancy,
+    /// The only tenants to serve, all where `None`.
+    pub tenants: Option<Vec<TenantId>>,
+    /// Names of the streams, by [`SourceStream::index`].
+    pub streams: [String; 3],
+    /// Begins the name of every consumer: one subject token, unlike that of any other process.
+    pub reader_prefix: String,
+    pub limits: Limits,
+    pub settings: Settings,
+    pub clock: Arc<dyn Clock>,
+    pub metrics: Arc<Metrics>,
+    pub notices: mpsc::Receiver<Notice>,
+}
+
+/// The running intake. Dropping it stops it, too, without waiting.
+pub struct Intake {
+    ctx: Arc<Context>,
+    shards: Vec<ShardEndpoint>,
+    stop: CancellationToken,
+    _stop_on_drop: DropGuard,
+    readers: Vec<JoinHandle<()>>,
+    notices: JoinHandle<()>,
+}
+
+/// How one source stream is doing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StreamStatus {
+    pub stream: SourceStream,
+    pub connected: bool,
+    /// Why reading ended, where going on would lose messages.
+    pub halted: Option<Halt>,
+    /// Everything up to here is on its way to the attached shards.
+    pub read: u64,
+    /// Newest sequence of the stream that was heard of.
+    pub end: u64,
+    /// Messages between the slowest shard and the end.
+    pub lag: u64,
+    /// Since the stream was last read or found silent.
+    pub quiet: Duration,
+    /// Shards that are fed by readers of their own.
+    pub detached: u64,
+}
+
+impl Intake {
+    /// Starts reading from the positions of the shards. To be called within a runtime.
+    #[must_use]
+    pub fn start(spec: IntakeSpec) -> Self {
+        let from_sequence = spec.settings.event_id_from_sequence;
+        let events = &spec.streams[SourceStream::AggregateEvents.index()];
+        let decoder = Decoder {
+            tenancy: spec.tenancy,
+            tenants: spec.tenants.map(|tenants| tenants.into_iter().collect()),
+            limits: spec.limits,
+            event_id_from: from_sequence.then(|| events.clone()),
+        };
+        let ctx = Arc::new(Context {
+            broker: spec.broker,
+            router: Router {
+                decoder,
+                definitions: spec.definitions,
+                shards: spec.shard_count,
+            },
+            streams: spec.streams,
+            reader_prefix: spec.reader_prefix,
+            settings: spec.settings,
+            progress: std::array::from_fn(|_| Progress::default()),
+            readers_opened: AtomicU64::new(0),
+            clock: spec.clock,
+            metrics: spec.metrics,
+        });
+        for stream in SourceStream::ALL {
+            ctx.progress(stream).moved(ctx.clock.monotonic());
+        }
+        let stop = CancellationToken::new();
+        let mut hubs = Vec::with_capacity(SourceStream::ALL.len());
+        let readers = SourceStream::ALL.map(|stream| {
+            let (hub, commands) = mpsc::channel(COMMANDS_MAX);
+            let shared = Shared::new(&ctx, stream, &spec.shards, commands, hub.clone());
+            hubs.push(hub);
+            tokio::spawn(shared.run(stop.clone()))
+        });
+        Self {
+            ctx,
+            shards: spec.shards,
+            readers: readers.into(),
+            notices: tokio::spawn(forward(spec.notices, hubs, stop.clone())),
+            _stop_on_drop: stop.clone().drop_guard(),
+            stop,
+        }
+    }
+
+    /// How each stream is doing, by [`SourceStream::index`].
+    #[must_use]
+    pub fn status(&self) -> [StreamStatus; 3] {
+        SourceStream::ALL.map(|stream| self.status_of(stream))
+    }
+
+    fn status_of(&self, stream: SourceStream) -> StreamStatus {
+        let progress = self.ctx.progress(stream);
+        let end = progress.end.load(Ordering::Relaxed);
+        let positions = self.shards.iter().map(|shard| (shard.position)(stream));
+        let ended = self.readers[stream.index()].is_finished() && !self.stop.is_cancelled();
+        let halted = progress.halted().or_else(|| {
+            ended.then(|| Halt {
+                reason: "intake.stopped",
+                message: "the reader ended unexpectedly".to_owned(),
+            })
+        });
+        StreamStatus {
+            stream,
+            connected: progress.connected.load(Ordering::Relaxed) && !ended,
+            halted,
+            read: progress.read.load(Ordering::Relaxed),
+            end,
+            lag: positions.min().map_or(0, |position| end.saturating_sub(position)),
+            quiet: self.ctx.clock.monotonic().saturating_sub(progress.last_moved()),
+            detached: progress.detached.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Stops reading and waits until nothing more is mailed. What was mailed stays mailed.
+    pub async fn drain(self) {
+        self.stop.cancel();
+        for task in self.readers.into_iter().chain([self.notices]) {
+            if let Err(error) = task.await {
+                tracing::error!(%error, "a reader ended with a panic");
+            }
+        }
+    }
+}
+
+/// Passes on what shards ask, until they are gone.
+async fn forward(
+    mut notices: mpsc::Receiver<Notice>,
+    hubs: Vec<mpsc::Sender<Command>>,
+    stop: CancellationToken,
+) {
+    while let Some(Some(notice)) = stop.run_until_cancelled(notices.recv()).await {
+        match notice {
+            Notice::BarrierWanted { shard } => {
+                for hub in &hubs {
+                    // Without its reader a stream proves nothing, and health tells.
+                    drop(hub.send(Command::Barrier { shard }).await);
+                }
+            }
+            Notice::Gap {
+                shard,
+                stream,
+                lane: 0,
+                position,
+            } => drop(hubs[stream.index()].send(Command::Gap { shard, position }).await),
+            Notice::Gap { shard, lane, .. } => {
+                tracing::error!(shard, lane, "shard reports a gap in a lane that nobody reads");
+            }
+        }
+    }
+}

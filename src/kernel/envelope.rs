@@ -88,6 +88,7 @@ pub struct EffectResult<'a> {
     #[serde(borrow)]
     pub payload: &'a RawValue,
     /// RFC 3339, the worker's clock: data, never order.
+    #[serde(default)]
     pub timestamp: String,
     #[serde(default)]
     pub metadata: ResultMetadata,

@@ -1,9 +1,12 @@
 //! Inputs: anything that can advance an instance.
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::ids::{CommandId, EffectName, EventId, InstanceId, TimeMs};
+use super::json::Json;
 
 /// One input of one instance, routed and checked.
 ///
@@ -89,6 +92,31 @@ pub struct DomainEvent {
     pub hops: u32,
     /// JSON, checked for syntax, depth and number ranges.
     pub payload: Bytes,
+}
+
+impl DomainEvent {
+    /// What expressions see as `event`; `data` is the parsed payload.
+    #[must_use]
+    pub fn root<'a>(&'a self, time: TimeMs, data: Json<'a>) -> Json<'a> {
+        let text = |text: &'a str| Json::Str(Cow::Borrowed(text));
+        let optional = |value: &'a Option<String>| value.as_deref().map_or(Json::Null, text);
+        let members = [
+            ("time", Json::Str(Cow::Owned(time.to_string()))),
+            ("id", text(self.event_id.as_str())),
+            ("type", text(&self.event_type)),
+            ("version", Json::Int(i64::from(self.schema_version))),
+            (
+                "sequence",
+                Json::Int(i64::try_from(self.sequence).unwrap_or(i64::MAX)),
+            ),
+            ("aggregate_id", text(&self.aggregate_id)),
+            ("aggregate_type", text(&self.aggregate_type)),
+            ("correlation_id", optional(&self.correlation_id)),
+            ("causation_id", optional(&self.causation_id)),
+            ("data", data),
+        ];
+        Json::Map(members.map(|(name, value)| (Cow::Borrowed(name), value)).into())
+    }
 }
 
 /// The one recorded outcome of a command of this instance.

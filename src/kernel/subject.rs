@@ -96,10 +96,10 @@ impl Subject {
                 escape_into(&mut out, aggregate_id);
             }
             Self::Effect { effect, command, .. } => {
-                write!(out, "effect.{effect}.{command}").expect("writing to a string")
+                write!(out, "effect.{effect}.{command}").expect("writing to a string");
             }
             Self::EffectResult { effect, command, .. } => {
-                write!(out, "effect_result.{effect}.{command}").expect("writing to a string")
+                write!(out, "effect_result.{effect}.{command}").expect("writing to a string");
             }
             Self::Workflow { saga, key, .. } => {
                 write!(out, "workflow.{saga}.").expect("writing to a string");
@@ -232,7 +232,8 @@ fn unescape(token: &str) -> Result<String, SubjectError> {
             bytes.push(byte);
             continue;
         }
-        let digits = rest.get(..2).ok_or(SubjectError::Escape)?;
+        let digits = rest.get(..2).filter(|two| two.iter().all(u8::is_ascii_hexdigit));
+        let digits = digits.ok_or(SubjectError::Escape)?;
         let text = std::str::from_utf8(digits).map_err(|_| SubjectError::Escape)?;
         bytes.push(u8::from_str_radix(text, 16).map_err(|_| SubjectError::Escape)?);
         rest = &rest[2..];
@@ -279,6 +280,7 @@ mod tests {
             "tenant.a\0b.aggregate.Order.1",
             "tenant.acme.aggregate.Order.>",
             "tenant.acme.aggregate.Order.a=Z",
+            "tenant.acme.aggregate.Order.a=+F",
             "tenant.acme.aggregate.Order.a=FF",
             "tenant.acme.effect.charge.not-a-uuid",
             "aggregate.Order.1",

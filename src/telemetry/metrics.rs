@@ -18,6 +18,9 @@ pub struct Metrics {
     pub readers_rebuilt: IntCounterVec,
     /// Messages between a shard's position and the end of the stream, by `stream`.
     pub stream_lag: IntGaugeVec,
+    /// Messages whose body or header names another tenant than their subject: someone tried, or is
+    /// misconfigured.
+    pub tenant_mismatches: IntCounter,
     /// Shards fed by a private reader.
     pub shards_detached: IntGauge,
     /// Instances that reached an end, by `saga` and `phase`.
@@ -86,6 +89,11 @@ impl Metrics {
                 &["stream", "reason"],
             ),
             stream_lag: gauges(r, "stream_lag_messages", "Messages not yet applied.", &["stream"]),
+            tenant_mismatches: counter(
+                r,
+                "tenant_mismatches_total",
+                "Messages that name another tenant than their subject.",
+            ),
             shards_detached: gauge(r, "shards_detached", "Shards fed by a private reader."),
             instances_ended: counters(
                 r,

@@ -116,32 +116,24 @@ impl<'a> Run<'a> {
             return Ok(value);
         }
         let input = self.ground.input;
-        let mut members = Vec::with_capacity(10);
-        let mut member = |name: &'static str, value: Json<'a>| members.push((Cow::Borrowed(name), value));
-        member("time", Json::Str(Cow::Owned(input.time.to_string())));
-        match self.event() {
-            None => member("id", text(&input.id)),
+        let value = match self.event() {
+            None => Json::Map(vec![
+                (
+                    Cow::Borrowed("time"),
+                    Json::Str(Cow::Owned(input.time.to_string())),
+                ),
+                (Cow::Borrowed("id"), text(&input.id)),
+            ]),
             Some(event) => {
-                member("id", text(event.event_id.as_str()));
-                member("type", text(&event.event_type));
-                member("version", Json::Int(i64::from(event.schema_version)));
-                member(
-                    "sequence",
-                    Json::Int(i64::try_from(event.sequence).unwrap_or(i64::MAX)),
-                );
-                member("aggregate_id", text(&event.aggregate_id));
-                member("aggregate_type", text(&event.aggregate_type));
-                member("correlation_id", optional(event.correlation_id.as_deref()));
-                member("causation_id", optional(event.causation_id.as_deref()));
                 let data = Json::parse(&event.payload, self.ground.context.limits.json_depth);
                 let data = data.map_err(|error| Rejection {
                     reason: "payload.syntax",
                     message: format!("event {}: {error}", event.event_id),
                 })?;
-                member("data", data);
+                event.root(input.time, data)
             }
-        }
-        let value = self.ground.values.keep(Json::Map(members));
+        };
+        let value = self.ground.values.keep(value);
         self.parsed.event = Some(value);
         Ok(value)
     }

@@ -1,0 +1,151 @@
+//! What all readers of an intake share.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+
+use super::feed::Bounds;
+use super::route::Router;
+use super::settings::Settings;
+use crate::kernel::input::SourceStream;
+use crate::kernel::subject::{Tenancy, filter};
+use crate::ports::broker::Broker;
+use crate::ports::clock::Clock;
+use crate::shard::mailbox::Mail;
+use crate::telemetry::Metrics;
+
+/// Most filter subjects of a reader: with more, the broker's matching costs more than what it saves.
+const FILTERS_MAX: usize = 256;
+
+/// A shard as the intake sees it.
+#[derive(Clone)]
+pub struct ShardEndpoint {
+    pub index: u16,
+    pub mail: mpsc::Sender<Mail>,
+    /// The sequence of a stream up to which the shard has stored everything.
+    pub position: Arc<dyn Fn(SourceStream) -> u64 + Send + Sync>,
+}
+
+impl fmt::Debug for ShardEndpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ShardEndpoint")
+            .field("index", &self.index)
+            .finish_non_exhaustive()
+    }
+}
+
+pub(super) struct Context {
+    pub broker: Arc<dyn Broker>,
+    pub router: Router,
+    /// By [`SourceStream::index`].
+    pub streams: [String; 3],
+    pub reader_prefix: String,
+    pub settings: Settings,
+    pub clock: Arc<dyn Clock>,
+    pub metrics: Arc<Metrics>,
+    pub progress: [Progress; 3],
+    pub readers_opened: AtomicU64,
+}
+
+impl Context {
+    pub fn name(&self, stream: SourceStream) -> &str {
+        &self.streams[stream.index()]
+    }
+
+    pub fn progress(&self, stream: SourceStream) -> &Progress {
+        &self.progress[stream.index()]
+    }
+
+    pub fn bounds(&self) -> Bounds {
+        Bounds {
+            inputs: self.settings.delivery_inputs,
+            bytes: self.settings.delivery_bytes,
+        }
+    }
+
+    /// A consumer name that no reader had before.
+    pub fn reader_name(&self, stream: SourceStream) -> String {
+        let number = self.readers_opened.fetch_add(1, Ordering::Relaxed);
+        let now = self.clock.now().0;
+        format!("{}-{}-{now:x}-{number}", self.reader_prefix, stream.index())
+    }
+
+    /// What of the stream concerns the runner; empty where nothing does.
+    pub fn filters(&self, stream: SourceStream) -> Vec<String> {
+        let decoder = &self.router.decoder;
+        let kinds: Vec<Option<&str>> = match stream {
+            SourceStream::AggregateEvents => {
+                let types = self.router.definitions.aggregate_types();
+                types.into_iter().map(Some).collect()
+            }
+            SourceStream::WorkflowEvents | SourceStream::WorkflowCommands => vec![None],
+        };
+        let kind = match stream {
+            SourceStream::AggregateEvents => "aggregate",
+            SourceStream::WorkflowEvents => "effect_result",
+            SourceStream::WorkflowCommands => "workflow",
+        };
+        let tenants: Vec<_> = match (&decoder.tenants, decoder.tenancy) {
+            (Some(tenants), Tenancy::Multi) if tenants.len() * kinds.len() <= FILTERS_MAX => {
+                tenants.iter().map(Some).collect()
+            }
+            _ => vec![None],
+        };
+        if tenants.len() * kinds.len() > FILTERS_MAX {
+            return vec![filter(decoder.tenancy, None, kind, None)];
+        }
+        let pairs = tenants
+            .iter()
+            .flat_map(|tenant| kinds.iter().map(move |name| (tenant, name)));
+        pairs
+            .map(|(tenant, name)| filter(decoder.tenancy, *tenant, kind, *name))
+            .collect()
+    }
+}
+
+/// How far the shared reader of a stream is, for health and metrics.
+#[derive(Debug, Default)]
+pub(super) struct Progress {
+    pub connected: AtomicBool,
+    /// All up to here was decoded and queued for its shards.
+    pub read: AtomicU64,
+    /// The newest sequence of the stream that was heard of.
+    pub end: AtomicU64,
+    pub detached: AtomicU64,
+    moved_ms: AtomicU64,
+    halted: Mutex<Option<Halt>>,
+}
+
+/// Why a reader must not go on: it would skip messages.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Halt {
+    /// `stream.gap` or `stream.identity`.
+    pub reason: &'static str,
+    pub message: String,
+}
+
+impl Progress {
+    pub fn moved(&self, at: Duration) {
+        let ms = u64::try_from(at.as_millis()).unwrap_or(u64::MAX);
+        self.moved_ms.store(ms, Ordering::Relaxed);
+    }
+
+    pub fn last_moved(&self) -> Duration {
+        Duration::from_millis(self.moved_ms.load(Ordering::Relaxed))
+    }
+
+    pub fn heard_of(&self, sequence: u64) {
+        self.end.fetch_max(sequence, Ordering::Relaxed);
+    }
+
+    pub fn halt(&self, halt: Halt) {
+        *self.halted.lock().unwrap_or_else(PoisonError::into_inner) = Some(halt);
+    }
+
+    pub fn halted(&self) -> Option<Halt> {
+        self.halted.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}

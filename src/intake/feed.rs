@@ -1,0 +1,211 @@
+//! One shard's side of a stream: what is to be mailed to it, as an unbroken chain of deliveries.
+//!
+//! Synchronous. Each delivery begins where the one before it ended, so none can be accepted in part, and what
+//! one message yields is never split.
+
+use std::collections::VecDeque;
+
+use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::TrySendError;
+
+use crate::kernel::ids::TimeMs;
+use crate::kernel::input::{InputBody, SourceStream, WorkOutcome};
+use crate::shard::mailbox::{Arrival, Delivery, Mail};
+
+/// How much consecutive messages may put into one delivery.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Bounds {
+    pub inputs: usize,
+    pub bytes: usize,
+}
+
+/// # Invariants
+/// The deliveries in `queue` form a chain from `sent` to `queued`.
+#[derive(Debug)]
+pub(super) struct Feed {
+    pub shard: u16,
+    stream: SourceStream,
+    mail: mpsc::Sender<Mail>,
+    queue: VecDeque<Mail>,
+    /// Sequence up to which everything is in the mailbox.
+    sent: u64,
+    /// Sequence up to which everything is in the mailbox or in `queue`.
+    queued: u64,
+    /// The message whose inputs are being added.
+    open: Option<u64>,
+    tail_bytes: usize,
+}
+
+/// How a mailbox took what was for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Flushed {
+    All,
+    Full,
+    Closed,
+}
+
+impl Feed {
+    pub fn new(shard: u16, stream: SourceStream, mail: mpsc::Sender<Mail>, position: u64) -> Self {
+        Self {
+            shard,
+            stream,
+            mail,
+            queue: VecDeque::new(),
+            sent: position,
+            queued: position,
+            open: None,
+            tail_bytes: 0,
+        }
+    }
+
+    /// Adds one thing that the message at `sequence` yields. What lies at or below the feed's start was
+    /// handed over by another reader and is passed over.
+    pub fn push(&mut self, sequence: u64, arrival: Arrival, bounds: Bounds) {
+        let same_message = self.open == Some(sequence);
+        if sequence <= self.queued && !same_message {
+            return;
+        }
+        let bytes = bytes_of(&arrival);
+        if let Some(Mail::Delivery(tail)) = self.queue.back_mut()
+            && (same_message
+                || (tail.inputs.len() < bounds.inputs && self.tail_bytes + bytes <= bounds.bytes))
+        {
+            tail.inputs.push(arrival);
+            tail.sequence = sequence;
+            self.tail_bytes += bytes;
+        } else {
+            self.queue.push_back(Mail::Delivery(Delivery {
+                stream: self.stream,
+                lane: 0,
+                after: self.queued,
+                sequence,
+                inputs: vec![arrival],
+            }));
+            self.tail_bytes = bytes;
+        }
+        self.queued = sequence;
+        self.open = Some(sequence);
+    }
+
+    /// Tells the shard that it knows all up to `read`, if it does not know that yet.
+    pub fn watermark(&mut self, read: u64) {
+        if read <= self.queued {
+            return;
+        }
+        if let Some(Mail::Delivery(tail)) = self.queue.back_mut() {
+            tail.sequence = read;
+        } else {
+            self.queue.push_back(Mail::Delivery(Delivery {
+                stream: self.stream,
+                lane: 0,
+                after: self.queued,
+                sequence: read,
+                inputs: Vec::new(),
+            }));
+        }
+        self.queued = read;
+        self.open = None;
+    }
+
+    /// Answers a barrier: all that the stream held at `as_of` lies at or below `read`.
+    pub fn barrier(&mut self, read: u64, as_of: TimeMs) {
+        self.watermark(read);
+        let stream = self.stream;
+        self.queue.push_back(Mail::Barrier { stream, as_of });
+        self.open = None;
+    }
+
+    /// Puts into the mailbox what it takes.
+    pub fn flush(&mut self) -> Flushed {
+        self.open = None;
+        while !self.queue.is_empty() {
+            match self.mail.try_reserve() {
+                Ok(permit) => {
+                    if let Some(mail) = self.queue.pop_front() {
+                        self.sent = end_of(&mail).unwrap_or(self.sent);
+                        permit.send(mail);
+                    }
+                }
+                Err(TrySendError::Full(())) => return Flushed::Full,
+                Err(TrySendError::Closed(())) => return Flushed::Closed,
+            }
+        }
+        Flushed::All
+    }
+
+    /// Waits until the mailbox may take more; [`Feed::flush`] tells whether it does.
+    ///
+    /// # Cancel safety
+    /// Nothing is sent.
+    pub async fn room(&self) {
+        // A closed mailbox is no error here: the next flush reports it.
+        drop(self.mail.reserve().await);
+    }
+
+    pub fn sent(&self) -> u64 {
+        self.sent
+    }
+
+    pub fn queued(&self) -> u64 {
+        self.queued
+    }
+
+    pub fn mailbox(&self) -> mpsc::Sender<Mail> {
+        self.mail.clone()
+    }
+
+    /// Inputs that are not yet in the mailbox.
+    pub fn waiting_inputs(&self) -> usize {
+        let inputs = |mail: &Mail| match mail {
+            Mail::Delivery(delivery) => delivery.inputs.len(),
+            _ => 0,
+        };
+        self.queue.iter().map(inputs).sum()
+    }
+
+    pub fn has_barrier(&self) -> bool {
+        self.queue.iter().any(|mail| matches!(mail, Mail::Barrier { .. }))
+    }
+
+    /// Forgets what is not yet in the mailbox and goes on behind `position`.
+    pub fn restart(&mut self, position: u64) {
+        self.queue.clear();
+        self.sent = position;
+        self.queued = position;
+        self.open = None;
+    }
+
+    /// Takes over from another reader, which mailed all up to `position`: what was kept from there on is the
+    /// next to be mailed. Kept deliveries must hold one message each.
+    pub fn take_over(&mut self, position: u64) {
+        self.queue
+            .retain(|mail| end_of(mail).is_none_or(|sequence| sequence > position));
+        if let Some(Mail::Delivery(first)) = self.queue.front_mut() {
+            first.after = position;
+        }
+        self.sent = position;
+        self.queued = self.queued.max(position);
+        self.open = None;
+    }
+}
+
+fn end_of(mail: &Mail) -> Option<u64> {
+    match mail {
+        Mail::Delivery(delivery) => Some(delivery.sequence),
+        _ => None,
+    }
+}
+
+fn bytes_of(arrival: &Arrival) -> usize {
+    match arrival {
+        Arrival::Input(input) => match &input.body {
+            InputBody::Event(event) => event.payload.len(),
+            InputBody::Result(result) => match &result.outcome {
+                WorkOutcome::Succeeded { payload } => payload.len(),
+                WorkOutcome::Failed { message, .. } | WorkOutcome::TimedOut { message } => message.len(),
+            },
+            InputBody::Timer { .. } | InputBody::Control(_) => 0,
+        },
+        Arrival::Unreadable(unreadable) => unreadable.excerpt.len(),
+    }
+}

@@ -1,0 +1,241 @@
+//! The reader of one detached shard: as slow as its shard, in the way of nobody else.
+//!
+//! It reads the stream from the shard's position and waits for the mailbox as long as it takes. Once it is close
+//! behind the shared reader it asks to hand over: the shared reader begins to keep what comes after its own
+//! position R, this one reads on until it has mailed all up to some X at or above R, and reports X. The
+//! shared reader mails what it kept from behind X, so the chain of deliveries is unbroken.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::Instant;
+
+use super::address;
+use super::context::Context;
+use super::feed::{Feed, Flushed};
+use super::shared::Command;
+use super::view::View;
+use crate::kernel::input::SourceStream;
+use crate::ports::broker::Message;
+
+pub(super) struct Private {
+    ctx: Arc<Context>,
+    stream: SourceStream,
+    /// Distinguishes this reader from earlier ones of the same shard.
+    ticket: u64,
+    feed: Feed,
+    view: View,
+    hub: mpsc::Sender<Command>,
+    /// Barriers asked for so far.
+    wanted: watch::Receiver<u64>,
+    /// Barriers that the running probe covers, and those that were mailed.
+    probed: u64,
+    answered: u64,
+    /// While handing over: the shared reader keeps all above this.
+    target: Option<u64>,
+    next_probe: Instant,
+    next_join: Instant,
+    batch: Vec<Message>,
+    _counted: Counted,
+}
+
+impl Private {
+    pub fn new(
+        ctx: &Arc<Context>,
+        stream: SourceStream,
+        ticket: u64,
+        feed: Feed,
+        hub: mpsc::Sender<Command>,
+        wanted: watch::Receiver<u64>,
+    ) -> Self {
+        let now = Instant::now();
+        Self {
+            view: View::new(ctx, stream, feed.sent(), false),
+            _counted: Counted::new(ctx, stream),
+            ctx: Arc::clone(ctx),
+            stream,
+            ticket,
+            feed,
+            hub,
+            wanted,
+            probed: 0,
+            answered: 0,
+            target: None,
+            next_probe: now,
+            next_join: now,
+            batch: Vec::new(),
+        }
+    }
+
+    /// Runs until the shard is handed over or its mailbox is closed.
+    ///
+    /// # Cancel safety
+    /// What was mailed stays mailed, and forms an unbroken chain.
+    pub async fn run(mut self) {
+        while self.mail_all().await {
+            if self.target.is_some_and(|target| self.view.read() >= target) {
+                if self.hand_over().await {
+                    return;
+                }
+            } else if self.may_join() {
+                self.ask_to_join().await;
+            }
+            self.wait().await;
+        }
+    }
+
+    /// False: the mailbox is closed.
+    async fn mail_all(&mut self) -> bool {
+        loop {
+            match self.feed.flush() {
+                Flushed::All => return true,
+                Flushed::Full => self.feed.room().await,
+                Flushed::Closed => return false,
+            }
+        }
+    }
+
+    fn may_join(&self) -> bool {
+        let shared = self.ctx.progress(self.stream).read.load(Ordering::Relaxed);
+        let mailbox = self.feed.mailbox();
+        self.target.is_none()
+            && Instant::now() >= self.next_join
+            && shared.saturating_sub(self.view.read()) <= self.ctx.settings.attach_within
+            && mailbox.capacity() * 2 >= mailbox.max_capacity()
+    }
+
+    async fn ask_to_join(&mut self) {
+        self.next_join = Instant::now() + self.join_pause();
+        let (reply, answer) = oneshot::channel();
+        let asked = self.hub.send(Command::Join {
+            shard: self.feed.shard,
+            ticket: self.ticket,
+            read: self.view.read(),
+            reply,
+        });
+        if asked.await.is_ok()
+            && let Ok(Some(target)) = answer.await
+        {
+            self.target = Some(target);
+            // The rest of the way may hold no message for this shard at all.
+            self.next_probe = Instant::now();
+        }
+    }
+
+    /// True: the shared reader has taken over.
+    async fn hand_over(&mut self) -> bool {
+        self.target = None;
+        self.next_join = Instant::now() + self.join_pause();
+        self.feed.watermark(self.view.read());
+        if !self.mail_all().await {
+            return true;
+        }
+        let (reply, answer) = oneshot::channel();
+        let reported = self.hub.send(Command::Joined {
+            shard: self.feed.shard,
+            ticket: self.ticket,
+            read: self.feed.sent(),
+            answered: self.answered,
+            reply,
+        });
+        reported.await.is_ok() && answer.await == Ok(true)
+    }
+
+    fn join_pause(&self) -> Duration {
+        self.ctx.settings.barrier_retry.duration()
+    }
+
+    async fn wait(&mut self) {
+        if let Some(as_of) = self.view.proven() {
+            if self.probed > self.answered {
+                self.feed.barrier(self.view.read(), as_of);
+                self.answered = self.probed;
+            } else {
+                self.feed.watermark(self.view.read());
+            }
+            return;
+        }
+        let now = Instant::now();
+        let wanted = *self.wanted.borrow_and_update();
+        if !self.view.has_proof() && now >= self.next_probe {
+            let soon = wanted > self.answered || self.target.is_some();
+            self.next_probe = now
+                + if soon {
+                    self.ctx.settings.barrier_retry.duration()
+                } else {
+                    self.ctx.settings.watermark_interval.duration()
+                };
+            if self.view.probe().await {
+                self.probed = wanted;
+                return;
+            }
+        }
+        let wake = if self.view.has_proof() {
+            now + self.ctx.settings.watermark_interval.duration()
+        } else {
+            self.next_probe
+        };
+        tokio::select! {
+            biased;
+            Ok(()) = self.wanted.changed() => self.next_probe = Instant::now(),
+            () = tokio::time::sleep_until(wake) => {}
+            () = self.view.next(&mut self.batch) => self.take_batch().await,
+        }
+    }
+
+    async fn take_batch(&mut self) {
+        let mut routed = Vec::new();
+        let mut silent = false;
+        for message in self.batch.drain(..) {
+            let sequence = message.stream_sequence;
+            if let Err(error) = address::route(&self.ctx, self.stream, &message, &mut routed).await {
+                tracing::warn!(stream = self.ctx.name(self.stream), %error, "command of a result is unknown");
+                self.view.abandon("lookup");
+                break;
+            }
+            for (shard, arrival) in routed.drain(..) {
+                if shard == self.feed.shard {
+                    self.feed.push(sequence, arrival, self.ctx.bounds());
+                }
+            }
+            self.view.handled(sequence, message.pending);
+            silent = message.pending == 0;
+        }
+        self.batch.clear();
+        if self.view.read() - self.feed.queued() > self.ctx.settings.watermark_messages {
+            self.feed.watermark(self.view.read());
+        }
+        if silent && (*self.wanted.borrow() > self.answered || self.target.is_some()) {
+            self.next_probe = Instant::now();
+        }
+    }
+}
+
+/// Counts a detached shard for as long as it lives.
+struct Counted {
+    ctx: Arc<Context>,
+    stream: SourceStream,
+}
+
+impl Counted {
+    fn new(ctx: &Arc<Context>, stream: SourceStream) -> Self {
+        ctx.metrics.shards_detached.inc();
+        ctx.progress(stream).detached.fetch_add(1, Ordering::Relaxed);
+        Self {
+            ctx: Arc::clone(ctx),
+            stream,
+        }
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.ctx.metrics.shards_detached.dec();
+        self.ctx
+            .progress(self.stream)
+            .detached
+            .fetch_sub(1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,534 @@
+//! The shared reader of one stream: lane 0 of every attached shard.
+//!
+//! It never waits long for one shard: a mailbox that stays full is left to a private reader
+//! (see [`super::private`]). Where all mailboxes are full, reading pauses: that is backpressure, not a slow shard.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::address;
+use super::context::{Context, ShardEndpoint};
+use super::feed::{Bounds, Feed, Flushed};
+use super::private::Private;
+use super::route::Routed;
+use super::view::View;
+use crate::kernel::input::SourceStream;
+use crate::ports::broker::Message;
+use crate::shard::mailbox::Arrival;
+
+/// What a shared reader is asked.
+#[derive(Debug)]
+pub(super) enum Command {
+    /// A shard waits for a barrier.
+    Barrier { shard: u16 },
+    /// A shard refused a delivery: feed it again from behind `position`.
+    Gap { shard: u16, position: u64 },
+    /// A private reader is close behind. The answer is the sequence above which everything is kept for its
+    /// shard from now on, `None` where it shall try again later.
+    Join {
+        shard: u16,
+        ticket: u64,
+        read: u64,
+        reply: oneshot::Sender<Option<u64>>,
+    },
+    /// A private reader mailed all up to `read` and stops, if the answer is true.
+    Joined {
+        shard: u16,
+        ticket: u64,
+        read: u64,
+        answered: u64,
+        reply: oneshot::Sender<bool>,
+    },
+}
+
+pub(super) struct Shared {
+    ctx: Arc<Context>,
+    stream: SourceStream,
+    slots: Vec<Slot>,
+    view: View,
+    batch: Vec<Message>,
+    routed: Vec<Routed>,
+    commands: mpsc::Receiver<Command>,
+    /// For private readers.
+    hub: mpsc::Sender<Command>,
+    tickets: u64,
+    /// Shards that wait for a barrier, and those whose barrier the running probe answers.
+    wanted: BTreeSet<u16>,
+    probed: BTreeSet<u16>,
+    next_probe: Instant,
+    next_tick: Instant,
+    window: Instant,
+    acknowledged: u64,
+}
+
+struct Slot {
+    feed: Feed,
+    endpoint: ShardEndpoint,
+    state: State,
+    /// Since when the mailbox has been full, and how long it was before that in this window.
+    full_since: Option<Instant>,
+    full_for: Duration,
+    /// Position of the gap that this shard was last fed again from.
+    gap: Option<u64>,
+}
+
+enum State {
+    Attached,
+    Detached(Detached),
+    /// Still fed by its private reader, while what comes now is kept.
+    Joining(Detached),
+    /// The mailbox is closed.
+    Gone,
+}
+
+struct Detached {
+    ticket: u64,
+    task: AbortOnDropHandle<()>,
+    barriers: watch::Sender<u64>,
+}
+
+/// A joining shard keeps each message apart, so that a part can be dropped at any sequence.
+const APART: Bounds = Bounds { inputs: 0, bytes: 0 };
+
+impl Shared {
+    pub fn new(
+        ctx: &Arc<Context>,
+        stream: SourceStream,
+        shards: &[ShardEndpoint],
+        commands: mpsc::Receiver<Command>,
+        hub: mpsc::Sender<Command>,
+    ) -> Self {
+        let now = Instant::now();
+        let positions: Vec<u64> = shards.iter().map(|shard| (shard.position)(stream)).collect();
+        let newest = positions.iter().copied().max().unwrap_or(0);
+        let behind = |position: u64| newest - position > ctx.settings.detach_behind;
+        let start = positions
+            .iter()
+            .copied()
+            .filter(|position| !behind(*position))
+            .min();
+        let mut shared = Self {
+            view: View::new(ctx, stream, start.unwrap_or(0), true),
+            ctx: Arc::clone(ctx),
+            stream,
+            slots: Vec::with_capacity(shards.len()),
+            batch: Vec::new(),
+            routed: Vec::new(),
+            commands,
+            hub,
+            tickets: 0,
+            wanted: BTreeSet::new(),
+            probed: BTreeSet::new(),
+            next_probe: now,
+            next_tick: now,
+            window: now,
+            acknowledged: 0,
+        };
+        for (endpoint, position) in shards.iter().zip(positions) {
+            shared.slots.push(Slot {
+                feed: Feed::new(endpoint.index, stream, endpoint.mail.clone(), position),
+                endpoint: endpoint.clone(),
+                state: State::Attached,
+                full_since: None,
+                full_for: Duration::ZERO,
+                gap: None,
+            });
+            if behind(position) {
+                shared.detach(shared.slots.len() - 1, position);
+            }
+        }
+        shared
+    }
+
+    /// Runs until `stop`. Everything mailed stays mailed.
+    pub async fn run(mut self, stop: CancellationToken) {
+        loop {
+            self.settle();
+            self.flush();
+            self.detach_stalled();
+            let full = self.slots.iter().position(|slot| slot.full_since.is_some());
+            if full.is_none() && !self.view.has_proof() && self.probe_is_due() {
+                self.probe().await;
+                continue;
+            }
+            let wake = self.wake();
+            let room = async {
+                match full {
+                    Some(at) => self.slots[at].feed.room().await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => break,
+                Some(command) = self.commands.recv() => self.obey(command).await,
+                () = tokio::time::sleep_until(wake) => self.tick().await,
+                () = room => {}
+                () = self.view.next(&mut self.batch), if full.is_none() => self.take_batch().await,
+            }
+        }
+        for slot in self.slots {
+            if let State::Detached(reader) | State::Joining(reader) = slot.state {
+                reader.end().await;
+            }
+        }
+    }
+
+    /// Mails what a probe proved.
+    fn settle(&mut self) {
+        if let Some(as_of) = self.view.proven() {
+            let read = self.view.read();
+            for slot in self.slots.iter_mut().filter(|slot| slot.is_attached()) {
+                if self.probed.contains(&slot.feed.shard) {
+                    slot.feed.barrier(read, as_of);
+                } else {
+                    slot.feed.watermark(read);
+                }
+            }
+            self.probed.clear();
+        } else if !self.view.has_proof() {
+            // The reader broke before the proof came true.
+            self.wanted.append(&mut self.probed);
+        }
+    }
+
+    fn flush(&mut self) {
+        let now = Instant::now();
+        for slot in self.slots.iter_mut().filter(|slot| slot.is_attached()) {
+            match slot.feed.flush() {
+                Flushed::All => {
+                    if let Some(since) = slot.full_since.take() {
+                        slot.full_for += now - since;
+                    }
+                }
+                Flushed::Full => {
+                    slot.full_since.get_or_insert(now);
+                }
+                Flushed::Closed => {
+                    slot.state = State::Gone;
+                    slot.full_since = None;
+                }
+            }
+        }
+    }
+
+    /// Leaves shards that hold up the others to readers of their own: those whose mailbox was full for
+    /// `detach_after` at a stretch, or for half of a window of four times that.
+    fn detach_stalled(&mut self) {
+        let now = Instant::now();
+        let patience = self.ctx.settings.detach_after.duration();
+        if now - self.window > patience * 4 {
+            self.window = now;
+            self.slots
+                .iter_mut()
+                .for_each(|slot| slot.full_for = Duration::ZERO);
+        }
+        let others_wait = self
+            .slots
+            .iter()
+            .any(|slot| slot.is_attached() && slot.full_since.is_none());
+        if !others_wait {
+            return;
+        }
+        for at in 0..self.slots.len() {
+            let slot = &self.slots[at];
+            let Some(since) = slot.full_since else { continue };
+            let stretch = now - since;
+            if slot.is_attached() && (stretch >= patience || slot.full_for + stretch >= patience * 2) {
+                let from = slot.feed.sent();
+                tracing::info!(
+                    stream = self.ctx.name(self.stream),
+                    shard = slot.feed.shard,
+                    from,
+                    "shard is slow and gets a reader of its own"
+                );
+                self.detach(at, from);
+            }
+        }
+    }
+
+    /// Starts a private reader from behind `position`.
+    fn detach(&mut self, at: usize, position: u64) {
+        self.tickets += 1;
+        let ticket = self.tickets;
+        let slot = &mut self.slots[at];
+        let shard = slot.feed.shard;
+        let asked = self.wanted.remove(&shard) | self.probed.remove(&shard) | slot.feed.has_barrier();
+        let (barriers, wanted) = watch::channel(u64::from(asked));
+        let feed = Feed::new(shard, self.stream, slot.feed.mailbox(), position);
+        let private = Private::new(&self.ctx, self.stream, ticket, feed, self.hub.clone(), wanted);
+        slot.feed.restart(position);
+        slot.full_since = None;
+        slot.full_for = Duration::ZERO;
+        slot.state = State::Detached(Detached {
+            ticket,
+            task: AbortOnDropHandle::new(tokio::spawn(private.run())),
+            barriers,
+        });
+    }
+
+    fn probe_is_due(&self) -> bool {
+        let now = Instant::now();
+        (!self.wanted.is_empty() && now >= self.next_probe) || now >= self.next_tick
+    }
+
+    async fn probe(&mut self) {
+        let now = Instant::now();
+        if now >= self.next_tick {
+            self.report().await;
+        }
+        self.next_probe = now + self.ctx.settings.barrier_retry.duration();
+        if self.view.probe().await {
+            self.probed.append(&mut self.wanted);
+        }
+    }
+
+    fn wake(&self) -> Instant {
+        let patience = self.ctx.settings.detach_after.duration();
+        let stalled = self.slots.iter().filter_map(|slot| slot.full_since).min();
+        // Past that, nobody was waiting behind it: look again later.
+        let now = Instant::now();
+        let stalled = stalled.map(|since| match since + patience {
+            due if due > now => due,
+            _ => now + patience,
+        });
+        let probe = (!self.wanted.is_empty() && !self.view.has_proof()).then_some(self.next_probe);
+        stalled
+            .into_iter()
+            .chain(probe)
+            .fold(self.next_tick, Instant::min)
+    }
+
+    async fn tick(&mut self) {
+        let blocked = self.slots.iter().any(|slot| slot.full_since.is_some());
+        if Instant::now() >= self.next_tick && (blocked || self.view.has_proof()) {
+            self.report().await;
+        }
+    }
+
+    /// Acknowledges, and shows how far the shards are.
+    async fn report(&mut self) {
+        self.next_tick = Instant::now() + self.ctx.settings.watermark_interval.duration();
+        self.acknowledge().await;
+        let position = |slot: &Slot| (slot.endpoint.position)(self.stream);
+        let lowest = self.slots.iter().map(position).min();
+        let end = self.ctx.progress(self.stream).end.load(Ordering::Relaxed);
+        let lag = lowest.map_or(0, |position| end.saturating_sub(position));
+        self.ctx
+            .metrics
+            .stream_lag
+            .with_label_values(&[self.ctx.name(self.stream)])
+            .set(i64::try_from(lag).unwrap_or(i64::MAX));
+    }
+
+    /// Detached shards do not count: their own readers answer for them.
+    async fn acknowledge(&mut self) {
+        let attached = self.slots.iter().filter(|slot| slot.is_attached());
+        let floor = attached.map(|slot| (slot.endpoint.position)(self.stream)).min();
+        let floor = floor.unwrap_or(0).min(self.view.read());
+        if floor > self.acknowledged {
+            self.acknowledged = floor;
+            self.view.acknowledge(floor).await;
+        }
+    }
+
+    async fn take_batch(&mut self) {
+        let mut silent = false;
+        let mut taken = 0;
+        for message in self.batch.drain(..) {
+            let sequence = message.stream_sequence;
+            if let Err(error) = address::route(&self.ctx, self.stream, &message, &mut self.routed).await {
+                tracing::warn!(stream = self.ctx.name(self.stream), %error, "command of a result is unknown");
+                self.view.abandon("lookup");
+                break;
+            }
+            for (shard, arrival) in self.routed.drain(..) {
+                if matches!(&arrival, Arrival::Unreadable(found) if found.reason == "tenant.mismatch") {
+                    self.ctx.metrics.tenant_mismatches.inc();
+                }
+                let Some(slot) = self.slots.iter_mut().find(|slot| slot.feed.shard == shard) else {
+                    continue;
+                };
+                match slot.state {
+                    State::Attached => slot.feed.push(sequence, arrival, self.ctx.bounds()),
+                    State::Joining(_) => slot.feed.push(sequence, arrival, APART),
+                    State::Detached(_) | State::Gone => {}
+                }
+            }
+            self.view.handled(sequence, message.pending);
+            silent = message.pending == 0;
+            taken += 1;
+        }
+        self.batch.clear();
+        self.ctx
+            .metrics
+            .messages_read
+            .with_label_values(&[self.ctx.name(self.stream)])
+            .inc_by(taken);
+        self.after_batch();
+        if silent && !self.wanted.is_empty() {
+            self.next_probe = Instant::now();
+        }
+    }
+
+    fn after_batch(&mut self) {
+        let read = self.view.read();
+        let settings = &self.ctx.settings;
+        for slot in &mut self.slots {
+            let overflow = slot.feed.waiting_inputs() > settings.attach_inputs;
+            match std::mem::replace(&mut slot.state, State::Gone) {
+                State::Attached => {
+                    if read.saturating_sub(slot.feed.queued()) > settings.watermark_messages {
+                        slot.feed.watermark(read);
+                    }
+                    slot.state = State::Attached;
+                }
+                State::Joining(reader) if overflow => {
+                    slot.feed.restart(read);
+                    slot.state = State::Detached(reader);
+                }
+                other => slot.state = other,
+            }
+        }
+    }
+
+    async fn obey(&mut self, command: Command) {
+        let (Command::Barrier { shard }
+        | Command::Gap { shard, .. }
+        | Command::Join { shard, .. }
+        | Command::Joined { shard, .. }) = &command;
+        let Some(at) = self.slots.iter().position(|slot| slot.feed.shard == *shard) else {
+            return;
+        };
+        match command {
+            Command::Barrier { shard } => match &self.slots[at].state {
+                State::Attached => {
+                    if self.wanted.is_empty() {
+                        self.next_probe = Instant::now();
+                    }
+                    self.wanted.insert(shard);
+                }
+                State::Detached(reader) | State::Joining(reader) => {
+                    reader.barriers.send_modify(|count| *count += 1);
+                }
+                State::Gone => {}
+            },
+            Command::Gap { position, .. } => self.feed_again(at, position).await,
+            Command::Join {
+                ticket, read, reply, ..
+            } => {
+                let target = self.begin_join(at, ticket, read);
+                if reply.send(target).is_err() {
+                    self.slots[at].stay_detached();
+                }
+            }
+            Command::Joined {
+                ticket,
+                read,
+                answered,
+                reply,
+                ..
+            } => {
+                let taken = self.finish_join(at, ticket, read, answered);
+                if reply.send(taken).is_err() {
+                    // It mailed all that it reported before it ended.
+                    tracing::debug!(ticket, "private reader ended before it was answered");
+                }
+            }
+        }
+    }
+
+    async fn feed_again(&mut self, at: usize, position: u64) {
+        let slot = &mut self.slots[at];
+        // Deliveries that were in the mailbox behind the refused one are refused as well, at the same
+        // position; the shard is fed again from there already.
+        if slot.gap == Some(position) || matches!(slot.state, State::Gone) {
+            return;
+        }
+        slot.gap = Some(position);
+        tracing::warn!(
+            stream = self.ctx.name(self.stream),
+            shard = slot.feed.shard,
+            position,
+            "shard refused a delivery and is fed again"
+        );
+        let labels = [self.ctx.name(self.stream), "refused"];
+        self.ctx.metrics.readers_rebuilt.with_label_values(&labels).inc();
+        let mut asked = false;
+        if let State::Detached(reader) | State::Joining(reader) =
+            std::mem::replace(&mut slot.state, State::Attached)
+        {
+            asked = *reader.barriers.borrow() > 0;
+            reader.end().await;
+        }
+        if asked {
+            self.wanted.insert(self.slots[at].feed.shard);
+        }
+        self.detach(at, position);
+    }
+
+    fn begin_join(&mut self, at: usize, ticket: u64, read: u64) -> Option<u64> {
+        let mine = self.view.read();
+        let near = mine.saturating_sub(read) <= self.ctx.settings.attach_within.saturating_mul(2);
+        let slot = &mut self.slots[at];
+        match std::mem::replace(&mut slot.state, State::Gone) {
+            State::Detached(reader) if reader.ticket == ticket && near => {
+                slot.feed.restart(mine);
+                slot.state = State::Joining(reader);
+                Some(mine)
+            }
+            other => {
+                slot.state = other;
+                None
+            }
+        }
+    }
+
+    fn finish_join(&mut self, at: usize, ticket: u64, read: u64, answered: u64) -> bool {
+        let slot = &mut self.slots[at];
+        match std::mem::replace(&mut slot.state, State::Gone) {
+            State::Joining(reader) if reader.ticket == ticket => {
+                if *reader.barriers.borrow() > answered {
+                    self.wanted.insert(slot.feed.shard);
+                    self.next_probe = Instant::now();
+                }
+                slot.feed.take_over(read);
+                slot.state = State::Attached;
+                true
+            }
+            other => {
+                slot.state = other;
+                false
+            }
+        }
+    }
+}
+
+impl Slot {
+    fn is_attached(&self) -> bool {
+        matches!(self.state, State::Attached)
+    }
+
+    fn stay_detached(&mut self) {
+        match std::mem::replace(&mut self.state, State::Gone) {
+            State::Joining(reader) => self.state = State::Detached(reader),
+            other => self.state = other,
+        }
+    }
+}
+
+impl Detached {
+    /// Ends the private reader and waits until it mails no more.
+    async fn end(self) {
+        self.task.abort();
+        // It was cancelled, or had ended already.
+        drop(self.task.await);
+    }
+}
