@@ -101,9 +101,11 @@ pub struct TimerRow {
     pub name: String,
 }
 
-/// One thing that a transition did, as the history shows it.
+/// One thing that a transition did, as the history stores and shows it: `{"step_done": {"step": ...}}`.
+///
+/// Stored by index and tagged from outside, which the storage's encoding needs: new notes go to the end.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", tag = "note")]
+#[serde(rename_all = "snake_case")]
 pub enum Note {
     Started,
     StepStarted {
@@ -157,12 +159,49 @@ pub enum Note {
         step: String,
         class: String,
     },
+    Ended {
+        phase: String,
+    },
     /// An aggregate command for which no step waits was refused.
     CommandRefused {
         command: String,
         class: String,
     },
-    Ended {
-        phase: String,
-    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_stored_form_of_notes_is_frozen() {
+        let notes = vec![
+            Note::Started,
+            Note::StepStarted {
+                step: "a".to_owned(),
+                attempt: 1,
+            },
+            Note::TimerSet {
+                timer: "t".to_owned(),
+                due: TimeMs(1),
+            },
+            Note::Ended {
+                phase: "failed".to_owned(),
+            },
+            Note::CommandRefused {
+                command: "c".to_owned(),
+                class: "x".to_owned(),
+            },
+        ];
+        let bytes = postcard::to_stdvec(&notes).expect("encodes");
+        assert_eq!(
+            bytes,
+            b"\x05\x00\x01\x01a\x01\x08\x01t\x02\x10\x06failed\x11\x01c\x01x"
+        );
+        assert_eq!(postcard::from_bytes::<Vec<Note>>(&bytes), Ok(notes.clone()));
+        assert_eq!(
+            serde_json::to_value(&notes[1]).expect("encodes"),
+            serde_json::json!({"step_started": {"step": "a", "attempt": 1}})
+        );
+    }
 }
