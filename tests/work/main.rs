@@ -1,0 +1,16 @@
+//! Work on its way out and results on their way back, over a real broker and real HTTP peers.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "a test fails where it unwraps, and runs in real time"
+)]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod faults;
+mod relay;
+mod rig;
+mod sweeper;
+mod worker;

@@ -1,0 +1,440 @@
+//! A broker with the runner's streams, effects, and a shard's outbox in the hands of a test.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::time::{Duration, Instant, SystemTime};
+
+use bytes::Bytes;
+use saga_runner::effects::{self, Worker, WorkerSpec};
+use saga_runner::kernel::definition::EffectDefinition;
+use saga_runner::kernel::definition::effect::{HttpCall, Provider};
+use saga_runner::kernel::duration::Millis;
+use saga_runner::kernel::expr::{Root, Template};
+use saga_runner::kernel::ids::{CommandId, EffectName, InstanceId, Key, SagaName, TenantId, TimeMs};
+use saga_runner::kernel::retry::RetryPolicy;
+use saga_runner::kernel::subject::{Subject, Tenancy};
+use saga_runner::kernel::work::{WorkItem, WorkKind, WorkRef};
+use saga_runner::nats::{NatsBroker, Settings};
+use saga_runner::outbox::{self, Relay, RelaySpec, Submitter};
+use saga_runner::ports::broker::{Broker, StreamSpec, WorkflowStreams};
+use saga_runner::ports::clock::Clock;
+use saga_runner::shard::mailbox::{Mail, Released, SentFloor, Verdict};
+use saga_runner::telemetry::Metrics;
+use tokio::sync::mpsc;
+use uuid::Uuid;
+
+use crate::support::nats_server::NatsServer;
+
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The machine's clock, moved.
+#[derive(Default)]
+pub struct MovedClock(pub AtomicI64);
+
+impl Clock for MovedClock {
+    fn now(&self) -> TimeMs {
+        let real = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
+        TimeMs(i64::try_from(real.as_millis()).unwrap() + self.0.load(Ordering::Relaxed))
+    }
+
+    fn monotonic(&self) -> Duration {
+        static START: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
+        START.get_or_init(Instant::now).elapsed()
+    }
+}
+
+pub struct Rig {
+    _server: NatsServer,
+    pub broker: Arc<dyn Broker>,
+    pub streams: WorkflowStreams,
+    pub clock: Arc<MovedClock>,
+    pub metrics: Arc<Metrics>,
+}
+
+impl Rig {
+    pub async fn new() -> Self {
+        let server = NatsServer::start();
+        let settings: Settings =
+            serde_json::from_value(serde_json::json!({ "urls": [server.url()] })).unwrap();
+        let broker = NatsBroker::connect(settings).await.unwrap();
+        broker.connected().await.unwrap();
+        let streams = WorkflowStreams {
+            commands: "WORKFLOW_COMMANDS".to_owned(),
+            events: "WORKFLOW_EVENTS".to_owned(),
+        };
+        let subjects = |kinds: [&str; 2]| kinds.map(|kind| format!("tenant.*.{kind}.>")).to_vec();
+        for (name, subjects) in [
+            (&streams.commands, subjects(["effect", "workflow"])),
+            (&streams.events, subjects(["effect_result", "workflow_event"])),
+        ] {
+            let spec = StreamSpec {
+                name: name.clone(),
+                subjects,
+                replicas: 1,
+                message_bytes_max: 1024 * 1024,
+                foreign: false,
+            };
+            broker.ensure_stream(&spec).await.unwrap();
+        }
+        Self {
+            _server: server,
+            broker,
+            streams,
+            clock: Arc::new(MovedClock::default()),
+            metrics: Arc::new(Metrics::new()),
+        }
+    }
+
+    pub fn worker(&self, effect: EffectDefinition, upstream: &str) -> Worker {
+        self.worker_over(Arc::clone(&self.broker), effect, upstream)
+    }
+
+    pub fn worker_over(&self, broker: Arc<dyn Broker>, effect: EffectDefinition, upstream: &str) -> Worker {
+        self.start_worker(broker, "test", effect, upstream)
+    }
+
+    pub fn worker_in(&self, group: &str, effect: EffectDefinition, upstream: &str) -> Worker {
+        self.start_worker(Arc::clone(&self.broker), group, effect, upstream)
+    }
+
+    fn start_worker(
+        &self,
+        broker: Arc<dyn Broker>,
+        group: &str,
+        effect: EffectDefinition,
+        upstream: &str,
+    ) -> Worker {
+        Worker::start(&WorkerSpec {
+            broker,
+            effects: vec![Arc::new(effect)],
+            tenancy: Tenancy::Multi,
+            streams: self.streams.clone(),
+            settings: effects::Settings {
+                ack_wait: Millis(600),
+                ..effects::Settings::default()
+            },
+            secrets: BTreeMap::new(),
+            upstreams: BTreeMap::from([("pay".to_owned(), upstream.to_owned())]),
+            clock: Arc::clone(&self.clock) as Arc<dyn Clock>,
+            metrics: Arc::clone(&self.metrics),
+            group: group.to_owned(),
+        })
+        .unwrap()
+    }
+
+    /// The recorded result of a command, once there is one.
+    pub async fn result(&self, item: &WorkItem) -> serde_json::Value {
+        let subject = result_subject(item);
+        let stored = until(async || {
+            self.broker
+                .last_by_subject(&self.streams.events, &subject)
+                .await
+                .unwrap()
+        })
+        .await;
+        serde_json::from_slice(&stored.payload).unwrap()
+    }
+
+    pub async fn messages(&self, stream: &str) -> u64 {
+        self.broker.stream_state(stream).await.unwrap().messages
+    }
+
+    /// A relay over `broker`, its shard played by the test.
+    pub fn relay(&self, broker: Arc<dyn Broker>, options: RelayOptions) -> ShardSide {
+        let (released, receiver) = mpsc::channel(64);
+        let (sender, mailbox) = mpsc::channel(options.mailbox);
+        let floor = Arc::new(SentFloor::default());
+        let spilled = Arc::new(AtomicBool::new(false));
+        let flag = Arc::clone(&spilled);
+        let clock = Arc::clone(&self.clock) as Arc<dyn Clock>;
+        let submitter = options.gateway.map(|url| {
+            let gateway = saga_runner::gateway::http::HttpGateway::new(
+                &serde_json::from_value(serde_json::json!({ "url": url, "timeout": "2s" })).unwrap(),
+            )
+            .unwrap();
+            Submitter::new(Arc::new(gateway), &options.settings, Arc::clone(&clock))
+        });
+        let relay = Relay::start(RelaySpec {
+            shard: 0,
+            broker,
+            submitter,
+            released: receiver,
+            mailbox: sender,
+            floor: Arc::clone(&floor),
+            take_spilled: Box::new(move || flag.swap(false, Ordering::AcqRel)),
+            streams: self.streams.clone(),
+            cluster: "test-cluster".to_owned(),
+            settings: options.settings,
+            clock,
+            metrics: Arc::clone(&self.metrics),
+        });
+        ShardSide {
+            relay: Some(relay),
+            released,
+            mailbox,
+            floor,
+            spilled,
+            outbox: options.outbox.into_iter().collect(),
+            verdicts: Vec::new(),
+            delivered: Vec::new(),
+            refills: 0,
+        }
+    }
+}
+
+pub struct RelayOptions {
+    pub settings: outbox::Settings,
+    pub gateway: Option<String>,
+    /// What the outbox holds when the relay starts.
+    pub outbox: Vec<(WorkRef, WorkItem)>,
+    pub mailbox: usize,
+}
+
+impl Default for RelayOptions {
+    fn default() -> Self {
+        Self {
+            settings: outbox::Settings {
+                retry_initial: Millis(10),
+                retry_max: Millis(50),
+                ..outbox::Settings::default()
+            },
+            gateway: None,
+            outbox: Vec::new(),
+            mailbox: 16,
+        }
+    }
+}
+
+/// The shard's side of a relay.
+pub struct ShardSide {
+    relay: Option<Relay>,
+    pub released: mpsc::Sender<Released>,
+    mailbox: mpsc::Receiver<Mail>,
+    pub floor: Arc<SentFloor>,
+    pub spilled: Arc<AtomicBool>,
+    pub outbox: BTreeMap<WorkRef, WorkItem>,
+    pub verdicts: Vec<Verdict>,
+    pub delivered: Vec<WorkRef>,
+    refills: usize,
+}
+
+impl ShardSide {
+    /// Commits the rows and releases them.
+    pub async fn release(&mut self, rows: Vec<(WorkRef, WorkItem)>) {
+        self.outbox.extend(rows.iter().cloned());
+        self.send(rows, Vec::new(), Vec::new()).await;
+    }
+
+    pub async fn settle(&mut self, rows: Vec<WorkRef>) {
+        for row in &rows {
+            self.outbox.remove(row);
+        }
+        self.send(Vec::new(), rows, Vec::new()).await;
+    }
+
+    pub async fn overdue(&mut self, row: WorkRef) {
+        let item = self.outbox[&row].clone();
+        self.send(Vec::new(), Vec::new(), vec![(row, item)]).await;
+    }
+
+    async fn send(
+        &mut self,
+        work: Vec<(WorkRef, WorkItem)>,
+        settled: Vec<WorkRef>,
+        overdue: Vec<(WorkRef, WorkItem)>,
+    ) {
+        let released = Released {
+            shard: 0,
+            work,
+            settled,
+            overdue,
+        };
+        self.released.send(released).await.unwrap();
+    }
+
+    /// Answers mail until `done` holds.
+    pub async fn until(&mut self, mut done: impl FnMut(&Self) -> bool) {
+        let deadline = Instant::now() + PATIENCE;
+        while !done(self) {
+            assert!(
+                Instant::now() < deadline,
+                "still waiting; verdicts {:?}",
+                self.verdicts
+            );
+            // Woken by mail, or to look again at what changes without mail.
+            if let Ok(mail) = tokio::time::timeout(Duration::from_millis(10), self.mailbox.recv()).await {
+                self.handle(mail.expect("the relay runs"));
+            }
+        }
+    }
+
+    /// Lets the relay read what the outbox held when it started.
+    pub async fn until_started(&mut self) {
+        self.until(|shard| shard.refills > 0).await;
+    }
+
+    pub async fn until_floor(&mut self, row: WorkRef) {
+        let encoded = row.log_sequence << 16 | u64::from(row.index);
+        self.until(|shard| shard.floor.0.load(Ordering::Acquire) >= encoded)
+            .await;
+    }
+
+    /// Ends the relay as a shutdown does.
+    pub async fn drain(&mut self, timeout: Duration) {
+        self.relay.take().expect("drained once").drain(timeout).await;
+        self.take_mail();
+    }
+
+    /// Reads what is in the mailbox now.
+    fn take_mail(&mut self) {
+        while let Ok(mail) = self.mailbox.try_recv() {
+            self.handle(mail);
+        }
+    }
+
+    fn handle(&mut self, mail: Mail) {
+        match mail {
+            Mail::Verdict(verdict) => self.verdicts.push(verdict),
+            Mail::Delivered(rows) => {
+                for row in &rows {
+                    self.outbox.remove(row);
+                }
+                self.delivered.extend(rows);
+            }
+            Mail::Refill { after, limit, reply } => {
+                let rows = self
+                    .outbox
+                    .iter()
+                    .filter(|(row, _)| after.is_none_or(|after| **row > after));
+                let page = rows.take(limit).map(|(row, item)| (*row, item.clone())).collect();
+                reply.send(page).unwrap();
+                self.refills += 1;
+            }
+            other => panic!("unexpected mail {other:?}"),
+        }
+    }
+}
+
+/// Asks until there is an answer.
+pub async fn until<T>(mut question: impl AsyncFnMut() -> Option<T>) -> T {
+    tokio::time::timeout(PATIENCE, async {
+        loop {
+            if let Some(answer) = question().await {
+                return answer;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await
+    .expect("an answer in time")
+}
+
+pub fn at(log_sequence: u64, index: u16) -> WorkRef {
+    WorkRef { log_sequence, index }
+}
+
+pub fn effect_name() -> EffectName {
+    EffectName::parse("charge").unwrap()
+}
+
+/// A row of instance `key`, its ids made from `n`.
+pub fn item(rig: &Rig, key: &str, n: u128, kind: WorkKind) -> WorkItem {
+    let now = rig.clock.now();
+    WorkItem {
+        instance: InstanceId {
+            tenant: TenantId::parse("acme").unwrap(),
+            saga: SagaName::parse("order").unwrap(),
+            key: Key::parse(key).unwrap(),
+        },
+        command_id: CommandId(Uuid::from_u128(0x0199_0000_0000_7000_8000_0000_0000_0000 + n)),
+        idempotency_key: format!("{n:032x}"),
+        path: "steps.charge".to_owned(),
+        attempt: 1,
+        created: now,
+        deadline: now.plus_ms(600_000),
+        causation_id: "e-1".to_owned(),
+        root_correlation_id: None,
+        traceparent: None,
+        hops: 1,
+        kind,
+    }
+}
+
+pub fn effect(rig: &Rig, key: &str, n: u128) -> WorkItem {
+    let kind = WorkKind::Effect {
+        effect: effect_name(),
+        payload: Bytes::from_static(br#"{"amount":12}"#),
+    };
+    item(rig, key, n, kind)
+}
+
+pub fn command(rig: &Rig, key: &str, n: u128, awaited: bool) -> WorkItem {
+    let kind = WorkKind::Command {
+        aggregate_type: "Shipment".to_owned(),
+        aggregate_id: format!("shp-{n}"),
+        command_type: "Shipment.Create".to_owned(),
+        payload: Bytes::from_static(b"{}"),
+        awaited,
+    };
+    item(rig, key, n, kind)
+}
+
+pub fn fact(rig: &Rig, key: &str, n: u128) -> WorkItem {
+    let kind = WorkKind::Fact {
+        fact_type: "order.fulfilled".to_owned(),
+        payload: Bytes::from_static(b"{}"),
+    };
+    item(rig, key, n, kind)
+}
+
+pub fn command_subject(item: &WorkItem) -> String {
+    Subject::Effect {
+        tenant: item.instance.tenant.clone(),
+        effect: effect_name(),
+        command: item.command_id,
+    }
+    .render()
+}
+
+pub fn result_subject(item: &WorkItem) -> String {
+    Subject::EffectResult {
+        tenant: item.instance.tenant.clone(),
+        effect: effect_name(),
+        command: item.command_id,
+    }
+    .render()
+}
+
+/// An effect that posts to the upstream.
+pub fn definition(attempts: u32) -> EffectDefinition {
+    let roots = [Root::Input, Root::Command, Root::Secrets, Root::Upstreams];
+    EffectDefinition {
+        name: effect_name(),
+        provider: Provider::Http(HttpCall {
+            method: "POST".to_owned(),
+            url: Template::compile_text("${upstreams.pay}/charges", &roots).unwrap(),
+            headers: Vec::new(),
+            body: Some(Template::compile_text("${input.amount}", &roots).unwrap()),
+        }),
+        timeout_ms: 5_000,
+        connect_timeout_ms: 1_000,
+        retry: RetryPolicy {
+            attempts,
+            initial_ms: 100,
+            factor: 1.0,
+            max_ms: 100,
+        },
+        retry_classes: ["transient", "throttled", "timeout"].map(str::to_owned).to_vec(),
+        concurrency: 4,
+        classify: Vec::new(),
+        result: None,
+    }
+}
+
+/// Hands a command straight to the workers' queue.
+pub async fn enqueue(rig: &Rig, item: &WorkItem) {
+    let mut shard = rig.relay(Arc::clone(&rig.broker), RelayOptions::default());
+    shard.release(vec![(at(1, 0), item.clone())]).await;
+    shard.until_floor(at(1, 0)).await;
+}

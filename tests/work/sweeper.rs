@@ -1,0 +1,117 @@
+use std::sync::Arc;
+
+use saga_runner::kernel::input::WorkOutcome;
+use saga_runner::ports::broker::{Expect, Publication};
+use wiremock::matchers::any;
+use wiremock::{Mock, MockServer, ResponseTemplate};
+
+use crate::rig::{
+    RelayOptions, Rig, ShardSide, at, command_subject, definition, effect, result_subject, until,
+};
+
+/// A shard with one effect command that was handed over.
+async fn handed_over(rig: &Rig) -> ShardSide {
+    let mut shard = rig.relay(Arc::clone(&rig.broker), RelayOptions::default());
+    shard.release(vec![(at(1, 0), effect(rig, "o-1", 1))]).await;
+    shard.until_floor(at(1, 0)).await;
+    shard
+}
+
+#[tokio::test]
+async fn a_command_that_the_broker_lost_is_published_again_under_its_id() {
+    let rig = Rig::new().await;
+    let mut shard = handed_over(&rig).await;
+    rig.broker.trim(&rig.streams.commands, 2).await.unwrap();
+    assert_eq!(rig.messages(&rig.streams.commands).await, 0);
+    shard.overdue(at(1, 0)).await;
+    let subject = command_subject(&effect(&rig, "o-1", 1));
+    until(async || {
+        rig.broker
+            .last_by_subject(&rig.streams.commands, &subject)
+            .await
+            .unwrap()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_command_that_still_has_time_is_left_alone() {
+    let rig = Rig::new().await;
+    let mut shard = handed_over(&rig).await;
+    shard.overdue(at(1, 0)).await;
+    let waiting = rig.metrics.swept.with_label_values(&["waiting"]);
+    shard.until(|_| waiting.get() == 1).await;
+    assert_eq!(rig.messages(&rig.streams.commands).await, 1);
+    assert_eq!(rig.messages(&rig.streams.events).await, 0);
+    assert!(shard.verdicts.is_empty());
+}
+
+#[tokio::test]
+async fn a_result_that_stands_in_the_stream_is_applied() {
+    let rig = Rig::new().await;
+    let upstream = MockServer::start().await;
+    Mock::given(any())
+        .respond_with(ResponseTemplate::new(200).set_body_string(r#"{"id":"c-1"}"#))
+        .mount(&upstream)
+        .await;
+    let _worker = rig.worker(definition(1), &upstream.uri());
+    let mut shard = handed_over(&rig).await;
+    rig.result(&effect(&rig, "o-1", 1)).await;
+    shard.overdue(at(1, 0)).await;
+    shard.until(|shard| shard.verdicts.len() == 1).await;
+    let verdict = &shard.verdicts[0];
+    assert_eq!(
+        verdict.result.outcome,
+        WorkOutcome::Succeeded {
+            payload: r#"{"id":"c-1"}"#.into()
+        }
+    );
+    assert_eq!(verdict.instance.key.as_str(), "o-1");
+}
+
+#[tokio::test]
+async fn a_command_past_its_deadline_gets_a_result_that_says_so() {
+    let rig = Rig::new().await;
+    let mut shard = handed_over(&rig).await;
+    rig.clock.0.store(3_600_000, std::sync::atomic::Ordering::Relaxed);
+    shard.overdue(at(1, 0)).await;
+    let result = rig.result(&effect(&rig, "o-1", 1)).await;
+    assert_eq!(
+        (&result["result_type"], &result["payload"]["class"]),
+        (&"TimedOut".into(), &"deadline".into())
+    );
+    assert_eq!(result["metadata"]["saga"], "order");
+    // Reported once more, it is found; a second result is never written.
+    shard
+        .until(|_| rig.metrics.swept.with_label_values(&["timed_out"]).get() == 1)
+        .await;
+    shard.overdue(at(1, 0)).await;
+    shard.until(|shard| shard.verdicts.len() == 1).await;
+    assert!(matches!(
+        shard.verdicts[0].result.outcome,
+        WorkOutcome::TimedOut { .. }
+    ));
+    assert_eq!(rig.messages(&rig.streams.events).await, 1);
+}
+
+#[tokio::test]
+async fn a_result_that_nobody_can_read_ends_the_wait() {
+    let rig = Rig::new().await;
+    let mut shard = handed_over(&rig).await;
+    rig.broker
+        .publish(Publication {
+            stream: rig.streams.events.clone(),
+            subject: result_subject(&effect(&rig, "o-1", 1)),
+            headers: Vec::new(),
+            payload: "garbage".into(),
+            expect: Expect::Nothing,
+        })
+        .await
+        .unwrap();
+    shard.overdue(at(1, 0)).await;
+    shard.until(|shard| shard.verdicts.len() == 1).await;
+    assert!(matches!(
+        shard.verdicts[0].result.outcome,
+        WorkOutcome::TimedOut { .. }
+    ));
+}
