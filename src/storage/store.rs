@@ -136,24 +136,25 @@ impl Identity {
         if found.level > FORMAT_LEVEL {
             return Err(newer(dir.to_owned(), found.level));
         }
-        if found == self {
-            return Ok(());
+        if found.cluster != self.cluster {
+            return Err(StorageError::Foreign {
+                path: dir.to_owned(),
+                found: found.cluster.clone(),
+                expected: self.cluster.clone(),
+            });
         }
-        Err(StorageError::Foreign {
-            path: dir.to_owned(),
-            found: found.to_string(),
-            expected: self.to_string(),
-        })
+        if (found.shard, found.shards) != (self.shard, self.shards) {
+            return Err(StorageError::OtherShard {
+                path: dir.to_owned(),
+                found: found.place(),
+                expected: self.place(),
+            });
+        }
+        Ok(())
     }
-}
 
-impl std::fmt::Display for Identity {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(
-            f,
-            "shard {} of {} of cluster {:?}",
-            self.shard, self.shards, self.cluster
-        )
+    fn place(&self) -> String {
+        format!("{} of {}", self.shard, self.shards)
     }
 }
 
@@ -196,15 +197,23 @@ mod tests {
         let dir = tempfile::tempdir().expect("folder");
         let path = dir.path().join("shard-0000");
         let message = refusal(&path, &options("shop", 0, false));
-        assert!(message.contains("SR0204"), "{message}");
+        assert!(message.contains("SR0205"), "{message}");
         let store = Store::open(&path, &Settings::default(), &options("shop", 0, true)).expect("created");
         assert!(store.was_created());
         let message = refusal(&path, &options("shop", 0, true));
         assert!(message.contains("SR0201"), "{message}");
         drop(store);
-        for other in [options("else", 0, true), options("shop", 1, true)] {
+        let resharded = OpenOptions {
+            shards: 8,
+            ..options("shop", 0, true)
+        };
+        for (other, code) in [
+            (options("else", 0, true), "SR0202"),
+            (options("shop", 1, true), "SR0204"),
+            (resharded, "SR0204"),
+        ] {
             let message = refusal(&path, &other);
-            assert!(message.contains("SR0202"), "{message}");
+            assert!(message.contains(code), "{message}");
         }
         let again = Store::open(&path, &Settings::default(), &options("shop", 0, false)).expect("opens");
         assert!(!again.was_created());
