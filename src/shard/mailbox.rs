@@ -128,3 +128,11 @@ pub enum Notice {
 /// batch, and after a restart the relay begins behind it. Encoded `log_sequence << 16 | index`.
 #[derive(Debug, Default)]
 pub struct SentFloor(pub AtomicU64);
+
+impl SentFloor {
+    /// Whether `row` was handed over as of the encoded `floor`.
+    #[must_use]
+    pub const fn covers(floor: u64, row: WorkRef) -> bool {
+        (row.log_sequence << 16 | row.index as u64) <= floor
+    }
+}

@@ -1,6 +1,141 @@
 //! SINGLE WRITER. A shard is one thread that owns one MDBX environment: it takes deliveries from its mailbox,
 //! applies them in one transaction, commits, and only then releases work and positions.
 //!
-//! It does not publish, call HTTP or read the broker; those sit behind the mailbox and the release channel.
+//! It does not publish, call HTTP or read the broker; those sit behind the mailbox and the release channel. It
+//! never waits for either: a release that finds no room is left in the outbox, and the relay asks for it.
 
+mod apply;
+mod desk;
 pub mod mailbox;
+mod open;
+mod staging;
+pub mod status;
+mod timers;
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use serde::{Deserialize, Serialize};
+use tokio::sync::mpsc;
+
+pub use open::Opening;
+pub use status::{ShardState, ShardStatus};
+
+use crate::kernel::definition::DefinitionSet;
+use crate::kernel::duration::Millis;
+use crate::kernel::limits::Limits;
+use crate::ports::broker::StreamState;
+use crate::ports::clock::Clock;
+use crate::storage::{Reader, StorageError, Store};
+use crate::telemetry::Metrics;
+use mailbox::{Mail, Notice, Released, SentFloor};
+
+/// Bounds of a shard's work.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Settings {
+    /// Mail that may wait for the shard. Default 4,096.
+    pub mailbox: usize,
+    /// Inputs of one commit; a delivery is never split. Default 512.
+    pub batch_inputs: usize,
+    /// Rows of the outbox above which domain events are held back. Default 50,000.
+    pub outbox_soft: u64,
+    /// Times that an input is begun before it counts as what kills the process. Default 3.
+    pub attempts: u32,
+    /// How often the shard looks for work without a result. Default 5 s.
+    pub sweep_every: Millis,
+    /// How old such work must be. Default 30 s.
+    pub sweep_after: Millis,
+    /// How long a due timer waits for its streams. Default 10 minutes.
+    pub timer_hold_max: Millis,
+    /// Pause before a batch is tried again that found no room on the disk. Default 1 s.
+    pub full_pause: Millis,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            mailbox: 4_096,
+            batch_inputs: 512,
+            outbox_soft: 50_000,
+            attempts: 3,
+            sweep_every: Millis::seconds(5),
+            sweep_after: Millis::seconds(30),
+            timer_hold_max: Millis::seconds(600),
+            full_pause: Millis::seconds(1),
+        }
+    }
+}
+
+/// What a shard is made of.
+pub struct ShardSpec {
+    pub index: u16,
+    pub store: Store,
+    pub definitions: Arc<DefinitionSet>,
+    pub limits: Limits,
+    pub settings: Settings,
+    /// The source streams as they are now, by `SourceStream::index`.
+    pub streams: [StreamState; 3],
+    /// Positions that a new shard begins with, by `SourceStream::index`.
+    pub initial_positions: [u64; 3],
+    pub clock: Arc<dyn Clock>,
+    pub metrics: Arc<Metrics>,
+    pub release: mpsc::Sender<Released>,
+    pub notices: mpsc::Sender<Notice>,
+}
+
+/// A running shard.
+pub struct ShardHandle {
+    pub index: u16,
+    pub mail: mpsc::Sender<Mail>,
+    pub status: Arc<ShardStatus>,
+    pub floor: Arc<SentFloor>,
+    pub reader: Reader,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl ShardHandle {
+    /// Opens the shard's state and starts its thread. Must be called within a tokio runtime.
+    ///
+    /// A shard whose streams are not the ones it knows is started halted: it keeps its mailbox and says why.
+    ///
+    /// # Errors
+    /// [`StorageError`] where the state cannot be read.
+    pub fn start(spec: ShardSpec) -> Result<Self, StorageError> {
+        let (mail, mailbox) = mpsc::channel(spec.settings.mailbox);
+        let index = spec.index;
+        let reader = spec.store.reader();
+        let opening = open::open(&spec)?;
+        let status = Arc::new(ShardStatus::new(opening.positions));
+        let floor = Arc::new(SentFloor::default());
+        floor
+            .0
+            .store(opening.counters.sent_floor, std::sync::atomic::Ordering::Release);
+        let desk = desk::Desk::new(spec, opening, mailbox, Arc::clone(&status), Arc::clone(&floor));
+        let runtime = tokio::runtime::Handle::current();
+        let thread = std::thread::Builder::new()
+            .name(format!("shard-{index:04}"))
+            .spawn(move || desk.run(&runtime))
+            .map_err(|error| StorageError::Failed(format!("no thread for shard {index}: {error}")))?;
+        Ok(Self {
+            index,
+            mail,
+            status,
+            floor,
+            reader,
+            thread: Some(thread),
+        })
+    }
+
+    /// Commits what is in the mailbox and stops the thread.
+    pub async fn stop(mut self) {
+        // A mailbox that is closed belongs to a thread that has stopped.
+        let _closed = self.mail.send(Mail::Stop).await;
+        if let Some(thread) = self.thread.take() {
+            let joined = tokio::task::spawn_blocking(move || thread.join()).await;
+            if !matches!(joined, Ok(Ok(()))) {
+                tracing::error!(shard = self.index, "the shard's thread ended abnormally");
+            }
+        }
+    }
+}

@@ -143,6 +143,19 @@ impl Reader {
         })
     }
 
+    /// Calls `take` for every dead letter, oldest first.
+    ///
+    /// # Errors
+    /// [`StorageError::Corrupt`].
+    pub fn each_dead_letter(&self, take: &mut dyn FnMut(u64, DeadLetter)) -> Result<(), StorageError> {
+        self.environment.read(|view| {
+            view.scan(DEAD_LETTERS, &[], |key, value| {
+                take(number(key)?, decode(&value, "a dead letter")?);
+                Ok(true)
+            })
+        })
+    }
+
     /// The archived definitions: hash and source text.
     ///
     /// # Errors

@@ -66,8 +66,6 @@ pub enum WaitReason {
     Deferred,
     /// An earlier input of the instance is in the dead letters.
     Parked,
-    /// No definition for the instance is loaded.
-    UnknownDefinition,
 }
 
 /// An input that waits.

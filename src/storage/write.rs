@@ -149,6 +149,20 @@ impl<'t> Batch<'t> {
             .transpose()
     }
 
+    /// The earliest dead letter of an instance that can be applied again. Looks through all of them: for what
+    /// operators do, not for every input.
+    pub fn dead_letter_of(&self, id: &InstanceId) -> Result<Option<u64>, StorageError> {
+        let mut found = None;
+        self.view.scan(DEAD_LETTERS, &[], |key, value| {
+            let letter: DeadLetter = decode(&value, "a dead letter")?;
+            if letter.input.is_some_and(|input| input.instance == *id) {
+                found = keys::read_number(key);
+            }
+            Ok(found.is_none())
+        })?;
+        Ok(found)
+    }
+
     pub fn delete_dead_letter(&self, number: u64) -> Result<(), StorageError> {
         self.view.delete(DEAD_LETTERS, &keys::number(number)).map(drop)
     }

@@ -1,0 +1,158 @@
+//! What a shard finds when it opens its state, and whether the streams are still the ones it knows.
+
+use std::collections::BTreeMap;
+
+use super::ShardSpec;
+use super::apply::UNKNOWN_DEFINITION;
+use crate::kernel::ids::{InstanceId, TenantId};
+use crate::kernel::input::SourceStream;
+use crate::ports::broker::StreamState;
+use crate::storage::rows::{ActiveDefinitions, ActiveSaga, PositionRow};
+use crate::storage::write::Counters;
+use crate::storage::{Batch, StorageError};
+
+/// The state at the start of the thread.
+#[derive(Debug, Clone)]
+pub struct Opening {
+    pub positions: [u64; 3],
+    pub counters: Counters,
+    /// Instances behind a dead letter, with its number.
+    pub parked: BTreeMap<InstanceId, u64>,
+    /// Dead letters whose definition was missing and is loaded now.
+    pub curable: Vec<(TenantId, u64)>,
+    /// The last stop was not a clean one: the first inputs are applied with care.
+    pub suspicious: bool,
+    /// Why the shard must not work.
+    pub halt: Option<(&'static str, String)>,
+}
+
+/// Reads the state, stores initial positions in a new shard, and records the active definitions.
+pub(super) fn open(spec: &ShardSpec) -> Result<Opening, StorageError> {
+    let (parked, curable) = dead_letters(spec)?;
+    spec.store.write(|batch| {
+        let mut counters = batch.counters()?;
+        let suspicious = !counters.clean && counters.log_sequence > 0;
+        counters.clean = false;
+        batch.put_counters(&counters)?;
+        let (positions, halt) = positions(spec, batch)?;
+        if halt.is_none() {
+            activate(spec, batch, positions)?;
+        }
+        Ok::<_, StorageError>(Opening {
+            positions,
+            counters,
+            parked,
+            curable,
+            suspicious,
+            halt,
+        })
+    })
+}
+
+type Curable = Vec<(TenantId, u64)>;
+
+/// Instances whose earliest dead letter can be applied again (what comes later waits behind it), and the letters
+/// among those for which the definition was missing.
+fn dead_letters(spec: &ShardSpec) -> Result<(BTreeMap<InstanceId, u64>, Curable), StorageError> {
+    let mut parked = BTreeMap::new();
+    let mut curable = Vec::new();
+    spec.store.reader().each_dead_letter(&mut |number, letter| {
+        let Some(input) = letter.input else { return };
+        if parked.contains_key(&input.instance) {
+            return;
+        }
+        if letter.reason == UNKNOWN_DEFINITION {
+            curable.push((letter.tenant, number));
+        }
+        parked.insert(input.instance, number);
+    })?;
+    Ok((parked, curable))
+}
+
+type Halt = Option<(&'static str, String)>;
+
+fn positions(spec: &ShardSpec, batch: &Batch<'_>) -> Result<([u64; 3], Halt), StorageError> {
+    let mut positions = spec.initial_positions;
+    let mut halt = None;
+    for stream in SourceStream::ALL {
+        let state = &spec.streams[stream.index()];
+        match batch.position(stream, 0)? {
+            Some(row) => {
+                positions[stream.index()] = row.sequence;
+                halt = halt.or_else(|| mismatch(&row, state));
+            }
+            None if spec.store.was_created() || batch.counters()?.log_sequence == 0 => {
+                let row = PositionRow {
+                    stream_name: state.identity.name.clone(),
+                    stream_created_ns: state.identity.created_ns,
+                    sequence: positions[stream.index()],
+                };
+                batch.put_position(stream, 0, &row)?;
+            }
+            None => {
+                let message = format!("the shard has state and no position in {}", state.identity.name);
+                halt = halt.or(Some(("stream.identity", message)));
+            }
+        }
+    }
+    Ok((positions, halt))
+}
+
+/// Why a position does not belong to a stream, if it does not.
+fn mismatch(row: &PositionRow, state: &StreamState) -> Halt {
+    let name = &state.identity.name;
+    if row.stream_name != *name || row.stream_created_ns != state.identity.created_ns {
+        return Some((
+            "stream.identity",
+            format!(
+                "stream {name} is not the one that positions are kept for: it was created anew or renamed"
+            ),
+        ));
+    }
+    if row.sequence > state.last_sequence {
+        return Some((
+            "stream.identity",
+            format!(
+                "stream {name} ends at {}, and {} was applied already: it was rolled back",
+                state.last_sequence, row.sequence
+            ),
+        ));
+    }
+    if row.sequence + 1 < state.first_sequence {
+        return Some((
+            "stream.gap",
+            format!(
+                "stream {name} begins at {}, and only {} was applied: messages between are gone",
+                state.first_sequence, row.sequence
+            ),
+        ));
+    }
+    None
+}
+
+/// Archives the active definitions and records since when each saga is active.
+fn activate(spec: &ShardSpec, batch: &Batch<'_>, positions: [u64; 3]) -> Result<(), StorageError> {
+    let before = batch.active_definitions()?;
+    let mut sagas = BTreeMap::new();
+    for definition in spec.definitions.iter_active() {
+        batch.put_definition(&definition.hash, &definition.source)?;
+        let since = before
+            .sagas
+            .get(definition.name.as_str())
+            .map_or(positions, |active| active.since);
+        sagas.insert(
+            definition.name.to_string(),
+            ActiveSaga {
+                hash: definition.hash,
+                since,
+            },
+        );
+    }
+    if sagas != before.sagas {
+        batch.put_active_definitions(&ActiveDefinitions {
+            revision: before.revision + 1,
+            sagas,
+        })?;
+    }
+    Ok(())
+}
