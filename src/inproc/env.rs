@@ -1,0 +1,360 @@
+//! The MDBX environment of the broker: opened, locked, its tables and its rows about streams and queues.
+//!
+//! | table | key | value |
+//! |---|---|---|
+//! | `meta` | name | a number |
+//! | `streams` | name | [`StreamRow`] |
+//! | `queues` | stream id, durable name | [`QueueRow`] |
+//! | `messages.<stream id>` | sequence | a row of [`super::record`] |
+//! | `subjects.<stream id>` | subject | sequence of its newest message |
+//!
+//! Numbers in keys are big-endian. Rows about streams and queues end with a CRC32C.
+
+use std::borrow::Cow;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use libmdbx::{
+    Database, DatabaseOptions, Mode, NoWriteMap, PageSize, RO, RW, ReadWriteOptions, SyncMode, Table,
+    TableFlags, Transaction, TransactionKind, WriteFlags,
+};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use super::settings::Settings;
+
+/// Rises with every change of the stored form that an older program could misread.
+const FORMAT: u64 = 1;
+const META: &str = "meta";
+const STREAMS: &str = "streams";
+const QUEUES: &str = "queues";
+/// Besides those of the streams.
+const TABLES: u64 = 3;
+/// More than the threads that the runtime lends for blocking reads.
+const READERS_MAX: u32 = 1_024;
+const PAGE_BYTES: usize = 4_096;
+/// With larger steps a nearly full disk refuses to grow the file although there is room.
+const GROWTH_BYTES: isize = 16 << 20;
+const SHRINK_BYTES: isize = 64 << 20;
+
+pub(super) type Rw<'env> = Transaction<'env, RW, NoWriteMap>;
+pub(super) type Ro<'env> = Transaction<'env, RO, NoWriteMap>;
+
+/// Why the broker's folder cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    #[error("cannot use the broker folder {}: {source}", path.display())]
+    Folder { path: PathBuf, source: io::Error },
+    #[error("the broker folder {} is in use by another process", path.display())]
+    Locked { path: PathBuf },
+    #[error("the broker store in {} cannot be opened: {source}", path.display())]
+    Store { path: PathBuf, source: libmdbx::Error },
+    #[error("the broker store in {} has format {found}, this program knows formats up to {FORMAT}", path.display())]
+    Newer { path: PathBuf, found: u64 },
+    #[error("the broker store in {} is damaged: {what}", path.display())]
+    Damaged { path: PathBuf, what: String },
+    #[error("cannot start the broker's thread: {0}")]
+    Thread(io::Error),
+}
+
+/// What went wrong with the store while it was open.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum StoreError {
+    #[error("broker store: {0}")]
+    Mdbx(#[from] libmdbx::Error),
+    #[error("broker store: {0}")]
+    Damaged(String),
+}
+
+impl StoreError {
+    /// Whether room is all that is missing.
+    pub fn is_full(&self) -> bool {
+        const NO_SPACE: i32 = 28;
+        match self {
+            Self::Mdbx(libmdbx::Error::MapFull | libmdbx::Error::Other(NO_SPACE)) => true,
+            Self::Mdbx(libmdbx::Error::IoError(error)) => error.raw_os_error() == Some(NO_SPACE),
+            Self::Mdbx(_) | Self::Damaged(_) => false,
+        }
+    }
+}
+
+/// A stream as the store describes it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct StreamRow {
+    pub id: u32,
+    pub created_ns: i64,
+    pub subjects: Vec<String>,
+    pub message_bytes_max: u64,
+    /// Newest sequence at the last trim; counts only while the stream is empty.
+    pub last_sequence: u64,
+}
+
+/// A queue as the store describes it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct QueueRow {
+    pub filter: String,
+    /// Everything up to here is answered for.
+    pub floor: u64,
+    /// Deliveries so far.
+    pub consumer_sequence: u64,
+}
+
+/// The two tables of one stream, for one transaction.
+pub(super) struct StreamTables<'txn> {
+    pub messages: Table<'txn>,
+    pub subjects: Table<'txn>,
+}
+
+pub(super) struct Env {
+    db: Database<NoWriteMap>,
+}
+
+impl Env {
+    pub fn open(dir: &Path, settings: &Settings) -> Result<Self, OpenError> {
+        fs::create_dir_all(dir).map_err(|source| OpenError::Folder {
+            path: dir.to_owned(),
+            source,
+        })?;
+        let max_size = isize::try_from(settings.file_bytes_max).unwrap_or(isize::MAX);
+        let options = DatabaseOptions {
+            max_readers: Some(READERS_MAX),
+            max_tables: Some(TABLES + 2 * u64::from(settings.streams_max)),
+            page_size: Some(PageSize::Set(PAGE_BYTES)),
+            exclusive: true,
+            mode: Mode::ReadWrite(ReadWriteOptions {
+                sync_mode: SyncMode::Durable,
+                min_size: Some(GROWTH_BYTES.min(max_size)),
+                max_size: Some(max_size),
+                growth_step: Some(GROWTH_BYTES),
+                shrink_threshold: Some(SHRINK_BYTES),
+            }),
+            ..DatabaseOptions::default()
+        };
+        let db = Database::open_with_options(dir, options).map_err(|source| refused(dir, source))?;
+        let env = Self { db };
+        let failed = |error: StoreError| match error {
+            StoreError::Mdbx(source) => refused(dir, source),
+            StoreError::Damaged(what) => OpenError::Damaged {
+                path: dir.to_owned(),
+                what,
+            },
+        };
+        match env.prepare().map_err(failed)? {
+            FORMAT => Ok(env),
+            found => Err(OpenError::Newer {
+                path: dir.to_owned(),
+                found,
+            }),
+        }
+    }
+
+    /// Makes the tables that are always there and returns the format of the store.
+    fn prepare(&self) -> Result<u64, StoreError> {
+        let txn = self.write()?;
+        for name in [META, STREAMS, QUEUES] {
+            txn.create_table(Some(name), TableFlags::empty())?;
+        }
+        let format = meta(&txn, "format")?.unwrap_or(FORMAT);
+        if format != FORMAT {
+            return Ok(format);
+        }
+        set_meta(&txn, "format", FORMAT)?;
+        // Table handles opened here outlive the transaction only if it changes something.
+        let starts = meta(&txn, "starts")?.unwrap_or(0);
+        set_meta(&txn, "starts", starts.wrapping_add(1))?;
+        for (_, row) in streams(&txn)? {
+            create_stream_tables(&txn, row.id)?;
+        }
+        txn.commit()?;
+        Ok(format)
+    }
+
+    pub fn write(&self) -> Result<Rw<'_>, StoreError> {
+        Ok(self.db.begin_rw_txn()?)
+    }
+
+    pub fn read(&self) -> Result<Ro<'_>, StoreError> {
+        Ok(self.db.begin_ro_txn()?)
+    }
+}
+
+fn refused(dir: &Path, source: libmdbx::Error) -> OpenError {
+    const AGAIN: i32 = 11;
+    match source {
+        libmdbx::Error::Busy | libmdbx::Error::Other(AGAIN) => OpenError::Locked { path: dir.to_owned() },
+        source => OpenError::Store {
+            path: dir.to_owned(),
+            source,
+        },
+    }
+}
+
+pub(super) fn meta<K: TransactionKind>(
+    txn: &Transaction<'_, K, NoWriteMap>,
+    name: &str,
+) -> Result<Option<u64>, StoreError> {
+    let table = txn.open_table(Some(META))?;
+    let value: Option<[u8; 8]> = txn.get(&table, name)?;
+    Ok(value.map(u64::from_be_bytes))
+}
+
+pub(super) fn set_meta(txn: &Rw<'_>, name: &str, value: u64) -> Result<(), StoreError> {
+    let table = txn.open_table(Some(META))?;
+    txn.put(&table, name, value.to_be_bytes(), WriteFlags::UPSERT)?;
+    Ok(())
+}
+
+pub(super) fn streams<K: TransactionKind>(
+    txn: &Transaction<'_, K, NoWriteMap>,
+) -> Result<Vec<(String, StreamRow)>, StoreError> {
+    let table = txn.open_table(Some(STREAMS))?;
+    let mut all = Vec::new();
+    for row in txn.cursor(&table)? {
+        let (name, value) = row?;
+        let name = String::from_utf8_lossy(&name).into_owned();
+        let row = open_seal(&value).ok_or_else(|| StoreError::Damaged(format!("row of stream {name}")))?;
+        all.push((name, row));
+    }
+    Ok(all)
+}
+
+pub(super) fn put_stream(txn: &Rw<'_>, name: &str, row: &StreamRow) -> Result<(), StoreError> {
+    let table = txn.open_table(Some(STREAMS))?;
+    txn.put(&table, name, sealed(row), WriteFlags::UPSERT)?;
+    Ok(())
+}
+
+/// Opens the tables of a stream, which exist since [`create_stream_tables`].
+pub(super) fn stream_tables<'txn, K: TransactionKind>(
+    txn: &'txn Transaction<'_, K, NoWriteMap>,
+    id: u32,
+) -> Result<StreamTables<'txn>, StoreError> {
+    Ok(StreamTables {
+        messages: txn.open_table(Some(&format!("messages.{id}")))?,
+        subjects: txn.open_table(Some(&format!("subjects.{id}")))?,
+    })
+}
+
+pub(super) fn create_stream_tables<'txn>(
+    txn: &'txn Rw<'_>,
+    id: u32,
+) -> Result<StreamTables<'txn>, StoreError> {
+    let flags = TableFlags::empty();
+    Ok(StreamTables {
+        messages: txn.create_table(Some(&format!("messages.{id}")), flags)?,
+        subjects: txn.create_table(Some(&format!("subjects.{id}")), flags)?,
+    })
+}
+
+/// Removes a stream with its messages and queues. Its empty tables wait for the next stream of that id.
+pub(super) fn delete_stream(txn: &Rw<'_>, name: &str, id: u32) -> Result<(), StoreError> {
+    let tables = stream_tables(txn, id)?;
+    txn.clear_table(&tables.messages)?;
+    txn.clear_table(&tables.subjects)?;
+    for (durable, _) in queues(txn, id)? {
+        let table = txn.open_table(Some(QUEUES))?;
+        txn.del(&table, queue_key(id, &durable), None)?;
+    }
+    let table = txn.open_table(Some(STREAMS))?;
+    txn.del(&table, name, None)?;
+    Ok(())
+}
+
+pub(super) fn queues<K: TransactionKind>(
+    txn: &Transaction<'_, K, NoWriteMap>,
+    stream: u32,
+) -> Result<Vec<(String, QueueRow)>, StoreError> {
+    let table = txn.open_table(Some(QUEUES))?;
+    let mut all = Vec::new();
+    let mut cursor = txn.cursor(&table)?;
+    for row in cursor.iter_from::<Cow<'_, [u8]>, Cow<'_, [u8]>>(&stream.to_be_bytes()) {
+        let (key, value) = row?;
+        let Some(durable) = key.strip_prefix(&stream.to_be_bytes()) else {
+            break;
+        };
+        let durable = String::from_utf8_lossy(durable).into_owned();
+        let row = open_seal(&value).ok_or_else(|| StoreError::Damaged(format!("row of queue {durable}")))?;
+        all.push((durable, row));
+    }
+    Ok(all)
+}
+
+pub(super) fn put_queue(txn: &Rw<'_>, stream: u32, durable: &str, row: &QueueRow) -> Result<(), StoreError> {
+    let table = txn.open_table(Some(QUEUES))?;
+    txn.put(
+        &table,
+        queue_key(stream, durable),
+        sealed(row),
+        WriteFlags::UPSERT,
+    )?;
+    Ok(())
+}
+
+fn queue_key(stream: u32, durable: &str) -> Vec<u8> {
+    let mut key = stream.to_be_bytes().to_vec();
+    key.extend_from_slice(durable.as_bytes());
+    key
+}
+
+pub(super) fn sequence_of(key: &[u8]) -> Result<u64, StoreError> {
+    key.try_into()
+        .map(u64::from_be_bytes)
+        .map_err(|_| StoreError::Damaged("a sequence has the wrong length".to_owned()))
+}
+
+fn sealed<T: Serialize>(row: &T) -> Vec<u8> {
+    let mut bytes = postcard::to_stdvec(row).expect("rows hold nothing that cannot be written");
+    let crc = crc32c::crc32c(&bytes);
+    bytes.extend_from_slice(&crc.to_le_bytes());
+    bytes
+}
+
+fn open_seal<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
+    let (row, crc) = bytes.split_last_chunk()?;
+    if crc32c::crc32c(row) != u32::from_le_bytes(*crc) {
+        return None;
+    }
+    postcard::from_bytes(row).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_opening_is_refused_as_locked() {
+        let dir = tempfile::tempdir().unwrap();
+        let _env = Env::open(dir.path(), &Settings::default()).unwrap();
+        let second = Env::open(dir.path(), &Settings::default());
+        assert!(matches!(second.err(), Some(OpenError::Locked { .. })));
+    }
+
+    #[test]
+    fn a_newer_format_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let env = Env::open(dir.path(), &Settings::default()).unwrap();
+        let txn = env.write().unwrap();
+        set_meta(&txn, "format", FORMAT + 1).unwrap();
+        txn.commit().unwrap();
+        drop(env);
+        let newer = Env::open(dir.path(), &Settings::default());
+        assert!(matches!(newer.err(), Some(OpenError::Newer { found: 2, .. })));
+    }
+
+    #[test]
+    fn rows_about_streams_and_queues_carry_a_checksum() {
+        let row = QueueRow {
+            filter: "a.>".to_owned(),
+            floor: 7,
+            consumer_sequence: 9,
+        };
+        let bytes = sealed(&row);
+        assert_eq!(open_seal(&bytes), Some(row));
+        for bit in 0..bytes.len() * 8 {
+            let mut damaged = bytes.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(open_seal::<QueueRow>(&damaged), None, "bit {bit}");
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! One member of a queue, and the receipts it hands out.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+
+use crate::ports::broker::{BrokerError, Message, Queue, QueueMessage, ReaderBroken, Receipt};
+
+use super::queue::{QueueShared, Taken};
+
+pub(super) struct Member {
+    shared: Arc<QueueShared>,
+    runtime: Handle,
+    news: watch::Receiver<u64>,
+    broken: Option<ReaderBroken>,
+}
+
+impl Member {
+    pub fn new(shared: Arc<QueueShared>) -> Self {
+        Self {
+            runtime: Handle::current(),
+            news: shared.stream().news(),
+            shared,
+            broken: None,
+        }
+    }
+
+    fn hand_over(&self, message: Message) -> QueueMessage {
+        let receipt = InprocReceipt {
+            shared: Arc::clone(&self.shared),
+            sequence: message.stream_sequence,
+            delivered: message.delivered,
+        };
+        QueueMessage {
+            message,
+            receipt: Box::new(receipt),
+        }
+    }
+
+    async fn try_next(&mut self) -> Result<Message, ReaderBroken> {
+        let shared = Arc::clone(&self.shared);
+        loop {
+            // Both are armed before the look, so that nothing can happen between the look and the wait.
+            let mut stirred = std::pin::pin!(shared.stirred().notified());
+            stirred.as_mut().enable();
+            self.news.mark_unchanged();
+            let wait = match shared.take(&self.runtime)? {
+                Taken::Message(message) => return Ok(message),
+                Taken::Nothing(wait) => wait,
+            };
+            tokio::select! {
+                () = stirred => {}
+                changed = self.news.changed() => {
+                    changed.map_err(|_| ReaderBroken("the stream is gone".to_owned()))?;
+                }
+                () = tokio::time::sleep(wait) => {}
+            }
+        }
+    }
+
+    /// Once broken, always broken.
+    fn check(&self) -> Result<(), ReaderBroken> {
+        match &self.broken {
+            Some(broken) => Err(broken.clone()),
+            None => Ok(()),
+        }
+    }
+
+    fn keep<T>(&mut self, result: Result<T, ReaderBroken>) -> Result<T, ReaderBroken> {
+        if let Err(broken) = &result {
+            self.broken = Some(broken.clone());
+        }
+        result
+    }
+}
+
+#[async_trait]
+impl Queue for Member {
+    async fn next(&mut self) -> Result<QueueMessage, ReaderBroken> {
+        self.check()?;
+        tokio::task::coop::consume_budget().await;
+        let result = self.try_next().await;
+        self.keep(result).map(|message| self.hand_over(message))
+    }
+
+    fn ready(&mut self) -> Option<Result<QueueMessage, ReaderBroken>> {
+        if let Err(broken) = self.check() {
+            return Some(Err(broken));
+        }
+        let taken = self.shared.take(&self.runtime);
+        match self.keep(taken) {
+            Ok(Taken::Message(message)) => Some(Ok(self.hand_over(message))),
+            Ok(Taken::Nothing(_)) => None,
+            Err(broken) => Some(Err(broken)),
+        }
+    }
+
+    /// There is nothing to give back: a message leaves the queue only when it is taken.
+    async fn close(&mut self) {
+        self.broken
+            .get_or_insert_with(|| ReaderBroken("the member has left the queue".to_owned()));
+    }
+}
+
+struct InprocReceipt {
+    shared: Arc<QueueShared>,
+    sequence: u64,
+    delivered: u64,
+}
+
+#[async_trait]
+impl Receipt for InprocReceipt {
+    async fn ack(&self) -> Result<(), BrokerError> {
+        self.shared.settle(self.sequence)
+    }
+
+    async fn nak(&self, delay: Duration) -> Result<(), BrokerError> {
+        self.shared.give_back(self.sequence, self.delivered, delay)
+    }
+
+    async fn progress(&self) -> Result<(), BrokerError> {
+        self.shared.extend(self.sequence, self.delivered)
+    }
+
+    async fn term(&self) -> Result<(), BrokerError> {
+        self.shared.settle(self.sequence)
+    }
+}
