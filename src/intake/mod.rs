@@ -17,6 +17,9 @@ mod settings;
 mod shared;
 mod view;
 
+#[cfg(test)]
+mod tests;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

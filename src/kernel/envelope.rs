@@ -154,16 +154,16 @@ pub struct WorkflowEvent<'a> {
 
 /// A message to one instance on `workflow.<saga>.<correlation>`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct ControlMessage {
     /// Makes a repeated request recognisable.
     pub request_id: String,
+    /// Refuses members that it does not know; a flattened struct itself cannot.
     #[serde(flatten)]
     pub verb: ControlVerb,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "control", rename_all = "snake_case")]
+#[serde(tag = "control", rename_all = "snake_case", deny_unknown_fields)]
 pub enum ControlVerb {
     /// Stop the instance and compensate what it did.
     Cancel {

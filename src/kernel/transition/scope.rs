@@ -234,7 +234,3 @@ fn step_value<'a>(state: &StepState) -> Json<'a> {
 const fn text(text: &str) -> Json<'_> {
     Json::Str(Cow::Borrowed(text))
 }
-
-fn optional(value: Option<&str>) -> Json<'_> {
-    value.map_or(Json::Null, text)
-}

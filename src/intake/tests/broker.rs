@@ -1,0 +1,279 @@
+//! A broker in memory whose readers fail on command.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use tokio::sync::watch;
+
+use crate::kernel::ids::TimeMs;
+use crate::ports::broker::{
+    Broker, BrokerError, Horizon, Message, Publication, PublishAck, PublishError, Queue, QueueSpec, Reader,
+    ReaderBroken, ReaderSpec, StoredMessage, StreamIdentity, StreamSpec, StreamState,
+};
+
+/// What happens once, to the reader that first reaches a sequence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fault {
+    /// The message is lost with its connection, without an error.
+    Lost,
+    Redelivered,
+    Broken,
+}
+
+#[derive(Default)]
+struct Streams {
+    messages: BTreeMap<String, Vec<StoredMessage>>,
+    first: BTreeMap<String, u64>,
+    created: BTreeMap<String, i64>,
+    faults: BTreeMap<u64, Fault>,
+    opened: BTreeMap<String, Vec<ReaderSpec>>,
+    acknowledged: u64,
+}
+
+#[derive(Clone)]
+pub(super) struct Scripted {
+    streams: Arc<Mutex<Streams>>,
+    grown: watch::Sender<()>,
+}
+
+impl Scripted {
+    pub fn new() -> Self {
+        Self {
+            streams: Arc::default(),
+            grown: watch::Sender::new(()),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Streams> {
+        self.streams.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn store(&self, stream: &str, subject: &str, payload: impl Into<Bytes>) -> u64 {
+        let mut streams = self.lock();
+        let messages = streams.messages.entry(stream.to_owned()).or_default();
+        let sequence = messages.len() as u64 + 1;
+        messages.push(StoredMessage {
+            subject: subject.to_owned(),
+            headers: Vec::new(),
+            payload: payload.into(),
+            sequence,
+            time: TimeMs(i64::try_from(sequence).expect("small")),
+        });
+        drop(streams);
+        self.grown.send_replace(());
+        sequence
+    }
+
+    pub fn fault(&self, sequence: u64, fault: Fault) {
+        self.lock().faults.insert(sequence, fault);
+    }
+
+    pub fn forget_before(&self, stream: &str, sequence: u64) {
+        self.lock().first.insert(stream.to_owned(), sequence);
+    }
+
+    pub fn recreate(&self, stream: &str) {
+        let mut streams = self.lock();
+        *streams.created.entry(stream.to_owned()).or_default() += 1;
+        streams.messages.remove(stream);
+    }
+
+    pub fn opened(&self, stream: &str) -> Vec<ReaderSpec> {
+        self.lock().opened.get(stream).cloned().unwrap_or_default()
+    }
+
+    pub fn acknowledged(&self) -> u64 {
+        self.lock().acknowledged
+    }
+}
+
+#[async_trait]
+impl Broker for Scripted {
+    async fn ensure_stream(&self, spec: &StreamSpec) -> Result<StreamState, BrokerError> {
+        self.stream_state(&spec.name).await
+    }
+
+    async fn check_stream(&self, _: &StreamSpec) -> Result<Vec<String>, BrokerError> {
+        Ok(Vec::new())
+    }
+
+    async fn stream_state(&self, stream: &str) -> Result<StreamState, BrokerError> {
+        let streams = self.lock();
+        let messages = streams.messages.get(stream).map_or(0, Vec::len) as u64;
+        Ok(StreamState {
+            identity: StreamIdentity {
+                name: stream.to_owned(),
+                created_ns: streams.created.get(stream).copied().unwrap_or(0),
+            },
+            first_sequence: streams.first.get(stream).copied().unwrap_or(1),
+            last_sequence: messages,
+            messages,
+            bytes: 0,
+        })
+    }
+
+    async fn publish(&self, _: Publication) -> Result<PublishAck, PublishError> {
+        Err(PublishError::Refused("not scripted".to_owned()))
+    }
+
+    async fn reader(&self, spec: ReaderSpec) -> Result<Box<dyn Reader>, BrokerError> {
+        let mut streams = self.lock();
+        let opened = streams.opened.entry(spec.stream.clone()).or_default();
+        opened.push(spec.clone());
+        Ok(Box::new(ScriptedReader {
+            broker: self.clone(),
+            grown: self.grown.subscribe(),
+            next: spec.start_sequence,
+            spec,
+            delivered: 0,
+            broken: false,
+        }))
+    }
+
+    async fn queue(&self, _: QueueSpec) -> Result<Box<dyn Queue>, BrokerError> {
+        Err(BrokerError::Refused("not scripted".to_owned()))
+    }
+
+    async fn last_by_subject(
+        &self,
+        stream: &str,
+        subject: &str,
+    ) -> Result<Option<StoredMessage>, BrokerError> {
+        let streams = self.lock();
+        let messages = streams.messages.get(stream).map_or(&[][..], Vec::as_slice);
+        Ok(messages
+            .iter()
+            .rev()
+            .find(|message| message.subject == subject)
+            .cloned())
+    }
+
+    async fn message_at(&self, _: &str, _: u64) -> Result<Option<StoredMessage>, BrokerError> {
+        Err(BrokerError::Refused("not scripted".to_owned()))
+    }
+
+    async fn trim(&self, _: &str, _: u64) -> Result<(), BrokerError> {
+        Err(BrokerError::Refused("not scripted".to_owned()))
+    }
+
+    async fn queue_floor(&self, _: &str, _: &str) -> Result<Option<u64>, BrokerError> {
+        Err(BrokerError::Refused("not scripted".to_owned()))
+    }
+
+    async fn ping(&self) -> Result<Duration, BrokerError> {
+        Ok(Duration::ZERO)
+    }
+
+    async fn flush(&self) -> Result<(), BrokerError> {
+        Ok(())
+    }
+}
+
+struct ScriptedReader {
+    broker: Scripted,
+    grown: watch::Receiver<()>,
+    spec: ReaderSpec,
+    next: u64,
+    delivered: u64,
+    broken: bool,
+}
+
+impl ScriptedReader {
+    fn matches(&self, subject: &str) -> bool {
+        self.spec.filters.iter().any(|filter| {
+            let mut tokens = subject.split('.');
+            for wanted in filter.split('.') {
+                match (wanted, tokens.next()) {
+                    (">", Some(_)) => return true,
+                    ("*", Some(_)) => {}
+                    (wanted, Some(token)) if wanted == token => {}
+                    _ => return false,
+                }
+            }
+            tokens.next().is_none()
+        })
+    }
+
+    fn take(&mut self) -> Option<Result<Message, ReaderBroken>> {
+        loop {
+            if self.broken {
+                return Some(Err(ReaderBroken("scripted".to_owned())));
+            }
+            let mut streams = self.broker.lock();
+            let messages = streams.messages.get(&self.spec.stream)?;
+            let behind = |from: u64| messages.iter().filter(move |message| message.sequence >= from);
+            let found = behind(self.next)
+                .find(|message| self.matches(&message.subject))?
+                .clone();
+            let pending = behind(found.sequence + 1)
+                .filter(|message| self.matches(&message.subject))
+                .count();
+            let fault = streams.faults.remove(&found.sequence);
+            drop(streams);
+            self.next = found.sequence + 1;
+            self.delivered += 1;
+            match fault {
+                Some(Fault::Lost) => continue,
+                Some(Fault::Broken) => {
+                    self.broken = true;
+                    continue;
+                }
+                Some(Fault::Redelivered) | None => {}
+            }
+            return Some(Ok(Message {
+                subject: found.subject,
+                headers: found.headers,
+                payload: found.payload,
+                stream_sequence: found.sequence,
+                consumer_sequence: self.delivered,
+                delivered: if fault.is_some() { 2 } else { 1 },
+                pending: pending as u64,
+                time: found.time,
+            }));
+        }
+    }
+}
+
+#[async_trait]
+impl Reader for ScriptedReader {
+    async fn next(&mut self) -> Result<Message, ReaderBroken> {
+        loop {
+            self.grown.borrow_and_update();
+            if let Some(taken) = self.take() {
+                return taken;
+            }
+            if self.grown.changed().await.is_err() {
+                return Err(ReaderBroken("the broker is gone".to_owned()));
+            }
+        }
+    }
+
+    fn ready(&mut self) -> Option<Result<Message, ReaderBroken>> {
+        self.take()
+    }
+
+    /// As a real broker may, it names a message that was not taken yet.
+    async fn horizon(&mut self) -> Result<Option<Horizon>, ReaderBroken> {
+        let streams = self.broker.lock();
+        let Some(messages) = streams.messages.get(&self.spec.stream) else {
+            return Ok(Some(Horizon { after: 0, covered: 0 }));
+        };
+        let matching = messages.iter().filter(|message| self.matches(&message.subject));
+        let after = matching
+            .map(|message| message.sequence)
+            .filter(|at| *at >= self.spec.start_sequence)
+            .max();
+        Ok(Some(Horizon {
+            after: after.unwrap_or(0),
+            covered: messages.len() as u64,
+        }))
+    }
+
+    async fn acknowledge(&mut self, sequence: u64) {
+        let mut streams = self.broker.lock();
+        streams.acknowledged = streams.acknowledged.max(sequence);
+    }
+}

@@ -1,0 +1,462 @@
+//! Reading survives faults and slow shards: nothing is lost, repeated or reordered.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+use serde_json::json;
+use tokio::sync::mpsc;
+
+use super::broker::{Fault, Scripted};
+use super::world::{Mood, Plan, STREAMS, World, place, settings};
+use super::*;
+use crate::kernel::duration::Millis;
+use crate::ports::clock::Clock;
+use crate::shard::mailbox::{Delivery, Mail, Notice};
+
+async fn soon<T>(future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(30), future)
+        .await
+        .expect("it happens in time")
+}
+
+async fn next_delivery(mailbox: &mut mpsc::Receiver<Mail>) -> Delivery {
+    loop {
+        match soon(mailbox.recv()).await.expect("the intake lives") {
+            Mail::Delivery(delivery) if delivery.stream == SourceStream::AggregateEvents => return delivery,
+            _ => {}
+        }
+    }
+}
+
+async fn rebuilt(fault: Fault) -> (World, Vec<u64>) {
+    let broker = Scripted::new();
+    let mut expected = Vec::new();
+    for order in 0..20 {
+        expected.push(place(&broker, &format!("o-{order}"), 1).0);
+    }
+    broker.fault(8, fault);
+    let mut world = Plan::new(1).start(broker);
+    let mut shard = world.shard(0, Mood::default());
+    shard.knows(20).await;
+    assert_eq!(shard.applied(), expected);
+    let starts = world
+        .broker
+        .opened(STREAMS[0])
+        .iter()
+        .map(|spec| spec.start_sequence)
+        .collect();
+    (world, starts)
+}
+
+#[tokio::test]
+async fn after_a_fault_a_new_reader_begins_behind_what_was_handled() {
+    for fault in [Fault::Lost, Fault::Redelivered, Fault::Broken] {
+        let (world, starts) = rebuilt(fault).await;
+        assert_eq!(starts, [1, 8], "{fault:?}");
+        let opened = world.broker.opened(STREAMS[0]);
+        assert_ne!(opened[0].name, opened[1].name, "{fault:?}");
+        world.intake.drain().await;
+    }
+}
+
+#[tokio::test]
+async fn two_sagas_on_one_event_are_one_delivery() {
+    let mut plan = Plan::new(1);
+    plan.settings.delivery_inputs = 1;
+    plan.definitions.push(saga(
+        "bill",
+        1,
+        &["Order.Placed"],
+        &[("*", "event.data.order_id")],
+    ));
+    let broker = Scripted::new();
+    place(&broker, "o-1", 1);
+    place(&broker, "o-2", 1);
+    let mut world = plan.start(broker);
+    let mut mailbox = world.mailbox(0);
+    for sequence in [1, 2] {
+        let delivery = next_delivery(&mut mailbox).await;
+        assert_eq!((delivery.after, delivery.sequence), (sequence - 1, sequence));
+        assert_eq!(delivery.inputs.len(), 2);
+    }
+}
+
+#[tokio::test]
+async fn a_shard_without_messages_learns_how_far_the_stream_was_read() {
+    let broker = Scripted::new();
+    for order in 0..50 {
+        let payload = event(json!({"event_type": "Seen"}));
+        broker.store(
+            STREAMS[0],
+            &format!("tenant.acme.aggregate.Order.o-{order}"),
+            payload,
+        );
+    }
+    broker.store(STREAMS[0], "tenant.acme.aggregate.Ship.s-1", "not for us");
+    let mut world = Plan::new(1).start(broker);
+    let mut shard = world.shard(0, Mood::default());
+    shard.knows(51).await;
+    assert!(shard.applied().is_empty());
+}
+
+#[tokio::test]
+async fn progress_is_acknowledged_once_shards_have_stored_it() {
+    let broker = Scripted::new();
+    place(&broker, "o-1", 1);
+    place(&broker, "o-2", 1);
+    let mut world = Plan::new(1).start(broker);
+    let mut mailbox = world.mailbox(0);
+    while next_delivery(&mut mailbox).await.sequence < 2 {}
+    assert_eq!(world.broker.acknowledged(), 0, "nothing is stored yet");
+    world.positions[0][0].store(2, std::sync::atomic::Ordering::SeqCst);
+    soon(async {
+        while world.broker.acknowledged() < 2 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+}
+
+/// Reads mail until the barriers of all streams have come; the sequences of events mailed before theirs.
+async fn events_before_barriers(mailbox: &mut mpsc::Receiver<Mail>, asked: TimeMs) -> Vec<u64> {
+    let mut before = Vec::new();
+    let mut open: Vec<SourceStream> = SourceStream::ALL.into();
+    while !open.is_empty() {
+        match soon(mailbox.recv()).await.expect("the intake lives") {
+            Mail::Barrier { stream, as_of } => {
+                assert!(as_of >= asked);
+                open.retain(|other| *other != stream);
+            }
+            Mail::Delivery(delivery)
+                if delivery.stream == SourceStream::AggregateEvents && open.contains(&delivery.stream) =>
+            {
+                before.push(delivery.sequence);
+            }
+            _ => {}
+        }
+    }
+    before
+}
+
+#[tokio::test]
+async fn a_barrier_comes_behind_everything_stored_before_it() {
+    for quiet in [false, true] {
+        let broker = Scripted::new();
+        let mut plan = Plan::new(1);
+        plan.settings.batch_messages = 3;
+        if quiet {
+            // Without interested sagas the stream is not read at all.
+            plan.definitions.clear();
+        }
+        let mut world = plan.start(broker);
+        let mut mailbox = world.mailbox(0);
+        for round in 1..=5_u64 {
+            for order in 0..10 {
+                place(&world.broker, &format!("o-{round}-{order}"), 1);
+            }
+            let asked = world.clock.now();
+            world
+                .notices
+                .send(Notice::BarrierWanted { shard: 0 })
+                .await
+                .expect("the intake lives");
+            let before = events_before_barriers(&mut mailbox, asked).await;
+            assert!(before.last().is_none_or(|last| *last <= round * 10));
+            assert_eq!(
+                before.last().copied().unwrap_or(round * 10),
+                round * 10,
+                "quiet: {quiet}"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_stuck_shard_holds_up_nobody_and_misses_nothing() {
+    let broker = Scripted::new();
+    let mut plan = Plan::new(2);
+    plan.mailbox = 2;
+    plan.settings.delivery_inputs = 1;
+    plan.settings.detach_after = Millis(20);
+    let mut world = plan.start(broker);
+    let mut stuck = Some(world.mailbox(0));
+    let mut other = world.shard(1, Mood::default());
+    let mut mine = Vec::new();
+    let mut last_of_other = 0;
+    for order in 0..200 {
+        let (sequence, shard) = place(&world.broker, &format!("o-{order}"), 2);
+        if shard == 0 {
+            mine.push(sequence);
+        } else {
+            last_of_other = sequence;
+        }
+    }
+    other.knows(last_of_other).await;
+    assert_eq!(world.metrics.shards_detached.get(), 1);
+
+    // A barrier asked for while the shard is apart is answered by its own reader.
+    world
+        .notices
+        .send(Notice::BarrierWanted { shard: 0 })
+        .await
+        .expect("the intake lives");
+    world.mailboxes[0] = stuck.take();
+    let mut shard = world.shard(0, Mood::default());
+    shard.knows(200).await;
+    assert_eq!(shard.applied(), mine);
+    soon(async {
+        while world.metrics.shards_detached.get() > 0 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    place(&world.broker, "late", 2);
+    shard.knows(201).await;
+    assert_eq!(world.intake.status()[0].detached, 0);
+}
+
+#[tokio::test]
+async fn a_shard_far_behind_starts_apart_and_joins() {
+    let broker = Scripted::new();
+    let mut mine = Vec::new();
+    for order in 0..300 {
+        let (sequence, shard) = place(&broker, &format!("o-{order}"), 2);
+        if shard == 0 && sequence > 10 {
+            mine.push(sequence);
+        }
+    }
+    let mut plan = Plan::new(2);
+    plan.settings.detach_behind = 100;
+    plan.starts = vec![10, 290];
+    let mut world = plan.start(broker);
+    let (mut behind, mut ahead) = (world.shard(0, Mood::default()), world.shard(1, Mood::default()));
+    ahead.knows(300).await;
+    behind.knows(300).await;
+    assert_eq!(behind.applied(), mine);
+    let mut starts: Vec<u64> = world
+        .broker
+        .opened(STREAMS[0])
+        .iter()
+        .map(|spec| spec.start_sequence)
+        .collect();
+    starts.sort_unstable();
+    assert_eq!(starts, [11, 291]);
+}
+
+#[tokio::test]
+async fn a_stream_that_lost_what_was_not_read_is_not_read_on() {
+    let broker = Scripted::new();
+    for order in 0..20 {
+        place(&broker, &format!("o-{order}"), 1);
+    }
+    broker.forget_before(STREAMS[0], 15);
+    let mut plan = Plan::new(1);
+    plan.starts = vec![10];
+    let world = plan.start(broker);
+    let halted = async {
+        loop {
+            if let Some(halt) = world.intake.status()[0].halted.clone() {
+                return halt;
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    assert_eq!(soon(halted).await.reason, "stream.gap");
+    assert!(world.broker.opened(STREAMS[0]).is_empty());
+}
+
+#[tokio::test]
+async fn a_recreated_stream_is_not_read_on() {
+    let broker = Scripted::new();
+    place(&broker, "o-1", 1);
+    let mut world = Plan::new(1).start(broker);
+    let mut shard = world.shard(0, Mood::default());
+    shard.knows(1).await;
+    world.broker.recreate(STREAMS[0]);
+    world.broker.fault(1, Fault::Broken);
+    place(&world.broker, "o-2", 1);
+    place(&world.broker, "o-3", 1);
+    // The reader fails on the new messages, and the one after it finds another stream.
+    world.broker.fault(2, Fault::Broken);
+    let halted = async {
+        while world.intake.status()[0].halted.is_none() {
+            world.broker.fault(3, Fault::Broken);
+            place(&world.broker, "o-4", 1);
+            tokio::task::yield_now().await;
+        }
+        world.intake.status()[0].halted.clone()
+    };
+    assert_eq!(
+        soon(halted).await.map(|halt| halt.reason),
+        Some("stream.identity")
+    );
+    assert_eq!(shard.applied(), [1]);
+}
+
+#[tokio::test]
+async fn a_result_without_address_finds_its_instance_by_its_command() {
+    let broker = Scripted::new();
+    let body = |id: &str| {
+        json!({"tenant_id": "acme", "command_id": id, "effect_name": "charge", "result_type": "Succeeded", "payload": {}})
+            .to_string()
+    };
+    let (known, orphan) = (
+        "00000000-0000-0000-0000-000000000001",
+        "00000000-0000-0000-0000-000000000002",
+    );
+    let command = json!({
+        "tenant_id": "acme", "command_id": known, "effect_name": "charge", "payload": {},
+        "metadata": {
+            "saga": "order", "key": "o-1", "correlation_id": "o-1", "causation_id": "e-1",
+            "idempotency_key": "i", "path": "steps.charge", "attempt": 1, "deadline_ms": 0
+        }
+    });
+    broker.store(
+        STREAMS[2],
+        &format!("tenant.acme.effect.charge.{known}"),
+        command.to_string(),
+    );
+    for id in [known, orphan] {
+        broker.store(
+            STREAMS[1],
+            &format!("tenant.acme.effect_result.charge.{id}"),
+            body(id),
+        );
+    }
+    let mut world = Plan::new(1).start(broker);
+    let mut mailbox = world.mailbox(0);
+    let mut found = Vec::new();
+    while found.len() < 2 {
+        if let Some(Mail::Delivery(delivery)) = soon(mailbox.recv()).await {
+            found.extend(delivery.inputs);
+        }
+    }
+    assert!(matches!(&found[0], Arrival::Input(input) if input.instance.to_string() == "acme/order/o-1"));
+    assert!(matches!(&found[1], Arrival::Unreadable(bad) if bad.reason == "result.orphan"));
+}
+
+#[tokio::test]
+async fn a_drained_intake_mails_no_more() {
+    let broker = Scripted::new();
+    place(&broker, "o-1", 1);
+    let mut world = Plan::new(1).start(broker);
+    let mut mailbox = world.mailbox(0);
+    next_delivery(&mut mailbox).await;
+    world.intake.drain().await;
+    place(&world.broker, "o-2", 1);
+    let left = async {
+        let mut left = Vec::new();
+        while let Some(mail) = mailbox.recv().await {
+            left.push(mail);
+        }
+        left
+    };
+    // All senders but the test's own are gone, so the mailbox ends.
+    let left = soon(left).await;
+    assert!(
+        left.iter()
+            .all(|mail| !matches!(mail, Mail::Delivery(delivery) if !delivery.inputs.is_empty())),
+        "{left:?}"
+    );
+}
+
+#[derive(Debug, Clone)]
+struct Storm {
+    orders: usize,
+    faults: Vec<(u64, Fault)>,
+    moods: Vec<Mood>,
+    delivery_inputs: usize,
+    batch: usize,
+    mailbox: usize,
+    burst: usize,
+}
+
+fn storms() -> impl Strategy<Value = Storm> {
+    let fault = prop_oneof![Just(Fault::Lost), Just(Fault::Redelivered), Just(Fault::Broken)];
+    let mood = (
+        proptest::collection::vec(prop_oneof![6 => Just(0), 2 => 1..3_u64, 1 => 8..15_u64], 1..12),
+        proptest::option::of(1..60_u64),
+    )
+        .prop_map(|(pauses, loses_at)| Mood {
+            pauses,
+            mails: 0,
+            loses_at,
+        });
+    (
+        100..400_usize,
+        proptest::collection::vec((1..300_u64, fault), 0..6),
+        proptest::collection::vec(mood, 3),
+        1..9_usize,
+        1..40_usize,
+        1..4_usize,
+        1..60_usize,
+    )
+        .prop_map(
+            |(orders, faults, moods, delivery_inputs, batch, mailbox, burst)| Storm {
+                orders,
+                faults,
+                moods,
+                delivery_inputs,
+                batch,
+                mailbox,
+                burst,
+            },
+        )
+}
+
+async fn weather(storm: Storm) {
+    let broker = Scripted::new();
+    for (sequence, fault) in &storm.faults {
+        broker.fault(*sequence, *fault);
+    }
+    let mut plan = Plan::new(3);
+    plan.mailbox = storm.mailbox;
+    plan.settings = crate::intake::Settings {
+        delivery_inputs: storm.delivery_inputs,
+        batch_messages: storm.batch,
+        detach_after: Millis(4),
+        attach_within: 20,
+        attach_inputs: 30,
+        watermark_messages: 7,
+        ..settings()
+    };
+    plan.definitions.push(saga(
+        "bill",
+        1,
+        &["Order.Placed"],
+        &[("*", "event.data.order_id")],
+    ));
+    let mut world = plan.start(broker);
+    let mut shards: Vec<_> = (0..3_u16)
+        .map(|index| world.shard(index, storm.moods[usize::from(index)].clone()))
+        .collect();
+    let mut expected = vec![Vec::new(); 3];
+    for order in 0..storm.orders {
+        let (sequence, shard) = place(&world.broker, &format!("o-{order}"), 3);
+        expected[usize::from(shard)].extend([sequence, sequence]);
+        if order % storm.burst == 0 {
+            tokio::task::yield_now().await;
+        }
+    }
+    let last = storm.orders as u64;
+    for (shard, expected) in shards.iter_mut().zip(expected) {
+        shard.knows(last).await;
+        assert_eq!(shard.applied(), expected);
+    }
+    world.intake.drain().await;
+    assert_eq!(world.metrics.shards_detached.get(), 0);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_stalls_breaks_or_restarts_every_shard_gets_each_input_once_in_order(storm in storms()) {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_time()
+            .build()
+            .expect("a runtime");
+        runtime.block_on(weather(storm));
+    }
+}

@@ -1,0 +1,242 @@
+//! An intake over the scripted broker, and shards that keep the rules of the mailbox.
+
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
+
+use super::broker::Scripted;
+use crate::intake::{Intake, IntakeSpec, Settings, ShardEndpoint};
+use crate::kernel::definition::DefinitionSet;
+use crate::kernel::duration::Millis;
+use crate::kernel::ids::{Key, TimeMs, shard_of};
+use crate::kernel::input::SourceStream;
+use crate::kernel::limits::Limits;
+use crate::kernel::subject::Tenancy;
+use crate::ports::clock::Clock;
+use crate::shard::mailbox::{Arrival, Mail, Notice};
+use crate::telemetry::Metrics;
+
+pub(super) const STREAMS: [&str; 3] = ["AGGREGATE_EVENTS", "WORKFLOW_EVENTS", "WORKFLOW_COMMANDS"];
+
+/// Every reading is later than the one before.
+pub(super) struct Ticks {
+    now: AtomicI64,
+    start: Instant,
+}
+
+impl Clock for Ticks {
+    fn now(&self) -> TimeMs {
+        TimeMs(self.now.fetch_add(1, Ordering::SeqCst))
+    }
+
+    fn monotonic(&self) -> Duration {
+        self.start.elapsed()
+    }
+}
+
+pub(super) struct World {
+    pub broker: Scripted,
+    pub intake: Intake,
+    pub metrics: Arc<Metrics>,
+    pub clock: Arc<Ticks>,
+    pub notices: mpsc::Sender<Notice>,
+    pub mailboxes: Vec<Option<mpsc::Receiver<Mail>>>,
+    pub positions: Vec<Arc<[AtomicU64; 3]>>,
+}
+
+pub(super) fn settings() -> Settings {
+    Settings {
+        watermark_interval: Millis(10),
+        barrier_retry: Millis(2),
+        detach_after: Millis(20),
+        reopen_initial: Millis(1),
+        reopen_max: Millis(5),
+        ..Settings::default()
+    }
+}
+
+pub(super) struct Plan {
+    pub shards: u16,
+    pub mailbox: usize,
+    pub settings: Settings,
+    pub starts: Vec<u64>,
+    pub definitions: Vec<Arc<crate::kernel::definition::Definition>>,
+}
+
+impl Plan {
+    pub fn new(shards: u16) -> Self {
+        Self {
+            shards,
+            mailbox: 64,
+            settings: settings(),
+            starts: vec![0; usize::from(shards)],
+            definitions: vec![super::order_saga()],
+        }
+    }
+
+    pub fn start(self, broker: Scripted) -> World {
+        let (notices, received) = mpsc::channel(64);
+        let clock = Arc::new(Ticks {
+            now: AtomicI64::new(1_000_000),
+            start: Instant::now(),
+        });
+        let metrics = Arc::new(Metrics::new());
+        let mut shards = Vec::new();
+        let mut mailboxes = Vec::new();
+        let mut positions = Vec::new();
+        for index in 0..self.shards {
+            let (mail, mailbox) = mpsc::channel(self.mailbox);
+            let start = self.starts[usize::from(index)];
+            let position: Arc<[AtomicU64; 3]> = Arc::new([start, 0, 0].map(AtomicU64::new));
+            let shown = Arc::clone(&position);
+            shards.push(ShardEndpoint {
+                index,
+                mail,
+                position: Arc::new(move |stream: SourceStream| shown[stream.index()].load(Ordering::SeqCst)),
+            });
+            mailboxes.push(Some(mailbox));
+            positions.push(position);
+        }
+        let intake = Intake::start(IntakeSpec {
+            broker: Arc::new(broker.clone()),
+            shards,
+            shard_count: self.shards,
+            definitions: Arc::new(DefinitionSet::new(self.definitions, Vec::new())),
+            tenancy: Tenancy::Multi,
+            tenants: None,
+            streams: STREAMS.map(str::to_owned),
+            reader_prefix: "test".to_owned(),
+            limits: Limits::default(),
+            settings: self.settings,
+            clock: Arc::clone(&clock) as Arc<dyn Clock>,
+            metrics: Arc::clone(&metrics),
+            notices: received,
+        });
+        World {
+            broker,
+            intake,
+            metrics,
+            clock,
+            notices,
+            mailboxes,
+            positions,
+        }
+    }
+}
+
+impl World {
+    pub fn mailbox(&mut self, shard: u16) -> mpsc::Receiver<Mail> {
+        self.mailboxes[usize::from(shard)].take().expect("taken once")
+    }
+
+    /// A shard that keeps the acceptance rule and notes the sequence of each input, in order.
+    pub fn shard(&mut self, index: u16, mood: Mood) -> Shard {
+        let mut mailbox = self.mailbox(index);
+        let notices = self.notices.clone();
+        let positions = Arc::clone(&self.positions[usize::from(index)]);
+        let applied = Arc::new(Mutex::new(Vec::new()));
+        let noted = Arc::clone(&applied);
+        let (position_seen, moves) = watch::channel(0);
+        let mut mood = mood;
+        tokio::spawn(async move {
+            while let Some(mail) = mailbox.recv().await {
+                mood.pause().await;
+                let Mail::Delivery(delivery) = mail else { continue };
+                let position = &positions[delivery.stream.index()];
+                let at = position.load(Ordering::SeqCst);
+                if delivery.sequence <= at || mood.loses(delivery.stream, at) {
+                    continue;
+                }
+                if delivery.after > at {
+                    let gap = Notice::Gap {
+                        shard: index,
+                        stream: delivery.stream,
+                        lane: 0,
+                        position: at,
+                    };
+                    if notices.send(gap).await.is_err() {
+                        return;
+                    }
+                    continue;
+                }
+                let sequences = delivery.inputs.iter().map(|arrival| match arrival {
+                    Arrival::Input(input) => match input.origin {
+                        crate::kernel::input::Origin::Stream { sequence, .. } => sequence,
+                        other => panic!("not from a stream: {other:?}"),
+                    },
+                    Arrival::Unreadable(found) => found.sequence,
+                });
+                noted
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .extend(sequences);
+                position.store(delivery.sequence, Ordering::SeqCst);
+                if delivery.stream == SourceStream::AggregateEvents {
+                    position_seen.send_replace(delivery.sequence);
+                }
+            }
+        });
+        Shard { applied, moves }
+    }
+}
+
+pub(super) struct Shard {
+    applied: Arc<Mutex<Vec<u64>>>,
+    moves: watch::Receiver<u64>,
+}
+
+impl Shard {
+    /// Waits until the shard knows all events up to `sequence`.
+    pub async fn knows(&mut self, sequence: u64) {
+        let wait = self.moves.wait_for(|position| *position >= sequence);
+        tokio::time::timeout(Duration::from_secs(30), wait)
+            .await
+            .expect("the shard is fed in time")
+            .expect("the shard lives");
+    }
+
+    pub fn applied(&self) -> Vec<u64> {
+        self.applied
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+}
+
+/// How a shard spends its time.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Mood {
+    /// Milliseconds before each mail, over and over.
+    pub pauses: Vec<u64>,
+    pub mails: usize,
+    /// Loses the first delivery that comes at or above this position, as a restarted shard would.
+    pub loses_at: Option<u64>,
+}
+
+impl Mood {
+    async fn pause(&mut self) {
+        if let Some(ms) = self.pauses.get(self.mails % self.pauses.len().max(1))
+            && *ms > 0
+        {
+            tokio::time::sleep(Duration::from_millis(*ms)).await;
+        }
+        self.mails += 1;
+    }
+
+    fn loses(&mut self, stream: SourceStream, at: u64) -> bool {
+        stream == SourceStream::AggregateEvents && self.loses_at.take_if(|from| at >= *from).is_some()
+    }
+}
+
+/// Stores the event of an order and tells the shard that owns it.
+pub(super) fn place(broker: &Scripted, order: &str, shards: u16) -> (u64, u16) {
+    let payload = super::event(json!({"event_id": order, "payload": {"order_id": order}}));
+    let subject = format!("tenant.acme.aggregate.Order.{order}");
+    let sequence = broker.store(STREAMS[0], &subject, payload);
+    let key = Key::parse(order).expect("legal");
+    (sequence, shard_of(&super::acme(), &key, shards))
+}
