@@ -420,3 +420,6 @@ pub const fn decode(floor: u64) -> WorkRef {
         index: floor as u16,
     }
 }
+
+#[cfg(test)]
+mod tests;
