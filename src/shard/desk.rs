@@ -545,7 +545,8 @@ impl Desk {
         Ok(())
     }
 
-    /// Finds work that was handed over long ago and has no result.
+    /// Finds work that was handed over long ago and is still here: it has no result, or the news of its
+    /// delivery died with the process.
     fn sweep(
         &self,
         batch: &Batch<'_>,
@@ -563,9 +564,7 @@ impl Desk {
         let old = now.plus_ms(-self.settings.sweep_after.as_i64());
         staging.released.overdue = rows
             .into_iter()
-            .filter(|(row, item)| {
-                item.kind.awaits_result() && item.created < old && SentFloor::covers(floor, *row)
-            })
+            .filter(|(row, item)| item.created < old && SentFloor::covers(floor, *row))
             .collect();
         Ok(())
     }

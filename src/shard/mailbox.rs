@@ -106,7 +106,8 @@ pub struct Released {
     pub work: Vec<(WorkRef, WorkItem)>,
     /// Rows that left the outbox because their result was applied.
     pub settled: Vec<WorkRef>,
-    /// Rows that were handed over long ago and still have no result: the sweeper looks after them.
+    /// Rows that were handed over long ago and are still there, without a result or without the news of their
+    /// delivery: the sweeper looks after them.
     pub overdue: Vec<(WorkRef, WorkItem)>,
 }
 
