@@ -131,6 +131,8 @@ struct Desk {
     letters: VecDeque<Letter>,
     permit: Option<BoxFuture<'static, Permit>>,
     refill: Option<(Scope, oneshot::Receiver<Vec<Row>>)>,
+    /// The shard could not read its outbox: not asked again before the next tick.
+    refill_paused: bool,
     ticks: u32,
 }
 
@@ -164,6 +166,7 @@ impl Desk {
             letters: VecDeque::new(),
             permit: None,
             refill: None,
+            refill_paused: false,
             ticks: 0,
         }
     }
@@ -361,7 +364,7 @@ impl Desk {
     }
 
     fn ask_for_more(&mut self) {
-        if self.refill.is_some() {
+        if self.refill.is_some() || self.refill_paused {
             return;
         }
         let Some((scope, after)) = self.backlog.ask() else {
@@ -393,11 +396,15 @@ impl Desk {
                 let limit = self.publisher.settings.refill_rows.max(1);
                 self.backlog.refilled(&scope, rows, limit);
             }
-            None => self.backlog.refill_failed(&scope),
+            None => {
+                self.refill_paused = true;
+                self.backlog.refill_failed(&scope);
+            }
         }
     }
 
     fn tick(&mut self) {
+        self.refill_paused = false;
         self.ticks = self.ticks.wrapping_add(1);
         if self.ticks.is_multiple_of(RESYNC_TICKS) {
             self.backlog.resync();

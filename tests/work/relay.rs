@@ -64,7 +64,15 @@ async fn effect_commands_stand_on_their_subject_once_whatever_is_repeated() {
 
 #[tokio::test]
 async fn lost_answers_and_lost_messages_end_in_one_stored_command() {
-    let rig = Rig::new().await;
+    lost_on_the_way(Rig::new().await).await;
+}
+
+#[tokio::test]
+async fn lost_answers_and_lost_messages_end_in_one_stored_command_on_nats() {
+    lost_on_the_way(Rig::on_nats().await).await;
+}
+
+async fn lost_on_the_way(rig: Rig) {
     let tries = AtomicUsize::new(0);
     let faulty = Faulty::new(Arc::clone(&rig.broker), move |_| {
         match tries.fetch_add(1, Ordering::Relaxed) {
@@ -190,7 +198,15 @@ async fn an_accepted_command_succeeds_and_one_past_its_deadline_times_out() {
 
 #[tokio::test]
 async fn a_foreign_message_under_the_id_of_a_fact_does_not_suppress_it() {
-    let rig = Rig::new().await;
+    foreign_id(Rig::new().await).await;
+}
+
+#[tokio::test]
+async fn a_foreign_message_under_the_id_of_a_fact_does_not_suppress_it_on_nats() {
+    foreign_id(Rig::on_nats().await).await;
+}
+
+async fn foreign_id(rig: Rig) {
     let first = AtomicBool::new(true);
     let faulty = Faulty::new(Arc::clone(&rig.broker), move |message| {
         if !first.swap(false, Ordering::AcqRel) {

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 use saga_runner::effects::{self, Worker, WorkerSpec};
+use saga_runner::inproc::{self, InprocBroker};
 use saga_runner::kernel::definition::EffectDefinition;
 use saga_runner::kernel::definition::effect::{HttpCall, Provider};
 use saga_runner::kernel::duration::Millis;
@@ -44,9 +45,15 @@ impl Clock for MovedClock {
     }
 }
 
+/// What the broker stands on, kept for as long as it runs.
+enum Ground {
+    Embedded { _dir: tempfile::TempDir },
+    Nats { _server: NatsServer },
+}
+
 pub struct Rig {
-    _server: NatsServer,
     pub broker: Arc<dyn Broker>,
+    _ground: Ground,
     pub streams: WorkflowStreams,
     pub clock: Arc<MovedClock>,
     pub metrics: Arc<Metrics>,
@@ -54,11 +61,23 @@ pub struct Rig {
 
 impl Rig {
     pub async fn new() -> Self {
+        let clock = Arc::new(MovedClock::default());
+        let dir = tempfile::tempdir().unwrap();
+        let broker = InprocBroker::open(dir.path(), inproc::Settings::default(), clock).unwrap();
+        Self::over(broker, Ground::Embedded { _dir: dir }).await
+    }
+
+    /// The same over a real nats-server.
+    pub async fn on_nats() -> Self {
         let server = NatsServer::start();
         let settings: Settings =
             serde_json::from_value(serde_json::json!({ "urls": [server.url()] })).unwrap();
         let broker = NatsBroker::connect(settings).await.unwrap();
         broker.connected().await.unwrap();
+        Self::over(broker, Ground::Nats { _server: server }).await
+    }
+
+    async fn over(broker: Arc<dyn Broker>, ground: Ground) -> Self {
         let streams = WorkflowStreams {
             commands: "WORKFLOW_COMMANDS".to_owned(),
             events: "WORKFLOW_EVENTS".to_owned(),
@@ -78,7 +97,7 @@ impl Rig {
             broker.ensure_stream(&spec).await.unwrap();
         }
         Self {
-            _server: server,
+            _ground: ground,
             broker,
             streams,
             clock: Arc::new(MovedClock::default()),

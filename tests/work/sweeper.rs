@@ -6,7 +6,7 @@ use wiremock::matchers::any;
 use wiremock::{Mock, MockServer, ResponseTemplate};
 
 use crate::rig::{
-    RelayOptions, Rig, ShardSide, at, command_subject, definition, effect, result_subject, until,
+    RelayOptions, Rig, ShardSide, at, command_subject, definition, effect, fact, result_subject, until,
 };
 
 /// A shard with one effect command that was handed over.
@@ -114,4 +114,18 @@ async fn a_result_that_nobody_can_read_ends_the_wait() {
         shard.verdicts[0].result.outcome,
         WorkOutcome::TimedOut { .. }
     ));
+}
+
+#[tokio::test]
+async fn a_delivery_whose_news_got_lost_is_made_known_again() {
+    let rig = Rig::new().await;
+    let mut shard = rig.relay(Arc::clone(&rig.broker), RelayOptions::default());
+    let item = fact(&rig, "o-1", 1);
+    shard.release(vec![(at(1, 0), item.clone())]).await;
+    shard.until(|shard| shard.delivered.len() == 1).await;
+    // The process died before the row was deleted.
+    shard.outbox.insert(at(1, 0), item);
+    shard.overdue(at(1, 0)).await;
+    shard.until(|shard| shard.delivered.len() == 2).await;
+    assert_eq!(rig.messages(&rig.streams.events).await, 1);
 }

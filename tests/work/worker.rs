@@ -32,7 +32,15 @@ async fn calls(server: &MockServer, at_least: usize) -> Vec<Request> {
 
 #[tokio::test]
 async fn a_worker_that_dies_mid_call_leaves_one_recorded_result() {
-    let rig = Rig::new().await;
+    dies_mid_call(Rig::new().await).await;
+}
+
+#[tokio::test]
+async fn a_worker_that_dies_mid_call_leaves_one_recorded_result_on_nats() {
+    dies_mid_call(Rig::on_nats().await).await;
+}
+
+async fn dies_mid_call(rig: Rig) {
     let item = effect(&rig, "o-1", 1);
     let server = MockServer::start().await;
     let slow = ResponseTemplate::new(200).set_delay(Duration::from_mins(1));
