@@ -7,6 +7,7 @@
 mod backlog;
 mod envelope;
 mod fact;
+mod handover;
 mod publish;
 pub mod relay;
 pub mod retention;

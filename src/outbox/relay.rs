@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use bytes::Bytes;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt as _, StreamExt as _};
@@ -18,15 +17,15 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::backlog::{Backlog, Destination, Row, Scope, decode, encode};
-use super::publish::{Publisher, Sent};
+use super::handover::{Done, publish, submit};
+use super::publish::Publisher;
 use super::settings::Settings;
-use super::submitter::{Submitted, Submitter};
-use super::sweeper::{self, Swept};
-use crate::kernel::input::{WorkOutcome, WorkResult};
-use crate::kernel::work::{WorkItem, WorkKind, WorkRef};
+use super::submitter::Submitter;
+use super::sweeper::Swept;
+use crate::kernel::work::{WorkKind, WorkRef};
 use crate::ports::broker::{Broker, WorkflowStreams};
 use crate::ports::clock::Clock;
-use crate::shard::mailbox::{Mail, Released, SentFloor, Verdict};
+use crate::shard::mailbox::{Mail, Released, SentFloor};
 use crate::telemetry::Metrics;
 
 const TICK: Duration = Duration::from_millis(250);
@@ -88,18 +87,6 @@ impl Drop for Relay {
     fn drop(&mut self) {
         self.task.abort();
     }
-}
-
-/// How the handing over of one row ended.
-struct Done {
-    row: WorkRef,
-    /// Where it went; the chain behind it may go on.
-    destination: Destination,
-    instance: crate::kernel::ids::InstanceId,
-    verdict: Option<Verdict>,
-    /// Nobody waits for a result: the shard may delete the row.
-    delivered: bool,
-    outcome: &'static str,
 }
 
 /// Mail that waits for room, and the rows that count as handed over once it is in the mailbox.
@@ -391,15 +378,12 @@ impl Desk {
         while let Ok(released) = self.released.try_recv() {
             self.take(released);
         }
-        match rows {
-            Some(rows) => {
-                let limit = self.publisher.settings.refill_rows.max(1);
-                self.backlog.refilled(&scope, rows, limit);
-            }
-            None => {
-                self.refill_paused = true;
-                self.backlog.refill_failed(&scope);
-            }
+        if let Some(rows) = rows {
+            let limit = self.publisher.settings.refill_rows.max(1);
+            self.backlog.refilled(&scope, rows, limit);
+        } else {
+            self.refill_paused = true;
+            self.backlog.refill_failed(&scope);
         }
     }
 
@@ -457,110 +441,5 @@ async fn answer(refill: &mut Option<(Scope, oneshot::Receiver<Vec<Row>>)>) -> Op
     match refill {
         Some((_, answer)) => Some(answer.await.ok()),
         None => None,
-    }
-}
-
-fn publish(publisher: Arc<Publisher>, metrics: Arc<Metrics>, (row, item): Row) -> BoxFuture<'static, Done> {
-    async move {
-        match &item.kind {
-            WorkKind::Effect { effect, payload } => {
-                let sent = publisher.effect(&item, effect, payload).await;
-                let verdict = match &sent {
-                    Sent::Unsendable(message) => {
-                        let now = publisher.clock.now();
-                        Some(sweeper::unsendable(&item, effect, message.clone(), now))
-                    }
-                    Sent::Stored | Sent::AlreadyThere | Sent::Answered => None,
-                };
-                done(row, &item, verdict, false, outcome(&sent))
-            }
-            WorkKind::Fact { fact_type, payload } => {
-                let suppressed = || metrics.relayed.with_label_values(&["fact", "suppressed"]).inc();
-                let sent = publisher.fact(&item, fact_type, payload, suppressed).await;
-                if let Sent::Unsendable(reason) = &sent {
-                    tracing::error!(instance = %item.instance, fact_type, reason, "broker refuses a fact; it is dropped");
-                }
-                done(row, &item, None, true, outcome(&sent))
-            }
-            WorkKind::Command { .. } => done(row, &item, None, false, "misrouted"),
-        }
-    }
-    .boxed()
-}
-
-const fn outcome(sent: &Sent) -> &'static str {
-    match sent {
-        Sent::Stored => "stored",
-        Sent::AlreadyThere => "already_there",
-        Sent::Answered => "answered",
-        Sent::Unsendable(_) => "unsendable",
-    }
-}
-
-fn submit(
-    publisher: Arc<Publisher>,
-    submitter: Option<Arc<Submitter>>,
-    (row, item): Row,
-) -> BoxFuture<'static, Done> {
-    async move {
-        let ended = match &submitter {
-            Some(submitter) => submitter.submit(&item).await,
-            None => without_gateway(&publisher, &item).await,
-        };
-        let awaited = item.kind.awaits_result();
-        let (outcome, label) = match ended {
-            Submitted::Accepted if !awaited => return done(row, &item, None, true, "accepted"),
-            Submitted::Accepted => {
-                let payload = Bytes::from_static(b"{}");
-                (WorkOutcome::Succeeded { payload }, "accepted")
-            }
-            Submitted::Rejected { message } => {
-                let class = "rejected".to_owned();
-                (WorkOutcome::Failed { class, message }, "rejected")
-            }
-            Submitted::TimedOut { message } => (WorkOutcome::TimedOut { message }, "timed_out"),
-        };
-        let verdict = Verdict {
-            instance: item.instance.clone(),
-            result: WorkResult {
-                command_id: item.command_id,
-                effect: None,
-                outcome,
-            },
-            time: publisher.clock.now(),
-        };
-        done(row, &item, Some(verdict), !awaited, label)
-    }
-    .boxed()
-}
-
-async fn without_gateway(publisher: &Publisher, item: &WorkItem) -> Submitted {
-    tracing::warn!(instance = %item.instance, path = item.path, "no gateway is configured; the command waits");
-    loop {
-        let left = item.deadline.0.saturating_sub(publisher.clock.now().0);
-        match u64::try_from(left) {
-            Ok(left) if left > 0 => tokio::time::sleep(Duration::from_millis(left)).await,
-            _ => break,
-        }
-    }
-    Submitted::TimedOut {
-        message: "no gateway is configured".to_owned(),
-    }
-}
-
-fn done(
-    row: WorkRef,
-    item: &WorkItem,
-    verdict: Option<Verdict>,
-    delivered: bool,
-    outcome: &'static str,
-) -> Done {
-    Done {
-        row,
-        destination: Destination::of(item),
-        instance: item.instance.clone(),
-        verdict,
-        delivered,
-        outcome,
     }
 }

@@ -11,6 +11,7 @@ mod support;
 
 mod faults;
 mod relay;
+mod retention;
 mod rig;
 mod sweeper;
 mod worker;

@@ -1,0 +1,142 @@
+//! Handing one row over, as a future that the relay keeps in flight: whatever it takes, it ends in what the
+//! shard has to know.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
+
+use super::backlog::{Destination, Row};
+use super::publish::{Publisher, Sent};
+use super::submitter::{Submitted, Submitter};
+use super::sweeper;
+use crate::kernel::ids::InstanceId;
+use crate::kernel::input::{WorkOutcome, WorkResult};
+use crate::kernel::work::{WorkItem, WorkKind, WorkRef};
+use crate::shard::mailbox::Verdict;
+use crate::telemetry::Metrics;
+
+/// How the handing over of one row ended.
+pub struct Done {
+    pub row: WorkRef,
+    /// Where it went; the chain behind it may go on.
+    pub destination: Destination,
+    pub instance: InstanceId,
+    pub verdict: Option<Verdict>,
+    /// Nobody waits for a result: the shard may delete the row.
+    pub delivered: bool,
+    pub outcome: &'static str,
+}
+
+/// Hands an effect command or a fact to the broker.
+pub fn publish(
+    publisher: Arc<Publisher>,
+    metrics: Arc<Metrics>,
+    (row, item): Row,
+) -> BoxFuture<'static, Done> {
+    async move {
+        match &item.kind {
+            WorkKind::Effect { effect, payload } => {
+                let sent = publisher.effect(&item, effect, payload).await;
+                let verdict = match &sent {
+                    Sent::Unsendable(message) => {
+                        let now = publisher.clock.now();
+                        Some(sweeper::unsendable(&item, effect, message.clone(), now))
+                    }
+                    Sent::Stored | Sent::AlreadyThere | Sent::Answered => None,
+                };
+                done(row, &item, verdict, false, outcome(&sent))
+            }
+            WorkKind::Fact { fact_type, payload } => {
+                let suppressed = || metrics.relayed.with_label_values(&["fact", "suppressed"]).inc();
+                let sent = publisher.fact(&item, fact_type, payload, suppressed).await;
+                if let Sent::Unsendable(reason) = &sent {
+                    tracing::error!(instance = %item.instance, fact_type, reason, "broker refuses a fact; it is dropped");
+                }
+                done(row, &item, None, true, outcome(&sent))
+            }
+            WorkKind::Command { .. } => done(row, &item, None, false, "misrouted"),
+        }
+    }
+    .boxed()
+}
+
+const fn outcome(sent: &Sent) -> &'static str {
+    match sent {
+        Sent::Stored => "stored",
+        Sent::AlreadyThere => "already_there",
+        Sent::Answered => "answered",
+        Sent::Unsendable(_) => "unsendable",
+    }
+}
+
+/// Hands an aggregate command to the gateway.
+pub fn submit(
+    publisher: Arc<Publisher>,
+    submitter: Option<Arc<Submitter>>,
+    (row, item): Row,
+) -> BoxFuture<'static, Done> {
+    async move {
+        let ended = match &submitter {
+            Some(submitter) => submitter.submit(&item).await,
+            None => without_gateway(&publisher, &item).await,
+        };
+        let awaited = item.kind.awaits_result();
+        let (outcome, label) = match ended {
+            Submitted::Accepted if !awaited => return done(row, &item, None, true, "accepted"),
+            Submitted::Accepted => {
+                let payload = Bytes::from_static(b"{}");
+                (WorkOutcome::Succeeded { payload }, "accepted")
+            }
+            Submitted::Rejected { message } => {
+                let class = "rejected".to_owned();
+                (WorkOutcome::Failed { class, message }, "rejected")
+            }
+            Submitted::TimedOut { message } => (WorkOutcome::TimedOut { message }, "timed_out"),
+        };
+        let verdict = Verdict {
+            instance: item.instance.clone(),
+            result: WorkResult {
+                command_id: item.command_id,
+                effect: None,
+                outcome,
+            },
+            time: publisher.clock.now(),
+        };
+        done(row, &item, Some(verdict), !awaited, label)
+    }
+    .boxed()
+}
+
+async fn without_gateway(publisher: &Publisher, item: &WorkItem) -> Submitted {
+    tracing::warn!(instance = %item.instance, path = item.path, "no gateway is configured; the command waits");
+    loop {
+        let left = item.deadline.0.saturating_sub(publisher.clock.now().0);
+        match u64::try_from(left) {
+            Ok(left) if left > 0 => tokio::time::sleep(Duration::from_millis(left)).await,
+            _ => break,
+        }
+    }
+    Submitted::TimedOut {
+        message: "no gateway is configured".to_owned(),
+    }
+}
+
+fn done(
+    row: WorkRef,
+    item: &WorkItem,
+    verdict: Option<Verdict>,
+    delivered: bool,
+    outcome: &'static str,
+) -> Done {
+    Done {
+        row,
+        destination: Destination::of(item),
+        instance: item.instance.clone(),
+        verdict,
+        delivered,
+        outcome,
+    }
+}
