@@ -1,6 +1,8 @@
 //! Effect definitions: how a worker turns a command into a call and its answer into a result.
 
-use crate::kernel::expr::{Expr, Template};
+use std::collections::BTreeSet;
+
+use crate::kernel::expr::{Expr, Root, Template};
 use crate::kernel::ids::EffectName;
 use crate::kernel::retry::RetryPolicy;
 
@@ -23,6 +25,31 @@ pub struct EffectDefinition {
     pub classify: Vec<Classify>,
     /// The result of a successful call. Default: the response body.
     pub result: Option<Template>,
+}
+
+impl EffectDefinition {
+    /// The base URLs that the manifest must give: `x` of `upstreams.x`.
+    #[must_use]
+    pub fn upstreams(&self) -> BTreeSet<String> {
+        self.named(Root::Upstreams)
+    }
+
+    /// The secrets that the manifest must give: `x` of `secrets.x`.
+    #[must_use]
+    pub fn secrets(&self) -> BTreeSet<String> {
+        self.named(Root::Secrets)
+    }
+
+    fn named(&self, root: Root) -> BTreeSet<String> {
+        let mut names = BTreeSet::new();
+        if let Provider::Http(call) = &self.provider {
+            let headers = call.headers.iter().map(|(_, template)| template);
+            for template in headers.chain([&call.url]).chain(&call.body) {
+                template.for_each_expr(&mut |expr| names.extend(expr.fields_of(root)));
+            }
+        }
+        names
+    }
 }
 
 #[derive(Debug)]

@@ -50,6 +50,35 @@ impl Definition {
         types.dedup();
         types
     }
+
+    /// Whether any part of the saga sends commands to aggregates, for which a gateway is needed.
+    #[must_use]
+    pub fn sends_commands(&self) -> bool {
+        let in_steps = self.steps.iter().any(|step| {
+            let undo = step.compensate.as_ref().map(|compensate| &compensate.action);
+            std::iter::once(&step.action)
+                .chain(undo)
+                .any(|action| matches!(action, Action::Command(_)))
+        });
+        let states = self.machine.iter().flat_map(|machine| &machine.states);
+        let in_states = states.clone().map(|state| &state.entry);
+        let of_states = states.flat_map(|state| state.handlers.values().chain(state.timer_handlers.values()));
+        let handlers = self.handlers.values().chain(of_states).flatten();
+        let in_actions = handlers
+            .map(|handler| &handler.actions)
+            .chain(in_states)
+            .chain(self.timers.iter().map(|timer| &timer.actions))
+            .flat_map(|actions| &actions.emit);
+        let at_end = [
+            &self.finally.completed,
+            &self.finally.failed,
+            &self.finally.cancelled,
+        ];
+        in_steps
+            || in_actions
+                .chain(at_end.into_iter().flatten())
+                .any(|emit| matches!(emit, Emit::Command(_)))
+    }
 }
 
 /// How an event finds its instance: `pattern` is an event type, or `<AggregateType>.*`, or `*`.

@@ -1,0 +1,89 @@
+//! Findings as frames with an excerpt, for people at a terminal.
+//!
+//! For programs a finding is serialized as it is; the fields are the same.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use annotate_snippets::renderer::DecorStyle;
+use annotate_snippets::{AnnotationKind, Group, Level, Origin, Renderer, Snippet};
+
+use crate::kernel::definition::{Diagnostic, Severity};
+
+/// Lines shown before the one that a finding is about.
+const LINES_BEFORE: usize = 2;
+/// Widest excerpt, in columns; longer lines are cut around the finding.
+const WIDTH: usize = 120;
+
+/// Renders findings in their order, each with the lines around its place where `text_of` its file is known.
+pub fn render(diagnostics: &[Diagnostic], text_of: &dyn Fn(&str) -> Option<Arc<str>>, color: bool) -> String {
+    let renderer = if color {
+        Renderer::styled()
+    } else {
+        Renderer::plain()
+    };
+    let renderer = renderer.decor_style(DecorStyle::Ascii).term_width(WIDTH);
+    let mut out = String::new();
+    for diagnostic in diagnostics {
+        let text = text_of(&diagnostic.file);
+        out.push_str(&renderer.render(&[frame(diagnostic, text.as_deref())]));
+        out.push_str("\n\n");
+    }
+    out
+}
+
+fn frame<'d>(diagnostic: &'d Diagnostic, text: Option<&'d str>) -> Group<'d> {
+    let level = match diagnostic.severity {
+        Severity::Error => Level::ERROR,
+        Severity::Warning => Level::WARNING,
+    };
+    let title = level.primary_title(&diagnostic.message).id(diagnostic.code);
+    let group = match text.and_then(|text| excerpt(text, diagnostic)) {
+        Some(excerpt) => title.element(
+            Snippet::source(excerpt.text)
+                .line_start(excerpt.first_line)
+                .path(&diagnostic.file)
+                .fold(false)
+                .annotation(AnnotationKind::Primary.span(excerpt.span)),
+        ),
+        None => title.element(
+            Origin::path(&diagnostic.file)
+                .line(diagnostic.line)
+                .char_column(diagnostic.column),
+        ),
+    };
+    match &diagnostic.help {
+        Some(help) => group.element(Level::HELP.message(help)),
+        None => group,
+    }
+}
+
+struct Excerpt<'t> {
+    text: &'t str,
+    first_line: usize,
+    /// Of the finding, within `text`.
+    span: Range<usize>,
+}
+
+/// Cuts out the lines of a finding and a few before, so that a large file is not scanned for each.
+fn excerpt<'t>(text: &'t str, diagnostic: &Diagnostic) -> Option<Excerpt<'t>> {
+    let Range { start, end } = diagnostic.span;
+    if text.is_empty() || !text.is_char_boundary(start) || !text.is_char_boundary(end) || end < start {
+        return None;
+    }
+    let mut begin = text[..start].rfind('\n').map_or(0, |at| at + 1);
+    let mut first_line = diagnostic.line;
+    for _ in 0..LINES_BEFORE {
+        if begin == 0 {
+            break;
+        }
+        begin = text[..begin - 1].rfind('\n').map_or(0, |at| at + 1);
+        first_line -= 1;
+    }
+    let stop = text[end..].find('\n').map_or(text.len(), |at| end + at);
+    Some(Excerpt {
+        text: &text[begin..stop],
+        first_line: first_line.max(1),
+        span: start - begin..end - begin,
+    })
+}

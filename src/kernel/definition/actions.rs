@@ -1,0 +1,459 @@
+//! Handlers and what they do: state fields, timers, emissions, failure, the way to another state.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+use super::codes;
+use super::fields::{self, Fields, NameRule};
+use super::findings::Findings;
+use super::model::{Actions, CommandTemplate, Emit, Fail, Handler, PublishTemplate, TimerSet};
+use super::texts::{self, EventParts, Readable};
+use super::yaml::{Entry, Node, Value};
+use crate::kernel::expr::{Root, Template, nearest};
+use crate::kernel::limits::Limits;
+
+/// What the readers of one saga share.
+#[derive(Debug)]
+pub struct Reading<'r, 'c> {
+    pub findings: &'r mut Findings<'c>,
+    /// The effects there are; `None` where they are not looked up.
+    pub effects: Option<&'r BTreeSet<String>>,
+    pub steps: Vec<&'r str>,
+    pub states: Vec<&'r str>,
+    pub timers: Timers<'r>,
+}
+
+/// The timers that a saga names, with their places.
+#[derive(Debug, Default)]
+pub struct Timers<'r> {
+    /// Declared under `timers`.
+    pub declared: BTreeSet<&'r str>,
+    /// Set by a handler, a state or a timer.
+    pub set: BTreeMap<&'r str, Range<usize>>,
+    /// Cleared, or handled by a state.
+    pub named: Vec<(&'r str, Range<usize>)>,
+    pub handled: BTreeSet<&'r str>,
+}
+
+/// Where actions stand, which decides what they may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Site {
+    Handler,
+    StateHandler,
+    StateTimer,
+    Entry,
+    Timer,
+}
+
+impl Site {
+    const fn what(self) -> &'static str {
+        match self {
+            Self::Handler => "a handler",
+            Self::StateHandler => "a handler of a state",
+            Self::StateTimer => "a timer handler of a state",
+            Self::Entry => "an entry",
+            Self::Timer => "a timer",
+        }
+    }
+
+    const fn keys(self) -> &'static [&'static str] {
+        match self {
+            Self::Handler | Self::StateTimer => {
+                &["when", "set", "clear_timer", "timer", "emit", "fail", "to"]
+            }
+            Self::StateHandler => &[
+                "when",
+                "set",
+                "clear_timer",
+                "timer",
+                "emit",
+                "fail",
+                "to",
+                "defer",
+            ],
+            Self::Entry => &["set", "clear_timer", "timer", "emit", "fail", "to"],
+            Self::Timer => &[
+                "after",
+                "cancel_when",
+                "set",
+                "clear_timer",
+                "timer",
+                "emit",
+                "fail",
+                "to",
+            ],
+        }
+    }
+
+    const fn event(self) -> EventParts {
+        match self {
+            // A state may be entered by an event as well as by a timer.
+            Self::Handler | Self::StateHandler | Self::Entry => EventParts::Whole,
+            Self::StateTimer | Self::Timer => EventParts::Moment,
+        }
+    }
+}
+
+/// Roots of handlers, states and timers.
+const ROOTS: &[Root] = &[Root::Event, Root::State, Root::Key, Root::Steps];
+
+impl<'r> Reading<'r, '_> {
+    /// The alternatives under one event type or timer.
+    pub fn handlers(&mut self, entry: &'r Entry<'_>, site: Site) -> Vec<Handler> {
+        let mut handlers = Vec::new();
+        let mut always_taken = false;
+        for item in fields::one_or_many(&entry.value) {
+            if always_taken {
+                let span = fields::visible(item, &entry.key_span, self.findings.text());
+                let message = "this alternative is never taken: one before it has no \"when\"";
+                self.findings.warning(codes::UNREACHABLE_HANDLER, span, message);
+            }
+            let Some(fields) = Fields::read(item, &entry.key_span, site.what(), site.keys(), self.findings)
+            else {
+                continue;
+            };
+            let when = fields.get("when").and_then(|when| {
+                let readable = Readable {
+                    roots: ROOTS,
+                    event: site.event(),
+                    steps: &self.steps,
+                };
+                texts::expr(when, readable, self.findings)
+            });
+            always_taken |= fields.get("when").is_none();
+            let actions = self.actions(&fields, site);
+            handlers.push(Handler { when, actions });
+        }
+        handlers
+    }
+
+    /// The entry of a state.
+    pub fn entry(&mut self, entry: &'r Entry<'_>) -> Actions {
+        let site = Site::Entry;
+        Fields::read(
+            &entry.value,
+            &entry.key_span,
+            site.what(),
+            site.keys(),
+            self.findings,
+        )
+        .map(|fields| self.actions(&fields, site))
+        .unwrap_or_default()
+    }
+
+    /// The fields of a timer of the whole instance.
+    pub fn timer_fields<'n, 't>(&mut self, entry: &'n Entry<'t>) -> Option<Fields<'n, 't>> {
+        let site = Site::Timer;
+        Fields::read(
+            &entry.value,
+            &entry.key_span,
+            site.what(),
+            site.keys(),
+            self.findings,
+        )
+    }
+
+    pub fn actions(&mut self, fields: &Fields<'r, '_>, site: Site) -> Actions {
+        let mut actions = Actions::default();
+        if let Some(set) = fields.get("set") {
+            actions.set = self.set(set, ROOTS, site.event());
+        }
+        if let Some(clear) = fields.get("clear_timer") {
+            actions.clear_timers = self.clear_timers(clear);
+        }
+        if let Some(timers) = fields.get("timer") {
+            actions.timers = self.set_timers(timers);
+        }
+        if let Some(emit) = fields.get("emit") {
+            actions.emit = self.emits(emit, ROOTS, site.event());
+        }
+        actions.fail = fields.get("fail").and_then(|fail| self.fail(fail, site.event()));
+        actions.to = fields.get("to").and_then(|to| self.state(to));
+        if let (Some(_), Some(to)) = (fields.get("fail"), fields.get("to")) {
+            self.findings.error(
+                codes::CONTRADICTION,
+                to.key_span.clone(),
+                "a saga that fails goes to no other state: \"fail\" and \"to\" exclude each other",
+            );
+        }
+        if let Some(defer) = fields.get("defer") {
+            actions.defer = fields::boolean(defer, self.findings).unwrap_or(false);
+            let others = ["set", "clear_timer", "timer", "emit", "fail", "to"];
+            if actions.defer && others.iter().any(|key| fields.get(key).is_some()) {
+                self.findings.error(
+                    codes::CONTRADICTION,
+                    defer.key_span.clone(),
+                    "\"defer\" keeps the event for later and does nothing else; only \"when\" may stand beside it",
+                );
+            }
+        }
+        actions
+    }
+
+    /// State fields, in code-point order.
+    pub fn set(
+        &mut self,
+        entry: &Entry<'_>,
+        roots: &'static [Root],
+        event: EventParts,
+    ) -> Vec<(String, Template)> {
+        let Some(entries) = fields::entries(&entry.value, &entry.key_span, "set", self.findings) else {
+            return Vec::new();
+        };
+        for field in entries {
+            if field.key.is_empty() {
+                self.findings.error(
+                    codes::NAME,
+                    field.key_span.clone(),
+                    "a field of the state has no name",
+                );
+            }
+        }
+        let readable = Readable {
+            roots,
+            event,
+            steps: &self.steps,
+        };
+        texts::fields(entries, readable, self.findings).unwrap_or_default()
+    }
+
+    fn clear_timers(&mut self, entry: &'r Entry<'_>) -> Vec<String> {
+        let mut names = Vec::new();
+        for item in fields::one_or_many(&entry.value) {
+            if let Some(name) = fields::text(item, &entry.key_span, "the name of a timer", self.findings) {
+                self.timers.named.push((name, item.span.clone()));
+                names.push(name.to_owned());
+            }
+        }
+        names
+    }
+
+    fn set_timers(&mut self, entry: &'r Entry<'_>) -> Vec<TimerSet> {
+        let Some(entries) = fields::entries(&entry.value, &entry.key_span, "timer", self.findings) else {
+            return Vec::new();
+        };
+        let mut timers = Vec::new();
+        for timer in entries {
+            fields::is_name(
+                &timer.key,
+                &timer.key_span,
+                "timer",
+                NameRule::Dashed,
+                self.findings,
+            );
+            self.timers
+                .set
+                .entry(&timer.key)
+                .or_insert(timer.key_span.clone());
+            let keys = &["after", "if_absent"];
+            let Some(fields) = Fields::read(&timer.value, &timer.key_span, "a timer", keys, self.findings)
+            else {
+                continue;
+            };
+            let after = fields.require("after", self.findings);
+            let if_absent = fields.get("if_absent");
+            timers.push(TimerSet {
+                name: timer.key.clone().into_owned(),
+                after_ms: after.map_or(0, |after| self.delay(after)),
+                if_absent: if_absent
+                    .and_then(|answer| fields::boolean(answer, self.findings))
+                    .unwrap_or(false),
+            });
+        }
+        timers.sort_by(|left, right| left.name.cmp(&right.name));
+        timers
+    }
+
+    /// How long a timer runs, in milliseconds.
+    pub fn delay(&mut self, entry: &Entry<'_>) -> i64 {
+        let max = Limits::default().timer_ms.unsigned_abs();
+        let ms = fields::duration(entry, 0..=max, codes::WRONG_VALUE, self.findings).unwrap_or(0);
+        i64::try_from(ms).unwrap_or(i64::MAX)
+    }
+
+    /// One emission, or a list of them.
+    pub fn emits(&mut self, entry: &Entry<'_>, roots: &'static [Root], event: EventParts) -> Vec<Emit> {
+        let mut emits = Vec::new();
+        for item in fields::one_or_many(&entry.value) {
+            let keys = &["command", "publish"];
+            let Some(fields) = Fields::read(item, &entry.key_span, "an emission", keys, self.findings) else {
+                continue;
+            };
+            let emit = match fields.one_of(keys, self.findings) {
+                Some(entry) if entry.key == "command" => self.command(entry, roots, event).map(Emit::Command),
+                Some(entry) => self.publish(entry, roots, event).map(Emit::Publish),
+                None => None,
+            };
+            emits.extend(emit);
+        }
+        emits
+    }
+
+    pub fn command(
+        &mut self,
+        entry: &Entry<'_>,
+        roots: &'static [Root],
+        event: EventParts,
+    ) -> Option<CommandTemplate> {
+        let keys = &["aggregate", "id", "type", "payload"];
+        let fields = Fields::read(&entry.value, &entry.key_span, "a command", keys, self.findings)?;
+        let aggregate_type = self.word(&fields, "aggregate");
+        let command_type = self.word(&fields, "type");
+        let id = fields.require("id", self.findings);
+        let payload = self.payload(&fields, roots, event);
+        let readable = Readable {
+            roots,
+            event,
+            steps: &self.steps,
+        };
+        let aggregate_id = id.and_then(|id| {
+            texts::text_template(
+                &id.value,
+                &id.key_span,
+                "the id of an aggregate",
+                readable,
+                self.findings,
+            )
+        });
+        Some(CommandTemplate {
+            aggregate_type: aggregate_type?,
+            aggregate_id: aggregate_id?,
+            command_type: command_type?,
+            payload: payload?,
+        })
+    }
+
+    fn publish(
+        &mut self,
+        entry: &Entry<'_>,
+        roots: &'static [Root],
+        event: EventParts,
+    ) -> Option<PublishTemplate> {
+        let keys = &["type", "payload"];
+        let fields = Fields::read(
+            &entry.value,
+            &entry.key_span,
+            "a publication",
+            keys,
+            self.findings,
+        )?;
+        let fact_type = self.word(&fields, "type");
+        let payload = self.payload(&fields, roots, event);
+        Some(PublishTemplate {
+            fact_type: fact_type?,
+            payload: payload?,
+        })
+    }
+
+    fn word(&mut self, fields: &Fields<'_, '_>, key: &str) -> Option<String> {
+        let entry = fields.require(key, self.findings)?;
+        let text = fields::text(&entry.value, &entry.key_span, "text", self.findings)?;
+        if text.contains("${") {
+            let message = format!("{key} is fixed, found an expression in it");
+            self.findings
+                .error(codes::WRONG_VALUE, entry.value.span.clone(), message);
+            return None;
+        }
+        fields::is_word(text, &entry.value.span, key, self.findings).then(|| text.to_owned())
+    }
+
+    fn payload(
+        &mut self,
+        fields: &Fields<'_, '_>,
+        roots: &'static [Root],
+        event: EventParts,
+    ) -> Option<Template> {
+        let Some(entry) = fields.get("payload") else {
+            return Some(Template::Constant(b"{}".to_vec()));
+        };
+        self.object(entry, roots, event)
+    }
+
+    /// A map, or an expression that gives one.
+    pub fn object(
+        &mut self,
+        entry: &Entry<'_>,
+        roots: &'static [Root],
+        event: EventParts,
+    ) -> Option<Template> {
+        let readable = Readable {
+            roots,
+            event,
+            steps: &self.steps,
+        };
+        let template = texts::template(&entry.value, readable, self.findings)?;
+        let is_object = matches!(entry.value.value, Value::Map(_)) || matches!(template, Template::Value(_));
+        if !is_object {
+            let what = format!("{} as a map, or an expression that gives one", entry.key);
+            fields::expected(&entry.value, &entry.key_span, &what, self.findings);
+        }
+        is_object.then_some(template)
+    }
+
+    fn fail(&mut self, entry: &Entry<'_>, event: EventParts) -> Option<Fail> {
+        let keys = &["code", "message"];
+        let fields = Fields::read(&entry.value, &entry.key_span, "a failure", keys, self.findings)?;
+        let code = fields.require("code", self.findings)?;
+        let text = fields::text(&code.value, &code.key_span, "a code", self.findings)?;
+        let legal = fields::is_name(text, &code.value.span, "code", NameRule::Dotted, self.findings);
+        let readable = Readable {
+            roots: ROOTS,
+            event,
+            steps: &self.steps,
+        };
+        let message = fields.get("message").and_then(|message| {
+            texts::text_template(
+                &message.value,
+                &message.key_span,
+                "a message",
+                readable,
+                self.findings,
+            )
+        });
+        legal.then(|| Fail {
+            code: text.to_owned(),
+            message,
+        })
+    }
+
+    /// The index of the state that `entry` names.
+    pub fn state(&mut self, entry: &Entry<'_>) -> Option<u16> {
+        let name = fields::text(
+            &entry.value,
+            &entry.key_span,
+            "the name of a state",
+            self.findings,
+        )?;
+        let index = self.states.iter().position(|state| *state == name);
+        if index.is_none() {
+            let help = if self.states.is_empty() {
+                Some("the saga has no machine".to_owned())
+            } else {
+                nearest(name, self.states.iter().copied()).map(|near| format!("did you mean \"{near}\"?"))
+            };
+            let message = format!("unknown state \"{}\"", name.escape_debug());
+            self.findings
+                .error(codes::UNKNOWN_STATE, entry.value.span.clone(), message)
+                .help(help);
+        }
+        index.and_then(|index| u16::try_from(index).ok())
+    }
+}
+
+/// The keys of a map below `key`, without any finding: names that other parts refer to.
+pub fn names_under<'n>(node: &'n Node<'_>, path: &[&str]) -> Vec<&'n str> {
+    let mut at = node;
+    for key in path {
+        let Value::Map(entries) = &at.value else {
+            return Vec::new();
+        };
+        let Some(entry) = entries.iter().find(|entry| entry.key == *key) else {
+            return Vec::new();
+        };
+        at = &entry.value;
+    }
+    match &at.value {
+        Value::Map(entries) => entries.iter().map(|entry| &*entry.key).collect(),
+        Value::Scalar(_) | Value::List(_) => Vec::new(),
+    }
+}

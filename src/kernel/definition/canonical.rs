@@ -1,0 +1,315 @@
+//! The canonical form of a saga, and its hash.
+//!
+//! What does not change what the saga does (comments, layout, quoting, the order of keys that have none) is
+//! not in it; everything else is, defaults included. Instances are pinned to the hash, so this form is stored
+//! format: the tests freeze it.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use sha2::{Digest, Sha256};
+
+use super::model::{
+    Action, Actions, CommandTemplate, Compensation, Definition, Emit, Handler, Machine, Step, TimerDefinition,
+};
+use crate::kernel::expr::{Expr, Template, TextPart, write_sorted};
+use crate::kernel::ids::DefinitionHash;
+use crate::kernel::json::Json;
+use crate::kernel::retry::RetryPolicy;
+
+/// Semantics of the evaluator. A change that gives other results is another dialect.
+const DIALECT: i64 = 1;
+
+/// SHA-256 of the canonical form.
+#[must_use]
+pub fn hash(definition: &Definition) -> DefinitionHash {
+    DefinitionHash(Sha256::digest(bytes(definition)).into())
+}
+
+/// The canonical form: compact JSON with sorted keys.
+#[must_use]
+pub fn bytes(definition: &Definition) -> Vec<u8> {
+    let rules = definition
+        .keys
+        .iter()
+        .map(|rule| object([("pattern", text(&rule.pattern)), ("key", expression(&rule.key))]));
+    let form = object([
+        ("dialect", Json::Int(DIALECT)),
+        ("name", text(definition.name.as_str())),
+        ("start", list(definition.start.iter().map(|start| text(start)))),
+        ("keys", list(rules)),
+        ("init", template(&definition.init)),
+        ("handlers", handlers(&definition.handlers)),
+        ("machine", definition.machine.as_ref().map_or(Json::Null, machine)),
+        (
+            "steps",
+            list(definition.steps.iter().map(|step| self::step(step, definition))),
+        ),
+        ("timers", list(definition.timers.iter().map(timer))),
+        (
+            "finally",
+            object([
+                ("completed", list(definition.finally.completed.iter().map(emit))),
+                ("failed", list(definition.finally.failed.iter().map(emit))),
+                ("cancelled", list(definition.finally.cancelled.iter().map(emit))),
+            ]),
+        ),
+    ]);
+    let mut out = Vec::with_capacity(2 * definition.source.len());
+    write_sorted(&form, &mut out);
+    out
+}
+
+fn handlers(by_name: &BTreeMap<String, Vec<Handler>>) -> Json<'_> {
+    let members = by_name.iter().map(|(name, alternatives)| {
+        let alternatives = alternatives.iter().map(|handler| {
+            object([
+                ("when", handler.when.as_ref().map_or(Json::Null, expression)),
+                ("do", actions(&handler.actions)),
+            ])
+        });
+        (Cow::Borrowed(name.as_str()), list(alternatives))
+    });
+    Json::Map(members.collect())
+}
+
+fn actions(actions: &Actions) -> Json<'_> {
+    let timers = actions.timers.iter().map(|timer| {
+        object([
+            ("name", text(&timer.name)),
+            ("after_ms", Json::Int(timer.after_ms)),
+            ("if_absent", Json::Bool(timer.if_absent)),
+        ])
+    });
+    let fail = actions.fail.as_ref().map(|fail| {
+        object([
+            ("code", text(&fail.code)),
+            ("message", fail.message.as_ref().map_or(Json::Null, template)),
+        ])
+    });
+    object([
+        ("set", members(&actions.set)),
+        (
+            "clear_timers",
+            list(actions.clear_timers.iter().map(|name| text(name))),
+        ),
+        ("timers", list(timers)),
+        ("emit", list(actions.emit.iter().map(emit))),
+        ("fail", fail.unwrap_or(Json::Null)),
+        ("to", actions.to.map_or(Json::Null, |to| Json::Int(i64::from(to)))),
+        ("defer", Json::Bool(actions.defer)),
+    ])
+}
+
+fn emit(emit: &Emit) -> Json<'_> {
+    match emit {
+        Emit::Command(template) => command(template),
+        Emit::Publish(publish) => object([
+            ("publish", text(&publish.fact_type)),
+            ("payload", template(&publish.payload)),
+        ]),
+    }
+}
+
+fn command(command: &CommandTemplate) -> Json<'_> {
+    object([
+        ("command", text(&command.command_type)),
+        ("aggregate", text(&command.aggregate_type)),
+        ("id", template(&command.aggregate_id)),
+        ("payload", template(&command.payload)),
+    ])
+}
+
+fn machine(machine: &Machine) -> Json<'_> {
+    let states = machine.states.iter().map(|state| {
+        object([
+            ("name", text(&state.name)),
+            ("entry", actions(&state.entry)),
+            ("handlers", handlers(&state.handlers)),
+            ("timers", handlers(&state.timer_handlers)),
+            ("final", Json::Bool(state.is_final)),
+        ])
+    });
+    object([
+        ("initial", Json::Int(i64::from(machine.initial))),
+        ("states", list(states)),
+    ])
+}
+
+fn step<'d>(step: &'d Step, definition: &'d Definition) -> Json<'d> {
+    let needs = step.needs.iter().map(|need| {
+        let name = definition
+            .steps
+            .get(usize::from(*need))
+            .map(|step| text(&step.name));
+        name.unwrap_or(Json::Null)
+    });
+    object([
+        ("name", text(&step.name)),
+        ("needs", list(needs)),
+        ("if", step.condition.as_ref().map_or(Json::Null, expression)),
+        ("action", action(&step.action)),
+        ("set", members(&step.set)),
+        (
+            "compensate",
+            step.compensate.as_ref().map_or(Json::Null, compensation),
+        ),
+        ("deadline_ms", Json::Int(step.deadline_ms)),
+    ])
+}
+
+fn action(action: &Action) -> Json<'_> {
+    match action {
+        Action::Effect { effect, with } => {
+            object([("effect", text(effect.as_str())), ("with", template(with))])
+        }
+        Action::Command(template) => command(template),
+    }
+}
+
+fn compensation(compensation: &Compensation) -> Json<'_> {
+    object([
+        ("action", action(&compensation.action)),
+        ("on_unknown", Json::Bool(compensation.on_unknown)),
+        ("retry", retry(&compensation.retry)),
+        ("deadline_ms", Json::Int(compensation.deadline_ms)),
+    ])
+}
+
+fn retry(retry: &RetryPolicy) -> Json<'static> {
+    let whole = |number: u64| Json::Int(i64::try_from(number).unwrap_or(i64::MAX));
+    object([
+        ("attempts", Json::Int(i64::from(retry.attempts))),
+        ("initial_ms", whole(retry.initial_ms)),
+        ("factor", Json::Double(retry.factor)),
+        ("max_ms", whole(retry.max_ms)),
+    ])
+}
+
+fn timer(timer: &TimerDefinition) -> Json<'_> {
+    object([
+        ("name", text(&timer.name)),
+        ("after_ms", Json::Int(timer.after_ms)),
+        (
+            "cancel_when",
+            timer.cancel_when.as_ref().map_or(Json::Null, expression),
+        ),
+        ("do", actions(&timer.actions)),
+    ])
+}
+
+fn members(set: &[(String, Template)]) -> Json<'_> {
+    Json::Map(
+        set.iter()
+            .map(|(name, value)| (Cow::Borrowed(name.as_str()), template(value)))
+            .collect(),
+    )
+}
+
+/// Each kind of template has a form of its own, so that a constant is never taken for an expression.
+fn template(template: &Template) -> Json<'_> {
+    match template {
+        Template::Constant(json) => object([("constant", Json::Str(String::from_utf8_lossy(json)))]),
+        Template::Value(expr) => object([("value", expression(expr))]),
+        Template::Text(parts) => {
+            let parts = parts.iter().map(|part| match part {
+                TextPart::Literal(literal) => text(literal),
+                TextPart::Expr(expr) => object([("value", expression(expr))]),
+            });
+            object([("text", list(parts))])
+        }
+        Template::List(items) => object([("list", list(items.iter().map(self::template)))]),
+        Template::Map(entries) => object([("map", members(entries))]),
+    }
+}
+
+fn expression(expr: &Expr) -> Json<'_> {
+    Json::Str(compact(expr.text()))
+}
+
+/// The expression without the white space and comments that mean nothing. Texts with triple quotes or raw
+/// strings stay as they are.
+fn compact(text: &str) -> Cow<'_, str> {
+    if text.contains("\"\"\"") || text.contains("'''") {
+        return Cow::Borrowed(text);
+    }
+    let mut out = String::with_capacity(text.len());
+    let mut quote: Option<char> = None;
+    let mut chars = text.chars().peekable();
+    let mut gap = false;
+    while let Some(c) = chars.next() {
+        if let Some(open) = quote {
+            out.push(c);
+            if c == '\\' {
+                out.extend(chars.next());
+            } else if c == open {
+                quote = None;
+            }
+            continue;
+        }
+        if c == '/' && chars.peek() == Some(&'/') {
+            while chars.next_if(|c| *c != '\n').is_some() {}
+            gap = true;
+            continue;
+        }
+        if c.is_whitespace() {
+            gap = true;
+            continue;
+        }
+        let ends_word = out.bytes().last().is_some_and(is_word);
+        if gap && ends_word && u8::try_from(c).is_ok_and(is_word) {
+            out.push(' ');
+        }
+        gap = false;
+        if matches!(c, '"' | '\'') {
+            if out.ends_with(['r', 'R', 'b', 'B']) {
+                return Cow::Borrowed(text);
+            }
+            quote = Some(c);
+        }
+        out.push(c);
+    }
+    Cow::Owned(out)
+}
+
+const fn is_word(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || byte == b'_'
+}
+
+fn text(text: &str) -> Json<'_> {
+    Json::Str(Cow::Borrowed(text))
+}
+
+fn list<'a>(items: impl Iterator<Item = Json<'a>>) -> Json<'a> {
+    Json::List(items.collect())
+}
+
+fn object<'a, const N: usize>(members: [(&'static str, Json<'a>); N]) -> Json<'a> {
+    Json::Map(
+        members
+            .into_iter()
+            .map(|(name, value)| (Cow::Borrowed(name), value))
+            .collect(),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_meaningless_white_space_leaves_an_expression() {
+        for (text, expected) in [
+            ("a  +\n b", "a+b"),
+            ("x in  state.lines", "x in state.lines"),
+            ("'a  b' + \" c \"", "'a  b'+\" c \""),
+            (r#""a\"  b" + 'c'"#, r#""a\"  b"+'c'"#),
+            ("a // why\n + b", "a+b"),
+            ("a ? b : c", "a?b:c"),
+            (r"r'\' + ' x'", r"r'\' + ' x'"),
+            ("'''a  b'''  + c", "'''a  b'''  + c"),
+        ] {
+            assert_eq!(compact(text), expected, "{text}");
+        }
+    }
+}

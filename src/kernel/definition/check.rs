@@ -1,0 +1,322 @@
+//! Checks that take a saga as a whole: routing, order of steps, reachable states, timers, ends.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use super::actions::Reading;
+use super::codes;
+use super::findings::Findings;
+use super::model::{Actions, Definition, Machine, Step};
+use super::saga::{handled_types, member};
+use super::yaml::Node;
+use crate::kernel::expr::nearest;
+
+/// Checks a definition that may be incomplete because of errors that are reported already.
+pub fn saga(definition: &Definition, root: &Node<'_>, findings: &mut Findings<'_>) {
+    key_rules(definition, root, findings);
+    let steps = Steps::of(definition, root);
+    if !steps.cycles(findings) && steps.is_complete() {
+        steps.parallel_sets(findings);
+    }
+    if let Some(machine) = &definition.machine {
+        unreachable_states(machine, definition, root, findings);
+    }
+    ends(root, findings);
+}
+
+/// Timers that are named must be set somewhere, and what is set must be of use.
+pub fn timers(reading: &mut Reading<'_, '_>) {
+    let timers = &reading.timers;
+    let is_set = |name: &str| timers.declared.contains(name) || timers.set.contains_key(name);
+    for (name, span) in &timers.named {
+        if is_set(name) {
+            continue;
+        }
+        let candidates = timers.declared.iter().chain(timers.set.keys()).copied();
+        let help = nearest(name, candidates).map_or_else(
+            || "a timer is set by \"timer\" in a handler, or declared under \"timers\"".to_owned(),
+            |near| format!("did you mean \"{near}\"?"),
+        );
+        let message = format!("nothing sets the timer \"{}\"", name.escape_debug());
+        reading
+            .findings
+            .error(codes::UNKNOWN_TIMER, span.clone(), message)
+            .help(Some(help));
+    }
+    for (name, span) in &timers.set {
+        if timers.declared.contains(name) || timers.handled.contains(name) {
+            continue;
+        }
+        let message = format!("the timer \"{}\" does nothing when it fires", name.escape_debug());
+        reading
+            .findings
+            .warning(codes::UNUSED_TIMER, span.clone(), message)
+            .help(Some(format!("handle it in a state: \"timer.{name}\"")));
+    }
+}
+
+/// Every event that the saga reacts to must find its instance.
+fn key_rules(definition: &Definition, root: &Node<'_>, findings: &mut Findings<'_>) {
+    if member(root, "key").is_none() {
+        return;
+    }
+    let handled = handled_types(root);
+    let start = member(root, "start").map_or(0..0, |entry| entry.key_span.clone());
+    for event_type in definition.event_types() {
+        if definition.keys.iter().any(|rule| rule.matches(event_type)) {
+            continue;
+        }
+        let starts = definition.start.iter().any(|start| start == event_type);
+        let span = if starts { None } else { handled.get(event_type) };
+        let message = format!("no key rule for the event type \"{event_type}\"");
+        let aggregate = event_type.split('.').next().unwrap_or_default();
+        findings
+            .error(codes::NO_KEY_RULE, span.unwrap_or(&start).clone(), message)
+            .help(Some(format!(
+                "say which instance it belongs to: key: {{\"{aggregate}.*\": event.data.<field>}}"
+            )));
+    }
+}
+
+fn ends(root: &Node<'_>, findings: &mut Findings<'_>) {
+    let has = |key: &str| member(root, key);
+    let span = has("name").map_or(0..0, |entry| entry.key_span.clone());
+    if has("steps").is_some() || has("machine").is_some() {
+        return;
+    }
+    if has("handlers").is_none() {
+        findings.error(
+            codes::NOTHING_TO_DO,
+            span,
+            "a saga needs steps, a machine or handlers",
+        );
+        return;
+    }
+    findings
+        .warning(
+            codes::NEVER_COMPLETES,
+            span,
+            "instances never complete: without steps and without a machine nothing says when",
+        )
+        .help(Some(
+            "add steps, or a machine with a state that is final".to_owned(),
+        ));
+}
+
+/// The steps of a definition with the places of their parts.
+struct Steps<'d, 'n> {
+    list: &'d [Step],
+    spans: Vec<Range<usize>>,
+    set_spans: Vec<BTreeMap<&'n str, Range<usize>>>,
+    /// All entries became steps, so indices are those of the file.
+    complete: bool,
+}
+
+impl<'d, 'n> Steps<'d, 'n> {
+    fn of(definition: &'d Definition, root: &'n Node<'_>) -> Self {
+        let mut spans = Vec::new();
+        let mut set_spans = Vec::new();
+        if let Some(entry) = member(root, "steps")
+            && let super::yaml::Value::Map(entries) = &entry.value.value
+        {
+            for step in entries {
+                let needs = member(&step.value, "needs");
+                spans.push(needs.map_or(&step.key_span, |needs| &needs.key_span).clone());
+                let mut places = BTreeMap::new();
+                if let Some(set) = member(&step.value, "set")
+                    && let super::yaml::Value::Map(entries) = &set.value.value
+                {
+                    places.extend(entries.iter().map(|entry| (&*entry.key, entry.key_span.clone())));
+                }
+                set_spans.push(places);
+            }
+        }
+        Self {
+            list: &definition.steps,
+            complete: spans.len() == definition.steps.len(),
+            spans,
+            set_spans,
+        }
+    }
+
+    fn is_complete(&self) -> bool {
+        self.complete
+    }
+
+    /// Reports each cycle once, by its path.
+    fn cycles(&self, findings: &mut Findings<'_>) -> bool {
+        if !self.complete {
+            return false;
+        }
+        let mut found = false;
+        let mut marks = vec![Mark::New; self.list.len()];
+        for start in 0..self.list.len() {
+            found |= self.visit(start, &mut marks, findings);
+        }
+        found
+    }
+
+    /// Depth-first along `needs`, without recursion.
+    fn visit(&self, start: usize, marks: &mut [Mark], findings: &mut Findings<'_>) -> bool {
+        if marks[start] != Mark::New {
+            return false;
+        }
+        let mut found = false;
+        let mut path: Vec<(usize, usize)> = vec![(start, 0)];
+        marks[start] = Mark::OnPath;
+        while let Some((step, at)) = path.last_mut() {
+            let Some(need) = self.list[*step].needs.get(*at).map(|need| usize::from(*need)) else {
+                marks[*step] = Mark::Done;
+                path.pop();
+                continue;
+            };
+            *at += 1;
+            match marks.get(need) {
+                Some(Mark::New) => {
+                    marks[need] = Mark::OnPath;
+                    path.push((need, 0));
+                }
+                Some(Mark::OnPath) => {
+                    found = true;
+                    let begin = path.iter().position(|(step, _)| *step == need).unwrap_or(0);
+                    let names: Vec<&str> = path[begin..]
+                        .iter()
+                        .map(|(step, _)| *step)
+                        .chain([need])
+                        .map(|step| self.list[step].name.as_str())
+                        .collect();
+                    let message = format!("steps wait for each other: {}", names.join(" -> "));
+                    findings
+                        .error(codes::CYCLE, self.spans[need].clone(), message)
+                        .help(Some("an arrow reads \"needs\"; take one of them out".to_owned()));
+                }
+                Some(Mark::Done) | None => {}
+            }
+        }
+        found
+    }
+
+    /// Warns where two steps without an order between them set one field. There is no cycle.
+    fn parallel_sets(&self, findings: &mut Findings<'_>) {
+        let mut writers: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
+        for (index, step) in self.list.iter().enumerate() {
+            for (field, _) in &step.set {
+                writers.entry(field).or_default().push(index);
+            }
+        }
+        if writers.values().all(|writers| writers.len() < 2) {
+            return;
+        }
+        let before = self.ancestors();
+        for (field, writers) in writers {
+            for (at, second) in writers.iter().enumerate() {
+                let first = writers[..at]
+                    .iter()
+                    .find(|first| !before[*second].has(**first) && !before[**first].has(*second));
+                let Some(first) = first else { continue };
+                let span = self.set_spans[*second].get(field).unwrap_or(&self.spans[*second]);
+                let message = format!(
+                    "steps \"{}\" and \"{}\" may run at the same time and both set \"{field}\"",
+                    self.list[*first].name, self.list[*second].name
+                );
+                findings
+                    .warning(codes::PARALLEL_SET, span.clone(), message)
+                    .help(Some(
+                        "the last result wins; use two fields, or let one step need the other".to_owned(),
+                    ));
+            }
+        }
+    }
+
+    fn ancestors(&self) -> Vec<StepSet> {
+        let mut sets = vec![StepSet::default(); self.list.len()];
+        let mut done = vec![false; self.list.len()];
+        for start in 0..self.list.len() {
+            let mut stack = vec![start];
+            while let Some(step) = stack.last().copied() {
+                let needs = self.list[step].needs.iter().map(|need| usize::from(*need));
+                let open: Vec<usize> = needs.clone().filter(|need| !done[*need]).collect();
+                if done[step] || open.is_empty() {
+                    stack.pop();
+                    if !done[step] {
+                        let mut set = StepSet::default();
+                        for need in needs {
+                            set.add(need);
+                            set.unite(&sets[need]);
+                        }
+                        sets[step] = set;
+                        done[step] = true;
+                    }
+                } else {
+                    stack.extend(open);
+                }
+            }
+        }
+        sets
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mark {
+    New,
+    OnPath,
+    Done,
+}
+
+/// A set of step indices below [`super::steps::STEPS_MAX`].
+#[derive(Debug, Clone, Copy, Default)]
+struct StepSet([u64; super::steps::STEPS_MAX / 64]);
+
+impl StepSet {
+    fn add(&mut self, index: usize) {
+        self.0[index / 64] |= 1 << (index % 64);
+    }
+
+    fn has(&self, index: usize) -> bool {
+        self.0[index / 64] & (1 << (index % 64)) != 0
+    }
+
+    fn unite(&mut self, other: &Self) {
+        for (mine, theirs) in self.0.iter_mut().zip(other.0) {
+            *mine |= theirs;
+        }
+    }
+}
+
+fn unreachable_states(
+    machine: &Machine,
+    definition: &Definition,
+    root: &Node<'_>,
+    findings: &mut Findings<'_>,
+) {
+    let anywhere = definition
+        .handlers
+        .values()
+        .flatten()
+        .map(|handler| &handler.actions)
+        .chain(definition.timers.iter().map(|timer| &timer.actions));
+    let mut open: Vec<u16> = anywhere.filter_map(|actions: &Actions| actions.to).collect();
+    open.push(machine.initial);
+    let mut reached = vec![false; machine.states.len()];
+    while let Some(at) = open.pop() {
+        let Some(state) = machine.states.get(usize::from(at)) else {
+            continue;
+        };
+        if std::mem::replace(&mut reached[usize::from(at)], true) {
+            continue;
+        }
+        let handlers = state.handlers.values().chain(state.timer_handlers.values());
+        open.extend(handlers.flatten().filter_map(|handler| handler.actions.to));
+        open.extend(state.entry.to);
+    }
+    let states = member(root, "machine").and_then(|machine| member(&machine.value, "states"));
+    for (state, reached) in machine.states.iter().zip(reached) {
+        if reached {
+            continue;
+        }
+        let entry = states.and_then(|states| member(&states.value, &state.name));
+        let span = entry.map_or(0..0, |entry| entry.key_span.clone());
+        let message = format!("nothing leads to the state \"{}\"", state.name);
+        findings.warning(codes::UNREACHABLE_STATE, span, message);
+    }
+}

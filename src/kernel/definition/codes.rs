@@ -1,0 +1,58 @@
+//! The codes of findings about definitions. Each has a page under docs/errors/; a code is never reused.
+
+/// The text is not YAML as definitions use it.
+pub const SYNTAX: &str = "SR0101";
+/// An effect that no file defines.
+pub const UNKNOWN_EFFECT: &str = "SR0102";
+/// A file beyond the bounds on size, depth or repetition.
+pub const LIMIT: &str = "SR0103";
+/// A key that is twice in one map.
+pub const DUPLICATE_KEY: &str = "SR0104";
+/// A key that means nothing where it stands.
+pub const UNKNOWN_KEY: &str = "SR0105";
+/// A key that must be there.
+pub const MISSING_KEY: &str = "SR0106";
+/// A value of another type or form than is expected.
+pub const WRONG_TYPE: &str = "SR0107";
+/// A value that is not among those allowed.
+pub const WRONG_VALUE: &str = "SR0108";
+/// `apiVersion` or `kind` do not fit.
+pub const HEADER: &str = "SR0109";
+/// A name that breaks the rules of names.
+pub const NAME: &str = "SR0110";
+/// Two definitions of one name.
+pub const DUPLICATE_NAME: &str = "SR0111";
+/// A text that is not an expression.
+pub const EXPRESSION: &str = "SR0112";
+/// A name that expressions cannot read in this place.
+pub const NOT_READABLE: &str = "SR0113";
+/// An event type without a rule that finds its instance.
+pub const NO_KEY_RULE: &str = "SR0114";
+/// A step that the saga does not have.
+pub const UNKNOWN_STEP: &str = "SR0115";
+/// Steps that wait for each other.
+pub const CYCLE: &str = "SR0116";
+/// A state that the machine does not have.
+pub const UNKNOWN_STATE: &str = "SR0117";
+/// A state that nothing leads to.
+pub const UNREACHABLE_STATE: &str = "SR0118";
+/// A timer that nothing sets.
+pub const UNKNOWN_TIMER: &str = "SR0119";
+/// A timer that nothing reacts to.
+pub const UNUSED_TIMER: &str = "SR0120";
+/// Steps that may run at the same time and set one field.
+pub const PARALLEL_SET: &str = "SR0121";
+/// A saga without anything to do.
+pub const NOTHING_TO_DO: &str = "SR0122";
+/// A saga whose instances cannot complete.
+pub const NEVER_COMPLETES: &str = "SR0123";
+/// A URL whose host or path could be changed by a value.
+pub const URL: &str = "SR0124";
+/// Keys that exclude each other.
+pub const CONTRADICTION: &str = "SR0125";
+/// A retry without bound or without pause.
+pub const RETRY: &str = "SR0126";
+/// An alternative behind one that is always taken.
+pub const UNREACHABLE_HANDLER: &str = "SR0127";
+/// More steps or states than a saga may have.
+pub const TOO_MANY: &str = "SR0128";

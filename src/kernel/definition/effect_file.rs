@@ -1,0 +1,292 @@
+//! Reading an effect file.
+
+use std::sync::Arc;
+
+use super::codes;
+use super::effect::{Classify, EffectDefinition, HttpCall, Provider};
+use super::fields::{self, Fields, NameRule};
+use super::findings::Findings;
+use super::saga::{header, parsed};
+use super::steps::{RetryBounds, retry};
+use super::texts::{self, Readable};
+use super::url;
+use super::yaml::{Entry, Node, Value};
+use crate::kernel::expr::{Root, Template, nearest};
+use crate::kernel::ids::EffectName;
+use crate::kernel::retry::RetryPolicy;
+
+const KEYS: &[&str] = &[
+    "apiVersion",
+    "kind",
+    "name",
+    "http",
+    "transform",
+    "timeout",
+    "retry",
+    "limits",
+    "classify",
+    "result",
+];
+const METHODS: [&str; 6] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"];
+
+/// Roots of a request.
+const REQUEST_ROOTS: &[Root] = &[Root::Input, Root::Command, Root::Secrets, Root::Upstreams];
+/// Roots of an answer's rules and result.
+const RESPONSE_ROOTS: &[Root] = &[Root::Response, Root::Input, Root::Command];
+/// Roots of a transformation's result.
+const TRANSFORM_ROOTS: &[Root] = &[Root::Input, Root::Command];
+
+const TIMEOUT_MS: u64 = 10_000;
+const TIMEOUT_MS_MAX: u64 = 15 * 60_000;
+const CONNECT_TIMEOUT_MS: u64 = 2_000;
+const CONCURRENCY: u32 = 32;
+const CONCURRENCY_MAX: u32 = 4_096;
+const RETRY_CLASSES: [&str; 3] = ["transient", "throttled", "timeout"];
+/// Attempts within one command hold a worker's place, so they are few; long retries belong to the saga.
+const RETRY: RetryBounds = RetryBounds {
+    attempts: 1..=20,
+    default: RetryPolicy {
+        attempts: 3,
+        initial_ms: 200,
+        factor: 2.0,
+        max_ms: 3_000,
+    },
+};
+
+/// Compiles an effect; `None` where there are errors among the findings.
+pub fn compile(root: &Node<'_>, findings: &mut Findings<'_>) -> Option<Arc<EffectDefinition>> {
+    let fields = Fields::read(root, &(0..0), "an effect", KEYS, findings)?;
+    let name = header(&fields, "Effect", findings).and_then(|entry| {
+        let text = fields::text(&entry.value, &entry.key_span, "the name of the effect", findings)?;
+        parsed(EffectName::parse(text), &entry.value.span, findings)
+    });
+    let provider = match fields.one_of(&["http", "transform"], findings) {
+        Some(entry) if entry.key == "http" => http(entry, findings).map(Provider::Http),
+        Some(entry) => {
+            let _ = Fields::read(&entry.value, &entry.key_span, "transform", &[], findings);
+            refuse_network_keys(&fields, findings);
+            fields.require("result", findings);
+            Some(Provider::Transform)
+        }
+        None => None,
+    };
+    let (timeout_ms, connect_timeout_ms) = timeouts(&fields, findings);
+    let (policy, retry_classes) = retries(&fields, findings);
+    let concurrency = concurrency(&fields, findings);
+    let classify = fields
+        .get("classify")
+        .map(|entry| classify(entry, findings))
+        .unwrap_or_default();
+    let result_roots = match provider {
+        Some(Provider::Transform) => TRANSFORM_ROOTS,
+        Some(Provider::Http(_)) | None => RESPONSE_ROOTS,
+    };
+    let result = fields
+        .get("result")
+        .and_then(|entry| texts::template(&entry.value, Readable::roots(result_roots), findings));
+    if findings.has_errors() {
+        return None;
+    }
+    Some(Arc::new(EffectDefinition {
+        name: name?,
+        provider: provider?,
+        timeout_ms,
+        connect_timeout_ms,
+        retry: policy,
+        retry_classes,
+        concurrency,
+        classify,
+        result,
+    }))
+}
+
+fn refuse_network_keys(fields: &Fields<'_, '_>, findings: &mut Findings<'_>) {
+    for key in ["timeout", "retry", "classify"] {
+        if let Some(entry) = fields.get(key) {
+            let message = format!("\"{key}\" belongs to a call; a transformation has none");
+            findings.error(codes::CONTRADICTION, entry.key_span.clone(), message);
+        }
+    }
+}
+
+fn http(entry: &Entry<'_>, findings: &mut Findings<'_>) -> Option<HttpCall> {
+    let keys = &["method", "url", "headers", "body"];
+    let fields = Fields::read(&entry.value, &entry.key_span, "a call", keys, findings)?;
+    let method = fields
+        .require("method", findings)
+        .and_then(|entry| method(entry, findings));
+    let url = fields.require("url", findings).and_then(|entry| {
+        let readable = Readable::roots(REQUEST_ROOTS);
+        let template = texts::text_template(&entry.value, &entry.key_span, "a url", readable, findings)?;
+        url::check(&template, &entry.value, findings);
+        Some(template)
+    });
+    let headers = fields
+        .get("headers")
+        .map(|entry| headers(entry, findings))
+        .unwrap_or_default();
+    let body = fields
+        .get("body")
+        .and_then(|entry| texts::template(&entry.value, Readable::roots(REQUEST_ROOTS), findings));
+    if let (Some("GET" | "HEAD"), Some(entry)) = (method, fields.get("body")) {
+        let message = "GET and HEAD have no body";
+        findings.error(codes::CONTRADICTION, entry.key_span.clone(), message);
+    }
+    Some(HttpCall {
+        method: method?.to_owned(),
+        url: url?,
+        headers,
+        body,
+    })
+}
+
+fn method(entry: &Entry<'_>, findings: &mut Findings<'_>) -> Option<&'static str> {
+    let text = fields::text(&entry.value, &entry.key_span, "a method", findings)?;
+    let known = METHODS.into_iter().find(|method| *method == text);
+    if known.is_none() {
+        let upper = text.to_ascii_uppercase();
+        let help = nearest(&upper, METHODS).map_or_else(
+            || format!("methods are {}", METHODS.join(", ")),
+            |near| format!("did you mean \"{near}\"?"),
+        );
+        let message = format!("unknown method \"{}\"", text.escape_debug());
+        findings
+            .error(codes::WRONG_VALUE, entry.value.span.clone(), message)
+            .help(Some(help));
+    }
+    known
+}
+
+fn headers(entry: &Entry<'_>, findings: &mut Findings<'_>) -> Vec<(String, Template)> {
+    let mut headers: Vec<(String, Template)> = Vec::new();
+    let entries = fields::entries(&entry.value, &entry.key_span, "headers", findings);
+    for header in entries.unwrap_or_default() {
+        let is_token = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c);
+        if header.key.is_empty() || !header.key.chars().all(is_token) {
+            let message = format!("\"{}\" is not a header name", header.key.escape_debug());
+            findings.error(codes::NAME, header.key_span.clone(), message);
+        }
+        if headers
+            .iter()
+            .any(|(name, _)| name.eq_ignore_ascii_case(&header.key))
+        {
+            let message = format!("header \"{}\" is there twice", header.key);
+            findings.error(codes::DUPLICATE_KEY, header.key_span.clone(), message);
+        }
+        let readable = Readable::roots(REQUEST_ROOTS);
+        let value = texts::text_template(
+            &header.value,
+            &header.key_span,
+            "a header value",
+            readable,
+            findings,
+        );
+        if let Value::Scalar(scalar) = &header.value.value
+            && scalar.text.contains(char::is_control)
+        {
+            let span = fields::visible(&header.value, &header.key_span, findings.text());
+            findings.error(codes::WRONG_VALUE, span, "a header value is one line");
+        }
+        headers.extend(value.map(|value| (header.key.clone().into_owned(), value)));
+    }
+    headers
+}
+
+fn timeouts(fields: &Fields<'_, '_>, findings: &mut Findings<'_>) -> (u64, u64) {
+    let default = (TIMEOUT_MS, CONNECT_TIMEOUT_MS);
+    let Some(entry) = fields.get("timeout") else {
+        return default;
+    };
+    let Some(fields) = Fields::read(
+        &entry.value,
+        &entry.key_span,
+        "a timeout",
+        &["connect", "total"],
+        findings,
+    ) else {
+        return default;
+    };
+    let mut read = |key: &str| {
+        let entry = fields.get(key)?;
+        fields::duration(entry, 1..=TIMEOUT_MS_MAX, codes::WRONG_VALUE, findings)
+    };
+    let total = read("total").unwrap_or(TIMEOUT_MS);
+    let connect = read("connect");
+    if connect.is_some_and(|connect| connect > total) {
+        let span = fields
+            .get("connect")
+            .map_or(0..0, |entry| entry.value.span.clone());
+        findings.error(
+            codes::CONTRADICTION,
+            span,
+            "connecting may take longer than the whole call",
+        );
+    }
+    (total, connect.unwrap_or(CONNECT_TIMEOUT_MS.min(total)))
+}
+
+fn retries(fields: &Fields<'_, '_>, findings: &mut Findings<'_>) -> (RetryPolicy, Vec<String>) {
+    let default = || RETRY_CLASSES.map(str::to_owned).to_vec();
+    let Some(entry) = fields.get("retry") else {
+        return (RETRY.default, default());
+    };
+    let keys = &["attempts", "errors", "backoff"];
+    let Some(fields) = Fields::read(&entry.value, &entry.key_span, "a retry", keys, findings) else {
+        return (RETRY.default, default());
+    };
+    let policy = retry(&fields, &RETRY, findings);
+    let Some(errors) = fields.get("errors") else {
+        return (policy, default());
+    };
+    let mut classes = Vec::new();
+    for item in fields::one_or_many(&errors.value) {
+        classes.extend(class(item, errors, findings).map(str::to_owned));
+    }
+    (policy, classes)
+}
+
+fn class<'n>(node: &'n Node<'_>, entry: &Entry<'_>, findings: &mut Findings<'_>) -> Option<&'n str> {
+    let text = fields::text(node, &entry.key_span, "an error class", findings)?;
+    fields::is_name(text, &node.span, "error class", NameRule::Dotted, findings).then_some(text)
+}
+
+fn concurrency(fields: &Fields<'_, '_>, findings: &mut Findings<'_>) -> u32 {
+    let limits = fields.get("limits").and_then(|entry| {
+        let fields = Fields::read(
+            &entry.value,
+            &entry.key_span,
+            "limits",
+            &["concurrency"],
+            findings,
+        )?;
+        let entry = fields.get("concurrency")?;
+        fields::integer(entry, 1..=CONCURRENCY_MAX, codes::WRONG_VALUE, findings)
+    });
+    limits.unwrap_or(CONCURRENCY)
+}
+
+fn classify(entry: &Entry<'_>, findings: &mut Findings<'_>) -> Vec<Classify> {
+    let Value::List(items) = &entry.value.value else {
+        fields::expected(&entry.value, &entry.key_span, "a list of {when, as}", findings);
+        return Vec::new();
+    };
+    let mut rules = Vec::new();
+    for item in items {
+        let Some(fields) = Fields::read(item, &entry.key_span, "a rule", &["when", "as"], findings) else {
+            continue;
+        };
+        let when = fields
+            .require("when", findings)
+            .and_then(|when| texts::expr(when, Readable::roots(RESPONSE_ROOTS), findings));
+        let outcome = fields
+            .require("as", findings)
+            .and_then(|outcome| class(&outcome.value, outcome, findings));
+        if let (Some(when), Some(outcome)) = (when, outcome) {
+            rules.push(Classify {
+                when,
+                outcome: outcome.to_owned(),
+            });
+        }
+    }
+    rules
+}

@@ -1,0 +1,110 @@
+//! Reading the state machine of a saga.
+
+use std::collections::BTreeMap;
+
+use super::actions::{Reading, Site};
+use super::codes;
+use super::fields::{self, Fields, NameRule};
+use super::model::{Actions, Handler, Machine, State};
+use super::yaml::Entry;
+
+/// Most states of a machine.
+pub const STATES_MAX: usize = 256;
+
+const TIMER_PREFIX: &str = "timer.";
+
+impl<'r> Reading<'r, '_> {
+    pub fn machine(&mut self, entry: &'r Entry<'_>) -> Option<Machine> {
+        let keys = &["initial", "states"];
+        let fields = Fields::read(&entry.value, &entry.key_span, "a machine", keys, self.findings)?;
+        let initial = fields.require("initial", self.findings);
+        let initial = initial.and_then(|initial| self.state(initial));
+        let states = fields.require("states", self.findings)?;
+        let entries = fields::entries(&states.value, &states.key_span, "states", self.findings)?;
+        if entries.is_empty() {
+            self.findings.error(
+                codes::MISSING_KEY,
+                states.key_span.clone(),
+                "a machine needs a state",
+            );
+        }
+        if entries.len() > STATES_MAX {
+            let message = format!("{} states, at most {STATES_MAX} are allowed", entries.len());
+            self.findings
+                .error(codes::TOO_MANY, states.key_span.clone(), message);
+            return None;
+        }
+        let states = entries.iter().map(|entry| self.machine_state(entry)).collect();
+        Some(Machine {
+            initial: initial?,
+            states,
+        })
+    }
+
+    fn machine_state(&mut self, entry: &'r Entry<'_>) -> State {
+        fields::is_name(
+            &entry.key,
+            &entry.key_span,
+            "state",
+            NameRule::Dashed,
+            self.findings,
+        );
+        let mut state = State {
+            name: entry.key.clone().into_owned(),
+            entry: Actions::default(),
+            handlers: BTreeMap::new(),
+            timer_handlers: BTreeMap::new(),
+            is_final: false,
+        };
+        let keys = &["entry", "handlers", "final"];
+        let Some(fields) = Fields::read(&entry.value, &entry.key_span, "a state", keys, self.findings) else {
+            return state;
+        };
+        if let Some(actions) = fields.get("entry") {
+            state.entry = self.entry(actions);
+        }
+        if let Some(answer) = fields.get("final") {
+            state.is_final = fields::boolean(answer, self.findings).unwrap_or(false);
+        }
+        let Some(handlers) = fields.get("handlers") else {
+            return state;
+        };
+        let entries = fields::entries(&handlers.value, &handlers.key_span, "handlers", self.findings);
+        for entry in entries.unwrap_or_default() {
+            if let Some(name) = entry.key.strip_prefix(TIMER_PREFIX) {
+                self.timers.named.push((name, entry.key_span.clone()));
+                self.timers.handled.insert(name);
+                let handlers = self.handlers(entry, Site::StateTimer);
+                state.timer_handlers.insert(name.to_owned(), handlers);
+            } else if fields::is_event_type(&entry.key, &entry.key_span, self.findings) {
+                let handlers = self.handlers(entry, Site::StateHandler);
+                state.handlers.insert(entry.key.clone().into_owned(), handlers);
+            }
+        }
+        state
+    }
+
+    /// Handlers of the whole saga, by event type.
+    pub fn saga_handlers(&mut self, entry: &'r Entry<'_>) -> BTreeMap<String, Vec<Handler>> {
+        let mut by_type = BTreeMap::new();
+        let entries = fields::entries(&entry.value, &entry.key_span, "handlers", self.findings);
+        for entry in entries.unwrap_or_default() {
+            if entry.key.starts_with(TIMER_PREFIX) {
+                self.findings
+                    .error(
+                        codes::UNKNOWN_KEY,
+                        entry.key_span.clone(),
+                        "timers are not handled here",
+                    )
+                    .help(Some(
+                        "write what the timer does under \"timers\", or handle it in a state of the machine"
+                            .to_owned(),
+                    ));
+            } else if fields::is_event_type(&entry.key, &entry.key_span, self.findings) {
+                let handlers = self.handlers(entry, Site::Handler);
+                by_type.insert(entry.key.clone().into_owned(), handlers);
+            }
+        }
+        by_type
+    }
+}

@@ -1,0 +1,292 @@
+//! Reading a saga file as a whole.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::actions::{Reading, Timers, names_under};
+use super::canonical;
+use super::check;
+use super::codes;
+use super::fields::{self, Fields, NameRule};
+use super::findings::Findings;
+use super::model::{Definition, Finally, KeyRule, TimerDefinition};
+use super::texts::{self, EventParts, Readable};
+use super::yaml::{Entry, Node, Value};
+use crate::kernel::expr::{Expr, Root, Template};
+use crate::kernel::ids::{DefinitionHash, SagaName};
+
+/// The version of the language.
+pub const API_VERSION: &str = "sagas/v1";
+
+const KEYS: &[&str] = &[
+    "apiVersion",
+    "kind",
+    "name",
+    "start",
+    "key",
+    "state",
+    "handlers",
+    "machine",
+    "steps",
+    "timers",
+    "finally",
+];
+
+/// Roots at the end of an instance that did not fail.
+const COMPLETED_ROOTS: &[Root] = &[Root::State, Root::Key, Root::Steps, Root::Event];
+/// Roots at the end of one that did.
+const FAILED_ROOTS: &[Root] = &[Root::State, Root::Key, Root::Steps, Root::Failure, Root::Event];
+
+/// Compiles a saga; `None` where there are errors among the findings.
+pub fn compile(
+    root: &Node<'_>,
+    source: &Arc<str>,
+    effects: Option<&BTreeSet<String>>,
+    findings: &mut Findings<'_>,
+) -> Option<Definition> {
+    let fields = Fields::read(root, &(0..0), "a saga", KEYS, findings)?;
+    let name = header(&fields, "Saga", findings).and_then(|entry| {
+        let text = fields::text(&entry.value, &entry.key_span, "the name of the saga", findings)?;
+        parsed(SagaName::parse(text), &entry.value.span, findings)
+    });
+    let mut reading = Reading {
+        findings,
+        effects,
+        steps: names_under(root, &["steps"]),
+        states: names_under(root, &["machine", "states"]),
+        timers: Timers {
+            declared: names_under(root, &["timers"]).into_iter().collect(),
+            ..Timers::default()
+        },
+    };
+    let start = reading.start(&fields);
+    let keys = reading.keys(&fields);
+    let init = reading.init(&fields);
+    let handlers = fields.get("handlers");
+    let handlers = handlers
+        .map(|entry| reading.saga_handlers(entry))
+        .unwrap_or_default();
+    let machine = fields.get("machine").and_then(|entry| reading.machine(entry));
+    let steps = fields
+        .get("steps")
+        .map(|entry| reading.steps(entry))
+        .unwrap_or_default();
+    let timers = fields
+        .get("timers")
+        .map(|entry| reading.timer_definitions(entry))
+        .unwrap_or_default();
+    let finally = fields
+        .get("finally")
+        .map(|entry| reading.finally(entry))
+        .unwrap_or_default();
+    check::timers(&mut reading);
+    let mut definition = Definition {
+        // Thrown away with the whole where there is no name.
+        name: name.unwrap_or_else(|| SagaName::parse("unnamed").expect("a legal name")),
+        hash: DefinitionHash([0; 32]),
+        source: Arc::clone(source),
+        start,
+        keys,
+        init,
+        handlers,
+        machine,
+        steps,
+        timers,
+        finally,
+    };
+    check::saga(&definition, root, findings);
+    if findings.has_errors() {
+        return None;
+    }
+    definition.hash = canonical::hash(&definition);
+    Some(definition)
+}
+
+/// Checks `apiVersion` and `kind`, and returns the entry of the name.
+pub fn header<'n, 't>(
+    fields: &Fields<'n, 't>,
+    kind: &str,
+    findings: &mut Findings<'_>,
+) -> Option<&'n Entry<'t>> {
+    for (key, wanted) in [("apiVersion", API_VERSION), ("kind", kind)] {
+        let Some(entry) = fields.require(key, findings) else {
+            continue;
+        };
+        let Some(found) = fields::text(&entry.value, &entry.key_span, "text", findings) else {
+            continue;
+        };
+        if found != wanted {
+            let message = format!("{key} is \"{}\", expected \"{wanted}\"", found.escape_debug());
+            findings.error(codes::HEADER, entry.value.span.clone(), message);
+        }
+    }
+    fields.require("name", findings)
+}
+
+/// Reports why a text is not an identifier.
+pub fn parsed<T, E: ToString>(
+    result: Result<T, E>,
+    span: &Range<usize>,
+    findings: &mut Findings<'_>,
+) -> Option<T> {
+    result
+        .map_err(|error| {
+            findings.error(codes::NAME, span.clone(), error.to_string());
+        })
+        .ok()
+}
+
+impl<'r> Reading<'r, '_> {
+    fn start(&mut self, fields: &Fields<'r, '_>) -> Vec<String> {
+        let Some(entry) = fields.require("start", self.findings) else {
+            return Vec::new();
+        };
+        let mut types = Vec::new();
+        for item in fields::one_or_many(&entry.value) {
+            let Some(text) = fields::text(item, &entry.key_span, "an event type", self.findings) else {
+                continue;
+            };
+            if fields::is_event_type(text, &item.span, self.findings) {
+                types.push(text.to_owned());
+            }
+        }
+        if matches!(&entry.value.value, Value::List(items) if items.is_empty()) {
+            self.findings.error(
+                codes::WRONG_VALUE,
+                entry.value.span.clone(),
+                "start is empty: no event would begin the saga",
+            );
+        }
+        types.sort();
+        types.dedup();
+        types
+    }
+
+    fn keys(&mut self, fields: &Fields<'r, '_>) -> Vec<KeyRule> {
+        let Some(entry) = fields.require("key", self.findings) else {
+            return Vec::new();
+        };
+        let mut rules = Vec::new();
+        let entries = fields::entries(&entry.value, &entry.key_span, "key rules", self.findings);
+        for rule in entries.unwrap_or_default() {
+            let exact = rule.key.strip_suffix(".*").unwrap_or(&rule.key);
+            if exact.is_empty() || (exact.contains('*') && exact != "*") {
+                let message = format!(
+                    "\"{}\" is not a pattern: write an event type, <AggregateType>.*, or *",
+                    rule.key.escape_debug()
+                );
+                self.findings.error(codes::NAME, rule.key_span.clone(), message);
+            } else {
+                fields::is_word(exact, &rule.key_span, "pattern", self.findings);
+            }
+            let key = texts::expr(rule, Readable::roots(&[Root::Event]), self.findings);
+            let pattern = rule.key.clone().into_owned();
+            // Coverage of event types is told from the patterns, whatever is wrong with the expressions.
+            let key = key.or_else(|| Expr::compile("event.id", &[Root::Event]).ok());
+            rules.extend(key.map(|key| KeyRule { pattern, key }));
+        }
+        rules
+    }
+
+    fn init(&mut self, fields: &Fields<'r, '_>) -> Template {
+        let empty = || Template::Constant(b"{}".to_vec());
+        let Some(state) = fields.get("state") else {
+            return empty();
+        };
+        let Some(fields) = Fields::read(&state.value, &state.key_span, "state", &["init"], self.findings)
+        else {
+            return empty();
+        };
+        let Some(init) = fields.require("init", self.findings) else {
+            return empty();
+        };
+        if fields::entries(&init.value, &init.key_span, "init", self.findings).is_none() {
+            return empty();
+        }
+        texts::template(&init.value, Readable::roots(&[]), self.findings).unwrap_or_else(empty)
+    }
+
+    /// In code-point order of their names, in which they are set.
+    fn timer_definitions(&mut self, entry: &'r Entry<'_>) -> Vec<TimerDefinition> {
+        let entries = fields::entries(&entry.value, &entry.key_span, "timers", self.findings);
+        let mut timers: Vec<TimerDefinition> = entries
+            .unwrap_or_default()
+            .iter()
+            .filter_map(|timer| self.timer_definition(timer))
+            .collect();
+        timers.sort_by(|left, right| left.name.cmp(&right.name));
+        timers
+    }
+
+    fn timer_definition(&mut self, entry: &'r Entry<'_>) -> Option<TimerDefinition> {
+        fields::is_name(
+            &entry.key,
+            &entry.key_span,
+            "timer",
+            NameRule::Dashed,
+            self.findings,
+        );
+        let fields = self.timer_fields(entry)?;
+        let after = fields.require("after", self.findings);
+        let after_ms = after.map_or(0, |after| self.delay(after));
+        let cancel_when = fields.get("cancel_when").and_then(|condition| {
+            let readable = Readable {
+                roots: COMPLETED_ROOTS,
+                event: EventParts::Moment,
+                steps: &self.steps,
+            };
+            texts::expr(condition, readable, self.findings)
+        });
+        Some(TimerDefinition {
+            name: entry.key.clone().into_owned(),
+            after_ms,
+            cancel_when,
+            actions: self.actions(&fields, super::actions::Site::Timer),
+        })
+    }
+
+    fn finally(&mut self, entry: &'r Entry<'_>) -> Finally {
+        let keys = &["completed", "failed", "cancelled"];
+        let Some(fields) = Fields::read(&entry.value, &entry.key_span, "finally", keys, self.findings) else {
+            return Finally::default();
+        };
+        let mut emits = |key: &str, roots| {
+            let entry = fields.get(key)?;
+            Some(self.emits(entry, roots, EventParts::Moment))
+        };
+        Finally {
+            completed: emits("completed", COMPLETED_ROOTS).unwrap_or_default(),
+            failed: emits("failed", FAILED_ROOTS).unwrap_or_default(),
+            cancelled: emits("cancelled", FAILED_ROOTS).unwrap_or_default(),
+        }
+    }
+}
+
+/// The handlers of a file by event type, with the places of their keys.
+pub fn handled_types<'n>(root: &'n Node<'_>) -> BTreeMap<&'n str, Range<usize>> {
+    let mut places = BTreeMap::new();
+    let mut collect = |entry: Option<&'n Entry<'_>>| {
+        if let Some(Value::Map(entries)) = entry.map(|entry| &entry.value.value) {
+            for entry in entries {
+                places.entry(&*entry.key).or_insert(entry.key_span.clone());
+            }
+        }
+    };
+    collect(member(root, "handlers"));
+    let states = member(root, "machine").and_then(|machine| member(&machine.value, "states"));
+    if let Some(Value::Map(states)) = states.map(|states| &states.value.value) {
+        for state in states {
+            collect(member(&state.value, "handlers"));
+        }
+    }
+    places
+}
+
+/// A member of a map, without any finding.
+pub fn member<'n, 't>(node: &'n Node<'t>, key: &str) -> Option<&'n Entry<'t>> {
+    match &node.value {
+        Value::Map(entries) => entries.iter().find(|entry| entry.key == key),
+        Value::Scalar(_) | Value::List(_) => None,
+    }
+}

@@ -1,0 +1,306 @@
+//! Reading the steps of a saga and how they are undone.
+
+use std::ops::{Range, RangeInclusive};
+
+use super::actions::Reading;
+use super::codes;
+use super::fields::{self, Fields, NameRule};
+use super::findings::Findings;
+use super::model::{Action, COMMAND_DEADLINE_MS, COMPENSATION_RETRY, Compensation, EFFECT_DEADLINE_MS, Step};
+use super::texts::{self, EventParts, Readable};
+use super::yaml::{Entry, Plain, Scalar, Value};
+use crate::kernel::expr::{Root, Template, nearest};
+use crate::kernel::ids::EffectName;
+use crate::kernel::limits::Limits;
+use crate::kernel::retry::RetryPolicy;
+
+/// Most steps of a saga.
+pub const STEPS_MAX: usize = 256;
+/// Shortest pause between two attempts of anything, in milliseconds.
+pub const RETRY_PAUSE_MS_MIN: u64 = 100;
+/// Most attempts of a compensation.
+const COMPENSATION_ATTEMPTS_MAX: u32 = 1_000;
+
+/// Roots when a step starts: it may be started by any input.
+const START_ROOTS: &[Root] = &[Root::State, Root::Key, Root::Steps, Root::Event];
+/// Roots when a step is done.
+const RESULT_ROOTS: &[Root] = &[Root::Result, Root::State, Root::Key, Root::Steps, Root::Event];
+/// Roots when a step is undone.
+const COMPENSATE_ROOTS: &[Root] = &[
+    Root::Input,
+    Root::Result,
+    Root::State,
+    Root::Key,
+    Root::Steps,
+    Root::Failure,
+    Root::Event,
+];
+
+impl<'r> Reading<'r, '_> {
+    pub fn steps(&mut self, entry: &'r Entry<'_>) -> Vec<Step> {
+        let Some(entries) = fields::entries(&entry.value, &entry.key_span, "steps", self.findings) else {
+            return Vec::new();
+        };
+        if entries.len() > STEPS_MAX {
+            let message = format!("{} steps, at most {STEPS_MAX} are allowed", entries.len());
+            self.findings
+                .error(codes::TOO_MANY, entry.key_span.clone(), message);
+            return Vec::new();
+        }
+        entries.iter().filter_map(|entry| self.step(entry)).collect()
+    }
+
+    fn step(&mut self, entry: &'r Entry<'_>) -> Option<Step> {
+        fields::is_name(
+            &entry.key,
+            &entry.key_span,
+            "step",
+            NameRule::Identifier,
+            self.findings,
+        );
+        let keys = &[
+            "needs",
+            "if",
+            "effect",
+            "command",
+            "with",
+            "set",
+            "compensate",
+            "deadline",
+        ];
+        let fields = Fields::read(&entry.value, &entry.key_span, "a step", keys, self.findings)?;
+        let needs = fields
+            .get("needs")
+            .map(|needs| self.needs(needs))
+            .unwrap_or_default();
+        let condition = fields.get("if").and_then(|condition| {
+            let readable = Readable {
+                roots: START_ROOTS,
+                event: EventParts::Moment,
+                steps: &self.steps,
+            };
+            texts::expr(condition, readable, self.findings)
+        });
+        let action = self.action(&fields, START_ROOTS);
+        let set = fields
+            .get("set")
+            .map(|set| self.set(set, RESULT_ROOTS, EventParts::Moment))
+            .unwrap_or_default();
+        let compensate = fields
+            .get("compensate")
+            .and_then(|compensate| self.compensation(compensate));
+        let deadline_ms = self.deadline(&fields);
+        Some(Step {
+            name: entry.key.clone().into_owned(),
+            needs,
+            condition,
+            action: action?,
+            set,
+            compensate,
+            deadline_ms,
+        })
+    }
+
+    /// Indices of the steps that are waited for, in order.
+    fn needs(&mut self, entry: &Entry<'_>) -> Vec<u16> {
+        let mut indices = Vec::new();
+        for item in fields::one_or_many(&entry.value) {
+            let Some(name) = fields::text(item, &entry.key_span, "the name of a step", self.findings) else {
+                continue;
+            };
+            if let Some(index) = self.steps.iter().position(|step| *step == name) {
+                indices.extend(u16::try_from(index));
+                continue;
+            }
+            let help =
+                nearest(name, self.steps.iter().copied()).map(|near| format!("did you mean \"{near}\"?"));
+            let message = format!("unknown step \"{}\"", name.escape_debug());
+            self.findings
+                .error(codes::UNKNOWN_STEP, item.span.clone(), message)
+                .help(help);
+        }
+        indices.sort_unstable();
+        indices.dedup();
+        indices
+    }
+
+    fn action(&mut self, fields: &Fields<'_, '_>, roots: &'static [Root]) -> Option<Action> {
+        let with = fields.get("with");
+        let entry = fields.one_of(&["effect", "command"], self.findings);
+        let payload = with.and_then(|with| self.object(with, roots, EventParts::Moment));
+        let entry = entry?;
+        if entry.key == "command" {
+            if let Some(with) = with {
+                self.findings.error(
+                    codes::CONTRADICTION,
+                    with.key_span.clone(),
+                    "\"with\" belongs to an effect; a command has its \"payload\"",
+                );
+            }
+            return self
+                .command(entry, roots, EventParts::Moment)
+                .map(Action::Command);
+        }
+        let effect = self.effect(entry)?;
+        let with = match with {
+            Some(_) => payload?,
+            None => Template::Constant(b"{}".to_vec()),
+        };
+        Some(Action::Effect { effect, with })
+    }
+
+    fn effect(&mut self, entry: &Entry<'_>) -> Option<EffectName> {
+        let text = fields::text(
+            &entry.value,
+            &entry.key_span,
+            "the name of an effect",
+            self.findings,
+        )?;
+        let name = match EffectName::parse(text) {
+            Ok(name) => name,
+            Err(error) => {
+                self.findings
+                    .error(codes::NAME, entry.value.span.clone(), error.to_string());
+                return None;
+            }
+        };
+        if let Some(effects) = self.effects
+            && !effects.contains(text)
+        {
+            let help = match nearest(text, effects.iter().map(String::as_str)) {
+                Some(near) => format!("did you mean \"{near}\"?"),
+                None => "an effect is defined by a file with `kind: Effect` and its name".to_owned(),
+            };
+            self.findings
+                .error(
+                    codes::UNKNOWN_EFFECT,
+                    entry.value.span.clone(),
+                    format!("unknown effect \"{text}\""),
+                )
+                .help(Some(help));
+        }
+        Some(name)
+    }
+
+    fn compensation(&mut self, entry: &Entry<'_>) -> Option<Compensation> {
+        let keys = &["effect", "command", "with", "on_unknown", "retry", "deadline"];
+        let fields = Fields::read(
+            &entry.value,
+            &entry.key_span,
+            "a compensation",
+            keys,
+            self.findings,
+        )?;
+        let action = self.action(&fields, COMPENSATE_ROOTS);
+        let on_unknown = fields
+            .get("on_unknown")
+            .and_then(|answer| fields::boolean(answer, self.findings))
+            .unwrap_or(false);
+        let bounds = RetryBounds {
+            attempts: 1..=COMPENSATION_ATTEMPTS_MAX,
+            default: COMPENSATION_RETRY,
+        };
+        let policy = fields
+            .get("retry")
+            .and_then(|entry| {
+                let fields = Fields::read(
+                    &entry.value,
+                    &entry.key_span,
+                    "a retry",
+                    &["attempts", "backoff"],
+                    self.findings,
+                )?;
+                Some(retry(&fields, &bounds, self.findings))
+            })
+            .unwrap_or(COMPENSATION_RETRY);
+        let deadline_ms = self.deadline(&fields);
+        Some(Compensation {
+            action: action?,
+            on_unknown,
+            retry: policy,
+            deadline_ms,
+        })
+    }
+
+    fn deadline(&mut self, fields: &Fields<'_, '_>) -> i64 {
+        let max = Limits::default().timer_ms.unsigned_abs();
+        let written = fields
+            .get("deadline")
+            .and_then(|entry| fields::duration(entry, 1..=max, codes::WRONG_VALUE, self.findings));
+        match written {
+            Some(ms) => i64::try_from(ms).unwrap_or(i64::MAX),
+            None if fields.get("command").is_some() => COMMAND_DEADLINE_MS,
+            None => EFFECT_DEADLINE_MS,
+        }
+    }
+}
+
+/// What a retry may be, and is where it says nothing.
+#[derive(Debug)]
+pub struct RetryBounds {
+    pub attempts: RangeInclusive<u32>,
+    pub default: RetryPolicy,
+}
+
+/// Reads `attempts` and `backoff: {initial, factor, max}`.
+pub fn retry(fields: &Fields<'_, '_>, bounds: &RetryBounds, findings: &mut Findings<'_>) -> RetryPolicy {
+    let mut policy = bounds.default;
+    if let Some(attempts) = fields.get("attempts") {
+        policy.attempts = fields::integer(attempts, bounds.attempts.clone(), codes::RETRY, findings)
+            .unwrap_or(policy.attempts);
+    }
+    let Some(backoff) = fields.get("backoff") else {
+        return policy;
+    };
+    let keys = &["initial", "factor", "max"];
+    let Some(fields) = Fields::read(&backoff.value, &backoff.key_span, "a backoff", keys, findings) else {
+        return policy;
+    };
+    let longest = Limits::default().timer_ms.unsigned_abs();
+    let pause = |key: &str, findings: &mut Findings<'_>| {
+        let entry = fields.get(key)?;
+        fields::duration(entry, RETRY_PAUSE_MS_MIN..=longest, codes::RETRY, findings)
+    };
+    if let Some(initial) = pause("initial", findings) {
+        policy.initial_ms = initial;
+        policy.max_ms = policy.max_ms.max(initial);
+    }
+    if let Some(max) = pause("max", findings) {
+        policy.max_ms = max;
+        if max < policy.initial_ms {
+            let span = fields.get("max").map_or(0..0, |entry| entry.value.span.clone());
+            let message = "the longest pause is shorter than the first";
+            findings.error(codes::RETRY, span, message);
+        }
+    }
+    if let Some(entry) = fields.get("factor") {
+        policy.factor = factor(entry, findings).unwrap_or(policy.factor);
+    }
+    policy
+}
+
+fn factor(entry: &Entry<'_>, findings: &mut Findings<'_>) -> Option<f64> {
+    let span: Range<usize> = entry.value.span.clone();
+    let number = match &entry.value.value {
+        Value::Scalar(scalar) => as_double(scalar),
+        Value::List(_) | Value::Map(_) => None,
+    };
+    let Some(number) = number else {
+        fields::expected(&entry.value, &entry.key_span, "a number", findings);
+        return None;
+    };
+    if !(1.0..=100.0).contains(&number) {
+        let message = format!("factor is {number}, allowed are 1 to 100");
+        findings.error(codes::RETRY, span, message);
+        return None;
+    }
+    Some(number)
+}
+
+fn as_double(scalar: &Scalar<'_>) -> Option<f64> {
+    match scalar.plain() {
+        Plain::Int(number) => i32::try_from(number).ok().map(f64::from),
+        Plain::Double(number) => Some(number),
+        Plain::Null | Plain::Bool(_) | Plain::Text(_) | Plain::Refused(_) => None,
+    }
+}
