@@ -75,8 +75,6 @@ struct Slot {
     /// Since when the mailbox has been full, and how long it was before that in this window.
     full_since: Option<Instant>,
     full_for: Duration,
-    /// Position of the gap that this shard was last fed again from.
-    gap: Option<u64>,
 }
 
 enum State {
@@ -138,7 +136,6 @@ impl Shared {
                 state: State::Attached,
                 full_since: None,
                 full_for: Duration::ZERO,
-                gap: None,
             });
             if behind(position) {
                 shared.detach(shared.slots.len() - 1, position);
@@ -447,12 +444,11 @@ impl Shared {
 
     async fn feed_again(&mut self, at: usize, position: u64) {
         let slot = &mut self.slots[at];
-        // Deliveries that were in the mailbox behind the refused one are refused as well, at the same
-        // position; the shard is fed again from there already.
-        if slot.gap == Some(position) || matches!(slot.state, State::Gone) {
+        // What the mailbox still holds begins above `position` and is refused, too, without another notice:
+        // the shard reports once until a delivery fits. A shard without room may refuse one position again.
+        if matches!(slot.state, State::Gone) {
             return;
         }
-        slot.gap = Some(position);
         tracing::warn!(
             stream = self.ctx.name(self.stream),
             shard = slot.feed.shard,

@@ -7,9 +7,12 @@ use serde_json::json;
 use tokio::sync::mpsc;
 
 use super::broker::{Fault, Scripted};
-use super::world::{Mood, Plan, STREAMS, World, place, settings};
+use super::world::{Mood, Plan, STREAMS, Ticks, World, place, settings};
 use super::*;
+use crate::inproc::{self, InprocBroker};
 use crate::kernel::duration::Millis;
+use crate::kernel::ids::{Key, shard_of};
+use crate::ports::broker::{Broker, Expect, Publication, StreamSpec};
 use crate::ports::clock::Clock;
 use crate::shard::mailbox::{Delivery, Mail, Notice};
 
@@ -360,6 +363,61 @@ async fn a_drained_intake_mails_no_more() {
     );
 }
 
+#[tokio::test]
+async fn on_the_embedded_broker_every_shard_gets_its_inputs_in_order() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let clock = Arc::new(Ticks::new());
+    let real = InprocBroker::open(dir.path(), inproc::Settings::default(), clock).expect("a broker");
+    for name in STREAMS {
+        let subjects = match name {
+            "AGGREGATE_EVENTS" => vec!["tenant.*.aggregate.>".to_owned()],
+            "WORKFLOW_EVENTS" => vec!["tenant.*.effect_result.>".to_owned()],
+            _ => vec!["tenant.*.workflow.>".to_owned(), "tenant.*.effect.>".to_owned()],
+        };
+        let spec = StreamSpec {
+            name: name.to_owned(),
+            subjects,
+            replicas: 1,
+            message_bytes_max: 1 << 20,
+            foreign: false,
+        };
+        real.ensure_stream(&spec).await.expect("a stream");
+    }
+    let mut plan = Plan::new(3);
+    plan.mailbox = 4;
+    let mut world = plan.start_on(Arc::clone(&real) as Arc<dyn Broker>, Scripted::new());
+    let slow = Mood {
+        pauses: vec![0, 0, 30],
+        ..Mood::default()
+    };
+    let mut shards = [slow, Mood::default(), Mood::default()];
+    let mut shards: Vec<_> = (0..3_u16)
+        .map(|index| world.shard(index, std::mem::take(&mut shards[usize::from(index)])))
+        .collect();
+    let mut expected = vec![Vec::new(); 3];
+    for order in 0..300 {
+        let order = format!("o-{order}");
+        let payload = event(json!({"event_id": order, "payload": {"order_id": order}}));
+        let ack = real
+            .publish(Publication {
+                stream: STREAMS[0].to_owned(),
+                subject: format!("tenant.acme.aggregate.Order.{order}"),
+                headers: Vec::new(),
+                payload: payload.into(),
+                expect: Expect::Nothing,
+            })
+            .await
+            .expect("stored");
+        let key = Key::parse(&order).expect("legal");
+        expected[usize::from(shard_of(&acme(), &key, 3))].push(ack.sequence);
+    }
+    for (shard, expected) in shards.iter_mut().zip(expected) {
+        shard.knows(300).await;
+        assert_eq!(shard.applied(), expected);
+    }
+    world.intake.drain().await;
+}
+
 #[derive(Debug, Clone)]
 struct Storm {
     orders: usize,
@@ -375,12 +433,12 @@ fn storms() -> impl Strategy<Value = Storm> {
     let fault = prop_oneof![Just(Fault::Lost), Just(Fault::Redelivered), Just(Fault::Broken)];
     let mood = (
         proptest::collection::vec(prop_oneof![6 => Just(0), 2 => 1..3_u64, 1 => 8..15_u64], 1..12),
-        proptest::option::of(1..60_u64),
+        proptest::collection::vec(0..60_u64, 0..4),
     )
-        .prop_map(|(pauses, loses_at)| Mood {
+        .prop_map(|(pauses, holds_back)| Mood {
             pauses,
             mails: 0,
-            loses_at,
+            holds_back,
         });
     (
         100..400_usize,

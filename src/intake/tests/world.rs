@@ -16,6 +16,7 @@ use crate::kernel::ids::{Key, TimeMs, shard_of};
 use crate::kernel::input::SourceStream;
 use crate::kernel::limits::Limits;
 use crate::kernel::subject::Tenancy;
+use crate::ports::broker::Broker;
 use crate::ports::clock::Clock;
 use crate::shard::mailbox::{Arrival, Mail, Notice};
 use crate::telemetry::Metrics;
@@ -26,6 +27,15 @@ pub(super) const STREAMS: [&str; 3] = ["AGGREGATE_EVENTS", "WORKFLOW_EVENTS", "W
 pub(super) struct Ticks {
     now: AtomicI64,
     start: Instant,
+}
+
+impl Ticks {
+    pub fn new() -> Self {
+        Self {
+            now: AtomicI64::new(1_000_000),
+            start: Instant::now(),
+        }
+    }
 }
 
 impl Clock for Ticks {
@@ -79,11 +89,12 @@ impl Plan {
     }
 
     pub fn start(self, broker: Scripted) -> World {
+        self.start_on(Arc::new(broker.clone()), broker)
+    }
+
+    pub fn start_on(self, real: Arc<dyn Broker>, broker: Scripted) -> World {
         let (notices, received) = mpsc::channel(64);
-        let clock = Arc::new(Ticks {
-            now: AtomicI64::new(1_000_000),
-            start: Instant::now(),
-        });
+        let clock = Arc::new(Ticks::new());
         let metrics = Arc::new(Metrics::new());
         let mut shards = Vec::new();
         let mut mailboxes = Vec::new();
@@ -102,7 +113,7 @@ impl Plan {
             positions.push(position);
         }
         let intake = Intake::start(IntakeSpec {
-            broker: Arc::new(broker.clone()),
+            broker: real,
             shards,
             shard_count: self.shards,
             definitions: Arc::new(DefinitionSet::new(self.definitions, Vec::new())),
@@ -142,27 +153,31 @@ impl World {
         let noted = Arc::clone(&applied);
         let (position_seen, moves) = watch::channel(0);
         let mut mood = mood;
+        let mut refused = [false; 3];
         tokio::spawn(async move {
             while let Some(mail) = mailbox.recv().await {
                 mood.pause().await;
                 let Mail::Delivery(delivery) = mail else { continue };
                 let position = &positions[delivery.stream.index()];
                 let at = position.load(Ordering::SeqCst);
-                if delivery.sequence <= at || mood.loses(delivery.stream, at) {
+                if delivery.sequence <= at {
                     continue;
                 }
-                if delivery.after > at {
+                if delivery.after > at || mood.holds_back(delivery.stream, at) {
                     let gap = Notice::Gap {
                         shard: index,
                         stream: delivery.stream,
                         lane: 0,
                         position: at,
                     };
-                    if notices.send(gap).await.is_err() {
+                    let told = std::mem::replace(&mut refused[delivery.stream.index()], true);
+                    // What is held back is reported whenever there is room again.
+                    if (!told || delivery.after <= at) && notices.send(gap).await.is_err() {
                         return;
                     }
                     continue;
                 }
+                refused[delivery.stream.index()] = false;
                 let sequences = delivery.inputs.iter().map(|arrival| match arrival {
                     Arrival::Input(input) => match input.origin {
                         crate::kernel::input::Origin::Stream { sequence, .. } => sequence,
@@ -213,8 +228,8 @@ pub(super) struct Mood {
     /// Milliseconds before each mail, over and over.
     pub pauses: Vec<u64>,
     pub mails: usize,
-    /// Loses the first delivery that comes at or above this position, as a restarted shard would.
-    pub loses_at: Option<u64>,
+    /// Positions at which a delivery that fits is held back, each once: the outbox is full.
+    pub holds_back: Vec<u64>,
 }
 
 impl Mood {
@@ -227,8 +242,13 @@ impl Mood {
         self.mails += 1;
     }
 
-    fn loses(&mut self, stream: SourceStream, at: u64) -> bool {
-        stream == SourceStream::AggregateEvents && self.loses_at.take_if(|from| at >= *from).is_some()
+    fn holds_back(&mut self, stream: SourceStream, at: u64) -> bool {
+        let due = self.holds_back.iter().position(|from| at >= *from);
+        stream == SourceStream::AggregateEvents
+            && due.is_some_and(|due| {
+                self.holds_back.remove(due);
+                true
+            })
     }
 }
 
