@@ -70,12 +70,15 @@ pub(super) enum StoreError {
 impl StoreError {
     /// Whether room is all that is missing.
     pub fn is_full(&self) -> bool {
+        use libmdbx::Error as Mdbx;
         const NO_SPACE: i32 = 28;
-        match self {
-            Self::Mdbx(libmdbx::Error::MapFull | libmdbx::Error::Other(NO_SPACE)) => true,
-            Self::Mdbx(libmdbx::Error::IoError(error)) => error.raw_os_error() == Some(NO_SPACE),
-            Self::Mdbx(_) | Self::Damaged(_) => false,
-        }
+        const QUOTA: i32 = 122;
+        matches!(
+            self,
+            Self::Mdbx(
+                Mdbx::MapFull | Mdbx::UnableExtendMapsize | Mdbx::TxnFull | Mdbx::Other(NO_SPACE | QUOTA)
+            )
+        )
     }
 }
 

@@ -147,6 +147,7 @@ impl Feed {
     /// Takes up what was read.
     pub fn fetched(&mut self, page: Page, found: &mut VecDeque<Entry>) {
         self.next = self.next.max(page.next);
+        self.behind = (self.stream.tail().last() + 1).saturating_sub(self.next);
         found.extend(page.entries);
     }
 }

@@ -212,6 +212,8 @@ impl Reader for InprocReader {
     /// the matching ones are in the buffer or taken.
     async fn horizon(&mut self) -> Result<Option<Horizon>, ReaderBroken> {
         self.check()?;
+        // Whoever asks again and again has to let others run.
+        tokio::task::coop::consume_budget().await;
         let result = self.try_horizon().await;
         self.keep(result)
     }

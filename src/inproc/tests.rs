@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::kernel::duration::Millis;
 use crate::kernel::ids::TimeMs;
-use crate::ports::broker::{Message, QueueMessage};
+use crate::ports::broker::{Horizon, Message, QueueMessage};
 
 /// A clock that stands still until it is set forward.
 #[derive(Default)]
@@ -471,12 +471,9 @@ async fn readers_behind_the_memory_read_the_store_without_a_gap() {
     );
     for (n, message) in some.iter().enumerate() {
         assert_eq!((message.consumer_sequence, message.delivered), (n as u64 + 1, 1));
-        let behind = 1_500 - n as u64 - 1;
-        assert!(
-            message.pending >= behind || n < 1_000,
-            "{n}: {} of {behind}",
-            message.pending
-        );
+        // The last 500 come while others are read, so they may or may not be counted.
+        let behind = 1_000_u64.saturating_sub(n as u64 + 1);
+        assert!(message.pending >= behind, "{n}: {} of {behind}", message.pending);
     }
     assert_eq!(some[1_499].pending, 0);
 }
@@ -518,14 +515,20 @@ async fn the_horizon_is_exact_while_others_publish() {
         })
     };
     let mut reader = reader(&broker, &["a"], 1, 8).await;
-    let mut claims: Vec<crate::ports::broker::Horizon> = Vec::new();
+    let mut claims: Vec<Horizon> = Vec::new();
     let (mut taken, mut claimed) = (0, 0);
-    let mut check = |reader: &mut dyn Reader, claims: &mut Vec<crate::ports::broker::Horizon>| {
+    let mut check = |reader: &mut dyn Reader, claims: &mut Vec<Horizon>| {
         while let Some(message) = reader.ready() {
             let sequence = message.unwrap().stream_sequence;
-            for claim in claims.iter().filter(|claim| claim.after <= taken) {
-                assert!(claim.covered < sequence, "{claim:?}, then came {sequence}");
-            }
+            // Later messages lie behind this one, so a claim that holds for it is done.
+            claims.retain(|claim| {
+                let due = claim.after <= taken;
+                assert!(
+                    !due || claim.covered < sequence,
+                    "{claim:?}, then came {sequence}"
+                );
+                !due
+            });
             taken = sequence;
         }
         taken
