@@ -71,6 +71,26 @@ impl<'a> Json<'a> {
         }
     }
 
+    /// The value with texts of its own.
+    #[must_use]
+    pub fn into_static(self) -> Json<'static> {
+        let own = |text: Cow<'a, str>| Cow::Owned(text.into_owned());
+        match self {
+            Self::Null => Json::Null,
+            Self::Bool(answer) => Json::Bool(answer),
+            Self::Int(number) => Json::Int(number),
+            Self::Double(number) => Json::Double(number),
+            Self::Str(text) => Json::Str(own(text)),
+            Self::List(items) => Json::List(items.into_iter().map(Json::into_static).collect()),
+            Self::Map(members) => Json::Map(
+                members
+                    .into_iter()
+                    .map(|(key, value)| (own(key), value.into_static()))
+                    .collect(),
+            ),
+        }
+    }
+
     /// Appends the value as compact JSON, members in their present order.
     pub fn write(&self, out: &mut Vec<u8>) {
         match self {

@@ -1,15 +1,16 @@
 //! The functions that expressions may call. All are pure and total.
 
-use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use super::EvalError;
-use super::eval::Spender;
-use super::value::{Value, type_name};
-use crate::kernel::json::Json;
+use super::budget::Spender;
+use super::output::scalar_text;
+use super::time::{Part, duration_text, overflow, parse_duration, parse_timestamp, shown};
+use super::value::{Map, Text, Value};
 
 macro_rules! functions {
-    ($($variant:ident $name:literal $arguments:expr;)*) => {
+    ($($variant:ident $name:literal $arguments:literal;)*) => {
         /// A function by name.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub(super) enum Function { $($variant),* }
@@ -38,6 +39,18 @@ functions! {
     Int "int" 1;
     Double "double" 1;
     Bool "bool" 1;
+    Timestamp "timestamp" 1;
+    Duration "duration" 1;
+    GetFullYear "getFullYear" 1;
+    GetMonth "getMonth" 1;
+    GetDate "getDate" 1;
+    GetDayOfMonth "getDayOfMonth" 1;
+    GetDayOfWeek "getDayOfWeek" 1;
+    GetDayOfYear "getDayOfYear" 1;
+    GetHours "getHours" 1;
+    GetMinutes "getMinutes" 1;
+    GetSeconds "getSeconds" 1;
+    GetMilliseconds "getMilliseconds" 1;
     LowerAscii "lowerAscii" 1;
     UpperAscii "upperAscii" 1;
     Trim "trim" 1;
@@ -51,90 +64,125 @@ functions! {
     Hash "hash" 1;
 }
 
+/// Most arguments that a function takes.
+pub(super) const ARGUMENTS_MAX: usize = 3;
 /// Longest list that `range` makes.
 const RANGE_MAX: i64 = 10_000;
+/// Hexadecimal digits of `hash`: the first 16 bytes of BLAKE3.
+const HASH_DIGITS: usize = 32;
 
+/// Calls `function` with as many of the arguments as it takes.
 pub(super) fn call<'a>(
     function: Function,
-    arguments: Vec<Value<'a>>,
+    [a, b, c]: [Value<'a>; ARGUMENTS_MAX],
     budget: &mut Spender<'_>,
 ) -> Result<Value<'a>, EvalError> {
     let name = function.name();
-    let mut arguments = arguments.into_iter();
-    let mut next = || {
-        arguments
-            .next()
-            .ok_or_else(|| EvalError::Other(format!("{name}() lacks an argument")))
-    };
     match function {
-        Function::Size => size(&next()?),
-        Function::Contains | Function::StartsWith | Function::EndsWith => {
-            let (text, part) = (next()?.into_text(name)?, next()?.into_text(name)?);
-            budget.spend_text(text.len())?;
-            Ok(Value::bool(match function {
-                Function::Contains => text.contains(part.as_ref()),
-                Function::StartsWith => text.starts_with(part.as_ref()),
-                _ => text.ends_with(part.as_ref()),
-            }))
-        }
-        Function::String => string(next()?),
-        Function::Int => int(&next()?),
-        Function::Double => double(&next()?),
-        Function::Bool => boolean(&next()?),
-        Function::LowerAscii => Ok(Value::text(spent(next()?, name, budget)?.to_ascii_lowercase())),
-        Function::UpperAscii => Ok(Value::text(spent(next()?, name, budget)?.to_ascii_uppercase())),
-        Function::Trim => Ok(Value::text(spent(next()?, name, budget)?.trim().to_owned())),
-        Function::Merge => merge(next()?, next()?, budget),
-        Function::Put => put(next()?, next()?, next()?, budget),
-        Function::Range => range(&next()?, budget),
-        Function::Chunk => chunk(next()?, &next()?, budget),
-        Function::Slice => slice(next()?, &next()?, &next()?, budget),
-        Function::Sum => sum(&next()?, budget),
-        Function::Url => Ok(Value::text(percent_encode(&spent(next()?, name, budget)?))),
-        Function::Hash => {
-            let text = spent(next()?, name, budget)?;
-            let hash = blake3::hash(text.as_bytes());
-            Ok(Value::text(hash.to_hex()[..32].to_owned()))
-        }
+        Function::Size => size(&a, budget),
+        Function::Contains => searched(&a, &b, name, budget, |text, part| text.contains(part)),
+        Function::StartsWith => searched(&a, &b, name, budget, |text, part| text.starts_with(part)),
+        Function::EndsWith => searched(&a, &b, name, budget, |text, part| text.ends_with(part)),
+        Function::String => string(a),
+        Function::Int => int(&a),
+        Function::Double => double(&a),
+        Function::Bool => boolean(&a),
+        Function::Timestamp => match &a {
+            Value::Timestamp(_) => Ok(a),
+            Value::Str(text) => parse_timestamp(text).map(Value::Timestamp),
+            _ => Err(a.mistyped(name)),
+        },
+        Function::Duration => match &a {
+            Value::Duration(_) => Ok(a),
+            Value::Str(text) => parse_duration(text).map(Value::Duration),
+            _ => Err(a.mistyped(name)),
+        },
+        Function::GetFullYear => part(Part::FullYear, &a, name),
+        Function::GetMonth => part(Part::Month, &a, name),
+        Function::GetDate => part(Part::Date, &a, name),
+        Function::GetDayOfMonth => part(Part::DayOfMonth, &a, name),
+        Function::GetDayOfWeek => part(Part::DayOfWeek, &a, name),
+        Function::GetDayOfYear => part(Part::DayOfYear, &a, name),
+        Function::GetHours => part(Part::Hours, &a, name),
+        Function::GetMinutes => part(Part::Minutes, &a, name),
+        Function::GetSeconds => part(Part::Seconds, &a, name),
+        Function::GetMilliseconds => part(Part::Milliseconds, &a, name),
+        Function::LowerAscii => built(&a, name, budget, str::to_ascii_lowercase),
+        Function::UpperAscii => built(&a, name, budget, str::to_ascii_uppercase),
+        Function::Trim => built(&a, name, budget, |text| text.trim().to_owned()),
+        Function::Url => built(&a, name, budget, percent_encode),
+        Function::Hash => built(&a, name, budget, |text| {
+            blake3::hash(text.as_bytes()).to_hex()[..HASH_DIGITS].to_owned()
+        }),
+        Function::Merge => merge(a, b, budget),
+        Function::Put => put(a, &b, c, budget),
+        Function::Range => range(&a, budget),
+        Function::Chunk => chunk(&a, &b, budget),
+        Function::Slice => slice(&a, &b, &c, budget),
+        Function::Sum => sum(&a, budget),
     }
 }
 
-fn spent<'a>(value: Value<'a>, name: &str, budget: &mut Spender<'_>) -> Result<Cow<'a, str>, EvalError> {
-    let text = value.into_text(name)?;
-    budget.spend_text(text.len())?;
-    Ok(text)
+fn searched<'a>(
+    text: &Value<'a>,
+    part: &Value<'a>,
+    name: &str,
+    budget: &mut Spender<'_>,
+    search: fn(&str, &str) -> bool,
+) -> Result<Value<'a>, EvalError> {
+    let (text, part) = (text.as_text(name)?, part.as_text(name)?);
+    budget.text(text.len())?;
+    Ok(Value::Bool(search(text, part)))
 }
 
-fn size<'a>(value: &Value<'a>) -> Result<Value<'a>, EvalError> {
-    let size = match value.json() {
-        Json::Str(text) => text.chars().count(),
-        Json::List(items) => items.len(),
-        Json::Map(members) => members.len(),
+fn built<'a>(
+    text: &Value<'a>,
+    name: &str,
+    budget: &mut Spender<'_>,
+    build: fn(&str) -> String,
+) -> Result<Value<'a>, EvalError> {
+    let text = text.as_text(name)?;
+    budget.text(text.len())?;
+    Ok(Value::text(build(text)))
+}
+
+fn part<'a>(part: Part, value: &Value<'a>, name: &str) -> Result<Value<'a>, EvalError> {
+    match value {
+        Value::Timestamp(timestamp) => Some(part.of_timestamp(*timestamp)),
+        Value::Duration(duration) => part.of_duration(*duration),
+        _ => None,
+    }
+    .map(Value::Int)
+    .ok_or_else(|| value.mistyped(name))
+}
+
+fn size<'a>(value: &Value<'a>, budget: &mut Spender<'_>) -> Result<Value<'a>, EvalError> {
+    let size = match value {
+        Value::Str(text) => {
+            budget.text(text.len())?;
+            text.chars().count()
+        }
+        Value::List(items) => items.len(),
+        Value::Map(members) => members.len(),
         _ => return Err(value.mistyped("size()")),
     };
-    Ok(Value::int(i64::try_from(size).unwrap_or(i64::MAX)))
+    Ok(Value::Int(i64::try_from(size).unwrap_or(i64::MAX)))
 }
 
 fn string(value: Value<'_>) -> Result<Value<'_>, EvalError> {
-    match value.json() {
-        Json::Str(_) => Ok(value),
-        Json::Int(_) | Json::Double(_) | Json::Bool(_) => Ok(Value::text(scalar_text(value.json()))),
-        _ => Err(value.mistyped("string()")),
+    match &value {
+        Value::Str(_) => Ok(value),
+        Value::Duration(duration) => Ok(Value::text(duration_text(*duration))),
+        Value::Timestamp(timestamp) => Ok(Value::text(timestamp.to_string())),
+        Value::Int(_) | Value::Double(_) | Value::Bool(_) => Ok(Value::text(scalar_text(&value))),
+        Value::Null | Value::List(_) | Value::Map(_) => Err(value.mistyped("string()")),
     }
 }
 
-/// The text of a number or boolean, as in JSON.
-pub(super) fn scalar_text(json: &Json<'_>) -> String {
-    let mut out = Vec::new();
-    json.write(&mut out);
-    String::from_utf8(out).expect("JSON is UTF-8")
-}
-
 fn int<'a>(value: &Value<'a>) -> Result<Value<'a>, EvalError> {
-    let bad = |text: &str| EvalError::Other(format!("int() cannot read {text:?}"));
-    match value.json() {
-        Json::Int(number) => Ok(Value::int(*number)),
-        Json::Double(number) => {
+    match value {
+        Value::Int(number) => Ok(Value::Int(*number)),
+        Value::Double(number) => {
             // Exactly the doubles whose whole part an i64 holds.
             if *number >= -9_223_372_036_854_775_808.0 && *number < 9_223_372_036_854_775_808.0 {
                 #[allow(
@@ -142,66 +190,79 @@ fn int<'a>(value: &Value<'a>) -> Result<Value<'a>, EvalError> {
                     reason = "checked above; the fraction is cut off"
                 )]
                 let whole = *number as i64;
-                Ok(Value::int(whole))
+                Ok(Value::Int(whole))
             } else {
-                Err(EvalError::Overflow {
-                    operation: "int()".to_owned(),
-                })
+                Err(overflow("int()"))
             }
         }
-        Json::Str(text) => text.parse().map(Value::int).map_err(|_| bad(text)),
+        Value::Str(text) => text
+            .parse()
+            .map(Value::Int)
+            .map_err(|_| EvalError::Other(format!("int() cannot read {}", shown(text)))),
+        Value::Timestamp(timestamp) => Ok(Value::Int(timestamp.as_second())),
         _ => Err(value.mistyped("int()")),
     }
 }
 
 fn double<'a>(value: &Value<'a>) -> Result<Value<'a>, EvalError> {
-    let number = match value.json() {
-        Json::Double(number) => *number,
+    let number = match value {
+        Value::Double(number) => *number,
         #[allow(clippy::cast_precision_loss, reason = "what double() of an integer means")]
-        Json::Int(number) => *number as f64,
-        Json::Str(text) => text
+        Value::Int(number) => *number as f64,
+        Value::Str(text) => text
             .parse::<f64>()
             .ok()
             .filter(|number| number.is_finite())
-            .ok_or_else(|| EvalError::Other(format!("double() cannot read {text:?}")))?,
+            .ok_or_else(|| EvalError::Other(format!("double() cannot read {}", shown(text))))?,
         _ => return Err(value.mistyped("double()")),
     };
-    Ok(Value::Own(Json::Double(number)))
+    Ok(Value::Double(number))
 }
 
 fn boolean<'a>(value: &Value<'a>) -> Result<Value<'a>, EvalError> {
-    match value.json() {
-        Json::Bool(answer) => Ok(Value::bool(*answer)),
-        Json::Str(text) if text == "true" => Ok(Value::bool(true)),
-        Json::Str(text) if text == "false" => Ok(Value::bool(false)),
+    match value {
+        Value::Bool(answer) => Ok(Value::Bool(*answer)),
+        Value::Str(text) if **text == *"true" => Ok(Value::Bool(true)),
+        Value::Str(text) if **text == *"false" => Ok(Value::Bool(false)),
+        Value::Str(text) => Err(EvalError::Other(format!("bool() cannot read {}", shown(text)))),
         _ => Err(value.mistyped("bool()")),
     }
 }
 
+fn members<'a>(map: Value<'a>, name: &str) -> Result<Map<'a>, EvalError> {
+    match map {
+        Value::Map(members) => Ok(members),
+        other => Err(other.mistyped(name)),
+    }
+}
+
 fn merge<'a>(left: Value<'a>, right: Value<'a>, budget: &mut Spender<'_>) -> Result<Value<'a>, EvalError> {
-    let mut members = left.into_members("merge()")?;
-    let others = right.into_members("merge()")?;
-    budget.spend(members.len() + others.len())?;
-    members.retain(|(key, _)| !others.iter().any(|(other, _)| other == key));
-    members.extend(others);
-    Ok(Value::Own(Json::Map(members)))
+    let (left, right) = (members(left, "merge()")?, members(right, "merge()")?);
+    budget.spend(left.len() + right.len())?;
+    let others = right.into_members();
+    let mut merged = left.into_members();
+    let replaced: BTreeSet<&str> = others.iter().map(|(key, _)| &**key).collect();
+    merged.retain(|(key, _)| !replaced.contains(&**key));
+    drop(replaced);
+    merged.extend(others);
+    Ok(Value::map(merged))
 }
 
 fn put<'a>(
     map: Value<'a>,
-    key: Value<'a>,
+    key: &Value<'a>,
     value: Value<'a>,
     budget: &mut Spender<'_>,
 ) -> Result<Value<'a>, EvalError> {
-    let mut members = map.into_members("put()")?;
-    let key = key.into_text("put()")?;
-    budget.spend(members.len())?;
-    let value = value.into_json();
-    match members.iter_mut().find(|(other, _)| *other == key) {
+    let map = members(map, "put()")?;
+    let key: &Text<'a> = key.as_text("put()")?;
+    budget.spend(map.len())?;
+    let mut members = map.into_members();
+    match members.iter_mut().find(|(other, _)| **other == **key) {
         Some((_, present)) => *present = value,
-        None => members.push((key, value)),
+        None => members.push((key.clone(), value)),
     }
-    Ok(Value::Own(Json::Map(members)))
+    Ok(Value::map(members))
 }
 
 fn range<'a>(count: &Value<'a>, budget: &mut Spender<'_>) -> Result<Value<'a>, EvalError> {
@@ -211,29 +272,33 @@ fn range<'a>(count: &Value<'a>, budget: &mut Spender<'_>) -> Result<Value<'a>, E
             "range() takes 0 to {RANGE_MAX}, found {count}"
         )));
     }
-    budget.spend(usize::try_from(count).unwrap_or(0))?;
-    Ok(Value::Own(Json::List((0..count).map(Json::Int).collect())))
+    budget.spend(usize::try_from(count).unwrap_or(usize::MAX))?;
+    Ok(Value::list((0..count).map(Value::Int).collect()))
 }
 
-fn chunk<'a>(list: Value<'a>, size: &Value<'a>, budget: &mut Spender<'_>) -> Result<Value<'a>, EvalError> {
-    let items = list.into_items("chunk()")?;
-    let size = usize::try_from(size.as_int("chunk()")?).unwrap_or(0);
-    if size == 0 {
-        return Err(EvalError::Other("chunk() takes a size of at least 1".to_owned()));
+fn chunk<'a>(list: &Value<'a>, size: &Value<'a>, budget: &mut Spender<'_>) -> Result<Value<'a>, EvalError> {
+    let items = list.as_list("chunk()")?;
+    let size = size.as_int("chunk()")?;
+    if size < 1 {
+        return Err(EvalError::Other(format!(
+            "chunk() takes a size of at least 1, found {size}"
+        )));
     }
     budget.spend(items.len())?;
-    let chunks = items.chunks(size).map(|part| Json::List(part.to_vec())).collect();
-    Ok(Value::Own(Json::List(chunks)))
+    let items: Vec<Value<'a>> = items.iter().collect();
+    let chunks = items.chunks(usize::try_from(size).unwrap_or(usize::MAX));
+    Ok(Value::list(
+        chunks.map(|part| Value::list(part.to_vec())).collect(),
+    ))
 }
 
 fn slice<'a>(
-    list: Value<'a>,
+    list: &Value<'a>,
     from: &Value<'a>,
     to: &Value<'a>,
     budget: &mut Spender<'_>,
 ) -> Result<Value<'a>, EvalError> {
-    let items = list.into_items("slice()")?;
-    budget.spend(items.len())?;
+    let items = list.as_list("slice()")?;
     let place = |value: &Value<'a>| {
         let at = value.as_int("slice()")?;
         usize::try_from(at)
@@ -241,35 +306,37 @@ fn slice<'a>(
             .map_err(|_| EvalError::Other(format!("slice() takes no negative place, found {at}")))
     };
     let (from, to) = (place(from)?, place(to)?);
-    Ok(Value::Own(Json::List(items[from.min(to)..to].to_vec())))
+    budget.spend(to.saturating_sub(from))?;
+    Ok(Value::list((from..to).filter_map(|at| items.get(at)).collect()))
 }
 
 fn sum<'a>(list: &Value<'a>, budget: &mut Spender<'_>) -> Result<Value<'a>, EvalError> {
-    let Json::List(items) = list.json() else {
-        return Err(list.mistyped("sum()"));
-    };
+    let items = list.as_list("sum()")?;
     budget.spend(items.len())?;
-    let mut total = 0_i64;
-    let mut fraction: Option<f64> = None;
-    for item in items {
-        match item {
-            Json::Int(number) if fraction.is_none() => {
-                total = total.checked_add(*number).ok_or_else(|| EvalError::Overflow {
-                    operation: "sum()".to_owned(),
-                })?;
+    let mut total: Option<Value<'a>> = None;
+    for item in items.iter() {
+        total = Some(match (total, item) {
+            (None, number @ (Value::Int(_) | Value::Double(_))) => number,
+            (Some(Value::Int(total)), Value::Int(number)) => {
+                Value::Int(total.checked_add(number).ok_or_else(|| overflow("sum()"))?)
             }
-            Json::Double(number) if fraction.is_some() || total == 0 => {
-                fraction = Some(fraction.unwrap_or(0.0) + number);
+            (Some(Value::Double(total)), Value::Double(number)) => {
+                let total = total + number;
+                if !total.is_finite() {
+                    return Err(overflow("sum()"));
+                }
+                Value::Double(total)
             }
-            other => {
+            (total, other) => {
+                let before = total.map_or("nothing", |total| total.type_name());
                 return Err(EvalError::Type {
                     operation: "sum()".to_owned(),
-                    found: format!("a list with {} among other numbers", type_name(other)),
+                    found: format!("{} after {before}", other.type_name()),
                 });
             }
-        }
+        });
     }
-    Ok(fraction.map_or_else(|| Value::int(total), |sum| Value::Own(Json::Double(sum))))
+    Ok(total.unwrap_or(Value::Int(0)))
 }
 
 /// Everything but RFC 3986's unreserved characters as `%XX`.

@@ -1,170 +1,90 @@
-//! From CEL text to our program.
+//! From the syntax tree of CEL to our program.
 
 use std::sync::Arc;
 
 use cel::common::ast::{
-    CallExpr, ComprehensionExpr, EntryExpr, Expr as Tree, IdedExpr, LiteralValue, operators,
+    CallExpr, ComprehensionExpr, EntryExpr, Expr as Tree, IdedExpr, LiteralValue, SelectExpr, SourceInfo,
+    operators,
 };
-use cel::parser::Parser;
+use regex::{Regex, RegexBuilder};
 
+use super::fold::fold;
 use super::functions::Function;
-use super::program::{Arithmetic, Comparison, Comprehension, Node};
+use super::nearest::nearest;
+use super::parse::{parse, with_stack};
+use super::program::{Arithmetic, Comparison, Loop, LoopKind, Node, Pattern};
 use super::{CompileError, Root};
 use crate::kernel::json::Json;
 
-/// Longest expression, in bytes.
-const TEXT_BYTES_MAX: usize = 4_096;
-/// Deepest nesting of brackets and of operations.
-const DEPTH_MAX: usize = 64;
-/// Most operators and dots: a long chain is a deep tree, and parser and lowering recurse on it.
-const OPERATORS_MAX: usize = 100;
+/// Most operations inside each other: evaluation recurses on them on any thread's stack.
+const DEPTH_MAX: usize = 128;
 /// Largest compiled pattern, in bytes.
 const PATTERN_BYTES_MAX: usize = 256 * 1024;
+/// Patterns up to this size cost what other text operations cost.
+const PATTERN_BYTES_UNIT: usize = 16 * 1024;
+/// Macros, which the parser expands, and the one function that is not in the table.
+const OTHER_FUNCTIONS: [&str; 7] = ["matches", "has", "all", "exists", "exists_one", "map", "filter"];
 
-/// Parses and lowers `text`.
+/// Parses and lowers `text`, which may begin only with `roots`.
 pub(super) fn compile(text: &str, roots: &[Root]) -> Result<Node, CompileError> {
-    check_shape(text)?;
-    let (tree, info) = Parser::new()
-        .max_recursion_depth(96)
-        .parse_with_source_info(text)
-        .map_err(|errors| parse_error(text, &errors))?;
-    let mut lowering = Lowering {
-        text,
-        roots,
-        offsets: &|id| info.offset_for(id),
-        locals: Vec::new(),
-        depth: 0,
-    };
-    lowering.lower(&tree)
-}
-
-/// Refuses what could exhaust the parser: the bounds are far above what anyone writes.
-fn check_shape(text: &str) -> Result<(), CompileError> {
-    let whole = |message: String| CompileError {
-        message,
-        offset: 0,
-        length: text.len(),
-        help: None,
-    };
-    if text.trim().is_empty() {
-        return Err(whole("expression is empty".to_owned()));
-    }
-    if text.len() > TEXT_BYTES_MAX {
-        return Err(whole(format!(
-            "expression is {} bytes long, at most {TEXT_BYTES_MAX} are allowed",
-            text.len()
-        )));
-    }
-    let mut depth = 0_usize;
-    let mut prefix_run = 0_usize;
-    let operators = text
-        .bytes()
-        .filter(|byte| b"+-*/%<>=!&|?.".contains(byte))
-        .count();
-    if operators > OPERATORS_MAX {
-        return Err(whole(format!(
-            "expression has {operators} operators and dots, at most {OPERATORS_MAX} are allowed"
-        )));
-    }
-    for byte in text.bytes() {
-        match byte {
-            b'(' | b'[' | b'{' => depth += 1,
-            b')' | b']' | b'}' => depth = depth.saturating_sub(1),
-            _ => {}
-        }
-        prefix_run = if matches!(byte, b'!' | b'-' | b'?') {
-            prefix_run + 1
-        } else {
-            0
+    with_stack(text, || {
+        let (tree, source) = parse(text)?;
+        let mut lowering = Lowering {
+            text,
+            roots,
+            source: &source,
+            locals: Vec::new(),
+            depth: 0,
         };
-        if depth > DEPTH_MAX || prefix_run > DEPTH_MAX {
-            return Err(whole(format!(
-                "expression is nested deeper than {DEPTH_MAX} levels"
-            )));
-        }
-    }
-    Ok(())
-}
-
-fn parse_error(text: &str, errors: &cel::ParseErrors) -> CompileError {
-    let first = errors.errors.first();
-    let message = first.map_or_else(|| "not an expression".to_owned(), |error| error.msg.clone());
-    let offset = first.map_or(0, |error| {
-        let (line, column) = error.pos;
-        let skipped: usize = text
-            .split_inclusive('\n')
-            .take(usize::try_from(line - 1).unwrap_or(0))
-            .map(str::len)
-            .sum();
-        let within = text.get(skipped..).unwrap_or("");
-        let column = usize::try_from(column - 1).unwrap_or(0);
-        skipped + within.chars().take(column).map(char::len_utf8).sum::<usize>()
-    });
-    CompileError {
-        message: message.lines().next().unwrap_or("not an expression").to_owned(),
-        offset: offset.min(text.len()),
-        length: 1.min(text.len().saturating_sub(offset)),
-        help: None,
-    }
+        lowering.lower(&tree)
+    })
 }
 
 struct Lowering<'t> {
     text: &'t str,
     roots: &'t [Root],
-    offsets: &'t dyn Fn(u64) -> Option<(u32, u32)>,
-    /// Names of the variables of the comprehensions around, by slot.
-    locals: Vec<String>,
+    source: &'t SourceInfo,
+    /// Names of the elements of the loops around, by slot.
+    locals: Vec<Arc<str>>,
     depth: usize,
 }
 
 impl Lowering<'_> {
     fn lower(&mut self, tree: &IdedExpr) -> Result<Node, CompileError> {
-        self.depth += 1;
-        if self.depth > 4 * DEPTH_MAX {
-            return Err(self.fault(tree.id, "expression is nested too deeply", None));
+        if self.depth == DEPTH_MAX {
+            let message = format!("more than {DEPTH_MAX} operations inside each other");
+            return Err(self.fault(tree.id, &message, None));
         }
-        let node = self.lower_inner(tree)?;
-        self.depth -= 1;
-        Ok(node)
-    }
-
-    fn lower_inner(&mut self, tree: &IdedExpr) -> Result<Node, CompileError> {
-        match &tree.expr {
-            Tree::Literal(literal) => self.literal(tree.id, literal),
-            Tree::Ident(name) => self.name(tree.id, name),
-            Tree::Select(select) => {
-                let operand = Box::new(self.lower(&select.operand)?);
-                let field = Arc::from(select.field.as_str());
-                Ok(if select.test {
-                    Node::Has(operand, field)
-                } else {
-                    Node::Field(operand, field)
-                })
-            }
-            Tree::List(list) => list
-                .elements
-                .iter()
-                .map(|element| self.lower(element))
-                .collect::<Result<_, _>>()
-                .map(Node::List),
-            Tree::Map(map) => map
-                .entries
-                .iter()
-                .map(|entry| match &entry.expr {
+        self.depth += 1;
+        let node = match &tree.expr {
+            Tree::Literal(literal) => Node::Constant(self.literal(tree.id, literal)?),
+            Tree::Ident(name) => self.name(tree.id, name)?,
+            Tree::Select(select) => self.select(select)?,
+            Tree::List(list) => Node::List(self.all(&list.elements)?),
+            Tree::Map(map) => {
+                let entries = map.entries.iter().map(|entry| match &entry.expr {
                     EntryExpr::MapEntry(entry) => Ok((self.lower(&entry.key)?, self.lower(&entry.value)?)),
                     EntryExpr::StructField(_) => Err(self.fault(entry.id, "messages cannot be built", None)),
-                })
-                .collect::<Result<_, _>>()
-                .map(Node::Map),
-            Tree::Call(call) => self.call(tree.id, call),
-            Tree::Comprehension(each) => self.comprehension(each),
-            Tree::Struct(_) => Err(self.fault(tree.id, "messages cannot be built; write a map", None)),
-            Tree::Unspecified => Err(self.fault(tree.id, "not an expression", None)),
-        }
+                });
+                Node::Map(entries.collect::<Result<_, _>>()?)
+            }
+            Tree::Call(call) => self.call(tree.id, call)?,
+            Tree::Comprehension(each) => self.comprehension(tree.id, each)?,
+            Tree::Struct(_) => {
+                return Err(self.fault(tree.id, "messages cannot be built; write a map", None));
+            }
+            Tree::Unspecified => return Err(self.fault(tree.id, "not an expression", None)),
+        };
+        self.depth -= 1;
+        fold(node).map_err(|error| self.fault(tree.id, &error.to_string(), None))
     }
 
-    fn literal(&self, id: u64, literal: &LiteralValue) -> Result<Node, CompileError> {
-        Ok(Node::Constant(match literal {
+    fn all<'e>(&mut self, trees: impl IntoIterator<Item = &'e IdedExpr>) -> Result<Vec<Node>, CompileError> {
+        trees.into_iter().map(|tree| self.lower(tree)).collect()
+    }
+
+    fn literal(&self, id: u64, literal: &LiteralValue) -> Result<Json<'static>, CompileError> {
+        Ok(match literal {
             LiteralValue::Null => Json::Null,
             LiteralValue::Boolean(answer) => Json::Bool(*answer.inner()),
             LiteralValue::Int(number) => Json::Int(*number.inner()),
@@ -172,36 +92,27 @@ impl Lowering<'_> {
             LiteralValue::Double(_) => return Err(self.fault(id, "number is out of range", None)),
             LiteralValue::String(text) => Json::Str(text.inner().to_owned().into()),
             LiteralValue::UInt(_) => {
-                return Err(self.fault(
-                    id,
-                    "unsigned integers do not exist here",
-                    Some("leave out the u".to_owned()),
-                ));
+                let help = Some("leave out the u".to_owned());
+                return Err(self.fault(id, "unsigned integers do not exist here", help));
             }
             LiteralValue::Bytes(_) => return Err(self.fault(id, "bytes do not exist here", None)),
-        }))
+        })
     }
 
     fn name(&self, id: u64, name: &str) -> Result<Node, CompileError> {
-        if let Some(slot) = self.locals.iter().rposition(|local| local == name) {
-            return Ok(Node::Local(slot));
+        if let Some(slot) = self.locals.iter().rposition(|local| **local == *name) {
+            return Ok(Node::Local(slot, Arc::clone(&self.locals[slot])));
         }
         if let Some(root) = self.roots.iter().find(|root| root.name() == name) {
-            return Ok(Node::Root(*root));
+            return Ok(Node::Path(*root, Vec::new()));
         }
+        let readable = format!("here you can read {}", self.root_names());
         if Root::ALL.iter().any(|root| root.name() == name) {
-            return Err(self.fault(
-                id,
-                &format!("`{name}` cannot be read here"),
-                Some(format!("here you can read {}", self.root_names())),
-            ));
+            return Err(self.fault(id, &format!("`{name}` cannot be read here"), Some(readable)));
         }
-        let locals = self.locals.iter().map(String::as_str);
+        let locals = self.locals.iter().map(|local| &**local);
         let candidates = self.roots.iter().map(|root| root.name()).chain(locals);
-        let help = nearest(name, candidates).map_or_else(
-            || format!("here you can read {}", self.root_names()),
-            |near| format!("did you mean `{near}`?"),
-        );
+        let help = nearest(name, candidates).map_or(readable, |near| format!("did you mean `{near}`?"));
         Err(self.fault(id, &format!("unknown name `{name}`"), Some(help)))
     }
 
@@ -214,55 +125,47 @@ impl Lowering<'_> {
         }
     }
 
+    fn select(&mut self, select: &SelectExpr) -> Result<Node, CompileError> {
+        let operand = self.lower(&select.operand)?;
+        if select.test {
+            return Ok(Node::Has(Box::new(operand), Arc::from(select.field.as_str())));
+        }
+        Ok(member(operand, &select.field))
+    }
+
     fn call(&mut self, id: u64, call: &CallExpr) -> Result<Node, CompileError> {
-        let mut arguments = Vec::with_capacity(call.args.len() + 1);
-        for argument in call.target.iter().map(AsRef::as_ref).chain(&call.args) {
-            arguments.push(self.lower(argument)?);
+        let written = call.target.iter().map(AsRef::as_ref).chain(&call.args);
+        let mut arguments = self.all(written)?;
+        let name = call.func_name.as_str();
+        // Operators cannot be written as calls, so their number of operands is right.
+        match (name, arguments.len()) {
+            (operators::LOGICAL_NOT, 1) => Ok(Node::Not(Box::new(arguments.remove(0)))),
+            (operators::NEGATE, 1) => Ok(Node::Negate(Box::new(arguments.remove(0)))),
+            (operators::CONDITIONAL, 3) => {
+                let mut next = || Box::new(arguments.remove(0));
+                Ok(Node::Condition(next(), next(), next()))
+            }
+            ("matches", 2) => {
+                let pattern = arguments.remove(1);
+                self.matches(id, arguments.remove(0), &pattern)
+            }
+            (_, 2) => {
+                let right = arguments.remove(1);
+                let left = arguments.remove(0);
+                match binary(name, left, right) {
+                    Ok(node) => Ok(node),
+                    Err((left, right)) => self.function(id, name, vec![left, right]),
+                }
+            }
+            _ => self.function(id, name, arguments),
         }
-        let count = arguments.len();
-        let mut arguments = arguments.into_iter().map(Box::new);
-        let mut next = || {
-            arguments
-                .next()
-                .unwrap_or_else(|| Box::new(Node::Constant(Json::Null)))
-        };
-        let operator = match (call.func_name.as_str(), count) {
-            (operators::LOGICAL_AND, 2) => Some(Node::And(next(), next())),
-            (operators::LOGICAL_OR, 2) => Some(Node::Or(next(), next())),
-            (operators::LOGICAL_NOT, 1) => Some(Node::Not(next())),
-            (operators::NEGATE, 1) => Some(match *next() {
-                Node::Constant(Json::Int(number)) if number != i64::MIN => Node::Constant(Json::Int(-number)),
-                Node::Constant(Json::Double(number)) => Node::Constant(Json::Double(-number)),
-                operand => Node::Negate(Box::new(operand)),
-            }),
-            // Only macros write this: it is false exactly where its operand is definitely false.
-            (operators::NOT_STRICTLY_FALSE, 1) => Some(*next()),
-            (operators::CONDITIONAL, 3) => Some(Node::Condition(next(), next(), next())),
-            (operators::INDEX, 2) => Some(Node::Index(next(), next())),
-            (operators::IN, 2) => Some(Node::In(next(), next())),
-            (name, 2) => comparison(name)
-                .map(|comparison| Node::Compare(comparison, next(), next()))
-                .or_else(|| arithmetic(name).map(|arithmetic| Node::Arithmetic(arithmetic, next(), next()))),
-            _ => None,
-        };
-        if let Some(node) = operator {
-            return Ok(node);
-        }
-        let rest: Vec<Node> = arguments.map(|node| *node).collect();
-        self.function(id, &call.func_name, rest)
     }
 
     fn function(&self, id: u64, name: &str, arguments: Vec<Node>) -> Result<Node, CompileError> {
-        if name == "matches" && arguments.len() == 2 {
-            return self.matches(id, arguments);
-        }
         let Some(function) = Function::ALL.iter().find(|function| function.name() == name) else {
             let names = Function::ALL.iter().map(|function| function.name());
-            let help = nearest(
-                name,
-                names.chain(["matches", "has", "all", "exists", "exists_one", "map", "filter"]),
-            )
-            .map(|near| format!("did you mean `{near}`?"));
+            let help =
+                nearest(name, names.chain(OTHER_FUNCTIONS)).map(|near| format!("did you mean `{near}`?"));
             return Err(self.fault(id, &format!("unknown function `{name}`"), help));
         };
         if arguments.len() != function.arguments() {
@@ -276,56 +179,136 @@ impl Lowering<'_> {
         Ok(Node::Call(*function, arguments))
     }
 
-    fn matches(&self, id: u64, arguments: Vec<Node>) -> Result<Node, CompileError> {
-        let mut arguments = arguments.into_iter();
-        match (arguments.next(), arguments.next()) {
-            (Some(text), Some(Node::Constant(Json::Str(pattern)))) => {
-                let regex = regex::RegexBuilder::new(&pattern)
-                    .size_limit(PATTERN_BYTES_MAX)
-                    .build()
-                    .map_err(|error| self.fault(id, &pattern_error(&error), None))?;
-                Ok(Node::Matches(Box::new(text), regex))
-            }
-            _ => Err(self.fault(id, "the pattern of `matches` must be a literal string", None)),
-        }
+    fn matches(&self, id: u64, text: Node, pattern: &Node) -> Result<Node, CompileError> {
+        let Node::Constant(Json::Str(pattern)) = pattern else {
+            return Err(self.fault(id, "the pattern of `matches` must be a literal string", None));
+        };
+        let pattern = compiled(pattern).map_err(|error| self.fault(id, &pattern_error(&error), None))?;
+        Ok(Node::Matches(Box::new(text), Box::new(pattern)))
     }
 
-    fn comprehension(&mut self, each: &ComprehensionExpr) -> Result<Node, CompileError> {
+    fn comprehension(&mut self, id: u64, each: &ComprehensionExpr) -> Result<Node, CompileError> {
+        let Some((kind, condition, body)) = macro_of(each) else {
+            return Err(self.fault(id, "this macro does not exist here", None));
+        };
         let range = self.lower(&each.iter_range)?;
-        let initial = self.lower(&each.accu_init)?;
-        let element = self.locals.len();
-        self.locals.push(each.iter_var.clone());
-        self.locals.push(each.accu_var.clone());
-        let parts = (|| {
-            Ok((
-                self.lower(&each.loop_cond)?,
-                self.lower(&each.loop_step)?,
-                self.lower(&each.result)?,
-            ))
-        })();
-        self.locals.truncate(element);
-        let (go_on, step, result) = parts?;
-        Ok(Node::Comprehension(Box::new(Comprehension {
+        let slot = self.locals.len();
+        self.locals.push(Arc::from(each.iter_var.as_str()));
+        let condition = condition.map(|condition| self.lower(condition)).transpose();
+        let body = self.lower(body);
+        self.locals.truncate(slot);
+        Ok(Node::Loop(Box::new(Loop {
+            kind,
             range,
-            element,
-            gathered: element + 1,
-            initial,
-            go_on,
-            step,
-            result,
+            slot,
+            condition: condition?,
+            body: body?,
         })))
     }
 
     fn fault(&self, id: u64, message: &str, help: Option<String>) -> CompileError {
-        let (start, stop) = (self.offsets)(id).unwrap_or((0, 0));
-        let offset = (start as usize).min(self.text.len());
-        // The parser names the last byte, not the one behind it.
-        let end = (stop as usize + 1).clamp(offset, self.text.len());
+        // The parser counts characters and names the last one, not the one behind it.
+        let (first, last) = self.source.offset_for(id).unwrap_or((0, 0));
+        let byte = |characters: usize| {
+            let mut indices = self.text.char_indices().map(|(at, _)| at);
+            indices.nth(characters).unwrap_or(self.text.len())
+        };
+        let offset = byte(first as usize);
         CompileError {
             message: message.to_owned(),
             offset,
-            length: (end - offset).max(1).min(self.text.len() - offset),
+            length: byte(last as usize + 1).saturating_sub(offset),
             help,
+        }
+    }
+}
+
+/// `operand.field`, as part of a path where it is one.
+fn member(operand: Node, field: &str) -> Node {
+    match operand {
+        Node::Path(root, mut fields) => {
+            fields.push(Arc::from(field));
+            Node::Path(root, fields)
+        }
+        operand => Node::Field(Box::new(operand), Arc::from(field)),
+    }
+}
+
+/// The operation of two operands called `name`, or the operands back.
+fn binary(name: &str, left: Node, right: Node) -> Result<Node, (Node, Node)> {
+    if let (operators::INDEX, Node::Path(..), Node::Constant(Json::Str(field))) = (name, &left, &right) {
+        return Ok(member(left, &field.clone()));
+    }
+    let (left, right) = (Box::new(left), Box::new(right));
+    Ok(match name {
+        operators::LOGICAL_AND => Node::And(left, right),
+        operators::LOGICAL_OR => Node::Or(left, right),
+        operators::INDEX => Node::Index(left, right),
+        operators::IN => Node::In(left, right),
+        operators::EQUALS => Node::Compare(Comparison::Equal, left, right),
+        operators::NOT_EQUALS => Node::Compare(Comparison::NotEqual, left, right),
+        operators::LESS => Node::Compare(Comparison::Less, left, right),
+        operators::LESS_EQUALS => Node::Compare(Comparison::LessOrEqual, left, right),
+        operators::GREATER => Node::Compare(Comparison::Greater, left, right),
+        operators::GREATER_EQUALS => Node::Compare(Comparison::GreaterOrEqual, left, right),
+        operators::ADD => Node::Arithmetic(Arithmetic::Add, left, right),
+        operators::SUBSTRACT => Node::Arithmetic(Arithmetic::Subtract, left, right),
+        operators::MULTIPLY => Node::Arithmetic(Arithmetic::Multiply, left, right),
+        operators::DIVIDE => Node::Arithmetic(Arithmetic::Divide, left, right),
+        operators::MODULO => Node::Arithmetic(Arithmetic::Modulo, left, right),
+        _ => return Err((*left, *right)),
+    })
+}
+
+/// Which macro a comprehension came from, by the shape that the parser gives it: what it gathers, and how.
+fn macro_of(each: &ComprehensionExpr) -> Option<(LoopKind, Option<&IdedExpr>, &IdedExpr)> {
+    let Tree::Call(step) = &each.loop_step.expr else {
+        return None;
+    };
+    match (
+        &each.accu_init.expr,
+        step.func_name.as_str(),
+        step.args.as_slice(),
+    ) {
+        (Tree::Literal(LiteralValue::Boolean(_)), operators::LOGICAL_AND, [_, body]) => {
+            Some((LoopKind::All, None, body))
+        }
+        (Tree::Literal(LiteralValue::Boolean(_)), operators::LOGICAL_OR, [_, body]) => {
+            Some((LoopKind::Exists, None, body))
+        }
+        (Tree::Literal(LiteralValue::Int(_)), operators::CONDITIONAL, [body, _, _]) => {
+            Some((LoopKind::ExistsOne, None, body))
+        }
+        (Tree::List(_), operators::ADD, [_, added]) => Some((LoopKind::Map, None, only(added)?)),
+        (Tree::List(_), operators::CONDITIONAL, [condition, step, _]) => match &step.expr {
+            Tree::Call(step) => Some((LoopKind::Map, Some(condition), only(step.args.get(1)?)?)),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// The item of a list of one.
+fn only(list: &IdedExpr) -> Option<&IdedExpr> {
+    match &list.expr {
+        Tree::List(list) => list.elements.first(),
+        _ => None,
+    }
+}
+
+/// Compiles a pattern into as little space as it needs, which tells what a search costs at worst.
+fn compiled(pattern: &str) -> Result<Pattern, regex::Error> {
+    let build = |bytes: usize| -> Result<Regex, regex::Error> {
+        RegexBuilder::new(pattern).size_limit(bytes).build()
+    };
+    let mut weight = 1;
+    loop {
+        match build(weight * PATTERN_BYTES_UNIT) {
+            Ok(regex) => return Ok(Pattern { regex, weight }),
+            Err(regex::Error::CompiledTooBig(_)) if weight * PATTERN_BYTES_UNIT < PATTERN_BYTES_MAX => {
+                weight *= 2;
+            }
+            Err(error) => return Err(error),
         }
     }
 }
@@ -342,61 +325,4 @@ fn pattern_error(error: &regex::Error) -> String {
             )
         }
     }
-}
-
-fn comparison(name: &str) -> Option<Comparison> {
-    Some(match name {
-        operators::EQUALS => Comparison::Equal,
-        operators::NOT_EQUALS => Comparison::NotEqual,
-        operators::LESS => Comparison::Less,
-        operators::LESS_EQUALS => Comparison::LessOrEqual,
-        operators::GREATER => Comparison::Greater,
-        operators::GREATER_EQUALS => Comparison::GreaterOrEqual,
-        _ => return None,
-    })
-}
-
-fn arithmetic(name: &str) -> Option<Arithmetic> {
-    Some(match name {
-        operators::ADD => Arithmetic::Add,
-        operators::SUBSTRACT => Arithmetic::Subtract,
-        operators::MULTIPLY => Arithmetic::Multiply,
-        operators::DIVIDE => Arithmetic::Divide,
-        operators::MODULO => Arithmetic::Modulo,
-        _ => return None,
-    })
-}
-
-/// The candidate that differs least from `name`, if it is near enough to be meant.
-pub fn nearest<'c>(name: &str, candidates: impl IntoIterator<Item = &'c str>) -> Option<&'c str> {
-    candidates
-        .into_iter()
-        .map(|candidate| (distance(name, candidate), candidate))
-        .filter(|(distance, candidate)| *distance <= candidate.len().max(name.len()) / 3 + 1)
-        .min()
-        .map(|(_, candidate)| candidate)
-}
-
-/// Edits (insert, delete, replace, swap neighbours) between two texts.
-fn distance(left: &str, right: &str) -> usize {
-    let (left, right): (Vec<char>, Vec<char>) =
-        (left.chars().take(64).collect(), right.chars().take(64).collect());
-    let mut rows = vec![vec![0; right.len() + 1]; left.len() + 1];
-    for (i, row) in rows.iter_mut().enumerate() {
-        row[0] = i;
-    }
-    for j in 0..=right.len() {
-        rows[0][j] = j;
-    }
-    for i in 1..=left.len() {
-        for j in 1..=right.len() {
-            let replace = rows[i - 1][j - 1] + usize::from(left[i - 1] != right[j - 1]);
-            let mut best = replace.min(rows[i - 1][j] + 1).min(rows[i][j - 1] + 1);
-            if i > 1 && j > 1 && left[i - 1] == right[j - 2] && left[i - 2] == right[j - 1] {
-                best = best.min(rows[i - 2][j - 2] + 1);
-            }
-            rows[i][j] = best;
-        }
-    }
-    rows[left.len()][right.len()]
 }

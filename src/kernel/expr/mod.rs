@@ -3,21 +3,36 @@
 //!
 //! Total: an expression has no host functions, no clock and no unbounded loop; every failure is a value.
 
+mod budget;
+mod compare;
 mod eval;
+mod fold;
 mod functions;
 mod lower;
+mod nearest;
+mod output;
+mod parse;
 mod program;
+mod scan;
 mod template;
+mod time;
 mod value;
+
+#[cfg(test)]
+mod differential;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 
-pub use lower::nearest;
-pub use template::{Template, TextPart, write_sorted};
+pub use nearest::nearest;
+pub use output::write_sorted;
+pub use template::{Template, TextPart};
 
 use super::json::Json;
-use eval::{Evaluation, Spender};
-use program::{Node, walk};
+use budget::Spender;
+use eval::Evaluation;
+use program::Node;
 use value::Value;
 
 /// The names an expression may begin with.
@@ -118,10 +133,22 @@ pub struct CompileError {
     pub help: Option<String>,
 }
 
+impl CompileError {
+    fn whole(text: &str, message: String) -> Self {
+        Self {
+            message,
+            offset: 0,
+            length: text.len(),
+            help: None,
+        }
+    }
+}
+
 /// Why an evaluation failed. Deterministic: the same inputs fail the same way.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EvalError {
-    #[error("expression budget of {max} steps is used up")]
+    /// The steps that were left when the expression began did not suffice.
+    #[error("expression needs more than the {max} steps that are left")]
     Budget { max: u64 },
     #[error("no such field {name:?} in {place}")]
     NoField { name: String, place: String },
@@ -162,22 +189,25 @@ impl Expr {
     #[must_use]
     pub fn reads(&self, root: Root) -> bool {
         let mut found = false;
-        walk(&self.program, &mut |node| {
-            found |= matches!(node, Node::Root(read) if *read == root)
+        self.program.walk(&mut |node| {
+            found |= matches!(node, Node::Path(read, _) if *read == root);
         });
         found
     }
 
-    /// The fields that the expression reads directly below `root`: `x` of `root.x`.
+    /// The fields that the expression reads or asks for directly below `root`: `x` of `root.x`, `root["x"]` and
+    /// `has(root.x)`.
     #[must_use]
     pub fn fields_of(&self, root: Root) -> Vec<String> {
         let mut fields = Vec::new();
-        walk(&self.program, &mut |node| {
-            if let Node::Field(operand, field) = node
-                && matches!(**operand, Node::Root(read) if read == root)
+        self.program.walk(&mut |node| match node {
+            Node::Path(read, path) if *read == root => fields.extend(path.first().map(ToString::to_string)),
+            Node::Has(operand, field)
+                if matches!(&**operand, Node::Path(read, path) if *read == root && path.is_empty()) =>
             {
                 fields.push(field.to_string());
             }
+            _ => {}
         });
         fields
     }
@@ -197,26 +227,8 @@ impl Expr {
     /// # Errors
     /// [`EvalError`]; the budget keeps what was spent.
     pub fn eval<'a>(&'a self, scope: &Scope<'a>, budget: &mut Budget) -> Result<Json<'a>, EvalError> {
-        self.run(scope, budget).map(Value::into_json)
-    }
-
-    /// Evaluates and lends the value to `take`, so that nothing borrowed is copied.
-    pub(super) fn with_value<R>(
-        &self,
-        scope: &Scope<'_>,
-        budget: &mut Budget,
-        take: impl FnOnce(&Json<'_>) -> R,
-    ) -> Result<R, EvalError> {
-        Ok(take(self.run(scope, budget)?.json()))
-    }
-
-    fn run<'a>(&'a self, scope: &Scope<'a>, budget: &mut Budget) -> Result<Value<'a>, EvalError> {
-        let mut evaluation = Evaluation {
-            scope,
-            budget: Spender::new(budget),
-            locals: Vec::new(),
-        };
-        evaluation.eval(&self.program)
+        let value = self.value(scope, budget)?;
+        output::to_json(&value, &mut Spender::new(budget))
     }
 
     /// Evaluates to a boolean.
@@ -224,9 +236,15 @@ impl Expr {
     /// # Errors
     /// As [`Expr::eval`], and where the value is not a boolean.
     pub fn test(&self, scope: &Scope<'_>, budget: &mut Budget) -> Result<bool, EvalError> {
-        self.run(scope, budget)?.as_bool("a condition")
+        self.value(scope, budget)?.as_bool("a condition")
+    }
+
+    fn value<'a>(&'a self, scope: &Scope<'a>, budget: &mut Budget) -> Result<Value<'a>, EvalError> {
+        let mut evaluation = Evaluation {
+            scope,
+            budget: Spender::new(budget),
+            locals: Vec::new(),
+        };
+        evaluation.eval(&self.program)
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -1,7 +1,8 @@
-//! The lowered form of an expression: names resolved, literals ready, patterns compiled.
+//! The lowered form of an expression: names resolved, constants computed, patterns compiled.
 
 use std::sync::Arc;
 
+use jiff::{SignedDuration, Timestamp};
 use regex::Regex;
 
 use super::Root;
@@ -12,9 +13,12 @@ use crate::kernel::json::Json;
 #[derive(Debug, Clone)]
 pub(super) enum Node {
     Constant(Json<'static>),
-    Root(Root),
-    /// A variable of a comprehension, by slot.
-    Local(usize),
+    Timestamp(Timestamp),
+    Duration(SignedDuration),
+    /// `root.field.field`: most of what expressions do, in one operation.
+    Path(Root, Vec<Arc<str>>),
+    /// The element of the loop at this slot, and what the text calls it.
+    Local(usize, Arc<str>),
     Field(Box<Node>, Arc<str>),
     /// `has(x.field)`.
     Has(Box<Node>, Arc<str>),
@@ -29,23 +33,38 @@ pub(super) enum Node {
     Compare(Comparison, Box<Node>, Box<Node>),
     Arithmetic(Arithmetic, Box<Node>, Box<Node>),
     In(Box<Node>, Box<Node>),
-    Matches(Box<Node>, Regex),
+    Matches(Box<Node>, Box<Pattern>),
     Call(Function, Vec<Node>),
-    Comprehension(Box<Comprehension>),
+    Loop(Box<Loop>),
 }
 
-/// A loop over a list, or over the keys of a map, as the macros expand to it.
+/// A compiled regular expression. Searching is linear in the text, with a factor that grows with the pattern.
 #[derive(Debug, Clone)]
-pub(super) struct Comprehension {
+pub(super) struct Pattern {
+    pub regex: Regex,
+    /// Steps for each unit of text.
+    pub weight: usize,
+}
+
+/// A macro over the items of a list or the keys of a map.
+#[derive(Debug, Clone)]
+pub(super) struct Loop {
+    pub kind: LoopKind,
     pub range: Node,
-    /// Slots of the element and of what is gathered.
-    pub element: usize,
-    pub gathered: usize,
-    pub initial: Node,
-    /// The loop ends where this is definitely false.
-    pub go_on: Node,
-    pub step: Node,
-    pub result: Node,
+    /// Where the element is found.
+    pub slot: usize,
+    /// What `map` and `filter` take only some elements by.
+    pub condition: Option<Node>,
+    pub body: Node,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum LoopKind {
+    All,
+    Exists,
+    ExistsOne,
+    /// `map`, and `filter` as a map of the element to itself.
+    Map,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,12 +80,12 @@ pub(super) enum Comparison {
 impl Comparison {
     pub const fn symbol(self) -> &'static str {
         match self {
-            Self::Equal => "==",
-            Self::NotEqual => "!=",
-            Self::Less => "<",
-            Self::LessOrEqual => "<=",
-            Self::Greater => ">",
-            Self::GreaterOrEqual => ">=",
+            Self::Equal => "`==`",
+            Self::NotEqual => "`!=`",
+            Self::Less => "`<`",
+            Self::LessOrEqual => "`<=`",
+            Self::Greater => "`>`",
+            Self::GreaterOrEqual => "`>=`",
         }
     }
 }
@@ -83,50 +102,62 @@ pub(super) enum Arithmetic {
 impl Arithmetic {
     pub const fn symbol(self) -> &'static str {
         match self {
-            Self::Add => "+",
-            Self::Subtract => "-",
-            Self::Multiply => "*",
-            Self::Divide => "/",
-            Self::Modulo => "%",
+            Self::Add => "`+`",
+            Self::Subtract => "`-`",
+            Self::Multiply => "`*`",
+            Self::Divide => "`/`",
+            Self::Modulo => "`%`",
         }
     }
 }
 
-/// Calls `visit` for the node and everything below it.
-pub(super) fn walk(node: &Node, visit: &mut dyn FnMut(&Node)) {
-    visit(node);
-    match node {
-        Node::Constant(_) | Node::Root(_) | Node::Local(_) => {}
-        Node::Field(operand, _)
-        | Node::Has(operand, _)
-        | Node::Not(operand)
-        | Node::Negate(operand)
-        | Node::Matches(operand, _) => walk(operand, visit),
-        Node::Index(a, b)
-        | Node::And(a, b)
-        | Node::Or(a, b)
-        | Node::Compare(_, a, b)
-        | Node::Arithmetic(_, a, b)
-        | Node::In(a, b) => {
-            walk(a, visit);
-            walk(b, visit);
-        }
-        Node::Condition(a, b, c) => {
-            walk(a, visit);
-            walk(b, visit);
-            walk(c, visit);
-        }
-        Node::List(items) | Node::Call(_, items) => items.iter().for_each(|item| walk(item, visit)),
-        Node::Map(entries) => {
-            for (key, value) in entries {
-                walk(key, visit);
-                walk(value, visit);
+impl Node {
+    pub const fn is_constant(&self) -> bool {
+        matches!(self, Self::Constant(_) | Self::Timestamp(_) | Self::Duration(_))
+    }
+
+    /// Calls `visit` for the operations right below this one.
+    pub fn for_each_child<'n>(&'n self, visit: &mut dyn FnMut(&'n Self)) {
+        match self {
+            Self::Constant(_) | Self::Timestamp(_) | Self::Duration(_) | Self::Path(..) | Self::Local(..) => {
+            }
+            Self::Field(operand, _)
+            | Self::Has(operand, _)
+            | Self::Not(operand)
+            | Self::Negate(operand)
+            | Self::Matches(operand, _) => visit(operand),
+            Self::Index(a, b)
+            | Self::And(a, b)
+            | Self::Or(a, b)
+            | Self::Compare(_, a, b)
+            | Self::Arithmetic(_, a, b)
+            | Self::In(a, b) => {
+                visit(a);
+                visit(b);
+            }
+            Self::Condition(a, b, c) => {
+                visit(a);
+                visit(b);
+                visit(c);
+            }
+            Self::List(items) | Self::Call(_, items) => items.iter().for_each(visit),
+            Self::Map(entries) => {
+                for (key, value) in entries {
+                    visit(key);
+                    visit(value);
+                }
+            }
+            Self::Loop(each) => {
+                visit(&each.range);
+                each.condition.iter().for_each(&mut *visit);
+                visit(&each.body);
             }
         }
-        Node::Comprehension(each) => {
-            for part in [&each.range, &each.initial, &each.go_on, &each.step, &each.result] {
-                walk(part, visit);
-            }
-        }
+    }
+
+    /// Calls `visit` for this operation and everything below it.
+    pub fn walk(&self, visit: &mut dyn FnMut(&Self)) {
+        visit(self);
+        self.for_each_child(&mut |child| child.walk(visit));
     }
 }

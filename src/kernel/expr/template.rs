@@ -1,8 +1,9 @@
 //! Templates: JSON with expressions in it.
 
-use std::borrow::Cow;
-
-use super::functions::scalar_text;
+use super::budget::Spender;
+use super::output::{write, write_text};
+use super::scan::closing_brace;
+use super::value::Value;
 use super::{Budget, CompileError, EvalError, Expr, Root, Scope};
 use crate::kernel::json::{Json, write_string};
 
@@ -19,6 +20,9 @@ pub enum Template {
     /// Members in the order of the text; rendered in code-point order of their keys.
     Map(Vec<(String, Template)>),
 }
+
+/// Deepest nesting of constants of a definition.
+const CONSTANT_DEPTH_MAX: usize = 256;
 
 #[derive(Debug, Clone)]
 pub enum TextPart {
@@ -108,7 +112,10 @@ impl Template {
     pub fn render(&self, scope: &Scope<'_>, budget: &mut Budget, out: &mut Vec<u8>) -> Result<(), EvalError> {
         match self {
             Self::Constant(json) => out.extend_from_slice(json),
-            Self::Value(expr) => expr.with_value(scope, budget, |json| write_sorted(json, out))?,
+            Self::Value(expr) => {
+                let value = expr.value(scope, budget)?;
+                write(&value, out, &mut Spender::new(budget))?;
+            }
             Self::Text(_) => write_string(&self.render_text(scope, budget)?, out),
             Self::List(items) => {
                 out.push(b'[');
@@ -143,95 +150,38 @@ impl Template {
     /// # Errors
     /// [`EvalError`], also where the value is null, a list or a map.
     pub fn render_text(&self, scope: &Scope<'_>, budget: &mut Budget) -> Result<String, EvalError> {
-        let no_text = |found: &str| EvalError::Type {
-            operation: "text".to_owned(),
-            found: found.to_owned(),
-        };
+        let mut text = String::new();
         match self {
-            Self::Constant(json) => match Json::parse(json, 2) {
-                Ok(json) => text_of(&json).ok_or_else(|| no_text("JSON")),
-                Err(_) => Err(no_text("JSON")),
-            },
-            Self::Value(expr) => expr.with_value(scope, budget, |json| {
-                text_of(json).ok_or_else(|| no_text(super::value::type_name(json)))
-            })?,
+            Self::Value(expr) => {
+                let value = expr.value(scope, budget)?;
+                write_text(&value, &mut text, &mut Spender::new(budget))?;
+            }
+            Self::Constant(json) => {
+                let json = Json::parse(json, CONSTANT_DEPTH_MAX)
+                    .map_err(|error| EvalError::Other(format!("a constant is not JSON: {error}")))?;
+                write_text(&Value::of(&json), &mut text, &mut Spender::new(budget))?;
+            }
             Self::Text(parts) => {
-                let mut text = String::new();
                 for part in parts {
                     match part {
                         TextPart::Literal(literal) => text.push_str(literal),
                         TextPart::Expr(expr) => {
-                            let part = expr.with_value(scope, budget, |json| {
-                                text_of(json).ok_or_else(|| no_text(super::value::type_name(json)))
-                            })??;
-                            text.push_str(&part);
+                            let value = expr.value(scope, budget)?;
+                            write_text(&value, &mut text, &mut Spender::new(budget))?;
                         }
                     }
                 }
-                Ok(text)
             }
-            Self::List(_) => Err(no_text("a list")),
-            Self::Map(_) => Err(no_text("a map")),
+            Self::List(_) => return Err(no_text("a list")),
+            Self::Map(_) => return Err(no_text("a map")),
         }
+        Ok(text)
     }
 }
 
-fn text_of(json: &Json<'_>) -> Option<String> {
-    match json {
-        Json::Str(text) => Some(text.clone().into_owned()),
-        Json::Int(_) | Json::Double(_) | Json::Bool(_) => Some(scalar_text(json)),
-        Json::Null | Json::List(_) | Json::Map(_) => None,
+fn no_text(found: &str) -> EvalError {
+    EvalError::Type {
+        operation: "text".to_owned(),
+        found: found.to_owned(),
     }
-}
-
-/// Appends compact JSON with sorted keys at every level: the canonical form of what is kept.
-pub fn write_sorted(json: &Json<'_>, out: &mut Vec<u8>) {
-    match json {
-        Json::List(items) => {
-            out.push(b'[');
-            for (index, item) in items.iter().enumerate() {
-                if index > 0 {
-                    out.push(b',');
-                }
-                write_sorted(item, out);
-            }
-            out.push(b']');
-        }
-        Json::Map(members) => {
-            let mut sorted: Vec<&(Cow<'_, str>, Json<'_>)> = members.iter().collect();
-            sorted.sort_unstable_by(|left, right| left.0.cmp(&right.0));
-            out.push(b'{');
-            for (index, (key, value)) in sorted.into_iter().enumerate() {
-                if index > 0 {
-                    out.push(b',');
-                }
-                write_string(key, out);
-                out.push(b':');
-                write_sorted(value, out);
-            }
-            out.push(b'}');
-        }
-        scalar => scalar.write(out),
-    }
-}
-
-/// Byte offset of the `}` that ends an expression: braces inside it and inside its strings do not count.
-fn closing_brace(text: &str) -> Option<usize> {
-    let bytes = text.as_bytes();
-    let (mut at, mut depth) = (0, 0_usize);
-    let mut quote: Option<u8> = None;
-    while let Some(&byte) = bytes.get(at) {
-        match (quote, byte) {
-            (Some(_), b'\\') => at += 1,
-            (Some(open), _) if byte == open => quote = None,
-            (Some(_), _) => {}
-            (None, b'"' | b'\'') => quote = Some(byte),
-            (None, b'{') => depth += 1,
-            (None, b'}') if depth == 0 => return Some(at),
-            (None, b'}') => depth -= 1,
-            (None, _) => {}
-        }
-        at += 1;
-    }
-    None
 }

@@ -91,7 +91,7 @@ fn failures_name_what_is_wrong() {
         ("{'a': 1, 'a': 2}", "the key \"a\" twice"),
         (
             "range(200).map(a, range(200).map(b, a + b))",
-            "expression budget of 20000 steps is used up",
+            "more than the 20000 steps",
         ),
         ("sate.x", "unknown name `sate`"),
         ("result.id", "`result` cannot be read here"),

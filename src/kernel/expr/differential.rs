@@ -1,0 +1,1 @@
+//! Agreement with the interpreter of the crate `cel`.
