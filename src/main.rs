@@ -1,1 +1,10 @@
-fn main() {}
+//! The binary: parse, then hand over to the command line.
+
+use std::process::ExitCode;
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> ExitCode {
+    saga_runner::cli::main()
+}

@@ -1,1 +1,70 @@
-//! To come.
+//! The HTTP API: health, metrics, drain, events, instances and dead letters.
+//!
+//! It knows `ports::control` and nothing behind it. Errors are problem+json (RFC 9457) with a stable code.
+
+pub mod extract;
+pub mod instances;
+pub mod operations;
+pub mod problem;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::DefaultBodyLimit;
+use axum::http::StatusCode;
+use axum::routing::{get, post};
+use tower_http::catch_panic::CatchPanicLayer;
+use tower_http::timeout::TimeoutLayer;
+
+use crate::kernel::subject::Tenancy;
+use crate::ports::control::Control;
+
+/// What every handler can reach.
+#[derive(Clone)]
+pub struct ApiState {
+    pub control: Arc<dyn Control>,
+    pub tenancy: Tenancy,
+    /// Whether events are accepted over HTTP.
+    pub accept_events: bool,
+}
+
+/// Largest request body, in bytes.
+const BODY_BYTES_MAX: usize = 1024 * 1024;
+/// Longest time that a request may take.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Builds the router.
+pub fn router(state: ApiState) -> Router {
+    let tenant = Router::new()
+        .route("/events", post(instances::publish_event))
+        .route("/sagas/{saga}/instances", get(instances::list))
+        .route("/sagas/{saga}/instances/{key}", get(instances::show))
+        .route("/sagas/{saga}/instances/{key}/cancel", post(instances::cancel))
+        .route("/sagas/{saga}/instances/{key}/retry", post(instances::retry))
+        .route("/dead-letters", get(instances::dead_letters))
+        .route("/dead-letters/{id}/retry", post(instances::retry_dead_letter))
+        .route("/dead-letters/{id}/discard", post(instances::discard_dead_letter));
+    // Without multi-tenancy the tenant segment is absent, as it is in subjects.
+    let prefix = match state.tenancy {
+        Tenancy::Multi => "/v1/tenants/{tenant}",
+        Tenancy::Single => "/v1",
+    };
+    Router::new()
+        .route("/live", get(operations::live))
+        .route("/health", get(operations::health))
+        .route("/ready", get(operations::ready))
+        .route("/metrics", get(operations::metrics))
+        .route("/info", get(operations::info))
+        .route("/admin/drain", post(operations::drain))
+        .nest(prefix, tenant)
+        .fallback(problem::no_such_page)
+        .method_not_allowed_fallback(problem::no_such_method)
+        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+        .layer(TimeoutLayer::with_status_code(
+            StatusCode::SERVICE_UNAVAILABLE,
+            REQUEST_TIMEOUT,
+        ))
+        .layer(CatchPanicLayer::new())
+        .with_state(state)
+}

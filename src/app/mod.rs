@@ -1,1 +1,90 @@
-//! To come.
+//! The composition root: starts, wires and drains. The only place that knows all layers.
+
+pub mod bench;
+mod clock;
+mod control;
+pub mod definitions;
+mod lifecycle;
+pub mod nats_server;
+mod node;
+mod running;
+mod shards;
+pub mod streams;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+pub use clock::SystemClock;
+pub use lifecycle::main;
+pub use node::Node;
+
+use crate::config::{BrokerKind, ConfigError, Manifest};
+use crate::inproc::InprocBroker;
+use crate::kernel::definition::Diagnostic;
+use crate::nats::NatsBroker;
+use crate::ports::broker::Broker;
+use crate::ports::clock::Clock;
+
+/// Why a runner cannot start. Nothing that waiting could cure: that is retried.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error("{0} [SR0401]")]
+    Unreadable(String),
+    #[error("{} finding(s) in the definitions [SR0405]", findings.len())]
+    Definitions {
+        findings: Vec<Diagnostic>,
+        /// Texts of the files, for the excerpts.
+        texts: BTreeMap<String, Arc<str>>,
+    },
+    #[error("{0} [SR0406]")]
+    Missing(String),
+    #[error("{0} [SR0407]")]
+    Foreign(String),
+    #[error("{0}")]
+    Storage(String),
+    #[error("{0}")]
+    Broker(String),
+    #[error("{0}")]
+    System(String),
+}
+
+/// The asynchronous half of the process.
+///
+/// # Errors
+/// Where the system gives no threads.
+pub fn runtime() -> Result<tokio::runtime::Runtime, StartError> {
+    tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .thread_name("saga-runner")
+        .build()
+        .map_err(|error| StartError::System(format!("no threads: {error}")))
+}
+
+/// Opens the broker that the manifest names.
+///
+/// # Errors
+/// [`StartError::Broker`] for what waiting cannot cure: a server that is too old, a locked folder, bad
+/// credentials.
+pub async fn connect_broker(
+    manifest: &Manifest,
+    clock: Arc<dyn Clock>,
+) -> Result<Arc<dyn Broker>, StartError> {
+    match manifest.broker.kind {
+        BrokerKind::Embedded => {
+            let dir = manifest.data_dir.join("broker");
+            let broker = InprocBroker::open(&dir, manifest.broker.embedded.clone(), clock)
+                .map_err(|error| StartError::Broker(error.to_string()))?;
+            Ok(broker)
+        }
+        BrokerKind::Nats => {
+            let refused = |error: crate::nats::ConnectError| StartError::Broker(error.to_string());
+            let broker = NatsBroker::connect(manifest.broker.nats.clone())
+                .await
+                .map_err(refused)?;
+            broker.connected().await.map_err(refused)?;
+            Ok(broker)
+        }
+    }
+}

@@ -1,3 +1,115 @@
-//! The command line.
+//! The command line. Data goes to standard output, everything else to standard error.
 
+pub mod bench;
 pub mod diagnostics;
+pub mod exit;
+pub mod run;
+pub mod streams;
+pub mod validate;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::config::{LogFormat, Mode, Overrides};
+use crate::demo;
+
+/// Runs sagas on NATS JetStream: business processes across services that finish or are undone.
+///
+/// Start with `saga-runner dev`: it needs nothing installed, loads ./sagas and ./effects, and takes events over
+/// HTTP.
+#[derive(Debug, Parser)]
+#[command(name = "saga-runner", version, propagate_version = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run sagas, effects or both, as a manifest says.
+    Run(run::RunArguments),
+    /// Run everything in one process on the embedded broker, with events over HTTP.
+    Dev(run::DevArguments),
+    /// Check definitions and print every mistake with its place.
+    Validate(validate::ValidateArguments),
+    /// Create or check the streams that a manifest names.
+    #[command(subcommand)]
+    Streams(streams::StreamsCommand),
+    /// Measure sagas per second and latency, with the broker's raw figure in the same run.
+    Bench(bench::BenchArguments),
+    /// Drive real orders through the example sagas, kill the runner in the middle, and show what became of
+    /// them.
+    Demo(demo::DemoArguments),
+    /// Run only the demo's upstream (inventory, fraud, payments, shipping, gateway).
+    DemoUpstream(demo::UpstreamArguments),
+}
+
+/// Flags that lay over the manifest.
+#[derive(Debug, Clone, Args)]
+pub struct OverrideArguments {
+    /// Folder of the stored state.
+    #[arg(long, env = "SAGA_RUNNER_DATA_DIR", value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+    /// Use NATS JetStream at this URL.
+    #[arg(long, env = "SAGA_RUNNER_NATS_URL", value_name = "URL")]
+    nats_url: Option<String>,
+    /// Address of the HTTP API.
+    #[arg(long, env = "SAGA_RUNNER_LISTEN", value_name = "ADDRESS")]
+    listen: Option<SocketAddr>,
+    /// How logs are written to standard error.
+    #[arg(long, env = "SAGA_RUNNER_LOG_FORMAT", value_name = "FORMAT")]
+    log_format: Option<LogFormat>,
+    /// Which logs are written, e.g. `info` or `saga_runner=debug`.
+    #[arg(long, env = "SAGA_RUNNER_LOG", value_name = "FILTER")]
+    log: Option<String>,
+}
+
+impl OverrideArguments {
+    fn with_mode(self, mode: Option<Mode>) -> Overrides {
+        Overrides {
+            mode,
+            data_dir: self.data_dir,
+            nats_url: self.nats_url,
+            listen: self.listen,
+            log_format: self.log_format,
+            log_level: self.log,
+        }
+    }
+}
+
+/// Parses the command line and carries it out.
+#[must_use]
+pub fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            let help = !error.use_stderr();
+            // Nothing can be done about a closed pipe.
+            let _ = error.print();
+            return if help {
+                ExitCode::SUCCESS
+            } else {
+                exit::USAGE.into()
+            };
+        }
+    };
+    let outcome = match cli.command {
+        Command::Run(arguments) => run::run(arguments),
+        Command::Dev(arguments) => run::dev(arguments),
+        Command::Validate(arguments) => validate::validate(&arguments),
+        Command::Streams(command) => streams::streams(command),
+        Command::Bench(arguments) => bench::bench(&arguments),
+        Command::Demo(arguments) => demo::run(&arguments),
+        Command::DemoUpstream(arguments) => demo::run_upstream(&arguments),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("saga-runner: {failure}");
+            failure.code.into()
+        }
+    }
+}

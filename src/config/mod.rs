@@ -1,1 +1,158 @@
-//! To come.
+//! The manifest: what one runner is to do, read once at start.
+//!
+//! Precedence: default < file < environment < flag. Unknown keys are errors. Secrets are references to the
+//! environment or to files, never values.
+
+pub mod manifest;
+pub mod secret;
+
+pub use manifest::{BrokerKind, LogFormat, Manifest, Mode, Overrides, StreamSettings, TenantList};
+
+use std::path::{Path, PathBuf};
+
+/// Why a manifest cannot be used. The process exits with 78 (configuration) or 66 (no such file).
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    #[error("{}: cannot be read: {source} [SR0401]", path.display())]
+    Unreadable { path: PathBuf, source: std::io::Error },
+    #[error("{}:{line}:{column}: {message} [SR0402]", path.display())]
+    Syntax {
+        path: PathBuf,
+        line: u64,
+        column: u64,
+        message: String,
+    },
+    #[error("{}: {message} [SR0403]", path.display())]
+    Invalid { path: PathBuf, message: String },
+    #[error("secret {name}: {message} [SR0404]")]
+    Secret { name: String, message: String },
+}
+
+/// Largest manifest, in bytes.
+const MANIFEST_BYTES_MAX: u64 = 1024 * 1024;
+
+impl Manifest {
+    /// Reads the manifest at `path` and lays `overrides` over it.
+    ///
+    /// # Errors
+    /// [`ConfigError`], one line each, with the place in the file where there is one.
+    pub fn load(path: &Path, overrides: &Overrides) -> Result<Self, ConfigError> {
+        let unreadable = |source| ConfigError::Unreadable {
+            path: path.to_owned(),
+            source,
+        };
+        let size = std::fs::metadata(path).map_err(unreadable)?.len();
+        if size > MANIFEST_BYTES_MAX {
+            return Err(ConfigError::Invalid {
+                path: path.to_owned(),
+                message: format!("is {size} bytes long, at most {MANIFEST_BYTES_MAX} are allowed"),
+            });
+        }
+        let text = std::fs::read_to_string(path).map_err(unreadable)?;
+        Self::parse(&text, path, overrides)
+    }
+
+    /// Reads a manifest from `text`; relative paths in it are relative to the folder of `path`.
+    ///
+    /// # Errors
+    /// As [`Manifest::load`].
+    pub fn parse(text: &str, path: &Path, overrides: &Overrides) -> Result<Self, ConfigError> {
+        let mut manifest: Self =
+            serde_saphyr::from_str_with_options(text, options()).map_err(|error| syntax(path, &error))?;
+        let base = path.parent().unwrap_or_else(|| Path::new("."));
+        manifest.resolve_paths(base);
+        manifest
+            .apply(overrides)
+            .and_then(|()| manifest.check())
+            .map_err(|message| ConfigError::Invalid {
+                path: path.to_owned(),
+                message,
+            })?;
+        Ok(manifest)
+    }
+}
+
+fn options() -> serde_saphyr::Options {
+    let mut options = serde_saphyr::Options::default();
+    options.with_snippet = false;
+    options
+}
+
+fn syntax(path: &Path, error: &serde_saphyr::Error) -> ConfigError {
+    let (line, column) = error
+        .location()
+        .map_or((1, 1), |location| (location.line(), location.column()));
+    let message = error.without_snippet().to_string();
+    // The place is told once, in front.
+    let message = match message.split_once(": ") {
+        Some((place, rest)) if place.contains("line") || place.contains(&format!("{line}:{column}")) => {
+            rest.to_owned()
+        }
+        _ => message,
+    };
+    ConfigError::Syntax {
+        path: path.to_owned(),
+        line,
+        column,
+        message,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Manifest, ConfigError> {
+        Manifest::parse(text, Path::new("config/test.yaml"), &Overrides::default())
+    }
+
+    const HEAD: &str = "apiVersion: saga-runner/v1\nkind: Manifest\ncluster: test\n";
+
+    fn refusal(body: &str) -> String {
+        parse(&format!("{HEAD}{body}"))
+            .expect_err("must be refused")
+            .to_string()
+    }
+
+    #[test]
+    fn defaults_fill_what_is_not_said() {
+        let manifest = parse(HEAD).expect("complete");
+        assert_eq!(manifest.shards, 8);
+        assert_eq!(manifest.mode, Mode::Combined);
+        assert_eq!(manifest.drain_timeout.to_string(), "25s");
+        assert_eq!(manifest.sagas, Path::new("config/../sagas"));
+    }
+
+    #[test]
+    fn mistakes_are_told_with_their_place() {
+        for (body, expected) in [
+            ("shrads: 4\n", "config/test.yaml:4:1: unknown"),
+            ("drain_timeout: fast\n", "config/test.yaml:4:16: "),
+            ("shards: 0\n", "shards must be between 1 and 1024"),
+            ("tenants: [Acme]\n", "tenant may hold only"),
+            ("cluster: other\n", "duplicate"),
+            ("secrets: {pay: inline}\n", "config/test.yaml:4:"),
+            ("shards: 1\nshards: 2\n", "config/test.yaml:5:1: duplicate"),
+        ] {
+            let message = refusal(body);
+            assert!(message.contains(expected), "{body:?}: {message}");
+        }
+    }
+
+    #[test]
+    fn flags_win_over_the_file() {
+        let overrides = Overrides {
+            mode: Some(Mode::Saga),
+            nats_url: Some("nats://elsewhere:4222".to_owned()),
+            ..Overrides::default()
+        };
+        let manifest = Manifest::parse(
+            &format!("{HEAD}mode: effect\n"),
+            Path::new("config/test.yaml"),
+            &overrides,
+        )
+        .expect("complete");
+        assert_eq!(manifest.mode, Mode::Saga);
+        assert_eq!(manifest.broker.kind, BrokerKind::Nats);
+    }
+}

@@ -1,1 +1,82 @@
-//! To come.
+//! The demo: real orders through the example sagas against a small real upstream, with the runner killed in the
+//! middle, and a table of what became of each order.
+
+pub mod audit;
+mod orders;
+mod runner;
+pub mod upstream;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+
+use crate::cli::exit::Failure;
+use crate::kernel::duration::Millis;
+
+#[derive(Debug, Args)]
+pub struct DemoArguments {
+    /// Orders to place.
+    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    orders: u32,
+    /// How often the runner is killed with SIGKILL while orders are under way.
+    #[arg(long, default_value_t = 2)]
+    kills: u32,
+    /// The `unpaid` timer of the order saga, 30 minutes in the file, for this run.
+    #[arg(long, default_value = "4s", value_parser = Millis::parse)]
+    unpaid_after: Millis,
+    /// Folder with `sagas/` and `effects/`.
+    #[arg(long, default_value = ".", value_name = "DIR")]
+    definitions: PathBuf,
+    /// Use this nats-server, started for the demo, instead of the embedded broker.
+    #[arg(long, value_name = "PATH")]
+    nats_server: Option<PathBuf>,
+    /// Keep the data folder and the logs of the runner, and print where they are.
+    #[arg(long)]
+    keep: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct UpstreamArguments {
+    /// Where the upstream listens.
+    #[arg(long, default_value = "127.0.0.1:7070", env = "SAGA_RUNNER_DEMO_UPSTREAM")]
+    listen: SocketAddr,
+    /// Where the runner takes events over HTTP: the gateway answers some commands with an event.
+    #[arg(long, default_value = "http://127.0.0.1:8080", value_name = "URL")]
+    runner: String,
+    /// How long a `slow-` order's payment takes.
+    #[arg(long, default_value = "6s", value_parser = Millis::parse)]
+    slow: Millis,
+}
+
+/// Longest time that the demo waits for its orders after the last was placed.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Runs the whole demo.
+pub fn run(arguments: &DemoArguments) -> Result<(), Failure> {
+    runtime()?.block_on(orders::demo(arguments, PATIENCE))
+}
+
+/// Runs the upstream until the process is stopped.
+pub fn run_upstream(arguments: &UpstreamArguments) -> Result<(), Failure> {
+    runtime()?.block_on(async {
+        let settings = upstream::Settings {
+            runner: Some(arguments.runner.clone()),
+            slow: arguments.slow.duration(),
+        };
+        let upstream = upstream::Upstream::start(arguments.listen, settings)
+            .await
+            .map_err(Failure::software)?;
+        eprintln!("demo upstream listens on http://{}", upstream.address);
+        tokio::signal::ctrl_c().await.map_err(Failure::software)
+    })
+}
+
+fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .map_err(Failure::software)
+}

@@ -33,6 +33,19 @@ pub struct Settings {
     pub tenant_header: String,
 }
 
+impl Settings {
+    /// A gateway at `url`, everything else as it is by default.
+    #[must_use]
+    pub fn at(url: String) -> Self {
+        Self {
+            url,
+            timeout: default_timeout(),
+            connect_timeout: default_connect_timeout(),
+            tenant_header: default_tenant_header(),
+        }
+    }
+}
+
 const fn default_timeout() -> Millis {
     Millis::seconds(10)
 }

@@ -2,4 +2,5 @@
 
 pub mod broker;
 pub mod clock;
+pub mod control;
 pub mod gateway;

@@ -32,6 +32,7 @@ pub(super) struct Bench<'a> {
     pub limits: &'a Limits,
     /// Instances behind a dead letter, as of the last commit.
     pub parked: &'a BTreeMap<InstanceId, u64>,
+    pub now: TimeMs,
 }
 
 impl Bench<'_> {
@@ -273,7 +274,12 @@ impl Bench<'_> {
             }
             batch.put_inbox(id, log_sequence, &row)?;
         }
-        for (index, item) in patch.work.into_iter().enumerate() {
+        for (index, mut item) in patch.work.into_iter().enumerate() {
+            // Deadlines count from the input's time. What waited in a backlog was not sent meanwhile, so the wait
+            // is added; otherwise work of a long outage would be over before it begins.
+            item.deadline = item
+                .deadline
+                .plus_ms(self.now.0.saturating_sub(item.created.0).max(0));
             let row = WorkRef {
                 log_sequence,
                 index: u16::try_from(index).expect("the kernel bounds the work of an input"),

@@ -205,10 +205,12 @@ impl Desk {
                 Mail::DeadLetter { reply, .. } => {
                     let _gone = reply.send(Err(format!("shard {} is halted: {message}", self.index)));
                 }
-                Mail::Refill { reply, .. } => {
-                    let _gone = reply.send(Vec::new());
-                }
-                Mail::Delivery(_) | Mail::Barrier { .. } | Mail::Verdict(_) | Mail::Delivered(_) => {}
+                // Dropped unanswered: an empty answer would say that there is no work.
+                Mail::Refill { .. }
+                | Mail::Delivery(_)
+                | Mail::Barrier { .. }
+                | Mail::Verdict(_)
+                | Mail::Delivered(_) => {}
             }
         }
     }
@@ -413,6 +415,7 @@ impl Desk {
             definitions: &self.definitions,
             limits: &self.limits,
             parked: &self.parked,
+            now,
         };
         let mut shadow = self.shadow();
         for mail in mail {

@@ -1,0 +1,26 @@
+# Builds the one binary and puts it into an image without a shell.
+FROM rust:1-bookworm AS build
+RUN apt-get update \
+ && apt-get install -y --no-install-recommends libclang-dev cmake \
+ && rm -rf /var/lib/apt/lists/*
+WORKDIR /src
+COPY Cargo.toml Cargo.lock rust-toolchain.toml ./
+COPY benches benches
+COPY src src
+RUN cargo build --release --locked \
+ && install -D target/release/saga-runner /out/saga-runner \
+ && install -d /out/data
+
+FROM gcr.io/distroless/cc-debian12:nonroot
+COPY --from=build /out/saga-runner /saga-runner
+# A named volume takes over the owner of the folder that it is mounted on.
+COPY --from=build --chown=65532:65532 /out/data /data
+COPY sagas /etc/saga-runner/sagas
+COPY effects /etc/saga-runner/effects
+COPY config /etc/saga-runner/config
+USER 65532:65532
+VOLUME /data
+EXPOSE 8080
+STOPSIGNAL SIGTERM
+ENTRYPOINT ["/saga-runner"]
+CMD ["run", "--config", "/etc/saga-runner/config/saga-runner.yaml"]

@@ -1,0 +1,52 @@
+# Two commands set everything up on a machine with a Rust toolchain, make, python3 and pip:
+#   make demo    real orders through the example sagas (NATS=1: on a real nats-server)
+#   make test    everything that must pass
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+# A build cache outside the clone is used when there is one.
+ifneq ($(wildcard $(HOME)/.cache/saga-runner-target),)
+export CARGO_TARGET_DIR ?= $(HOME)/.cache/saga-runner-target
+endif
+
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+RUNNER := $(TARGET)/release/saga-runner
+
+.PHONY: help
+help:
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+.PHONY: setup
+setup: ## install what the build needs (libclang, for the MDBX binding)
+	@scripts/libclang.sh
+
+.PHONY: build
+build: setup ## build the release binary
+	cargo build --release --locked
+
+.PHONY: demo
+demo: build ## drive real orders through the example sagas; NATS=1 uses a real nats-server
+ifdef NATS
+	@server=$$(scripts/nats-server.sh) && $(RUNNER) demo --nats-server "$$server" $(DEMO_FLAGS)
+else
+	@$(RUNNER) demo $(DEMO_FLAGS)
+endif
+
+.PHONY: check
+check: setup ## formatting, lints, docs, dependencies
+	cargo fmt --all --check
+	cargo clippy --all-targets --locked -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --locked
+	@scripts/deny.sh
+
+.PHONY: test
+test: check ## everything that must pass
+	@scripts/nats-server.sh >/dev/null
+	NATS_SERVER=$$(scripts/nats-server.sh) cargo test --locked --no-fail-fast
+
+.PHONY: bench
+bench: build ## criterion benches, then saga-runner bench on both brokers
+	cargo bench --locked
+	$(RUNNER) bench
+	server=$$(scripts/nats-server.sh) && $(RUNNER) bench --nats-server "$$server"

@@ -1,0 +1,81 @@
+//! What a request names, checked: tenant, saga, key, cursor, page size, body.
+
+use std::collections::HashMap;
+
+use axum::body::Bytes;
+use axum::http::{HeaderMap, header};
+
+use super::problem::Problem;
+use crate::kernel::ids::{InstanceId, Key, SagaName, TenantId};
+use crate::kernel::subject::Tenancy;
+use crate::ports::control::PageRequest;
+
+/// Path parameters by name.
+pub type Names = HashMap<String, String>;
+
+/// Most items of a page.
+const PAGE_MAX: usize = 500;
+/// Items of a page where the request does not say.
+const PAGE_DEFAULT: usize = 50;
+
+/// The tenant of the path.
+pub fn tenant(tenancy: Tenancy, names: &Names) -> Result<TenantId, Problem> {
+    match tenancy {
+        Tenancy::Single => Ok(TenantId::none()),
+        Tenancy::Multi => {
+            let text = names.get("tenant").map_or("", String::as_str);
+            match TenantId::parse(text) {
+                Ok(tenant) if !tenant.is_none() => Ok(tenant),
+                Ok(_) => Err(Problem::invalid("tenant is empty")),
+                Err(error) => Err(Problem::invalid(error.to_string())),
+            }
+        }
+    }
+}
+
+/// The saga of the path.
+pub fn saga(names: &Names) -> Result<SagaName, Problem> {
+    let text = names.get("saga").map_or("", String::as_str);
+    SagaName::parse(text).map_err(|error| Problem::invalid(error.to_string()))
+}
+
+/// The instance of the path.
+pub fn instance(tenancy: Tenancy, names: &Names) -> Result<InstanceId, Problem> {
+    let text = names.get("key").map_or("", String::as_str);
+    Ok(InstanceId {
+        tenant: tenant(tenancy, names)?,
+        saga: saga(names)?,
+        key: Key::parse(text).map_err(|error| Problem::invalid(error.to_string()))?,
+    })
+}
+
+/// `?after=...&limit=...`; a limit above the maximum is lowered to it.
+pub fn page(query: &HashMap<String, String>) -> Result<PageRequest, Problem> {
+    let limit = match query.get("limit") {
+        None => PAGE_DEFAULT,
+        Some(text) => match text.parse::<u64>() {
+            Ok(0) | Err(_) => return Err(Problem::invalid("limit must be a whole number from 1")),
+            Ok(limit) => usize::try_from(limit).unwrap_or(PAGE_MAX).min(PAGE_MAX),
+        },
+    };
+    Ok(PageRequest {
+        after: query.get("after").cloned(),
+        limit,
+    })
+}
+
+/// Refuses a body that does not call itself JSON.
+pub fn json_body(headers: &HeaderMap, body: Bytes) -> Result<Bytes, Problem> {
+    let kind = headers
+        .get(header::CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok())
+        .unwrap_or("");
+    let essence = kind.split(';').next().unwrap_or("").trim();
+    if essence == "application/json" || essence.ends_with("+json") {
+        Ok(body)
+    } else {
+        Err(Problem::media_type(format!(
+            "the body must be application/json, found {kind:?}"
+        )))
+    }
+}

@@ -1,0 +1,162 @@
+//! Events, instances and dead letters of one tenant.
+
+use std::collections::HashMap;
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::rejection::BytesRejection;
+use axum::extract::{Path, Query, State};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use serde::Deserialize;
+
+use super::ApiState;
+use super::extract::{self, Names};
+use super::problem::Problem;
+use crate::kernel::envelope::ControlVerb;
+use crate::ports::control::Decision;
+
+/// History entries of an instance where the request does not say.
+const HISTORY_DEFAULT: usize = 100;
+/// Most history entries of one answer.
+const HISTORY_MAX: usize = 1_000;
+
+/// Publishes a domain event: the body is the aggregate event envelope.
+pub async fn publish_event(
+    State(state): State<ApiState>,
+    Path(names): Path<Names>,
+    headers: HeaderMap,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Response, Problem> {
+    if !state.accept_events {
+        return Err(Problem::not_found(
+            "events are not accepted over HTTP here; set http.accept_events",
+        ));
+    }
+    let tenant = extract::tenant(state.tenancy, &names)?;
+    let body = extract::json_body(&headers, sized(body)?)?;
+    let published = state.control.publish_event(&tenant, body).await?;
+    Ok((StatusCode::ACCEPTED, Json(published)).into_response())
+}
+
+/// Instances of one saga: `?after=<cursor>&limit=<1..500>`.
+pub async fn list(
+    State(state): State<ApiState>,
+    Path(names): Path<Names>,
+    Query(query): Query<HashMap<String, String>>,
+) -> Result<Response, Problem> {
+    let tenant = extract::tenant(state.tenancy, &names)?;
+    let saga = extract::saga(&names)?;
+    let page = extract::page(&query)?;
+    Ok(Json(state.control.instances(&tenant, &saga, page).await?).into_response())
+}
+
+/// One instance with state, steps, timers and history: `?history=<0..1000>`.
+pub async fn show(
+    State(state): State<ApiState>,
+    Path(names): Path<Names>,
+    Query(query): Query<HashMap<String, String>>,
+) -> Result<Response, Problem> {
+    let id = extract::instance(state.tenancy, &names)?;
+    let history = match query.get("history") {
+        None => HISTORY_DEFAULT,
+        Some(text) => text
+            .parse::<usize>()
+            .map_err(|_| Problem::invalid("history must be a whole number"))?
+            .min(HISTORY_MAX),
+    };
+    Ok(Json(state.control.instance(&id, history).await?).into_response())
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CancelRequest {
+    #[serde(default)]
+    reason: String,
+    #[serde(default)]
+    request_id: Option<String>,
+}
+
+/// Cancels an instance: it compensates what it did.
+pub async fn cancel(
+    State(state): State<ApiState>,
+    Path(names): Path<Names>,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Response, Problem> {
+    let request = control_request(&sized(body)?)?;
+    let verb = ControlVerb::Cancel {
+        reason: request.reason,
+    };
+    control(&state, &names, request.request_id, verb).await
+}
+
+/// Tries again what exhausted its attempts.
+pub async fn retry(
+    State(state): State<ApiState>,
+    Path(names): Path<Names>,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Response, Problem> {
+    let request = control_request(&sized(body)?)?;
+    control(&state, &names, request.request_id, ControlVerb::Retry {}).await
+}
+
+async fn control(
+    state: &ApiState,
+    names: &Names,
+    request_id: Option<String>,
+    verb: ControlVerb,
+) -> Result<Response, Problem> {
+    let id = extract::instance(state.tenancy, names)?;
+    // Looked up first, so that a request for nothing is told so.
+    state.control.instance(&id, 0).await?;
+    let request_id = request_id.unwrap_or_else(|| uuid::Uuid::new_v4().to_string());
+    let published = state.control.control(&id, &request_id, verb).await?;
+    Ok((StatusCode::ACCEPTED, Json(published)).into_response())
+}
+
+/// Dead letters of the tenant: `?after=<cursor>&limit=<1..500>`.
+pub async fn dead_letters(
+    State(state): State<ApiState>,
+    Path(names): Path<Names>,
+    Query(query): Query<HashMap<String, String>>,
+) -> Result<Response, Problem> {
+    let tenant = extract::tenant(state.tenancy, &names)?;
+    let page = extract::page(&query)?;
+    Ok(Json(state.control.dead_letters(&tenant, page).await?).into_response())
+}
+
+pub async fn retry_dead_letter(
+    State(state): State<ApiState>,
+    Path(names): Path<Names>,
+) -> Result<Response, Problem> {
+    decide(&state, &names, Decision::Retry).await
+}
+
+pub async fn discard_dead_letter(
+    State(state): State<ApiState>,
+    Path(names): Path<Names>,
+) -> Result<Response, Problem> {
+    decide(&state, &names, Decision::Discard).await
+}
+
+async fn decide(state: &ApiState, names: &Names, decision: Decision) -> Result<Response, Problem> {
+    let tenant = extract::tenant(state.tenancy, names)?;
+    let id = names.get("id").map_or("", String::as_str);
+    state.control.decide(&tenant, id, decision).await?;
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+fn sized(body: Result<Bytes, BytesRejection>) -> Result<Bytes, Problem> {
+    body.map_err(|rejection| match rejection.status() {
+        StatusCode::PAYLOAD_TOO_LARGE => Problem::too_large("the body may have at most 1 MiB"),
+        _ => Problem::invalid(rejection.body_text()),
+    })
+}
+
+fn control_request(body: &Bytes) -> Result<CancelRequest, Problem> {
+    if body.is_empty() {
+        return Ok(CancelRequest::default());
+    }
+    serde_json::from_slice(body)
+        .map_err(|error| Problem::invalid(format!("the body is not as expected: {error}")))
+}

@@ -1,0 +1,61 @@
+//! Probes, metrics and the drain.
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde_json::json;
+
+use super::ApiState;
+use crate::ports::control::DrainStarted;
+
+/// 200 while the process moves. It asks neither storage nor broker: a restart cures neither.
+pub async fn live(State(state): State<ApiState>) -> Response {
+    if state.control.alive() {
+        Json(json!({"live": true})).into_response()
+    } else {
+        (StatusCode::SERVICE_UNAVAILABLE, Json(json!({"live": false}))).into_response()
+    }
+}
+
+/// 200 if storage and broker answer, 503 otherwise; the body tells each check.
+pub async fn health(State(state): State<ApiState>) -> Response {
+    let health = state.control.health().await;
+    (status(health.healthy), Json(health)).into_response()
+}
+
+/// 200 while this process takes work.
+pub async fn ready(State(state): State<ApiState>) -> Response {
+    let readiness = state.control.ready().await;
+    (status(readiness.ready), Json(readiness)).into_response()
+}
+
+pub async fn metrics(State(state): State<ApiState>) -> Response {
+    let kind = "text/plain; version=0.0.4; charset=utf-8";
+    ([(header::CONTENT_TYPE, kind)], state.control.metrics()).into_response()
+}
+
+pub async fn info(State(state): State<ApiState>) -> Response {
+    Json(state.control.info()).into_response()
+}
+
+/// Begins the drain: 202, also where one is already under way.
+pub async fn drain(State(state): State<ApiState>) -> Response {
+    let began = match state.control.drain() {
+        DrainStarted::Now => true,
+        DrainStarted::Before => false,
+    };
+    (
+        StatusCode::ACCEPTED,
+        Json(json!({"draining": true, "began_now": began})),
+    )
+        .into_response()
+}
+
+const fn status(ok: bool) -> StatusCode {
+    if ok {
+        StatusCode::OK
+    } else {
+        StatusCode::SERVICE_UNAVAILABLE
+    }
+}

@@ -1,0 +1,100 @@
+//! Errors as RFC 9457 problem details.
+
+use axum::Json;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+
+use crate::ports::control::ControlError;
+
+/// One refused request.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Problem {
+    pub title: &'static str,
+    pub status: u16,
+    pub detail: String,
+    /// Stable code, with a page under docs/errors/.
+    pub code: &'static str,
+}
+
+impl Problem {
+    pub fn invalid(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "invalid request", "SR0501", detail)
+    }
+
+    pub fn not_found(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::NOT_FOUND, "not found", "SR0502", detail)
+    }
+
+    pub fn conflict(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::CONFLICT, "conflict", "SR0503", detail)
+    }
+
+    pub fn unavailable(detail: impl Into<String>) -> Self {
+        Self::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "not available now",
+            "SR0504",
+            detail,
+        )
+    }
+
+    pub fn too_large(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, "body too large", "SR0505", detail)
+    }
+
+    pub fn media_type(detail: impl Into<String>) -> Self {
+        Self::new(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "wrong content type",
+            "SR0506",
+            detail,
+        )
+    }
+
+    fn new(status: StatusCode, title: &'static str, code: &'static str, detail: impl Into<String>) -> Self {
+        Self {
+            title,
+            status: status.as_u16(),
+            detail: detail.into(),
+            code,
+        }
+    }
+}
+
+impl From<ControlError> for Problem {
+    fn from(error: ControlError) -> Self {
+        match error {
+            ControlError::NotFound(detail) => Self::not_found(detail),
+            ControlError::Invalid(detail) => Self::invalid(detail),
+            ControlError::Conflict(detail) => Self::conflict(detail),
+            ControlError::Unavailable(detail) => Self::unavailable(detail),
+        }
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let mut response = (status, Json(&self)).into_response();
+        let headers = response.headers_mut();
+        headers.insert(
+            header::CONTENT_TYPE,
+            HeaderValue::from_static("application/problem+json"),
+        );
+        if status == StatusCode::SERVICE_UNAVAILABLE {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+        }
+        response
+    }
+}
+
+pub async fn no_such_page() -> Problem {
+    Problem::not_found("no such page; the README lists the API")
+}
+
+pub async fn no_such_method() -> Response {
+    let mut problem = Problem::invalid("this page does not take that method");
+    problem.status = StatusCode::METHOD_NOT_ALLOWED.as_u16();
+    problem.into_response()
+}

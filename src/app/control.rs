@@ -1,0 +1,543 @@
+//! What operators can ask of a node.
+
+use std::fmt::Write as _;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use tokio::sync::oneshot;
+
+use super::node::Node;
+use super::running::Running;
+use super::{shards, streams};
+use crate::config::BrokerKind;
+use crate::kernel::definition::Definition;
+use crate::kernel::envelope::{AggregateEvent, ControlMessage, ControlVerb};
+use crate::kernel::ids::{InstanceId, SagaName, TenantId, shard_of};
+use crate::kernel::input::SourceStream;
+use crate::kernel::patch::Outcome;
+use crate::kernel::subject::Subject;
+use crate::kernel::view::InstanceView;
+use crate::ports::broker::{Expect, Publication, PublishError};
+use crate::ports::control::{
+    Check, Control, ControlError, DeadLetterView, Decision, DefinitionInfo, DrainStarted, Health,
+    HistoryView, Info, InstanceDetail, Page, PageRequest, Published, Readiness, rfc3339,
+};
+use crate::shard::ShardState;
+use crate::shard::mailbox::{DeadLetterDecision, Mail};
+use crate::storage::StorageError;
+use crate::storage::read::{Found, ListCursor};
+use crate::storage::rows::{DeadLetter, HistoryRow};
+
+#[async_trait]
+impl Control for Node {
+    fn info(&self) -> Info {
+        let described = |definition: &std::sync::Arc<Definition>| DefinitionInfo {
+            name: definition.name.to_string(),
+            hash: definition.hash.to_string(),
+        };
+        Info {
+            name: env!("CARGO_PKG_NAME"),
+            version: env!("CARGO_PKG_VERSION"),
+            cluster: self.manifest.cluster.clone(),
+            mode: self.manifest.mode.as_str(),
+            broker: match self.manifest.broker.kind {
+                BrokerKind::Embedded => "embedded",
+                BrokerKind::Nats => "nats",
+            },
+            shards: self.manifest.shards,
+            started: rfc3339(self.started),
+            sagas: self.sagas.iter().map(described).collect(),
+            effects: self
+                .effects
+                .iter()
+                .map(|effect| effect.name.to_string())
+                .collect(),
+        }
+    }
+
+    fn alive(&self) -> bool {
+        // The handler that asks runs on the same threads as everything else.
+        true
+    }
+
+    async fn ready(&self) -> Readiness {
+        let mut reasons = Vec::new();
+        if self.is_draining() {
+            reasons.push("draining".to_owned());
+        }
+        match self.running() {
+            None => reasons.push(self.waiting_for()),
+            Some(running) => {
+                reasons.extend(shard_troubles(running));
+                for stream in running.streams().await {
+                    if !stream.connected {
+                        reasons.push(format!(
+                            "{} is not being read",
+                            streams::name(&self.manifest, stream.stream)
+                        ));
+                    }
+                }
+            }
+        }
+        Readiness {
+            ready: reasons.is_empty(),
+            reasons,
+        }
+    }
+
+    async fn health(&self) -> Health {
+        let mut checks = Vec::new();
+        let Some(running) = self.running() else {
+            checks.push(Check {
+                name: "start".to_owned(),
+                ok: false,
+                detail: self.waiting_for(),
+            });
+            return Health {
+                healthy: false,
+                checks,
+            };
+        };
+        checks.push(match running.broker.ping().await {
+            Ok(took) => Check {
+                name: "broker".to_owned(),
+                ok: true,
+                detail: format!("answers in {:.1} ms", took.as_secs_f64() * 1_000.0),
+            },
+            Err(error) => Check {
+                name: "broker".to_owned(),
+                ok: false,
+                detail: error.to_string(),
+            },
+        });
+        for stream in running.streams().await {
+            let halted = stream
+                .halted
+                .as_ref()
+                .map(|halt| format!("{}: {}", halt.reason, halt.message));
+            checks.push(Check {
+                name: streams::name(&self.manifest, stream.stream).to_owned(),
+                ok: stream.connected && halted.is_none(),
+                detail: halted.unwrap_or_else(|| format!("{} message(s) behind", stream.lag)),
+            });
+        }
+        for shard in &running.shards {
+            checks.push(shard_check(shard).await);
+        }
+        Health {
+            healthy: checks.iter().all(|check| check.ok),
+            checks,
+        }
+    }
+
+    fn metrics(&self) -> String {
+        self.metrics.render()
+    }
+
+    fn drain(&self) -> DrainStarted {
+        if self.request_drain() {
+            DrainStarted::Now
+        } else {
+            DrainStarted::Before
+        }
+    }
+
+    async fn publish_event(&self, tenant: &TenantId, event: Bytes) -> Result<Published, ControlError> {
+        let envelope: AggregateEvent<'_> = serde_json::from_slice(&event)
+            .map_err(|error| ControlError::Invalid(format!("the body is not an event: {error}")))?;
+        if envelope.tenant_id != tenant.as_str() {
+            return Err(ControlError::Invalid(
+                "tenant_id is not the tenant of the path".to_owned(),
+            ));
+        }
+        let Some(event_id) = envelope.event_id.as_deref() else {
+            return Err(ControlError::Invalid("event_id is missing".to_owned()));
+        };
+        let subject = Subject::Aggregate {
+            tenant: tenant.clone(),
+            aggregate_type: envelope.aggregate_type.clone(),
+            aggregate_id: envelope.aggregate_id.clone(),
+        };
+        // Keyed by the tenant, so that no tenant can take another's id away.
+        let id = format!("{}/{event_id}", tenant.as_str());
+        let message_id = blake3::hash(id.as_bytes()).to_hex().to_string();
+        let publication = Publication {
+            stream: streams::name(&self.manifest, SourceStream::AggregateEvents).to_owned(),
+            subject: subject.render(),
+            headers: Vec::new(),
+            payload: event.clone(),
+            expect: Expect::MessageId(message_id),
+        };
+        self.publish(publication).await
+    }
+
+    async fn control(
+        &self,
+        instance: &InstanceId,
+        request_id: &str,
+        verb: ControlVerb,
+    ) -> Result<Published, ControlError> {
+        let subject = Subject::Workflow {
+            tenant: instance.tenant.clone(),
+            saga: instance.saga.clone(),
+            key: instance.key.clone(),
+        };
+        let message = ControlMessage {
+            request_id: request_id.to_owned(),
+            verb,
+        };
+        let payload = serde_json::to_vec(&message).expect("a control message is plain data");
+        let id = format!("{instance}/{request_id}");
+        let publication = Publication {
+            stream: streams::name(&self.manifest, SourceStream::WorkflowCommands).to_owned(),
+            subject: subject.render(),
+            headers: Vec::new(),
+            payload: payload.into(),
+            expect: Expect::MessageId(blake3::hash(id.as_bytes()).to_hex().to_string()),
+        };
+        self.publish(publication).await
+    }
+
+    async fn instances(
+        &self,
+        tenant: &TenantId,
+        saga: &SagaName,
+        page: PageRequest,
+    ) -> Result<Page<InstanceView>, ControlError> {
+        let running = self.running_or_unavailable()?;
+        let mut cursor = page.after.as_deref().map_or(Ok((0, None)), read_cursor)?;
+        let mut items = Vec::new();
+        while let Some(shard) = running.shards.get(usize::from(cursor.0)) {
+            let (reader, tenant, saga) = (shard.reader.clone(), tenant.clone(), saga.clone());
+            let (after, limit) = (cursor.1.clone(), page.limit - items.len());
+            let (found, next) =
+                blocking(move || reader.instances(&tenant, &saga, after.as_ref(), limit)).await?;
+            items.extend(found.into_iter().map(|(id, found)| self.view(&id, &found)));
+            cursor = match next {
+                Some(next) => (cursor.0, Some(next)),
+                None => (cursor.0 + 1, None),
+            };
+            if items.len() >= page.limit {
+                break;
+            }
+        }
+        let more = usize::from(cursor.0) < running.shards.len();
+        Ok(Page {
+            items,
+            next: more.then(|| write_cursor(&cursor)),
+        })
+    }
+
+    async fn instance(&self, id: &InstanceId, history: usize) -> Result<InstanceDetail, ControlError> {
+        let reader = self.shard(id)?.reader.clone();
+        let owned = id.clone();
+        let found = blocking(move || {
+            let Some(found) = reader.instance(&owned)? else {
+                return Ok(None);
+            };
+            let last = match &found {
+                Found::Live(record) => record.last_history,
+                Found::Ended(summary) => summary.record.last_history,
+            };
+            let rows = reader.history(last, history)?;
+            Ok(Some((found, rows)))
+        })
+        .await?;
+        let Some((found, rows)) = found else {
+            return Err(ControlError::NotFound(format!(
+                "no instance {} of saga {}",
+                id.key, id.saga
+            )));
+        };
+        Ok(InstanceDetail {
+            instance: self.view(id, &found),
+            history: rows.into_iter().map(|(_, row)| self.history_view(row)).collect(),
+        })
+    }
+
+    async fn dead_letters(
+        &self,
+        tenant: &TenantId,
+        page: PageRequest,
+    ) -> Result<Page<DeadLetterView>, ControlError> {
+        let running = self.running_or_unavailable()?;
+        let (mut shard, mut after) = match page.after.as_deref() {
+            None => (0, None),
+            Some(text) => {
+                let (shard, number) = read_letter_id(text).ok_or_else(forged)?;
+                (shard, Some(number))
+            }
+        };
+        let mut items = Vec::new();
+        while let Some(shown) = running.shards.get(usize::from(shard)) {
+            let (reader, owned, limit) = (shown.reader.clone(), tenant.clone(), page.limit - items.len());
+            let letters = blocking(move || reader.dead_letters(&owned, after, limit)).await?;
+            items.extend(
+                letters
+                    .into_iter()
+                    .map(|(number, letter)| letter_view(shard, number, letter)),
+            );
+            if items.len() >= page.limit {
+                break;
+            }
+            (shard, after) = (shard + 1, None);
+        }
+        let next = (items.len() >= page.limit)
+            .then(|| items.last().map(|letter: &DeadLetterView| letter.id.clone()))
+            .flatten();
+        Ok(Page { items, next })
+    }
+
+    async fn decide(&self, tenant: &TenantId, id: &str, decision: Decision) -> Result<(), ControlError> {
+        let running = self.running_or_unavailable()?;
+        let unknown = || ControlError::NotFound(format!("no dead letter {id:?}"));
+        let (shard, number) = read_letter_id(id).ok_or_else(unknown)?;
+        let shown = running.shards.get(usize::from(shard)).ok_or_else(unknown)?;
+        let (reply, answer) = oneshot::channel();
+        let mail = Mail::DeadLetter {
+            tenant: tenant.clone(),
+            number,
+            decision: match decision {
+                Decision::Retry => DeadLetterDecision::Retry,
+                Decision::Discard => DeadLetterDecision::Discard,
+            },
+            reply,
+        };
+        let stopped = |_| ControlError::Unavailable(format!("shard {shard} has stopped"));
+        shown
+            .mail
+            .send(mail)
+            .await
+            .map_err(|error| stopped(error.to_string()))?;
+        match answer.await.map_err(|error| stopped(error.to_string()))? {
+            Ok(()) => Ok(()),
+            Err(message) if message.starts_with("no such") => Err(unknown()),
+            Err(message) => Err(ControlError::Conflict(message)),
+        }
+    }
+}
+
+impl Node {
+    fn running_or_unavailable(&self) -> Result<&Running, ControlError> {
+        let running = self
+            .running()
+            .ok_or_else(|| ControlError::Unavailable(self.waiting_for()))?;
+        if running.shards.is_empty() {
+            return Err(ControlError::Unavailable(
+                "this process runs no sagas: ask one in mode saga or combined".to_owned(),
+            ));
+        }
+        Ok(running)
+    }
+
+    fn shard(&self, id: &InstanceId) -> Result<&shards::Shown, ControlError> {
+        let running = self.running_or_unavailable()?;
+        let index = shard_of(&id.tenant, &id.key, self.manifest.shards);
+        Ok(&running.shards[usize::from(index)])
+    }
+
+    async fn publish(&self, publication: Publication) -> Result<Published, ControlError> {
+        let stream = publication.stream.clone();
+        let broker = self
+            .broker()
+            .ok_or_else(|| ControlError::Unavailable(self.waiting_for()))?;
+        match broker.publish(publication).await {
+            Ok(ack) => Ok(Published {
+                stream,
+                sequence: ack.sequence,
+                duplicate: ack.duplicate,
+            }),
+            Err(PublishError::Refused(message)) => Err(ControlError::Invalid(message)),
+            Err(error) => Err(ControlError::Unavailable(error.to_string())),
+        }
+    }
+
+    fn view(&self, id: &InstanceId, found: &Found) -> InstanceView {
+        let record = match found {
+            Found::Live(record) => record,
+            Found::Ended(summary) => &summary.record,
+        };
+        let definition = self
+            .sagas
+            .iter()
+            .find(|definition| definition.hash == record.definition)
+            .map(AsRef::as_ref);
+        match found {
+            Found::Live(record) => InstanceView::new(id, record, definition),
+            Found::Ended(summary) => InstanceView::ended(id, summary, definition),
+        }
+    }
+
+    fn history_view(&self, row: HistoryRow) -> HistoryView {
+        HistoryView {
+            input: row.input_id,
+            kind: row.kind,
+            time: rfc3339(row.time),
+            stream: row
+                .source
+                .map(|(stream, _)| streams::name(&self.manifest, stream).to_owned()),
+            sequence: row.source.map(|(_, sequence)| sequence),
+            outcome: match row.outcome {
+                Outcome::Applied => "applied".to_owned(),
+                Outcome::Deferred => "deferred".to_owned(),
+                Outcome::Ignored(reason) => reason.as_str().to_owned(),
+            },
+            notes: row.notes,
+        }
+    }
+}
+
+/// Runs a read of the storage where blocking is allowed.
+async fn blocking<T: Send + 'static>(
+    read: impl FnOnce() -> Result<T, StorageError> + Send + 'static,
+) -> Result<T, ControlError> {
+    match tokio::task::spawn_blocking(read).await {
+        Ok(Ok(value)) => Ok(value),
+        Ok(Err(error)) => Err(ControlError::Unavailable(error.to_string())),
+        Err(error) => Err(ControlError::Unavailable(format!(
+            "the read was broken off: {error}"
+        ))),
+    }
+}
+
+fn shard_troubles(running: &Running) -> Vec<String> {
+    running
+        .shards
+        .iter()
+        .filter_map(|shard| trouble(shard).map(|trouble| format!("shard {}: {trouble}", shard.index)))
+        .collect()
+}
+
+fn trouble(shard: &shards::Shown) -> Option<String> {
+    match shard.status.state() {
+        ShardState::Running => None,
+        ShardState::Full(message) => Some(format!("storage is full: {message}")),
+        ShardState::Halted { reason, message } => Some(format!("halted, {reason}: {message}")),
+        ShardState::Stopped => Some("stopped".to_owned()),
+    }
+}
+
+async fn shard_check(shard: &shards::Shown) -> Check {
+    let reader = shard.reader.clone();
+    let statistics = blocking(move || reader.check()).await;
+    let (ok, detail) = match (trouble(shard), statistics) {
+        (Some(trouble), _) => (false, trouble),
+        (None, Err(error)) => (false, error.to_string()),
+        (None, Ok(rows)) => (
+            true,
+            format!(
+                "{} live and {} ended instance(s), {} in the outbox, {} timer(s), {} dead letter(s)",
+                rows.live, rows.ended, rows.outbox, rows.timers, rows.dead_letters
+            ),
+        ),
+    };
+    Check {
+        name: format!("shard {}", shard.index),
+        ok,
+        detail,
+    }
+}
+
+fn letter_view(shard: u16, number: u64, letter: DeadLetter) -> DeadLetterView {
+    let instance = letter.input.map(|input| input.instance);
+    DeadLetterView {
+        id: format!("{shard}-{number}"),
+        reason: letter.reason,
+        message: letter.message,
+        subject: letter.subject,
+        saga: instance.as_ref().map(|id| id.saga.to_string()),
+        key: instance.as_ref().map(|id| id.key.to_string()),
+        time: rfc3339(letter.time),
+        attempts: letter.attempts,
+        excerpt: printable(&letter.excerpt),
+    }
+}
+
+/// Text as far as it is text; what could disturb a terminal or a log is escaped.
+fn printable(bytes: &[u8]) -> String {
+    let mut out = String::new();
+    for c in String::from_utf8_lossy(bytes).chars() {
+        if c.is_control() {
+            write!(out, "{}", c.escape_default()).expect("writing to a string");
+        } else {
+            out.push(c);
+        }
+    }
+    out
+}
+
+fn read_letter_id(text: &str) -> Option<(u16, u64)> {
+    let (shard, number) = text.split_once('-')?;
+    Some((shard.parse().ok()?, number.parse().ok()?))
+}
+
+type InstanceCursor = (u16, Option<ListCursor>);
+
+/// `<shard>`, `<shard>.e<row>` or `<shard>.l<hex of the key>`: opaque to callers.
+fn write_cursor((shard, place): &InstanceCursor) -> String {
+    let mut text = shard.to_string();
+    match place {
+        None => {}
+        Some(ListCursor::Ended(row)) => write!(text, ".e{row}").expect("writing to a string"),
+        Some(ListCursor::Live(key)) => {
+            text.push_str(".l");
+            for byte in key {
+                write!(text, "{byte:02x}").expect("writing to a string");
+            }
+        }
+    }
+    text
+}
+
+fn read_cursor(text: &str) -> Result<InstanceCursor, ControlError> {
+    let parse = || -> Option<InstanceCursor> {
+        let Some((shard, place)) = text.split_once('.') else {
+            return Some((text.parse().ok()?, None));
+        };
+        let place = match place.split_at_checked(1)? {
+            ("e", row) => ListCursor::Ended(row.parse().ok()?),
+            ("l", hex) => ListCursor::Live(read_hex(hex)?),
+            _ => return None,
+        };
+        Some((shard.parse().ok()?, Some(place)))
+    };
+    parse().ok_or_else(forged)
+}
+
+fn read_hex(text: &str) -> Option<Vec<u8>> {
+    if !text.len().is_multiple_of(2) || !text.is_ascii() {
+        return None;
+    }
+    (0..text.len())
+        .step_by(2)
+        .map(|at| u8::from_str_radix(&text[at..at + 2], 16).ok())
+        .collect()
+}
+
+fn forged() -> ControlError {
+    ControlError::Invalid("after is not a cursor of this list".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cursors_come_back_and_forged_ones_are_refused() {
+        for cursor in [
+            (0, None),
+            (3, Some(ListCursor::Ended(17))),
+            (7, Some(ListCursor::Live(vec![0, 255, 16]))),
+        ] {
+            assert_eq!(read_cursor(&write_cursor(&cursor)), Ok(cursor));
+        }
+        for forged in ["", "x", "1.", "1.z", "1.l0", "1.lé", "99999999", "1.e-1"] {
+            assert!(read_cursor(forged).is_err(), "{forged:?}");
+        }
+    }
+
+    #[test]
+    fn excerpts_cannot_disturb_a_terminal() {
+        assert_eq!(printable(b"a\x1b[2Jb\0\xff"), "a\\u{1b}[2Jb\\u{0}\u{fffd}");
+    }
+}

@@ -1,0 +1,212 @@
+//! Definition files: found, read, loaded, and checked against the manifest.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::StartError;
+use crate::config::Manifest;
+use crate::kernel::definition::{self, Loaded, Severity, SourceFile};
+
+/// Where definitions are looked for.
+#[derive(Debug, Clone)]
+pub enum Folders {
+    /// A folder of each kind.
+    Separate { sagas: PathBuf, effects: PathBuf },
+    /// A file, or a folder with definitions of both kinds.
+    Mixed(PathBuf),
+}
+
+/// Definition files as they were read, in the order of their paths.
+#[derive(Debug, Default)]
+pub struct Files {
+    pub sagas: Vec<SourceFile>,
+    pub effects: Vec<SourceFile>,
+}
+
+/// Reads every `*.yaml` and `*.yml` file, hidden ones and `*.test.yaml` left out.
+///
+/// # Errors
+/// The file or folder that cannot be read, with the reason.
+pub fn read(folders: &Folders) -> Result<Files, String> {
+    let mut files = Files::default();
+    match folders {
+        Folders::Separate { sagas, effects } => {
+            files.sagas = read_all(sagas)?;
+            files.effects = read_all(effects)?;
+        }
+        Folders::Mixed(path) => {
+            for file in read_all(path)? {
+                if is_effect(&file.text) {
+                    files.effects.push(file);
+                } else if is_manifest(&file.text) {
+                    // A folder of definitions may hold a manifest; it has its own check at start.
+                } else {
+                    files.sagas.push(file);
+                }
+            }
+        }
+    }
+    Ok(files)
+}
+
+fn is_effect(text: &str) -> bool {
+    header(text, "kind") == Some("Effect")
+}
+
+fn is_manifest(text: &str) -> bool {
+    header(text, "apiVersion").is_some_and(|version| version.starts_with("saga-runner/"))
+}
+
+/// The plain scalar of a top-level key.
+fn header<'a>(text: &'a str, key: &str) -> Option<&'a str> {
+    text.lines()
+        .find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))
+        .map(|value| {
+            value
+                .split(" #")
+                .next()
+                .unwrap_or(value)
+                .trim()
+                .trim_matches(['"', '\''])
+        })
+}
+
+fn read_all(path: &Path) -> Result<Vec<SourceFile>, String> {
+    let named = |error: io::Error| format!("{}: {error}", path.display());
+    let mut paths = Vec::new();
+    if path.is_file() {
+        paths.push(path.to_owned());
+    } else {
+        walk(path, &mut paths).map_err(named)?;
+    }
+    paths.sort();
+    paths
+        .into_iter()
+        .map(|path| {
+            let text =
+                std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+            Ok(SourceFile {
+                path: path.display().to_string(),
+                text: Arc::from(text),
+            })
+        })
+        .collect()
+}
+
+fn walk(folder: &Path, found: &mut Vec<PathBuf>) -> io::Result<()> {
+    for entry in std::fs::read_dir(folder)? {
+        let path = entry?.path();
+        let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
+        let Some(name) = name.filter(|name| !name.starts_with('.') && name != "target") else {
+            continue;
+        };
+        if path.is_dir() {
+            walk(&path, found)?;
+        } else if (name.ends_with(".yaml") || name.ends_with(".yml")) && !name.contains(".test.") {
+            found.push(path);
+        }
+    }
+    Ok(())
+}
+
+/// Loads what the manifest names and checks that the manifest gives what the definitions need.
+///
+/// # Errors
+/// [`StartError::Definitions`] with all findings, [`StartError::Missing`] for what the manifest lacks.
+pub fn load(manifest: &Manifest) -> Result<Loaded, StartError> {
+    let folders = Folders::Separate {
+        sagas: manifest.sagas.clone(),
+        effects: manifest.effects.clone(),
+    };
+    let files = read(&folders).map_err(StartError::Unreadable)?;
+    let loaded = definition::load(&files.sagas, &files.effects);
+    if loaded
+        .diagnostics
+        .iter()
+        .any(|finding| finding.severity == Severity::Error)
+    {
+        let texts: BTreeMap<String, Arc<str>> = files
+            .sagas
+            .into_iter()
+            .chain(files.effects)
+            .map(|file| (file.path, file.text))
+            .collect();
+        return Err(StartError::Definitions {
+            findings: loaded.diagnostics,
+            texts,
+        });
+    }
+    for finding in &loaded.diagnostics {
+        tracing::warn!(%finding, "definition");
+    }
+    check_needs(manifest, &loaded)?;
+    Ok(loaded)
+}
+
+fn check_needs(manifest: &Manifest, loaded: &Loaded) -> Result<(), StartError> {
+    if manifest.mode.runs_effects() {
+        for effect in &loaded.effects {
+            for name in effect.upstreams() {
+                if !manifest.upstreams.contains_key(&name) {
+                    return Err(StartError::Missing(format!(
+                        "effect {} names upstreams.{name}, which the manifest does not have",
+                        effect.name
+                    )));
+                }
+            }
+            for name in effect.secrets() {
+                if !manifest.secrets.contains_key(&name) {
+                    return Err(StartError::Missing(format!(
+                        "effect {} names secrets.{name}, which the manifest does not have",
+                        effect.name
+                    )));
+                }
+            }
+        }
+    }
+    if manifest.mode.runs_sagas() && manifest.gateway.is_none() {
+        if let Some(saga) = loaded.sagas.iter().find(|saga| saga.sends_commands()) {
+            return Err(StartError::Missing(format!(
+                "saga {} sends aggregate commands, and the manifest has no gateway",
+                saga.name
+            )));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mixed_folder_is_sorted_by_kind() {
+        let dir = tempfile::tempdir().expect("temporary folder");
+        for (name, text) in [
+            ("a.yaml", "apiVersion: sagas/v1\nkind: Effect\n"),
+            ("b.yml", "apiVersion: sagas/v1\nkind: \"Saga\"  # why not\n"),
+            ("c.test.yaml", "saga: b\n"),
+            ("m.yaml", "apiVersion: saga-runner/v1\nkind: Manifest\n"),
+            (".hidden.yaml", "x"),
+        ] {
+            std::fs::write(dir.path().join(name), text).expect("written");
+        }
+        let files = read(&Folders::Mixed(dir.path().to_owned())).expect("readable");
+        let names = |files: &[SourceFile]| -> Vec<String> {
+            files
+                .iter()
+                .map(|file| file.path.rsplit('/').next().unwrap_or_default().to_owned())
+                .collect()
+        };
+        assert_eq!(names(&files.effects), ["a.yaml"]);
+        assert_eq!(names(&files.sagas), ["b.yml"]);
+    }
+
+    #[test]
+    fn a_folder_that_is_not_there_is_named() {
+        let error = read(&Folders::Mixed(PathBuf::from("/no/such/folder"))).expect_err("missing");
+        assert!(error.contains("/no/such/folder"), "{error}");
+    }
+}

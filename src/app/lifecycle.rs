@@ -1,0 +1,121 @@
+//! The life of the process: signals first, then the API, then the node, and the drain at the end.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+use super::node::Node;
+use super::{StartError, SystemClock, definitions, runtime};
+use crate::api::{self, ApiState};
+use crate::config::Manifest;
+use crate::telemetry::Metrics;
+
+/// How long background tasks may take to end once the drain is over.
+const SHUTDOWN_GRACE: Duration = Duration::from_millis(500);
+
+/// Runs a node until it is told to stop, and drains it.
+///
+/// # Errors
+/// [`StartError`] for what waiting cannot cure.
+pub fn main(manifest: Manifest) -> Result<(), StartError> {
+    let runtime = runtime()?;
+    let outcome = runtime.block_on(serve(manifest));
+    runtime.shutdown_timeout(SHUTDOWN_GRACE);
+    outcome
+}
+
+async fn serve(manifest: Manifest) -> Result<(), StartError> {
+    // Before anything else: an unhandled SIGTERM would end the process without its drain.
+    let mut signals = Signals::install()?;
+    install_tls_provider();
+    let loaded = definitions::load(&manifest)?;
+    let listener = TcpListener::bind(manifest.http.listen)
+        .await
+        .map_err(|error| StartError::System(format!("http.listen {}: {error}", manifest.http.listen)))?;
+    let drain_timeout = manifest.drain_timeout.duration();
+    let api = ApiSettings {
+        accept_events: manifest.http.accept_events,
+        tenancy: manifest.tenancy(),
+    };
+    let node = Node::new(
+        manifest,
+        loaded,
+        Arc::new(SystemClock::new()),
+        Arc::new(Metrics::new()),
+    )?;
+    let stop_http = CancellationToken::new();
+    let http = tokio::spawn(serve_http(listener, Arc::clone(&node), api, stop_http.clone()));
+
+    let outcome = tokio::select! {
+        outcome = node.start() => outcome,
+        () = signals.next() => Ok(()),
+        () = node.drain_requested() => Ok(()),
+    };
+    if outcome.is_ok() {
+        if !node.is_draining() {
+            tokio::select! {
+                () = signals.next() => {}
+                () = node.drain_requested() => {}
+            }
+        }
+        tracing::info!(timeout_ms = drain_timeout.as_millis(), "draining");
+        tokio::select! {
+            () = node.drain(drain_timeout) => tracing::info!("drained"),
+            () = signals.next() => tracing::warn!("second signal, leaving at once"),
+        }
+    }
+    stop_http.cancel();
+    // The API answers until the end; a client that holds its connection does not hold the process.
+    let _ended = tokio::time::timeout(SHUTDOWN_GRACE, http).await;
+    outcome
+}
+
+/// TERM and INT.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn install() -> Result<Self, StartError> {
+        let install =
+            |kind| signal(kind).map_err(|error| StartError::System(format!("signal handler: {error}")));
+        Ok(Self {
+            terminate: install(SignalKind::terminate())?,
+            interrupt: install(SignalKind::interrupt())?,
+        })
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}
+
+struct ApiSettings {
+    accept_events: bool,
+    tenancy: crate::kernel::subject::Tenancy,
+}
+
+async fn serve_http(listener: TcpListener, node: Arc<Node>, settings: ApiSettings, stop: CancellationToken) {
+    let state = ApiState {
+        control: node,
+        tenancy: settings.tenancy,
+        accept_events: settings.accept_events,
+    };
+    let server = axum::serve(listener, api::router(state)).with_graceful_shutdown(stop.cancelled_owned());
+    if let Err(error) = server.await {
+        tracing::error!(%error, "the HTTP API stopped");
+    }
+}
+
+/// One TLS provider for every client in the process.
+fn install_tls_provider() {
+    // A second installation reports the first one, which is the same.
+    let _installed = rustls::crypto::aws_lc_rs::default_provider().install_default();
+}

@@ -1,0 +1,51 @@
+//! A nats-server of one's own, for demo and bench.
+
+use std::fs::File;
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+
+use tokio::net::TcpStream;
+use tokio::process::{Child, Command};
+
+use super::StartError;
+
+/// Starts `program` with JetStream on a free loopback port, its data below `dir`; gives its URL. It is stopped
+/// when the child is dropped.
+///
+/// # Errors
+/// [`StartError::System`] where it does not start or does not answer within ten seconds.
+pub async fn start(program: &Path, dir: &Path) -> Result<(Child, String), StartError> {
+    let failed = |error: std::io::Error| StartError::System(format!("{}: {error}", program.display()));
+    let port = free_port().map_err(failed)?;
+    let log = File::create(dir.join("nats-server.log")).map_err(failed)?;
+    let child = Command::new(program)
+        .args(["-a", "127.0.0.1", "-js", "-sd"])
+        .arg(dir.join("nats"))
+        .args(["-p", &port.to_string()])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(log)
+        .kill_on_drop(true)
+        .spawn()
+        .map_err(failed)?;
+    for _ in 0..200 {
+        if TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await.is_ok() {
+            return Ok((child, format!("nats://127.0.0.1:{port}")));
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    Err(StartError::System(format!(
+        "{} did not answer within 10 s",
+        program.display()
+    )))
+}
+
+/// A port of the loopback address that nobody uses now.
+///
+/// # Errors
+/// Where the system has none.
+pub fn free_port() -> std::io::Result<u16> {
+    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
+}

@@ -1,0 +1,161 @@
+//! One runner: what it is made of, how it starts and how it drains.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use backon::{BackoffBuilder as _, ExponentialBuilder};
+use tokio_util::sync::CancellationToken;
+
+use super::running::{Parts, Running};
+use super::{StartError, connect_broker, streams};
+use crate::config::{Manifest, secret};
+use crate::kernel::definition::{Definition, EffectDefinition, Loaded};
+use crate::kernel::ids::TimeMs;
+use crate::ports::broker::{Broker, BrokerError, StreamState};
+use crate::ports::clock::Clock;
+use crate::telemetry::Metrics;
+
+/// A runner in this process.
+pub struct Node {
+    pub(super) manifest: Manifest,
+    pub(super) sagas: Vec<Arc<Definition>>,
+    pub(super) effects: Vec<Arc<EffectDefinition>>,
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) started: TimeMs,
+    secrets: BTreeMap<String, String>,
+    broker: OnceLock<Arc<dyn Broker>>,
+    running: OnceLock<Running>,
+    draining: AtomicBool,
+    drain: CancellationToken,
+    /// Why it does not run yet.
+    waiting_for: Mutex<String>,
+}
+
+impl Node {
+    /// Puts a node together; nothing is opened or connected yet.
+    ///
+    /// # Errors
+    /// [`StartError::Config`] where a secret is missing.
+    pub fn new(
+        manifest: Manifest,
+        loaded: Loaded,
+        clock: Arc<dyn Clock>,
+        metrics: Arc<Metrics>,
+    ) -> Result<Arc<Self>, StartError> {
+        let secrets = secret::resolve(&manifest.secrets)?;
+        let started = clock.now();
+        Ok(Arc::new(Self {
+            manifest,
+            sagas: loaded.sagas,
+            effects: loaded.effects,
+            metrics,
+            clock,
+            started,
+            secrets,
+            broker: OnceLock::new(),
+            running: OnceLock::new(),
+            draining: AtomicBool::new(false),
+            drain: CancellationToken::new(),
+            waiting_for: Mutex::new("starting".to_owned()),
+        }))
+    }
+
+    /// Connects, opens and starts everything, and waits for the broker as long as it takes.
+    ///
+    /// # Errors
+    /// [`StartError`] for what waiting cannot cure.
+    pub async fn start(&self) -> Result<(), StartError> {
+        let broker = connect_broker(&self.manifest, Arc::clone(&self.clock)).await?;
+        let streams = self.wait_for_streams(broker.as_ref()).await?;
+        // Stays unset only in a node that was started before, which is not done.
+        let _first = self.broker.set(Arc::clone(&broker));
+        let parts = Parts {
+            manifest: &self.manifest,
+            sagas: &self.sagas,
+            effects: &self.effects,
+            secrets: &self.secrets,
+            clock: &self.clock,
+            metrics: &self.metrics,
+        };
+        let running = Running::start(&parts, broker, streams).await?;
+        let _first = self.running.set(running);
+        tracing::info!(
+            cluster = self.manifest.cluster,
+            mode = self.manifest.mode.as_str(),
+            shards = self.manifest.shards,
+            sagas = self.sagas.len(),
+            effects = self.effects.len(),
+            "running"
+        );
+        Ok(())
+    }
+
+    async fn wait_for_streams(&self, broker: &dyn Broker) -> Result<[StreamState; 3], StartError> {
+        let mut delays = ExponentialBuilder::new()
+            .with_min_delay(Duration::from_millis(100))
+            .with_max_delay(Duration::from_secs(5))
+            .with_jitter()
+            .without_max_times()
+            .build();
+        loop {
+            match streams::prepare(broker, &self.manifest).await {
+                Ok(states) => return Ok(states),
+                Err(BrokerError::Unavailable(message)) => {
+                    tracing::warn!(message, "waiting for the broker");
+                    self.set_waiting_for(format!("broker: {message}"));
+                    tokio::time::sleep(delays.next().unwrap_or(Duration::from_secs(5))).await;
+                }
+                Err(error) => return Err(StartError::Broker(error.to_string())),
+            }
+        }
+    }
+
+    /// What runs, once it does.
+    pub(super) fn running(&self) -> Option<&Running> {
+        self.running.get()
+    }
+
+    /// The broker, once it is connected.
+    pub fn broker(&self) -> Option<Arc<dyn Broker>> {
+        self.broker.get().cloned()
+    }
+
+    pub(super) fn waiting_for(&self) -> String {
+        self.waiting_for
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    fn set_waiting_for(&self, what: String) {
+        *self.waiting_for.lock().unwrap_or_else(PoisonError::into_inner) = what;
+    }
+
+    /// Asks for the drain; whether this was the first call.
+    pub(super) fn request_drain(&self) -> bool {
+        let first = !self.draining.swap(true, Ordering::AcqRel);
+        self.drain.cancel();
+        first
+    }
+
+    /// Resolves once a drain was asked for.
+    pub async fn drain_requested(&self) {
+        self.drain.cancelled().await;
+    }
+
+    #[must_use]
+    pub fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Acquire)
+    }
+
+    /// Takes no more work and finishes what runs, for at most `timeout`.
+    pub async fn drain(&self, timeout: Duration) {
+        self.request_drain();
+        if let Some(running) = self.running.get() {
+            running.drain(timeout).await;
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! Everything that runs once broker and storage are there.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{Mutex, mpsc};
+
+use super::{StartError, shards, streams};
+use crate::config::Manifest;
+use crate::effects::{Worker, WorkerSpec, durable_name};
+use crate::gateway::http::HttpGateway;
+use crate::intake::{Intake, IntakeSpec, ShardEndpoint, StreamStatus};
+use crate::kernel::definition::{Definition, EffectDefinition};
+use crate::kernel::input::SourceStream;
+use crate::outbox::{Relay, RelaySpec, Retention, RetentionSpec, Submitter};
+use crate::ports::broker::{Broker, StreamState, WorkflowStreams};
+use crate::ports::clock::Clock;
+use crate::shard::ShardHandle;
+use crate::shard::mailbox::{Notice, Released};
+use crate::telemetry::Metrics;
+
+/// Releases that may wait for a relay.
+const RELEASES_MAX: usize = 256;
+/// Notices that may wait for the intake.
+const NOTICES_MAX: usize = 1_024;
+/// How long the relays may finish what is in flight.
+const RELAY_DRAIN: Duration = Duration::from_secs(2);
+
+/// What a node lends for the start.
+pub(super) struct Parts<'n> {
+    pub manifest: &'n Manifest,
+    pub sagas: &'n [Arc<Definition>],
+    pub effects: &'n [Arc<EffectDefinition>],
+    pub secrets: &'n BTreeMap<String, String>,
+    pub clock: &'n Arc<dyn Clock>,
+    pub metrics: &'n Arc<Metrics>,
+}
+
+/// The running parts of a node. Read access needs no lock; the drain takes the parts out.
+pub(super) struct Running {
+    pub broker: Arc<dyn Broker>,
+    pub shards: Vec<shards::Shown>,
+    stages: Mutex<Stages>,
+}
+
+/// What the drain stops, in this order.
+#[derive(Default)]
+struct Stages {
+    worker: Option<Worker>,
+    intake: Option<Intake>,
+    shards: Vec<ShardHandle>,
+    relays: Vec<Relay>,
+    retention: Option<Retention>,
+}
+
+impl Running {
+    /// Opens the shards and starts all parts.
+    pub async fn start(
+        parts: &Parts<'_>,
+        broker: Arc<dyn Broker>,
+        streams: [StreamState; 3],
+    ) -> Result<Self, StartError> {
+        let mut stages = Stages::default();
+        let mut shown = Vec::new();
+        if parts.manifest.mode.runs_sagas() {
+            start_sagas(parts, &broker, streams, &mut stages)?;
+            shown = stages.shards.iter().map(shards::Shown::of).collect();
+        }
+        if parts.manifest.mode.runs_effects() && !parts.effects.is_empty() {
+            stages.worker = Some(start_worker(parts, &broker)?);
+        }
+        Ok(Self {
+            broker,
+            shards: shown,
+            stages: Mutex::new(stages),
+        })
+    }
+
+    /// How the source streams are read; none in a process without sagas, or while it drains.
+    pub async fn streams(&self) -> Vec<StreamStatus> {
+        let stages = self.stages.lock().await;
+        stages
+            .intake
+            .as_ref()
+            .map_or_else(Vec::new, |intake| intake.status().to_vec())
+    }
+
+    /// Stops in the order in which work flows: no new work, no new input, commit, hand over.
+    pub async fn drain(&self, timeout: Duration) {
+        let mut stages = std::mem::take(&mut *self.stages.lock().await);
+        let worker = stages.worker.take();
+        let workers = async {
+            if let Some(worker) = worker {
+                worker.drain(timeout).await;
+            }
+        };
+        let sagas = async {
+            if let Some(intake) = stages.intake.take() {
+                intake.drain().await;
+            }
+            for shard in stages.shards.drain(..) {
+                shard.stop().await;
+            }
+            let relays = stages.relays.drain(..).map(|relay| relay.drain(RELAY_DRAIN));
+            futures::future::join_all(relays).await;
+        };
+        tokio::join!(workers, sagas);
+        if let Err(error) = self.broker.flush().await {
+            tracing::warn!(%error, "the last acknowledgements may not have left");
+        }
+    }
+}
+
+fn start_sagas(
+    parts: &Parts<'_>,
+    broker: &Arc<dyn Broker>,
+    streams: [StreamState; 3],
+    stages: &mut Stages,
+) -> Result<(), StartError> {
+    let manifest = parts.manifest;
+    let (notices, asked) = mpsc::channel::<Notice>(NOTICES_MAX);
+    let (stores, definitions) = shards::open_stores(manifest, parts.sagas)?;
+    let submitter = match &manifest.gateway {
+        Some(settings) => {
+            let gateway =
+                HttpGateway::new(settings).map_err(|error| StartError::Missing(error.to_string()))?;
+            Some(Submitter::new(
+                Arc::new(gateway),
+                &manifest.relay,
+                Arc::clone(parts.clock),
+            ))
+        }
+        None => None,
+    };
+    for (index, store) in (0..).zip(stores) {
+        let (release, released) = mpsc::channel::<Released>(RELEASES_MAX);
+        let shard = shards::start(parts, index, store, &definitions, &streams, release, &notices)?;
+        stages.relays.push(Relay::start(RelaySpec {
+            shard: index,
+            broker: Arc::clone(broker),
+            submitter: submitter.clone(),
+            released,
+            mailbox: shard.mail.clone(),
+            floor: Arc::clone(&shard.floor),
+            take_spilled: {
+                let status = Arc::clone(&shard.status);
+                Box::new(move || status.take_spilled())
+            },
+            streams: workflow_streams(manifest),
+            cluster: manifest.cluster.clone(),
+            settings: manifest.relay.clone(),
+            clock: Arc::clone(parts.clock),
+            metrics: Arc::clone(parts.metrics),
+        }));
+        stages.shards.push(shard);
+    }
+    let endpoints: Vec<ShardEndpoint> = stages.shards.iter().map(endpoint).collect();
+    let positions: Vec<_> = endpoints
+        .iter()
+        .map(|shard| Arc::clone(&shard.position))
+        .collect();
+    stages.retention = Some(Retention::start(RetentionSpec {
+        broker: Arc::clone(broker),
+        streams: workflow_streams(manifest),
+        durables: parts
+            .effects
+            .iter()
+            .map(|effect| durable_name(manifest.group(), &effect.name))
+            .collect(),
+        positions: Arc::new(move |stream: SourceStream| {
+            positions.iter().map(|position| position(stream)).min()
+        }),
+        settings: manifest.relay.clone(),
+        clock: Arc::clone(parts.clock),
+    }));
+    stages.intake = Some(Intake::start(IntakeSpec {
+        broker: Arc::clone(broker),
+        shards: endpoints,
+        shard_count: manifest.shards,
+        definitions,
+        tenancy: manifest.tenancy(),
+        tenants: manifest.tenant_list(),
+        streams: SourceStream::ALL.map(|role| streams::name(manifest, role).to_owned()),
+        reader_prefix: format!("{}-{}", manifest.group(), uuid::Uuid::new_v4().simple()),
+        limits: manifest.limits.clone(),
+        settings: manifest.intake.clone(),
+        clock: Arc::clone(parts.clock),
+        metrics: Arc::clone(parts.metrics),
+        notices: asked,
+    }));
+    Ok(())
+}
+
+fn endpoint(shard: &ShardHandle) -> ShardEndpoint {
+    let status = Arc::clone(&shard.status);
+    ShardEndpoint {
+        index: shard.index,
+        mail: shard.mail.clone(),
+        position: Arc::new(move |stream| status.position(stream)),
+    }
+}
+
+fn start_worker(parts: &Parts<'_>, broker: &Arc<dyn Broker>) -> Result<Worker, StartError> {
+    let manifest = parts.manifest;
+    Worker::start(&WorkerSpec {
+        broker: Arc::clone(broker),
+        effects: parts.effects.to_vec(),
+        tenancy: manifest.tenancy(),
+        streams: workflow_streams(manifest),
+        settings: manifest.worker.clone(),
+        secrets: parts.secrets.clone(),
+        upstreams: manifest.upstreams.clone(),
+        clock: Arc::clone(parts.clock),
+        metrics: Arc::clone(parts.metrics),
+        group: manifest.group().to_owned(),
+    })
+    .map_err(|error| StartError::Missing(error.to_string()))
+}
+
+fn workflow_streams(manifest: &Manifest) -> WorkflowStreams {
+    WorkflowStreams {
+        commands: streams::name(manifest, SourceStream::WorkflowCommands).to_owned(),
+        events: streams::name(manifest, SourceStream::WorkflowEvents).to_owned(),
+    }
+}

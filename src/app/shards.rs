@@ -1,0 +1,174 @@
+//! The shards on this machine's disk: which of them the cluster knows, and their definitions.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use tokio::sync::mpsc;
+
+use super::StartError;
+use super::running::Parts;
+use crate::config::Manifest;
+use crate::config::manifest::StartPosition;
+use crate::kernel::definition::{self, Definition, DefinitionSet};
+use crate::kernel::input::SourceStream;
+use crate::ports::broker::StreamState;
+use crate::shard::mailbox::{Mail, Notice, Released};
+use crate::shard::{ShardHandle, ShardSpec, ShardStatus};
+use crate::storage::{OpenOptions, Reader, Store};
+
+/// What `cluster.json` remembers: without it an empty folder could not be told from a lost one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Marker {
+    cluster: String,
+    shards: u16,
+    /// Shards whose state was created.
+    created: Vec<u16>,
+}
+
+/// What the API sees of a shard.
+#[derive(Clone)]
+pub(super) struct Shown {
+    pub index: u16,
+    pub mail: mpsc::Sender<Mail>,
+    pub status: Arc<ShardStatus>,
+    pub reader: Reader,
+}
+
+impl Shown {
+    pub fn of(shard: &ShardHandle) -> Self {
+        Self {
+            index: shard.index,
+            mail: shard.mail.clone(),
+            status: Arc::clone(&shard.status),
+            reader: shard.reader.clone(),
+        }
+    }
+}
+
+/// Opens the state of every shard, and puts the loaded and the archived definitions together.
+pub(super) fn open_stores(
+    manifest: &Manifest,
+    active: &[Arc<Definition>],
+) -> Result<(Vec<Store>, Arc<DefinitionSet>), StartError> {
+    let path = manifest.data_dir.join("cluster.json");
+    let mut marker = read_marker(&path, manifest)?;
+    let mut stores = Vec::with_capacity(usize::from(manifest.shards));
+    let mut archived = Vec::new();
+    for index in 0..manifest.shards {
+        let options = OpenOptions {
+            cluster: manifest.cluster.clone(),
+            shard: index,
+            shards: manifest.shards,
+            create: !marker.created.contains(&index),
+        };
+        let dir = manifest.data_dir.join(format!("shard-{index:04}"));
+        let store = Store::open(&dir, &manifest.storage, &options)
+            .map_err(|error| StartError::Storage(error.to_string()))?;
+        archived.extend(archived_definitions(&store, active)?);
+        stores.push(store);
+        if options.create {
+            marker.created.push(index);
+        }
+    }
+    write_marker(&path, &marker)?;
+    let set = DefinitionSet::new(active.to_vec(), archived);
+    Ok((stores, Arc::new(set)))
+}
+
+fn read_marker(path: &Path, manifest: &Manifest) -> Result<Marker, StartError> {
+    let fresh = Marker {
+        cluster: manifest.cluster.clone(),
+        shards: manifest.shards,
+        created: Vec::new(),
+    };
+    let text = match fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(fresh),
+        Err(error) => return Err(StartError::Storage(format!("{}: {error}", path.display()))),
+    };
+    let marker: Marker = serde_json::from_str(&text)
+        .map_err(|error| StartError::Foreign(format!("{}: {error}", path.display())))?;
+    if marker.cluster != manifest.cluster || marker.shards != manifest.shards {
+        return Err(StartError::Foreign(format!(
+            "{}: the data belongs to cluster {:?} with {} shard(s), the manifest says {:?} with {}",
+            path.display(),
+            marker.cluster,
+            marker.shards,
+            manifest.cluster,
+            manifest.shards
+        )));
+    }
+    Ok(marker)
+}
+
+/// Writes the marker so that a crash leaves the old one or the new one.
+fn write_marker(path: &PathBuf, marker: &Marker) -> Result<(), StartError> {
+    let failed = |error: std::io::Error| StartError::Storage(format!("{}: {error}", path.display()));
+    let text = serde_json::to_string_pretty(marker).expect("a marker is plain data");
+    let draft = path.with_extension("json.new");
+    fs::write(&draft, text).map_err(failed)?;
+    fs::File::open(&draft)
+        .and_then(|file| file.sync_all())
+        .map_err(failed)?;
+    fs::rename(&draft, path).map_err(failed)
+}
+
+fn archived_definitions(
+    store: &Store,
+    active: &[Arc<Definition>],
+) -> Result<Vec<Arc<Definition>>, StartError> {
+    let stored = store
+        .reader()
+        .definitions()
+        .map_err(|error| StartError::Storage(error.to_string()))?;
+    let mut archived = Vec::new();
+    for (hash, source) in stored {
+        if active.iter().any(|definition| definition.hash == hash) {
+            continue;
+        }
+        match definition::compile_archived(&source) {
+            Ok(definition) if definition.hash == hash => archived.push(Arc::new(definition)),
+            // Its instances wait, each with a dead letter that says so.
+            Ok(_) | Err(_) => tracing::error!(%hash, "an archived definition does not compile any more"),
+        }
+    }
+    Ok(archived)
+}
+
+/// Starts one shard on its state.
+pub(super) fn start(
+    parts: &Parts<'_>,
+    index: u16,
+    store: Store,
+    definitions: &Arc<DefinitionSet>,
+    streams: &[StreamState; 3],
+    release: mpsc::Sender<Released>,
+    notices: &mpsc::Sender<Notice>,
+) -> Result<ShardHandle, StartError> {
+    let manifest = parts.manifest;
+    let initial_positions = SourceStream::ALL.map(|stream| {
+        let state = &streams[stream.index()];
+        match (stream, manifest.streams.start) {
+            (SourceStream::AggregateEvents, StartPosition::New) => state.last_sequence,
+            // Commands and results are the runner's own: nothing of them may be left out.
+            _ => state.first_sequence.saturating_sub(1),
+        }
+    });
+    ShardHandle::start(ShardSpec {
+        index,
+        store,
+        definitions: Arc::clone(definitions),
+        limits: manifest.limits.clone(),
+        settings: manifest.shard.clone(),
+        streams: streams.clone(),
+        initial_positions,
+        clock: Arc::clone(parts.clock),
+        metrics: Arc::clone(parts.metrics),
+        release,
+        notices: notices.clone(),
+    })
+    .map_err(|error| StartError::Storage(error.to_string()))
+}

@@ -1,0 +1,134 @@
+//! The streams that a manifest names.
+
+use std::sync::Arc;
+
+use super::{StartError, connect_broker, runtime};
+use crate::config::Manifest;
+use crate::kernel::input::SourceStream;
+use crate::kernel::subject::Tenancy;
+use crate::ports::broker::{Broker, BrokerError, StreamSpec, StreamState};
+
+/// What each stream must be, in the order of [`SourceStream::ALL`].
+#[must_use]
+pub fn specs(manifest: &Manifest) -> [StreamSpec; 3] {
+    let prefix = match manifest.tenancy() {
+        Tenancy::Multi => "tenant.*.",
+        Tenancy::Single => "",
+    };
+    let spec = |name: &str, kinds: &[&str], foreign| StreamSpec {
+        name: name.to_owned(),
+        subjects: kinds.iter().map(|kind| format!("{prefix}{kind}.>")).collect(),
+        replicas: manifest.streams.replicas,
+        // Room for the envelope around the largest payload.
+        message_bytes_max: manifest.limits.payload_bytes + 64 * 1024,
+        foreign,
+    };
+    let streams = &manifest.streams;
+    [
+        spec(&streams.aggregate_events.name, &["aggregate"], true),
+        spec(
+            &streams.workflow_events.name,
+            &["effect_result", "workflow_event"],
+            false,
+        ),
+        spec(&streams.workflow_commands.name, &["effect", "workflow"], false),
+    ]
+}
+
+/// Creates or checks every stream, as the manifest says, and gives their states in the order of
+/// [`SourceStream::ALL`].
+///
+/// # Errors
+/// [`BrokerError`]; a stream that must not be created and does not exist is [`BrokerError::NoStream`].
+pub async fn prepare(broker: &dyn Broker, manifest: &Manifest) -> Result<[StreamState; 3], BrokerError> {
+    let [aggregate, events, commands] = specs(manifest);
+    Ok([
+        prepare_one(broker, manifest, &aggregate).await?,
+        prepare_one(broker, manifest, &events).await?,
+        prepare_one(broker, manifest, &commands).await?,
+    ])
+}
+
+async fn prepare_one(
+    broker: &dyn Broker,
+    manifest: &Manifest,
+    spec: &StreamSpec,
+) -> Result<StreamState, BrokerError> {
+    if manifest.streams.manage {
+        return broker.ensure_stream(spec).await;
+    }
+    let differences = broker.check_stream(spec).await?;
+    if !differences.is_empty() {
+        return Err(BrokerError::Mismatch {
+            stream: spec.name.clone(),
+            differences,
+        });
+    }
+    broker.stream_state(&spec.name).await
+}
+
+/// The state of one stream, for people.
+#[derive(Debug)]
+pub struct Line {
+    pub stream: String,
+    pub state: String,
+    pub differences: Vec<String>,
+}
+
+/// Carries out `streams apply` (`change`) or `streams check`.
+///
+/// # Errors
+/// [`StartError::Broker`] where the broker cannot be asked.
+pub fn report(manifest: &Manifest, change: bool) -> Result<Vec<Line>, StartError> {
+    runtime()?.block_on(async {
+        let broker: Arc<dyn Broker> = connect_broker(manifest, Arc::new(super::SystemClock::new())).await?;
+        let mut lines = Vec::new();
+        for spec in specs(manifest) {
+            lines.push(line(&*broker, &spec, change).await?);
+        }
+        Ok(lines)
+    })
+}
+
+async fn line(broker: &dyn Broker, spec: &StreamSpec, change: bool) -> Result<Line, StartError> {
+    let mut line = Line {
+        stream: spec.name.clone(),
+        state: "does not exist".to_owned(),
+        differences: Vec::new(),
+    };
+    if change {
+        match broker.ensure_stream(spec).await {
+            Ok(_) => {}
+            Err(BrokerError::Mismatch { differences, .. }) => line.differences = differences,
+            Err(error) => return Err(StartError::Broker(error.to_string())),
+        }
+    } else {
+        match broker.check_stream(spec).await {
+            Ok(differences) => line.differences = differences,
+            Err(BrokerError::NoStream(_)) => {
+                line.differences.push("the stream does not exist".to_owned());
+                return Ok(line);
+            }
+            Err(error) => return Err(StartError::Broker(error.to_string())),
+        }
+    }
+    let state = broker
+        .stream_state(&spec.name)
+        .await
+        .map_err(|error| StartError::Broker(error.to_string()))?;
+    line.state = format!(
+        "{} message(s), {} bytes, sequences {} to {}",
+        state.messages, state.bytes, state.first_sequence, state.last_sequence
+    );
+    Ok(line)
+}
+
+/// The stream that plays `role`.
+#[must_use]
+pub fn name(manifest: &Manifest, role: SourceStream) -> &str {
+    match role {
+        SourceStream::AggregateEvents => &manifest.streams.aggregate_events.name,
+        SourceStream::WorkflowEvents => &manifest.streams.workflow_events.name,
+        SourceStream::WorkflowCommands => &manifest.streams.workflow_commands.name,
+    }
+}

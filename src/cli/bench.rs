@@ -1,0 +1,74 @@
+//! `bench`: sagas per second and latency of this machine, with the broker's raw figure from the same run.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::exit::Failure;
+use crate::app::bench::{self, Plan, Where};
+use crate::config::LogFormat;
+use crate::kernel::duration::Millis;
+use crate::telemetry::logging;
+
+/// Drives three-step sagas with effects that do no I/O through the normal worker path; driver, runner and
+/// broker share this machine.
+#[derive(Debug, Args)]
+pub struct BenchArguments {
+    /// Sagas of the throughput phase.
+    #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(1..))]
+    sagas: u64,
+    /// Sagas that are under way at the same time.
+    #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    in_flight: u64,
+    /// Sagas per second of the latency phase.
+    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..=1_000))]
+    rate: u64,
+    /// Length of the latency phase; 0s leaves it out.
+    #[arg(long, default_value = "10s", value_parser = Millis::parse)]
+    latency_for: Millis,
+    /// Shards of the runner.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+    shards: u16,
+    /// Start this nats-server for the bench and use it.
+    #[arg(long, value_name = "PATH", conflicts_with = "nats_url")]
+    nats_server: Option<PathBuf>,
+    /// Use the nats-server at this URL; its streams are created and left there.
+    #[arg(long, value_name = "URL")]
+    nats_url: Option<String>,
+    /// Where data is kept while the bench runs. Default: a new folder among the temporary files.
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// Print one JSON object instead of text.
+    #[arg(long)]
+    json: bool,
+    /// Which logs are written.
+    #[arg(long, env = "SAGA_RUNNER_LOG", default_value = "warn", value_name = "FILTER")]
+    log: String,
+}
+
+pub fn bench(arguments: &BenchArguments) -> Result<(), Failure> {
+    logging::start(LogFormat::Pretty, &arguments.log)
+        .map_err(|message| Failure::new(super::exit::USAGE, message))?;
+    let broker = match (&arguments.nats_server, &arguments.nats_url) {
+        (Some(program), _) => Where::NatsServer(program.clone()),
+        (None, Some(url)) => Where::NatsUrl(url.clone()),
+        (None, None) => Where::Embedded,
+    };
+    let plan = Plan {
+        sagas: arguments.sagas,
+        in_flight: arguments.in_flight,
+        rate: arguments.rate,
+        latency_for: arguments.latency_for.duration(),
+        shards: arguments.shards,
+        broker,
+        dir: arguments.dir.clone(),
+    };
+    let report = bench::run(&plan)?;
+    if arguments.json {
+        let json = serde_json::to_string_pretty(&report).expect("a report is plain data");
+        println!("{json}");
+    } else {
+        println!("{report}");
+    }
+    Ok(())
+}

@@ -1,0 +1,99 @@
+//! `run` and `dev`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::OverrideArguments;
+use super::exit::Failure;
+use crate::app;
+use crate::config::{LogFormat, Manifest, Mode, TenantList};
+use crate::telemetry::logging;
+
+#[derive(Debug, Args)]
+pub struct RunArguments {
+    /// The manifest.
+    #[arg(
+        long,
+        env = "SAGA_RUNNER_CONFIG",
+        value_name = "FILE",
+        default_value = "config/saga-runner.yaml"
+    )]
+    config: PathBuf,
+    /// What this process does.
+    #[arg(long, env = "SAGA_RUNNER_MODE")]
+    mode: Option<Mode>,
+    #[command(flatten)]
+    overrides: OverrideArguments,
+}
+
+#[derive(Debug, Args)]
+pub struct DevArguments {
+    /// A manifest to start from; without it everything has its default.
+    #[arg(long, env = "SAGA_RUNNER_CONFIG", value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Folder of saga definitions.
+    #[arg(long, value_name = "DIR", default_value = "sagas")]
+    sagas: PathBuf,
+    /// Folder of effect definitions.
+    #[arg(long, value_name = "DIR", default_value = "effects")]
+    effects: PathBuf,
+    /// Base URL that effects name as `${upstreams.NAME}`; may be repeated.
+    #[arg(long = "upstream", value_name = "NAME=URL", value_parser = pair)]
+    upstreams: Vec<(String, String)>,
+    /// Where aggregate commands are submitted.
+    #[arg(long, value_name = "URL")]
+    gateway: Option<String>,
+    #[command(flatten)]
+    overrides: OverrideArguments,
+}
+
+fn pair(text: &str) -> Result<(String, String), String> {
+    text.split_once('=')
+        .map(|(name, url)| (name.to_owned(), url.to_owned()))
+        .ok_or_else(|| "write NAME=URL".to_owned())
+}
+
+pub fn run(arguments: RunArguments) -> Result<(), Failure> {
+    let manifest = Manifest::load(&arguments.config, &arguments.overrides.with_mode(arguments.mode))?;
+    start(manifest)
+}
+
+pub fn dev(arguments: DevArguments) -> Result<(), Failure> {
+    let overrides = arguments.overrides.with_mode(None);
+    let mut manifest = if let Some(path) = &arguments.config {
+        Manifest::load(path, &overrides)?
+    } else {
+        let mut manifest = Manifest::named("dev");
+        manifest.data_dir = PathBuf::from("data");
+        manifest.sagas = arguments.sagas;
+        manifest.effects = arguments.effects;
+        manifest.shards = 1;
+        manifest.tenants = Some(TenantList::Any);
+        manifest.log.format = LogFormat::Pretty;
+        manifest.overridden(&overrides)?
+    };
+    manifest.http.accept_events = true;
+    manifest.upstreams.extend(arguments.upstreams);
+    if let Some(url) = arguments.gateway {
+        manifest.gateway = Some(crate::gateway::http::Settings::at(url));
+    }
+    banner(&manifest);
+    start(manifest)
+}
+
+/// What a newcomer needs to know, once.
+fn banner(manifest: &Manifest) {
+    let base = format!("http://{}", manifest.http.listen);
+    let kept = std::path::absolute(&manifest.data_dir).unwrap_or_else(|_| manifest.data_dir.clone());
+    eprintln!(
+        "saga-runner dev: not for production\n  data      {}\n  API       {base}/info\n  send      curl -X POST {base}/v1/tenants/acme/events -H 'content-type: application/json' -d @event.json\n  look      curl {base}/v1/tenants/acme/sagas/order/instances",
+        kept.display()
+    );
+}
+
+fn start(manifest: Manifest) -> Result<(), Failure> {
+    logging::start(manifest.log.format, &manifest.log.level)
+        .map_err(|message| Failure::new(super::exit::CONFIG, message))?;
+    app::main(manifest).map_err(Failure::from)
+}

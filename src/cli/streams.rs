@@ -1,0 +1,58 @@
+//! `streams apply` and `streams check`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+use super::OverrideArguments;
+use super::exit::{self, Failure};
+use crate::app;
+use crate::config::Manifest;
+
+#[derive(Debug, Subcommand)]
+pub enum StreamsCommand {
+    /// Create what is missing, update what belongs to the runner, and read back what the broker keeps.
+    Apply(StreamsArguments),
+    /// Compare and change nothing; exits with 1 where something differs.
+    Check(StreamsArguments),
+}
+
+#[derive(Debug, Args)]
+pub struct StreamsArguments {
+    /// The manifest.
+    #[arg(
+        long,
+        env = "SAGA_RUNNER_CONFIG",
+        value_name = "FILE",
+        default_value = "config/saga-runner.yaml"
+    )]
+    config: PathBuf,
+    #[command(flatten)]
+    overrides: OverrideArguments,
+}
+
+pub fn streams(command: StreamsCommand) -> Result<(), Failure> {
+    let (arguments, change) = match command {
+        StreamsCommand::Apply(arguments) => (arguments, true),
+        StreamsCommand::Check(arguments) => (arguments, false),
+    };
+    let manifest = Manifest::load(&arguments.config, &arguments.overrides.with_mode(None))?;
+    let report = app::streams::report(&manifest, change)?;
+    let mut differences = 0;
+    for line in &report {
+        println!("{}: {}", line.stream, line.state);
+        for difference in &line.differences {
+            println!("  {difference}");
+            differences += 1;
+        }
+    }
+    if differences > 0 {
+        return Err(Failure::new(
+            exit::FINDINGS,
+            format!(
+                "{differences} difference(s); `saga-runner streams apply` cures those of the runner's own streams"
+            ),
+        ));
+    }
+    Ok(())
+}

@@ -1,0 +1,72 @@
+//! `validate`: every mistake of every file, with its place.
+
+use std::collections::BTreeMap;
+use std::io::IsTerminal as _;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use clap::{Args, ValueEnum};
+
+use super::diagnostics;
+use super::exit::{self, Failure};
+use crate::app::definitions::{self, Folders};
+use crate::kernel::definition::{self, Severity};
+
+#[derive(Debug, Args)]
+pub struct ValidateArguments {
+    /// A file or folder; a folder may hold `sagas/` and `effects/`, or definitions of either kind.
+    #[arg(default_value = ".")]
+    path: PathBuf,
+    /// How findings are printed.
+    #[arg(short, long, default_value = "text")]
+    output: Output,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Output {
+    /// Frames with excerpts, for people.
+    Text,
+    /// One JSON array on standard output.
+    Json,
+}
+
+pub fn validate(arguments: &ValidateArguments) -> Result<(), Failure> {
+    let files = definitions::read(&Folders::Mixed(arguments.path.clone()))
+        .map_err(|error| Failure::new(exit::NO_INPUT, error))?;
+    let loaded = definition::load(&files.sagas, &files.effects);
+    let texts: BTreeMap<&str, Arc<str>> = files
+        .sagas
+        .iter()
+        .chain(&files.effects)
+        .map(|file| (file.path.as_str(), Arc::clone(&file.text)))
+        .collect();
+    match arguments.output {
+        Output::Json => {
+            let json = serde_json::to_string_pretty(&loaded.diagnostics).expect("findings are plain data");
+            println!("{json}");
+        }
+        Output::Text => {
+            let color = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+            let frames = diagnostics::render(&loaded.diagnostics, &|path| texts.get(path).cloned(), color);
+            print!("{frames}");
+        }
+    }
+    let errors = loaded
+        .diagnostics
+        .iter()
+        .filter(|finding| finding.severity == Severity::Error)
+        .count();
+    if errors > 0 {
+        return Err(Failure::new(
+            exit::FINDINGS,
+            format!("{errors} error(s) in {} file(s)", texts.len()),
+        ));
+    }
+    eprintln!(
+        "{} saga(s) and {} effect(s) are well, {} warning(s)",
+        loaded.sagas.len(),
+        loaded.effects.len(),
+        loaded.diagnostics.len()
+    );
+    Ok(())
+}

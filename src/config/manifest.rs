@@ -1,0 +1,438 @@
+//! The shape of the manifest, its defaults and its cross-field rules.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+use super::secret::SecretReference;
+use crate::kernel::duration::Millis;
+use crate::kernel::ids::TenantId;
+use crate::kernel::limits::Limits;
+use crate::kernel::subject::Tenancy;
+
+/// Everything that one runner is told.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Manifest {
+    /// `saga-runner/v1`.
+    #[serde(rename = "apiVersion")]
+    pub api_version: ApiVersion,
+    /// `Manifest`.
+    pub kind: Kind,
+    /// Name of the cluster. Stored with the data, which no other cluster will open.
+    pub cluster: String,
+    /// What this process does. Default `combined`.
+    #[serde(default)]
+    pub mode: Mode,
+    /// Prefix of the durable consumers that replicas share. Default: the cluster's name.
+    #[serde(default)]
+    pub group: Option<String>,
+    /// Folder of the stored state. Default `../data` beside the manifest's folder.
+    #[serde(default = "default_data_dir")]
+    pub data_dir: PathBuf,
+    /// Number of shards, fixed when the data is created; 1 to 1,024. Default 8.
+    #[serde(default = "default_shards")]
+    pub shards: u16,
+    /// The tenants served, or `any`; absent: the runner works without multi-tenancy.
+    #[serde(default)]
+    pub tenants: Option<TenantList>,
+    /// Folder of saga definitions. Default `../sagas`.
+    #[serde(default = "default_sagas")]
+    pub sagas: PathBuf,
+    /// Folder of effect definitions. Default `../effects`.
+    #[serde(default = "default_effects")]
+    pub effects: PathBuf,
+    #[serde(default)]
+    pub broker: BrokerSettings,
+    #[serde(default)]
+    pub streams: StreamsSettings,
+    /// Where aggregate commands are submitted. Needed if a saga sends one.
+    #[serde(default)]
+    pub gateway: Option<crate::gateway::http::Settings>,
+    /// Base URLs that effects name as `${upstreams.<name>}`.
+    #[serde(default)]
+    pub upstreams: BTreeMap<String, String>,
+    /// Secrets that effects name as `${secrets.<name>}`.
+    #[serde(default)]
+    pub secrets: BTreeMap<String, SecretReference>,
+    #[serde(default)]
+    pub http: HttpSettings,
+    #[serde(default)]
+    pub log: LogSettings,
+    #[serde(default)]
+    pub limits: Limits,
+    #[serde(default)]
+    pub shard: crate::shard::Settings,
+    #[serde(default)]
+    pub storage: crate::storage::Settings,
+    #[serde(default)]
+    pub intake: crate::intake::Settings,
+    #[serde(default)]
+    pub relay: crate::outbox::Settings,
+    #[serde(default)]
+    pub worker: crate::effects::Settings,
+    /// How long a drain may take before the process exits anyway. Default 25 s.
+    #[serde(default = "default_drain_timeout")]
+    pub drain_timeout: Millis,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+pub enum ApiVersion {
+    #[serde(rename = "saga-runner/v1")]
+    V1,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+pub enum Kind {
+    Manifest,
+}
+
+/// What a process does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// Runs sagas; effect workers run elsewhere.
+    Saga,
+    /// Runs effect workers only; keeps nothing on disk.
+    Effect,
+    /// Both.
+    #[default]
+    Combined,
+}
+
+impl Mode {
+    #[must_use]
+    pub const fn runs_sagas(self) -> bool {
+        matches!(self, Self::Saga | Self::Combined)
+    }
+
+    #[must_use]
+    pub const fn runs_effects(self) -> bool {
+        matches!(self, Self::Effect | Self::Combined)
+    }
+
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Saga => "saga",
+            Self::Effect => "effect",
+            Self::Combined => "combined",
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TenantList {
+    /// These and no others.
+    Listed(Vec<TenantId>),
+    /// Whatever tenant the subject names.
+    Any,
+}
+
+impl<'de> Deserialize<'de> for TenantList {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Lists;
+
+        impl<'de> serde::de::Visitor<'de> for Lists {
+            type Value = TenantList;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("a list of tenants, or `any`")
+            }
+
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<TenantList, E> {
+                match text {
+                    "any" => Ok(TenantList::Any),
+                    other => Err(E::invalid_value(serde::de::Unexpected::Str(other), &self)),
+                }
+            }
+
+            fn visit_seq<A: serde::de::SeqAccess<'de>>(self, mut list: A) -> Result<TenantList, A::Error> {
+                let mut tenants = Vec::new();
+                while let Some(tenant) = list.next_element()? {
+                    tenants.push(tenant);
+                }
+                Ok(TenantList::Listed(tenants))
+            }
+        }
+
+        deserializer.deserialize_any(Lists)
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum BrokerKind {
+    /// Streams inside this process, kept under the data folder: nothing else to install.
+    #[default]
+    Embedded,
+    /// NATS JetStream.
+    Nats,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct BrokerSettings {
+    pub kind: BrokerKind,
+    pub nats: crate::nats::Settings,
+    pub embedded: crate::inproc::Settings,
+}
+
+/// The streams, by role.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct StreamsSettings {
+    /// Domain events; belongs to the aggregates. Default name `AGGREGATE_EVENTS`.
+    pub aggregate_events: StreamSettings,
+    /// Commands of the runner. Default name `WORKFLOW_COMMANDS`.
+    pub workflow_commands: StreamSettings,
+    /// Results and facts. Default name `WORKFLOW_EVENTS`.
+    pub workflow_events: StreamSettings,
+    /// Copies of each message that the broker keeps. Default 1.
+    pub replicas: u8,
+    /// Where a new cluster begins to read the domain events. Default `new`.
+    pub start: StartPosition,
+    /// Create missing streams and update those of the runner at start. Default true; otherwise they are only
+    /// checked.
+    pub manage: bool,
+}
+
+impl Default for StreamsSettings {
+    fn default() -> Self {
+        let named = |name: &str| StreamSettings {
+            name: name.to_owned(),
+        };
+        Self {
+            aggregate_events: named("AGGREGATE_EVENTS"),
+            workflow_commands: named("WORKFLOW_COMMANDS"),
+            workflow_events: named("WORKFLOW_EVENTS"),
+            replicas: 1,
+            start: StartPosition::New,
+            manage: true,
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StreamSettings {
+    pub name: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum StartPosition {
+    /// Only events stored after the cluster was created start sagas.
+    New,
+    /// Everything that the stream still holds.
+    First,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct HttpSettings {
+    /// Address of the HTTP API. Default `127.0.0.1:8080`; it has no authentication, so keep it there or
+    /// behind something that has.
+    pub listen: SocketAddr,
+    /// Accept events by `POST /v1/tenants/{tenant}/events`. Default false; `dev` turns it on.
+    pub accept_events: bool,
+}
+
+impl Default for HttpSettings {
+    fn default() -> Self {
+        Self {
+            listen: SocketAddr::from(([127, 0, 0, 1], 8080)),
+            accept_events: false,
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct LogSettings {
+    /// Default `json`.
+    pub format: LogFormat,
+    /// A filter as of tracing's `EnvFilter`. Default `info`.
+    pub level: String,
+}
+
+impl Default for LogSettings {
+    fn default() -> Self {
+        Self {
+            format: LogFormat::Json,
+            level: "info".to_owned(),
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// One JSON object a line.
+    Json,
+    /// For people.
+    Pretty,
+}
+
+/// What flags and environment lay over the file.
+#[derive(Debug, Clone, Default)]
+pub struct Overrides {
+    pub mode: Option<Mode>,
+    pub data_dir: Option<PathBuf>,
+    /// Implies the broker kind `nats`.
+    pub nats_url: Option<String>,
+    pub listen: Option<SocketAddr>,
+    pub log_format: Option<LogFormat>,
+    pub log_level: Option<String>,
+}
+
+impl Manifest {
+    /// A manifest with nothing but defaults.
+    #[must_use]
+    pub fn named(cluster: &str) -> Self {
+        let text =
+            serde_json::json!({"apiVersion": "saga-runner/v1", "kind": "Manifest", "cluster": cluster});
+        serde_json::from_value(text).expect("every other field has a default")
+    }
+
+    pub(super) fn resolve_paths(&mut self, base: &Path) {
+        for path in [&mut self.data_dir, &mut self.sagas, &mut self.effects] {
+            if path.is_relative() {
+                *path = base.join(&*path);
+            }
+        }
+    }
+
+    pub(super) fn apply(&mut self, overrides: &Overrides) -> Result<(), String> {
+        let Overrides {
+            mode,
+            data_dir,
+            nats_url,
+            listen,
+            log_format,
+            log_level,
+        } = overrides.clone();
+        self.mode = mode.unwrap_or(self.mode);
+        self.data_dir = data_dir.unwrap_or_else(|| self.data_dir.clone());
+        self.http.listen = listen.unwrap_or(self.http.listen);
+        self.log.format = log_format.unwrap_or(self.log.format);
+        self.log.level = log_level.unwrap_or_else(|| self.log.level.clone());
+        match nats_url {
+            Some(url) => self.use_nats(url),
+            None => Ok(()),
+        }
+    }
+
+    /// Lays flags and environment over a manifest that was not read from a file.
+    ///
+    /// # Errors
+    /// [`ConfigError::Invalid`](super::ConfigError::Invalid) where the result contradicts itself.
+    pub fn overridden(mut self, overrides: &Overrides) -> Result<Self, super::ConfigError> {
+        self.apply(overrides)
+            .and_then(|()| self.check())
+            .map_err(|message| super::ConfigError::Invalid {
+                path: PathBuf::from("command line"),
+                message,
+            })?;
+        Ok(self)
+    }
+
+    /// Makes NATS at `url` the broker.
+    ///
+    /// # Errors
+    /// A sentence where the URL holds credentials.
+    pub fn use_nats(&mut self, url: String) -> Result<(), String> {
+        self.broker.kind = BrokerKind::Nats;
+        self.broker.nats.urls = vec![url.try_into()?];
+        Ok(())
+    }
+
+    pub(super) fn check(&self) -> Result<(), String> {
+        crate::kernel::ids::SagaName::parse(&self.cluster).map_err(|error| format!("cluster: {error}"))?;
+        crate::kernel::ids::SagaName::parse(self.group()).map_err(|error| format!("group: {error}"))?;
+        if !(1..=1024).contains(&self.shards) {
+            return Err(format!(
+                "shards must be between 1 and 1024, found {}",
+                self.shards
+            ));
+        }
+        if matches!(&self.tenants, Some(TenantList::Listed(list)) if list.is_empty() || list.iter().any(TenantId::is_none))
+        {
+            return Err("tenants must name at least one tenant, each not empty; leave the key out to work without tenants".to_owned());
+        }
+        if self.broker.kind == BrokerKind::Embedded && self.mode != Mode::Combined {
+            return Err(format!(
+                "mode {} needs a broker that other processes can reach: set broker.kind to nats",
+                self.mode.as_str()
+            ));
+        }
+        self.check_limits()
+    }
+
+    fn check_limits(&self) -> Result<(), String> {
+        let most = Limits::default();
+        let raised = [
+            ("record_bytes", self.limits.record_bytes, most.record_bytes),
+            ("payload_bytes", self.limits.payload_bytes, most.payload_bytes),
+            ("json_depth", self.limits.json_depth, most.json_depth),
+            ("work_items", self.limits.work_items, most.work_items),
+            ("inbox_inputs", self.limits.inbox_inputs, most.inbox_inputs),
+            ("inbox_bytes", self.limits.inbox_bytes, most.inbox_bytes),
+        ]
+        .into_iter()
+        .find(|(_, value, max)| value > max || *value == 0);
+        match raised {
+            Some((name, value, max)) => Err(format!(
+                "limits.{name} must be between 1 and {max}, found {value}"
+            )),
+            None => Ok(()),
+        }
+    }
+
+    /// Prefix of the shared durables.
+    #[must_use]
+    pub fn group(&self) -> &str {
+        self.group.as_deref().unwrap_or(&self.cluster)
+    }
+
+    /// Whether subjects carry a tenant.
+    #[must_use]
+    pub const fn tenancy(&self) -> Tenancy {
+        match self.tenants {
+            Some(_) => Tenancy::Multi,
+            None => Tenancy::Single,
+        }
+    }
+
+    /// The tenants served, `None` for any.
+    #[must_use]
+    pub fn tenant_list(&self) -> Option<Vec<TenantId>> {
+        match &self.tenants {
+            None => Some(vec![TenantId::none()]),
+            Some(TenantList::Listed(list)) => Some(list.clone()),
+            Some(TenantList::Any) => None,
+        }
+    }
+}
+
+fn default_data_dir() -> PathBuf {
+    PathBuf::from("../data")
+}
+
+fn default_sagas() -> PathBuf {
+    PathBuf::from("../sagas")
+}
+
+fn default_effects() -> PathBuf {
+    PathBuf::from("../effects")
+}
+
+const fn default_shards() -> u16 {
+    8
+}
+
+const fn default_drain_timeout() -> Millis {
+    Millis::seconds(25)
+}

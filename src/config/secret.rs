@@ -1,0 +1,73 @@
+//! Secrets by reference.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde::Deserialize;
+
+use super::ConfigError;
+
+/// Where a secret is found.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "snake_case")]
+pub enum SecretReference {
+    /// Name of an environment variable.
+    Env(String),
+    /// Path of a file; one newline at its end is cut off.
+    File(PathBuf),
+}
+
+/// Reads every referenced secret.
+///
+/// # Errors
+/// [`ConfigError::Secret`] names the first secret that is missing or empty, never its value.
+pub fn resolve(
+    references: &BTreeMap<String, SecretReference>,
+) -> Result<BTreeMap<String, String>, ConfigError> {
+    references
+        .iter()
+        .map(|(name, reference)| {
+            let missing = |message: String| ConfigError::Secret {
+                name: name.clone(),
+                message,
+            };
+            let value = match reference {
+                SecretReference::Env(variable) => std::env::var(variable)
+                    .map_err(|_| missing(format!("environment variable {variable} is not set")))?,
+                SecretReference::File(path) => {
+                    let text = std::fs::read_to_string(path)
+                        .map_err(|error| missing(format!("file {}: {error}", path.display())))?;
+                    text.strip_suffix('\n').map_or(text.clone(), str::to_owned)
+                }
+            };
+            if value.is_empty() {
+                return Err(missing("is empty".to_owned()));
+            }
+            Ok((name.clone(), value))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_secret_is_named_and_a_file_loses_its_last_newline() {
+        let dir = tempfile::tempdir().expect("temporary folder");
+        let path = dir.path().join("token");
+        std::fs::write(&path, "s3cret\n").expect("written");
+        let good = BTreeMap::from([("token".to_owned(), SecretReference::File(path))]);
+        assert_eq!(resolve(&good).expect("there")["token"], "s3cret");
+
+        let bad = BTreeMap::from([(
+            "token".to_owned(),
+            SecretReference::Env("SAGA_RUNNER_TEST_NO_SUCH_VARIABLE".to_owned()),
+        )]);
+        let message = resolve(&bad).expect_err("missing").to_string();
+        assert!(
+            message.contains("token") && message.contains("SR0404"),
+            "{message}"
+        );
+    }
+}

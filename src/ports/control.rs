@@ -1,0 +1,193 @@
+//! What operators ask of a runner, so that the HTTP API knows neither shards nor tables.
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use serde::Serialize;
+
+use crate::kernel::envelope::ControlVerb;
+use crate::kernel::ids::{InstanceId, SagaName, TenantId, TimeMs};
+use crate::kernel::patch::Note;
+use crate::kernel::view::InstanceView;
+
+#[async_trait]
+pub trait Control: Send + Sync + 'static {
+    /// Who and what this process is.
+    fn info(&self) -> Info;
+
+    /// Whether the process itself still moves. Never asks the broker.
+    fn alive(&self) -> bool;
+
+    /// Whether it takes work.
+    async fn ready(&self) -> Readiness;
+
+    /// Storage and broker, checked now.
+    async fn health(&self) -> Health;
+
+    /// All series in the Prometheus text format.
+    fn metrics(&self) -> String;
+
+    /// Begins the drain; a second call changes nothing.
+    fn drain(&self) -> DrainStarted;
+
+    /// Publishes a domain event for `tenant`.
+    async fn publish_event(&self, tenant: &TenantId, event: Bytes) -> Result<Published, ControlError>;
+
+    /// Sends a control message to an instance.
+    async fn control(
+        &self,
+        instance: &InstanceId,
+        request_id: &str,
+        verb: ControlVerb,
+    ) -> Result<Published, ControlError>;
+
+    /// Instances of a saga, newest last, live ones before ended ones.
+    async fn instances(
+        &self,
+        tenant: &TenantId,
+        saga: &SagaName,
+        page: PageRequest,
+    ) -> Result<Page<InstanceView>, ControlError>;
+
+    /// One instance with its history, newest entry first.
+    async fn instance(&self, id: &InstanceId, history: usize) -> Result<InstanceDetail, ControlError>;
+
+    /// Dead letters of a tenant, oldest first.
+    async fn dead_letters(
+        &self,
+        tenant: &TenantId,
+        page: PageRequest,
+    ) -> Result<Page<DeadLetterView>, ControlError>;
+
+    /// Decides on a dead letter, named as its view names it.
+    async fn decide(&self, tenant: &TenantId, id: &str, decision: Decision) -> Result<(), ControlError>;
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Decision {
+    Retry,
+    Discard,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ControlError {
+    #[error("{0}")]
+    NotFound(String),
+    #[error("{0}")]
+    Invalid(String),
+    #[error("{0}")]
+    Conflict(String),
+    #[error("{0}")]
+    Unavailable(String),
+}
+
+#[derive(Debug, Clone, Serialize)]
+pub struct Info {
+    pub name: &'static str,
+    pub version: &'static str,
+    pub cluster: String,
+    pub mode: &'static str,
+    pub broker: &'static str,
+    pub shards: u16,
+    pub started: String,
+    pub sagas: Vec<DefinitionInfo>,
+    pub effects: Vec<String>,
+}
+
+#[derive(Debug, Clone, Serialize)]
+pub struct DefinitionInfo {
+    pub name: String,
+    pub hash: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Readiness {
+    pub ready: bool,
+    /// What is missing, empty when ready.
+    pub reasons: Vec<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Health {
+    pub healthy: bool,
+    pub checks: Vec<Check>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Check {
+    pub name: String,
+    pub ok: bool,
+    pub detail: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DrainStarted {
+    Now,
+    Before,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Published {
+    pub stream: String,
+    pub sequence: u64,
+    pub duplicate: bool,
+}
+
+/// A slice of a longer list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PageRequest {
+    /// What the page before called `next`.
+    pub after: Option<String>,
+    /// 1 to 500.
+    pub limit: usize,
+}
+
+#[derive(Debug, Clone, Serialize)]
+pub struct Page<T> {
+    pub items: Vec<T>,
+    /// Cursor of the next page, absent on the last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
+}
+
+#[derive(Debug, Clone, Serialize)]
+pub struct InstanceDetail {
+    #[serde(flatten)]
+    pub instance: InstanceView,
+    pub history: Vec<HistoryView>,
+}
+
+#[derive(Debug, Clone, Serialize)]
+pub struct HistoryView {
+    pub input: String,
+    pub kind: String,
+    pub time: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stream: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sequence: Option<u64>,
+    pub outcome: String,
+    pub notes: Vec<Note>,
+}
+
+#[derive(Debug, Clone, Serialize)]
+pub struct DeadLetterView {
+    /// `<shard>-<number>`.
+    pub id: String,
+    pub reason: String,
+    pub message: String,
+    pub subject: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub saga: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    pub time: String,
+    pub attempts: u32,
+    /// The first KiB of the payload, control characters escaped.
+    pub excerpt: String,
+}
+
+/// RFC 3339 for people.
+#[must_use]
+pub fn rfc3339(time: TimeMs) -> String {
+    jiff::Timestamp::from_millisecond(time.0).map_or_else(|_| time.0.to_string(), |stamp| stamp.to_string())
+}

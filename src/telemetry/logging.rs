@@ -1,0 +1,31 @@
+//! Logs on standard error as JSON lines or for people. Payloads and secrets are never logged.
+
+use std::io::IsTerminal as _;
+
+use tracing_subscriber::EnvFilter;
+
+use crate::config::LogFormat;
+
+/// Starts logging for the process. A second call has no effect.
+///
+/// # Errors
+/// A sentence where `level` is not a filter.
+pub fn start(format: LogFormat, level: &str) -> Result<(), String> {
+    // The storage engine tells of every file that it opens; who wants to know says so.
+    let filter = EnvFilter::try_new(format!("libmdbx=warn,{level}")).map_err(|error| format!("log.level: {error}"))?;
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr);
+    let _started = match format {
+        LogFormat::Json => builder
+            .json()
+            .flatten_event(true)
+            .with_current_span(false)
+            .try_init(),
+        LogFormat::Pretty => builder
+            .compact()
+            .with_ansi(std::io::stderr().is_terminal())
+            .try_init(),
+    };
+    Ok(())
+}

@@ -1,0 +1,155 @@
+//! The runner and its broker are killed with SIGKILL under load; afterwards everything must be as if nothing had
+//! happened.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod books;
+mod rig;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use rig::{Rig, TENANT, event_body, order_payload};
+use saga_runner::nats::{NatsBroker, Settings};
+use saga_runner::ports::broker::{Broker, Expect, Publication, PublishError};
+use serde_json::json;
+use support::nats_server::NatsServer;
+
+const KINDS: [&str; 8] = [
+    "happy", "declined", "happy", "flaky", "noship", "happy", "nostock", "happy",
+];
+const ORDERS: usize = 1_000;
+const RUNNER_KILLS: usize = 30;
+const SERVER_KILLS: usize = 5;
+
+/// Pauses between kills: a fixed sequence, so that a failure can be looked at again.
+fn pause(step: usize) -> Duration {
+    Duration::from_millis(150 + (step as u64 * 7_919) % 900)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_lost_or_done_twice_when_runner_and_broker_are_killed_under_load() {
+    let mut server = NatsServer::start();
+    let mut rig = Rig::new(Some(server.url()), "20s", Duration::from_secs(22), json!({})).await;
+    rig.start().await;
+    let broker = connect(&server.url()).await;
+    let placed = Arc::new(AtomicUsize::new(0));
+    let placing = tokio::spawn(place(Arc::clone(&broker), Arc::clone(&placed)));
+
+    for step in 0..RUNNER_KILLS {
+        tokio::time::sleep(pause(step)).await;
+        rig.kill();
+        if step % (RUNNER_KILLS / SERVER_KILLS) == 2 {
+            server.kill();
+            server.launch();
+        }
+        rig.launch();
+    }
+    rig.kill();
+    rig.start().await;
+    let orders = placing.await.expect("all orders are placed");
+    assert_eq!(placed.load(Ordering::Relaxed), ORDERS);
+
+    let endings = wait_for_ends(&rig, &orders).await;
+    for (order, view) in &endings {
+        assert_eq!(view["phase"], expected_phase(order), "{order}: {view}");
+    }
+    books::check(&rig, broker.as_ref(), &endings).await;
+    assert_eq!(rig.terminate().await, Some(0), "{}", rig.log_tail());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_embedded_broker_survives_kills_as_well() {
+    let mut rig = Rig::new(None, "20s", Duration::from_secs(22), json!({})).await;
+    rig.start().await;
+    let mut orders = Vec::new();
+    for number in 0..120 {
+        let order = format!("{}-{number:04}", KINDS[number % KINDS.len()]);
+        rig.send("Order", &order, "Placed", order_payload(&order)).await;
+        orders.push(order);
+        if number % 15 == 14 {
+            rig.kill();
+            rig.launch();
+        }
+    }
+    rig.kill();
+    rig.start().await;
+    let endings = wait_for_ends(&rig, &orders).await;
+    for (order, view) in &endings {
+        assert_eq!(view["phase"], expected_phase(order), "{order}: {view}");
+    }
+    books::check_upstream(&rig, &endings);
+}
+
+fn expected_phase(order: &str) -> &'static str {
+    match order.split('-').next() {
+        Some("happy" | "flaky") => "completed",
+        _ => "failed",
+    }
+}
+
+pub async fn connect(url: &str) -> Arc<dyn Broker> {
+    let settings: Settings = serde_json::from_value(json!({"urls": [url]})).expect("settings");
+    let broker = NatsBroker::connect(settings).await.expect("settings are good");
+    broker.connected().await.expect("connects");
+    broker
+}
+
+/// Places every order, each again until the broker has it: the message id makes that harmless.
+async fn place(broker: Arc<dyn Broker>, placed: Arc<AtomicUsize>) -> Vec<String> {
+    let mut orders = Vec::new();
+    for number in 0..ORDERS {
+        let order = format!("{}-{number:04}", KINDS[number % KINDS.len()]);
+        let message = Publication {
+            stream: "AGGREGATE_EVENTS".to_owned(),
+            subject: format!("tenant.{TENANT}.aggregate.Order.{order}"),
+            headers: Vec::new(),
+            payload: event_body("Order", &order, "Placed", &order_payload(&order)).into(),
+            expect: Expect::MessageId(format!("placed-{order}")),
+        };
+        while let Err(error) = broker.publish(message.clone()).await {
+            assert!(!matches!(error, PublishError::Refused(_)), "{error}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        placed.fetch_add(1, Ordering::Relaxed);
+        orders.push(order);
+        tokio::time::sleep(Duration::from_millis(15)).await;
+    }
+    orders
+}
+
+async fn wait_for_ends(rig: &Rig, orders: &[String]) -> BTreeMap<String, serde_json::Value> {
+    let begin = Instant::now();
+    let mut ended = BTreeMap::new();
+    while ended.len() < orders.len() {
+        for order in orders {
+            if ended.contains_key(order) {
+                continue;
+            }
+            if let Some(view) = rig.instance("order", order).await
+                && matches!(view["phase"].as_str(), Some("completed" | "failed" | "cancelled"))
+                && view["ended"].is_string()
+            {
+                ended.insert(order.clone(), view);
+            }
+        }
+        if begin.elapsed() > Duration::from_secs(180) {
+            let open: Vec<&String> = orders
+                .iter()
+                .filter(|order| !ended.contains_key(*order))
+                .collect();
+            let view = rig.instance("order", open[0]).await;
+            panic!(
+                "{} of {} orders did not end, among them {view:?}\n{}",
+                open.len(),
+                orders.len(),
+                rig.log_tail()
+            );
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    ended
+}

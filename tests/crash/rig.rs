@@ -1,0 +1,243 @@
+//! The real binary, a real upstream, and either broker, all on loopback; killed as the test says.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use saga_runner::demo::upstream::{Settings, Upstream};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// The tenant of all orders.
+pub const TENANT: &str = "acme";
+
+pub struct Rig {
+    dir: TempDir,
+    pub upstream: Upstream,
+    pub client: reqwest::Client,
+    address: SocketAddr,
+    runner: Option<Child>,
+    /// Environment of the runner, e.g. for a broker that moves.
+    nats_url: Option<String>,
+}
+
+impl Rig {
+    /// Definitions are the shipped ones, with the order's half hour cut to `unpaid_after`.
+    pub async fn new(nats_url: Option<String>, unpaid_after: &str, slow: Duration, extra: Value) -> Self {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let settings = Settings { runner: None, slow };
+        let upstream = Upstream::start(SocketAddr::from(([127, 0, 0, 1], 0)), settings)
+            .await
+            .expect("the upstream starts");
+        let port = saga_runner::app::nats_server::free_port().expect("a free port");
+        let address = SocketAddr::from(([127, 0, 0, 1], port));
+        copy_definitions(dir.path(), unpaid_after);
+        let base = format!("http://{}", upstream.address);
+        let mut manifest = json!({
+            "apiVersion": "saga-runner/v1",
+            "kind": "Manifest",
+            "cluster": "crash",
+            "data_dir": dir.path().join("data"),
+            "shards": 2,
+            "tenants": [TENANT, "globex"],
+            "sagas": dir.path().join("sagas"),
+            "effects": dir.path().join("effects"),
+            "gateway": {"url": format!("{base}/gateway/commands")},
+            "upstreams": {"shop": base},
+            "http": {"listen": address, "accept_events": true},
+        });
+        if let Some(url) = &nats_url {
+            manifest["broker"] = json!({"kind": "nats", "nats": {"urls": [url]}});
+        }
+        merge(&mut manifest, extra);
+        std::fs::write(dir.path().join("manifest.yaml"), manifest.to_string()).expect("written");
+        upstream.set_runner(format!("http://{address}"));
+        Self {
+            dir,
+            upstream,
+            client: reqwest::Client::builder().no_proxy().build().expect("a client"),
+            address,
+            runner: None,
+            nats_url,
+        }
+    }
+
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    pub fn log(&self) -> PathBuf {
+        self.dir.path().join("runner.log")
+    }
+
+    pub fn nats_url(&self) -> &str {
+        self.nats_url.as_deref().expect("a rig on NATS")
+    }
+
+    /// Starts the runner without waiting for it.
+    pub fn launch(&mut self) {
+        let log = std::fs::File::options()
+            .create(true)
+            .append(true)
+            .open(self.log())
+            .expect("a log");
+        let child = Command::new(env!("CARGO_BIN_EXE_saga-runner"))
+            .args(["run", "--config"])
+            .arg(self.dir.path().join("manifest.yaml"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .expect("the runner starts");
+        self.runner = Some(child);
+    }
+
+    /// Starts the runner and waits until it is ready.
+    pub async fn start(&mut self) {
+        self.launch();
+        let begin = Instant::now();
+        loop {
+            if let Ok(answer) = self.client.get(self.url("/ready")).send().await
+                && answer.status().is_success()
+            {
+                return;
+            }
+            if let Some(status) = self
+                .runner
+                .as_mut()
+                .and_then(|child| child.try_wait().ok())
+                .flatten()
+            {
+                panic!("the runner stopped with {status}:\n{}", self.log_tail());
+            }
+            assert!(
+                begin.elapsed() < Duration::from_secs(60),
+                "the runner is not ready:\n{}",
+                self.log_tail()
+            );
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// Ends the runner with SIGKILL.
+    pub fn kill(&mut self) {
+        if let Some(mut child) = self.runner.take() {
+            child.kill().expect("killed");
+            child.wait().expect("reaped");
+        }
+    }
+
+    /// Ends the runner with SIGTERM and gives its exit code.
+    pub async fn terminate(&mut self) -> Option<i32> {
+        let mut child = self.runner.take().expect("a running runner");
+        let pid = nix::unistd::Pid::from_raw(i32::try_from(child.id()).expect("a pid"));
+        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).expect("signalled");
+        tokio::task::spawn_blocking(move || child.wait().expect("reaped").code())
+            .await
+            .expect("waited")
+    }
+
+    pub fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.address)
+    }
+
+    /// One instance as the API shows it.
+    pub async fn instance(&self, saga: &str, key: &str) -> Option<Value> {
+        let url = self.url(&format!("/v1/tenants/{TENANT}/sagas/{saga}/instances/{key}"));
+        let answer = self.client.get(url).send().await.ok()?;
+        if !answer.status().is_success() {
+            return None;
+        }
+        serde_json::from_slice(&answer.bytes().await.ok()?).ok()
+    }
+
+    /// Waits until `wanted` holds for the instance.
+    pub async fn wait_for(&self, saga: &str, key: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+        let begin = Instant::now();
+        let mut last = None;
+        while begin.elapsed() < Duration::from_secs(60) {
+            if let Some(view) = self.instance(saga, key).await {
+                if wanted(&view) {
+                    return view;
+                }
+                last = Some(view);
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        panic!("{saga}/{key} did not get there: {last:?}\n{}", self.log_tail());
+    }
+
+    /// Sends an event over HTTP until it is taken; its id makes repetition harmless.
+    pub async fn send(&self, aggregate: &str, id: &str, event: &str, payload: Value) {
+        let body = event_body(aggregate, id, event, &payload);
+        let url = self.url(&format!("/v1/tenants/{TENANT}/events"));
+        for _ in 0..600 {
+            let request = self.client.post(&url).header("content-type", "application/json");
+            if let Ok(answer) = request.body(body.clone()).send().await
+                && answer.status().is_success()
+            {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        panic!("the event was never taken\n{}", self.log_tail());
+    }
+
+    pub fn log_tail(&self) -> String {
+        let text = std::fs::read_to_string(self.log()).unwrap_or_default();
+        let lines: Vec<&str> = text.lines().collect();
+        lines[lines.len().saturating_sub(30)..].join("\n")
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+pub fn event_body(aggregate: &str, id: &str, event: &str, payload: &Value) -> String {
+    json!({
+        "tenant_id": TENANT,
+        "event_id": format!("{aggregate}-{event}-{id}"),
+        "event_type": event,
+        "aggregate_type": aggregate,
+        "aggregate_id": id,
+        "sequence": 1,
+        "schema_version": 1,
+        "payload": payload,
+        "metadata": {"correlation_id": id},
+    })
+    .to_string()
+}
+
+pub fn order_payload(order: &str) -> Value {
+    json!({
+        "order_id": order,
+        "customer": {"id": "c-1"},
+        "items": [{"sku": "tea-01", "qty": 2}],
+        "total_cents": 1999,
+        "currency": "EUR",
+    })
+}
+
+fn copy_definitions(dir: &Path, unpaid_after: &str) {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    for kind in ["sagas", "effects"] {
+        std::fs::create_dir_all(dir.join(kind)).expect("created");
+        for entry in std::fs::read_dir(root.join(kind)).expect("shipped definitions") {
+            let path = entry.expect("readable").path();
+            let text = std::fs::read_to_string(&path).expect("readable");
+            let text = text.replace("after: 30m", &format!("after: {unpaid_after}"));
+            let name = path.file_name().expect("a file");
+            std::fs::write(dir.join(kind).join(name), text).expect("written");
+        }
+    }
+}
+
+fn merge(into: &mut Value, extra: Value) {
+    if let (Some(into), Value::Object(extra)) = (into.as_object_mut(), extra) {
+        into.extend(extra);
+    }
+}
