@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use prometheus::{Histogram, IntCounter, IntGauge};
 use tokio_util::sync::CancellationToken;
 
 use super::gate::Gate;
@@ -18,6 +17,7 @@ use crate::kernel::subject::{Subject, Tenancy};
 use crate::ports::broker::{Broker, Message, QueueMessage, WorkflowStreams};
 use crate::ports::clock::Clock;
 use crate::telemetry::Metrics;
+use crate::telemetry::metrics::{Histogram, IntCounter, IntGauge};
 
 /// Longest delay of a negative acknowledgement: longer ones would outlive the gate's horizon unseen.
 const NAK_DELAY_MAX: Duration = Duration::from_mins(1);

@@ -1,9 +1,9 @@
 //! Every series the runner exports. Labels come from closed sets; no ids.
 
 use prometheus::{
-    Encoder, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
-    Registry, TextEncoder,
+    Encoder, HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts, Registry, TextEncoder,
 };
+pub use prometheus::{Histogram, IntCounter, IntGauge};
 
 /// Handles of all series, shared by reference.
 #[derive(Debug)]
