@@ -108,7 +108,7 @@ impl<'r> Reading<'r, '_> {
                 let message = "this alternative is never taken: one before it has no \"when\"";
                 self.findings.warning(codes::UNREACHABLE_HANDLER, span, message);
             }
-            let Some(fields) = Fields::read(item, &entry.key_span, site.what(), site.keys(), self.findings)
+            let Some(fields) = Fields::item(item, &entry.key_span, site.what(), site.keys(), self.findings)
             else {
                 continue;
             };
@@ -276,7 +276,7 @@ impl<'r> Reading<'r, '_> {
         let mut emits = Vec::new();
         for item in fields::one_or_many(&entry.value) {
             let keys = &["command", "publish"];
-            let Some(fields) = Fields::read(item, &entry.key_span, "an emission", keys, self.findings) else {
+            let Some(fields) = Fields::item(item, &entry.key_span, "an emission", keys, self.findings) else {
                 continue;
             };
             let emit = match fields.one_of(keys, self.findings) {

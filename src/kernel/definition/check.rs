@@ -15,10 +15,13 @@ use crate::kernel::expr::nearest;
 pub fn saga(definition: &Definition, root: &Node<'_>, findings: &mut Findings<'_>) {
     key_rules(definition, root, findings);
     let steps = Steps::of(definition, root);
-    if !steps.cycles(findings) && steps.is_complete() {
+    if !steps.cycles(findings) && steps.is_complete() && !findings.has(codes::UNKNOWN_STEP) {
         steps.parallel_sets(findings);
     }
-    if let Some(machine) = &definition.machine {
+    // A way whose end is unknown may have been meant to lead to any state.
+    if let Some(machine) = &definition.machine
+        && !findings.has(codes::UNKNOWN_STATE)
+    {
         unreachable_states(machine, definition, root, findings);
     }
     ends(root, findings);

@@ -65,7 +65,10 @@ pub fn compile(root: &Node<'_>, findings: &mut Findings<'_>) -> Option<Arc<Effec
         Some(entry) => {
             let _ = Fields::read(&entry.value, &entry.key_span, "transform", &[], findings);
             refuse_network_keys(&fields, findings);
-            fields.require("result", findings);
+            if fields.get("result").is_none() {
+                let message = "a transformation needs the key \"result\"";
+                findings.error(codes::MISSING_KEY, entry.key_span.clone(), message);
+            }
             Some(Provider::Transform)
         }
         None => None,
@@ -272,7 +275,7 @@ fn classify(entry: &Entry<'_>, findings: &mut Findings<'_>) -> Vec<Classify> {
     };
     let mut rules = Vec::new();
     for item in items {
-        let Some(fields) = Fields::read(item, &entry.key_span, "a rule", &["when", "as"], findings) else {
+        let Some(fields) = Fields::item(item, &entry.key_span, "a rule", &["when", "as"], findings) else {
             continue;
         };
         let when = fields

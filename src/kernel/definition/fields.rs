@@ -18,15 +18,17 @@ pub struct Fields<'n, 't> {
     /// Where a missing key is reported.
     at: Range<usize>,
     what: &'static str,
+    allowed: &'static [&'static str],
 }
 
 impl<'n, 't> Fields<'n, 't> {
-    /// Takes `node` as `what` ("a step"), with `allowed` keys, and reports all others.
+    /// Takes `node`, which belongs to what stands at `at`, as `what` ("a step") with `allowed` keys, and
+    /// reports all others.
     pub fn read(
         node: &'n Node<'t>,
         at: &Range<usize>,
         what: &'static str,
-        allowed: &[&'static str],
+        allowed: &'static [&'static str],
         findings: &mut Findings<'_>,
     ) -> Option<Self> {
         let entries = entries(node, at, what, findings)?;
@@ -39,11 +41,26 @@ impl<'n, 't> Fields<'n, 't> {
             entries,
             at: at.clone(),
             what,
+            allowed,
         })
     }
 
+    /// The same for an item of a list, which has a place of its own.
+    pub fn item(
+        node: &'n Node<'t>,
+        at: &Range<usize>,
+        what: &'static str,
+        allowed: &'static [&'static str],
+        findings: &mut Findings<'_>,
+    ) -> Option<Self> {
+        let at = visible(node, at, findings.text());
+        Self::read(node, &at, what, allowed, findings)
+    }
+
+    /// The entry of `key`, where it is allowed.
     pub fn get(&self, key: &str) -> Option<&'n Entry<'t>> {
-        self.entries.iter().find(|entry| entry.key == key)
+        let mut entries = self.entries.iter();
+        entries.find(|entry| entry.key == key && self.allowed.contains(&key))
     }
 
     /// The entry of `key`, whose absence is an error.
@@ -108,7 +125,10 @@ fn unknown(entry: &Entry<'_>, what: &str, allowed: &[&'static str], findings: &m
         return;
     }
     let near = nearest(&entry.key, allowed.iter().copied());
-    let names = format!("{what} may have {}", allowed.join(", "));
+    let names = match allowed {
+        [] => format!("{what} has no keys"),
+        allowed => format!("{what} may have {}", allowed.join(", ")),
+    };
     let help = match near {
         Some(near) => format!("did you mean \"{near}\"? {names}"),
         None => names,
@@ -124,7 +144,7 @@ pub fn expected(node: &Node<'_>, at: &Range<usize>, what: &str, findings: &mut F
         Value::Map(_) => "a map",
         Value::Scalar(scalar) => match scalar.plain() {
             Plain::Null => "nothing",
-            Plain::Bool(_) => "true or false",
+            Plain::Bool(_) => "`true` or `false`",
             Plain::Int(_) | Plain::Double(_) | Plain::Refused(_) => "a number",
             Plain::Text(_) => "text",
         },
@@ -169,7 +189,7 @@ pub fn boolean(entry: &Entry<'_>, findings: &mut Findings<'_>) -> Option<bool> {
     {
         return Some(answer);
     }
-    expected(&entry.value, &entry.key_span, "true or false", findings);
+    expected(&entry.value, &entry.key_span, "`true` or `false`", findings);
     None
 }
 

@@ -62,6 +62,10 @@ impl<'c> Findings<'c> {
             .any(|finding| finding.severity == Severity::Error)
     }
 
+    pub fn has(&self, code: &str) -> bool {
+        self.list.iter().any(|finding| finding.code == code)
+    }
+
     /// The findings by place. One that an alias repeats is told once.
     pub fn into_sorted(mut self) -> Vec<Diagnostic> {
         self.list.sort_by(|left, right| {

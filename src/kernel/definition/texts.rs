@@ -52,7 +52,7 @@ pub fn expr(entry: &Entry<'_>, readable: Readable<'_>, findings: &mut Findings<'
         return None;
     }
     if scalar.text.starts_with("${") {
-        let message = format!("{} holds an expression already", entry.key);
+        let message = format!("\"{}\" holds an expression already", entry.key.escape_debug());
         findings
             .error(codes::EXPRESSION, node.span.clone(), message)
             .help(Some("leave out the ${ and }".to_owned()));
@@ -194,7 +194,21 @@ fn refused(
     } else {
         codes::EXPRESSION
     };
-    findings.error(code, span, error.message).help(error.help);
+    findings
+        .error(code, span, plain_message(&error.message))
+        .help(error.help);
+}
+
+/// The parser of expressions lists every token that it would have taken; what it found says enough.
+fn plain_message(message: &str) -> String {
+    let Some(rest) = message.strip_prefix("Syntax error: ") else {
+        return message.to_owned();
+    };
+    match rest.split('\'').nth(1) {
+        Some("<EOF>") => "the expression ends too early".to_owned(),
+        Some(token) => format!("unexpected `{token}`"),
+        None => format!("not an expression: {rest}"),
+    }
 }
 
 /// Checks what an expression reads below its roots, as far as the definition tells.

@@ -25,30 +25,9 @@ pub fn check(template: &Template, node: &Node<'_>, findings: &mut Findings<'_>) 
         }
         Template::List(_) | Template::Map(_) => return,
     };
-    let whole = node.span.clone();
-    match parts {
-        [TextPart::Literal(head), rest @ ..] => {
-            if let Err(message) = literal_head(head, rest.is_empty()) {
-                bad(findings, whole, message);
-            }
-        }
-        [TextPart::Expr(base), rest @ ..] => {
-            if upstream(base).is_none() {
-                let span = place_of(node, base, base.text(), findings.text());
-                bad(
-                    findings,
-                    span,
-                    "a url begins with a fixed host, or with ${upstreams.<name>}",
-                );
-            } else if !rest_is_path(rest) {
-                bad(
-                    findings,
-                    whole,
-                    "behind ${upstreams.<name>} there must be a \"/\"",
-                );
-            }
-        }
-        [] => bad(findings, whole, "the url is empty"),
+    if let Err((span, message)) = head(parts, node, findings.text()) {
+        findings.error(codes::URL, span, message);
+        return;
     }
     for part in parts.iter().skip(1) {
         if let TextPart::Expr(expr) = part
@@ -74,8 +53,26 @@ pub fn upstream(expr: &Expr) -> Option<&str> {
     (plain && expr.reads(Root::Upstreams)).then_some(name)
 }
 
-fn bad(findings: &mut Findings<'_>, span: Range<usize>, message: &str) {
-    findings.error(codes::URL, span, message);
+/// Checks what fixes the host.
+fn head(parts: &[TextPart], node: &Node<'_>, text: &str) -> Result<(), (Range<usize>, &'static str)> {
+    let whole = || node.span.clone();
+    match parts {
+        [TextPart::Literal(head), rest @ ..] => {
+            literal_head(head, rest.is_empty()).map_err(|message| (whole(), message))
+        }
+        [TextPart::Expr(base), ..] if upstream(base).is_none() => {
+            let span = place_of(node, base, base.text(), text);
+            Err((
+                span,
+                "a url begins with a fixed host, or with ${upstreams.<name>}",
+            ))
+        }
+        [TextPart::Expr(_), rest @ ..] if !rest_is_path(rest) => {
+            Err((whole(), "behind ${upstreams.<name>} there must be a \"/\""))
+        }
+        [TextPart::Expr(_), ..] => Ok(()),
+        [] => Err((whole(), "the url is empty")),
+    }
 }
 
 fn rest_is_path(rest: &[TextPart]) -> bool {

@@ -232,7 +232,8 @@ where
             _ => (0, false),
         };
         if tag {
-            return self.stop(codes::SYNTAX, span, "tags are not read; leave out the `!...`");
+            let span = span.tag_span().unwrap_or(span);
+            return self.stop(codes::SYNTAX, span, "tags are not read; leave it out");
         }
         let node = match event {
             Event::Scalar(text, style, ..) => Node {

@@ -1,0 +1,172 @@
+//! The hash of a saga: what changes it and what does not.
+
+use super::super::{canonical, load};
+use super::{examples, file, folder, saga};
+
+const BODY: &str = r#"
+state: {init: {paid: false, n: 1}}
+handlers:
+  Order.Placed: {set: {a: "${event.data.a + 1}", b: 2}, timer: {x: {after: 1m}, y: {after: 2m}}}
+  Order.Held: [{when: state.paid && state.n > 1, fail: {code: held}}, {set: {c: 3}}]
+steps:
+  pay:
+    effect: payments-charge
+    with: {order: "${key}", cents: "${state.n}"}
+    set: {paid: true}
+    compensate: {effect: payments-refund, retry: {attempts: 3}}
+  ship: {needs: [pay], command: {aggregate: Parcel, id: "p-${key}", type: Parcel.Send}}
+timers:
+  x: {after: 5m, fail: {code: late}}
+  y: {after: 6m, cancel_when: state.paid, fail: {code: later}}
+finally: {completed: {publish: {type: order.done, payload: {order: "${key}"}}}}
+"#;
+
+fn hash(body: &str) -> String {
+    saga(body).hash.to_string()
+}
+
+/// `BODY` with one place changed.
+fn changed(from: &str, to: &str) -> String {
+    assert_eq!(BODY.matches(from).count(), 1, "{from:?} is one place");
+    BODY.replace(from, to)
+}
+
+#[test]
+fn layout_comments_quoting_and_insignificant_order_do_not_change_the_hash() {
+    let same = hash(BODY);
+    for (from, to) in [
+        ("state: {init", "# why\nstate:   {init"),
+        ("{paid: false, n: 1}", "{n: 1, \"paid\": false}"),
+        (
+            "{set: {a: \"${event.data.a + 1}\", b: 2}",
+            "{set: {b: 2, a: '${event.data.a+1}'}",
+        ),
+        (
+            "{x: {after: 1m}, y: {after: 2m}}",
+            "{y: {after: 120s}, x: {after: 60s, if_absent: false}}",
+        ),
+        ("state.paid && state.n > 1", "state.paid  &&  state.n>1"),
+        ("needs: [pay]", "needs: pay"),
+        ("needs: [pay]", "needs: [pay, pay]"),
+        ("type: Parcel.Send}", "type: Parcel.Send, payload: {}}"),
+        (
+            "retry: {attempts: 3}",
+            "retry: {attempts: 3, backoff: {initial: 1s, factor: 2, max: 60s}}, on_unknown: false, deadline: 15m",
+        ),
+        (
+            "    set: {paid: true}\n",
+            "    set:\n      paid: true\n    deadline: 15m\n",
+        ),
+        (
+            "  x: {after: 5m, fail: {code: late}}\n  y: {after: 6m, cancel_when: state.paid, fail: {code: later}}",
+            "  y: {after: 6m, cancel_when: state.paid, fail: {code: later}}\n  x: {after: 5m, fail: {code: late}}",
+        ),
+        (
+            "finally: {completed: {publish",
+            "finally: {completed: &it {publish",
+        ),
+        ("{order: \"${key}\"}}}}", "{order: \"${ key }\"}}}}"),
+    ] {
+        assert_eq!(hash(&changed(from, to)), same, "{from} -> {to}");
+    }
+}
+
+#[test]
+fn every_change_of_meaning_changes_the_hash() {
+    let mut hashes = std::collections::BTreeMap::from([(hash(BODY), "unchanged")]);
+    for (from, to) in [
+        ("paid: false", "paid: true"),
+        ("n: 1}}", "n: \"1\"}}"),
+        ("n: 1}}", "n: 1.0}}"),
+        ("b: 2}", "b: 3}"),
+        ("a: \"${event.data.a + 1}\"", "a: \"${event.data.a - 1}\""),
+        ("a: \"${event.data.a + 1}\"", "a: \"$${event.data.a + 1}\""),
+        ("x: {after: 1m}", "x: {after: 61s}"),
+        ("x: {after: 1m}", "x: {after: 1m, if_absent: true}"),
+        ("state.n > 1", "state.n > 2"),
+        ("state.n > 1", "state.n >= 1"),
+        ("code: held", "code: hold"),
+        ("code: held}", "code: held, message: why}"),
+        (
+            "{code: held}}, {set: {c: 3}}]",
+            "{code: held}}, {when: state.paid, set: {c: 3}}]",
+        ),
+        ("Order.Held:", "Order.Kept:"),
+        ("effect: payments-charge", "effect: fraud-score"),
+        ("order: \"${key}\", cents", "orders: \"${key}\", cents"),
+        ("order: \"${key}\", cents", "order: \" ${key}\", cents"),
+        ("set: {paid: true}", "set: {payed: true}"),
+        ("attempts: 3}", "attempts: 4}"),
+        ("attempts: 3}}", "attempts: 3}, on_unknown: true}"),
+        ("attempts: 3}}", "attempts: 3, backoff: {factor: 3}}}"),
+        ("attempts: 3}}", "attempts: 3}, deadline: 1m}"),
+        ("needs: [pay], ", ""),
+        ("needs: [pay], ", "needs: [pay], if: state.paid, "),
+        ("needs: [pay], ", "needs: [pay], deadline: 1h, "),
+        ("id: \"p-${key}\"", "id: \"q-${key}\""),
+        ("aggregate: Parcel", "aggregate: Box"),
+        ("type: Parcel.Send", "type: Parcel.Take"),
+        ("after: 5m", "after: 4m"),
+        ("cancel_when: state.paid, ", ""),
+        ("publish: {type: order.done", "publish: {type: order.gone"),
+        ("finally: {completed", "finally: {failed"),
+        ("finally: {completed", "finally: {cancelled"),
+    ] {
+        let hash = hash(&changed(from, to));
+        if let Some(other) = hashes.insert(hash, to) {
+            panic!("{from} -> {to} has the hash of {other}");
+        }
+    }
+}
+
+#[test]
+fn name_start_and_key_rules_are_part_of_the_hash() {
+    let text = |name: &str, start: &str, key: &str| {
+        format!(
+            "apiVersion: sagas/v1\nkind: Saga\nname: {name}\nstart: {start}\nkey: {key}\nsteps: {{a: {{effect: fraud-score}}}}\n"
+        )
+    };
+    let hash = |text: String| {
+        let loaded = load(&[file("a.yaml", &text)], &folder("effects"));
+        assert!(loaded.diagnostics.is_empty(), "{}", loaded.diagnostics[0]);
+        loaded.sagas[0].hash
+    };
+    let keys = r#"{"A.*": event.data.a, "A.B": event.data.b}"#;
+    let base = hash(text("one", "A.B", keys));
+    assert_eq!(base, hash(text("one", "[A.B, A.B]", keys)));
+    let swapped = r#"{"A.B": event.data.b, "A.*": event.data.a}"#;
+    for other in [
+        text("two", "A.B", keys),
+        text("one", "[A.B, A.C]", keys),
+        text("one", "A.B", swapped),
+        text("one", "A.B", r#"{"A.*": event.data.a}"#),
+    ] {
+        assert_ne!(base, hash(other));
+    }
+}
+
+#[test]
+fn steps_and_states_keep_their_order_since_records_refer_to_them_by_index() {
+    let two = |first: &str, second: &str| {
+        hash(&format!(
+            "steps:\n  {first}: {{effect: fraud-score}}\n  {second}: {{effect: fraud-score}}\n"
+        ))
+    };
+    assert_ne!(two("a", "b"), two("b", "a"));
+}
+
+#[test]
+fn the_canonical_form_is_frozen() {
+    let saga = saga(BODY);
+    let form = String::from_utf8(canonical::bytes(&saga)).expect("JSON is text");
+    let value: serde_json::Value = serde_json::from_str(&form).expect("JSON");
+    assert_eq!(value.to_string(), form, "compact, with sorted keys");
+    insta::assert_json_snapshot!("canonical_form", value);
+    insta::assert_snapshot!(saga.hash.to_string(), @"sha256:e452a8b33e4bd46aaae6a56cc447d11a96b20765bcd6e7460015609b9be1bcb0");
+}
+
+#[test]
+fn the_hashes_of_the_examples_differ() {
+    let loaded = examples();
+    assert_ne!(loaded.sagas[0].hash, loaded.sagas[1].hash);
+}

@@ -1,0 +1,203 @@
+//! What good files are compiled to.
+
+use super::super::compile_archived;
+use super::super::effect::Provider;
+use super::super::model::{Action, COMMAND_DEADLINE_MS, COMPENSATION_RETRY, EFFECT_DEADLINE_MS, Emit};
+use super::{effect, examples, folder, saga};
+use crate::kernel::expr::{Budget, Root, Scope, Template};
+use crate::kernel::json::Json;
+
+fn rendered(template: &Template, scope: &Scope<'_>) -> String {
+    let mut out = Vec::new();
+    template
+        .render(scope, &mut Budget { steps: 1_000 }, &mut out)
+        .expect("renders");
+    String::from_utf8(out).expect("JSON is text")
+}
+
+#[test]
+fn the_order_saga_is_what_its_file_says() {
+    let loaded = examples();
+    let order = loaded
+        .sagas
+        .iter()
+        .find(|saga| saga.name.as_str() == "order")
+        .expect("there");
+    let steps: Vec<(&str, &[u16])> = order
+        .steps
+        .iter()
+        .map(|step| (step.name.as_str(), step.needs.as_slice()))
+        .collect();
+    assert_eq!(
+        steps,
+        [
+            ("reserve", &[][..]),
+            ("fraud", &[]),
+            ("charge", &[0, 1]),
+            ("ship", &[2]),
+        ]
+    );
+    assert_eq!(order.event_types(), ["Order.CancelRequested", "Order.Placed"]);
+    let charge = order.steps[2].compensate.as_ref().expect("a charge is refunded");
+    assert!(charge.on_unknown);
+    assert_eq!((charge.retry.attempts, charge.retry.max_ms), (20, 600_000));
+    assert!(matches!(&charge.action, Action::Effect { effect, .. } if effect.as_str() == "payments-refund"));
+    let unpaid = &order.timers[0];
+    assert_eq!((unpaid.name.as_str(), unpaid.after_ms), ("unpaid", 30 * 60_000));
+    assert!(unpaid.cancel_when.is_some());
+    assert!(order.sends_commands());
+    assert!(
+        matches!(&order.finally.failed[..], [Emit::Command(command)] if command.command_type == "Order.Cancel")
+    );
+    assert_eq!(order.finally.cancelled.len(), 1, "an alias stands for its value");
+}
+
+#[test]
+fn the_consolidate_saga_goes_from_state_to_state() {
+    let loaded = examples();
+    let consolidate = loaded
+        .sagas
+        .iter()
+        .find(|saga| saga.name.as_str() == "consolidate")
+        .expect("there");
+    let machine = consolidate.machine.as_ref().expect("a machine");
+    let names: Vec<&str> = machine.states.iter().map(|state| state.name.as_str()).collect();
+    assert_eq!(names, ["collecting", "flushing", "closed"]);
+    assert_eq!(machine.initial, 0);
+    let ready = &machine.states[0].handlers["Line.Ready"];
+    assert_eq!(ready.len(), 2);
+    assert_eq!(ready[0].actions.to, Some(1));
+    assert!(ready[1].actions.timers[0].if_absent);
+    assert_eq!(machine.states[0].timer_handlers["flush"][0].actions.to, Some(1));
+    assert!(machine.states[1].handlers["Line.Ready"][0].actions.defer);
+    assert!(machine.states[2].is_final);
+}
+
+#[test]
+fn what_a_saga_leaves_out_has_its_default() {
+    let saga = saga(
+        "steps:\n  pay: {effect: payments-charge, compensate: {effect: payments-refund}}\n  tell: {command: {aggregate: A, id: x, type: A.Do}, compensate: {command: {aggregate: A, id: x, type: A.Undo}, deadline: 1h}}\n",
+    );
+    let [pay, tell] = &saga.steps[..] else {
+        panic!("two steps");
+    };
+    assert_eq!(
+        (pay.deadline_ms, tell.deadline_ms),
+        (EFFECT_DEADLINE_MS, COMMAND_DEADLINE_MS)
+    );
+    let undo = pay.compensate.as_ref().expect("declared");
+    assert_eq!(
+        (undo.on_unknown, undo.retry, undo.deadline_ms),
+        (false, COMPENSATION_RETRY, EFFECT_DEADLINE_MS)
+    );
+    assert_eq!(
+        tell.compensate.as_ref().map(|undo| undo.deadline_ms),
+        Some(3_600_000)
+    );
+    let Action::Effect { with, .. } = &pay.action else {
+        panic!("an effect");
+    };
+    assert_eq!(rendered(with, &Scope::default()), "{}");
+    assert_eq!(rendered(&saga.init, &Scope::default()), "{}");
+}
+
+#[test]
+fn values_keep_their_types() {
+    let saga = saga(
+        "state:\n  init: {b: [1, -2, 1.5, 0x10, 1e3], a: {no: no, yes: yes, t: true, n: null, e: , q: \"5\", date: 2026-01-01}, c: \"$${x}\"}\nsteps: {a: {effect: fraud-score}}\n",
+    );
+    assert_eq!(
+        rendered(&saga.init, &Scope::default()),
+        r#"{"a":{"date":"2026-01-01","e":null,"n":null,"no":"no","q":"5","t":true,"yes":"yes"},"b":[1,-2,1.5,16,1000.0],"c":"${x}"}"#
+    );
+}
+
+#[test]
+fn expressions_in_all_kinds_of_scalars_are_compiled() {
+    let saga = saga(
+        "handlers:\n  Order.Placed:\n    set:\n      plain: ${state.n + 1}\n      single: 'n is ${state.n}'\n      double: \"n\\tis ${state.n}\"\n      block: |\n        n is\n        ${state.n}\n      folded: >-\n        n is\n        ${state.n}\n      list: [\"${state.n}\", 1]\nsteps: {a: {effect: fraud-score}}\n",
+    );
+    let state = Json::parse(br#"{"n":4}"#, 8).expect("JSON");
+    let scope = Scope::default().bind(Root::State, &state);
+    let set: Vec<String> = saga.handlers["Order.Placed"][0]
+        .actions
+        .set
+        .iter()
+        .map(|(name, template)| format!("{name}={}", rendered(template, &scope)))
+        .collect();
+    assert_eq!(
+        set,
+        [
+            r#"block="n is\n4\n""#,
+            r#"double="n\tis 4""#,
+            r#"folded="n is 4""#,
+            "list=[4,1]",
+            "plain=5",
+            r#"single="n is 4""#,
+        ]
+    );
+}
+
+#[test]
+fn what_an_effect_leaves_out_has_its_default() {
+    let effect = effect("http: {method: GET, url: \"https://pay.internal:8443/v1\"}\n");
+    assert_eq!((effect.timeout_ms, effect.connect_timeout_ms), (10_000, 2_000));
+    assert_eq!(
+        (
+            effect.retry.attempts,
+            effect.retry.initial_ms,
+            effect.retry.max_ms
+        ),
+        (3, 200, 3_000)
+    );
+    assert_eq!(effect.retry_classes, ["transient", "throttled", "timeout"]);
+    assert_eq!(effect.concurrency, 32);
+    assert!(effect.classify.is_empty() && effect.result.is_none());
+    let Provider::Http(call) = &effect.provider else {
+        panic!("a call");
+    };
+    assert!(call.headers.is_empty() && call.body.is_none());
+}
+
+#[test]
+fn an_effect_names_what_the_manifest_must_give() {
+    let effect = effect(
+        "http:\n  method: POST\n  url: \"${upstreams.pay}/orders/${url(input.order)}?k=${url(secrets.query)}\"\n  headers: {Authorization: \"Bearer ${secrets.token}\", X-Time: 5}\n  body: {nested: [{pin: \"${secrets.pin}\"}]}\nretry: {errors: timeout}\nlimits: {concurrency: 4}\ntimeout: {total: 500ms}\n",
+    );
+    assert_eq!(effect.upstreams().into_iter().collect::<Vec<_>>(), ["pay"]);
+    assert_eq!(
+        effect.secrets().into_iter().collect::<Vec<_>>(),
+        ["pin", "query", "token"]
+    );
+    assert_eq!(effect.retry_classes, ["timeout"]);
+    assert_eq!(effect.concurrency, 4);
+    assert_eq!((effect.timeout_ms, effect.connect_timeout_ms), (500, 500));
+}
+
+#[test]
+fn a_transformation_is_an_effect_without_a_call() {
+    let effect = effect("transform: {}\nresult: {total: \"${input.a + input.b}\"}\n");
+    assert!(matches!(effect.provider, Provider::Transform));
+    assert!(effect.result.is_some() && effect.upstreams().is_empty());
+}
+
+#[test]
+fn an_archived_source_compiles_to_the_same_version_without_its_effects() {
+    for saga in examples().sagas {
+        let again = compile_archived(&saga.source).expect("it passed before");
+        assert_eq!(again.hash, saga.hash, "{}", saga.name);
+        assert_eq!(again.source, saga.source);
+    }
+    assert!(!folder("sagas").is_empty());
+}
+
+#[test]
+fn an_archived_source_that_does_not_compile_says_why() {
+    let findings = compile_archived("kind: Saga\n").expect_err("incomplete");
+    assert!(
+        findings
+            .iter()
+            .all(|finding| finding.file == "archived definition")
+    );
+    assert!(findings.iter().any(|finding| finding.code == "SR0106"));
+}

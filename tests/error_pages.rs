@@ -1,0 +1,164 @@
+//! Every code has a page, every page a code, and the examples on the pages are true.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use saga_runner::kernel::definition::{Diagnostic, SourceFile, load};
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn walk(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(folder).expect("the folder is there") {
+        let path = entry.expect("readable").path();
+        if path.is_dir() {
+            walk(&path, found);
+        } else {
+            found.push(path);
+        }
+    }
+}
+
+fn read(path: &Path) -> String {
+    std::fs::read_to_string(path).expect("readable text")
+}
+
+/// Every `SR####` in a text.
+fn codes_in(text: &str) -> impl Iterator<Item = &str> {
+    text.match_indices("SR").filter_map(|(at, _)| {
+        let code = text.get(at..at + 6)?;
+        let is_code = code[2..].bytes().all(|byte| byte.is_ascii_digit());
+        is_code.then_some(code)
+    })
+}
+
+fn pages() -> Vec<(String, String)> {
+    let mut paths = Vec::new();
+    walk(&root().join("docs/errors"), &mut paths);
+    paths.sort();
+    let page = |path: &PathBuf| {
+        let name = path
+            .file_stem()
+            .expect("a file has a name")
+            .to_string_lossy()
+            .into_owned();
+        (name, read(path))
+    };
+    paths
+        .iter()
+        .map(page)
+        .filter(|(name, _)| name != "README")
+        .collect()
+}
+
+fn pages_about_definitions() -> Vec<(String, String)> {
+    pages()
+        .into_iter()
+        .filter(|(code, _)| code.starts_with("SR01"))
+        .collect()
+}
+
+/// The findings about a definition on a page; what all definitions have is added where it is left out.
+fn findings(block: &str) -> Vec<Diagnostic> {
+    let is_effect = block.contains("http:") || block.contains("transform:");
+    let head = match (block.contains("apiVersion:"), is_effect) {
+        (true, _) => "",
+        (false, true) => "apiVersion: sagas/v1\nkind: Effect\nname: probe\n",
+        (false, false) => {
+            "apiVersion: sagas/v1\nkind: Saga\nname: probe\nstart: Order.Placed\nkey: {\"Order.*\": event.data.order_id}\n"
+        }
+    };
+    let file = |path: &Path, text: String| SourceFile {
+        path: path.display().to_string(),
+        text: Arc::from(text),
+    };
+    let mut paths = Vec::new();
+    walk(&root().join("effects"), &mut paths);
+    let mut effects: Vec<SourceFile> = paths.iter().map(|path| file(path, read(path))).collect();
+    let probe = file(Path::new("probe.yaml"), format!("{head}{block}"));
+    let order = root().join("sagas/order.yaml");
+    let sagas = if is_effect {
+        effects.push(probe);
+        Vec::new()
+    } else if block.contains("another file whose name is order") || block.contains("name: order-express") {
+        vec![file(&order, read(&order)), probe]
+    } else {
+        vec![probe]
+    };
+    load(&sagas, &effects).diagnostics
+}
+
+/// The examples of a page: first the mistake, then its cure.
+fn examples(page: &str) -> Vec<&str> {
+    page.split("```yaml\n")
+        .skip(1)
+        .map(|block| block.split("```").next().unwrap_or_default())
+        .collect()
+}
+
+#[test]
+fn every_code_has_a_page_and_every_page_a_code() {
+    let mut sources = Vec::new();
+    walk(&root().join("src"), &mut sources);
+    sources.retain(|path| path.extension().is_some_and(|extension| extension == "rs"));
+    let mut used = BTreeSet::new();
+    for path in sources {
+        used.extend(codes_in(&read(&path)).map(str::to_owned));
+    }
+    let documented: BTreeSet<String> = pages().into_iter().map(|(code, _)| code).collect();
+    let missing: Vec<_> = used.difference(&documented).collect();
+    let stale: Vec<_> = documented.difference(&used).collect();
+    assert!(
+        missing.is_empty(),
+        "codes without a page under docs/errors: {missing:?}"
+    );
+    assert!(stale.is_empty(), "pages of codes that nothing reports: {stale:?}");
+}
+
+#[test]
+fn every_page_begins_with_its_code_and_a_title() {
+    for (code, page) in pages() {
+        let title = page
+            .lines()
+            .next()
+            .and_then(|line| line.strip_prefix(&format!("# {code}: ")));
+        assert!(title.is_some_and(|title| !title.is_empty()), "{code}");
+    }
+}
+
+#[test]
+fn every_page_about_definitions_is_in_the_index() {
+    let index = read(&root().join("docs/errors/README.md"));
+    for (code, page) in pages_about_definitions() {
+        let title = page
+            .lines()
+            .next()
+            .and_then(|line| line.split_once(": "))
+            .expect("a title")
+            .1;
+        assert!(
+            index.contains(&format!("| [{code}]({code}.md) | {title} |")),
+            "{code}"
+        );
+    }
+}
+
+#[test]
+fn the_example_of_a_page_gets_its_code_and_the_cure_gets_nothing() {
+    for (code, page) in pages_about_definitions() {
+        let examples = examples(&page);
+        if code == "SR0128" {
+            assert!(examples.is_empty(), "257 steps fill no page");
+            continue;
+        }
+        let [bad, good] = examples[..] else {
+            panic!("{code} needs an example and its cure");
+        };
+        let codes: BTreeSet<&str> = findings(bad).iter().map(|finding| finding.code).collect();
+        assert_eq!(codes, BTreeSet::from([&*code]), "{code}: example");
+        let left: Vec<String> = findings(good).iter().map(ToString::to_string).collect();
+        assert!(left.is_empty(), "{code}: cure: {left:?}");
+    }
+}
