@@ -194,21 +194,7 @@ fn refused(
     } else {
         codes::EXPRESSION
     };
-    findings
-        .error(code, span, plain_message(&error.message))
-        .help(error.help);
-}
-
-/// The parser of expressions lists every token that it would have taken; what it found says enough.
-fn plain_message(message: &str) -> String {
-    let Some(rest) = message.strip_prefix("Syntax error: ") else {
-        return message.to_owned();
-    };
-    match rest.split('\'').nth(1) {
-        Some("<EOF>") => "the expression ends too early".to_owned(),
-        Some(token) => format!("unexpected `{token}`"),
-        None => format!("not an expression: {rest}"),
-    }
+    findings.error(code, span, error.message).help(error.help);
 }
 
 /// Checks what an expression reads below its roots, as far as the definition tells.
