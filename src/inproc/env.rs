@@ -13,6 +13,7 @@
 use std::borrow::Cow;
 use std::fs;
 use std::io;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use libmdbx::{
@@ -41,18 +42,22 @@ const SHRINK_BYTES: isize = 64 << 20;
 pub(super) type Rw<'env> = Transaction<'env, RW, NoWriteMap>;
 pub(super) type Ro<'env> = Transaction<'env, RO, NoWriteMap>;
 
-/// Why the broker's folder cannot be opened.
+/// Why the broker's folder cannot be opened. The codes are those of the runner's other stored data, whose pages
+/// say what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    #[error("cannot use the broker folder {}: {source}", path.display())]
+    #[error("{}: cannot use the folder: {source} [SR0208]", path.display())]
     Folder { path: PathBuf, source: io::Error },
-    #[error("the broker folder {} is in use by another process", path.display())]
+    #[error("{}: in use by another process; stop it, or choose another data_dir [SR0201]", path.display())]
     Locked { path: PathBuf },
-    #[error("the broker store in {} cannot be opened: {source}", path.display())]
+    #[error("{}: cannot open the broker store: {source} [SR0208]", path.display())]
     Store { path: PathBuf, source: libmdbx::Error },
-    #[error("the broker store in {} has format {found}, this program knows formats up to {FORMAT}", path.display())]
+    #[error(
+        "{}: has format {found}, this binary reads up to {FORMAT}; use a newer saga-runner [SR0203]",
+        path.display()
+    )]
     Newer { path: PathBuf, found: u64 },
-    #[error("the broker store in {} is damaged: {what}", path.display())]
+    #[error("{}: stored data is corrupt: {what} [SR0206]", path.display())]
     Damaged { path: PathBuf, what: String },
     #[error("cannot start the broker's thread: {0}")]
     Thread(io::Error),
@@ -115,12 +120,18 @@ pub(super) struct Env {
 
 impl Env {
     pub fn open(dir: &Path, settings: &Settings) -> Result<Self, OpenError> {
-        fs::create_dir_all(dir).map_err(|source| OpenError::Folder {
-            path: dir.to_owned(),
-            source,
-        })?;
+        // Payloads are nobody else's business.
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(dir)
+            .map_err(|source| OpenError::Folder {
+                path: dir.to_owned(),
+                source,
+            })?;
         let max_size = isize::try_from(settings.file_bytes_max).unwrap_or(isize::MAX);
         let options = DatabaseOptions {
+            permissions: Some(0o600),
             max_readers: Some(READERS_MAX),
             max_tables: Some(TABLES + 2 * u64::from(settings.streams_max)),
             page_size: Some(PageSize::Set(PAGE_BYTES)),
@@ -186,6 +197,13 @@ fn refused(dir: &Path, source: libmdbx::Error) -> OpenError {
     const AGAIN: i32 = 11;
     match source {
         libmdbx::Error::Busy | libmdbx::Error::Other(AGAIN) => OpenError::Locked { path: dir.to_owned() },
+        libmdbx::Error::Corrupted
+        | libmdbx::Error::Invalid
+        | libmdbx::Error::PageNotFound
+        | libmdbx::Error::VersionMismatch => OpenError::Damaged {
+            path: dir.to_owned(),
+            what: source.to_string(),
+        },
         source => OpenError::Store {
             path: dir.to_owned(),
             source,

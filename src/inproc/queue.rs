@@ -29,6 +29,8 @@ use super::stream::{Page, Stream};
 const AHEAD_MAX: usize = 64;
 /// Before the first member joined, nobody may hold a message.
 const ACK_WAIT_BEFORE_JOIN: Duration = Duration::from_secs(30);
+/// Below it, members would do nothing but look whose wait is over.
+const ACK_WAIT_MIN: Duration = Duration::from_millis(10);
 /// Pages that one question for the floor may read.
 const FLOOR_PAGES_MAX: usize = 8;
 
@@ -146,7 +148,7 @@ impl QueueShared {
             });
         }
         let mut state = self.lock();
-        state.ack_wait = spec.ack_wait;
+        state.ack_wait = spec.ack_wait.max(ACK_WAIT_MIN);
         state.held_max = spec.max_unacknowledged.max(1);
         drop(state);
         self.stirred.notify_waiters();

@@ -104,7 +104,6 @@ impl Writer {
         if stop == Stop::Finish && !self.failed {
             self.store_floors();
         }
-        self.end("the broker has stopped");
     }
 
     /// Ends all readers and queues and takes nothing any more.
@@ -357,6 +356,13 @@ impl Writer {
             let error = self.refusal(failed);
             warn!(%error, "floors of queues are not stored");
         }
+    }
+}
+
+impl Drop for Writer {
+    /// Whatever ends the thread, a panic included, nobody waits for it in vain.
+    fn drop(&mut self) {
+        self.end("the broker has stopped");
     }
 }
 

@@ -241,12 +241,14 @@ pub async fn the_horizon_never_covers_a_message_not_delivered(case: Case) {
     let case = case.with_stream().await;
     let total = 3_000_u64;
     let publish = async {
-        for n in 1..=total {
-            // In bursts, so that the reader is at times ahead and at times behind.
-            if n % 50 == 0 {
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
-            case.publish(if n % 3 == 0 { "a" } else { "b" }, "").await;
+        let numbers: Vec<u64> = (1..=total).collect();
+        // In bursts, so that the reader is at times ahead and at times behind.
+        for burst in numbers.chunks(50) {
+            let all = burst
+                .iter()
+                .map(|n| case.publish(if n % 3 == 0 { "a" } else { "b" }, ""));
+            futures::future::join_all(all).await;
+            tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
     let mut reader = case.reader(&["a"], 1).await;
