@@ -14,7 +14,6 @@ use crate::kernel::definition::Definition;
 use crate::kernel::envelope::{AggregateEvent, ControlMessage, ControlVerb};
 use crate::kernel::ids::{InstanceId, SagaName, TenantId, shard_of};
 use crate::kernel::input::SourceStream;
-use crate::kernel::patch::Outcome;
 use crate::kernel::subject::Subject;
 use crate::kernel::view::InstanceView;
 use crate::ports::broker::{Expect, Publication, PublishError};
@@ -377,11 +376,7 @@ impl Node {
                 .source
                 .map(|(stream, _)| streams::name(&self.manifest, stream).to_owned()),
             sequence: row.source.map(|(_, sequence)| sequence),
-            outcome: match row.outcome {
-                Outcome::Applied => "applied".to_owned(),
-                Outcome::Deferred => "deferred".to_owned(),
-                Outcome::Ignored(reason) => reason.as_str().to_owned(),
-            },
+            outcome: row.outcome.as_str().to_owned(),
             notes: row.notes,
         }
     }

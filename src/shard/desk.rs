@@ -1,92 +1,92 @@
-//! The shard's thread: take mail, apply a batch in one transaction, commit, release.
+//! The shard's thread: gather mail, commit it, do what is due, wait.
+//!
+//! What one commit does is in [`super::commit`].
 
-use std::collections::BTreeMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
+use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
-use tokio::sync::{mpsc, oneshot};
 
-use super::apply::{Bench, timer_input};
-use super::mailbox::{Arrival, DeadLetterDecision, Delivery, Mail, Notice, Released, SentFloor, Verdict};
+use super::batch::{Gathered, Item, Refill};
+use super::careful::Careful;
+use super::lanes::{Acceptance, Held, HeldMail, Lanes, bytes_of};
+use super::mailbox::{DeadLetterDecision, Delivery, Mail, Notice, Released, SentFloor, Verdict};
 use super::open::Opening;
-use super::staging::{Staging, Tally};
 use super::status::{ShardState, ShardStatus};
-use super::timers::Barriers;
+use super::sweep::Sweep;
+use super::timers::{Barriers, Firing};
 use super::{Settings, ShardSpec};
 use crate::kernel::definition::DefinitionSet;
 use crate::kernel::ids::{InstanceId, TimeMs};
 use crate::kernel::input::{Input, InputBody, Origin, SourceStream};
 use crate::kernel::limits::Limits;
-use crate::kernel::work::WorkRef;
 use crate::ports::clock::Clock;
-use crate::storage::rows::{PositionRow, Suspect};
+use crate::storage::rows::Waiting;
 use crate::storage::write::Counters;
-use crate::storage::{Batch, StorageError, Store};
+use crate::storage::{Reader, StorageError, Store};
 use crate::telemetry::Metrics;
 
 /// Longest sleep of a shard that has nothing to do.
-const IDLE: Duration = Duration::from_millis(1_000);
-/// Rows of the outbox that one look for overdue work reads.
-const OVERDUE_ROWS: usize = 256;
-/// Ended instances that one commit forgets at most, besides as many as it ended.
-const PRUNE_ROWS: usize = 64;
+const IDLE: Duration = Duration::from_secs(1);
+/// Pause before a notice that found no room is sent again.
+const NOTICE_PAUSE: Duration = Duration::from_millis(10);
+/// Timers that are counted as overdue at most.
+const OVERDUE_MAX: usize = 1_000;
 
 /// State of the thread.
 pub(super) struct Desk {
-    index: u16,
-    store: Store,
-    definitions: Arc<DefinitionSet>,
-    limits: Limits,
-    settings: Settings,
-    clock: Arc<dyn Clock>,
-    metrics: Arc<Metrics>,
+    pub index: u16,
+    pub store: Store,
+    pub reader: Reader,
+    pub definitions: Arc<DefinitionSet>,
+    pub limits: Limits,
+    pub settings: Settings,
+    pub clock: Arc<dyn Clock>,
+    pub metrics: Arc<Metrics>,
     release: mpsc::Sender<Released>,
     notices: mpsc::Sender<Notice>,
     mailbox: mpsc::Receiver<Mail>,
-    status: Arc<ShardStatus>,
-    floor: Arc<SentFloor>,
-    stream_identities: [(String, i64); 3],
-    positions: [u64; 3],
-    counters: Counters,
-    parked: BTreeMap<InstanceId, u64>,
+    /// Mail that was taken from the mailbox while the disk was full.
+    backlog: VecDeque<Mail>,
+    pub status: Arc<ShardStatus>,
+    pub floor: Arc<SentFloor>,
+    pub stream_identities: [(String, i64); 3],
+    /// Positions and counters of the last commit.
+    pub positions: [u64; 3],
+    pub counters: Counters,
+    pub waiting: HashMap<InstanceId, Waiting>,
+    pub outbox_rows: u64,
+    pub next_due: Option<TimeMs>,
+    pub careful: Careful,
+    pub lanes: Lanes,
+    pub held: Held,
+    /// Domain events are set aside.
+    pub holding: bool,
     barriers: Barriers,
-    /// Lanes whose next mail is behind a gap: refused until a delivery fits.
-    refused: [bool; 3],
-    /// Domain events were held back and are to be fed again once the outbox has room.
-    held_back: bool,
-    outbox_rows: u64,
-    next_due: Option<TimeMs>,
-    next_sweep: TimeMs,
-    next_prune: TimeMs,
-    sweep_after_row: Option<WorkRef>,
-    /// Inputs still to be applied with care after an unclean stop.
-    careful: usize,
+    sweep: Sweep,
+    pub next_prune: Duration,
+    gathered: Gathered,
+    /// Since when something that is not urgent has been waiting for its commit.
+    gathered_since: Option<Duration>,
     /// Notices that found no room.
     unsent: Vec<Notice>,
-    /// Dead letters that may be cured since the last start.
-    again: Vec<Mail>,
 }
 
-/// Why a batch was not committed.
-enum Trouble {
-    Full(String),
-    Halt(Halt),
+/// Why the thread ends: reason code and sentence.
+pub(super) enum End {
+    Halt(&'static str, String),
+    /// Told to stop while the disk was full.
+    Stopped,
 }
 
-/// Why the thread must not go on: reason code and sentence.
-type Halt = (&'static str, String);
-
-/// What is to be answered once the batch has committed.
-type Answer = (oneshot::Sender<Result<(), String>>, Result<(), String>);
-
-/// Mail of one batch.
-#[derive(Default)]
-struct Post {
-    mail: Vec<Mail>,
-    stop: bool,
+impl From<StorageError> for End {
+    fn from(error: StorageError) -> Self {
+        Self::Halt(error.reason(), error.to_string())
+    }
 }
 
 impl Desk {
@@ -100,49 +100,54 @@ impl Desk {
         if let Some((reason, message)) = opening.halt {
             status.set_state(ShardState::Halted { reason, message });
         }
+        let now = spec.clock.monotonic();
+        let settings = spec.settings;
+        let mut gathered = Gathered::default();
+        for (tenant, number) in opening.curable {
+            gathered.push(Item::Decision {
+                tenant,
+                number,
+                decision: DeadLetterDecision::Retry,
+                reply: None,
+            });
+        }
         Self {
             index: spec.index,
-            careful: if opening.suspicious {
-                spec.settings.batch_inputs
-            } else {
-                0
-            },
+            reader: spec.store.reader(),
             store: spec.store,
             definitions: spec.definitions,
             limits: spec.limits,
-            settings: spec.settings,
             clock: spec.clock,
             metrics: spec.metrics,
             release: spec.release,
             notices: spec.notices,
             mailbox,
+            backlog: VecDeque::new(),
             status,
             floor,
             stream_identities: spec
                 .streams
                 .map(|state| (state.identity.name, state.identity.created_ns)),
+            lanes: Lanes::new(opening.positions),
             positions: opening.positions,
             counters: opening.counters,
-            parked: opening.parked,
+            waiting: opening.waiting,
+            outbox_rows: opening.outbox_rows,
+            next_due: opening.next_due,
+            careful: opening.careful,
+            held: Held::default(),
+            holding: opening.outbox_rows > settings.outbox_soft,
             barriers: Barriers::new(),
-            refused: [false; 3],
-            held_back: false,
-            outbox_rows: 0,
-            next_due: Some(TimeMs(i64::MIN)),
-            next_sweep: TimeMs(i64::MIN),
-            next_prune: TimeMs(i64::MIN),
-            sweep_after_row: None,
+            sweep: Sweep::new(
+                settings.sweep_every.duration(),
+                settings.sweep_after.duration(),
+                now,
+            ),
+            next_prune: now,
+            gathered,
+            gathered_since: None,
             unsent: Vec::new(),
-            again: opening
-                .curable
-                .into_iter()
-                .map(|(tenant, number)| Mail::DeadLetter {
-                    tenant,
-                    number,
-                    decision: DeadLetterDecision::Retry,
-                    reply: oneshot::channel().0,
-                })
-                .collect(),
+            settings,
         }
     }
 
@@ -153,37 +158,298 @@ impl Desk {
             return;
         }
         tracing::info!(shard = self.index, positions = ?self.positions, "shard works");
-        let again = std::mem::take(&mut self.again);
-        if let Err((reason, message)) = self.work(again) {
-            self.halted(reason, &message, runtime);
+        match self.work(runtime) {
+            Ok(()) => self.close(),
+            Err(End::Stopped) => self.status.set_state(ShardState::Stopped),
+            Err(End::Halt(reason, message)) => self.halted(reason, &message, runtime),
+        }
+    }
+
+    fn work(&mut self, runtime: &Handle) -> Result<(), End> {
+        loop {
+            self.gather();
+            let now = self.clock.monotonic();
+            let firing = self.look_at_timers(now);
+            self.look_after_work(now)?;
+            self.send_notices();
+            let patience = self.settings.idle_commit.duration();
+            let impatient = self
+                .gathered_since
+                .is_some_and(|since| now.saturating_sub(since) >= patience);
+            if self.gathered.is_urgent() || impatient || matches!(firing, Firing::Fire { .. }) {
+                let gathered = std::mem::take(&mut self.gathered);
+                self.gathered_since = None;
+                let stop = gathered.stop;
+                self.commit_all(gathered, firing, runtime)?;
+                if stop {
+                    return Ok(());
+                }
+                continue;
+            }
+            if self.gathered.is_empty() {
+                self.status.set_progress(self.clock.now());
+            } else {
+                self.gathered_since.get_or_insert(now);
+            }
+            let pause = self.pause(firing, now);
+            match runtime.block_on(async { tokio::time::timeout(pause, self.mailbox.recv()).await }) {
+                Ok(Some(mail)) => self.take(mail),
+                Ok(None) => self.gathered.stop = true,
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// Takes what is there, up to the bound of a commit. A delivery is taken as a whole.
+    fn gather(&mut self) {
+        while !self.gathered.stop
+            && !self
+                .gathered
+                .is_full(self.settings.batch_inputs, self.settings.batch_bytes)
+        {
+            if !self.holding
+                && let Some(mail) = self.held.pop()
+            {
+                match mail {
+                    HeldMail::Delivery(delivery) => self.gathered.push(Item::Delivery(delivery)),
+                    HeldMail::Barrier(as_of) => self.barriers.raise(SourceStream::AggregateEvents, as_of),
+                }
+                continue;
+            }
+            self.feed_again_if_room();
+            match self.backlog.pop_front().or_else(|| self.mailbox.try_recv().ok()) {
+                Some(mail) => self.take(mail),
+                None => return,
+            }
+        }
+    }
+
+    /// What was refused for want of room is asked for again, once all that was set aside has been taken.
+    fn feed_again_if_room(&mut self) {
+        if self.held.overflowed && !self.holding && self.held.is_empty() {
+            self.held.overflowed = false;
+            let notice = self.gap(SourceStream::AggregateEvents);
+            self.unsent.push(notice);
+        }
+    }
+
+    fn take(&mut self, mail: Mail) {
+        match mail {
+            Mail::Delivery(delivery) => self.take_delivery(delivery),
+            Mail::Barrier { stream, as_of } => self.take_barrier(stream, as_of),
+            Mail::Verdict(verdict) => {
+                let input = verdict_input(verdict, self.clock.now());
+                self.gathered.push(Item::Verdict(Box::new(input)));
+            }
+            Mail::Delivered(rows) => self.gathered.push(Item::Delivered(rows)),
+            Mail::Refill { after, limit, reply } => {
+                self.gathered.refills.push(Refill { after, limit, reply });
+            }
+            Mail::DeadLetter {
+                tenant,
+                number,
+                decision,
+                reply,
+            } => self.gathered.push(Item::Decision {
+                tenant,
+                number,
+                decision,
+                reply: Some(reply),
+            }),
+            Mail::Stop => self.gathered.stop = true,
+        }
+    }
+
+    fn take_delivery(&mut self, delivery: Delivery) {
+        let stream = delivery.stream;
+        if delivery.lane != 0 {
+            tracing::warn!(
+                shard = self.index,
+                lane = delivery.lane,
+                "delivery of an unknown lane refused"
+            );
             return;
         }
-        loop {
-            let post = self.gather(runtime);
-            match self.work(post.mail) {
-                Ok(()) if post.stop => break,
-                Ok(()) => {}
-                Err((reason, message)) => {
-                    self.halted(reason, &message, runtime);
-                    return;
+        let aside = stream == SourceStream::AggregateEvents && (self.holding || !self.held.is_empty());
+        let settings = &self.settings;
+        if aside && !self.held.has_room(settings.held_deliveries, settings.held_bytes) {
+            self.held.overflowed = true;
+            self.lanes.refuse(stream);
+            return;
+        }
+        match self.lanes.offer(&delivery) {
+            Acceptance::Fits if aside => self.held.push_delivery(delivery),
+            Acceptance::Fits => self.gathered.push(Item::Delivery(delivery)),
+            Acceptance::Repeated => {}
+            Acceptance::Gap { news } => {
+                tracing::debug!(
+                    shard = self.index,
+                    ?stream,
+                    after = delivery.after,
+                    bytes = bytes_of(&delivery),
+                    "delivery begins above the position and is refused"
+                );
+                if news {
+                    let notice = self.gap(stream);
+                    self.unsent.push(notice);
                 }
             }
         }
-        self.close();
+    }
+
+    fn take_barrier(&mut self, stream: SourceStream, as_of: TimeMs) {
+        if self.lanes.refuses(stream) {
+            return;
+        }
+        if stream == SourceStream::AggregateEvents && !self.held.is_empty() {
+            self.held.push_barrier(as_of);
+        } else {
+            // It counts for timers that fire behind all that was gathered before it.
+            self.barriers.raise(stream, as_of);
+        }
+    }
+
+    const fn gap(&self, stream: SourceStream) -> Notice {
+        Notice::Gap {
+            shard: self.index,
+            stream,
+            lane: 0,
+            position: self.lanes.taken(stream),
+        }
+    }
+
+    fn look_at_timers(&mut self, monotonic: Duration) -> Firing {
+        let now = self.clock.now();
+        let hold_max = self.settings.timer_hold_max.duration();
+        let firing = self.barriers.decide(self.next_due, now, monotonic, hold_max);
+        if firing == Firing::Ask {
+            self.barriers.asked(now, monotonic);
+            self.unsent.push(Notice::BarrierWanted { shard: self.index });
+        }
+        firing
+    }
+
+    /// Now and then: work without a result, and the figures that no commit brings.
+    fn look_after_work(&mut self, now: Duration) -> Result<(), End> {
+        if now < self.sweep.next() {
+            return Ok(());
+        }
+        let floor = self.floor.0.load(Ordering::Acquire);
+        let overdue = self.sweep.look(&self.reader, floor, now, &self.waiting)?;
+        let timers = self.reader.timers_due(self.clock.now(), OVERDUE_MAX)?;
+        self.status.set_timers_overdue(timers);
+        if !overdue.is_empty() {
+            self.hand_over(Released {
+                shard: self.index,
+                work: Vec::new(),
+                settled: Vec::new(),
+                overdue,
+            });
+        }
+        Ok(())
+    }
+
+    /// How long nothing has to be done without mail.
+    fn pause(&self, firing: Firing, now: Duration) -> Duration {
+        if !self.unsent.is_empty() {
+            return NOTICE_PAUSE;
+        }
+        let timer = match firing {
+            Firing::Idle => self.next_due.map_or(IDLE, |due| {
+                let ms = due.0.saturating_sub(self.clock.now().0);
+                Duration::from_millis(u64::try_from(ms).unwrap_or(0))
+            }),
+            Firing::Wait(pause) => pause,
+            // The request is on its way.
+            Firing::Ask | Firing::Fire { .. } => IDLE,
+        };
+        let commit = self.gathered_since.map_or(IDLE, |since| {
+            (since + self.settings.idle_commit.duration()).saturating_sub(now)
+        });
+        let sweep = self.sweep.next().saturating_sub(now);
+        timer.min(commit).min(sweep).min(IDLE)
+    }
+
+    /// Hands a release to the relay. The shard never waits for it: a release that finds no room is dropped, its
+    /// rows stay in the outbox, and the relay asks for them.
+    pub fn hand_over(&self, released: Released) {
+        match self.release.try_send(released) {
+            Err(TrySendError::Full(_)) => self.status.set_spilled(),
+            // A relay that has stopped finds the rows after the next start.
+            Ok(()) | Err(TrySendError::Closed(_)) => {}
+        }
+    }
+
+    fn send_notices(&mut self) {
+        let notices = &self.notices;
+        self.unsent.retain(|notice| match notices.try_send(*notice) {
+            Err(TrySendError::Full(_)) => true,
+            Ok(()) | Err(TrySendError::Closed(_)) => false,
+        });
+    }
+
+    /// Answers a refill from what is durable.
+    pub fn refill(&self, refill: Refill) -> Result<(), End> {
+        let rows = self.reader.work_after(refill.after, refill.limit)?;
+        // Whoever asked may have gone.
+        let _gone = refill.reply.send(rows);
+        Ok(())
+    }
+
+    /// Waits for room on the disk. Mail is taken meanwhile, so that a stop is noticed.
+    pub fn wait_for_room(&mut self, runtime: &Handle) -> Result<(), End> {
+        let pause = self.settings.full_pause.duration();
+        let room = self.settings.mailbox.saturating_sub(self.backlog.len());
+        let (mailbox, backlog) = (&mut self.mailbox, &mut self.backlog);
+        let stopped = runtime.block_on(async {
+            let until = tokio::time::sleep(pause);
+            tokio::pin!(until);
+            for _ in 0..room {
+                tokio::select! {
+                    biased;
+                    () = &mut until => return false,
+                    mail = mailbox.recv() => match mail {
+                        None | Some(Mail::Stop) => return true,
+                        Some(mail) => backlog.push_back(mail),
+                    },
+                }
+            }
+            until.await;
+            false
+        });
+        if stopped { Err(End::Stopped) } else { Ok(()) }
+    }
+
+    /// Takes the deletions out of the mail that came while the disk was full.
+    pub fn deletions_of_backlog(&mut self) -> Vec<Item> {
+        let (deletions, others): (Vec<_>, Vec<_>) = std::mem::take(&mut self.backlog)
+            .into_iter()
+            .partition(|mail| matches!(mail, Mail::Delivered(_)));
+        self.backlog = others.into();
+        deletions
+            .into_iter()
+            .filter_map(|mail| match mail {
+                Mail::Delivered(rows) => Some(Item::Delivered(rows)),
+                _ => None,
+            })
+            .collect()
     }
 
     /// Marks the stop as a clean one.
     fn close(&mut self) {
         self.counters.clean = true;
+        self.counters.sent_floor = self.floor.0.load(Ordering::Acquire);
         let counters = self.counters;
-        let closed = self.store.write(|batch| batch.put_counters(&counters));
+        let closed = self
+            .store
+            .write::<_, StorageError>(|batch| batch.put_counters(&counters));
         if let Err(error) = closed {
             tracing::warn!(shard = self.index, %error, "the stop could not be marked as clean");
         }
         self.status.set_state(ShardState::Stopped);
     }
 
-    /// Keeps the mailbox so that nobody blocks on it, and does nothing, until told to stop.
+    /// Takes and drops mail so that nobody blocks on it, and does nothing, until told to stop.
     fn halted(&mut self, reason: &'static str, message: &str, runtime: &Handle) {
         tracing::error!(
             shard = self.index,
@@ -199,13 +465,14 @@ impl Desk {
             .shards_halted
             .with_label_values(&[self.index.to_string().as_str(), reason])
             .set(1);
+        self.backlog.clear();
         while let Some(mail) = runtime.block_on(self.mailbox.recv()) {
             match mail {
                 Mail::Stop => return,
                 Mail::DeadLetter { reply, .. } => {
                     let _gone = reply.send(Err(format!("shard {} is halted: {message}", self.index)));
                 }
-                // Dropped unanswered: an empty answer would say that there is no work.
+                // A refill is dropped without an answer: an empty one would say that there is no more work.
                 Mail::Refill { .. }
                 | Mail::Delivery(_)
                 | Mail::Barrier { .. }
@@ -214,610 +481,15 @@ impl Desk {
             }
         }
     }
-
-    /// Waits for mail or the next thing to do, then takes what is there up to the bound.
-    fn gather(&mut self, runtime: &Handle) -> Post {
-        let mut post = Post::default();
-        let mut inputs = 0;
-        let mut next = match self.mailbox.try_recv() {
-            Ok(mail) => Some(mail),
-            Err(_) => {
-                let pause = self.pause();
-                match runtime.block_on(async { tokio::time::timeout(pause, self.mailbox.recv()).await }) {
-                    Ok(Some(mail)) => Some(mail),
-                    Ok(None) => Some(Mail::Stop),
-                    Err(_) => None,
-                }
-            }
-        };
-        while let Some(mail) = next {
-            match mail {
-                Mail::Stop => {
-                    post.stop = true;
-                    return post;
-                }
-                Mail::Refill { after, limit, reply } => self.refill(after, limit, reply),
-                mail => {
-                    inputs += match &mail {
-                        Mail::Delivery(delivery) => delivery.inputs.len(),
-                        _ => 1,
-                    };
-                    post.mail.push(mail);
-                }
-            }
-            let enough = inputs >= self.settings.batch_inputs || (self.careful > 0 && inputs > 0);
-            next = if enough {
-                None
-            } else {
-                self.mailbox.try_recv().ok()
-            };
-        }
-        post
-    }
-
-    fn pause(&self) -> Duration {
-        if !self.unsent.is_empty() {
-            return Duration::from_millis(10);
-        }
-        let now = self.clock.now();
-        let until = |at: TimeMs| at.0.saturating_sub(now.0);
-        let ms = match self.next_due {
-            Some(_) if self.may_fire(now) => 0,
-            // A due timer waits for its barrier, which comes as mail.
-            Some(due) if due <= now => 100,
-            Some(due) => until(due),
-            None => i64::MAX,
-        };
-        Duration::from_millis(u64::try_from(ms.min(until(self.next_sweep))).unwrap_or(0)).min(IDLE)
-    }
-
-    /// Whether the next timer is due and nothing that could come before it is missing.
-    fn may_fire(&self, now: TimeMs) -> bool {
-        let until = self.barriers.fire_until(now, self.settings.timer_hold_max);
-        self.next_due.is_some_and(|due| due <= until)
-    }
-
-    fn ask_for_barrier(&mut self) {
-        let now = self.clock.now();
-        if let Some(due) = self.next_due
-            && let Some(notice) = self.barriers.wanted(self.index, due, now)
-        {
-            self.unsent.push(notice);
-        }
-    }
-
-    fn refill(
-        &self,
-        after: Option<WorkRef>,
-        limit: usize,
-        reply: oneshot::Sender<Vec<(WorkRef, crate::kernel::work::WorkItem)>>,
-    ) {
-        match self.store.reader().work_after(after, limit) {
-            Ok(rows) => {
-                let _gone = reply.send(rows);
-            }
-            Err(error) => tracing::error!(shard = self.index, %error, "the outbox cannot be read"),
-        }
-    }
-
-    /// Applies the mail of one batch, again and again while the disk is full.
-    fn work(&mut self, mail: Vec<Mail>) -> Result<(), Halt> {
-        let mut mail = mail;
-        if self.careful > 0 {
-            self.suspect(&mail)?;
-        }
-        loop {
-            match self.batch(&mut mail) {
-                Ok(()) => {
-                    if matches!(self.status.state(), ShardState::Full(_)) {
-                        tracing::info!(shard = self.index, "there is room again");
-                        self.status.set_state(ShardState::Running);
-                    }
-                    self.ask_for_barrier();
-                    self.send_notices();
-                    return Ok(());
-                }
-                Err(Trouble::Full(message)) => {
-                    if self.status.state() == ShardState::Running {
-                        tracing::error!(
-                            shard = self.index,
-                            message,
-                            "storage is full; nothing is acknowledged"
-                        );
-                    }
-                    self.status.set_state(ShardState::Full(message));
-                    std::thread::sleep(self.settings.full_pause.duration());
-                }
-                Err(Trouble::Halt(halt)) => return Err(halt),
-            }
-        }
-    }
-
-    fn batch(&mut self, mail: &mut Vec<Mail>) -> Result<(), Trouble> {
-        let now = self.clock.now();
-        let watermarks_only = mail.iter().all(|mail| match mail {
-            Mail::Delivery(delivery) => delivery.inputs.is_empty(),
-            Mail::Barrier { .. } => true,
-            Mail::Verdict(_)
-            | Mail::Delivered(_)
-            | Mail::DeadLetter { .. }
-            | Mail::Refill { .. }
-            | Mail::Stop => false,
-        });
-        // A fresh shard, a due timer and a sweep need a look at the store although no mail asks for one.
-        if watermarks_only && !self.may_fire(now) && now < self.next_sweep {
-            self.take_watermarks(mail);
-            return Ok(());
-        }
-        let begin = self.clock.monotonic();
-        let mut staging = Staging::new(self.index, self.counters, self.positions);
-        let mut barriers = Vec::new();
-        let mut answers: Vec<Answer> = Vec::new();
-        let mut plan = Plan::default();
-        let outcome = {
-            let desk = &*self;
-            desk.store.write(|batch| {
-                desk.fill(batch, &mut staging, mail, now, &mut barriers, &mut plan)?;
-                desk.finish(batch, &mut staging, now, &mut plan)
-            })
-        };
-        match outcome {
-            Ok(()) => {}
-            Err(StorageError::Full(message)) => return Err(Trouble::Full(message)),
-            Err(error @ StorageError::Corrupt(_)) => {
-                return Err(Trouble::Halt(("storage.corrupt", error.to_string())));
-            }
-            Err(error) => return Err(Trouble::Halt(("storage.failed", error.to_string()))),
-        }
-        let took = self.clock.monotonic().saturating_sub(begin);
-        self.metrics.commit_seconds.observe(took.as_secs_f64());
-        self.adopt(staging, plan, mail, &mut answers);
-        for (stream, as_of) in barriers {
-            self.barriers.raise(stream, as_of);
-        }
-        for (reply, answer) in answers {
-            // Whoever asked may have gone.
-            let _gone = reply.send(answer);
-        }
-        Ok(())
-    }
-
-    /// Moves positions in memory only: they are stored with the next commit, and reading a few messages again
-    /// after a crash is harmless.
-    fn take_watermarks(&mut self, mail: &mut Vec<Mail>) {
-        for mail in mail.drain(..) {
-            match mail {
-                Mail::Delivery(delivery) => {
-                    let verdict = judge(&delivery, self.positions[delivery.stream.index()]);
-                    self.note_verdict(&delivery, verdict);
-                    if verdict == Acceptance::Fits {
-                        self.positions[delivery.stream.index()] = delivery.sequence;
-                    }
-                }
-                Mail::Barrier { stream, as_of } => self.barriers.raise(stream, as_of),
-                _ => {}
-            }
-        }
-        self.status.committed(self.positions, self.outbox_rows);
-    }
-
-    /// Applies mail, then due timers.
-    fn fill(
-        &self,
-        batch: &Batch<'_>,
-        staging: &mut Staging,
-        mail: &[Mail],
-        now: TimeMs,
-        barriers: &mut Vec<(SourceStream, TimeMs)>,
-        plan: &mut Plan,
-    ) -> Result<(), StorageError> {
-        let bench = Bench {
-            definitions: &self.definitions,
-            limits: &self.limits,
-            parked: &self.parked,
-            now,
-        };
-        let mut shadow = self.shadow();
-        for mail in mail {
-            match mail {
-                Mail::Delivery(delivery) => {
-                    let acceptance = self.accept(delivery, staging, &mut shadow);
-                    plan.deliveries.push(acceptance);
-                    if acceptance == Acceptance::Fits {
-                        self.deliver(&bench, batch, staging, delivery)?;
-                    }
-                }
-                Mail::Barrier { stream, as_of } => {
-                    if !shadow.refused[stream.index()]
-                        && !(shadow.held_back && *stream == SourceStream::AggregateEvents)
-                    {
-                        barriers.push((*stream, *as_of));
-                    }
-                }
-                Mail::Verdict(verdict) => {
-                    let input = verdict_input(verdict, staging.counters.last_time, now);
-                    bench.apply(batch, staging, &input)?;
-                }
-                Mail::Delivered(rows) => {
-                    for row in rows {
-                        batch.delete_work(*row)?;
-                    }
-                }
-                Mail::DeadLetter {
-                    tenant,
-                    number,
-                    decision,
-                    ..
-                } => plan
-                    .decisions
-                    .push(bench.decide(batch, staging, tenant, *number, *decision)?),
-                Mail::Refill { .. } | Mail::Stop => {}
-            }
-        }
-        self.fire(&bench, batch, staging, now)
-    }
-
-    fn deliver(
-        &self,
-        bench: &Bench<'_>,
-        batch: &Batch<'_>,
-        staging: &mut Staging,
-        delivery: &Delivery,
-    ) -> Result<(), StorageError> {
-        let too_often = self.killed_before(batch, delivery)?;
-        for arrival in &delivery.inputs {
-            match arrival {
-                Arrival::Input(input) => match too_often {
-                    Some(attempts) => bench.give_up(batch, staging, input, attempts)?,
-                    None => bench.apply(batch, staging, input)?,
-                },
-                Arrival::Unreadable(message) => bench.unreadable(batch, staging, delivery.stream, message)?,
-            }
-        }
-        staging.positions[delivery.stream.index()] = delivery.sequence;
-        Ok(())
-    }
-
-    /// How often the process died with this delivery, if that is too often.
-    fn killed_before(&self, batch: &Batch<'_>, delivery: &Delivery) -> Result<Option<u32>, StorageError> {
-        if self.careful == 0 {
-            return Ok(None);
-        }
-        Ok(batch
-            .suspect()?
-            .filter(|suspect| suspect.stream == delivery.stream && suspect.sequence == delivery.sequence)
-            .map(|suspect| suspect.attempts)
-            .filter(|attempts| *attempts > self.settings.attempts))
-    }
-
-    fn fire(
-        &self,
-        bench: &Bench<'_>,
-        batch: &Batch<'_>,
-        staging: &mut Staging,
-        now: TimeMs,
-    ) -> Result<(), StorageError> {
-        if self.next_due.is_none_or(|due| due > now) {
-            return Ok(());
-        }
-        let until = self.barriers.fire_until(now, self.settings.timer_hold_max);
-        let limit = (self.settings.batch_inputs / 2).max(1);
-        for (due, set_by, target) in batch.due_timers(until, limit)? {
-            batch.delete_timer(due, set_by)?;
-            staging.tally.push(Tally::Fired { due });
-            let input = timer_input(target.instance, target.name, due);
-            bench.apply(batch, staging, &input)?;
-        }
-        Ok(())
-    }
-
-    /// Everything that a commit stores besides the inputs' own rows.
-    fn finish(
-        &self,
-        batch: &Batch<'_>,
-        staging: &mut Staging,
-        now: TimeMs,
-        plan: &mut Plan,
-    ) -> Result<(), StorageError> {
-        staging.write_records(batch)?;
-        for stream in SourceStream::ALL {
-            let index = stream.index();
-            let (name, created_ns) = &self.stream_identities[index];
-            let row = PositionRow {
-                stream_name: name.clone(),
-                stream_created_ns: *created_ns,
-                sequence: staging.positions[index],
-            };
-            batch.put_position(stream, 0, &row)?;
-        }
-        staging.counters.sent_floor = self.floor.0.load(Ordering::Acquire);
-        batch.put_counters(&staging.counters)?;
-        if self.careful > 0 {
-            batch.put_suspect(None)?;
-        }
-        let keep = self.store.settings();
-        if now >= self.next_prune || staging.ended > 0 {
-            let before = now.plus_ms(-keep.keep_ended.as_i64());
-            batch.prune_ended(before, keep.keep_ended_count, PRUNE_ROWS + staging.ended)?;
-        }
-        if now >= self.next_sweep {
-            self.sweep(batch, staging, now, plan)?;
-        }
-        plan.next_due = batch.next_due()?;
-        plan.outbox_rows = batch.outbox_rows()?;
-        Ok(())
-    }
-
-    /// Finds work that was handed over long ago and is still here: it has no result, or the news of its
-    /// delivery died with the process.
-    fn sweep(
-        &self,
-        batch: &Batch<'_>,
-        staging: &mut Staging,
-        now: TimeMs,
-        plan: &mut Plan,
-    ) -> Result<(), StorageError> {
-        let rows = batch.work_after(self.sweep_after_row, OVERDUE_ROWS)?;
-        plan.swept = true;
-        // The next look goes on behind this one, and begins again at the end.
-        plan.sweep_after_row = (rows.len() == OVERDUE_ROWS)
-            .then(|| rows.last().map(|(row, _)| *row))
-            .flatten();
-        let floor = staging.counters.sent_floor;
-        let old = now.plus_ms(-self.settings.sweep_after.as_i64());
-        staging.released.overdue = rows
-            .into_iter()
-            .filter(|(row, item)| item.created < old && SentFloor::covers(floor, *row))
-            .collect();
-        Ok(())
-    }
-
-    /// Makes a committed batch the state of the thread.
-    fn adopt(&mut self, staging: Staging, plan: Plan, mail: &mut Vec<Mail>, answers: &mut Vec<Answer>) {
-        self.counters = staging.counters;
-        for (id, parked) in staging.parked {
-            match parked {
-                Some(number) => self.parked.insert(id, number),
-                None => self.parked.remove(&id),
-            };
-        }
-        let mut acceptances = plan.deliveries.into_iter();
-        let mut decisions = plan.decisions.into_iter();
-        for mail in mail.drain(..) {
-            match mail {
-                Mail::Delivery(delivery) => {
-                    if let Some(acceptance) = acceptances.next() {
-                        self.note_verdict(&delivery, acceptance);
-                    }
-                }
-                Mail::DeadLetter { reply, .. } => {
-                    if let Some(decision) = decisions.next() {
-                        answers.push((reply, decision));
-                    }
-                }
-                _ => {}
-            }
-        }
-        self.positions = staging.positions;
-        self.careful = self.careful.saturating_sub(staging.inputs);
-        self.next_due = plan.next_due;
-        self.outbox_rows = plan.outbox_rows;
-        let now = self.clock.now();
-        if plan.swept {
-            self.next_sweep = now.plus_ms(self.settings.sweep_every.as_i64());
-            self.sweep_after_row = plan.sweep_after_row;
-        }
-        self.next_prune = self.next_prune.max(now.plus_ms(1_000));
-        if self.held_back && self.outbox_rows < self.settings.outbox_soft {
-            self.held_back = false;
-            self.refused[SourceStream::AggregateEvents.index()] = true;
-            self.unsent.push(self.gap(SourceStream::AggregateEvents));
-        }
-        self.status.committed(self.positions, self.outbox_rows);
-        self.count(&staging.tally, staging.inputs, now);
-        self.hand_over(staging.released);
-    }
-
-    fn hand_over(&self, released: Released) {
-        if released.work.is_empty() && released.settled.is_empty() && released.overdue.is_empty() {
-            return;
-        }
-        match self.release.try_send(released) {
-            Ok(()) => {}
-            // The rows stay in the outbox, and the relay asks for them.
-            Err(TrySendError::Full(_)) => self.status.set_spilled(),
-            // The relay has stopped: it finds the rows after the next start.
-            Err(TrySendError::Closed(_)) => {}
-        }
-    }
-
-    fn count(&self, tally: &[Tally], inputs: usize, now: TimeMs) {
-        #[allow(clippy::cast_precision_loss, reason = "a small count")]
-        self.metrics.commit_inputs.observe(inputs as f64);
-        let shard = self.index.to_string();
-        #[allow(clippy::cast_possible_wrap, reason = "a count of rows")]
-        self.metrics
-            .outbox_rows
-            .with_label_values(&[shard.as_str()])
-            .set(self.outbox_rows as i64);
-        for entry in tally {
-            match entry {
-                Tally::Input { kind, outcome } => {
-                    self.metrics.inputs.with_label_values(&[*kind, *outcome]).inc()
-                }
-                Tally::Started { saga } => self
-                    .metrics
-                    .instances_started
-                    .with_label_values(&[saga.as_str()])
-                    .inc(),
-                Tally::Ended { saga, phase } => self
-                    .metrics
-                    .instances_ended
-                    .with_label_values(&[saga.as_str(), *phase])
-                    .inc(),
-                Tally::Dead { reason } => self
-                    .metrics
-                    .dead_letters
-                    .with_label_values(&[reason.as_str()])
-                    .inc(),
-                Tally::Fired { due } => {
-                    self.metrics.timers_fired.inc();
-                    #[allow(clippy::cast_precision_loss, reason = "milliseconds of lateness")]
-                    let late = now.0.saturating_sub(due.0).max(0) as f64 / 1_000.0;
-                    self.metrics.timer_lateness_seconds.observe(late);
-                }
-            }
-        }
-    }
-
-    const fn shadow(&self) -> Shadow {
-        Shadow {
-            refused: self.refused,
-            held_back: self.held_back,
-        }
-    }
-
-    /// Whether a delivery is taken, as the batch so far leaves things.
-    fn accept(&self, delivery: &Delivery, staging: &Staging, shadow: &mut Shadow) -> Acceptance {
-        let index = delivery.stream.index();
-        let mut acceptance = judge(delivery, staging.positions[index]);
-        let full = self.outbox_rows + staging.released.work.len() as u64 >= self.settings.outbox_soft;
-        if acceptance == Acceptance::Fits
-            && full
-            && delivery.stream == SourceStream::AggregateEvents
-            && !delivery.inputs.is_empty()
-        {
-            acceptance = Acceptance::HeldBack;
-        }
-        match acceptance {
-            Acceptance::Fits => shadow.refused[index] = false,
-            Acceptance::Gap => shadow.refused[index] = true,
-            Acceptance::HeldBack => shadow.held_back = true,
-            Acceptance::Repeated => {}
-        }
-        acceptance
-    }
-
-    /// Tells the intake of a gap, once.
-    fn note_verdict(&mut self, delivery: &Delivery, acceptance: Acceptance) {
-        let index = delivery.stream.index();
-        match acceptance {
-            Acceptance::Fits => {
-                self.refused[index] = false;
-                self.barriers.mend(delivery.stream);
-            }
-            Acceptance::Repeated => {}
-            Acceptance::HeldBack => {
-                self.held_back = true;
-                self.barriers.break_off(delivery.stream);
-            }
-            Acceptance::Gap => {
-                self.barriers.break_off(delivery.stream);
-                // What is held back comes again when there is room.
-                let expected = self.held_back && delivery.stream == SourceStream::AggregateEvents;
-                if !expected && !std::mem::replace(&mut self.refused[index], true) {
-                    let notice = self.gap(delivery.stream);
-                    self.unsent.push(notice);
-                }
-            }
-        }
-    }
-
-    const fn gap(&self, stream: SourceStream) -> Notice {
-        Notice::Gap {
-            shard: self.index,
-            stream,
-            lane: 0,
-            position: self.positions[stream.index()],
-        }
-    }
-
-    fn send_notices(&mut self) {
-        let notices = &self.notices;
-        self.unsent.retain(|notice| match notices.try_send(*notice) {
-            Err(TrySendError::Full(_)) => true,
-            Ok(()) | Err(TrySendError::Closed(_)) => false,
-        });
-    }
-
-    /// After an unclean stop: writes down which delivery is about to be applied, and how often that was tried.
-    fn suspect(&self, mail: &[Mail]) -> Result<(), Halt> {
-        let Some(delivery) = mail.iter().find_map(|mail| match mail {
-            Mail::Delivery(delivery) if !delivery.inputs.is_empty() => Some(delivery),
-            _ => None,
-        }) else {
-            return Ok(());
-        };
-        let written = self.store.write(|batch| {
-            let same = |suspect: &Suspect| {
-                suspect.stream == delivery.stream && suspect.sequence == delivery.sequence
-            };
-            let attempts = batch
-                .suspect()?
-                .filter(same)
-                .map_or(0, |suspect| suspect.attempts);
-            batch.put_suspect(Some(&Suspect {
-                stream: delivery.stream,
-                sequence: delivery.sequence,
-                index: 0,
-                attempts: attempts + 1,
-            }))
-        });
-        match written {
-            // Without room there is no count, and the batch itself waits for room.
-            Ok(()) | Err(StorageError::Full(_)) => Ok(()),
-            Err(error) => Err(("storage.failed", error.to_string())),
-        }
-    }
 }
 
-/// What a batch found out besides rows.
-#[derive(Default)]
-struct Plan {
-    deliveries: Vec<Acceptance>,
-    decisions: Vec<Result<(), String>>,
-    next_due: Option<TimeMs>,
-    outbox_rows: u64,
-    swept: bool,
-    sweep_after_row: Option<WorkRef>,
-}
-
-/// Refusals as the batch under way has them.
-struct Shadow {
-    refused: [bool; 3],
-    held_back: bool,
-}
-
-/// What becomes of a delivery.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Acceptance {
-    Fits,
-    /// All of it was taken before.
-    Repeated,
-    /// Messages before it were not taken.
-    Gap,
-    /// The outbox is full: it is fed again later.
-    HeldBack,
-}
-
-/// The one rule that makes overlap harmless and gaps impossible.
-const fn judge(delivery: &Delivery, position: u64) -> Acceptance {
-    if delivery.sequence <= position {
-        Acceptance::Repeated
-    } else if delivery.after > position {
-        Acceptance::Gap
-    } else {
-        Acceptance::Fits
-    }
-}
-
-/// A verdict as an input: its time is the owner's clock, never before the shard's last input.
-fn verdict_input(verdict: &Verdict, last: TimeMs, now: TimeMs) -> Input {
+/// A verdict as an input, by the owner's clock.
+fn verdict_input(verdict: Verdict, now: TimeMs) -> Input {
     Input {
-        instance: verdict.instance.clone(),
         id: verdict.result.command_id.to_string(),
-        time: now.max(last),
+        instance: verdict.instance,
+        time: now,
         origin: Origin::Local,
-        body: InputBody::Result(verdict.result.clone()),
+        body: InputBody::Result(verdict.result),
     }
 }

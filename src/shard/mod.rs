@@ -5,67 +5,39 @@
 //! never waits for either: a release that finds no room is left in the outbox, and the relay asks for it.
 
 mod apply;
+mod batch;
+mod careful;
+mod commit;
 mod desk;
+mod inbox;
+mod lanes;
 pub mod mailbox;
 mod open;
+mod poison;
+mod settings;
 mod staging;
 pub mod status;
+mod sweep;
+mod tally;
+#[cfg(test)]
+mod tests;
 mod timers;
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
-pub use open::Opening;
+pub use settings::Settings;
 pub use status::{ShardState, ShardStatus};
 
 use crate::kernel::definition::DefinitionSet;
-use crate::kernel::duration::Millis;
 use crate::kernel::limits::Limits;
 use crate::ports::broker::StreamState;
 use crate::ports::clock::Clock;
 use crate::storage::{Reader, StorageError, Store};
 use crate::telemetry::Metrics;
 use mailbox::{Mail, Notice, Released, SentFloor};
-
-/// Bounds of a shard's work.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Settings {
-    /// Mail that may wait for the shard. Default 4,096.
-    pub mailbox: usize,
-    /// Inputs of one commit; a delivery is never split. Default 512.
-    pub batch_inputs: usize,
-    /// Rows of the outbox above which domain events are held back. Default 50,000.
-    pub outbox_soft: u64,
-    /// Times that an input is begun before it counts as what kills the process. Default 3.
-    pub attempts: u32,
-    /// How often the shard looks for work without a result. Default 5 s.
-    pub sweep_every: Millis,
-    /// How old such work must be. Default 30 s.
-    pub sweep_after: Millis,
-    /// How long a due timer waits for its streams. Default 10 minutes.
-    pub timer_hold_max: Millis,
-    /// Pause before a batch is tried again that found no room on the disk. Default 1 s.
-    pub full_pause: Millis,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            mailbox: 4_096,
-            batch_inputs: 512,
-            outbox_soft: 50_000,
-            attempts: 3,
-            sweep_every: Millis::seconds(5),
-            sweep_after: Millis::seconds(30),
-            timer_hold_max: Millis::seconds(600),
-            full_pause: Millis::seconds(1),
-        }
-    }
-}
 
 /// What a shard is made of.
 pub struct ShardSpec {
@@ -106,7 +78,7 @@ impl ShardHandle {
         let index = spec.index;
         let reader = spec.store.reader();
         let opening = open::open(&spec)?;
-        let status = Arc::new(ShardStatus::new(opening.positions));
+        let status = Arc::new(ShardStatus::new(opening.positions, spec.clock.now()));
         let floor = Arc::new(SentFloor::default());
         floor
             .0

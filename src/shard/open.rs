@@ -1,37 +1,43 @@
 //! What a shard finds when it opens its state, and whether the streams are still the ones it knows.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use super::ShardSpec;
-use super::apply::UNKNOWN_DEFINITION;
-use crate::kernel::ids::{InstanceId, TenantId};
+use super::careful::Careful;
+use super::poison::UNKNOWN_DEFINITION;
+use crate::kernel::ids::{InstanceId, TenantId, TimeMs};
 use crate::kernel::input::SourceStream;
 use crate::ports::broker::StreamState;
-use crate::storage::rows::{ActiveDefinitions, ActiveSaga, PositionRow};
+use crate::storage::rows::{ActiveDefinitions, ActiveSaga, PositionRow, Waiting};
 use crate::storage::write::Counters;
 use crate::storage::{Batch, StorageError};
 
 /// The state at the start of the thread.
-#[derive(Debug, Clone)]
-pub struct Opening {
+#[derive(Debug)]
+pub(super) struct Opening {
     pub positions: [u64; 3],
     pub counters: Counters,
-    /// Instances behind a dead letter, with its number.
-    pub parked: BTreeMap<InstanceId, u64>,
+    pub waiting: HashMap<InstanceId, Waiting>,
     /// Dead letters whose definition was missing and is loaded now.
     pub curable: Vec<(TenantId, u64)>,
-    /// The last stop was not a clean one: the first inputs are applied with care.
-    pub suspicious: bool,
+    pub outbox_rows: u64,
+    pub next_due: Option<TimeMs>,
+    pub careful: Careful,
     /// Why the shard must not work.
     pub halt: Option<(&'static str, String)>,
 }
 
 /// Reads the state, stores initial positions in a new shard, and records the active definitions.
 pub(super) fn open(spec: &ShardSpec) -> Result<Opening, StorageError> {
-    let (parked, curable) = dead_letters(spec)?;
+    let waiting = spec.store.waiting()?;
     spec.store.write(|batch| {
         let mut counters = batch.counters()?;
-        let suspicious = !counters.clean && counters.log_sequence > 0;
+        let careful = if counters.clean || counters.log_sequence == 0 {
+            batch.put_suspect(None)?;
+            Careful::default()
+        } else {
+            Careful::after_crash(spec.settings.batch_inputs, batch.suspect()?)
+        };
         counters.clean = false;
         batch.put_counters(&counters)?;
         let (positions, halt) = positions(spec, batch)?;
@@ -41,32 +47,41 @@ pub(super) fn open(spec: &ShardSpec) -> Result<Opening, StorageError> {
         Ok::<_, StorageError>(Opening {
             positions,
             counters,
-            parked,
-            curable,
-            suspicious,
+            curable: curable(spec, batch, &waiting)?,
+            waiting,
+            outbox_rows: batch.outbox_rows()?,
+            next_due: batch.next_due()?,
+            careful,
             halt,
         })
     })
 }
 
-type Curable = Vec<(TenantId, u64)>;
-
-/// Instances whose earliest dead letter can be applied again (what comes later waits behind it), and the letters
-/// among those for which the definition was missing.
-fn dead_letters(spec: &ShardSpec) -> Result<(BTreeMap<InstanceId, u64>, Curable), StorageError> {
-    let mut parked = BTreeMap::new();
+/// Dead letters that wait for a definition which is loaded now.
+fn curable(
+    spec: &ShardSpec,
+    batch: &Batch<'_>,
+    waiting: &HashMap<InstanceId, Waiting>,
+) -> Result<Vec<(TenantId, u64)>, StorageError> {
     let mut curable = Vec::new();
-    spec.store.reader().each_dead_letter(&mut |number, letter| {
-        let Some(input) = letter.input else { return };
-        if parked.contains_key(&input.instance) {
-            return;
+    for (id, waiting) in waiting {
+        let Some(number) = waiting.behind else { continue };
+        let missing = batch
+            .dead_letter(number)?
+            .is_some_and(|letter| letter.reason == UNKNOWN_DEFINITION);
+        if !missing {
+            continue;
         }
-        if letter.reason == UNKNOWN_DEFINITION {
-            curable.push((letter.tenant, number));
+        let known = match batch.record(id)? {
+            Some(record) => spec.definitions.by_hash(&record.definition).is_some(),
+            None => true,
+        };
+        if known {
+            curable.push((id.tenant.clone(), number));
         }
-        parked.insert(input.instance, number);
-    })?;
-    Ok((parked, curable))
+    }
+    curable.sort_unstable();
+    Ok(curable)
 }
 
 type Halt = Option<(&'static str, String)>;

@@ -1,120 +1,136 @@
 //! What one batch changes in memory. It counts only once the transaction has committed, so that a batch that
 //! found no room can be applied again from the start.
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 
-use super::mailbox::Released;
+use super::careful::Fingerprint;
+use super::tally::Tally;
+use crate::kernel::definition::DefinitionSet;
+use crate::kernel::duration::Millis;
 use crate::kernel::ids::{InstanceId, TimeMs};
+use crate::kernel::limits::Limits;
 use crate::kernel::record::Record;
+use crate::kernel::work::{WorkItem, WorkRef};
+use crate::storage::rows::Waiting;
 use crate::storage::write::Counters;
 use crate::storage::{Batch, StorageError};
 
-/// State of a batch under way.
-pub(super) struct Staging {
-    pub counters: Counters,
-    pub positions: [u64; 3],
-    /// Records read or changed by this batch: each is decoded once and written once.
-    records: BTreeMap<InstanceId, Slot>,
-    /// Changes of the parked instances: the dead letter that an instance waits behind, or that it waits no more.
-    pub parked: BTreeMap<InstanceId, Option<u64>>,
-    pub released: Released,
-    /// Instances that ended.
-    pub ended: usize,
-    /// Inputs applied or refused so far.
-    pub inputs: usize,
-    /// Counters of metrics, raised after the commit.
-    pub tally: Vec<Tally>,
+/// What applying inputs needs besides the batch.
+#[derive(Clone, Copy)]
+pub(super) struct Ground<'a> {
+    pub definitions: &'a DefinitionSet,
+    pub limits: &'a Limits,
+    pub now: TimeMs,
+    /// How long a tombstone counts.
+    pub keep_ended: Millis,
+    /// Instances with something in the inbox, as of the last commit.
+    pub waiting: &'a HashMap<InstanceId, Waiting>,
+    /// Inputs that killed the process too often, with the number of times.
+    pub condemned: &'a HashMap<Fingerprint, u32>,
 }
 
-/// One thing to count.
-pub(super) enum Tally {
-    Input {
-        kind: &'static str,
-        outcome: &'static str,
-    },
-    Started {
-        saga: String,
-    },
-    Ended {
-        saga: String,
-        phase: &'static str,
-    },
-    Dead {
-        reason: String,
-    },
-    Fired {
-        due: TimeMs,
-    },
+/// A batch under way.
+pub(super) struct Run<'a> {
+    pub ground: Ground<'a>,
+    pub batch: &'a Batch<'a>,
+    pub staged: &'a mut Staged,
 }
+
+/// Changes of a batch.
+#[derive(Default)]
+pub(super) struct Staged {
+    pub counters: Counters,
+    pub positions: [u64; 3],
+    pub records: Records,
+    /// Instances for which something else waits than before.
+    pub waiting: HashMap<InstanceId, Waiting>,
+    pub work: Vec<(WorkRef, WorkItem)>,
+    pub settled: Vec<WorkRef>,
+    /// Instances that ended.
+    pub ended: usize,
+    /// Inputs applied, set aside or refused so far.
+    pub inputs: usize,
+    pub tally: Tally,
+}
+
+impl Run<'_> {
+    /// Log sequence for the next input.
+    pub fn next_sequence(&mut self) -> u64 {
+        self.staged.counters.log_sequence += 1;
+        self.staged.counters.log_sequence
+    }
+
+    /// What waits for an instance, as this batch sees it.
+    pub fn waiting(&self, id: &InstanceId) -> Waiting {
+        let changed = self.staged.waiting.get(id);
+        changed
+            .or_else(|| self.ground.waiting.get(id))
+            .copied()
+            .unwrap_or_default()
+    }
+
+    pub fn set_waiting(&mut self, id: &InstanceId, waiting: Waiting) {
+        self.staged.waiting.insert(id.clone(), waiting);
+    }
+}
+
+/// Records read or changed by a batch: each is decoded once and written once.
+#[derive(Default)]
+pub(super) struct Records(HashMap<InstanceId, Slot>);
 
 struct Slot {
     record: Option<Record>,
     dirty: bool,
 }
 
-impl Staging {
-    pub fn new(shard: u16, counters: Counters, positions: [u64; 3]) -> Self {
-        Self {
-            counters,
-            positions,
-            records: BTreeMap::new(),
-            parked: BTreeMap::new(),
-            released: Released {
-                shard,
-                work: Vec::new(),
-                settled: Vec::new(),
-                overdue: Vec::new(),
-            },
-            ended: 0,
-            inputs: 0,
-            tally: Vec::new(),
+impl Records {
+    /// Takes the record of a live instance out, to be given back by one of the functions below.
+    pub fn take(&mut self, batch: &Batch<'_>, id: &InstanceId) -> Result<Option<Record>, StorageError> {
+        match self.0.get_mut(id) {
+            Some(slot) => Ok(slot.record.take()),
+            None => batch.record(id),
         }
     }
 
-    /// Log sequence for the next input.
-    pub const fn next_sequence(&mut self) -> u64 {
-        self.counters.log_sequence += 1;
-        self.counters.log_sequence
-    }
-
-    /// The record of a live instance as this batch sees it.
-    pub fn record(&mut self, batch: &Batch<'_>, id: &InstanceId) -> Result<Option<Record>, StorageError> {
-        if let Some(slot) = self.records.get(id) {
-            return Ok(slot.record.clone());
+    /// Gives back a record that was not changed.
+    pub fn give_back(&mut self, id: &InstanceId, record: Option<Record>) {
+        if let Some(slot) = self.0.get_mut(id) {
+            slot.record = record;
+        } else {
+            let slot = Slot { record, dirty: false };
+            self.0.insert(id.clone(), slot);
         }
-        let record = batch.record(id)?;
-        let slot = Slot {
-            record: record.clone(),
-            dirty: false,
-        };
-        self.records.insert(id.clone(), slot);
-        Ok(record)
     }
 
-    pub fn put_record(&mut self, id: &InstanceId, record: Record) {
+    /// Gives back a changed record.
+    pub fn change(&mut self, id: &InstanceId, record: Record) {
         let slot = Slot {
             record: Some(record),
             dirty: true,
         };
-        self.records.insert(id.clone(), slot);
+        self.0.insert(id.clone(), slot);
     }
 
-    /// The instance has left the live ones; its row is gone already.
-    pub fn forget_record(&mut self, id: &InstanceId) {
+    /// The instance has left the live ones, and its row is gone.
+    pub fn forget(&mut self, id: &InstanceId) {
         let slot = Slot {
             record: None,
             dirty: false,
         };
-        self.records.insert(id.clone(), slot);
+        self.0.insert(id.clone(), slot);
     }
 
-    /// Writes every record that changed, in key order.
-    pub fn write_records(&mut self, batch: &Batch<'_>) -> Result<(), StorageError> {
-        for (id, slot) in &self.records {
-            if let (true, Some(record)) = (slot.dirty, &slot.record) {
-                batch.put_record(id, record)?;
-            }
-        }
-        Ok(())
+    /// Writes every record that changed, in key order, so that neighbours are on pages already at hand.
+    pub fn write(&self, batch: &Batch<'_>) -> Result<(), StorageError> {
+        let mut changed: Vec<_> = self
+            .0
+            .iter()
+            .filter(|(_, slot)| slot.dirty)
+            .filter_map(|(id, slot)| Some((id, slot.record.as_ref()?)))
+            .collect();
+        changed.sort_unstable_by_key(|(id, _)| *id);
+        changed
+            .into_iter()
+            .try_for_each(|(id, record)| batch.put_record(id, record))
     }
 }

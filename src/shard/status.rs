@@ -1,8 +1,9 @@
-//! What others may know of a shard at any time.
+//! What others may know of a shard at any time, without asking by mail.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{PoisonError, RwLock};
 
+use crate::kernel::ids::TimeMs;
 use crate::kernel::input::SourceStream;
 
 /// State of a shard's thread.
@@ -19,24 +20,41 @@ pub enum ShardState {
     Stopped,
 }
 
-/// Written by the shard's thread after each commit, read by everyone.
+/// Written by the shard's thread, read by everyone. Positions and counts are those of the last commit, so what
+/// they say survives a crash.
 #[derive(Debug)]
 pub struct ShardStatus {
     positions: [AtomicU64; 3],
     state: RwLock<ShardState>,
     spilled: AtomicBool,
-    outbox_rows: AtomicU64,
     commits: AtomicU64,
+    progress: AtomicI64,
+    outbox_rows: AtomicU64,
+    timers_overdue: AtomicU64,
+    deliveries_held: AtomicU64,
+    instances_waiting: AtomicU64,
+}
+
+/// Counts of one commit.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Figures {
+    pub outbox_rows: u64,
+    pub deliveries_held: usize,
+    pub instances_waiting: usize,
 }
 
 impl ShardStatus {
-    pub(super) fn new(positions: [u64; 3]) -> Self {
+    pub(super) fn new(positions: [u64; 3], now: TimeMs) -> Self {
         Self {
             positions: positions.map(AtomicU64::new),
             state: RwLock::new(ShardState::Running),
             spilled: AtomicBool::new(false),
-            outbox_rows: AtomicU64::new(0),
             commits: AtomicU64::new(0),
+            progress: AtomicI64::new(now.0),
+            outbox_rows: AtomicU64::new(0),
+            timers_overdue: AtomicU64::new(0),
+            deliveries_held: AtomicU64::new(0),
+            instances_waiting: AtomicU64::new(0),
         }
     }
 
@@ -51,10 +69,24 @@ impl ShardStatus {
         self.state.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Whether a release found no room since the last call.
+    /// Whether a release found no room since the last call. Its rows are in the outbox, and
+    /// [`super::mailbox::Mail::Refill`] brings them.
     #[must_use]
     pub fn take_spilled(&self) -> bool {
-        self.spilled.swap(false, Ordering::AcqRel)
+        // A plain load first: this is asked often and is nearly always false.
+        self.spilled.load(Ordering::Acquire) && self.spilled.swap(false, Ordering::AcqRel)
+    }
+
+    /// Commits since the start.
+    #[must_use]
+    pub fn commits(&self) -> u64 {
+        self.commits.load(Ordering::Relaxed)
+    }
+
+    /// When the shard last committed something, or found that there was nothing to do.
+    #[must_use]
+    pub fn last_progress(&self) -> TimeMs {
+        TimeMs(self.progress.load(Ordering::Acquire))
     }
 
     /// Rows in the outbox.
@@ -63,10 +95,22 @@ impl ShardStatus {
         self.outbox_rows.load(Ordering::Relaxed)
     }
 
-    /// Commits since the start.
+    /// Timers that are due and did not fire, counted up to a bound and now and then.
     #[must_use]
-    pub fn commits(&self) -> u64 {
-        self.commits.load(Ordering::Relaxed)
+    pub fn timers_overdue(&self) -> u64 {
+        self.timers_overdue.load(Ordering::Relaxed)
+    }
+
+    /// Deliveries that are set aside until the outbox has room.
+    #[must_use]
+    pub fn deliveries_held(&self) -> u64 {
+        self.deliveries_held.load(Ordering::Relaxed)
+    }
+
+    /// Instances that have inputs in the inbox or stand behind a dead letter.
+    #[must_use]
+    pub fn instances_waiting(&self) -> u64 {
+        self.instances_waiting.load(Ordering::Relaxed)
     }
 
     pub(super) fn set_state(&self, state: ShardState) {
@@ -77,11 +121,23 @@ impl ShardStatus {
         self.spilled.store(true, Ordering::Release);
     }
 
-    pub(super) fn committed(&self, positions: [u64; 3], outbox_rows: u64) {
+    pub(super) fn set_timers_overdue(&self, timers: usize) {
+        self.timers_overdue.store(timers as u64, Ordering::Relaxed);
+    }
+
+    pub(super) fn set_progress(&self, now: TimeMs) {
+        self.progress.store(now.0, Ordering::Release);
+    }
+
+    pub(super) fn committed(&self, positions: [u64; 3], figures: Figures) {
+        self.outbox_rows.store(figures.outbox_rows, Ordering::Relaxed);
+        self.deliveries_held
+            .store(figures.deliveries_held as u64, Ordering::Relaxed);
+        self.instances_waiting
+            .store(figures.instances_waiting as u64, Ordering::Relaxed);
         for (shown, position) in self.positions.iter().zip(positions) {
             shown.store(position, Ordering::Release);
         }
-        self.outbox_rows.store(outbox_rows, Ordering::Relaxed);
-        self.commits.fetch_add(1, Ordering::Relaxed);
+        self.commits.fetch_add(1, Ordering::Release);
     }
 }

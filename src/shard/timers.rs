@@ -1,77 +1,114 @@
-//! When timers may fire: behind a barrier of every source stream.
+//! When timers may fire: behind a barrier of every source stream, or after they were held for too long.
 
-use super::mailbox::Notice;
-use crate::kernel::duration::Millis;
-use crate::kernel::ids::TimeMs;
-use crate::kernel::input::SourceStream;
+use std::time::Duration;
+
+use crate::kernel::ids::{InstanceId, TimeMs};
+use crate::kernel::input::{Input, InputBody, Origin, SourceStream};
 
 /// Time between two requests for a barrier that does not come.
-const ASK_AGAIN_MS: i64 = 1_000;
+const ASK_AGAIN: Duration = Duration::from_secs(5);
 
 /// What a shard knows of its streams' barriers.
 #[derive(Debug)]
 pub(super) struct Barriers {
     /// Everything that each stream held at this instant has been taken.
-    as_of: [Option<TimeMs>; 3],
-    /// A delivery of this stream was refused: barriers of it do not count until one fits again.
-    broken: [bool; 3],
-    asked: Option<TimeMs>,
+    as_of: [TimeMs; 3],
+    /// The barrier that was asked for: it has to cover this instant; and when it was asked for.
+    asked: Option<(TimeMs, Duration)>,
+    /// Since when a due timer has been waiting in this process. The time before the start does not count: after
+    /// an outage the streams hold what came meanwhile.
+    held_since: Option<Duration>,
+}
+
+/// What to do about the next timer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Firing {
+    /// Nothing is due.
+    Idle,
+    /// Fire what is due up to `until`; `late_source` where that is not covered by barriers.
+    Fire { until: TimeMs, late_source: bool },
+    /// Ask for a barrier, then wait.
+    Ask,
+    /// A barrier is on its way; look again after this time at the latest.
+    Wait(Duration),
 }
 
 impl Barriers {
     pub const fn new() -> Self {
         Self {
-            as_of: [None; 3],
-            broken: [false; 3],
+            as_of: [TimeMs(i64::MIN); 3],
             asked: None,
+            held_since: None,
         }
     }
 
-    /// A barrier arrived.
+    /// A barrier arrived, and everything before it was taken.
     pub fn raise(&mut self, stream: SourceStream, as_of: TimeMs) {
-        let index = stream.index();
-        if !self.broken[index] {
-            self.as_of[index] = self.as_of[index].max(Some(as_of));
+        let known = &mut self.as_of[stream.index()];
+        *known = (*known).max(as_of);
+        let covered = self.covered();
+        if self.asked.is_some_and(|(asked, _)| covered >= asked) {
+            self.asked = None;
         }
-    }
-
-    /// A delivery was refused; whether this is news.
-    pub const fn break_off(&mut self, stream: SourceStream) -> bool {
-        let index = stream.index();
-        let news = !self.broken[index];
-        self.broken[index] = true;
-        news
-    }
-
-    /// A delivery was accepted.
-    pub const fn mend(&mut self, stream: SourceStream) {
-        self.broken[stream.index()] = false;
     }
 
     /// Timers due up to this instant may fire.
-    pub fn safe_until(&self) -> Option<TimeMs> {
-        self.as_of.iter().copied().min().flatten()
+    fn covered(&self) -> TimeMs {
+        self.as_of.into_iter().min().unwrap_or(TimeMs(i64::MIN))
     }
 
-    /// The request to send for a timer that is due at `due`, if it is due, not covered, and not asked for lately.
-    pub fn wanted(&mut self, shard: u16, due: TimeMs, now: TimeMs) -> Option<Notice> {
-        if due > now || self.safe_until().is_some_and(|safe| safe >= due) {
-            return None;
+    /// Decides about the earliest timer.
+    pub fn decide(
+        &mut self,
+        next_due: Option<TimeMs>,
+        now: TimeMs,
+        monotonic: Duration,
+        hold_max: Duration,
+    ) -> Firing {
+        let Some(due) = next_due.filter(|due| *due <= now) else {
+            self.held_since = None;
+            return Firing::Idle;
+        };
+        let covered = self.covered();
+        if due <= covered {
+            self.held_since = None;
+            return Firing::Fire {
+                until: covered.min(now),
+                late_source: false,
+            };
         }
-        if self
-            .asked
-            .is_some_and(|asked| now < asked.plus_ms(ASK_AGAIN_MS) && asked >= due)
-        {
-            return None;
+        let held = monotonic.saturating_sub(*self.held_since.get_or_insert(monotonic));
+        if held >= hold_max {
+            self.held_since = None;
+            return Firing::Fire {
+                until: now,
+                late_source: true,
+            };
         }
-        self.asked = Some(now);
-        Some(Notice::BarrierWanted { shard })
+        let since_asked = self.asked.map(|(_, at)| monotonic.saturating_sub(at));
+        match since_asked {
+            Some(since) if since < ASK_AGAIN => {
+                let pause = ASK_AGAIN.saturating_sub(since);
+                Firing::Wait(pause.min(hold_max.saturating_sub(held)))
+            }
+            Some(_) | None => Firing::Ask,
+        }
     }
 
-    /// Up to when timers may fire at `now`: behind the barrier, or whatever has been held for too long.
-    pub fn fire_until(&self, now: TimeMs, hold_max: Millis) -> TimeMs {
-        let held = now.plus_ms(-hold_max.as_i64());
-        self.safe_until().map_or(held, |safe| safe.max(held)).min(now)
+    /// A barrier was asked for.
+    pub const fn asked(&mut self, now: TimeMs, monotonic: Duration) {
+        self.asked = Some((now, monotonic));
+    }
+}
+
+/// A timer as an input: its time is the instant it was due.
+pub(super) fn timer_input(instance: InstanceId, name: String, due: TimeMs) -> Input {
+    Input {
+        id: format!("{name}@{}", due.0),
+        instance,
+        time: due,
+        origin: Origin::Timer,
+        body: InputBody::Timer { name },
     }
 }
 
@@ -79,50 +116,92 @@ impl Barriers {
 mod tests {
     use super::*;
 
+    const HOLD: Duration = Duration::from_mins(10);
+    const DUE: TimeMs = TimeMs(1_000_000);
+    const NOW: TimeMs = TimeMs(1_000_005);
+
+    fn at(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
     #[test]
     fn a_timer_waits_for_the_barrier_of_every_stream() {
-        let hold = Millis::seconds(600);
         let mut barriers = Barriers::new();
-        let (due, now) = (TimeMs(1_000_000), TimeMs(1_000_005));
-        assert!(barriers.fire_until(now, hold) < due);
         assert_eq!(
-            barriers.wanted(3, due, now),
-            Some(Notice::BarrierWanted { shard: 3 })
+            barriers.decide(Some(DUE), TimeMs(999_999), at(1), HOLD),
+            Firing::Idle
         );
-        assert_eq!(barriers.wanted(3, due, now), None, "asked already");
-        barriers.raise(SourceStream::AggregateEvents, now);
-        barriers.raise(SourceStream::WorkflowEvents, now);
-        assert!(barriers.fire_until(now, hold) < due);
+        assert_eq!(barriers.decide(Some(DUE), NOW, at(1), HOLD), Firing::Ask);
+        barriers.asked(NOW, at(1));
+        assert_eq!(barriers.decide(Some(DUE), NOW, at(2), HOLD), Firing::Wait(at(4)));
+        barriers.raise(SourceStream::AggregateEvents, NOW);
+        barriers.raise(SourceStream::WorkflowEvents, NOW);
         barriers.raise(SourceStream::WorkflowCommands, TimeMs(999_999));
-        assert!(
-            barriers.fire_until(now, hold) < due,
-            "that barrier is older than the timer"
+        assert_eq!(
+            barriers.decide(Some(DUE), NOW, at(2), HOLD),
+            Firing::Wait(at(4)),
+            "one barrier is older than the timer"
         );
-        barriers.raise(SourceStream::WorkflowCommands, now);
-        assert!(barriers.fire_until(now, hold) >= due);
+        barriers.raise(SourceStream::WorkflowCommands, TimeMs(1_000_001));
+        let until = TimeMs(1_000_001);
+        assert_eq!(
+            barriers.decide(Some(DUE), NOW, at(2), HOLD),
+            Firing::Fire {
+                until,
+                late_source: false
+            }
+        );
+        assert_eq!(
+            barriers.decide(Some(TimeMs(1_000_002)), NOW, at(2), HOLD),
+            Firing::Wait(at(4)),
+            "what is due later waits for a later barrier"
+        );
     }
 
     #[test]
-    fn a_barrier_behind_a_refused_delivery_does_not_count() {
+    fn after_an_outage_an_old_timer_still_waits_for_the_backlog() {
+        let mut barriers = Barriers::new();
+        let now = DUE.plus_ms(3_600_000);
+        assert_eq!(barriers.decide(Some(DUE), now, at(0), HOLD), Firing::Ask);
+    }
+
+    #[test]
+    fn a_barrier_that_does_not_come_is_asked_for_again() {
+        let mut barriers = Barriers::new();
+        assert_eq!(barriers.decide(Some(DUE), NOW, at(1), HOLD), Firing::Ask);
+        barriers.asked(NOW, at(1));
+        assert_eq!(barriers.decide(Some(DUE), NOW, at(6), HOLD), Firing::Ask);
+    }
+
+    #[test]
+    fn a_timer_that_was_held_too_long_fires_and_is_marked() {
+        let mut barriers = Barriers::new();
+        assert_eq!(barriers.decide(Some(DUE), NOW, at(1), HOLD), Firing::Ask);
+        assert_eq!(
+            barriers.decide(Some(DUE), NOW, at(601), HOLD),
+            Firing::Fire {
+                until: NOW,
+                late_source: true
+            }
+        );
+    }
+
+    #[test]
+    fn clocks_behind_the_barrier_do_not_fire_timers_early() {
         let mut barriers = Barriers::new();
         for stream in SourceStream::ALL {
-            barriers.raise(stream, TimeMs(10));
+            barriers.raise(stream, DUE.plus_ms(60_000));
         }
-        assert!(barriers.break_off(SourceStream::AggregateEvents));
-        assert!(!barriers.break_off(SourceStream::AggregateEvents));
-        for stream in SourceStream::ALL {
-            barriers.raise(stream, TimeMs(20));
-        }
-        assert_eq!(barriers.safe_until(), Some(TimeMs(10)));
-        barriers.mend(SourceStream::AggregateEvents);
-        barriers.raise(SourceStream::AggregateEvents, TimeMs(20));
-        assert_eq!(barriers.safe_until(), Some(TimeMs(20)));
-    }
-
-    #[test]
-    fn a_timer_that_was_held_too_long_fires_anyway() {
-        let barriers = Barriers::new();
-        let now = TimeMs(10_000_000);
-        assert_eq!(barriers.fire_until(now, Millis::seconds(600)), TimeMs(9_400_000));
+        assert_eq!(
+            barriers.decide(Some(DUE), TimeMs(999_999), at(1), HOLD),
+            Firing::Idle
+        );
+        assert_eq!(
+            barriers.decide(Some(DUE), NOW, at(1), HOLD),
+            Firing::Fire {
+                until: NOW,
+                late_source: false
+            }
+        );
     }
 }

@@ -229,12 +229,28 @@ impl Writing<'_> {
     ///
     /// # Errors
     /// [`StorageError::Full`] where there is no room: the transaction is to be given up.
-    pub fn put(&self, table: TableIndex, key: &[u8], value: &[u8]) -> Result<(), StorageError> {
-        let mut framed = Vec::with_capacity(value.len() + CHECKSUM_BYTES);
-        framed.extend_from_slice(value);
-        framed.extend_from_slice(&checksum(key, value).to_le_bytes());
-        self.transaction
-            .put(&self.tables[table], key, &framed, WriteFlags::UPSERT)?;
+    pub fn put(&self, table: TableIndex, key: &[u8], value: Vec<u8>) -> Result<(), StorageError> {
+        self.write_row(table, key, value, WriteFlags::UPSERT)
+    }
+
+    /// Inserts a row behind all others of its table, whose pages then stay full.
+    ///
+    /// # Errors
+    /// [`StorageError::Full`] where there is no room, [`StorageError::Failed`] where the key is not the last one.
+    pub fn append(&self, table: TableIndex, key: &[u8], value: Vec<u8>) -> Result<(), StorageError> {
+        self.write_row(table, key, value, WriteFlags::APPEND)
+    }
+
+    fn write_row(
+        &self,
+        table: TableIndex,
+        key: &[u8],
+        mut value: Vec<u8>,
+        flags: WriteFlags,
+    ) -> Result<(), StorageError> {
+        let sum = checksum(key, &value);
+        value.extend_from_slice(&sum.to_le_bytes());
+        self.transaction.put(&self.tables[table], key, &value, flags)?;
         Ok(())
     }
 
@@ -267,11 +283,11 @@ mod tests {
         let dir = tempfile::tempdir().expect("folder");
         let environment = open(dir.path());
         environment
-            .write::<_, StorageError>(|view| view.put(0, b"k", b"v"))
+            .write::<_, StorageError>(|view| view.put(0, b"k", b"v".to_vec()))
             .expect("commits");
         let failed: Result<(), StorageError> = environment.write(|view| {
-            view.put(0, b"k", b"other")?;
-            view.put(1, b"x", b"y")?;
+            view.put(0, b"k", b"other".to_vec())?;
+            view.put(1, b"x", b"y".to_vec())?;
             Err(StorageError::Failed("no".to_owned()))
         });
         assert!(failed.is_err());
@@ -316,7 +332,7 @@ mod tests {
         let mut written = 0_u32;
         let full = loop {
             let outcome: Result<(), StorageError> =
-                environment.write(|view| view.put(0, &written.to_be_bytes(), &chunk));
+                environment.write(|view| view.put(0, &written.to_be_bytes(), chunk.clone()));
             match outcome {
                 Ok(()) => written += 1,
                 Err(error) => break error,
@@ -329,7 +345,7 @@ mod tests {
                 .expect("deletes");
         }
         environment
-            .write::<_, StorageError>(|view| view.put(0, b"again", &chunk))
+            .write::<_, StorageError>(|view| view.put(0, b"again", chunk.clone()))
             .expect("there is room again");
     }
 }

@@ -7,8 +7,10 @@ use libmdbx::TransactionKind;
 use super::StorageError;
 use super::environment::{Environment, Reading, View};
 use super::keys;
-use super::rows::{DeadLetter, EndedRow, HistoryRow, Tombstone, decode};
-use super::tables::{DEAD_LETTERS, DEFINITIONS, ENDED, HISTORY, INSTANCES, OUTBOX, TIMERS, TOMBSTONES};
+use super::rows::{DeadLetter, EndedRow, HistoryRow, InboxRow, ParkedRow, TimerTarget, Tombstone, decode};
+use super::tables::{
+    DEAD_LETTERS, DEFINITIONS, ENDED, HISTORY, INBOX, INSTANCES, OUTBOX, TIMERS, TOMBSTONES,
+};
 use crate::kernel::ids::{DefinitionHash, InstanceId, SagaName, TenantId, TimeMs};
 use crate::kernel::record::{Record, Summary};
 use crate::kernel::work::{WorkItem, WorkRef};
@@ -40,6 +42,9 @@ pub enum ListCursor {
 
 /// Some instances, and where the list goes on.
 pub type InstancePage = (Vec<(InstanceId, Found)>, Option<ListCursor>);
+
+/// The dead letter that stands in an instance's way, and the inputs that wait, with their numbers.
+pub type Inbox = (Option<u64>, Vec<(u64, InboxRow)>);
 
 impl Reader {
     pub(super) const fn new(environment: Arc<Environment>) -> Self {
@@ -143,16 +148,74 @@ impl Reader {
         })
     }
 
-    /// Calls `take` for every dead letter, oldest first.
+    /// What waits for an instance, oldest first, with the dead letter that stands in its way.
     ///
     /// # Errors
     /// [`StorageError::Corrupt`].
-    pub fn each_dead_letter(&self, take: &mut dyn FnMut(u64, DeadLetter)) -> Result<(), StorageError> {
+    pub fn inbox(&self, id: &InstanceId, limit: usize) -> Result<Inbox, StorageError> {
         self.environment.read(|view| {
-            view.scan(DEAD_LETTERS, &[], |key, value| {
-                take(number(key)?, decode(&value, "a dead letter")?);
-                Ok(true)
-            })
+            let prefix = keys::instance(id);
+            let (mut behind, mut rows) = (None, Vec::new());
+            view.scan(INBOX, &prefix, |key, value| {
+                let Some(number) = key.strip_prefix(prefix.as_slice()).and_then(keys::read_number) else {
+                    return Ok(false);
+                };
+                if number == keys::PARKED {
+                    let row: ParkedRow = decode(&value, "a parked instance")?;
+                    behind = Some(row.dead_letter);
+                } else {
+                    rows.push((number, decode(&value, "an inbox row")?));
+                }
+                Ok(rows.len() < limit)
+            })?;
+            Ok((behind, rows))
+        })
+    }
+
+    /// Timers due at or before `now`, counted up to `limit`.
+    ///
+    /// # Errors
+    /// [`StorageError::Corrupt`].
+    pub fn timers_due(&self, now: TimeMs, limit: usize) -> Result<usize, StorageError> {
+        self.environment.read(|view| {
+            let mut due = 0;
+            view.scan(TIMERS, &[], |key, _| {
+                let (at, _) = keys::read_timer(key)
+                    .ok_or_else(|| StorageError::Corrupt("a key of the timers".to_owned()))?;
+                let counts = at <= now && due < limit;
+                due += usize::from(counts);
+                Ok(counts)
+            })?;
+            Ok(due)
+        })
+    }
+
+    /// Timers behind `after`, earliest first.
+    ///
+    /// # Errors
+    /// [`StorageError::Corrupt`].
+    pub fn timers(
+        &self,
+        after: Option<(TimeMs, WorkRef)>,
+        limit: usize,
+    ) -> Result<Vec<(TimeMs, WorkRef, TimerTarget)>, StorageError> {
+        self.environment.read(|view| {
+            let from = after.map_or_else(Vec::new, |(due, set_by)| {
+                let mut key = keys::timer(due, set_by).to_vec();
+                // The smallest key behind this one.
+                key.push(0);
+                key
+            });
+            let mut timers = Vec::new();
+            view.scan(TIMERS, &from, |key, value| {
+                let (due, set_by) = keys::read_timer(key)
+                    .ok_or_else(|| StorageError::Corrupt("a key of the timers".to_owned()))?;
+                if timers.len() < limit {
+                    timers.push((due, set_by, decode(&value, "a timer")?));
+                }
+                Ok(timers.len() < limit)
+            })?;
+            Ok(timers)
         })
     }
 

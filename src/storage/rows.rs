@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::StorageError;
 use crate::kernel::ids::{DefinitionHash, InstanceId, TenantId, TimeMs};
 use crate::kernel::input::{Input, SourceStream};
-use crate::kernel::patch::{Note, Outcome};
+use crate::kernel::patch::{IgnoreReason, Note, Outcome};
 use crate::kernel::record::Summary;
 
 /// Format of every row that this binary writes.
@@ -46,10 +46,48 @@ pub struct HistoryRow {
     pub kind: String,
     pub time: TimeMs,
     pub source: Option<(SourceStream, u64)>,
-    pub outcome: Outcome,
+    pub outcome: HistoryOutcome,
     pub notes: Vec<Note>,
+    /// A timer that fired although a source stream could not be read up to its time.
+    pub late_source: bool,
     /// Log sequence of the row before this one of the same instance.
     pub previous: Option<u64>,
+}
+
+/// What became of an input of an instance.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum HistoryOutcome {
+    Applied,
+    Deferred,
+    Ignored(IgnoreReason),
+    /// It is dead letter `number`.
+    Dead {
+        number: u64,
+        reason: String,
+    },
+}
+
+impl HistoryOutcome {
+    /// The outcome in one word: applied, deferred, dead, or why it was ignored.
+    #[must_use]
+    pub const fn as_str(&self) -> &'static str {
+        match self {
+            Self::Applied => "applied",
+            Self::Deferred => "deferred",
+            Self::Ignored(reason) => reason.as_str(),
+            Self::Dead { .. } => "dead",
+        }
+    }
+}
+
+impl From<Outcome> for HistoryOutcome {
+    fn from(outcome: Outcome) -> Self {
+        match outcome {
+            Outcome::Applied => Self::Applied,
+            Outcome::Deferred => Self::Deferred,
+            Outcome::Ignored(reason) => Self::Ignored(reason),
+        }
+    }
 }
 
 /// A timer that is set.
@@ -75,6 +113,71 @@ pub struct InboxRow {
     pub input: Input,
 }
 
+/// Encodes an inbox row without a copy of its input.
+#[must_use]
+pub fn encode_waiting(reason: WaitReason, input: &Input) -> Vec<u8> {
+    #[derive(Serialize)]
+    struct Row<'a> {
+        reason: WaitReason,
+        input: &'a Input,
+    }
+    encode(&Row { reason, input })
+}
+
+/// Marks an instance whose inputs wait behind a dead letter. It stands in the inbox before them, at number 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ParkedRow {
+    pub dead_letter: u64,
+}
+
+/// What waits for an instance, in numbers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Waiting {
+    /// The dead letter that stands in the way.
+    pub behind: Option<u64>,
+    /// Inputs that wait because of it, or did when they came.
+    pub parked: u32,
+    /// Inputs that the present machine state defers.
+    pub deferred: u32,
+    /// Encoded size of all of them.
+    pub bytes: usize,
+}
+
+impl Waiting {
+    /// Whether the next input has to wait, too.
+    #[must_use]
+    pub const fn is_blocked(&self) -> bool {
+        self.behind.is_some() || self.parked > 0
+    }
+
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        !self.is_blocked() && self.deferred == 0
+    }
+
+    /// Number of inputs.
+    #[must_use]
+    pub const fn inputs(&self) -> usize {
+        self.parked as usize + self.deferred as usize
+    }
+
+    pub const fn add(&mut self, reason: WaitReason, bytes: usize) {
+        match reason {
+            WaitReason::Deferred => self.deferred = self.deferred.saturating_add(1),
+            WaitReason::Parked => self.parked = self.parked.saturating_add(1),
+        }
+        self.bytes = self.bytes.saturating_add(bytes);
+    }
+
+    pub const fn remove(&mut self, reason: WaitReason, bytes: usize) {
+        match reason {
+            WaitReason::Deferred => self.deferred = self.deferred.saturating_sub(1),
+            WaitReason::Parked => self.parked = self.parked.saturating_sub(1),
+        }
+        self.bytes = self.bytes.saturating_sub(bytes);
+    }
+}
+
 /// An input that could not be applied.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DeadLetter {
@@ -90,6 +193,8 @@ pub struct DeadLetter {
     pub input: Option<Input>,
     /// At most the first KiB of the payload, for people.
     pub excerpt: Bytes,
+    /// BLAKE3 of the whole payload, where only an excerpt was kept.
+    pub payload_hash: Option<[u8; 32]>,
 }
 
 /// What is remembered of a key whose instance has ended.
@@ -133,11 +238,9 @@ pub struct ActiveSaga {
 }
 
 /// An input whose application was begun and perhaps never finished: it survives the death of the process.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Suspect {
-    pub stream: SourceStream,
-    pub sequence: u64,
-    /// Index within its delivery.
-    pub index: u32,
+    /// Hash of the instance and the id of the input.
+    pub input: [u8; 16],
     pub attempts: u32,
 }

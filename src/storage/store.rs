@@ -1,12 +1,12 @@
 //! The stored state of one shard.
 
-use std::collections::BTreeSet;
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::environment::Environment;
 use super::read::Reader;
-use super::rows::{self, ROW_FORMAT};
+use super::rows::{self, InboxRow, ParkedRow, ROW_FORMAT, Waiting};
 use super::write::Batch;
 use super::{Settings, StorageError, keys, tables};
 use crate::kernel::ids::InstanceId;
@@ -53,7 +53,7 @@ impl Store {
                     Ok::<_, StorageError>(false)
                 }
                 None if options.create => {
-                    view.put(tables::META, b"identity", &rows::encode(&identity))?;
+                    view.put(tables::META, b"identity", rows::encode(&identity))?;
                     Ok(true)
                 }
                 None => Err(StorageError::Missing(dir.to_owned())),
@@ -94,18 +94,26 @@ impl Store {
         self.environment.write(|view| work(&Batch::new(view)))
     }
 
-    /// The instances that have something in the inbox.
+    /// The instances that have something in the inbox, with what waits for them.
     ///
     /// # Errors
     /// [`StorageError::Corrupt`].
-    pub fn waiting_instances(&self) -> Result<BTreeSet<InstanceId>, StorageError> {
+    pub fn waiting(&self) -> Result<HashMap<InstanceId, Waiting>, StorageError> {
         self.environment.read(|view| {
-            let mut found = BTreeSet::new();
-            view.scan(tables::INBOX, &[], |key, _| {
+            let mut found: HashMap<InstanceId, Waiting> = HashMap::new();
+            view.scan(tables::INBOX, &[], |key, value| {
                 let mut rest = key;
-                let id = keys::read_instance(&mut rest)
-                    .ok_or_else(|| StorageError::Corrupt("a key of the inbox".to_owned()))?;
-                found.insert(id);
+                let corrupt = || StorageError::Corrupt("a key of the inbox".to_owned());
+                let id = keys::read_instance(&mut rest).ok_or_else(corrupt)?;
+                let number = keys::read_number(rest).ok_or_else(corrupt)?;
+                let waiting = found.entry(id).or_default();
+                if number == keys::PARKED {
+                    let row: ParkedRow = rows::decode(&value, "a parked instance")?;
+                    waiting.behind = Some(row.dead_letter);
+                } else {
+                    let row: InboxRow = rows::decode(&value, "an inbox row")?;
+                    waiting.add(row.reason, value.len());
+                }
                 Ok(true)
             })?;
             Ok(found)
@@ -226,7 +234,7 @@ mod tests {
             Store::open(dir.path(), &Settings::default(), &options("shop", 0, true)).expect("created");
         store
             .environment
-            .write::<_, StorageError>(|view| view.put(tables::META, b"identity", &[ROW_FORMAT + 1, 9, 9]))
+            .write::<_, StorageError>(|view| view.put(tables::META, b"identity", vec![ROW_FORMAT + 1, 9, 9]))
             .expect("commits");
         drop(store);
         let message = refusal(dir.path(), &options("shop", 0, false));

@@ -4,8 +4,8 @@ use super::StorageError;
 use super::environment::Writing;
 use super::keys;
 use super::rows::{
-    ActiveDefinitions, DeadLetter, EndedRow, HistoryRow, InboxRow, PositionRow, Suspect, TimerTarget,
-    Tombstone, decode, encode,
+    ActiveDefinitions, DeadLetter, EndedRow, HistoryRow, InboxRow, ParkedRow, PositionRow, Suspect,
+    TimerTarget, Tombstone, decode, encode,
 };
 use super::tables::{
     DEAD_LETTERS, DEFINITIONS, ENDED, HISTORY, INBOX, INSTANCES, META, OUTBOX, TIMERS, TOMBSTONES,
@@ -43,7 +43,7 @@ impl<'t> Batch<'t> {
     }
 
     pub fn put_record(&self, id: &InstanceId, record: &Record) -> Result<(), StorageError> {
-        self.view.put(INSTANCES, &keys::instance(id), &record.encode())
+        self.view.put(INSTANCES, &keys::instance(id), record.encode())
     }
 
     pub fn delete_record(&self, id: &InstanceId) -> Result<(), StorageError> {
@@ -51,7 +51,7 @@ impl<'t> Batch<'t> {
     }
 
     pub fn put_work(&self, row: WorkRef, item: &WorkItem) -> Result<(), StorageError> {
-        self.view.put(OUTBOX, &keys::work(row), &encode(item))
+        self.view.append(OUTBOX, &keys::work(row), encode(item))
     }
 
     /// Deletes a row of the outbox; whether it was there.
@@ -73,7 +73,8 @@ impl<'t> Batch<'t> {
     }
 
     pub fn put_history(&self, log_sequence: u64, row: &HistoryRow) -> Result<(), StorageError> {
-        self.view.put(HISTORY, &keys::number(log_sequence), &encode(row))
+        self.view
+            .append(HISTORY, &keys::number(log_sequence), encode(row))
     }
 
     pub fn put_timer(&self, id: &InstanceId, timer: &TimerRow) -> Result<(), StorageError> {
@@ -82,11 +83,12 @@ impl<'t> Batch<'t> {
             name: timer.name.clone(),
         };
         self.view
-            .put(TIMERS, &keys::timer(timer.due, timer.set_by), &encode(&target))
+            .put(TIMERS, &keys::timer(timer.due, timer.set_by), encode(&target))
     }
 
-    pub fn delete_timer(&self, due: TimeMs, set_by: WorkRef) -> Result<(), StorageError> {
-        self.view.delete(TIMERS, &keys::timer(due, set_by)).map(drop)
+    /// Deletes a timer; whether it was set.
+    pub fn delete_timer(&self, due: TimeMs, set_by: WorkRef) -> Result<bool, StorageError> {
+        self.view.delete(TIMERS, &keys::timer(due, set_by))
     }
 
     /// Timers due at or before `now`, earliest first.
@@ -115,8 +117,9 @@ impl<'t> Batch<'t> {
             .map(|(due, _)| due))
     }
 
-    pub fn put_inbox(&self, id: &InstanceId, number: u64, row: &InboxRow) -> Result<(), StorageError> {
-        self.view.put(INBOX, &keys::inbox(id, number), &encode(row))
+    /// Puts an encoded [`InboxRow`].
+    pub fn put_inbox(&self, id: &InstanceId, number: u64, row: Vec<u8>) -> Result<(), StorageError> {
+        self.view.put(INBOX, &keys::inbox(id, number), row)
     }
 
     pub fn delete_inbox(&self, id: &InstanceId, number: u64) -> Result<(), StorageError> {
@@ -127,19 +130,28 @@ impl<'t> Batch<'t> {
     pub fn inbox(&self, id: &InstanceId) -> Result<Vec<(u64, InboxRow, usize)>, StorageError> {
         let prefix = keys::instance(id);
         let mut waiting = Vec::new();
-        self.view.scan(INBOX, &prefix, |key, value| {
-            let Some(number) = key.strip_prefix(prefix.as_slice()).and_then(keys::read_number) else {
-                return Ok(false);
-            };
-            waiting.push((number, decode(&value, "an inbox row")?, value.len()));
-            Ok(true)
-        })?;
+        self.view
+            .scan(INBOX, &keys::inbox(id, keys::PARKED + 1), |key, value| {
+                let Some(number) = key.strip_prefix(prefix.as_slice()).and_then(keys::read_number) else {
+                    return Ok(false);
+                };
+                waiting.push((number, decode(&value, "an inbox row")?, value.len()));
+                Ok(true)
+            })?;
         Ok(waiting)
     }
 
+    /// Marks an instance as parked behind a dead letter, or as parked no more.
+    pub fn put_parked(&self, id: &InstanceId, dead_letter: Option<u64>) -> Result<(), StorageError> {
+        let key = keys::inbox(id, keys::PARKED);
+        match dead_letter {
+            Some(dead_letter) => self.view.put(INBOX, &key, encode(&ParkedRow { dead_letter })),
+            None => self.view.delete(INBOX, &key).map(drop),
+        }
+    }
+
     pub fn put_dead_letter(&self, number: u64, letter: &DeadLetter) -> Result<(), StorageError> {
-        self.view
-            .put(DEAD_LETTERS, &keys::number(number), &encode(letter))
+        self.view.put(DEAD_LETTERS, &keys::number(number), encode(letter))
     }
 
     pub fn dead_letter(&self, number: u64) -> Result<Option<DeadLetter>, StorageError> {
@@ -147,20 +159,6 @@ impl<'t> Batch<'t> {
             .get(DEAD_LETTERS, &keys::number(number))?
             .map(|bytes| decode(&bytes, "a dead letter"))
             .transpose()
-    }
-
-    /// The earliest dead letter of an instance that can be applied again. Looks through all of them: for what
-    /// operators do, not for every input.
-    pub fn dead_letter_of(&self, id: &InstanceId) -> Result<Option<u64>, StorageError> {
-        let mut found = None;
-        self.view.scan(DEAD_LETTERS, &[], |key, value| {
-            let letter: DeadLetter = decode(&value, "a dead letter")?;
-            if letter.input.is_some_and(|input| input.instance == *id) {
-                found = keys::read_number(key);
-            }
-            Ok(found.is_none())
-        })?;
-        Ok(found)
     }
 
     pub fn delete_dead_letter(&self, number: u64) -> Result<(), StorageError> {
@@ -182,13 +180,14 @@ impl<'t> Batch<'t> {
             summary: log_sequence,
         };
         self.view
-            .put(TOMBSTONES, &keys::tombstone(&row.instance), &encode(&tombstone))?;
-        self.view.put(ENDED, &keys::number(log_sequence), &encode(row))?;
+            .put(TOMBSTONES, &keys::tombstone(&row.instance), encode(&tombstone))?;
+        self.view
+            .append(ENDED, &keys::number(log_sequence), encode(row))?;
         self.delete_record(&row.instance)
     }
 
-    /// Forgets up to `limit` ended instances that are older than `before`, or beyond `keep` in number, with
-    /// their history; how many were forgotten.
+    /// Forgets ended instances that are older than `before` or beyond `keep` in number, with their history, and
+    /// tombstones that are older; looks at up to `limit` rows of each.
     pub fn prune_ended(&self, before: TimeMs, keep: u64, limit: usize) -> Result<usize, StorageError> {
         let excess = self.view.count(ENDED)?.saturating_sub(keep);
         let mut doomed = Vec::new();
@@ -197,26 +196,19 @@ impl<'t> Batch<'t> {
             let row: EndedRow = decode(&value, "an ended instance")?;
             let old = row.summary.ended < before || (doomed.len() as u64) < excess;
             if old {
-                doomed.push((number, row));
+                doomed.push((number, row.summary.record.last_history));
             }
             Ok(old && doomed.len() < limit)
         })?;
-        for (number, row) in &doomed {
-            self.forget(*number, row)?;
+        for (number, last_history) in &doomed {
+            self.forget_history(*last_history)?;
+            self.view.delete(ENDED, &keys::number(*number))?;
         }
+        self.prune_tombstones(before, limit)?;
         Ok(doomed.len())
     }
 
-    fn forget(&self, number: u64, row: &EndedRow) -> Result<(), StorageError> {
-        let key = keys::tombstone(&row.instance);
-        // A later generation may have its own tombstone by now.
-        if self
-            .tombstone(&row.instance)?
-            .is_some_and(|tombstone| tombstone.summary == number)
-        {
-            self.view.delete(TOMBSTONES, &key)?;
-        }
-        let mut next = row.summary.record.last_history;
+    fn forget_history(&self, mut next: Option<u64>) -> Result<(), StorageError> {
         while let Some(sequence) = next {
             let key = keys::number(sequence);
             next = match self.view.get(HISTORY, &key)? {
@@ -225,12 +217,40 @@ impl<'t> Batch<'t> {
             };
             self.view.delete(HISTORY, &key)?;
         }
-        self.view.delete(ENDED, &keys::number(number)).map(drop)
+        Ok(())
+    }
+
+    /// Goes once around all tombstones in small slices. In the order of their keys those of one slice share
+    /// pages; in the order of time each would be on a page of its own.
+    fn prune_tombstones(&self, before: TimeMs, limit: usize) -> Result<(), StorageError> {
+        let from = self.view.get(META, TOMBSTONES_SEEN)?.unwrap_or_default();
+        let mut doomed = Vec::new();
+        let mut seen = 0;
+        let mut next = Vec::new();
+        self.view.scan(TOMBSTONES, &from, |key, value| {
+            if seen == limit {
+                next = key.to_vec();
+                return Ok(false);
+            }
+            seen += 1;
+            let tombstone: Tombstone = decode(&value, "a tombstone")?;
+            if tombstone.ended < before {
+                doomed.push(key.to_vec());
+            }
+            Ok(true)
+        })?;
+        for key in doomed {
+            self.view.delete(TOMBSTONES, &key)?;
+        }
+        if next != from {
+            self.view.put(META, TOMBSTONES_SEEN, next)?;
+        }
+        Ok(())
     }
 
     pub fn put_definition(&self, hash: &DefinitionHash, source: &str) -> Result<(), StorageError> {
         if self.view.get(DEFINITIONS, &hash.0)?.is_none() {
-            self.view.put(DEFINITIONS, &hash.0, source.as_bytes())?;
+            self.view.put(DEFINITIONS, &hash.0, source.as_bytes().to_vec())?;
         }
         Ok(())
     }
@@ -248,8 +268,7 @@ impl<'t> Batch<'t> {
         lane: Lane,
         position: &PositionRow,
     ) -> Result<(), StorageError> {
-        self.view
-            .put(META, &position_key(stream, lane), &encode(position))
+        self.view.put(META, &position_key(stream, lane), encode(position))
     }
 
     /// The counters that exist once.
@@ -261,7 +280,7 @@ impl<'t> Batch<'t> {
     }
 
     pub fn put_counters(&self, counters: &Counters) -> Result<(), StorageError> {
-        self.view.put(META, b"counters", &encode(counters))
+        self.view.put(META, b"counters", encode(counters))
     }
 
     pub fn active_definitions(&self) -> Result<ActiveDefinitions, StorageError> {
@@ -272,7 +291,7 @@ impl<'t> Batch<'t> {
     }
 
     pub fn put_active_definitions(&self, active: &ActiveDefinitions) -> Result<(), StorageError> {
-        self.view.put(META, b"active", &encode(active))
+        self.view.put(META, b"active", encode(active))
     }
 
     pub fn suspect(&self) -> Result<Option<Suspect>, StorageError> {
@@ -284,7 +303,7 @@ impl<'t> Batch<'t> {
 
     pub fn put_suspect(&self, suspect: Option<&Suspect>) -> Result<(), StorageError> {
         match suspect {
-            Some(suspect) => self.view.put(META, b"suspect", &encode(suspect)),
+            Some(suspect) => self.view.put(META, b"suspect", encode(suspect)),
             None => self.view.delete(META, b"suspect").map(drop),
         }
     }
@@ -302,6 +321,9 @@ pub struct Counters {
     /// Set while the shard is stopped after everything was committed.
     pub clean: bool,
 }
+
+/// Up to where the tombstones were looked through.
+const TOMBSTONES_SEEN: &[u8] = b"tombstones seen";
 
 fn position_key(stream: SourceStream, lane: Lane) -> Vec<u8> {
     let index = u8::try_from(stream.index()).expect("there are three streams");

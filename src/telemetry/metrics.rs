@@ -9,8 +9,8 @@ pub use prometheus::{Histogram, IntCounter, IntGauge};
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
-    /// Inputs by `kind` (event, result, timer, control) and `outcome` (applied, deferred, dead, or the reason
-    /// why it was ignored).
+    /// Inputs by `kind` (event, result, timer, control) and `outcome` (applied, deferred, waiting, dead, or the
+    /// reason why it was ignored).
     pub inputs: IntCounterVec,
     /// Messages that a reader took, by `stream`.
     pub messages_read: IntCounterVec,
@@ -39,6 +39,8 @@ pub struct Metrics {
     pub relayed: IntCounterVec,
     /// Timers that fired.
     pub timers_fired: IntCounter,
+    /// Timers that fired although a source stream could not be read up to their time.
+    pub timers_fired_late_source: IntCounter,
     /// Lateness of a timer that fired.
     pub timer_lateness_seconds: Histogram,
     /// Dead letters written, by `reason`.
@@ -65,6 +67,7 @@ const COUNTS: [f64; 10] = [1.0, 2.0, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0,
 impl Metrics {
     /// Registers every series under the prefix `saga_runner_`.
     #[must_use]
+    #[allow(clippy::too_many_lines, reason = "a list")]
     pub fn new() -> Self {
         let registry = Registry::new_custom(Some("saga_runner".to_owned()), None)
             .expect("the prefix is a legal metric name");
@@ -123,6 +126,11 @@ impl Metrics {
                 &["destination", "outcome"],
             ),
             timers_fired: counter(r, "timers_fired_total", "Timers that fired."),
+            timers_fired_late_source: counter(
+                r,
+                "timers_fired_late_source_total",
+                "Timers that fired although a source stream could not be read up to their time.",
+            ),
             timer_lateness_seconds: histogram(
                 r,
                 "timer_lateness_seconds",

@@ -1,0 +1,98 @@
+//! Mail on its way into a commit.
+
+use std::collections::VecDeque;
+
+use tokio::sync::oneshot;
+
+use super::lanes::bytes_of;
+use super::mailbox::{Arrival, DeadLetterDecision, Delivery};
+use crate::kernel::ids::TenantId;
+use crate::kernel::input::Input;
+use crate::kernel::work::{WorkItem, WorkRef};
+
+/// One thing that a commit applies as a whole.
+#[derive(Debug)]
+pub(super) enum Item {
+    Delivery(Delivery),
+    Verdict(Box<Input>),
+    Delivered(Vec<WorkRef>),
+    Decision {
+        tenant: TenantId,
+        number: u64,
+        decision: DeadLetterDecision,
+        /// Absent where the shard itself decided.
+        reply: Option<oneshot::Sender<Result<(), String>>>,
+    },
+}
+
+impl Item {
+    /// Whether somebody waits for its commit. Watermarks and deletions can wait for company.
+    fn is_urgent(&self) -> bool {
+        match self {
+            Self::Delivery(delivery) => !delivery.inputs.is_empty(),
+            Self::Verdict(_) | Self::Decision { .. } => true,
+            Self::Delivered(_) => false,
+        }
+    }
+
+    /// The inputs that it brings.
+    pub fn inputs(&self) -> Vec<&Input> {
+        match self {
+            Self::Delivery(delivery) => delivery
+                .inputs
+                .iter()
+                .filter_map(|arrival| match arrival {
+                    Arrival::Input(input) => Some(input),
+                    Arrival::Unreadable(_) => None,
+                })
+                .collect(),
+            Self::Verdict(input) => vec![&**input],
+            Self::Delivered(_) | Self::Decision { .. } => Vec::new(),
+        }
+    }
+}
+
+/// A request for rows of the outbox, answered behind the commit of what came before it.
+#[derive(Debug)]
+pub(super) struct Refill {
+    pub after: Option<WorkRef>,
+    pub limit: usize,
+    pub reply: oneshot::Sender<Vec<(WorkRef, WorkItem)>>,
+}
+
+/// What was taken from the mailbox and is not yet committed.
+#[derive(Debug, Default)]
+pub(super) struct Gathered {
+    pub items: VecDeque<Item>,
+    pub refills: Vec<Refill>,
+    inputs: usize,
+    bytes: usize,
+    urgent: bool,
+    pub stop: bool,
+}
+
+impl Gathered {
+    pub fn push(&mut self, item: Item) {
+        self.urgent |= item.is_urgent();
+        if let Item::Delivery(delivery) = &item {
+            self.inputs += delivery.inputs.len();
+            self.bytes += bytes_of(delivery);
+        } else {
+            self.inputs += 1;
+        }
+        self.items.push_back(item);
+    }
+
+    /// Whether a commit should take no more.
+    pub fn is_full(&self, inputs_max: usize, bytes_max: usize) -> bool {
+        self.inputs >= inputs_max || self.bytes >= bytes_max || self.items.len() >= 2 * inputs_max
+    }
+
+    pub fn is_urgent(&self) -> bool {
+        self.urgent || self.stop || !self.refills.is_empty()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.items.is_empty() && self.refills.is_empty() && !self.stop
+    }
+}

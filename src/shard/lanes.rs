@@ -1,0 +1,191 @@
+//! Which deliveries a shard takes, and the domain events that it sets aside while its outbox is full.
+
+use std::collections::VecDeque;
+
+use super::mailbox::{Arrival, Delivery};
+use crate::kernel::ids::TimeMs;
+use crate::kernel::input::{Input, InputBody, SourceStream, WorkOutcome};
+
+/// What becomes of a delivery.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Acceptance {
+    Fits,
+    /// All of it was taken before.
+    Repeated,
+    /// Messages before it were not taken; `news` says that it is the first since one fitted.
+    Gap {
+        news: bool,
+    },
+}
+
+/// Up to where the shared lane of each stream was taken, committed or not.
+#[derive(Debug)]
+pub(super) struct Lanes {
+    taken: [u64; 3],
+    refusing: [bool; 3],
+}
+
+impl Lanes {
+    pub const fn new(positions: [u64; 3]) -> Self {
+        Self {
+            taken: positions,
+            refusing: [false; 3],
+        }
+    }
+
+    pub const fn taken(&self, stream: SourceStream) -> u64 {
+        self.taken[stream.index()]
+    }
+
+    /// Whether messages of this stream are missing. Its barriers do not count then.
+    pub const fn refuses(&self, stream: SourceStream) -> bool {
+        self.refusing[stream.index()]
+    }
+
+    /// Judges a delivery by the one rule that makes overlap harmless and gaps impossible.
+    pub const fn offer(&mut self, delivery: &Delivery) -> Acceptance {
+        let index = delivery.stream.index();
+        let taken = self.taken[index];
+        if delivery.sequence <= taken {
+            return Acceptance::Repeated;
+        }
+        if delivery.after > taken {
+            let news = !self.refusing[index];
+            self.refusing[index] = true;
+            return Acceptance::Gap { news };
+        }
+        self.taken[index] = delivery.sequence;
+        self.refusing[index] = false;
+        Acceptance::Fits
+    }
+
+    /// Refuses everything until a delivery fits again, without a gap notice: that is sent when there is room.
+    pub const fn refuse(&mut self, stream: SourceStream) {
+        self.refusing[stream.index()] = true;
+    }
+}
+
+/// Domain events that wait for the outbox to shrink, with the barriers between them.
+///
+/// Bounded: what does not fit is refused, and fed again by the intake once there is room.
+#[derive(Debug, Default)]
+pub(super) struct Held {
+    queue: VecDeque<HeldMail>,
+    bytes: usize,
+    deliveries: usize,
+    /// Something was refused since the queue was last empty.
+    pub overflowed: bool,
+}
+
+#[derive(Debug)]
+pub(super) enum HeldMail {
+    Delivery(Delivery),
+    Barrier(TimeMs),
+}
+
+impl Held {
+    pub fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    pub const fn deliveries(&self) -> usize {
+        self.deliveries
+    }
+
+    /// Whether one more delivery may come. An empty queue always takes one, so that every time the lane is fed
+    /// again it gets further than before.
+    pub const fn has_room(&self, deliveries_max: usize, bytes_max: usize) -> bool {
+        self.deliveries == 0 || (self.deliveries < deliveries_max && self.bytes < bytes_max)
+    }
+
+    pub fn push_delivery(&mut self, delivery: Delivery) {
+        self.bytes += bytes_of(&delivery);
+        self.deliveries += 1;
+        self.queue.push_back(HeldMail::Delivery(delivery));
+    }
+
+    pub fn push_barrier(&mut self, as_of: TimeMs) {
+        // Of barriers in a row the last says all.
+        if let Some(HeldMail::Barrier(last)) = self.queue.back_mut() {
+            *last = (*last).max(as_of);
+        } else {
+            self.queue.push_back(HeldMail::Barrier(as_of));
+        }
+    }
+
+    pub fn pop(&mut self) -> Option<HeldMail> {
+        let mail = self.queue.pop_front()?;
+        if let HeldMail::Delivery(delivery) = &mail {
+            self.bytes -= bytes_of(delivery);
+            self.deliveries -= 1;
+        }
+        Some(mail)
+    }
+}
+
+/// Payload bytes of a delivery.
+pub(super) fn bytes_of(delivery: &Delivery) -> usize {
+    delivery
+        .inputs
+        .iter()
+        .map(|arrival| match arrival {
+            Arrival::Input(input) => payload_bytes(input),
+            Arrival::Unreadable(message) => message.excerpt.len(),
+        })
+        .sum()
+}
+
+fn payload_bytes(input: &Input) -> usize {
+    match &input.body {
+        InputBody::Event(event) => event.payload.len(),
+        InputBody::Result(result) => match &result.outcome {
+            WorkOutcome::Succeeded { payload } => payload.len(),
+            WorkOutcome::Failed { message, .. } | WorkOutcome::TimedOut { message } => message.len(),
+        },
+        InputBody::Timer { .. } | InputBody::Control(_) => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn delivery(after: u64, sequence: u64) -> Delivery {
+        Delivery {
+            stream: SourceStream::AggregateEvents,
+            lane: 0,
+            after,
+            sequence,
+            inputs: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn only_what_joins_on_is_taken_and_a_gap_is_news_once() {
+        let mut lanes = Lanes::new([5, 0, 0]);
+        assert_eq!(lanes.offer(&delivery(3, 5)), Acceptance::Repeated);
+        assert_eq!(lanes.offer(&delivery(6, 7)), Acceptance::Gap { news: true });
+        assert_eq!(lanes.offer(&delivery(7, 9)), Acceptance::Gap { news: false });
+        assert!(lanes.refuses(SourceStream::AggregateEvents));
+        assert!(!lanes.refuses(SourceStream::WorkflowEvents));
+        assert_eq!(lanes.offer(&delivery(5, 7)), Acceptance::Fits);
+        assert!(!lanes.refuses(SourceStream::AggregateEvents));
+        assert_eq!(lanes.offer(&delivery(9, 10)), Acceptance::Gap { news: true });
+        assert_eq!(lanes.taken(SourceStream::AggregateEvents), 7);
+    }
+
+    #[test]
+    fn what_is_held_comes_out_in_order_and_is_bounded() {
+        let mut held = Held::default();
+        assert!(held.has_room(0, 0), "an empty queue takes one");
+        held.push_delivery(delivery(0, 1));
+        assert!(!held.has_room(1, 100));
+        held.push_barrier(TimeMs(1));
+        held.push_barrier(TimeMs(2));
+        held.push_delivery(delivery(1, 2));
+        assert!(matches!(held.pop(), Some(HeldMail::Delivery(first)) if first.sequence == 1));
+        assert!(matches!(held.pop(), Some(HeldMail::Barrier(TimeMs(2)))));
+        assert!(matches!(held.pop(), Some(HeldMail::Delivery(second)) if second.sequence == 2));
+        assert!(held.pop().is_none() && held.is_empty() && held.deliveries() == 0);
+    }
+}

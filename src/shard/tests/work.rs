@@ -1,0 +1,193 @@
+//! The outbox: released after the commit, found again when a release is lost, and bounded.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::world::{EVENTS, RESULTS, World, added, event, list, opened, pay, pay_opened, result};
+use crate::kernel::duration::Millis;
+use crate::kernel::work::WorkRef;
+use crate::shard::mailbox::{Mail, Notice};
+
+fn told(key: &str, sequence: u64) -> crate::kernel::input::Input {
+    event(list(key), "List.Told", sequence, &json!({"text": "news"}))
+}
+
+fn encoded(row: WorkRef) -> u64 {
+    row.log_sequence << 16 | u64::from(row.index)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn work_is_released_once_and_settled_with_its_result() {
+    let world = World::new();
+    let mut shard = world.start();
+    shard.deliver(EVENTS, 1, vec![pay_opened("p", 1)]).await;
+    let rows = shard.outbox().await;
+    let released = shard.drain_released();
+    assert_eq!(released.len(), 1);
+    assert_eq!(released[0].work, rows);
+    assert_eq!(released[0].shard, 3);
+    let receipt = result(&rows[0].1, 1, &json!({"receipt": "r"}));
+    shard.deliver(RESULTS, 1, vec![receipt.clone()]).await;
+    assert_eq!(shard.outbox().await, []);
+    assert_eq!(shard.drain_released()[0].settled, [rows[0].0]);
+    assert!(shard.ended(&pay("p")).is_some());
+    // The sweeper may find the same result again.
+    shard.deliver(RESULTS, 2, vec![receipt]).await;
+    shard.settle().await;
+    assert_eq!(shard.dead_letters(), []);
+    shard.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn delivered_rows_leave_the_outbox() {
+    let world = World::new();
+    let shard = world.start();
+    shard
+        .deliver(EVENTS, 1, vec![opened("a", 1), told("a", 1), told("a", 2)])
+        .await;
+    let rows = shard.outbox().await;
+    assert_eq!(rows.len(), 2);
+    shard.mail(Mail::Delivered(vec![rows[0].0])).await;
+    assert_eq!(shard.outbox().await, rows[1..]);
+    shard.stop().await;
+    assert_eq!(world.start().outbox().await, rows[1..]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_release_that_finds_no_room_is_told_and_can_be_asked_for() {
+    let mut world = World::new();
+    world.release_room = 1;
+    let mut shard = world.start();
+    for sequence in 1..=3 {
+        let key = format!("p{sequence}");
+        shard
+            .deliver(EVENTS, sequence, vec![pay_opened(&key, sequence)])
+            .await;
+        shard.settle().await;
+    }
+    assert!(shard.handle.status.take_spilled());
+    assert!(!shard.handle.status.take_spilled());
+    let released = shard.drain_released();
+    assert_eq!(released.len(), 1);
+    let (reply, answer) = tokio::sync::oneshot::channel();
+    shard
+        .mail(Mail::Refill {
+            after: Some(released[0].work[0].0),
+            limit: 1,
+            reply,
+        })
+        .await;
+    let rows = answer.await.unwrap();
+    assert_eq!(rows.len(), 1);
+    assert_eq!(rows[0].1.instance, pay("p2"));
+    shard.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn the_sent_floor_survives_a_restart() {
+    let world = World::new();
+    let shard = world.start();
+    shard.deliver(EVENTS, 1, vec![pay_opened("p", 1)]).await;
+    let (row, _) = shard.outbox().await.remove(0);
+    shard.handle.floor.0.store(encoded(row), Ordering::Release);
+    shard.deliver(EVENTS, 2, vec![opened("a", 2)]).await;
+    shard.stop().await;
+    assert_eq!(world.start().handle.floor.0.load(Ordering::Acquire), encoded(row));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn overdue_work_is_reported_and_then_left_alone_for_a_while() {
+    let world = World::new();
+    let mut shard = world.start();
+    shard
+        .deliver(EVENTS, 1, vec![pay_opened("p", 1), pay_opened("q", 1)])
+        .await;
+    let rows = shard.outbox().await;
+    shard.drain_released();
+    shard.handle.floor.0.store(encoded(rows[0].0), Ordering::Release);
+    let look = Duration::from_secs(6);
+    let mut reports = Vec::new();
+    for _ in 0..12 {
+        world.clock.advance(look);
+        shard.settle().await;
+        let found: Vec<_> = shard
+            .drain_released()
+            .into_iter()
+            .flat_map(|released| released.overdue)
+            .collect();
+        reports.push(found);
+    }
+    assert!(
+        reports[..4].iter().all(Vec::is_empty),
+        "not before 30 s have passed: {reports:?}"
+    );
+    let found: Vec<_> = reports.concat();
+    // 72 s: twice, and never the row that was not handed over.
+    assert_eq!(found, [rows[0].clone(), rows[0].clone()]);
+    shard.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_full_outbox_holds_back_domain_events_and_nothing_else() {
+    let mut world = World::new();
+    world.settings.outbox_soft = 0;
+    world.settings.idle_commit = Millis(1);
+    let mut shard = world.start();
+    shard
+        .deliver(EVENTS, 1, vec![pay_opened("p", 1), opened("a", 1)])
+        .await;
+    let (_, item) = shard.outbox().await.remove(0);
+    shard.deliver(EVENTS, 2, vec![added("a", 2, 2)]).await;
+    shard.deliver(EVENTS, 3, vec![added("a", 3, 3)]).await;
+    shard.settle().await;
+    assert_eq!(shard.items("a"), json!([]));
+    assert_eq!(shard.position(EVENTS), 1);
+    shard
+        .deliver(RESULTS, 1, vec![result(&item, 1, &json!({"receipt": "r"}))])
+        .await;
+    shard.settle().await;
+    assert_eq!(shard.items("a"), json!([2, 3]));
+    assert_eq!(shard.position(EVENTS), 3);
+    assert!(shard.noticed.try_recv().is_err(), "nothing was refused");
+    shard.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn events_beyond_what_can_be_held_are_fed_again_when_there_is_room() {
+    let mut world = World::new();
+    world.settings.outbox_soft = 0;
+    world.settings.held_deliveries = 1;
+    let mut shard = world.start();
+    shard
+        .deliver(EVENTS, 1, vec![pay_opened("p", 1), opened("a", 1)])
+        .await;
+    let (_, item) = shard.outbox().await.remove(0);
+    for sequence in 2..=4 {
+        let n = i64::try_from(sequence).unwrap();
+        shard
+            .deliver(EVENTS, sequence, vec![added("a", sequence, n)])
+            .await;
+    }
+    shard.settle().await;
+    assert!(shard.noticed.try_recv().is_err(), "no use before there is room");
+    shard
+        .deliver(RESULTS, 1, vec![result(&item, 1, &json!({"receipt": "r"}))])
+        .await;
+    shard.settle().await;
+    let gap = Notice::Gap {
+        shard: 3,
+        stream: EVENTS,
+        lane: 0,
+        position: 2,
+    };
+    assert_eq!(shard.noticed.try_recv(), Ok(gap));
+    assert_eq!(shard.items("a"), json!([2]));
+    shard
+        .deliver_after(EVENTS, 2, 4, vec![added("a", 3, 3), added("a", 4, 4)])
+        .await;
+    shard.settle().await;
+    assert_eq!(shard.items("a"), json!([2, 3, 4]));
+    shard.stop().await;
+}
