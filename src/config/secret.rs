@@ -9,12 +9,33 @@ use super::ConfigError;
 
 /// Where a secret is found.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "snake_case")]
+#[serde(from = "Written")]
 pub enum SecretReference {
     /// Name of an environment variable.
     Env(String),
     /// Path of a file; one newline at its end is cut off.
     File(PathBuf),
+}
+
+/// As it stands in the manifest. Untagged, because an error of another enum repeats what it found: the secret.
+#[derive(Deserialize)]
+#[serde(
+    untagged,
+    deny_unknown_fields,
+    expecting = "a secret is written {env: VARIABLE} or {file: PATH}, never as its value"
+)]
+enum Written {
+    Env { env: String },
+    File { file: PathBuf },
+}
+
+impl From<Written> for SecretReference {
+    fn from(written: Written) -> Self {
+        match written {
+            Written::Env { env } => Self::Env(env),
+            Written::File { file } => Self::File(file),
+        }
+    }
 }
 
 /// Reads every referenced secret.
