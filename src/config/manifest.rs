@@ -373,13 +373,42 @@ impl Manifest {
 
     fn check_limits(&self) -> Result<(), String> {
         let most = Limits::default();
+        // As wide as the widest of them.
+        let wide = |value: usize| u64::try_from(value).unwrap_or(u64::MAX);
         let raised = [
-            ("record_bytes", self.limits.record_bytes, most.record_bytes),
-            ("payload_bytes", self.limits.payload_bytes, most.payload_bytes),
-            ("json_depth", self.limits.json_depth, most.json_depth),
-            ("work_items", self.limits.work_items, most.work_items),
-            ("inbox_inputs", self.limits.inbox_inputs, most.inbox_inputs),
-            ("inbox_bytes", self.limits.inbox_bytes, most.inbox_bytes),
+            (
+                "record_bytes",
+                wide(self.limits.record_bytes),
+                wide(most.record_bytes),
+            ),
+            (
+                "payload_bytes",
+                wide(self.limits.payload_bytes),
+                wide(most.payload_bytes),
+            ),
+            ("json_depth", wide(self.limits.json_depth), wide(most.json_depth)),
+            ("work_items", wide(self.limits.work_items), wide(most.work_items)),
+            (
+                "expression_steps",
+                self.limits.expression_steps,
+                most.expression_steps,
+            ),
+            (
+                "inbox_inputs",
+                wide(self.limits.inbox_inputs),
+                wide(most.inbox_inputs),
+            ),
+            (
+                "inbox_bytes",
+                wide(self.limits.inbox_bytes),
+                wide(most.inbox_bytes),
+            ),
+            (
+                "timer_ms",
+                u64::try_from(self.limits.timer_ms).unwrap_or(0),
+                most.timer_ms.unsigned_abs(),
+            ),
+            ("hops", u64::from(self.limits.hops), u64::from(most.hops)),
         ]
         .into_iter()
         .find(|(_, value, max)| value > max || *value == 0);
