@@ -37,7 +37,7 @@ pub fn read(folders: &Folders) -> Result<Files, String> {
             files.effects = read_all(effects)?;
         }
         Folders::Mixed(path) => {
-            for file in read_all(path)? {
+            for file in read_mixed(path)? {
                 if is_effect(&file.text) {
                     files.effects.push(file);
                 } else if is_manifest(&file.text) {
@@ -47,6 +47,23 @@ pub fn read(folders: &Folders) -> Result<Files, String> {
                 }
             }
         }
+    }
+    Ok(files)
+}
+
+/// A folder with `sagas/` or `effects/` is a project: what else it holds are no definitions.
+fn read_mixed(path: &Path) -> Result<Vec<SourceFile>, String> {
+    let folders: Vec<PathBuf> = ["sagas", "effects"]
+        .iter()
+        .map(|name| path.join(name))
+        .filter(|folder| folder.is_dir())
+        .collect();
+    if folders.is_empty() {
+        return read_all(path);
+    }
+    let mut files = Vec::new();
+    for folder in folders {
+        files.extend(read_all(&folder)?);
     }
     Ok(files)
 }
