@@ -1,0 +1,380 @@
+//! The real binary from the outside: exit codes, one line for each refusal, and what goes to which stream.
+
+mod support;
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use support::nats_server::NatsServer;
+use tempfile::TempDir;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn binary() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_saga-runner"));
+    // Nothing of the environment lies over the manifests of these tests.
+    command.env_clear().stdin(Stdio::null());
+    command
+}
+
+fn call(arguments: &[&str]) -> Output {
+    binary().args(arguments).output().expect("the binary starts")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// A folder with a manifest on the embedded broker and a saga without effects.
+struct Home {
+    dir: TempDir,
+    manifest: Value,
+}
+
+impl Home {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        for folder in ["sagas", "effects"] {
+            std::fs::create_dir(dir.path().join(folder)).expect("created");
+        }
+        std::fs::write(dir.path().join("sagas/tally.yaml"), TALLY).expect("written");
+        let port = saga_runner::app::nats_server::free_port().expect("a free port");
+        let manifest = json!({
+            "apiVersion": "saga-runner/v1",
+            "kind": "Manifest",
+            "cluster": "shop",
+            "data_dir": "data",
+            "shards": 2,
+            "sagas": "sagas",
+            "effects": "effects",
+            "http": {"listen": format!("127.0.0.1:{port}")},
+        });
+        let home = Self { dir, manifest };
+        home.write("manifest.yaml", &home.manifest);
+        home
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn write(&self, name: &str, manifest: &Value) {
+        std::fs::write(self.path(name), manifest.to_string()).expect("written");
+    }
+
+    /// The manifest with some keys changed.
+    fn with(&self, changes: Value) -> PathBuf {
+        let mut manifest = self.manifest.clone();
+        let (Some(keys), Value::Object(changes)) = (manifest.as_object_mut(), changes) else {
+            panic!("manifests are objects");
+        };
+        keys.extend(changes);
+        self.write("changed.yaml", &manifest);
+        self.path("changed.yaml")
+    }
+
+    /// The exit code and the one line that says why the runner does not start.
+    fn refusal(&self, manifest: &Path) -> (Option<i32>, String) {
+        let mut child = binary()
+            .args(["run", "--config"])
+            .arg(manifest)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the binary starts");
+        let begin = Instant::now();
+        while child.try_wait().expect("a child").is_none() {
+            if begin.elapsed() > PATIENCE {
+                child.kill().expect("killed");
+                panic!("{} was not refused", manifest.display());
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let output = child.wait_with_output().expect("its output");
+        assert_eq!(text(&output.stdout), "", "nothing goes to standard output");
+        let errors = text(&output.stderr);
+        let (logs, lines): (Vec<&str>, Vec<&str>) = errors.lines().partition(|line| line.starts_with('{'));
+        assert_eq!(lines.len(), 1, "one line besides the log: {errors}");
+        assert!(
+            logs.iter()
+                .all(|line| serde_json::from_str::<Value>(line).is_ok())
+        );
+        (output.status.code(), lines[0].to_owned())
+    }
+
+    /// Starts the runner and waits until it takes work.
+    fn start(&self) -> Runner {
+        let log = std::fs::File::create(self.path("runner.log")).expect("a log");
+        let mut child = binary()
+            .args(["run", "--config"])
+            .arg(self.path("manifest.yaml"))
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .expect("the binary starts");
+        let address = self.manifest["http"]["listen"].as_str().expect("an address");
+        let begin = Instant::now();
+        while !get(address, "/ready").starts_with("HTTP/1.1 200") {
+            let ended = child.try_wait().expect("a child");
+            let waits = ended.is_none() && begin.elapsed() < PATIENCE;
+            let log = std::fs::read_to_string(self.path("runner.log")).unwrap_or_default();
+            assert!(waits, "not ready ({ended:?}): {log}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Runner(child)
+    }
+}
+
+/// Ends with the value.
+struct Runner(Child);
+
+impl Runner {
+    /// SIGTERM, and the exit code.
+    fn stop(mut self) -> Option<i32> {
+        let pid = nix::unistd::Pid::from_raw(i32::try_from(self.0.id()).expect("a pid"));
+        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).expect("signalled");
+        self.0.wait().expect("reaped").code()
+    }
+}
+
+impl Drop for Runner {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ended = self.0.kill();
+        let _reaped = self.0.wait();
+    }
+}
+
+/// The answer to a GET, or nothing where nobody listens.
+fn get(address: &str, path: &str) -> String {
+    use std::io::{Read as _, Write as _};
+    let mut answer = String::new();
+    if let Ok(mut stream) = std::net::TcpStream::connect(address) {
+        let request = format!("GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
+        // What comes back decides; a connection that breaks is no answer.
+        let _sent = stream.write_all(request.as_bytes());
+        let _read = stream.read_to_string(&mut answer);
+    }
+    answer
+}
+
+const TALLY: &str = r#"
+apiVersion: sagas/v1
+kind: Saga
+name: tally
+start: Tally.Opened
+key: {"Tally.*": event.data.tally}
+state: {init: {sum: 0}}
+handlers:
+  Tally.Added:
+    set: {sum: "${state.sum + event.data.amount}"}
+machine:
+  initial: open
+  states:
+    open:
+      handlers:
+        Tally.Closed: {to: closed}
+    closed: {final: true}
+"#;
+
+#[test]
+fn a_wrong_command_line_exits_with_64() {
+    for arguments in [
+        &["run", "--no-such-flag"][..],
+        &["no-such-command"],
+        &["run", "--mode", "sideways"],
+        &["run", "--listen", "nowhere"],
+        &[],
+    ] {
+        let output = call(arguments);
+        assert_eq!(output.status.code(), Some(64), "{arguments:?}: {output:?}");
+        assert!(output.stdout.is_empty(), "{arguments:?}");
+        assert!(!output.stderr.is_empty(), "{arguments:?}");
+    }
+}
+
+#[test]
+fn every_command_explains_itself() {
+    for command in [
+        &[][..],
+        &["run"],
+        &["dev"],
+        &["validate"],
+        &["streams"],
+        &["streams", "apply"],
+        &["streams", "check"],
+        &["bench"],
+        &["demo"],
+        &["demo-upstream"],
+    ] {
+        let output = call(&[command, &["--help"]].concat());
+        assert_eq!(output.status.code(), Some(0), "{command:?}");
+        assert!(text(&output.stdout).contains("Usage: saga-runner"), "{command:?}");
+    }
+    let output = call(&["--version"]);
+    assert_eq!(output.status.code(), Some(0));
+    let version = format!("saga-runner {}\n", env!("CARGO_PKG_VERSION"));
+    assert_eq!(text(&output.stdout), version);
+}
+
+#[test]
+fn a_manifest_that_cannot_be_read_exits_with_66() {
+    let home = Home::new();
+    let (code, line) = home.refusal(&home.path("absent.yaml"));
+    assert_eq!(code, Some(66));
+    assert!(line.contains("SR0401") && line.contains("absent.yaml"), "{line}");
+}
+
+#[test]
+fn a_manifest_that_says_nonsense_exits_with_78_and_one_line() {
+    let home = Home::new();
+    for (changes, code, named) in [
+        (json!({"shardz": 2}), "SR0402", "shardz"),
+        (json!({"shard": {"mailboxes": 2}}), "SR0402", "mailboxes"),
+        (json!({"drain_timeout": "soon"}), "SR0402", "soon"),
+        (json!({"shards": 0}), "SR0403", "shards"),
+        (json!({"shards": 1025}), "SR0403", "shards"),
+        (json!({"mode": "saga"}), "SR0403", "broker.kind"),
+        (json!({"cluster": "Not A Name"}), "SR0403", "cluster"),
+        (json!({"tenants": []}), "SR0403", "tenants"),
+        (
+            json!({"limits": {"record_bytes": 1_000_000_000}}),
+            "SR0403",
+            "record_bytes",
+        ),
+        (
+            json!({"limits": {"expression_steps": 20_001}}),
+            "SR0403",
+            "expression_steps",
+        ),
+        (json!({"limits": {"hops": 33}}), "SR0403", "hops"),
+        (
+            json!({"secrets": {"token": {"env": "SR_TEST_NOT_SET"}}}),
+            "SR0404",
+            "SR_TEST_NOT_SET",
+        ),
+    ] {
+        let (exit, line) = home.refusal(&home.with(changes.clone()));
+        assert_eq!(exit, Some(78), "{changes}: {line}");
+        assert!(line.contains(code) && line.contains(named), "{changes}: {line}");
+    }
+}
+
+#[test]
+fn a_secret_in_the_manifest_is_refused_and_not_repeated() {
+    let home = Home::new();
+    for changes in [
+        json!({"secrets": {"token": "hunter2"}}),
+        json!({"broker": {"kind": "nats", "nats": {"urls": ["nats://me:hunter2@127.0.0.1:4222"]}}}),
+    ] {
+        let (exit, line) = home.refusal(&home.with(changes));
+        assert_eq!(exit, Some(78), "{line}");
+        assert!(line.contains("SR04") || line.contains("SR0302"), "{line}");
+        assert!(!line.contains("hunter2"), "{line}");
+    }
+}
+
+#[test]
+fn data_of_others_is_refused_with_78() {
+    let home = Home::new();
+    assert_eq!(home.start().stop(), Some(0));
+
+    let (exit, line) = home.refusal(&home.with(json!({"cluster": "other"})));
+    assert_eq!(exit, Some(78), "{line}");
+    assert!(line.contains("SR0407") && line.contains("other"), "{line}");
+
+    let (exit, line) = home.refusal(&home.with(json!({"shards": 3})));
+    assert_eq!(exit, Some(78), "{line}");
+    assert!(line.contains("SR0407"), "{line}");
+
+    let runner = home.start();
+    let port = saga_runner::app::nats_server::free_port().expect("a free port");
+    let elsewhere = json!({"http": {"listen": format!("127.0.0.1:{port}")}});
+    let (exit, line) = home.refusal(&home.with(elsewhere));
+    assert_eq!(exit, Some(78), "{line}");
+    assert!(line.contains("SR0201"), "{line}");
+    assert_eq!(runner.stop(), Some(0));
+
+    let shard = home.path("data/shard-0001");
+    std::fs::remove_dir_all(&shard).expect("removed");
+    std::fs::create_dir(&shard).expect("created");
+    let (exit, line) = home.refusal(&home.path("manifest.yaml"));
+    assert_eq!(exit, Some(78), "{line}");
+    assert!(line.contains("SR0205") && line.contains("shard-0001"), "{line}");
+}
+
+#[test]
+fn validate_tells_good_from_bad() {
+    let root = env!("CARGO_MANIFEST_DIR");
+    let good = call(&["validate", root]);
+    assert_eq!(good.status.code(), Some(0), "{}", text(&good.stderr));
+    let machine = call(&["validate", root, "-o", "json"]);
+    let findings: Value = serde_json::from_slice(&machine.stdout).expect("JSON");
+    assert!(findings.is_array());
+
+    let home = Home::new();
+    let broken = TALLY.replace("start:", "strat:");
+    std::fs::write(home.path("sagas/broken.yaml"), broken).expect("written");
+    let folder = home.dir.path().to_str().expect("UTF-8");
+    let bad = call(&["validate", folder]);
+    assert_eq!(bad.status.code(), Some(1), "{}", text(&bad.stderr));
+    let shown = text(&bad.stdout);
+    assert!(shown.contains("broken.yaml") && shown.contains("SR01"), "{shown}");
+
+    let machine = call(&["validate", folder, "-o", "json"]);
+    assert_eq!(machine.status.code(), Some(1));
+    let findings: Value = serde_json::from_slice(&machine.stdout).expect("JSON");
+    let findings = findings.as_array().expect("an array");
+    let code = |finding: &Value| finding["code"].as_str().unwrap_or("").starts_with("SR01");
+    assert!(!findings.is_empty() && findings.iter().all(code), "{findings:?}");
+
+    let absent = call(&["validate", "/no/such/folder"]);
+    assert_eq!(absent.status.code(), Some(66), "{}", text(&absent.stderr));
+
+    let (exit, line) = home.refusal_of_definitions();
+    assert_eq!(exit, Some(78), "{line}");
+    assert!(line.contains("SR0405"), "{line}");
+}
+
+impl Home {
+    /// As [`Home::refusal`], where frames with the findings may stand before the line.
+    fn refusal_of_definitions(&self) -> (Option<i32>, String) {
+        let output = binary()
+            .args(["run", "--config"])
+            .arg(self.path("manifest.yaml"))
+            .output()
+            .expect("the binary starts");
+        let errors = text(&output.stderr);
+        (output.status.code(), errors)
+    }
+}
+
+#[test]
+fn streams_are_checked_without_a_change_and_applied_on_demand() {
+    let server = NatsServer::start();
+    let home = Home::new();
+    let broker = json!({"broker": {"kind": "nats", "nats": {"urls": [server.url()]}}});
+    let manifest = home.with(broker);
+    let streams = |verb: &str| {
+        let output = binary()
+            .args(["streams", verb, "--config"])
+            .arg(&manifest)
+            .output()
+            .expect("the binary starts");
+        (output.status.code(), text(&output.stdout), text(&output.stderr))
+    };
+    for _ in 0..2 {
+        let (exit, shown, errors) = streams("check");
+        assert_eq!(exit, Some(1), "a check creates nothing: {shown}{errors}");
+        for name in ["AGGREGATE_EVENTS", "WORKFLOW_COMMANDS", "WORKFLOW_EVENTS"] {
+            assert!(shown.contains(&format!("{name}: does not exist")), "{shown}");
+        }
+    }
+    let (exit, shown, errors) = streams("apply");
+    assert_eq!(exit, Some(0), "{shown}{errors}");
+    let (exit, shown, errors) = streams("check");
+    assert_eq!(exit, Some(0), "{shown}{errors}");
+    assert!(!shown.contains("does not exist"), "{shown}");
+}
