@@ -1,6 +1,6 @@
 //! What a request names, checked: tenant, saga, key, cursor, page size, body.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use axum::body::Bytes;
 use axum::http::{HeaderMap, header};
@@ -11,7 +11,7 @@ use crate::kernel::subject::Tenancy;
 use crate::ports::control::PageRequest;
 
 /// Path parameters by name.
-pub type Names = HashMap<String, String>;
+pub type Names = BTreeMap<String, String>;
 
 /// Most items of a page.
 const PAGE_MAX: usize = 500;
@@ -50,7 +50,7 @@ pub fn instance(tenancy: Tenancy, names: &Names) -> Result<InstanceId, Problem> 
 }
 
 /// `?after=...&limit=...`; a limit above the maximum is lowered to it.
-pub fn page(query: &HashMap<String, String>) -> Result<PageRequest, Problem> {
+pub fn page(query: &BTreeMap<String, String>) -> Result<PageRequest, Problem> {
     let limit = match query.get("limit") {
         None => PAGE_DEFAULT,
         Some(text) => match text.parse::<u64>() {

@@ -1,6 +1,6 @@
 //! Events, instances and dead letters of one tenant.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use axum::Json;
 use axum::body::Bytes;
@@ -43,7 +43,7 @@ pub async fn publish_event(
 pub async fn list(
     State(state): State<ApiState>,
     Path(names): Path<Names>,
-    Query(query): Query<HashMap<String, String>>,
+    Query(query): Query<BTreeMap<String, String>>,
 ) -> Result<Response, Problem> {
     let tenant = extract::tenant(state.tenancy, &names)?;
     let saga = extract::saga(&names)?;
@@ -55,7 +55,7 @@ pub async fn list(
 pub async fn show(
     State(state): State<ApiState>,
     Path(names): Path<Names>,
-    Query(query): Query<HashMap<String, String>>,
+    Query(query): Query<BTreeMap<String, String>>,
 ) -> Result<Response, Problem> {
     let id = extract::instance(state.tenancy, &names)?;
     let history = match query.get("history") {
@@ -118,7 +118,7 @@ async fn control(
 pub async fn dead_letters(
     State(state): State<ApiState>,
     Path(names): Path<Names>,
-    Query(query): Query<HashMap<String, String>>,
+    Query(query): Query<BTreeMap<String, String>>,
 ) -> Result<Response, Problem> {
     let tenant = extract::tenant(state.tenancy, &names)?;
     let page = extract::page(&query)?;

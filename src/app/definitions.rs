@@ -121,7 +121,11 @@ fn walk(folder: &Path, found: &mut Vec<PathBuf>) -> io::Result<()> {
         };
         if path.is_dir() {
             walk(&path, found)?;
-        } else if (name.ends_with(".yaml") || name.ends_with(".yml")) && !name.contains(".test.") {
+        } else if path
+            .extension()
+            .is_some_and(|extension| extension == "yaml" || extension == "yml")
+            && !name.contains(".test.")
+        {
             found.push(path);
         }
     }
@@ -183,13 +187,14 @@ fn check_needs(manifest: &Manifest, loaded: &Loaded) -> Result<(), StartError> {
             }
         }
     }
-    if manifest.mode.runs_sagas() && manifest.gateway.is_none() {
-        if let Some(saga) = loaded.sagas.iter().find(|saga| saga.sends_commands()) {
-            return Err(StartError::Missing(format!(
-                "saga {} sends aggregate commands, and the manifest has no gateway",
-                saga.name
-            )));
-        }
+    if manifest.mode.runs_sagas()
+        && manifest.gateway.is_none()
+        && let Some(saga) = loaded.sagas.iter().find(|saga| saga.sends_commands())
+    {
+        return Err(StartError::Missing(format!(
+            "saga {} sends aggregate commands, and the manifest has no gateway",
+            saga.name
+        )));
     }
     Ok(())
 }

@@ -80,7 +80,7 @@ impl Node {
             clock: &self.clock,
             metrics: &self.metrics,
         };
-        let running = Running::start(&parts, broker, streams).await?;
+        let running = Running::start(&parts, broker, &streams)?;
         let _first = self.running.set(running);
         tracing::info!(
             cluster = self.manifest.cluster,

@@ -56,10 +56,10 @@ struct Stages {
 
 impl Running {
     /// Opens the shards and starts all parts.
-    pub async fn start(
+    pub fn start(
         parts: &Parts<'_>,
         broker: Arc<dyn Broker>,
-        streams: [StreamState; 3],
+        streams: &[StreamState; 3],
     ) -> Result<Self, StartError> {
         let mut stages = Stages::default();
         let mut shown = Vec::new();
@@ -115,7 +115,7 @@ impl Running {
 fn start_sagas(
     parts: &Parts<'_>,
     broker: &Arc<dyn Broker>,
-    streams: [StreamState; 3],
+    streams: &[StreamState; 3],
     stages: &mut Stages,
 ) -> Result<(), StartError> {
     let manifest = parts.manifest;
@@ -135,7 +135,7 @@ fn start_sagas(
     };
     for (index, store) in (0..).zip(stores) {
         let (release, released) = mpsc::channel::<Released>(RELEASES_MAX);
-        let shard = shards::start(parts, index, store, &definitions, &streams, release, &notices)?;
+        let shard = shards::start(parts, index, store, &definitions, streams, release, &notices)?;
         stages.relays.push(Relay::start(RelaySpec {
             shard: index,
             broker: Arc::clone(broker),

@@ -51,7 +51,7 @@ pub struct UpstreamArguments {
 }
 
 /// Longest time that the demo waits for its orders after the last was placed.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_mins(2);
 
 /// Runs the whole demo.
 pub fn run(arguments: &DemoArguments) -> Result<(), Failure> {

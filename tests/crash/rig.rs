@@ -1,3 +1,7 @@
+#![allow(
+    dead_code,
+    reason = "several test programs share it, and none needs all of it"
+)]
 //! The real binary, a real upstream, and either broker, all on loopback; killed as the test says.
 
 use std::net::SocketAddr;
@@ -18,8 +22,6 @@ pub struct Rig {
     pub client: reqwest::Client,
     address: SocketAddr,
     runner: Option<Child>,
-    /// Environment of the runner, e.g. for a broker that moves.
-    nats_url: Option<String>,
 }
 
 impl Rig {
@@ -59,24 +61,31 @@ impl Rig {
             client: reqwest::Client::builder().no_proxy().build().expect("a client"),
             address,
             runner: None,
-            nats_url,
         }
     }
 
-    pub fn dir(&self) -> &Path {
-        self.dir.path()
+    /// Adds a saga to the shipped ones, before the start.
+    pub fn add_saga(&self, name: &str, text: &str) {
+        let path = self.dir.path().join("sagas").join(format!("{name}.yaml"));
+        std::fs::write(path, text).expect("written");
     }
 
     pub fn log(&self) -> PathBuf {
         self.dir.path().join("runner.log")
     }
 
-    pub fn nats_url(&self) -> &str {
-        self.nats_url.as_deref().expect("a rig on NATS")
+    /// Starts the runner in another mode than the manifest's, and waits until it is ready.
+    pub async fn start_as(&mut self, mode: &str) {
+        self.launch_with(&["--mode", mode]);
+        self.wait_until_ready().await;
     }
 
     /// Starts the runner without waiting for it.
     pub fn launch(&mut self) {
+        self.launch_with(&[]);
+    }
+
+    fn launch_with(&mut self, arguments: &[&str]) {
         let log = std::fs::File::options()
             .create(true)
             .append(true)
@@ -85,6 +94,7 @@ impl Rig {
         let child = Command::new(env!("CARGO_BIN_EXE_saga-runner"))
             .args(["run", "--config"])
             .arg(self.dir.path().join("manifest.yaml"))
+            .args(arguments)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(log)
@@ -96,6 +106,10 @@ impl Rig {
     /// Starts the runner and waits until it is ready.
     pub async fn start(&mut self) {
         self.launch();
+        self.wait_until_ready().await;
+    }
+
+    async fn wait_until_ready(&mut self) {
         let begin = Instant::now();
         loop {
             if let Ok(answer) = self.client.get(self.url("/ready")).send().await
@@ -112,7 +126,7 @@ impl Rig {
                 panic!("the runner stopped with {status}:\n{}", self.log_tail());
             }
             assert!(
-                begin.elapsed() < Duration::from_secs(60),
+                begin.elapsed() < Duration::from_mins(1),
                 "the runner is not ready:\n{}",
                 self.log_tail()
             );
@@ -156,7 +170,7 @@ impl Rig {
     pub async fn wait_for(&self, saga: &str, key: &str, wanted: impl Fn(&Value) -> bool) -> Value {
         let begin = Instant::now();
         let mut last = None;
-        while begin.elapsed() < Duration::from_secs(60) {
+        while begin.elapsed() < Duration::from_mins(1) {
             if let Some(view) = self.instance(saga, key).await {
                 if wanted(&view) {
                     return view;
@@ -170,7 +184,11 @@ impl Rig {
 
     /// Sends an event over HTTP until it is taken; its id makes repetition harmless.
     pub async fn send(&self, aggregate: &str, id: &str, event: &str, payload: Value) {
-        let body = event_body(aggregate, id, event, &payload);
+        self.send_body(event_body(aggregate, id, event, &payload)).await;
+    }
+
+    /// Sends an envelope as it is.
+    pub async fn send_body(&self, body: String) {
         let url = self.url(&format!("/v1/tenants/{TENANT}/events"));
         for _ in 0..600 {
             let request = self.client.post(&url).header("content-type", "application/json");
