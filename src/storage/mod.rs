@@ -9,6 +9,8 @@ pub mod read;
 pub mod rows;
 pub mod store;
 pub mod tables;
+#[cfg(test)]
+mod tests;
 pub mod write;
 
 use std::path::PathBuf;

@@ -1,0 +1,506 @@
+//! Promises across tables, and the bytes that earlier versions left on disks.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use bytes::Bytes;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_bytes::ByteBuf;
+
+use super::read::{Found, ListCursor};
+use super::rows::{
+    ActiveDefinitions, ActiveSaga, DeadLetter, EndedRow, HistoryOutcome, HistoryRow, InboxRow, ParkedRow,
+    PositionRow, Suspect, TimerTarget, Tombstone, WaitReason, Waiting, decode, encode, encode_waiting,
+};
+use super::write::Counters;
+use super::{Batch, OpenOptions, Settings, StorageError, Store};
+use crate::kernel::ids::{
+    CommandId, DefinitionHash, EffectName, EventId, InstanceId, Key, SagaName, TenantId, TimeMs,
+};
+use crate::kernel::input::{DomainEvent, Input, InputBody, Origin, SourceStream};
+use crate::kernel::patch::{IgnoreReason, Note, TimerRow};
+use crate::kernel::record::{Phase, Record, Summary};
+use crate::kernel::work::{WorkItem, WorkKind, WorkRef};
+
+fn store(dir: &Path) -> Store {
+    let options = OpenOptions {
+        cluster: "shop".to_owned(),
+        shard: 0,
+        shards: 1,
+        create: true,
+    };
+    Store::open(dir, &Settings::default(), &options).expect("opens")
+}
+
+fn write<R>(store: &Store, work: impl FnOnce(&Batch<'_>) -> Result<R, StorageError>) -> R {
+    store.write(work).expect("commits")
+}
+
+fn id(tenant: &str, saga: &str, key: &str) -> InstanceId {
+    InstanceId {
+        tenant: TenantId::parse(tenant).expect("legal"),
+        saga: SagaName::parse(saga).expect("legal"),
+        key: Key::parse(key).expect("legal"),
+    }
+}
+
+fn record(generation: u32, last_history: Option<u64>) -> Record {
+    Record {
+        generation,
+        definition: DefinitionHash([7; 32]),
+        version: 1,
+        phase: Phase::Running,
+        started: TimeMs(1),
+        updated: TimeMs(1),
+        start_event: "e-1".to_owned(),
+        root_correlation_id: None,
+        traceparent: None,
+        hops: 0,
+        data: ByteBuf::from(b"{}".to_vec()),
+        machine: None,
+        steps: Vec::new(),
+        ledger: Vec::new(),
+        timers: BTreeMap::new(),
+        failure: None,
+        seen_events: Vec::new(),
+        deferred: 0,
+        last_history,
+    }
+}
+
+fn input() -> Input {
+    Input {
+        instance: id("acme", "order", "o-1"),
+        id: "e-1".to_owned(),
+        time: TimeMs(1_767_225_600_000),
+        origin: Origin::Stream {
+            stream: SourceStream::AggregateEvents,
+            sequence: 300,
+        },
+        body: InputBody::Event(DomainEvent {
+            event_id: EventId::parse("e-1").expect("legal"),
+            event_type: "Order.Placed".to_owned(),
+            aggregate_type: "Order".to_owned(),
+            aggregate_id: "o-1".to_owned(),
+            sequence: 1,
+            schema_version: 1,
+            correlation_id: Some("c".to_owned()),
+            causation_id: None,
+            traceparent: None,
+            hops: 2,
+            payload: Bytes::from_static(b"{}"),
+        }),
+    }
+}
+
+fn work_item() -> WorkItem {
+    WorkItem {
+        instance: id("acme", "order", "o-1"),
+        command_id: CommandId(uuid::Uuid::from_u128(5)),
+        idempotency_key: "k".to_owned(),
+        path: "steps.charge".to_owned(),
+        attempt: 1,
+        created: TimeMs(1_767_225_600_000),
+        deadline: TimeMs(1_767_225_660_000),
+        causation_id: "e-1".to_owned(),
+        root_correlation_id: None,
+        traceparent: None,
+        hops: 1,
+        kind: WorkKind::Effect {
+            effect: EffectName::parse("charge").expect("legal"),
+            payload: Bytes::from_static(b"{\"a\":1}"),
+        },
+    }
+}
+
+fn history_row(previous: Option<u64>) -> HistoryRow {
+    HistoryRow {
+        instance: id("acme", "order", "o-1"),
+        input_id: "e-1".to_owned(),
+        kind: "event Order.Placed".to_owned(),
+        time: TimeMs(1_767_225_600_000),
+        source: Some((SourceStream::AggregateEvents, 300)),
+        outcome: HistoryOutcome::Applied,
+        notes: vec![
+            Note::Started,
+            Note::StepStarted {
+                step: "charge".to_owned(),
+                attempt: 1,
+            },
+            Note::TimerSet {
+                timer: "unpaid".to_owned(),
+                due: TimeMs(5),
+            },
+        ],
+        late_source: false,
+        previous,
+    }
+}
+
+fn dead_letter(tenant: &str) -> DeadLetter {
+    DeadLetter {
+        tenant: TenantId::parse(tenant).expect("legal"),
+        reason: "payload.syntax".to_owned(),
+        message: "no JSON".to_owned(),
+        subject: "s".to_owned(),
+        time: TimeMs(7),
+        source: Some((SourceStream::WorkflowEvents, 9)),
+        attempts: 2,
+        input: None,
+        excerpt: Bytes::from_static(b"{"),
+        payload_hash: Some([1; 32]),
+    }
+}
+
+fn ended_row(key: &str, ended: i64, last_history: Option<u64>) -> EndedRow {
+    EndedRow {
+        instance: id("acme", "order", key),
+        summary: Summary {
+            record: record(1, last_history),
+            ended: TimeMs(ended),
+        },
+    }
+}
+
+/// Checks that a row is written as it always was, and read back as what it is.
+fn frozen<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(row: &T, expected: &str) {
+    let bytes = encode(row);
+    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!(hex, expected, "{row:?}");
+    assert_eq!(decode::<T>(&bytes, "a row").expect("decodes"), *row);
+}
+
+#[test]
+fn stored_rows_are_frozen() {
+    frozen(&history_row(Some(4)), HISTORY);
+    frozen(&HistoryOutcome::Deferred, "0101");
+    frozen(&HistoryOutcome::Ignored(IgnoreReason::NoHandler), "010205");
+    let dead = HistoryOutcome::Dead {
+        number: 3,
+        reason: "fuel".to_owned(),
+    };
+    frozen(&dead, "010303046675656c");
+    frozen(&work_item(), WORK);
+    let timer = TimerTarget {
+        instance: id("acme", "order", "o-1"),
+        name: "unpaid".to_owned(),
+    };
+    frozen(&timer, "010461636d65056f72646572036f2d3106756e70616964");
+    let waiting = InboxRow {
+        reason: WaitReason::Parked,
+        input: input(),
+    };
+    frozen(&waiting, INBOX);
+    assert_eq!(encode_waiting(WaitReason::Parked, &input()), encode(&waiting));
+    frozen(&ParkedRow { dead_letter: 300 }, "01ac02");
+    frozen(&dead_letter("acme"), DEAD_LETTER);
+    let tombstone = Tombstone {
+        generation: 2,
+        ended: TimeMs(1),
+        summary: 300,
+    };
+    frozen(&tombstone, "010202ac02");
+    let position = PositionRow {
+        stream_name: "EVENTS".to_owned(),
+        stream_created_ns: 3,
+        sequence: 9,
+    };
+    frozen(&position, "01064556454e54530609");
+    let suspect = Suspect {
+        input: [9; 16],
+        attempts: 2,
+    };
+    frozen(&suspect, "010909090909090909090909090909090902");
+    let counters = Counters {
+        log_sequence: 5,
+        sent_floor: 6,
+        last_time: TimeMs(7),
+        clean: true,
+    };
+    frozen(&counters, "0105060e01");
+    let active = ActiveDefinitions {
+        revision: 2,
+        sagas: BTreeMap::from([(
+            "order".to_owned(),
+            ActiveSaga {
+                hash: DefinitionHash([1; 32]),
+                since: [1, 2, 3],
+            },
+        )]),
+    };
+    frozen(
+        &active,
+        "010201056f726465720101010101010101010101010101010101010101010101010101010101010101010203",
+    );
+}
+
+const HISTORY: &str = "010461636d65056f72646572036f2d3103652d31126576656e74204f726465722e506c6163656480a0d5edee660100ac\
+    020003000106636861726765010806756e706169640a000104";
+const WORK: &str = "010461636d65056f72646572036f2d311000000000000000000000000000000005016b0c73746570732e636861726765\
+    0180a0d5edee66c0c9dcedee6603652d310000010006636861726765077b2261223a317d";
+const INBOX: &str = "01010461636d65056f72646572036f2d3103652d3180a0d5edee660000ac020003652d310c4f726465722e506c616365\
+    64054f72646572036f2d310101010163000002027b7d";
+const DEAD_LETTER: &str = "010461636d650e7061796c6f61642e73796e746178076e6f204a534f4e01730e0101090200017b010101010101010101\
+    010101010101010101010101010101010101010101010101";
+
+#[test]
+fn a_batch_appears_as_a_whole_or_not_at_all() {
+    let dir = tempfile::tempdir().expect("folder");
+    let store = store(dir.path());
+    let id = id("acme", "order", "o-1");
+    let row = WorkRef {
+        log_sequence: 1,
+        index: 0,
+    };
+    let timer = TimerRow {
+        due: TimeMs(10),
+        set_by: row,
+        name: "unpaid".to_owned(),
+    };
+    let fill = |batch: &Batch<'_>| {
+        batch.put_record(&id, &record(1, Some(1)))?;
+        batch.put_work(row, &work_item())?;
+        batch.put_timer(&id, &timer)?;
+        batch.put_history(1, &history_row(None))?;
+        batch.put_inbox(&id, 1, encode_waiting(WaitReason::Parked, &input()))?;
+        batch.put_dead_letter(1, &dead_letter("acme"))?;
+        batch.put_counters(&Counters {
+            log_sequence: 1,
+            ..Counters::default()
+        })
+    };
+    let failed: Result<(), StorageError> = store.write(|batch| {
+        fill(batch)?;
+        Err(StorageError::Failed("no".to_owned()))
+    });
+    assert!(failed.is_err());
+    let reader = store.reader();
+    let empty = reader.check().expect("reads");
+    assert_eq!(
+        (
+            empty.live,
+            empty.outbox,
+            empty.timers,
+            empty.dead_letters,
+            empty.next_due
+        ),
+        (0, 0, 0, 0, None)
+    );
+    assert!(store.waiting().expect("reads").is_empty());
+    write(&store, fill);
+    let full = reader.check().expect("reads");
+    assert_eq!(
+        (
+            full.live,
+            full.outbox,
+            full.timers,
+            full.dead_letters,
+            full.next_due
+        ),
+        (1, 1, 1, 1, Some(TimeMs(10)))
+    );
+    assert_eq!(
+        reader.instance(&id).expect("reads"),
+        Some(Found::Live(record(1, Some(1))))
+    );
+    assert_eq!(reader.work_after(None, 9).expect("reads"), [(row, work_item())]);
+    assert_eq!(reader.work_after(Some(row), 9).expect("reads"), []);
+    assert_eq!(
+        reader.history(Some(1), 9).expect("reads"),
+        [(1, history_row(None))]
+    );
+}
+
+#[test]
+fn what_waits_is_counted_as_it_is_stored() {
+    let dir = tempfile::tempdir().expect("folder");
+    let store = store(dir.path());
+    let (first, second) = (id("acme", "order", "o-1"), id("acme", "order", "o-10"));
+    let row = |reason| encode_waiting(reason, &input());
+    let bytes = row(WaitReason::Parked).len();
+    write(&store, |batch| {
+        batch.put_parked(&first, Some(8))?;
+        batch.put_inbox(&first, 9, row(WaitReason::Parked))?;
+        batch.put_inbox(&first, 3, row(WaitReason::Deferred))?;
+        batch.put_inbox(&second, 4, row(WaitReason::Deferred))
+    });
+    let waiting = store.waiting().expect("reads");
+    assert_eq!(
+        waiting[&first],
+        Waiting {
+            behind: Some(8),
+            parked: 1,
+            deferred: 1,
+            bytes: 2 * bytes
+        }
+    );
+    assert!(waiting[&first].is_blocked() && !waiting[&second].is_blocked());
+    let numbers = write(&store, |batch| batch.inbox(&first))
+        .into_iter()
+        .map(|(number, ..)| number);
+    assert_eq!(
+        numbers.collect::<Vec<_>>(),
+        [3, 9],
+        "oldest first, without the mark"
+    );
+    write(&store, |batch| {
+        batch.put_parked(&first, None)?;
+        batch.delete_inbox(&first, 3)?;
+        batch.delete_inbox(&first, 9)
+    });
+    let left = store.waiting().expect("reads");
+    assert_eq!(left.into_keys().collect::<Vec<_>>(), [second]);
+}
+
+#[test]
+fn due_timers_come_earliest_first_and_no_sooner() {
+    let dir = tempfile::tempdir().expect("folder");
+    let store = store(dir.path());
+    let id = id("acme", "order", "o-1");
+    let timer = |due, log_sequence| TimerRow {
+        due: TimeMs(due),
+        set_by: WorkRef {
+            log_sequence,
+            index: 0,
+        },
+        name: format!("t{due}"),
+    };
+    write(&store, |batch| {
+        for row in [timer(30, 1), timer(-5, 2), timer(10, 9), timer(10, 3)] {
+            batch.put_timer(&id, &row)?;
+        }
+        Ok(())
+    });
+    let due = |now, limit| {
+        write(&store, |batch| batch.due_timers(TimeMs(now), limit))
+            .into_iter()
+            .map(|(due, set_by, _)| (due.0, set_by.log_sequence))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(due(10, 9), [(-5, 2), (10, 3), (10, 9)]);
+    assert_eq!(due(9, 9), [(-5, 2)]);
+    assert_eq!(due(99, 2), [(-5, 2), (10, 3)]);
+    let reader = store.reader();
+    assert_eq!(reader.timers_due(TimeMs(10), 99).expect("reads"), 3);
+    assert_eq!(reader.timers_due(TimeMs(10), 2).expect("reads"), 2);
+    let page = reader.timers(None, 2).expect("reads");
+    let last = page.last().map(|(due, set_by, _)| (*due, *set_by));
+    let rest = reader.timers(last, 9).expect("reads");
+    let all: Vec<_> = page.iter().chain(&rest).map(|(due, ..)| due.0).collect();
+    assert_eq!(all, [-5, 10, 10, 30]);
+    assert!(write(&store, |batch| batch
+        .delete_timer(TimeMs(30), timer(30, 1).set_by)));
+    assert!(!write(&store, |batch| batch
+        .delete_timer(TimeMs(30), timer(30, 1).set_by)));
+}
+
+#[test]
+fn instances_are_listed_page_by_page_within_their_tenant_and_saga() {
+    let dir = tempfile::tempdir().expect("folder");
+    let store = store(dir.path());
+    write(&store, |batch| {
+        for (tenant, saga) in [("acme", "order"), ("acme", "orders"), ("acm", "order")] {
+            for number in 0..3 {
+                batch.put_record(&id(tenant, saga, &format!("live-{number}")), &record(1, None))?;
+            }
+        }
+        for number in 1..=3 {
+            batch.end(number, &ended_row(&format!("ended-{number}"), 5, None))?;
+        }
+        Ok(())
+    });
+    let reader = store.reader();
+    let wanted = id("acme", "order", "any");
+    let mut keys = Vec::new();
+    let mut after: Option<ListCursor> = None;
+    for _ in 0..20 {
+        let (page, next) = reader
+            .instances(&wanted.tenant, &wanted.saga, after.as_ref(), 2)
+            .expect("reads");
+        assert!(page.len() <= 2);
+        keys.extend(page.into_iter().map(|(id, _)| id.key.to_string()));
+        after = next;
+        if after.is_none() {
+            break;
+        }
+    }
+    let expected = ["live-0", "live-1", "live-2", "ended-1", "ended-2", "ended-3"];
+    assert_eq!(keys, expected);
+}
+
+#[test]
+fn dead_letters_are_shown_to_their_tenant_alone() {
+    let dir = tempfile::tempdir().expect("folder");
+    let store = store(dir.path());
+    write(&store, |batch| {
+        for (number, tenant) in [(1, "acme"), (2, "other"), (3, "acme")] {
+            batch.put_dead_letter(number, &dead_letter(tenant))?;
+        }
+        Ok(())
+    });
+    let acme = TenantId::parse("acme").expect("legal");
+    let numbers = |after, limit| {
+        let letters = store.reader().dead_letters(&acme, after, limit).expect("reads");
+        letters.into_iter().map(|(number, _)| number).collect::<Vec<_>>()
+    };
+    assert_eq!(numbers(None, 9), [1, 3]);
+    assert_eq!(numbers(Some(1), 9), [3]);
+    assert_eq!(numbers(None, 1), [1]);
+}
+
+#[test]
+fn an_ended_instance_is_found_until_it_is_forgotten_and_its_tombstone_outlives_it() {
+    let dir = tempfile::tempdir().expect("folder");
+    let store = store(dir.path());
+    write(&store, |batch| {
+        for number in 1..=6 {
+            let key = format!("o-{number}");
+            batch.put_record(&id("acme", "order", &key), &record(1, None))?;
+            batch.put_history(10 * number - 1, &history_row(None))?;
+            batch.put_history(10 * number, &history_row(Some(10 * number - 1)))?;
+            let ended = i64::try_from(number).expect("small") * 100;
+            batch.end(10 * number, &ended_row(&key, ended, Some(10 * number)))?;
+        }
+        Ok(())
+    });
+    let reader = store.reader();
+    let found = |key: &str| reader.instance(&id("acme", "order", key)).expect("reads");
+    assert!(matches!(found("o-1"), Some(Found::Ended(_))));
+    assert_eq!(reader.check().expect("reads").live, 0);
+
+    // Beyond the number: the oldest two go, with their history; their keys stay used up.
+    assert_eq!(write(&store, |batch| batch.prune_ended(TimeMs(0), 4, 99)), 2);
+    assert_eq!(found("o-2"), None);
+    assert!(matches!(found("o-3"), Some(Found::Ended(_))));
+    assert_eq!(reader.history(Some(20), 9).expect("reads"), []);
+    assert_eq!(reader.history(Some(30), 9).expect("reads").len(), 2);
+    let tombstone = |key: &str| write(&store, |batch| batch.tombstone(&id("acme", "order", key)));
+    assert_eq!(tombstone("o-1").map(|found| found.ended), Some(TimeMs(100)));
+
+    // Beyond their age: in slices, and the tombstones with them.
+    while write(&store, |batch| batch.prune_ended(TimeMs(401), 99, 1)) > 0 {}
+    for _ in 0..12 {
+        write(&store, |batch| batch.prune_ended(TimeMs(401), 99, 1));
+    }
+    let left: Vec<bool> = (1..=6)
+        .map(|number| tombstone(&format!("o-{number}")).is_some())
+        .collect();
+    assert_eq!(left, [false, false, false, false, true, true]);
+    assert_eq!(reader.check().expect("reads").ended, 2);
+}
+
+#[test]
+fn a_definition_is_archived_once_and_found_by_its_hash() {
+    let dir = tempfile::tempdir().expect("folder");
+    let store = store(dir.path());
+    let hash = DefinitionHash([3; 32]);
+    write(&store, |batch| {
+        batch.put_definition(&hash, "first")?;
+        batch.put_definition(&hash, "second")
+    });
+    assert_eq!(
+        store.reader().definitions().expect("reads"),
+        [(hash, "first".to_owned())]
+    );
+}
