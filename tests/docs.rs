@@ -24,7 +24,7 @@ const SETTINGS: [(&str, &str, &str); 17] = [
     ("`http`", "src/config/manifest.rs", "HttpSettings"),
     ("`log`", "src/config/manifest.rs", "LogSettings"),
     ("`limits`", "src/kernel/limits.rs", "Limits"),
-    ("`shard`", "src/shard/mod.rs", "Settings"),
+    ("`shard`", "src/shard/settings.rs", "Settings"),
     ("`storage`", "src/storage/mod.rs", "Settings"),
     ("`intake`", "src/intake/settings.rs", "Settings"),
     ("`relay`", "src/outbox/settings.rs", "Settings"),
