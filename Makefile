@@ -37,7 +37,7 @@ endif
 check: setup ## formatting, lints, docs, dependencies
 	cargo fmt --all --check
 	cargo clippy --all-targets --locked -- -D warnings
-	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --locked
+	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --document-private-items --locked
 	@scripts/deny.sh
 
 .PHONY: test
