@@ -5,7 +5,7 @@
 //! There is one copy and no network: whoever needs more runs NATS.
 //!
 //! The way of a publication: [`inbox`] (bounded, ordered) → [`writer`] (one thread, group commit) → the tail of
-//! its [`stream`] → [`feed`]s of [`reader`]s and [`queue`]s. [`change`] makes and trims streams; [`env`] and
+//! its [`stream`] → [`feed`]s of [`reader`]s and [`queue`]s. [`change`] makes and trims streams; [`mod@env`] and
 //! [`record`] say how things lie on the disk.
 
 mod change;
