@@ -3,7 +3,7 @@
 use super::{Budget, EvalError};
 
 /// Text that is searched, compared or built costs a step for this many bytes.
-const TEXT_BYTES: usize = 16;
+const TEXT_BYTES: usize = 64;
 /// Members that are looked through for a key cost a step for this many.
 const LOOKUP_MEMBERS: usize = 32;
 /// JSON that is written costs a step for this many bytes; so one budget bounds what a transition can write.

@@ -178,10 +178,12 @@ impl<'a> Evaluation<'_, 'a, '_> {
             }
             Value::Map(members) => {
                 self.budget.lookup(members.len())?;
-                Ok(Value::Bool(match &needle {
-                    Value::Str(key) => members.get(key).is_some(),
-                    _ => false,
-                }))
+                match &needle {
+                    Value::Str(key) => Ok(Value::Bool(members.get(key).is_some())),
+                    // Keys elsewhere in CEL, so it is no mistake to ask for them.
+                    Value::Int(_) | Value::Double(_) | Value::Bool(_) => Ok(Value::Bool(false)),
+                    _ => Err(needle.mistyped("`in` a map")),
+                }
             }
             _ => Err(haystack.mistyped("`in`")),
         }

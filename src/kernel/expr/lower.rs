@@ -166,7 +166,8 @@ impl Lowering<'_> {
             let names = Function::ALL.iter().map(|function| function.name());
             let help =
                 nearest(name, names.chain(OTHER_FUNCTIONS)).map(|near| format!("did you mean `{near}`?"));
-            return Err(self.fault(id, &format!("unknown function `{name}`"), help));
+            let error = self.fault(id, &format!("unknown function `{name}`"), help);
+            return Err(self.at_name(name, error));
         };
         if arguments.len() != function.arguments() {
             let message = format!(
@@ -174,7 +175,7 @@ impl Lowering<'_> {
                 function.arguments(),
                 arguments.len()
             );
-            return Err(self.fault(id, &message, None));
+            return Err(self.at_name(name, self.fault(id, &message, None)));
         }
         Ok(Node::Call(*function, arguments))
     }
@@ -206,18 +207,27 @@ impl Lowering<'_> {
         })))
     }
 
+    /// The error at the name of the function instead of the bracket behind it, by which the parser knows a call.
+    fn at_name(&self, name: &str, error: CompileError) -> CompileError {
+        match self.text[..error.offset].trim_end().strip_suffix(name) {
+            Some(before) => CompileError {
+                offset: before.len(),
+                length: name.len(),
+                ..error
+            },
+            None => error,
+        }
+    }
+
     fn fault(&self, id: u64, message: &str, help: Option<String>) -> CompileError {
-        // The parser counts characters and names the last one, not the one behind it.
+        // The parser names the last byte, not the one behind it.
         let (first, last) = self.source.offset_for(id).unwrap_or((0, 0));
-        let byte = |characters: usize| {
-            let mut indices = self.text.char_indices().map(|(at, _)| at);
-            indices.nth(characters).unwrap_or(self.text.len())
-        };
-        let offset = byte(first as usize);
+        let offset = self.text.floor_char_boundary(first as usize);
+        let end = self.text.ceil_char_boundary(last as usize + 1);
         CompileError {
             message: message.to_owned(),
             offset,
-            length: byte(last as usize + 1).saturating_sub(offset),
+            length: end.saturating_sub(offset),
             help,
         }
     }

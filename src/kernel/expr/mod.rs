@@ -154,7 +154,7 @@ pub enum EvalError {
     NoField { name: String, place: String },
     #[error("{operation} does not take {found}")]
     Type { operation: String, found: String },
-    #[error("integer overflow in {operation}")]
+    #[error("overflow in {operation}")]
     Overflow { operation: String },
     #[error("{0}")]
     Other(String),
