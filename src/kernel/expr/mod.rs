@@ -18,11 +18,6 @@ mod template;
 mod time;
 mod value;
 
-#[cfg(test)]
-mod differential;
-#[cfg(test)]
-mod tests;
-
 use std::sync::Arc;
 
 pub use nearest::nearest;
@@ -248,3 +243,6 @@ impl Expr {
         evaluation.eval(&self.program)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,7 +6,7 @@
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
-use super::*;
+use super::super::*;
 
 /// The interpreter and its parser need more stack than a test has.
 const STACK_BYTES: usize = 512 * 1024 * 1024;
@@ -90,7 +90,7 @@ fn leaving(value: &cel::Value) -> Json<'static> {
         }
         cel::Value::Duration(duration) => {
             let duration = jiff::SignedDuration::new(duration.num_seconds(), duration.subsec_nanos());
-            text(super::time::duration_text(duration))
+            text(super::super::time::duration_text(duration))
         }
         other => panic!("no expression gives {other:?}"),
     }
@@ -534,24 +534,20 @@ fn a_corpus_gives_what_the_interpreter_gives() {
         "timestamp('2026-01-31T15:00:00Z') + duration('24h') > timestamp(event.at)",
         "timestamp('2026-01-31T15:00:00Z') - timestamp('2026-01-31T14:00:00Z') == duration('1h')",
         "timestamp('2024-02-29T12:34:56.789Z').getDayOfYear()",
-        "timestamp('nonsense')",
+        "timestamp(event.s)",
         "int(timestamp('2026-01-31T15:00:00Z'))",
         "r'\\d' + '\\u00e9\\x41\\101' + \"\\\"\" + '''a'b'''",
         "0x1F - 0xf",
         "// a comment\n1 + // another\n 2",
     ] {
         let text = text.to_owned();
-        // What the corpus has constant, and cannot be read, is refused at load.
-        if let Ok(expr) = Expr::compile(&text, &[Root::Event]) {
-            drop(expr);
-            let found = std::thread::Builder::new()
-                .stack_size(STACK_BYTES)
-                .spawn(move || disagreement(&text, DOCUMENT))
-                .expect("a thread")
-                .join()
-                .expect("no panic");
-            assert_eq!(found, None);
-        }
+        let found = std::thread::Builder::new()
+            .stack_size(STACK_BYTES)
+            .spawn(move || disagreement(&text, DOCUMENT))
+            .expect("a thread")
+            .join()
+            .expect("no panic");
+        assert_eq!(found, None);
     }
 }
 

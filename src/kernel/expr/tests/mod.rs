@@ -1,4 +1,6 @@
-//! Semantics, bounds, and agreement with the interpreter of the crate `cel`.
+//! Semantics and bounds.
+
+mod differential;
 
 use proptest::prelude::*;
 
