@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use tokio::runtime::Handle;
 
@@ -19,6 +20,9 @@ use crate::storage::{Batch, StorageError};
 
 /// Rows that one commit forgets at most, besides twice as many as it ended.
 const PRUNE_ROWS: usize = 64;
+
+/// How often a commit forgets what is old although it ended nothing.
+const PRUNE_EVERY: Duration = Duration::from_secs(1);
 
 /// Timers that a commit is to fire.
 #[derive(Debug, Clone, Copy)]
@@ -327,7 +331,10 @@ impl Desk {
         let soft = self.settings.outbox_soft;
         // Some distance between the two bounds, so that it does not flicker.
         self.holding = found.outbox_rows > if self.holding { soft / 4 * 3 } else { soft };
-        self.next_prune = self.clock.monotonic() + std::time::Duration::from_secs(1);
+        let monotonic = self.clock.monotonic();
+        if staged.ended > 0 || monotonic >= self.next_prune {
+            self.next_prune = monotonic + PRUNE_EVERY;
+        }
         let figures = Figures {
             outbox_rows: self.outbox_rows,
             deliveries_held: self.held.deliveries(),

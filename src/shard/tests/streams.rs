@@ -130,7 +130,7 @@ async fn a_watermark_is_shown_once_it_is_durable_and_no_later_than_promised() {
         .await
         .expect("it is committed though nothing else comes");
     assert_eq!(shard.handle.status.commits() - before, 1);
-    // Without a clean stop: what was shown must be there.
+    // Stopping stores no positions: what was shown must have been there before.
     let position = shard.position(EVENTS);
     shard.stop().await;
     assert_eq!(world.start().position(EVENTS), position);
