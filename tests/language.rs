@@ -1,0 +1,74 @@
+//! The examples of the documents load as they stand.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use saga_runner::kernel::definition::{Loaded, SourceFile, load};
+
+fn yaml_blocks(file: &str) -> Vec<String> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
+    let text = fs::read_to_string(path).expect("a document");
+    text.split("```yaml\n")
+        .skip(1)
+        .filter_map(|rest| rest.split("```").next().map(str::to_owned))
+        .collect()
+}
+
+fn source(path: &str, text: String) -> SourceFile {
+    SourceFile {
+        path: path.to_owned(),
+        text: Arc::from(text),
+    }
+}
+
+fn shipped_effects() -> Vec<SourceFile> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("effects");
+    fs::read_dir(folder)
+        .expect("shipped effects")
+        .map(|entry| {
+            let path = entry.expect("readable").path();
+            source(
+                &path.display().to_string(),
+                fs::read_to_string(&path).expect("readable"),
+            )
+        })
+        .collect()
+}
+
+fn assert_clean(loaded: &Loaded) {
+    let findings: Vec<String> = loaded.diagnostics.iter().map(ToString::to_string).collect();
+    assert!(findings.is_empty(), "{}", findings.join("\n"));
+}
+
+#[test]
+fn the_language_reference_adds_up_to_sagas_that_load() {
+    let blocks = yaml_blocks("docs/language.md");
+    let [head, handlers, steps, timers, machine, end, effect] = blocks.as_slice() else {
+        panic!(
+            "docs/language.md has {} examples; tell this test what they are",
+            blocks.len()
+        );
+    };
+    let steps_saga = [head, handlers, steps, timers, end].map(String::as_str).concat();
+    let machine_saga = format!(
+        "apiVersion: sagas/v1\nkind: Saga\nname: consolidation\nstart: Line.Ready\n\
+         key: {{\"*\": event.data.warehouse}}\nstate: {{init: {{grams: 0}}}}\n{machine}"
+    );
+    let sagas = [
+        source("steps.yaml", steps_saga),
+        source("machine.yaml", machine_saga),
+    ];
+    assert_clean(&load(&sagas, &shipped_effects()));
+    assert_clean(&load(&[], &[source("effect.yaml", effect.clone())]));
+}
+
+#[test]
+fn the_saga_of_the_readme_loads() {
+    let blocks = yaml_blocks("README.md");
+    let saga = blocks
+        .iter()
+        .find(|block| block.contains("kind: Saga"))
+        .expect("a saga");
+    assert_clean(&load(&[source("README.md", saga.clone())], &shipped_effects()));
+}
