@@ -87,3 +87,71 @@ fn excerpt<'t>(text: &'t str, diagnostic: &Diagnostic) -> Option<Excerpt<'t>> {
         span: start - begin..end - begin,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn finding(span: Range<usize>, message: &str) -> Diagnostic {
+        Diagnostic {
+            code: "SR0105",
+            severity: Severity::Error,
+            file: "sagas/a.yaml".to_owned(),
+            line: 2,
+            column: 1,
+            span,
+            message: message.to_owned(),
+            help: Some("did you mean \"b\"?".to_owned()),
+        }
+    }
+
+    fn shown(finding: Diagnostic, text: Option<&str>, color: bool) -> String {
+        render(&[finding], &|_| text.map(Arc::from), color)
+    }
+
+    #[test]
+    fn a_finding_is_framed_with_the_lines_before_it() {
+        let shown = shown(finding(5..6, "unknown key"), Some("a: 1\nc: 2\nd: 3\n"), false);
+        insta::assert_snapshot!(shown, @r#"
+        error[SR0105]: unknown key
+         --> sagas/a.yaml:2:1
+          |
+        1 | a: 1
+        2 | c: 2
+          | ^
+          |
+          = help: did you mean "b"?
+        "#);
+    }
+
+    #[test]
+    fn a_finding_without_its_text_still_tells_the_place() {
+        let shown = shown(finding(5..6, "unknown key"), None, false);
+        insta::assert_snapshot!(shown, @r#"
+        error[SR0105]: unknown key
+        --> sagas/a.yaml:2:1
+         = help: did you mean "b"?
+        "#);
+    }
+
+    #[test]
+    fn a_file_that_became_shorter_since_does_no_harm() {
+        for text in ["", "a", "a: é"] {
+            assert!(shown(finding(5..6, "unknown key"), Some(text), false).contains("sagas/a.yaml:2:1"));
+        }
+    }
+
+    #[test]
+    fn nothing_from_a_file_reaches_the_terminal_as_a_control_sequence() {
+        let text = "a: 1\nc: \u{1b}[31mred\u{7}\n";
+        let shown = shown(finding(5..6, "unknown key \u{1b}[2J"), Some(text), false);
+        assert!(!shown.contains('\u{1b}') && !shown.contains('\u{7}'), "{shown:?}");
+    }
+
+    #[test]
+    fn colour_is_only_used_when_asked_for() {
+        let text = Some("a: 1\nc: 2\n");
+        assert!(shown(finding(5..6, "unknown key"), text, true).contains('\u{1b}'));
+        assert!(!shown(finding(5..6, "unknown key"), text, false).contains('\u{1b}'));
+    }
+}

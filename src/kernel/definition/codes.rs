@@ -56,3 +56,5 @@ pub const RETRY: &str = "SR0126";
 pub const UNREACHABLE_HANDLER: &str = "SR0127";
 /// More steps or states than a saga may have.
 pub const TOO_MANY: &str = "SR0128";
+/// A result that a compensation reads and may not have.
+pub const ABSENT_RESULT: &str = "SR0129";

@@ -2,7 +2,11 @@
 
 use std::ops::Range;
 
+use super::codes;
 use super::diagnostic::{Diagnostic, Severity};
+
+/// Most findings of one severity in one file. Nobody reads more, and each costs time and memory.
+const FINDINGS_MAX: usize = 100;
 
 /// The findings of one file.
 #[derive(Debug)]
@@ -14,13 +18,15 @@ pub struct Findings<'c> {
     list: Vec<Diagnostic>,
 }
 
-/// A finding that was just reported.
+/// A finding that was just reported; `None` beyond the bound.
 #[derive(Debug)]
-pub struct Reported<'r>(&'r mut Diagnostic);
+pub struct Reported<'r>(Option<&'r mut Diagnostic>);
 
 impl Reported<'_> {
     pub fn help(self, help: Option<String>) {
-        self.0.help = help;
+        if let Some(finding) = self.0 {
+            finding.help = help;
+        }
     }
 }
 
@@ -92,6 +98,22 @@ impl<'c> Findings<'c> {
         span: Range<usize>,
         message: String,
     ) -> Reported<'_> {
+        let same = self.list.iter().filter(|finding| finding.severity == severity);
+        match same.count() {
+            told if told < FINDINGS_MAX => {
+                self.push(severity, code, span, message);
+                Reported(self.list.last_mut())
+            }
+            FINDINGS_MAX => {
+                let message = format!("more than {FINDINGS_MAX} findings; the rest is not shown");
+                self.push(severity, codes::LIMIT, span, message);
+                Reported(None)
+            }
+            _ => Reported(None),
+        }
+    }
+
+    fn push(&mut self, severity: Severity, code: &'static str, span: Range<usize>, message: String) {
         let line = self.line(span.start);
         let before = self
             .text
@@ -107,7 +129,5 @@ impl<'c> Findings<'c> {
             message,
             help: None,
         });
-        let last = self.list.len() - 1;
-        Reported(&mut self.list[last])
     }
 }

@@ -9,7 +9,7 @@ use super::findings::Findings;
 use super::model::{Action, COMMAND_DEADLINE_MS, COMPENSATION_RETRY, Compensation, EFFECT_DEADLINE_MS, Step};
 use super::texts::{self, EventParts, Readable};
 use super::yaml::{Entry, Plain, Scalar, Value};
-use crate::kernel::expr::{Root, Template, nearest};
+use crate::kernel::expr::{Expr, Root, Template, nearest};
 use crate::kernel::ids::EffectName;
 use crate::kernel::limits::Limits;
 use crate::kernel::retry::RetryPolicy;
@@ -196,6 +196,9 @@ impl<'r> Reading<'r, '_> {
             .get("on_unknown")
             .and_then(|answer| fields::boolean(answer, self.findings))
             .unwrap_or(false);
+        if let (true, Some(action), Some(entry)) = (on_unknown, &action, fields.get("on_unknown")) {
+            self.absent_result(action, entry);
+        }
         let bounds = RetryBounds {
             attempts: 1..=COMPENSATION_ATTEMPTS_MAX,
             default: COMPENSATION_RETRY,
@@ -220,6 +223,32 @@ impl<'r> Reading<'r, '_> {
             retry: policy,
             deadline_ms,
         })
+    }
+
+    /// A step whose outcome is unknown has no result: reading a field of it would stop the compensation.
+    fn absent_result(&mut self, action: &Action, on_unknown: &Entry<'_>) {
+        let mut unguarded = None;
+        let mut look = |expr: &Expr| {
+            let field = expr.fields_of(Root::Result).into_iter().next();
+            if !expr.text().contains("null") && unguarded.is_none() {
+                unguarded = field;
+            }
+        };
+        match action {
+            Action::Effect { with, .. } => with.for_each_expr(&mut look),
+            Action::Command(command) => {
+                command.aggregate_id.for_each_expr(&mut look);
+                command.payload.for_each_expr(&mut look);
+            }
+        }
+        if let Some(field) = unguarded {
+            let message = format!("`result.{field}` is read, but with on_unknown there may be no result");
+            self.findings
+                .warning(codes::ABSENT_RESULT, on_unknown.key_span.clone(), message)
+                .help(Some(format!(
+                    "name what is to be undone by the key or by `input`, or write result == null ? null : result.{field}"
+                )));
+        }
     }
 
     fn deadline(&mut self, fields: &Fields<'_, '_>) -> i64 {

@@ -72,6 +72,11 @@ fn layout_comments_quoting_and_insignificant_order_do_not_change_the_hash() {
 }
 
 #[test]
+fn line_ends_of_other_systems_do_not_change_the_hash() {
+    assert_eq!(hash(&BODY.replace('\n', "\r\n")), hash(BODY));
+}
+
+#[test]
 fn every_change_of_meaning_changes_the_hash() {
     let mut hashes = std::collections::BTreeMap::from([(hash(BODY), "unchanged")]);
     for (from, to) in [

@@ -75,6 +75,22 @@ fn an_alias_cannot_hide_depth() {
 }
 
 #[test]
+fn a_file_full_of_mistakes_has_a_hundred_findings_and_a_last_word() {
+    let mut text = String::from("{");
+    for key in 0..60_000 {
+        write!(text, "k{key}: 1, ").expect("writes");
+    }
+    text.push('}');
+    let found = findings(&text);
+    assert_eq!(found.len(), 101);
+    assert_eq!(
+        found[100].message,
+        "more than 100 findings; the rest is not shown"
+    );
+    assert_eq!(found[100].help, None);
+}
+
+#[test]
 fn a_saga_has_at_most_256_steps_and_256_states() {
     let steps = |count: usize| {
         let mut body = String::from("steps:\n");
