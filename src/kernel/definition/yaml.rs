@@ -4,7 +4,7 @@
 //! mean, and that there may be more than one mistake, is the business of the readers of the tree.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use granit_parser::{Event, Options, Parser, ScalarStyle, Span};
@@ -142,7 +142,7 @@ pub fn parse<'t>(text: &'t str, findings: &mut Findings<'_>) -> Option<Node<'t>>
         text,
         events: Parser::new_from_str_with_options(text, options),
         findings,
-        anchors: HashMap::new(),
+        anchors: BTreeMap::new(),
         alias_bytes: 0,
     };
     builder.document().ok()
@@ -160,7 +160,7 @@ struct Builder<'t, 'f, 'c, P> {
     text: &'t str,
     events: P,
     findings: &'f mut Findings<'c>,
-    anchors: HashMap<usize, Anchored<'t>>,
+    anchors: BTreeMap<usize, Anchored<'t>>,
     alias_bytes: usize,
 }
 
