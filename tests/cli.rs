@@ -1,5 +1,7 @@
 //! The real binary from the outside: exit codes, one line for each refusal, and what goes to which stream.
 
+#![allow(clippy::disallowed_methods, reason = "waits for processes in real time")]
+
 mod support;
 
 use std::path::{Path, PathBuf};
@@ -10,7 +12,7 @@ use serde_json::{Value, json};
 use support::nats_server::NatsServer;
 use tempfile::TempDir;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 fn binary() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_saga-runner"));
@@ -76,6 +78,7 @@ impl Home {
     }
 
     /// The exit code and the one line that says why the runner does not start.
+    #[allow(clippy::unused_self, reason = "reads as the others of this folder")]
     fn refusal(&self, manifest: &Path) -> (Option<i32>, String) {
         let mut child = binary()
             .args(["run", "--config"])

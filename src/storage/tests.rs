@@ -166,7 +166,9 @@ fn ended_row(key: &str, ended: i64, last_history: Option<u64>) -> EndedRow {
 /// Checks that a row is written as it always was, and read back as what it is.
 fn frozen<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(row: &T, expected: &str) {
     let bytes = encode(row);
-    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let hex = bytes
+        .iter()
+        .fold(String::new(), |hex, byte| hex + &format!("{byte:02x}"));
     assert_eq!(hex, expected, "{row:?}");
     assert_eq!(decode::<T>(&bytes, "a row").expect("decodes"), *row);
 }
@@ -289,14 +291,14 @@ fn a_batch_appears_as_a_whole_or_not_at_all() {
     );
     assert!(store.waiting().expect("reads").is_empty());
     write(&store, fill);
-    let full = reader.check().expect("reads");
+    let counted = reader.check().expect("reads");
     assert_eq!(
         (
-            full.live,
-            full.outbox,
-            full.timers,
-            full.dead_letters,
-            full.next_due
+            counted.live,
+            counted.outbox,
+            counted.timers,
+            counted.dead_letters,
+            counted.next_due
         ),
         (1, 1, 1, 1, Some(TimeMs(10)))
     );

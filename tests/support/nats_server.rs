@@ -1,5 +1,7 @@
 //! A real nats-server on loopback, with a data directory of its own.
 
+#![allow(clippy::disallowed_methods, reason = "waits for a process in real time")]
+
 use std::io::{BufRead, BufReader};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
