@@ -11,12 +11,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::DefaultBodyLimit;
-use axum::http::StatusCode;
+use axum::extract::{DefaultBodyLimit, Request};
+use axum::http::{StatusCode, header};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post};
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::timeout::TimeoutLayer;
 
+use self::problem::Problem;
 use crate::kernel::subject::Tenancy;
 use crate::ports::control::Control;
 
@@ -33,6 +36,24 @@ pub struct ApiState {
 const BODY_BYTES_MAX: usize = 1024 * 1024;
 /// Longest time that a request may take.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Refuses a body that announces itself as too large before it is sent, and explains an answer out of time.
+async fn bounded(request: Request, next: Next) -> Response {
+    let announced = request
+        .headers()
+        .get(header::CONTENT_LENGTH)
+        .and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
+    if announced.is_some_and(|length| length > BODY_BYTES_MAX) {
+        return Problem::too_large("the body may have at most 1 MiB").into_response();
+    }
+    let response = next.run(request).await;
+    // The time limit answers with a bare status; whatever else says 503 has told why.
+    let bare = !response.headers().contains_key(header::CONTENT_TYPE);
+    if response.status() == StatusCode::SERVICE_UNAVAILABLE && bare {
+        return Problem::unavailable("the request took longer than 10 s").into_response();
+    }
+    response
+}
 
 /// Builds the router.
 pub fn router(state: ApiState) -> Router {
@@ -65,6 +86,7 @@ pub fn router(state: ApiState) -> Router {
             StatusCode::SERVICE_UNAVAILABLE,
             REQUEST_TIMEOUT,
         ))
+        .layer(middleware::from_fn(bounded))
         .layer(CatchPanicLayer::new())
         .with_state(state)
 }
