@@ -152,6 +152,18 @@ impl Rig {
             .expect("waited")
     }
 
+    /// The exit code of a runner that was told to end by other means than a signal.
+    pub async fn exit(&mut self) -> Option<i32> {
+        let mut child = self.runner.take().expect("a running runner");
+        tokio::task::spawn_blocking(move || child.wait().expect("reaped").code())
+            .await
+            .expect("waited")
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
     pub fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.address)
     }

@@ -1,0 +1,11 @@
+//! The HTTP API of the real binary on the embedded broker, as operators and tenants use it.
+
+#![allow(clippy::disallowed_methods, reason = "the test waits in real time")]
+
+#[path = "../crash/rig.rs"]
+mod rig;
+
+mod caller;
+mod instances;
+mod letters;
+mod requests;

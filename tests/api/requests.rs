@@ -1,0 +1,252 @@
+//! Probes, the drain, and what becomes of requests that are wrong.
+
+use std::io::{Read as _, Write as _};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::caller::{event, get, instance, items, letters, post, runner, send, until};
+use crate::rig::{Rig, order_payload};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn probes_tell_what_operators_need() {
+    let mut rig = runner(Duration::ZERO).await;
+    let live = get(&rig, "/live").await;
+    assert_eq!((live.status, live.json()), (200, json!({"live": true})));
+    let ready = get(&rig, "/ready").await;
+    assert_eq!(
+        (ready.status, ready.json()),
+        (200, json!({"ready": true, "reasons": []}))
+    );
+
+    let health = get(&rig, "/health").await;
+    assert_eq!(health.status, 200, "{health:?}");
+    let body = health.json();
+    assert_eq!(body["healthy"], true);
+    let checks = body["checks"].as_array().expect("checks");
+    for name in [
+        "broker",
+        "AGGREGATE_EVENTS",
+        "WORKFLOW_COMMANDS",
+        "WORKFLOW_EVENTS",
+    ] {
+        assert!(checks.iter().any(|check| check["name"] == name), "{name}: {body}");
+    }
+    assert!(checks.len() >= 4 + 2, "a check for each shard too: {body}");
+    let told = |check: &Value| check["ok"] == true && check["detail"].is_string();
+    assert!(checks.iter().all(told), "{body}");
+
+    let info = get(&rig, "/info").await.json();
+    assert_eq!(info["name"], "saga-runner");
+    assert_eq!(info["version"], env!("CARGO_PKG_VERSION"));
+    assert_eq!(
+        (&info["mode"], &info["broker"], &info["shards"]),
+        (&json!("combined"), &json!("embedded"), &json!(2))
+    );
+    let sagas = info["sagas"].as_array().expect("sagas");
+    let ratio = sagas.iter().find(|saga| saga["name"] == "ratio").expect("ratio");
+    assert!(
+        ratio["hash"]
+            .as_str()
+            .is_some_and(|hash| hash.starts_with("sha256:")),
+        "{info}"
+    );
+
+    send(&rig, "acme", "e-1", "Ratio.Opened", json!({"ratio": "r-1"})).await;
+    until(&rig, &instance("acme", "ratio", "r-1"), |_| true).await;
+    let metrics = get(&rig, "/metrics").await;
+    assert_eq!(metrics.status, 200);
+    assert!(
+        metrics.kind.starts_with("text/plain; version=0.0.4"),
+        "{metrics:?}"
+    );
+    assert!(
+        metrics
+            .text
+            .lines()
+            .any(|line| line == "saga_runner_instances_started_total{saga=\"ratio\"} 1"),
+        "{}",
+        metrics.text
+    );
+    assert_eq!(rig.terminate().await, Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wrong_request_is_told_what_is_wrong() {
+    let rig = runner(Duration::ZERO).await;
+    for path in [
+        "/nothing",
+        "/v1",
+        "/v1/tenants/acme/nothing",
+        "/v2/tenants/acme/events",
+    ] {
+        get(&rig, path).await.is_problem(404, "SR0502");
+    }
+    post(&rig, "/live", "").await.is_problem(405, "SR0501");
+    get(&rig, "/admin/drain").await.is_problem(405, "SR0501");
+    get(&rig, "/v1/tenants/acme/events")
+        .await
+        .is_problem(405, "SR0501");
+
+    let events = "/v1/tenants/acme/events";
+    let good = event("acme", "e-1", "Ratio.Opened", &json!({"ratio": "r-1"}));
+    for kind in [Some("text/plain"), None] {
+        let mut request = rig.client.post(rig.url(events)).body(good.clone());
+        if let Some(kind) = kind {
+            request = request.header("content-type", kind);
+        }
+        let answer = request.send().await.expect("an answer");
+        assert_eq!(answer.status().as_u16(), 415, "{kind:?}");
+    }
+    for body in ["", "{", "[]", "null", "\u{0}", "{\"event_type\": 5}"] {
+        post(&rig, events, body).await.is_problem(400, "SR0501");
+    }
+    let nameless = good.replace("\"event_id\":\"e-1\",", "");
+    post(&rig, events, nameless).await.is_problem(400, "SR0501");
+
+    for tenant in ["a.b", "a%20b", "%2A", "%3E", "a%00b", "%C3%A4", &"a".repeat(300)] {
+        get(&rig, &letters(tenant)).await.is_problem(400, "SR0501");
+        let events = format!("/v1/tenants/{tenant}/events");
+        post(&rig, &events, good.clone()).await.is_problem(400, "SR0501");
+    }
+    get(&rig, "/v1/tenants/acme/sagas/No.Saga/instances")
+        .await
+        .is_problem(400, "SR0501");
+    get(&rig, &instance("acme", "ratio", &"k".repeat(257)))
+        .await
+        .is_problem(400, "SR0501");
+
+    for query in [
+        "limit=0",
+        "limit=-1",
+        "limit=many",
+        "after=forged",
+        "after=0.x00",
+        "after=0.l0g",
+        "after=0.l%C3%A41",
+    ] {
+        let path = format!("/v1/tenants/acme/sagas/ratio/instances?{query}");
+        get(&rig, &path).await.is_problem(400, "SR0501");
+    }
+    for query in ["limit=0", "after=forged", "after=-", "after=1-x"] {
+        let path = format!("{}?{query}", letters("acme"));
+        get(&rig, &path).await.is_problem(400, "SR0501");
+    }
+    for id in ["forged", "0-999", "99-1", "0--1"] {
+        for verb in ["retry", "discard"] {
+            let path = format!("{}/{id}/{verb}", letters("acme"));
+            post(&rig, &path, "").await.is_problem(404, "SR0502");
+        }
+    }
+    for verb in ["cancel", "retry"] {
+        let path = format!("{}/{verb}", instance("acme", "ratio", "absent"));
+        post(&rig, &path, "").await.is_problem(404, "SR0502");
+        post(&rig, &path, "{\"reson\": \"x\"}")
+            .await
+            .is_problem(400, "SR0501");
+    }
+    assert_eq!(get(&rig, "/ready").await.status, 200);
+}
+
+/// Only the head of a request whose body has `length` bytes, and the answer.
+fn without_body(rig: &Rig, length: usize) -> String {
+    let mut stream = std::net::TcpStream::connect(rig.address()).expect("connected");
+    let head = format!(
+        "POST /v1/tenants/acme/events HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n\
+         connection: close\r\ncontent-length: {length}\r\n\r\n"
+    );
+    stream.write_all(head.as_bytes()).expect("sent");
+    stream
+        .set_read_timeout(Some(Duration::from_mins(1)))
+        .expect("a timeout");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("an answer");
+    answer
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn large_and_deep_bodies_harm_nobody() {
+    let rig = runner(Duration::ZERO).await;
+    // Refused before anyone sends the body.
+    let answer = without_body(&rig, 2 * 1024 * 1024);
+    assert!(answer.starts_with("HTTP/1.1 413 "), "{answer}");
+    assert!(answer.contains("SR0505"), "{answer}");
+    // Waited for, but not for ever.
+    let answer = without_body(&rig, 10);
+    assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
+    assert!(
+        answer.contains("application/problem+json") && answer.contains("SR0504"),
+        "{answer}"
+    );
+
+    let depth = 100_000;
+    let deep = format!(
+        r#"{{"tenant_id":"acme","event_id":"deep","event_type":"Opened","aggregate_type":"Ratio","aggregate_id":"r","payload":{}{}}}"#,
+        "[".repeat(depth),
+        "]".repeat(depth)
+    );
+    let answer = post(&rig, "/v1/tenants/acme/events", deep).await;
+    assert_eq!(answer.status, 202, "{answer:?}");
+    let page = until(&rig, &letters("acme"), |page| !items(page).is_empty()).await;
+    assert_eq!(items(&page)[0]["reason"], "payload.depth", "{page}");
+
+    send(&rig, "acme", "e-1", "Ratio.Opened", json!({"ratio": "r-1"})).await;
+    until(&rig, &instance("acme", "ratio", "r-1"), |_| true).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_drain_is_begun_once_and_lets_running_effects_finish() {
+    let mut rig = runner(Duration::from_secs(3)).await;
+    send(&rig, "acme", "e-1", "Order.Placed", order_payload("slow-1")).await;
+    until(&rig, &instance("acme", "order", "slow-1"), |view| {
+        let steps = view["steps"].as_array().expect("steps");
+        steps
+            .iter()
+            .any(|step| step["name"] == "charge" && step["status"] == "running")
+    })
+    .await;
+    // The charge is in the hands of the worker once its upstream was called.
+    until_metric(&rig, "saga_runner_effects_running{effect=\"payments-charge\"} 1").await;
+
+    let first = post(&rig, "/admin/drain", "").await;
+    assert_eq!(
+        (first.status, first.json()),
+        (202, json!({"draining": true, "began_now": true}))
+    );
+    let second = post(&rig, "/admin/drain", "").await;
+    assert_eq!(
+        (second.status, second.json()),
+        (202, json!({"draining": true, "began_now": false}))
+    );
+    let ready = get(&rig, "/ready").await;
+    assert_eq!(ready.status, 503, "{ready:?}");
+    let reasons = ready.json()["reasons"].clone();
+    assert!(
+        reasons
+            .as_array()
+            .is_some_and(|reasons| reasons.contains(&json!("draining"))),
+        "{reasons}"
+    );
+    assert_eq!(rig.exit().await, Some(0), "{}", rig.log_tail());
+    let charges = rig
+        .upstream
+        .deeds()
+        .into_iter()
+        .filter(|deed| deed.kind == "charges");
+    assert_eq!(charges.count(), 1);
+    rig.start().await;
+    until(&rig, &instance("acme", "order", "slow-1"), |view| {
+        view["phase"] == "completed"
+    })
+    .await;
+}
+
+async fn until_metric(rig: &Rig, line: &str) {
+    for _ in 0..1_000 {
+        if get(rig, "/metrics").await.text.lines().any(|found| found == line) {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    panic!("never saw {line}");
+}
