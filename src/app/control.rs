@@ -267,23 +267,21 @@ impl Control for Node {
                 (shard, Some(number))
             }
         };
-        let mut items = Vec::new();
+        let (mut items, mut next) = (Vec::new(), None);
         while let Some(shown) = running.shards.get(usize::from(shard)) {
             let (reader, owned, limit) = (shown.reader.clone(), tenant.clone(), page.limit - items.len());
-            let letters = blocking(move || reader.dead_letters(&owned, after, limit)).await?;
+            let (letters, more) = blocking(move || reader.dead_letters(&owned, after, limit)).await?;
             items.extend(
                 letters
                     .into_iter()
                     .map(|(number, letter)| letter_view(shard, number, letter)),
             );
-            if items.len() >= page.limit {
+            if let Some(number) = more {
+                next = Some(format!("{shard}-{number}"));
                 break;
             }
             (shard, after) = (shard + 1, None);
         }
-        let next = (items.len() >= page.limit)
-            .then(|| items.last().map(|letter: &DeadLetterView| letter.id.clone()))
-            .flatten();
         Ok(Page { items, next })
     }
 

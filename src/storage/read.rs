@@ -40,6 +40,9 @@ pub enum ListCursor {
     Ended(u64),
 }
 
+/// Some dead letters with their numbers, and the number behind which the list goes on.
+pub type DeadLetterPage = (Vec<(u64, DeadLetter)>, Option<u64>);
+
 /// Some instances, and where the list goes on.
 pub type InstancePage = (Vec<(InstanceId, Found)>, Option<ListCursor>);
 
@@ -123,7 +126,10 @@ impl Reader {
         })
     }
 
-    /// Dead letters of a tenant behind `after`, oldest first.
+    /// Dead letters of a tenant behind `after`, oldest first, and the number behind which the list goes on.
+    ///
+    /// A page may be shorter than `limit` although the list goes on, because one call looks at a bounded number
+    /// of rows.
     ///
     /// # Errors
     /// [`StorageError::Corrupt`].
@@ -132,19 +138,24 @@ impl Reader {
         tenant: &TenantId,
         after: Option<u64>,
         limit: usize,
-    ) -> Result<Vec<(u64, DeadLetter)>, StorageError> {
+    ) -> Result<DeadLetterPage, StorageError> {
         self.environment.read(|view| {
             let mut letters = Vec::new();
+            let mut next = None;
             let mut looked = 0;
             view.scan(DEAD_LETTERS, &behind(after), |key, value| {
                 looked += 1;
+                let number = number(key)?;
                 let letter: DeadLetter = decode(&value, "a dead letter")?;
                 if letter.tenant == *tenant {
-                    letters.push((number(key)?, letter));
+                    letters.push((number, letter));
                 }
-                Ok(letters.len() < limit && looked < SCAN_MAX)
+                if letters.len() >= limit || looked >= SCAN_MAX {
+                    next = Some(number);
+                }
+                Ok(next.is_none())
             })?;
-            Ok(letters)
+            Ok((letters, next))
         })
     }
 

@@ -443,12 +443,32 @@ fn dead_letters_are_shown_to_their_tenant_alone() {
     });
     let acme = TenantId::parse("acme").expect("legal");
     let numbers = |after, limit| {
-        let letters = store.reader().dead_letters(&acme, after, limit).expect("reads");
+        let (letters, _) = store.reader().dead_letters(&acme, after, limit).expect("reads");
         letters.into_iter().map(|(number, _)| number).collect::<Vec<_>>()
     };
     assert_eq!(numbers(None, 9), [1, 3]);
     assert_eq!(numbers(Some(1), 9), [3]);
     assert_eq!(numbers(None, 1), [1]);
+}
+
+#[test]
+fn dead_letters_behind_many_of_other_tenants_are_found_page_by_page() {
+    let dir = tempfile::tempdir().expect("folder");
+    let store = store(dir.path());
+    write(&store, |batch| {
+        for number in 1..=20_005 {
+            batch.put_dead_letter(number, &dead_letter("other"))?;
+        }
+        batch.put_dead_letter(20_006, &dead_letter("acme"))
+    });
+    let acme = TenantId::parse("acme").expect("legal");
+    let (letters, next) = store.reader().dead_letters(&acme, None, 9).expect("reads");
+    assert!(
+        letters.is_empty() && next.is_some(),
+        "the first page looks at a bounded number of rows"
+    );
+    let (letters, next) = store.reader().dead_letters(&acme, next, 9).expect("reads");
+    assert_eq!((letters.len(), letters[0].0, next), (1, 20_006, None));
 }
 
 #[test]

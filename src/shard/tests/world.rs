@@ -365,7 +365,7 @@ impl Shard {
 
     pub fn dead_letters(&self) -> Vec<(u64, DeadLetter)> {
         let tenant = TenantId::parse("t1").unwrap();
-        self.handle.reader.dead_letters(&tenant, None, 1_000).unwrap()
+        self.handle.reader.dead_letters(&tenant, None, 1_000).unwrap().0
     }
 
     /// Ids of the inputs that wait for a list, oldest first, and the dead letter before them.
