@@ -199,6 +199,22 @@ fn the_kernel_has_no_clock_no_chance_and_no_unordered_iteration() {
 }
 
 #[test]
+fn unsafe_code_has_one_home() {
+    let homes: Vec<String> = rust_files(&root())
+        .into_iter()
+        .filter(|path| !path.starts_with(root().join("target")) && !path.ends_with("tests/architecture.rs"))
+        .filter(|path| fs::read_to_string(path).is_ok_and(|text| text.contains("allow(unsafe_code)")))
+        .map(|path| {
+            path.strip_prefix(root())
+                .expect("below the root")
+                .display()
+                .to_string()
+        })
+        .collect();
+    assert_eq!(homes, ["src/storage/raw.rs"]);
+}
+
+#[test]
 fn no_module_swallows_the_centre() {
     let large: Vec<String> = rust_files(&root().join("src"))
         .into_iter()

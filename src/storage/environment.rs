@@ -1,13 +1,15 @@
 //! One MDBX environment: opened exclusively, durable commits, named tables, values with checksums.
 
+use std::marker::PhantomData;
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
 use libmdbx::{
-    Cursor, Database, DatabaseOptions, Mode, NoWriteMap, PageSize, RO, RW, ReadWriteOptions, SyncMode, Table,
-    TableFlags, Transaction, TransactionKind, WriteFlags,
+    Database, DatabaseOptions, Mode, NoWriteMap, PageSize, ReadWriteOptions, SyncMode, TableFlags,
 };
 
 use super::StorageError;
+use super::raw::{Access, Cursor, Handle, Put, Transaction};
 
 /// Bytes of the checksum behind every value.
 const CHECKSUM_BYTES: usize = 4;
@@ -22,6 +24,9 @@ pub type TableIndex = usize;
 pub struct Environment {
     database: Database<NoWriteMap>,
     tables: &'static [&'static str],
+    handles: Vec<Handle>,
+    /// Held while a transaction writes.
+    writer: Mutex<()>,
 }
 
 impl Environment {
@@ -51,13 +56,17 @@ impl Environment {
             libmdbx::Error::Busy | libmdbx::Error::Other(11) => StorageError::Locked(dir.to_owned()),
             other => other.into(),
         })?;
-        let environment = Self { database, tables };
-        let transaction = environment.database.begin_rw_txn()?;
+        let transaction = database.begin_rw_txn()?;
         for name in tables {
             transaction.create_table(Some(name), TableFlags::default())?;
         }
         transaction.commit()?;
-        Ok(environment)
+        Ok(Self {
+            handles: permanent_handles(&database, tables)?,
+            database,
+            tables,
+            writer: Mutex::new(()),
+        })
     }
 
     /// Runs `work` in one write transaction and commits it durably; an error aborts it and nothing remains.
@@ -68,15 +77,10 @@ impl Environment {
         &self,
         work: impl FnOnce(&Writing<'_>) -> Result<R, E>,
     ) -> Result<R, E> {
-        let transaction = self.database.begin_rw_txn().map_err(StorageError::from)?;
-        let result = {
-            let tables = open_tables(&transaction, self.tables)?;
-            work(&Writing {
-                transaction: &transaction,
-                tables,
-                names: self.tables,
-            })?
-        };
+        // Whoever panicked with it has given up its transaction.
+        let _alone = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        let transaction = Transaction::begin(&self.database, Access::Write).map_err(StorageError::from)?;
+        let result = work(&View::of(self, &transaction))?;
         transaction.commit().map_err(StorageError::from)?;
         Ok(result)
     }
@@ -89,24 +93,22 @@ impl Environment {
         &self,
         work: impl FnOnce(&Reading<'_>) -> Result<R, StorageError>,
     ) -> Result<R, StorageError> {
-        let transaction = self.database.begin_ro_txn()?;
-        let tables = open_tables(&transaction, self.tables)?;
-        work(&Reading {
-            transaction: &transaction,
-            tables,
-            names: self.tables,
-        })
+        let transaction = Transaction::begin(&self.database, Access::Read)?;
+        work(&View::of(self, &transaction))
     }
 }
 
-fn open_tables<'txn, K: TransactionKind>(
-    transaction: &'txn Transaction<'_, K, NoWriteMap>,
-    names: &[&str],
-) -> Result<Vec<Table<'txn>>, StorageError> {
-    names
-        .iter()
-        .map(|name| transaction.open_table(Some(name)).map_err(StorageError::from))
-        .collect()
+/// Handles of the tables that stay valid as long as the environment is open.
+fn permanent_handles(database: &Database<NoWriteMap>, names: &[&str]) -> Result<Vec<Handle>, StorageError> {
+    let transaction = database.begin_ro_txn()?;
+    let mut handles = Vec::with_capacity(names.len());
+    for name in names {
+        let table = transaction.open_table(Some(name))?;
+        handles.push(table.dbi());
+        transaction.prime_for_permaopen(table);
+    }
+    transaction.commit_and_rebind_open_dbs()?;
+    Ok(handles)
 }
 
 /// Creates the folder for this user alone.
@@ -120,27 +122,38 @@ fn create_private(dir: &Path) -> Result<(), StorageError> {
 }
 
 /// A view inside a transaction.
-pub struct View<'t, K: TransactionKind> {
-    transaction: &'t Transaction<'t, K, NoWriteMap>,
-    tables: Vec<Table<'t>>,
-    names: &'static [&'static str],
+pub struct View<'t, K> {
+    environment: &'t Environment,
+    transaction: &'t Transaction<'t>,
+    kind: PhantomData<K>,
 }
 
-/// A view that may write.
-pub type Writing<'t> = View<'t, RW>;
-/// A view that may only read.
-pub type Reading<'t> = View<'t, RO>;
+/// Kind of a view that may write.
+pub enum Write {}
+/// Kind of a view that may only read.
+pub enum Read {}
+
+pub type Writing<'t> = View<'t, Write>;
+pub type Reading<'t> = View<'t, Read>;
 
 /// One row: key and checked value.
 pub type Row = (Vec<u8>, Vec<u8>);
 
-impl<K: TransactionKind> View<'_, K> {
+impl<'t, K> View<'t, K> {
+    const fn of(environment: &'t Environment, transaction: &'t Transaction<'t>) -> Self {
+        Self {
+            environment,
+            transaction,
+            kind: PhantomData,
+        }
+    }
+
     /// The value of a key.
     ///
     /// # Errors
     /// [`StorageError::Corrupt`] where its checksum does not match.
     pub fn get(&self, table: TableIndex, key: &[u8]) -> Result<Option<Vec<u8>>, StorageError> {
-        match self.transaction.get::<Vec<u8>>(&self.tables[table], key)? {
+        match self.transaction.get(self.handle(table), key)? {
             Some(framed) => self.checked(table, key, framed).map(Some),
             None => Ok(None),
         }
@@ -151,7 +164,7 @@ impl<K: TransactionKind> View<'_, K> {
     /// # Errors
     /// [`StorageError::Corrupt`] where the table's page is damaged.
     pub fn count(&self, table: TableIndex) -> Result<u64, StorageError> {
-        Ok(self.transaction.table_stat(&self.tables[table])?.entries() as u64)
+        Ok(self.transaction.rows(self.handle(table))?)
     }
 
     /// Calls `take` for the rows from `from` on, in key order, until it answers false.
@@ -165,10 +178,10 @@ impl<K: TransactionKind> View<'_, K> {
         mut take: impl FnMut(&[u8], Vec<u8>) -> Result<bool, StorageError>,
     ) -> Result<(), StorageError> {
         let mut cursor = self.cursor(table)?;
-        let mut row: Option<Row> = if from.is_empty() {
+        let mut row = if from.is_empty() {
             cursor.first()?
         } else {
-            cursor.set_range(from)?
+            cursor.at_or_behind(from)?
         };
         while let Some((key, framed)) = row {
             let value = self.checked(table, &key, framed)?;
@@ -198,8 +211,7 @@ impl<K: TransactionKind> View<'_, K> {
     /// # Errors
     /// [`StorageError::Corrupt`] where its checksum does not match.
     pub fn last(&self, table: TableIndex) -> Result<Option<Row>, StorageError> {
-        let row: Option<Row> = self.cursor(table)?.last()?;
-        match row {
+        match self.cursor(table)?.last()? {
             Some((key, framed)) => {
                 let value = self.checked(table, &key, framed)?;
                 Ok(Some((key, value)))
@@ -208,12 +220,17 @@ impl<K: TransactionKind> View<'_, K> {
         }
     }
 
-    fn cursor(&self, table: TableIndex) -> Result<Cursor<'_, K>, StorageError> {
-        Ok(self.transaction.cursor(&self.tables[table])?)
+    fn cursor(&self, table: TableIndex) -> Result<Cursor<'_>, StorageError> {
+        Ok(self.transaction.cursor(self.handle(table))?)
+    }
+
+    fn handle(&self, table: TableIndex) -> Handle {
+        self.environment.handles[table]
     }
 
     fn checked(&self, table: TableIndex, key: &[u8], mut framed: Vec<u8>) -> Result<Vec<u8>, StorageError> {
-        let corrupt = || StorageError::Corrupt(format!("a value of table {}", self.names[table]));
+        let corrupt =
+            || StorageError::Corrupt(format!("a value of table {}", self.environment.tables[table]));
         let at = framed.len().checked_sub(CHECKSUM_BYTES).ok_or_else(corrupt)?;
         let stored = framed.split_off(at);
         if checksum(key, &framed).to_le_bytes() == stored.as_slice() {
@@ -230,7 +247,7 @@ impl Writing<'_> {
     /// # Errors
     /// [`StorageError::Full`] where there is no room: the transaction is to be given up.
     pub fn put(&self, table: TableIndex, key: &[u8], value: Vec<u8>) -> Result<(), StorageError> {
-        self.write_row(table, key, value, WriteFlags::UPSERT)
+        self.write_row(table, key, value, Put::Upsert)
     }
 
     /// Inserts a row behind all others of its table, whose pages then stay full.
@@ -238,7 +255,7 @@ impl Writing<'_> {
     /// # Errors
     /// [`StorageError::Full`] where there is no room, [`StorageError::Failed`] where the key is not the last one.
     pub fn append(&self, table: TableIndex, key: &[u8], value: Vec<u8>) -> Result<(), StorageError> {
-        self.write_row(table, key, value, WriteFlags::APPEND)
+        self.write_row(table, key, value, Put::Append)
     }
 
     fn write_row(
@@ -246,12 +263,11 @@ impl Writing<'_> {
         table: TableIndex,
         key: &[u8],
         mut value: Vec<u8>,
-        flags: WriteFlags,
+        how: Put,
     ) -> Result<(), StorageError> {
         let sum = checksum(key, &value);
         value.extend_from_slice(&sum.to_le_bytes());
-        self.transaction.put(&self.tables[table], key, &value, flags)?;
-        Ok(())
+        Ok(self.transaction.put(self.handle(table), key, &value, how)?)
     }
 
     /// Deletes a row; whether there was one.
@@ -259,7 +275,7 @@ impl Writing<'_> {
     /// # Errors
     /// [`StorageError::Corrupt`] where pages are damaged.
     pub fn delete(&self, table: TableIndex, key: &[u8]) -> Result<bool, StorageError> {
-        Ok(self.transaction.del(&self.tables[table], key, None)?)
+        Ok(self.transaction.delete(self.handle(table), key)?)
     }
 }
 
@@ -315,9 +331,7 @@ mod tests {
                 let mut framed = b"value".to_vec();
                 framed.extend_from_slice(&checksum(b"k", b"value").to_le_bytes());
                 framed[1] ^= 4;
-                view.transaction
-                    .put(&view.tables[0], b"k", &framed, WriteFlags::UPSERT)?;
-                Ok(())
+                Ok(view.transaction.put(view.handle(0), b"k", &framed, Put::Upsert)?)
             })
             .expect("commits");
         let read = environment.read(|view| view.get(0, b"k"));

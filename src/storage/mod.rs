@@ -5,6 +5,7 @@
 
 pub mod environment;
 pub mod keys;
+mod raw;
 pub mod read;
 pub mod rows;
 pub mod store;

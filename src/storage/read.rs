@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use libmdbx::TransactionKind;
-
 use super::StorageError;
 use super::environment::{Environment, Reading, View};
 use super::keys;
@@ -295,7 +293,7 @@ pub struct Statistics {
 }
 
 /// Rows of the outbox behind `after`, in order.
-pub(super) fn work_after<K: TransactionKind>(
+pub(super) fn work_after<K>(
     view: &View<'_, K>,
     after: Option<WorkRef>,
     limit: usize,
