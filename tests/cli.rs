@@ -381,3 +381,89 @@ fn streams_are_checked_without_a_change_and_applied_on_demand() {
     assert_eq!(exit, Some(0), "{shown}{errors}");
     assert!(!shown.contains("does not exist"), "{shown}");
 }
+
+/// Sends a request with a JSON body and returns the answer.
+fn post(address: &str, path: &str, body: &str) -> String {
+    use std::io::{Read as _, Write as _};
+    let mut stream = std::net::TcpStream::connect(address).expect("somebody listens");
+    let length = body.len();
+    let request = format!(
+        "POST {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
+    );
+    stream.write_all(request.as_bytes()).expect("sent");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("an answer");
+    answer
+}
+
+#[test]
+fn what_init_writes_validates_runs_and_is_never_overwritten() {
+    for (template, saga, key) in [("order", "order", "o-1"), ("batch", "batch", "b-1")] {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let project = dir.path().join("shop");
+        let folder = project.to_str().expect("UTF-8");
+        let made = call(&["init", folder, "--template", template]);
+        assert_eq!(made.status.code(), Some(0), "{}", text(&made.stderr));
+        let checked = call(&["validate", folder, "--format", "json"]);
+        assert_eq!(text(&checked.stdout).trim(), "[]", "{template}");
+
+        std::fs::remove_file(project.join("event.json")).expect("removed");
+        let again = call(&["init", folder, "--template", template]);
+        assert_eq!(again.status.code(), Some(73), "{}", text(&again.stderr));
+        assert!(text(&again.stderr).contains("is there already"));
+        assert!(!project.join("event.json").exists(), "nothing was written");
+
+        let other = dir.path().join("again");
+        let made = call(&["init", other.to_str().expect("UTF-8"), "--template", template]);
+        assert_eq!(made.status.code(), Some(0));
+        let address = format!(
+            "127.0.0.1:{}",
+            saga_runner::app::nats_server::free_port().expect("a free port")
+        );
+        let child = binary()
+            .args(["run", "--listen", &address, "--config"])
+            .arg(other.join("saga-runner.yaml"))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("the binary starts");
+        let runner = Runner(child);
+        let wait = |wanted: &str, path: &str| {
+            let begin = Instant::now();
+            loop {
+                let answer = get(&address, path);
+                if answer.contains(wanted) {
+                    return answer;
+                }
+                assert!(begin.elapsed() < PATIENCE, "{template}: {answer}");
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        };
+        wait("HTTP/1.1 200", "/ready");
+        let event = std::fs::read_to_string(other.join("event.json")).expect("readable");
+        let sent = post(&address, "/v1/tenants/acme/events", &event);
+        assert!(sent.starts_with("HTTP/1.1 2"), "{sent}");
+        let phase = if template == "order" {
+            "completed"
+        } else {
+            "running"
+        };
+        wait(
+            &format!("\"{phase}\""),
+            &format!("/v1/tenants/acme/sagas/{saga}/instances/{key}"),
+        );
+        assert_eq!(runner.stop(), Some(0));
+    }
+}
+
+#[test]
+fn schemas_of_all_files_are_printed_as_draft_07() {
+    for (kind, title) in [("saga", "Saga"), ("effect", "Effect"), ("manifest", "Manifest")] {
+        let output = call(&["schema", kind]);
+        assert_eq!(output.status.code(), Some(0), "{kind}");
+        let schema: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        assert_eq!(schema["title"], title);
+        assert_eq!(schema["$schema"], "http://json-schema.org/draft-07/schema#");
+    }
+    assert_eq!(call(&["schema", "nothing"]).status.code(), Some(64));
+}

@@ -10,6 +10,8 @@ pub const USAGE: u8 = 64;
 pub const NO_INPUT: u8 = 66;
 /// Something that should work did not.
 pub const SOFTWARE: u8 = 70;
+/// A file cannot be written, or is there already.
+pub const CANNOT_CREATE: u8 = 73;
 /// The configuration, the definitions or the stored data do not let the runner start.
 pub const CONFIG: u8 = 78;
 

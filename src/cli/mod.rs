@@ -3,7 +3,9 @@
 pub mod bench;
 pub mod diagnostics;
 pub mod exit;
+pub mod init;
 pub mod run;
+pub mod schema;
 pub mod streams;
 pub mod validate;
 
@@ -33,8 +35,12 @@ enum Command {
     Run(run::RunArguments),
     /// Run everything in one process on the embedded broker, with events over HTTP.
     Dev(run::DevArguments),
+    /// Write a commented starting point: a manifest, a saga and effects.
+    Init(init::InitArguments),
     /// Check definitions and print every mistake with its place.
     Validate(validate::ValidateArguments),
+    /// Print the JSON Schema of a kind of file, for editors.
+    Schema(schema::SchemaArguments),
     /// Create or check the streams that a manifest names.
     #[command(subcommand)]
     Streams(streams::StreamsCommand),
@@ -99,7 +105,9 @@ pub fn main() -> ExitCode {
     let outcome = match cli.command {
         Command::Run(arguments) => run::run(arguments),
         Command::Dev(arguments) => run::dev(arguments),
+        Command::Init(arguments) => init::init(&arguments),
         Command::Validate(arguments) => validate::validate(&arguments),
+        Command::Schema(arguments) => schema::schema(&arguments),
         Command::Streams(command) => streams::streams(command),
         Command::Bench(arguments) => bench::bench(&arguments),
         Command::Demo(arguments) => demo::run(&arguments),

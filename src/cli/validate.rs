@@ -18,7 +18,7 @@ pub struct ValidateArguments {
     #[arg(default_value = ".")]
     path: PathBuf,
     /// How findings are printed.
-    #[arg(short, long, default_value = "text")]
+    #[arg(short, long, visible_alias = "format", default_value = "text")]
     output: Output,
 }
 

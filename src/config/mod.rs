@@ -4,6 +4,8 @@
 //! environment or to files, never values.
 
 pub mod manifest;
+#[cfg(test)]
+mod schema_tests;
 pub mod secret;
 
 pub use manifest::{BrokerKind, LogFormat, Manifest, Mode, Overrides, StreamSettings, TenantList};
@@ -27,6 +29,9 @@ pub enum ConfigError {
     #[error("secret {name}: {message} [SR0404]")]
     Secret { name: String, message: String },
 }
+
+/// JSON Schema (draft-07) of a manifest, for editors.
+pub const MANIFEST_SCHEMA: &str = include_str!("manifest.schema.json");
 
 /// Largest manifest, in bytes.
 const MANIFEST_BYTES_MAX: u64 = 1024 * 1024;

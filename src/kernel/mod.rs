@@ -15,6 +15,7 @@ pub mod limits;
 pub mod patch;
 pub mod record;
 pub mod retry;
+pub mod schema;
 pub mod subject;
 pub mod trace;
 pub mod transition;

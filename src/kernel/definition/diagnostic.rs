@@ -25,7 +25,6 @@ pub struct Diagnostic {
     /// 1-based, in characters.
     pub column: usize,
     /// Byte range in the text of the file, for the excerpt.
-    #[serde(skip)]
     pub span: Range<usize>,
     pub message: String,
     pub help: Option<String>,

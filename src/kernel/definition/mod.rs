@@ -8,6 +8,7 @@ mod canonical;
 mod check;
 pub mod codes;
 pub mod diagnostic;
+pub mod editor;
 pub mod effect;
 mod effect_file;
 mod fields;
@@ -15,6 +16,7 @@ mod findings;
 mod machine;
 pub mod model;
 mod saga;
+pub mod schemas;
 pub mod set;
 mod steps;
 #[cfg(test)]

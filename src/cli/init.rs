@@ -1,0 +1,112 @@
+//! `init`: a commented starting point that validates and runs.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use clap::{Args, ValueEnum};
+
+use super::exit::{self, Failure};
+use crate::config;
+use crate::kernel::definition::editor;
+
+#[derive(Debug, Args)]
+pub struct InitArguments {
+    /// Folder to write into; made where it is missing.
+    #[arg(default_value = ".")]
+    dir: PathBuf,
+    /// What to start from.
+    #[arg(long, default_value = "order")]
+    template: Template,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Template {
+    /// Steps with compensation: stock is reserved, a card is charged.
+    Order,
+    /// A state machine with a timer: lines are gathered into batches.
+    Batch,
+}
+
+/// Files by their path below the folder.
+type Files = &'static [(&'static str, &'static str)];
+
+const COMMON: Files = &[
+    ("saga-runner.yaml", include_str!("init/saga-runner.yaml")),
+    (".gitignore", "/data/\n"),
+    (".schemas/saga.json", editor::SAGA),
+    (".schemas/effect.json", editor::EFFECT),
+    (".schemas/manifest.json", config::MANIFEST_SCHEMA),
+];
+const ORDER: Files = &[
+    ("sagas/order.yaml", include_str!("init/order/saga.yaml")),
+    (
+        "effects/inventory-reserve.yaml",
+        include_str!("init/order/reserve.yaml"),
+    ),
+    (
+        "effects/inventory-release.yaml",
+        include_str!("init/order/release.yaml"),
+    ),
+    (
+        "effects/payments-charge.yaml",
+        include_str!("init/order/charge.yaml"),
+    ),
+    ("event.json", include_str!("init/order/event.json")),
+];
+const BATCH: Files = &[
+    ("sagas/batch.yaml", include_str!("init/batch/saga.yaml")),
+    ("effects/label-print.yaml", include_str!("init/batch/label.yaml")),
+    ("event.json", include_str!("init/batch/event.json")),
+];
+
+impl Template {
+    const fn files(self) -> Files {
+        match self {
+            Self::Order => ORDER,
+            Self::Batch => BATCH,
+        }
+    }
+
+    const fn saga(self) -> &'static str {
+        match self {
+            Self::Order => "order",
+            Self::Batch => "batch",
+        }
+    }
+}
+
+pub fn init(arguments: &InitArguments) -> Result<(), Failure> {
+    let dir = &arguments.dir;
+    let files: Vec<(PathBuf, &str)> = COMMON
+        .iter()
+        .chain(arguments.template.files())
+        .map(|(path, text)| (dir.join(path), *text))
+        .collect();
+    // All or nothing: half a project is harder to understand than none.
+    if let Some((present, _)) = files.iter().find(|(path, _)| fs::symlink_metadata(path).is_ok()) {
+        let message = format!("{} is there already, nothing was written", present.display());
+        return Err(Failure::new(exit::CANNOT_CREATE, message));
+    }
+    for (path, text) in &files {
+        write(path, text)
+            .map_err(|error| Failure::new(exit::CANNOT_CREATE, format!("{}: {error}", path.display())))?;
+        println!("{}", path.display());
+    }
+    let (shown, saga) = (dir.display(), arguments.template.saga());
+    eprintln!(
+        "check     saga-runner validate {shown}\n\
+         run       saga-runner run --config {shown}/saga-runner.yaml\n\
+         send      curl -X POST http://127.0.0.1:8080/v1/tenants/acme/events -H 'content-type: application/json' -d @{shown}/event.json\n\
+         look      curl http://127.0.0.1:8080/v1/tenants/acme/sagas/{saga}/instances"
+    );
+    Ok(())
+}
+
+fn write(path: &Path, text: &str) -> std::io::Result<()> {
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    // Made new, so that a file which appeared meanwhile is not overwritten either.
+    let mut file = fs::OpenOptions::new().write(true).create_new(true).open(path)?;
+    std::io::Write::write_all(&mut file, text.as_bytes())
+}
