@@ -43,7 +43,10 @@ fn assert_clean(loaded: &Loaded) {
 
 #[test]
 fn the_language_reference_adds_up_to_sagas_that_load() {
-    let blocks = yaml_blocks("docs/language.md");
+    // An example that has steps and stands below a heading of the fourth order is a saga of its own.
+    let (own, blocks): (Vec<String>, Vec<String>) = yaml_blocks("docs/language.md")
+        .into_iter()
+        .partition(|block| is_variant(block));
     let [head, handlers, steps, timers, machine, end, effect] = blocks.as_slice() else {
         panic!(
             "docs/language.md has {} examples; tell this test what they are",
@@ -61,6 +64,21 @@ fn the_language_reference_adds_up_to_sagas_that_load() {
     ];
     assert_clean(&load(&sagas, &shipped_effects()));
     assert_clean(&load(&[], &[source("effect.yaml", effect.clone())]));
+    for example in own {
+        assert_clean(&load(
+            &[source("own.yaml", format!("{head}{handlers}{example}"))],
+            &shipped_effects(),
+        ));
+    }
+}
+
+/// Whether an example stands below a heading of the fourth order.
+fn is_variant(block: &str) -> bool {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/language.md");
+    let text = fs::read_to_string(path).expect("a document");
+    let before = text.split(block).next().expect("the block is from there");
+    let heading = before.lines().rev().find(|line| line.starts_with('#'));
+    heading.is_some_and(|heading| heading.starts_with("#### "))
 }
 
 #[test]

@@ -167,6 +167,11 @@ pub enum Note {
         command: String,
         class: String,
     },
+    /// An alternative of a choice was taken, the first being 0.
+    BranchTaken {
+        step: String,
+        branch: u16,
+    },
 }
 
 #[cfg(test)]
@@ -192,11 +197,15 @@ mod tests {
                 command: "c".to_owned(),
                 class: "x".to_owned(),
             },
+            Note::BranchTaken {
+                step: "s".to_owned(),
+                branch: 1,
+            },
         ];
         let bytes = postcard::to_stdvec(&notes).expect("encodes");
         assert_eq!(
             bytes,
-            b"\x05\x00\x01\x01a\x01\x08\x01t\x02\x10\x06failed\x11\x01c\x01x"
+            b"\x06\x00\x01\x01a\x01\x08\x01t\x02\x10\x06failed\x11\x01c\x01x\x12\x01s\x01"
         );
         assert_eq!(postcard::from_bytes::<Vec<Note>>(&bytes), Ok(notes.clone()));
         assert_eq!(

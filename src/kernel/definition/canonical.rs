@@ -10,7 +10,8 @@ use std::collections::BTreeMap;
 use sha2::{Digest, Sha256};
 
 use super::model::{
-    Action, Actions, CommandTemplate, Compensation, Definition, Emit, Handler, Machine, Step, TimerDefinition,
+    Action, Actions, CommandTemplate, Compensation, Definition, Emit, Group, Handler, Machine, Step,
+    TimerDefinition,
 };
 use crate::kernel::expr::{Expr, Template, TextPart, write_sorted};
 use crate::kernel::ids::DefinitionHash;
@@ -137,15 +138,14 @@ fn machine(machine: &Machine) -> Json<'_> {
 }
 
 fn step<'d>(step: &'d Step, definition: &'d Definition) -> Json<'d> {
-    let needs = step.needs.iter().map(|need| {
-        let name = definition
-            .steps
-            .get(usize::from(*need))
-            .map(|step| text(&step.name));
-        name.unwrap_or(Json::Null)
-    });
+    let needs = step.needs.iter().map(|need| step_name(definition, *need));
     object([
         ("name", text(&step.name)),
+        (
+            "within",
+            step.within
+                .map_or(Json::Null, |group| step_name(definition, group)),
+        ),
         ("needs", list(needs)),
         ("if", step.condition.as_ref().map_or(Json::Null, expression)),
         ("action", action(&step.action)),
@@ -158,12 +158,33 @@ fn step<'d>(step: &'d Step, definition: &'d Definition) -> Json<'d> {
     ])
 }
 
+fn step_name(definition: &Definition, index: u16) -> Json<'_> {
+    let step = definition.steps.get(usize::from(index));
+    step.map_or(Json::Null, |step| text(&step.name))
+}
+
+fn group(group: &Group) -> Json<'_> {
+    match group {
+        Group::Choice(branches) => {
+            let branches = branches.iter().map(|branch| {
+                object([
+                    ("when", branch.when.as_ref().map_or(Json::Null, expression)),
+                    ("from", Json::Int(i64::from(branch.steps.start))),
+                    ("to", Json::Int(i64::from(branch.steps.end))),
+                ])
+            });
+            object([("choice", list(branches))])
+        }
+    }
+}
+
 fn action(action: &Action) -> Json<'_> {
     match action {
         Action::Effect { effect, with } => {
             object([("effect", text(effect.as_str())), ("with", template(with))])
         }
         Action::Command(template) => command(template),
+        Action::Group(steps) => group(steps),
     }
 }
 

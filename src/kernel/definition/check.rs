@@ -6,15 +6,24 @@ use std::ops::Range;
 use super::actions::Reading;
 use super::codes;
 use super::findings::Findings;
+use super::groups::{self, Outlined};
 use super::model::{Actions, Definition, Machine, Step};
 use super::saga::{handled_types, member};
 use super::yaml::Node;
 use crate::kernel::expr::nearest;
 
 /// Checks a definition that may be incomplete because of errors that are reported already.
-pub fn saga(definition: &Definition, root: &Node<'_>, findings: &mut Findings<'_>) {
+pub fn saga(
+    definition: &Definition,
+    root: &Node<'_>,
+    outline: &[Outlined<'_, '_>],
+    findings: &mut Findings<'_>,
+) {
     key_rules(definition, root, findings);
-    let steps = Steps::of(definition, root);
+    let steps = Steps::of(definition, outline);
+    if steps.is_complete() {
+        groups::reach(definition, outline, findings);
+    }
     if !steps.cycles(findings) && steps.is_complete() && !findings.has(codes::UNKNOWN_STEP) {
         steps.parallel_sets(findings);
     }
@@ -111,32 +120,37 @@ struct Steps<'d, 'n> {
     list: &'d [Step],
     spans: Vec<Range<usize>>,
     set_spans: Vec<BTreeMap<&'n str, Range<usize>>>,
+    /// For each step, those that are over before it is: its needs, those of the groups around it, and the
+    /// members of a group.
+    after: Vec<Vec<u16>>,
     /// All entries became steps, so indices are those of the file.
     complete: bool,
 }
 
 impl<'d, 'n> Steps<'d, 'n> {
-    fn of(definition: &'d Definition, root: &'n Node<'_>) -> Self {
+    fn of(definition: &'d Definition, outline: &[Outlined<'n, '_>]) -> Self {
         let mut spans = Vec::new();
         let mut set_spans = Vec::new();
-        if let Some(entry) = member(root, "steps")
-            && let super::yaml::Value::Map(entries) = &entry.value.value
-        {
-            for step in entries {
-                let needs = member(&step.value, "needs");
-                spans.push(needs.map_or(&step.key_span, |needs| &needs.key_span).clone());
-                let mut places = BTreeMap::new();
-                if let Some(set) = member(&step.value, "set")
-                    && let super::yaml::Value::Map(entries) = &set.value.value
-                {
-                    places.extend(entries.iter().map(|entry| (&*entry.key, entry.key_span.clone())));
-                }
-                set_spans.push(places);
+        for step in outline.iter().map(|step| step.entry) {
+            let needs = member(&step.value, "needs");
+            spans.push(needs.map_or(&step.key_span, |needs| &needs.key_span).clone());
+            let mut places = BTreeMap::new();
+            if let Some(set) = member(&step.value, "set")
+                && let super::yaml::Value::Map(entries) = &set.value.value
+            {
+                places.extend(entries.iter().map(|entry| (&*entry.key, entry.key_span.clone())));
             }
+            set_spans.push(places);
         }
+        let complete = spans.len() == definition.steps.len();
         Self {
             list: &definition.steps,
-            complete: spans.len() == definition.steps.len(),
+            after: if complete {
+                groups::order(definition)
+            } else {
+                Vec::new()
+            },
+            complete,
             spans,
             set_spans,
         }
@@ -168,7 +182,7 @@ impl<'d, 'n> Steps<'d, 'n> {
         let mut path: Vec<(usize, usize)> = vec![(start, 0)];
         marks[start] = Mark::OnPath;
         while let Some((step, at)) = path.last_mut() {
-            let Some(need) = self.list[*step].needs.get(*at).map(|need| usize::from(*need)) else {
+            let Some(need) = self.after[*step].get(*at).map(|need| usize::from(*need)) else {
                 marks[*step] = Mark::Done;
                 path.pop();
                 continue;
@@ -213,9 +227,10 @@ impl<'d, 'n> Steps<'d, 'n> {
         let before = self.ancestors();
         for (field, writers) in writers {
             for (at, second) in writers.iter().enumerate() {
-                let first = writers[..at]
-                    .iter()
-                    .find(|first| !before[*second].has(**first) && !before[**first].has(*second));
+                let first = writers[..at].iter().find(|first| {
+                    let ordered = before[*second].has(**first) || before[**first].has(*second);
+                    !ordered && !groups::exclude_each_other(self.list, **first, *second)
+                });
                 let Some(first) = first else { continue };
                 let span = self.set_spans[*second].get(field).unwrap_or(&self.spans[*second]);
                 let message = format!(
@@ -237,7 +252,7 @@ impl<'d, 'n> Steps<'d, 'n> {
         for start in 0..self.list.len() {
             let mut stack = vec![start];
             while let Some(step) = stack.last().copied() {
-                let needs = self.list[step].needs.iter().map(|need| usize::from(*need));
+                let needs = self.after[step].iter().map(|need| usize::from(*need));
                 let open: Vec<usize> = needs.clone().filter(|need| !done[*need]).collect();
                 if done[step] || open.is_empty() {
                     stack.pop();

@@ -58,3 +58,5 @@ pub const UNREACHABLE_HANDLER: &str = "SR0127";
 pub const TOO_MANY: &str = "SR0128";
 /// A result that a compensation reads and may not have.
 pub const ABSENT_RESULT: &str = "SR0129";
+/// A step that cannot be waited for from here.
+pub const OUT_OF_REACH: &str = "SR0150";

@@ -13,6 +13,7 @@ pub mod effect;
 mod effect_file;
 mod fields;
 mod findings;
+mod groups;
 mod machine;
 pub mod model;
 mod saga;

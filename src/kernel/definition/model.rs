@@ -1,6 +1,7 @@
 //! A compiled saga definition: names resolved to indices, expressions compiled, defaults filled in.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::kernel::expr::{Expr, Template};
@@ -32,6 +33,15 @@ pub struct Definition {
 }
 
 impl Definition {
+    /// The group at `index`, where that step is one.
+    #[must_use]
+    pub fn group(&self, index: u16) -> Option<&Group> {
+        match &self.steps.get(usize::from(index))?.action {
+            Action::Group(group) => Some(group),
+            Action::Effect { .. } | Action::Command(_) => None,
+        }
+    }
+
     /// Every event type that this saga can react to, in code-point order.
     #[must_use]
     pub fn event_types(&self) -> Vec<&str> {
@@ -180,6 +190,8 @@ pub struct State {
 #[derive(Debug)]
 pub struct Step {
     pub name: String,
+    /// Index of the group that it stands in. A group comes before its members.
+    pub within: Option<u16>,
     /// Indices of the steps that must be done or skipped first.
     pub needs: Vec<u16>,
     /// False when the step would start: skipped.
@@ -201,6 +213,38 @@ pub enum Action {
     },
     /// Done when the gateway has accepted it.
     Command(CommandTemplate),
+    /// Done when its members are. Never what a compensation does.
+    Group(Group),
+}
+
+/// Steps that start and end together.
+#[derive(Debug)]
+pub enum Group {
+    /// The first alternative whose condition holds; the steps of all others are skipped.
+    Choice(Vec<Branch>),
+}
+
+impl Group {
+    /// Indices of everything nested in the group.
+    #[must_use]
+    pub fn members(&self) -> Range<u16> {
+        match self {
+            Self::Choice(branches) => {
+                let start = branches.first().map_or(0, |branch| branch.steps.start);
+                let end = branches.last().map_or(start, |branch| branch.steps.end);
+                start..end
+            }
+        }
+    }
+}
+
+/// One alternative of a choice.
+#[derive(Debug)]
+pub struct Branch {
+    /// Absent: always taken.
+    pub when: Option<Expr>,
+    /// Indices of everything nested in it.
+    pub steps: Range<u16>,
 }
 
 /// How a step is undone. Its templates read `input`, `result` (absent if unknown), `state`, `key`, `failure`.

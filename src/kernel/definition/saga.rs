@@ -10,6 +10,7 @@ use super::check;
 use super::codes;
 use super::fields::{self, Fields, NameRule};
 use super::findings::Findings;
+use super::groups;
 use super::model::{Definition, Finally, KeyRule, TimerDefinition};
 use super::texts::{self, EventParts, Readable};
 use super::yaml::{Entry, Node, Value};
@@ -50,10 +51,11 @@ pub fn compile(
         let text = fields::text(&entry.value, &entry.key_span, "the name of the saga", findings)?;
         parsed(SagaName::parse(text), &entry.value.span, findings)
     });
+    let outline = groups::outline(root);
     let mut reading = Reading {
         findings,
         effects,
-        steps: names_under(root, &["steps"]),
+        steps: outline.iter().map(|step| &*step.entry.key).collect(),
         states: names_under(root, &["machine", "states"]),
         timers: Timers {
             declared: names_under(root, &["timers"]).into_iter().collect(),
@@ -70,7 +72,7 @@ pub fn compile(
     let machine = fields.get("machine").and_then(|entry| reading.machine(entry));
     let steps = fields
         .get("steps")
-        .map(|entry| reading.steps(entry))
+        .map(|entry| reading.steps(entry, &outline))
         .unwrap_or_default();
     let timers = fields
         .get("timers")
@@ -95,7 +97,7 @@ pub fn compile(
         timers,
         finally,
     };
-    check::saga(&definition, root, findings);
+    check::saga(&definition, root, &outline, findings);
     if findings.has_errors() {
         return None;
     }

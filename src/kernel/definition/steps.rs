@@ -6,8 +6,10 @@ use super::actions::Reading;
 use super::codes;
 use super::fields::{self, Fields, NameRule};
 use super::findings::Findings;
+use super::groups::{self, Outlined};
 use super::model::{Action, COMMAND_DEADLINE_MS, COMPENSATION_RETRY, Compensation, EFFECT_DEADLINE_MS, Step};
-use super::texts::{self, EventParts, Readable};
+use super::saga::member;
+use super::texts::EventParts;
 use super::yaml::{Entry, Plain, Scalar, Value};
 use crate::kernel::expr::{Expr, Root, Template, nearest};
 use crate::kernel::ids::EffectName;
@@ -22,7 +24,7 @@ pub const RETRY_PAUSE_MS_MIN: u64 = 100;
 const COMPENSATION_ATTEMPTS_MAX: u32 = 1_000;
 
 /// Roots when a step starts: it may be started by any input.
-const START_ROOTS: &[Root] = &[Root::State, Root::Key, Root::Steps, Root::Event];
+pub const START_ROOTS: &[Root] = &[Root::State, Root::Key, Root::Steps, Root::Event];
 /// Roots when a step is done.
 const RESULT_ROOTS: &[Root] = &[Root::Result, Root::State, Root::Key, Root::Steps, Root::Event];
 /// Roots when a step is undone.
@@ -37,17 +39,30 @@ const COMPENSATE_ROOTS: &[Root] = &[
 ];
 
 impl<'r> Reading<'r, '_> {
-    pub fn steps(&mut self, entry: &'r Entry<'_>) -> Vec<Step> {
-        let Some(entries) = fields::entries(&entry.value, &entry.key_span, "steps", self.findings) else {
+    /// The steps of `outline`, which is that of `entry`.
+    pub fn steps(&mut self, entry: &'r Entry<'_>, outline: &[Outlined<'r, '_>]) -> Vec<Step> {
+        if fields::entries(&entry.value, &entry.key_span, "steps", self.findings).is_none() {
             return Vec::new();
-        };
-        if entries.len() > STEPS_MAX {
-            let message = format!("{} steps, at most {STEPS_MAX} are allowed", entries.len());
+        }
+        if outline.len() > STEPS_MAX {
+            let message = format!("{} steps, at most {STEPS_MAX} are allowed", outline.len());
             self.findings
                 .error(codes::TOO_MANY, entry.key_span.clone(), message);
             return Vec::new();
         }
-        entries.iter().filter_map(|entry| self.step(entry)).collect()
+        groups::unique_names(outline, self.findings);
+        let mut steps = Vec::with_capacity(outline.len());
+        for (at, outlined) in outline.iter().enumerate() {
+            let step = match member(&outlined.entry.value, "choice") {
+                Some(_) => self.choice(at, outline),
+                None => self.step(outlined.entry),
+            };
+            steps.extend(step.map(|step| Step {
+                within: outlined.within,
+                ..step
+            }));
+        }
+        steps
     }
 
     fn step(&mut self, entry: &'r Entry<'_>) -> Option<Step> {
@@ -67,20 +82,17 @@ impl<'r> Reading<'r, '_> {
             "set",
             "compensate",
             "deadline",
+            // Read elsewhere; named here for who looks for the keys of a step.
+            "choice",
         ];
         let fields = Fields::read(&entry.value, &entry.key_span, "a step", keys, self.findings)?;
         let needs = fields
             .get("needs")
             .map(|needs| self.needs(needs))
             .unwrap_or_default();
-        let condition = fields.get("if").and_then(|condition| {
-            let readable = Readable {
-                roots: START_ROOTS,
-                event: EventParts::Moment,
-                steps: &self.steps,
-            };
-            texts::expr(condition, readable, self.findings)
-        });
+        let condition = fields
+            .get("if")
+            .and_then(|condition| self.start_condition(condition));
         let action = self.action(&fields, START_ROOTS);
         let set = fields
             .get("set")
@@ -92,6 +104,7 @@ impl<'r> Reading<'r, '_> {
         let deadline_ms = self.deadline(&fields);
         Some(Step {
             name: entry.key.clone().into_owned(),
+            within: None,
             needs,
             condition,
             action: action?,
@@ -102,7 +115,7 @@ impl<'r> Reading<'r, '_> {
     }
 
     /// Indices of the steps that are waited for, in order.
-    fn needs(&mut self, entry: &Entry<'_>) -> Vec<u16> {
+    pub fn needs(&mut self, entry: &Entry<'_>) -> Vec<u16> {
         let mut indices = Vec::new();
         for item in fields::one_or_many(&entry.value) {
             let Some(name) = fields::text(item, &entry.key_span, "the name of a step", self.findings) else {
@@ -240,6 +253,7 @@ impl<'r> Reading<'r, '_> {
                 command.aggregate_id.for_each_expr(&mut look);
                 command.payload.for_each_expr(&mut look);
             }
+            Action::Group(_) => {}
         }
         if let Some(field) = unguarded {
             let message = format!("`result.{field}` is read, but with on_unknown there may be no result");

@@ -63,6 +63,10 @@ impl<'a> Run<'a> {
                 })
             }
             Action::Command(command) => self.command(command, locals, true, path),
+            Action::Group(_) => Err(Rejection {
+                reason: "definition.mismatch",
+                message: format!("{path} is a group of steps, which does nothing itself"),
+            }),
         }
     }
 

@@ -13,6 +13,7 @@ mod compensation;
 mod emission;
 mod events;
 mod failure;
+mod groups;
 mod machine;
 mod members;
 mod place;

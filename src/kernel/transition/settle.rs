@@ -6,9 +6,9 @@ use super::emission::Repetition;
 use super::place::Place;
 use super::run::Run;
 use super::scope::Locals;
-use super::{Rejection, compensation, machine, timers};
+use super::{Rejection, compensation, groups, machine, timers};
 use crate::kernel::definition::Definition;
-use crate::kernel::definition::model::Step;
+use crate::kernel::definition::model::{Action, Step};
 use crate::kernel::expr::Root;
 use crate::kernel::patch::{Note, Outcome, Patch};
 use crate::kernel::record::{LedgerStatus, Phase, Record, StepState, StepStatus};
@@ -46,7 +46,7 @@ impl Run<'_> {
 fn settle(run: &mut Run<'_>) -> Result<(), Rejection> {
     let definition = run.ground.definition;
     loop {
-        let mut skipped = false;
+        let mut changed = false;
         for (index, step) in (0..=u16::MAX).zip(&definition.steps) {
             if !is_ready(&run.record, index, step) {
                 continue;
@@ -58,17 +58,18 @@ fn settle(run: &mut Run<'_>) -> Result<(), Rejection> {
                     run.test(condition, Locals::default(), place)?
                 }
             };
-            if wanted {
-                start(run, index, step)?;
+            if !wanted {
+                groups::skip(run, index);
+                changed = true;
+            } else if let Action::Group(group) = &step.action {
+                groups::start(run, index, step, group)?;
+                changed = true;
             } else {
-                run.step_mut(index).status = StepStatus::Skipped;
-                run.note(Note::StepSkipped {
-                    step: step.name.clone(),
-                });
-                skipped = true;
+                start(run, index, step)?;
             }
         }
-        if !skipped {
+        changed |= groups::conclude(run);
+        if !changed {
             return Ok(());
         }
     }
@@ -77,6 +78,7 @@ fn settle(run: &mut Run<'_>) -> Result<(), Rejection> {
 fn is_ready(record: &Record, index: u16, step: &Step) -> bool {
     let status = |index: u16| record.steps.get(usize::from(index)).map(|state| state.status);
     status(index) == Some(StepStatus::Pending)
+        && groups::lets_start(record, step)
         && step
             .needs
             .iter()

@@ -2,11 +2,11 @@
 
 use serde_json::{Value, json};
 
-use crate::kernel::definition::Definition;
 use crate::kernel::definition::model::{
     Action, Actions, COMMAND_DEADLINE_MS, CommandTemplate, Compensation, EFFECT_DEADLINE_MS, Emit, Fail,
     Finally, Handler, Machine, PublishTemplate, State, Step, TimerDefinition, TimerSet,
 };
+use crate::kernel::definition::{Definition, compile_archived};
 use crate::kernel::expr::{Expr, Root, Template};
 use crate::kernel::ids::{DefinitionHash, EffectName, SagaName};
 use crate::kernel::retry::RetryPolicy;
@@ -38,6 +38,16 @@ pub(super) fn sets(value: Value) -> Vec<(String, Template)> {
         .into_iter()
         .map(|(name, value)| (name, template(value)))
         .collect()
+}
+
+/// A definition from its text below the head; effects are not looked up.
+pub(super) fn loaded(body: &str) -> Definition {
+    let head =
+        "apiVersion: sagas/v1\nkind: Saga\nname: probe\nstart: Order.Placed\nkey: {\"*\": event.data.id}\n";
+    compile_archived(&format!("{head}{body}")).unwrap_or_else(|findings| {
+        let findings: Vec<String> = findings.iter().map(ToString::to_string).collect();
+        panic!("{}", findings.join("\n"))
+    })
 }
 
 pub(super) fn saga(name: &str, start: &str) -> Definition {
@@ -77,9 +87,11 @@ pub(super) fn step(name: &str, needs: &[u16], action: Action) -> Step {
     let deadline_ms = match &action {
         Action::Effect { .. } => EFFECT_DEADLINE_MS,
         Action::Command(_) => COMMAND_DEADLINE_MS,
+        Action::Group(_) => panic!("groups are loaded from text in these tests"),
     };
     Step {
         name: name.to_owned(),
+        within: None,
         needs: needs.to_vec(),
         condition: None,
         action,

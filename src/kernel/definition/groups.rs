@@ -1,0 +1,329 @@
+//! Groups of steps: nodes of `steps` that hold steps of their own.
+//!
+//! All steps of a file, nested ones included, become one list in the order of the file. A group comes right
+//! before its members, so all that is nested in it is one range of indices.
+
+use std::ops::Range;
+
+use super::actions::Reading;
+use super::codes;
+use super::fields::{self, Fields, NameRule};
+use super::findings::Findings;
+use super::model::{Action, Branch, Definition, Group, Step};
+use super::saga::member;
+use super::steps::START_ROOTS;
+use super::texts::{self, EventParts, Readable};
+use super::yaml::{Entry, Node, Value};
+
+/// Deepest nesting of groups of steps, in levels.
+pub const GROUP_DEPTH_MAX: usize = 4;
+
+/// A step of the file with the group that it stands in.
+#[derive(Debug)]
+pub struct Outlined<'n, 't> {
+    pub entry: &'n Entry<'t>,
+    /// Index of the group.
+    pub within: Option<u16>,
+    /// Number of the alternative of the group.
+    pub branch: usize,
+    /// Groups around it.
+    depth: usize,
+}
+
+/// All steps of a file in their final order, without any finding. What is nested too deep is left out.
+pub fn outline<'n, 't>(root: &'n Node<'t>) -> Vec<Outlined<'n, 't>> {
+    let mut list = Vec::new();
+    if let Some(steps) = member(root, "steps") {
+        nested(steps, None, 0, 0, &mut list);
+    }
+    list
+}
+
+fn nested<'n, 't>(
+    steps: &'n Entry<'t>,
+    within: Option<u16>,
+    branch: usize,
+    depth: usize,
+    list: &mut Vec<Outlined<'n, 't>>,
+) {
+    let Value::Map(entries) = &steps.value.value else {
+        return;
+    };
+    for entry in entries {
+        let index = u16::try_from(list.len()).ok();
+        list.push(Outlined {
+            entry,
+            within,
+            branch,
+            depth,
+        });
+        if depth == GROUP_DEPTH_MAX || index.is_none() {
+            continue;
+        }
+        for (branch, steps) in branches(entry).enumerate() {
+            if let Some(steps) = steps {
+                nested(steps, index, branch, depth + 1, list);
+            }
+        }
+    }
+}
+
+/// The `steps` of each alternative of a choice.
+fn branches<'n, 't>(entry: &'n Entry<'t>) -> impl Iterator<Item = Option<&'n Entry<'t>>> + use<'n, 't> {
+    let items = match member(&entry.value, "choice").map(|choice| &choice.value.value) {
+        Some(Value::List(items)) => items.as_slice(),
+        Some(Value::Scalar(_) | Value::Map(_)) | None => &[],
+    };
+    items.iter().map(|item| {
+        let otherwise = member(item, "else").map_or(item, |entry| &entry.value);
+        member(otherwise, "steps")
+    })
+}
+
+impl<'r> Reading<'r, '_> {
+    /// Reads a node that holds alternatives of steps. `at` is its index in `outline`.
+    pub fn choice(&mut self, at: usize, outline: &[Outlined<'r, '_>]) -> Option<Step> {
+        let Outlined { entry, depth, .. } = outline[at];
+        fields::is_name(
+            &entry.key,
+            &entry.key_span,
+            "step",
+            NameRule::Identifier,
+            self.findings,
+        );
+        let keys = &["needs", "if", "choice"];
+        let fields = Fields::read(&entry.value, &entry.key_span, "a choice", keys, self.findings)?;
+        let needs = fields
+            .get("needs")
+            .map(|needs| self.needs(needs))
+            .unwrap_or_default();
+        let condition = fields
+            .get("if")
+            .and_then(|condition| self.start_condition(condition));
+        let choice = fields.require("choice", self.findings)?;
+        if depth == GROUP_DEPTH_MAX {
+            let message = format!("groups of steps are nested deeper than {GROUP_DEPTH_MAX} levels");
+            self.findings
+                .error(codes::LIMIT, choice.key_span.clone(), message);
+            return None;
+        }
+        let Value::List(items) = &choice.value.value else {
+            fields::expected(
+                &choice.value,
+                &choice.key_span,
+                "a list of alternatives",
+                self.findings,
+            );
+            return None;
+        };
+        if items.is_empty() {
+            let message = "a choice without an alternative";
+            self.findings
+                .error(codes::WRONG_VALUE, choice.key_span.clone(), message);
+            return None;
+        }
+        let branches = self.branches(items, &choice.key_span, at, outline);
+        Some(Step::group(
+            entry.key.clone().into_owned(),
+            needs,
+            condition,
+            Group::Choice(branches),
+        ))
+    }
+
+    fn branches(
+        &mut self,
+        items: &'r [Node<'_>],
+        span: &Range<usize>,
+        at: usize,
+        outline: &[Outlined<'r, '_>],
+    ) -> Vec<Branch> {
+        let mut branches = Vec::new();
+        let mut always_taken = false;
+        for (branch, item) in items.iter().enumerate() {
+            if always_taken {
+                let span = fields::visible(item, span, self.findings.text());
+                let message = "this alternative is never taken: one before it always is";
+                self.findings.warning(codes::UNREACHABLE_HANDLER, span, message);
+            }
+            let keys = &["when", "steps", "else"];
+            let Some(fields) = Fields::item(item, span, "an alternative", keys, self.findings) else {
+                continue;
+            };
+            let when = match fields.one_of(&["when", "else"], self.findings) {
+                Some(entry) if entry.key == "when" => {
+                    let steps = fields.require("steps", self.findings);
+                    self.alternative_steps(steps);
+                    let when = self.start_condition(entry);
+                    always_taken |= when.as_ref().is_some_and(|when| when.text().trim() == "true");
+                    when
+                }
+                Some(entry) => {
+                    let inner = Fields::read(
+                        &entry.value,
+                        &entry.key_span,
+                        "an \"else\"",
+                        &["steps"],
+                        self.findings,
+                    );
+                    if let Some(inner) = inner {
+                        let steps = inner.require("steps", self.findings);
+                        self.alternative_steps(steps);
+                    }
+                    if let Some(steps) = fields.get("steps") {
+                        let message = "the steps of an \"else\" stand under it";
+                        self.findings
+                            .error(codes::CONTRADICTION, steps.key_span.clone(), message);
+                    }
+                    always_taken = true;
+                    None
+                }
+                None => None,
+            };
+            branches.push(Branch {
+                when,
+                steps: members(at, branch, outline),
+            });
+        }
+        branches
+    }
+
+    /// The steps themselves are read as members of the outline.
+    fn alternative_steps(&mut self, steps: Option<&Entry<'_>>) {
+        let Some(steps) = steps else { return };
+        let entries = fields::entries(&steps.value, &steps.key_span, "steps", self.findings);
+        if entries.is_some_and(<[Entry<'_>]>::is_empty) {
+            let message = "an alternative without steps";
+            self.findings
+                .error(codes::WRONG_VALUE, steps.key_span.clone(), message)
+                .help(Some(
+                    "leave the alternative out: where none is taken, the choice is skipped".to_owned(),
+                ));
+        }
+    }
+
+    /// A condition that is tested when a step would start.
+    pub fn start_condition(&mut self, entry: &Entry<'_>) -> Option<crate::kernel::expr::Expr> {
+        let readable = Readable {
+            roots: START_ROOTS,
+            event: EventParts::Moment,
+            steps: &self.steps,
+        };
+        texts::expr(entry, readable, self.findings)
+    }
+}
+
+/// Everything nested in one alternative of the group `at`.
+fn members(at: usize, branch: usize, outline: &[Outlined<'_, '_>]) -> Range<u16> {
+    let group = u16::try_from(at).ok();
+    let own = |index: &usize| {
+        let mut index = *index;
+        // Up to the member of the group itself.
+        while let Some(within) = outline[index].within {
+            if Some(within) == group {
+                return outline[index].branch == branch;
+            }
+            index = usize::from(within);
+        }
+        false
+    };
+    let index = |index: usize| u16::try_from(index).unwrap_or(u16::MAX);
+    let mut inside = (at + 1..outline.len()).filter(own);
+    let Some(first) = inside.next() else {
+        return 0..0;
+    };
+    let last = inside.next_back().unwrap_or(first);
+    index(first)..index(last + 1)
+}
+
+/// For each step, the steps that are over before it is.
+pub fn order(definition: &Definition) -> Vec<Vec<u16>> {
+    let mut order: Vec<Vec<u16>> = Vec::with_capacity(definition.steps.len());
+    for (index, step) in (0..=u16::MAX).zip(&definition.steps) {
+        let mut after = step.needs.clone();
+        // A group comes before its members, so what it waits for is known.
+        let mut around = step.within.map(|group| &definition.steps[usize::from(group)]);
+        while let Some(group) = around {
+            after.extend(&group.needs);
+            around = group.within.map(|group| &definition.steps[usize::from(group)]);
+        }
+        if let Some(group) = definition.group(index) {
+            after.extend(group.members());
+        }
+        after.sort_unstable();
+        after.dedup();
+        order.push(after);
+    }
+    order
+}
+
+/// Whether two steps stand in different alternatives of one choice, so that only one of them can run.
+pub fn exclude_each_other(steps: &[Step], left: usize, right: usize) -> bool {
+    let index = |at: usize| u16::try_from(at).unwrap_or(u16::MAX);
+    let (left, right) = (index(left), index(right));
+    steps.iter().any(|step| match &step.action {
+        Action::Group(Group::Choice(branches)) => {
+            let branch = |index: u16| branches.iter().position(|branch| branch.steps.contains(&index));
+            matches!((branch(left), branch(right)), (Some(left), Some(right)) if left != right)
+        }
+        Action::Effect { .. } | Action::Command(_) => false,
+    })
+}
+
+/// Reports needs that can never be met in the way that they look: of steps of another alternative.
+pub fn reach(definition: &Definition, outline: &[Outlined<'_, '_>], findings: &mut Findings<'_>) {
+    for (at, (step, outlined)) in definition.steps.iter().zip(outline).enumerate() {
+        for need in &step.needs {
+            let need = usize::from(*need);
+            if !exclude_each_other(&definition.steps, at, need) {
+                continue;
+            }
+            let span = member(&outlined.entry.value, "needs").map_or(0..0, |needs| needs.key_span.clone());
+            let message = format!(
+                "\"{}\" needs \"{}\" of another alternative: only one of them is ever taken",
+                step.name, definition.steps[need].name
+            );
+            findings.error(codes::OUT_OF_REACH, span, message).help(Some(
+                "take it out, or let the choice as a whole need what both wait for".to_owned(),
+            ));
+        }
+    }
+}
+
+/// Reports steps of one name in different groups.
+pub fn unique_names(outline: &[Outlined<'_, '_>], findings: &mut Findings<'_>) {
+    let mut seen = std::collections::BTreeMap::new();
+    for (at, step) in outline.iter().enumerate() {
+        let first = *seen.entry(&*step.entry.key).or_insert(at);
+        if first == at {
+            continue;
+        }
+        let line = findings.line(outline[first].entry.key_span.start);
+        let message = format!(
+            "step \"{}\" is there already, in line {line}; names are unique across groups",
+            step.entry.key.escape_debug()
+        );
+        findings.error(codes::DUPLICATE_NAME, step.entry.key_span.clone(), message);
+    }
+}
+
+impl Step {
+    /// A step that holds others and does nothing itself.
+    fn group(
+        name: String,
+        needs: Vec<u16>,
+        condition: Option<crate::kernel::expr::Expr>,
+        group: Group,
+    ) -> Self {
+        Self {
+            name,
+            within: None,
+            needs,
+            condition,
+            action: Action::Group(group),
+            set: Vec::new(),
+            compensate: None,
+            deadline_ms: super::model::EFFECT_DEADLINE_MS,
+        }
+    }
+}
