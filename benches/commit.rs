@@ -16,7 +16,7 @@ use saga_runner::kernel::ids::{
 };
 use saga_runner::kernel::input::SourceStream;
 use saga_runner::kernel::patch::Note;
-use saga_runner::kernel::record::{Phase, Record};
+use saga_runner::kernel::record::{Phase, Record, Seen};
 use saga_runner::kernel::work::{WorkItem, WorkKind, WorkRef};
 use saga_runner::storage::rows::{HistoryOutcome, HistoryRow, PositionRow};
 use saga_runner::storage::write::Counters;
@@ -52,7 +52,14 @@ fn record() -> Record {
         ledger: Vec::new(),
         timers: BTreeMap::new(),
         failure: None,
-        seen_events: vec![u64::MAX; 4],
+        seen_events: vec![
+            Seen {
+                id: u64::MAX,
+                content: u32::MAX
+            };
+            4
+        ],
+        seen_results: Vec::new(),
         deferred: 0,
         last_history: None,
     }

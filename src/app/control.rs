@@ -10,13 +10,14 @@ use super::node::Node;
 use super::running::Running;
 use super::{shards, streams};
 use crate::config::BrokerKind;
+use crate::intake::decode::{Decoded, Decoder};
 use crate::kernel::definition::Definition;
 use crate::kernel::envelope::{AggregateEvent, ControlMessage, ControlVerb};
 use crate::kernel::ids::{InstanceId, SagaName, TenantId, shard_of};
 use crate::kernel::input::SourceStream;
 use crate::kernel::subject::Subject;
 use crate::kernel::view::InstanceView;
-use crate::ports::broker::{Expect, Publication, PublishError};
+use crate::ports::broker::{Expect, Message, Publication, PublishError};
 use crate::ports::control::{
     Check, Control, ControlError, DeadLetterView, Decision, DefinitionInfo, DrainStarted, Health,
     HistoryView, Info, InstanceDetail, Page, PageRequest, Published, Readiness, rfc3339,
@@ -167,6 +168,7 @@ impl Control for Node {
             payload: event.clone(),
             expect: Expect::MessageId(message_id),
         };
+        self.check_event(&publication)?;
         self.publish(publication).await
     }
 
@@ -331,6 +333,38 @@ impl Node {
         let running = self.running_or_unavailable()?;
         let index = shard_of(&id.tenant, &id.key, self.manifest.shards);
         Ok(&running.shards[usize::from(index)])
+    }
+
+    /// Reads an event as the intake is going to, so that its sender learns of what would be a dead letter.
+    fn check_event(&self, publication: &Publication) -> Result<(), ControlError> {
+        let decoder = Decoder {
+            tenancy: self.manifest.tenancy(),
+            tenants: self.manifest.tenant_list().map(|list| list.into_iter().collect()),
+            limits: self.manifest.limits.clone(),
+            event_id_from: None,
+        };
+        let message = Message {
+            subject: publication.subject.clone(),
+            headers: Vec::new(),
+            payload: publication.payload.clone(),
+            stream_sequence: 0,
+            consumer_sequence: 0,
+            delivered: 1,
+            pending: 0,
+            time: self.clock.now(),
+        };
+        let defect = match decoder.decode(SourceStream::AggregateEvents, &message) {
+            Ok(Decoded::Event { event, .. }) => decoder.check(&event.payload).err(),
+            Ok(_) => None,
+            Err((_, defect)) => Some(defect),
+        };
+        match defect {
+            None => Ok(()),
+            Some(defect) if defect.reason == "tenant.unknown" => {
+                Err(ControlError::NotFound(defect.to_string()))
+            }
+            Some(defect) => Err(ControlError::Invalid(defect.to_string())),
+        }
     }
 
     async fn publish(&self, publication: Publication) -> Result<Published, ControlError> {

@@ -320,7 +320,10 @@ impl Decoder {
     }
 
     /// Checks payload bytes: syntax, depth, repeated keys, ranges of numbers.
-    pub(super) fn check<'a>(&self, text: &'a [u8]) -> Result<Json<'a>, Defect> {
+    ///
+    /// # Errors
+    /// [`Defect`] with a stable reason code.
+    pub fn check<'a>(&self, text: &'a [u8]) -> Result<Json<'a>, Defect> {
         Json::parse(text, self.limits.json_depth).map_err(|error| json_defect(&error))
     }
 }

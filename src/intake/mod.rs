@@ -8,7 +8,7 @@
 mod address;
 mod cloudevents;
 mod context;
-mod decode;
+pub mod decode;
 mod feed;
 mod headers;
 mod private;

@@ -65,7 +65,7 @@ pub enum IgnoreReason {
     NoInstance,
     /// The instance has ended.
     Ended,
-    /// The event id is among the last ones that this instance applied.
+    /// It is among the last inputs that this instance applied.
     Duplicate,
     /// A result or timer of work that is no longer current.
     Stale,
@@ -73,6 +73,9 @@ pub enum IgnoreReason {
     Orphan,
     /// Neither the definition nor its present state has a handler for it.
     NoHandler,
+    /// One of the last inputs that this instance applied has the same id and another content: the first one
+    /// stands, and this one is a dead letter.
+    Conflict,
 }
 
 impl IgnoreReason {
@@ -86,6 +89,7 @@ impl IgnoreReason {
             Self::Stale => "stale",
             Self::Orphan => "orphan",
             Self::NoHandler => "no_handler",
+            Self::Conflict => "conflict",
         }
     }
 }

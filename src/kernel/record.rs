@@ -13,6 +13,8 @@ use super::work::WorkRef;
 
 /// How many event ids an instance remembers to recognise a producer's duplicates.
 pub const SEEN_EVENTS_MAX: usize = 64;
+/// How many commands an instance remembers whose results were definite, to recognise a second, other result.
+pub const SEEN_RESULTS_MAX: usize = 16;
 
 /// State of one instance.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -44,12 +46,23 @@ pub struct Record {
     /// Timers that are set, by name.
     pub timers: BTreeMap<String, TimerRow>,
     pub failure: Option<Failure>,
-    /// Hashes of the last event ids applied, oldest first.
-    pub seen_events: Vec<u64>,
+    /// The last events and controls applied, oldest first, at most [`SEEN_EVENTS_MAX`].
+    pub seen_events: Vec<Seen>,
+    /// The last definite results applied, oldest first, at most [`SEEN_RESULTS_MAX`].
+    pub seen_results: Vec<Seen>,
     /// Inputs that wait in the inbox because the present state defers them.
     pub deferred: u32,
     /// Log sequence of the newest history row of this instance; each row names the one before.
     pub last_history: Option<u64>,
+}
+
+/// What an instance remembers of an input that it applied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Seen {
+    /// Hash of the id.
+    pub id: u64,
+    /// Hash of the content, byte for byte.
+    pub content: u32,
 }
 
 /// Where a machine stands.
@@ -242,7 +255,7 @@ impl Record {
             + option(&self.root_correlation_id)
             + option(&self.traceparent)
             + self.data.len()
-            + 10 * self.seen_events.len()
+            + 15 * (self.seen_events.len() + self.seen_results.len())
             + steps
             + ledger
             + timers
@@ -399,7 +412,14 @@ mod tests {
                 time: TimeMs(1_767_261_600_400),
                 cancelled: false,
             }),
-            seen_events: vec![1, u64::MAX],
+            seen_events: vec![
+                Seen { id: 1, content: 2 },
+                Seen {
+                    id: u64::MAX,
+                    content: u32::MAX,
+                },
+            ],
+            seen_results: vec![Seen { id: 3, content: 4 }],
             deferred: 5,
             last_history: Some(298),
         }
@@ -473,7 +493,12 @@ mod tests {
         for timer in record.timers.values_mut() {
             (timer.due, timer.set_by) = (TimeMs(i64::MIN), largest.row);
         }
-        record.seen_events = vec![u64::MAX; SEEN_EVENTS_MAX];
+        let largest = Seen {
+            id: u64::MAX,
+            content: u32::MAX,
+        };
+        record.seen_events = vec![largest; SEEN_EVENTS_MAX];
+        record.seen_results = vec![largest; SEEN_RESULTS_MAX];
         assert!(record.encode().len() <= record.encoded_bytes_at_most());
     }
 
@@ -502,6 +527,6 @@ mod tests {
         "000000000000000000000007ac0202020101027b7d0201086465636c696e65640000000000010101035b315d01",
         "0474727565010201011000000000000000000000000000000008ac020202010106756e70616964d0f3ff8fef66",
         "ab020006756e7061696401086465636c696e6564086e6f2066756e64730106636861726765a0eaff8fef660002",
-        "01ffffffffffffffffff010501aa02",
+        "0102ffffffffffffffffff01ffffffff0f0103040501aa02",
     );
 }

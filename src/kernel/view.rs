@@ -227,6 +227,7 @@ mod tests {
             timers: std::collections::BTreeMap::new(),
             failure: None,
             seen_events: Vec::new(),
+            seen_results: Vec::new(),
             deferred: 0,
             last_history: None,
         }

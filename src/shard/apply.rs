@@ -97,6 +97,9 @@ impl Run<'_> {
             apply(definition, id, record.as_ref(), input, &context)
         }));
         match applied {
+            Ok(Ok(patch)) if patch.outcome == Outcome::Ignored(IgnoreReason::Conflict) => {
+                self.bury(input, record, Fault::conflict(input), turn)
+            }
             Ok(Ok(patch)) => self.write(input, record, patch, log_sequence, turn),
             Ok(Err(rejection)) => self.bury(input, record, rejection.into(), turn),
             Err(_) => self.bury(input, record, Fault::panic(), turn),

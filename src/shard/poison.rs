@@ -57,6 +57,25 @@ impl Fault {
         }
     }
 
+    /// The first one stands, so nothing waits for a decision on this one.
+    pub fn conflict(input: &Input) -> Self {
+        let (reason, message) = match &input.body {
+            InputBody::Result(result) => (
+                "result.conflict",
+                format!("command {} has another result already", result.command_id),
+            ),
+            InputBody::Event(_) | InputBody::Timer { .. } | InputBody::Control(_) => (
+                "event_id.conflict",
+                format!("{} came before under the same id, with other content", input.id),
+            ),
+        };
+        Self {
+            reason,
+            message,
+            parks: false,
+        }
+    }
+
     /// The inbox is a bounded place; what does not fit is lost to it, but not to the operator.
     pub fn overflow(limits: &Limits) -> Self {
         Self {

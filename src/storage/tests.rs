@@ -64,6 +64,7 @@ fn record(generation: u32, last_history: Option<u64>) -> Record {
         timers: BTreeMap::new(),
         failure: None,
         seen_events: Vec::new(),
+        seen_results: Vec::new(),
         deferred: 0,
         last_history,
     }

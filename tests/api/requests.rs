@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::caller::{event, get, instance, items, letters, post, runner, send, until};
+use crate::caller::{event, get, instance, letters, post, runner, send, until};
 use crate::rig::{Rig, order_payload};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -186,9 +186,12 @@ async fn large_and_deep_bodies_harm_nobody() {
         "]".repeat(depth)
     );
     let answer = post(&rig, "/v1/tenants/acme/events", deep).await;
-    assert_eq!(answer.status, 202, "{answer:?}");
-    let page = until(&rig, &letters("acme"), |page| !items(page).is_empty()).await;
-    assert_eq!(items(&page)[0]["reason"], "payload.depth", "{page}");
+    answer.is_problem(400, "SR0501");
+    assert!(answer.text.contains("payload.depth"), "{answer:?}");
+    let foreign = event("initech", "e-1", "Ratio.Opened", &json!({"ratio": "r-1"}));
+    let answer = post(&rig, "/v1/tenants/initech/events", foreign).await;
+    answer.is_problem(404, "SR0502");
+    assert!(answer.text.contains("tenant.unknown"), "{answer:?}");
 
     send(&rig, "acme", "e-1", "Ratio.Opened", json!({"ratio": "r-1"})).await;
     until(&rig, &instance("acme", "ratio", "r-1"), |_| true).await;

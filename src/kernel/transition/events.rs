@@ -2,12 +2,12 @@
 
 use super::place::Place;
 use super::run::Run;
-use super::{Rejection, machine};
+use super::{Rejection, machine, seen};
 use crate::kernel::definition::Definition;
 use crate::kernel::definition::model::Handler;
 use crate::kernel::input::DomainEvent;
 use crate::kernel::patch::{IgnoreReason, Outcome, Patch};
-use crate::kernel::record::{Phase, Record, SEEN_EVENTS_MAX};
+use crate::kernel::record::{Phase, Record};
 
 /// What running the handlers of an event came to.
 enum Handled {
@@ -34,7 +34,7 @@ pub(super) fn start(mut run: Run<'_>, event: &DomainEvent) -> Result<Patch, Reje
             Outcome::Deferred
         }
         Handled::Yes | Handled::No => {
-            remember(&mut run.record, seen_event(event));
+            seen::remember_event(&mut run.record, seen::event(event));
             Outcome::Applied
         }
     };
@@ -57,7 +57,7 @@ pub(super) fn handle(mut run: Run<'_>, before: &Record, event: &DomainEvent) -> 
         }
         Handled::Yes => {
             check_hops(&run, event)?;
-            remember(&mut run.record, seen_event(event));
+            seen::remember_event(&mut run.record, seen::event(event));
             run.conclude(Outcome::Applied)
         }
     }
@@ -69,40 +69,14 @@ pub(super) fn refusal(definition: &Definition, record: &Record, event: &DomainEv
         Phase::Completed | Phase::Failed | Phase::Cancelled => return Some(IgnoreReason::Ended),
         Phase::Running | Phase::Compensating | Phase::CompensationFailed => {}
     }
-    if has_seen(record, seen_event(event)) {
-        return Some(IgnoreReason::Duplicate);
+    if let Some(reason) = seen::find_event(record, seen::event(event)) {
+        return Some(reason);
     }
     let listens = definition.handlers.contains_key(&event.event_type)
         || machine::present(definition, record)
             .is_some_and(|state| state.handlers.contains_key(&event.event_type));
     let running = record.phase == Phase::Running;
     (!running || !listens).then_some(IgnoreReason::NoHandler)
-}
-
-/// Hash under which an instance remembers an input id; `kind` keeps events and controls apart.
-pub(super) fn seen_hash(kind: &str, id: &str) -> u64 {
-    let mut hasher = blake3::Hasher::new();
-    hasher.update(kind.as_bytes());
-    hasher.update(&[0]);
-    hasher.update(id.as_bytes());
-    let mut first = [0_u8; 8];
-    first.copy_from_slice(&hasher.finalize().as_bytes()[..8]);
-    u64::from_le_bytes(first)
-}
-
-pub(super) fn has_seen(record: &Record, hash: u64) -> bool {
-    record.seen_events.contains(&hash)
-}
-
-/// Remembers an input that was applied, and forgets the oldest beyond the bound.
-pub(super) fn remember(record: &mut Record, hash: u64) {
-    let excess = (record.seen_events.len() + 1).saturating_sub(SEEN_EVENTS_MAX);
-    record.seen_events.drain(..excess);
-    record.seen_events.push(hash);
-}
-
-fn seen_event(event: &DomainEvent) -> u64 {
-    seen_hash("event", event.event_id.as_str())
 }
 
 /// Handlers of the present state come first, then those of the saga.

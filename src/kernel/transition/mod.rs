@@ -20,6 +20,7 @@ mod place;
 mod results;
 mod run;
 mod scope;
+mod seen;
 mod settle;
 mod timers;
 
@@ -107,9 +108,12 @@ fn with_instance<'a>(ground: Ground<'a>, record: &'a Record) -> Result<Patch, Re
             None => events::handle(Run::of(ground, record), record, event),
         },
         InputBody::Result(result) => match results::waiting(record, result.command_id) {
-            None => Ok(results::orphan(result)),
+            None => Ok(results::without_step(record, result)),
             Some(waiting) => {
                 let mut run = Run::of(ground, record);
+                if let Some(seen) = seen::result(result) {
+                    seen::remember_result(&mut run.record, seen);
+                }
                 results::apply(&mut run, waiting, &result.outcome)?;
                 run.conclude(Outcome::Applied)
             }
@@ -127,9 +131,9 @@ fn with_instance<'a>(ground: Ground<'a>, record: &'a Record) -> Result<Patch, Re
 }
 
 fn with_control<'a>(ground: Ground<'a>, record: &'a Record, control: &Control) -> Result<Patch, Rejection> {
-    let seen = events::seen_hash("control", &ground.input.id);
-    if events::has_seen(record, seen) {
-        return Ok(Patch::ignored(IgnoreReason::Duplicate));
+    let seen = seen::control(&ground.input.id);
+    if let Some(reason) = seen::find_event(record, seen) {
+        return Ok(Patch::ignored(reason));
     }
     let mut run = match (control, record.phase) {
         (Control::Cancel { .. }, Phase::Running) => Run::of(ground, record),
@@ -137,7 +141,7 @@ fn with_control<'a>(ground: Ground<'a>, record: &'a Record, control: &Control) -
         (_, phase) if phase.is_terminal() => return Ok(Patch::ignored(IgnoreReason::Ended)),
         (Control::Cancel { .. } | Control::Retry, _) => return Ok(Patch::ignored(IgnoreReason::NoHandler)),
     };
-    events::remember(&mut run.record, seen);
+    seen::remember_event(&mut run.record, seen);
     match control {
         Control::Cancel { reason } => failure::fail(&mut run, failure::Cause::cancel(reason))?,
         Control::Retry => compensation::operator_retry(&mut run)?,

@@ -6,7 +6,7 @@ use super::failure::Cause;
 use super::place::Place;
 use super::run::Run;
 use super::scope::Locals;
-use super::{Rejection, TIMEOUT_CLASS, compensation, failure};
+use super::{Rejection, TIMEOUT_CLASS, compensation, failure, seen};
 use crate::kernel::definition::model::Step;
 use crate::kernel::expr::Root;
 use crate::kernel::ids::CommandId;
@@ -35,7 +35,15 @@ pub(super) fn waiting(record: &Record, command: CommandId) -> Option<Waiting> {
     }
 }
 
-/// A result for which nothing waits. The refusal of a command without a step is worth a note.
+/// A result for which no part of the instance waits: the second one for a command, or one for nothing.
+pub(super) fn without_step(record: &Record, result: &WorkResult) -> Patch {
+    match seen::result(result).and_then(|seen| seen::find_result(record, seen)) {
+        Some(reason) => Patch::ignored(reason),
+        None => orphan(result),
+    }
+}
+
+/// A result of nothing that this instance awaits. The refusal of a command without a step is worth a note.
 pub(super) fn orphan(result: &WorkResult) -> Patch {
     let mut patch = Patch::ignored(IgnoreReason::Orphan);
     if let (None, WorkOutcome::Failed { class, .. }) = (&result.effect, &result.outcome) {

@@ -93,6 +93,7 @@ impl<'a> Run<'a> {
             timers: std::collections::BTreeMap::new(),
             failure: None,
             seen_events: Vec::new(),
+            seen_results: Vec::new(),
             deferred: 0,
             last_history: None,
         };

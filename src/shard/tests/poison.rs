@@ -8,7 +8,7 @@ use super::world::{
 };
 use crate::kernel::definition::Definition;
 use crate::kernel::ids::TenantId;
-use crate::kernel::input::WorkOutcome;
+use crate::kernel::input::{Origin, WorkOutcome};
 use crate::kernel::record::Phase;
 use crate::shard::mailbox::{
     Arrival, DeadLetterDecision::Discard, DeadLetterDecision::Retry, Delivery, Mail, Unreadable,
@@ -320,4 +320,30 @@ async fn what_cannot_be_read_is_kept_for_people_and_stops_nothing() {
     shard.decide(number, Discard).await.unwrap();
     assert_eq!(shard.dead_letters(), []);
     shard.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn an_input_that_contradicts_an_earlier_one_is_told_and_holds_up_nothing() {
+    let world = World::new();
+    let shard = world.start();
+    shard.deliver(EVENTS, 1, vec![opened("a", 1)]).await;
+    shard.deliver(EVENTS, 2, vec![added("a", 2, 2)]).await;
+    let mut other = added("a", 2, 99);
+    other.origin = Origin::Stream {
+        stream: EVENTS,
+        sequence: 3,
+    };
+    shard.deliver(EVENTS, 3, vec![other]).await;
+    shard.deliver(EVENTS, 4, vec![added("a", 4, 4)]).await;
+    shard.settle().await;
+    assert_eq!(shard.items("a"), json!([2, 4]));
+    let letters = shard.dead_letters();
+    let [(number, letter)] = letters.as_slice() else {
+        panic!("one dead letter, not {letters:?}");
+    };
+    assert_eq!(letter.reason, "event_id.conflict");
+    assert!(letter.message.contains("List.Added/a/2"), "{}", letter.message);
+    assert_eq!(shard.inbox("a"), (None, Vec::new()));
+    shard.decide(*number, Discard).await.unwrap();
+    assert_eq!(shard.dead_letters(), []);
 }

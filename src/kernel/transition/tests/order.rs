@@ -1,11 +1,11 @@
 //! Sagas of steps: going forward, failing, and results that come late.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::build::{effect, expr, order, saga, step};
 use super::world::World;
 use crate::kernel::ids::CommandId;
-use crate::kernel::input::{Control, WorkOutcome};
+use crate::kernel::input::{Control, InputBody, WorkOutcome};
 use crate::kernel::patch::{IgnoreReason, Note, Outcome};
 use crate::kernel::record::{LedgerStatus, Phase, StepStatus};
 use crate::kernel::work::WorkKind;
@@ -414,4 +414,59 @@ fn a_repeated_event_is_recognised_among_the_last_sixty_four() {
     world.event("Payment.Captured", &json!({}));
     assert_eq!(world.last().seen_events.len(), 64);
     assert_eq!(world.must(&first), Outcome::Applied, "forgotten by then");
+}
+
+#[test]
+fn another_event_under_the_same_id_is_a_conflict_and_changes_nothing() {
+    let mut world = placed();
+    let first = world.event_input("Payment.Captured", &json!({"by": "card"}));
+    world.must(&first);
+    let other = |payload: Value| {
+        let mut other = first.clone();
+        if let InputBody::Event(event) = &mut other.body {
+            event.payload = payload.to_string().into();
+        }
+        other
+    };
+    assert_eq!(
+        world.must(&other(json!({"by": "card"}))),
+        Outcome::Ignored(IgnoreReason::Duplicate)
+    );
+    assert_eq!(
+        world.must(&other(json!({"by": "cash"}))),
+        Outcome::Ignored(IgnoreReason::Conflict)
+    );
+}
+
+#[test]
+fn of_two_results_of_a_command_the_first_stands_and_another_one_is_a_conflict() {
+    let mut world = placed();
+    let command = world.newest("steps.reserve").command_id;
+    let success = |id: &str| WorkOutcome::Succeeded {
+        payload: json!({"id": id}).to_string().into(),
+    };
+    assert_eq!(world.result(command, success("r1")), Outcome::Applied);
+    assert_eq!(
+        world.result(command, success("r1")),
+        Outcome::Ignored(IgnoreReason::Duplicate)
+    );
+    let failure = WorkOutcome::Failed {
+        class: "sold_out".to_owned(),
+        message: String::new(),
+    };
+    for other in [success("r2"), failure] {
+        assert_eq!(
+            world.result(command, other),
+            Outcome::Ignored(IgnoreReason::Conflict)
+        );
+    }
+    let unknown = WorkOutcome::TimedOut {
+        message: String::new(),
+    };
+    assert_eq!(
+        world.result(command, unknown),
+        Outcome::Ignored(IgnoreReason::Orphan),
+        "a deadline that ran out meanwhile contradicts nothing"
+    );
+    assert_eq!(world.data()["reservation"], json!("r1"));
 }
