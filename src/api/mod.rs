@@ -55,6 +55,12 @@ async fn bounded(request: Request, next: Next) -> Response {
     response
 }
 
+/// Answers for a handler that panicked; the panic itself is in the log.
+fn panicked(_cause: Box<dyn std::any::Any + Send>) -> Response {
+    Problem::internal("the request met a fault of the runner; please report what its log says")
+        .into_response()
+}
+
 /// Builds the router.
 pub fn router(state: ApiState) -> Router {
     let tenant = Router::new()
@@ -87,6 +93,23 @@ pub fn router(state: ApiState) -> Router {
             REQUEST_TIMEOUT,
         ))
         .layer(middleware::from_fn(bounded))
-        .layer(CatchPanicLayer::new())
+        .layer(CatchPanicLayer::custom(panicked))
         .with_state(state)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_panic_is_a_problem_like_any_other() {
+        let answer = panicked(Box::new("boom"));
+        assert_eq!(answer.status(), StatusCode::INTERNAL_SERVER_ERROR);
+        assert_eq!(answer.headers()[header::CONTENT_TYPE], "application/problem+json");
+        let body = axum::body::to_bytes(answer.into_body(), 1024)
+            .await
+            .expect("a body");
+        let problem: serde_json::Value = serde_json::from_slice(&body).expect("JSON");
+        assert_eq!(problem["code"], "SR0507");
+    }
 }

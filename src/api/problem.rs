@@ -52,6 +52,15 @@ impl Problem {
         )
     }
 
+    pub fn internal(detail: impl Into<String>) -> Self {
+        Self::new(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "internal error",
+            "SR0507",
+            detail,
+        )
+    }
+
     fn new(status: StatusCode, title: &'static str, code: &'static str, detail: impl Into<String>) -> Self {
         Self {
             title,

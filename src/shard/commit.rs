@@ -305,6 +305,9 @@ impl Desk {
             let keep = self.store.settings();
             let before = self.clock.now().plus_ms(-keep.keep_ended.as_i64());
             batch.prune_ended(before, keep.keep_ended_count, PRUNE_ROWS + 2 * staged.ended)?;
+            let forgotten =
+                batch.prune_dead_letters(keep.keep_dead_letters, PRUNE_ROWS + 2 * staged.inputs)?;
+            staged.tally.forgotten(forgotten);
         }
         found.next_due = batch.next_due()?;
         found.outbox_rows = batch.outbox_rows()?;

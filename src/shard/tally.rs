@@ -15,6 +15,7 @@ pub(super) struct Tally {
     started: BTreeMap<SagaName, u64>,
     ended: BTreeMap<(SagaName, &'static str), u64>,
     dead: BTreeMap<String, u64>,
+    forgotten: u64,
     fired: Vec<TimeMs>,
     fired_late_source: u64,
 }
@@ -40,6 +41,11 @@ impl Tally {
             *self.inputs.entry((kind(input), "dead")).or_default() += 1;
         }
         *self.dead.entry(reason.to_owned()).or_default() += 1;
+    }
+
+    /// Dead letters beyond the bound are forgotten.
+    pub fn forgotten(&mut self, letters: usize) {
+        self.forgotten += letters as u64;
     }
 
     pub fn started(&mut self, saga: &SagaName) {
@@ -80,6 +86,7 @@ impl Tally {
                 .with_label_values(&[reason.as_str()])
                 .inc_by(*count);
         }
+        metrics.dead_letters_forgotten.inc_by(self.forgotten);
         metrics.timers_fired.inc_by(self.fired.len() as u64);
         metrics.timers_fired_late_source.inc_by(self.fired_late_source);
         for due in &self.fired {

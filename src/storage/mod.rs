@@ -33,6 +33,9 @@ pub struct Settings {
     /// Most ended instances that a shard keeps with their history; tombstones stay for their time. Default
     /// 1,000,000.
     pub keep_ended_count: u64,
+    /// Most dead letters that a shard keeps; beyond it the oldest are forgotten for which no instance waits.
+    /// Default 100,000.
+    pub keep_dead_letters: u64,
 }
 
 impl Default for Settings {
@@ -41,6 +44,7 @@ impl Default for Settings {
             max_bytes: 64 << 30,
             keep_ended: crate::kernel::duration::Millis(7 * 24 * 3_600_000),
             keep_ended_count: 1_000_000,
+            keep_dead_letters: 100_000,
         }
     }
 }

@@ -473,6 +473,35 @@ fn dead_letters_behind_many_of_other_tenants_are_found_page_by_page() {
 }
 
 #[test]
+fn the_oldest_dead_letters_are_forgotten_but_none_for_which_an_instance_waits() {
+    let dir = tempfile::tempdir().expect("folder");
+    let store = store(dir.path());
+    let acme = TenantId::parse("acme").expect("legal");
+    write(&store, |batch| {
+        for number in 1..=9 {
+            let letter = DeadLetter {
+                input: Some(input()),
+                ..dead_letter("acme")
+            };
+            batch.put_dead_letter(number, &letter)?;
+        }
+        batch.put_parked(&input().instance, Some(2))
+    });
+    let left = || -> Vec<u64> {
+        let (letters, _) = store.reader().dead_letters(&acme, None, 99).expect("reads");
+        letters.into_iter().map(|(number, _)| number).collect()
+    };
+    assert_eq!(write(&store, |batch| batch.prune_dead_letters(9, 2)), 0);
+    assert_eq!(write(&store, |batch| batch.prune_dead_letters(5, 2)), 1);
+    assert_eq!(left(), [2, 3, 4, 5, 6, 7, 8, 9]);
+    // It goes on behind what it looked at.
+    assert_eq!(write(&store, |batch| batch.prune_dead_letters(5, 2)), 2);
+    assert_eq!(write(&store, |batch| batch.prune_dead_letters(5, 2)), 1);
+    assert_eq!(left(), [2, 6, 7, 8, 9]);
+    assert_eq!(write(&store, |batch| batch.prune_dead_letters(5, 2)), 0);
+}
+
+#[test]
 fn an_ended_instance_is_found_until_it_is_forgotten_and_its_tombstone_outlives_it() {
     let dir = tempfile::tempdir().expect("folder");
     let store = store(dir.path());

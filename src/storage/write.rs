@@ -165,6 +165,57 @@ impl<'t> Batch<'t> {
         self.view.delete(DEAD_LETTERS, &keys::number(number)).map(drop)
     }
 
+    /// Forgets the oldest dead letters beyond `keep`, but none for which an instance waits; looks at up to `limit`
+    /// rows and goes on behind them the next time. Returns how many were forgotten.
+    ///
+    /// # Errors
+    /// [`StorageError::Corrupt`] where a row cannot be read.
+    pub fn prune_dead_letters(&self, keep: u64, limit: usize) -> Result<usize, StorageError> {
+        let excess = self.view.count(DEAD_LETTERS)?.saturating_sub(keep);
+        if excess == 0 {
+            return Ok(0);
+        }
+        let from = self.view.get(META, DEAD_LETTERS_SEEN)?.unwrap_or_default();
+        let mut rows = Vec::new();
+        self.view.scan(DEAD_LETTERS, &from, |key, value| {
+            let number = keys::read_number(key).ok_or_else(|| corrupt("a key of the dead letters"))?;
+            rows.push((number, decode::<DeadLetter>(&value, "a dead letter")?));
+            Ok(rows.len() < limit)
+        })?;
+        let mut forgotten = 0;
+        for (number, letter) in &rows {
+            if (forgotten as u64) < excess && !self.stands_in_the_way(*number, letter)? {
+                self.delete_dead_letter(*number)?;
+                forgotten += 1;
+            }
+        }
+        let next = match rows.last() {
+            Some((number, _)) if rows.len() == limit => keys::number(number + 1).to_vec(),
+            _ => Vec::new(),
+        };
+        if next != from {
+            self.view.put(META, DEAD_LETTERS_SEEN, next)?;
+        }
+        Ok(forgotten)
+    }
+
+    /// Whether an instance waits behind a dead letter.
+    fn stands_in_the_way(&self, number: u64, letter: &DeadLetter) -> Result<bool, StorageError> {
+        let Some(input) = &letter.input else {
+            return Ok(false);
+        };
+        match self
+            .view
+            .get(INBOX, &keys::inbox(&input.instance, keys::PARKED))?
+        {
+            Some(bytes) => {
+                let parked: ParkedRow = decode(&bytes, "a parked instance")?;
+                Ok(parked.dead_letter == number)
+            }
+            None => Ok(false),
+        }
+    }
+
     pub fn tombstone(&self, id: &InstanceId) -> Result<Option<Tombstone>, StorageError> {
         self.view
             .get(TOMBSTONES, &keys::tombstone(id))?
@@ -322,6 +373,8 @@ pub struct Counters {
     pub clean: bool,
 }
 
+/// Up to where the dead letters were looked through.
+const DEAD_LETTERS_SEEN: &[u8] = b"dead letters seen";
 /// Up to where the tombstones were looked through.
 const TOMBSTONES_SEEN: &[u8] = b"tombstones seen";
 

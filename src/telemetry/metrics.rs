@@ -45,6 +45,8 @@ pub struct Metrics {
     pub timer_lateness_seconds: Histogram,
     /// Dead letters written, by `reason`.
     pub dead_letters: IntCounterVec,
+    /// Dead letters beyond the bound.
+    pub dead_letters_forgotten: IntCounter,
     /// Results by `effect` and `result` (succeeded, failed, timed_out, known).
     pub effect_results: IntCounterVec,
     /// Calls of upstreams by `effect` and `class`.
@@ -138,6 +140,11 @@ impl Metrics {
                 &SECONDS,
             ),
             dead_letters: counters(r, "dead_letters_total", "Dead letters written.", &["reason"]),
+            dead_letters_forgotten: counter(
+                r,
+                "dead_letters_forgotten_total",
+                "Dead letters forgotten because a shard keeps no more.",
+            ),
             effect_results: counters(
                 r,
                 "effect_results_total",
