@@ -14,3 +14,4 @@ mod suite;
 
 mod inproc;
 mod nats;
+mod secure;

@@ -453,7 +453,7 @@ async fn a_server_below_the_floor_is_refused_by_code() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn credentials_open_the_connection_and_wrong_ones_are_reported() {
     let server = NatsServer::start_with(&Options {
-        config: "authorization { users: [{ user: u, password: right }] }",
+        config: "authorization { users: [{ user: u, password: right }] }".to_owned(),
         ..Options::default()
     });
     let with = |password: &str| {

@@ -24,7 +24,7 @@ pub struct Options {
     /// `always`, or a duration as the server writes it; the server's default if none.
     pub sync_interval: Option<&'static str>,
     /// Further lines for the configuration file.
-    pub config: &'static str,
+    pub config: String,
 }
 
 const START_MAX: Duration = Duration::from_secs(20);

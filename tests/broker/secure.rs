@@ -1,0 +1,222 @@
+//! Connections that a server guards: TLS on one or both sides, tokens, passwords, nkeys and credentials files.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use data_encoding::BASE64URL_NOPAD;
+use nkeys::KeyPair;
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair as TlsKey};
+use saga_runner::nats::{NatsBroker, Settings, Status};
+use saga_runner::ports::broker::{Broker as _, StreamSpec};
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
+
+use crate::suite::{self, within};
+use crate::support::nats_server::{NatsServer, Options};
+
+fn guarded(config: String) -> NatsServer {
+    NatsServer::start_with(&Options {
+        config,
+        ..Options::default()
+    })
+}
+
+fn settings(server: &NatsServer, more: &Value) -> Settings {
+    let mut all = json!({"urls": [server.url()], "request_timeout": "2s", "heartbeat": "500ms"});
+    let more = more.as_object().expect("an object").clone();
+    all.as_object_mut().expect("an object").extend(more);
+    serde_json::from_value(all).expect("settings")
+}
+
+/// Connects and uses the stream API, which an unauthenticated client could not.
+async fn is_let_in(server: &NatsServer, more: Value) {
+    let broker = NatsBroker::connect(settings(server, &more))
+        .await
+        .expect("settings");
+    within("connect", broker.connected()).await.expect("let in");
+    let spec = StreamSpec {
+        name: "S".to_owned(),
+        subjects: vec!["s.>".to_owned()],
+        replicas: 1,
+        message_bytes_max: suite::MESSAGE_BYTES_MAX,
+        foreign: false,
+    };
+    broker.ensure_stream(&spec).await.expect("a stream");
+}
+
+async fn is_kept_out(server: &NatsServer, more: Value) {
+    let broker = NatsBroker::connect(settings(server, &more))
+        .await
+        .expect("settings");
+    let mut status = broker.status();
+    let told = within(
+        "a refusal",
+        status.wait_for(|status| match status {
+            Status::Connecting { last_error } => last_error.is_some(),
+            Status::Ready { .. } | Status::Unsupported { .. } => true,
+        }),
+    )
+    .await
+    .expect("the connection lives");
+    assert!(matches!(&*told, Status::Connecting { .. }), "{more}: {told:?}");
+}
+
+/// Writes a secret so that nobody else can read it.
+fn secret(dir: &Path, name: &str, text: &str) -> PathBuf {
+    let path = dir.join(name);
+    fs::write(&path, text).expect("written");
+    fs::set_permissions(&path, Permissions::from_mode(0o600)).expect("set");
+    path
+}
+
+#[tokio::test]
+async fn tokens_passwords_and_nkeys_open_the_door_and_others_do_not() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let server = guarded("authorization { token: \"t0ken\" }".to_owned());
+    is_let_in(&server, json!({"token": "t0ken"})).await;
+    let file = secret(dir.path(), "token", "t0ken\n");
+    is_let_in(&server, json!({"token_file": file})).await;
+    is_kept_out(&server, json!({"token": "other"})).await;
+    is_kept_out(&server, json!({})).await;
+
+    let user = KeyPair::new_user();
+    let config = format!(
+        "authorization {{ users: [{{ user: u, password: right }}, {{ nkey: {} }}] }}",
+        user.public_key()
+    );
+    let server = guarded(config);
+    is_let_in(&server, json!({"user": "u", "password": "right"})).await;
+    let seed = user.seed().expect("a seed");
+    is_let_in(&server, json!({"nkey_seed": seed})).await;
+    let file = secret(dir.path(), "seed", &seed);
+    is_let_in(&server, json!({"nkey_seed_file": file})).await;
+    let other = KeyPair::new_user().seed().expect("a seed");
+    is_kept_out(&server, json!({"nkey_seed": other})).await;
+}
+
+/// A token as NATS signs them, valid for ever.
+fn token(issuer: &KeyPair, subject: &KeyPair, claims: &Value) -> String {
+    let mut body = json!({
+        "iat": 1_700_000_000, "iss": issuer.public_key(), "name": "test",
+        "sub": subject.public_key(), "nats": claims,
+    });
+    let id = Sha256::digest(body.to_string());
+    body["jti"] = json!(data_encoding::BASE32_NOPAD.encode(&id));
+    let header = json!({"typ": "JWT", "alg": "ed25519-nkey"});
+    let part = |value: &Value| BASE64URL_NOPAD.encode(value.to_string().as_bytes());
+    let signed = format!("{}.{}", part(&header), part(&body));
+    let signature = issuer.sign(signed.as_bytes()).expect("signed");
+    format!("{signed}.{}", BASE64URL_NOPAD.encode(&signature))
+}
+
+#[tokio::test]
+async fn a_credentials_file_with_a_jwt_opens_the_door() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let (operator, system) = (KeyPair::new_operator(), KeyPair::new_account());
+    let (account, user) = (KeyPair::new_account(), KeyPair::new_user());
+    let limits = json!({"subs": -1, "conn": -1, "leaf": -1, "imports": -1, "exports": -1, "data": -1,
+        "payload": -1, "wildcards": true, "mem_storage": -1, "disk_storage": -1, "streams": -1,
+        "consumer": -1});
+    let of_account = json!({"type": "account", "version": 2, "limits": limits});
+    let config = format!(
+        "operator: {}\nsystem_account: {}\nresolver: MEMORY\n\
+         resolver_preload: {{ {}: {}\n {}: {} }}",
+        token(&operator, &operator, &json!({"type": "operator", "version": 2})),
+        system.public_key(),
+        system.public_key(),
+        token(
+            &operator,
+            &system,
+            &json!({"type": "account", "version": 2, "limits": {"subs": -1, "conn": -1,
+            "leaf": -1, "imports": -1, "exports": -1, "data": -1, "payload": -1, "wildcards": true}})
+        ),
+        account.public_key(),
+        token(&operator, &account, &of_account),
+    );
+    let server = guarded(config);
+    let of_user =
+        json!({"type": "user", "version": 2, "subs": -1, "data": -1, "payload": -1, "pub": {}, "sub": {}});
+    let credentials = |seed: &str| {
+        format!(
+            "-----BEGIN NATS USER JWT-----\n{}\n------END NATS USER JWT------\n\n\
+             -----BEGIN USER NKEY SEED-----\n{seed}\n------END USER NKEY SEED------\n",
+            token(&account, &user, &of_user),
+        )
+    };
+    let right = secret(
+        dir.path(),
+        "right.creds",
+        &credentials(&user.seed().expect("a seed")),
+    );
+    is_let_in(&server, json!({"credentials_file": right})).await;
+    let other = KeyPair::new_user().seed().expect("a seed");
+    let wrong = secret(dir.path(), "wrong.creds", &credentials(&other));
+    is_kept_out(&server, json!({"credentials_file": wrong})).await;
+}
+
+/// An authority, and certificates that it signed.
+struct Authority {
+    issuer: CertifiedIssuer<'static, TlsKey>,
+    dir: PathBuf,
+}
+
+impl Authority {
+    fn new(dir: &Path, name: &str) -> Self {
+        let mut params = CertificateParams::new(Vec::new()).expect("no names");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = TlsKey::generate().expect("a key");
+        let issuer = CertifiedIssuer::self_signed(params, key).expect("signed");
+        let dir = dir.join(name);
+        fs::create_dir(&dir).expect("created");
+        fs::write(dir.join("ca.pem"), issuer.pem()).expect("written");
+        Self { issuer, dir }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.dir.join("ca.pem")
+    }
+
+    /// Paths of a certificate and its key.
+    fn certify(&self, name: &str, host: &str) -> (PathBuf, PathBuf) {
+        let key = TlsKey::generate().expect("a key");
+        let params = CertificateParams::new(vec![host.to_owned()]).expect("a name");
+        let certificate = params.signed_by(&key, &self.issuer).expect("signed");
+        let path = self.dir.join(format!("{name}.pem"));
+        fs::write(&path, certificate.pem()).expect("written");
+        let key = secret(&self.dir, &format!("{name}.key"), &key.serialize_pem());
+        (path, key)
+    }
+}
+
+#[tokio::test]
+async fn certificates_are_checked_on_both_sides() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let (ours, theirs) = (
+        Authority::new(dir.path(), "ours"),
+        Authority::new(dir.path(), "theirs"),
+    );
+    let (certificate, key) = ours.certify("server", "127.0.0.1");
+    let server = guarded(format!(
+        "tls {{ cert_file: {certificate:?}, key_file: {key:?}, ca_file: {:?}, verify: true }}",
+        ours.path()
+    ));
+    let (certificate, key) = ours.certify("client", "runner");
+    let right = json!({"tls_ca_file": ours.path(), "tls_cert_file": certificate, "tls_key_file": key,
+        "tls_required": true});
+    is_let_in(&server, right.clone()).await;
+
+    let mut distrusted = right.clone();
+    distrusted["tls_ca_file"] = json!(theirs.path());
+    is_kept_out(&server, distrusted).await;
+    is_kept_out(&server, json!({"tls_ca_file": ours.path()})).await;
+    let (certificate, key) = theirs.certify("client", "runner");
+    let mut forged = right.clone();
+    forged["tls_cert_file"] = json!(certificate);
+    forged["tls_key_file"] = json!(key);
+    is_kept_out(&server, forged).await;
+
+    // A server without TLS is not spoken to where TLS is required.
+    let open = guarded(String::new());
+    is_kept_out(&open, right).await;
+}
