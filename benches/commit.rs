@@ -50,6 +50,7 @@ fn record() -> Record {
         machine: None,
         steps: Vec::new(),
         ledger: Vec::new(),
+        strays: Vec::new(),
         timers: BTreeMap::new(),
         failure: None,
         seen_events: vec![

@@ -47,13 +47,15 @@ fn the_language_reference_adds_up_to_sagas_that_load() {
     let (own, blocks): (Vec<String>, Vec<String>) = yaml_blocks("docs/language.md")
         .into_iter()
         .partition(|block| is_variant(block));
-    let [head, handlers, steps, timers, machine, end, effect] = blocks.as_slice() else {
+    let [head, handlers, steps, retry, timers, machine, end, effect] = blocks.as_slice() else {
         panic!(
             "docs/language.md has {} examples; tell this test what they are",
             blocks.len()
         );
     };
-    let steps_saga = [head, handlers, steps, timers, end].map(String::as_str).concat();
+    let steps_saga = [head, handlers, steps, retry, timers, end]
+        .map(String::as_str)
+        .concat();
     let machine_saga = format!(
         "apiVersion: sagas/v1\nkind: Saga\nname: consolidation\nstart: Line.Ready\n\
          key: {{\"*\": event.data.warehouse}}\nstate: {{init: {{grams: 0}}}}\n{machine}"

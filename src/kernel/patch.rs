@@ -176,6 +176,12 @@ pub enum Note {
         step: String,
         branch: u16,
     },
+    /// An attempt of a step failed, and another one follows.
+    AttemptFailed {
+        step: String,
+        attempt: u32,
+        class: String,
+    },
 }
 
 #[cfg(test)]

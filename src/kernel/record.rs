@@ -43,6 +43,8 @@ pub struct Record {
     pub steps: Vec<StepState>,
     /// What would have to be undone, oldest first.
     pub ledger: Vec<LedgerEntry>,
+    /// Work that nothing waits for any more and whose outcome is still to come.
+    pub strays: Vec<Stray>,
     /// Timers that are set, by name.
     pub timers: BTreeMap<String, TimerRow>,
     pub failure: Option<Failure>,
@@ -124,15 +126,55 @@ impl Phase {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct StepState {
     pub status: StepStatus,
-    /// Work in the outside world whose outcome is still to come. An abandoned step keeps it, because a
-    /// late success must be undone.
+    /// Work in the outside world whose outcome the step waits for.
     pub outstanding: Option<Outstanding>,
-    /// What was sent, as JSON; kept until the outcome is known, and only where the compensation reads it.
-    pub input: Option<ByteBuf>,
+    /// What was sent; kept until the outcome is known, and only where another attempt or the compensation
+    /// reads it.
+    pub sent: Option<Sent>,
     /// Attempts so far.
     pub attempt: u32,
-    /// Error class of a step that failed.
+    /// Error class of the latest attempt that failed, unless the step is done.
     pub error: Option<String>,
+    pub tries: Tries,
+}
+
+/// What a step sent, so that every attempt sends the same.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sent {
+    /// JSON.
+    pub payload: ByteBuf,
+    /// Id of the aggregate that a command is for.
+    pub target: Option<String>,
+}
+
+/// What the attempts of a piece of work came to so far.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tries {
+    /// Rises when an attempt definitely failed, unless the outcome of one is unknown.
+    pub round: u32,
+    /// Nobody knows what became of one of the attempts.
+    pub unknown: bool,
+    /// In the order in which the classes first occurred.
+    pub failures: Vec<ClassFailures>,
+}
+
+/// How often attempts failed with one error class.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClassFailures {
+    pub class: String,
+    pub count: u32,
+}
+
+/// Work of a step that the instance stopped waiting for. A late success must be undone.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stray {
+    /// Index of the step.
+    pub step: u16,
+    pub outstanding: Outstanding,
+    /// What was sent, as JSON; absent where the compensation does not read it.
+    pub input: Option<ByteBuf>,
+    /// Nobody knows what became of an attempt before.
+    pub unknown: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -145,6 +187,8 @@ pub enum StepStatus {
     Failed,
     /// The instance stopped waiting for it.
     Abandoned,
+    /// An attempt failed and a timer will start the next one.
+    BackingOff,
 }
 
 /// A command that was sent and whose result has not come.
@@ -169,8 +213,7 @@ pub struct LedgerEntry {
     pub status: LedgerStatus,
     /// Attempts of its compensation so far; an operator's retry begins anew.
     pub attempt: u32,
-    /// Round of its next attempt: rises when an attempt definitely failed.
-    pub round: u32,
+    pub tries: Tries,
     pub outstanding: Option<Outstanding>,
 }
 
@@ -237,15 +280,26 @@ impl Record {
         let text = |text: &str| text.len() + 10;
         let blob = |bytes: &Option<ByteBuf>| bytes.as_ref().map_or(1, |bytes| bytes.len() + 10);
         let option = |value: &Option<String>| value.as_deref().map_or(1, |value| text(value) + 1);
+        let tries = |tries: &Tries| {
+            let failures = tries.failures.iter();
+            30 + failures.map(|failures| text(&failures.class) + 10).sum::<usize>()
+        };
         let steps: usize = self
             .steps
             .iter()
-            .map(|step| 80 + blob(&step.input) + option(&step.error))
+            .map(|step| {
+                let sent = step
+                    .sent
+                    .as_ref()
+                    .map_or(1, |sent| sent.payload.len() + 11 + option(&sent.target));
+                100 + sent + option(&step.error) + tries(&step.tries)
+            })
             .sum();
+        let strays: usize = self.strays.iter().map(|stray| 80 + blob(&stray.input)).sum();
         let ledger: usize = self
             .ledger
             .iter()
-            .map(|entry| 100 + blob(&entry.input) + blob(&entry.result))
+            .map(|entry| 110 + blob(&entry.input) + blob(&entry.result) + tries(&entry.tries))
             .sum();
         let timers: usize = self.timers.keys().map(|name| 2 * text(name) + 30).sum();
         let failure = self.failure.as_ref().map_or(0, |failure| {
@@ -258,6 +312,7 @@ impl Record {
             + 15 * (self.seen_events.len() + self.seen_results.len())
             + steps
             + ledger
+            + strays
             + timers
             + failure
     }
@@ -281,11 +336,19 @@ impl Record {
         }
     }
 
+    /// All commands whose outcome is to come, whoever waits for it.
+    pub fn outstanding(&self) -> impl Iterator<Item = &Outstanding> {
+        let of_steps = self.steps.iter().filter_map(|step| step.outstanding.as_ref());
+        let of_ledger = self.ledger.iter().filter_map(|entry| entry.outstanding.as_ref());
+        let of_strays = self.strays.iter().map(|stray| &stray.outstanding);
+        of_steps.chain(of_ledger).chain(of_strays)
+    }
+
     /// Whether nothing can come back for this instance: no outcome is awaited, no compensation is under way,
     /// waits for its next attempt, or for an operator.
     #[must_use]
     pub fn is_settled(&self) -> bool {
-        self.steps.iter().all(|step| step.outstanding.is_none())
+        self.outstanding().next().is_none()
             && self.ledger.iter().all(|entry| match entry.status {
                 LedgerStatus::Held | LedgerStatus::Undone => true,
                 LedgerStatus::Undoing | LedgerStatus::BackingOff | LedgerStatus::Stuck => false,
@@ -300,9 +363,14 @@ impl StepState {
         Self {
             status: StepStatus::Pending,
             outstanding: None,
-            input: None,
+            sent: None,
             attempt: 0,
             error: None,
+            tries: Tries {
+                round: 0,
+                unknown: false,
+                failures: Vec::new(),
+            },
         }
     }
 }
@@ -318,6 +386,16 @@ impl StepStatus {
             Self::Skipped => "skipped",
             Self::Failed => "failed",
             Self::Abandoned => "abandoned",
+            Self::BackingOff => "backing_off",
+        }
+    }
+
+    /// Whether the step has begun and not ended.
+    #[must_use]
+    pub const fn is_under_way(self) -> bool {
+        match self {
+            Self::Running | Self::BackingOff => true,
+            Self::Pending | Self::Done | Self::Skipped | Self::Failed | Self::Abandoned => false,
         }
     }
 
@@ -326,7 +404,7 @@ impl StepStatus {
     pub const fn satisfies_needs(self) -> bool {
         match self {
             Self::Done | Self::Skipped => true,
-            Self::Pending | Self::Running | Self::Failed | Self::Abandoned => false,
+            Self::Pending | Self::Running | Self::Failed | Self::Abandoned | Self::BackingOff => false,
         }
     }
 }
@@ -379,9 +457,20 @@ mod tests {
                 StepState {
                     status: StepStatus::Abandoned,
                     outstanding: Some(outstanding(7)),
-                    input: Some(ByteBuf::from("{}")),
+                    sent: Some(Sent {
+                        payload: ByteBuf::from("{}"),
+                        target: Some("shp-1".to_owned()),
+                    }),
                     attempt: 2,
                     error: Some("declined".to_owned()),
+                    tries: Tries {
+                        round: 1,
+                        unknown: true,
+                        failures: vec![ClassFailures {
+                            class: "transient".to_owned(),
+                            count: 1,
+                        }],
+                    },
                 },
                 StepState::pending(),
             ],
@@ -391,8 +480,18 @@ mod tests {
                 result: Some(ByteBuf::from("true")),
                 status: LedgerStatus::Undoing,
                 attempt: 2,
-                round: 1,
+                tries: Tries {
+                    round: 1,
+                    unknown: false,
+                    failures: Vec::new(),
+                },
                 outstanding: Some(outstanding(8)),
+            }],
+            strays: vec![Stray {
+                step: 0,
+                outstanding: outstanding(9),
+                input: Some(ByteBuf::from("{}")),
+                unknown: true,
             }],
             timers: BTreeMap::from([(
                 "unpaid".to_owned(),
@@ -488,7 +587,7 @@ mod tests {
         }
         for entry in &mut record.ledger {
             entry.outstanding = Some(largest);
-            (entry.step, entry.attempt, entry.round) = (u16::MAX, u32::MAX, u32::MAX);
+            (entry.step, entry.attempt, entry.tries.round) = (u16::MAX, u32::MAX, u32::MAX);
         }
         for timer in record.timers.values_mut() {
             (timer.due, timer.set_by) = (TimeMs(i64::MIN), largest.row);
@@ -508,6 +607,7 @@ mod tests {
         assert!(!record.is_settled());
         record.steps[0].outstanding = None;
         record.ledger[0].outstanding = None;
+        record.strays.clear();
         for (status, settled) in [
             (LedgerStatus::Held, true),
             (LedgerStatus::Undoing, false),
@@ -524,9 +624,10 @@ mod tests {
         "0102abababababababababababababababababababababababababababababababab090180e4ff8fef66e8ebff",
         "8fef6603652d310104726f6f74013730302d306166373635313931366364343364643834343865623231316338",
         "30333139632d623761643662373136393230333333312d303103077b2261223a317d0101040205011000000000",
-        "000000000000000000000007ac0202020101027b7d0201086465636c696e65640000000000010101035b315d01",
-        "0474727565010201011000000000000000000000000000000008ac020202010106756e70616964d0f3ff8fef66",
-        "ab020006756e7061696401086465636c696e6564086e6f2066756e64730106636861726765a0eaff8fef660002",
-        "0102ffffffffffffffffff01ffffffff0f0103040501aa02",
+        "000000000000000000000007ac0202020101027b7d01057368702d310201086465636c696e6564010101097472",
+        "616e7369656e74010000000000000000010101035b315d01047472756501020100000110000000000000000000",
+        "00000000000008ac0202020101001000000000000000000000000000000009ac0202020101027b7d010106756e",
+        "70616964d0f3ff8fef66ab020006756e7061696401086465636c696e6564086e6f2066756e6473010663686172",
+        "6765a0eaff8fef6600020102ffffffffffffffffff01ffffffff0f0103040501aa02",
     );
 }

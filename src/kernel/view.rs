@@ -36,6 +36,9 @@ pub struct InstanceView {
     pub steps: Vec<StepView>,
     /// What was or will be undone, oldest first.
     pub ledger: Vec<LedgerView>,
+    /// Work that nothing waits for any more and whose outcome is still to come.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub strays: Vec<StrayView>,
     pub timers: Vec<TimerView>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failure: Option<FailureView>,
@@ -66,6 +69,13 @@ pub struct LedgerView {
     pub attempt: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub command_id: Option<String>,
+}
+
+/// Work of a step that the instance stopped waiting for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct StrayView {
+    pub step: String,
+    pub command_id: String,
 }
 
 /// One timer that is set.
@@ -124,6 +134,14 @@ impl InstanceView {
                 .ledger
                 .iter()
                 .map(|entry| LedgerView::new(step_name(usize::from(entry.step)), entry))
+                .collect(),
+            strays: record
+                .strays
+                .iter()
+                .map(|stray| StrayView {
+                    step: step_name(usize::from(stray.step)),
+                    command_id: stray.outstanding.command.to_string(),
+                })
                 .collect(),
             timers: record
                 .timers
@@ -224,6 +242,7 @@ mod tests {
             machine: Some(MachineState { state: 3, entries: 1 }),
             steps: vec![StepState::pending()],
             ledger: Vec::new(),
+            strays: Vec::new(),
             timers: std::collections::BTreeMap::new(),
             failure: None,
             seen_events: Vec::new(),

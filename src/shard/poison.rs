@@ -245,10 +245,8 @@ impl Run<'_> {
 
 /// The outbox row of the command that a result is for.
 fn awaited_row(record: &Record, result: &WorkResult) -> Option<WorkRef> {
-    let of_steps = record.steps.iter().filter_map(|step| step.outstanding);
-    let of_ledger = record.ledger.iter().filter_map(|entry| entry.outstanding);
-    of_steps
-        .chain(of_ledger)
+    record
+        .outstanding()
         .find(|outstanding| outstanding.command == result.command_id)
         .map(|outstanding| outstanding.row)
 }

@@ -61,6 +61,7 @@ fn record(generation: u32, last_history: Option<u64>) -> Record {
         machine: None,
         steps: Vec::new(),
         ledger: Vec::new(),
+        strays: Vec::new(),
         timers: BTreeMap::new(),
         failure: None,
         seen_events: Vec::new(),

@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 
 use super::model::{
     Action, Actions, CommandTemplate, Compensation, Definition, Emit, Group, Handler, Machine, Step,
-    TimerDefinition,
+    StepRetry, TimerDefinition,
 };
 use crate::kernel::expr::{Expr, Template, TextPart, write_sorted};
 use crate::kernel::ids::DefinitionHash;
@@ -149,6 +149,7 @@ fn step<'d>(step: &'d Step, definition: &'d Definition) -> Json<'d> {
         ("needs", list(needs)),
         ("if", step.condition.as_ref().map_or(Json::Null, expression)),
         ("action", action(&step.action)),
+        ("retry", list(step.retry.iter().map(step_retry))),
         ("set", members(&step.set)),
         (
             "compensate",
@@ -176,6 +177,13 @@ fn group(group: &Group) -> Json<'_> {
             object([("choice", list(branches))])
         }
     }
+}
+
+fn step_retry(table: &StepRetry) -> Json<'_> {
+    object([
+        ("errors", list(table.classes.iter().map(|class| text(class)))),
+        ("policy", retry(&table.policy)),
+    ])
 }
 
 fn action(action: &Action) -> Json<'_> {

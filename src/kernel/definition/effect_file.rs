@@ -6,6 +6,7 @@ use super::codes;
 use super::effect::{Classify, EffectDefinition, HttpCall, Provider};
 use super::fields::{self, Fields, NameRule};
 use super::findings::Findings;
+use super::model::RETRY_CLASSES;
 use super::saga::{header, parsed};
 use super::steps::{RetryBounds, retry};
 use super::texts::{self, Readable};
@@ -41,7 +42,6 @@ const TIMEOUT_MS_MAX: u64 = 15 * 60_000;
 const CONNECT_TIMEOUT_MS: u64 = 2_000;
 const CONCURRENCY: u32 = 32;
 const CONCURRENCY_MAX: u32 = 4_096;
-const RETRY_CLASSES: [&str; 3] = ["transient", "throttled", "timeout"];
 /// Attempts within one command hold a worker's place, so they are few; long retries belong to the saga.
 const RETRY: RetryBounds = RetryBounds {
     attempts: 1..=20,

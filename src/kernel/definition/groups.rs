@@ -321,6 +321,7 @@ impl Step {
             needs,
             condition,
             action: Action::Group(group),
+            retry: Vec::new(),
             set: Vec::new(),
             compensate: None,
             deadline_ms: super::model::EFFECT_DEADLINE_MS,

@@ -197,12 +197,34 @@ pub struct Step {
     /// False when the step would start: skipped.
     pub condition: Option<Expr>,
     pub action: Action,
+    /// Durable retry: the first table that is for the error class counts.
+    pub retry: Vec<StepRetry>,
     /// State fields from `result`.
     pub set: Vec<(String, Template)>,
     pub compensate: Option<Compensation>,
     /// From the start of an attempt to the end of its usefulness, in milliseconds.
     pub deadline_ms: i64,
 }
+
+/// When a failed attempt of a step is followed by another one.
+#[derive(Debug)]
+pub struct StepRetry {
+    /// Error classes, or [`ANY_CLASS`]. Each class has the attempts of the policy for itself.
+    pub classes: Vec<String>,
+    pub policy: RetryPolicy,
+}
+
+impl StepRetry {
+    #[must_use]
+    pub fn is_for(&self, class: &str) -> bool {
+        self.classes
+            .iter()
+            .any(|candidate| candidate == class || candidate == ANY_CLASS)
+    }
+}
+
+/// Stands for every error class.
+pub const ANY_CLASS: &str = "*";
 
 /// What a step or a compensation does.
 #[derive(Debug)]
@@ -279,6 +301,15 @@ pub struct Finally {
 pub const EFFECT_DEADLINE_MS: i64 = 15 * 60_000;
 /// Default deadline of an aggregate command: 24 hours.
 pub const COMMAND_DEADLINE_MS: i64 = 24 * 3_600_000;
+/// Default durable retry of a step that has `retry`.
+pub const STEP_RETRY: RetryPolicy = RetryPolicy {
+    attempts: 3,
+    initial_ms: 1_000,
+    factor: 2.0,
+    max_ms: 60_000,
+};
+/// Error classes that are tried again where `retry` names none.
+pub const RETRY_CLASSES: [&str; 3] = ["transient", "throttled", "timeout"];
 /// Default durable retry of a compensation.
 pub const COMPENSATION_RETRY: RetryPolicy = RetryPolicy {
     attempts: 10,

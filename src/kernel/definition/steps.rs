@@ -7,10 +7,13 @@ use super::codes;
 use super::fields::{self, Fields, NameRule};
 use super::findings::Findings;
 use super::groups::{self, Outlined};
-use super::model::{Action, COMMAND_DEADLINE_MS, COMPENSATION_RETRY, Compensation, EFFECT_DEADLINE_MS, Step};
+use super::model::{
+    ANY_CLASS, Action, COMMAND_DEADLINE_MS, COMPENSATION_RETRY, Compensation, EFFECT_DEADLINE_MS,
+    RETRY_CLASSES, STEP_RETRY, Step, StepRetry,
+};
 use super::saga::member;
 use super::texts::EventParts;
-use super::yaml::{Entry, Plain, Scalar, Value};
+use super::yaml::{Entry, Node, Plain, Scalar, Value};
 use crate::kernel::expr::{Expr, Root, Template, nearest};
 use crate::kernel::ids::EffectName;
 use crate::kernel::limits::Limits;
@@ -20,6 +23,8 @@ use crate::kernel::retry::RetryPolicy;
 pub const STEPS_MAX: usize = 256;
 /// Shortest pause between two attempts of anything, in milliseconds.
 pub const RETRY_PAUSE_MS_MIN: u64 = 100;
+/// Most attempts of a step for one error class.
+const STEP_ATTEMPTS_MAX: u32 = 1_000;
 /// Most attempts of a compensation.
 const COMPENSATION_ATTEMPTS_MAX: u32 = 1_000;
 
@@ -79,6 +84,7 @@ impl<'r> Reading<'r, '_> {
             "effect",
             "command",
             "with",
+            "retry",
             "set",
             "compensate",
             "deadline",
@@ -94,6 +100,10 @@ impl<'r> Reading<'r, '_> {
             .get("if")
             .and_then(|condition| self.start_condition(condition));
         let action = self.action(&fields, START_ROOTS);
+        let retry = fields
+            .get("retry")
+            .map(|retry| self.step_retry(retry))
+            .unwrap_or_default();
         let set = fields
             .get("set")
             .map(|set| self.set(set, RESULT_ROOTS, EventParts::Moment))
@@ -108,6 +118,7 @@ impl<'r> Reading<'r, '_> {
             needs,
             condition,
             action: action?,
+            retry,
             set,
             compensate,
             deadline_ms,
@@ -193,6 +204,57 @@ impl<'r> Reading<'r, '_> {
                 .help(Some(help));
         }
         Some(name)
+    }
+
+    /// One table, or a list of them.
+    fn step_retry(&mut self, entry: &Entry<'_>) -> Vec<StepRetry> {
+        let bounds = RetryBounds {
+            attempts: 1..=STEP_ATTEMPTS_MAX,
+            default: STEP_RETRY,
+        };
+        let mut tables: Vec<StepRetry> = Vec::new();
+        for item in fields::one_or_many(&entry.value) {
+            let keys = &["attempts", "errors", "backoff"];
+            let Some(fields) = Fields::item(item, &entry.key_span, "a retry", keys, self.findings) else {
+                continue;
+            };
+            let policy = retry(&fields, &bounds, self.findings);
+            let mut classes: Vec<String> = Vec::new();
+            let errors = fields.get("errors");
+            for item in errors
+                .map(|errors| fields::one_or_many(&errors.value))
+                .unwrap_or_default()
+            {
+                let Some(class) = self.class(item, &entry.key_span) else {
+                    continue;
+                };
+                let known = tables.iter().flat_map(|table| &table.classes).chain(&classes);
+                if known
+                    .into_iter()
+                    .any(|known| known == class || known == ANY_CLASS)
+                {
+                    let message =
+                        format!("failures of class \"{class}\" are retried by an entry before this one");
+                    self.findings
+                        .error(codes::CONTRADICTION, item.span.clone(), message);
+                }
+                classes.push(class.to_owned());
+            }
+            if errors.is_none() {
+                classes = RETRY_CLASSES.map(str::to_owned).to_vec();
+            }
+            tables.push(StepRetry { classes, policy });
+        }
+        tables
+    }
+
+    /// An error class, or `*` for all of them.
+    fn class<'n>(&mut self, node: &'n Node<'_>, at: &Range<usize>) -> Option<&'n str> {
+        let text = fields::text(node, at, "an error class", self.findings)?;
+        if text == ANY_CLASS {
+            return Some(text);
+        }
+        fields::is_name(text, &node.span, "error class", NameRule::Dotted, self.findings).then_some(text)
     }
 
     fn compensation(&mut self, entry: &Entry<'_>) -> Option<Compensation> {

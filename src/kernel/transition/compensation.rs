@@ -15,30 +15,35 @@ use super::emission::Repetition;
 use super::place::Place;
 use super::run::Run;
 use super::scope::Locals;
+use super::slot::Slot;
 use crate::kernel::definition::model::{COMMAND_DEADLINE_MS, Compensation, Step};
 use crate::kernel::expr::Root;
 use crate::kernel::input::WorkOutcome;
 use crate::kernel::json::Json;
 use crate::kernel::patch::Note;
-use crate::kernel::record::{LedgerEntry, LedgerStatus, Outstanding, Phase, Record};
+use crate::kernel::record::{LedgerEntry, LedgerStatus, Outstanding, Phase, Record, Tries};
 use crate::kernel::work::WorkKind;
 
 /// Fact that tells operators of an entry that is stuck.
 pub(super) const COMPENSATION_FAILED_FACT: &str = "saga.compensation_failed";
 
+const RETRY_PREFIX: &str = "retry:";
+const RETRY_SUFFIX: &str = ".compensate";
+
 /// Puts a step that succeeded, or may have, on the ledger, if it can be undone.
-pub(super) fn push(run: &mut Run<'_>, index: u16, input: Option<ByteBuf>, result: Option<&[u8]>) {
-    let Some(compensation) = step(run, index).compensate.as_ref() else {
+pub(super) fn push(run: &mut Run<'_>, slot: Slot, input: Option<ByteBuf>, result: Option<&[u8]>) {
+    let Some(compensation) = slot.step(run).compensate.as_ref() else {
         return;
     };
     let reads_result = reads(compensation, Root::Result);
+    let reads_input = reads(compensation, Root::Input);
     run.record.ledger.push(LedgerEntry {
-        step: index,
-        input,
+        step: slot.step,
+        input: input.filter(|_| reads_input),
         result: result.filter(|_| reads_result).map(ByteBuf::from),
         status: LedgerStatus::Held,
         attempt: 0,
-        round: 0,
+        tries: Tries::default(),
         outstanding: None,
     });
 }
@@ -101,11 +106,13 @@ pub(super) fn result(run: &mut Run<'_>, at: usize, outcome: &WorkOutcome) -> Res
             return proceed(run);
         }
         WorkOutcome::Failed { class, .. } => {
-            // The attempt definitely did nothing, so the next one is new work to whoever dedupes.
-            entry.round = entry.round.saturating_add(1);
+            entry.tries.end(true);
             class.as_str()
         }
-        WorkOutcome::TimedOut { .. } => super::TIMEOUT_CLASS,
+        WorkOutcome::TimedOut { .. } => {
+            entry.tries.end(false);
+            super::TIMEOUT_CLASS
+        }
     };
     run.notes.push(Note::CompensationFailed {
         step: step.name.clone(),
@@ -114,23 +121,32 @@ pub(super) fn result(run: &mut Run<'_>, at: usize, outcome: &WorkOutcome) -> Res
     match delay(step, entry.attempt) {
         Some(delay_ms) => {
             entry.status = LedgerStatus::BackingOff;
-            run.set_retry_timer(&step.name, delay_ms)
+            run.set_retry_timer(&timer_name(step), delay_ms)
         }
         None => exhausted(run, at, step, class),
     }
 }
 
 /// The retry timer of a step has fired.
-pub(super) fn retry_due(run: &mut Run<'_>, step_name: &str) -> Result<(), Rejection> {
+pub(super) fn retry_due(run: &mut Run<'_>, timer: &str) -> Result<(), Rejection> {
     let definition = run.ground.definition;
     let due = run.record.ledger.iter().position(|entry| {
         entry.status == LedgerStatus::BackingOff
-            && definition.steps[usize::from(entry.step)].name == step_name
+            && timer_name(&definition.steps[usize::from(entry.step)]) == timer
     });
     match due {
         Some(at) => start(run, at),
         None => Ok(()),
     }
+}
+
+/// Whether a timer of this name is for the next attempt of a compensation.
+pub(super) fn is_timer(name: &str) -> bool {
+    name.starts_with(RETRY_PREFIX) && name.ends_with(RETRY_SUFFIX)
+}
+
+fn timer_name(step: &Step) -> String {
+    format!("{RETRY_PREFIX}{}{RETRY_SUFFIX}", step.name)
 }
 
 /// Gives every stuck entry its attempts anew. The caller has checked that there is one.
@@ -157,7 +173,7 @@ pub(super) fn any_stuck(record: &Record) -> bool {
 fn start(run: &mut Run<'_>, at: usize) -> Result<(), Rejection> {
     let entry = &mut run.record.ledger[at];
     entry.attempt = entry.attempt.saturating_add(1);
-    let (index, attempt, round) = (entry.step, entry.attempt, entry.round);
+    let (index, attempt, round) = (entry.step, entry.attempt, entry.tries.round);
     let (input, result) = (entry.input.clone(), entry.result.clone());
     let step = step(run, index);
     let Some(compensation) = step.compensate.as_ref() else {

@@ -1,9 +1,10 @@
 //! Failing: the turn from going forward to undoing.
 
 use super::run::Run;
-use super::{Rejection, compensation};
+use super::slot::Slot;
+use super::{Rejection, compensation, ends};
 use crate::kernel::patch::Note;
-use crate::kernel::record::{Failure, Phase, StepStatus};
+use crate::kernel::record::{Failure, Phase};
 
 /// Why an instance is to fail.
 #[derive(Debug)]
@@ -68,16 +69,13 @@ pub(super) fn fail(run: &mut Run<'_>, cause: Cause) -> Result<(), Rejection> {
     compensation::proceed(run)
 }
 
-/// Stops waiting for what runs. The commands stay outstanding, since a late success must be undone.
+/// Stops waiting for what runs.
 fn abandon_steps(run: &mut Run<'_>) {
-    run.parsed.steps = None;
-    let definition = run.ground.definition;
-    for (step, state) in definition.steps.iter().zip(&mut run.record.steps) {
-        if state.status == StepStatus::Running {
-            state.status = StepStatus::Abandoned;
-            run.notes.push(Note::StepAbandoned {
-                step: step.name.clone(),
-            });
-        }
+    let open: Vec<Slot> = Slot::all(&run.record)
+        .filter(|(_, state)| state.status.is_under_way())
+        .map(|(slot, _)| slot)
+        .collect();
+    for slot in open {
+        ends::abandon(run, slot);
     }
 }

@@ -13,6 +13,7 @@ use super::Rejection;
 use super::place::Place;
 use super::run::Run;
 use super::scope::Locals;
+use super::slot::Slot;
 use crate::kernel::definition::model::{Branch, Group, Step};
 use crate::kernel::patch::Note;
 use crate::kernel::record::{Record, StepStatus};
@@ -33,7 +34,7 @@ pub(super) fn start(run: &mut Run<'_>, index: u16, step: &Step, group: &Group) -
                 skip(run, index);
                 return Ok(());
             };
-            run.step_mut(index).status = StepStatus::Running;
+            run.slot_mut(Slot::of(index)).status = StepStatus::Running;
             run.note(Note::BranchTaken {
                 step: step.name.clone(),
                 branch: u16::try_from(chosen).unwrap_or(u16::MAX),
@@ -69,7 +70,7 @@ pub(super) fn conclude(run: &mut Run<'_>) -> bool {
         if !all_over(&run.record, group.members()) {
             continue;
         }
-        run.step_mut(index).status = StepStatus::Done;
+        run.slot_mut(Slot::of(index)).status = StepStatus::Done;
         run.note(Note::StepDone {
             step: step.name.clone(),
         });
@@ -103,7 +104,7 @@ fn all_over(record: &Record, members: Range<u16>) -> bool {
 fn skip_all(run: &mut Run<'_>, steps: Range<u16>) {
     let definition = run.ground.definition;
     for index in steps {
-        run.step_mut(index).status = StepStatus::Skipped;
+        run.slot_mut(Slot::of(index)).status = StepStatus::Skipped;
         run.note(Note::StepSkipped {
             step: definition.steps[usize::from(index)].name.clone(),
         });

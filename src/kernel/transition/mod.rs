@@ -9,8 +9,10 @@
 
 mod actions;
 mod arena;
+mod attempts;
 mod compensation;
 mod emission;
+mod ends;
 mod events;
 mod failure;
 mod groups;
@@ -22,6 +24,7 @@ mod run;
 mod scope;
 mod seen;
 mod settle;
+mod slot;
 mod timers;
 
 #[cfg(test)]
@@ -155,6 +158,7 @@ fn check_definition(definition: &Definition, record: &Record) -> Result<(), Reje
     let fits = definition.hash == record.definition
         && steps == record.steps.len()
         && record.ledger.iter().all(|entry| usize::from(entry.step) < steps)
+        && record.strays.iter().all(|stray| usize::from(stray.step) < steps)
         && record.machine.is_none() == definition.machine.is_none()
         && record.machine.is_some() == machine::present(definition, record).is_some();
     if fits {

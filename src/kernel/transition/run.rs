@@ -90,6 +90,7 @@ impl<'a> Run<'a> {
             machine: None,
             steps: definition.steps.iter().map(|_| StepState::pending()).collect(),
             ledger: Vec::new(),
+            strays: Vec::new(),
             timers: std::collections::BTreeMap::new(),
             failure: None,
             seen_events: Vec::new(),

@@ -1,18 +1,14 @@
 //! The settle loop, which starts what can start, and the end of an instance.
 
-use serde_bytes::ByteBuf;
-
-use super::emission::Repetition;
 use super::place::Place;
 use super::run::Run;
 use super::scope::Locals;
-use super::{Rejection, compensation, groups, machine, timers};
+use super::slot::Slot;
+use super::{Rejection, attempts, groups, machine, timers};
 use crate::kernel::definition::Definition;
 use crate::kernel::definition::model::{Action, Step};
-use crate::kernel::expr::Root;
 use crate::kernel::patch::{Note, Outcome, Patch};
-use crate::kernel::record::{LedgerStatus, Phase, Record, StepState, StepStatus};
-use crate::kernel::work::WorkKind;
+use crate::kernel::record::{LedgerStatus, Phase, Record, StepStatus};
 
 impl Run<'_> {
     /// Renders the initial state.
@@ -32,12 +28,6 @@ impl Run<'_> {
         }
         end(&mut self)?;
         self.finish(outcome)
-    }
-
-    /// A step to change; what expressions see of the steps is built anew.
-    pub(super) fn step_mut(&mut self, index: u16) -> &mut StepState {
-        self.parsed.steps = None;
-        &mut self.record.steps[usize::from(index)]
     }
 }
 
@@ -65,7 +55,7 @@ fn settle(run: &mut Run<'_>) -> Result<(), Rejection> {
                 groups::start(run, index, step, group)?;
                 changed = true;
             } else {
-                start(run, index, step)?;
+                attempts::start(run, Slot::of(index))?;
             }
         }
         changed |= groups::conclude(run);
@@ -83,34 +73,6 @@ fn is_ready(record: &Record, index: u16, step: &Step) -> bool {
             .needs
             .iter()
             .all(|need| status(*need).is_some_and(StepStatus::satisfies_needs))
-}
-
-fn start(run: &mut Run<'_>, index: u16, step: &Step) -> Result<(), Rejection> {
-    let path = Place::Step { name: &step.name }.to_string();
-    let kind = run.action(&step.action, Locals::default(), &path)?;
-    let input_is_read = step
-        .compensate
-        .as_ref()
-        .is_some_and(|compensation| compensation::reads(compensation, Root::Input));
-    let input = input_is_read.then(|| sent(&kind));
-    let outstanding = run.push_work(path, Repetition::once(0), step.deadline_ms, kind)?;
-    let state = run.step_mut(index);
-    state.status = StepStatus::Running;
-    state.attempt = outstanding.attempt;
-    state.outstanding = Some(outstanding);
-    state.input = input;
-    run.note(Note::StepStarted {
-        step: step.name.clone(),
-        attempt: outstanding.attempt,
-    });
-    Ok(())
-}
-
-fn sent(kind: &WorkKind) -> ByteBuf {
-    let (WorkKind::Effect { payload, .. }
-    | WorkKind::Command { payload, .. }
-    | WorkKind::Fact { payload, .. }) = kind;
-    ByteBuf::from(payload.as_ref())
 }
 
 /// Ends an instance whose outcome is reached.

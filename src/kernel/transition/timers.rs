@@ -3,15 +3,13 @@
 use super::place::Place;
 use super::run::Run;
 use super::scope::Locals;
-use super::{Rejection, compensation};
+use super::slot::Slot;
+use super::{Rejection, attempts, compensation};
 use crate::kernel::expr::Root;
 use crate::kernel::ids::TimeMs;
 use crate::kernel::patch::{Note, TimerRow};
 use crate::kernel::record::{Phase, Record};
 use crate::kernel::work::WorkRef;
-
-const RETRY_PREFIX: &str = "retry:";
-const RETRY_SUFFIX: &str = ".compensate";
 
 /// Whether the timer that fired is the one that is set now, not one that was replaced or cleared.
 pub(super) fn is_current(record: &Record, name: &str, due: TimeMs) -> bool {
@@ -24,11 +22,14 @@ pub(super) fn fire(run: &mut Run<'_>, name: &str) -> Result<(), Rejection> {
     run.note(Note::TimerFired {
         timer: name.to_owned(),
     });
-    if let Some(step) = retried_step(name) {
-        return compensation::retry_due(run, step);
+    if compensation::is_timer(name) {
+        return compensation::retry_due(run, name);
     }
     if run.record.phase != Phase::Running {
         return Ok(());
+    }
+    if let Some((kind, slot)) = Slot::of_timer(run, name) {
+        return step_timer(run, kind, slot);
     }
     run.machine_timer(name)?;
     if run.record.phase != Phase::Running {
@@ -43,6 +44,14 @@ pub(super) fn fire(run: &mut Run<'_>, name: &str) -> Result<(), Rejection> {
         }
     }
     Ok(())
+}
+
+/// Applies a timer of a step.
+fn step_timer(run: &mut Run<'_>, kind: &str, slot: Slot) -> Result<(), Rejection> {
+    match kind {
+        attempts::RETRY => attempts::retry_due(run, slot),
+        _ => Ok(()),
+    }
 }
 
 /// Clears the instance's timers whose `cancel_when` has become true.
@@ -114,12 +123,11 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Sets the timer of the next attempt of a compensation. A delay beyond the longest timer is cut to it,
-    /// since the result that it follows must be applied.
-    pub(super) fn set_retry_timer(&mut self, step: &str, delay_ms: i64) -> Result<(), Rejection> {
-        let name = format!("{RETRY_PREFIX}{step}{RETRY_SUFFIX}");
+    /// Sets the timer of a next attempt. A delay beyond the longest timer is cut to it, since the result
+    /// that it follows must be applied.
+    pub(super) fn set_retry_timer(&mut self, name: &str, delay_ms: i64) -> Result<(), Rejection> {
         let delay_ms = delay_ms.clamp(0, self.ground.context.limits.timer_ms.max(0));
-        self.set_timer(&name, delay_ms, || name.clone())
+        self.set_timer(name, delay_ms, || name.to_owned())
     }
 
     pub(super) fn clear_timer(&mut self, name: &str) {
@@ -134,15 +142,11 @@ impl Run<'_> {
     pub(super) fn clear_instance_timers(&mut self) {
         let notes = &mut self.notes;
         self.record.timers.retain(|name, _| {
-            let keep = retried_step(name).is_some();
+            let keep = compensation::is_timer(name);
             if !keep {
                 notes.push(Note::TimerCleared { timer: name.clone() });
             }
             keep
         });
     }
-}
-
-fn retried_step(timer: &str) -> Option<&str> {
-    timer.strip_prefix(RETRY_PREFIX)?.strip_suffix(RETRY_SUFFIX)
 }

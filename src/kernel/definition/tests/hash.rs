@@ -167,7 +167,7 @@ fn the_canonical_form_is_frozen() {
     let value: serde_json::Value = serde_json::from_str(&form).expect("JSON");
     assert_eq!(value.to_string(), form, "compact, with sorted keys");
     insta::assert_json_snapshot!("canonical_form", value);
-    insta::assert_snapshot!(saga.hash.to_string(), @"sha256:5ee0fd0952653fbc7c438c6d722e46b771baf56f4f950e9d95bc4283500227b5");
+    insta::assert_snapshot!(saga.hash.to_string(), @"sha256:289111fce899fca3a826ce14c072b5260903a89da10c756384767b3c67fc5dbd");
 }
 
 #[test]

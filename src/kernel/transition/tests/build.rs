@@ -95,6 +95,7 @@ pub(super) fn step(name: &str, needs: &[u16], action: Action) -> Step {
         needs: needs.to_vec(),
         condition: None,
         action,
+        retry: Vec::new(),
         set: Vec::new(),
         compensate: None,
         deadline_ms,

@@ -7,5 +7,6 @@ mod limits;
 mod machine;
 mod order;
 mod properties;
+mod retry;
 mod stories;
 mod world;

@@ -7,12 +7,14 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::build::{consolidate, order};
+use super::retry::charging;
 use super::world::World;
 use crate::kernel::definition::Definition;
 use crate::kernel::ids::CommandId;
 use crate::kernel::input::{Control, WorkOutcome};
 use crate::kernel::patch::Outcome;
 use crate::kernel::record::{LedgerStatus, Phase};
+use crate::kernel::work::WorkItem;
 
 /// One thing that happens to an instance.
 #[derive(Debug, Clone)]
@@ -60,7 +62,7 @@ fn outcome(kind: u8) -> WorkOutcome {
     match kind {
         0..=2 => good(),
         3 | 4 => WorkOutcome::Failed {
-            class: "declined".to_owned(),
+            class: if kind == 3 { "declined" } else { "transient" }.to_owned(),
             message: String::new(),
         },
         _ => WorkOutcome::TimedOut {
@@ -170,11 +172,12 @@ fn check_ids(world: &World) {
     assert_eq!(ids.len(), world.sent.len(), "two attempts share a command id");
     for (at, item) in world.sent.iter().enumerate() {
         for other in &world.sent[..at] {
-            // Only a compensation is tried again, and with the same key only if it may have happened.
-            let may_repeat = item.path == other.path
-                && item.path.ends_with(".compensate")
-                && !world.failed.contains(&other.command_id);
+            // Work is tried again with the same key only while nobody knows whether it happened.
             let repeats = item.idempotency_key == other.idempotency_key;
+            let in_doubt = |earlier: &&WorkItem| {
+                earlier.idempotency_key == item.idempotency_key && !world.failed.contains(&earlier.command_id)
+            };
+            let may_repeat = item.path == other.path && world.sent[..at].iter().any(|item| in_doubt(&item));
             assert!(
                 !repeats || may_repeat,
                 "{} repeats the key of {}",
@@ -225,6 +228,19 @@ proptest! {
         let definition = Arc::new(order());
         let mut world = World::of(Arc::clone(&definition));
         let events = order_events();
+        world.event(events[0].0, &events[0].1);
+        let mut done = live(&mut world, &events, &happenings);
+        heal(&mut world, &mut done);
+        check_ids(&world);
+        check_undone(&world, &definition, &done);
+        prop_assert!(world.last().phase.is_terminal(), "it rests in {:?}", world.phase());
+    }
+
+    #[test]
+    fn whatever_happens_a_step_that_is_retried_is_undone_or_done_once(happenings in happenings(2, 40)) {
+        let definition = Arc::new(charging(true));
+        let mut world = World::of(Arc::clone(&definition));
+        let events = [("Order.Placed", json!({})), ("Other.Thing", json!({}))];
         world.event(events[0].0, &events[0].1);
         let mut done = live(&mut world, &events, &happenings);
         heal(&mut world, &mut done);

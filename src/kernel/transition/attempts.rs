@@ -1,0 +1,193 @@
+//! Attempts of a step: sending its work, and what the end of an attempt means.
+//!
+//! ```text
+//! pending ──▶ running ──succeeded──▶ done
+//!              │   ▲
+//!       failed │   │ timer `retry:<step>`
+//!              ▼   │
+//!          backing off        running ──no retry left──▶ failed
+//! ```
+//!
+//! All attempts send the same input. They carry the same idempotency key until one has definitely failed; once
+//! nobody knows what became of one, the key stays, since that one may still happen.
+
+use bytes::Bytes;
+use serde_bytes::ByteBuf;
+
+use super::emission::Repetition;
+use super::ends::{self, Defeat};
+use super::place::Place;
+use super::run::Run;
+use super::scope::Locals;
+use super::slot::Slot;
+use super::{Rejection, TIMEOUT_CLASS, compensation};
+use crate::kernel::definition::model::{Action, Step};
+use crate::kernel::expr::Root;
+use crate::kernel::input::WorkOutcome;
+use crate::kernel::patch::Note;
+use crate::kernel::record::{ClassFailures, Sent, StepStatus, Tries};
+use crate::kernel::work::WorkKind;
+
+/// Timer of the next attempt of a step.
+pub(super) const RETRY: &str = "retry";
+/// Most error classes whose failures one run of a step counts; a failure of one more class is not retried.
+const CLASSES_MAX: usize = 16;
+
+/// Starts the first attempt of a run.
+pub(super) fn start(run: &mut Run<'_>, slot: Slot) -> Result<(), Rejection> {
+    let step = slot.step(run);
+    let path = Place::Step { name: &step.name }.to_string();
+    let kind = run.action(&step.action, Locals::default(), &path)?;
+    let sent = is_kept(step).then(|| sent(&kind));
+    let state = run.slot_mut(slot);
+    state.attempt = 0;
+    state.error = None;
+    state.tries = Tries::default();
+    state.sent = sent;
+    send(run, slot, path, kind)
+}
+
+/// Starts the attempt for which the step has waited.
+pub(super) fn retry_due(run: &mut Run<'_>, slot: Slot) -> Result<(), Rejection> {
+    let state = run.slot(slot);
+    if state.status != StepStatus::BackingOff {
+        return Ok(());
+    }
+    let step = slot.step(run);
+    let kind = state.sent.as_ref().and_then(|sent| again(&step.action, sent));
+    let Some(kind) = kind else {
+        return Err(slot.mismatch(run, "backs off without an input"));
+    };
+    let path = Place::Step { name: &step.name }.to_string();
+    send(run, slot, path, kind)
+}
+
+/// Takes the outcome of the attempt that the step waits for.
+pub(super) fn ended<'a>(run: &mut Run<'a>, slot: Slot, outcome: &'a WorkOutcome) -> Result<(), Rejection> {
+    let defeat = match outcome {
+        WorkOutcome::Succeeded { payload } => return ends::done(run, slot, payload),
+        WorkOutcome::Failed { class, message } => Defeat { class, message },
+        WorkOutcome::TimedOut { message } => Defeat {
+            class: TIMEOUT_CLASS,
+            message,
+        },
+    };
+    let is_known = matches!(outcome, WorkOutcome::Failed { .. });
+    let step = slot.step(run);
+    let state = run.slot_mut(slot);
+    state.tries.end(is_known);
+    let failures = count(&mut state.tries.failures, defeat.class);
+    let pause = failures.and_then(|failures| pause(step, defeat.class, failures));
+    let Some(pause_ms) = pause else {
+        return ends::failed(run, slot, defeat);
+    };
+    let state = run.slot_mut(slot);
+    state.status = StepStatus::BackingOff;
+    state.error = Some(defeat.class.to_owned());
+    let attempt = state.attempt;
+    run.note(Note::AttemptFailed {
+        step: step.name.clone(),
+        attempt,
+        class: defeat.class.to_owned(),
+    });
+    let timer = slot.timer(run, RETRY);
+    run.set_retry_timer(&timer, pause_ms)
+}
+
+impl Tries {
+    /// An attempt has ended without success. After a definite failure the next one is new work to whoever
+    /// dedupes, unless an attempt of the same key may still happen.
+    pub(super) fn end(&mut self, is_known: bool) {
+        if !is_known {
+            self.unknown = true;
+        } else if !self.unknown {
+            self.round = self.round.saturating_add(1);
+        }
+    }
+}
+
+fn send(run: &mut Run<'_>, slot: Slot, path: String, kind: WorkKind) -> Result<(), Rejection> {
+    let step = slot.step(run);
+    let state = run.slot(slot);
+    let repetition = Repetition {
+        iteration: 0,
+        round: state.tries.round,
+        attempt: state.attempt.saturating_add(1),
+    };
+    let outstanding = run.push_work(path, repetition, step.deadline_ms, kind)?;
+    let state = run.slot_mut(slot);
+    state.status = StepStatus::Running;
+    state.attempt = outstanding.attempt;
+    state.outstanding = Some(outstanding);
+    run.note(Note::StepStarted {
+        step: step.name.clone(),
+        attempt: outstanding.attempt,
+    });
+    Ok(())
+}
+
+/// Counts a failure of `class`, and says how many there are; `None` beyond the bound on classes.
+fn count(failures: &mut Vec<ClassFailures>, class: &str) -> Option<u32> {
+    if let Some(found) = failures.iter_mut().find(|failures| failures.class == class) {
+        found.count = found.count.saturating_add(1);
+        return Some(found.count);
+    }
+    if failures.len() >= CLASSES_MAX {
+        return None;
+    }
+    failures.push(ClassFailures {
+        class: class.to_owned(),
+        count: 1,
+    });
+    Some(1)
+}
+
+/// The pause before the attempt that follows failure number `failures` of `class`, in milliseconds.
+fn pause(step: &Step, class: &str, failures: u32) -> Option<i64> {
+    let retry = step.retry.iter().find(|retry| retry.is_for(class))?;
+    let pause_ms = retry.policy.delay_before(failures.checked_add(1)?)?;
+    Some(i64::try_from(pause_ms).unwrap_or(i64::MAX))
+}
+
+/// Whether what is sent is read again: by another attempt, or by the compensation.
+fn is_kept(step: &Step) -> bool {
+    let undo_reads = step
+        .compensate
+        .as_ref()
+        .is_some_and(|compensation| compensation::reads(compensation, Root::Input));
+    !step.retry.is_empty() || undo_reads
+}
+
+fn sent(kind: &WorkKind) -> Sent {
+    let (payload, target) = match kind {
+        WorkKind::Effect { payload, .. } | WorkKind::Fact { payload, .. } => (payload, None),
+        WorkKind::Command {
+            payload,
+            aggregate_id,
+            ..
+        } => (payload, Some(aggregate_id.clone())),
+    };
+    Sent {
+        payload: ByteBuf::from(payload.as_ref()),
+        target,
+    }
+}
+
+/// The work of a further attempt, from what was sent before.
+fn again(action: &Action, sent: &Sent) -> Option<WorkKind> {
+    let payload = Bytes::copy_from_slice(&sent.payload);
+    match action {
+        Action::Effect { effect, .. } => Some(WorkKind::Effect {
+            effect: effect.clone(),
+            payload,
+        }),
+        Action::Command(command) => Some(WorkKind::Command {
+            aggregate_type: command.aggregate_type.clone(),
+            aggregate_id: sent.target.clone().unwrap_or_default(),
+            command_type: command.command_type.clone(),
+            payload,
+            awaited: true,
+        }),
+        Action::Group(_) => None,
+    }
+}
