@@ -118,6 +118,7 @@ impl Bench {
         Worker::start(&WorkerSpec {
             broker: Arc::clone(&self.broker),
             effects: vec![Arc::new(EffectDefinition {
+                schemas: saga_runner::kernel::definition::effect::EffectSchemas::default(),
                 name: effect(),
                 provider: Provider::Transform,
                 timeout_ms: 10_000,

@@ -6,13 +6,24 @@ use std::sync::Arc;
 
 use saga_runner::kernel::definition::{Loaded, SourceFile, load};
 
-fn yaml_blocks(file: &str) -> Vec<String> {
+fn document(file: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
-    let text = fs::read_to_string(path).expect("a document");
+    fs::read_to_string(path).expect("a document")
+}
+
+fn yaml_blocks(text: &str) -> Vec<String> {
     text.split("```yaml\n")
         .skip(1)
         .filter_map(|rest| rest.split("```").next().map(str::to_owned))
         .collect()
+}
+
+/// The section about types, whose examples are whole files.
+fn types() -> String {
+    let text = document("docs/language.md");
+    let (_, rest) = text.split_once("\n## Types\n").expect("a section about types");
+    let (section, _) = rest.split_once("\n## ").expect("a section behind it");
+    section.to_owned()
 }
 
 fn source(path: &str, text: String) -> SourceFile {
@@ -44,7 +55,7 @@ fn assert_clean(loaded: &Loaded) {
 #[test]
 fn the_language_reference_adds_up_to_sagas_that_load() {
     // An example that has steps and stands below a heading of the fourth order is a saga of its own.
-    let (own, blocks): (Vec<String>, Vec<String>) = yaml_blocks("docs/language.md")
+    let (own, blocks): (Vec<String>, Vec<String>) = yaml_blocks(&document("docs/language.md").replace(&types(), ""))
         .into_iter()
         .partition(|block| is_variant(block));
     let [head, handlers, steps, retry, timers, machine, end, effect] = blocks.as_slice() else {
@@ -85,10 +96,22 @@ fn is_variant(block: &str) -> bool {
 
 #[test]
 fn the_saga_of_the_readme_loads() {
-    let blocks = yaml_blocks("README.md");
+    let blocks = yaml_blocks(&document("README.md"));
     let saga = blocks
         .iter()
         .find(|block| block.contains("kind: Saga"))
         .expect("a saga");
     assert_clean(&load(&[source("README.md", saga.clone())], &shipped_effects()));
+}
+
+#[test]
+fn the_examples_of_types_are_files_that_load() {
+    let blocks = yaml_blocks(&types());
+    let [saga, effect] = blocks.as_slice() else {
+        panic!("{} examples", blocks.len());
+    };
+    assert_clean(&load(
+        &[source("typed.yaml", saga.clone())],
+        &[source("pay.yaml", effect.clone())],
+    ));
 }

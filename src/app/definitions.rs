@@ -1,13 +1,17 @@
 //! Definition files: found, read, loaded, and checked against the manifest.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::StartError;
 use crate::config::Manifest;
-use crate::kernel::definition::{self, Loaded, Severity, SourceFile};
+use crate::kernel::definition::{self, Loaded, SchemaFiles, Severity, SourceFile};
+
+/// Largest schema, in bytes.
+const SCHEMA_BYTES_MAX: u64 = 1024 * 1024;
 
 /// Where definitions are looked for.
 #[derive(Debug, Clone)]
@@ -23,9 +27,31 @@ pub enum Folders {
 pub struct Files {
     pub sagas: Vec<SourceFile>,
     pub effects: Vec<SourceFile>,
+    /// The schemas that they name.
+    pub schemas: SchemaFiles,
 }
 
-/// Reads every `*.yaml` and `*.yml` file, hidden ones and `*.test.yaml` left out.
+impl Files {
+    /// Every text by the name under which findings know it.
+    #[must_use]
+    pub fn texts(&self) -> BTreeMap<String, Arc<str>> {
+        let definitions = self.sagas.iter().chain(&self.effects);
+        let schemas = self.schemas.0.iter();
+        definitions
+            .map(|file| (file.path.clone(), Arc::clone(&file.text)))
+            .chain(schemas.filter_map(|(path, text)| Some((path.clone(), text.clone().ok()?))))
+            .collect()
+    }
+
+    /// Reads, checks and compiles what was read.
+    #[must_use]
+    pub fn load(&self) -> Loaded {
+        definition::load_with(&self.sagas, &self.effects, &self.schemas)
+    }
+}
+
+/// Reads every `*.yaml` and `*.yml` file, hidden ones, `*.test.yaml` and folders called `schemas` left out, and
+/// the schemas that they name.
 ///
 /// # Errors
 /// The file or folder that cannot be read, with the reason.
@@ -48,7 +74,27 @@ pub fn read(folders: &Folders) -> Result<Files, String> {
             }
         }
     }
+    let definitions = files.sagas.iter().chain(&files.effects);
+    let named = definitions.flat_map(|file| definition::named_schemas(&file.path, &file.text));
+    for path in named {
+        if let Entry::Vacant(vacant) = files.schemas.0.entry(path) {
+            let text = read_schema(Path::new(vacant.key()));
+            vacant.insert(text);
+        }
+    }
     Ok(files)
+}
+
+/// The text of a schema, or why there is none.
+fn read_schema(path: &Path) -> Result<Arc<str>, String> {
+    let described = |error: io::Error| error.to_string();
+    let size = std::fs::metadata(path).map_err(described)?.len();
+    if size > SCHEMA_BYTES_MAX {
+        return Err(format!(
+            "it is {size} bytes long, at most {SCHEMA_BYTES_MAX} are allowed"
+        ));
+    }
+    std::fs::read_to_string(path).map(Arc::from).map_err(described)
 }
 
 /// A folder with `sagas/` or `effects/` is a project: what else it holds are no definitions.
@@ -116,7 +162,8 @@ fn walk(folder: &Path, found: &mut Vec<PathBuf>) -> io::Result<()> {
     for entry in std::fs::read_dir(folder)? {
         let path = entry?.path();
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
-        let Some(name) = name.filter(|name| !name.starts_with('.') && name != "target") else {
+        let Some(name) = name.filter(|name| !name.starts_with('.') && name != "target" && name != "schemas")
+        else {
             continue;
         };
         if path.is_dir() {
@@ -142,21 +189,15 @@ pub fn load(manifest: &Manifest) -> Result<Loaded, StartError> {
         effects: manifest.effects.clone(),
     };
     let files = read(&folders).map_err(StartError::Unreadable)?;
-    let loaded = definition::load(&files.sagas, &files.effects);
+    let loaded = files.load();
     if loaded
         .diagnostics
         .iter()
         .any(|finding| finding.severity == Severity::Error)
     {
-        let texts: BTreeMap<String, Arc<str>> = files
-            .sagas
-            .into_iter()
-            .chain(files.effects)
-            .map(|file| (file.path, file.text))
-            .collect();
         return Err(StartError::Definitions {
             findings: loaded.diagnostics,
-            texts,
+            texts: files.texts(),
         });
     }
     for finding in &loaded.diagnostics {
@@ -230,5 +271,23 @@ mod tests {
     fn a_folder_that_is_not_there_is_named() {
         let error = read(&Folders::Mixed(PathBuf::from("/no/such/folder"))).expect_err("missing");
         assert!(error.contains("/no/such/folder"), "{error}");
+    }
+
+    #[test]
+    fn the_schemas_that_definitions_name_are_read_and_are_no_definitions() {
+        let dir = tempfile::tempdir().expect("temporary folder");
+        let saga = "apiVersion: sagas/v1\nkind: Saga\nname: a\nstart: A.B\nkey: {\"*\": event.id}\nstate: {init: {}, schema: schemas/a.yaml}\nsteps: {}\nevents: {A.B: {schema: ../none.json}}\n";
+        std::fs::create_dir_all(dir.path().join("sagas/schemas")).expect("created");
+        std::fs::create_dir_all(dir.path().join("effects")).expect("created");
+        std::fs::write(dir.path().join("sagas/a.yaml"), saga).expect("written");
+        std::fs::write(dir.path().join("sagas/schemas/a.yaml"), "type: objekt\n").expect("written");
+        let files = read(&Folders::Mixed(dir.path().to_owned())).expect("readable");
+        assert_eq!((files.sagas.len(), files.schemas.0.len()), (1, 2));
+        let loaded = files.load();
+        let told: Vec<String> = loaded.diagnostics.iter().map(ToString::to_string).collect();
+        let has = |part: &str| told.iter().any(|line| line.contains(part));
+        assert!(has("schemas/a.yaml:1:7: unknown type \"objekt\""), "{told:?}");
+        assert!(has("none.json cannot be read"), "{told:?}");
+        assert!(files.texts().keys().any(|path| path.ends_with("schemas/a.yaml")));
     }
 }

@@ -1,16 +1,14 @@
 //! `validate`: every mistake of every file, with its place.
 
-use std::collections::BTreeMap;
 use std::io::IsTerminal as _;
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
 
 use super::diagnostics;
 use super::exit::{self, Failure};
 use crate::app::definitions::{self, Folders};
-use crate::kernel::definition::{self, Severity};
+use crate::kernel::definition::Severity;
 
 #[derive(Debug, Args)]
 pub struct ValidateArguments {
@@ -33,13 +31,8 @@ enum Output {
 pub fn validate(arguments: &ValidateArguments) -> Result<(), Failure> {
     let files = definitions::read(&Folders::Mixed(arguments.path.clone()))
         .map_err(|error| Failure::new(exit::NO_INPUT, error))?;
-    let loaded = definition::load(&files.sagas, &files.effects);
-    let texts: BTreeMap<&str, Arc<str>> = files
-        .sagas
-        .iter()
-        .chain(&files.effects)
-        .map(|file| (file.path.as_str(), Arc::clone(&file.text)))
-        .collect();
+    let loaded = files.load();
+    let texts = files.texts();
     match arguments.output {
         Output::Json => {
             let json = serde_json::to_string_pretty(&loaded.diagnostics).expect("findings are plain data");
@@ -59,7 +52,10 @@ pub fn validate(arguments: &ValidateArguments) -> Result<(), Failure> {
     if errors > 0 {
         return Err(Failure::new(
             exit::FINDINGS,
-            format!("{errors} error(s) in {} file(s)", texts.len()),
+            format!(
+                "{errors} error(s) in {} file(s)",
+                files.sagas.len() + files.effects.len()
+            ),
         ));
     }
     eprintln!(

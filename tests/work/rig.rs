@@ -9,7 +9,7 @@ use bytes::Bytes;
 use saga_runner::effects::{self, Worker, WorkerSpec};
 use saga_runner::inproc::{self, InprocBroker};
 use saga_runner::kernel::definition::EffectDefinition;
-use saga_runner::kernel::definition::effect::{HttpCall, Provider};
+use saga_runner::kernel::definition::effect::{EffectSchemas, HttpCall, Provider};
 use saga_runner::kernel::duration::Millis;
 use saga_runner::kernel::expr::{Root, Template};
 use saga_runner::kernel::ids::{CommandId, EffectName, InstanceId, Key, SagaName, TenantId, TimeMs};
@@ -430,6 +430,7 @@ pub fn definition(attempts: u32) -> EffectDefinition {
     let roots = [Root::Input, Root::Command, Root::Secrets, Root::Upstreams];
     EffectDefinition {
         name: effect_name(),
+        schemas: EffectSchemas::default(),
         provider: Provider::Http(HttpCall {
             method: "POST".to_owned(),
             url: Template::compile_text("${upstreams.pay}/charges", &roots).unwrap(),

@@ -52,6 +52,7 @@ impl Charge {
             body: self.body.map(|body| text(body, &REQUEST)),
         };
         let definition = EffectDefinition {
+            schemas: crate::kernel::definition::effect::EffectSchemas::default(),
             name: EffectName::parse("payments-charge").expect("legal"),
             provider: ProviderDefinition::Http(call),
             timeout_ms: 5_000,

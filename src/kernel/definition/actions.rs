@@ -4,12 +4,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use super::codes;
+use super::effect::Effects;
 use super::fields::{self, Fields, NameRule};
 use super::findings::Findings;
-use super::model::{Actions, CommandTemplate, Emit, Fail, Handler, PublishTemplate, TimerSet};
+use super::model::{
+    Actions, CommandTemplate, EffectContract, Emit, Fail, Handler, PublishTemplate, TimerSet,
+};
+use super::schema_files::Schemas;
 use super::texts::{self, EventParts, Readable};
 use super::yaml::{Entry, Node, Value};
 use crate::kernel::expr::{Root, Template, nearest};
+use crate::kernel::ids::EffectName;
 use crate::kernel::limits::Limits;
 
 /// What the readers of one saga share.
@@ -17,7 +22,10 @@ use crate::kernel::limits::Limits;
 pub struct Reading<'r, 'c> {
     pub findings: &'r mut Findings<'c>,
     /// The effects there are; `None` where they are not looked up.
-    pub effects: Option<&'r BTreeSet<String>>,
+    pub effects: Option<&'r Effects>,
+    pub schemas: &'r mut Schemas<'c>,
+    /// The contracts of the effects in use.
+    pub contracts: BTreeMap<EffectName, EffectContract>,
     pub steps: Vec<&'r str>,
     pub states: Vec<&'r str>,
     pub timers: Timers<'r>,

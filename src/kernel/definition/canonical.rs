@@ -34,7 +34,7 @@ pub fn bytes(definition: &Definition) -> Vec<u8> {
         .keys
         .iter()
         .map(|rule| object([("pattern", text(&rule.pattern)), ("key", expression(&rule.key))]));
-    let form = object([
+    let mut form = object([
         ("dialect", Json::Int(DIALECT)),
         ("name", text(definition.name.as_str())),
         ("start", list(definition.start.iter().map(|start| text(start)))),
@@ -56,9 +56,48 @@ pub fn bytes(definition: &Definition) -> Vec<u8> {
             ]),
         ),
     ]);
+    if let Json::Map(members) = &mut form {
+        members.extend(schemas(definition).map(|(name, form)| (Cow::Borrowed(name), form)));
+    }
     let mut out = Vec::with_capacity(2 * definition.source.len());
     write_sorted(&form, &mut out);
     out
+}
+
+/// What there is of schemas; a saga without any has none of these members.
+fn schemas(definition: &Definition) -> impl Iterator<Item = (&'static str, Json<'_>)> {
+    let events = definition.events.iter().map(|(name, event)| {
+        let upcast = event.upcast.iter().map(|(version, data)| {
+            let version = Cow::Owned(version.to_string());
+            (version, template(data))
+        });
+        let versions = event
+            .versions
+            .iter()
+            .map(|version| Json::Int(i64::from(*version)));
+        let form = object([
+            (
+                "schema",
+                event
+                    .schema
+                    .as_ref()
+                    .map_or(Json::Null, |schema| schema.canonical()),
+            ),
+            ("versions", list(versions)),
+            ("upcast", Json::Map(upcast.collect())),
+        ]);
+        (Cow::Borrowed(name.as_str()), form)
+    });
+    let events = (!definition.events.is_empty()).then(|| Json::Map(events.collect()));
+    let effects = definition
+        .effects
+        .iter()
+        .map(|(name, contract)| (Cow::Borrowed(name.as_str()), contract.form()));
+    let effects = (!definition.effects.is_empty()).then(|| Json::Map(effects.collect()));
+    let state = definition.state_schema.as_ref().map(|schema| schema.canonical());
+    [("events", events), ("effects", effects), ("state", state)]
+        .into_iter()
+        .filter_map(|(name, form)| Some((name, form?)))
 }
 
 fn handlers(by_name: &BTreeMap<String, Vec<Handler>>) -> Json<'_> {

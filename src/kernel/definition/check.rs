@@ -20,6 +20,7 @@ pub fn saga(
     findings: &mut Findings<'_>,
 ) {
     key_rules(definition, root, findings);
+    events(definition, root, findings);
     let steps = Steps::of(definition, outline);
     if steps.is_complete() {
         groups::reach(definition, outline, findings);
@@ -87,6 +88,29 @@ fn key_rules(definition: &Definition, root: &Node<'_>, findings: &mut Findings<'
             .help(Some(format!(
                 "say which instance it belongs to: key: {{\"{aggregate}.*\": event.data.<field>}}"
             )));
+    }
+}
+
+/// What is said about an event must be about one that comes.
+fn events(definition: &Definition, root: &Node<'_>, findings: &mut Findings<'_>) {
+    let types = definition.event_types();
+    let Some(described) = member(root, "events") else {
+        return;
+    };
+    for event_type in definition.events.keys() {
+        if types.contains(&event_type.as_str()) {
+            continue;
+        }
+        let entry = member(&described.value, event_type);
+        let span = entry.map_or(0..0, |entry| entry.key_span.clone());
+        let help = nearest(event_type, types.iter().copied()).map(|near| format!("did you mean \"{near}\"?"));
+        findings
+            .warning(
+                codes::UNUSED_EVENT,
+                span,
+                format!("nothing reacts to the event type \"{event_type}\""),
+            )
+            .help(help);
     }
 }
 

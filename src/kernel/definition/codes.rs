@@ -60,3 +60,9 @@ pub const TOO_MANY: &str = "SR0128";
 pub const ABSENT_RESULT: &str = "SR0129";
 /// A step that cannot be waited for from here.
 pub const OUT_OF_REACH: &str = "SR0150";
+/// A JSON Schema that cannot be used.
+pub const SCHEMA: &str = "SR0170";
+/// A path that leads to no schema.
+pub const SCHEMA_FILE: &str = "SR0171";
+/// An event type that is described and that nothing reacts to.
+pub const UNUSED_EVENT: &str = "SR0172";

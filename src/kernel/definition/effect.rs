@@ -1,15 +1,38 @@
 //! Effect definitions: how a worker turns a command into a call and its answer into a result.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
+use super::model::EffectContract;
 use crate::kernel::expr::{Expr, Root, Template};
 use crate::kernel::ids::EffectName;
 use crate::kernel::retry::RetryPolicy;
+use crate::kernel::schema::Schema;
+
+/// The schemas of all effects, by name. An effect that cannot be read has none.
+pub type Effects = BTreeMap<String, EffectSchemas>;
+
+/// What an effect takes and gives.
+#[derive(Debug, Clone, Default)]
+pub struct EffectSchemas {
+    /// Of `input`; absent: anything.
+    pub input: Option<Arc<Schema>>,
+    /// Of the result; absent: anything.
+    pub output: Option<Arc<Schema>>,
+}
+
+impl EffectSchemas {
+    #[must_use]
+    pub fn contract(&self) -> Option<EffectContract> {
+        EffectContract::of(self.input.as_deref(), self.output.as_deref())
+    }
+}
 
 /// One effect, ready to run.
 #[derive(Debug)]
 pub struct EffectDefinition {
     pub name: EffectName,
+    pub schemas: EffectSchemas,
     pub provider: Provider,
     /// Whole call of one attempt, in milliseconds. Default 10,000.
     pub timeout_ms: u64,

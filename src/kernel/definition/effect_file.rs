@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use super::codes;
-use super::effect::{Classify, EffectDefinition, HttpCall, Provider};
+use super::effect::{Classify, EffectDefinition, EffectSchemas, HttpCall, Provider};
 use super::fields::{self, Fields, NameRule};
 use super::findings::Findings;
 use super::model::RETRY_CLASSES;
 use super::saga::{header, parsed};
+use super::schema_files::Schemas;
 use super::steps::{RetryBounds, retry};
 use super::texts::{self, Readable};
 use super::url;
@@ -20,6 +21,8 @@ const KEYS: &[&str] = &[
     "apiVersion",
     "kind",
     "name",
+    "input",
+    "output",
     "http",
     "transform",
     "timeout",
@@ -54,12 +57,24 @@ const RETRY: RetryBounds = RetryBounds {
 };
 
 /// Compiles an effect; `None` where there are errors among the findings.
-pub fn compile(root: &Node<'_>, findings: &mut Findings<'_>) -> Option<Arc<EffectDefinition>> {
+pub fn compile(
+    root: &Node<'_>,
+    schemas: &mut Schemas<'_>,
+    findings: &mut Findings<'_>,
+) -> Option<Arc<EffectDefinition>> {
     let fields = Fields::read(root, &(0..0), "an effect", KEYS, findings)?;
     let name = header(&fields, "Effect", findings).and_then(|entry| {
         let text = fields::text(&entry.value, &entry.key_span, "the name of the effect", findings)?;
         parsed(EffectName::parse(text), &entry.value.span, findings)
     });
+    let schemas = EffectSchemas {
+        input: fields
+            .get("input")
+            .and_then(|entry| schemas.read(entry, findings)),
+        output: fields
+            .get("output")
+            .and_then(|entry| schemas.read(entry, findings)),
+    };
     let provider = match fields.one_of(&["http", "transform"], findings) {
         Some(entry) if entry.key == "http" => http(entry, findings).map(Provider::Http),
         Some(entry) => {
@@ -92,6 +107,7 @@ pub fn compile(root: &Node<'_>, findings: &mut Findings<'_>) -> Option<Arc<Effec
     }
     Some(Arc::new(EffectDefinition {
         name: name?,
+        schemas,
         provider: provider?,
         timeout_ms,
         connect_timeout_ms,

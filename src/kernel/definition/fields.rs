@@ -183,6 +183,17 @@ pub fn text<'n>(
     None
 }
 
+/// A whole number, without any finding.
+pub fn whole(node: &Node<'_>) -> Option<i64> {
+    match &node.value {
+        Value::Scalar(scalar) => match scalar.plain() {
+            Plain::Int(number) => Some(number),
+            _ => None,
+        },
+        Value::List(_) | Value::Map(_) => None,
+    }
+}
+
 pub fn boolean(entry: &Entry<'_>, findings: &mut Findings<'_>) -> Option<bool> {
     if let Value::Scalar(scalar) = &entry.value.value
         && let Plain::Bool(answer) = scalar.plain()

@@ -40,6 +40,10 @@ impl<'c> Findings<'c> {
         }
     }
 
+    pub fn path(&self) -> &'c str {
+        self.path
+    }
+
     pub fn text(&self) -> &'c str {
         self.text
     }

@@ -4,6 +4,7 @@
 //! on the way. Reads no files itself.
 
 mod actions;
+mod archive;
 mod canonical;
 mod check;
 pub mod codes;
@@ -11,12 +12,14 @@ pub mod diagnostic;
 pub mod editor;
 pub mod effect;
 mod effect_file;
+mod events;
 mod fields;
 mod findings;
 mod groups;
 mod machine;
 pub mod model;
 mod saga;
+mod schema_files;
 pub mod schemas;
 pub mod set;
 mod steps;
@@ -29,13 +32,16 @@ mod yaml;
 pub use diagnostic::{Diagnostic, Severity};
 pub use effect::EffectDefinition;
 pub use model::Definition;
+pub use schema_files::{SchemaFiles, named_schemas};
 pub use set::DefinitionSet;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
+use effect::{EffectSchemas, Effects};
 use findings::Findings;
+use schema_files::Schemas;
 use yaml::{Node, Value};
 
 /// A file of definitions as it was read.
@@ -55,30 +61,45 @@ pub struct Loaded {
     pub diagnostics: Vec<Diagnostic>,
 }
 
-/// Reads, checks and compiles sagas and effects together.
+/// Reads, checks and compiles sagas and effects together, none of which names a schema by path.
 #[must_use]
 pub fn load(sagas: &[SourceFile], effects: &[SourceFile]) -> Loaded {
+    load_with(sagas, effects, &SchemaFiles::default())
+}
+
+/// Reads, checks and compiles sagas and effects together with the schemas that they name.
+#[must_use]
+pub fn load_with(sagas: &[SourceFile], effects: &[SourceFile], schemas: &SchemaFiles) -> Loaded {
+    let mut schemas = Schemas::new(schemas);
     let mut loaded = Loaded::default();
     let mut names = Names::default();
     for file in effects {
         let mut findings = Findings::new(&file.path, &file.text);
         let root = yaml::parse(&file.text, &mut findings);
         names.declare(root.as_ref(), "effect", file, &mut findings);
-        let effect = root.and_then(|root| effect_file::compile(&root, &mut findings));
+        let effect = root.and_then(|root| effect_file::compile(&root, &mut schemas, &mut findings));
+        schemas.take_named();
         loaded.effects.extend(effect);
         loaded.diagnostics.append(&mut findings.into_sorted());
     }
-    let effects: BTreeSet<String> = std::mem::take(&mut names.places).into_keys().collect();
+    let mut effects: Effects = std::mem::take(&mut names.places)
+        .into_keys()
+        .map(|name| (name, EffectSchemas::default()))
+        .collect();
+    for effect in &loaded.effects {
+        effects.insert(effect.name.to_string(), effect.schemas.clone());
+    }
     // An effect whose name cannot be read would be reported again by every saga that uses it.
     let known = (!names.unreadable).then_some(&effects);
     for file in sagas {
         let mut findings = Findings::new(&file.path, &file.text);
         let root = yaml::parse(&file.text, &mut findings);
         names.declare(root.as_ref(), "saga", file, &mut findings);
-        let saga = root.and_then(|root| saga::compile(&root, &file.text, known, &mut findings));
+        let saga = root.and_then(|root| saga::compile(&root, &file.text, known, &mut schemas, &mut findings));
         loaded.sagas.extend(saga.map(Arc::new));
         loaded.diagnostics.append(&mut findings.into_sorted());
     }
+    loaded.diagnostics.append(&mut schemas.diagnostics);
     // Stable: within a file the findings are in order.
     loaded
         .diagnostics
@@ -86,16 +107,29 @@ pub fn load(sagas: &[SourceFile], effects: &[SourceFile]) -> Loaded {
     loaded
 }
 
-/// Compiles a definition that passed [`load`] when it was archived; effects are not looked up.
+/// Compiles a definition that passed [`load`] when it was archived, from its `source`; effects are not looked up.
 ///
 /// # Errors
 /// The findings, where the text no longer compiles.
 pub fn compile_archived(source: &str) -> Result<Definition, Vec<Diagnostic>> {
-    let text: Arc<str> = Arc::from(source);
     let mut findings = Findings::new("archived definition", source);
-    let definition =
-        yaml::parse(source, &mut findings).and_then(|root| saga::compile(&root, &text, None, &mut findings));
-    definition.ok_or_else(|| findings.into_sorted())
+    let archive = match archive::opened(source) {
+        Ok(archive) => archive,
+        Err(message) => {
+            findings.error(codes::SYNTAX, 0..0, message);
+            return Err(findings.into_sorted());
+        }
+    };
+    let text: Arc<str> = Arc::from(archive.source);
+    let mut findings = Findings::new("archived definition", &text);
+    let mut schemas = Schemas::new(&archive.schemas);
+    let definition = yaml::parse(&text, &mut findings)
+        .and_then(|root| saga::compile_pinned(&root, &text, archive.effects, &mut schemas, &mut findings));
+    let mut diagnostics = schemas.diagnostics;
+    definition.ok_or_else(|| {
+        diagnostics.append(&mut findings.into_sorted());
+        diagnostics
+    })
 }
 
 /// The names of one kind of definitions, over all files.

@@ -1,12 +1,17 @@
 //! A compiled saga definition: names resolved to indices, expressions compiled, defaults filled in.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::kernel::expr::{Expr, Template};
+use sha2::{Digest, Sha256};
+
+use crate::kernel::expr::{Expr, Template, write_sorted};
 use crate::kernel::ids::{DefinitionHash, EffectName, SagaName};
+use crate::kernel::json::Json;
 use crate::kernel::retry::RetryPolicy;
+use crate::kernel::schema::Schema;
 
 /// One version of a saga, ready to run.
 #[derive(Debug)]
@@ -14,12 +19,19 @@ pub struct Definition {
     pub name: SagaName,
     /// SHA-256 of the canonical form: formatting and comments do not change it.
     pub hash: DefinitionHash,
-    /// The YAML text, archived with the hash so that running instances outlive the file.
+    /// What is archived with the hash, so that running instances outlive the file: its text, or an archive with
+    /// the schemas that it names.
     pub source: Arc<str>,
     /// Event types that create an instance.
     pub start: Vec<String>,
     /// First match wins.
     pub keys: Vec<KeyRule>,
+    /// What is said about event types.
+    pub events: BTreeMap<String, EventDefinition>,
+    /// What the state is after every input that is applied.
+    pub state_schema: Option<Arc<Schema>>,
+    /// The schemas of the effects in use, pinned; effects without any are not among them.
+    pub effects: BTreeMap<EffectName, EffectContract>,
     /// Initial state: a map template without roots.
     pub init: Template,
     /// Handlers at any time, by event type.
@@ -88,6 +100,69 @@ impl Definition {
             || in_actions
                 .chain(at_end.into_iter().flatten())
                 .any(|emit| matches!(emit, Emit::Command(_)))
+    }
+}
+
+/// What a saga says about an event type.
+#[derive(Debug)]
+pub struct EventDefinition {
+    /// Of `event.data`, as it is after the upcast.
+    pub schema: Option<Arc<Schema>>,
+    /// Versions that are taken as they are, ascending; empty for all.
+    pub versions: Vec<u32>,
+    /// How the data of other versions becomes that of the present one. Reads `event`.
+    pub upcast: BTreeMap<u32, Template>,
+}
+
+/// The hashes of an effect's schemas, as `sha256:<hex>`.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct EffectContract {
+    pub input: Option<String>,
+    pub output: Option<String>,
+}
+
+impl EffectContract {
+    /// The contract of these schemas; `None` without any.
+    #[must_use]
+    pub fn of(input: Option<&Schema>, output: Option<&Schema>) -> Option<Self> {
+        let hash = |schema: Option<&Schema>| {
+            let mut bytes = Vec::new();
+            write_sorted(&schema?.canonical(), &mut bytes);
+            Some(DefinitionHash(Sha256::digest(&bytes).into()).to_string())
+        };
+        (input.is_some() || output.is_some()).then(|| Self {
+            input: hash(input),
+            output: hash(output),
+        })
+    }
+
+    /// As it is hashed and archived.
+    #[must_use]
+    pub fn form(&self) -> Json<'static> {
+        let member = |hash: &Option<String>| {
+            hash.clone()
+                .map_or(Json::Null, |hash| Json::Str(Cow::Owned(hash)))
+        };
+        Json::Map(vec![
+            (Cow::Borrowed("input"), member(&self.input)),
+            (Cow::Borrowed("output"), member(&self.output)),
+        ])
+    }
+
+    /// Reads [`EffectContract::form`].
+    ///
+    /// # Errors
+    /// A sentence, where it is something else.
+    pub fn read(form: &Json<'_>) -> Result<Self, String> {
+        let member = |name: &str| match form.get(name) {
+            Some(Json::Null) => Ok(None),
+            Some(Json::Str(hash)) => Ok(Some(hash.clone().into_owned())),
+            _ => Err(format!("the contract of an effect has no {name}")),
+        };
+        Ok(Self {
+            input: member("input")?,
+            output: member("output")?,
+        })
     }
 }
 

@@ -1,21 +1,25 @@
 //! Reading a saga file as a whole.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
 use super::actions::{Reading, Timers, names_under};
+use super::archive;
 use super::canonical;
 use super::check;
 use super::codes;
+use super::effect::Effects;
 use super::fields::{self, Fields, NameRule};
 use super::findings::Findings;
 use super::groups;
-use super::model::{Definition, Finally, KeyRule, TimerDefinition};
+use super::model::{Definition, EffectContract, Finally, KeyRule, TimerDefinition};
+use super::schema_files::Schemas;
 use super::texts::{self, EventParts, Readable};
 use super::yaml::{Entry, Node, Value};
 use crate::kernel::expr::{Expr, Root, Template};
-use crate::kernel::ids::{DefinitionHash, SagaName};
+use crate::kernel::ids::{DefinitionHash, EffectName, SagaName};
+use crate::kernel::schema::Schema;
 
 /// The version of the language.
 pub const API_VERSION: &str = "sagas/v1";
@@ -26,6 +30,7 @@ const KEYS: &[&str] = &[
     "name",
     "start",
     "key",
+    "events",
     "state",
     "handlers",
     "machine",
@@ -40,12 +45,47 @@ const COMPLETED_ROOTS: &[Root] = &[Root::State, Root::Key, Root::Steps, Root::Ev
 const FAILED_ROOTS: &[Root] = &[Root::State, Root::Key, Root::Steps, Root::Failure, Root::Event];
 
 /// Compiles a saga; `None` where there are errors among the findings.
-pub fn compile(
+pub fn compile<'c>(
     root: &Node<'_>,
     source: &Arc<str>,
-    effects: Option<&BTreeSet<String>>,
-    findings: &mut Findings<'_>,
+    effects: Option<&Effects>,
+    schemas: &mut Schemas<'c>,
+    findings: &mut Findings<'c>,
 ) -> Option<Definition> {
+    let (mut definition, contracts) = read(root, source, effects, schemas, findings)?;
+    definition.effects = contracts;
+    Some(finished(definition, schemas))
+}
+
+/// Compiles an archived saga, whose effects were pinned when it was loaded.
+pub fn compile_pinned<'c>(
+    root: &Node<'_>,
+    source: &Arc<str>,
+    effects: BTreeMap<EffectName, EffectContract>,
+    schemas: &mut Schemas<'c>,
+    findings: &mut Findings<'c>,
+) -> Option<Definition> {
+    let (mut definition, _) = read(root, source, None, schemas, findings)?;
+    definition.effects = effects;
+    Some(finished(definition, schemas))
+}
+
+fn finished(mut definition: Definition, schemas: &mut Schemas<'_>) -> Definition {
+    definition.source = archive::text(&definition.source, &schemas.take_named(), &definition.effects);
+    definition.hash = canonical::hash(&definition);
+    definition
+}
+
+type Contracts = BTreeMap<EffectName, EffectContract>;
+
+/// Reads everything but the hash and the contracts, which come beside it.
+fn read<'c>(
+    root: &Node<'_>,
+    source: &Arc<str>,
+    effects: Option<&Effects>,
+    schemas: &mut Schemas<'c>,
+    findings: &mut Findings<'c>,
+) -> Option<(Definition, Contracts)> {
     let fields = Fields::read(root, &(0..0), "a saga", KEYS, findings)?;
     let name = header(&fields, "Saga", findings).and_then(|entry| {
         let text = fields::text(&entry.value, &entry.key_span, "the name of the saga", findings)?;
@@ -55,6 +95,8 @@ pub fn compile(
     let mut reading = Reading {
         findings,
         effects,
+        schemas,
+        contracts: BTreeMap::new(),
         steps: outline.iter().map(|step| &*step.entry.key).collect(),
         states: names_under(root, &["machine", "states"]),
         timers: Timers {
@@ -64,7 +106,11 @@ pub fn compile(
     };
     let start = reading.start(&fields);
     let keys = reading.keys(&fields);
-    let init = reading.init(&fields);
+    let events = fields
+        .get("events")
+        .map(|entry| reading.events(entry))
+        .unwrap_or_default();
+    let (init, state_schema) = reading.stored(&fields);
     let handlers = fields.get("handlers");
     let handlers = handlers
         .map(|entry| reading.saga_handlers(entry))
@@ -83,13 +129,17 @@ pub fn compile(
         .map(|entry| reading.finally(entry))
         .unwrap_or_default();
     check::timers(&mut reading);
-    let mut definition = Definition {
+    let contracts = std::mem::take(&mut reading.contracts);
+    let definition = Definition {
         // Thrown away with the whole where there is no name.
         name: name.unwrap_or_else(|| SagaName::parse("unnamed").expect("a legal name")),
         hash: DefinitionHash([0; 32]),
         source: Arc::clone(source),
         start,
         keys,
+        events,
+        state_schema,
+        effects: BTreeMap::new(),
         init,
         handlers,
         machine,
@@ -101,8 +151,7 @@ pub fn compile(
     if findings.has_errors() {
         return None;
     }
-    definition.hash = canonical::hash(&definition);
-    Some(definition)
+    Some((definition, contracts))
 }
 
 /// Checks `apiVersion` and `kind`, and returns the entry of the name.
@@ -191,22 +240,26 @@ impl<'r> Reading<'r, '_> {
         rules
     }
 
-    fn init(&mut self, fields: &Fields<'r, '_>) -> Template {
-        let empty = || Template::Constant(b"{}".to_vec());
+    /// The first state, and the schema of every later one.
+    fn stored(&mut self, fields: &Fields<'r, '_>) -> (Template, Option<Arc<Schema>>) {
+        let empty = Template::Constant(b"{}".to_vec());
         let Some(state) = fields.get("state") else {
-            return empty();
+            return (empty, None);
         };
-        let Some(fields) = Fields::read(&state.value, &state.key_span, "state", &["init"], self.findings)
-        else {
-            return empty();
+        let keys = &["init", "schema"];
+        let Some(fields) = Fields::read(&state.value, &state.key_span, "state", keys, self.findings) else {
+            return (empty, None);
         };
-        let Some(init) = fields.require("init", self.findings) else {
-            return empty();
-        };
-        if fields::entries(&init.value, &init.key_span, "init", self.findings).is_none() {
-            return empty();
-        }
-        texts::template(&init.value, Readable::roots(&[]), self.findings).unwrap_or_else(empty)
+        let schema = fields
+            .get("schema")
+            .and_then(|schema| self.schemas.read(schema, self.findings));
+        (self.init(&fields).unwrap_or(empty), schema)
+    }
+
+    fn init(&mut self, fields: &Fields<'r, '_>) -> Option<Template> {
+        let init = fields.require("init", self.findings)?;
+        fields::entries(&init.value, &init.key_span, "init", self.findings)?;
+        texts::template(&init.value, Readable::roots(&[]), self.findings)
     }
 
     /// In code-point order of their names, in which they are set.

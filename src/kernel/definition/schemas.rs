@@ -210,7 +210,7 @@ impl<'n, 't> Reader<'n, 't, '_, '_> {
                 let message = format!("unknown keyword \"{}\" in a schema", key.escape_debug());
                 self.sound = false;
                 self.findings
-                    .error(codes::WRONG_VALUE, entry.key_span.clone(), message)
+                    .error(codes::SCHEMA, entry.key_span.clone(), message)
                     .help(Some(help));
             }
         }
@@ -320,7 +320,7 @@ impl<'n, 't> Reader<'n, 't, '_, '_> {
             );
             self.sound = false;
             self.findings
-                .error(codes::WRONG_VALUE, entry.value.span.clone(), message)
+                .error(codes::SCHEMA, entry.value.span.clone(), message)
                 .help(Some(format!("write \"$schema\": \"{}\"", DIALECTS[0])));
         }
     }
@@ -340,7 +340,7 @@ impl<'n, 't> Reader<'n, 't, '_, '_> {
                 self.sound = false;
                 self.findings
                     .error(
-                        codes::WRONG_VALUE,
+                        codes::SCHEMA,
                         item.span.clone(),
                         format!("unknown type \"{}\"", name.escape_debug()),
                     )
@@ -362,7 +362,7 @@ impl<'n, 't> Reader<'n, 't, '_, '_> {
             let message = format!("\"{}\" is not inside this schema", pointer.escape_debug());
             self.sound = false;
             self.findings
-                .error(codes::WRONG_VALUE, entry.value.span.clone(), message)
+                .error(codes::SCHEMA, entry.value.span.clone(), message)
                 .help(Some(
                     "references begin with #/, as in #/definitions/item".to_owned(),
                 ));
@@ -456,7 +456,7 @@ impl<'n, 't> Reader<'n, 't, '_, '_> {
     fn fault(&mut self, node: &Node<'_>, message: &str) {
         self.sound = false;
         let span = fields::visible(node, &self.at, self.findings.text());
-        self.findings.error(codes::WRONG_VALUE, span, message);
+        self.findings.error(codes::SCHEMA, span, message);
     }
 }
 

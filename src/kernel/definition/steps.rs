@@ -189,9 +189,9 @@ impl<'r> Reading<'r, '_> {
             }
         };
         if let Some(effects) = self.effects
-            && !effects.contains(text)
+            && !effects.contains_key(text)
         {
-            let help = match nearest(text, effects.iter().map(String::as_str)) {
+            let help = match nearest(text, effects.keys().map(String::as_str)) {
                 Some(near) => format!("did you mean \"{near}\"?"),
                 None => "an effect is defined by a file with `kind: Effect` and its name".to_owned(),
             };
@@ -203,6 +203,10 @@ impl<'r> Reading<'r, '_> {
                 )
                 .help(Some(help));
         }
+        let schemas = self.effects.and_then(|effects| effects.get(text));
+        let contract = schemas.and_then(super::effect::EffectSchemas::contract);
+        self.contracts
+            .extend(contract.map(|contract| (name.clone(), contract)));
         Some(name)
     }
 

@@ -20,6 +20,7 @@ enum Handled {
 /// Opens an instance with the event that starts it, and handles it.
 pub(super) fn start(mut run: Run<'_>, event: &DomainEvent) -> Result<Patch, Rejection> {
     check_hops(&run, event)?;
+    run.admit()?;
     run.open_state()?;
     let definition = run.ground.definition;
     for timer in &definition.timers {
@@ -43,6 +44,7 @@ pub(super) fn start(mut run: Run<'_>, event: &DomainEvent) -> Result<Patch, Reje
 
 /// Handles an event of a running instance.
 pub(super) fn handle(mut run: Run<'_>, before: &Record, event: &DomainEvent) -> Result<Patch, Rejection> {
+    run.admit()?;
     match run_handlers(&mut run, &event.event_type)? {
         Handled::No => Ok(Patch::ignored(IgnoreReason::NoHandler)),
         Handled::Deferred => {

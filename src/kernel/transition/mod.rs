@@ -21,6 +21,7 @@ mod members;
 mod place;
 mod results;
 mod run;
+mod schemas;
 mod scope;
 mod seen;
 mod settle;

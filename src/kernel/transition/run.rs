@@ -155,6 +155,9 @@ impl<'a> Run<'a> {
     /// Turns the working copy into a patch.
     pub(super) fn finish(mut self, outcome: Outcome) -> Result<Patch, Rejection> {
         if self.data_changed() {
+            if outcome != Outcome::Deferred {
+                self.check_state()?;
+            }
             self.record.data = ByteBuf::from(self.data);
         }
         self.check_size()?;

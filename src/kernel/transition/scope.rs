@@ -111,7 +111,7 @@ impl<'a> Run<'a> {
             .get_or_insert_with(|| ground.values.keep(text(ground.instance.key.as_str())))
     }
 
-    fn event_root(&mut self) -> Result<&'a Json<'a>, Rejection> {
+    pub(super) fn event_root(&mut self) -> Result<&'a Json<'a>, Rejection> {
         if let Some(value) = self.parsed.event {
             return Ok(value);
         }
@@ -138,7 +138,7 @@ impl<'a> Run<'a> {
         Ok(value)
     }
 
-    fn state_root(&mut self) -> Result<&'a Json<'a>, Rejection> {
+    pub(super) fn state_root(&mut self) -> Result<&'a Json<'a>, Rejection> {
         if let Some(value) = self.parsed.state {
             return Ok(value);
         }

@@ -80,7 +80,8 @@ impl Walk<'_> {
             }
             match schema.get("additionalProperties") {
                 Some(Value::Object(member)) if schema.get("properties").is_none() => {
-                    let events = matches!(path.last(), Some(Down::Key(key)) if key == "handlers");
+                    let events =
+                        matches!(path.last(), Some(Down::Key(key)) if key == "handlers" || key == "events");
                     free(if events { "A.B" } else { "x" }, &Value::Object(member.clone()));
                 }
                 _ => {}

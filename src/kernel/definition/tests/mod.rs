@@ -4,6 +4,7 @@ mod editor;
 mod hash;
 mod limits;
 mod reading;
+mod schemas;
 
 use std::sync::Arc;
 

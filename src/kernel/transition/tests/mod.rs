@@ -8,5 +8,6 @@ mod machine;
 mod order;
 mod properties;
 mod retry;
+mod schemas;
 mod stories;
 mod world;

@@ -1,0 +1,91 @@
+//! The text under which a version of a saga is archived: everything that its hash covers.
+//!
+//! A saga that needs nothing besides its own file is archived as that file. Otherwise the archive is a JSON object
+//! with the file, the texts of the schemas that it names, and the hashes of the schemas of its effects.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::model::EffectContract;
+use super::schema_files::SchemaFiles;
+use crate::kernel::expr::write_sorted;
+use crate::kernel::ids::EffectName;
+use crate::kernel::json::Json;
+
+/// How an archive begins that is more than a file. No saga begins like this: `archive` is none of its keys.
+const MARK: &str = "{\"archive\":1,";
+/// Nesting of an archive, in levels.
+const DEPTH_MAX: usize = 8;
+
+/// An archive taken apart.
+#[derive(Debug, Default)]
+pub struct Archive {
+    pub source: String,
+    pub schemas: SchemaFiles,
+    pub effects: BTreeMap<EffectName, EffectContract>,
+}
+
+/// Puts an archive together.
+#[must_use]
+pub fn text(
+    source: &Arc<str>,
+    schemas: &BTreeMap<String, Arc<str>>,
+    effects: &BTreeMap<EffectName, EffectContract>,
+) -> Arc<str> {
+    if schemas.is_empty() && effects.is_empty() {
+        return Arc::clone(source);
+    }
+    let string = |text: &str| Json::Str(Cow::Owned(text.to_owned()));
+    let schemas = schemas
+        .iter()
+        .map(|(path, text)| (Cow::Owned(path.clone()), string(text)));
+    let effects = effects
+        .iter()
+        .map(|(name, contract)| (Cow::Owned(name.to_string()), contract.form()));
+    let form = Json::Map(vec![
+        (Cow::Borrowed("archive"), Json::Int(1)),
+        (Cow::Borrowed("effects"), Json::Map(effects.collect())),
+        (Cow::Borrowed("schemas"), Json::Map(schemas.collect())),
+        (Cow::Borrowed("source"), string(source)),
+    ]);
+    let mut out = Vec::with_capacity(2 * source.len());
+    write_sorted(&form, &mut out);
+    Arc::from(String::from_utf8_lossy(&out))
+}
+
+/// Takes an archive apart; what is not one in the longer form is the file itself.
+///
+/// # Errors
+/// A sentence, where the longer form is damaged.
+pub fn opened(text: &str) -> Result<Archive, String> {
+    if !text.starts_with(MARK) {
+        return Ok(Archive {
+            source: text.to_owned(),
+            ..Archive::default()
+        });
+    }
+    let json = Json::parse(text.as_bytes(), DEPTH_MAX).map_err(|error| error.to_string())?;
+    let Some(Json::Str(source)) = json.get("source") else {
+        return Err("the archive has no source".to_owned());
+    };
+    let mut archive = Archive {
+        source: source.clone().into_owned(),
+        ..Archive::default()
+    };
+    if let Some(Json::Map(schemas)) = json.get("schemas") {
+        for (path, text) in schemas {
+            if let Json::Str(text) = text {
+                let text = Ok(Arc::from(text.as_ref()));
+                archive.schemas.0.insert(path.clone().into_owned(), text);
+            }
+        }
+    }
+    if let Some(Json::Map(effects)) = json.get("effects") {
+        for (name, contract) in effects {
+            let name = EffectName::parse(name).map_err(|error| error.to_string())?;
+            archive.effects.insert(name, EffectContract::read(contract)?);
+        }
+    }
+    Ok(archive)
+}

@@ -1,0 +1,148 @@
+//! Schemas of definitions: where they are read from, what they pin, and that an archive needs nothing else.
+
+use std::sync::Arc;
+
+use super::super::schema_files::SchemaFiles;
+use super::super::{Loaded, compile_archived, load_with};
+use super::file;
+
+const SAGA: &str = r#"apiVersion: sagas/v1
+kind: Saga
+name: probe
+start: Order.Placed
+key: {"Order.*": event.data.order_id}
+events:
+  Order.Placed: {schema: ../schemas/placed.json, versions: [2, 3], upcast: {"1": {order_id: "${event.data.id}"}}}
+state: {init: {total: 0}, schema: {type: object, properties: {total: {type: integer}}}}
+steps:
+  pay: {effect: pay, with: {total: "${state.total}"}}
+"#;
+const EFFECT: &str = r"apiVersion: sagas/v1
+kind: Effect
+name: pay
+input: {type: object, properties: {total: {type: integer}}}
+transform: {}
+result: {}
+";
+const PLACED: &str = r#"{"type": "object", "properties": {"order_id": {"type": "string"}}}"#;
+
+fn loaded(saga: &str, effect: &str, placed: &str) -> Loaded {
+    let mut schemas = SchemaFiles::default();
+    schemas
+        .0
+        .insert("schemas/placed.json".to_owned(), Ok(Arc::from(placed)));
+    load_with(
+        &[file("sagas/probe.yaml", saga)],
+        &[file("effects/pay.yaml", effect)],
+        &schemas,
+    )
+}
+
+fn hash(saga: &str, effect: &str, placed: &str) -> String {
+    let loaded = loaded(saga, effect, placed);
+    let saga = loaded
+        .sagas
+        .first()
+        .unwrap_or_else(|| panic!("{:#?}", loaded.diagnostics));
+    saga.hash.to_string()
+}
+
+#[test]
+fn the_meaning_of_every_schema_is_in_the_hash_and_its_text_is_not() {
+    let same = hash(SAGA, EFFECT, PLACED);
+    for placed in [
+        r#"{"properties": {"order_id": {"type": ["string"], "title": "x"}}, "type": "object"}"#,
+        "type: object\nproperties:\n  order_id: {type: string}\n",
+    ] {
+        assert_eq!(hash(SAGA, EFFECT, placed), same, "{placed}");
+    }
+    let call = "http: {method: POST, url: \"${upstreams.pay}/charges\"}\n";
+    let other_call = EFFECT.replace("transform: {}\n", call);
+    assert_eq!(hash(SAGA, &other_call, PLACED), same, "calls may change freely");
+    let changes = [
+        (
+            SAGA.to_owned(),
+            EFFECT.to_owned(),
+            PLACED.replace("string", "integer"),
+        ),
+        (
+            SAGA.replace("[2, 3]", "[2]"),
+            EFFECT.to_owned(),
+            PLACED.to_owned(),
+        ),
+        (
+            SAGA.replace("event.data.id", "event.data.ref"),
+            EFFECT.to_owned(),
+            PLACED.to_owned(),
+        ),
+        (
+            SAGA.replace("schema: {type: object,", "schema: {"),
+            EFFECT.to_owned(),
+            PLACED.to_owned(),
+        ),
+        (
+            SAGA.to_owned(),
+            EFFECT.replace("integer", "number"),
+            PLACED.to_owned(),
+        ),
+        (
+            SAGA.to_owned(),
+            EFFECT.replace("transform", "output: {type: object}\ntransform"),
+            PLACED.to_owned(),
+        ),
+    ];
+    for (saga, effect, placed) in changes {
+        assert_ne!(hash(&saga, &effect, &placed), same, "{saga}{effect}{placed}");
+    }
+}
+
+#[test]
+fn an_archive_compiles_to_the_same_version_without_any_file() {
+    let loaded = loaded(SAGA, EFFECT, PLACED);
+    let saga = &loaded.sagas[0];
+    assert_eq!(saga.effects.len(), 1);
+    let archived = compile_archived(&saga.source).expect("compiles");
+    assert_eq!(archived.hash, saga.hash);
+    assert_eq!(archived.source, saga.source);
+    assert!(archived.events["Order.Placed"].schema.is_some());
+
+    let damaged = saga.source.replace("\"source\"", "\"sauce\"");
+    assert!(compile_archived(&damaged).is_err());
+}
+
+#[test]
+fn a_schema_that_is_missing_or_bad_is_told_where_it_is_named_and_where_it_is_wrong() {
+    let lines = |loaded: Loaded| -> Vec<String> {
+        assert!(loaded.sagas.is_empty(), "a saga without its schema is none");
+        loaded.diagnostics.iter().map(ToString::to_string).collect()
+    };
+    let missing = lines(loaded(
+        &SAGA.replace("placed.json", "plaecd.json"),
+        EFFECT,
+        PLACED,
+    ));
+    assert_eq!(
+        missing,
+        ["sagas/probe.yaml:7:26: there is no schema schemas/plaecd.json [SR0171]"]
+    );
+    let bad = lines(loaded(
+        SAGA,
+        EFFECT,
+        &PLACED.replace("\"type\": \"string\"", "\"tpye\": \"string\""),
+    ));
+    assert_eq!(
+        bad,
+        [
+            "sagas/probe.yaml:7:26: the schema schemas/placed.json has mistakes [SR0170]",
+            "schemas/placed.json:1:48: unknown keyword \"tpye\" in a schema; did you mean \"type\"? [SR0170]",
+        ]
+    );
+    for reference in ["/etc/passwd", "https://example.com/a.json", "schema.txt"] {
+        let told = lines(loaded(
+            &SAGA.replace("../schemas/placed.json", &format!("'{reference}'")),
+            EFFECT,
+            PLACED,
+        ));
+        assert!(told[0].contains("is not the path of a schema"), "{told:?}");
+    }
+}
