@@ -55,9 +55,10 @@ fn assert_clean(loaded: &Loaded) {
 #[test]
 fn the_language_reference_adds_up_to_sagas_that_load() {
     // An example that has steps and stands below a heading of the fourth order is a saga of its own.
-    let (own, blocks): (Vec<String>, Vec<String>) = yaml_blocks(&document("docs/language.md").replace(&types(), ""))
-        .into_iter()
-        .partition(|block| is_variant(block));
+    let (own, blocks): (Vec<String>, Vec<String>) =
+        yaml_blocks(&document("docs/language.md").replace(&types(), ""))
+            .into_iter()
+            .partition(|block| is_variant(block));
     let [head, handlers, steps, retry, timers, machine, end, effect] = blocks.as_slice() else {
         panic!(
             "docs/language.md has {} examples; tell this test what they are",
