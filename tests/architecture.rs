@@ -56,7 +56,7 @@ const HOMES: &[(&str, &[&str])] = &[
     ("libmdbx", &["storage", "inproc"]),
     ("mdbx_sys", &["storage", "inproc"]),
     ("axum", &["api", "app", "demo"]),
-    ("reqwest", &["effects", "gateway", "demo"]),
+    ("reqwest", &["effects", "gateway", "cli", "demo"]),
     ("prometheus", &["telemetry"]),
     ("clap", &["cli", "config", "demo"]),
     ("cel", &["kernel"]),

@@ -2,6 +2,7 @@
 //!
 //! It knows `ports::control` and nothing behind it. Errors are problem+json (RFC 9457) with a stable code.
 
+pub mod definitions;
 pub mod extract;
 pub mod instances;
 pub mod operations;
@@ -84,6 +85,8 @@ pub fn router(state: ApiState) -> Router {
         .route("/metrics", get(operations::metrics))
         .route("/info", get(operations::info))
         .route("/admin/drain", post(operations::drain))
+        .route("/v1/definitions", get(definitions::list))
+        .route("/v1/definitions/{hash}", get(definitions::show))
         .nest(prefix, tenant)
         .fallback(problem::no_such_page)
         .method_not_allowed_fallback(problem::no_such_method)

@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 
 use super::node::Node;
 use super::running::Running;
-use super::{shards, streams};
+use super::{shards, streams, versions};
 use crate::config::BrokerKind;
 use crate::intake::decode::{Decoded, Decoder};
 use crate::kernel::definition::Definition;
@@ -19,8 +19,9 @@ use crate::kernel::subject::Subject;
 use crate::kernel::view::InstanceView;
 use crate::ports::broker::{Expect, Message, Publication, PublishError};
 use crate::ports::control::{
-    Check, Control, ControlError, DeadLetterView, Decision, DefinitionInfo, DrainStarted, Health,
-    HistoryView, Info, InstanceDetail, Page, PageRequest, Published, Readiness, rfc3339,
+    Check, Control, ControlError, DeadLetterView, Decision, DefinitionDetail, DefinitionInfo, DefinitionView,
+    DrainStarted, Health, HistoryView, Info, InstanceDetail, Page, PageRequest, Published, Readiness,
+    rfc3339,
 };
 use crate::shard::ShardState;
 use crate::shard::mailbox::{DeadLetterDecision, Mail};
@@ -35,6 +36,7 @@ impl Control for Node {
             name: definition.name.to_string(),
             hash: definition.hash.to_string(),
         };
+        let in_force = self.catalog.now();
         Info {
             name: env!("CARGO_PKG_NAME"),
             version: env!("CARGO_PKG_VERSION"),
@@ -46,8 +48,9 @@ impl Control for Node {
             },
             shards: self.manifest.shards,
             started: rfc3339(self.started),
-            sagas: self.sagas.iter().map(described).collect(),
-            effects: self
+            revision: in_force.revision,
+            sagas: in_force.sagas.iter_active().map(described).collect(),
+            effects: in_force
                 .effects
                 .iter()
                 .map(|effect| effect.name.to_string())
@@ -287,6 +290,14 @@ impl Control for Node {
         Ok(Page { items, next })
     }
 
+    async fn definitions(&self) -> Result<Vec<DefinitionView>, ControlError> {
+        versions::list(self).await
+    }
+
+    async fn definition(&self, hash: &str) -> Result<DefinitionDetail, ControlError> {
+        versions::show(self, hash).await
+    }
+
     async fn decide(&self, tenant: &TenantId, id: &str, decision: Decision) -> Result<(), ControlError> {
         let running = self.running_or_unavailable()?;
         let unknown = || ControlError::NotFound(format!("no dead letter {id:?}"));
@@ -317,7 +328,7 @@ impl Control for Node {
 }
 
 impl Node {
-    fn running_or_unavailable(&self) -> Result<&Running, ControlError> {
+    pub(super) fn running_or_unavailable(&self) -> Result<&Running, ControlError> {
         let running = self
             .running()
             .ok_or_else(|| ControlError::Unavailable(self.waiting_for()))?;
@@ -388,11 +399,8 @@ impl Node {
             Found::Live(record) => record,
             Found::Ended(summary) => &summary.record,
         };
-        let definition = self
-            .sagas
-            .iter()
-            .find(|definition| definition.hash == record.definition)
-            .map(AsRef::as_ref);
+        let in_force = self.catalog.now();
+        let definition = in_force.sagas.by_hash(&record.definition).map(AsRef::as_ref);
         match found {
             Found::Live(record) => InstanceView::new(id, record, definition),
             Found::Ended(summary) => InstanceView::ended(id, summary, definition),
@@ -415,7 +423,7 @@ impl Node {
 }
 
 /// Runs a read of the storage where blocking is allowed.
-async fn blocking<T: Send + 'static>(
+pub(super) async fn blocking<T: Send + 'static>(
     read: impl FnOnce() -> Result<T, StorageError> + Send + 'static,
 ) -> Result<T, ControlError> {
     match tokio::task::spawn_blocking(read).await {
@@ -445,11 +453,16 @@ fn trouble(shard: &shards::Shown) -> Option<String> {
 }
 
 async fn shard_check(shard: &shards::Shown) -> Check {
+    let unversioned = shard.status.instances_unversioned();
     let reader = shard.reader.clone();
     let statistics = blocking(move || reader.check()).await;
     let (ok, detail) = match (trouble(shard), statistics) {
         (Some(trouble), _) => (false, trouble),
         (None, Err(error)) => (false, error.to_string()),
+        (None, Ok(_)) if unversioned > 0 => (
+            false,
+            format!("the definition of {unversioned} instance(s) is not loaded; their inputs wait"),
+        ),
         (None, Ok(rows)) => (
             true,
             format!(

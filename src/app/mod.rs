@@ -1,6 +1,7 @@
 //! The composition root: starts, wires and drains. The only place that knows all layers.
 
 pub mod bench;
+mod catalog;
 mod clock;
 mod control;
 pub mod definitions;
@@ -10,6 +11,7 @@ mod node;
 mod running;
 mod shards;
 pub mod streams;
+mod versions;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

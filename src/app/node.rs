@@ -8,10 +8,11 @@ use std::time::Duration;
 use backon::{BackoffBuilder as _, ExponentialBuilder};
 use tokio_util::sync::CancellationToken;
 
+use super::catalog::Catalog;
 use super::running::{Parts, Running};
 use super::{StartError, connect_broker, streams};
 use crate::config::{Manifest, secret};
-use crate::kernel::definition::{Definition, EffectDefinition, Loaded};
+use crate::kernel::definition::Loaded;
 use crate::kernel::ids::TimeMs;
 use crate::ports::broker::{Broker, BrokerError, StreamState};
 use crate::ports::clock::Clock;
@@ -20,8 +21,7 @@ use crate::telemetry::Metrics;
 /// A runner in this process.
 pub struct Node {
     pub(super) manifest: Manifest,
-    pub(super) sagas: Vec<Arc<Definition>>,
-    pub(super) effects: Vec<Arc<EffectDefinition>>,
+    pub(super) catalog: Catalog,
     pub(super) metrics: Arc<Metrics>,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) started: TimeMs,
@@ -49,8 +49,7 @@ impl Node {
         let started = clock.now();
         Ok(Arc::new(Self {
             manifest,
-            sagas: loaded.sagas,
-            effects: loaded.effects,
+            catalog: Catalog::new(loaded),
             metrics,
             clock,
             started,
@@ -74,20 +73,20 @@ impl Node {
         let _first = self.broker.set(Arc::clone(&broker));
         let parts = Parts {
             manifest: &self.manifest,
-            sagas: &self.sagas,
-            effects: &self.effects,
+            catalog: &self.catalog,
             secrets: &self.secrets,
             clock: &self.clock,
             metrics: &self.metrics,
         };
         let running = Running::start(&parts, broker, &streams)?;
         let _first = self.running.set(running);
+        let in_force = self.catalog.now();
         tracing::info!(
             cluster = self.manifest.cluster,
             mode = self.manifest.mode.as_str(),
             shards = self.manifest.shards,
-            sagas = self.sagas.len(),
-            effects = self.effects.len(),
+            sagas = in_force.sagas.iter_active().count(),
+            effects = in_force.effects.len(),
             "running"
         );
         Ok(())

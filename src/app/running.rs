@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use tokio::sync::{Mutex, mpsc};
 
+use super::catalog::{Catalog, InForce};
 use super::{StartError, shards, streams};
 use crate::config::Manifest;
 use crate::effects::{Worker, WorkerSpec, durable_name};
 use crate::gateway::http::HttpGateway;
 use crate::intake::{Intake, IntakeSpec, ShardEndpoint, StreamStatus};
-use crate::kernel::definition::{Definition, EffectDefinition};
 use crate::kernel::input::SourceStream;
 use crate::outbox::{Relay, RelaySpec, Retention, RetentionSpec, Submitter};
 use crate::ports::broker::{Broker, StreamState, WorkflowStreams};
@@ -30,8 +30,7 @@ const RELAY_DRAIN: Duration = Duration::from_secs(2);
 /// What a node lends for the start.
 pub(super) struct Parts<'n> {
     pub manifest: &'n Manifest,
-    pub sagas: &'n [Arc<Definition>],
-    pub effects: &'n [Arc<EffectDefinition>],
+    pub catalog: &'n Catalog,
     pub secrets: &'n BTreeMap<String, String>,
     pub clock: &'n Arc<dyn Clock>,
     pub metrics: &'n Arc<Metrics>,
@@ -67,7 +66,7 @@ impl Running {
             start_sagas(parts, &broker, streams, &mut stages)?;
             shown = stages.shards.iter().map(shards::Shown::of).collect();
         }
-        if parts.manifest.mode.runs_effects() && !parts.effects.is_empty() {
+        if parts.manifest.mode.runs_effects() && !parts.catalog.now().effects.is_empty() {
             stages.worker = Some(start_worker(parts, &broker)?);
         }
         Ok(Self {
@@ -120,7 +119,14 @@ fn start_sagas(
 ) -> Result<(), StartError> {
     let manifest = parts.manifest;
     let (notices, asked) = mpsc::channel::<Notice>(NOTICES_MAX);
-    let (stores, definitions) = shards::open_stores(manifest, parts.sagas)?;
+    let in_force = parts.catalog.now();
+    let opened = shards::open_stores(manifest, &in_force.active())?;
+    let definitions = opened.definitions;
+    parts.catalog.replace(InForce {
+        revision: opened.revision,
+        sagas: Arc::clone(&definitions),
+        effects: in_force.effects.clone(),
+    });
     let submitter = match &manifest.gateway {
         Some(settings) => {
             let gateway =
@@ -133,9 +139,18 @@ fn start_sagas(
         }
         None => None,
     };
-    for (index, store) in (0..).zip(stores) {
+    for (index, store) in (0..).zip(opened.stores) {
         let (release, released) = mpsc::channel::<Released>(RELEASES_MAX);
-        let shard = shards::start(parts, index, store, &definitions, streams, release, &notices)?;
+        let shard = shards::start(
+            parts,
+            index,
+            store,
+            &definitions,
+            opened.revision,
+            streams,
+            release,
+            &notices,
+        )?;
         stages.relays.push(Relay::start(RelaySpec {
             shard: index,
             broker: Arc::clone(broker),
@@ -163,7 +178,7 @@ fn start_sagas(
     stages.retention = Some(Retention::start(RetentionSpec {
         broker: Arc::clone(broker),
         streams: workflow_streams(manifest),
-        durables: parts
+        durables: in_force
             .effects
             .iter()
             .map(|effect| durable_name(manifest.group(), &effect.name))
@@ -205,7 +220,7 @@ fn start_worker(parts: &Parts<'_>, broker: &Arc<dyn Broker>) -> Result<Worker, S
     let manifest = parts.manifest;
     Worker::start(&WorkerSpec {
         broker: Arc::clone(broker),
-        effects: parts.effects.to_vec(),
+        effects: parts.catalog.now().effects.clone(),
         tenancy: manifest.tenancy(),
         streams: workflow_streams(manifest),
         settings: manifest.worker.clone(),

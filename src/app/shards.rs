@@ -48,15 +48,22 @@ impl Shown {
     }
 }
 
+/// The state of all shards, and the definitions that they need.
+pub(super) struct Opened {
+    pub stores: Vec<Store>,
+    /// The active sagas, and the archived ones that something still refers to.
+    pub definitions: Arc<DefinitionSet>,
+    /// Revision of the active sagas: higher than before where they are others than before.
+    pub revision: u64,
+}
+
 /// Opens the state of every shard, and puts the loaded and the archived definitions together.
-pub(super) fn open_stores(
-    manifest: &Manifest,
-    active: &[Arc<Definition>],
-) -> Result<(Vec<Store>, Arc<DefinitionSet>), StartError> {
+pub(super) fn open_stores(manifest: &Manifest, active: &[Arc<Definition>]) -> Result<Opened, StartError> {
     let path = manifest.data_dir.join("cluster.json");
     let mut marker = read_marker(&path, manifest)?;
     let mut stores = Vec::with_capacity(usize::from(manifest.shards));
     let mut archived = Vec::new();
+    let (mut revision, mut changed) = (0, false);
     for index in 0..manifest.shards {
         let options = OpenOptions {
             cluster: manifest.cluster.clone(),
@@ -68,14 +75,23 @@ pub(super) fn open_stores(
         let store = Store::open(&dir, &manifest.storage, &options)
             .map_err(|error| StartError::Storage(error.to_string()))?;
         archived.extend(archived_definitions(&store, active)?);
+        let before = store
+            .reader()
+            .active_definitions()
+            .map_err(|error| StartError::Storage(error.to_string()))?;
+        changed |= before.revision == 0 || !before.is_of(active);
+        revision = revision.max(before.revision);
         stores.push(store);
         if options.create {
             marker.created.push(index);
         }
     }
     write_marker(&path, &marker)?;
-    let set = DefinitionSet::new(active.to_vec(), archived);
-    Ok((stores, Arc::new(set)))
+    Ok(Opened {
+        stores,
+        definitions: Arc::new(DefinitionSet::new(active.to_vec(), archived)),
+        revision: revision + u64::from(changed),
+    })
 }
 
 fn read_marker(path: &Path, manifest: &Manifest) -> Result<Marker, StartError> {
@@ -125,25 +141,29 @@ fn archived_definitions(
         .definitions()
         .map_err(|error| StartError::Storage(error.to_string()))?;
     let mut archived = Vec::new();
-    for (hash, source) in stored {
+    for (hash, row, _) in stored {
         if active.iter().any(|definition| definition.hash == hash) {
             continue;
         }
-        match definition::compile_archived(&source) {
+        match definition::compile_archived(&row.source) {
             Ok(definition) if definition.hash == hash => archived.push(Arc::new(definition)),
-            // Its instances wait, each with a dead letter that says so.
-            Ok(_) | Err(_) => tracing::error!(%hash, "an archived definition does not compile any more"),
+            // Its instances wait for a binary that reads it.
+            Ok(_) | Err(_) => {
+                tracing::error!(%hash, saga = %row.saga, "an archived definition does not compile any more");
+            }
         }
     }
     Ok(archived)
 }
 
 /// Starts one shard on its state.
+#[allow(clippy::too_many_arguments, reason = "what differs between shards")]
 pub(super) fn start(
     parts: &Parts<'_>,
     index: u16,
     store: Store,
     definitions: &Arc<DefinitionSet>,
+    revision: u64,
     streams: &[StreamState; 3],
     release: mpsc::Sender<Released>,
     notices: &mpsc::Sender<Notice>,
@@ -161,6 +181,7 @@ pub(super) fn start(
         index,
         store,
         definitions: Arc::clone(definitions),
+        revision,
         limits: manifest.limits.clone(),
         settings: manifest.shard.clone(),
         streams: streams.clone(),

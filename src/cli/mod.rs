@@ -1,6 +1,8 @@
 //! The command line. Data goes to standard output, everything else to standard error.
 
 pub mod bench;
+pub mod client;
+pub mod definition;
 pub mod diagnostics;
 pub mod exit;
 pub mod init;
@@ -44,6 +46,9 @@ enum Command {
     /// Create or check the streams that a manifest names.
     #[command(subcommand)]
     Streams(streams::StreamsCommand),
+    /// Look at the versions of sagas that a running cluster keeps.
+    #[command(subcommand)]
+    Definition(definition::DefinitionCommand),
     /// Measure sagas per second and latency, with the broker's raw figure in the same run.
     Bench(bench::BenchArguments),
     /// Drive real orders through the example sagas, kill the runner in the middle, and show what became of
@@ -109,6 +114,7 @@ pub fn main() -> ExitCode {
         Command::Validate(arguments) => validate::validate(&arguments),
         Command::Schema(arguments) => schema::schema(&arguments),
         Command::Streams(command) => streams::streams(command),
+        Command::Definition(command) => definition::definition(&command),
         Command::Bench(arguments) => bench::bench(&arguments),
         Command::Demo(arguments) => demo::run(&arguments),
         Command::DemoUpstream(arguments) => demo::run_upstream(&arguments),

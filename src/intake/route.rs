@@ -1,18 +1,20 @@
 //! From what a message says to the inputs of each shard.
 //!
-//! The key rules belong to the saga: of all its live versions the first rule that matches the event type
-//! decides, the active version's rules first, and it is evaluated once for each message and saga.
+//! The key rules belong to the saga: every distinct rule of its live versions is evaluated, the active
+//! version's first, and each key that comes of it gets the event. The version that an instance runs under has
+//! the last word, in its shard.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 
 use super::decode::{Decoded, Decoder, Defect, Refusal};
-use crate::kernel::definition::{Definition, DefinitionSet};
-use crate::kernel::expr::{Budget, Expr, Root, Scope};
+use crate::kernel::definition::DefinitionSet;
+use crate::kernel::definition::keys::KeyError;
+use crate::kernel::definition::set::Interest;
+use crate::kernel::expr::{Root, Scope};
 use crate::kernel::ids::{InstanceId, Key, SagaName, TenantId, shard_of};
 use crate::kernel::input::{DomainEvent, Input, InputBody, Origin, SourceStream, WorkResult};
-use crate::kernel::json::Json;
 use crate::ports::broker::Message;
 use crate::shard::mailbox::{Arrival, Unreadable};
 
@@ -137,10 +139,10 @@ impl Router {
         }
     }
 
-    /// The sagas that react, each with its key or why it has none. The payload is parsed here, once.
+    /// The sagas that react, each with its keys or why it has none. The payload is parsed here, once.
     fn addressees(
         &self,
-        interested: &[Arc<Definition>],
+        interested: &[Interest],
         event: &DomainEvent,
         message: &Message,
     ) -> Result<Vec<Addressee>, Defect> {
@@ -148,59 +150,37 @@ impl Router {
         let root = event.root(message.time, data);
         let scope = Scope::default().bind(Root::Event, &root);
         let mut found: Vec<Addressee> = Vec::with_capacity(interested.len());
-        for definition in interested {
-            let saga = &definition.name;
-            if found.iter().any(|(name, _)| name == saga) {
-                continue;
-            }
-            let rule = self.key_rule(saga, interested, &event.event_type);
-            found.push((saga.clone(), self.key(saga, rule, &scope, event)));
+        for interest in interested {
+            self.keys(interest, &scope, event, &mut found);
         }
         Ok(found)
     }
 
-    fn key_rule<'a>(
-        &'a self,
-        saga: &SagaName,
-        interested: &'a [Arc<Definition>],
-        event_type: &str,
-    ) -> Option<&'a Expr> {
-        let active = self.definitions.active(saga);
-        let others = interested.iter().filter(|other| other.name == *saga);
-        active
-            .into_iter()
-            .chain(others)
-            .flat_map(|version| &version.keys)
-            .find(|rule| rule.matches(event_type))
-            .map(|rule| &rule.key)
-    }
-
-    fn key(
-        &self,
-        saga: &SagaName,
-        rule: Option<&Expr>,
-        scope: &Scope<'_>,
-        event: &DomainEvent,
-    ) -> Result<Key, Defect> {
-        let missing = |why: String| Defect::new("correlation.missing", format!("saga {saga}: {why}"));
-        let invalid = |why: String| Defect::new("correlation.invalid", format!("saga {saga}: {why}"));
-        let rule = rule.ok_or_else(|| missing(format!("no key rule for {}", event.event_type)))?;
-        let mut budget = Budget {
-            steps: self.decoder.limits.expression_steps,
-        };
-        let value = rule
-            .eval(scope, &mut budget)
-            .map_err(|error| missing(format!("key {}: {error}", rule.text())))?;
-        let text = match value {
-            Json::Str(text) => text,
-            Json::Int(number) => number.to_string().into(),
-            Json::Null => return Err(missing(format!("key {} is null", rule.text()))),
-            Json::Bool(_) | Json::Double(_) | Json::List(_) | Json::Map(_) => {
-                let why = format!("key {} is neither a string nor an integer", rule.text());
-                return Err(invalid(why));
+    /// Appends the keys that the versions of one saga find, each once. An event for the instances of one version
+    /// need not have a key for those of another: only if no version finds one there is something to tell.
+    fn keys(&self, interest: &Interest, scope: &Scope<'_>, event: &DomainEvent, found: &mut Vec<Addressee>) {
+        let first = found.len();
+        let mut defect = None;
+        for version in &interest.versions {
+            match version.key_in(scope, &event.event_type, self.decoder.limits.expression_steps) {
+                Ok(key) => {
+                    let known = found[first..].iter().any(|(_, other)| other.as_ref() == Ok(&key));
+                    if !known {
+                        found.push((interest.saga.clone(), Ok(key)));
+                    }
+                }
+                Err(error) => {
+                    defect.get_or_insert(error);
+                }
             }
-        };
-        Key::parse(&text).map_err(|error| invalid(error.to_string()))
+        }
+        if let (Some(error), true) = (defect, found.len() == first) {
+            let (reason, message) = match error {
+                KeyError::Missing(message) => ("correlation.missing", message),
+                KeyError::Invalid(message) => ("correlation.invalid", message),
+            };
+            found.push((interest.saga.clone(), Err(Defect::new(reason, message))));
+        }
     }
 
     fn push(

@@ -76,6 +76,8 @@ pub enum IgnoreReason {
     /// One of the last inputs that this instance applied has the same id and another content: the first one
     /// stands, and this one is a dead letter.
     Conflict,
+    /// The key rule of another version brought it here; that of the instance's own version gives another key.
+    OtherKey,
 }
 
 impl IgnoreReason {
@@ -90,6 +92,7 @@ impl IgnoreReason {
             Self::Orphan => "orphan",
             Self::NoHandler => "no_handler",
             Self::Conflict => "conflict",
+            Self::OtherKey => "other_key",
         }
     }
 }

@@ -58,6 +58,12 @@ pub trait Control: Send + Sync + 'static {
         page: PageRequest,
     ) -> Result<Page<DeadLetterView>, ControlError>;
 
+    /// Every version of every saga that is active or still in use.
+    async fn definitions(&self) -> Result<Vec<DefinitionView>, ControlError>;
+
+    /// One version, named by the first digits of its hash.
+    async fn definition(&self, hash: &str) -> Result<DefinitionDetail, ControlError>;
+
     /// Decides on a dead letter, named as its view names it.
     async fn decide(&self, tenant: &TenantId, id: &str, decision: Decision) -> Result<(), ControlError>;
 }
@@ -89,6 +95,8 @@ pub struct Info {
     pub broker: &'static str,
     pub shards: u16,
     pub started: String,
+    /// Rises whenever the active sagas change.
+    pub revision: u64,
     pub sagas: Vec<DefinitionInfo>,
     pub effects: Vec<String>,
 }
@@ -97,6 +105,30 @@ pub struct Info {
 pub struct DefinitionInfo {
     pub name: String,
     pub hash: String,
+}
+
+/// One archived version of a saga, and who uses it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct DefinitionView {
+    pub saga: String,
+    /// `sha256:...`
+    pub hash: String,
+    /// Whether new instances get it.
+    pub active: bool,
+    /// Whether this process could read it; instances of a version that it could not read wait.
+    pub loaded: bool,
+    /// Live instances of all tenants that run under it.
+    pub live: u64,
+    /// Ended ones that are still kept.
+    pub ended: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct DefinitionDetail {
+    #[serde(flatten)]
+    pub definition: DefinitionView,
+    /// The text of its file.
+    pub source: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

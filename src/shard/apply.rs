@@ -6,6 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use super::careful::fingerprint;
 use super::poison::Fault;
 use super::staging::Run;
+use crate::kernel::ids::DefinitionHash;
 use crate::kernel::input::{Input, InputBody, Origin, SourceStream};
 use crate::kernel::patch::{IgnoreReason, Note, Outcome, Patch};
 use crate::kernel::record::Record;
@@ -50,7 +51,7 @@ impl Run<'_> {
         let last = &mut self.staged.counters.last_time;
         *last = (*last).max(input.time);
         if self.waiting(&input.instance).is_blocked() && !matches!(input.body, InputBody::Control(_)) {
-            return self.wait(input);
+            return self.wait(input, WaitReason::Parked);
         }
         self.settle(input, turn).map(drop)
     }
@@ -73,8 +74,14 @@ impl Run<'_> {
             None => definitions.active(&id.saga),
         };
         let Some(definition) = definition else {
-            return self.without_definition(input, record, turn);
+            return self.without_definition(input, record);
         };
+        if let InputBody::Event(event) = &input.body
+            && definitions.is_contested(&id.saga, &event.event_type)
+            && !definition.addresses(&id.key, event, input.time, self.ground.limits)
+        {
+            return Ok(self.ignore(input, record, IgnoreReason::OtherKey));
+        }
         let mut generation = 1;
         if record.is_none() && matches!(input.body, InputBody::Event(_)) {
             match self.tombstone(input)? {
@@ -106,19 +113,18 @@ impl Run<'_> {
         }
     }
 
-    fn without_definition(
-        &mut self,
-        input: &Input,
-        record: Option<Record>,
-        turn: Turn,
-    ) -> Result<Fate, StorageError> {
-        match &record {
-            Some(found) => {
-                let fault = Fault::unknown_definition(&found.definition);
-                self.bury(input, record, fault, turn)
-            }
-            None => Ok(self.ignore(input, None, IgnoreReason::NoInstance)),
-        }
+    /// An instance whose definition is not there waits for it, and its inputs with it, in order.
+    fn without_definition(&mut self, input: &Input, record: Option<Record>) -> Result<Fate, StorageError> {
+        let Some(found) = record else {
+            return Ok(self.ignore(input, None, IgnoreReason::NoInstance));
+        };
+        tracing::warn!(
+            instance = %input.instance, definition = %found.definition,
+            "an input waits for the definition of its instance, which is not loaded"
+        );
+        self.staged.records.give_back(&input.instance, Some(found));
+        self.wait(input, WaitReason::Unversioned)?;
+        Ok(Fate::Settled)
     }
 
     fn ignore(&mut self, input: &Input, record: Option<Record>, reason: IgnoreReason) -> Fate {
@@ -155,6 +161,7 @@ impl Run<'_> {
             return self.bury(input, before, Fault::overflow(self.ground.limits), turn);
         }
         self.staged.tally.input(input, patch.outcome);
+        let was = before.as_ref().map(|record| record.definition);
         if before.is_none() && (patch.record.is_some() || patch.ended.is_some()) {
             self.staged.tally.started(&id.saga);
         }
@@ -188,6 +195,8 @@ impl Run<'_> {
             self.write_history(input, previous, &mut summary.record, row, log_sequence)?;
             self.staged.tally.ended(&id.saga, summary.record.phase);
             self.staged.ended += 1;
+            self.moved(was, None);
+            self.staged.uses.ended(summary.record.definition, 1);
             let row = EndedRow {
                 instance: id.clone(),
                 summary,
@@ -196,6 +205,7 @@ impl Run<'_> {
             self.staged.records.forget(id);
         } else if let Some(mut record) = patch.record {
             self.write_history(input, previous, &mut record, row, log_sequence)?;
+            self.moved(was, Some(record.definition));
             self.staged.records.change(id, record);
         } else {
             match before {
@@ -213,6 +223,19 @@ impl Run<'_> {
         } else {
             Fate::Settled
         })
+    }
+
+    /// A live instance came, went, or went over to another version.
+    fn moved(&mut self, from: Option<DefinitionHash>, to: Option<DefinitionHash>) {
+        if from == to {
+            return;
+        }
+        if let Some(hash) = from {
+            self.staged.uses.live(hash, -1);
+        }
+        if let Some(hash) = to {
+            self.staged.uses.live(hash, 1);
+        }
     }
 
     /// Keeps a deferred input in the inbox; false if it does not fit.

@@ -6,7 +6,7 @@ use tokio::sync::oneshot;
 
 use super::lanes::bytes_of;
 use super::mailbox::{Arrival, DeadLetterDecision, Delivery};
-use crate::kernel::ids::TenantId;
+use crate::kernel::ids::{InstanceId, TenantId};
 use crate::kernel::input::Input;
 use crate::kernel::work::{WorkItem, WorkRef};
 
@@ -20,9 +20,10 @@ pub(super) enum Item {
         tenant: TenantId,
         number: u64,
         decision: DeadLetterDecision,
-        /// Absent where the shard itself decided.
-        reply: Option<oneshot::Sender<Result<(), String>>>,
+        reply: oneshot::Sender<Result<(), String>>,
     },
+    /// The definition of this instance is there again.
+    Resume(InstanceId),
 }
 
 impl Item {
@@ -30,7 +31,7 @@ impl Item {
     fn is_urgent(&self) -> bool {
         match self {
             Self::Delivery(delivery) => !delivery.inputs.is_empty(),
-            Self::Verdict(_) | Self::Decision { .. } => true,
+            Self::Verdict(_) | Self::Decision { .. } | Self::Resume(_) => true,
             Self::Delivered(_) => false,
         }
     }
@@ -47,7 +48,7 @@ impl Item {
                 })
                 .collect(),
             Self::Verdict(input) => vec![&**input],
-            Self::Delivered(_) | Self::Decision { .. } => Vec::new(),
+            Self::Delivered(_) | Self::Decision { .. } | Self::Resume(_) => Vec::new(),
         }
     }
 }

@@ -161,7 +161,7 @@ impl Desk {
                 Arrival::Unreadable(_) => false,
             }),
             Item::Verdict(input) => self.careful.is_needed(input.origin),
-            Item::Delivered(_) | Item::Decision { .. } => false,
+            Item::Delivered(_) | Item::Decision { .. } | Item::Resume(_) => false,
         }
     }
 
@@ -275,7 +275,7 @@ impl Desk {
         let mut answers = found.answers.into_iter();
         for item in items.drain(..) {
             if let Item::Decision { reply, .. } = item
-                && let (Some(answer), Some(reply)) = (answers.next(), reply)
+                && let Some(answer) = answers.next()
             {
                 // Whoever asked may have gone.
                 let _gone = reply.send(answer);
@@ -304,11 +304,15 @@ impl Desk {
         if staged.ended > 0 || self.clock.monotonic() >= self.next_prune {
             let keep = self.store.settings();
             let before = self.clock.now().plus_ms(-keep.keep_ended.as_i64());
-            batch.prune_ended(before, keep.keep_ended_count, PRUNE_ROWS + 2 * staged.ended)?;
             let forgotten =
                 batch.prune_dead_letters(keep.keep_dead_letters, PRUNE_ROWS + 2 * staged.inputs)?;
             staged.tally.forgotten(forgotten);
+            let rows = PRUNE_ROWS + 2 * staged.ended;
+            for hash in batch.prune_ended(before, keep.keep_ended_count, rows)? {
+                staged.uses.ended(hash, -1);
+            }
         }
+        batch.change_uses(&staged.uses, |hash| self.definitions.is_active(hash))?;
         found.next_due = batch.next_due()?;
         found.outbox_rows = batch.outbox_rows()?;
         Ok(())
@@ -323,6 +327,9 @@ impl Desk {
         self.counters = staged.counters;
         self.positions = staged.positions;
         for (id, waiting) in staged.waiting {
+            let before = self.waiting.get(&id).is_some_and(|before| before.unversioned > 0);
+            self.unversioned += usize::from(waiting.unversioned > 0);
+            self.unversioned -= usize::from(before);
             if waiting.is_empty() {
                 self.waiting.remove(&id);
             } else {
@@ -342,6 +349,7 @@ impl Desk {
             outbox_rows: self.outbox_rows,
             deliveries_held: self.held.deliveries(),
             instances_waiting: self.waiting.len(),
+            instances_unversioned: self.unversioned,
         };
         self.status.committed(self.positions, figures);
         let now = self.clock.now();
@@ -406,6 +414,7 @@ impl Run<'_> {
                 found.answers.push(answer);
                 Ok(())
             }
+            Item::Resume(id) => self.resume(id),
         }
     }
 

@@ -14,7 +14,7 @@ use tokio::sync::mpsc::error::TrySendError;
 use super::batch::{Gathered, Item, Refill};
 use super::careful::Careful;
 use super::lanes::{Acceptance, Held, HeldMail, Lanes, bytes_of};
-use super::mailbox::{DeadLetterDecision, Delivery, Mail, Notice, Released, SentFloor, Verdict};
+use super::mailbox::{Delivery, Mail, Notice, Released, SentFloor, Verdict};
 use super::open::Opening;
 use super::status::{ShardState, ShardStatus};
 use super::sweep::Sweep;
@@ -59,6 +59,8 @@ pub(super) struct Desk {
     pub positions: [u64; 3],
     pub counters: Counters,
     pub waiting: HashMap<InstanceId, Waiting>,
+    /// Instances among them that wait for their definition.
+    pub unversioned: usize,
     pub outbox_rows: u64,
     pub next_due: Option<TimeMs>,
     pub careful: Careful,
@@ -103,13 +105,8 @@ impl Desk {
         let now = spec.clock.monotonic();
         let settings = spec.settings;
         let mut gathered = Gathered::default();
-        for (tenant, number) in opening.curable {
-            gathered.push(Item::Decision {
-                tenant,
-                number,
-                decision: DeadLetterDecision::Retry,
-                reply: None,
-            });
+        for id in opening.resumable {
+            gathered.push(Item::Resume(id));
         }
         Self {
             index: spec.index,
@@ -131,6 +128,11 @@ impl Desk {
             lanes: Lanes::new(opening.positions),
             positions: opening.positions,
             counters: opening.counters,
+            unversioned: opening
+                .waiting
+                .values()
+                .filter(|waiting| waiting.unversioned > 0)
+                .count(),
             waiting: opening.waiting,
             outbox_rows: opening.outbox_rows,
             next_due: opening.next_due,
@@ -254,7 +256,7 @@ impl Desk {
                 tenant,
                 number,
                 decision,
-                reply: Some(reply),
+                reply,
             }),
             Mail::Stop => self.gathered.stop = true,
         }

@@ -9,17 +9,17 @@ use crate::storage::StorageError;
 use crate::storage::rows::{InboxRow, WaitReason, Waiting, encode_waiting};
 
 impl Run<'_> {
-    /// Lets an input wait behind the earlier ones of its instance.
-    pub fn wait(&mut self, input: &Input) -> Result<(), StorageError> {
+    /// Lets an input wait behind the earlier ones of its instance, or for its definition.
+    pub fn wait(&mut self, input: &Input, reason: WaitReason) -> Result<(), StorageError> {
         let id = &input.instance;
-        let row = encode_waiting(WaitReason::Parked, input);
+        let row = encode_waiting(reason, input);
         let mut waiting = self.waiting(id);
         if !self.fits(waiting, row.len()) {
             let record = self.staged.records.take(self.batch, id)?;
             let fault = Fault::overflow(self.ground.limits);
             return self.bury(input, record, fault, Turn::FIRST).map(drop);
         }
-        waiting.add(WaitReason::Parked, row.len());
+        waiting.add(reason, row.len());
         let number = self.next_sequence();
         self.batch.put_inbox(id, number, row)?;
         self.set_waiting(id, waiting);
@@ -33,7 +33,15 @@ impl Run<'_> {
         waiting.inputs() < limits.inbox_inputs && waiting.bytes.saturating_add(bytes) <= limits.inbox_bytes
     }
 
-    /// Applies what waits behind a dead letter that no longer stands in the way, until one of it is poison, too.
+    /// Applies what waited for the definition of the instance, now that it is there.
+    pub fn resume(&mut self, id: &InstanceId) -> Result<(), StorageError> {
+        if self.waiting(id).behind.is_some() {
+            return Ok(());
+        }
+        self.drain(id)
+    }
+
+    /// Applies what waits and has nothing in its way any more, until one of it is poison.
     pub fn drain(&mut self, id: &InstanceId) -> Result<(), StorageError> {
         for (number, row, bytes) in self.batch.inbox(id)? {
             if row.reason == WaitReason::Deferred {

@@ -44,6 +44,8 @@ pub struct ShardSpec {
     pub index: u16,
     pub store: Store,
     pub definitions: Arc<DefinitionSet>,
+    /// Revision of the active ones.
+    pub revision: u64,
     pub limits: Limits,
     pub settings: Settings,
     /// The source streams as they are now, by `SourceStream::index`.

@@ -4,11 +4,10 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::ShardSpec;
 use super::careful::Careful;
-use super::poison::UNKNOWN_DEFINITION;
-use crate::kernel::ids::{InstanceId, TenantId, TimeMs};
+use crate::kernel::ids::{InstanceId, TimeMs};
 use crate::kernel::input::SourceStream;
 use crate::ports::broker::StreamState;
-use crate::storage::rows::{ActiveDefinitions, ActiveSaga, PositionRow, Waiting};
+use crate::storage::rows::{ActiveDefinitions, ActiveSaga, ArchivedRow, PositionRow, Waiting};
 use crate::storage::write::Counters;
 use crate::storage::{Batch, StorageError};
 
@@ -18,8 +17,8 @@ pub(super) struct Opening {
     pub positions: [u64; 3],
     pub counters: Counters,
     pub waiting: HashMap<InstanceId, Waiting>,
-    /// Dead letters whose definition was missing and is loaded now.
-    pub curable: Vec<(TenantId, u64)>,
+    /// Instances whose definition was missing and is loaded now.
+    pub resumable: Vec<InstanceId>,
     pub outbox_rows: u64,
     pub next_due: Option<TimeMs>,
     pub careful: Careful,
@@ -47,7 +46,7 @@ pub(super) fn open(spec: &ShardSpec) -> Result<Opening, StorageError> {
         Ok::<_, StorageError>(Opening {
             positions,
             counters,
-            curable: curable(spec, batch, &waiting)?,
+            resumable: resumable(spec, batch, &waiting)?,
             waiting,
             outbox_rows: batch.outbox_rows()?,
             next_due: batch.next_due()?,
@@ -57,19 +56,15 @@ pub(super) fn open(spec: &ShardSpec) -> Result<Opening, StorageError> {
     })
 }
 
-/// Dead letters that wait for a definition which is loaded now.
-fn curable(
+/// Instances that waited for a definition which is loaded now.
+fn resumable(
     spec: &ShardSpec,
     batch: &Batch<'_>,
     waiting: &HashMap<InstanceId, Waiting>,
-) -> Result<Vec<(TenantId, u64)>, StorageError> {
-    let mut curable = Vec::new();
+) -> Result<Vec<InstanceId>, StorageError> {
+    let mut resumable = Vec::new();
     for (id, waiting) in waiting {
-        let Some(number) = waiting.behind else { continue };
-        let missing = batch
-            .dead_letter(number)?
-            .is_some_and(|letter| letter.reason == UNKNOWN_DEFINITION);
-        if !missing {
+        if waiting.unversioned == 0 {
             continue;
         }
         let known = match batch.record(id)? {
@@ -77,11 +72,11 @@ fn curable(
             None => true,
         };
         if known {
-            curable.push((id.tenant.clone(), number));
+            resumable.push(id.clone());
         }
     }
-    curable.sort_unstable();
-    Ok(curable)
+    resumable.sort_unstable();
+    Ok(resumable)
 }
 
 type Halt = Option<(&'static str, String)>;
@@ -150,7 +145,11 @@ fn activate(spec: &ShardSpec, batch: &Batch<'_>, positions: [u64; 3]) -> Result<
     let before = batch.active_definitions()?;
     let mut sagas = BTreeMap::new();
     for definition in spec.definitions.iter_active() {
-        batch.put_definition(&definition.hash, &definition.source)?;
+        let row = ArchivedRow {
+            saga: definition.name.clone(),
+            source: definition.source.to_string(),
+        };
+        batch.put_definition(&definition.hash, &row)?;
         let since = before
             .sagas
             .get(definition.name.as_str())
@@ -163,11 +162,12 @@ fn activate(spec: &ShardSpec, batch: &Batch<'_>, positions: [u64; 3]) -> Result<
             },
         );
     }
-    if sagas != before.sagas {
-        batch.put_active_definitions(&ActiveDefinitions {
-            revision: before.revision + 1,
-            sagas,
-        })?;
+    let active = ActiveDefinitions {
+        revision: spec.revision,
+        sagas,
+    };
+    if active != before {
+        batch.put_active_definitions(&active)?;
     }
-    Ok(())
+    batch.prune_definitions(|hash| spec.definitions.is_active(hash))
 }

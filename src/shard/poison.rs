@@ -5,20 +5,18 @@ use bytes::Bytes;
 use super::apply::{Fate, HistoryEntry, Turn, kind_in_full, source};
 use super::mailbox::{DeadLetterDecision, Unreadable};
 use super::staging::Run;
-use crate::kernel::ids::{DefinitionHash, TenantId};
+use crate::kernel::ids::TenantId;
 use crate::kernel::input::{Input, InputBody, SourceStream, WorkResult};
 use crate::kernel::limits::Limits;
 use crate::kernel::record::Record;
 use crate::kernel::transition::Rejection;
 use crate::kernel::work::WorkRef;
 use crate::storage::StorageError;
-use crate::storage::rows::{DeadLetter, HistoryOutcome};
+use crate::storage::rows::{DeadLetter, HistoryOutcome, WaitReason};
 
 /// Bytes of a payload that a dead letter shows.
 const EXCERPT_BYTES: usize = 1024;
 
-/// Reason of an input whose instance runs under a definition that is not loaded.
-pub(super) const UNKNOWN_DEFINITION: &str = "version.unsupported";
 const CRASH: &str = "poison.crash";
 const PANIC: &str = "poison.panic";
 const OVERFLOW: &str = "inbox.overflow";
@@ -45,14 +43,6 @@ impl Fault {
         Self {
             reason: PANIC,
             message: "the transition panicked; please report it".to_owned(),
-            parks: true,
-        }
-    }
-
-    pub fn unknown_definition(hash: &DefinitionHash) -> Self {
-        Self {
-            reason: UNKNOWN_DEFINITION,
-            message: format!("definition {hash} is not loaded"),
             parks: true,
         }
     }
@@ -213,7 +203,7 @@ impl Run<'_> {
                 self.settle(&input, turn)?
             }
             DeadLetterDecision::Retry => {
-                self.wait(&input)?;
+                self.wait(&input, WaitReason::Parked)?;
                 Fate::Settled
             }
             DeadLetterDecision::Discard => {

@@ -11,7 +11,7 @@ use crate::kernel::ids::{InstanceId, TimeMs};
 use crate::kernel::limits::Limits;
 use crate::kernel::record::Record;
 use crate::kernel::work::{WorkItem, WorkRef};
-use crate::storage::rows::Waiting;
+use crate::storage::rows::{UseChanges, Waiting};
 use crate::storage::write::Counters;
 use crate::storage::{Batch, StorageError};
 
@@ -46,6 +46,8 @@ pub(super) struct Staged {
     pub waiting: HashMap<InstanceId, Waiting>,
     pub work: Vec<(WorkRef, WorkItem)>,
     pub settled: Vec<WorkRef>,
+    /// Who refers to which version.
+    pub uses: UseChanges,
     /// Instances that ended.
     pub ended: usize,
     /// Inputs applied, set aside or refused so far.

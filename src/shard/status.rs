@@ -33,6 +33,7 @@ pub struct ShardStatus {
     timers_overdue: AtomicU64,
     deliveries_held: AtomicU64,
     instances_waiting: AtomicU64,
+    instances_unversioned: AtomicU64,
 }
 
 /// Counts of one commit.
@@ -41,6 +42,7 @@ pub(super) struct Figures {
     pub outbox_rows: u64,
     pub deliveries_held: usize,
     pub instances_waiting: usize,
+    pub instances_unversioned: usize,
 }
 
 impl ShardStatus {
@@ -55,6 +57,7 @@ impl ShardStatus {
             timers_overdue: AtomicU64::new(0),
             deliveries_held: AtomicU64::new(0),
             instances_waiting: AtomicU64::new(0),
+            instances_unversioned: AtomicU64::new(0),
         }
     }
 
@@ -113,6 +116,12 @@ impl ShardStatus {
         self.instances_waiting.load(Ordering::Relaxed)
     }
 
+    /// Instances whose inputs wait because the definition is not loaded.
+    #[must_use]
+    pub fn instances_unversioned(&self) -> u64 {
+        self.instances_unversioned.load(Ordering::Relaxed)
+    }
+
     pub(super) fn set_state(&self, state: ShardState) {
         *self.state.write().unwrap_or_else(PoisonError::into_inner) = state;
     }
@@ -135,6 +144,8 @@ impl ShardStatus {
             .store(figures.deliveries_held as u64, Ordering::Relaxed);
         self.instances_waiting
             .store(figures.instances_waiting as u64, Ordering::Relaxed);
+        self.instances_unversioned
+            .store(figures.instances_unversioned as u64, Ordering::Relaxed);
         for (shown, position) in self.positions.iter().zip(positions) {
             shown.store(position, Ordering::Release);
         }

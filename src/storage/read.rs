@@ -5,10 +5,14 @@ use std::sync::Arc;
 use super::StorageError;
 use super::environment::{Environment, Reading, View};
 use super::keys;
-use super::rows::{DeadLetter, EndedRow, HistoryRow, InboxRow, ParkedRow, TimerTarget, Tombstone, decode};
-use super::tables::{
-    DEAD_LETTERS, DEFINITIONS, ENDED, HISTORY, INBOX, INSTANCES, OUTBOX, TIMERS, TOMBSTONES,
+use super::rows::{
+    ActiveDefinitions, ArchivedRow, DeadLetter, EndedRow, HistoryRow, InboxRow, ParkedRow, TimerTarget,
+    Tombstone, Uses, decode,
 };
+use super::tables::{
+    DEAD_LETTERS, DEFINITIONS, ENDED, HISTORY, INBOX, INSTANCES, META, OUTBOX, TIMERS, TOMBSTONES,
+};
+use super::write::{ACTIVE, uses_key};
 use crate::kernel::ids::{DefinitionHash, InstanceId, SagaName, TenantId, TimeMs};
 use crate::kernel::record::{Record, Summary};
 use crate::kernel::work::{WorkItem, WorkRef};
@@ -228,23 +232,38 @@ impl Reader {
         })
     }
 
-    /// The archived definitions: hash and source text.
+    /// The archived definitions, in the order of the hashes, with who refers to them.
     ///
     /// # Errors
     /// [`StorageError::Corrupt`].
-    pub fn definitions(&self) -> Result<Vec<(DefinitionHash, String)>, StorageError> {
+    pub fn definitions(&self) -> Result<Vec<(DefinitionHash, ArchivedRow, Uses)>, StorageError> {
         self.environment.read(|view| {
             let mut found = Vec::new();
             view.scan(DEFINITIONS, &[], |key, value| {
-                let hash = key.try_into().map(DefinitionHash);
-                let source = String::from_utf8(value);
-                match (hash, source) {
-                    (Ok(hash), Ok(source)) => found.push((hash, source)),
-                    _ => return Err(StorageError::Corrupt("an archived definition".to_owned())),
-                }
+                let hash = key
+                    .try_into()
+                    .map(DefinitionHash)
+                    .map_err(|_| StorageError::Corrupt("a key of the definitions".to_owned()))?;
+                found.push((hash, decode(&value, "an archived definition")?, Uses::default()));
                 Ok(true)
             })?;
+            for (hash, _, uses) in &mut found {
+                if let Some(bytes) = view.get(META, &uses_key(hash))? {
+                    *uses = decode(&bytes, "the uses of a definition")?;
+                }
+            }
             Ok(found)
+        })
+    }
+
+    /// The sagas that this shard works under.
+    ///
+    /// # Errors
+    /// [`StorageError::Corrupt`].
+    pub fn active_definitions(&self) -> Result<ActiveDefinitions, StorageError> {
+        self.environment.read(|view| match view.get(META, ACTIVE)? {
+            Some(bytes) => decode(&bytes, "the active definitions"),
+            None => Ok(ActiveDefinitions::default()),
         })
     }
 

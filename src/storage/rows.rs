@@ -1,13 +1,15 @@
 //! Rows that are not kernel values, and the encoding of all of them: a format byte, then postcard.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::StorageError;
-use crate::kernel::ids::{DefinitionHash, InstanceId, TenantId, TimeMs};
+use crate::kernel::definition::Definition;
+use crate::kernel::ids::{DefinitionHash, InstanceId, SagaName, TenantId, TimeMs};
 use crate::kernel::input::{Input, SourceStream};
 use crate::kernel::patch::{IgnoreReason, Note, Outcome};
 use crate::kernel::record::Summary;
@@ -104,6 +106,8 @@ pub enum WaitReason {
     Deferred,
     /// An earlier input of the instance is in the dead letters.
     Parked,
+    /// The definition that the instance runs under is not there.
+    Unversioned,
 }
 
 /// An input that waits.
@@ -139,6 +143,8 @@ pub struct Waiting {
     pub parked: u32,
     /// Inputs that the present machine state defers.
     pub deferred: u32,
+    /// Inputs that came while the definition of the instance was not there.
+    pub unversioned: u32,
     /// Encoded size of all of them.
     pub bytes: usize,
 }
@@ -147,7 +153,7 @@ impl Waiting {
     /// Whether the next input has to wait, too.
     #[must_use]
     pub const fn is_blocked(&self) -> bool {
-        self.behind.is_some() || self.parked > 0
+        self.behind.is_some() || self.parked > 0 || self.unversioned > 0
     }
 
     #[must_use]
@@ -158,23 +164,27 @@ impl Waiting {
     /// Number of inputs.
     #[must_use]
     pub const fn inputs(&self) -> usize {
-        self.parked as usize + self.deferred as usize
+        self.parked as usize + self.deferred as usize + self.unversioned as usize
     }
 
     pub const fn add(&mut self, reason: WaitReason, bytes: usize) {
-        match reason {
-            WaitReason::Deferred => self.deferred = self.deferred.saturating_add(1),
-            WaitReason::Parked => self.parked = self.parked.saturating_add(1),
-        }
+        let count = self.count(reason);
+        *count = count.saturating_add(1);
         self.bytes = self.bytes.saturating_add(bytes);
     }
 
     pub const fn remove(&mut self, reason: WaitReason, bytes: usize) {
-        match reason {
-            WaitReason::Deferred => self.deferred = self.deferred.saturating_sub(1),
-            WaitReason::Parked => self.parked = self.parked.saturating_sub(1),
-        }
+        let count = self.count(reason);
+        *count = count.saturating_sub(1);
         self.bytes = self.bytes.saturating_sub(bytes);
+    }
+
+    const fn count(&mut self, reason: WaitReason) -> &mut u32 {
+        match reason {
+            WaitReason::Deferred => &mut self.deferred,
+            WaitReason::Parked => &mut self.parked,
+            WaitReason::Unversioned => &mut self.unversioned,
+        }
     }
 }
 
@@ -221,12 +231,70 @@ pub struct PositionRow {
     pub sequence: u64,
 }
 
+/// One version of a saga, kept for as long as something refers to it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ArchivedRow {
+    pub saga: SagaName,
+    /// The text of its file.
+    pub source: String,
+}
+
+/// Who refers to a version.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Uses {
+    /// Live instances that run under it.
+    pub live: u64,
+    /// Ended instances that ran under it and are still kept.
+    pub ended: u64,
+}
+
+impl Uses {
+    #[must_use]
+    pub const fn is_none(&self) -> bool {
+        self.live == 0 && self.ended == 0
+    }
+}
+
+/// How the uses of some versions change.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct UseChanges(BTreeMap<DefinitionHash, (i64, i64)>);
+
+impl UseChanges {
+    /// A live instance under this version came (1) or went (-1).
+    pub fn live(&mut self, hash: DefinitionHash, by: i64) {
+        self.0.entry(hash).or_default().0 += by;
+    }
+
+    /// An ended one came (1) or was forgotten (-1).
+    pub fn ended(&mut self, hash: DefinitionHash, by: i64) {
+        self.0.entry(hash).or_default().1 += by;
+    }
+
+    /// Versions whose uses are others than before, with the difference of live and of ended instances.
+    pub fn iter(&self) -> impl Iterator<Item = (&DefinitionHash, i64, i64)> {
+        let changed = self.0.iter().filter(|(_, change)| **change != (0, 0));
+        changed.map(|(hash, (live, ended))| (hash, *live, *ended))
+    }
+}
+
 /// The definitions that a shard works under.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ActiveDefinitions {
     /// Rises with every change.
     pub revision: u64,
     pub sagas: BTreeMap<String, ActiveSaga>,
+}
+
+impl ActiveDefinitions {
+    /// Whether these sagas, and no others, are active.
+    #[must_use]
+    pub fn is_of(&self, sagas: &[Arc<Definition>]) -> bool {
+        self.sagas.len() == sagas.len()
+            && sagas.iter().all(|definition| {
+                let active = self.sagas.get(definition.name.as_str());
+                active.is_some_and(|active| active.hash == definition.hash)
+            })
+    }
 }
 
 /// One active saga.

@@ -32,7 +32,7 @@ pub const DEAD_LETTERS: TableIndex = 5;
 pub const TOMBSTONES: TableIndex = 6;
 /// log sequence → instance and summary. Appended.
 pub const ENDED: TableIndex = 7;
-/// definition hash → source text.
+/// definition hash → saga and source text.
 pub const DEFINITIONS: TableIndex = 8;
 /// Everything that exists once: identity, counters, positions, active definitions.
 pub const META: TableIndex = 9;

@@ -10,8 +10,9 @@ use serde_bytes::ByteBuf;
 
 use super::read::{Found, ListCursor};
 use super::rows::{
-    ActiveDefinitions, ActiveSaga, DeadLetter, EndedRow, HistoryOutcome, HistoryRow, InboxRow, ParkedRow,
-    PositionRow, Suspect, TimerTarget, Tombstone, WaitReason, Waiting, decode, encode, encode_waiting,
+    ActiveDefinitions, ActiveSaga, ArchivedRow, DeadLetter, EndedRow, HistoryOutcome, HistoryRow, InboxRow,
+    ParkedRow, PositionRow, Suspect, TimerTarget, Tombstone, UseChanges, Uses, WaitReason, Waiting, decode,
+    encode, encode_waiting,
 };
 use super::write::Counters;
 use super::{Batch, OpenOptions, Settings, StorageError, Store};
@@ -333,6 +334,7 @@ fn what_waits_is_counted_as_it_is_stored() {
     assert_eq!(
         waiting[&first],
         Waiting {
+            unversioned: 0,
             behind: Some(8),
             parked: 1,
             deferred: 1,
@@ -523,7 +525,10 @@ fn an_ended_instance_is_found_until_it_is_forgotten_and_its_tombstone_outlives_i
     assert_eq!(reader.check().expect("reads").live, 0);
 
     // Beyond the number: the oldest two go, with their history; their keys stay used up.
-    assert_eq!(write(&store, |batch| batch.prune_ended(TimeMs(0), 4, 99)), 2);
+    assert_eq!(
+        write(&store, |batch| batch.prune_ended(TimeMs(0), 4, 99)).len(),
+        2
+    );
     assert_eq!(found("o-2"), None);
     assert!(matches!(found("o-3"), Some(Found::Ended(_))));
     assert_eq!(reader.history(Some(20), 9).expect("reads"), []);
@@ -532,7 +537,7 @@ fn an_ended_instance_is_found_until_it_is_forgotten_and_its_tombstone_outlives_i
     assert_eq!(tombstone("o-1").map(|found| found.ended), Some(TimeMs(100)));
 
     // Beyond their age: in slices, and the tombstones with them.
-    while write(&store, |batch| batch.prune_ended(TimeMs(401), 99, 1)) > 0 {}
+    while !write(&store, |batch| batch.prune_ended(TimeMs(401), 99, 1)).is_empty() {}
     for _ in 0..12 {
         write(&store, |batch| batch.prune_ended(TimeMs(401), 99, 1));
     }
@@ -544,16 +549,35 @@ fn an_ended_instance_is_found_until_it_is_forgotten_and_its_tombstone_outlives_i
 }
 
 #[test]
-fn a_definition_is_archived_once_and_found_by_its_hash() {
+fn a_definition_is_archived_once_and_stays_while_somebody_refers_to_it() {
     let dir = tempfile::tempdir().expect("folder");
     let store = store(dir.path());
     let hash = DefinitionHash([3; 32]);
+    let row = |source: &str| ArchivedRow {
+        saga: SagaName::parse("order").expect("legal"),
+        source: source.to_owned(),
+    };
+    let archived = |live, ended| vec![(hash, row("first"), Uses { live, ended })];
+    let definitions = || store.reader().definitions().expect("reads");
     write(&store, |batch| {
-        batch.put_definition(&hash, "first")?;
-        batch.put_definition(&hash, "second")
+        batch.put_definition(&hash, &row("first"))?;
+        batch.put_definition(&hash, &row("second"))
     });
-    assert_eq!(
-        store.reader().definitions().expect("reads"),
-        [(hash, "first".to_owned())]
-    );
+    assert_eq!(definitions(), archived(0, 0));
+    let change = |live, ended, active: bool| {
+        let mut changes = UseChanges::default();
+        changes.live(hash, live);
+        changes.ended(hash, ended);
+        write(&store, |batch| batch.change_uses(&changes, |_| active));
+    };
+    change(2, 0, true);
+    change(-1, 1, false);
+    assert_eq!(definitions(), archived(1, 1));
+    write(&store, |batch| batch.prune_definitions(|_| false));
+    change(-1, 0, false);
+    assert_eq!(definitions(), archived(0, 1), "an ended instance is enough");
+    change(0, -1, true);
+    assert_eq!(definitions(), archived(0, 0), "new instances may need it");
+    write(&store, |batch| batch.prune_definitions(|_| false));
+    assert_eq!(definitions(), []);
 }

@@ -4,8 +4,8 @@ use super::StorageError;
 use super::environment::Writing;
 use super::keys;
 use super::rows::{
-    ActiveDefinitions, DeadLetter, EndedRow, HistoryRow, InboxRow, ParkedRow, PositionRow, Suspect,
-    TimerTarget, Tombstone, decode, encode,
+    ActiveDefinitions, ArchivedRow, DeadLetter, EndedRow, HistoryRow, InboxRow, ParkedRow, PositionRow,
+    Suspect, TimerTarget, Tombstone, UseChanges, Uses, decode, encode,
 };
 use super::tables::{
     DEAD_LETTERS, DEFINITIONS, ENDED, HISTORY, INBOX, INSTANCES, META, OUTBOX, TIMERS, TOMBSTONES,
@@ -238,8 +238,13 @@ impl<'t> Batch<'t> {
     }
 
     /// Forgets ended instances that are older than `before` or beyond `keep` in number, with their history, and
-    /// tombstones that are older; looks at up to `limit` rows of each.
-    pub fn prune_ended(&self, before: TimeMs, keep: u64, limit: usize) -> Result<usize, StorageError> {
+    /// tombstones that are older; looks at up to `limit` rows of each. Gives the definition of each.
+    pub fn prune_ended(
+        &self,
+        before: TimeMs,
+        keep: u64,
+        limit: usize,
+    ) -> Result<Vec<DefinitionHash>, StorageError> {
         let excess = self.view.count(ENDED)?.saturating_sub(keep);
         let mut doomed = Vec::new();
         self.view.scan(ENDED, &[], |key, value| {
@@ -247,16 +252,16 @@ impl<'t> Batch<'t> {
             let row: EndedRow = decode(&value, "an ended instance")?;
             let old = row.summary.ended < before || (doomed.len() as u64) < excess;
             if old {
-                doomed.push((number, row.summary.record.last_history));
+                doomed.push((number, row.summary.record));
             }
             Ok(old && doomed.len() < limit)
         })?;
-        for (number, last_history) in &doomed {
-            self.forget_history(*last_history)?;
+        for (number, record) in &doomed {
+            self.forget_history(record.last_history)?;
             self.view.delete(ENDED, &keys::number(*number))?;
         }
         self.prune_tombstones(before, limit)?;
-        Ok(doomed.len())
+        Ok(doomed.into_iter().map(|(_, record)| record.definition).collect())
     }
 
     fn forget_history(&self, mut next: Option<u64>) -> Result<(), StorageError> {
@@ -299,9 +304,58 @@ impl<'t> Batch<'t> {
         Ok(())
     }
 
-    pub fn put_definition(&self, hash: &DefinitionHash, source: &str) -> Result<(), StorageError> {
+    /// Archives a version; one that is there stays as it is.
+    pub fn put_definition(&self, hash: &DefinitionHash, row: &ArchivedRow) -> Result<(), StorageError> {
         if self.view.get(DEFINITIONS, &hash.0)?.is_none() {
-            self.view.put(DEFINITIONS, &hash.0, source.as_bytes().to_vec())?;
+            self.view.put(DEFINITIONS, &hash.0, encode(row))?;
+        }
+        Ok(())
+    }
+
+    pub fn uses(&self, hash: &DefinitionHash) -> Result<Uses, StorageError> {
+        match self.view.get(META, &uses_key(hash))? {
+            Some(bytes) => decode(&bytes, "the uses of a definition"),
+            None => Ok(Uses::default()),
+        }
+    }
+
+    /// Counts who refers to which version, and forgets versions to which nobody does and which are not to be
+    /// kept for new instances.
+    pub fn change_uses(
+        &self,
+        changes: &UseChanges,
+        is_active: impl Fn(&DefinitionHash) -> bool,
+    ) -> Result<(), StorageError> {
+        for (hash, live, ended) in changes.iter() {
+            let before = self.uses(hash)?;
+            let uses = Uses {
+                live: before.live.saturating_add_signed(live),
+                ended: before.ended.saturating_add_signed(ended),
+            };
+            if !uses.is_none() {
+                self.view.put(META, &uses_key(hash), encode(&uses))?;
+                continue;
+            }
+            self.view.delete(META, &uses_key(hash))?;
+            if !is_active(hash) {
+                self.view.delete(DEFINITIONS, &hash.0)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Forgets every version to which nobody refers and which is not active.
+    pub fn prune_definitions(&self, is_active: impl Fn(&DefinitionHash) -> bool) -> Result<(), StorageError> {
+        let mut hashes = Vec::new();
+        self.view.scan(DEFINITIONS, &[], |key, _| {
+            let hash = key.try_into().map_err(|_| corrupt("a key of the definitions"))?;
+            hashes.push(DefinitionHash(hash));
+            Ok(true)
+        })?;
+        for hash in hashes {
+            if !is_active(&hash) && self.uses(&hash)?.is_none() {
+                self.view.delete(DEFINITIONS, &hash.0)?;
+            }
         }
         Ok(())
     }
@@ -335,14 +389,14 @@ impl<'t> Batch<'t> {
     }
 
     pub fn active_definitions(&self) -> Result<ActiveDefinitions, StorageError> {
-        match self.view.get(META, b"active")? {
+        match self.view.get(META, ACTIVE)? {
             Some(bytes) => decode(&bytes, "the active definitions"),
             None => Ok(ActiveDefinitions::default()),
         }
     }
 
     pub fn put_active_definitions(&self, active: &ActiveDefinitions) -> Result<(), StorageError> {
-        self.view.put(META, b"active", encode(active))
+        self.view.put(META, ACTIVE, encode(active))
     }
 
     pub fn suspect(&self) -> Result<Option<Suspect>, StorageError> {
@@ -377,6 +431,16 @@ pub struct Counters {
 const DEAD_LETTERS_SEEN: &[u8] = b"dead letters seen";
 /// Up to where the tombstones were looked through.
 const TOMBSTONES_SEEN: &[u8] = b"tombstones seen";
+
+/// The active definitions.
+pub(super) const ACTIVE: &[u8] = b"active";
+
+/// Who refers to a version.
+pub(super) fn uses_key(hash: &DefinitionHash) -> Vec<u8> {
+    let mut key = b"uses/".to_vec();
+    key.extend_from_slice(&hash.0);
+    key
+}
 
 fn position_key(stream: SourceStream, lane: Lane) -> Vec<u8> {
     let index = u8::try_from(stream.index()).expect("there are three streams");

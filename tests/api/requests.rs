@@ -253,3 +253,47 @@ async fn until_metric(rig: &Rig, line: &str) {
     }
     panic!("never saw {line}");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_versions_of_sagas_are_told_with_their_instances() {
+    let rig = runner(Duration::ZERO).await;
+    send(&rig, "acme", "e-1", "Ratio.Opened", json!({"ratio": "r-1"})).await;
+    until(&rig, &instance("acme", "ratio", "r-1"), |_| true).await;
+    let list = get(&rig, "/v1/definitions?saga=ratio").await.json();
+    let [ratio] = list["items"].as_array().expect("items").as_slice() else {
+        panic!("one version, not {list}");
+    };
+    assert_eq!((&ratio["active"], &ratio["loaded"]), (&json!(true), &json!(true)));
+    assert_eq!((&ratio["live"], &ratio["ended"]), (&json!(1), &json!(0)));
+    let hash = ratio["hash"].as_str().expect("a hash");
+    for name in [hash, &hash[..20], &hash[7..15]] {
+        let shown = get(&rig, &format!("/v1/definitions/{name}")).await.json();
+        assert_eq!(shown["hash"], hash);
+        assert!(
+            shown["source"]
+                .as_str()
+                .is_some_and(|text| text.contains("name: ratio"))
+        );
+    }
+    get(&rig, "/v1/definitions/sha256:")
+        .await
+        .is_problem(400, "SR0501");
+    get(&rig, "/v1/definitions/00000000")
+        .await
+        .is_problem(404, "SR0502");
+
+    let definition = |arguments: &[&str]| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_saga-runner"));
+        command
+            .arg("definition")
+            .args(arguments)
+            .args(["--url", &rig.url("")]);
+        command.output().expect("the binary starts")
+    };
+    let listed = definition(&["list"]);
+    let text = String::from_utf8_lossy(&listed.stdout);
+    assert!(text.contains(hash) && text.contains("active"), "{text}");
+    let shown = definition(&["show", hash]);
+    assert!(String::from_utf8_lossy(&shown.stdout).contains("name: ratio"));
+    assert_eq!(definition(&["show", "00000000"]).status.code(), Some(1));
+}

@@ -152,14 +152,22 @@ fn a_cloud_event_type_with_a_dot_stands_for_itself() {
 }
 
 #[test]
-fn the_rules_of_the_active_version_come_first_and_each_saga_gets_one_input() {
+fn every_distinct_rule_of_the_live_versions_is_evaluated_the_active_ones_first() {
     let old = saga("order", 1, &["Order.Placed"], &[("Order.*", "event.data.old")]);
     let new = saga("order", 2, &["Order.Placed"], &[("Order.*", "event.data.new")]);
     let source = message(SUBJECT, event(json!({"payload": {"old": "o", "new": "n"}})));
     let router = router_of(vec![Arc::clone(&new)], vec![Arc::clone(&old)]);
-    let found = inputs(&router, EVENTS, &source);
-    assert_eq!(found.len(), 1);
-    assert_eq!(found[0].instance.key.as_str(), "n");
+    let keys = |source: &Message| -> Vec<String> {
+        let found = inputs(&router, EVENTS, source);
+        found.iter().map(|input| input.instance.key.to_string()).collect()
+    };
+    assert_eq!(keys(&source), ["n", "o"]);
+    let same = message(SUBJECT, event(json!({"payload": {"old": "k", "new": "k"}})));
+    assert_eq!(keys(&same), ["k"], "one key is one input");
+    let one = message(SUBJECT, event(json!({"payload": {"old": "o"}})));
+    assert_eq!(keys(&one), ["o"], "what one version cannot read another can");
+    let none = message(SUBJECT, event(json!({"payload": {}})));
+    assert_eq!(unreadable(&router, EVENTS, &none).reason, "correlation.missing");
 
     let silent = saga(
         "order",

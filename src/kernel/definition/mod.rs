@@ -16,6 +16,7 @@ mod events;
 mod fields;
 mod findings;
 mod groups;
+pub mod keys;
 mod machine;
 pub mod model;
 mod saga;

@@ -11,8 +11,16 @@ use crate::kernel::ids::{DefinitionHash, SagaName};
 pub struct DefinitionSet {
     active: BTreeMap<SagaName, Arc<Definition>>,
     by_hash: BTreeMap<DefinitionHash, Arc<Definition>>,
-    /// Versions (active and archived) by event type they can react to.
-    by_event: BTreeMap<String, Vec<Arc<Definition>>>,
+    /// What can react to an event, by event type.
+    by_event: BTreeMap<String, Vec<Interest>>,
+}
+
+/// A saga that can react to an event.
+#[derive(Debug, Clone)]
+pub struct Interest {
+    pub saga: SagaName,
+    /// One version for each distinct key rule, an active one first.
+    pub versions: Vec<Arc<Definition>>,
 }
 
 impl DefinitionSet {
@@ -39,11 +47,30 @@ impl DefinitionSet {
             return;
         }
         for event_type in definition.event_types() {
-            self.by_event
-                .entry(event_type.to_owned())
-                .or_default()
-                .push(Arc::clone(definition));
+            let interests = self.by_event.entry(event_type.to_owned()).or_default();
+            let rule = |version: &Definition| {
+                version
+                    .key_rule(event_type)
+                    .map(|rule| rule.key.text().to_owned())
+            };
+            match interests.iter_mut().find(|known| known.saga == definition.name) {
+                Some(known) => {
+                    let own = rule(definition);
+                    if known.versions.iter().all(|version| rule(version) != own) {
+                        known.versions.push(Arc::clone(definition));
+                    }
+                }
+                None => interests.push(Interest {
+                    saga: definition.name.clone(),
+                    versions: vec![Arc::clone(definition)],
+                }),
+            }
         }
+    }
+
+    /// Every version, active and archived, in the order of the hashes.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<Definition>> {
+        self.by_hash.values()
     }
 
     /// The version that new instances of `saga` get.
@@ -57,16 +84,33 @@ impl DefinitionSet {
         self.active.values()
     }
 
+    /// Whether new instances get the version with this hash.
+    #[must_use]
+    pub fn is_active(&self, hash: &DefinitionHash) -> bool {
+        self.by_hash
+            .get(hash)
+            .and_then(|definition| self.active.get(&definition.name))
+            .is_some_and(|active| active.hash == *hash)
+    }
+
     /// The version with this hash, active or archived.
     #[must_use]
     pub fn by_hash(&self, hash: &DefinitionHash) -> Option<&Arc<Definition>> {
         self.by_hash.get(hash)
     }
 
-    /// Every version that can react to `event_type`.
+    /// Every saga that can react to `event_type` in one of its versions.
     #[must_use]
-    pub fn interested(&self, event_type: &str) -> &[Arc<Definition>] {
+    pub fn interested(&self, event_type: &str) -> &[Interest] {
         self.by_event.get(event_type).map_or(&[], Vec::as_slice)
+    }
+
+    /// Whether the versions of a saga disagree about the key of an event.
+    #[must_use]
+    pub fn is_contested(&self, saga: &SagaName, event_type: &str) -> bool {
+        self.interested(event_type)
+            .iter()
+            .any(|interest| interest.saga == *saga && interest.versions.len() > 1)
     }
 
     /// The aggregate types in use: what comes before the first dot of the event types, sorted.

@@ -4,5 +4,6 @@ mod faults;
 mod poison;
 mod streams;
 mod timers;
+mod versions;
 mod work;
 mod world;

@@ -212,6 +212,7 @@ impl World {
             index: 3,
             store: self.store(),
             definitions: Arc::clone(&self.definitions),
+            revision: 1,
             limits: self.limits.clone(),
             settings: self.settings.clone(),
             streams: self.streams.clone(),

@@ -1,0 +1,90 @@
+//! Versions of sagas as operators see them: archived, active, and in use.
+
+use std::collections::BTreeMap;
+
+use super::control::blocking;
+use super::node::Node;
+use crate::kernel::ids::DefinitionHash;
+use crate::ports::control::{ControlError, DefinitionDetail, DefinitionView};
+use crate::storage::rows::{ArchivedRow, Uses};
+
+/// Fewest hex digits that name a version.
+const DIGITS_MIN: usize = 6;
+
+/// What the shards have of one version, together.
+struct Version {
+    row: ArchivedRow,
+    uses: Uses,
+}
+
+/// Every archived version of every shard, by name and active ones first.
+pub(super) async fn list(node: &Node) -> Result<Vec<DefinitionView>, ControlError> {
+    let versions = gathered(node).await?;
+    let mut views: Vec<_> = versions
+        .iter()
+        .map(|(hash, version)| view(node, hash, version))
+        .collect();
+    views.sort_by(|left, right| {
+        let order = |view: &DefinitionView| (view.saga.clone(), !view.active, view.hash.clone());
+        order(left).cmp(&order(right))
+    });
+    Ok(views)
+}
+
+/// The version whose hash begins with `hash`, with its text.
+pub(super) async fn show(node: &Node, hash: &str) -> Result<DefinitionDetail, ControlError> {
+    let digits = hash.strip_prefix("sha256:").unwrap_or(hash);
+    if digits.len() < DIGITS_MIN || !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+        return Err(ControlError::Invalid(format!(
+            "a version is named by at least {DIGITS_MIN} hex digits of its hash"
+        )));
+    }
+    let wanted = format!("sha256:{}", digits.to_ascii_lowercase());
+    let versions = gathered(node).await?;
+    let mut found = versions
+        .iter()
+        .filter(|(hash, _)| hash.to_string().starts_with(&wanted));
+    let Some((hash, version)) = found.next() else {
+        return Err(ControlError::NotFound(format!("no archived definition {wanted}")));
+    };
+    if found.next().is_some() {
+        return Err(ControlError::Invalid(format!(
+            "{wanted} begins more than one hash: give more digits"
+        )));
+    }
+    Ok(DefinitionDetail {
+        definition: view(node, hash, version),
+        source: version.row.source.clone(),
+    })
+}
+
+async fn gathered(node: &Node) -> Result<BTreeMap<DefinitionHash, Version>, ControlError> {
+    let mut versions: BTreeMap<DefinitionHash, Version> = BTreeMap::new();
+    for shard in &node.running_or_unavailable()?.shards {
+        let reader = shard.reader.clone();
+        for (hash, row, uses) in blocking(move || reader.definitions()).await? {
+            let uses_before = &mut versions
+                .entry(hash)
+                .or_insert_with(|| Version {
+                    row,
+                    uses: Uses::default(),
+                })
+                .uses;
+            uses_before.live += uses.live;
+            uses_before.ended += uses.ended;
+        }
+    }
+    Ok(versions)
+}
+
+fn view(node: &Node, hash: &DefinitionHash, version: &Version) -> DefinitionView {
+    let sagas = &node.catalog.now().sagas;
+    DefinitionView {
+        saga: version.row.saga.to_string(),
+        hash: hash.to_string(),
+        active: sagas.is_active(hash),
+        loaded: sagas.by_hash(hash).is_some(),
+        live: version.uses.live,
+        ended: version.uses.ended,
+    }
+}
