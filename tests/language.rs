@@ -59,13 +59,13 @@ fn the_language_reference_adds_up_to_sagas_that_load() {
         yaml_blocks(&document("docs/language.md").replace(&types(), ""))
             .into_iter()
             .partition(|block| is_variant(block));
-    let [head, handlers, steps, retry, timers, machine, end, effect] = blocks.as_slice() else {
+    let [head, handlers, steps, retry, errors, timers, machine, end, effect] = blocks.as_slice() else {
         panic!(
             "docs/language.md has {} examples; tell this test what they are",
             blocks.len()
         );
     };
-    let steps_saga = [head, handlers, steps, retry, timers, end]
+    let steps_saga = [head, handlers, steps, retry, errors, timers, end]
         .map(String::as_str)
         .concat();
     let machine_saga = format!(

@@ -185,6 +185,15 @@ pub enum Note {
         attempt: u32,
         class: String,
     },
+    /// A step failed, and the instance goes on as if it were done.
+    StepContinued {
+        step: String,
+        class: String,
+    },
+    /// The instance went back to a step, which begins anew with all that needs it.
+    WentBack {
+        step: String,
+    },
 }
 
 #[cfg(test)]

@@ -126,14 +126,16 @@ impl Phase {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct StepState {
     pub status: StepStatus,
+    /// How often the step began anew.
+    pub iteration: u32,
     /// Work in the outside world whose outcome the step waits for.
     pub outstanding: Option<Outstanding>,
     /// What was sent; kept until the outcome is known, and only where another attempt or the compensation
     /// reads it.
     pub sent: Option<Sent>,
-    /// Attempts so far.
+    /// Attempts of this iteration so far.
     pub attempt: u32,
-    /// Error class of the latest attempt that failed, unless the step is done.
+    /// Error class of the latest attempt that failed, until one succeeds.
     pub error: Option<String>,
     pub tries: Tries,
 }
@@ -170,6 +172,7 @@ pub struct ClassFailures {
 pub struct Stray {
     /// Index of the step.
     pub step: u16,
+    pub iteration: u32,
     pub outstanding: Outstanding,
     /// What was sent, as JSON; absent where the compensation does not read it.
     pub input: Option<ByteBuf>,
@@ -205,6 +208,8 @@ pub struct Outstanding {
 pub struct LedgerEntry {
     /// Index of the step.
     pub step: u16,
+    /// Of the step when it did this.
+    pub iteration: u32,
     /// What was sent, as JSON; absent where the compensation does not read it, and once it is undone.
     pub input: Option<ByteBuf>,
     /// JSON result; absent where the outcome is unknown or the compensation does not read it, and once it is
@@ -229,6 +234,8 @@ pub enum LedgerStatus {
     Undone,
     /// Its compensation exhausted its attempts.
     Stuck,
+    /// It is to be undone although the instance goes on, and waits for its turn.
+    Due,
 }
 
 /// Why an instance failed.
@@ -351,7 +358,10 @@ impl Record {
         self.outstanding().next().is_none()
             && self.ledger.iter().all(|entry| match entry.status {
                 LedgerStatus::Held | LedgerStatus::Undone => true,
-                LedgerStatus::Undoing | LedgerStatus::BackingOff | LedgerStatus::Stuck => false,
+                LedgerStatus::Undoing
+                | LedgerStatus::BackingOff
+                | LedgerStatus::Stuck
+                | LedgerStatus::Due => false,
             })
     }
 }
@@ -362,6 +372,7 @@ impl StepState {
     pub const fn pending() -> Self {
         Self {
             status: StepStatus::Pending,
+            iteration: 0,
             outstanding: None,
             sent: None,
             attempt: 0,
@@ -418,6 +429,7 @@ impl LedgerStatus {
             Self::BackingOff => "backing_off",
             Self::Undone => "undone",
             Self::Stuck => "stuck",
+            Self::Due => "due",
         }
     }
 }
@@ -456,6 +468,7 @@ mod tests {
             steps: vec![
                 StepState {
                     status: StepStatus::Abandoned,
+                    iteration: 3,
                     outstanding: Some(outstanding(7)),
                     sent: Some(Sent {
                         payload: ByteBuf::from("{}"),
@@ -476,6 +489,7 @@ mod tests {
             ],
             ledger: vec![LedgerEntry {
                 step: 1,
+                iteration: 3,
                 input: Some(ByteBuf::from("[1]")),
                 result: Some(ByteBuf::from("true")),
                 status: LedgerStatus::Undoing,
@@ -489,6 +503,7 @@ mod tests {
             }],
             strays: vec![Stray {
                 step: 0,
+                iteration: 2,
                 outstanding: outstanding(9),
                 input: Some(ByteBuf::from("{}")),
                 unknown: true,
@@ -584,10 +599,12 @@ mod tests {
         for step in &mut record.steps {
             step.outstanding = Some(largest);
             step.attempt = u32::MAX;
+            step.iteration = u32::MAX;
         }
         for entry in &mut record.ledger {
             entry.outstanding = Some(largest);
             (entry.step, entry.attempt, entry.tries.round) = (u16::MAX, u32::MAX, u32::MAX);
+            entry.iteration = u32::MAX;
         }
         for timer in record.timers.values_mut() {
             (timer.due, timer.set_by) = (TimeMs(i64::MIN), largest.row);
@@ -614,6 +631,7 @@ mod tests {
             (LedgerStatus::BackingOff, false),
             (LedgerStatus::Undone, true),
             (LedgerStatus::Stuck, false),
+            (LedgerStatus::Due, false),
         ] {
             record.ledger[0].status = status;
             assert_eq!(record.is_settled(), settled, "{status:?}");
@@ -623,11 +641,11 @@ mod tests {
     const FROZEN_RECORD: &str = concat!(
         "0102abababababababababababababababababababababababababababababababab090180e4ff8fef66e8ebff",
         "8fef6603652d310104726f6f74013730302d306166373635313931366364343364643834343865623231316338",
-        "30333139632d623761643662373136393230333333312d303103077b2261223a317d0101040205011000000000",
-        "000000000000000000000007ac0202020101027b7d01057368702d310201086465636c696e6564010101097472",
-        "616e7369656e74010000000000000000010101035b315d01047472756501020100000110000000000000000000",
-        "00000000000008ac0202020101001000000000000000000000000000000009ac0202020101027b7d010106756e",
-        "70616964d0f3ff8fef66ab020006756e7061696401086465636c696e6564086e6f2066756e6473010663686172",
-        "6765a0eaff8fef6600020102ffffffffffffffffff01ffffffff0f0103040501aa02",
+        "30333139632d623761643662373136393230333333312d303103077b2261223a317d0101040205030110000000",
+        "00000000000000000000000007ac0202020101027b7d01057368702d310201086465636c696e65640101010974",
+        "72616e7369656e740100000000000000000001010301035b315d01047472756501020100000110000000000000",
+        "00000000000000000008ac020202010100021000000000000000000000000000000009ac0202020101027b7d01",
+        "0106756e70616964d0f3ff8fef66ab020006756e7061696401086465636c696e6564086e6f2066756e64730106",
+        "636861726765a0eaff8fef6600020102ffffffffffffffffff01ffffffff0f0103040501aa02",
     );
 }

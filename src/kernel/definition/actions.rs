@@ -175,7 +175,9 @@ impl<'r> Reading<'r, '_> {
         if let Some(emit) = fields.get("emit") {
             actions.emit = self.emits(emit, ROOTS, site.event());
         }
-        actions.fail = fields.get("fail").and_then(|fail| self.fail(fail, site.event()));
+        actions.fail = fields
+            .get("fail")
+            .and_then(|fail| self.fail(fail, ROOTS, site.event()));
         actions.to = fields.get("to").and_then(|to| self.state(to));
         if let (Some(_), Some(to)) = (fields.get("fail"), fields.get("to")) {
             self.findings.error(
@@ -398,14 +400,14 @@ impl<'r> Reading<'r, '_> {
         is_object.then_some(template)
     }
 
-    fn fail(&mut self, entry: &Entry<'_>, event: EventParts) -> Option<Fail> {
+    pub fn fail(&mut self, entry: &Entry<'_>, roots: &'static [Root], event: EventParts) -> Option<Fail> {
         let keys = &["code", "message"];
         let fields = Fields::read(&entry.value, &entry.key_span, "a failure", keys, self.findings)?;
         let code = fields.require("code", self.findings)?;
         let text = fields::text(&code.value, &code.key_span, "a code", self.findings)?;
         let legal = fields::is_name(text, &code.value.span, "code", NameRule::Dotted, self.findings);
         let readable = Readable {
-            roots: ROOTS,
+            roots,
             event,
             steps: &self.steps,
         };

@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 use sha2::{Digest, Sha256};
 
 use super::model::{
-    Action, Actions, CommandTemplate, Compensation, Definition, Emit, Group, Handler, Machine, Step,
-    StepRetry, TimerDefinition,
+    Action, Actions, CommandTemplate, Compensation, Definition, Emit, Fail, Group, Handler, Machine, Step,
+    StepRetry, Then, TimerDefinition,
 };
 use crate::kernel::expr::{Expr, Template, TextPart, write_sorted};
 use crate::kernel::ids::DefinitionHash;
@@ -121,12 +121,6 @@ fn actions(actions: &Actions) -> Json<'_> {
             ("if_absent", Json::Bool(timer.if_absent)),
         ])
     });
-    let fail = actions.fail.as_ref().map(|fail| {
-        object([
-            ("code", text(&fail.code)),
-            ("message", fail.message.as_ref().map_or(Json::Null, template)),
-        ])
-    });
     object([
         ("set", members(&actions.set)),
         (
@@ -135,9 +129,16 @@ fn actions(actions: &Actions) -> Json<'_> {
         ),
         ("timers", list(timers)),
         ("emit", list(actions.emit.iter().map(emit))),
-        ("fail", fail.unwrap_or(Json::Null)),
+        ("fail", actions.fail.as_ref().map_or(Json::Null, fail)),
         ("to", actions.to.map_or(Json::Null, |to| Json::Int(i64::from(to)))),
         ("defer", Json::Bool(actions.defer)),
+    ])
+}
+
+fn fail(fail: &Fail) -> Json<'_> {
+    object([
+        ("code", text(&fail.code)),
+        ("message", fail.message.as_ref().map_or(Json::Null, template)),
     ])
 }
 
@@ -189,7 +190,9 @@ fn step<'d>(step: &'d Step, definition: &'d Definition) -> Json<'d> {
         ("if", step.condition.as_ref().map_or(Json::Null, expression)),
         ("action", action(&step.action)),
         ("retry", list(step.retry.iter().map(step_retry))),
+        ("on_error", on_errors(step, definition)),
         ("set", members(&step.set)),
+        ("fail_if", step.fail_if.as_ref().map_or(Json::Null, expression)),
         (
             "compensate",
             step.compensate.as_ref().map_or(Json::Null, compensation),
@@ -216,6 +219,28 @@ fn group(group: &Group) -> Json<'_> {
             object([("choice", list(branches))])
         }
     }
+}
+
+/// Steps by name.
+fn names<'d>(steps: &[u16], definition: &'d Definition) -> Json<'d> {
+    list(steps.iter().map(|index| step_name(definition, *index)))
+}
+
+fn on_errors<'d>(step: &'d Step, definition: &'d Definition) -> Json<'d> {
+    let members = step.on_error.iter().map(|(class, answer)| {
+        let then = match &answer.then {
+            Then::Fail(failure) => object([("fail", failure.as_ref().map_or(Json::Null, fail))]),
+            Then::Continue => text("continue"),
+            Then::GoTo(target) => object([("goto", step_name(definition, *target))]),
+        };
+        let answer = object([
+            ("set", self::members(&answer.set)),
+            ("undo", names(&answer.undo, definition)),
+            ("then", then),
+        ]);
+        (Cow::Borrowed(class.as_str()), answer)
+    });
+    Json::Map(members.collect())
 }
 
 fn step_retry(table: &StepRetry) -> Json<'_> {

@@ -7,7 +7,7 @@ use super::actions::Reading;
 use super::codes;
 use super::findings::Findings;
 use super::groups::{self, Outlined};
-use super::model::{Actions, Definition, Machine, Step};
+use super::model::{Actions, Definition, Machine, Step, Then};
 use super::saga::{handled_types, member};
 use super::yaml::Node;
 use crate::kernel::expr::nearest;
@@ -26,7 +26,9 @@ pub fn saga(
         groups::reach(definition, outline, findings);
     }
     if !steps.cycles(findings) && steps.is_complete() && !findings.has(codes::UNKNOWN_STEP) {
-        steps.parallel_sets(findings);
+        let before = steps.ancestors();
+        steps.parallel_sets(&before, findings);
+        steps.answers(&before, outline, findings);
     }
     // A way whose end is unknown may have been meant to lead to any state.
     if let Some(machine) = &definition.machine
@@ -238,7 +240,7 @@ impl<'d, 'n> Steps<'d, 'n> {
     }
 
     /// Warns where two steps without an order between them set one field. There is no cycle.
-    fn parallel_sets(&self, findings: &mut Findings<'_>) {
+    fn parallel_sets(&self, before: &[StepSet], findings: &mut Findings<'_>) {
         let mut writers: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
         for (index, step) in self.list.iter().enumerate() {
             for (field, _) in &step.set {
@@ -248,7 +250,6 @@ impl<'d, 'n> Steps<'d, 'n> {
         if writers.values().all(|writers| writers.len() < 2) {
             return;
         }
-        let before = self.ancestors();
         for (field, writers) in writers {
             for (at, second) in writers.iter().enumerate() {
                 let first = writers[..at].iter().find(|first| {
@@ -266,6 +267,61 @@ impl<'d, 'n> Steps<'d, 'n> {
                     .help(Some(
                         "the last result wins; use two fields, or let one step need the other".to_owned(),
                     ));
+            }
+        }
+    }
+
+    /// What follows an error leads back, and undoes what can be undone.
+    fn answers(&self, before: &[StepSet], outline: &[Outlined<'_, '_>], findings: &mut Findings<'_>) {
+        for (index, step) in self.list.iter().enumerate() {
+            let node = outline.get(index).map(|outlined| &outlined.entry.value);
+            for (class, answer) in &step.on_error {
+                let written = node.and_then(|node| {
+                    let by_class = member(node, "on_error").and_then(|answers| member(&answers.value, class));
+                    by_class.or_else(|| member(node, "on_timeout"))
+                });
+                let span = |key: &str| {
+                    let entry = written.and_then(|written| member(&written.value, key));
+                    entry.map_or(0..0, |entry| entry.value.span.clone())
+                };
+                if let Then::GoTo(target) = answer.then
+                    && !self.leads_back(before, index, usize::from(target))
+                {
+                    let message = format!(
+                        "\"{}\" cannot go to \"{}\", which does not come before it",
+                        step.name,
+                        self.list[usize::from(target)].name
+                    );
+                    findings
+                        .error(codes::WRONG_VALUE, span("goto"), message)
+                        .help(Some(
+                            "goto leads back to the step itself, or to one that it needs and that is in no other group; what comes after it may ask steps.<name>.error"
+                                .to_owned(),
+                        ));
+                }
+                self.undoable(&answer.undo, &span("undo"), findings);
+            }
+        }
+    }
+
+    /// Whether `target` is the step itself or comes before it, and is in no group that the step is not in.
+    fn leads_back(&self, before: &[StepSet], step: usize, target: usize) -> bool {
+        let around = |step: usize| {
+            std::iter::successors(self.list[step].within, |group| {
+                self.list[usize::from(*group)].within
+            })
+        };
+        let group = self.list[target].within;
+        let comes_before = target == step || before[step].has(target);
+        comes_before && group.is_none_or(|group| around(step).any(|around| around == group))
+    }
+
+    fn undoable(&self, steps: &[u16], span: &Range<usize>, findings: &mut Findings<'_>) {
+        for undone in steps {
+            let undone = &self.list[usize::from(*undone)];
+            if undone.compensate.is_none() {
+                let message = format!("the step \"{}\" has no \"compensate\"", undone.name);
+                findings.error(codes::WRONG_VALUE, span.clone(), message);
             }
         }
     }

@@ -322,7 +322,9 @@ impl Step {
             condition,
             action: Action::Group(group),
             retry: Vec::new(),
+            on_error: std::collections::BTreeMap::new(),
             set: Vec::new(),
+            fail_if: None,
             compensate: None,
             deadline_ms: super::model::EFFECT_DEADLINE_MS,
         }

@@ -23,6 +23,7 @@ mod saga;
 mod schema_files;
 pub mod schemas;
 pub mod set;
+mod step_errors;
 mod steps;
 #[cfg(test)]
 mod tests;

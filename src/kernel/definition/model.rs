@@ -274,8 +274,13 @@ pub struct Step {
     pub action: Action,
     /// Durable retry: the first table that is for the error class counts.
     pub retry: Vec<StepRetry>,
+    /// By error class or [`ANY_CLASS`], in code-point order.
+    pub on_error: BTreeMap<String, OnError>,
     /// State fields from `result`.
     pub set: Vec<(String, Template)>,
+    /// Tested when the step has succeeded and its fields are set: true makes it fail with
+    /// [`FAIL_IF_CLASS`].
+    pub fail_if: Option<Expr>,
     pub compensate: Option<Compensation>,
     /// From the start of an attempt to the end of its usefulness, in milliseconds.
     pub deadline_ms: i64,
@@ -298,6 +303,39 @@ impl StepRetry {
     }
 }
 
+/// What a step does when it has failed and is not tried again, in this order.
+#[derive(Debug)]
+pub struct OnError {
+    /// Reads `error`.
+    pub set: Vec<(String, Template)>,
+    /// Indices of steps that are undone while the instance goes on.
+    pub undo: Vec<u16>,
+    pub then: Then,
+}
+
+#[derive(Debug)]
+pub enum Then {
+    /// The instance fails; without a code with the error class.
+    Fail(Option<Fail>),
+    /// The step counts as done.
+    Continue,
+    /// The step of this index begins anew, and all that need it.
+    GoTo(u16),
+}
+
+impl Step {
+    /// What is said about failures of `class`.
+    #[must_use]
+    pub fn answer(&self, class: &str) -> Option<(&str, &OnError)> {
+        let found = self.on_error.get_key_value(class);
+        found
+            .or_else(|| self.on_error.get_key_value(ANY_CLASS))
+            .map(|(class, answer)| (class.as_str(), answer))
+    }
+}
+
+/// Error class of a step whose `fail_if` holds.
+pub const FAIL_IF_CLASS: &str = "fail_if";
 /// Stands for every error class.
 pub const ANY_CLASS: &str = "*";
 

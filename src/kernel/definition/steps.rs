@@ -7,12 +7,9 @@ use super::codes;
 use super::fields::{self, Fields, NameRule};
 use super::findings::Findings;
 use super::groups::{self, Outlined};
-use super::model::{
-    ANY_CLASS, Action, COMMAND_DEADLINE_MS, COMPENSATION_RETRY, Compensation, EFFECT_DEADLINE_MS,
-    RETRY_CLASSES, STEP_RETRY, Step, StepRetry,
-};
+use super::model::{Action, COMMAND_DEADLINE_MS, COMPENSATION_RETRY, Compensation, EFFECT_DEADLINE_MS, Step};
 use super::saga::member;
-use super::texts::EventParts;
+use super::texts::{self, EventParts, Readable};
 use super::yaml::{Entry, Node, Plain, Scalar, Value};
 use crate::kernel::expr::{Expr, Root, Template, nearest};
 use crate::kernel::ids::EffectName;
@@ -23,8 +20,6 @@ use crate::kernel::retry::RetryPolicy;
 pub const STEPS_MAX: usize = 256;
 /// Shortest pause between two attempts of anything, in milliseconds.
 pub const RETRY_PAUSE_MS_MIN: u64 = 100;
-/// Most attempts of a step for one error class.
-const STEP_ATTEMPTS_MAX: u32 = 1_000;
 /// Most attempts of a compensation.
 const COMPENSATION_ATTEMPTS_MAX: u32 = 1_000;
 
@@ -85,7 +80,10 @@ impl<'r> Reading<'r, '_> {
             "command",
             "with",
             "retry",
+            "on_error",
+            "on_timeout",
             "set",
+            "fail_if",
             "compensate",
             "deadline",
             // Read elsewhere; named here for who looks for the keys of a step.
@@ -104,10 +102,19 @@ impl<'r> Reading<'r, '_> {
             .get("retry")
             .map(|retry| self.step_retry(retry))
             .unwrap_or_default();
+        let on_error = self.on_error(&fields);
         let set = fields
             .get("set")
             .map(|set| self.set(set, RESULT_ROOTS, EventParts::Moment))
             .unwrap_or_default();
+        let fail_if = fields.get("fail_if").and_then(|condition| {
+            let readable = Readable {
+                roots: RESULT_ROOTS,
+                event: EventParts::Moment,
+                steps: &self.steps,
+            };
+            texts::expr(condition, readable, self.findings)
+        });
         let compensate = fields
             .get("compensate")
             .and_then(|compensate| self.compensation(compensate));
@@ -119,33 +126,35 @@ impl<'r> Reading<'r, '_> {
             condition,
             action: action?,
             retry,
+            on_error,
             set,
+            fail_if,
             compensate,
             deadline_ms,
         })
     }
 
-    /// Indices of the steps that are waited for, in order.
+    /// Indices of the steps that `entry` names, in order.
     pub fn needs(&mut self, entry: &Entry<'_>) -> Vec<u16> {
-        let mut indices = Vec::new();
-        for item in fields::one_or_many(&entry.value) {
-            let Some(name) = fields::text(item, &entry.key_span, "the name of a step", self.findings) else {
-                continue;
-            };
-            if let Some(index) = self.steps.iter().position(|step| *step == name) {
-                indices.extend(u16::try_from(index));
-                continue;
-            }
-            let help =
-                nearest(name, self.steps.iter().copied()).map(|near| format!("did you mean \"{near}\"?"));
-            let message = format!("unknown step \"{}\"", name.escape_debug());
-            self.findings
-                .error(codes::UNKNOWN_STEP, item.span.clone(), message)
-                .help(help);
-        }
+        let items = fields::one_or_many(&entry.value).iter();
+        let mut indices: Vec<u16> = items.filter_map(|item| self.step_name(item, entry)).collect();
         indices.sort_unstable();
         indices.dedup();
         indices
+    }
+
+    /// The index of the step that `item` of `entry` names.
+    pub fn step_name(&mut self, item: &Node<'_>, entry: &Entry<'_>) -> Option<u16> {
+        let name = fields::text(item, &entry.key_span, "the name of a step", self.findings)?;
+        if let Some(index) = self.steps.iter().position(|step| *step == name) {
+            return u16::try_from(index).ok();
+        }
+        let help = nearest(name, self.steps.iter().copied()).map(|near| format!("did you mean \"{near}\"?"));
+        let message = format!("unknown step \"{}\"", name.escape_debug());
+        self.findings
+            .error(codes::UNKNOWN_STEP, item.span.clone(), message)
+            .help(help);
+        None
     }
 
     fn action(&mut self, fields: &Fields<'_, '_>, roots: &'static [Root]) -> Option<Action> {
@@ -208,57 +217,6 @@ impl<'r> Reading<'r, '_> {
         self.contracts
             .extend(contract.map(|contract| (name.clone(), contract)));
         Some(name)
-    }
-
-    /// One table, or a list of them.
-    fn step_retry(&mut self, entry: &Entry<'_>) -> Vec<StepRetry> {
-        let bounds = RetryBounds {
-            attempts: 1..=STEP_ATTEMPTS_MAX,
-            default: STEP_RETRY,
-        };
-        let mut tables: Vec<StepRetry> = Vec::new();
-        for item in fields::one_or_many(&entry.value) {
-            let keys = &["attempts", "errors", "backoff"];
-            let Some(fields) = Fields::item(item, &entry.key_span, "a retry", keys, self.findings) else {
-                continue;
-            };
-            let policy = retry(&fields, &bounds, self.findings);
-            let mut classes: Vec<String> = Vec::new();
-            let errors = fields.get("errors");
-            for item in errors
-                .map(|errors| fields::one_or_many(&errors.value))
-                .unwrap_or_default()
-            {
-                let Some(class) = self.class(item, &entry.key_span) else {
-                    continue;
-                };
-                let known = tables.iter().flat_map(|table| &table.classes).chain(&classes);
-                if known
-                    .into_iter()
-                    .any(|known| known == class || known == ANY_CLASS)
-                {
-                    let message =
-                        format!("failures of class \"{class}\" are retried by an entry before this one");
-                    self.findings
-                        .error(codes::CONTRADICTION, item.span.clone(), message);
-                }
-                classes.push(class.to_owned());
-            }
-            if errors.is_none() {
-                classes = RETRY_CLASSES.map(str::to_owned).to_vec();
-            }
-            tables.push(StepRetry { classes, policy });
-        }
-        tables
-    }
-
-    /// An error class, or `*` for all of them.
-    fn class<'n>(&mut self, node: &'n Node<'_>, at: &Range<usize>) -> Option<&'n str> {
-        let text = fields::text(node, at, "an error class", self.findings)?;
-        if text == ANY_CLASS {
-            return Some(text);
-        }
-        fields::is_name(text, &node.span, "error class", NameRule::Dotted, self.findings).then_some(text)
     }
 
     fn compensation(&mut self, entry: &Entry<'_>) -> Option<Compensation> {

@@ -47,6 +47,8 @@ pub enum Root {
     Input,
     /// `failure.code`, `failure.message`, `failure.step`.
     Failure,
+    /// `error.class`, `error.message` of the step that failed.
+    Error,
     /// `command.id`, `command.idempotency_key`, `command.attempt`, `command.tenant`, `command.trace_id`:
     /// effects only.
     Command,
@@ -59,7 +61,7 @@ pub enum Root {
 }
 
 impl Root {
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Event,
         Self::State,
         Self::Key,
@@ -67,6 +69,7 @@ impl Root {
         Self::Result,
         Self::Input,
         Self::Failure,
+        Self::Error,
         Self::Command,
         Self::Response,
         Self::Secrets,
@@ -83,6 +86,7 @@ impl Root {
             Self::Result => "result",
             Self::Input => "input",
             Self::Failure => "failure",
+            Self::Error => "error",
             Self::Command => "command",
             Self::Response => "response",
             Self::Secrets => "secrets",

@@ -29,7 +29,7 @@ impl<'a> Run<'a> {
         }
         self.emit(&actions.emit, place, iteration)?;
         match &actions.fail {
-            Some(fail) => self.fail(fail, place),
+            Some(fail) => self.fail(fail, Locals::default(), place, None),
             None => Ok(()),
         }
     }
@@ -66,13 +66,18 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    fn fail(&mut self, fail: &Fail, place: Place<'_>) -> Result<(), Rejection> {
+    /// Fails as a definition says, because of `step` if one is to blame.
+    pub(super) fn fail(
+        &mut self,
+        fail: &Fail,
+        locals: Locals<'a>,
+        place: Place<'_>,
+        step: Option<&str>,
+    ) -> Result<(), Rejection> {
         let message = match &fail.message {
-            Some(message) => {
-                self.render_text(message, Locals::default(), || format!("{place}.fail.message"))?
-            }
+            Some(message) => self.render_text(message, locals, || format!("{place}.fail.message"))?,
             None => String::new(),
         };
-        failure::fail(self, failure::Cause::declared(&fail.code, message))
+        failure::fail(self, failure::Cause::declared(&fail.code, message, step))
     }
 }

@@ -110,7 +110,7 @@ fn send(run: &mut Run<'_>, slot: Slot, path: String, kind: WorkKind) -> Result<(
     let step = slot.step(run);
     let state = run.slot(slot);
     let repetition = Repetition {
-        iteration: 0,
+        iteration: u64::from(state.iteration),
         round: state.tries.round,
         attempt: state.attempt.saturating_add(1),
     };

@@ -5,7 +5,7 @@
 //!            │  ▲
 //!     failed │  │ timer `retry:<step>.compensate`
 //!            ▼  │
-//!        backing off          undoing ──attempts used up──▶ stuck ──operator's retry──▶ held
+//!        backing off          undoing ──attempts used up──▶ stuck ──operator's retry──▶ due
 //! ```
 
 use serde_bytes::ByteBuf;
@@ -32,6 +32,39 @@ const RETRY_SUFFIX: &str = ".compensate";
 
 /// Puts a step that succeeded, or may have, on the ledger, if it can be undone.
 pub(super) fn push(run: &mut Run<'_>, slot: Slot, input: Option<ByteBuf>, result: Option<&[u8]>) {
+    let iteration = run.slot(slot).iteration;
+    put(run, slot, iteration, LedgerStatus::Held, input, result);
+}
+
+/// The same for what nothing waits for any more: it is undone although the instance may go on.
+pub(super) fn push_late(
+    run: &mut Run<'_>,
+    slot: Slot,
+    iteration: u32,
+    input: Option<ByteBuf>,
+    result: Option<&[u8]>,
+) {
+    put(run, slot, iteration, LedgerStatus::Due, input, result);
+}
+
+/// Undoes steps while the instance goes on.
+pub(super) fn undo(run: &mut Run<'_>, steps: &[u16]) -> Result<(), Rejection> {
+    for entry in &mut run.record.ledger {
+        if entry.status == LedgerStatus::Held && steps.contains(&entry.step) {
+            entry.status = LedgerStatus::Due;
+        }
+    }
+    proceed(run)
+}
+
+fn put(
+    run: &mut Run<'_>,
+    slot: Slot,
+    iteration: u32,
+    status: LedgerStatus,
+    input: Option<ByteBuf>,
+    result: Option<&[u8]>,
+) {
     let Some(compensation) = slot.step(run).compensate.as_ref() else {
         return;
     };
@@ -39,9 +72,10 @@ pub(super) fn push(run: &mut Run<'_>, slot: Slot, input: Option<ByteBuf>, result
     let reads_input = reads(compensation, Root::Input);
     run.record.ledger.push(LedgerEntry {
         step: slot.step,
+        iteration,
         input: input.filter(|_| reads_input),
         result: result.filter(|_| reads_result).map(ByteBuf::from),
-        status: LedgerStatus::Held,
+        status,
         attempt: 0,
         tries: Tries::default(),
         outstanding: None,
@@ -60,16 +94,21 @@ pub(super) fn reads(compensation: &Compensation, root: Root) -> bool {
 
 /// Starts the next compensation, unless one is under way, stuck in front, or nothing is left.
 pub(super) fn proceed(run: &mut Run<'_>) -> Result<(), Rejection> {
-    match run.record.phase {
-        // The ledger of a completed instance is empty.
-        Phase::Running | Phase::Completed => return Ok(()),
-        Phase::Compensating | Phase::CompensationFailed | Phase::Failed | Phase::Cancelled => {}
-    }
+    let all = match run.record.phase {
+        Phase::Running => false,
+        // What was held at the completion is no longer there.
+        Phase::Completed
+        | Phase::Compensating
+        | Phase::CompensationFailed
+        | Phase::Failed
+        | Phase::Cancelled => true,
+    };
     let mut next = None;
     for (at, entry) in run.record.ledger.iter().enumerate() {
         match entry.status {
             LedgerStatus::Undoing | LedgerStatus::BackingOff => return Ok(()),
-            LedgerStatus::Held => next = Some(at),
+            LedgerStatus::Held if !all => {}
+            LedgerStatus::Held | LedgerStatus::Due => next = Some(at),
             LedgerStatus::Stuck => next = None,
             LedgerStatus::Undone => {}
         }
@@ -121,7 +160,8 @@ pub(super) fn result(run: &mut Run<'_>, at: usize, outcome: &WorkOutcome) -> Res
     match delay(step, entry.attempt) {
         Some(delay_ms) => {
             entry.status = LedgerStatus::BackingOff;
-            run.set_retry_timer(&timer_name(step), delay_ms)
+            let timer = timer_name(step, entry.iteration);
+            run.set_retry_timer(&timer, delay_ms)
         }
         None => exhausted(run, at, step, class),
     }
@@ -132,7 +172,7 @@ pub(super) fn retry_due(run: &mut Run<'_>, timer: &str) -> Result<(), Rejection>
     let definition = run.ground.definition;
     let due = run.record.ledger.iter().position(|entry| {
         entry.status == LedgerStatus::BackingOff
-            && timer_name(&definition.steps[usize::from(entry.step)]) == timer
+            && timer_name(&definition.steps[usize::from(entry.step)], entry.iteration) == timer
     });
     match due {
         Some(at) => start(run, at),
@@ -142,18 +182,23 @@ pub(super) fn retry_due(run: &mut Run<'_>, timer: &str) -> Result<(), Rejection>
 
 /// Whether a timer of this name is for the next attempt of a compensation.
 pub(super) fn is_timer(name: &str) -> bool {
-    name.starts_with(RETRY_PREFIX) && name.ends_with(RETRY_SUFFIX)
+    name.strip_prefix(RETRY_PREFIX)
+        .is_some_and(|step| step.contains(RETRY_SUFFIX))
 }
 
-fn timer_name(step: &Step) -> String {
-    format!("{RETRY_PREFIX}{}{RETRY_SUFFIX}", step.name)
+/// `retry:charge.compensate`, and of a step that began anew `retry:charge.compensate#1`.
+fn timer_name(step: &Step, iteration: u32) -> String {
+    match iteration {
+        0 => format!("{RETRY_PREFIX}{}{RETRY_SUFFIX}", step.name),
+        iteration => format!("{RETRY_PREFIX}{}{RETRY_SUFFIX}#{iteration}", step.name),
+    }
 }
 
 /// Gives every stuck entry its attempts anew. The caller has checked that there is one.
 pub(super) fn operator_retry(run: &mut Run<'_>) -> Result<(), Rejection> {
     for entry in &mut run.record.ledger {
         if entry.status == LedgerStatus::Stuck {
-            entry.status = LedgerStatus::Held;
+            entry.status = LedgerStatus::Due;
             entry.attempt = 0;
         }
     }
@@ -173,7 +218,8 @@ pub(super) fn any_stuck(record: &Record) -> bool {
 fn start(run: &mut Run<'_>, at: usize) -> Result<(), Rejection> {
     let entry = &mut run.record.ledger[at];
     entry.attempt = entry.attempt.saturating_add(1);
-    let (index, attempt, round) = (entry.step, entry.attempt, entry.tries.round);
+    let (index, iteration) = (entry.step, u64::from(entry.iteration));
+    let (attempt, round) = (entry.attempt, entry.tries.round);
     let (input, result) = (entry.input.clone(), entry.result.clone());
     let step = step(run, index);
     let Some(compensation) = step.compensate.as_ref() else {
@@ -185,7 +231,7 @@ fn start(run: &mut Run<'_>, at: usize) -> Result<(), Rejection> {
     let path = Place::Compensation { step: &step.name }.to_string();
     let mut locals = Locals {
         result: Some(run.ground.values.keep(Json::Null)),
-        input: None,
+        ..Locals::default()
     };
     if let Some(result) = result {
         locals.result = Some(run.parse_owned(result.into_vec(), &path)?);
@@ -195,7 +241,7 @@ fn start(run: &mut Run<'_>, at: usize) -> Result<(), Rejection> {
     }
     let kind = run.action(&compensation.action, locals, &path)?;
     let repetition = Repetition {
-        iteration: 0,
+        iteration,
         round,
         attempt,
     };

@@ -2,13 +2,12 @@
 
 use serde_bytes::ByteBuf;
 
-use super::failure::Cause;
 use super::place::Place;
 use super::run::Run;
 use super::scope::Locals;
 use super::slot::Slot;
-use super::{Rejection, TIMEOUT_CLASS, compensation, failure};
-use crate::kernel::definition::model::Step;
+use super::{Rejection, TIMEOUT_CLASS, compensation, errors};
+use crate::kernel::definition::model::{FAIL_IF_CLASS, Step};
 use crate::kernel::expr::Root;
 use crate::kernel::input::WorkOutcome;
 use crate::kernel::patch::Note;
@@ -25,15 +24,24 @@ pub(super) struct Defeat<'a> {
 /// The step has succeeded with `payload`.
 pub(super) fn done<'a>(run: &mut Run<'a>, slot: Slot, payload: &'a [u8]) -> Result<(), Rejection> {
     let step = slot.step(run);
-    let input = run.slot_mut(slot).take_input();
-    take_result(run, step, payload)?;
     let state = run.slot_mut(slot);
-    state.status = StepStatus::Done;
     state.error = None;
+    // What is unknown of earlier attempts is known now: all of them are the same work.
+    state.tries.unknown = false;
+    let input = state.take_input();
+    let fails = take_result(run, step, payload)?;
+    compensation::push(run, slot, input, Some(payload));
+    if fails {
+        let defeat = Defeat {
+            class: FAIL_IF_CLASS,
+            message: "fail_if holds",
+        };
+        return failed(run, slot, defeat);
+    }
+    run.slot_mut(slot).status = StepStatus::Done;
     run.note(Note::StepDone {
         step: step.name.clone(),
     });
-    compensation::push(run, slot, input, Some(payload));
     Ok(())
 }
 
@@ -52,7 +60,7 @@ pub(super) fn failed(run: &mut Run<'_>, slot: Slot, defeat: Defeat<'_>) -> Resul
     if unknown && undone_when_unknown(step) {
         compensation::push(run, slot, input, None);
     }
-    failure::fail(run, Cause::step(&step.name, defeat.class, defeat.message))
+    errors::answer(run, slot, defeat)
 }
 
 /// Stops waiting for the step. What is outstanding becomes a stray, since a late success must be undone.
@@ -65,12 +73,14 @@ pub(super) fn abandon(run: &mut Run<'_>, slot: Slot) {
     let input = state.take_input();
     let unknown = state.tries.unknown;
     let outstanding = state.outstanding.take();
+    let iteration = state.iteration;
     run.note(Note::StepAbandoned {
         step: step.name.clone(),
     });
     match outstanding {
         Some(outstanding) => run.record.strays.push(Stray {
             step: slot.step,
+            iteration,
             outstanding,
             input,
             unknown,
@@ -93,12 +103,12 @@ pub(super) fn late(run: &mut Run<'_>, at: usize, outcome: &WorkOutcome) -> Resul
     };
     let word = match outcome {
         WorkOutcome::Succeeded { payload } => {
-            compensation::push(run, slot, stray.input, Some(payload));
+            compensation::push_late(run, slot, stray.iteration, stray.input, Some(payload));
             "succeeded"
         }
         WorkOutcome::Failed { .. } | WorkOutcome::TimedOut { .. } => {
             if may_have_happened && undone_when_unknown(step) {
-                compensation::push(run, slot, stray.input, None);
+                compensation::push_late(run, slot, stray.iteration, stray.input, None);
             }
             match outcome {
                 WorkOutcome::Failed { class, .. } => class,
@@ -113,22 +123,26 @@ pub(super) fn late(run: &mut Run<'_>, at: usize, outcome: &WorkOutcome) -> Resul
     compensation::proceed(run)
 }
 
-/// Reads the result into the state. It is parsed only if something reads it.
-fn take_result<'a>(run: &mut Run<'a>, step: &Step, payload: &'a [u8]) -> Result<(), Rejection> {
+/// Reads the result into the state, and says whether `fail_if` holds. It is parsed only if something reads it.
+fn take_result<'a>(run: &mut Run<'a>, step: &Step, payload: &'a [u8]) -> Result<bool, Rejection> {
     let read_later = step
         .compensate
         .as_ref()
         .is_some_and(|compensation| compensation::reads(compensation, Root::Result));
-    if step.set.is_empty() && !read_later {
-        return Ok(());
+    if step.set.is_empty() && step.fail_if.is_none() && !read_later {
+        return Ok(false);
     }
     let place = Place::Step { name: &step.name };
     let result = run.parse(payload, &format!("the result of {place}"))?;
     let locals = Locals {
         result: Some(result),
-        input: None,
+        ..Locals::default()
     };
-    run.set(&step.set, locals, place)
+    run.set(&step.set, locals, place)?;
+    match &step.fail_if {
+        Some(condition) => run.test(condition, locals, || format!("{place}.fail_if")),
+        None => Ok(false),
+    }
 }
 
 fn undone_when_unknown(step: &Step) -> bool {

@@ -17,11 +17,11 @@ pub(super) struct Cause {
 
 impl Cause {
     /// `fail: {code}` of a definition.
-    pub(super) fn declared(code: &str, message: String) -> Self {
+    pub(super) fn declared(code: &str, message: String, step: Option<&str>) -> Self {
         Self {
             code: code.to_owned(),
             message,
-            step: None,
+            step: step.map(str::to_owned),
             cancelled: false,
         }
     }

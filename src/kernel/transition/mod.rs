@@ -13,6 +13,7 @@ mod attempts;
 mod compensation;
 mod emission;
 mod ends;
+mod errors;
 mod events;
 mod failure;
 mod groups;

@@ -37,6 +37,11 @@ pub(super) enum Place<'a> {
     Step {
         name: &'a str,
     },
+    /// `steps.charge.on_error.declined`
+    OnError {
+        step: &'a str,
+        class: &'a str,
+    },
     /// `steps.charge.compensate`
     Compensation {
         step: &'a str,
@@ -63,6 +68,7 @@ impl fmt::Display for Place<'_> {
             Self::Entry { state } => write!(f, "machine.{state}.entry"),
             Self::Timer { name } => write!(f, "timers.{name}"),
             Self::Step { name } => write!(f, "steps.{name}"),
+            Self::OnError { step, class } => write!(f, "steps.{step}.on_error.{class}"),
             Self::Compensation { step } => write!(f, "steps.{step}.compensate"),
             Self::Finally { outcome } => write!(f, "finally.{outcome}"),
         }
@@ -80,6 +86,7 @@ impl Place<'_> {
             | Self::StateTimer { .. }
             | Self::Timer { .. }
             | Self::Step { .. }
+            | Self::OnError { .. }
             | Self::Compensation { .. } => format!("{self}.emit[{index}]"),
         }
     }

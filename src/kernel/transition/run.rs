@@ -44,6 +44,8 @@ pub(super) struct Run<'a> {
     pub timers_set: u16,
     /// States that entry actions went on to, bounded by [`super::machine::HOPS_MAX`].
     pub entry_hops: u8,
+    /// How often this input made the instance go back, bounded by [`super::errors::RETURNS_OF_INPUT_MAX`].
+    pub returns: u8,
 }
 
 /// JSON that expressions of this transition read, each parsed or built when the first one asks for it.
@@ -123,6 +125,7 @@ impl<'a> Run<'a> {
             readmit: false,
             timers_set: 0,
             entry_hops: 0,
+            returns: 0,
         }
     }
 

@@ -16,6 +16,7 @@ const STORED_DEPTH_MAX: usize = 256;
 pub(super) struct Locals<'a> {
     pub result: Option<&'a Json<'a>>,
     pub input: Option<&'a Json<'a>>,
+    pub error: Option<&'a Json<'a>>,
 }
 
 impl<'a> Run<'a> {
@@ -81,6 +82,7 @@ impl<'a> Run<'a> {
             let value = match root {
                 Root::Result => locals.result,
                 Root::Input => locals.input,
+                Root::Error => locals.error,
                 Root::Key if reads(root) => Some(self.key()),
                 Root::Event if reads(root) => Some(self.event_root()?),
                 Root::State if reads(root) => Some(self.state_root()?),

@@ -120,7 +120,12 @@ fn is_complete(definition: &Definition, record: &Record) -> bool {
     let steps_over = record.steps.iter().all(|step| step.status.satisfies_needs());
     let machine_over = machine::present(definition, record).is_none_or(|state| state.is_final);
     let has_end = !definition.steps.is_empty() || definition.machine.is_some();
-    has_end && steps_over && machine_over
+    // What is undone on the way is part of the way.
+    let undone = record.ledger.iter().all(|entry| match entry.status {
+        LedgerStatus::Held | LedgerStatus::Undone => true,
+        LedgerStatus::Undoing | LedgerStatus::BackingOff | LedgerStatus::Stuck | LedgerStatus::Due => false,
+    });
+    has_end && steps_over && machine_over && undone
 }
 
 fn is_undone(record: &Record) -> bool {

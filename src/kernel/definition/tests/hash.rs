@@ -108,6 +108,12 @@ fn every_change_of_meaning_changes_the_hash() {
         ("needs: [pay], ", ""),
         ("needs: [pay], ", "needs: [pay], if: state.paid, "),
         ("needs: [pay], ", "needs: [pay], deadline: 1h, "),
+        ("needs: [pay], ", "needs: [pay], retry: {}, "),
+        ("needs: [pay], ", "needs: [pay], retry: {errors: x}, "),
+        ("needs: [pay], ", "needs: [pay], fail_if: state.paid, "),
+        ("needs: [pay], ", "needs: [pay], on_timeout: {continue: true}, "),
+        ("needs: [pay], ", "needs: [pay], on_timeout: {undo: pay}, "),
+        ("needs: [pay], ", "needs: [pay], on_timeout: {goto: pay}, "),
         ("id: \"p-${key}\"", "id: \"q-${key}\""),
         ("aggregate: Parcel", "aggregate: Box"),
         ("type: Parcel.Send", "type: Parcel.Take"),
@@ -167,7 +173,7 @@ fn the_canonical_form_is_frozen() {
     let value: serde_json::Value = serde_json::from_str(&form).expect("JSON");
     assert_eq!(value.to_string(), form, "compact, with sorted keys");
     insta::assert_json_snapshot!("canonical_form", value);
-    insta::assert_snapshot!(saga.hash.to_string(), @"sha256:289111fce899fca3a826ce14c072b5260903a89da10c756384767b3c67fc5dbd");
+    insta::assert_snapshot!(saga.hash.to_string(), @"sha256:d2a1b9b54c19e8f0f5733f0f78a1f39b6835583cc3d62b99abe7316b24d33174");
 }
 
 #[test]

@@ -99,7 +99,9 @@ pub(super) fn step(name: &str, needs: &[u16], action: Action) -> Step {
         condition: None,
         action,
         retry: Vec::new(),
+        on_error: std::collections::BTreeMap::new(),
         set: Vec::new(),
+        fail_if: None,
         compensate: None,
         deadline_ms,
     }

@@ -3,6 +3,7 @@
 mod build;
 mod choice;
 mod compensation;
+mod errors;
 mod limits;
 mod machine;
 mod order;

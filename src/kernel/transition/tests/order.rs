@@ -139,7 +139,7 @@ fn a_charge_that_succeeds_after_the_timeout_is_refunded() {
     world.succeed("steps.charge", &json!({"charge_id": "ch-1"}));
     assert_eq!(
         world.ledger(),
-        [LedgerStatus::Undoing, LedgerStatus::Held],
+        [LedgerStatus::Undoing, LedgerStatus::Due],
         "one at a time"
     );
     assert_eq!(world.data()["paid"], false, "a late result changes no state");

@@ -7,6 +7,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::build::{consolidate, order};
+use super::errors::answering;
 use super::retry::charging;
 use super::world::World;
 use crate::kernel::definition::Definition;
@@ -39,7 +40,7 @@ enum Happening {
 fn happenings(events: usize, most: usize) -> impl Strategy<Value = Vec<Happening>> {
     let happening = prop_oneof![
         4 => (0..events).prop_map(Happening::Event),
-        8 => (0..8_usize, 0..6_u8).prop_map(|(which, outcome)| Happening::Result { which, outcome }),
+        8 => (0..8_usize, 0..8_u8).prop_map(|(which, outcome)| Happening::Result { which, outcome }),
         1 => (0..40_usize).prop_map(|which| Happening::Stray { which }),
         1 => (0..10_usize).prop_map(Happening::Again),
         3 => prop_oneof![0..5_000_i64, 0..3_000_000_i64].prop_map(Happening::Advance),
@@ -52,7 +53,7 @@ fn happenings(events: usize, most: usize) -> impl Strategy<Value = Vec<Happening
 /// Anything that a result's `set` in these sagas reads.
 fn good() -> WorkOutcome {
     WorkOutcome::Succeeded {
-        payload: json!({"id": "r-1", "score": 7, "charge_id": "c-1"})
+        payload: json!({"id": "r-1", "score": 7, "charge_id": "c-1", "suspicious": false})
             .to_string()
             .into(),
     }
@@ -61,8 +62,8 @@ fn good() -> WorkOutcome {
 fn outcome(kind: u8) -> WorkOutcome {
     match kind {
         0..=2 => good(),
-        3 | 4 => WorkOutcome::Failed {
-            class: if kind == 3 { "declined" } else { "transient" }.to_owned(),
+        3..=6 => WorkOutcome::Failed {
+            class: ["declined", "transient", "out_of_stock", "unavailable"][usize::from(kind - 3)].to_owned(),
             message: String::new(),
         },
         _ => WorkOutcome::TimedOut {
@@ -220,6 +221,37 @@ fn check_undone(world: &World, definition: &Definition, done: &BTreeMap<String, 
     );
 }
 
+/// Every success is on the ledger of an instance that failed, and every entry was undone by one success.
+fn check_ledger(world: &World, definition: &Definition, done: &BTreeMap<String, u32>) {
+    assert!(
+        world.ended.is_some(),
+        "all results are in, and yet the record stays"
+    );
+    let times = |path: String| done.get(&path).copied().unwrap_or(0) as usize;
+    for (index, step) in definition.steps.iter().enumerate() {
+        let entries = world
+            .last()
+            .ledger
+            .iter()
+            .filter(|entry| usize::from(entry.step) == index);
+        if world.phase() == Phase::Completed {
+            assert_eq!(entries.count(), 0);
+            continue;
+        }
+        let undone = entries
+            .clone()
+            .filter(|entry| entry.status == LedgerStatus::Undone)
+            .count();
+        assert_eq!(entries.count(), undone, "{}", step.name);
+        let name = &step.name;
+        assert!(
+            step.compensate.is_none() || undone >= times(format!("steps.{name}")),
+            "{name} was not undone as often as it was done"
+        );
+        assert_eq!(undone, times(format!("steps.{name}.compensate")), "{name}");
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
@@ -246,6 +278,19 @@ proptest! {
         heal(&mut world, &mut done);
         check_ids(&world);
         check_undone(&world, &definition, &done);
+        prop_assert!(world.last().phase.is_terminal(), "it rests in {:?}", world.phase());
+    }
+
+    #[test]
+    fn whatever_errors_are_answered_all_that_was_done_is_undone_once(happenings in happenings(2, 60)) {
+        let definition = Arc::new(answering());
+        let mut world = World::of(Arc::clone(&definition));
+        let events = [("Order.Placed", json!({})), ("Other.Thing", json!({}))];
+        world.event(events[0].0, &events[0].1);
+        let mut done = live(&mut world, &events, &happenings);
+        heal(&mut world, &mut done);
+        check_ids(&world);
+        check_ledger(&world, &definition, &done);
         prop_assert!(world.last().phase.is_terminal(), "it rests in {:?}", world.phase());
     }
 
