@@ -1,0 +1,121 @@
+//! How often a transition asks for memory: a number that is the same on every machine, unlike a time.
+
+use allocation_counter::measure;
+use bytes::Bytes;
+use saga_runner::kernel::definition::{Definition, SourceFile, load};
+use saga_runner::kernel::ids::{EventId, InstanceId, Key, TenantId, TimeMs};
+use saga_runner::kernel::input::{DomainEvent, Input, InputBody, Origin, SourceStream};
+use saga_runner::kernel::limits::Limits;
+use saga_runner::kernel::record::Record;
+use saga_runner::kernel::transition::{Context, apply};
+
+/// Most allocations of a start with a guard of four terms, four fields and two commands.
+const START_MAX: u64 = 50;
+/// Most allocations of an event whose handler does not hold.
+const UNMATCHED_MAX: u64 = 15;
+
+/// A handler of five fields that starts two steps, of about the size of a real one.
+const ORDER: &str = r#"
+apiVersion: sagas/v1
+kind: Saga
+name: order
+start: Order.Placed
+key: {"*": event.data.order_id}
+state: {init: {status: new, paid: false}}
+handlers:
+  Order.Placed:
+    when: event.data.total_cents > 0 && event.data.currency == "EUR" && event.version == 1 && key != ""
+    set:
+      status: reserving
+      customer: ${event.data.customer.id}
+      total: ${event.data.total_cents}
+      currency: ${event.data.currency}
+  Order.Noted: {when: event.data.never == true, set: {status: noted}}
+steps:
+  reserve: {effect: reserve, with: {order: "${key}", total: "${state.total}", currency: "${state.currency}"}}
+  fraud: {effect: fraud, with: {customer: "${state.customer}", cents: "${state.total}"}}
+"#;
+
+const EFFECT: &str = "apiVersion: sagas/v1\nkind: Effect\nname: NAME\ntransform: {}\nresult: {}\n";
+
+fn definition() -> std::sync::Arc<Definition> {
+    let effects = ["reserve", "fraud"].map(|name| SourceFile {
+        path: format!("{name}.yaml"),
+        text: EFFECT.replace("NAME", name).into(),
+    });
+    let saga = SourceFile {
+        path: "order.yaml".to_owned(),
+        text: ORDER.into(),
+    };
+    let loaded = load(&[saga], &effects);
+    assert_eq!(loaded.sagas.len(), 1, "{:?}", loaded.diagnostics);
+    std::sync::Arc::clone(&loaded.sagas[0])
+}
+
+fn event(instance: &InstanceId, event_type: &str, sequence: u64) -> Input {
+    let payload = serde_json::json!({
+        "order_id": "o-1",
+        "customer": {"id": "c-1234", "name": "Ada Example", "country": "DE"},
+        "total_cents": 12_999,
+        "currency": "EUR",
+        "items": [{"sku": "sku-1", "qty": 2}, {"sku": "sku-2", "qty": 1}],
+        "never": false,
+    });
+    Input {
+        instance: instance.clone(),
+        id: format!("e-{sequence}"),
+        time: TimeMs(1_767_261_600_000),
+        origin: Origin::Stream {
+            stream: SourceStream::AggregateEvents,
+            sequence,
+        },
+        body: InputBody::Event(DomainEvent {
+            event_id: EventId::parse(&format!("e-{sequence}")).expect("legal"),
+            event_type: event_type.to_owned(),
+            aggregate_type: "Order".to_owned(),
+            aggregate_id: "o-1".to_owned(),
+            sequence,
+            schema_version: 1,
+            correlation_id: None,
+            causation_id: None,
+            traceparent: None,
+            hops: 0,
+            payload: Bytes::from(payload.to_string()),
+        }),
+    }
+}
+
+#[test]
+fn a_transition_asks_for_memory_seldom_and_an_event_for_nobody_hardly_ever() {
+    let definition = definition();
+    let instance = InstanceId {
+        tenant: TenantId::parse("acme").expect("legal"),
+        saga: definition.name.clone(),
+        key: Key::parse("o-1").expect("legal"),
+    };
+    let limits = Limits::default();
+    let context = Context {
+        limits: &limits,
+        log_sequence: 1,
+        generation: 1,
+    };
+    let mut record: Option<Record> = None;
+    let mut given = |event_type: &str, sequence| {
+        let input = event(&instance, event_type, sequence);
+        let mut patch = None;
+        let counted = measure(|| {
+            let applied = apply(&definition, &instance, record.as_ref(), &input, &context);
+            patch = Some(applied.expect("applies"));
+        });
+        if let Some(after) = patch.expect("applied").record {
+            record = Some(after);
+        }
+        counted.count_total
+    };
+    let started = given("Order.Placed", 1);
+    let unmatched = given("Order.Noted", 2);
+    let unknown = given("Order.Renamed", 3);
+    assert!(started <= START_MAX, "{started} allocations");
+    assert!(unmatched <= UNMATCHED_MAX, "{unmatched} allocations");
+    assert_eq!(unknown, 0);
+}
