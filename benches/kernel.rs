@@ -18,6 +18,7 @@ fn files(directory: &str) -> Vec<SourceFile> {
         .expect("the repository has this directory")
         .map(|entry| entry.expect("readable").path())
         .filter(|path| path.extension().is_some_and(|extension| extension == "yaml"))
+        .filter(|path| !path.to_string_lossy().ends_with(".test.yaml"))
         .map(|path| SourceFile {
             text: std::fs::read_to_string(&path).expect("readable").into(),
             path: path.display().to_string(),

@@ -28,6 +28,8 @@ pub mod telemetry;
 
 pub mod api;
 
+pub mod offline;
+
 pub mod app;
 
 pub mod cli;

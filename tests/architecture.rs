@@ -25,6 +25,7 @@ const LAYERS: &[(&str, &[&str])] = &[
         ],
     ),
     ("api", &["kernel", "ports"]),
+    ("offline", &["kernel"]),
     (
         "app",
         &[
@@ -45,7 +46,16 @@ const LAYERS: &[(&str, &[&str])] = &[
     ),
     (
         "cli",
-        &["kernel", "ports", "config", "telemetry", "app", "demo", "gateway"],
+        &[
+            "kernel",
+            "ports",
+            "config",
+            "telemetry",
+            "app",
+            "demo",
+            "gateway",
+            "offline",
+        ],
     ),
     ("demo", &["kernel", "ports", "app", "cli", "config"]),
 ];

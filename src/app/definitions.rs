@@ -136,13 +136,29 @@ fn header<'a>(text: &'a str, key: &str) -> Option<&'a str> {
         })
 }
 
+/// Reads every `*.test.yaml` and `*.test.yml` file, or the one that `path` names.
+///
+/// # Errors
+/// The file or folder that cannot be read, with the reason.
+pub fn read_tests(path: &Path) -> Result<Vec<SourceFile>, String> {
+    read_matching(path, &is_test)
+}
+
+fn is_test(name: &str) -> bool {
+    name.contains(".test.")
+}
+
 fn read_all(path: &Path) -> Result<Vec<SourceFile>, String> {
+    read_matching(path, &|name| !is_test(name))
+}
+
+fn read_matching(path: &Path, wanted: &dyn Fn(&str) -> bool) -> Result<Vec<SourceFile>, String> {
     let named = |error: io::Error| format!("{}: {error}", path.display());
     let mut paths = Vec::new();
     if path.is_file() {
         paths.push(path.to_owned());
     } else {
-        walk(path, &mut paths).map_err(named)?;
+        walk(path, wanted, &mut paths).map_err(named)?;
     }
     paths.sort();
     paths
@@ -158,7 +174,7 @@ fn read_all(path: &Path) -> Result<Vec<SourceFile>, String> {
         .collect()
 }
 
-fn walk(folder: &Path, found: &mut Vec<PathBuf>) -> io::Result<()> {
+fn walk(folder: &Path, wanted: &dyn Fn(&str) -> bool, found: &mut Vec<PathBuf>) -> io::Result<()> {
     for entry in std::fs::read_dir(folder)? {
         let path = entry?.path();
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
@@ -167,11 +183,11 @@ fn walk(folder: &Path, found: &mut Vec<PathBuf>) -> io::Result<()> {
             continue;
         };
         if path.is_dir() {
-            walk(&path, found)?;
+            walk(&path, wanted, found)?;
         } else if path
             .extension()
             .is_some_and(|extension| extension == "yaml" || extension == "yml")
-            && !name.contains(".test.")
+            && wanted(&name)
         {
             found.push(path);
         }

@@ -9,6 +9,7 @@ pub mod init;
 pub mod run;
 pub mod schema;
 pub mod streams;
+pub mod test;
 pub mod validate;
 
 use std::net::SocketAddr;
@@ -41,6 +42,8 @@ enum Command {
     Init(init::InitArguments),
     /// Check definitions and print every mistake with its place.
     Validate(validate::ValidateArguments),
+    /// Play the cases of `*.test.yaml` files against their definitions: no broker, no waiting.
+    Test(test::TestArguments),
     /// Print the JSON Schema of a kind of file, for editors.
     Schema(schema::SchemaArguments),
     /// Create or check the streams that a manifest names.
@@ -112,6 +115,7 @@ pub fn main() -> ExitCode {
         Command::Dev(arguments) => run::dev(arguments),
         Command::Init(arguments) => init::init(&arguments),
         Command::Validate(arguments) => validate::validate(&arguments),
+        Command::Test(arguments) => test::test(&arguments),
         Command::Schema(arguments) => schema::schema(&arguments),
         Command::Streams(command) => streams::streams(command),
         Command::Definition(command) => definition::definition(&command),

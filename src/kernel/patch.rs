@@ -81,6 +81,16 @@ pub enum IgnoreReason {
 }
 
 impl IgnoreReason {
+    pub const ALL: [Self; 7] = [
+        Self::NoInstance,
+        Self::Ended,
+        Self::Duplicate,
+        Self::Stale,
+        Self::Orphan,
+        Self::NoHandler,
+        Self::Conflict,
+    ];
+
     /// The label value of this reason.
     #[must_use]
     pub const fn as_str(self) -> &'static str {

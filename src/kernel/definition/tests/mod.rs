@@ -16,6 +16,7 @@ fn folder(path: &str) -> Vec<SourceFile> {
         .expect("the folder is there")
         .map(|entry| entry.expect("readable").path())
         .filter(|path| path.extension().is_some_and(|extension| extension == "yaml"))
+        .filter(|path| !path.to_string_lossy().ends_with(".test.yaml"))
         .collect();
     paths.sort();
     let file = |path: std::path::PathBuf| SourceFile {

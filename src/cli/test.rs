@@ -1,0 +1,197 @@
+//! `test`: cases of definitions, played offline.
+
+use std::collections::BTreeMap;
+use std::io::IsTerminal as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use clap::{Args, ValueEnum};
+
+use super::diagnostics;
+use super::exit::{self, Failure};
+use crate::app::definitions::{self, Folders};
+use crate::kernel::definition::{Definition, Diagnostic, Severity, SourceFile};
+use crate::offline::file::{self, Suite};
+use crate::offline::suite::{self, CaseReport, Options};
+use crate::offline::{report, update};
+
+#[derive(Debug, Args)]
+pub struct TestArguments {
+    /// A `*.test.yaml` file, or a folder with such files.
+    #[arg(default_value = ".")]
+    path: PathBuf,
+    /// Folder of the definitions; without it they are looked for in PATH and above it.
+    #[arg(long, value_name = "DIR")]
+    definitions: Option<PathBuf>,
+    /// Only cases with TEXT in their name or in that of their saga.
+    #[arg(long, value_name = "TEXT")]
+    filter: Option<String>,
+    /// How results are printed.
+    #[arg(long, default_value = "pretty")]
+    format: Format,
+    /// Also write the results as JUnit XML.
+    #[arg(long, value_name = "FILE")]
+    junit: Option<PathBuf>,
+    /// Write down what comes out in the place of expectations that are not met.
+    #[arg(long)]
+    update: bool,
+    /// Also let every piece of work of every case fail in turn; each instance must come to an end with nothing left
+    /// to undo.
+    #[arg(long)]
+    chaos: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// A line for each case and a frame for each finding, for people.
+    Pretty,
+    /// One JSON object on standard output.
+    Json,
+}
+
+pub fn test(arguments: &TestArguments) -> Result<(), Failure> {
+    let no_input = |error: String| Failure::new(exit::NO_INPUT, error);
+    let mut files = definitions::read_tests(&arguments.path).map_err(no_input)?;
+    if files.is_empty() {
+        let path = arguments.path.display();
+        return Err(no_input(format!("{path}: no file is called *.test.yaml")));
+    }
+    let definitions = load(arguments)?;
+    let mut reports = play(&files, &definitions, arguments)?;
+    if arguments.update && write_updates(&files, &reports)? {
+        files = definitions::read_tests(&arguments.path).map_err(no_input)?;
+        reports = play(&files, &definitions, arguments)?;
+    }
+    if let Some(path) = &arguments.junit {
+        std::fs::write(path, report::junit(&reports))
+            .map_err(|error| Failure::new(exit::CANNOT_CREATE, format!("{}: {error}", path.display())))?;
+    }
+    print(&reports, &files, arguments.format);
+    let failed = reports.iter().filter(|case| !case.passed()).count();
+    if failed > 0 {
+        let message = format!("{failed} of {} case(s) failed", reports.len());
+        return Err(Failure::new(exit::FINDINGS, message));
+    }
+    eprintln!("{} case(s) passed", reports.len());
+    if arguments.chaos {
+        let runs: usize = reports.iter().map(|case| case.chaos_runs).sum();
+        let open = reports.iter().filter(|case| case.is_open).count();
+        eprintln!("{runs} run(s) with a failure came to an end; {open} case(s) have no end to come to");
+    }
+    Ok(())
+}
+
+/// Loads the sagas around the tests, by name.
+fn load(arguments: &TestArguments) -> Result<BTreeMap<String, Arc<Definition>>, Failure> {
+    let folder = match &arguments.definitions {
+        Some(folder) => folder.clone(),
+        None => project(&arguments.path),
+    };
+    let files =
+        definitions::read(&Folders::Mixed(folder)).map_err(|error| Failure::new(exit::NO_INPUT, error))?;
+    let loaded = files.load();
+    let errors = loaded
+        .diagnostics
+        .into_iter()
+        .filter(|finding| finding.severity == Severity::Error)
+        .collect::<Vec<_>>();
+    if !errors.is_empty() {
+        let all: Vec<SourceFile> = files.sagas.into_iter().chain(files.effects).collect();
+        show(&errors, &all);
+        return Err(Failure::new(
+            exit::FINDINGS,
+            format!("{} error(s) in the definitions", errors.len()),
+        ));
+    }
+    let named = |saga: Arc<Definition>| (saga.name.to_string(), saga);
+    Ok(loaded.sagas.into_iter().map(named).collect())
+}
+
+/// The folder with `sagas/` or `effects/` that holds `path`, or its own folder.
+fn project(path: &Path) -> PathBuf {
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let own = if absolute.is_dir() {
+        absolute.as_path()
+    } else {
+        absolute.parent().unwrap_or(&absolute)
+    };
+    let holds = |folder: &&Path| folder.join("sagas").is_dir() || folder.join("effects").is_dir();
+    // A folder of both kinds needs no project around it; `sagas/` itself never holds its effects.
+    let around = own.ancestors().take(PROJECT_LEVELS_MAX).find(holds);
+    around.unwrap_or(own).to_owned()
+}
+
+/// How far above the tests a project is looked for, in folders.
+const PROJECT_LEVELS_MAX: usize = 4;
+
+fn play(
+    files: &[SourceFile],
+    definitions: &BTreeMap<String, Arc<Definition>>,
+    arguments: &TestArguments,
+) -> Result<Vec<CaseReport>, Failure> {
+    let mut suites: Vec<Suite> = Vec::new();
+    let mut findings = Vec::new();
+    for file in files {
+        match file::read(file) {
+            Ok(suite) => suites.push(suite),
+            Err(mut found) => findings.append(&mut found),
+        }
+    }
+    if !findings.is_empty() {
+        show(&findings, files);
+        return Err(Failure::new(
+            exit::FINDINGS,
+            format!("{} error(s) in the test files", findings.len()),
+        ));
+    }
+    let options = Options {
+        filter: arguments.filter.clone(),
+        chaos: arguments.chaos,
+    };
+    Ok(suites
+        .iter()
+        .flat_map(|suite| suite::run(suite, definitions, &options))
+        .collect())
+}
+
+/// Writes the files whose expectations can be made true; whether there was one.
+fn write_updates(files: &[SourceFile], reports: &[CaseReport]) -> Result<bool, Failure> {
+    let mut any = false;
+    for file in files {
+        let cures: Vec<_> = reports
+            .iter()
+            .filter(|case| case.file == file.path)
+            .flat_map(|case| case.cures.clone())
+            .collect();
+        if cures.is_empty() {
+            continue;
+        }
+        any = true;
+        std::fs::write(&file.path, update::apply(&file.text, cures))
+            .map_err(|error| Failure::new(exit::CANNOT_CREATE, format!("{}: {error}", file.path)))?;
+        eprintln!("{} is updated", file.path);
+    }
+    Ok(any)
+}
+
+fn print(reports: &[CaseReport], files: &[SourceFile], format: Format) {
+    if format == Format::Json {
+        let json = serde_json::to_string_pretty(&report::json(reports)).expect("reports are plain data");
+        println!("{json}");
+        return;
+    }
+    for case in reports {
+        let word = if case.passed() { "ok    " } else { "FAILED" };
+        println!("{word} {}: {}", case.saga, case.name);
+        show(&case.findings, files);
+    }
+}
+
+fn show(findings: &[Diagnostic], files: &[SourceFile]) {
+    let color = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    let text_of = |path: &str| {
+        let file = files.iter().find(|file| file.path == path);
+        file.map(|file| Arc::clone(&file.text))
+    };
+    print!("{}", diagnostics::render(findings, &text_of, color));
+}

@@ -1,0 +1,279 @@
+//! `--chaos`: every piece of work of a case fails in turn, all other work succeeds, and the instance must come to
+//! an end with nothing left to undo.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::codes;
+use super::compare::Fault;
+use super::file::{Action, Answer, Case, Step, Suite};
+use super::play::{self, Obstacle, open, perform, succeeded};
+use super::work;
+use super::world::{Given, Manner, World};
+use crate::kernel::definition::Definition;
+use crate::kernel::input::WorkOutcome;
+use crate::kernel::record::LedgerStatus;
+use crate::kernel::work::WorkItem;
+
+/// Most runs of one case. What is beyond is not tried, and the report says so.
+const RUNS_MAX: usize = 2_000;
+/// Most inputs of one run.
+const INPUTS_MAX: usize = 20_000;
+/// Error class of the failures.
+pub const CLASS: &str = "chaos";
+
+/// What came of the runs of one case.
+#[derive(Debug, Default)]
+pub struct Chaos {
+    pub runs: usize,
+    /// The case does not come to an end when nothing fails, so nothing can be said of it.
+    pub is_open: bool,
+    pub faults: Vec<Fault>,
+}
+
+/// How a piece of work fails.
+#[derive(Debug, Clone, Copy)]
+enum Failing {
+    Error,
+    Timeout,
+}
+
+/// What fails in one run.
+#[derive(Debug, Clone, Default)]
+struct Plan {
+    /// All attempts at this work.
+    always: Option<(String, Failing)>,
+    /// The first attempt at this compensation.
+    once: Option<(String, Failing)>,
+}
+
+struct Ending {
+    world: World,
+    /// Work that was answered, in the order of the first answers.
+    answered: Vec<String>,
+    rejected: Option<String>,
+}
+
+/// Plays `case` once for every piece of work that is awaited in it and every way to fail.
+#[must_use]
+pub fn run(suite: &Suite, case: &Case, definition: &Arc<Definition>) -> Chaos {
+    let mut chaos = Chaos::default();
+    if !case.chaos {
+        chaos.is_open = true;
+        return chaos;
+    }
+    let Some(calm) = attempt(suite, case, definition, &Plan::default()) else {
+        chaos.is_open = true;
+        return chaos;
+    };
+    if calm.world.ended.is_none() {
+        chaos.is_open = true;
+        return chaos;
+    }
+    chaos.take(case, &Plan::default(), &calm);
+    for target in calm.answered.iter().filter(|name| !is_compensation(name)) {
+        for failing in [Failing::Error, Failing::Timeout] {
+            let plan = Plan {
+                always: Some((target.clone(), failing)),
+                once: None,
+            };
+            let Some(ending) = chaos.attempt(suite, case, definition, &plan) else {
+                return chaos;
+            };
+            for undo in ending.answered.iter().filter(|name| is_compensation(name)) {
+                for failing in [Failing::Error, Failing::Timeout] {
+                    let plan = Plan {
+                        once: Some((undo.clone(), failing)),
+                        ..plan.clone()
+                    };
+                    if chaos.attempt(suite, case, definition, &plan).is_none() {
+                        return chaos;
+                    }
+                }
+            }
+        }
+    }
+    chaos
+}
+
+impl Chaos {
+    /// One more run; `None` beyond the bound.
+    fn attempt(
+        &mut self,
+        suite: &Suite,
+        case: &Case,
+        definition: &Arc<Definition>,
+        plan: &Plan,
+    ) -> Option<Ending> {
+        if self.runs >= RUNS_MAX {
+            return None;
+        }
+        let ending = attempt(suite, case, definition, plan)?;
+        self.take(case, plan, &ending);
+        Some(ending)
+    }
+
+    fn take(&mut self, case: &Case, plan: &Plan, ending: &Ending) {
+        self.runs += 1;
+        if let Some(message) = trouble(ending) {
+            let message = format!("when {plan}: {message}");
+            let help = Some(format!("answered were {}", ending.answered.join(", ")));
+            self.faults
+                .push(Fault::new(codes::CHAOS, case.span.clone(), message, help));
+        }
+    }
+}
+
+/// What is wrong with an end.
+fn trouble(ending: &Ending) -> Option<String> {
+    if let Some(message) = &ending.rejected {
+        return Some(format!("an input is rejected: {message}"));
+    }
+    let world = &ending.world;
+    let Some(record) = world.last() else {
+        return Some("there is no instance".to_owned());
+    };
+    if world.ended.is_none() {
+        let awaited = work::awaited(world).join(", ");
+        let awaited = if awaited.is_empty() { "nothing" } else { &awaited };
+        let phase = record.phase.as_str();
+        return Some(format!("the instance stays {phase} and awaits {awaited}"));
+    }
+    let mut left = record
+        .ledger
+        .iter()
+        .filter(|entry| entry.status != LedgerStatus::Undone);
+    let left = left.next()?;
+    let step = world.definition.steps.get(usize::from(left.step));
+    Some(format!(
+        "the instance ends as {} and {} is not undone",
+        record.phase.as_str(),
+        step.map_or("a step", |step| step.name.as_str())
+    ))
+}
+
+/// One run; `None` where the case has no instance at all.
+fn attempt(suite: &Suite, case: &Case, definition: &Arc<Definition>, plan: &Plan) -> Option<Ending> {
+    let mut ending = Ending {
+        world: open(case, definition, Manner::Plain).ok()?,
+        answered: Vec::new(),
+        rejected: None,
+    };
+    for step in &case.steps {
+        match &step.action {
+            Action::Result(spec) => {
+                let is = |item: &&WorkItem| work::name(item) == spec.of || item.path == spec.of;
+                if let Some(item) = ending.world.outbox.values().find(is).cloned() {
+                    let own = match &spec.outcome {
+                        Answer::Ok(result) => Some(result),
+                        Answer::Error { .. } | Answer::Timeout => None,
+                    };
+                    ending.answer(suite, plan, &item, own);
+                }
+            }
+            Action::Retry => {}
+            _ => ending.perform(step),
+        }
+    }
+    for _ in 0..INPUTS_MAX {
+        if let Some(item) = ending.world.outbox.values().next().cloned() {
+            ending.answer(suite, plan, &item, None);
+        } else if let (None, Some(row)) = (&ending.world.ended, ending.world.next_timer().cloned()) {
+            let given = ending.world.fire(row);
+            ending.note(given);
+        } else {
+            break;
+        }
+        if ending.rejected.is_some() {
+            break;
+        }
+    }
+    Some(ending)
+}
+
+impl Ending {
+    fn perform(&mut self, step: &Step) {
+        let meant = step
+            .expect
+            .as_ref()
+            .is_some_and(|expect| expect.rejected.is_some());
+        match perform(&mut self.world, step) {
+            Ok(given) if !meant => self.note(given),
+            Ok(_) | Err(Obstacle::Seen(_) | Obstacle::Fault(_)) => {}
+        }
+    }
+
+    fn note(&mut self, given: Given) {
+        let message = given.rejection.map(|rejection| rejection.to_string());
+        self.rejected = self.rejected.take().or(message);
+    }
+
+    fn answer(&mut self, suite: &Suite, plan: &Plan, item: &WorkItem, own: Option<&Value>) {
+        let name = work::name(item).to_owned();
+        let fails = |target: &&(String, Failing)| target.0 == name;
+        let always = plan.always.as_ref().filter(fails);
+        let once = plan.once.as_ref().filter(fails).filter(|_| item.attempt == 1);
+        let outcome = match always.or(once) {
+            Some((_, Failing::Error)) => WorkOutcome::Failed {
+                class: CLASS.to_owned(),
+                message: String::new(),
+            },
+            Some((_, Failing::Timeout)) => play::outcome(&Answer::Timeout),
+            None => succeeded(&own.cloned().unwrap_or_else(|| default_result(suite, item))),
+        };
+        if !self.answered.contains(&name) {
+            self.answered.push(name);
+        }
+        let given = self.world.give_result(item, outcome);
+        self.note(given);
+    }
+}
+
+/// What work succeeds with: what the file says for its step or effect, what a case of the file gives to its step,
+/// or nothing.
+fn default_result(suite: &Suite, item: &WorkItem) -> Value {
+    let shown = work::shown(item);
+    let name = work::name(item);
+    let said = |wanted: &str| {
+        let mut results = suite.results.iter();
+        results
+            .find(|(of, _)| of == wanted)
+            .map(|(_, result)| result.clone())
+    };
+    let given = || {
+        let mut steps = suite.cases.iter().flat_map(|case| &case.steps);
+        steps.find_map(|step| match &step.action {
+            Action::Result(spec) if spec.of == name => match &spec.outcome {
+                Answer::Ok(result) => Some(result.clone()),
+                Answer::Error { .. } | Answer::Timeout => None,
+            },
+            _ => None,
+        })
+    };
+    said(name)
+        .or_else(|| said(shown["effect"].as_str()?))
+        .or_else(given)
+        .unwrap_or_else(|| json!({}))
+}
+
+fn is_compensation(name: &str) -> bool {
+    name.contains(".compensate")
+}
+
+impl std::fmt::Display for Plan {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let word = |failing: &Failing| match failing {
+            Failing::Error => "fails",
+            Failing::Timeout => "times out",
+        };
+        let Some((target, failing)) = &self.always else {
+            return f.write_str("nothing fails");
+        };
+        write!(f, "{target} {}", word(failing))?;
+        match &self.once {
+            Some((undo, failing)) => write!(f, " and {undo} {} once", word(failing)),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! What must hold for every case: the same inputs come to the same end, byte for byte, also when each message is
+//! delivered twice and when the record is written and read between inputs.
+
+use std::sync::Arc;
+
+use super::codes;
+use super::compare::Fault;
+use super::file::{Case, Suite};
+use super::play::{Played, play};
+use super::world::{Manner, World};
+use crate::kernel::definition::Definition;
+
+/// Plays a case that went well in all other manners.
+#[must_use]
+pub fn steadiness(suite: &Suite, case: &Case, definition: &Arc<Definition>, first: &World) -> Vec<Fault> {
+    let digest = first.digest();
+    let mut faults = Vec::new();
+    for (manner, how) in [
+        (Manner::Plain, "played a second time"),
+        (Manner::Twice, "with every message delivered twice"),
+        (Manner::Stored, "with the record stored and read between inputs"),
+    ] {
+        let Played {
+            world,
+            faults: mut found,
+        } = play(suite, case, definition, manner);
+        for fault in &mut found {
+            fault.message = format!("{how}: {}", fault.message);
+            fault.cure = None;
+        }
+        let same = world.is_some_and(|world| world.digest() == digest);
+        if found.is_empty() && !same {
+            let message = format!("{how}, the case comes to another end");
+            found.push(Fault::new(codes::UNSTEADY, case.span.clone(), message, None));
+        }
+        faults.append(&mut found);
+    }
+    faults
+}

@@ -1,0 +1,482 @@
+//! A test file: the saga, its cases, their steps, and what they expect.
+
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde_json::Value;
+
+use super::tree::{Shape, Tree};
+use crate::kernel::definition::fields::{self, Fields};
+use crate::kernel::definition::findings::Findings;
+use crate::kernel::definition::yaml::{self, Entry, Node};
+use crate::kernel::definition::{Diagnostic, SourceFile, codes};
+use crate::kernel::duration::Millis;
+use crate::kernel::ids::{Key, TimeMs};
+use crate::kernel::patch::IgnoreReason;
+use crate::kernel::record::Phase;
+
+/// When a case begins that does not say when: 2026-01-01T00:00:00Z.
+const START: TimeMs = TimeMs(1_767_225_600_000);
+/// Longest `advance`, in milliseconds: ten years.
+const ADVANCE_MS_MAX: u64 = 10 * 365 * 24 * 3_600_000;
+/// Most cases of one file, and most steps of one case.
+const LIST_MAX: usize = 1_000;
+
+const SUITE: &[&str] = &["saga", "results", "cases"];
+const CASE: &[&str] = &["name", "start", "key", "chaos", "steps"];
+/// What a step does: exactly one of these.
+const ACTIONS: &[&str] = &["event", "result", "advance", "cancel", "retry"];
+const STEP: &[&str] = &[
+    "event",
+    "data",
+    "data_file",
+    "version",
+    "id",
+    "correlation_id",
+    "aggregate_id",
+    "result",
+    "advance",
+    "cancel",
+    "retry",
+    "expect",
+];
+/// What only an event may have besides.
+const OF_EVENT: &[&str] = &[
+    "data",
+    "data_file",
+    "version",
+    "id",
+    "correlation_id",
+    "aggregate_id",
+];
+const RESULT: &[&str] = &["of", "ok", "error", "message", "timeout"];
+const EXPECT: &[&str] = &[
+    "phase",
+    "state",
+    "failure",
+    "steps",
+    "machine",
+    "timers",
+    "ledger",
+    "work",
+    "no_other_work",
+    "ignored",
+    "rejected",
+    "deferred",
+];
+const WORK: &[&str] = &[
+    "effect",
+    "with",
+    "command",
+    "aggregate",
+    "id",
+    "payload",
+    "fact",
+    "of",
+    "attempt",
+];
+/// Outcome of an event that the key rules give to another instance than that of the case.
+pub const OTHER_INSTANCE: &str = "other_instance";
+
+/// One test file.
+#[derive(Debug)]
+pub struct Suite {
+    pub path: String,
+    pub text: Arc<str>,
+    pub saga: String,
+    pub saga_span: Range<usize>,
+    /// What work succeeds with where a case does not say, by step or effect.
+    pub results: Vec<(String, Value)>,
+    pub cases: Vec<Case>,
+}
+
+#[derive(Debug)]
+pub struct Case {
+    pub name: String,
+    pub span: Range<usize>,
+    pub start: TimeMs,
+    /// Key of the instance, where the first event does not say it.
+    pub key: Option<Key>,
+    /// Whether `--chaos` takes this case.
+    pub chaos: bool,
+    pub steps: Vec<Step>,
+}
+
+#[derive(Debug)]
+pub struct Step {
+    /// Of the key that says what it does.
+    pub span: Range<usize>,
+    pub action: Action,
+    pub expect: Option<Expect>,
+}
+
+#[derive(Debug)]
+pub enum Action {
+    Event(EventSpec),
+    Result(ResultSpec),
+    /// Time passes, in milliseconds; timers fire.
+    Advance(i64),
+    Cancel(String),
+    Retry,
+}
+
+#[derive(Debug, Clone)]
+pub struct EventSpec {
+    pub event_type: String,
+    pub data: Bytes,
+    pub version: u32,
+    pub id: Option<String>,
+    pub correlation_id: Option<String>,
+    pub aggregate_id: Option<String>,
+}
+
+#[derive(Debug, Clone)]
+pub struct ResultSpec {
+    /// `charge`, `charge.compensate`, or any path of a work item.
+    pub of: String,
+    pub of_span: Range<usize>,
+    pub outcome: Answer,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub enum Answer {
+    Ok(Value),
+    Error { class: String, message: String },
+    Timeout,
+}
+
+/// What is expected after a step; what is not named may be anything.
+#[derive(Debug, Default)]
+pub struct Expect {
+    pub span: Range<usize>,
+    /// There is nothing in it: `--update` fills it.
+    pub is_empty: bool,
+    pub phase: Option<Tree>,
+    pub state: Option<Tree>,
+    pub failure: Option<Tree>,
+    pub steps: Option<Tree>,
+    pub machine: Option<Tree>,
+    pub timers: Option<Tree>,
+    pub ledger: Option<Tree>,
+    pub work: Option<Tree>,
+    pub no_other_work: bool,
+    pub ignored: Option<Tree>,
+    pub rejected: Option<Tree>,
+    pub deferred: Option<Tree>,
+}
+
+/// Reads a test file, and with it the data files that it names, which stand relative to it.
+///
+/// # Errors
+/// All findings of the file.
+pub fn read(file: &SourceFile) -> Result<Suite, Vec<Diagnostic>> {
+    let mut findings = Findings::new(&file.path, &file.text);
+    let suite = yaml::parse(&file.text, &mut findings).and_then(|root| {
+        let mut reader = Reader {
+            folder: Path::new(&file.path).parent().unwrap_or(Path::new("")),
+            findings: &mut findings,
+        };
+        reader.suite(&root, file)
+    });
+    match suite {
+        Some(suite) if !findings.has_errors() => Ok(suite),
+        Some(_) | None => Err(findings.into_sorted()),
+    }
+}
+
+struct Reader<'r, 'c> {
+    folder: &'r Path,
+    findings: &'r mut Findings<'c>,
+}
+
+impl Reader<'_, '_> {
+    fn suite(&mut self, root: &Node<'_>, file: &SourceFile) -> Option<Suite> {
+        let fields = Fields::read(root, &(0..0), "a test file", SUITE, self.findings)?;
+        let saga = fields.require("saga", self.findings);
+        let name = saga.and_then(|entry| self.text(entry, "the name of a saga"));
+        let results = fields.get("results").and_then(|entry| self.tree(entry));
+        let cases = fields.require("cases", self.findings)?;
+        let mut found = Vec::new();
+        for case in self.list(cases, "cases")? {
+            found.extend(self.case(case, &cases.key_span));
+        }
+        Some(Suite {
+            path: file.path.clone(),
+            text: Arc::clone(&file.text),
+            saga: name?,
+            saga_span: saga?.value.span.clone(),
+            results: results
+                .as_ref()
+                .and_then(Tree::members)
+                .unwrap_or_default()
+                .iter()
+                .map(|member| (member.key.clone(), member.value.value()))
+                .collect(),
+            cases: found,
+        })
+    }
+
+    fn case(&mut self, node: &Node<'_>, at: &Range<usize>) -> Option<Case> {
+        let fields = Fields::item(node, at, "a case", CASE, self.findings)?;
+        let name = fields.require("name", self.findings);
+        let text = name.and_then(|entry| self.text(entry, "a name"));
+        let start = match fields.get("start") {
+            None => Some(START),
+            Some(entry) => self.instant(entry),
+        };
+        let key = match fields.get("key") {
+            None => None,
+            Some(entry) => {
+                let text = self.text(entry, "a key")?;
+                match Key::parse(&text) {
+                    Ok(key) => Some(key),
+                    Err(error) => {
+                        let span = entry.value.span.clone();
+                        self.findings.error(codes::WRONG_VALUE, span, error.to_string());
+                        None
+                    }
+                }
+            }
+        };
+        let chaos = fields.get("chaos");
+        let chaos = chaos.is_none_or(|entry| fields::boolean(entry, self.findings) != Some(false));
+        let listed = fields.require("steps", self.findings)?;
+        let mut steps = Vec::new();
+        for step in self.list(listed, "steps")? {
+            steps.push(self.step(step, &listed.key_span));
+        }
+        Some(Case {
+            span: name?.value.span.clone(),
+            name: text?,
+            start: start?,
+            key,
+            chaos,
+            steps: steps.into_iter().collect::<Option<_>>()?,
+        })
+    }
+
+    fn step(&mut self, node: &Node<'_>, at: &Range<usize>) -> Option<Step> {
+        let fields = Fields::item(node, at, "a step of a case", STEP, self.findings)?;
+        let entry = fields.one_of(ACTIONS, self.findings)?;
+        if entry.key != "event" {
+            for key in OF_EVENT {
+                if let Some(entry) = fields.get(key) {
+                    let message = format!("only an event has \"{key}\"");
+                    self.findings
+                        .error(codes::CONTRADICTION, entry.key_span.clone(), message);
+                }
+            }
+        }
+        let expect = fields.get("expect");
+        let expect = match expect {
+            None => Some(None),
+            Some(entry) => self.expect(entry).map(Some),
+        };
+        let action = match &*entry.key {
+            "event" => self.event(&fields, entry).map(Action::Event),
+            "result" => self.result(entry).map(Action::Result),
+            "advance" => fields::duration(entry, 0..=ADVANCE_MS_MAX, codes::WRONG_VALUE, self.findings)
+                .map(|ms| Action::Advance(Millis(ms).as_i64())),
+            "cancel" => {
+                let reason = self.tree(entry)?;
+                Some(Action::Cancel(reason.text().unwrap_or_default().to_owned()))
+            }
+            _ => Some(Action::Retry),
+        };
+        Some(Step {
+            span: entry.key_span.start..entry.value.span.end.max(entry.key_span.end),
+            action: action?,
+            expect: expect?,
+        })
+    }
+
+    fn event(&mut self, fields: &Fields<'_, '_>, entry: &Entry<'_>) -> Option<EventSpec> {
+        let event_type = self.text(entry, "an event type")?;
+        fields::is_event_type(&event_type, &entry.value.span, self.findings).then_some(())?;
+        let data = match (fields.get("data"), fields.get("data_file")) {
+            (Some(_), Some(second)) => {
+                let message = "an event has either data or data_file, not both";
+                self.findings
+                    .error(codes::CONTRADICTION, second.key_span.clone(), message);
+                return None;
+            }
+            (Some(data), None) => Bytes::from(self.tree(data)?.value().to_string()),
+            (None, Some(file)) => self.data_file(file)?,
+            (None, None) => Bytes::from_static(b"{}"),
+        };
+        let version = match fields.get("version") {
+            None => Some(1),
+            Some(entry) => fields::integer(entry, 0..=u32::MAX, codes::WRONG_VALUE, self.findings),
+        };
+        let mut optional = |key: &str| match fields.get(key) {
+            None => Some(None),
+            Some(entry) => self.text(entry, "text").map(Some),
+        };
+        let (id, correlation_id, aggregate_id) = (
+            optional("id")?,
+            optional("correlation_id")?,
+            optional("aggregate_id")?,
+        );
+        Some(EventSpec {
+            event_type,
+            data,
+            version: version?,
+            id,
+            correlation_id,
+            aggregate_id,
+        })
+    }
+
+    fn data_file(&mut self, entry: &Entry<'_>) -> Option<Bytes> {
+        let name = self.text(entry, "the name of a file")?;
+        let path = self.folder.join(&name);
+        let read = std::fs::read(&path)
+            .map_err(|error| error.to_string())
+            .and_then(|bytes| {
+                serde_json::from_slice::<Value>(&bytes)
+                    .map(|_| Bytes::from(bytes))
+                    .map_err(|error| format!("is not JSON: {error}"))
+            });
+        read.map_err(|error| {
+            let message = format!("{}: {error}", path.display());
+            self.findings
+                .error(codes::WRONG_VALUE, entry.value.span.clone(), message);
+        })
+        .ok()
+    }
+
+    fn result(&mut self, entry: &Entry<'_>) -> Option<ResultSpec> {
+        let fields = Fields::read(&entry.value, &entry.key_span, "a result", RESULT, self.findings)?;
+        let of = fields.require("of", self.findings);
+        let outcome = fields.one_of(&["ok", "error", "timeout"], self.findings)?;
+        let answer = match &*outcome.key {
+            "ok" => Answer::Ok(self.tree(outcome)?.value()),
+            "error" => Answer::Error {
+                class: self.text(outcome, "an error class")?,
+                message: match fields.get("message") {
+                    None => String::new(),
+                    Some(entry) => self.text(entry, "a message")?,
+                },
+            },
+            _ => Answer::Timeout,
+        };
+        let of = of?;
+        Some(ResultSpec {
+            of: self.text(of, "the step whose work it is")?,
+            of_span: of.value.span.clone(),
+            outcome: answer,
+        })
+    }
+
+    fn expect(&mut self, entry: &Entry<'_>) -> Option<Expect> {
+        let whole = self.tree(entry)?;
+        if let Shape::Scalar(Value::Null) = whole.shape {
+            return Some(Expect {
+                span: entry.key_span.clone(),
+                is_empty: true,
+                ..Expect::default()
+            });
+        }
+        let fields = Fields::read(
+            &entry.value,
+            &entry.key_span,
+            "an expectation",
+            EXPECT,
+            self.findings,
+        )?;
+        let mut expect = Expect {
+            span: whole.span.clone(),
+            is_empty: whole.members().is_some_and(<[_]>::is_empty),
+            ..Expect::default()
+        };
+        expect.no_other_work = fields
+            .get("no_other_work")
+            .is_some_and(|entry| fields::boolean(entry, self.findings) == Some(true));
+        let part = |key: &str| whole.get(key).cloned();
+        expect.phase = part("phase");
+        expect.state = part("state");
+        expect.failure = part("failure");
+        expect.steps = part("steps");
+        expect.machine = part("machine");
+        expect.timers = part("timers");
+        expect.ledger = part("ledger");
+        expect.ignored = part("ignored");
+        expect.rejected = part("rejected");
+        expect.deferred = part("deferred");
+        expect.work = part("work");
+        self.check_words(&expect);
+        if let Some(work) = fields.get("work") {
+            for item in self.list(work, "work")? {
+                let what = "an expected piece of work";
+                let fields = Fields::item(item, &work.key_span, what, WORK, self.findings)?;
+                let kinds = ["effect", "command", "fact", "of"];
+                if kinds.iter().all(|kind| fields.get(kind).is_none()) {
+                    fields.one_of(&kinds, self.findings)?;
+                }
+            }
+        }
+        Some(expect)
+    }
+
+    /// A word outside of its closed set can never come out, so it is a mistake of the file.
+    fn check_words(&mut self, expect: &Expect) {
+        let phases: Vec<&str> = Phase::ALL.iter().map(|phase| phase.as_str()).collect();
+        let mut reasons: Vec<&str> = IgnoreReason::ALL.iter().map(|reason| reason.as_str()).collect();
+        reasons.push(OTHER_INSTANCE);
+        for (tree, what, words) in [
+            (&expect.phase, "phase", phases),
+            (&expect.ignored, "reason", reasons),
+        ] {
+            if let Some(tree) = tree
+                && let Some(text) = tree.text()
+                && !words.contains(&text)
+            {
+                let message = format!("\"{}\" is no {what}", text.escape_debug());
+                self.findings
+                    .error(codes::WRONG_VALUE, tree.span.clone(), message)
+                    .help(Some(format!("it is one of {}", words.join(", "))));
+            }
+        }
+    }
+
+    fn instant(&mut self, entry: &Entry<'_>) -> Option<TimeMs> {
+        let text = self.text(entry, "an instant such as 2026-01-01T10:00:00Z")?;
+        match text.parse::<jiff::Timestamp>() {
+            Ok(instant) => Some(TimeMs(instant.as_millisecond())),
+            Err(error) => {
+                let span = entry.value.span.clone();
+                self.findings.error(codes::WRONG_VALUE, span, error.to_string());
+                None
+            }
+        }
+    }
+
+    fn list<'n, 't>(&mut self, entry: &'n Entry<'t>, what: &str) -> Option<&'n [Node<'t>]> {
+        let items = fields::one_or_many(&entry.value);
+        if !matches!(entry.value.value, yaml::Value::List(_)) {
+            fields::expected(
+                &entry.value,
+                &entry.key_span,
+                &format!("{what} as a list"),
+                self.findings,
+            );
+            return None;
+        }
+        if items.len() > LIST_MAX {
+            let message = format!("{} {what}, at most {LIST_MAX} are allowed", items.len());
+            self.findings.error(codes::LIMIT, entry.key_span.clone(), message);
+            return None;
+        }
+        Some(items)
+    }
+
+    fn text(&mut self, entry: &Entry<'_>, what: &str) -> Option<String> {
+        fields::text(&entry.value, &entry.key_span, what, self.findings).map(str::to_owned)
+    }
+
+    fn tree(&mut self, entry: &Entry<'_>) -> Option<Tree> {
+        Tree::read(&entry.value, &entry.key_span, self.findings)
+    }
+}

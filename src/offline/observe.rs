@@ -1,0 +1,75 @@
+//! What there is to see of an instance after a step of a case, as JSON in the shape of expectations.
+
+use serde_json::{Map, Value};
+
+use super::work;
+use super::world::{Given, World};
+use crate::kernel::patch::Outcome;
+use crate::kernel::view::InstanceView;
+
+/// An instance and the latest input, ready to be compared.
+#[derive(Debug)]
+pub struct Seen {
+    /// `InstanceView`, with maps by name for steps and timers; `null` without an instance.
+    pub instance: Value,
+    pub work: Vec<Value>,
+    pub ignored: Option<&'static str>,
+    /// Reason and message.
+    pub rejected: Option<(String, String)>,
+    pub deferred: bool,
+}
+
+impl Seen {
+    /// Looks at `world` after `given`.
+    #[must_use]
+    pub fn after(world: &World, given: &Given) -> Self {
+        Self {
+            instance: instance(world),
+            work: given.work.iter().map(work::shown).collect(),
+            ignored: match given.outcome {
+                Some(Outcome::Ignored(reason)) => Some(reason.as_str()),
+                _ => None,
+            },
+            rejected: given
+                .rejection
+                .as_ref()
+                .map(|rejection| (rejection.reason.to_owned(), rejection.message.clone())),
+            deferred: given.outcome == Some(Outcome::Deferred),
+        }
+    }
+
+    /// The part of the instance that an expectation names.
+    #[must_use]
+    pub fn part(&self, name: &str) -> Value {
+        self.instance.get(name).cloned().unwrap_or(Value::Null)
+    }
+}
+
+fn instance(world: &World) -> Value {
+    let definition = Some(&*world.definition);
+    let view = match (&world.record, &world.ended) {
+        (Some(record), _) => InstanceView::new(&world.instance, record, definition),
+        (None, Some(summary)) => InstanceView::ended(&world.instance, summary, definition),
+        (None, None) => return Value::Null,
+    };
+    let mut view = serde_json::to_value(view).expect("views are plain data");
+    for list in ["steps", "timers"] {
+        view[list] = by_name(view[list].take());
+    }
+    view
+}
+
+/// A list of named things as a map.
+fn by_name(list: Value) -> Value {
+    let Value::Array(items) = list else {
+        return Value::Null;
+    };
+    let named = items.into_iter().map(|mut item| {
+        let name = item["name"].take();
+        if let Some(members) = item.as_object_mut() {
+            members.remove("name");
+        }
+        (name.as_str().unwrap_or_default().to_owned(), item)
+    });
+    Value::Object(named.collect::<Map<_, _>>())
+}

@@ -1,0 +1,216 @@
+//! Playing a case: its steps become inputs of one instance.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde_json::Value;
+
+use super::codes;
+use super::compare::{self, Fault};
+use super::file::{Action, Answer, Case, EventSpec, Expect, OTHER_INSTANCE, ResultSpec, Step, Suite};
+use super::observe::Seen;
+use super::work;
+use super::world::{Given, Manner, World};
+use crate::kernel::definition::Definition;
+use crate::kernel::definition::keys::KeyError;
+use crate::kernel::expr::{Root, Scope};
+use crate::kernel::ids::{InstanceId, Key, TenantId, TimeMs};
+use crate::kernel::input::{Control, DomainEvent, WorkOutcome};
+use crate::kernel::json::Json;
+use crate::kernel::limits::Limits;
+
+/// Owner of the instances of cases.
+const TENANT: &str = "test";
+
+/// How a case went.
+#[derive(Debug)]
+pub struct Played {
+    pub world: Option<World>,
+    pub faults: Vec<Fault>,
+}
+
+/// An input that does not reach the instance, or does not fit it.
+#[derive(Debug)]
+pub enum Obstacle {
+    /// The case cannot go on.
+    Fault(Box<Fault>),
+    /// The input is accounted for without the kernel.
+    Seen(Box<Seen>),
+}
+
+/// Plays `case` in the given manner. Only [`Manner::Plain`] compares with what is expected.
+#[must_use]
+pub fn play(suite: &Suite, case: &Case, definition: &Arc<Definition>, manner: Manner) -> Played {
+    let mut faults = Vec::new();
+    let mut world = match open(case, definition, manner) {
+        Ok(world) => world,
+        Err(fault) => {
+            return Played {
+                world: None,
+                faults: vec![fault],
+            };
+        }
+    };
+    for step in &case.steps {
+        let (seen, unsteady) = match perform(&mut world, step) {
+            Ok(given) => (Seen::after(&world, &given), given.unsteady),
+            Err(Obstacle::Seen(seen)) => (*seen, None),
+            Err(Obstacle::Fault(fault)) => {
+                faults.push(*fault);
+                break;
+            }
+        };
+        if let Some(message) = unsteady {
+            faults.push(Fault::new(codes::UNSTEADY, step.span.clone(), message, None));
+        }
+        if manner == Manner::Plain {
+            match &step.expect {
+                Some(expect) => {
+                    let found = compare::compare(expect, &step.span, &seen, world.now, &suite.text);
+                    faults.extend(found);
+                }
+                None => compare::fate(&Expect::default(), &step.span, &seen, &mut faults),
+            }
+        }
+    }
+    Played {
+        world: Some(world),
+        faults,
+    }
+}
+
+/// The world of a case before its first step. Its key is the case's, or that of the first event.
+///
+/// # Errors
+/// The fault, where there is no key.
+pub fn open(case: &Case, definition: &Arc<Definition>, manner: Manner) -> Result<World, Fault> {
+    let key = Key::parse("unknown").expect("a word is a legal key");
+    let instance = InstanceId {
+        tenant: TenantId::parse(TENANT).expect("a word is a legal tenant"),
+        saga: definition.name.clone(),
+        key,
+    };
+    let mut world = World::new(Arc::clone(definition), instance, case.start, manner);
+    let first = case.steps.iter().find_map(|step| match &step.action {
+        Action::Event(spec) => Some((step, spec)),
+        _ => None,
+    });
+    world.instance.key = match (&case.key, first) {
+        (Some(key), _) => key.clone(),
+        (None, Some((step, spec))) => {
+            let event = event(&mut world.clone(), step, spec)?;
+            key_of(definition, &event, case.start).map_err(|(reason, why)| {
+                let message = format!("the first event finds no instance ({reason}): {why}");
+                let help = Some("or give the case a key".to_owned());
+                Fault::new(codes::UNPLAYABLE, step.span.clone(), message, help)
+            })?
+        }
+        (None, None) => {
+            let message = "the case has neither an event nor a key";
+            return Err(Fault::new(codes::UNPLAYABLE, case.span.clone(), message, None));
+        }
+    };
+    Ok(world)
+}
+
+/// Carries out one step.
+///
+/// # Errors
+/// [`Obstacle`] where it does not come to the instance.
+pub fn perform(world: &mut World, step: &Step) -> Result<Given, Obstacle> {
+    match &step.action {
+        Action::Event(spec) => {
+            let event = event(world, step, spec).map_err(|fault| Obstacle::Fault(Box::new(fault)))?;
+            match key_of(&world.definition, &event, world.now) {
+                Ok(key) if key == world.instance.key => Ok(world.give_event(event)),
+                Ok(key) => Err(other_instance(world, step, &key)),
+                Err((reason, message)) => {
+                    let mut seen = Seen::after(world, &Given::default());
+                    seen.rejected = Some((reason.to_owned(), message));
+                    Err(Obstacle::Seen(Box::new(seen)))
+                }
+            }
+        }
+        Action::Result(spec) => match work::find(world, &spec.of).cloned() {
+            Some(item) => Ok(world.give_result(&item, outcome(&spec.outcome))),
+            None => Err(Obstacle::Fault(Box::new(not_awaited(world, spec)))),
+        },
+        Action::Advance(ms) => Ok(world.advance(*ms)),
+        Action::Cancel(reason) => {
+            let reason = reason.clone();
+            Ok(world.give_control(Control::Cancel { reason }))
+        }
+        Action::Retry => Ok(world.give_control(Control::Retry)),
+    }
+}
+
+/// What a test calls an answer, as the kernel takes it.
+#[must_use]
+pub fn outcome(answer: &Answer) -> WorkOutcome {
+    match answer {
+        Answer::Ok(result) => succeeded(result),
+        Answer::Error { class, message } => WorkOutcome::Failed {
+            class: class.clone(),
+            message: message.clone(),
+        },
+        Answer::Timeout => WorkOutcome::TimedOut {
+            message: String::new(),
+        },
+    }
+}
+
+#[must_use]
+pub fn succeeded(result: &Value) -> WorkOutcome {
+    WorkOutcome::Succeeded {
+        payload: Bytes::from(result.to_string()),
+    }
+}
+
+fn event(world: &mut World, step: &Step, spec: &EventSpec) -> Result<DomainEvent, Fault> {
+    world
+        .event(spec)
+        .map_err(|error| Fault::new(codes::UNPLAYABLE, step.span.clone(), error.to_string(), None))
+}
+
+fn other_instance(world: &World, step: &Step, key: &Key) -> Obstacle {
+    let expected = step.expect.as_ref().and_then(|expect| expect.ignored.as_ref());
+    if expected.and_then(|tree| tree.text()) == Some(OTHER_INSTANCE) {
+        let mut seen = Seen::after(world, &Given::default());
+        seen.ignored = Some(OTHER_INSTANCE);
+        return Obstacle::Seen(Box::new(seen));
+    }
+    let message = format!(
+        "the event is for the instance \"{}\", this is \"{}\"",
+        key.as_str().escape_debug(),
+        world.instance.key.as_str().escape_debug()
+    );
+    let help = Some(format!("if that is meant, expect {{ignored: {OTHER_INSTANCE}}}"));
+    let fault = Fault::new(codes::UNPLAYABLE, step.span.clone(), message, help);
+    Obstacle::Fault(Box::new(fault))
+}
+
+fn not_awaited(world: &World, spec: &ResultSpec) -> Fault {
+    let message = format!("nothing awaits a result of \"{}\"", spec.of.escape_debug());
+    let awaited = work::awaited(world);
+    let help = if awaited.is_empty() {
+        "no work is awaited at this point".to_owned()
+    } else {
+        format!("awaited are {}", awaited.join(", "))
+    };
+    Fault::new(codes::UNPLAYABLE, spec.of_span.clone(), message, Some(help))
+}
+
+/// The key that the saga's rules give to an event, or why it has none: reason code and sentence.
+fn key_of(definition: &Definition, event: &DomainEvent, time: TimeMs) -> Result<Key, (&'static str, String)> {
+    let limits = Limits::default();
+    let data = Json::parse(&event.payload, limits.json_depth)
+        .map_err(|error| ("payload.syntax", error.to_string()))?;
+    let root = event.root(time, data);
+    let scope = Scope::default().bind(Root::Event, &root);
+    definition
+        .key_in(&scope, &event.event_type, limits.expression_steps)
+        .map_err(|error| match error {
+            KeyError::Missing(why) => ("correlation.missing", why),
+            KeyError::Invalid(why) => ("correlation.invalid", why),
+        })
+}

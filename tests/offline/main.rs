@@ -1,0 +1,334 @@
+//! `saga-runner test` on the real binary: what is found, where, and what stays as it was.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn test(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_saga-runner"))
+        .env_clear()
+        .stdin(Stdio::null())
+        .current_dir(root())
+        .arg("test")
+        .args(arguments)
+        .output()
+        .expect("the binary starts")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// A project with one saga of two steps, and a test file.
+struct Project(TempDir);
+
+const SAGA: &str = r#"
+apiVersion: sagas/v1
+kind: Saga
+name: trip
+start: Trip.Booked
+key: {"Trip.*": event.data.trip}
+state: {init: {paid: false}}
+handlers:
+  Trip.Booked: {set: {cents: "${event.data.cents}"}}
+steps:
+  room:
+    effect: book
+    with: {trip: "${key}"}
+    compensate: {effect: unbook, with: {trip: "${key}"}}
+  pay:
+    needs: [room]
+    effect: book
+    with: {cents: "${state.cents}"}
+    set: {paid: true}
+timers:
+  late: {after: 1h, cancel_when: state.paid, fail: {code: late}}
+"#;
+
+const EFFECT: &str = "apiVersion: sagas/v1\nkind: Effect\nname: NAME\ntransform: {}\n";
+
+impl Project {
+    fn new(cases: &str) -> Self {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let project = Self(dir);
+        std::fs::create_dir(project.path("sagas")).expect("created");
+        std::fs::create_dir(project.path("effects")).expect("created");
+        project.write("sagas/trip.yaml", SAGA);
+        for name in ["book", "unbook"] {
+            let call = "http: {method: POST, url: \"${upstreams.shop}/x\"}";
+            let effect = EFFECT.replace("NAME", name).replace("transform: {}", call);
+            project.write(&format!("effects/{name}.yaml"), &effect);
+        }
+        project.write("sagas/trip.test.yaml", cases);
+        project
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        std::fs::write(self.path(name), text).expect("written");
+    }
+
+    fn cases(&self) -> String {
+        std::fs::read_to_string(self.path("sagas/trip.test.yaml")).expect("readable")
+    }
+
+    /// Exit code and JSON report.
+    fn json(&self, more: &[&str]) -> (Option<i32>, Value) {
+        let path = self.path("").display().to_string();
+        let output = test(&[&[path.as_str(), "--format", "json"], more].concat());
+        let report = serde_json::from_slice(&output.stdout)
+            .unwrap_or_else(|error| panic!("{error}: {}{}", text(&output.stdout), text(&output.stderr)));
+        (output.status.code(), report)
+    }
+
+    /// `line:column code message` of every finding of every case.
+    fn findings(&self, more: &[&str]) -> Vec<String> {
+        let (_, report) = self.json(more);
+        let cases = report["cases"].as_array().expect("cases").clone();
+        let findings = cases
+            .iter()
+            .flat_map(|case| case["findings"].as_array().expect("findings").clone());
+        findings
+            .map(|finding| {
+                let message = finding["message"].as_str().expect("a message");
+                let code = finding["code"].as_str().expect("a code");
+                format!("{}:{} {code} {message}", finding["line"], finding["column"])
+            })
+            .collect()
+    }
+}
+
+const GOOD: &str = "saga: trip
+cases:
+  - name: a trip
+    steps:
+      - {event: Trip.Booked, data: {trip: t-1, cents: 5}, expect: {timers: {late: 1h}, work: [{effect: book}]}}
+      - {advance: 59m, expect: {phase: running}}
+      - {result: {of: room, ok: {}}, expect: {ledger: [room], work: [{effect: book, with: {cents: 5}}]}}
+      - {result: {of: pay, ok: {}}, expect: {phase: completed, state: {paid: true}, timers: []}}
+  - name: too late
+    steps:
+      - {event: Trip.Booked, data: {trip: t-1, cents: 5}}
+      - {result: {of: room, ok: {}}}
+      - {advance: 60m, expect: {failure: late, steps: {pay: abandoned}, work: [{effect: unbook}], no_other_work: true}}
+      - {result: {of: pay, timeout: true}}
+      - {result: {of: room.compensate, ok: {}}, expect: {phase: failed}}
+";
+
+#[test]
+fn the_shipped_sagas_pass_their_cases_also_when_everything_fails_in_turn() {
+    let output = test(&["sagas", "--chaos"]);
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!(output.status.code(), Some(0), "{out}{err}");
+    assert!(out.contains("ok     order: a declined card"), "{out}");
+    assert!(err.contains("case(s) passed"), "{err}");
+}
+
+#[test]
+fn a_case_that_holds_says_nothing_and_a_filter_takes_some() {
+    let project = Project::new(GOOD);
+    let (code, report) = project.json(&["--chaos"]);
+    assert_eq!(
+        (code, &report["passed"]),
+        (Some(0), &Value::from(2)),
+        "{report:#}"
+    );
+    let (code, report) = project.json(&["--filter", "too late"]);
+    assert_eq!(code, Some(0));
+    assert_eq!(report["cases"].as_array().map(Vec::len), Some(1));
+    assert_eq!(report["cases"][0]["line"], 9);
+}
+
+#[test]
+fn every_expectation_that_is_not_met_is_told_with_its_place() {
+    let project = Project::new(
+        "saga: trip
+cases:
+  - name: a
+    steps:
+      - event: Trip.Booked
+        data: {trip: t-1, cents: 5}
+        expect:
+          phase: failed
+          state: {cents: 6, paid: false}
+          steps: {room: done, pay: pending}
+          timers: {late: 2h}
+          failure: late
+          ledger: [room]
+          work: [{effect: unbook}]
+      - {event: Trip.Booked, id: event-1, data: {trip: t-1, cents: 5}}
+      - {event: Trip.Moved, data: {trip: t-1}, expect: {ignored: stale}}
+      - {event: Trip.Moved, data: {trip: t-2}}
+  - name: b
+    steps:
+      - {event: Trip.Booked, data: {trip: t-1, cents: 5}, expect: {no_other_work: true, rejected: expression}}
+      - {result: {of: pay, ok: {}}}
+",
+    );
+    let (code, _) = project.json(&[]);
+    assert_eq!(code, Some(1));
+    assert_eq!(
+        project.findings(&[]),
+        [
+            "8:18 SR0601 phase: expected \"failed\", found \"running\"",
+            "9:26 SR0601 state.cents: expected 6, found 5",
+            "12:20 SR0601 failure: expected \"late\", found nothing",
+            "10:25 SR0601 steps.room: expected \"done\", found \"running\"",
+            "11:26 SR0601 timers.late: expected \"2h\", found \"1h\"",
+            "13:19 SR0601 ledger: expected [\"room\"], found []",
+            "14:18 SR0601 no such work: {\"effect\":\"unbook\"}",
+            "15:10 SR0601 the input is ignored (duplicate)",
+            "16:66 SR0601 ignored: expected \"stale\", found \"no_handler\"",
+            "17:10 SR0602 the event is for the instance \"t-2\", this is \"t-1\"",
+            "20:67 SR0601 work that is not expected",
+            "20:99 SR0601 rejected: expected \"expression\", found nothing",
+            "21:23 SR0602 nothing awaits a result of \"pay\"",
+        ]
+    );
+}
+
+#[test]
+fn an_update_changes_what_is_not_met_and_nothing_else() {
+    let project = Project::new(
+        "# about trips
+saga: trip
+cases:
+  - name: a
+    steps:
+      - event: Trip.Booked   # the start
+        data: {trip: t-1, cents: 5}
+        expect:
+          phase: failed   # no
+          state: {cents: 6, paid: false}
+      - result: {of: room, error: full}
+        expect:
+",
+    );
+    let (code, report) = project.json(&["--update"]);
+    assert_eq!(code, Some(0), "{report:#}");
+    assert_eq!(
+        project.cases(),
+        "# about trips
+saga: trip
+cases:
+  - name: a
+    steps:
+      - event: Trip.Booked   # the start
+        data: {trip: t-1, cents: 5}
+        expect:
+          phase: running   # no
+          state: {cents: 5, paid: false}
+      - result: {of: room, error: full}
+        expect: {failure: full, phase: failed, state: {cents: 5, paid: false}, work: []}
+"
+    );
+    let before = project.cases();
+    assert_eq!(project.json(&["--update"]).0, Some(0));
+    assert_eq!(project.cases(), before);
+}
+
+#[test]
+fn mistakes_of_a_test_file_are_told_all_at_once() {
+    let project = Project::new(
+        "saga: trip
+cases:
+  - name: a
+    start: yesterday
+    steps:
+      - {event: Trip, dat: {}}
+      - {advance: 5 parsecs}
+      - {result: {of: room}, expect: {phase: finished, ignored: bored, work: {effect: x}}}
+      - {cancel: no more, data: {}}
+",
+    );
+    let path = project.path("").display().to_string();
+    let output = test(&[&path]);
+    assert_eq!(output.status.code(), Some(1));
+    let shown = text(&output.stdout);
+    for place in [
+        "4:12", "6:17", "6:23", "7:19", "8:10", "8:46", "8:65", "8:78", "9:27",
+    ] {
+        assert!(
+            shown.contains(&format!("trip.test.yaml:{place}\n")),
+            "{place}: {shown}"
+        );
+    }
+}
+
+#[test]
+fn a_saga_that_cannot_end_after_a_failure_is_found_by_chaos() {
+    let project = Project::new(
+        "saga: trip
+cases:
+  - name: a trip
+    steps:
+      - {event: Trip.Booked, data: {trip: t-1, cents: 5}}
+      - {result: {of: room, ok: {}}}
+      - {result: {of: pay, ok: {}}}
+",
+    );
+    assert_eq!(project.findings(&["--chaos"]), Vec::<String>::new());
+    // Its compensation has but one attempt.
+    let saga = SAGA.replace(
+        "compensate: {effect: unbook,",
+        "compensate: {effect: unbook, retry: {attempts: 1},",
+    );
+    project.write("sagas/trip.yaml", &saga);
+    let found = project.findings(&["--chaos"]);
+    assert_eq!(
+        found.first().map(String::as_str),
+        Some(
+            "3:11 SR0604 when pay fails and room.compensate fails once: the instance stays compensation_failed and awaits nothing"
+        ),
+        "{found:#?}"
+    );
+    assert_eq!(found.len(), 4, "{found:#?}");
+}
+
+#[test]
+fn junit_has_a_suite_for_each_file_and_a_failure_for_each_finding() {
+    let project = Project::new(
+        &GOOD
+            .replace("{phase: completed,", "{phase: \"<&\u{e9}\", ")
+            .replace("\"<&\u{e9}\"", "failed"),
+    );
+    let path = project.path("").display().to_string();
+    let file = project.path("out.xml").display().to_string();
+    let output = test(&[&path, "--junit", &file]);
+    assert_eq!(output.status.code(), Some(1));
+    let xml = std::fs::read_to_string(&file).expect("written");
+    assert!(xml.contains("<testsuites tests=\"2\" failures=\"1\">"), "{xml}");
+    assert!(
+        xml.contains("<testcase name=\"a trip\" classname=\"trip\""),
+        "{xml}"
+    );
+    assert!(
+        xml.contains("message=\"phase: expected &quot;failed&quot;, found &quot;completed&quot;\""),
+        "{xml}"
+    );
+}
+
+#[test]
+fn a_folder_without_tests_and_definitions_with_mistakes_are_refused() {
+    let empty = tempfile::tempdir().expect("a temporary directory");
+    let output = test(&[&empty.path().display().to_string()]);
+    assert_eq!(output.status.code(), Some(66));
+    let project = Project::new(GOOD);
+    project.write("sagas/trip.yaml", &SAGA.replace("needs: [room]", "needs: [rom]"));
+    let output = test(&[&project.path("").display().to_string()]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        text(&output.stdout).contains("SR0115"),
+        "{}",
+        text(&output.stdout)
+    );
+}
