@@ -85,6 +85,7 @@ pub fn router(state: ApiState) -> Router {
         .route("/metrics", get(operations::metrics))
         .route("/info", get(operations::info))
         .route("/admin/drain", post(operations::drain))
+        .route("/admin/reload", post(operations::reload))
         .route("/v1/definitions", get(definitions::list))
         .route("/v1/definitions/{hash}", get(definitions::show))
         .nest(prefix, tenant)

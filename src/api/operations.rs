@@ -7,7 +7,8 @@ use axum::response::{IntoResponse, Response};
 use serde_json::json;
 
 use super::ApiState;
-use crate::ports::control::DrainStarted;
+use super::problem::Problem;
+use crate::ports::control::{DrainStarted, ReloadError};
 
 /// 200 while the process moves. It asks neither storage nor broker: a restart cures neither.
 pub async fn live(State(state): State<ApiState>) -> Response {
@@ -50,6 +51,22 @@ pub async fn drain(State(state): State<ApiState>) -> Response {
         Json(json!({"draining": true, "began_now": began})),
     )
         .into_response()
+}
+
+/// Reads the definitions again: 200 with what changed, 422 with every finding where nothing did.
+pub async fn reload(State(state): State<ApiState>) -> Response {
+    match state.control.reload().await {
+        Ok(reloaded) => Json(reloaded).into_response(),
+        Err(ReloadError::Unavailable(message)) => Problem::unavailable(message).into_response(),
+        Err(ReloadError::Refused { message, findings }) => {
+            let problem = Problem::refused(message);
+            let status = StatusCode::UNPROCESSABLE_ENTITY;
+            let mut body = serde_json::to_value(&problem).unwrap_or_default();
+            body["findings"] = json!(findings);
+            let kind = [(header::CONTENT_TYPE, "application/problem+json")];
+            (status, kind, body.to_string()).into_response()
+        }
+    }
 }
 
 const fn status(ok: bool) -> StatusCode {

@@ -43,6 +43,15 @@ impl Problem {
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, "body too large", "SR0505", detail)
     }
 
+    pub fn refused(detail: impl Into<String>) -> Self {
+        Self::new(
+            StatusCode::UNPROCESSABLE_ENTITY,
+            "definitions refused",
+            "SR0508",
+            detail,
+        )
+    }
+
     pub fn media_type(detail: impl Into<String>) -> Self {
         Self::new(
             StatusCode::UNSUPPORTED_MEDIA_TYPE,

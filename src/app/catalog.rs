@@ -2,7 +2,9 @@
 
 use std::sync::{Arc, PoisonError, RwLock};
 
-use crate::kernel::definition::{Definition, DefinitionSet, EffectDefinition, Loaded};
+use super::definitions::Read;
+use crate::kernel::definition::{Definition, DefinitionSet, EffectDefinition};
+use crate::telemetry::Metrics;
 
 /// The definitions in force. Readers take a snapshot; a change replaces the whole.
 pub(super) struct Catalog(RwLock<Arc<InForce>>);
@@ -14,14 +16,17 @@ pub(super) struct InForce {
     /// Active and archived sagas.
     pub sagas: Arc<DefinitionSet>,
     pub effects: Vec<Arc<EffectDefinition>>,
+    /// Hash of the texts of the effects.
+    pub effects_text: [u8; 32],
 }
 
 impl Catalog {
-    pub fn new(loaded: Loaded) -> Self {
+    pub fn new(loaded: Read) -> Self {
         Self(RwLock::new(Arc::new(InForce {
             revision: 0,
             sagas: Arc::new(DefinitionSet::new(loaded.sagas, Vec::new())),
             effects: loaded.effects,
+            effects_text: loaded.effects_text,
         })))
     }
 
@@ -38,5 +43,20 @@ impl InForce {
     /// The active sagas, by name.
     pub fn active(&self) -> Vec<Arc<Definition>> {
         self.sagas.iter_active().cloned().collect()
+    }
+
+    /// Tells the metrics what is in force.
+    pub fn show(&self, metrics: &Metrics) {
+        metrics
+            .definitions_revision
+            .set(i64::try_from(self.revision).unwrap_or(i64::MAX));
+        metrics.definitions_active.reset();
+        for definition in self.sagas.iter_active() {
+            let hash = definition.hash.to_string();
+            metrics
+                .definitions_active
+                .with_label_values(&[definition.name.as_str(), hash.as_str()])
+                .set(1);
+        }
     }
 }

@@ -21,7 +21,7 @@ use crate::ports::broker::{Expect, Message, Publication, PublishError};
 use crate::ports::control::{
     Check, Control, ControlError, DeadLetterView, Decision, DefinitionDetail, DefinitionInfo, DefinitionView,
     DrainStarted, Health, HistoryView, Info, InstanceDetail, Page, PageRequest, Published, Readiness,
-    rfc3339,
+    ReloadError, Reloaded, rfc3339,
 };
 use crate::shard::ShardState;
 use crate::shard::mailbox::{DeadLetterDecision, Mail};
@@ -49,6 +49,7 @@ impl Control for Node {
             shards: self.manifest.shards,
             started: rfc3339(self.started),
             revision: in_force.revision,
+            reload: self.last_reload(),
             sagas: in_force.sagas.iter_active().map(described).collect(),
             effects: in_force
                 .effects
@@ -85,6 +86,7 @@ impl Control for Node {
         Readiness {
             ready: reasons.is_empty(),
             reasons,
+            revision: self.catalog.now().revision,
         }
     }
 
@@ -143,6 +145,10 @@ impl Control for Node {
         } else {
             DrainStarted::Before
         }
+    }
+
+    async fn reload(&self) -> Result<Reloaded, ReloadError> {
+        Self::reload(self).await
     }
 
     async fn publish_event(&self, tenant: &TenantId, event: Bytes) -> Result<Published, ControlError> {

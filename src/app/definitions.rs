@@ -8,7 +8,9 @@ use std::sync::Arc;
 
 use super::StartError;
 use crate::config::Manifest;
-use crate::kernel::definition::{self, Loaded, SchemaFiles, Severity, SourceFile};
+use crate::kernel::definition::{
+    self, Definition, EffectDefinition, Loaded, SchemaFiles, Severity, SourceFile,
+};
 
 /// Largest schema, in bytes.
 const SCHEMA_BYTES_MAX: u64 = 1024 * 1024;
@@ -31,7 +33,44 @@ pub struct Files {
     pub schemas: SchemaFiles,
 }
 
+/// Definitions without errors that the manifest can serve.
+#[derive(Debug)]
+pub struct Read {
+    pub sagas: Vec<Arc<Definition>>,
+    pub effects: Vec<Arc<EffectDefinition>>,
+    /// Hash of the texts of the effects and of all schemas: with the same texts the effects are the same.
+    pub effects_text: [u8; 32],
+}
+
+impl From<Loaded> for Read {
+    /// Definitions that came from no files: a reload takes their effects for changed.
+    fn from(loaded: Loaded) -> Self {
+        Self {
+            sagas: loaded.sagas,
+            effects: loaded.effects,
+            effects_text: [0; 32],
+        }
+    }
+}
+
 impl Files {
+    fn effects_text(&self) -> [u8; 32] {
+        let mut hasher = blake3::Hasher::new();
+        let mut add = |text: &str| {
+            hasher.update(&(text.len() as u64).to_le_bytes());
+            hasher.update(text.as_bytes());
+        };
+        for file in &self.effects {
+            add(&file.path);
+            add(&file.text);
+        }
+        for (path, text) in &self.schemas.0 {
+            add(path);
+            add(text.as_deref().unwrap_or_default());
+        }
+        *hasher.finalize().as_bytes()
+    }
+
     /// Every text by the name under which findings know it.
     #[must_use]
     pub fn texts(&self) -> BTreeMap<String, Arc<str>> {
@@ -199,7 +238,7 @@ fn walk(folder: &Path, wanted: &dyn Fn(&str) -> bool, found: &mut Vec<PathBuf>) 
 ///
 /// # Errors
 /// [`StartError::Definitions`] with all findings, [`StartError::Missing`] for what the manifest lacks.
-pub fn load(manifest: &Manifest) -> Result<Loaded, StartError> {
+pub fn load(manifest: &Manifest) -> Result<Read, StartError> {
     let folders = Folders::Separate {
         sagas: manifest.sagas.clone(),
         effects: manifest.effects.clone(),
@@ -220,7 +259,11 @@ pub fn load(manifest: &Manifest) -> Result<Loaded, StartError> {
         tracing::warn!(%finding, "definition");
     }
     check_needs(manifest, &loaded)?;
-    Ok(loaded)
+    Ok(Read {
+        effects_text: files.effects_text(),
+        sagas: loaded.sagas,
+        effects: loaded.effects,
+    })
 }
 
 fn check_needs(manifest: &Manifest, loaded: &Loaded) -> Result<(), StartError> {

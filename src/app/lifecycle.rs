@@ -56,10 +56,7 @@ async fn serve(manifest: Manifest) -> Result<(), StartError> {
     };
     if outcome.is_ok() {
         if !node.is_draining() {
-            tokio::select! {
-                () = signals.next() => {}
-                () = node.drain_requested() => {}
-            }
+            serve_until_told(&node, &mut signals).await;
         }
         tracing::info!(timeout_ms = drain_timeout.as_millis(), "draining");
         tokio::select! {
@@ -73,10 +70,30 @@ async fn serve(manifest: Manifest) -> Result<(), StartError> {
     outcome
 }
 
-/// TERM and INT.
+/// Waits for the end; HUP is a reload meanwhile.
+async fn serve_until_told(node: &Node, signals: &mut Signals) {
+    loop {
+        tokio::select! {
+            told = signals.any() => if told == Told::Stop { return },
+            () = node.drain_requested() => return,
+        }
+        // The log has the outcome, whoever asked.
+        let _told = node.reload().await;
+    }
+}
+
+/// What a signal asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Told {
+    Stop,
+    Reload,
+}
+
+/// TERM, INT and HUP.
 struct Signals {
     terminate: Signal,
     interrupt: Signal,
+    hangup: Signal,
 }
 
 impl Signals {
@@ -86,9 +103,19 @@ impl Signals {
         Ok(Self {
             terminate: install(SignalKind::terminate())?,
             interrupt: install(SignalKind::interrupt())?,
+            hangup: install(SignalKind::hangup())?,
         })
     }
 
+    async fn any(&mut self) -> Told {
+        tokio::select! {
+            _ = self.terminate.recv() => Told::Stop,
+            _ = self.interrupt.recv() => Told::Stop,
+            _ = self.hangup.recv() => Told::Reload,
+        }
+    }
+
+    /// Waits for a signal that means stop.
     async fn next(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}

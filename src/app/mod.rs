@@ -8,6 +8,7 @@ pub mod definitions;
 mod lifecycle;
 pub mod nats_server;
 mod node;
+mod reload;
 mod running;
 mod shards;
 pub mod streams;

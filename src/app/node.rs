@@ -2,26 +2,31 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use backon::{BackoffBuilder as _, ExponentialBuilder};
 use tokio_util::sync::CancellationToken;
 
 use super::catalog::Catalog;
+use super::definitions::Read;
 use super::running::{Parts, Running};
-use super::{StartError, connect_broker, streams};
+use super::{StartError, connect_broker, reload, streams};
 use crate::config::{Manifest, secret};
-use crate::kernel::definition::Loaded;
 use crate::kernel::ids::TimeMs;
 use crate::ports::broker::{Broker, BrokerError, StreamState};
 use crate::ports::clock::Clock;
+use crate::ports::control::{LastReload, ReloadError, Reloaded};
 use crate::telemetry::Metrics;
 
 /// A runner in this process.
 pub struct Node {
     pub(super) manifest: Manifest,
-    pub(super) catalog: Catalog,
+    pub(super) catalog: Arc<Catalog>,
+    /// Held by the reload that is under way.
+    pub(super) reloading: tokio::sync::Mutex<()>,
+    last_reload: Mutex<Option<LastReload>>,
+    me: Weak<Self>,
     pub(super) metrics: Arc<Metrics>,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) started: TimeMs,
@@ -41,15 +46,18 @@ impl Node {
     /// [`StartError::Config`] where a secret is missing.
     pub fn new(
         manifest: Manifest,
-        loaded: Loaded,
+        loaded: Read,
         clock: Arc<dyn Clock>,
         metrics: Arc<Metrics>,
     ) -> Result<Arc<Self>, StartError> {
         let secrets = secret::resolve(&manifest.secrets)?;
         let started = clock.now();
-        Ok(Arc::new(Self {
+        Ok(Arc::new_cyclic(|me| Self {
             manifest,
-            catalog: Catalog::new(loaded),
+            catalog: Arc::new(Catalog::new(loaded)),
+            reloading: tokio::sync::Mutex::new(()),
+            last_reload: Mutex::new(None),
+            me: Weak::clone(me),
             metrics,
             clock,
             started,
@@ -71,16 +79,10 @@ impl Node {
         let streams = self.wait_for_streams(broker.as_ref()).await?;
         // Stays unset only in a node that was started before, which is not done.
         let _first = self.broker.set(Arc::clone(&broker));
-        let parts = Parts {
-            manifest: &self.manifest,
-            catalog: &self.catalog,
-            secrets: &self.secrets,
-            clock: &self.clock,
-            metrics: &self.metrics,
-        };
-        let running = Running::start(&parts, broker, &streams)?;
+        let running = Running::start(&self.parts(), broker, &streams)?;
         let _first = self.running.set(running);
         let in_force = self.catalog.now();
+        in_force.show(&self.metrics);
         tracing::info!(
             cluster = self.manifest.cluster,
             mode = self.manifest.mode.as_str(),
@@ -90,6 +92,44 @@ impl Node {
             "running"
         );
         Ok(())
+    }
+
+    /// What the start of a part may borrow.
+    pub(super) fn parts(&self) -> Parts<'_> {
+        Parts {
+            manifest: &self.manifest,
+            catalog: &self.catalog,
+            secrets: &self.secrets,
+            clock: &self.clock,
+            metrics: &self.metrics,
+        }
+    }
+
+    /// Reads the definitions again. It ends by itself, even if nobody waits for it any more.
+    ///
+    /// # Errors
+    /// [`ReloadError`]: nothing has changed.
+    pub async fn reload(&self) -> Result<Reloaded, ReloadError> {
+        let Some(node) = self.me.upgrade() else {
+            return Err(ReloadError::Unavailable("stopping".to_owned()));
+        };
+        match tokio::spawn(async move { reload::reload(&node).await }).await {
+            Ok(outcome) => outcome,
+            Err(error) => Err(ReloadError::Unavailable(format!(
+                "the reload was broken off: {error}"
+            ))),
+        }
+    }
+
+    pub(super) fn note_reload(&self, last: LastReload) {
+        *self.last_reload.lock().unwrap_or_else(PoisonError::into_inner) = Some(last);
+    }
+
+    pub(super) fn last_reload(&self) -> Option<LastReload> {
+        self.last_reload
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     async fn wait_for_streams(&self, broker: &dyn Broker) -> Result<[StreamState; 3], StartError> {

@@ -7,11 +7,13 @@ use std::time::Duration;
 use tokio::sync::{Mutex, mpsc};
 
 use super::catalog::{Catalog, InForce};
+use super::node::Node;
 use super::{StartError, shards, streams};
 use crate::config::Manifest;
 use crate::effects::{Worker, WorkerSpec, durable_name};
 use crate::gateway::http::HttpGateway;
 use crate::intake::{Intake, IntakeSpec, ShardEndpoint, StreamStatus};
+use crate::kernel::definition::{DefinitionSet, EffectDefinition};
 use crate::kernel::input::SourceStream;
 use crate::outbox::{Relay, RelaySpec, Retention, RetentionSpec, Submitter};
 use crate::ports::broker::{Broker, StreamState, WorkflowStreams};
@@ -30,7 +32,7 @@ const RELAY_DRAIN: Duration = Duration::from_secs(2);
 /// What a node lends for the start.
 pub(super) struct Parts<'n> {
     pub manifest: &'n Manifest,
-    pub catalog: &'n Catalog,
+    pub catalog: &'n Arc<Catalog>,
     pub secrets: &'n BTreeMap<String, String>,
     pub clock: &'n Arc<dyn Clock>,
     pub metrics: &'n Arc<Metrics>,
@@ -67,7 +69,8 @@ impl Running {
             shown = stages.shards.iter().map(shards::Shown::of).collect();
         }
         if parts.manifest.mode.runs_effects() && !parts.catalog.now().effects.is_empty() {
-            stages.worker = Some(start_worker(parts, &broker)?);
+            let effects = parts.catalog.now().effects.clone();
+            stages.worker = Some(start_worker(parts, &broker, effects)?);
         }
         Ok(Self {
             broker,
@@ -83,6 +86,34 @@ impl Running {
             .intake
             .as_ref()
             .map_or_else(Vec::new, |intake| intake.status().to_vec())
+    }
+
+    /// Lets the readers find what these definitions want.
+    pub async fn widen(&self, definitions: &Arc<DefinitionSet>) {
+        if let Some(intake) = &self.stages.lock().await.intake {
+            intake.widen(definitions);
+        }
+    }
+
+    /// Runs other effects: new workers pull at once, the old ones finish what they have begun.
+    pub async fn replace_worker(
+        &self,
+        node: &Node,
+        effects: &[Arc<EffectDefinition>],
+    ) -> Result<(), StartError> {
+        if !node.manifest.mode.runs_effects() {
+            return Ok(());
+        }
+        let mut stages = self.stages.lock().await;
+        let new = match effects {
+            [] => None,
+            effects => Some(start_worker(&node.parts(), &self.broker, effects.to_vec())?),
+        };
+        if let Some(old) = std::mem::replace(&mut stages.worker, new) {
+            let timeout = node.manifest.drain_timeout.duration();
+            tokio::spawn(old.drain(timeout));
+        }
+        Ok(())
     }
 
     /// Stops in the order in which work flows: no new work, no new input, commit, hand over.
@@ -126,6 +157,7 @@ fn start_sagas(
         revision: opened.revision,
         sagas: Arc::clone(&definitions),
         effects: in_force.effects.clone(),
+        effects_text: in_force.effects_text,
     });
     let submitter = match &manifest.gateway {
         Some(settings) => {
@@ -178,11 +210,14 @@ fn start_sagas(
     stages.retention = Some(Retention::start(RetentionSpec {
         broker: Arc::clone(broker),
         streams: workflow_streams(manifest),
-        durables: in_force
-            .effects
-            .iter()
-            .map(|effect| durable_name(manifest.group(), &effect.name))
-            .collect(),
+        durables: {
+            let (catalog, group) = (Arc::clone(parts.catalog), manifest.group().to_owned());
+            Box::new(move || {
+                let in_force = catalog.now();
+                let effects = in_force.effects.iter();
+                effects.map(|effect| durable_name(&group, &effect.name)).collect()
+            })
+        },
         positions: Arc::new(move |stream: SourceStream| {
             positions.iter().map(|position| position(stream)).min()
         }),
@@ -216,11 +251,15 @@ fn endpoint(shard: &ShardHandle) -> ShardEndpoint {
     }
 }
 
-fn start_worker(parts: &Parts<'_>, broker: &Arc<dyn Broker>) -> Result<Worker, StartError> {
+fn start_worker(
+    parts: &Parts<'_>,
+    broker: &Arc<dyn Broker>,
+    effects: Vec<Arc<EffectDefinition>>,
+) -> Result<Worker, StartError> {
     let manifest = parts.manifest;
     Worker::start(&WorkerSpec {
         broker: Arc::clone(broker),
-        effects: parts.catalog.now().effects.clone(),
+        effects,
         tenancy: manifest.tenancy(),
         streams: workflow_streams(manifest),
         settings: manifest.worker.clone(),

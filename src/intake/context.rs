@@ -76,9 +76,10 @@ impl Context {
     /// What of the stream concerns the runner; empty where nothing does.
     pub fn filters(&self, stream: SourceStream) -> Vec<String> {
         let decoder = &self.router.decoder;
+        let definitions = self.router.definitions.now();
         let kinds: Vec<Option<&str>> = match stream {
             SourceStream::AggregateEvents => {
-                let types = self.router.definitions.aggregate_types();
+                let types = definitions.aggregate_types();
                 types.into_iter().map(Some).collect()
             }
             SourceStream::WorkflowEvents | SourceStream::WorkflowCommands => vec![None],

@@ -15,6 +15,7 @@ mod private;
 mod route;
 mod settings;
 mod shared;
+mod versions;
 mod view;
 
 #[cfg(test)]
@@ -35,6 +36,7 @@ use context::{Context, Progress};
 use decode::Decoder;
 use route::Router;
 use shared::{Command, Shared};
+use versions::Versions;
 
 use crate::kernel::definition::DefinitionSet;
 use crate::kernel::ids::TenantId;
@@ -75,6 +77,7 @@ pub struct IntakeSpec {
 pub struct Intake {
     ctx: Arc<Context>,
     shards: Vec<ShardEndpoint>,
+    hubs: Vec<mpsc::Sender<Command>>,
     stop: CancellationToken,
     _stop_on_drop: DropGuard,
     readers: Vec<JoinHandle<()>>,
@@ -116,7 +119,7 @@ impl Intake {
             broker: spec.broker,
             router: Router {
                 decoder,
-                definitions: spec.definitions,
+                definitions: Versions::new(spec.definitions),
                 shards: spec.shard_count,
             },
             streams: spec.streams,
@@ -142,7 +145,8 @@ impl Intake {
             ctx,
             shards: spec.shards,
             readers: readers.into(),
-            notices: tokio::spawn(forward(spec.notices, hubs, stop.clone())),
+            notices: tokio::spawn(forward(spec.notices, hubs.clone(), stop.clone())),
+            hubs,
             _stop_on_drop: stop.clone().drop_guard(),
             stop,
         }
@@ -174,6 +178,15 @@ impl Intake {
             lag: positions.min().map_or(0, |position| end.saturating_sub(position)),
             quiet: self.ctx.clock.monotonic().saturating_sub(progress.last_moved()),
             detached: progress.detached.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Routes by these definitions from now on: whatever is published after this call is seen by them.
+    pub fn widen(&self, definitions: &Arc<DefinitionSet>) {
+        self.ctx.router.definitions.replace(Arc::clone(definitions));
+        for hub in &self.hubs {
+            // A reader with so many requests is awake anyway.
+            drop(hub.try_send(Command::Widen));
         }
     }
 

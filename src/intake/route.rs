@@ -4,12 +4,10 @@
 //! version's first, and each key that comes of it gets the event. The version that an instance runs under has
 //! the last word, in its shard.
 
-use std::sync::Arc;
-
 use bytes::Bytes;
 
 use super::decode::{Decoded, Decoder, Defect, Refusal};
-use crate::kernel::definition::DefinitionSet;
+use super::versions::Versions;
 use crate::kernel::definition::keys::KeyError;
 use crate::kernel::definition::set::Interest;
 use crate::kernel::expr::{Root, Scope};
@@ -25,7 +23,7 @@ const EXCERPT_BYTES_MAX: usize = 1_024;
 #[derive(Debug)]
 pub struct Router {
     pub decoder: Decoder,
-    pub definitions: Arc<DefinitionSet>,
+    pub definitions: Versions,
     /// How many shards the cluster has.
     pub shards: u16,
 }
@@ -109,7 +107,8 @@ impl Router {
         message: &Message,
         out: &mut Vec<Routed>,
     ) {
-        let interested = self.definitions.interested(&event.event_type);
+        let definitions = self.definitions.now();
+        let interested = definitions.interested(&event.event_type);
         if interested.is_empty() {
             return;
         }

@@ -26,6 +26,8 @@ use crate::shard::mailbox::Arrival;
 /// What a shared reader is asked.
 #[derive(Debug)]
 pub(super) enum Command {
+    /// Definitions have changed: ask the broker for what they want.
+    Widen,
     /// A shard waits for a barrier.
     Barrier { shard: u16 },
     /// A shard refused a delivery: feed it again from behind `position`.
@@ -400,11 +402,16 @@ impl Shared {
         let (Command::Barrier { shard }
         | Command::Gap { shard, .. }
         | Command::Join { shard, .. }
-        | Command::Joined { shard, .. }) = &command;
+        | Command::Joined { shard, .. }) = &command
+        else {
+            // The view finds out by itself, now that it is awake.
+            return;
+        };
         let Some(at) = self.slots.iter().position(|slot| slot.feed.shard == *shard) else {
             return;
         };
         match command {
+            Command::Widen => {}
             Command::Barrier { shard } => match &self.slots[at].state {
                 State::Attached => {
                     if self.wanted.is_empty() {

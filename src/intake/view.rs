@@ -27,6 +27,8 @@ pub(super) struct View {
     ctx: Arc<Context>,
     stream: SourceStream,
     filters: Vec<String>,
+    /// Of the definitions that the filters are for.
+    generation: u64,
     /// Whether this is the shared reader, whose state health tells.
     shared: bool,
     read: u64,
@@ -63,6 +65,7 @@ impl View {
         Self {
             ctx: Arc::clone(ctx),
             stream,
+            generation: ctx.router.definitions.generation(),
             filters: ctx.filters(stream),
             shared,
             read,
@@ -89,10 +92,11 @@ impl View {
     /// # Cancel safety
     /// No message is lost when the future is dropped.
     pub async fn next(&mut self, out: &mut Vec<Message>) {
-        if self.halted || self.filters.is_empty() {
-            return std::future::pending().await;
-        }
         while out.is_empty() {
+            self.widen();
+            if self.halted || self.filters.is_empty() {
+                return std::future::pending().await;
+            }
             let Some(reader) = &mut self.reader else {
                 self.open().await;
                 continue;
@@ -100,6 +104,10 @@ impl View {
             let mut next = Some(reader.next().await);
             let mut bytes = 0;
             while let Some(taken) = next {
+                // Messages that the old filters left out may lie before this one: it comes again.
+                if self.widen() {
+                    break;
+                }
                 match taken {
                     Ok(message) => match self.distrust(&message, out.last()) {
                         None => {
@@ -125,6 +133,25 @@ impl View {
                 };
             }
         }
+    }
+
+    /// Follows a change of the definitions. True: what matters is another than before, so the reader is thrown
+    /// away with whatever it brought.
+    fn widen(&mut self) -> bool {
+        let generation = self.ctx.router.definitions.generation();
+        if generation == self.generation {
+            return false;
+        }
+        self.generation = generation;
+        let filters = self.ctx.filters(self.stream);
+        if filters == self.filters {
+            return false;
+        }
+        self.filters = filters;
+        self.abandon("reload");
+        self.delays = delays(&self.ctx);
+        self.delay = Duration::ZERO;
+        true
     }
 
     fn distrust(&self, message: &Message, previous: Option<&Message>) -> Option<&'static str> {
@@ -243,6 +270,10 @@ impl View {
                 }
             }
         };
+        // Silence about the old filters proves nothing about the new ones.
+        if self.widen() {
+            return false;
+        }
         let Some(horizon) = horizon else { return false };
         self.ctx.progress(self.stream).heard_of(horizon.covered);
         self.proof = Some(Proof { as_of, horizon });

@@ -17,12 +17,15 @@ use crate::ports::clock::Clock;
 /// The lowest position of all shards in a stream, `None` while one of them is not known.
 pub type Positions = Arc<dyn Fn(SourceStream) -> Option<u64> + Send + Sync>;
 
+/// Names of durable queues.
+pub type Durables = Box<dyn Fn() -> Vec<String> + Send + Sync>;
+
 /// What trimming needs.
 pub struct RetentionSpec {
     pub broker: Arc<dyn Broker>,
     pub streams: WorkflowStreams,
     /// Every durable queue of every effect that may be in use ([`crate::effects::durable_name`]).
-    pub durables: Vec<String>,
+    pub durables: Durables,
     pub positions: Positions,
     pub settings: Settings,
     pub clock: Arc<dyn Clock>,
@@ -100,13 +103,13 @@ impl Trimmer {
 
     /// Trims one stream, and says up to where.
     async fn trim(&mut self, stream: SourceStream) -> Result<Option<u64>, BrokerError> {
-        let (name, horizon, durables): (_, _, &[String]) = match stream {
+        let (name, horizon, durables) = match stream {
             SourceStream::WorkflowCommands => (
                 &self.spec.streams.commands,
                 &mut self.commands,
-                &self.spec.durables,
+                (self.spec.durables)(),
             ),
-            SourceStream::WorkflowEvents => (&self.spec.streams.events, &mut self.events, &[]),
+            SourceStream::WorkflowEvents => (&self.spec.streams.events, &mut self.events, Vec::new()),
             SourceStream::AggregateEvents => return Ok(None),
         };
         let broker = &self.spec.broker;
@@ -122,7 +125,7 @@ impl Trimmer {
         let mut through = old.min(read);
         for durable in durables {
             // A queue that nobody has joined yet has answered nothing.
-            through = through.min(broker.queue_floor(name, durable).await?.unwrap_or(0));
+            through = through.min(broker.queue_floor(name, &durable).await?.unwrap_or(0));
         }
         if through < state.first_sequence {
             return Ok(None);

@@ -4,6 +4,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use serde::Serialize;
 
+use crate::kernel::definition::Diagnostic;
 use crate::kernel::envelope::ControlVerb;
 use crate::kernel::ids::{InstanceId, SagaName, TenantId, TimeMs};
 use crate::kernel::patch::Note;
@@ -28,6 +29,12 @@ pub trait Control: Send + Sync + 'static {
 
     /// Begins the drain; a second call changes nothing.
     fn drain(&self) -> DrainStarted;
+
+    /// Reads the definitions again and puts them in force, all or none.
+    ///
+    /// # Errors
+    /// [`ReloadError`]: nothing has changed.
+    async fn reload(&self) -> Result<Reloaded, ReloadError>;
 
     /// Publishes a domain event for `tenant`.
     async fn publish_event(&self, tenant: &TenantId, event: Bytes) -> Result<Published, ControlError>;
@@ -97,6 +104,9 @@ pub struct Info {
     pub started: String,
     /// Rises whenever the active sagas change.
     pub revision: u64,
+    /// The last reload, if there was one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reload: Option<LastReload>,
     pub sagas: Vec<DefinitionInfo>,
     pub effects: Vec<String>,
 }
@@ -105,6 +115,51 @@ pub struct Info {
 pub struct DefinitionInfo {
     pub name: String,
     pub hash: String,
+}
+
+/// What a reload changed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Reloaded {
+    /// Revision of the active sagas.
+    pub revision: u64,
+    /// Sagas that are others than before, by name.
+    pub sagas: Vec<SagaChange>,
+    /// Whether the effects began anew.
+    pub effects_changed: bool,
+    /// The effects in force.
+    pub effects: Vec<String>,
+    /// Shards that could not change now; they do at their next start.
+    pub problems: Vec<String>,
+}
+
+/// A saga whose active version has changed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct SagaChange {
+    pub saga: String,
+    /// Hash of the version that was active.
+    pub from: Option<String>,
+    /// Hash of the version that is active, absent where the saga is gone.
+    pub to: Option<String>,
+}
+
+/// How the last reload went.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct LastReload {
+    pub time: String,
+    pub ok: bool,
+    pub message: String,
+}
+
+/// Why a reload changed nothing.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ReloadError {
+    #[error("{message}")]
+    Refused {
+        message: String,
+        findings: Vec<Diagnostic>,
+    },
+    #[error("{0}")]
+    Unavailable(String),
 }
 
 /// One archived version of a saga, and who uses it.
@@ -136,6 +191,8 @@ pub struct Readiness {
     pub ready: bool,
     /// What is missing, empty when ready.
     pub reasons: Vec<String>,
+    /// Revision of the active sagas.
+    pub revision: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

@@ -1,11 +1,13 @@
 //! Mail on its way into a commit.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
 use super::lanes::bytes_of;
 use super::mailbox::{Arrival, DeadLetterDecision, Delivery};
+use crate::kernel::definition::DefinitionSet;
 use crate::kernel::ids::{InstanceId, TenantId};
 use crate::kernel::input::Input;
 use crate::kernel::work::{WorkItem, WorkRef};
@@ -61,6 +63,14 @@ pub(super) struct Refill {
     pub reply: oneshot::Sender<Vec<(WorkRef, WorkItem)>>,
 }
 
+/// Definitions to work under from now on.
+#[derive(Debug)]
+pub(super) struct Activation {
+    pub definitions: Arc<DefinitionSet>,
+    pub revision: u64,
+    pub reply: oneshot::Sender<Result<(), String>>,
+}
+
 /// What was taken from the mailbox and is not yet committed.
 #[derive(Debug, Default)]
 pub(super) struct Gathered {
@@ -69,6 +79,8 @@ pub(super) struct Gathered {
     inputs: usize,
     bytes: usize,
     urgent: bool,
+    /// What comes behind all of it; nothing more is taken then.
+    pub activation: Option<Activation>,
     pub stop: bool,
 }
 
@@ -86,14 +98,17 @@ impl Gathered {
 
     /// Whether a commit should take no more.
     pub fn is_full(&self, inputs_max: usize, bytes_max: usize) -> bool {
-        self.inputs >= inputs_max || self.bytes >= bytes_max || self.items.len() >= 2 * inputs_max
+        self.activation.is_some()
+            || self.inputs >= inputs_max
+            || self.bytes >= bytes_max
+            || self.items.len() >= 2 * inputs_max
     }
 
     pub fn is_urgent(&self) -> bool {
-        self.urgent || self.stop || !self.refills.is_empty()
+        self.urgent || self.stop || self.activation.is_some() || !self.refills.is_empty()
     }
 
     pub fn is_empty(&self) -> bool {
-        self.items.is_empty() && self.refills.is_empty() && !self.stop
+        self.items.is_empty() && self.refills.is_empty() && self.activation.is_none() && !self.stop
     }
 }

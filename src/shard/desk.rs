@@ -11,11 +11,11 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 
-use super::batch::{Gathered, Item, Refill};
+use super::batch::{Activation, Gathered, Item, Refill};
 use super::careful::Careful;
 use super::lanes::{Acceptance, Held, HeldMail, Lanes, bytes_of};
 use super::mailbox::{Delivery, Mail, Notice, Released, SentFloor, Verdict};
-use super::open::Opening;
+use super::open::{self, Opening};
 use super::status::{ShardState, ShardStatus};
 use super::sweep::Sweep;
 use super::timers::{Barriers, Firing};
@@ -179,10 +179,14 @@ impl Desk {
                 .gathered_since
                 .is_some_and(|since| now.saturating_sub(since) >= patience);
             if self.gathered.is_urgent() || impatient || matches!(firing, Firing::Fire { .. }) {
-                let gathered = std::mem::take(&mut self.gathered);
+                let mut gathered = std::mem::take(&mut self.gathered);
+                let activation = gathered.activation.take();
                 self.gathered_since = None;
                 let stop = gathered.stop;
                 self.commit_all(gathered, firing, runtime)?;
+                if let Some(activation) = activation {
+                    self.activate(activation)?;
+                }
                 if stop {
                     return Ok(());
                 }
@@ -258,8 +262,47 @@ impl Desk {
                 decision,
                 reply,
             }),
+            Mail::Activate {
+                definitions,
+                revision,
+                reply,
+            } => {
+                self.gathered.activation = Some(Activation {
+                    definitions,
+                    revision,
+                    reply,
+                });
+            }
             Mail::Stop => self.gathered.stop = true,
         }
+    }
+
+    /// Works under other definitions from now on. Instances that waited for one of them go on.
+    fn activate(&mut self, activation: Activation) -> Result<(), End> {
+        let Activation {
+            definitions,
+            revision,
+            reply,
+        } = activation;
+        let resumable = self.store.write(|batch| {
+            open::activate(batch, &definitions, revision, self.positions)?;
+            open::resumable(&definitions, batch, &self.waiting)
+        });
+        let answer = match resumable {
+            Ok(resumable) => {
+                self.definitions = definitions;
+                for id in resumable {
+                    self.gathered.push(Item::Resume(id));
+                }
+                Ok(())
+            }
+            // Without room everything stays as it is until the next start or reload.
+            Err(error @ StorageError::Full(_)) => Err(error.to_string()),
+            Err(error) => return Err(error.into()),
+        };
+        // Whoever asked may have gone.
+        let _gone = reply.send(answer);
+        Ok(())
     }
 
     fn take_delivery(&mut self, delivery: Delivery) {
@@ -471,7 +514,7 @@ impl Desk {
         while let Some(mail) = runtime.block_on(self.mailbox.recv()) {
             match mail {
                 Mail::Stop => return,
-                Mail::DeadLetter { reply, .. } => {
+                Mail::DeadLetter { reply, .. } | Mail::Activate { reply, .. } => {
                     let _gone = reply.send(Err(format!("shard {} is halted: {message}", self.index)));
                 }
                 // A refill is dropped without an answer: an empty one would say that there is no more work.

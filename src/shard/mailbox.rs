@@ -1,10 +1,12 @@
 //! What goes into a shard and what comes out.
 
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use bytes::Bytes;
 use tokio::sync::oneshot;
 
+use crate::kernel::definition::DefinitionSet;
 use crate::kernel::ids::InstanceId;
 use crate::kernel::ids::{TenantId, TimeMs};
 use crate::kernel::input::{Input, SourceStream, WorkResult};
@@ -37,6 +39,13 @@ pub enum Mail {
         tenant: TenantId,
         number: u64,
         decision: DeadLetterDecision,
+        reply: oneshot::Sender<Result<(), String>>,
+    },
+    /// Commit what came before this mail, then work under these definitions.
+    Activate {
+        definitions: Arc<DefinitionSet>,
+        /// Revision of the active ones.
+        revision: u64,
         reply: oneshot::Sender<Result<(), String>>,
     },
     /// Commit what came before this mail, then stop the thread.

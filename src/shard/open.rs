@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::ShardSpec;
 use super::careful::Careful;
+use crate::kernel::definition::DefinitionSet;
 use crate::kernel::ids::{InstanceId, TimeMs};
 use crate::kernel::input::SourceStream;
 use crate::ports::broker::StreamState;
@@ -41,12 +42,12 @@ pub(super) fn open(spec: &ShardSpec) -> Result<Opening, StorageError> {
         batch.put_counters(&counters)?;
         let (positions, halt) = positions(spec, batch)?;
         if halt.is_none() {
-            activate(spec, batch, positions)?;
+            activate(batch, &spec.definitions, spec.revision, positions)?;
         }
         Ok::<_, StorageError>(Opening {
             positions,
             counters,
-            resumable: resumable(spec, batch, &waiting)?,
+            resumable: resumable(&spec.definitions, batch, &waiting)?,
             waiting,
             outbox_rows: batch.outbox_rows()?,
             next_due: batch.next_due()?,
@@ -57,8 +58,8 @@ pub(super) fn open(spec: &ShardSpec) -> Result<Opening, StorageError> {
 }
 
 /// Instances that waited for a definition which is loaded now.
-fn resumable(
-    spec: &ShardSpec,
+pub(super) fn resumable(
+    definitions: &DefinitionSet,
     batch: &Batch<'_>,
     waiting: &HashMap<InstanceId, Waiting>,
 ) -> Result<Vec<InstanceId>, StorageError> {
@@ -68,7 +69,7 @@ fn resumable(
             continue;
         }
         let known = match batch.record(id)? {
-            Some(record) => spec.definitions.by_hash(&record.definition).is_some(),
+            Some(record) => definitions.by_hash(&record.definition).is_some(),
             None => true,
         };
         if known {
@@ -141,10 +142,15 @@ fn mismatch(row: &PositionRow, state: &StreamState) -> Halt {
 }
 
 /// Archives the active definitions and records since when each saga is active.
-fn activate(spec: &ShardSpec, batch: &Batch<'_>, positions: [u64; 3]) -> Result<(), StorageError> {
+pub(super) fn activate(
+    batch: &Batch<'_>,
+    definitions: &DefinitionSet,
+    revision: u64,
+    positions: [u64; 3],
+) -> Result<(), StorageError> {
     let before = batch.active_definitions()?;
     let mut sagas = BTreeMap::new();
-    for definition in spec.definitions.iter_active() {
+    for definition in definitions.iter_active() {
         let row = ArchivedRow {
             saga: definition.name.clone(),
             source: definition.source.to_string(),
@@ -162,12 +168,9 @@ fn activate(spec: &ShardSpec, batch: &Batch<'_>, positions: [u64; 3]) -> Result<
             },
         );
     }
-    let active = ActiveDefinitions {
-        revision: spec.revision,
-        sagas,
-    };
+    let active = ActiveDefinitions { revision, sagas };
     if active != before {
         batch.put_active_definitions(&active)?;
     }
-    batch.prune_definitions(|hash| spec.definitions.is_active(hash))
+    batch.prune_definitions(|hash| definitions.is_active(hash))
 }

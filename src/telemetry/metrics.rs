@@ -57,6 +57,12 @@ pub struct Metrics {
     pub effects_running: IntGaugeVec,
     /// Overdue commands that the sweeper looked after, by `action`.
     pub swept: IntCounterVec,
+    /// Revision of the active sagas.
+    pub definitions_revision: IntGauge,
+    /// 1 for each active saga, by `saga` and `hash`.
+    pub definitions_active: IntGaugeVec,
+    /// Reloads of the definitions, by `outcome` (done, refused).
+    pub reloads: IntCounterVec,
     /// 1 for each shard that stopped, by `shard` and `reason`.
     pub shards_halted: IntGaugeVec,
 }
@@ -175,6 +181,14 @@ impl Metrics {
                 "Overdue commands that the sweeper looked after.",
                 &["action"],
             ),
+            definitions_revision: gauge(r, "definitions_revision", "Revision of the active sagas."),
+            definitions_active: gauges(
+                r,
+                "definitions_active",
+                "1 for each active saga.",
+                &["saga", "hash"],
+            ),
+            reloads: counters(r, "reloads_total", "Reloads of the definitions.", &["outcome"]),
             shards_halted: gauges(
                 r,
                 "shards_halted",

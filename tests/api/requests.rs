@@ -16,7 +16,7 @@ async fn probes_tell_what_operators_need() {
     let ready = get(&rig, "/ready").await;
     assert_eq!(
         (ready.status, ready.json()),
-        (200, json!({"ready": true, "reasons": []}))
+        (200, json!({"ready": true, "reasons": [], "revision": 1}))
     );
 
     let health = get(&rig, "/health").await;

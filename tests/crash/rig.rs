@@ -70,6 +70,19 @@ impl Rig {
         std::fs::write(path, text).expect("written");
     }
 
+    /// Adds an effect.
+    pub fn add_effect(&self, name: &str, text: &str) {
+        let path = self.dir.path().join("effects").join(format!("{name}.yaml"));
+        std::fs::write(path, text).expect("written");
+    }
+
+    /// Sends a signal to the runner.
+    pub fn signal(&self, signal: nix::sys::signal::Signal) {
+        let child = self.runner.as_ref().expect("a running runner");
+        let pid = nix::unistd::Pid::from_raw(i32::try_from(child.id()).expect("a pid"));
+        nix::sys::signal::kill(pid, signal).expect("signalled");
+    }
+
     pub fn log(&self) -> PathBuf {
         self.dir.path().join("runner.log")
     }

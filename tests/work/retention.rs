@@ -37,7 +37,7 @@ async fn a_command_goes_only_when_it_is_answered_for_and_read() {
     let _retention = Retention::start(RetentionSpec {
         broker: Arc::clone(&rig.broker),
         streams: rig.streams.clone(),
-        durables: vec![durable],
+        durables: Box::new(move || vec![durable.clone()]),
         positions: Arc::new(move |stream| {
             (stream == SourceStream::WorkflowCommands).then(|| read.load(Ordering::Acquire))
         }),

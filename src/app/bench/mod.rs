@@ -131,7 +131,7 @@ async fn phases(plan: &Plan, manifest: Manifest, server: Option<&Child>) -> Resu
     }
     let drain_timeout = manifest.drain_timeout.duration();
     let broker_kind = manifest.broker.kind;
-    let node = Node::new(manifest, loaded, clock, Arc::new(Metrics::new()))?;
+    let node = Node::new(manifest, loaded.into(), clock, Arc::new(Metrics::new()))?;
     node.start().await?;
     let broker: Arc<dyn Broker> = node
         .broker()

@@ -14,6 +14,7 @@ use serde_json::json;
 
 use super::decode::Decoder;
 use super::route::{Outcome, Routed, Router};
+use super::versions::Versions;
 use crate::kernel::definition::model::{Finally, KeyRule};
 use crate::kernel::definition::{Definition, DefinitionSet};
 use crate::kernel::expr::{Expr, Root, Template};
@@ -67,7 +68,7 @@ fn router_of(active: Vec<Arc<Definition>>, archived: Vec<Arc<Definition>>) -> Ro
             limits: Limits::default(),
             event_id_from: None,
         },
-        definitions: Arc::new(DefinitionSet::new(active, archived)),
+        definitions: Versions::new(Arc::new(DefinitionSet::new(active, archived))),
         shards: 8,
     }
 }

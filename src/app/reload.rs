@@ -1,0 +1,171 @@
+//! Definitions are read again while everything runs.
+//!
+//! All or nothing: what is wrong is found before anything changes. Then the readers learn what the new sagas want,
+//! then one shard after the other begins to work under them, each between two commits. An event that was
+//! published after the answer is therefore seen by the new definitions, and none is taken twice.
+
+use std::sync::Arc;
+
+use tokio::sync::oneshot;
+
+use super::catalog::InForce;
+use super::control::blocking;
+use super::definitions;
+use super::node::Node;
+use super::running::Running;
+use super::{StartError, shards};
+use crate::kernel::definition::{Definition, DefinitionSet};
+use crate::ports::control::{LastReload, ReloadError, Reloaded, SagaChange, rfc3339};
+use crate::shard::mailbox::Mail;
+
+/// Reads the files again and puts them in force.
+pub(super) async fn reload(node: &Node) -> Result<Reloaded, ReloadError> {
+    let _alone = node.reloading.lock().await;
+    let outcome = attempt(node).await;
+    let (label, message) = match &outcome {
+        Ok(done) => ("done", format!("revision {}", done.revision)),
+        Err(error) => ("refused", error.to_string()),
+    };
+    node.metrics.reloads.with_label_values(&[label]).inc();
+    match &outcome {
+        Ok(done) => {
+            tracing::info!(revision = done.revision, changes = ?done.sagas, "definitions are reloaded");
+        }
+        Err(error) => tracing::warn!(%error, "the reload is refused, everything stays as it is"),
+    }
+    node.note_reload(LastReload {
+        time: rfc3339(node.clock.now()),
+        ok: outcome.is_ok(),
+        message,
+    });
+    outcome
+}
+
+async fn attempt(node: &Node) -> Result<Reloaded, ReloadError> {
+    let unavailable = |error: String| ReloadError::Unavailable(error);
+    if node.is_draining() {
+        return Err(unavailable("draining".to_owned()));
+    }
+    let running = node.running().ok_or_else(|| unavailable(node.waiting_for()))?;
+    let manifest = node.manifest.clone();
+    let loaded = tokio::task::spawn_blocking(move || definitions::load(&manifest))
+        .await
+        .map_err(|error| unavailable(format!("the files could not be read: {error}")))?
+        .map_err(refused)?;
+    let before = node.catalog.now();
+    let effects_changed = loaded.effects_text != before.effects_text;
+    let sagas = changes(&before, &loaded.sagas);
+    let effects: Vec<String> = loaded
+        .effects
+        .iter()
+        .map(|effect| effect.name.to_string())
+        .collect();
+    if sagas.is_empty() && !effects_changed {
+        return Ok(Reloaded {
+            revision: before.revision,
+            sagas,
+            effects_changed,
+            effects,
+            problems: Vec::new(),
+        });
+    }
+    let archived = kept(&before, running).await?;
+    let revision = before.revision + u64::from(!sagas.is_empty());
+    let set = Arc::new(DefinitionSet::new(loaded.sagas, archived));
+    if effects_changed {
+        // The first that can fail, and the last: it builds every provider before it pulls anything.
+        running
+            .replace_worker(node, &loaded.effects)
+            .await
+            .map_err(refused)?;
+    }
+    node.catalog.replace(InForce {
+        revision,
+        sagas: Arc::clone(&set),
+        effects: loaded.effects,
+        effects_text: loaded.effects_text,
+    });
+    running.widen(&set).await;
+    let mut problems = Vec::new();
+    if !sagas.is_empty() {
+        for shard in &running.shards {
+            if let Err(problem) = activate(shard, &set, revision).await {
+                problems.push(format!("shard {}: {problem}", shard.index));
+            }
+        }
+    }
+    node.catalog.now().show(&node.metrics);
+    Ok(Reloaded {
+        revision,
+        sagas,
+        effects_changed,
+        effects,
+        problems,
+    })
+}
+
+/// A shard that cannot change now does so at its next start.
+async fn activate(shard: &shards::Shown, set: &Arc<DefinitionSet>, revision: u64) -> Result<(), String> {
+    let (reply, answer) = oneshot::channel();
+    let mail = Mail::Activate {
+        definitions: Arc::clone(set),
+        revision,
+        reply,
+    };
+    shard
+        .mail
+        .send(mail)
+        .await
+        .map_err(|_| "it has stopped".to_owned())?;
+    answer.await.map_err(|_| "it has stopped".to_owned())?
+}
+
+/// The versions that an instance runs under, or may begin under before its shard has changed.
+async fn kept(before: &InForce, running: &Running) -> Result<Vec<Arc<Definition>>, ReloadError> {
+    let mut kept = before.active();
+    for shard in &running.shards {
+        let reader = shard.reader.clone();
+        let stored = blocking(move || reader.definitions())
+            .await
+            .map_err(|error| ReloadError::Unavailable(error.to_string()))?;
+        let used = stored.into_iter().filter(|(_, _, uses)| !uses.is_none());
+        kept.extend(used.filter_map(|(hash, _, _)| before.sagas.by_hash(&hash).cloned()));
+    }
+    Ok(kept)
+}
+
+fn changes(before: &InForce, after: &[Arc<Definition>]) -> Vec<SagaChange> {
+    let mut changes = Vec::new();
+    for definition in after {
+        let old = before.sagas.active(&definition.name).map(|old| old.hash);
+        if old != Some(definition.hash) {
+            changes.push(SagaChange {
+                saga: definition.name.to_string(),
+                from: old.map(|hash| hash.to_string()),
+                to: Some(definition.hash.to_string()),
+            });
+        }
+    }
+    for old in before.sagas.iter_active() {
+        if after.iter().all(|definition| definition.name != old.name) {
+            changes.push(SagaChange {
+                saga: old.name.to_string(),
+                from: Some(old.hash.to_string()),
+                to: None,
+            });
+        }
+    }
+    changes.sort_by(|left, right| left.saga.cmp(&right.saga));
+    changes
+}
+
+fn refused(error: StartError) -> ReloadError {
+    let message = error.to_string();
+    match error {
+        StartError::Definitions { findings, .. } => ReloadError::Refused { message, findings },
+        _ => ReloadError::Refused {
+            message,
+            findings: Vec::new(),
+        },
+    }
+}

@@ -1,0 +1,209 @@
+//! Definitions change while the real binary runs, on both brokers.
+
+#![allow(clippy::disallowed_methods, reason = "the test waits in real time")]
+
+#[path = "../crash/rig.rs"]
+mod rig;
+#[path = "../support/mod.rs"]
+mod support;
+
+use std::time::Duration;
+
+use rig::{Rig, TENANT};
+use serde_json::{Value, json};
+use support::nats_server::NatsServer;
+
+const TALLY: &str = r#"
+apiVersion: sagas/v1
+kind: Saga
+name: tally
+start: Tally.Opened
+key: {"Tally.*": event.data.tally}
+state: {init: {seen: []}}
+handlers:
+  Tally.Counted: {set: {seen: "${state.seen + [event.data.n]}"}}
+machine:
+  initial: open
+  states:
+    open: {handlers: {Tally.Closed: {to: closed}}}
+    closed: {final: true}
+"#;
+
+/// Counts in another way, and wants what no saga wanted before.
+fn second() -> String {
+    let handlers = "handlers:\n  Extra.Counted: {set: {seen: \"${state.seen + [0 - event.data.n]}\"}}";
+    TALLY
+        .replacen("handlers:", handlers, 1)
+        .replacen("[event.data.n]", "[event.data.n * 1000]", 1)
+        .replace("{\"Tally.*\"", "{\"Extra.*\": event.data.tally, \"Tally.*\"")
+}
+
+async fn runner(nats: Option<&NatsServer>) -> Rig {
+    let mut rig = Rig::new(nats.map(NatsServer::url), "30m", Duration::ZERO, json!({})).await;
+    rig.add_saga("tally", TALLY);
+    rig.start().await;
+    rig
+}
+
+async fn reload(rig: &Rig) -> (u16, Value) {
+    let answer = rig
+        .client
+        .post(rig.url("/admin/reload"))
+        .send()
+        .await
+        .expect("an answer");
+    let status = answer.status().as_u16();
+    let body = answer.text().await.expect("a body");
+    (status, serde_json::from_str(&body).expect("JSON"))
+}
+
+async fn get(rig: &Rig, path: &str) -> Value {
+    let answer = rig.client.get(rig.url(path)).send().await.expect("an answer");
+    serde_json::from_str(&answer.text().await.expect("a body")).expect("JSON")
+}
+
+async fn send(rig: &Rig, aggregate: &str, kind: &str, tally: &str, n: i64) {
+    let body = json!({
+        "tenant_id": TENANT, "event_id": format!("{aggregate}-{kind}-{tally}-{n}"), "event_type": kind,
+        "aggregate_type": aggregate, "aggregate_id": tally, "sequence": 1, "schema_version": 1,
+        "payload": {"tally": tally, "n": n}, "metadata": {"correlation_id": tally},
+    });
+    rig.send_body(body.to_string()).await;
+}
+
+/// Events flow without a pause; in the middle the saga changes. Instances from before keep their version, those from
+/// after get the new one, and nobody misses an event or sees one twice.
+async fn no_event_is_lost_or_doubled(rig: &Rig) {
+    const EVENTS: i64 = 300;
+    const KEYS: [&str; 4] = ["a", "b", "c", "d"];
+    for key in KEYS {
+        send(rig, "Tally", "Opened", key, 0).await;
+        rig.wait_for("tally", key, |view| view["phase"] == "running")
+            .await;
+    }
+    let flow = async {
+        for n in 1..=EVENTS {
+            futures::future::join_all(KEYS.map(|key| send(rig, "Tally", "Counted", key, n))).await;
+        }
+    };
+    let change = async {
+        tokio::time::sleep(Duration::from_millis(150)).await;
+        rig.add_saga("tally", &second());
+        let (status, answer) = reload(rig).await;
+        assert_eq!((status, &answer["revision"]), (200, &json!(2)), "{answer}");
+        assert_eq!(answer["sagas"][0]["saga"], "tally");
+        assert_eq!(answer["problems"], json!([]));
+        // From the answer on the new version sees everything, also what nobody wanted before.
+        send(rig, "Tally", "Opened", "late", 0).await;
+        for n in 1..=20 {
+            send(rig, "Extra", "Counted", "late", n).await;
+        }
+        rig.add_saga(
+            "tally",
+            "apiVersion: sagas/v1\nkind: Saga\nname: tally\nstart: [}\n",
+        );
+        let (status, answer) = reload(rig).await;
+        assert_eq!((status, &answer["code"]), (422, &json!("SR0508")), "{answer}");
+        assert!(answer["findings"][0]["line"].is_u64(), "{answer}");
+        rig.add_saga("tally", &second());
+    };
+    tokio::join!(flow, change);
+    let expected: Vec<i64> = (1..=EVENTS).collect();
+    for key in KEYS {
+        let done = |view: &Value| {
+            view["state"]["seen"]
+                .as_array()
+                .is_some_and(|seen| seen.len() >= expected.len())
+        };
+        let view = rig.wait_for("tally", key, done).await;
+        let mut seen: Vec<i64> = serde_json::from_value(view["state"]["seen"].clone()).expect("numbers");
+        seen.sort_unstable();
+        assert_eq!(seen, expected, "{key} keeps its version");
+    }
+    let expected: Vec<i64> = (1..=20).map(|n| -n).collect();
+    rig.wait_for("tally", "late", |view| view["state"]["seen"] == json!(expected))
+        .await;
+
+    let info = get(rig, "/info").await;
+    assert_eq!(
+        (&info["revision"], &info["reload"]["ok"]),
+        (&json!(2), &json!(false))
+    );
+    let versions = get(rig, "/v1/definitions?saga=tally").await;
+    let live: Vec<_> = (0..2)
+        .map(|at| (&versions["items"][at]["active"], &versions["items"][at]["live"]))
+        .collect();
+    assert_eq!(
+        live,
+        [(&json!(true), &json!(1)), (&json!(false), &json!(4))],
+        "{versions}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reload_under_load_loses_and_doubles_nothing_on_the_embedded_broker() {
+    let mut rig = runner(None).await;
+    no_event_is_lost_or_doubled(&rig).await;
+    // What is archived outlives the process, and the instances with it.
+    rig.kill();
+    rig.start().await;
+    send(&rig, "Tally", "Counted", "a", 301).await;
+    rig.wait_for("tally", "a", |view| view["state"]["seen"][300] == 301)
+        .await;
+    assert_eq!(get(&rig, "/ready").await["revision"], 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reload_under_load_loses_and_doubles_nothing_on_nats() {
+    let server = NatsServer::start();
+    let rig = runner(Some(&server)).await;
+    no_event_is_lost_or_doubled(&rig).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sighup_reloads_sagas_and_effects() {
+    let rig = runner(None).await;
+    rig.add_saga(
+        "other",
+        &TALLY
+            .replace("name: tally", "name: other")
+            .replace("Tally", "Other"),
+    );
+    rig.add_effect(
+        "double",
+        "apiVersion: sagas/v1\nkind: Effect\nname: double\ntransform: {}\nresult: {n: \"${input.n * 2}\"}\n",
+    );
+    rig.signal(nix::sys::signal::Signal::SIGHUP);
+    for _ in 0..600 {
+        if get(&rig, "/info").await["reload"]["ok"] == true {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let info = get(&rig, "/info").await;
+    assert_eq!(
+        (&info["revision"], &info["reload"]["ok"]),
+        (&json!(2), &json!(true)),
+        "{info}"
+    );
+    assert!(
+        info["effects"]
+            .as_array()
+            .is_some_and(|effects| effects.contains(&json!("double")))
+    );
+    send(&rig, "Other", "Opened", "o", 0).await;
+    rig.wait_for("other", "o", |view| view["phase"] == "running")
+        .await;
+    let metrics = rig
+        .client
+        .get(rig.url("/metrics"))
+        .send()
+        .await
+        .expect("an answer");
+    let metrics = metrics.text().await.expect("text");
+    assert!(
+        metrics.contains("saga_runner_definitions_revision 2"),
+        "{metrics}"
+    );
+    assert!(metrics.contains("saga=\"other\""));
+}
