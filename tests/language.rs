@@ -80,7 +80,7 @@ fn the_language_reference_adds_up_to_sagas_that_load() {
     assert_clean(&load(&[], &[source("effect.yaml", effect.clone())]));
     for example in own {
         assert_clean(&load(
-            &[source("own.yaml", format!("{head}{handlers}{example}"))],
+            &[source("own.yaml", format!("{head}{example}"))],
             &shipped_effects(),
         ));
     }

@@ -10,6 +10,7 @@ pub mod envelope;
 pub mod expr;
 pub mod ids;
 pub mod input;
+pub mod items;
 pub mod json;
 pub mod limits;
 pub mod patch;

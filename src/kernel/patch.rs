@@ -204,6 +204,25 @@ pub enum Note {
     WentBack {
         step: String,
     },
+    /// A loop with a condition begins a turn, the first being 0.
+    TurnStarted {
+        step: String,
+        turn: u32,
+    },
+    /// A loop over a list begins.
+    ItemsStarted {
+        step: String,
+        items: u32,
+    },
+    ItemDone {
+        step: String,
+        item: u32,
+    },
+    ItemFailed {
+        step: String,
+        item: u32,
+        class: String,
+    },
 }
 
 #[cfg(test)]
@@ -233,11 +252,16 @@ mod tests {
                 step: "s".to_owned(),
                 branch: 1,
             },
+            Note::ItemFailed {
+                step: "s".to_owned(),
+                item: 2,
+                class: "x".to_owned(),
+            },
         ];
         let bytes = postcard::to_stdvec(&notes).expect("encodes");
         assert_eq!(
             bytes,
-            b"\x06\x00\x01\x01a\x01\x08\x01t\x02\x10\x06failed\x11\x01c\x01x\x12\x01s\x01"
+            b"\x07\x00\x01\x01a\x01\x08\x01t\x02\x10\x06failed\x11\x01c\x01x\x12\x01s\x01\x19\x01s\x02\x01x"
         );
         assert_eq!(postcard::from_bytes::<Vec<Note>>(&bytes), Ok(notes.clone()));
         assert_eq!(

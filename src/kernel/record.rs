@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
 
 use super::ids::{CommandId, DefinitionHash, TimeMs};
+use super::items::Items;
 use super::patch::TimerRow;
 use super::work::WorkRef;
 
@@ -126,7 +127,8 @@ impl Phase {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct StepState {
     pub status: StepStatus,
-    /// How often the step began anew.
+    /// How often the step began anew, by `goto` or as the loops around came to it again; part of the idempotency
+    /// keys of its work.
     pub iteration: u32,
     /// Work in the outside world whose outcome the step waits for.
     pub outstanding: Option<Outstanding>,
@@ -138,6 +140,10 @@ pub struct StepState {
     /// Error class of the latest attempt that failed, until one succeeds.
     pub error: Option<String>,
     pub tries: Tries,
+    /// Of a loop with a condition: the turn, the first being 0.
+    pub turn: u32,
+    /// Of a loop over a list, while it runs.
+    pub items: Option<Box<Items>>,
 }
 
 /// What a step sent, so that every attempt sends the same.
@@ -172,6 +178,8 @@ pub struct ClassFailures {
 pub struct Stray {
     /// Index of the step.
     pub step: u16,
+    /// Index of the item, for the steps of a loop over a list.
+    pub item: Option<u32>,
     pub iteration: u32,
     pub outstanding: Outstanding,
     /// What was sent, as JSON; absent where the compensation does not read it.
@@ -208,6 +216,8 @@ pub struct Outstanding {
 pub struct LedgerEntry {
     /// Index of the step.
     pub step: u16,
+    /// Index of the item, for the steps of a loop over a list.
+    pub item: Option<u32>,
     /// Of the step when it did this.
     pub iteration: u32,
     /// What was sent, as JSON; absent where the compensation does not read it, and once it is undone.
@@ -291,22 +301,29 @@ impl Record {
             let failures = tries.failures.iter();
             30 + failures.map(|failures| text(&failures.class) + 10).sum::<usize>()
         };
+        let step = |step: &StepState| {
+            let sent = step
+                .sent
+                .as_ref()
+                .map_or(1, |sent| sent.payload.len() + 11 + option(&sent.target));
+            120 + sent + option(&step.error) + tries(&step.tries)
+        };
         let steps: usize = self
             .steps
             .iter()
-            .map(|step| {
-                let sent = step
-                    .sent
-                    .as_ref()
-                    .map_or(1, |sent| sent.payload.len() + 11 + option(&sent.target));
-                100 + sent + option(&step.error) + tries(&step.tries)
+            .map(|state| {
+                let items = state.items.as_ref().map_or(0, |items| {
+                    let running = items.running.iter().flat_map(|item| &item.steps);
+                    items.bytes_at_most() + running.map(step).sum::<usize>()
+                });
+                step(state) + items
             })
             .sum();
-        let strays: usize = self.strays.iter().map(|stray| 80 + blob(&stray.input)).sum();
+        let strays: usize = self.strays.iter().map(|stray| 100 + blob(&stray.input)).sum();
         let ledger: usize = self
             .ledger
             .iter()
-            .map(|entry| 110 + blob(&entry.input) + blob(&entry.result) + tries(&entry.tries))
+            .map(|entry| 130 + blob(&entry.input) + blob(&entry.result) + tries(&entry.tries))
             .sum();
         let timers: usize = self.timers.keys().map(|name| 2 * text(name) + 30).sum();
         let failure = self.failure.as_ref().map_or(0, |failure| {
@@ -345,7 +362,16 @@ impl Record {
 
     /// All commands whose outcome is to come, whoever waits for it.
     pub fn outstanding(&self) -> impl Iterator<Item = &Outstanding> {
-        let of_steps = self.steps.iter().filter_map(|step| step.outstanding.as_ref());
+        let of_items = self
+            .steps
+            .iter()
+            .filter_map(|step| step.items.as_ref())
+            .flat_map(|items| items.running.iter().flat_map(|item| &item.steps));
+        let of_steps = self
+            .steps
+            .iter()
+            .chain(of_items)
+            .filter_map(|step| step.outstanding.as_ref());
         let of_ledger = self.ledger.iter().filter_map(|entry| entry.outstanding.as_ref());
         let of_strays = self.strays.iter().map(|stray| &stray.outstanding);
         of_steps.chain(of_ledger).chain(of_strays)
@@ -382,6 +408,8 @@ impl StepState {
                 unknown: false,
                 failures: Vec::new(),
             },
+            turn: 0,
+            items: None,
         }
     }
 }
@@ -435,217 +463,4 @@ impl LedgerStatus {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn outstanding(id: u128) -> Outstanding {
-        Outstanding {
-            command: CommandId(uuid::Uuid::from_u128(id)),
-            row: WorkRef {
-                log_sequence: 300,
-                index: 2,
-            },
-            attempt: 2,
-            round: 1,
-        }
-    }
-
-    /// A record in which every field has a value.
-    fn full() -> Record {
-        Record {
-            generation: 2,
-            definition: DefinitionHash([0xab; 32]),
-            version: 9,
-            phase: Phase::Compensating,
-            started: TimeMs(1_767_261_600_000),
-            updated: TimeMs(1_767_261_600_500),
-            start_event: "e-1".to_owned(),
-            root_correlation_id: Some("root".to_owned()),
-            traceparent: Some("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".to_owned()),
-            hops: 3,
-            data: ByteBuf::from(r#"{"a":1}"#),
-            machine: Some(MachineState { state: 1, entries: 4 }),
-            steps: vec![
-                StepState {
-                    status: StepStatus::Abandoned,
-                    iteration: 3,
-                    outstanding: Some(outstanding(7)),
-                    sent: Some(Sent {
-                        payload: ByteBuf::from("{}"),
-                        target: Some("shp-1".to_owned()),
-                    }),
-                    attempt: 2,
-                    error: Some("declined".to_owned()),
-                    tries: Tries {
-                        round: 1,
-                        unknown: true,
-                        failures: vec![ClassFailures {
-                            class: "transient".to_owned(),
-                            count: 1,
-                        }],
-                    },
-                },
-                StepState::pending(),
-            ],
-            ledger: vec![LedgerEntry {
-                step: 1,
-                iteration: 3,
-                input: Some(ByteBuf::from("[1]")),
-                result: Some(ByteBuf::from("true")),
-                status: LedgerStatus::Undoing,
-                attempt: 2,
-                tries: Tries {
-                    round: 1,
-                    unknown: false,
-                    failures: Vec::new(),
-                },
-                outstanding: Some(outstanding(8)),
-            }],
-            strays: vec![Stray {
-                step: 0,
-                iteration: 2,
-                outstanding: outstanding(9),
-                input: Some(ByteBuf::from("{}")),
-                unknown: true,
-            }],
-            timers: BTreeMap::from([(
-                "unpaid".to_owned(),
-                TimerRow {
-                    due: TimeMs(1_767_261_601_000),
-                    set_by: WorkRef {
-                        log_sequence: 299,
-                        index: 0,
-                    },
-                    name: "unpaid".to_owned(),
-                },
-            )]),
-            failure: Some(Failure {
-                code: "declined".to_owned(),
-                message: "no funds".to_owned(),
-                step: Some("charge".to_owned()),
-                time: TimeMs(1_767_261_600_400),
-                cancelled: false,
-            }),
-            seen_events: vec![
-                Seen { id: 1, content: 2 },
-                Seen {
-                    id: u64::MAX,
-                    content: u32::MAX,
-                },
-            ],
-            seen_results: vec![Seen { id: 3, content: 4 }],
-            deferred: 5,
-            last_history: Some(298),
-        }
-    }
-
-    fn hex(bytes: &[u8]) -> String {
-        let mut text = String::new();
-        for byte in bytes {
-            let _ = std::fmt::Write::write_fmt(&mut text, format_args!("{byte:02x}"));
-        }
-        text
-    }
-
-    #[test]
-    fn the_stored_form_of_a_record_is_frozen() {
-        let record = full();
-        assert_eq!(
-            hex(&record.encode()),
-            FROZEN_RECORD,
-            "stored records can no longer be read"
-        );
-        assert_eq!(Record::decode(&record.encode()), Ok(record));
-    }
-
-    #[test]
-    fn bytes_that_are_no_record_are_told_apart() {
-        let bytes = full().encode();
-        assert_eq!(
-            Record::decode(&[&[2], &bytes[1..]].concat()),
-            Err(RecordError::Newer { found: 2, newest: 1 })
-        );
-        for broken in [&[][..], &[0], &bytes[..bytes.len() - 1], &bytes[..1]] {
-            assert!(
-                matches!(Record::decode(broken), Err(RecordError::Broken(_))),
-                "{broken:?}"
-            );
-        }
-    }
-
-    #[test]
-    fn the_bound_on_the_encoded_size_holds_for_the_largest_numbers() {
-        let mut record = full();
-        record.version = u64::MAX;
-        record.started = TimeMs(i64::MIN);
-        record.updated = TimeMs(i64::MIN);
-        record.hops = u32::MAX;
-        record.generation = u32::MAX;
-        record.deferred = u32::MAX;
-        record.last_history = Some(u64::MAX);
-        record.machine = Some(MachineState {
-            state: u16::MAX,
-            entries: u64::MAX,
-        });
-        let largest = Outstanding {
-            command: CommandId(uuid::Uuid::max()),
-            row: WorkRef {
-                log_sequence: u64::MAX,
-                index: u16::MAX,
-            },
-            attempt: u32::MAX,
-            round: u32::MAX,
-        };
-        for step in &mut record.steps {
-            step.outstanding = Some(largest);
-            step.attempt = u32::MAX;
-            step.iteration = u32::MAX;
-        }
-        for entry in &mut record.ledger {
-            entry.outstanding = Some(largest);
-            (entry.step, entry.attempt, entry.tries.round) = (u16::MAX, u32::MAX, u32::MAX);
-            entry.iteration = u32::MAX;
-        }
-        for timer in record.timers.values_mut() {
-            (timer.due, timer.set_by) = (TimeMs(i64::MIN), largest.row);
-        }
-        let largest = Seen {
-            id: u64::MAX,
-            content: u32::MAX,
-        };
-        record.seen_events = vec![largest; SEEN_EVENTS_MAX];
-        record.seen_results = vec![largest; SEEN_RESULTS_MAX];
-        assert!(record.encode().len() <= record.encoded_bytes_at_most());
-    }
-
-    #[test]
-    fn a_record_is_settled_when_nothing_can_come_back() {
-        let mut record = full();
-        assert!(!record.is_settled());
-        record.steps[0].outstanding = None;
-        record.ledger[0].outstanding = None;
-        record.strays.clear();
-        for (status, settled) in [
-            (LedgerStatus::Held, true),
-            (LedgerStatus::Undoing, false),
-            (LedgerStatus::BackingOff, false),
-            (LedgerStatus::Undone, true),
-            (LedgerStatus::Stuck, false),
-            (LedgerStatus::Due, false),
-        ] {
-            record.ledger[0].status = status;
-            assert_eq!(record.is_settled(), settled, "{status:?}");
-        }
-    }
-
-    const FROZEN_RECORD: &str = concat!(
-        "0102abababababababababababababababababababababababababababababababab090180e4ff8fef66e8ebff",
-        "8fef6603652d310104726f6f74013730302d306166373635313931366364343364643834343865623231316338",
-        "30333139632d623761643662373136393230333333312d303103077b2261223a317d0101040205030110000000",
-        "00000000000000000000000007ac0202020101027b7d01057368702d310201086465636c696e65640101010974",
-        "72616e7369656e740100000000000000000001010301035b315d01047472756501020100000110000000000000",
-        "00000000000000000008ac020202010100021000000000000000000000000000000009ac0202020101027b7d01",
-        "0106756e70616964d0f3ff8fef66ab020006756e7061696401086465636c696e6564086e6f2066756e64730106",
-        "636861726765a0eaff8fef6600020102ffffffffffffffffff01ffffffff0f0103040501aa02",
-    );
-}
+mod tests;

@@ -58,12 +58,34 @@ pub struct StepView {
     /// The command whose outcome is awaited.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub command_id: Option<String>,
+    /// Number of the turn of the loops of and around the step, where it is not the first, which is 0.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub iteration: u32,
+    /// Of a loop over a list, while it runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub items: Option<ItemsView>,
+}
+
+/// How far a loop over a list has come.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ItemsView {
+    pub total: u32,
+    pub done: u32,
+    pub failed: u32,
+    /// Indices of the items that run.
+    pub running: Vec<u32>,
 }
 
 /// One entry of the ledger.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct LedgerView {
     pub step: String,
+    /// Index of the item, in a loop over a list.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub item: Option<u32>,
+    /// Number of the turn of the loops around, where it is not the first.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub iteration: u32,
     pub status: &'static str,
     /// Attempts of its compensation.
     pub attempt: u32,
@@ -177,6 +199,13 @@ impl StepView {
             command_id: step
                 .outstanding
                 .map(|outstanding| outstanding.command.to_string()),
+            iteration: step.turn.max(step.iteration),
+            items: step.items.as_ref().map(|items| ItemsView {
+                total: items.total,
+                done: items.done,
+                failed: items.failed,
+                running: items.running.iter().map(|item| item.index).collect(),
+            }),
         }
     }
 }
@@ -185,6 +214,8 @@ impl LedgerView {
     fn new(step: String, entry: &LedgerEntry) -> Self {
         Self {
             step,
+            item: entry.item,
+            iteration: entry.iteration,
             status: entry.status.as_str(),
             attempt: entry.attempt,
             command_id: entry
@@ -203,6 +234,14 @@ impl FailureView {
             time: failure.time.to_string(),
         }
     }
+}
+
+#[allow(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "the signature that serde asks for"
+)]
+const fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 /// Stored state is JSON by construction; should it not be, the view says null rather than fail.

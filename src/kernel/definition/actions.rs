@@ -27,6 +27,8 @@ pub struct Reading<'r, 'c> {
     /// The contracts of the effects in use.
     pub contracts: BTreeMap<EffectName, EffectContract>,
     pub steps: Vec<&'r str>,
+    /// What expressions call the item of the loop around, where there is one.
+    pub item: Option<&'r str>,
     pub states: Vec<&'r str>,
     pub timers: Timers<'r>,
 }
@@ -103,7 +105,7 @@ impl Site {
 }
 
 /// Roots of handlers, states and timers.
-const ROOTS: &[Root] = &[Root::Event, Root::State, Root::Key, Root::Steps];
+const ROOTS: &[Root] = &[Root::Event, Root::State, Root::Key, Root::Steps, Root::Record];
 
 impl<'r> Reading<'r, '_> {
     /// The alternatives under one event type or timer.
@@ -125,6 +127,7 @@ impl<'r> Reading<'r, '_> {
                     roots: ROOTS,
                     event: site.event(),
                     steps: &self.steps,
+                    item: self.item,
                 };
                 texts::expr(when, readable, self.findings)
             });
@@ -223,6 +226,7 @@ impl<'r> Reading<'r, '_> {
             roots,
             event,
             steps: &self.steps,
+            item: self.item,
         };
         texts::fields(entries, readable, self.findings).unwrap_or_default()
     }
@@ -315,6 +319,7 @@ impl<'r> Reading<'r, '_> {
             roots,
             event,
             steps: &self.steps,
+            item: self.item,
         };
         let aggregate_id = id.and_then(|id| {
             texts::text_template(
@@ -390,6 +395,7 @@ impl<'r> Reading<'r, '_> {
             roots,
             event,
             steps: &self.steps,
+            item: self.item,
         };
         let template = texts::template(&entry.value, readable, self.findings)?;
         let is_object = matches!(entry.value.value, Value::Map(_)) || matches!(template, Template::Value(_));
@@ -410,6 +416,7 @@ impl<'r> Reading<'r, '_> {
             roots,
             event,
             steps: &self.steps,
+            item: self.item,
         };
         let message = fields.get("message").and_then(|message| {
             texts::text_template(

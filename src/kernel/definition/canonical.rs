@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 use sha2::{Digest, Sha256};
 
 use super::model::{
-    Action, Actions, CommandTemplate, Compensation, Definition, Emit, Fail, Group, Handler, Machine, Step,
-    StepRetry, Then, TimerDefinition,
+    Action, Actions, CommandTemplate, Compensation, Definition, Emit, Fail, Group, Handler, ItemJoin,
+    Machine, OnItemError, RepeatCondition, Step, StepRetry, Then, TimerDefinition,
 };
 use crate::kernel::expr::{Expr, Template, TextPart, write_sorted};
 use crate::kernel::ids::DefinitionHash;
@@ -218,6 +218,54 @@ fn group(group: &Group) -> Json<'_> {
             });
             object([("choice", list(branches))])
         }
+        Group::Repeat(repeat) => {
+            let (word, condition) = match &repeat.condition {
+                RepeatCondition::Until(condition) => ("until", condition),
+                RepeatCondition::While(condition) => ("while", condition),
+            };
+            let pause = repeat.pause.map_or(Json::Null, |pause| {
+                object([
+                    ("first_ms", whole(pause.first_ms)),
+                    ("factor", Json::Double(pause.factor)),
+                    ("max_ms", whole(pause.max_ms)),
+                ])
+            });
+            object([
+                ("repeat", text(word)),
+                ("condition", expression(condition)),
+                ("from", Json::Int(i64::from(repeat.steps.start))),
+                ("to", Json::Int(i64::from(repeat.steps.end))),
+                ("max", Json::Int(i64::from(repeat.max))),
+                ("pause", pause),
+            ])
+        }
+        Group::Foreach(foreach) => {
+            let join = match foreach.join {
+                ItemJoin::All => Json::Null,
+                ItemJoin::AtLeast(count) => Json::Int(i64::from(count)),
+            };
+            let on_item_error = match foreach.on_item_error {
+                OnItemError::Fail => "fail",
+                OnItemError::Continue => "continue",
+                OnItemError::Collect => "collect",
+            };
+            object([
+                ("foreach", expression(&foreach.over)),
+                ("as", text(&foreach.item)),
+                ("from", Json::Int(i64::from(foreach.steps.start))),
+                ("to", Json::Int(i64::from(foreach.steps.end))),
+                ("parallel", Json::Int(i64::from(foreach.parallel))),
+                ("max", Json::Int(i64::from(foreach.max))),
+                (
+                    "chunk",
+                    foreach
+                        .chunk
+                        .map_or(Json::Null, |size| Json::Int(i64::from(size))),
+                ),
+                ("at_least", join),
+                ("on_item_error", text(on_item_error)),
+            ])
+        }
     }
 }
 
@@ -270,13 +318,16 @@ fn compensation(compensation: &Compensation) -> Json<'_> {
 }
 
 fn retry(retry: &RetryPolicy) -> Json<'static> {
-    let whole = |number: u64| Json::Int(i64::try_from(number).unwrap_or(i64::MAX));
     object([
         ("attempts", Json::Int(i64::from(retry.attempts))),
         ("initial_ms", whole(retry.initial_ms)),
         ("factor", Json::Double(retry.factor)),
         ("max_ms", whole(retry.max_ms)),
     ])
+}
+
+fn whole(number: u64) -> Json<'static> {
+    Json::Int(i64::try_from(number).unwrap_or(i64::MAX))
 }
 
 fn timer(timer: &TimerDefinition) -> Json<'_> {

@@ -9,7 +9,8 @@ use super::actions::Reading;
 use super::codes;
 use super::fields::{self, Fields, NameRule};
 use super::findings::Findings;
-use super::model::{Action, Branch, Definition, Group, Step};
+use super::loops;
+use super::model::{Action, Branch, Definition, Foreach, Group, Repeat, Step};
 use super::saga::member;
 use super::steps::START_ROOTS;
 use super::texts::{self, EventParts, Readable};
@@ -27,8 +28,20 @@ pub struct Outlined<'n, 't> {
     /// Number of the alternative of the group.
     pub branch: usize,
     /// Groups around it.
-    depth: usize,
+    pub depth: usize,
+    /// It is the one step that the loop of the same entry is around.
+    pub is_body: bool,
 }
+
+impl<'n> Outlined<'n, '_> {
+    /// What other steps call it.
+    pub fn name(&self) -> &'n str {
+        if self.is_body { UNNAMED } else { &self.entry.key }
+    }
+}
+
+/// Stands for the name of a step that nobody can name.
+const UNNAMED: &str = "(the step that a loop is around)";
 
 /// All steps of a file in their final order, without any finding. What is nested too deep is left out.
 pub fn outline<'n, 't>(root: &'n Node<'t>) -> Vec<Outlined<'n, 't>> {
@@ -56,9 +69,23 @@ fn nested<'n, 't>(
             within,
             branch,
             depth,
+            is_body: false,
         });
         if depth == GROUP_DEPTH_MAX || index.is_none() {
             continue;
+        }
+        let is_choice = member(&entry.value, "choice").is_some();
+        match member(&entry.value, "steps") {
+            // Steps that stand where none may are read, too, so that all that is wrong is told.
+            Some(steps) if !is_choice => nested(steps, index, 0, depth + 1, list),
+            None if !is_choice && loops::kind(entry).is_some() => list.push(Outlined {
+                entry,
+                within: index,
+                branch: 0,
+                depth: depth + 1,
+                is_body: true,
+            }),
+            Some(_) | None => {}
         }
         for (branch, steps) in branches(entry).enumerate() {
             if let Some(steps) = steps {
@@ -153,7 +180,7 @@ impl<'r> Reading<'r, '_> {
             let when = match fields.one_of(&["when", "else"], self.findings) {
                 Some(entry) if entry.key == "when" => {
                     let steps = fields.require("steps", self.findings);
-                    self.alternative_steps(steps);
+                    self.member_steps(steps, "an alternative");
                     let when = self.start_condition(entry);
                     always_taken |= when.as_ref().is_some_and(|when| when.text().trim() == "true");
                     when
@@ -168,7 +195,7 @@ impl<'r> Reading<'r, '_> {
                     );
                     if let Some(inner) = inner {
                         let steps = inner.require("steps", self.findings);
-                        self.alternative_steps(steps);
+                        self.member_steps(steps, "an alternative");
                     }
                     if let Some(steps) = fields.get("steps") {
                         let message = "the steps of an \"else\" stand under it";
@@ -189,16 +216,13 @@ impl<'r> Reading<'r, '_> {
     }
 
     /// The steps themselves are read as members of the outline.
-    fn alternative_steps(&mut self, steps: Option<&Entry<'_>>) {
+    pub fn member_steps(&mut self, steps: Option<&Entry<'_>>, what: &str) {
         let Some(steps) = steps else { return };
         let entries = fields::entries(&steps.value, &steps.key_span, "steps", self.findings);
         if entries.is_some_and(<[Entry<'_>]>::is_empty) {
-            let message = "an alternative without steps";
+            let message = format!("{what} without steps");
             self.findings
-                .error(codes::WRONG_VALUE, steps.key_span.clone(), message)
-                .help(Some(
-                    "leave the alternative out: where none is taken, the choice is skipped".to_owned(),
-                ));
+                .error(codes::WRONG_VALUE, steps.key_span.clone(), message);
         }
     }
 
@@ -208,13 +232,14 @@ impl<'r> Reading<'r, '_> {
             roots: START_ROOTS,
             event: EventParts::Moment,
             steps: &self.steps,
+            item: self.item,
         };
         texts::expr(entry, readable, self.findings)
     }
 }
 
 /// Everything nested in one alternative of the group `at`.
-fn members(at: usize, branch: usize, outline: &[Outlined<'_, '_>]) -> Range<u16> {
+pub fn members(at: usize, branch: usize, outline: &[Outlined<'_, '_>]) -> Range<u16> {
     let group = u16::try_from(at).ok();
     let own = |index: &usize| {
         let mut index = *index;
@@ -266,15 +291,50 @@ pub fn exclude_each_other(steps: &[Step], left: usize, right: usize) -> bool {
             let branch = |index: u16| branches.iter().position(|branch| branch.steps.contains(&index));
             matches!((branch(left), branch(right)), (Some(left), Some(right)) if left != right)
         }
-        Action::Effect { .. } | Action::Command(_) => false,
+        Action::Group(Group::Repeat(_) | Group::Foreach(_)) | Action::Effect { .. } | Action::Command(_) => {
+            false
+        }
     })
 }
 
-/// Reports needs that can never be met in the way that they look: of steps of another alternative.
+/// The loop that runs `step` again and again while `from`, which is outside of it, runs once.
+fn loop_around(steps: &[Step], step: usize, from: usize) -> Option<usize> {
+    let from = u16::try_from(from).unwrap_or(u16::MAX);
+    let mut around = steps[step].within;
+    while let Some(group) = around {
+        let group = usize::from(group);
+        if let Action::Group(
+            Group::Repeat(Repeat { steps: members, .. }) | Group::Foreach(Foreach { steps: members, .. }),
+        ) = &steps[group].action
+            && !members.contains(&from)
+            && usize::from(from) != group
+        {
+            return Some(group);
+        }
+        around = steps[group].within;
+    }
+    None
+}
+
+/// Reports needs that cannot be met in the way that they look: of steps of another alternative, or of one turn
+/// of a loop.
 pub fn reach(definition: &Definition, outline: &[Outlined<'_, '_>], findings: &mut Findings<'_>) {
     for (at, (step, outlined)) in definition.steps.iter().zip(outline).enumerate() {
         for need in &step.needs {
             let need = usize::from(*need);
+            if let Some(around) = loop_around(&definition.steps, need, at) {
+                let span =
+                    member(&outlined.entry.value, "needs").map_or(0..0, |needs| needs.key_span.clone());
+                let (need, around) = (&definition.steps[need].name, &definition.steps[around].name);
+                let message = format!(
+                    "\"{}\" needs \"{need}\", which runs again and again in \"{around}\"",
+                    step.name
+                );
+                findings
+                    .error(codes::OUT_OF_REACH, span, message)
+                    .help(Some(format!("write needs: [{around}]")));
+                continue;
+            }
             if !exclude_each_other(&definition.steps, at, need) {
                 continue;
             }
@@ -293,7 +353,7 @@ pub fn reach(definition: &Definition, outline: &[Outlined<'_, '_>], findings: &m
 /// Reports steps of one name in different groups.
 pub fn unique_names(outline: &[Outlined<'_, '_>], findings: &mut Findings<'_>) {
     let mut seen = std::collections::BTreeMap::new();
-    for (at, step) in outline.iter().enumerate() {
+    for (at, step) in outline.iter().enumerate().filter(|(_, step)| !step.is_body) {
         let first = *seen.entry(&*step.entry.key).or_insert(at);
         if first == at {
             continue;
@@ -309,7 +369,7 @@ pub fn unique_names(outline: &[Outlined<'_, '_>], findings: &mut Findings<'_>) {
 
 impl Step {
     /// A step that holds others and does nothing itself.
-    fn group(
+    pub fn group(
         name: String,
         needs: Vec<u16>,
         condition: Option<crate::kernel::expr::Expr>,

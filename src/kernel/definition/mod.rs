@@ -17,6 +17,7 @@ pub mod fields;
 pub mod findings;
 mod groups;
 pub mod keys;
+mod loops;
 mod machine;
 pub mod model;
 mod saga;

@@ -286,6 +286,14 @@ pub struct Step {
     pub deadline_ms: i64,
 }
 
+impl Step {
+    /// The name under which people know it: a step that a loop is around has that of the loop.
+    #[must_use]
+    pub fn title(&self) -> &str {
+        self.name.split_once('.').map_or(&self.name, |(title, _)| title)
+    }
+}
+
 /// When a failed attempt of a step is followed by another one.
 #[derive(Debug)]
 pub struct StepRetry {
@@ -357,6 +365,10 @@ pub enum Action {
 pub enum Group {
     /// The first alternative whose condition holds; the steps of all others are skipped.
     Choice(Vec<Branch>),
+    /// Its steps run again and again.
+    Repeat(Repeat),
+    /// Its steps run once for each item of a list.
+    Foreach(Foreach),
 }
 
 impl Group {
@@ -369,8 +381,83 @@ impl Group {
                 let end = branches.last().map_or(start, |branch| branch.steps.end);
                 start..end
             }
+            Self::Repeat(repeat) => repeat.steps.clone(),
+            Self::Foreach(foreach) => foreach.steps.clone(),
         }
     }
+}
+
+/// A loop with a condition.
+#[derive(Debug)]
+pub struct Repeat {
+    /// Indices of everything nested in it.
+    pub steps: Range<u16>,
+    pub condition: RepeatCondition,
+    /// Most turns.
+    pub max: u32,
+    /// Between two turns.
+    pub pause: Option<Pause>,
+}
+
+#[derive(Debug)]
+pub enum RepeatCondition {
+    /// Tested after each turn: true ends the loop.
+    Until(Expr),
+    /// Tested before each turn: false ends the loop.
+    While(Expr),
+}
+
+/// How long a loop waits: the first time, what it grows by, and at most.
+#[derive(Debug, Clone, Copy)]
+pub struct Pause {
+    /// In milliseconds.
+    pub first_ms: u64,
+    /// At least 1.
+    pub factor: f64,
+    /// In milliseconds.
+    pub max_ms: u64,
+}
+
+/// A loop over a list.
+#[derive(Debug)]
+pub struct Foreach {
+    /// Indices of everything nested in it.
+    pub steps: Range<u16>,
+    pub over: Expr,
+    /// What expressions call the item.
+    pub item: String,
+    /// Most items that run at the same time.
+    pub parallel: u32,
+    /// Most items of the list.
+    pub max: u32,
+    /// Items of the list that make one item together.
+    pub chunk: Option<u32>,
+    pub join: ItemJoin,
+    pub on_item_error: OnItemError,
+}
+
+/// What follows the name of a loop over a list in the name of the one step that it is around. No file can name
+/// a step so.
+pub const BODY_OF_FOREACH: &str = ".item";
+/// The same for a loop with a condition.
+pub const BODY_OF_REPEAT: &str = ".turn";
+
+/// How many items must be done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ItemJoin {
+    All,
+    AtLeast(u32),
+}
+
+/// What an item that failed means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnItemError {
+    /// The loop fails at once.
+    Fail,
+    /// Its place in the result is null.
+    Continue,
+    /// Its place in the result tells the error, and the others tell that they are none.
+    Collect,
 }
 
 /// One alternative of a choice.

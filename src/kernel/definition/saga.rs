@@ -40,9 +40,16 @@ const KEYS: &[&str] = &[
 ];
 
 /// Roots at the end of an instance that did not fail.
-const COMPLETED_ROOTS: &[Root] = &[Root::State, Root::Key, Root::Steps, Root::Event];
+const COMPLETED_ROOTS: &[Root] = &[Root::State, Root::Key, Root::Steps, Root::Event, Root::Record];
 /// Roots at the end of one that did.
-const FAILED_ROOTS: &[Root] = &[Root::State, Root::Key, Root::Steps, Root::Failure, Root::Event];
+const FAILED_ROOTS: &[Root] = &[
+    Root::State,
+    Root::Key,
+    Root::Steps,
+    Root::Failure,
+    Root::Event,
+    Root::Record,
+];
 
 /// Compiles a saga; `None` where there are errors among the findings.
 pub fn compile<'c>(
@@ -97,7 +104,8 @@ fn read<'c>(
         effects,
         schemas,
         contracts: BTreeMap::new(),
-        steps: outline.iter().map(|step| &*step.entry.key).collect(),
+        steps: outline.iter().map(groups::Outlined::name).collect(),
+        item: None,
         states: names_under(root, &["machine", "states"]),
         timers: Timers {
             declared: names_under(root, &["timers"]).into_iter().collect(),
@@ -290,6 +298,7 @@ impl<'r> Reading<'r, '_> {
                 roots: COMPLETED_ROOTS,
                 event: EventParts::Moment,
                 steps: &self.steps,
+                item: self.item,
             };
             texts::expr(condition, readable, self.findings)
         });

@@ -17,7 +17,14 @@ use crate::kernel::transition::TIMEOUT_CLASS;
 const STEP_ATTEMPTS_MAX: u32 = 1_000;
 
 /// Roots when a step has failed.
-const ERROR_ROOTS: &[Root] = &[Root::Error, Root::State, Root::Key, Root::Steps, Root::Event];
+const ERROR_ROOTS: &[Root] = &[
+    Root::Error,
+    Root::State,
+    Root::Key,
+    Root::Steps,
+    Root::Event,
+    Root::Record,
+];
 
 impl<'r> Reading<'r, '_> {
     /// One table, or a list of them.

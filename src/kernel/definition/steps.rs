@@ -7,6 +7,7 @@ use super::codes;
 use super::fields::{self, Fields, NameRule};
 use super::findings::Findings;
 use super::groups::{self, Outlined};
+use super::loops;
 use super::model::{Action, COMMAND_DEADLINE_MS, COMPENSATION_RETRY, Compensation, EFFECT_DEADLINE_MS, Step};
 use super::saga::member;
 use super::texts::{self, EventParts, Readable};
@@ -23,10 +24,37 @@ pub const RETRY_PAUSE_MS_MIN: u64 = 100;
 /// Most attempts of a compensation.
 const COMPENSATION_ATTEMPTS_MAX: u32 = 1_000;
 
+/// Keys of a step. Groups of steps have some of them only and are read elsewhere.
+pub const STEP_KEYS: &[&str] = &[
+    "needs",
+    "if",
+    "effect",
+    "command",
+    "with",
+    "retry",
+    "on_error",
+    "on_timeout",
+    "set",
+    "fail_if",
+    "compensate",
+    "deadline",
+    "choice",
+    "repeat",
+    "foreach",
+    "steps",
+];
+
 /// Roots when a step starts: it may be started by any input.
-pub const START_ROOTS: &[Root] = &[Root::State, Root::Key, Root::Steps, Root::Event];
+pub const START_ROOTS: &[Root] = &[Root::State, Root::Key, Root::Steps, Root::Event, Root::Record];
 /// Roots when a step is done.
-const RESULT_ROOTS: &[Root] = &[Root::Result, Root::State, Root::Key, Root::Steps, Root::Event];
+pub const RESULT_ROOTS: &[Root] = &[
+    Root::Result,
+    Root::State,
+    Root::Key,
+    Root::Steps,
+    Root::Event,
+    Root::Record,
+];
 /// Roots when a step is undone.
 const COMPENSATE_ROOTS: &[Root] = &[
     Root::Input,
@@ -36,6 +64,7 @@ const COMPENSATE_ROOTS: &[Root] = &[
     Root::Steps,
     Root::Failure,
     Root::Event,
+    Root::Record,
 ];
 
 impl<'r> Reading<'r, '_> {
@@ -53,19 +82,27 @@ impl<'r> Reading<'r, '_> {
         groups::unique_names(outline, self.findings);
         let mut steps = Vec::with_capacity(outline.len());
         for (at, outlined) in outline.iter().enumerate() {
-            let step = match member(&outlined.entry.value, "choice") {
-                Some(_) => self.choice(at, outline),
-                None => self.step(outlined.entry),
+            let entry = outlined.entry;
+            self.item = loops::item_name(at, outline);
+            let step = if member(&entry.value, "choice").is_some() {
+                self.choice(at, outline)
+            } else if outlined.is_body {
+                self.body(entry)
+            } else if loops::kind(entry).is_some() {
+                self.looped(at, outline)
+            } else {
+                self.step(entry)
             };
             steps.extend(step.map(|step| Step {
                 within: outlined.within,
                 ..step
             }));
         }
+        self.item = None;
         steps
     }
 
-    fn step(&mut self, entry: &'r Entry<'_>) -> Option<Step> {
+    pub fn step(&mut self, entry: &'r Entry<'_>) -> Option<Step> {
         fields::is_name(
             &entry.key,
             &entry.key_span,
@@ -73,23 +110,7 @@ impl<'r> Reading<'r, '_> {
             NameRule::Identifier,
             self.findings,
         );
-        let keys = &[
-            "needs",
-            "if",
-            "effect",
-            "command",
-            "with",
-            "retry",
-            "on_error",
-            "on_timeout",
-            "set",
-            "fail_if",
-            "compensate",
-            "deadline",
-            // Read elsewhere; named here for who looks for the keys of a step.
-            "choice",
-        ];
-        let fields = Fields::read(&entry.value, &entry.key_span, "a step", keys, self.findings)?;
+        let fields = Fields::read(&entry.value, &entry.key_span, "a step", STEP_KEYS, self.findings)?;
         let needs = fields
             .get("needs")
             .map(|needs| self.needs(needs))
@@ -103,6 +124,13 @@ impl<'r> Reading<'r, '_> {
             .map(|retry| self.step_retry(retry))
             .unwrap_or_default();
         let on_error = self.on_error(&fields);
+        if let Some(steps) = fields.get("steps") {
+            self.findings.error(
+                codes::CONTRADICTION,
+                steps.key_span.clone(),
+                "\"steps\" stand in a loop or in an alternative of a choice",
+            );
+        }
         let set = fields
             .get("set")
             .map(|set| self.set(set, RESULT_ROOTS, EventParts::Moment))
@@ -112,6 +140,7 @@ impl<'r> Reading<'r, '_> {
                 roots: RESULT_ROOTS,
                 event: EventParts::Moment,
                 steps: &self.steps,
+                item: self.item,
             };
             texts::expr(condition, readable, self.findings)
         });
@@ -228,7 +257,10 @@ impl<'r> Reading<'r, '_> {
             keys,
             self.findings,
         )?;
+        // The ledger keeps what was sent, not the item.
+        let item = self.item.take();
         let action = self.action(&fields, COMPENSATE_ROOTS);
+        self.item = item;
         let on_unknown = fields
             .get("on_unknown")
             .and_then(|answer| fields::boolean(answer, self.findings))
@@ -346,7 +378,7 @@ pub fn retry(fields: &Fields<'_, '_>, bounds: &RetryBounds, findings: &mut Findi
     policy
 }
 
-fn factor(entry: &Entry<'_>, findings: &mut Findings<'_>) -> Option<f64> {
+pub fn factor(entry: &Entry<'_>, findings: &mut Findings<'_>) -> Option<f64> {
     let span: Range<usize> = entry.value.span.clone();
     let number = match &entry.value.value {
         Value::Scalar(scalar) => as_double(scalar),

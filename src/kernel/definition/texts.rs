@@ -19,6 +19,8 @@ pub struct Readable<'s> {
     pub event: EventParts,
     /// The steps of the saga, for `steps.<name>`.
     pub steps: &'s [&'s str],
+    /// What the item of the loop around is called.
+    pub item: Option<&'s str>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,6 +38,7 @@ impl Readable<'_> {
             roots,
             event: EventParts::Whole,
             steps: &[],
+            item: None,
         }
     }
 }
@@ -58,7 +61,7 @@ pub fn expr(entry: &Entry<'_>, readable: Readable<'_>, findings: &mut Findings<'
             .help(Some("leave out the ${ and }".to_owned()));
         return None;
     }
-    match Expr::compile(&scalar.text, readable.roots) {
+    match Expr::compile_in(&scalar.text, readable.roots, readable.item) {
         Ok(expr) => {
             check_reads(&expr, node, readable, findings);
             Some(expr)
@@ -168,7 +171,7 @@ fn string(
     readable: Readable<'_>,
     findings: &mut Findings<'_>,
 ) -> Option<Template> {
-    match Template::compile_text(&scalar.text, readable.roots) {
+    match Template::compile_text_in(&scalar.text, readable.roots, readable.item) {
         Ok(template) => {
             template.for_each_expr(&mut |expr| check_reads(expr, node, readable, findings));
             Some(template)

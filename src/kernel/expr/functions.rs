@@ -62,7 +62,11 @@ functions! {
     Sum "sum" 1;
     Url "url" 1;
     Hash "hash" 1;
+    Uid "uid" 1;
 }
+
+/// Member of `record` from which `uid` makes its ids; no expression can write it.
+pub const UID_SEED: &str = "(seed)";
 
 /// Most arguments that a function takes.
 pub(super) const ARGUMENTS_MAX: usize = 3;
@@ -114,6 +118,7 @@ pub(super) fn call<'a>(
         Function::Hash => built(&a, name, budget, |text| {
             blake3::hash(text.as_bytes()).to_hex()[..HASH_DIGITS].to_owned()
         }),
+        Function::Uid => uid(&a, &b, budget),
         Function::Merge => merge(a, b, budget),
         Function::Put => put(a, &b, c, budget),
         Function::Range => range(&a, budget),
@@ -337,6 +342,20 @@ fn sum<'a>(list: &Value<'a>, budget: &mut Spender<'_>) -> Result<Value<'a>, Eval
         });
     }
     Ok(total.unwrap_or(Value::Int(0)))
+}
+
+/// A UUID of version 8 that only this input of this instance has; another number, another id.
+fn uid<'a>(number: &Value<'a>, seed: &Value<'a>, budget: &mut Spender<'_>) -> Result<Value<'a>, EvalError> {
+    let number = number.as_int("uid()")?;
+    let seed = seed.as_text("uid()")?;
+    budget.text(seed.len())?;
+    let mut hasher = blake3::Hasher::new_derive_key("saga-runner uid v1");
+    hasher.update(&number.to_le_bytes());
+    hasher.update(seed.as_bytes());
+    let mut bytes = [0_u8; 16];
+    bytes.copy_from_slice(&hasher.finalize().as_bytes()[..16]);
+    let id = uuid::Builder::from_custom_bytes(bytes).into_uuid();
+    Ok(Value::text(id.hyphenated().to_string()))
 }
 
 /// Everything but RFC 3986's unreserved characters as `%XX`.

@@ -9,7 +9,7 @@ use cel::common::ast::{
 use regex::{Regex, RegexBuilder};
 
 use super::fold::fold;
-use super::functions::Function;
+use super::functions::{Function, UID_SEED};
 use super::nearest::nearest;
 use super::parse::{parse, with_stack};
 use super::program::{Arithmetic, Comparison, Loop, LoopKind, Node, Pattern};
@@ -25,13 +25,14 @@ const PATTERN_BYTES_UNIT: usize = 16 * 1024;
 /// Macros, which the parser expands, and the one function that is not in the table.
 const OTHER_FUNCTIONS: [&str; 7] = ["matches", "has", "all", "exists", "exists_one", "map", "filter"];
 
-/// Parses and lowers `text`, which may begin only with `roots`.
-pub(super) fn compile(text: &str, roots: &[Root]) -> Result<Node, CompileError> {
+/// Parses and lowers `text`, which may begin only with `roots`, and within a loop with the name of its item.
+pub(super) fn compile(text: &str, roots: &[Root], item: Option<&str>) -> Result<Node, CompileError> {
     with_stack(text, || {
         let (tree, source) = parse(text)?;
         let mut lowering = Lowering {
             text,
             roots,
+            item,
             source: &source,
             locals: Vec::new(),
             depth: 0,
@@ -43,6 +44,7 @@ pub(super) fn compile(text: &str, roots: &[Root]) -> Result<Node, CompileError> 
 struct Lowering<'t> {
     text: &'t str,
     roots: &'t [Root],
+    item: Option<&'t str>,
     source: &'t SourceInfo,
     /// Names of the elements of the loops around, by slot.
     locals: Vec<Arc<str>>,
@@ -103,6 +105,12 @@ impl Lowering<'_> {
         if let Some(slot) = self.locals.iter().rposition(|local| **local == *name) {
             return Ok(Node::Local(slot, Arc::clone(&self.locals[slot])));
         }
+        if self.item == Some(name) {
+            return Ok(Node::Path(Root::Item, Vec::new()));
+        }
+        if self.item.is_some() && name == Root::Index.name() {
+            return Ok(Node::Path(Root::Index, Vec::new()));
+        }
         if let Some(root) = self.roots.iter().find(|root| root.name() == name) {
             return Ok(Node::Path(*root, Vec::new()));
         }
@@ -111,13 +119,15 @@ impl Lowering<'_> {
             return Err(self.fault(id, &format!("`{name}` cannot be read here"), Some(readable)));
         }
         let locals = self.locals.iter().map(|local| &**local);
-        let candidates = self.roots.iter().map(|root| root.name()).chain(locals);
+        let names = self.roots.iter().map(|root| root.name());
+        let candidates = names.chain(self.item).chain(locals);
         let help = nearest(name, candidates).map_or(readable, |near| format!("did you mean `{near}`?"));
         Err(self.fault(id, &format!("unknown name `{name}`"), Some(help)))
     }
 
     fn root_names(&self) -> String {
-        let names: Vec<&str> = self.roots.iter().map(|root| root.name()).collect();
+        let names = self.roots.iter().map(|root| root.name());
+        let names: Vec<&str> = names.chain(self.item).collect();
         if names.is_empty() {
             "no names".to_owned()
         } else {
@@ -176,6 +186,14 @@ impl Lowering<'_> {
                 arguments.len()
             );
             return Err(self.at_name(name, self.fault(id, &message, None)));
+        }
+        let mut arguments = arguments;
+        if *function == Function::Uid {
+            if !self.roots.contains(&Root::Record) {
+                let message = format!("`{name}` cannot be called here: nothing is decided here");
+                return Err(self.at_name(name, self.fault(id, &message, None)));
+            }
+            arguments.push(Node::Path(Root::Record, vec![Arc::from(UID_SEED)]));
         }
         Ok(Node::Call(*function, arguments))
     }

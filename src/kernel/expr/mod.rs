@@ -20,6 +20,7 @@ mod value;
 
 use std::sync::Arc;
 
+pub use functions::UID_SEED;
 pub use nearest::nearest;
 pub use output::write_sorted;
 pub use template::{Template, TextPart};
@@ -58,10 +59,16 @@ pub enum Root {
     Secrets,
     /// Base URLs of the manifest, `upstreams.<name>`: effects only.
     Upstreams,
+    /// The item of the loop around, under the name that the loop gives it.
+    Item,
+    /// Its place in the list, from 0.
+    Index,
+    /// `record.seq`: number of inputs applied, the present one included.
+    Record,
 }
 
 impl Root {
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 15] = [
         Self::Event,
         Self::State,
         Self::Key,
@@ -74,6 +81,9 @@ impl Root {
         Self::Response,
         Self::Secrets,
         Self::Upstreams,
+        Self::Item,
+        Self::Index,
+        Self::Record,
     ];
 
     #[must_use]
@@ -91,6 +101,9 @@ impl Root {
             Self::Response => "response",
             Self::Secrets => "secrets",
             Self::Upstreams => "upstreams",
+            Self::Item => "item",
+            Self::Index => "index",
+            Self::Record => "record",
         }
     }
 }
@@ -172,8 +185,16 @@ impl Expr {
     /// # Errors
     /// [`CompileError`] with the place within `text`.
     pub fn compile(text: &str, roots: &[Root]) -> Result<Self, CompileError> {
+        Self::compile_in(text, roots, None)
+    }
+
+    /// The same within a loop over a list, whose item is called `item`; `index` is then readable, too.
+    ///
+    /// # Errors
+    /// As [`Expr::compile`].
+    pub fn compile_in(text: &str, roots: &[Root], item: Option<&str>) -> Result<Self, CompileError> {
         Ok(Self {
-            program: Arc::new(lower::compile(text, roots)?),
+            program: Arc::new(lower::compile(text, roots, item)?),
             text: Arc::from(text),
         })
     }

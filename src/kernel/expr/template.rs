@@ -37,6 +37,14 @@ impl Template {
     /// # Errors
     /// [`CompileError`] with the place within `text`.
     pub fn compile_text(text: &str, roots: &[Root]) -> Result<Self, CompileError> {
+        Self::compile_text_in(text, roots, None)
+    }
+
+    /// The same within a loop over a list, as [`Expr::compile_in`].
+    ///
+    /// # Errors
+    /// As [`Template::compile_text`].
+    pub fn compile_text_in(text: &str, roots: &[Root], item: Option<&str>) -> Result<Self, CompileError> {
         let mut parts = Vec::new();
         let mut literal = String::new();
         let mut rest = text;
@@ -56,7 +64,7 @@ impl Template {
                 length: text.len() - begin,
                 help: Some("write `$${` for a literal `${`".to_owned()),
             })?;
-            let expr = Expr::compile(&inside[..end], roots).map_err(|error| CompileError {
+            let expr = Expr::compile_in(&inside[..end], roots, item).map_err(|error| CompileError {
                 offset: begin + 2 + error.offset,
                 ..error
             })?;

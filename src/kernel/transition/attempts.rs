@@ -113,6 +113,7 @@ fn send(run: &mut Run<'_>, slot: Slot, path: String, kind: WorkKind) -> Result<(
         iteration: u64::from(state.iteration),
         round: state.tries.round,
         attempt: state.attempt.saturating_add(1),
+        item: slot.item.unwrap_or(0),
     };
     let outstanding = run.push_work(path, repetition, step.deadline_ms, kind)?;
     let state = run.slot_mut(slot);

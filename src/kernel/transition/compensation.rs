@@ -48,9 +48,11 @@ pub(super) fn push_late(
 }
 
 /// Undoes steps while the instance goes on.
-pub(super) fn undo(run: &mut Run<'_>, steps: &[u16]) -> Result<(), Rejection> {
+pub(super) fn undo(run: &mut Run<'_>, slot: Slot, steps: &[u16]) -> Result<(), Rejection> {
     for entry in &mut run.record.ledger {
-        if entry.status == LedgerStatus::Held && steps.contains(&entry.step) {
+        // An item undoes nothing of another one.
+        let is_other = slot.item.is_some() && entry.item.is_some() && entry.item != slot.item;
+        if entry.status == LedgerStatus::Held && steps.contains(&entry.step) && !is_other {
             entry.status = LedgerStatus::Due;
         }
     }
@@ -72,6 +74,7 @@ fn put(
     let reads_input = reads(compensation, Root::Input);
     run.record.ledger.push(LedgerEntry {
         step: slot.step,
+        item: slot.item,
         iteration,
         input: input.filter(|_| reads_input),
         result: result.filter(|_| reads_result).map(ByteBuf::from),
@@ -220,6 +223,7 @@ fn start(run: &mut Run<'_>, at: usize) -> Result<(), Rejection> {
     entry.attempt = entry.attempt.saturating_add(1);
     let (index, iteration) = (entry.step, u64::from(entry.iteration));
     let (attempt, round) = (entry.attempt, entry.tries.round);
+    let item = entry.item.unwrap_or(0);
     let (input, result) = (entry.input.clone(), entry.result.clone());
     let step = step(run, index);
     let Some(compensation) = step.compensate.as_ref() else {
@@ -244,6 +248,7 @@ fn start(run: &mut Run<'_>, at: usize) -> Result<(), Rejection> {
         iteration,
         round,
         attempt,
+        item,
     };
     let outstanding = run.push_work(path, repetition, compensation.deadline_ms, kind)?;
     let entry = &mut run.record.ledger[at];

@@ -19,6 +19,8 @@ pub(super) struct Repetition {
     pub iteration: u64,
     pub round: u32,
     pub attempt: u32,
+    /// Index of the item in a loop over a list, 0 elsewhere.
+    pub item: u32,
 }
 
 impl Repetition {
@@ -28,6 +30,7 @@ impl Repetition {
             iteration,
             round: 0,
             attempt: 1,
+            item: 0,
         }
     }
 }
@@ -127,7 +130,7 @@ impl<'a> Run<'a> {
             path: &path,
             iteration: repetition.iteration,
             round: repetition.round,
-            item: 0,
+            item: repetition.item,
         }
         .idempotency_key();
         let traceparent = self.event().and_then(|event| event.traceparent.as_ref());

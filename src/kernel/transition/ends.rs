@@ -6,7 +6,7 @@ use super::place::Place;
 use super::run::Run;
 use super::scope::Locals;
 use super::slot::Slot;
-use super::{Rejection, TIMEOUT_CLASS, compensation, errors};
+use super::{Rejection, TIMEOUT_CLASS, compensation, errors, items};
 use crate::kernel::definition::model::{FAIL_IF_CLASS, Step};
 use crate::kernel::expr::Root;
 use crate::kernel::input::WorkOutcome;
@@ -38,6 +38,8 @@ pub(super) fn done<'a>(run: &mut Run<'a>, slot: Slot, payload: &'a [u8]) -> Resu
         };
         return failed(run, slot, defeat);
     }
+    run.fresh.push((slot, payload));
+    items::keep_result(run, slot, payload);
     run.slot_mut(slot).status = StepStatus::Done;
     run.note(Note::StepDone {
         step: step.name.clone(),
@@ -80,12 +82,15 @@ pub(super) fn abandon(run: &mut Run<'_>, slot: Slot) {
     match outstanding {
         Some(outstanding) => run.record.strays.push(Stray {
             step: slot.step,
+            item: slot.item,
             iteration,
             outstanding,
             input,
             unknown,
         }),
-        None if unknown && undone_when_unknown(step) => compensation::push(run, slot, input, None),
+        None if unknown && undone_when_unknown(step) => {
+            compensation::push(run, slot, input, None);
+        }
         None => {}
     }
 }
@@ -94,7 +99,10 @@ pub(super) fn abandon(run: &mut Run<'_>, slot: Slot) {
 pub(super) fn late(run: &mut Run<'_>, at: usize, outcome: &WorkOutcome) -> Result<(), Rejection> {
     let stray = run.record.strays.remove(at);
     run.settled.push(stray.outstanding.row);
-    let slot = Slot::of(stray.step);
+    let slot = Slot {
+        step: stray.step,
+        item: stray.item,
+    };
     let step = slot.step(run);
     let may_have_happened = match outcome {
         WorkOutcome::Succeeded { .. } => false,

@@ -8,7 +8,7 @@ use super::place::Place;
 use super::run::Run;
 use super::scope::Locals;
 use super::slot::Slot;
-use super::{Rejection, compensation};
+use super::{Rejection, compensation, groups};
 use crate::kernel::definition::Definition;
 use crate::kernel::definition::model::Then;
 use crate::kernel::json::Json;
@@ -25,9 +25,8 @@ const TOO_OFTEN: &str = "goto_limit";
 /// Does what the step says about an error of this class. By default the instance fails.
 pub(super) fn answer(run: &mut Run<'_>, slot: Slot, defeat: Defeat<'_>) -> Result<(), Rejection> {
     let step = slot.step(run);
-    let cause = Cause::step(&step.name, defeat.class, defeat.message);
     let Some((class, answer)) = step.answer(defeat.class) else {
-        return failure::fail(run, cause);
+        return groups::failed(run, slot, defeat);
     };
     let place = Place::OnError {
         step: &step.name,
@@ -42,19 +41,20 @@ pub(super) fn answer(run: &mut Run<'_>, slot: Slot, defeat: Defeat<'_>) -> Resul
         ..Locals::default()
     };
     run.set(&answer.set, locals, place)?;
-    compensation::undo(run, &answer.undo)?;
+    compensation::undo(run, slot, &answer.undo)?;
     match &answer.then {
-        Then::Fail(None) => failure::fail(run, cause),
-        Then::Fail(Some(fail)) => run.fail(fail, locals, place, Some(&step.name)),
+        Then::Fail(None) => groups::failed(run, slot, defeat),
+        Then::Fail(Some(fail)) => run.fail(fail, locals, place, Some(step.title())),
         Then::Continue => {
             run.slot_mut(slot).status = StepStatus::Done;
+            groups::close(run, slot);
             run.note(Note::StepContinued {
                 step: step.name.clone(),
                 class: defeat.class.to_owned(),
             });
             Ok(())
         }
-        Then::GoTo(target) => go_back(run, slot, Slot::of(*target)),
+        Then::GoTo(target) => go_back(run, slot, slot.peer(run, *target)),
     }
 }
 
@@ -64,11 +64,12 @@ fn go_back(run: &mut Run<'_>, from: Slot, target: Slot) -> Result<(), Rejection>
     run.returns = run.returns.saturating_add(1);
     if run.slot(target).iteration >= RETURNS_MAX || run.returns > RETURNS_OF_INPUT_MAX {
         let message = format!("went back to step {name} too often");
-        return failure::fail(run, Cause::step(&from.step(run).name, TOO_OFTEN, &message));
+        return failure::fail(run, Cause::step(from.step(run).title(), TOO_OFTEN, &message));
     }
     run.note(Note::WentBack { step: name.clone() });
     for slot in with_dependents(run.ground.definition, target) {
         if run.slot(slot).status.is_under_way() {
+            groups::abandon(run, slot);
             ends::abandon(run, slot);
         }
         let state = run.slot_mut(slot);
@@ -100,7 +101,7 @@ fn with_dependents(definition: &Definition, target: Slot) -> Vec<Slot> {
         }
         if found.len() == before {
             found.sort_unstable();
-            return found.into_iter().map(Slot::of).collect();
+            return found.into_iter().map(|step| Slot { step, ..target }).collect();
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::run::Run;
 use super::slot::Slot;
-use super::{Rejection, compensation, ends};
+use super::{Rejection, compensation, ends, groups};
 use crate::kernel::patch::Note;
 use crate::kernel::record::{Failure, Phase};
 
@@ -78,4 +78,5 @@ fn abandon_steps(run: &mut Run<'_>) {
     for slot in open {
         ends::abandon(run, slot);
     }
+    groups::forget_items(run);
 }

@@ -17,6 +17,7 @@ mod errors;
 mod events;
 mod failure;
 mod groups;
+mod items;
 mod machine;
 mod members;
 mod place;
@@ -28,6 +29,7 @@ mod seen;
 mod settle;
 mod slot;
 mod timers;
+mod turns;
 
 #[cfg(test)]
 mod tests;

@@ -68,7 +68,10 @@ pub(super) fn apply<'a>(
             if let Some(outstanding) = state.outstanding.take() {
                 run.settled.push(outstanding.row);
             }
-            attempts::ended(run, slot, outcome)
+            let before = run.focus(Some(slot));
+            attempts::ended(run, slot, outcome)?;
+            run.focus(before);
+            Ok(())
         }
     }
 }

@@ -3,6 +3,7 @@
 use serde_bytes::ByteBuf;
 
 use super::arena::Arena;
+use super::slot::Slot;
 use super::{Context, Rejection};
 use crate::kernel::definition::Definition;
 use crate::kernel::expr::Budget;
@@ -46,6 +47,14 @@ pub(super) struct Run<'a> {
     pub entry_hops: u8,
     /// How often this input made the instance go back, bounded by [`super::errors::RETURNS_OF_INPUT_MAX`].
     pub returns: u8,
+    /// The step of an item that is being led on.
+    pub focus: Option<Slot>,
+    /// Results that came with this input.
+    pub fresh: Vec<(Slot, &'a [u8])>,
+    /// Turns of loops that this input has begun, bounded in [`super::turns`].
+    pub turns: u32,
+    /// Items that this input has started, bounded in [`super::items`].
+    pub items_started: u32,
 }
 
 /// JSON that expressions of this transition read, each parsed or built when the first one asks for it.
@@ -56,6 +65,9 @@ pub(super) struct Parsed<'a> {
     pub state: Option<&'a Json<'a>>,
     pub steps: Option<&'a Json<'a>>,
     pub failure: Option<&'a Json<'a>>,
+    pub record: Option<&'a Json<'a>>,
+    pub item: Option<&'a Json<'a>>,
+    pub index: Option<&'a Json<'a>>,
 }
 
 impl<'a> Run<'a> {
@@ -126,6 +138,10 @@ impl<'a> Run<'a> {
             timers_set: 0,
             entry_hops: 0,
             returns: 0,
+            focus: None,
+            fresh: Vec::new(),
+            turns: 0,
+            items_started: 0,
         }
     }
 

@@ -1,10 +1,13 @@
 //! Binding roots and evaluating what a definition holds, with failures that name their place.
 
 use std::borrow::Cow;
+use std::fmt::Write as _;
 
 use super::Rejection;
 use super::run::Run;
-use crate::kernel::expr::{Budget, EvalError, Expr, Root, Scope, Template, TextPart};
+use super::slot::Slot;
+use crate::kernel::expr::{Budget, EvalError, Expr, Root, Scope, Template, TextPart, UID_SEED};
+use crate::kernel::ids::InstanceId;
 use crate::kernel::json::Json;
 use crate::kernel::record::StepState;
 
@@ -29,6 +32,18 @@ impl<'a> Run<'a> {
     ) -> Result<bool, Rejection> {
         let scope = self.scope(locals, |root| expr.reads(root))?;
         expr.test(&scope, &mut self.budget)
+            .map_err(|error| rejected(&error, &format!("{} in `{}`", place(), expr.text())))
+    }
+
+    /// Evaluates an expression to JSON.
+    pub(super) fn evaluate(
+        &mut self,
+        expr: &'a Expr,
+        locals: Locals<'a>,
+        place: impl Fn() -> String,
+    ) -> Result<Json<'a>, Rejection> {
+        let scope = self.scope(locals, |root| expr.reads(root))?;
+        expr.eval(&scope, &mut self.budget)
             .map_err(|error| rejected(&error, &format!("{} in `{}`", place(), expr.text())))
     }
 
@@ -88,11 +103,17 @@ impl<'a> Run<'a> {
                 Root::State if reads(root) => Some(self.state_root()?),
                 Root::Steps if reads(root) => Some(self.steps_root()),
                 Root::Failure if reads(root) => self.failure_root(),
+                Root::Record if reads(root) => Some(self.record_root()),
+                Root::Item if reads(root) => self.item_root()?,
+                Root::Index if reads(root) => self.index_root(),
                 Root::Key
                 | Root::Event
                 | Root::State
                 | Root::Steps
                 | Root::Failure
+                | Root::Record
+                | Root::Item
+                | Root::Index
                 // Effects alone have these.
                 | Root::Command
                 | Root::Response
@@ -151,12 +172,25 @@ impl<'a> Run<'a> {
 
     fn steps_root(&mut self) -> &'a Json<'a> {
         let ground = self.ground;
-        let record = &self.record;
-        self.parsed.steps.get_or_insert_with(|| {
-            let steps = ground.definition.steps.iter().zip(&record.steps);
-            let members = steps.map(|(step, state)| (Cow::Borrowed(step.name.as_str()), step_value(state)));
-            ground.values.keep(Json::Map(members.collect()))
-        })
+        if let Some(value) = self.parsed.steps {
+            return value;
+        }
+        let focus = self.focus;
+        let steps = (0..=u16::MAX).zip(&ground.definition.steps);
+        let members = steps
+            .filter(|(_, step)| step.name == step.title())
+            .map(|(index, step)| {
+                let slot = focus.map_or(Slot::of(index), |focus| focus.peer(self, index));
+                let state = if self.has_slot(slot) {
+                    self.slot(slot)
+                } else {
+                    self.slot(Slot::of(index))
+                };
+                (Cow::Borrowed(step.name.as_str()), step_value(state))
+            });
+        let value = ground.values.keep(Json::Map(members.collect()));
+        self.parsed.steps = Some(value);
+        value
     }
 
     fn failure_root(&mut self) -> Option<&'a Json<'a>> {
@@ -173,6 +207,48 @@ impl<'a> Run<'a> {
                 ),
             ]))
         }))
+    }
+
+    fn item_root(&mut self) -> Result<Option<&'a Json<'a>>, Rejection> {
+        if let Some(value) = self.parsed.item {
+            return Ok(Some(value));
+        }
+        let found = self.focus.and_then(|slot| self.item(slot));
+        let Some(value) = found.map(|(items, at)| items.running[at].value.to_vec()) else {
+            return Ok(None);
+        };
+        let value = self.parse_owned(value, "an item")?;
+        self.parsed.item = Some(value);
+        Ok(Some(value))
+    }
+
+    fn index_root(&mut self) -> Option<&'a Json<'a>> {
+        let index = self.focus?.item?;
+        let ground = self.ground;
+        Some(
+            self.parsed
+                .index
+                .get_or_insert_with(|| ground.values.keep(Json::Int(i64::from(index)))),
+        )
+    }
+
+    fn record_root(&mut self) -> &'a Json<'a> {
+        let ground = self.ground;
+        let record = &self.record;
+        self.parsed.record.get_or_insert_with(|| {
+            let InstanceId { tenant, saga, key } = ground.instance;
+            // Lengths first, so that no two different lists of parts read the same.
+            let parts = [tenant.as_str(), saga.as_str(), key.as_str(), &ground.input.id];
+            let mut seed = record.generation.to_string();
+            for part in parts {
+                write!(seed, ":{}:{part}", part.len()).expect("writing to a string");
+            }
+            let seq = i64::try_from(record.version).unwrap_or(i64::MAX);
+            ground.values.keep(Json::Map(vec![
+                (Cow::Borrowed("seq"), Json::Int(seq)),
+                (Cow::Borrowed(UID_SEED), Json::Str(Cow::Owned(seed))),
+            ]))
+        })
     }
 
     /// Names the expression of `template` that fails, by evaluating its parts one by one. Runs on the way to
@@ -230,6 +306,10 @@ fn step_value<'a>(state: &StepState) -> Json<'a> {
             error.map_or(Json::Null, |class| Json::Str(Cow::Owned(class.clone()))),
         ),
         (Cow::Borrowed("attempt"), Json::Int(i64::from(state.attempt))),
+        (
+            Cow::Borrowed("iteration"),
+            Json::Int(i64::from(state.turn.max(state.iteration))),
+        ),
     ])
 }
 

@@ -1,12 +1,14 @@
 //! The settle loop, which starts what can start, and the end of an instance.
 
+use std::ops::Range;
+
 use super::place::Place;
 use super::run::Run;
 use super::scope::Locals;
 use super::slot::Slot;
 use super::{Rejection, attempts, groups, machine, timers};
 use crate::kernel::definition::Definition;
-use crate::kernel::definition::model::{Action, Step};
+use crate::kernel::definition::model::Action;
 use crate::kernel::patch::{Note, Outcome, Patch};
 use crate::kernel::record::{LedgerStatus, Phase, Record, StepStatus};
 
@@ -31,48 +33,63 @@ impl Run<'_> {
     }
 }
 
-/// Starts every pending step whose needs are met, until nothing changes. A step leaves `pending` once, so
-/// this ends.
+/// Starts every pending step whose needs are met, and leads groups on, until nothing changes. A step leaves
+/// `pending` once in a turn of the loops around it, and the turns of one input are bounded, so this ends.
 fn settle(run: &mut Run<'_>) -> Result<(), Rejection> {
-    let definition = run.ground.definition;
-    loop {
-        let mut changed = false;
-        for (index, step) in (0..=u16::MAX).zip(&definition.steps) {
-            if !is_ready(&run.record, index, step) {
-                continue;
-            }
-            let wanted = match &step.condition {
-                None => true,
-                Some(condition) => {
-                    let place = || format!("{}.if", Place::Step { name: &step.name });
-                    run.test(condition, Locals::default(), place)?
-                }
-            };
-            if !wanted {
-                groups::skip(run, index);
-                changed = true;
-            } else if let Action::Group(group) = &step.action {
-                groups::start(run, index, step, group)?;
-                changed = true;
-            } else {
-                attempts::start(run, Slot::of(index))?;
-            }
-        }
-        changed |= groups::conclude(run);
-        if !changed {
-            return Ok(());
-        }
-    }
+    let steps = u16::try_from(run.ground.definition.steps.len()).unwrap_or(u16::MAX);
+    while run.record.phase == Phase::Running && frame(run, 0..steps, None)? {}
+    Ok(())
 }
 
-fn is_ready(record: &Record, index: u16, step: &Step) -> bool {
-    let status = |index: u16| record.steps.get(usize::from(index)).map(|state| state.status);
-    status(index) == Some(StepStatus::Pending)
-        && groups::lets_start(record, step)
-        && step
+/// Starts what can start among `steps` for `item`, and leads their groups on. Tells whether more may start now.
+pub(super) fn frame(run: &mut Run<'_>, steps: Range<u16>, item: Option<u32>) -> Result<bool, Rejection> {
+    let before = run.focus(Some(Slot {
+        step: steps.start,
+        item,
+    }));
+    let mut changed = false;
+    for step in steps.clone() {
+        let slot = Slot { step, item };
+        if run.record.phase == Phase::Running && is_ready(run, slot) {
+            changed |= begin(run, slot)?;
+        }
+    }
+    changed |= groups::conclude(run, steps, item)?;
+    run.focus(before);
+    Ok(changed && run.record.phase == Phase::Running)
+}
+
+/// Starts or skips a step that is ready. Tells whether others may start now.
+fn begin(run: &mut Run<'_>, slot: Slot) -> Result<bool, Rejection> {
+    let step = slot.step(run);
+    let wanted = match &step.condition {
+        None => true,
+        Some(condition) => {
+            let place = || format!("{}.if", Place::Step { name: &step.name });
+            run.test(condition, Locals::default(), place)?
+        }
+    };
+    if !wanted {
+        groups::skip(run, slot);
+        return Ok(true);
+    }
+    if let Action::Group(group) = &step.action {
+        groups::start(run, slot, group)?;
+        return Ok(true);
+    }
+    attempts::start(run, slot)?;
+    Ok(false)
+}
+
+fn is_ready(run: &Run<'_>, slot: Slot) -> bool {
+    run.has_slot(slot)
+        && run.slot(slot).status == StepStatus::Pending
+        && groups::lets_start(run, slot)
+        && slot
+            .step(run)
             .needs
             .iter()
-            .all(|need| status(*need).is_some_and(StepStatus::satisfies_needs))
+            .all(|need| run.slot(slot.peer(run, *need)).status.satisfies_needs())
 }
 
 /// Ends an instance whose outcome is reached.

@@ -4,7 +4,8 @@ use super::place::Place;
 use super::run::Run;
 use super::scope::Locals;
 use super::slot::Slot;
-use super::{Rejection, attempts, compensation};
+use super::{Rejection, attempts, compensation, turns};
+use crate::kernel::definition::model::Group;
 use crate::kernel::expr::Root;
 use crate::kernel::ids::TimeMs;
 use crate::kernel::patch::{Note, TimerRow};
@@ -48,10 +49,15 @@ pub(super) fn fire(run: &mut Run<'_>, name: &str) -> Result<(), Rejection> {
 
 /// Applies a timer of a step.
 fn step_timer(run: &mut Run<'_>, kind: &str, slot: Slot) -> Result<(), Rejection> {
-    match kind {
-        attempts::RETRY => attempts::retry_due(run, slot),
-        _ => Ok(()),
+    let before = run.focus(Some(slot));
+    match (kind, run.ground.definition.group(slot.step)) {
+        (attempts::RETRY, _) => attempts::retry_due(run, slot)?,
+        (turns::REPEAT, Some(Group::Repeat(repeat))) => turns::due(run, slot, repeat)?,
+        // A loop over a list goes on as the instance settles.
+        _ => {}
     }
+    run.focus(before);
+    Ok(())
 }
 
 /// Clears the instance's timers whose `cancel_when` has become true.

@@ -1,0 +1,246 @@
+//! The stored form of records, and what can be told from them.
+
+use super::*;
+
+fn outstanding(id: u128) -> Outstanding {
+    Outstanding {
+        command: CommandId(uuid::Uuid::from_u128(id)),
+        row: WorkRef {
+            log_sequence: 300,
+            index: 2,
+        },
+        attempt: 2,
+        round: 1,
+    }
+}
+
+/// A loop over two items, of which the first runs.
+fn items() -> Items {
+    let mut items = Items::new(1, &[b"{}".to_vec(), b"[7]".to_vec()]);
+    let (index, value) = items.take().expect("there are two");
+    items.running.push(crate::kernel::items::Item {
+        index,
+        value,
+        steps: vec![StepState::pending()],
+        results: vec![(1, ByteBuf::from("true"))],
+    });
+    items.keep_result(1, b"null");
+    items.done = 1;
+    items.failed = 2;
+    items
+}
+
+/// A record in which every field has a value.
+fn full() -> Record {
+    Record {
+        generation: 2,
+        definition: DefinitionHash([0xab; 32]),
+        version: 9,
+        phase: Phase::Compensating,
+        started: TimeMs(1_767_261_600_000),
+        updated: TimeMs(1_767_261_600_500),
+        start_event: "e-1".to_owned(),
+        root_correlation_id: Some("root".to_owned()),
+        traceparent: Some("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".to_owned()),
+        hops: 3,
+        data: ByteBuf::from(r#"{"a":1}"#),
+        machine: Some(MachineState { state: 1, entries: 4 }),
+        steps: vec![
+            StepState {
+                status: StepStatus::Abandoned,
+                iteration: 3,
+                outstanding: Some(outstanding(7)),
+                sent: Some(Sent {
+                    payload: ByteBuf::from("{}"),
+                    target: Some("shp-1".to_owned()),
+                }),
+                attempt: 2,
+                error: Some("declined".to_owned()),
+                tries: Tries {
+                    round: 1,
+                    unknown: true,
+                    failures: vec![ClassFailures {
+                        class: "transient".to_owned(),
+                        count: 1,
+                    }],
+                },
+                turn: 4,
+                items: Some(Box::new(items())),
+            },
+            StepState::pending(),
+        ],
+        ledger: vec![LedgerEntry {
+            step: 1,
+            item: Some(5),
+            iteration: 6,
+            input: Some(ByteBuf::from("[1]")),
+            result: Some(ByteBuf::from("true")),
+            status: LedgerStatus::Undoing,
+            attempt: 2,
+            tries: Tries {
+                round: 1,
+                unknown: false,
+                failures: Vec::new(),
+            },
+            outstanding: Some(outstanding(8)),
+        }],
+        strays: vec![Stray {
+            step: 0,
+            item: Some(7),
+            iteration: 8,
+            outstanding: outstanding(9),
+            input: Some(ByteBuf::from("{}")),
+            unknown: true,
+        }],
+        timers: BTreeMap::from([(
+            "unpaid".to_owned(),
+            TimerRow {
+                due: TimeMs(1_767_261_601_000),
+                set_by: WorkRef {
+                    log_sequence: 299,
+                    index: 0,
+                },
+                name: "unpaid".to_owned(),
+            },
+        )]),
+        failure: Some(Failure {
+            code: "declined".to_owned(),
+            message: "no funds".to_owned(),
+            step: Some("charge".to_owned()),
+            time: TimeMs(1_767_261_600_400),
+            cancelled: false,
+        }),
+        seen_events: vec![
+            Seen { id: 1, content: 2 },
+            Seen {
+                id: u64::MAX,
+                content: u32::MAX,
+            },
+        ],
+        seen_results: vec![Seen { id: 3, content: 4 }],
+        deferred: 5,
+        last_history: Some(298),
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    let mut text = String::new();
+    for byte in bytes {
+        let _ = std::fmt::Write::write_fmt(&mut text, format_args!("{byte:02x}"));
+    }
+    text
+}
+
+#[test]
+fn the_stored_form_of_a_record_is_frozen() {
+    let record = full();
+    assert_eq!(
+        hex(&record.encode()),
+        FROZEN_RECORD,
+        "stored records can no longer be read"
+    );
+    assert_eq!(Record::decode(&record.encode()), Ok(record));
+}
+
+#[test]
+fn bytes_that_are_no_record_are_told_apart() {
+    let bytes = full().encode();
+    assert_eq!(
+        Record::decode(&[&[2], &bytes[1..]].concat()),
+        Err(RecordError::Newer { found: 2, newest: 1 })
+    );
+    for broken in [&[][..], &[0], &bytes[..bytes.len() - 1], &bytes[..1]] {
+        assert!(
+            matches!(Record::decode(broken), Err(RecordError::Broken(_))),
+            "{broken:?}"
+        );
+    }
+}
+
+#[test]
+fn the_bound_on_the_encoded_size_holds_for_the_largest_numbers() {
+    let mut record = full();
+    record.version = u64::MAX;
+    record.started = TimeMs(i64::MIN);
+    record.updated = TimeMs(i64::MIN);
+    record.hops = u32::MAX;
+    record.generation = u32::MAX;
+    record.deferred = u32::MAX;
+    record.last_history = Some(u64::MAX);
+    record.machine = Some(MachineState {
+        state: u16::MAX,
+        entries: u64::MAX,
+    });
+    let largest = Outstanding {
+        command: CommandId(uuid::Uuid::max()),
+        row: WorkRef {
+            log_sequence: u64::MAX,
+            index: u16::MAX,
+        },
+        attempt: u32::MAX,
+        round: u32::MAX,
+    };
+    for step in &mut record.steps {
+        step.outstanding = Some(largest);
+        step.attempt = u32::MAX;
+        (step.iteration, step.turn) = (u32::MAX, u32::MAX);
+        if let Some(items) = &mut step.items {
+            (items.first, items.total, items.next) = (u16::MAX, u32::MAX, u32::MAX);
+            (items.done, items.failed) = (u32::MAX, u32::MAX);
+            for item in &mut items.running {
+                item.index = u32::MAX;
+                item.results[0].0 = u16::MAX;
+                item.steps[0].outstanding = Some(largest);
+                item.steps[0].iteration = u32::MAX;
+            }
+        }
+    }
+    for entry in &mut record.ledger {
+        entry.outstanding = Some(largest);
+        (entry.step, entry.attempt, entry.tries.round) = (u16::MAX, u32::MAX, u32::MAX);
+        (entry.item, entry.iteration) = (Some(u32::MAX), u32::MAX);
+    }
+    for timer in record.timers.values_mut() {
+        (timer.due, timer.set_by) = (TimeMs(i64::MIN), largest.row);
+    }
+    let largest = Seen {
+        id: u64::MAX,
+        content: u32::MAX,
+    };
+    record.seen_events = vec![largest; SEEN_EVENTS_MAX];
+    record.seen_results = vec![largest; SEEN_RESULTS_MAX];
+    assert!(record.encode().len() <= record.encoded_bytes_at_most());
+}
+
+#[test]
+fn a_record_is_settled_when_nothing_can_come_back() {
+    let mut record = full();
+    assert!(!record.is_settled());
+    record.steps[0].outstanding = None;
+    record.ledger[0].outstanding = None;
+    record.strays.clear();
+    for (status, settled) in [
+        (LedgerStatus::Held, true),
+        (LedgerStatus::Undoing, false),
+        (LedgerStatus::BackingOff, false),
+        (LedgerStatus::Undone, true),
+        (LedgerStatus::Stuck, false),
+        (LedgerStatus::Due, false),
+    ] {
+        record.ledger[0].status = status;
+        assert_eq!(record.is_settled(), settled, "{status:?}");
+    }
+}
+
+const FROZEN_RECORD: &str = concat!(
+    "0102abababababababababababababababababababababababababababababababab090180e4ff8fef66e8ebff",
+    "8fef6603652d310104726f6f74013730302d306166373635313931366364343364643834343865623231316338",
+    "30333139632d623761643662373136393230333333312d303103077b2261223a317d0101040205030110000000",
+    "00000000000000000000000007ac0202020101027b7d01057368702d310201086465636c696e65640101010974",
+    "72616e7369656e74010401010201075b375d030000000100027b7d010000000000000000000000010104747275",
+    "650c01000000040000006e756c6c01020000000000000000000000010101050601035b315d0104747275650102",
+    "010000011000000000000000000000000000000008ac0202020101000107081000000000000000000000000000",
+    "000009ac0202020101027b7d010106756e70616964d0f3ff8fef66ab020006756e7061696401086465636c696e",
+    "6564086e6f2066756e64730106636861726765a0eaff8fef6600020102ffffffffffffffffff01ffffffff0f01",
+    "03040501aa02",
+);
