@@ -44,7 +44,7 @@ check: setup ## formatting, lints, docs, dependencies
 test: check ## everything that must pass
 	@scripts/nats-server.sh >/dev/null
 	NATS_SERVER=$$(scripts/nats-server.sh) cargo test --locked --no-fail-fast
-	cargo run --quiet --locked -- test sagas --chaos
+	cargo run --quiet --locked -- test sagas --coverage --chaos --min-coverage 90
 
 .PHONY: bench
 bench: build ## criterion benches, then saga-runner bench on both brokers

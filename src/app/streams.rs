@@ -31,11 +31,7 @@ pub fn specs(manifest: &Manifest) -> [StreamSpec; 3] {
             &["effect_result", "workflow_event"],
             false,
         ),
-        spec(
-            &streams.workflow_commands.name,
-            &["effect", "effect_progress", "workflow"],
-            false,
-        ),
+        spec(&streams.workflow_commands.name, &["effect", "workflow"], false),
     ]
 }
 

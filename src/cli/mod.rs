@@ -5,6 +5,7 @@ pub mod client;
 pub mod definition;
 pub mod diagnostics;
 pub mod exit;
+pub mod graph;
 pub mod init;
 pub mod run;
 pub mod schema;
@@ -44,6 +45,8 @@ enum Command {
     Validate(validate::ValidateArguments),
     /// Play the cases of `*.test.yaml` files against their definitions: no broker, no waiting.
     Test(test::TestArguments),
+    /// Draw a saga: its steps and how they are undone, the states of its machine.
+    Graph(graph::GraphArguments),
     /// Print the JSON Schema of a kind of file, for editors.
     Schema(schema::SchemaArguments),
     /// Create or check the streams that a manifest names.
@@ -116,6 +119,7 @@ pub fn main() -> ExitCode {
         Command::Init(arguments) => init::init(&arguments),
         Command::Validate(arguments) => validate::validate(&arguments),
         Command::Test(arguments) => test::test(&arguments),
+        Command::Graph(arguments) => graph::graph(&arguments),
         Command::Schema(arguments) => schema::schema(&arguments),
         Command::Streams(command) => streams::streams(command),
         Command::Definition(command) => definition::definition(&command),

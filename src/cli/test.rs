@@ -11,6 +11,7 @@ use super::diagnostics;
 use super::exit::{self, Failure};
 use crate::app::definitions::{self, Folders};
 use crate::kernel::definition::{Definition, Diagnostic, Severity, SourceFile};
+use crate::offline::coverage::{Coverage, Covered};
 use crate::offline::file::{self, Suite};
 use crate::offline::suite::{self, CaseReport, Options};
 use crate::offline::{report, update};
@@ -39,7 +40,16 @@ pub struct TestArguments {
     /// to undo.
     #[arg(long)]
     chaos: bool,
+    /// Show which branches of the sagas no case runs.
+    #[arg(long)]
+    coverage: bool,
+    /// Fail if a saga has less than PERCENT of its branches run by its cases; implies --coverage.
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(0..=100))]
+    min_coverage: Option<u8>,
 }
+
+/// A saga and the file that it stands in.
+pub(super) type Sagas = BTreeMap<String, (Arc<Definition>, SourceFile)>;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Format {
@@ -56,7 +66,11 @@ pub fn test(arguments: &TestArguments) -> Result<(), Failure> {
         let path = arguments.path.display();
         return Err(no_input(format!("{path}: no file is called *.test.yaml")));
     }
-    let definitions = load(arguments)?;
+    let sagas = load(&arguments.path, arguments.definitions.as_deref())?;
+    let definitions = sagas
+        .iter()
+        .map(|(name, (definition, _))| (name.clone(), Arc::clone(definition)))
+        .collect();
     let mut reports = play(&files, &definitions, arguments)?;
     if arguments.update && write_updates(&files, &reports)? {
         files = definitions::read_tests(&arguments.path).map_err(no_input)?;
@@ -66,7 +80,13 @@ pub fn test(arguments: &TestArguments) -> Result<(), Failure> {
         std::fs::write(path, report::junit(&reports))
             .map_err(|error| Failure::new(exit::CANNOT_CREATE, format!("{}: {error}", path.display())))?;
     }
-    print(&reports, &files, arguments.format);
+    let wanted = arguments.coverage || arguments.min_coverage.is_some();
+    let coverage = wanted.then(|| cover(&sagas, &reports, &arguments.path));
+    print(&reports, coverage.as_deref(), &files, arguments.format);
+    verdict(&reports, coverage.as_deref().unwrap_or_default(), arguments)
+}
+
+fn verdict(reports: &[CaseReport], coverage: &[Coverage], arguments: &TestArguments) -> Result<(), Failure> {
     let failed = reports.iter().filter(|case| !case.passed()).count();
     if failed > 0 {
         let message = format!("{failed} of {} case(s) failed", reports.len());
@@ -78,15 +98,48 @@ pub fn test(arguments: &TestArguments) -> Result<(), Failure> {
         let open = reports.iter().filter(|case| case.is_open).count();
         eprintln!("{runs} run(s) with a failure came to an end; {open} case(s) have no end to come to");
     }
-    Ok(())
+    let min = arguments.min_coverage.unwrap_or(0);
+    let below: Vec<&str> = coverage
+        .iter()
+        .filter(|saga| !saga.reaches(min))
+        .map(|saga| saga.saga.as_str())
+        .collect();
+    if below.is_empty() {
+        return Ok(());
+    }
+    Err(Failure::new(
+        exit::FINDINGS,
+        format!(
+            "less than {min} % of the branches of {} are run",
+            below.join(", ")
+        ),
+    ))
 }
 
-/// Loads the sagas around the tests, by name.
-fn load(arguments: &TestArguments) -> Result<BTreeMap<String, Arc<Definition>>, Failure> {
-    let folder = match &arguments.definitions {
-        Some(folder) => folder.clone(),
-        None => project(&arguments.path),
+/// Measures the sagas that have cases, and those that stand below `path` without any.
+fn cover(sagas: &Sagas, reports: &[CaseReport], path: &Path) -> Vec<Coverage> {
+    let below = |file: &str| {
+        let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        absolute(Path::new(file)).starts_with(absolute(path))
     };
+    let mut measured = Vec::new();
+    for (name, (definition, file)) in sagas {
+        let mut covered = Covered::new();
+        let mut any = false;
+        for case in reports.iter().filter(|case| case.saga == *name) {
+            any = true;
+            covered.extend(case.covered.iter().cloned());
+        }
+        if any || below(&file.path) {
+            measured.push(Coverage::of(definition, file, &covered));
+        }
+    }
+    measured
+}
+
+/// Loads the sagas around `path`, by name.
+pub(super) fn load(path: &Path, definitions: Option<&Path>) -> Result<Sagas, Failure> {
+    let folder = definitions.map_or_else(|| project(path), Path::to_owned);
     let files =
         definitions::read(&Folders::Mixed(folder)).map_err(|error| Failure::new(exit::NO_INPUT, error))?;
     let loaded = files.load();
@@ -103,8 +156,13 @@ fn load(arguments: &TestArguments) -> Result<BTreeMap<String, Arc<Definition>>, 
             format!("{} error(s) in the definitions", errors.len()),
         ));
     }
-    let named = |saga: Arc<Definition>| (saga.name.to_string(), saga);
-    Ok(loaded.sagas.into_iter().map(named).collect())
+    // Every file of a saga that was loaded without an error makes one definition, in the same order.
+    Ok(loaded
+        .sagas
+        .into_iter()
+        .zip(files.sagas)
+        .map(|(saga, file)| (saga.name.to_string(), (saga, file)))
+        .collect())
 }
 
 /// The folder with `sagas/` or `effects/` that holds `path`, or its own folder.
@@ -118,7 +176,13 @@ fn project(path: &Path) -> PathBuf {
     let holds = |folder: &&Path| folder.join("sagas").is_dir() || folder.join("effects").is_dir();
     // A folder of both kinds needs no project around it; `sagas/` itself never holds its effects.
     let around = own.ancestors().take(PROJECT_LEVELS_MAX).find(holds);
-    around.unwrap_or(own).to_owned()
+    let folder = around.unwrap_or(own);
+    // Shown as the user would name it.
+    match std::env::current_dir().map(|here| folder.strip_prefix(here).map(Path::to_owned)) {
+        Ok(Ok(relative)) if relative.as_os_str().is_empty() => PathBuf::from("."),
+        Ok(Ok(relative)) => relative,
+        Ok(Err(_)) | Err(_) => folder.to_owned(),
+    }
 }
 
 /// How far above the tests a project is looked for, in folders.
@@ -174,9 +238,10 @@ fn write_updates(files: &[SourceFile], reports: &[CaseReport]) -> Result<bool, F
     Ok(any)
 }
 
-fn print(reports: &[CaseReport], files: &[SourceFile], format: Format) {
+fn print(reports: &[CaseReport], coverage: Option<&[Coverage]>, files: &[SourceFile], format: Format) {
     if format == Format::Json {
-        let json = serde_json::to_string_pretty(&report::json(reports)).expect("reports are plain data");
+        let json = report::json(reports, coverage);
+        let json = serde_json::to_string_pretty(&json).expect("reports are plain data");
         println!("{json}");
         return;
     }
@@ -184,6 +249,29 @@ fn print(reports: &[CaseReport], files: &[SourceFile], format: Format) {
         let word = if case.passed() { "ok    " } else { "FAILED" };
         println!("{word} {}: {}", case.saga, case.name);
         show(&case.findings, files);
+    }
+    if let Some(coverage) = coverage {
+        print_coverage(coverage);
+    }
+}
+
+fn print_coverage(coverage: &[Coverage]) {
+    let mut table = comfy_table::Table::new();
+    table.load_style(comfy_table::presets::ASCII_MARKDOWN);
+    table.set_header(["saga", "branches", "run", "%"]);
+    for saga in coverage {
+        table.add_row([
+            saga.saga.clone(),
+            saga.branches.to_string(),
+            saga.covered.to_string(),
+            saga.percent().to_string(),
+        ]);
+    }
+    println!("\n{table}");
+    for saga in coverage {
+        for branch in &saga.uncovered {
+            println!("not run: {}:{}: {}", saga.file, branch.line, branch.branch);
+        }
     }
 }
 

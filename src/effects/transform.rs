@@ -42,8 +42,4 @@ impl Provider for Transform {
     async fn call(&self, call: &CallContext<'_>) -> CallOutcome {
         self.render(call)
     }
-
-    fn upstream(&self) -> Option<String> {
-        None
-    }
 }

@@ -50,7 +50,8 @@ struct Plan {
 
 struct Ending {
     world: World,
-    /// Work that was answered, in the order of the first answers.
+    /// Work that was answered, in the order of the first answers; of all items of a loop the first stands for
+    /// itself, and a name without an index for all.
     answered: Vec<String>,
     rejected: Option<String>,
 }
@@ -163,8 +164,7 @@ fn attempt(suite: &Suite, case: &Case, definition: &Arc<Definition>, plan: &Plan
     for step in &case.steps {
         match &step.action {
             Action::Result(spec) => {
-                let is = |item: &&WorkItem| work::name(item) == spec.of || item.path == spec.of;
-                if let Some(item) = ending.world.outbox.values().find(is).cloned() {
+                if let Some(item) = work::awaited_as(&ending.world, &spec.of).cloned() {
                     let own = match &spec.outcome {
                         Answer::Ok(result) => Some(result),
                         Answer::Error { .. } | Answer::Timeout => None,
@@ -210,8 +210,9 @@ impl Ending {
     }
 
     fn answer(&mut self, suite: &Suite, plan: &Plan, item: &WorkItem, own: Option<&Value>) {
-        let name = work::name(item).to_owned();
-        let fails = |target: &&(String, Failing)| target.0 == name;
+        let name = self.world.name(item).to_owned();
+        let whole = work::without_index(&name);
+        let fails = |target: &&(String, Failing)| target.0 == name || target.0 == whole;
         let always = plan.always.as_ref().filter(fails);
         let once = plan.once.as_ref().filter(fails).filter(|_| item.attempt == 1);
         let outcome = match always.or(once) {
@@ -220,10 +221,16 @@ impl Ending {
                 message: String::new(),
             },
             Some((_, Failing::Timeout)) => play::outcome(&Answer::Timeout),
-            None => succeeded(&own.cloned().unwrap_or_else(|| default_result(suite, item))),
+            None => {
+                let default = || default_result(suite, &self.world, item);
+                succeeded(&own.cloned().unwrap_or_else(default))
+            }
         };
-        if !self.answered.contains(&name) {
-            self.answered.push(name);
+        if !self.answered.contains(&whole) {
+            if whole != name {
+                self.answered.push(name);
+            }
+            self.answered.push(whole);
         }
         let given = self.world.give_result(item, outcome);
         self.note(given);
@@ -232,9 +239,9 @@ impl Ending {
 
 /// What work succeeds with: what the file says for its step or effect, what a case of the file gives to its step,
 /// or nothing.
-fn default_result(suite: &Suite, item: &WorkItem) -> Value {
-    let shown = work::shown(item);
-    let name = work::name(item);
+fn default_result(suite: &Suite, world: &World, item: &WorkItem) -> Value {
+    let shown = work::shown(world, item);
+    let name = work::without_index(world.name(item));
     let said = |wanted: &str| {
         let mut results = suite.results.iter();
         results
@@ -244,14 +251,14 @@ fn default_result(suite: &Suite, item: &WorkItem) -> Value {
     let given = || {
         let mut steps = suite.cases.iter().flat_map(|case| &case.steps);
         steps.find_map(|step| match &step.action {
-            Action::Result(spec) if spec.of == name => match &spec.outcome {
+            Action::Result(spec) if work::without_index(&spec.of) == name => match &spec.outcome {
                 Answer::Ok(result) => Some(result.clone()),
                 Answer::Error { .. } | Answer::Timeout => None,
             },
             _ => None,
         })
     };
-    said(name)
+    said(&name)
         .or_else(|| said(shown["effect"].as_str()?))
         .or_else(given)
         .unwrap_or_else(|| json!({}))

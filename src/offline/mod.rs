@@ -4,14 +4,19 @@
 //! [`file`] reads a suite with its places, [`world`] is one instance with what a shard keeps around it,
 //! [`play`] gives it the inputs of a case, [`compare`] holds what came out against what was expected.
 
+pub mod branches;
 pub mod chaos;
 pub mod checks;
 pub mod compare;
+pub mod coverage;
 pub mod file;
+pub mod graph;
+pub mod layout;
 pub mod observe;
 pub mod play;
 pub mod report;
 pub mod suite;
+pub mod svg;
 pub mod tree;
 pub mod update;
 pub mod work;

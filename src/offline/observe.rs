@@ -25,7 +25,7 @@ impl Seen {
     pub fn after(world: &World, given: &Given) -> Self {
         Self {
             instance: instance(world),
-            work: given.work.iter().map(work::shown).collect(),
+            work: given.work.iter().map(|item| work::shown(world, item)).collect(),
             ignored: match given.outcome {
                 Some(Outcome::Ignored(reason)) => Some(reason.as_str()),
                 _ => None,

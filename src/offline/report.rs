@@ -4,11 +4,12 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
+use super::coverage::Coverage;
 use super::suite::CaseReport;
 
-/// All cases as one JSON object.
+/// All cases, and where it was measured their coverage, as one JSON object.
 #[must_use]
-pub fn json(cases: &[CaseReport]) -> Value {
+pub fn json(cases: &[CaseReport], coverage: Option<&[Coverage]>) -> Value {
     let shown: Vec<Value> = cases
         .iter()
         .map(|case| {
@@ -22,11 +23,15 @@ pub fn json(cases: &[CaseReport]) -> Value {
             })
         })
         .collect();
-    json!({
+    let mut report = json!({
         "cases": shown,
         "passed": cases.iter().filter(|case| case.passed()).count(),
         "failed": cases.iter().filter(|case| !case.passed()).count(),
-    })
+    });
+    if let Some(coverage) = coverage {
+        report["coverage"] = json!(coverage);
+    }
+    report
 }
 
 /// All cases as JUnit XML, one suite for each file.

@@ -8,6 +8,7 @@ use super::chaos::{self, Chaos};
 use super::checks;
 use super::codes;
 use super::compare::Fault;
+use super::coverage::Covered;
 use super::file::{Case, Suite};
 use super::play::play;
 use super::world::Manner;
@@ -36,6 +37,8 @@ pub struct CaseReport {
     /// Runs with a failure, and whether the case has none because it does not come to an end by itself.
     pub chaos_runs: usize,
     pub is_open: bool,
+    /// Branches that the case itself runs; failures of `chaos` do not count.
+    pub covered: Covered,
 }
 
 impl CaseReport {
@@ -65,6 +68,8 @@ pub fn run(
         .map(|case| {
             let played = play(suite, case, definition, Manner::Plain);
             let mut faults = played.faults;
+            let covered = played.world.as_ref().map(|world| world.covered.clone());
+            let covered = covered.unwrap_or_default();
             if let (true, Some(world)) = (faults.is_empty(), &played.world) {
                 faults = checks::steadiness(suite, case, definition, world);
             }
@@ -76,6 +81,7 @@ pub fn run(
             CaseReport {
                 chaos_runs: chaos.runs,
                 is_open: chaos.is_open,
+                covered,
                 ..report(suite, case, faults)
             }
         })
@@ -116,6 +122,7 @@ fn report(suite: &Suite, case: &Case, faults: Vec<Fault>) -> CaseReport {
         cures,
         chaos_runs: 0,
         is_open: false,
+        covered: Covered::new(),
     }
 }
 

@@ -3,37 +3,85 @@
 use serde_json::{Value, json};
 
 use super::world::World;
+use crate::kernel::definition::model::{BODY_OF_FOREACH, BODY_OF_REPEAT};
+use crate::kernel::record::{Outstanding, Record};
 use crate::kernel::work::{WorkItem, WorkKind};
 
-/// What a test writes as `of` for a work item: its path without the leading `steps.`.
+/// What a test writes as `of` for a work item: `charge`, `charge.compensate`, `lines[2]` for an item of a loop over
+/// a list, the path for what belongs to no step. `record` is that of after the input that made the item.
 #[must_use]
-pub fn name(item: &WorkItem) -> &str {
-    item.path.strip_prefix("steps.").unwrap_or(&item.path)
+pub fn name(item: &WorkItem, record: Option<&Record>) -> String {
+    let Some(rest) = item.path.strip_prefix("steps.") else {
+        return item.path.clone();
+    };
+    let (step, rest) = rest.split_once('.').unwrap_or((rest, ""));
+    // A loop around one step has a body that no file names.
+    let hidden = [BODY_OF_FOREACH, BODY_OF_REPEAT].map(|body| &body[1..]);
+    let rest = match rest.split_once('.').unwrap_or((rest, "")) {
+        (body, rest) if hidden.contains(&body) => rest,
+        _ => rest,
+    };
+    let index = record
+        .and_then(|record| index(item, record))
+        .map_or_else(String::new, |index| format!("[{index}]"));
+    let dot = if rest.is_empty() { "" } else { "." };
+    format!("{step}{index}{dot}{rest}")
+}
+
+/// Which item of a list the work is for.
+fn index(item: &WorkItem, record: &Record) -> Option<u32> {
+    let is = |outstanding: Option<Outstanding>| {
+        outstanding.is_some_and(|outstanding| outstanding.command == item.command_id)
+    };
+    let loops = record.steps.iter().filter_map(|step| step.items.as_ref());
+    let mut running = loops.flat_map(|items| &items.running);
+    let found = running.find(|running| running.steps.iter().any(|step| is(step.outstanding)));
+    let mut ledger = record.ledger.iter();
+    found
+        .map(|running| running.index)
+        .or_else(|| ledger.find(|entry| is(entry.outstanding))?.item)
+}
+
+/// A name without the index of its item.
+#[must_use]
+pub fn without_index(name: &str) -> String {
+    match (name.find('['), name.find(']')) {
+        (Some(open), Some(close)) if open < close && !name.starts_with("handlers") => {
+            format!("{}{}", &name[..open], &name[close + 1..])
+        }
+        _ => name.to_owned(),
+    }
 }
 
 /// The piece of work that `of` names: the oldest one whose result is awaited, else the newest one that was sent.
 #[must_use]
 pub fn find<'w>(world: &'w World, of: &str) -> Option<&'w WorkItem> {
-    let is = |item: &&WorkItem| name(item) == of || item.path == of;
     let mut sent = world.sent.iter().rev();
-    world
-        .outbox
-        .values()
-        .find(is)
-        .or_else(|| sent.find(|item| item.kind.awaits_result() && is(item)))
+    awaited_as(world, of).or_else(|| sent.find(|item| item.kind.awaits_result() && is(world, item, of)))
+}
+
+/// The oldest piece of work of this name whose result is awaited.
+#[must_use]
+pub fn awaited_as<'w>(world: &'w World, of: &str) -> Option<&'w WorkItem> {
+    world.outbox.values().find(|item| is(world, item, of))
+}
+
+fn is(world: &World, item: &WorkItem, of: &str) -> bool {
+    let name = world.name(item);
+    name == of || item.path == of || without_index(name) == of
 }
 
 /// What may be written as `of` at present.
 #[must_use]
 pub fn awaited(world: &World) -> Vec<&str> {
-    let mut names: Vec<&str> = world.outbox.values().map(name).collect();
+    let mut names: Vec<&str> = world.outbox.values().map(|item| world.name(item)).collect();
     names.dedup();
     names
 }
 
 /// A work item with the keys that expectations have.
 #[must_use]
-pub fn shown(item: &WorkItem) -> Value {
+pub fn shown(world: &World, item: &WorkItem) -> Value {
     let payload =
         |bytes: &[u8]| -> Value { serde_json::from_slice(bytes).expect("payloads of the kernel are JSON") };
     let mut shown = match &item.kind {
@@ -60,7 +108,7 @@ pub fn shown(item: &WorkItem) -> Value {
             payload: body,
         } => json!({"fact": fact_type, "payload": payload(body)}),
     };
-    shown["of"] = Value::from(name(item));
+    shown["of"] = Value::from(world.name(item));
     shown["attempt"] = Value::from(item.attempt);
     shown
 }

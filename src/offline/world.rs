@@ -4,16 +4,18 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
+use super::coverage::{Covered, Listener};
 use super::file::EventSpec;
+use super::work;
 use crate::kernel::definition::Definition;
-use crate::kernel::ids::{EventId, IdError, InstanceId, TimeMs};
+use crate::kernel::ids::{CommandId, EventId, IdError, InstanceId, TimeMs};
 use crate::kernel::input::{
     Control, DomainEvent, Input, InputBody, Origin, SourceStream, WorkOutcome, WorkResult,
 };
 use crate::kernel::limits::Limits;
 use crate::kernel::patch::{IgnoreReason, Note, Outcome, TimerRow};
 use crate::kernel::record::{Record, Summary};
-use crate::kernel::transition::{Context, Rejection, apply};
+use crate::kernel::transition::{Context, Rejection, apply_traced};
 use crate::kernel::work::{WorkItem, WorkKind, WorkRef};
 
 /// Most inputs that one input may set free, directly or through what it sets free.
@@ -67,6 +69,10 @@ pub struct World {
     pub timers: BTreeSet<TimerRow>,
     /// All work ever.
     pub sent: Vec<WorkItem>,
+    /// What tests call each piece of work.
+    pub names: BTreeMap<CommandId, String>,
+    /// Branches of the definition that were run.
+    pub covered: Covered,
     inbox: VecDeque<Input>,
     /// Deferred inputs that are to be given again now.
     readmitted: VecDeque<Input>,
@@ -89,12 +95,20 @@ impl World {
             outbox: BTreeMap::new(),
             timers: BTreeSet::new(),
             sent: Vec::new(),
+            names: BTreeMap::new(),
+            covered: Covered::new(),
             inbox: VecDeque::new(),
             readmitted: VecDeque::new(),
             limits: Limits::default(),
             log_sequence: 0,
             messages: 0,
         }
+    }
+
+    /// What tests call a piece of work that this instance has sent.
+    #[must_use]
+    pub fn name<'w>(&'w self, item: &'w WorkItem) -> &'w str {
+        self.names.get(&item.command_id).unwrap_or(&item.path)
     }
 
     /// The record, live or final.
@@ -266,7 +280,15 @@ impl World {
             generation: 1,
         };
         let record = self.record.as_ref();
-        let applied = apply(&self.definition, &self.instance, record, input, &context);
+        let listener = Listener::default();
+        let applied = apply_traced(
+            &self.definition,
+            &self.instance,
+            record,
+            input,
+            &context,
+            Some(&listener),
+        );
         let patch = match applied {
             Ok(patch) => patch,
             Err(rejection) => {
@@ -276,6 +298,7 @@ impl World {
                 };
             }
         };
+        self.covered.append(&mut listener.heard(&patch.notes));
         if let Outcome::Ignored(_) = patch.outcome {
             return Given {
                 outcome: Some(patch.outcome),
@@ -284,7 +307,10 @@ impl World {
             };
         }
         self.log_sequence += 1;
+        let after = patch.ended.as_ref().map(|summary| &summary.record);
+        let after = patch.record.as_ref().or(after);
         for (index, item) in (0..=u16::MAX).zip(&patch.work) {
+            self.names.insert(item.command_id, work::name(item, after));
             self.sent.push(item.clone());
             if item.kind.awaits_result() {
                 let row = WorkRef {

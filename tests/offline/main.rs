@@ -126,7 +126,7 @@ cases:
 
 #[test]
 fn the_shipped_sagas_pass_their_cases_also_when_everything_fails_in_turn() {
-    let output = test(&["sagas", "--chaos"]);
+    let output = test(&["sagas", "--chaos", "--min-coverage", "90"]);
     let (out, err) = (text(&output.stdout), text(&output.stderr));
     assert_eq!(output.status.code(), Some(0), "{out}{err}");
     assert!(out.contains("ok     order: a declined card"), "{out}");
@@ -331,4 +331,79 @@ fn a_folder_without_tests_and_definitions_with_mistakes_are_refused() {
         "{}",
         text(&output.stdout)
     );
+}
+
+#[test]
+fn coverage_names_each_branch_that_no_case_runs_with_its_line() {
+    let project = Project::new(GOOD);
+    let (code, report) = project.json(&["--coverage", "--filter", "a trip"]);
+    assert_eq!(code, Some(0));
+    let coverage = &report["coverage"][0];
+    let uncovered: Vec<String> = coverage["uncovered"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|branch| {
+            format!(
+                "{} {}",
+                branch["line"],
+                branch["branch"].as_str().expect("a name")
+            )
+        })
+        .collect();
+    assert_eq!(
+        uncovered,
+        [
+            "11 steps.room fails",
+            "14 steps.room.compensate is run",
+            "15 steps.pay fails",
+            "21 timers.late fires"
+        ]
+    );
+    assert_eq!(
+        (&coverage["branches"], &coverage["covered"]),
+        (&Value::from(9), &Value::from(5))
+    );
+    assert_eq!(project.json(&["--min-coverage", "55"]).0, Some(0));
+    assert_eq!(project.json(&["--min-coverage", "90"]).0, Some(1));
+}
+
+fn graph(arguments: &[&str]) -> String {
+    let output = Command::new(env!("CARGO_BIN_EXE_saga-runner"))
+        .env_clear()
+        .current_dir(root())
+        .arg("graph")
+        .args(arguments)
+        .output()
+        .expect("the binary starts");
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    text(&output.stdout)
+}
+
+#[test]
+fn a_saga_is_drawn_as_mermaid_with_steps_needs_compensations_and_states() {
+    let order = graph(&["sagas/order.yaml"]);
+    for line in [
+        "[\"charge<br/>payments-charge\"]",
+        "[/\"payments-refund\"/]",
+        "([\"Order.Placed\"])",
+    ] {
+        assert!(order.contains(line), "{line}: {order}");
+    }
+    assert_eq!(order.matches("-.->").count(), 3, "{order}");
+    let consolidate = graph(&["sagas/consolidate.yaml"]);
+    assert!(
+        consolidate.contains("|\"Line.Ready, timer.flush\"|"),
+        "{consolidate}"
+    );
+    assert!(consolidate.contains("(((\"closed\")))"), "{consolidate}");
+}
+
+#[test]
+fn a_picture_is_the_same_each_time_and_is_xml_without_script() {
+    for saga in ["sagas/order.yaml", "sagas/consolidate.yaml"] {
+        let svg = graph(&[saga, "--format", "svg"]);
+        assert_eq!(svg, graph(&[saga, "--format", "svg"]));
+        assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n") && !svg.contains("<script"));
+    }
 }

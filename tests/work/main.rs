@@ -9,7 +9,6 @@
 #[path = "../support/mod.rs"]
 mod support;
 
-mod discipline;
 mod faults;
 mod relay;
 mod retention;

@@ -115,10 +115,6 @@ impl Provider for Http {
             Err(error) => CallOutcome::Failed(unanswered(&error)),
         }
     }
-
-    fn upstream(&self) -> Option<String> {
-        Some(self.origin.to_string())
-    }
 }
 
 /// What `command` is in expressions.
@@ -162,13 +158,13 @@ fn unanswered(error: &reqwest::Error) -> CallFailure {
     }
     let message = causes(error);
     if error.is_connect() {
-        CallFailure::unreachable("transient", message)
+        CallFailure::not_done("transient", message)
     } else if error.is_builder() {
         CallFailure::not_done("permanent", message)
     } else if error.is_timeout() {
-        CallFailure::unanswered("timeout", message)
+        CallFailure::unknown("timeout", message)
     } else {
-        CallFailure::unanswered("transient", message)
+        CallFailure::unknown("transient", message)
     }
 }
 

@@ -32,6 +32,7 @@ pub(super) fn answer(run: &mut Run<'_>, slot: Slot, defeat: Defeat<'_>) -> Resul
         step: &step.name,
         class,
     };
+    run.trace(place);
     let owned = |text: &str| Json::Str(Cow::Owned(text.to_owned()));
     let locals = Locals {
         error: Some(run.ground.values.keep(Json::Map(vec![

@@ -58,6 +58,7 @@ impl<'a> Run<'a> {
                 Some(when) => self.test(when, Locals::default(), || format!("{place}.when"))?,
             };
             if holds {
+                self.trace(place);
                 return Ok(Some((place, handler)));
             }
         }

@@ -57,6 +57,15 @@ pub struct Context<'a> {
     pub generation: u32,
 }
 
+/// Hears what a transition decides, for those who want to know which parts of a definition were run. It cannot
+/// change anything.
+pub trait Trace {
+    /// The condition at `place` was tested.
+    fn tested(&self, place: String, held: bool);
+    /// What stands at `place` was chosen to be done.
+    fn taken(&self, place: String);
+}
+
 /// Why an input cannot be applied: it goes to the dead letters with [`Rejection::reason`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}: {message}")]
@@ -78,6 +87,21 @@ pub fn apply(
     input: &Input,
     context: &Context<'_>,
 ) -> Result<Patch, Rejection> {
+    apply_traced(definition, instance, record, input, context, None)
+}
+
+/// The same, telling `trace` what is decided on the way.
+///
+/// # Errors
+/// As [`apply`].
+pub fn apply_traced(
+    definition: &Definition,
+    instance: &InstanceId,
+    record: Option<&Record>,
+    input: &Input,
+    context: &Context<'_>,
+    trace: Option<&dyn Trace>,
+) -> Result<Patch, Rejection> {
     let (texts, values) = (Arena::default(), Arena::default());
     let ground = Ground {
         definition,
@@ -87,6 +111,7 @@ pub fn apply(
         context,
         texts: &texts,
         values: &values,
+        trace,
     };
     match record {
         None => without_instance(ground),

@@ -4,7 +4,7 @@ use serde_bytes::ByteBuf;
 
 use super::arena::Arena;
 use super::slot::Slot;
-use super::{Context, Rejection};
+use super::{Context, Rejection, Trace};
 use crate::kernel::definition::Definition;
 use crate::kernel::expr::Budget;
 use crate::kernel::ids::InstanceId;
@@ -27,6 +27,8 @@ pub(super) struct Ground<'a> {
     pub texts: &'a Arena<Vec<u8>>,
     /// JSON parsed from them, from the record and from the input.
     pub values: &'a Arena<Json<'a>>,
+    /// Who listens, if anybody does.
+    pub trace: Option<&'a dyn Trace>,
 }
 
 /// One transition under way.
@@ -164,6 +166,13 @@ impl<'a> Run<'a> {
         match self.ground.before {
             Some(before) => !std::ptr::eq(before.data.as_slice(), self.data),
             None => true,
+        }
+    }
+
+    /// Tells who listens that what stands at `place` is done.
+    pub(super) fn trace(&self, place: impl std::fmt::Display) {
+        if let Some(trace) = self.ground.trace {
+            trace.taken(place.to_string());
         }
     }
 

@@ -31,8 +31,13 @@ impl<'a> Run<'a> {
         place: impl Fn() -> String,
     ) -> Result<bool, Rejection> {
         let scope = self.scope(locals, |root| expr.reads(root))?;
-        expr.test(&scope, &mut self.budget)
-            .map_err(|error| rejected(&error, &format!("{} in `{}`", place(), expr.text())))
+        let held = expr
+            .test(&scope, &mut self.budget)
+            .map_err(|error| rejected(&error, &format!("{} in `{}`", place(), expr.text())))?;
+        if let Some(trace) = self.ground.trace {
+            trace.tested(place(), held);
+        }
+        Ok(held)
     }
 
     /// Evaluates an expression to JSON.

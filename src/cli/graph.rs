@@ -1,0 +1,56 @@
+//! `graph`: a saga as a picture.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use clap::{Args, ValueEnum};
+
+use super::exit::{self, Failure};
+use super::test;
+use crate::offline::graph::Graph;
+use crate::offline::svg;
+
+#[derive(Debug, Args)]
+pub struct GraphArguments {
+    /// File of the saga.
+    file: PathBuf,
+    /// Folder of the definitions; without it they are looked for around FILE.
+    #[arg(long, value_name = "DIR")]
+    definitions: Option<PathBuf>,
+    /// What is written to standard output.
+    #[arg(long, default_value = "mermaid")]
+    format: Format,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Format {
+    /// A Mermaid flowchart, which Markdown viewers draw.
+    Mermaid,
+    /// A picture.
+    Svg,
+}
+
+pub fn graph(arguments: &GraphArguments) -> Result<(), Failure> {
+    let no_input = |why: &str| {
+        let file = arguments.file.display();
+        Failure::new(exit::NO_INPUT, format!("{file}: {why}"))
+    };
+    let wanted = real(&arguments.file).map_err(|error| no_input(&error.to_string()))?;
+    let sagas = test::load(&arguments.file, arguments.definitions.as_deref())?;
+    let (definition, _) = sagas
+        .values()
+        .find(|(_, file)| real(Path::new(&file.path)).is_ok_and(|path| path == wanted))
+        .ok_or_else(|| no_input("is no saga among the definitions around it"))?;
+    let graph = Graph::of(definition);
+    let drawn = match arguments.format {
+        Format::Mermaid => graph.mermaid(),
+        Format::Svg => svg::svg(&graph),
+    };
+    std::io::stdout()
+        .write_all(drawn.as_bytes())
+        .map_err(Failure::software)
+}
+
+fn real(path: &Path) -> std::io::Result<PathBuf> {
+    path.canonicalize()
+}

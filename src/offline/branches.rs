@@ -1,0 +1,218 @@
+//! The branches of a definition: everything that may or may not happen in an instance, with its line.
+//!
+//! A branch is named by its place and what happens there, as [`super::coverage`] hears it from the kernel.
+
+use crate::kernel::definition::findings::Findings;
+use crate::kernel::definition::model::{Action, Group, Handler, RepeatCondition, Step};
+use crate::kernel::definition::yaml::{self, Node, Value};
+use crate::kernel::definition::{Definition, SourceFile};
+
+use super::suite::position;
+
+/// Something that a case can make happen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Branch {
+    /// `steps.approve.if is false`
+    pub name: String,
+    /// 1-based line in the file of the saga.
+    pub line: usize,
+}
+
+/// Part of the way to a place in the file.
+#[derive(Debug, Clone, Copy)]
+enum Part<'p> {
+    Key(&'p str),
+    Index(usize),
+    /// A step of this name, in whatever group it stands.
+    Step(&'p str),
+}
+
+use Part::{Index, Key};
+
+/// All branches, in the order of the definition.
+#[must_use]
+pub fn all(definition: &Definition, file: &SourceFile) -> Vec<Branch> {
+    let mut findings = Findings::new(&file.path, &file.text);
+    let mut lister = Lister {
+        root: yaml::parse(&file.text, &mut findings),
+        text: &file.text,
+        found: Vec::new(),
+    };
+    for (event, handlers) in &definition.handlers {
+        lister.handlers(
+            &format!("handlers.{event}"),
+            &[Key("handlers"), Key(event)],
+            handlers,
+        );
+    }
+    for step in &definition.steps {
+        lister.step(definition, step);
+    }
+    for state in definition.machine.iter().flat_map(|machine| &machine.states) {
+        let at = [Key("machine"), Key("states"), Key(&state.name)];
+        lister.add(format!("machine.{} is entered", state.name), &at);
+        for (event, handlers) in &state.handlers {
+            let at = [&at[..], &[Key("handlers"), Key(event)]].concat();
+            lister.handlers(&format!("machine.{}.handlers.{event}", state.name), &at, handlers);
+        }
+        for (timer, handlers) in &state.timer_handlers {
+            let key = format!("timer.{timer}");
+            let at = [&at[..], &[Key("handlers"), Key(&key)]].concat();
+            lister.handlers(&format!("machine.{}.timer.{timer}", state.name), &at, handlers);
+        }
+    }
+    for timer in &definition.timers {
+        let at = [Key("timers"), Key(&timer.name)];
+        lister.add(format!("timers.{} fires", timer.name), &at);
+        if timer.cancel_when.is_some() {
+            let at = [&at[..], &[Key("cancel_when")]].concat();
+            lister.condition(&format!("timers.{}.cancel_when", timer.name), &at);
+        }
+    }
+    let finally = &definition.finally;
+    for (outcome, emits) in [
+        ("completed", &finally.completed),
+        ("failed", &finally.failed),
+        ("cancelled", &finally.cancelled),
+    ] {
+        if !emits.is_empty() {
+            lister.add(
+                format!("finally.{outcome} is reached"),
+                &[Key("finally"), Key(outcome)],
+            );
+        }
+    }
+    lister.found
+}
+
+struct Lister<'t> {
+    root: Option<Node<'t>>,
+    text: &'t str,
+    found: Vec<Branch>,
+}
+
+impl Lister<'_> {
+    fn handlers(&mut self, place: &str, at: &[Part<'_>], handlers: &[Handler]) {
+        for (index, handler) in handlers.iter().enumerate() {
+            let place = format!("{place}[{index}]");
+            let at = [at, &[Index(index)]].concat();
+            self.add(format!("{place} is taken"), &at);
+            if handler.when.is_some() {
+                let at = [&at[..], &[Key("when")]].concat();
+                self.add(format!("{place}.when is false"), &at);
+            }
+        }
+    }
+
+    fn step(&mut self, definition: &Definition, step: &Step) {
+        let (name, title) = (&step.name, step.title());
+        let at = [Part::Step(title)];
+        let under = |key| [Part::Step(title), Key(key)];
+        let in_choice = step.within.is_some_and(|group| {
+            let group = definition.group(group);
+            matches!(group, Some(Group::Choice(_)))
+        });
+        if step.condition.is_some() {
+            self.condition(&format!("steps.{name}.if"), &under("if"));
+        }
+        if step.condition.is_some() || in_choice {
+            self.add(format!("steps.{name} is skipped"), &at);
+        }
+        self.add(format!("steps.{name} is done"), &at);
+        if let Action::Group(group) = &step.action {
+            self.group(name, group);
+        } else {
+            self.add(format!("steps.{name} fails"), &at);
+        }
+        if step.fail_if.is_some() {
+            self.condition(&format!("steps.{name}.fail_if"), &under("fail_if"));
+        }
+        if !step.retry.is_empty() {
+            self.add(format!("steps.{name}.retry is used"), &under("retry"));
+        }
+        for class in step.on_error.keys() {
+            let at = [Part::Step(title), Key("on_error"), Key(class)];
+            self.add(format!("steps.{name}.on_error.{class} is taken"), &at);
+        }
+        if step.compensate.is_some() {
+            self.add(format!("steps.{name}.compensate is run"), &under("compensate"));
+        }
+    }
+
+    fn group(&mut self, name: &str, group: &Group) {
+        match group {
+            Group::Choice(branches) => {
+                for (index, _) in branches.iter().enumerate() {
+                    let at = [Part::Step(name), Key("choice"), Index(index)];
+                    self.add(format!("steps.{name}.choice[{index}] is taken"), &at);
+                }
+            }
+            Group::Repeat(repeat) => {
+                let word = match repeat.condition {
+                    RepeatCondition::Until(_) => "until",
+                    RepeatCondition::While(_) => "while",
+                };
+                let at = [Part::Step(name), Key("repeat"), Key(word)];
+                self.condition(&format!("steps.{name}.repeat.{word}"), &at);
+                self.add(format!("steps.{name} fails"), &at[..2]);
+            }
+            Group::Foreach(_) => {
+                let at = [Part::Step(name), Key("foreach")];
+                self.add(format!("steps.{name}.foreach item is done"), &at);
+                self.add(format!("steps.{name}.foreach item fails"), &at);
+                self.add(format!("steps.{name} fails"), &at);
+            }
+        }
+    }
+
+    fn condition(&mut self, place: &str, at: &[Part<'_>]) {
+        for held in [true, false] {
+            self.add(format!("{place} is {held}"), at);
+        }
+    }
+
+    fn add(&mut self, name: String, at: &[Part<'_>]) {
+        let offset = self.root.as_ref().map_or(0, |root| place(root, at));
+        let line = position(self.text, offset).0;
+        self.found.push(Branch { name, line });
+    }
+}
+
+/// Where a place begins, as far as the way to it can be followed.
+fn place(root: &Node<'_>, at: &[Part<'_>]) -> usize {
+    let (mut node, mut offset) = (root, root.span.start);
+    for part in at {
+        let next = match (part, &node.value) {
+            (Part::Key(key), Value::Map(entries)) => entries
+                .iter()
+                .find(|entry| entry.key == *key)
+                .map(|entry| (&entry.value, entry.key_span.start)),
+            (Part::Index(index), Value::List(items)) => items.get(*index).map(|item| (item, item.span.start)),
+            // One handler that stands for a list of one.
+            (Part::Index(_), _) => Some((node, offset)),
+            (Part::Step(name), _) => step(node, name, false),
+            _ => None,
+        };
+        let Some((found, start)) = next else {
+            return offset;
+        };
+        (node, offset) = (found, start);
+    }
+    offset
+}
+
+/// The step `name`: a key of a map that is called `steps`, at any depth.
+fn step<'n, 't>(node: &'n Node<'t>, name: &str, in_steps: bool) -> Option<(&'n Node<'t>, usize)> {
+    match &node.value {
+        Value::Scalar(_) => None,
+        Value::List(items) => items.iter().find_map(|item| step(item, name, false)),
+        Value::Map(entries) => entries
+            .iter()
+            .find(|entry| in_steps && entry.key == name)
+            .map(|entry| (&entry.value, entry.key_span.start))
+            .or_else(|| {
+                let mut entries = entries.iter();
+                entries.find_map(|entry| step(&entry.value, name, entry.key == "steps"))
+            }),
+    }
+}
