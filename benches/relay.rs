@@ -16,7 +16,7 @@ use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use saga_runner::effects::{self, Worker, WorkerSpec, durable_name};
 use saga_runner::inproc::{self, InprocBroker};
 use saga_runner::kernel::definition::EffectDefinition;
-use saga_runner::kernel::definition::effect::Provider;
+use saga_runner::kernel::definition::effect::{EffectLimits, Provider};
 use saga_runner::kernel::ids::{CommandId, EffectName, InstanceId, Key, SagaName, TenantId, TimeMs};
 use saga_runner::kernel::retry::RetryPolicy;
 use saga_runner::kernel::subject::Tenancy;
@@ -130,7 +130,11 @@ impl Bench {
                     max_ms: 1_000,
                 },
                 retry_classes: Vec::new(),
-                concurrency: 256,
+                limits: EffectLimits {
+                    concurrency: 256,
+                    ..EffectLimits::default()
+                },
+                breaker: None,
                 classify: Vec::new(),
                 result: None,
             })],

@@ -8,13 +8,15 @@ use std::fs;
 use std::path::Path;
 
 use saga_runner::kernel::envelope::{
-    AggregateCommand, AggregateEvent, ControlMessage, EffectCommand, EffectResult, WorkflowEvent,
+    AggregateCommand, AggregateEvent, ControlMessage, EffectCommand, EffectProgress, EffectResult,
+    WorkflowEvent,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// Example and schema, by file name.
-const EXAMPLES: [(&str, &str); 8] = [
+const EXAMPLES: [(&str, &str); 9] = [
+    ("effect-progress", "effect-progress"),
     ("aggregate-event", "aggregate-event"),
     ("effect-command", "effect-command"),
     ("effect-result", "effect-result"),
@@ -48,6 +50,7 @@ fn through(schema: &str, text: &str) -> Result<Value, String> {
         "aggregate-event" => again::<AggregateEvent<'_>>(text),
         "effect-command" => again::<EffectCommand<'_>>(text),
         "effect-result" => again::<EffectResult<'_>>(text),
+        "effect-progress" => again::<EffectProgress>(text),
         "aggregate-command" => again::<AggregateCommand<'_>>(text),
         "workflow-event" => again::<WorkflowEvent<'_>>(text),
         "control-message" => again::<ControlMessage>(text),

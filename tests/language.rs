@@ -96,6 +96,15 @@ fn is_variant(block: &str) -> bool {
 }
 
 #[test]
+fn every_example_of_an_effect_loads() {
+    let blocks = yaml_blocks(&document("docs/effects.md"));
+    assert!(!blocks.is_empty());
+    for block in blocks {
+        assert_clean(&load(&[], &[source("effect.yaml", block)]));
+    }
+}
+
+#[test]
 fn the_saga_of_the_readme_loads() {
     let blocks = yaml_blocks(&document("README.md"));
     let saga = blocks

@@ -146,7 +146,8 @@ async fn decide(state: &ApiState, names: &Names, decision: Decision) -> Result<R
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
-fn sized(body: Result<Bytes, BytesRejection>) -> Result<Bytes, Problem> {
+/// The body, or why there is none.
+pub(super) fn sized(body: Result<Bytes, BytesRejection>) -> Result<Bytes, Problem> {
     body.map_err(|rejection| match rejection.status() {
         StatusCode::PAYLOAD_TOO_LARGE => Problem::too_large("the body may have at most 1 MiB"),
         _ => Problem::invalid(rejection.body_text()),

@@ -88,6 +88,8 @@ pub fn router(state: ApiState) -> Router {
         .route("/admin/reload", post(operations::reload))
         .route("/v1/definitions", get(definitions::list))
         .route("/v1/definitions/{hash}", get(definitions::show))
+        .route("/admin/breakers", get(operations::breakers))
+        .route("/admin/breakers/{upstream}", post(operations::force_breaker))
         .nest(prefix, tenant)
         .fallback(problem::no_such_page)
         .method_not_allowed_fallback(problem::no_such_method)

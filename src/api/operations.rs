@@ -1,14 +1,19 @@
 //! Probes, metrics and the drain.
 
 use axum::Json;
-use axum::extract::State;
-use axum::http::{StatusCode, header};
+use axum::body::Bytes;
+use axum::extract::rejection::BytesRejection;
+use axum::extract::{Path, State};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use serde::Deserialize;
 use serde_json::json;
 
-use super::ApiState;
 use super::problem::Problem;
-use crate::ports::control::{DrainStarted, ReloadError};
+use super::{ApiState, extract};
+use crate::kernel::ids::TenantId;
+use crate::kernel::subject::Tenancy;
+use crate::ports::control::{BreakerForce, DrainStarted, ReloadError};
 
 /// 200 while the process moves. It asks neither storage nor broker: a restart cures neither.
 pub async fn live(State(state): State<ApiState>) -> Response {
@@ -67,6 +72,43 @@ pub async fn reload(State(state): State<ApiState>) -> Response {
             (status, kind, body.to_string()).into_response()
         }
     }
+}
+
+/// The breakers of this process: each upstream, and the tenants for which it is not simply closed.
+pub async fn breakers(State(state): State<ApiState>) -> Response {
+    Json(json!({"items": state.control.breakers()})).into_response()
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ForceRequest {
+    state: BreakerForce,
+    /// Absent: for all tenants.
+    #[serde(default)]
+    tenant: Option<TenantId>,
+}
+
+/// Sets a breaker of this process to open, closed or auto.
+pub async fn force_breaker(
+    State(state): State<ApiState>,
+    Path(upstream): Path<String>,
+    headers: HeaderMap,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Response, Problem> {
+    let body = extract::json_body(&headers, super::instances::sized(body)?)?;
+    let request: ForceRequest = serde_json::from_slice(&body)
+        .map_err(|error| Problem::invalid(format!("the body is not as expected: {error}")))?;
+    let tenant = match (state.tenancy, request.tenant) {
+        (Tenancy::Single, Some(_)) => {
+            return Err(Problem::invalid("this runner works without tenants"));
+        }
+        // Without multi-tenancy there is one, which has no name.
+        (_, tenant) => tenant,
+    };
+    state
+        .control
+        .force_breaker(&upstream, tenant.as_ref(), request.state)?;
+    Ok(StatusCode::NO_CONTENT.into_response())
 }
 
 const fn status(ok: bool) -> StatusCode {

@@ -11,6 +11,7 @@ use super::running::Running;
 use super::{shards, streams, versions};
 use crate::config::BrokerKind;
 use crate::intake::decode::{Decoded, Decoder};
+use crate::kernel::breaker::BreakerState;
 use crate::kernel::definition::Definition;
 use crate::kernel::envelope::{AggregateEvent, ControlMessage, ControlVerb};
 use crate::kernel::ids::{InstanceId, SagaName, TenantId, shard_of};
@@ -19,15 +20,20 @@ use crate::kernel::subject::Subject;
 use crate::kernel::view::InstanceView;
 use crate::ports::broker::{Expect, Message, Publication, PublishError};
 use crate::ports::control::{
-    Check, Control, ControlError, DeadLetterView, Decision, DefinitionDetail, DefinitionInfo, DefinitionView,
-    DrainStarted, Health, HistoryView, Info, InstanceDetail, Page, PageRequest, Published, Readiness,
-    ReloadError, Reloaded, rfc3339,
+    BreakerForce, BreakerView, Check, Control, ControlError, DeadLetterView, Decision, DefinitionDetail,
+    DefinitionInfo, DefinitionView, DrainStarted, Health, HistoryView, Info, InstanceDetail, Page,
+    PageRequest, Published, Readiness, ReloadError, Reloaded, rfc3339,
 };
 use crate::shard::ShardState;
 use crate::shard::mailbox::{DeadLetterDecision, Mail};
 use crate::storage::StorageError;
 use crate::storage::read::{Found, ListCursor};
 use crate::storage::rows::{DeadLetter, HistoryRow};
+
+/// Most breakers in one answer.
+const BREAKERS_SHOWN_MAX: usize = 1_000;
+/// Most breakers in `/info`.
+const INFO_BREAKERS_MAX: usize = 100;
 
 #[async_trait]
 impl Control for Node {
@@ -55,6 +61,12 @@ impl Control for Node {
                 .effects
                 .iter()
                 .map(|effect| effect.name.to_string())
+                .collect(),
+            breakers: self
+                .breakers()
+                .into_iter()
+                .filter(|breaker| breaker.state != BreakerState::Closed || breaker.forced.is_some())
+                .take(INFO_BREAKERS_MAX)
                 .collect(),
         }
     }
@@ -136,6 +148,9 @@ impl Control for Node {
     }
 
     fn metrics(&self) -> String {
+        if let Some(breakers) = self.running().and_then(|running| running.breakers.as_ref()) {
+            breakers.gauge();
+        }
         self.metrics.render()
     }
 
@@ -302,6 +317,35 @@ impl Control for Node {
 
     async fn definition(&self, hash: &str) -> Result<DefinitionDetail, ControlError> {
         versions::show(self, hash).await
+    }
+
+    fn breakers(&self) -> Vec<BreakerView> {
+        let running = self.running();
+        running
+            .and_then(|running| running.breakers.as_ref())
+            .map_or_else(Vec::new, |breakers| breakers.view(BREAKERS_SHOWN_MAX))
+    }
+
+    fn force_breaker(
+        &self,
+        upstream: &str,
+        tenant: Option<&TenantId>,
+        force: BreakerForce,
+    ) -> Result<(), ControlError> {
+        let running = self
+            .running()
+            .ok_or_else(|| ControlError::Unavailable(self.waiting_for()))?;
+        let Some(breakers) = &running.breakers else {
+            let message = "this process runs no effects: ask one in mode effect or combined";
+            return Err(ControlError::Unavailable(message.to_owned()));
+        };
+        if breakers.force(upstream, tenant, force) {
+            Ok(())
+        } else {
+            Err(ControlError::NotFound(format!(
+                "no effect of this process calls {upstream:?}; GET /admin/breakers lists what is called"
+            )))
+        }
     }
 
     async fn decide(&self, tenant: &TenantId, id: &str, decision: Decision) -> Result<(), ControlError> {

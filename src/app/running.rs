@@ -10,7 +10,7 @@ use super::catalog::{Catalog, InForce};
 use super::node::Node;
 use super::{StartError, shards, streams};
 use crate::config::Manifest;
-use crate::effects::{Worker, WorkerSpec, durable_name};
+use crate::effects::{Breakers, Worker, WorkerSpec, durable_name};
 use crate::gateway::http::HttpGateway;
 use crate::intake::{Intake, IntakeSpec, ShardEndpoint, StreamStatus};
 use crate::kernel::definition::{DefinitionSet, EffectDefinition};
@@ -42,6 +42,8 @@ pub(super) struct Parts<'n> {
 pub(super) struct Running {
     pub broker: Arc<dyn Broker>,
     pub shards: Vec<shards::Shown>,
+    /// Those of the effect worker, if this process has one.
+    pub breakers: Option<Arc<Breakers>>,
     stages: Mutex<Stages>,
 }
 
@@ -75,6 +77,7 @@ impl Running {
         Ok(Self {
             broker,
             shards: shown,
+            breakers: stages.worker.as_ref().map(Worker::breakers),
             stages: Mutex::new(stages),
         })
     }

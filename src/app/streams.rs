@@ -31,7 +31,11 @@ pub fn specs(manifest: &Manifest) -> [StreamSpec; 3] {
             &["effect_result", "workflow_event"],
             false,
         ),
-        spec(&streams.workflow_commands.name, &["effect", "workflow"], false),
+        spec(
+            &streams.workflow_commands.name,
+            &["effect", "effect_progress", "workflow"],
+            false,
+        ),
     ]
 }
 

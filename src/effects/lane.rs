@@ -5,12 +5,16 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
+use super::attempt::{self, Reason};
+use super::breakers::Breakers;
 use super::gate::Gate;
-use super::provider::{CallContext, CallFailure, CallOutcome, Certainty, Provider};
+use super::places::{Share, Tenants};
+use super::progress;
+use super::provider::{CallContext, CallOutcome, Provider};
 use super::result::{self, Addressee, Answer, Recorded};
 use super::settings::Settings;
 use crate::kernel::definition::EffectDefinition;
-use crate::kernel::envelope::EffectCommand;
+use crate::kernel::envelope::{EffectCommand, EffectProgress, ErrorPayload};
 use crate::kernel::ids::{CommandId, TenantId, TimeMs};
 use crate::kernel::json::Json;
 use crate::kernel::subject::{Subject, Tenancy};
@@ -19,7 +23,7 @@ use crate::ports::clock::Clock;
 use crate::telemetry::Metrics;
 use crate::telemetry::metrics::{Histogram, IntCounter, IntGauge};
 
-/// Longest delay of a negative acknowledgement: longer ones would outlive the gate's horizon unseen.
+/// Longest delay of a negative acknowledgement. What is due later comes back in between and is given back again.
 const NAK_DELAY_MAX: Duration = Duration::from_mins(1);
 const NAK_DELAY: Duration = Duration::from_secs(1);
 /// The same for every answer that the broker refuses, so that nobody spins on it.
@@ -34,6 +38,13 @@ pub struct Lane {
     pub tenancy: Tenancy,
     pub settings: Settings,
     pub gate: Arc<Gate>,
+    /// Name of this worker, which no other has.
+    pub worker: Arc<str>,
+    /// What its breakers call the upstream, `None` where nothing is called.
+    pub upstream: Option<Arc<str>>,
+    pub breakers: Arc<Breakers>,
+    pub share: Share,
+    pub tenants: Arc<Tenants>,
     pub clock: Arc<dyn Clock>,
     pub metrics: Arc<Metrics>,
     pub series: Series,
@@ -46,7 +57,7 @@ pub struct Lane {
 /// Series of one effect, looked up once.
 pub struct Series {
     running: IntGauge,
-    call_seconds: Histogram,
+    pub(super) call_seconds: Histogram,
     succeeded: IntCounter,
     failed: IntCounter,
     timed_out: IntCounter,
@@ -72,13 +83,6 @@ impl Series {
 enum Disposition {
     Done,
     Hopeless,
-    GiveBack(Duration),
-}
-
-/// What the attempts came to.
-enum Attempted {
-    Answer(Answer),
-    /// The worker drains and the next attempt was still to come.
     GiveBack(Duration),
 }
 
@@ -161,42 +165,123 @@ impl Lane {
             Ok(command) => command,
             Err(reason) => return self.unreadable(name, &reason).await,
         };
-        let mut calls = 0;
-        let now = self.clock.now();
-        let attempted = if command.metadata.deadline_ms <= now.0 {
-            Attempted::Answer(expired("the deadline passed before the command was executed"))
-        } else {
-            match Json::parse(command.payload.get().as_bytes(), self.settings.json_depth) {
-                Ok(input) => {
-                    let call = CallContext {
-                        command: &command,
-                        input: &input,
-                    };
-                    // Another worker may have called already and died before it could record anything.
-                    self.attempts(&call, message.delivered > 1, &mut calls).await
-                }
-                Err(error) => Attempted::Answer(Answer::Failed {
-                    class: "payload.syntax".to_owned(),
-                    message: error.to_string(),
-                }),
+        let stream = &self.streams.commands;
+        let found = progress::read(&*self.broker, stream, &self.definition.name, &name, message).await;
+        let mut progress = match found {
+            Ok(progress) => progress,
+            Err(error) => {
+                tracing::warn!(command = %name.1, %error, "cannot tell how often the command was tried");
+                return Disposition::GiveBack(NAK_DELAY);
             }
         };
-        match attempted {
-            Attempted::Answer(answer) => {
-                let to = Addressee {
-                    tenant: &name.0,
-                    command: name.1,
-                    effect: &self.definition.name,
-                    metadata: Some(&command.metadata),
-                };
-                let disposition = self.record(&to, answer, calls).await;
-                if disposition == Disposition::Done {
-                    self.gate.mark(name);
-                }
-                disposition
+        let answer = match self.next(&command, message, &mut progress).await {
+            Next::Answer(answer) => answer,
+            Next::GiveBack(delay, reason) => {
+                progress.delivered = message.delivered;
+                let deadline = TimeMs(command.metadata.deadline_ms);
+                return self.give_back(&name, &progress, deadline, delay, reason).await;
             }
-            Attempted::GiveBack(delay) => Disposition::GiveBack(delay.min(NAK_DELAY_MAX)),
+        };
+        let to = Addressee {
+            tenant: &name.0,
+            command: name.1,
+            effect: &self.definition.name,
+            metadata: Some(&command.metadata),
+        };
+        let disposition = self.record(&to, answer, progress.calls).await;
+        if disposition == Disposition::Done {
+            self.gate.mark(name);
         }
+        disposition
+    }
+
+    /// Makes the next attempt, if it is due and there is room for it, and says what it means for the command.
+    async fn next(
+        &self,
+        command: &EffectCommand<'_>,
+        message: &Message,
+        progress: &mut EffectProgress,
+    ) -> Next {
+        let deadline = TimeMs(command.metadata.deadline_ms);
+        let now = self.clock.now();
+        if deadline <= now {
+            return Next::Answer(expired(progress));
+        }
+        if progress.not_before_ms > now.0 {
+            let early = u64::try_from(progress.not_before_ms - now.0).unwrap_or(0);
+            return Next::GiveBack(Duration::from_millis(early), Reason::NotDue);
+        }
+        let patience = self.settings.yield_retry.duration();
+        if progress.calls > 0 && progress.worker == *self.worker && !progress.yielded && !patience.is_zero() {
+            progress.yielded = true;
+            return Next::GiveBack(patience, Reason::AnotherWorker);
+        }
+        let input = match Json::parse(command.payload.get().as_bytes(), self.settings.json_depth) {
+            Ok(input) => input,
+            Err(error) => {
+                return Next::Answer(Answer::Failed {
+                    class: "payload.syntax".to_owned(),
+                    message: error.to_string(),
+                });
+            }
+        };
+        let call = CallContext {
+            command,
+            input: &input,
+        };
+        let admitted = match self.admit(&command.tenant_id, deadline, message).await {
+            Ok(admitted) => admitted,
+            Err(_) if self.clock.now() >= deadline => return Next::Answer(expired(progress)),
+            Err((delay, reason)) => return Next::GiveBack(delay, reason),
+        };
+        progress.calls = progress.calls.saturating_add(1);
+        let failure = match self.attempt(&call, deadline, admitted).await {
+            CallOutcome::Succeeded { payload } => return Next::Answer(Answer::Succeeded { payload }),
+            CallOutcome::Failed(failure) => failure,
+        };
+        progress.unsettled = attempt::unsettled(progress.unsettled, &failure);
+        let pause = self.pause(command.command_id, progress.calls, &failure);
+        let due = pause.map(|pause| {
+            let ms = i64::try_from(pause.as_millis()).unwrap_or(i64::MAX);
+            (pause, self.clock.now().plus_ms(ms))
+        });
+        match due {
+            Some((pause, due)) if due < deadline => {
+                progress.not_before_ms = due.0;
+                progress.worker = self.worker.to_string();
+                progress.yielded = false;
+                progress.error = Some(ErrorPayload {
+                    class: failure.class.into_owned(),
+                    message: failure.message,
+                });
+                Next::GiveBack(pause, Reason::Retry)
+            }
+            Some(_) | None => {
+                self.audit(command, progress, &failure);
+                Next::Answer(attempt::conclude(failure, progress.unsettled))
+            }
+        }
+    }
+
+    /// Leaves word about the command, so that whoever gets it next knows what was done.
+    async fn give_back(
+        &self,
+        name: &(TenantId, CommandId),
+        progress: &EffectProgress,
+        deadline: TimeMs,
+        delay: Duration,
+        reason: Reason,
+    ) -> Disposition {
+        let effect = &self.definition.name;
+        progress::write(&*self.broker, &self.streams.commands, effect, name, progress).await;
+        self.metrics
+            .effects_given_back
+            .with_label_values(&[effect.as_str(), reason.as_str()])
+            .inc();
+        // At its deadline somebody must say so.
+        let left = deadline.0.saturating_sub(self.clock.now().0);
+        let left = Duration::from_millis(u64::try_from(left).unwrap_or(0));
+        Disposition::GiveBack(delay.min(left).min(NAK_DELAY_MAX))
     }
 
     /// Reads the envelope. The subject, which the broker's permissions guard, has the last word.
@@ -282,124 +367,24 @@ impl Lane {
         let publication = result::publication(&self.streams.events, to, answer, calls, now);
         result::record(&*self.broker, publication).await
     }
-
-    /// Calls until there is an outcome, the attempts are used up, or the deadline is too near for another.
-    async fn attempts(&self, call: &CallContext<'_>, earlier: bool, calls: &mut u32) -> Attempted {
-        let deadline = TimeMs(call.command.metadata.deadline_ms);
-        let mut unsettled = earlier;
-        loop {
-            *calls += 1;
-            let failure = match self.attempt(call, deadline).await {
-                CallOutcome::Succeeded { payload } => {
-                    return Attempted::Answer(Answer::Succeeded { payload });
-                }
-                CallOutcome::Failed(failure) => failure,
-            };
-            unsettled = match failure.certainty {
-                Certainty::Refused => false,
-                Certainty::NotDone => unsettled,
-                Certainty::Unknown => true,
-            };
-            let Some(delay) = self.delay_before_next(call.command.command_id, *calls, &failure) else {
-                return Attempted::Answer(conclude(failure, unsettled));
-            };
-            let wait_ms = i64::try_from(delay.as_millis()).unwrap_or(i64::MAX);
-            if self.clock.now().plus_ms(wait_ms) >= deadline {
-                return Attempted::Answer(conclude(failure, unsettled));
-            }
-            tokio::select! {
-                () = tokio::time::sleep(delay) => {}
-                () = self.draining.cancelled() => return Attempted::GiveBack(delay),
-            }
-        }
-    }
-
-    async fn attempt(&self, call: &CallContext<'_>, deadline: TimeMs) -> CallOutcome {
-        let start = self.clock.monotonic();
-        let left_ms = deadline.0.saturating_sub(self.clock.now().0);
-        let limit_ms = self
-            .definition
-            .timeout_ms
-            .min(u64::try_from(left_ms).unwrap_or(0));
-        let limit = Duration::from_millis(limit_ms);
-        let outcome = tokio::time::timeout(limit, self.provider.call(call))
-            .await
-            .unwrap_or_else(|_| {
-                let message = format!("no answer within {limit_ms} ms");
-                CallOutcome::Failed(CallFailure::unknown("timeout", message))
-            });
-        let took = self.clock.monotonic().saturating_sub(start);
-        self.series.call_seconds.observe(took.as_secs_f64());
-        let class = match &outcome {
-            CallOutcome::Succeeded { .. } => "succeeded",
-            CallOutcome::Failed(failure) => &failure.class,
-        };
-        self.metrics
-            .effect_calls
-            .with_label_values(&[self.definition.name.as_str(), class])
-            .inc();
-        outcome
-    }
-
-    /// The delay before the next call, `None` if there is to be none.
-    fn delay_before_next(&self, command: CommandId, calls: u32, failure: &CallFailure) -> Option<Duration> {
-        let retried = self
-            .definition
-            .retry_classes
-            .iter()
-            .any(|class| *class == failure.class);
-        let delay_ms = self
-            .definition
-            .retry
-            .delay_before(calls + 1)
-            .filter(|_| retried)?;
-        let delay = Duration::from_millis(jittered(delay_ms, command, calls));
-        Some(delay.max(failure.retry_after.unwrap_or_default()))
-    }
 }
 
-/// Half the delay and a share of the other half. The share comes from the command's own random bits, so that
-/// commands that failed together spread out, without a source of randomness.
-fn jittered(delay_ms: u64, command: CommandId, calls: u32) -> u64 {
-    let (_, mut bits) = command.0.as_u64_pair();
-    bits ^= u64::from(calls).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    bits ^= bits >> 31;
-    bits = bits.wrapping_mul(0x94d0_49bb_1331_11eb);
-    let share = (bits >> 32) % 1_001;
-    let half = delay_ms / 2;
-    half + (delay_ms - half) * share / 1_000
+/// What comes next for a command.
+enum Next {
+    Answer(Answer),
+    GiveBack(Duration, Reason),
 }
 
-fn expired(message: &str) -> Answer {
+fn expired(progress: &EffectProgress) -> Answer {
+    let message = match &progress.error {
+        None => "the deadline passed before the command was executed".to_owned(),
+        Some(error) => format!(
+            "the deadline passed after {} call(s); the last one: {}: {}",
+            progress.calls, error.class, error.message
+        ),
+    };
     Answer::TimedOut {
         class: "deadline".to_owned(),
-        message: message.to_owned(),
-    }
-}
-
-/// What is recorded after the last attempt: `Failed` says that it definitely did not happen.
-fn conclude(failure: CallFailure, unsettled: bool) -> Answer {
-    let class = failure.class.into_owned();
-    let message = failure.message;
-    if unsettled {
-        Answer::TimedOut { class, message }
-    } else {
-        Answer::Failed { class, message }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use uuid::Uuid;
-
-    use super::*;
-
-    #[test]
-    fn jitter_stays_within_the_delay_and_spreads_commands() {
-        let delays: std::collections::BTreeSet<u64> = (0..50_u128)
-            .map(|n| jittered(1_000, CommandId(Uuid::from_u128(n)), 1))
-            .collect();
-        assert!(delays.iter().all(|delay| (500..=1_000).contains(delay)));
-        assert!(delays.len() > 25, "{delays:?}");
+        message,
     }
 }

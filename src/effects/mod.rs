@@ -1,18 +1,24 @@
 //! Effect workers: they take commands from shared queues, call upstreams, and record one result per command.
 //!
-//! Order of steps for a command: gate (was it answered already?), deadline, attempts, result, marker,
-//! acknowledgement. Stateless: the result subject is the truth, so any worker can take over from any other.
+//! Order of steps for a command: gate (was it answered already?), deadline, room (concurrency, breaker, rate), one
+//! attempt, result, marker, acknowledgement. A command that has to wait goes back to the queue, with a note of
+//! what was done (`progress`), so that it holds no place and any worker may go on with it. Stateless: the result subject is the truth, so any worker can take over from any other.
 //! Knows nothing about sagas; it never touches a shard.
 
+mod attempt;
+mod breakers;
 pub mod egress;
 mod gate;
 mod http;
 mod lane;
+mod places;
+mod progress;
 pub mod provider;
 mod result;
 pub mod settings;
 mod transform;
 pub mod worker;
 
+pub use breakers::Breakers;
 pub use settings::Settings;
 pub use worker::{Worker, WorkerError, WorkerSpec, durable_name};

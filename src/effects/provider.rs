@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
+use crate::kernel::breaker::CallEnd;
 use crate::kernel::envelope::EffectCommand;
 use crate::kernel::json::Json;
 
@@ -12,6 +13,9 @@ use crate::kernel::json::Json;
 #[async_trait]
 pub trait Provider: Send + Sync + 'static {
     async fn call(&self, call: &CallContext<'_>) -> CallOutcome;
+
+    /// What is called, `host:port`; `None` where nothing is.
+    fn upstream(&self) -> Option<String>;
 }
 
 /// The command that a call serves.
@@ -38,6 +42,8 @@ pub struct CallFailure {
     pub class: Cow<'static, str>,
     pub message: String,
     pub certainty: Certainty,
+    /// What it says about the upstream's health.
+    pub end: CallEnd,
     /// How long the upstream asks to be left alone.
     pub retry_after: Option<Duration>,
 }
@@ -55,22 +61,42 @@ pub enum Certainty {
 }
 
 impl CallFailure {
-    /// A failure before anything was sent.
+    /// A failure before anything was sent, of which the upstream knows nothing.
     #[must_use]
     pub fn not_done(class: &'static str, message: impl Into<String>) -> Self {
         Self {
             class: Cow::Borrowed(class),
             message: message.into(),
             certainty: Certainty::NotDone,
+            end: CallEnd::Abandoned,
             retry_after: None,
         }
     }
 
-    /// A failure after the call was sent.
+    /// The upstream could not be reached, so nothing was sent.
     #[must_use]
-    pub fn unknown(class: &'static str, message: impl Into<String>) -> Self {
+    pub fn unreachable(class: &'static str, message: impl Into<String>) -> Self {
+        Self {
+            end: CallEnd::Failed,
+            ..Self::not_done(class, message)
+        }
+    }
+
+    /// It was sent, and there was no answer.
+    #[must_use]
+    pub fn unanswered(class: &'static str, message: impl Into<String>) -> Self {
         Self {
             certainty: Certainty::Unknown,
+            ..Self::unreachable(class, message)
+        }
+    }
+
+    /// There was an answer, and it does not tell what happened.
+    #[must_use]
+    pub fn unclear(class: &'static str, message: impl Into<String>) -> Self {
+        Self {
+            certainty: Certainty::Unknown,
+            end: CallEnd::Answered,
             ..Self::not_done(class, message)
         }
     }

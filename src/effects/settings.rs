@@ -11,6 +11,11 @@ use crate::kernel::duration::Millis;
 pub struct Settings {
     /// A command that no worker reported progress on for this long goes to another one. Default 30s.
     pub ack_wait: Millis,
+    /// Calls that the process makes at the same time, all effects together; half of them belong to single effects
+    /// in equal parts. Default 1,024.
+    pub concurrency: usize,
+    /// How long a worker leaves the next attempt to others after one of its own has failed. Default 100ms.
+    pub yield_retry: Millis,
     /// Commands of one effect that all workers together may hold. Default 4,096.
     pub unacknowledged_max: usize,
     /// Recently answered commands that are remembered in memory. Default 65,536.
@@ -31,6 +36,8 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             ack_wait: Millis::seconds(30),
+            concurrency: 1_024,
+            yield_retry: Millis(100),
             unacknowledged_max: 4_096,
             answered_max: 65_536,
             recheck_after: Millis::seconds(60),

@@ -42,4 +42,8 @@ impl Provider for Transform {
     async fn call(&self, call: &CallContext<'_>) -> CallOutcome {
         self.render(call)
     }
+
+    fn upstream(&self) -> Option<String> {
+        None
+    }
 }

@@ -7,15 +7,19 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use super::breakers::Breakers;
 use super::gate::Gate;
 use super::http::{Environment, Http};
 use super::lane::{Lane, Series};
+use super::places::{Share, Tenants};
 use super::provider::Provider;
 use super::settings::Settings;
 use super::transform::Transform;
+use crate::kernel::breaker::BreakerPolicy;
 use crate::kernel::definition::EffectDefinition;
-use crate::kernel::definition::effect::Provider as ProviderDefinition;
+use crate::kernel::definition::effect::{BreakerScope, Provider as ProviderDefinition};
 use crate::kernel::ids::EffectName;
+use crate::kernel::rate::{Rate, RateLimiter};
 use crate::kernel::subject::{self, Tenancy};
 use crate::ports::broker::{Broker, Queue, QueueSpec, WorkflowStreams};
 use crate::ports::clock::Clock;
@@ -60,6 +64,7 @@ pub fn durable_name(group: &str, effect: &EffectName) -> String {
 /// A running worker. Dropped without [`Worker::drain`], it leaves its commands to be delivered again.
 pub struct Worker {
     lanes: JoinSet<()>,
+    breakers: Arc<Breakers>,
     draining: CancellationToken,
     stopping: CancellationToken,
 }
@@ -77,13 +82,31 @@ impl Worker {
             spec.settings.answered_max,
             spec.settings.recheck_after.duration(),
         ));
+        let providers = spec
+            .effects
+            .iter()
+            .map(|definition| {
+                provider(definition, &environment, &spec.settings)
+                    .map_err(|reason| refused(definition, reason))
+            })
+            .collect::<Result<Vec<_>, _>>()?;
+        let upstreams: Vec<Option<Arc<str>>> = spec
+            .effects
+            .iter()
+            .zip(&providers)
+            .map(|(definition, provider)| upstream(definition, &**provider))
+            .collect();
+        let breakers = Breakers::new(
+            policies(&spec.effects, &upstreams)?,
+            Arc::clone(&spec.clock),
+            Arc::clone(&spec.metrics),
+        );
+        let worker: Arc<str> = uuid::Uuid::new_v4().simple().to_string().into();
+        let shares = Share::divide(spec.settings.concurrency, spec.effects.len());
         let mut lanes = Vec::with_capacity(spec.effects.len());
-        for definition in &spec.effects {
-            let provider =
-                provider(definition, &environment, &spec.settings).map_err(|reason| WorkerError {
-                    effect: definition.name.to_string(),
-                    reason,
-                })?;
+        for (((definition, provider), upstream), share) in
+            spec.effects.iter().zip(providers).zip(upstreams).zip(shares)
+        {
             lanes.push(Arc::new(Lane {
                 definition: Arc::clone(definition),
                 provider,
@@ -92,6 +115,11 @@ impl Worker {
                 tenancy: spec.tenancy,
                 settings: spec.settings.clone(),
                 gate: Arc::clone(&gate),
+                worker: Arc::clone(&worker),
+                upstream,
+                breakers: Arc::clone(&breakers),
+                share,
+                tenants: Tenants::new(definition.limits),
                 clock: Arc::clone(&spec.clock),
                 metrics: Arc::clone(&spec.metrics),
                 series: Series::of(&spec.metrics, definition.name.as_str()),
@@ -105,9 +133,16 @@ impl Worker {
         }
         Ok(Self {
             lanes: tasks,
+            breakers,
             draining,
             stopping,
         })
+    }
+
+    /// Its breakers, for operators.
+    #[must_use]
+    pub fn breakers(&self) -> Arc<Breakers> {
+        Arc::clone(&self.breakers)
     }
 
     /// Stops pulling, gives back what has not started, and lets the rest finish for at most `timeout`; what
@@ -142,6 +177,50 @@ fn provider(
     }
 }
 
+fn refused(definition: &EffectDefinition, reason: String) -> WorkerError {
+    WorkerError {
+        effect: definition.name.to_string(),
+        reason,
+    }
+}
+
+/// What the breakers of an effect's calls are named after.
+fn upstream(definition: &EffectDefinition, provider: &dyn Provider) -> Option<Arc<str>> {
+    let host = provider.upstream()?;
+    let scope = definition.breaker.map(|rule| rule.scope).unwrap_or_default();
+    Some(match scope {
+        BreakerScope::Host => host.into(),
+        BreakerScope::Effect => format!("effect:{}", definition.name).into(),
+    })
+}
+
+/// The policy of each upstream: what one of its effects says, or the default.
+fn policies(
+    effects: &[Arc<EffectDefinition>],
+    upstreams: &[Option<Arc<str>>],
+) -> Result<BTreeMap<String, BreakerPolicy>, WorkerError> {
+    let mut said: BTreeMap<String, Option<BreakerPolicy>> = BTreeMap::new();
+    for (definition, upstream) in effects.iter().zip(upstreams) {
+        let Some(upstream) = upstream else { continue };
+        let policy = said.entry(upstream.to_string()).or_default();
+        match (*policy, definition.breaker) {
+            (Some(other), Some(rule)) if other != rule.policy => {
+                let reason = format!(
+                    "another effect that calls {upstream} has another breaker; give both the same, or one of them \
+                     `scope: effect`"
+                );
+                return Err(refused(definition, reason));
+            }
+            (None, Some(rule)) => *policy = Some(rule.policy),
+            (Some(_), Some(_)) | (_, None) => {}
+        }
+    }
+    let said = said.into_iter();
+    Ok(said
+        .map(|(upstream, policy)| (upstream, policy.unwrap_or_default()))
+        .collect())
+}
+
 async fn finish(tasks: &mut JoinSet<()>) {
     while let Some(ended) = tasks.join_next().await {
         report(ended);
@@ -157,7 +236,9 @@ fn report(ended: Result<(), tokio::task::JoinError>) {
 
 /// Pulls the commands of one effect until the drain, joining the queue again whenever it breaks.
 async fn pull(lane: Arc<Lane>, group: String) {
-    let concurrency = usize::try_from(lane.definition.concurrency.max(1)).unwrap_or(usize::MAX);
+    let limits = &lane.definition.limits;
+    let concurrency = usize::try_from(limits.concurrency.max(1)).unwrap_or(usize::MAX);
+    let mut pace = limits.rate.map(RateLimiter::new);
     let effect = &lane.definition.name;
     let spec = QueueSpec {
         stream: lane.streams.commands.clone(),
@@ -165,7 +246,9 @@ async fn pull(lane: Arc<Lane>, group: String) {
         durable: durable_name(&group, effect),
         ack_wait: lane.settings.ack_wait.duration(),
         max_unacknowledged: lane.settings.unacknowledged_max,
-        buffer: concurrency,
+        buffer: limits.rate.map_or(concurrency, |rate| {
+            pulled_ahead(rate, lane.settings.ack_wait.duration()).min(concurrency)
+        }),
     };
     let mut running = JoinSet::new();
     let mut delay = REJOIN_FIRST;
@@ -177,7 +260,7 @@ async fn pull(lane: Arc<Lane>, group: String) {
         let broken = match joined {
             Ok(mut queue) => {
                 delay = REJOIN_FIRST;
-                match take(&lane, &mut *queue, concurrency, &mut running).await {
+                match take(&lane, &mut *queue, concurrency, &mut pace, &mut running).await {
                     None => break,
                     Some(broken) => broken,
                 }
@@ -199,26 +282,55 @@ async fn take(
     lane: &Arc<Lane>,
     queue: &mut dyn Queue,
     concurrency: usize,
+    pace: &mut Option<RateLimiter>,
     running: &mut JoinSet<()>,
 ) -> Option<String> {
     loop {
+        if let Some(limiter) = pace
+            && !in_time(lane, limiter).await
+        {
+            queue.close().await;
+            return None;
+        }
+        // The place in time that was taken holds until a command comes.
         while let Some(ended) = running.try_join_next() {
             report(ended);
         }
-        let full = running.len() >= concurrency;
-        tokio::select! {
-            biased;
-            () = lane.draining.cancelled() => {
-                queue.close().await;
-                return None;
-            }
-            Some(ended) = running.join_next(), if full => report(ended),
-            next = queue.next(), if !full => match next {
-                Ok(delivery) => {
-                    running.spawn(Arc::clone(lane).serve(delivery));
+        loop {
+            let full = running.len() >= concurrency;
+            tokio::select! {
+                biased;
+                () = lane.draining.cancelled() => {
+                    queue.close().await;
+                    return None;
                 }
-                Err(broken) => return Some(broken.0),
-            },
+                Some(ended) = running.join_next(), if full => report(ended),
+                next = queue.next(), if !full => match next {
+                    Ok(delivery) => {
+                        running.spawn(Arc::clone(lane).serve(delivery));
+                        break;
+                    }
+                    Err(broken) => return Some(broken.0),
+                },
+            }
         }
     }
+}
+
+/// Waits until the rate allows another command. `false`: the drain began.
+async fn in_time(lane: &Lane, limiter: &mut RateLimiter) -> bool {
+    let now = u64::try_from(lane.clock.monotonic().as_micros()).unwrap_or(u64::MAX);
+    let wait = limiter.reserve(now, u64::MAX).unwrap_or(0);
+    tokio::select! {
+        biased;
+        () = lane.draining.cancelled() => false,
+        () = tokio::time::sleep(Duration::from_micros(wait)), if wait > 0 => true,
+        () = std::future::ready(()), if wait == 0 => true,
+    }
+}
+
+/// Commands that may wait in this process for their turn, well before the broker gives them to others.
+fn pulled_ahead(rate: Rate, ack_wait: Duration) -> usize {
+    let calls = ack_wait.as_micros() / 3 / u128::from(rate.interval_us());
+    usize::try_from(calls).unwrap_or(usize::MAX).max(1)
 }

@@ -59,6 +59,29 @@ pub enum CallEnd {
     Abandoned,
 }
 
+/// Where a breaker stands, for people.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BreakerState {
+    /// Calls are made.
+    Closed,
+    /// A few calls are made to see whether it may close.
+    HalfOpen,
+    /// No call is made.
+    Open,
+}
+
+impl BreakerState {
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Closed => "closed",
+            Self::HalfOpen => "half_open",
+            Self::Open => "open",
+        }
+    }
+}
+
 #[derive(Debug, Clone)]
 pub struct Breaker {
     policy: BreakerPolicy,
@@ -138,6 +161,25 @@ impl Breaker {
                 succeeded,
             },
         };
+    }
+
+    /// Where it stands at `now`. One that was open for long enough is half open, though no call came yet.
+    #[must_use]
+    pub const fn state(&self, now: u64) -> BreakerState {
+        match self.state {
+            State::Closed { .. } => BreakerState::Closed,
+            State::Open { until } if now < until => BreakerState::Open,
+            State::Open { .. } | State::HalfOpen { .. } => BreakerState::HalfOpen,
+        }
+    }
+
+    /// Whether forgetting it at `now` changes nothing.
+    #[must_use]
+    pub const fn is_idle(&self, now: u64) -> bool {
+        match self.state {
+            State::Closed { since, .. } => now.saturating_sub(since) > self.policy.window_ms,
+            State::Open { .. } | State::HalfOpen { .. } => false,
+        }
     }
 
     /// Whether calls are held back entirely at `now`.

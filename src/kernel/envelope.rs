@@ -117,6 +117,27 @@ pub struct ResultMetadata {
     pub calls: u32,
 }
 
+/// What the workers know about a command that was given back to the queue.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EffectProgress {
+    /// Calls that were made to the upstream so far.
+    pub calls: u32,
+    /// Whether one of them may have happened.
+    pub unsettled: bool,
+    /// The delivery after which it was given back. If it is not the one before the next, a worker died in between.
+    pub delivered: u64,
+    /// Milliseconds since the epoch before which it is not executed.
+    pub not_before_ms: i64,
+    /// The worker that made the last call.
+    pub worker: String,
+    /// Whether that worker has left the next call to others once.
+    #[serde(default)]
+    pub yielded: bool,
+    /// How the last call ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<ErrorPayload>,
+}
+
 /// Payload of a `Failed` or `TimedOut` result.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ErrorPayload {

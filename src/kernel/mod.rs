@@ -14,6 +14,7 @@ pub mod items;
 pub mod json;
 pub mod limits;
 pub mod patch;
+pub mod rate;
 pub mod record;
 pub mod retry;
 pub mod schema;

@@ -38,6 +38,12 @@ pub enum Subject {
         effect: EffectName,
         command: CommandId,
     },
+    /// `effect_progress.<effect>.<command id>`
+    EffectProgress {
+        tenant: TenantId,
+        effect: EffectName,
+        command: CommandId,
+    },
     /// `workflow.<saga>.<correlation>`
     Workflow {
         tenant: TenantId,
@@ -74,6 +80,7 @@ impl Subject {
             Self::Aggregate { tenant, .. }
             | Self::Effect { tenant, .. }
             | Self::EffectResult { tenant, .. }
+            | Self::EffectProgress { tenant, .. }
             | Self::Workflow { tenant, .. }
             | Self::WorkflowEvent { tenant, .. } => tenant,
         }
@@ -100,6 +107,9 @@ impl Subject {
             }
             Self::EffectResult { effect, command, .. } => {
                 write!(out, "effect_result.{effect}.{command}").expect("writing to a string");
+            }
+            Self::EffectProgress { effect, command, .. } => {
+                write!(out, "effect_progress.{effect}.{command}").expect("writing to a string");
             }
             Self::Workflow { saga, key, .. } => {
                 write!(out, "workflow.{saga}.").expect("writing to a string");
@@ -153,6 +163,11 @@ impl Subject {
                 command: command(last)?,
             }),
             "effect_result" => Ok(Self::EffectResult {
+                tenant,
+                effect: EffectName::parse(name)?,
+                command: command(last)?,
+            }),
+            "effect_progress" => Ok(Self::EffectProgress {
                 tenant,
                 effect: EffectName::parse(name)?,
                 command: command(last)?,

@@ -2,8 +2,9 @@
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
+use crate::kernel::breaker::BreakerState;
 use crate::kernel::definition::Diagnostic;
 use crate::kernel::envelope::ControlVerb;
 use crate::kernel::ids::{InstanceId, SagaName, TenantId, TimeMs};
@@ -71,6 +72,18 @@ pub trait Control: Send + Sync + 'static {
     /// One version, named by the first digits of its hash.
     async fn definition(&self, hash: &str) -> Result<DefinitionDetail, ControlError>;
 
+    /// The breakers of this process: each upstream, and the tenants for which it is not simply closed.
+    fn breakers(&self) -> Vec<BreakerView>;
+
+    /// Holds calls of an upstream back, lets them through, or leaves it to the breaker again; for one tenant, or
+    /// for all.
+    fn force_breaker(
+        &self,
+        upstream: &str,
+        tenant: Option<&TenantId>,
+        force: BreakerForce,
+    ) -> Result<(), ControlError>;
+
     /// Decides on a dead letter, named as its view names it.
     async fn decide(&self, tenant: &TenantId, id: &str, decision: Decision) -> Result<(), ControlError>;
 }
@@ -79,6 +92,31 @@ pub trait Control: Send + Sync + 'static {
 pub enum Decision {
     Retry,
     Discard,
+}
+
+/// What an operator says about a breaker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BreakerForce {
+    /// No call is made.
+    Open,
+    /// Every call is made.
+    Closed,
+    /// The breaker decides.
+    Auto,
+}
+
+/// A breaker of one process.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct BreakerView {
+    /// `host:port`, or `effect:<name>`.
+    pub upstream: String,
+    /// Absent where all tenants without an entry of their own are meant.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<TenantId>,
+    pub state: BreakerState,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub forced: Option<BreakerForce>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -109,6 +147,8 @@ pub struct Info {
     pub reload: Option<LastReload>,
     pub sagas: Vec<DefinitionInfo>,
     pub effects: Vec<String>,
+    /// Breakers of this process that are not simply closed, at most 100.
+    pub breakers: Vec<BreakerView>,
 }
 
 #[derive(Debug, Clone, Serialize)]

@@ -55,6 +55,14 @@ pub struct Metrics {
     pub effect_call_seconds: HistogramVec,
     /// Commands in the hands of this worker, by `effect`.
     pub effects_running: IntGaugeVec,
+    /// Commands that a worker gave back to the queue, by `effect` and `reason`.
+    pub effects_given_back: IntCounterVec,
+    /// Commands whose attempts were used up, by `effect` and `class` of the last failure.
+    pub effects_exhausted: IntCounterVec,
+    /// Tenants whose breaker stands there, by `upstream` and `state` (closed, half_open, open).
+    pub breakers: IntGaugeVec,
+    /// Times that a breaker opened, by `upstream`.
+    pub breakers_opened: IntCounterVec,
     /// Overdue commands that the sweeper looked after, by `action`.
     pub swept: IntCounterVec,
     /// Revision of the active sagas.
@@ -174,6 +182,30 @@ impl Metrics {
                 "effects_running",
                 "Commands in the hands of this worker.",
                 &["effect"],
+            ),
+            effects_given_back: counters(
+                r,
+                "effects_given_back_total",
+                "Commands that a worker gave back to the queue.",
+                &["effect", "reason"],
+            ),
+            effects_exhausted: counters(
+                r,
+                "effects_exhausted_total",
+                "Commands whose attempts were used up.",
+                &["effect", "class"],
+            ),
+            breakers: gauges(
+                r,
+                "breakers",
+                "Tenants whose breaker stands there.",
+                &["upstream", "state"],
+            ),
+            breakers_opened: counters(
+                r,
+                "breakers_opened_total",
+                "Times that a breaker opened.",
+                &["upstream"],
             ),
             swept: counters(
                 r,

@@ -72,6 +72,46 @@ async fn probes_tell_what_operators_need() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn breakers_are_listed_and_set_by_operators() {
+    let mut rig = runner(Duration::ZERO).await;
+    let list = until(&rig, "/admin/breakers", |list| list["items"][0].is_object()).await;
+    let first = &list["items"][0];
+    let upstream = first["upstream"]
+        .as_str()
+        .expect("the effects call one")
+        .to_owned();
+    assert_eq!(
+        (first["state"].as_str(), &first["forced"]),
+        (Some("closed"), &Value::Null)
+    );
+    assert_eq!(get(&rig, "/info").await.json()["breakers"], json!([]));
+
+    let path = format!("/admin/breakers/{upstream}");
+    for (body, code) in [
+        ("{}", "SR0501"),
+        (r#"{"state":"ajar"}"#, "SR0501"),
+        (r#"{"state":"open","tenant":"No Name"}"#, "SR0501"),
+        (r#"{"state":"open","because":"x"}"#, "SR0501"),
+    ] {
+        post(&rig, &path, body).await.is_problem(400, code);
+    }
+    post(&rig, "/admin/breakers/nowhere:1", r#"{"state":"open"}"#)
+        .await
+        .is_problem(404, "SR0502");
+
+    let set = post(&rig, &path, r#"{"state":"open","tenant":"acme"}"#).await;
+    assert_eq!(set.status, 204, "{set:?}");
+    let told = get(&rig, "/info").await.json();
+    assert_eq!(
+        told["breakers"],
+        json!([{"upstream": upstream, "tenant": "acme", "state": "closed", "forced": "open"}])
+    );
+    assert_eq!(post(&rig, &path, r#"{"state":"auto"}"#).await.status, 204);
+    assert_eq!(get(&rig, "/info").await.json()["breakers"], json!([]));
+    assert_eq!(rig.terminate().await, Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_wrong_request_is_told_what_is_wrong() {
     let rig = runner(Duration::ZERO).await;
     for path in [

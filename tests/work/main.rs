@@ -9,6 +9,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod discipline;
 mod faults;
 mod relay;
 mod retention;

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use saga_runner::effects::{self, Worker, WorkerSpec};
 use saga_runner::inproc::{self, InprocBroker};
 use saga_runner::kernel::definition::EffectDefinition;
-use saga_runner::kernel::definition::effect::{EffectSchemas, HttpCall, Provider};
+use saga_runner::kernel::definition::effect::{EffectLimits, EffectSchemas, HttpCall, Provider};
 use saga_runner::kernel::duration::Millis;
 use saga_runner::kernel::expr::{Root, Template};
 use saga_runner::kernel::ids::{CommandId, EffectName, InstanceId, Key, SagaName, TenantId, TimeMs};
@@ -82,10 +82,15 @@ impl Rig {
             commands: "WORKFLOW_COMMANDS".to_owned(),
             events: "WORKFLOW_EVENTS".to_owned(),
         };
-        let subjects = |kinds: [&str; 2]| kinds.map(|kind| format!("tenant.*.{kind}.>")).to_vec();
+        let subjects = |kinds: &[&str]| -> Vec<String> {
+            kinds.iter().map(|kind| format!("tenant.*.{kind}.>")).collect()
+        };
         for (name, subjects) in [
-            (&streams.commands, subjects(["effect", "workflow"])),
-            (&streams.events, subjects(["effect_result", "workflow_event"])),
+            (
+                &streams.commands,
+                subjects(&["effect", "effect_progress", "workflow"]),
+            ),
+            (&streams.events, subjects(&["effect_result", "workflow_event"])),
         ] {
             let spec = StreamSpec {
                 name: name.clone(),
@@ -124,9 +129,55 @@ impl Rig {
         effect: EffectDefinition,
         upstream: &str,
     ) -> Worker {
-        Worker::start(&WorkerSpec {
+        self.start(broker, group, vec![effect], upstream, Arc::clone(&self.metrics))
+    }
+
+    /// A worker whose series are its own.
+    pub fn measured(&self, effects: Vec<EffectDefinition>, upstream: &str) -> (Worker, Arc<Metrics>) {
+        let metrics = Arc::new(Metrics::new());
+        let broker = Arc::clone(&self.broker);
+        let worker = self.start(broker, "test", effects, upstream, Arc::clone(&metrics));
+        (worker, metrics)
+    }
+
+    /// The same with so many places for calls.
+    pub fn crowded(
+        &self,
+        places: usize,
+        effects: Vec<EffectDefinition>,
+        upstream: &str,
+    ) -> (Worker, Arc<Metrics>) {
+        let metrics = Arc::new(Metrics::new());
+        let mut spec = self.spec("test", effects, upstream, Arc::clone(&metrics));
+        spec.settings.concurrency = places;
+        (Worker::start(&spec).unwrap(), metrics)
+    }
+
+    fn start(
+        &self,
+        broker: Arc<dyn Broker>,
+        group: &str,
+        effects: Vec<EffectDefinition>,
+        upstream: &str,
+        metrics: Arc<Metrics>,
+    ) -> Worker {
+        let spec = WorkerSpec {
             broker,
-            effects: vec![Arc::new(effect)],
+            ..self.spec(group, effects, upstream, metrics)
+        };
+        Worker::start(&spec).unwrap()
+    }
+
+    fn spec(
+        &self,
+        group: &str,
+        effects: Vec<EffectDefinition>,
+        upstream: &str,
+        metrics: Arc<Metrics>,
+    ) -> WorkerSpec {
+        WorkerSpec {
+            broker: Arc::clone(&self.broker),
+            effects: effects.into_iter().map(Arc::new).collect(),
             tenancy: Tenancy::Multi,
             streams: self.streams.clone(),
             settings: effects::Settings {
@@ -136,10 +187,9 @@ impl Rig {
             secrets: BTreeMap::new(),
             upstreams: BTreeMap::from([("pay".to_owned(), upstream.to_owned())]),
             clock: Arc::clone(&self.clock) as Arc<dyn Clock>,
-            metrics: Arc::clone(&self.metrics),
+            metrics,
             group: group.to_owned(),
-        })
-        .unwrap()
+        }
     }
 
     /// The recorded result of a command, once there is one.
@@ -446,7 +496,11 @@ pub fn definition(attempts: u32) -> EffectDefinition {
             max_ms: 100,
         },
         retry_classes: ["transient", "throttled", "timeout"].map(str::to_owned).to_vec(),
-        concurrency: 4,
+        limits: EffectLimits {
+            concurrency: 4,
+            ..EffectLimits::default()
+        },
+        breaker: None,
         classify: Vec::new(),
         result: None,
     }

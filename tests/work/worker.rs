@@ -146,7 +146,7 @@ async fn a_command_that_was_answered_is_not_executed_again() {
     first.drain(Duration::from_secs(5)).await;
     // The same command once more, as after a loss of the queue's own state.
     let mut other_queue = definition(1);
-    other_queue.concurrency = 2;
+    other_queue.limits.concurrency = 2;
     rig.clock.0.store(120_000, Ordering::Relaxed);
     let second = rig.worker_in("another", other_queue, &server.uri());
     let durable = saga_runner::effects::durable_name("another", &rig::effect_name());
@@ -223,7 +223,7 @@ async fn a_drain_lets_calls_finish_and_gives_back_what_has_not_started() {
         enqueue(&rig, item).await;
     }
     let mut narrow = definition(1);
-    narrow.concurrency = 2;
+    narrow.limits.concurrency = 2;
     let worker = rig.worker(narrow, &server.uri());
     calls(&server, 2).await;
     worker.drain(Duration::from_secs(10)).await;

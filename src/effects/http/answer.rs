@@ -8,6 +8,7 @@ use reqwest::{Response, StatusCode};
 
 use super::{Http, unanswered};
 use crate::effects::provider::{CallContext, CallFailure, CallOutcome, Certainty};
+use crate::kernel::breaker::CallEnd;
 use crate::kernel::expr::{Budget, Root, Scope};
 use crate::kernel::json::Json;
 
@@ -47,6 +48,7 @@ impl Http {
                 class: Cow::Owned(class.to_owned()),
                 message: message(status, &headers, &body),
                 certainty: certainty(status),
+                end: end(status),
                 retry_after: retry_after(&headers),
             }),
         }
@@ -75,7 +77,7 @@ impl Http {
         match (&self.definition.result, response.get("body")) {
             (Some(template), _) => {
                 if let Err(error) = template.render(scope, budget, &mut payload) {
-                    let failure = CallFailure::unknown("result.expression", format!("result: {error}"));
+                    let failure = CallFailure::unclear("result.expression", format!("result: {error}"));
                     return CallOutcome::Failed(failure);
                 }
             }
@@ -144,7 +146,15 @@ fn certain(failure: CallFailure, status: StatusCode) -> CallFailure {
     } else {
         certainty(status)
     };
-    CallFailure { certainty, ..failure }
+    let end = match failure.end {
+        CallEnd::Failed => CallEnd::Failed,
+        CallEnd::Answered | CallEnd::Abandoned => end(status),
+    };
+    CallFailure {
+        certainty,
+        end,
+        ..failure
+    }
 }
 
 fn built_in(status: StatusCode) -> &'static str {
@@ -162,6 +172,14 @@ fn certainty(status: StatusCode) -> Certainty {
         408 => Certainty::Unknown,
         300..=399 | 429 | 500..=599 => Certainty::NotDone,
         _ => Certainty::Refused,
+    }
+}
+
+/// Whether the upstream is well: a refusal is an answer like any other.
+fn end(status: StatusCode) -> CallEnd {
+    match status.as_u16() {
+        408 | 429 | 500..=599 => CallEnd::Failed,
+        _ => CallEnd::Answered,
     }
 }
 

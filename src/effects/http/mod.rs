@@ -115,6 +115,10 @@ impl Provider for Http {
             Err(error) => CallOutcome::Failed(unanswered(&error)),
         }
     }
+
+    fn upstream(&self) -> Option<String> {
+        Some(self.origin.to_string())
+    }
 }
 
 /// What `command` is in expressions.
@@ -158,13 +162,13 @@ fn unanswered(error: &reqwest::Error) -> CallFailure {
     }
     let message = causes(error);
     if error.is_connect() {
-        CallFailure::not_done("transient", message)
+        CallFailure::unreachable("transient", message)
     } else if error.is_builder() {
         CallFailure::not_done("permanent", message)
     } else if error.is_timeout() {
-        CallFailure::unknown("timeout", message)
+        CallFailure::unanswered("timeout", message)
     } else {
-        CallFailure::unknown("transient", message)
+        CallFailure::unanswered("transient", message)
     }
 }
 

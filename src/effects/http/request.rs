@@ -20,6 +20,16 @@ pub struct Origin {
     port: Option<u16>,
 }
 
+impl std::fmt::Display for Origin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.host)?;
+        match self.port {
+            Some(port) => write!(f, ":{port}"),
+            None => Ok(()),
+        }
+    }
+}
+
 impl Origin {
     /// The origin that a URL template begins with, from its literal text or a base URL of the manifest.
     ///

@@ -6,7 +6,7 @@ use wiremock::{Mock, MockServer, ResponseTemplate};
 use super::*;
 use crate::effects::egress::Egress;
 use crate::effects::provider::Certainty;
-use crate::kernel::definition::effect::{Classify, Provider as ProviderDefinition};
+use crate::kernel::definition::effect::{Classify, EffectLimits, Provider as ProviderDefinition};
 use crate::kernel::envelope::CommandMetadata;
 use crate::kernel::expr::{Expr, Root, Template};
 use crate::kernel::ids::{CommandId, EffectName, Key, SagaName, TenantId};
@@ -64,7 +64,11 @@ impl Charge {
                 max_ms: 1_000,
             },
             retry_classes: Vec::new(),
-            concurrency: 1,
+            limits: EffectLimits {
+                concurrency: 1,
+                ..EffectLimits::default()
+            },
+            breaker: None,
             classify: self
                 .classify
                 .iter()

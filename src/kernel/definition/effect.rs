@@ -4,8 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::model::EffectContract;
+use crate::kernel::breaker::BreakerPolicy;
 use crate::kernel::expr::{Expr, Root, Template};
 use crate::kernel::ids::EffectName;
+use crate::kernel::rate::Rate;
 use crate::kernel::retry::RetryPolicy;
 use crate::kernel::schema::Schema;
 
@@ -42,8 +44,9 @@ pub struct EffectDefinition {
     pub retry: RetryPolicy,
     /// Error classes that are tried again. Default `transient`, `throttled`, `timeout`.
     pub retry_classes: Vec<String>,
-    /// Calls of this effect that run at the same time in one worker. Default 32.
-    pub concurrency: u32,
+    pub limits: EffectLimits,
+    /// When the upstream is left alone. `None`: as others say that call the same host, or the default.
+    pub breaker: Option<BreakerRule>,
     /// First match wins; the built-in rules follow.
     pub classify: Vec<Classify>,
     /// The result of a successful call. Default: the response body.
@@ -73,6 +76,47 @@ impl EffectDefinition {
         }
         names
     }
+}
+
+/// How much of an effect one worker does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EffectLimits {
+    /// Commands in hand at the same time. Default 32.
+    pub concurrency: u32,
+    /// Commands of one tenant in hand at the same time. Default: as many as of all tenants.
+    pub per_tenant: Option<u32>,
+    /// How fast commands are taken. Default: as fast as they come.
+    pub rate: Option<Rate>,
+    /// How fast calls for one tenant are made. Default: as fast as they come.
+    pub tenant_rate: Option<Rate>,
+}
+
+impl Default for EffectLimits {
+    fn default() -> Self {
+        Self {
+            concurrency: 32,
+            per_tenant: None,
+            rate: None,
+            tenant_rate: None,
+        }
+    }
+}
+
+/// When an upstream is left alone, and what counts as one.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct BreakerRule {
+    pub scope: BreakerScope,
+    pub policy: BreakerPolicy,
+}
+
+/// Which calls share a breaker. A tenant never shares one with another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum BreakerScope {
+    /// All that go to one host and port.
+    #[default]
+    Host,
+    /// Those of one effect.
+    Effect,
 }
 
 #[derive(Debug)]

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::codes;
 use super::effect::{Classify, EffectDefinition, EffectSchemas, HttpCall, Provider};
+use super::effect_limits;
 use super::fields::{self, Fields, NameRule};
 use super::findings::Findings;
 use super::model::RETRY_CLASSES;
@@ -28,6 +29,7 @@ const KEYS: &[&str] = &[
     "timeout",
     "retry",
     "limits",
+    "breaker",
     "classify",
     "result",
 ];
@@ -43,9 +45,7 @@ const TRANSFORM_ROOTS: &[Root] = &[Root::Input, Root::Command];
 const TIMEOUT_MS: u64 = 10_000;
 const TIMEOUT_MS_MAX: u64 = 15 * 60_000;
 const CONNECT_TIMEOUT_MS: u64 = 2_000;
-const CONCURRENCY: u32 = 32;
-const CONCURRENCY_MAX: u32 = 4_096;
-/// Attempts within one command hold a worker's place, so they are few; long retries belong to the saga.
+/// Attempts within one command are few; long retries belong to the saga.
 const RETRY: RetryBounds = RetryBounds {
     attempts: 1..=20,
     default: RetryPolicy {
@@ -90,7 +90,8 @@ pub fn compile(
     };
     let (timeout_ms, connect_timeout_ms) = timeouts(&fields, findings);
     let (policy, retry_classes) = retries(&fields, findings);
-    let concurrency = concurrency(&fields, findings);
+    let limits = effect_limits::limits(&fields, findings);
+    let breaker = effect_limits::breaker(&fields, findings);
     let classify = fields
         .get("classify")
         .map(|entry| classify(entry, findings))
@@ -113,14 +114,15 @@ pub fn compile(
         connect_timeout_ms,
         retry: policy,
         retry_classes,
-        concurrency,
+        limits,
+        breaker,
         classify,
         result,
     }))
 }
 
 fn refuse_network_keys(fields: &Fields<'_, '_>, findings: &mut Findings<'_>) {
-    for key in ["timeout", "retry", "classify"] {
+    for key in ["timeout", "retry", "breaker", "classify"] {
         if let Some(entry) = fields.get(key) {
             let message = format!("\"{key}\" belongs to a call; a transformation has none");
             findings.error(codes::CONTRADICTION, entry.key_span.clone(), message);
@@ -267,21 +269,6 @@ fn retries(fields: &Fields<'_, '_>, findings: &mut Findings<'_>) -> (RetryPolicy
 fn class<'n>(node: &'n Node<'_>, entry: &Entry<'_>, findings: &mut Findings<'_>) -> Option<&'n str> {
     let text = fields::text(node, &entry.key_span, "an error class", findings)?;
     fields::is_name(text, &node.span, "error class", NameRule::Dotted, findings).then_some(text)
-}
-
-fn concurrency(fields: &Fields<'_, '_>, findings: &mut Findings<'_>) -> u32 {
-    let limits = fields.get("limits").and_then(|entry| {
-        let fields = Fields::read(
-            &entry.value,
-            &entry.key_span,
-            "limits",
-            &["concurrency"],
-            findings,
-        )?;
-        let entry = fields.get("concurrency")?;
-        fields::integer(entry, 1..=CONCURRENCY_MAX, codes::WRONG_VALUE, findings)
-    });
-    limits.unwrap_or(CONCURRENCY)
 }
 
 fn classify(entry: &Entry<'_>, findings: &mut Findings<'_>) -> Vec<Classify> {

@@ -12,6 +12,7 @@ pub mod diagnostic;
 pub mod editor;
 pub mod effect;
 mod effect_file;
+mod effect_limits;
 mod events;
 pub mod fields;
 pub mod findings;

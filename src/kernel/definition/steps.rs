@@ -396,7 +396,8 @@ pub fn factor(entry: &Entry<'_>, findings: &mut Findings<'_>) -> Option<f64> {
     Some(number)
 }
 
-fn as_double(scalar: &Scalar<'_>) -> Option<f64> {
+/// A number, whole or not.
+pub fn as_double(scalar: &Scalar<'_>) -> Option<f64> {
     match scalar.plain() {
         Plain::Int(number) => i32::try_from(number).ok().map(f64::from),
         Plain::Double(number) => Some(number),

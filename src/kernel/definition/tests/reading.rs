@@ -151,7 +151,7 @@ fn what_an_effect_leaves_out_has_its_default() {
         (3, 200, 3_000)
     );
     assert_eq!(effect.retry_classes, ["transient", "throttled", "timeout"]);
-    assert_eq!(effect.concurrency, 32);
+    assert_eq!(effect.limits.concurrency, 32);
     assert!(effect.classify.is_empty() && effect.result.is_none());
     let Provider::Http(call) = &effect.provider else {
         panic!("a call");
@@ -170,7 +170,7 @@ fn an_effect_names_what_the_manifest_must_give() {
         ["pin", "query", "token"]
     );
     assert_eq!(effect.retry_classes, ["timeout"]);
-    assert_eq!(effect.concurrency, 4);
+    assert_eq!(effect.limits.concurrency, 4);
     assert_eq!((effect.timeout_ms, effect.connect_timeout_ms), (500, 500));
 }
 

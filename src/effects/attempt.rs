@@ -1,0 +1,245 @@
+//! One attempt: whether there is room for it, the call itself, and how long to wait for the next one.
+
+use std::time::Duration;
+
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::breakers::Admitted;
+use super::lane::Lane;
+use super::places::TenantPlace;
+use super::provider::{CallContext, CallFailure, CallOutcome, Certainty};
+use super::result::Answer;
+use crate::kernel::breaker::CallEnd;
+use crate::kernel::envelope::{EffectCommand, EffectProgress};
+use crate::kernel::ids::{CommandId, TenantId, TimeMs};
+use crate::ports::broker::Message;
+
+/// Shortest pause before another attempt, in milliseconds.
+const PAUSE_MS_MIN: u64 = 50;
+/// First and longest delay of a command whose tenant has as many in hand as it may, in milliseconds.
+const BUSY_MS: u64 = 200;
+const BUSY_MS_MAX: u64 = 5_000;
+
+/// Why a command goes back to the queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reason {
+    /// An attempt failed, another one follows.
+    Retry,
+    /// The next attempt is better made by another worker.
+    AnotherWorker,
+    /// The pause before the next attempt is not over.
+    NotDue,
+    /// The upstream is left alone.
+    Breaker,
+    /// The tenant has as many commands in hand as it may.
+    TenantBusy,
+    /// The tenant calls as fast as it may.
+    TenantRate,
+    /// The worker takes no more work.
+    Drain,
+}
+
+impl Reason {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Retry => "retry",
+            Self::AnotherWorker => "another_worker",
+            Self::NotDue => "not_due",
+            Self::Breaker => "breaker",
+            Self::TenantBusy => "tenant_busy",
+            Self::TenantRate => "tenant_rate",
+            Self::Drain => "drain",
+        }
+    }
+}
+
+/// Room for one call.
+pub struct Room {
+    _tenant: TenantPlace,
+    _place: OwnedSemaphorePermit,
+    breaker: Option<Admitted>,
+}
+
+impl Lane {
+    /// Room for a call for `tenant`, or when and why to ask again.
+    pub(super) async fn admit(
+        &self,
+        tenant: &TenantId,
+        deadline: TimeMs,
+        message: &Message,
+    ) -> Result<Room, (Duration, Reason)> {
+        // Commands that were given back together should not come back together.
+        let spread = |ms: u64| {
+            let seed = message.stream_sequence ^ message.delivered.rotate_left(32);
+            Duration::from_millis(ms + scattered(ms / 4 + 20, seed))
+        };
+        let Some(tenant_place) = self.tenants.enter(tenant) else {
+            let doublings = u32::try_from(message.delivered.saturating_sub(1)).unwrap_or(u32::MAX);
+            let ms = BUSY_MS.saturating_mul(1 << doublings.min(8)).min(BUSY_MS_MAX);
+            return Err((spread(ms), Reason::TenantBusy));
+        };
+        let left = deadline.0.saturating_sub(self.clock.now().0);
+        let left = Duration::from_millis(u64::try_from(left).unwrap_or(0));
+        let place = tokio::select! {
+            biased;
+            () = self.draining.cancelled() => return Err((Duration::ZERO, Reason::Drain)),
+            place = self.share.enter() => place,
+            () = tokio::time::sleep(left) => return Err((Duration::ZERO, Reason::NotDue)),
+        };
+        let breaker = match &self.upstream {
+            None => None,
+            Some(upstream) => match self.breakers.admit(upstream, tenant) {
+                Ok(admitted) => Some(admitted),
+                Err(ms) => return Err((spread(ms), Reason::Breaker)),
+            },
+        };
+        self.tenants
+            .call(tenant, self.clock.monotonic())
+            .map_err(|wait| {
+                let ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
+                (spread(ms), Reason::TenantRate)
+            })?;
+        Ok(Room {
+            _tenant: tenant_place,
+            _place: place,
+            breaker,
+        })
+    }
+
+    /// Makes the call, for at most the time of one attempt and of the command.
+    pub(super) async fn attempt(&self, call: &CallContext<'_>, deadline: TimeMs, room: Room) -> CallOutcome {
+        let start = self.clock.monotonic();
+        let left_ms = deadline.0.saturating_sub(self.clock.now().0);
+        let limit_ms = self
+            .definition
+            .timeout_ms
+            .min(u64::try_from(left_ms).unwrap_or(0));
+        let limit = Duration::from_millis(limit_ms);
+        let outcome = tokio::time::timeout(limit, self.provider.call(call))
+            .await
+            .unwrap_or_else(|_| {
+                let message = format!("no answer within {limit_ms} ms");
+                CallOutcome::Failed(CallFailure::unanswered("timeout", message))
+            });
+        let took = self.clock.monotonic().saturating_sub(start);
+        self.series.call_seconds.observe(took.as_secs_f64());
+        let (class, end) = match &outcome {
+            CallOutcome::Succeeded { .. } => ("succeeded", CallEnd::Answered),
+            CallOutcome::Failed(failure) => (&*failure.class, failure.end),
+        };
+        if let Some(breaker) = room.breaker {
+            breaker.ended(end);
+        }
+        self.metrics
+            .effect_calls
+            .with_label_values(&[self.definition.name.as_str(), class])
+            .inc();
+        outcome
+    }
+
+    /// The pause before the attempt after `calls`, `None` if there is to be none.
+    pub(super) fn pause(&self, command: CommandId, calls: u32, failure: &CallFailure) -> Option<Duration> {
+        if !self.is_retried(failure) {
+            return None;
+        }
+        let pause_ms = self.definition.retry.delay_before(calls.saturating_add(1))?;
+        let pause = Duration::from_millis(jittered(pause_ms, command, calls));
+        Some(pause.max(failure.retry_after.unwrap_or_default()))
+    }
+
+    fn is_retried(&self, failure: &CallFailure) -> bool {
+        self.definition
+            .retry_classes
+            .iter()
+            .any(|class| *class == failure.class)
+    }
+
+    /// Records that a command has failed for good.
+    pub(super) fn audit(
+        &self,
+        command: &EffectCommand<'_>,
+        progress: &EffectProgress,
+        failure: &CallFailure,
+    ) {
+        let exhausted = self.is_retried(failure);
+        if exhausted {
+            self.metrics
+                .effects_exhausted
+                .with_label_values(&[self.definition.name.as_str(), &*failure.class])
+                .inc();
+        }
+        tracing::warn!(
+            target: "audit",
+            tenant = %command.tenant_id,
+            saga = %command.metadata.saga,
+            key = %command.metadata.key,
+            effect = %self.definition.name,
+            command = %command.command_id,
+            path = command.metadata.path,
+            class = &*failure.class,
+            calls = progress.calls,
+            settled = !progress.unsettled,
+            exhausted,
+            "effect has failed"
+        );
+    }
+}
+
+/// Whether a call may have happened, after one more has failed.
+pub fn unsettled(before: bool, failure: &CallFailure) -> bool {
+    match failure.certainty {
+        Certainty::Refused => false,
+        Certainty::NotDone => before,
+        Certainty::Unknown => true,
+    }
+}
+
+/// What is recorded after the last attempt: `Failed` says that it definitely did not happen.
+pub fn conclude(failure: CallFailure, unsettled: bool) -> Answer {
+    let class = failure.class.into_owned();
+    let message = failure.message;
+    if unsettled {
+        Answer::TimedOut { class, message }
+    } else {
+        Answer::Failed { class, message }
+    }
+}
+
+/// Anything from the shortest pause to the whole of it. The share comes from the command's own random bits, so
+/// that commands that failed together spread out, without a source of randomness.
+fn jittered(pause_ms: u64, command: CommandId, calls: u32) -> u64 {
+    let (_, bits) = command.0.as_u64_pair();
+    let floor = PAUSE_MS_MIN.min(pause_ms);
+    floor
+        + scattered(
+            pause_ms - floor,
+            bits ^ u64::from(calls).wrapping_mul(0x9e37_79b9_7f4a_7c15),
+        )
+}
+
+/// A number up to `max` that looks random and depends on `seed` alone.
+fn scattered(max: u64, seed: u64) -> u64 {
+    let mut bits = seed;
+    for (shift, factor) in [(30, 0xbf58_476d_1ce4_e5b9), (27, 0x94d0_49bb_1331_11eb)] {
+        bits ^= bits >> shift;
+        bits = bits.wrapping_mul(factor);
+    }
+    (bits ^ (bits >> 31)) % max.saturating_add(1).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+
+    #[test]
+    fn jitter_is_full_and_spreads_commands() {
+        let pauses: std::collections::BTreeSet<u64> = (0..200_u128)
+            .map(|n| jittered(1_000, CommandId(Uuid::from_u128(n)), 1))
+            .collect();
+        assert!(pauses.iter().all(|pause| (50..=1_000).contains(pause)));
+        assert!(pauses.len() > 100, "{pauses:?}");
+        assert!(pauses.iter().any(|pause| *pause < 200) && pauses.iter().any(|pause| *pause > 800));
+    }
+}

@@ -1,0 +1,172 @@
+//! Places for calls: how many a worker makes at the same time, how many of them for one effect and one tenant.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::kernel::definition::effect::EffectLimits;
+use crate::kernel::ids::TenantId;
+use crate::kernel::rate::RateLimiter;
+
+/// Tenants whose rate is remembered at a time; beyond it those that have been quiet are forgotten.
+const TENANTS_MAX: usize = 10_000;
+
+/// An effect's part of a worker's places: some of its own, so that no other effect can starve it, and the rest in
+/// common with all.
+pub struct Share {
+    own: Arc<Semaphore>,
+    common: Arc<Semaphore>,
+}
+
+impl Share {
+    /// Divides a worker's places among its effects: half of them, and at least one each, belong to single effects.
+    pub fn divide(places: usize, effects: usize) -> Vec<Self> {
+        let effects_or_one = effects.max(1);
+        let own = (places / 2 / effects_or_one).max(1);
+        let common = Arc::new(Semaphore::new(places.saturating_sub(own * effects_or_one)));
+        let share = |_| Self {
+            own: Arc::new(Semaphore::new(own)),
+            common: Arc::clone(&common),
+        };
+        (0..effects).map(share).collect()
+    }
+
+    /// Waits for a place.
+    pub async fn enter(&self) -> OwnedSemaphorePermit {
+        let place = tokio::select! {
+            biased;
+            place = Arc::clone(&self.own).acquire_owned() => place,
+            place = Arc::clone(&self.common).acquire_owned() => place,
+        };
+        place.expect("the semaphores are never closed")
+    }
+}
+
+/// What the commands of one effect have of each tenant.
+pub struct Tenants {
+    limits: EffectLimits,
+    busy: Mutex<BTreeMap<TenantId, u32>>,
+    rates: Mutex<BTreeMap<TenantId, RateLimiter>>,
+}
+
+/// A tenant's place, free again when it is dropped.
+pub struct TenantPlace {
+    tenants: Arc<Tenants>,
+    tenant: Option<TenantId>,
+}
+
+impl Drop for TenantPlace {
+    fn drop(&mut self) {
+        let Some(tenant) = self.tenant.take() else { return };
+        let mut busy = self.tenants.busy.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = busy.get_mut(&tenant) {
+            *count -= 1;
+            if *count == 0 {
+                busy.remove(&tenant);
+            }
+        }
+    }
+}
+
+impl Tenants {
+    pub fn new(limits: EffectLimits) -> Arc<Self> {
+        Arc::new(Self {
+            limits,
+            busy: Mutex::new(BTreeMap::new()),
+            rates: Mutex::new(BTreeMap::new()),
+        })
+    }
+
+    /// A place for a command of `tenant`, unless it has as many as it may.
+    pub fn enter(self: &Arc<Self>, tenant: &TenantId) -> Option<TenantPlace> {
+        let mut place = TenantPlace {
+            tenants: Arc::clone(self),
+            tenant: None,
+        };
+        if let Some(max) = self.limits.per_tenant {
+            let mut busy = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
+            let count = busy.entry(tenant.clone()).or_insert(0);
+            if *count >= max {
+                return None;
+            }
+            *count += 1;
+            place.tenant = Some(tenant.clone());
+        }
+        Some(place)
+    }
+
+    /// Takes a call from the tenant's rate. `Err`: not before so long.
+    pub fn call(&self, tenant: &TenantId, now: Duration) -> Result<(), Duration> {
+        let Some(rate) = self.limits.tenant_rate else {
+            return Ok(());
+        };
+        let now_us = u64::try_from(now.as_micros()).unwrap_or(u64::MAX);
+        let mut rates = self.rates.lock().unwrap_or_else(PoisonError::into_inner);
+        if rates.len() >= TENANTS_MAX && !rates.contains_key(tenant) {
+            rates.retain(|_, limiter| !limiter.is_idle(now_us));
+        }
+        rates
+            .entry(tenant.clone())
+            .or_insert_with(|| RateLimiter::new(rate))
+            .reserve(now_us, 0)
+            .map(|_| ())
+            .map_err(Duration::from_micros)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::rate::Rate;
+
+    fn tenant(name: &str) -> TenantId {
+        TenantId::parse(name).expect("legal")
+    }
+
+    #[tokio::test]
+    async fn an_effect_that_takes_all_it_can_leaves_the_others_their_own() {
+        let shares = Share::divide(8, 2);
+        let mut greedy = Vec::new();
+        while let Ok(place) = tokio::time::timeout(Duration::from_millis(20), shares[0].enter()).await {
+            greedy.push(place);
+        }
+        assert_eq!(greedy.len(), 6, "its own two and the common four");
+        let others = [shares[1].enter().await, shares[1].enter().await];
+        drop(greedy.pop());
+        let _third = shares[1].enter().await;
+        assert_eq!(others.len(), 2);
+    }
+
+    #[test]
+    fn a_tenant_has_no_more_places_than_it_may() {
+        let tenants = Tenants::new(EffectLimits {
+            per_tenant: Some(2),
+            ..EffectLimits::default()
+        });
+        let (acme, globex) = (tenant("acme"), tenant("globex"));
+        let first = tenants.enter(&acme).expect("free");
+        let _second = tenants.enter(&acme).expect("free");
+        assert!(tenants.enter(&acme).is_none());
+        assert!(tenants.enter(&globex).is_some(), "another tenant has its own");
+        drop(first);
+        assert!(tenants.enter(&acme).is_some());
+    }
+
+    #[test]
+    fn a_tenant_calls_no_faster_than_it_may() {
+        let tenants = Tenants::new(EffectLimits {
+            tenant_rate: Some(Rate {
+                calls: 10,
+                per_ms: 1_000,
+            }),
+            ..EffectLimits::default()
+        });
+        let (acme, now) = (tenant("acme"), Duration::from_secs(9));
+        assert_eq!(tenants.call(&acme, now), Ok(()));
+        assert_eq!(tenants.call(&acme, now), Err(Duration::from_millis(100)));
+        assert_eq!(tenants.call(&tenant("globex"), now), Ok(()));
+        assert_eq!(tenants.call(&acme, now + Duration::from_millis(100)), Ok(()));
+    }
+}

@@ -1,0 +1,68 @@
+//! What workers leave for each other about a command that went back to the queue: how often it was called, and
+//! when it is due again. The message itself cannot be changed, so this stands beside it, on a subject of its own.
+
+use std::time::Duration;
+
+use crate::kernel::envelope::EffectProgress;
+use crate::kernel::ids::{CommandId, EffectName, TenantId};
+use crate::kernel::subject::Subject;
+use crate::ports::broker::{Broker, BrokerError, Expect, Message, Publication};
+
+/// How long a worker tries to leave word. Without it the next worker assumes the worst, which is safe.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+fn subject(tenant: &TenantId, effect: &EffectName, command: CommandId) -> String {
+    Subject::EffectProgress {
+        tenant: tenant.clone(),
+        effect: effect.clone(),
+        command,
+    }
+    .render()
+}
+
+/// What is known about the command of this delivery. Where the delivery before ended without a word, its call
+/// may have happened.
+pub async fn read(
+    broker: &dyn Broker,
+    stream: &str,
+    effect: &EffectName,
+    (tenant, command): &(TenantId, CommandId),
+    message: &Message,
+) -> Result<EffectProgress, BrokerError> {
+    if message.delivered <= 1 {
+        return Ok(EffectProgress::default());
+    }
+    let subject = subject(tenant, effect, *command);
+    let stored = broker.last_by_subject(stream, &subject).await?;
+    let mut progress: EffectProgress = stored
+        .and_then(|stored| serde_json::from_slice(&stored.payload).ok())
+        .unwrap_or_default();
+    if progress.delivered.saturating_add(1) != message.delivered {
+        progress.unsettled = true;
+    }
+    Ok(progress)
+}
+
+/// Leaves word.
+pub async fn write(
+    broker: &dyn Broker,
+    stream: &str,
+    effect: &EffectName,
+    (tenant, command): &(TenantId, CommandId),
+    progress: &EffectProgress,
+) {
+    let subject = subject(tenant, effect, *command);
+    let payload = serde_json::to_vec(progress).expect("plain data");
+    let publication = Publication {
+        stream: stream.to_owned(),
+        subject,
+        headers: Vec::new(),
+        payload: payload.into(),
+        expect: Expect::Nothing,
+    };
+    match tokio::time::timeout(PATIENCE, broker.publish(publication)).await {
+        Ok(Ok(_)) => {}
+        Ok(Err(error)) => tracing::debug!(%command, %error, "no word was left about a command"),
+        Err(_) => tracing::debug!(%command, "no word was left about a command in time"),
+    }
+}
