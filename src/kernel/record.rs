@@ -415,6 +415,20 @@ impl StepState {
 }
 
 impl StepStatus {
+    /// The status after this one in their list, so that all can be gone through.
+    #[must_use]
+    pub const fn next(self) -> Option<Self> {
+        match self {
+            Self::Pending => Some(Self::Running),
+            Self::Running => Some(Self::Done),
+            Self::Done => Some(Self::Skipped),
+            Self::Skipped => Some(Self::Failed),
+            Self::Failed => Some(Self::Abandoned),
+            Self::Abandoned => Some(Self::BackingOff),
+            Self::BackingOff => None,
+        }
+    }
+
     /// The value of `steps.<name>.status`.
     #[must_use]
     pub const fn as_str(self) -> &'static str {

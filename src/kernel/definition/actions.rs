@@ -12,8 +12,9 @@ use super::model::{
 };
 use super::schema_files::Schemas;
 use super::texts::{self, EventParts, Readable};
+use super::typing::{self, Types};
 use super::yaml::{Entry, Node, Value};
-use crate::kernel::expr::{Root, Template, nearest};
+use crate::kernel::expr::{Expr, Root, Template, nearest};
 use crate::kernel::ids::EffectName;
 use crate::kernel::limits::Limits;
 
@@ -24,6 +25,8 @@ pub struct Reading<'r, 'c> {
     /// The effects there are; `None` where they are not looked up.
     pub effects: Option<&'r Effects>,
     pub schemas: &'r mut Schemas<'c>,
+    /// What is known about what expressions read; `None` where that is not checked again.
+    pub types: Option<Types>,
     /// The contracts of the effects in use.
     pub contracts: BTreeMap<EffectName, EffectContract>,
     pub steps: Vec<&'r str>,
@@ -110,6 +113,16 @@ const ROOTS: &[Root] = &[Root::Event, Root::State, Root::Key, Root::Steps, Root:
 impl<'r> Reading<'r, '_> {
     /// The alternatives under one event type or timer.
     pub fn handlers(&mut self, entry: &'r Entry<'_>, site: Site) -> Vec<Handler> {
+        let known = self.types.clone();
+        if let (EventParts::Whole, Some(types)) = (site.event(), &mut self.types) {
+            types.enter_event(&entry.key);
+        }
+        let handlers = self.alternatives(entry, site);
+        self.types = known;
+        handlers
+    }
+
+    fn alternatives(&mut self, entry: &'r Entry<'_>, site: Site) -> Vec<Handler> {
         let mut handlers = Vec::new();
         let mut always_taken = false;
         for item in fields::one_or_many(&entry.value) {
@@ -128,14 +141,28 @@ impl<'r> Reading<'r, '_> {
                     event: site.event(),
                     steps: &self.steps,
                     item: self.item,
+                    types: self.types.as_ref().map(|types| &types.env),
                 };
                 texts::expr(when, readable, self.findings)
             });
             always_taken |= fields.get("when").is_none();
+            let outside = self.assume(when.as_ref(), true);
             let actions = self.actions(&fields, site);
+            self.types = outside;
+            // Those behind it are taken where this one is not.
+            self.assume(when.as_ref(), false);
             handlers.push(Handler { when, actions });
         }
         handlers
+    }
+
+    /// Adds what a condition tells, and returns what was known before.
+    pub fn assume(&mut self, condition: Option<&Expr>, holds: bool) -> Option<Types> {
+        let before = self.types.clone();
+        if let (Some(types), Some(condition)) = (&mut self.types, condition) {
+            types.env = condition.narrowed(&types.env, holds);
+        }
+        before
     }
 
     /// The entry of a state.
@@ -227,8 +254,13 @@ impl<'r> Reading<'r, '_> {
             event,
             steps: &self.steps,
             item: self.item,
+            types: self.types.as_ref().map(|types| &types.env),
         };
-        texts::fields(entries, readable, self.findings).unwrap_or_default()
+        let set = texts::fields(entries, readable, self.findings).unwrap_or_default();
+        if let Some(types) = &self.types {
+            typing::state_fields(entry, &set, types, self.findings);
+        }
+        set
     }
 
     fn clear_timers(&mut self, entry: &'r Entry<'_>) -> Vec<String> {
@@ -320,6 +352,7 @@ impl<'r> Reading<'r, '_> {
             event,
             steps: &self.steps,
             item: self.item,
+            types: self.types.as_ref().map(|types| &types.env),
         };
         let aggregate_id = id.and_then(|id| {
             texts::text_template(
@@ -396,6 +429,7 @@ impl<'r> Reading<'r, '_> {
             event,
             steps: &self.steps,
             item: self.item,
+            types: self.types.as_ref().map(|types| &types.env),
         };
         let template = texts::template(&entry.value, readable, self.findings)?;
         let is_object = matches!(entry.value.value, Value::Map(_)) || matches!(template, Template::Value(_));
@@ -417,6 +451,7 @@ impl<'r> Reading<'r, '_> {
             event,
             steps: &self.steps,
             item: self.item,
+            types: self.types.as_ref().map(|types| &types.env),
         };
         let message = fields.get("message").and_then(|message| {
             texts::text_template(

@@ -66,3 +66,15 @@ pub const SCHEMA: &str = "SR0170";
 pub const SCHEMA_FILE: &str = "SR0171";
 /// An event type that is described and that nothing reacts to.
 pub const UNUSED_EVENT: &str = "SR0172";
+/// A field that the value does not have.
+pub const UNKNOWN_FIELD: &str = "SR0173";
+/// An operation that does not take such values.
+pub const OVERLOAD: &str = "SR0174";
+/// A field that may be missing, or a value that may be null, read without a guard.
+pub const UNGUARDED: &str = "SR0175";
+/// A comparison whose outcome is certain.
+pub const CERTAIN: &str = "SR0176";
+/// A condition that is no boolean.
+pub const NOT_BOOL: &str = "SR0177";
+/// A value that does not fit its schema.
+pub const MISFIT: &str = "SR0178";

@@ -12,8 +12,10 @@ use super::saga::{header, parsed};
 use super::schema_files::Schemas;
 use super::steps::{RetryBounds, retry};
 use super::texts::{self, Readable};
+use super::typing::{self, Types};
 use super::url;
 use super::yaml::{Entry, Node, Value};
+use crate::kernel::expr::types::{Env, Type};
 use crate::kernel::expr::{Root, Template, nearest};
 use crate::kernel::ids::EffectName;
 use crate::kernel::retry::RetryPolicy;
@@ -75,8 +77,10 @@ pub fn compile(
             .get("output")
             .and_then(|entry| schemas.read(entry, findings)),
     };
+    let types = Types::of_effect(&schemas);
+    let env = &types.env;
     let provider = match fields.one_of(&["http", "transform"], findings) {
-        Some(entry) if entry.key == "http" => http(entry, findings).map(Provider::Http),
+        Some(entry) if entry.key == "http" => http(entry, env, findings).map(Provider::Http),
         Some(entry) => {
             let _ = Fields::read(&entry.value, &entry.key_span, "transform", &[], findings);
             refuse_network_keys(&fields, findings);
@@ -94,7 +98,7 @@ pub fn compile(
     let breaker = effect_limits::breaker(&fields, findings);
     let classify = fields
         .get("classify")
-        .map(|entry| classify(entry, findings))
+        .map(|entry| classify(entry, env, findings))
         .unwrap_or_default();
     let result_roots = match provider {
         Some(Provider::Transform) => TRANSFORM_ROOTS,
@@ -102,7 +106,10 @@ pub fn compile(
     };
     let result = fields
         .get("result")
-        .and_then(|entry| texts::template(&entry.value, Readable::roots(result_roots), findings));
+        .and_then(|entry| texts::template(&entry.value, Readable::knowing(result_roots, env), findings));
+    if let (Some(entry), Some(result), Some(output)) = (fields.get("result"), &result, &schemas.output) {
+        typing::value(entry, result, &Type::of_schema(output), env, findings);
+    }
     if findings.has_errors() {
         return None;
     }
@@ -130,25 +137,25 @@ fn refuse_network_keys(fields: &Fields<'_, '_>, findings: &mut Findings<'_>) {
     }
 }
 
-fn http(entry: &Entry<'_>, findings: &mut Findings<'_>) -> Option<HttpCall> {
+fn http(entry: &Entry<'_>, env: &Env, findings: &mut Findings<'_>) -> Option<HttpCall> {
     let keys = &["method", "url", "headers", "body"];
     let fields = Fields::read(&entry.value, &entry.key_span, "a call", keys, findings)?;
     let method = fields
         .require("method", findings)
         .and_then(|entry| method(entry, findings));
     let url = fields.require("url", findings).and_then(|entry| {
-        let readable = Readable::roots(REQUEST_ROOTS);
+        let readable = Readable::knowing(REQUEST_ROOTS, env);
         let template = texts::text_template(&entry.value, &entry.key_span, "a url", readable, findings)?;
         url::check(&template, &entry.value, findings);
         Some(template)
     });
     let headers = fields
         .get("headers")
-        .map(|entry| headers(entry, findings))
+        .map(|entry| headers(entry, env, findings))
         .unwrap_or_default();
     let body = fields
         .get("body")
-        .and_then(|entry| texts::template(&entry.value, Readable::roots(REQUEST_ROOTS), findings));
+        .and_then(|entry| texts::template(&entry.value, Readable::knowing(REQUEST_ROOTS, env), findings));
     if let (Some("GET" | "HEAD"), Some(entry)) = (method, fields.get("body")) {
         let message = "GET and HEAD have no body";
         findings.error(codes::CONTRADICTION, entry.key_span.clone(), message);
@@ -178,7 +185,7 @@ fn method(entry: &Entry<'_>, findings: &mut Findings<'_>) -> Option<&'static str
     known
 }
 
-fn headers(entry: &Entry<'_>, findings: &mut Findings<'_>) -> Vec<(String, Template)> {
+fn headers(entry: &Entry<'_>, env: &Env, findings: &mut Findings<'_>) -> Vec<(String, Template)> {
     let mut headers: Vec<(String, Template)> = Vec::new();
     let entries = fields::entries(&entry.value, &entry.key_span, "headers", findings);
     for header in entries.unwrap_or_default() {
@@ -194,7 +201,7 @@ fn headers(entry: &Entry<'_>, findings: &mut Findings<'_>) -> Vec<(String, Templ
             let message = format!("header \"{}\" is there twice", header.key);
             findings.error(codes::DUPLICATE_KEY, header.key_span.clone(), message);
         }
-        let readable = Readable::roots(REQUEST_ROOTS);
+        let readable = Readable::knowing(REQUEST_ROOTS, env);
         let value = texts::text_template(
             &header.value,
             &header.key_span,
@@ -271,7 +278,7 @@ fn class<'n>(node: &'n Node<'_>, entry: &Entry<'_>, findings: &mut Findings<'_>)
     fields::is_name(text, &node.span, "error class", NameRule::Dotted, findings).then_some(text)
 }
 
-fn classify(entry: &Entry<'_>, findings: &mut Findings<'_>) -> Vec<Classify> {
+fn classify(entry: &Entry<'_>, env: &Env, findings: &mut Findings<'_>) -> Vec<Classify> {
     let Value::List(items) = &entry.value.value else {
         fields::expected(&entry.value, &entry.key_span, "a list of {when, as}", findings);
         return Vec::new();
@@ -283,7 +290,7 @@ fn classify(entry: &Entry<'_>, findings: &mut Findings<'_>) -> Vec<Classify> {
         };
         let when = fields
             .require("when", findings)
-            .and_then(|when| texts::expr(when, Readable::roots(RESPONSE_ROOTS), findings));
+            .and_then(|when| texts::expr(when, Readable::knowing(RESPONSE_ROOTS, env), findings));
         let outcome = fields
             .require("as", findings)
             .and_then(|outcome| class(&outcome.value, outcome, findings));

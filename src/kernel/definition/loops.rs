@@ -351,6 +351,7 @@ impl<'r> Reading<'r, '_> {
             roots,
             event: EventParts::Moment,
             steps: &self.steps,
+            types: self.types.as_ref().map(|types| &types.env),
             item: self.item,
         };
         texts::expr(entry, readable, self.findings)

@@ -30,6 +30,7 @@ mod steps;
 #[cfg(test)]
 mod tests;
 mod texts;
+mod typing;
 mod url;
 pub mod yaml;
 

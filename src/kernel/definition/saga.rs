@@ -16,6 +16,7 @@ use super::groups;
 use super::model::{Definition, EffectContract, Finally, KeyRule, TimerDefinition};
 use super::schema_files::Schemas;
 use super::texts::{self, EventParts, Readable};
+use super::typing::{self, Types};
 use super::yaml::{Entry, Node, Value};
 use crate::kernel::expr::{Expr, Root, Template};
 use crate::kernel::ids::{DefinitionHash, EffectName, SagaName};
@@ -103,6 +104,7 @@ fn read<'c>(
         findings,
         effects,
         schemas,
+        types: None,
         contracts: BTreeMap::new(),
         steps: outline.iter().map(groups::Outlined::name).collect(),
         item: None,
@@ -119,6 +121,15 @@ fn read<'c>(
         .map(|entry| reading.events(entry))
         .unwrap_or_default();
     let (init, state_schema) = reading.stored(&fields);
+    // What was archived has been checked, and is not to be refused by what a later checker finds.
+    reading.types = effects
+        .is_some()
+        .then(|| Types::of_saga(root, &outline, state_schema.as_deref(), &events, &start));
+    if let (Some(types), Some(state)) = (&reading.types, fields.get("state"))
+        && let Some(entry) = member(&state.value, "init")
+    {
+        typing::initial(entry, &init, types, reading.findings);
+    }
     let handlers = fields.get("handlers");
     let handlers = handlers
         .map(|entry| reading.saga_handlers(entry))
@@ -299,6 +310,7 @@ impl<'r> Reading<'r, '_> {
                 event: EventParts::Moment,
                 steps: &self.steps,
                 item: self.item,
+                types: self.types.as_ref().map(|types| &types.env),
             };
             texts::expr(condition, readable, self.findings)
         });
@@ -315,8 +327,13 @@ impl<'r> Reading<'r, '_> {
         let Some(fields) = Fields::read(&entry.value, &entry.key_span, "finally", keys, self.findings) else {
             return Finally::default();
         };
+        let known = self.types.clone();
         let mut emits = |key: &str, roots| {
             let entry = fields.get(key)?;
+            self.types.clone_from(&known);
+            if let (Some(types), "completed") = (&mut self.types, key) {
+                types.enter_end();
+            }
             Some(self.emits(entry, roots, EventParts::Moment))
         };
         Finally {

@@ -1,6 +1,7 @@
 //! Reading the steps of a saga and how they are undone.
 
 use std::ops::{Range, RangeInclusive};
+use std::sync::Arc;
 
 use super::actions::Reading;
 use super::codes;
@@ -11,11 +12,14 @@ use super::loops;
 use super::model::{Action, COMMAND_DEADLINE_MS, COMPENSATION_RETRY, Compensation, EFFECT_DEADLINE_MS, Step};
 use super::saga::member;
 use super::texts::{self, EventParts, Readable};
+use super::typing::{self, Types};
 use super::yaml::{Entry, Node, Plain, Scalar, Value};
+use crate::kernel::expr::types::Type;
 use crate::kernel::expr::{Expr, Root, Template, nearest};
 use crate::kernel::ids::EffectName;
 use crate::kernel::limits::Limits;
 use crate::kernel::retry::RetryPolicy;
+use crate::kernel::schema::Schema;
 
 /// Most steps of a saga.
 pub const STEPS_MAX: usize = 256;
@@ -84,6 +88,10 @@ impl<'r> Reading<'r, '_> {
         for (at, outlined) in outline.iter().enumerate() {
             let entry = outlined.entry;
             self.item = loops::item_name(at, outline);
+            let outside = self.types.clone();
+            if let Some(types) = &mut self.types {
+                types.enter_step(at);
+            }
             let step = if member(&entry.value, "choice").is_some() {
                 self.choice(at, outline)
             } else if outlined.is_body {
@@ -93,6 +101,7 @@ impl<'r> Reading<'r, '_> {
             } else {
                 self.step(entry)
             };
+            self.types = outside;
             steps.extend(step.map(|step| Step {
                 within: outlined.within,
                 ..step
@@ -115,10 +124,14 @@ impl<'r> Reading<'r, '_> {
             .get("needs")
             .map(|needs| self.needs(needs))
             .unwrap_or_default();
+        let known = self.types.clone();
         let condition = fields
             .get("if")
             .and_then(|condition| self.start_condition(condition));
+        self.assume(condition.as_ref(), true);
         let action = self.action(&fields, START_ROOTS);
+        let sending = std::mem::replace(&mut self.types, known);
+        self.know_outcome(action.as_ref(), sending.as_ref());
         let retry = fields
             .get("retry")
             .map(|retry| self.step_retry(retry))
@@ -131,16 +144,23 @@ impl<'r> Reading<'r, '_> {
                 "\"steps\" stand in a loop or in an alternative of a choice",
             );
         }
+        let outcome = self.types.clone();
+        if let (Some("foreach"), Some(types)) = (loops::kind(entry), &mut self.types) {
+            // What its `set` sees is the list of all results.
+            types.env.bind(Root::Result, Type::dynamic());
+        }
         let set = fields
             .get("set")
             .map(|set| self.set(set, RESULT_ROOTS, EventParts::Moment))
             .unwrap_or_default();
+        self.types = outcome;
         let fail_if = fields.get("fail_if").and_then(|condition| {
             let readable = Readable {
                 roots: RESULT_ROOTS,
                 event: EventParts::Moment,
                 steps: &self.steps,
                 item: self.item,
+                types: self.types.as_ref().map(|types| &types.env),
             };
             texts::expr(condition, readable, self.findings)
         });
@@ -204,11 +224,39 @@ impl<'r> Reading<'r, '_> {
                 .map(Action::Command);
         }
         let effect = self.effect(entry)?;
-        let with = match with {
+        let template = match with {
             Some(_) => payload?,
             None => Template::Constant(b"{}".to_vec()),
         };
-        Some(Action::Effect { effect, with })
+        let schemas = self.effects.and_then(|effects| effects.get(effect.as_str()));
+        if let (Some(types), Some(input)) = (&self.types, schemas.and_then(|schemas| schemas.input.as_ref()))
+        {
+            let (entry, expected) = (with.unwrap_or(entry), Type::of_schema(input));
+            typing::value(entry, &template, &expected, &types.env, self.findings);
+        }
+        Some(Action::Effect {
+            effect,
+            with: template,
+        })
+    }
+
+    /// Binds `result` and `input` to what the effect of a step says about them.
+    fn know_outcome(&mut self, action: Option<&Action>, sending: Option<&Types>) {
+        let (Some(types), Some(sending), Some(Action::Effect { effect, with })) =
+            (&mut self.types, sending, action)
+        else {
+            return;
+        };
+        let schemas = self.effects.and_then(|effects| effects.get(effect.as_str()));
+        let read = |schema: Option<&Arc<Schema>>| {
+            schema.map_or_else(Type::dynamic, |schema| Type::of_schema(schema))
+        };
+        let input = read(schemas.and_then(|schemas| schemas.input.as_ref()));
+        let result = read(schemas.and_then(|schemas| schemas.output.as_ref()));
+        // What was sent is known better than what may be sent.
+        let sent = with.type_in(&sending.env).stored();
+        types.env.bind(Root::Input, sent.and(&input));
+        types.env.bind(Root::Result, result);
     }
 
     fn effect(&mut self, entry: &Entry<'_>) -> Option<EffectName> {
@@ -257,15 +305,23 @@ impl<'r> Reading<'r, '_> {
             keys,
             self.findings,
         )?;
-        // The ledger keeps what was sent, not the item.
-        let item = self.item.take();
-        let action = self.action(&fields, COMPENSATE_ROOTS);
-        self.item = item;
         let on_unknown = fields
             .get("on_unknown")
             .and_then(|answer| fields::boolean(answer, self.findings))
             .unwrap_or(false);
-        if let (true, Some(action), Some(entry)) = (on_unknown, &action, fields.get("on_unknown")) {
+        if let (true, Some(types)) = (on_unknown, &mut self.types) {
+            let result = types.env.root(Root::Result).or(&Type::null());
+            types.env.bind(Root::Result, result);
+        }
+        // The ledger keeps what was sent, not the item.
+        let item = self.item.take();
+        let action = self.action(&fields, COMPENSATE_ROOTS);
+        self.item = item;
+        let is_known = |types: &Types| !types.env.root(Root::Result).is_dynamic();
+        let checked = self.types.as_ref().is_some_and(is_known);
+        // Where the result has a type, each reading of it has been checked.
+        if let (true, Some(action), Some(entry)) = (on_unknown && !checked, &action, fields.get("on_unknown"))
+        {
             self.absent_result(action, entry);
         }
         let bounds = RetryBounds {

@@ -8,7 +8,9 @@ use granit_parser::ScalarStyle;
 use super::codes;
 use super::fields::{expected, visible};
 use super::findings::Findings;
+use super::typing;
 use super::yaml::{Entry, Node, Plain, Scalar, Value};
+use crate::kernel::expr::types::Env;
 use crate::kernel::expr::{CompileError, Expr, Root, Template, nearest, write_sorted};
 use crate::kernel::json::Json;
 
@@ -21,6 +23,8 @@ pub struct Readable<'s> {
     pub steps: &'s [&'s str],
     /// What the item of the loop around is called.
     pub item: Option<&'s str>,
+    /// What is known about what is read; `None` where types are not checked.
+    pub types: Option<&'s Env>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,6 +43,18 @@ impl Readable<'_> {
             event: EventParts::Whole,
             steps: &[],
             item: None,
+            types: None,
+        }
+    }
+
+    /// The same with what is known.
+    pub const fn knowing<'e>(roots: &'static [Root], types: &'e Env) -> Readable<'e> {
+        Readable {
+            roots,
+            event: EventParts::Whole,
+            steps: &[],
+            item: None,
+            types: Some(types),
         }
     }
 }
@@ -64,6 +80,9 @@ pub fn expr(entry: &Entry<'_>, readable: Readable<'_>, findings: &mut Findings<'
     match Expr::compile_in(&scalar.text, readable.roots, readable.item) {
         Ok(expr) => {
             check_reads(&expr, node, readable, findings);
+            if let Some(env) = readable.types {
+                typing::expression(entry, &expr, env, findings);
+            }
             Some(expr)
         }
         Err(error) => {
@@ -78,7 +97,7 @@ pub fn expr(entry: &Entry<'_>, readable: Readable<'_>, findings: &mut Findings<'
 pub fn template(node: &Node<'_>, readable: Readable<'_>, findings: &mut Findings<'_>) -> Option<Template> {
     match &node.value {
         Value::Scalar(scalar) => match scalar.plain() {
-            Plain::Text(_) => string(node, scalar, readable, findings),
+            Plain::Text(_) => string(node, scalar, false, readable, findings),
             Plain::Null => Some(constant(&Json::Null)),
             Plain::Bool(answer) => Some(constant(&Json::Bool(answer))),
             Plain::Int(number) => Some(constant(&Json::Int(number))),
@@ -141,7 +160,7 @@ pub fn text_template(
             findings.error(codes::WRONG_VALUE, node.span.clone(), format!("{what} is empty"));
             None
         }
-        Plain::Text(_) => string(node, scalar, readable, findings),
+        Plain::Text(_) => string(node, scalar, true, readable, findings),
         Plain::Bool(_) | Plain::Int(_) | Plain::Double(_) | Plain::Refused(_) => {
             Some(constant(&Json::Str(Cow::Borrowed(&scalar.text))))
         }
@@ -168,12 +187,16 @@ pub fn place_of(node: &Node<'_>, expr: &Expr, needle: &str, text: &str) -> Range
 fn string(
     node: &Node<'_>,
     scalar: &Scalar<'_>,
+    as_text: bool,
     readable: Readable<'_>,
     findings: &mut Findings<'_>,
 ) -> Option<Template> {
     match Template::compile_text_in(&scalar.text, readable.roots, readable.item) {
         Ok(template) => {
             template.for_each_expr(&mut |expr| check_reads(expr, node, readable, findings));
+            if let Some(env) = readable.types {
+                typing::text(node, &template, as_text, env, findings);
+            }
             Some(template)
         }
         Err(error) => {
@@ -285,6 +308,14 @@ fn fold_map(members: Vec<(String, Template)>) -> Template {
     }
     bytes.push(b'}');
     Template::Constant(bytes)
+}
+
+/// The place in the file of `length` bytes at `offset` of a scalar's value.
+pub fn within(node: &Node<'_>, offset: usize, length: usize, text: &str) -> Range<usize> {
+    match &node.value {
+        Value::Scalar(scalar) => span_within(node, scalar, offset, length, text),
+        Value::List(_) | Value::Map(_) => node.span.clone(),
+    }
 }
 
 /// The place in the file of `length` bytes at `offset` of a scalar's value, as near as quoting and folding

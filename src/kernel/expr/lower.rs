@@ -12,6 +12,7 @@ use super::fold::fold;
 use super::functions::{Function, UID_SEED};
 use super::nearest::nearest;
 use super::parse::{parse, with_stack};
+use super::places::{Place, Places};
 use super::program::{Arithmetic, Comparison, Loop, LoopKind, Node, Pattern};
 use super::{CompileError, Root};
 use crate::kernel::json::Json;
@@ -26,7 +27,11 @@ const PATTERN_BYTES_UNIT: usize = 16 * 1024;
 const OTHER_FUNCTIONS: [&str; 7] = ["matches", "has", "all", "exists", "exists_one", "map", "filter"];
 
 /// Parses and lowers `text`, which may begin only with `roots`, and within a loop with the name of its item.
-pub(super) fn compile(text: &str, roots: &[Root], item: Option<&str>) -> Result<Node, CompileError> {
+pub(super) fn compile(
+    text: &str,
+    roots: &[Root],
+    item: Option<&str>,
+) -> Result<(Node, Places), CompileError> {
     with_stack(text, || {
         let (tree, source) = parse(text)?;
         let mut lowering = Lowering {
@@ -36,8 +41,10 @@ pub(super) fn compile(text: &str, roots: &[Root], item: Option<&str>) -> Result<
             source: &source,
             locals: Vec::new(),
             depth: 0,
+            places: Places::default(),
         };
-        lowering.lower(&tree)
+        let program = lowering.lower(&tree)?;
+        Ok((program, lowering.places))
     })
 }
 
@@ -49,6 +56,7 @@ struct Lowering<'t> {
     /// Names of the elements of the loops around, by slot.
     locals: Vec<Arc<str>>,
     depth: usize,
+    places: Places,
 }
 
 impl Lowering<'_> {
@@ -58,6 +66,7 @@ impl Lowering<'_> {
             return Err(self.fault(tree.id, &message, None));
         }
         self.depth += 1;
+        let at = self.places.open();
         let node = match &tree.expr {
             Tree::Literal(literal) => Node::Constant(self.literal(tree.id, literal)?),
             Tree::Ident(name) => self.name(tree.id, name)?,
@@ -78,7 +87,39 @@ impl Lowering<'_> {
             Tree::Unspecified => return Err(self.fault(tree.id, "not an expression", None)),
         };
         self.depth -= 1;
-        fold(node).map_err(|error| self.fault(tree.id, &error.to_string(), None))
+        let node = fold(node).map_err(|error| self.fault(tree.id, &error.to_string(), None))?;
+        self.place(at, tree.id, &node);
+        Ok(node)
+    }
+
+    /// Notes where `node` stands, for findings about its type.
+    fn place(&mut self, at: usize, id: u64, node: &Node) {
+        let (first, last) = self.source.offset_for(id).unwrap_or((0, 0));
+        let mut place = Place {
+            start: self.text.floor_char_boundary(first as usize),
+            end: self.text.ceil_char_boundary(last as usize + 1),
+        };
+        match node {
+            Node::Path(_, fields) if !fields.is_empty() => {
+                // The token is the last dot or bracket; the path begins with its root.
+                let root = self.places.0.get(at + 1).copied().unwrap_or(place);
+                let field = fields.last().map_or(0, |field| field.len());
+                let rest = &self.text[place.end..];
+                let end = fields.last().and_then(|field| rest.find(&**field));
+                place = Place {
+                    start: root.start.min(place.start),
+                    end: place.end + end.unwrap_or(0) + field,
+                };
+                place.end = self.text.ceil_char_boundary(place.end);
+            }
+            // The pattern is compiled and is no part any more.
+            Node::Matches(..) => {
+                self.places.0.pop();
+            }
+            _ => {}
+        }
+        let has_parts = !node.is_constant() && !matches!(node, Node::Path(..) | Node::Local(..));
+        self.places.close(at, place, has_parts);
     }
 
     fn all<'e>(&mut self, trees: impl IntoIterator<Item = &'e IdedExpr>) -> Result<Vec<Node>, CompileError> {
@@ -171,7 +212,7 @@ impl Lowering<'_> {
         }
     }
 
-    fn function(&self, id: u64, name: &str, arguments: Vec<Node>) -> Result<Node, CompileError> {
+    fn function(&mut self, id: u64, name: &str, arguments: Vec<Node>) -> Result<Node, CompileError> {
         let Some(function) = Function::ALL.iter().find(|function| function.name() == name) else {
             let names = Function::ALL.iter().map(|function| function.name());
             let help =
@@ -194,6 +235,7 @@ impl Lowering<'_> {
                 return Err(self.at_name(name, self.fault(id, &message, None)));
             }
             arguments.push(Node::Path(Root::Record, vec![Arc::from(UID_SEED)]));
+            self.places.open();
         }
         Ok(Node::Call(*function, arguments))
     }

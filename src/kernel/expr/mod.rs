@@ -12,10 +12,12 @@ mod lower;
 mod nearest;
 mod output;
 mod parse;
+mod places;
 mod program;
 mod scan;
 mod template;
 mod time;
+pub mod types;
 mod value;
 
 use std::sync::Arc;
@@ -28,6 +30,7 @@ pub use template::{Template, TextPart};
 use super::json::Json;
 use budget::Spender;
 use eval::Evaluation;
+use places::Place;
 use program::Node;
 use value::Value;
 
@@ -177,6 +180,8 @@ pub enum EvalError {
 pub struct Expr {
     text: Arc<str>,
     program: Arc<Node>,
+    /// Where each operation of the program stands in the text.
+    places: Arc<[Place]>,
 }
 
 impl Expr {
@@ -193,8 +198,10 @@ impl Expr {
     /// # Errors
     /// As [`Expr::compile`].
     pub fn compile_in(text: &str, roots: &[Root], item: Option<&str>) -> Result<Self, CompileError> {
+        let (program, places) = lower::compile(text, roots, item)?;
         Ok(Self {
-            program: Arc::new(lower::compile(text, roots, item)?),
+            program: Arc::new(program),
+            places: Arc::from(places.0),
             text: Arc::from(text),
         })
     }
@@ -203,6 +210,10 @@ impl Expr {
     #[must_use]
     pub fn text(&self) -> &str {
         &self.text
+    }
+
+    fn places(&self) -> &[Place] {
+        &self.places
     }
 
     /// Whether the expression reads `root`.

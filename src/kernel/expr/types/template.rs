@@ -1,0 +1,94 @@
+//! Types of templates, and of members for who writes them.
+
+use std::sync::Arc;
+
+use super::check::{Fault, FaultKind};
+use super::{Env, Kinds, Type};
+use crate::kernel::expr::{Expr, Template, nearest};
+use crate::kernel::json::Json;
+
+/// Nesting of constants, in levels.
+const DEPTH_MAX: usize = 256;
+
+impl Template {
+    /// The type of what is rendered; faults inside are told elsewhere.
+    #[must_use]
+    pub fn type_in(&self, env: &Env) -> Type {
+        match self {
+            Self::Constant(json) => {
+                Json::parse(json, DEPTH_MAX).map_or_else(|_| Type::dynamic(), |json| Type::of_json(&json))
+            }
+            Self::Value(expr) => expr.type_in(env, &mut Vec::new()),
+            Self::Text(_) => Type::string(),
+            Self::List(items) => items
+                .iter()
+                .map(|item| item.type_in(env))
+                .reduce(|left, right| left.or(&right))
+                .map_or_else(|| Type::of(Kinds::LIST), Type::list),
+            Self::Map(members) => Type::object(
+                members
+                    .iter()
+                    .map(|(name, member)| (name.as_str(), member.type_in(env))),
+            ),
+        }
+    }
+}
+
+impl Expr {
+    /// Checks an expression that becomes text: null, lists and maps have none.
+    pub fn check_text(&self, env: &Env, faults: &mut Vec<Fault>) {
+        let found = self.type_in(env, faults);
+        let no_text = Kinds::NULL.with(Kinds::LIST).with(Kinds::MAP);
+        let wrong = found.kinds.both(no_text);
+        if found.dynamic || wrong.is_empty() {
+            return;
+        }
+        let may_be_null = wrong == Kinds::NULL && found.kinds != Kinds::NULL;
+        faults.push(Fault {
+            kind: match may_be_null {
+                true if self.text().contains("state.") => FaultKind::UnguardedState,
+                true => FaultKind::Unguarded,
+                false => FaultKind::Overload,
+            },
+            offset: 0,
+            length: self.text().len(),
+            message: format!("text cannot be made of {found}"),
+            help: may_be_null.then(|| "ask first: x == null ? \"\" : x".to_owned()),
+        });
+    }
+}
+
+impl Type {
+    /// The map with all its members optional.
+    #[must_use]
+    pub fn with_optional_members(&self) -> Self {
+        let mut optional = self.clone();
+        if let Some(object) = &mut optional.object {
+            for member in Arc::make_mut(object).members.values_mut() {
+                member.required = false;
+            }
+        }
+        optional
+    }
+
+    /// What may be written into the member `name` of the map.
+    ///
+    /// # Errors
+    /// What may have been meant, where there is no such member.
+    pub fn field(&self, name: &str) -> Result<Self, String> {
+        let Some(object) = self.object.as_ref().filter(|_| !self.dynamic) else {
+            return Ok(Self::dynamic());
+        };
+        if let Some(member) = object.members.get(name) {
+            return Ok(member.value.clone());
+        }
+        if let Some(rest) = &object.rest {
+            return Ok(rest.clone());
+        }
+        let names = object.members.keys().map(String::as_str);
+        Err(nearest(name, names).map_or_else(
+            || "add it to the schema, or take it out".to_owned(),
+            |near| format!("did you mean \"{near}\"?"),
+        ))
+    }
+}
