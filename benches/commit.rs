@@ -51,6 +51,7 @@ fn record() -> Record {
         steps: Vec::new(),
         ledger: Vec::new(),
         strays: Vec::new(),
+        buffer: Vec::new(),
         timers: BTreeMap::new(),
         failure: None,
         seen_events: vec![

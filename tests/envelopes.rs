@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// Example and schema, by file name.
-const EXAMPLES: [(&str, &str); 9] = [
+const EXAMPLES: [(&str, &str); 10] = [
     ("effect-progress", "effect-progress"),
     ("aggregate-event", "aggregate-event"),
     ("effect-command", "effect-command"),
@@ -25,6 +25,7 @@ const EXAMPLES: [(&str, &str); 9] = [
     ("workflow-event", "workflow-event"),
     ("control-cancel", "control-message"),
     ("control-retry", "control-message"),
+    ("control-signal", "control-message"),
 ];
 
 fn read(path: &str) -> String {
@@ -100,12 +101,23 @@ fn valid(schema: &Value, value: &Value) -> Result<(), String> {
                 true
             }
             ("if", condition) => {
-                if valid(condition, value).is_ok() {
-                    valid(&rules["then"], value)?;
+                let branch = if valid(condition, value).is_ok() {
+                    "then"
+                } else {
+                    "else"
+                };
+                if let Some(branch) = rules.get(branch) {
+                    valid(branch, value)?;
                 }
                 true
             }
-            ("$schema" | "title" | "description" | "format" | "pattern" | "then", _) => true,
+            ("allOf", Value::Array(parts)) => {
+                for part in parts {
+                    valid(part, value)?;
+                }
+                true
+            }
+            ("$schema" | "title" | "description" | "format" | "pattern" | "then" | "else", _) => true,
             (other, _) => return Err(format!("rule {other} is not understood")),
         };
         if !holds {

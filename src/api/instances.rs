@@ -83,9 +83,35 @@ pub async fn cancel(
     Path(names): Path<Names>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, Problem> {
-    let request = control_request(&sized(body)?)?;
+    let request: CancelRequest = control_request(&sized(body)?)?;
     let verb = ControlVerb::Cancel {
         reason: request.reason,
+    };
+    control(&state, &names, request.request_id, verb).await
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SignalRequest {
+    #[serde(default)]
+    data: serde_json::Map<String, serde_json::Value>,
+    #[serde(default)]
+    by: String,
+    #[serde(default)]
+    request_id: Option<String>,
+}
+
+/// Signals an instance; a step that waits for the signal goes on.
+pub async fn signal(
+    State(state): State<ApiState>,
+    Path(names): Path<Names>,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Response, Problem> {
+    let request: SignalRequest = control_request(&sized(body)?)?;
+    let verb = ControlVerb::Signal {
+        name: names.get("name").cloned().unwrap_or_default(),
+        data: request.data,
+        by: request.by,
     };
     control(&state, &names, request.request_id, verb).await
 }
@@ -96,7 +122,7 @@ pub async fn retry(
     Path(names): Path<Names>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, Problem> {
-    let request = control_request(&sized(body)?)?;
+    let request: CancelRequest = control_request(&sized(body)?)?;
     control(&state, &names, request.request_id, ControlVerb::Retry {}).await
 }
 
@@ -154,9 +180,9 @@ pub(super) fn sized(body: Result<Bytes, BytesRejection>) -> Result<Bytes, Proble
     })
 }
 
-fn control_request(body: &Bytes) -> Result<CancelRequest, Problem> {
+fn control_request<T: Default + serde::de::DeserializeOwned>(body: &Bytes) -> Result<T, Problem> {
     if body.is_empty() {
-        return Ok(CancelRequest::default());
+        return Ok(T::default());
     }
     serde_json::from_slice(body)
         .map_err(|error| Problem::invalid(format!("the body is not as expected: {error}")))

@@ -69,6 +69,10 @@ pub fn router(state: ApiState) -> Router {
         .route("/sagas/{saga}/instances", get(instances::list))
         .route("/sagas/{saga}/instances/{key}", get(instances::show))
         .route("/sagas/{saga}/instances/{key}/cancel", post(instances::cancel))
+        .route(
+            "/sagas/{saga}/instances/{key}/signals/{name}",
+            post(instances::signal),
+        )
         .route("/sagas/{saga}/instances/{key}/retry", post(instances::retry))
         .route("/dead-letters", get(instances::dead_letters))
         .route("/dead-letters/{id}/retry", post(instances::retry_dead_letter))

@@ -274,6 +274,11 @@ impl Decoder {
         let control = match envelope.verb {
             ControlVerb::Cancel { reason } => Control::Cancel { reason },
             ControlVerb::Retry {} => Control::Retry,
+            ControlVerb::Signal { name, data, by } => Control::Signal {
+                name,
+                data: serde_json::Value::Object(data).to_string().into(),
+                by,
+            },
         };
         Ok(Decoded::Control {
             instance,

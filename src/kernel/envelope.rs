@@ -193,6 +193,16 @@ pub enum ControlVerb {
     },
     /// Try again what exhausted its attempts.
     Retry {},
+    /// Tell a step that waits for it.
+    Signal {
+        name: String,
+        /// A JSON object.
+        #[serde(default, skip_serializing_if = "serde_json::Map::is_empty")]
+        data: serde_json::Map<String, serde_json::Value>,
+        /// Who says so.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        by: String,
+    },
 }
 
 const fn one() -> u32 {

@@ -146,4 +146,12 @@ pub enum Control {
     Cancel { reason: String },
     /// Try again what stands in the way: compensations that exhausted their attempts.
     Retry,
+    /// Something that a step waits for, told by a person or a system.
+    Signal {
+        name: String,
+        /// A JSON object.
+        data: Bytes,
+        /// Who says so.
+        by: String,
+    },
 }

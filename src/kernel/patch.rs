@@ -223,6 +223,23 @@ pub enum Note {
         item: u32,
         class: String,
     },
+    /// A step starts later.
+    StepDelayed {
+        step: String,
+    },
+    /// A step waits for an event or a signal.
+    StepWaits {
+        step: String,
+    },
+    /// An event or a signal came before the step that waits for it.
+    Buffered {
+        name: String,
+    },
+    /// A signal was taken.
+    Signalled {
+        signal: String,
+        by: String,
+    },
 }
 
 #[cfg(test)]

@@ -46,6 +46,8 @@ pub struct Record {
     pub ledger: Vec<LedgerEntry>,
     /// Work that nothing waits for any more and whose outcome is still to come.
     pub strays: Vec<Stray>,
+    /// Events and signals that came before the step that waits for them, oldest first.
+    pub buffer: Vec<Buffered>,
     /// Timers that are set, by name.
     pub timers: BTreeMap<String, TimerRow>,
     pub failure: Option<Failure>,
@@ -144,6 +146,26 @@ pub struct StepState {
     pub turn: u32,
     /// Of a loop over a list, while it runs.
     pub items: Option<Box<Items>>,
+    /// JSON result of the action of a step that waits; only where it is read at the end.
+    pub result: Option<ByteBuf>,
+}
+
+/// Something that came early.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Buffered {
+    pub kind: MessageKind,
+    /// The event type, or the name of the signal.
+    pub name: String,
+    pub time: TimeMs,
+    /// JSON: what expressions see as `event` or `signal`.
+    pub value: ByteBuf,
+}
+
+/// What a step may wait for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum MessageKind {
+    Event,
+    Signal,
 }
 
 /// What a step sent, so that every attempt sends the same.
@@ -200,6 +222,10 @@ pub enum StepStatus {
     Abandoned,
     /// An attempt failed and a timer will start the next one.
     BackingOff,
+    /// A timer will start its first attempt.
+    Delayed,
+    /// Its action has succeeded, and it waits for an event or a signal.
+    Waiting,
 }
 
 /// A command that was sent and whose result has not come.
@@ -319,6 +345,11 @@ impl Record {
                 step(state) + items
             })
             .sum();
+        let buffer: usize = self
+            .buffer
+            .iter()
+            .map(|entry| 40 + entry.name.len() + entry.value.len())
+            .sum();
         let strays: usize = self.strays.iter().map(|stray| 100 + blob(&stray.input)).sum();
         let ledger: usize = self
             .ledger
@@ -337,6 +368,7 @@ impl Record {
             + steps
             + ledger
             + strays
+            + buffer
             + timers
             + failure
     }
@@ -410,6 +442,7 @@ impl StepState {
             },
             turn: 0,
             items: None,
+            result: None,
         }
     }
 }
@@ -425,7 +458,9 @@ impl StepStatus {
             Self::Skipped => Some(Self::Failed),
             Self::Failed => Some(Self::Abandoned),
             Self::Abandoned => Some(Self::BackingOff),
-            Self::BackingOff => None,
+            Self::BackingOff => Some(Self::Delayed),
+            Self::Delayed => Some(Self::Waiting),
+            Self::Waiting => None,
         }
     }
 
@@ -440,6 +475,8 @@ impl StepStatus {
             Self::Failed => "failed",
             Self::Abandoned => "abandoned",
             Self::BackingOff => "backing_off",
+            Self::Delayed => "delayed",
+            Self::Waiting => "waiting",
         }
     }
 
@@ -447,7 +484,7 @@ impl StepStatus {
     #[must_use]
     pub const fn is_under_way(self) -> bool {
         match self {
-            Self::Running | Self::BackingOff => true,
+            Self::Running | Self::BackingOff | Self::Delayed | Self::Waiting => true,
             Self::Pending | Self::Done | Self::Skipped | Self::Failed | Self::Abandoned => false,
         }
     }
@@ -457,7 +494,13 @@ impl StepStatus {
     pub const fn satisfies_needs(self) -> bool {
         match self {
             Self::Done | Self::Skipped => true,
-            Self::Pending | Self::Running | Self::Failed | Self::Abandoned | Self::BackingOff => false,
+            Self::Pending
+            | Self::Running
+            | Self::Failed
+            | Self::Abandoned
+            | Self::BackingOff
+            | Self::Delayed
+            | Self::Waiting => false,
         }
     }
 }

@@ -39,6 +39,9 @@ pub struct InstanceView {
     /// Work that nothing waits for any more and whose outcome is still to come.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub strays: Vec<StrayView>,
+    /// Events and signals that came before the step that waits for them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub buffer: Vec<BufferedView>,
     pub timers: Vec<TimerView>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failure: Option<FailureView>,
@@ -98,6 +101,14 @@ pub struct LedgerView {
 pub struct StrayView {
     pub step: String,
     pub command_id: String,
+}
+
+/// Something that came early.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct BufferedView {
+    /// The event type, or the name of the signal.
+    pub name: String,
+    pub time: String,
 }
 
 /// One timer that is set.
@@ -163,6 +174,14 @@ impl InstanceView {
                 .map(|stray| StrayView {
                     step: step_name(usize::from(stray.step)),
                     command_id: stray.outstanding.command.to_string(),
+                })
+                .collect(),
+            buffer: record
+                .buffer
+                .iter()
+                .map(|entry| BufferedView {
+                    name: entry.name.clone(),
+                    time: entry.time.to_string(),
                 })
                 .collect(),
             timers: record
@@ -282,6 +301,7 @@ mod tests {
             steps: vec![StepState::pending()],
             ledger: Vec::new(),
             strays: Vec::new(),
+            buffer: Vec::new(),
             timers: std::collections::BTreeMap::new(),
             failure: None,
             seen_events: Vec::new(),

@@ -228,7 +228,8 @@ fn action(action: &Action) -> String {
     match action {
         Action::Effect { effect, .. } => effect.to_string(),
         Action::Command(command) => command.command_type.clone(),
-        Action::Group(_) => String::new(),
+        Action::Publish(publish) => publish.fact_type.clone(),
+        Action::Nothing | Action::Group(_) => String::new(),
     }
 }
 

@@ -82,9 +82,9 @@ impl Fault {
 impl From<Rejection> for Fault {
     fn from(rejection: Rejection) -> Self {
         Self {
+            parks: rejection.parks(),
             reason: rejection.reason,
             message: rejection.message,
-            parks: true,
         }
     }
 }

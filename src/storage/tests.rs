@@ -63,6 +63,7 @@ fn record(generation: u32, last_history: Option<u64>) -> Record {
         steps: Vec::new(),
         ledger: Vec::new(),
         strays: Vec::new(),
+        buffer: Vec::new(),
         timers: BTreeMap::new(),
         failure: None,
         seen_events: Vec::new(),

@@ -242,4 +242,22 @@ fn results_and_controls_find_the_instance_that_they_name() {
         control(r#"{"request_id":"r-1","control":"retry"}"#),
         InputBody::Control(Control::Retry)
     );
+    assert_eq!(
+        control(
+            r#"{"request_id":"r-1","control":"signal","name":"review","data":{"ok":true,"n":9007199254740993},"by":"ada"}"#
+        ),
+        InputBody::Control(Control::Signal {
+            name: "review".to_owned(),
+            data: r#"{"n":9007199254740993,"ok":true}"#.into(),
+            by: "ada".to_owned(),
+        })
+    );
+    assert_eq!(
+        control(r#"{"request_id":"r-1","control":"signal","name":"go"}"#),
+        InputBody::Control(Control::Signal {
+            name: "go".to_owned(),
+            data: "{}".into(),
+            by: String::new(),
+        })
+    );
 }

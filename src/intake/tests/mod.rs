@@ -48,6 +48,7 @@ fn saga(name: &str, version: u8, events: &[&str], keys: &[(&str, &str)]) -> Arc<
         steps: Vec::new(),
         timers: Vec::new(),
         finally: Finally::default(),
+        buffer: 32,
     })
 }
 

@@ -8,7 +8,7 @@ use super::effect::Effects;
 use super::fields::{self, Fields, NameRule};
 use super::findings::Findings;
 use super::model::{
-    Actions, CommandTemplate, EffectContract, Emit, Fail, Handler, PublishTemplate, TimerSet,
+    Actions, CommandTemplate, Delay, EffectContract, Emit, Fail, Handler, PublishTemplate, TimerSet,
 };
 use super::schema_files::Schemas;
 use super::texts::{self, EventParts, Readable};
@@ -200,7 +200,7 @@ impl<'r> Reading<'r, '_> {
             actions.clear_timers = self.clear_timers(clear);
         }
         if let Some(timers) = fields.get("timer") {
-            actions.timers = self.set_timers(timers);
+            actions.timers = self.set_timers(timers, site.event());
         }
         if let Some(emit) = fields.get("emit") {
             actions.emit = self.emits(emit, ROOTS, site.event());
@@ -274,7 +274,7 @@ impl<'r> Reading<'r, '_> {
         names
     }
 
-    fn set_timers(&mut self, entry: &'r Entry<'_>) -> Vec<TimerSet> {
+    fn set_timers(&mut self, entry: &'r Entry<'_>, event: EventParts) -> Vec<TimerSet> {
         let Some(entries) = fields::entries(&entry.value, &entry.key_span, "timer", self.findings) else {
             return Vec::new();
         };
@@ -300,7 +300,9 @@ impl<'r> Reading<'r, '_> {
             let if_absent = fields.get("if_absent");
             timers.push(TimerSet {
                 name: timer.key.clone().into_owned(),
-                after_ms: after.map_or(0, |after| self.delay(after)),
+                after: after
+                    .and_then(|after| self.delay(after, ROOTS, event))
+                    .unwrap_or(Delay::Fixed(0)),
                 if_absent: if_absent
                     .and_then(|answer| fields::boolean(answer, self.findings))
                     .unwrap_or(false),
@@ -310,11 +312,25 @@ impl<'r> Reading<'r, '_> {
         timers
     }
 
-    /// How long a timer runs, in milliseconds.
-    pub fn delay(&mut self, entry: &Entry<'_>) -> i64 {
+    /// How long something takes: a duration, or an expression that gives one or an instant.
+    pub fn delay(&mut self, entry: &Entry<'_>, roots: &'static [Root], event: EventParts) -> Option<Delay> {
+        if let Value::Scalar(scalar) = &entry.value.value
+            && scalar.text.contains("${")
+        {
+            let readable = Readable {
+                roots,
+                event,
+                steps: &self.steps,
+                item: self.item,
+                types: self.types.as_ref().map(|types| &types.env),
+            };
+            let (node, at) = (&entry.value, &entry.key_span);
+            let template = texts::text_template(node, at, "a duration", readable, self.findings);
+            return template.map(Delay::Rendered);
+        }
         let max = Limits::default().timer_ms.unsigned_abs();
-        let ms = fields::duration(entry, 0..=max, codes::WRONG_VALUE, self.findings).unwrap_or(0);
-        i64::try_from(ms).unwrap_or(i64::MAX)
+        let ms = fields::duration(entry, 0..=max, codes::WRONG_VALUE, self.findings)?;
+        Some(Delay::Fixed(i64::try_from(ms).unwrap_or(i64::MAX)))
     }
 
     /// One emission, or a list of them.
@@ -371,7 +387,7 @@ impl<'r> Reading<'r, '_> {
         })
     }
 
-    fn publish(
+    pub fn publish(
         &mut self,
         entry: &Entry<'_>,
         roots: &'static [Root],

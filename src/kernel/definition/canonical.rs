@@ -10,8 +10,9 @@ use std::collections::BTreeMap;
 use sha2::{Digest, Sha256};
 
 use super::model::{
-    Action, Actions, CommandTemplate, Compensation, Definition, Emit, Fail, Group, Handler, ItemJoin,
-    Machine, OnItemError, RepeatCondition, Step, StepRetry, Then, TimerDefinition,
+    Action, Actions, Awaited, CommandTemplate, Compensation, Definition, Delay, Emit, Fail, Group, Handler,
+    ItemJoin, Machine, OnItemError, PublishTemplate, RepeatCondition, Step, StepRetry, Then, TimerDefinition,
+    Wait,
 };
 use crate::kernel::expr::{Expr, Template, TextPart, write_sorted};
 use crate::kernel::ids::DefinitionHash;
@@ -47,6 +48,10 @@ pub fn bytes(definition: &Definition) -> Vec<u8> {
             list(definition.steps.iter().map(|step| self::step(step, definition))),
         ),
         ("timers", list(definition.timers.iter().map(timer))),
+        (
+            "buffer",
+            Json::Int(i64::try_from(definition.buffer).unwrap_or(i64::MAX)),
+        ),
         (
             "finally",
             object([
@@ -117,7 +122,7 @@ fn actions(actions: &Actions) -> Json<'_> {
     let timers = actions.timers.iter().map(|timer| {
         object([
             ("name", text(&timer.name)),
-            ("after_ms", Json::Int(timer.after_ms)),
+            ("after", delay(&timer.after)),
             ("if_absent", Json::Bool(timer.if_absent)),
         ])
     });
@@ -145,11 +150,34 @@ fn fail(fail: &Fail) -> Json<'_> {
 fn emit(emit: &Emit) -> Json<'_> {
     match emit {
         Emit::Command(template) => command(template),
-        Emit::Publish(publish) => object([
-            ("publish", text(&publish.fact_type)),
-            ("payload", template(&publish.payload)),
-        ]),
+        Emit::Publish(template) => publish(template),
     }
+}
+
+fn publish(publish: &PublishTemplate) -> Json<'_> {
+    object([
+        ("publish", text(&publish.fact_type)),
+        ("payload", template(&publish.payload)),
+    ])
+}
+
+fn delay(delay: &Delay) -> Json<'_> {
+    match delay {
+        Delay::Fixed(ms) => Json::Int(*ms),
+        Delay::Rendered(rendered) => template(rendered),
+    }
+}
+
+fn wait(wait: &Wait) -> Json<'_> {
+    let (kind, name) = match &wait.on {
+        Awaited::Event(event_type) => ("event", event_type),
+        Awaited::Signal(name) => ("signal", name),
+    };
+    object([
+        (kind, text(name)),
+        ("when", wait.when.as_ref().map_or(Json::Null, expression)),
+        ("timeout", wait.timeout.as_ref().map_or(Json::Null, delay)),
+    ])
 }
 
 fn command(command: &CommandTemplate) -> Json<'_> {
@@ -188,7 +216,9 @@ fn step<'d>(step: &'d Step, definition: &'d Definition) -> Json<'d> {
         ),
         ("needs", list(needs)),
         ("if", step.condition.as_ref().map_or(Json::Null, expression)),
+        ("delay", step.delay.as_ref().map_or(Json::Null, delay)),
         ("action", action(&step.action)),
+        ("wait", step.wait.as_ref().map_or(Json::Null, wait)),
         ("retry", list(step.retry.iter().map(step_retry))),
         ("on_error", on_errors(step, definition)),
         ("set", members(&step.set)),
@@ -304,6 +334,8 @@ fn action(action: &Action) -> Json<'_> {
             object([("effect", text(effect.as_str())), ("with", template(with))])
         }
         Action::Command(template) => command(template),
+        Action::Publish(template) => publish(template),
+        Action::Nothing => Json::Null,
         Action::Group(steps) => group(steps),
     }
 }
@@ -333,7 +365,7 @@ fn whole(number: u64) -> Json<'static> {
 fn timer(timer: &TimerDefinition) -> Json<'_> {
     object([
         ("name", text(&timer.name)),
-        ("after_ms", Json::Int(timer.after_ms)),
+        ("after", delay(&timer.after)),
         (
             "cancel_when",
             timer.cancel_when.as_ref().map_or(Json::Null, expression),

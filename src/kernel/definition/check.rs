@@ -9,7 +9,7 @@ use super::findings::Findings;
 use super::groups::{self, Outlined};
 use super::model::{Actions, Definition, Machine, Step, Then};
 use super::saga::{handled_types, member};
-use super::yaml::Node;
+use super::yaml::{Node, Value};
 use crate::kernel::expr::nearest;
 
 /// Checks a definition that may be incomplete because of errors that are reported already.
@@ -19,7 +19,7 @@ pub fn saga(
     outline: &[Outlined<'_, '_>],
     findings: &mut Findings<'_>,
 ) {
-    key_rules(definition, root, findings);
+    key_rules(definition, root, outline, findings);
     events(definition, root, findings);
     let steps = Steps::of(definition, outline);
     if steps.is_complete() {
@@ -71,11 +71,24 @@ pub fn timers(reading: &mut Reading<'_, '_>) {
 }
 
 /// Every event that the saga reacts to must find its instance.
-fn key_rules(definition: &Definition, root: &Node<'_>, findings: &mut Findings<'_>) {
+fn key_rules(
+    definition: &Definition,
+    root: &Node<'_>,
+    outline: &[Outlined<'_, '_>],
+    findings: &mut Findings<'_>,
+) {
     if member(root, "key").is_none() {
         return;
     }
-    let handled = handled_types(root);
+    let mut handled = handled_types(root);
+    for step in outline {
+        let event = member(&step.entry.value, "wait").and_then(|wait| member(&wait.value, "event"));
+        if let Some(event) = event
+            && let Value::Scalar(scalar) = &event.value.value
+        {
+            handled.entry(&scalar.text).or_insert(event.value.span.clone());
+        }
+    }
     let start = member(root, "start").map_or(0..0, |entry| entry.key_span.clone());
     for event_type in definition.event_types() {
         if definition.keys.iter().any(|rule| rule.matches(event_type)) {

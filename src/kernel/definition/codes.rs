@@ -78,3 +78,5 @@ pub const CERTAIN: &str = "SR0176";
 pub const NOT_BOOL: &str = "SR0177";
 /// A value that does not fit its schema.
 pub const MISFIT: &str = "SR0178";
+/// A wait without an end.
+pub const ENDLESS_WAIT: &str = "SR0160";

@@ -292,9 +292,11 @@ pub fn exclude_each_other(steps: &[Step], left: usize, right: usize) -> bool {
             let branch = |index: u16| branches.iter().position(|branch| branch.steps.contains(&index));
             matches!((branch(left), branch(right)), (Some(left), Some(right)) if left != right)
         }
-        Action::Group(Group::Repeat(_) | Group::Foreach(_)) | Action::Effect { .. } | Action::Command(_) => {
-            false
-        }
+        Action::Group(Group::Repeat(_) | Group::Foreach(_))
+        | Action::Effect { .. }
+        | Action::Command(_)
+        | Action::Publish(_)
+        | Action::Nothing => false,
     })
 }
 
@@ -381,7 +383,9 @@ impl Step {
             within: None,
             needs,
             condition,
+            delay: None,
             action: Action::Group(group),
+            wait: None,
             retry: Vec::new(),
             on_error: std::collections::BTreeMap::new(),
             set: Vec::new(),

@@ -32,6 +32,7 @@ mod tests;
 mod texts;
 mod typing;
 mod url;
+mod waits;
 pub mod yaml;
 
 pub use diagnostic::{Diagnostic, Severity};

@@ -42,6 +42,8 @@ pub struct Definition {
     /// Timers that are set when the instance starts.
     pub timers: Vec<TimerDefinition>,
     pub finally: Finally,
+    /// Most events and signals that one instance keeps for steps that will wait for them.
+    pub buffer: usize,
 }
 
 impl Definition {
@@ -50,7 +52,7 @@ impl Definition {
     pub fn group(&self, index: u16) -> Option<&Group> {
         match &self.steps.get(usize::from(index))?.action {
             Action::Group(group) => Some(group),
-            Action::Effect { .. } | Action::Command(_) => None,
+            Action::Effect { .. } | Action::Command(_) | Action::Publish(_) | Action::Nothing => None,
         }
     }
 
@@ -66,6 +68,7 @@ impl Definition {
             .iter()
             .chain(self.handlers.keys())
             .chain(machine)
+            .chain(self.steps.iter().filter_map(Step::awaited_event))
             .map(String::as_str)
             .collect();
         types.sort_unstable();
@@ -210,7 +213,7 @@ pub struct Actions {
 #[derive(Debug)]
 pub struct TimerSet {
     pub name: String,
-    pub after_ms: i64,
+    pub after: Delay,
     /// Keep the timer if it is already set.
     pub if_absent: bool,
 }
@@ -271,7 +274,11 @@ pub struct Step {
     pub needs: Vec<u16>,
     /// False when the step would start: skipped.
     pub condition: Option<Expr>,
+    /// From when the step could start to its first attempt.
+    pub delay: Option<Delay>,
     pub action: Action,
+    /// What it waits for when its action has succeeded.
+    pub wait: Option<Wait>,
     /// Durable retry: the first table that is for the error class counts.
     pub retry: Vec<StepRetry>,
     /// By error class or [`ANY_CLASS`], in code-point order.
@@ -284,6 +291,33 @@ pub struct Step {
     pub compensate: Option<Compensation>,
     /// From the start of an attempt to the end of its usefulness, in milliseconds.
     pub deadline_ms: i64,
+}
+
+/// How long something takes, or when it is over.
+#[derive(Debug)]
+pub enum Delay {
+    /// In milliseconds.
+    Fixed(i64),
+    /// Gives a duration, or an instant as RFC 3339; one that is past is now.
+    Rendered(Template),
+}
+
+/// What a step waits for.
+#[derive(Debug)]
+pub struct Wait {
+    pub on: Awaited,
+    /// Reads `event` or `signal`.
+    pub when: Option<Expr>,
+    /// When it passes, the step fails with the class `timeout`.
+    pub timeout: Option<Delay>,
+}
+
+#[derive(Debug)]
+pub enum Awaited {
+    /// An event type.
+    Event(String),
+    /// The name of a signal.
+    Signal(String),
 }
 
 impl Step {
@@ -332,6 +366,15 @@ pub enum Then {
 }
 
 impl Step {
+    /// The event type that it waits for.
+    #[must_use]
+    pub fn awaited_event(&self) -> Option<&String> {
+        match &self.wait.as_ref()?.on {
+            Awaited::Event(event_type) => Some(event_type),
+            Awaited::Signal(_) => None,
+        }
+    }
+
     /// What is said about failures of `class`.
     #[must_use]
     pub fn answer(&self, class: &str) -> Option<(&str, &OnError)> {
@@ -356,6 +399,10 @@ pub enum Action {
     },
     /// Done when the gateway has accepted it.
     Command(CommandTemplate),
+    /// Done at once. Never what a compensation does.
+    Publish(PublishTemplate),
+    /// Of a step that only lets time pass or waits. Never what a compensation does.
+    Nothing,
     /// Done when its members are. Never what a compensation does.
     Group(Group),
 }
@@ -483,7 +530,7 @@ pub struct Compensation {
 #[derive(Debug)]
 pub struct TimerDefinition {
     pub name: String,
-    pub after_ms: i64,
+    pub after: Delay,
     /// Tested after every input; true clears the timer.
     pub cancel_when: Option<Expr>,
     pub actions: Actions,
@@ -497,6 +544,8 @@ pub struct Finally {
     pub cancelled: Vec<Emit>,
 }
 
+/// Default of [`Definition::buffer`].
+pub const BUFFER: usize = 32;
 /// Default deadline of an effect attempt: 15 minutes.
 pub const EFFECT_DEADLINE_MS: i64 = 15 * 60_000;
 /// Default deadline of an aggregate command: 24 hours.

@@ -13,7 +13,7 @@ use super::effect::Effects;
 use super::fields::{self, Fields, NameRule};
 use super::findings::Findings;
 use super::groups;
-use super::model::{Definition, EffectContract, Finally, KeyRule, TimerDefinition};
+use super::model::{BUFFER, Definition, Delay, EffectContract, Finally, KeyRule, TimerDefinition};
 use super::schema_files::Schemas;
 use super::texts::{self, EventParts, Readable};
 use super::typing::{self, Types};
@@ -37,8 +37,12 @@ const KEYS: &[&str] = &[
     "machine",
     "steps",
     "timers",
+    "buffer",
     "finally",
 ];
+
+/// Most events and signals that an instance may keep for steps that will wait for them.
+const BUFFER_MAX: u32 = 256;
 
 /// Roots at the end of an instance that did not fail.
 const COMPLETED_ROOTS: &[Root] = &[Root::State, Root::Key, Root::Steps, Root::Event, Root::Record];
@@ -147,6 +151,9 @@ fn read<'c>(
         .get("finally")
         .map(|entry| reading.finally(entry))
         .unwrap_or_default();
+    let buffer = fields
+        .get("buffer")
+        .and_then(|entry| fields::integer(entry, 1..=BUFFER_MAX, codes::WRONG_VALUE, reading.findings));
     check::timers(&mut reading);
     let contracts = std::mem::take(&mut reading.contracts);
     let definition = Definition {
@@ -165,6 +172,7 @@ fn read<'c>(
         steps,
         timers,
         finally,
+        buffer: buffer.map_or(BUFFER, |buffer| buffer as usize),
     };
     check::saga(&definition, root, &outline, findings);
     if findings.has_errors() {
@@ -303,7 +311,8 @@ impl<'r> Reading<'r, '_> {
         );
         let fields = self.timer_fields(entry)?;
         let after = fields.require("after", self.findings);
-        let after_ms = after.map_or(0, |after| self.delay(after));
+        // Set before the handlers of the event that starts the instance run.
+        let after = after.and_then(|after| self.delay(after, COMPLETED_ROOTS, EventParts::Whole));
         let cancel_when = fields.get("cancel_when").and_then(|condition| {
             let readable = Readable {
                 roots: COMPLETED_ROOTS,
@@ -316,7 +325,7 @@ impl<'r> Reading<'r, '_> {
         });
         Some(TimerDefinition {
             name: entry.key.clone().into_owned(),
-            after_ms,
+            after: after.unwrap_or(Delay::Fixed(0)),
             cancel_when,
             actions: self.actions(&fields, super::actions::Site::Timer),
         })

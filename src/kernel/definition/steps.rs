@@ -13,6 +13,7 @@ use super::model::{Action, COMMAND_DEADLINE_MS, COMPENSATION_RETRY, Compensation
 use super::saga::member;
 use super::texts::{self, EventParts, Readable};
 use super::typing::{self, Types};
+use super::waits;
 use super::yaml::{Entry, Node, Plain, Scalar, Value};
 use crate::kernel::expr::types::Type;
 use crate::kernel::expr::{Expr, Root, Template, nearest};
@@ -32,9 +33,12 @@ const COMPENSATION_ATTEMPTS_MAX: u32 = 1_000;
 pub const STEP_KEYS: &[&str] = &[
     "needs",
     "if",
+    "delay",
     "effect",
     "command",
+    "publish",
     "with",
+    "wait",
     "retry",
     "on_error",
     "on_timeout",
@@ -129,9 +133,14 @@ impl<'r> Reading<'r, '_> {
             .get("if")
             .and_then(|condition| self.start_condition(condition));
         self.assume(condition.as_ref(), true);
-        let action = self.action(&fields, START_ROOTS);
+        let delay = fields
+            .get("delay")
+            .and_then(|delay| self.delay(delay, START_ROOTS, EventParts::Moment));
+        let action = self.step_action(&fields);
         let sending = std::mem::replace(&mut self.types, known);
         self.know_outcome(action.as_ref(), sending.as_ref());
+        let wait = fields.get("wait").and_then(|wait| self.wait(wait));
+        let (end_roots, end_event) = waits::end_roots(action.as_ref(), wait.as_ref());
         let retry = fields
             .get("retry")
             .map(|retry| self.step_retry(retry))
@@ -151,13 +160,13 @@ impl<'r> Reading<'r, '_> {
         }
         let set = fields
             .get("set")
-            .map(|set| self.set(set, RESULT_ROOTS, EventParts::Moment))
+            .map(|set| self.set(set, end_roots, end_event))
             .unwrap_or_default();
         self.types = outcome;
         let fail_if = fields.get("fail_if").and_then(|condition| {
             let readable = Readable {
-                roots: RESULT_ROOTS,
-                event: EventParts::Moment,
+                roots: end_roots,
+                event: end_event,
                 steps: &self.steps,
                 item: self.item,
                 types: self.types.as_ref().map(|types| &types.env),
@@ -173,7 +182,9 @@ impl<'r> Reading<'r, '_> {
             within: None,
             needs,
             condition,
+            delay,
             action: action?,
+            wait,
             retry,
             on_error,
             set,
@@ -206,7 +217,7 @@ impl<'r> Reading<'r, '_> {
         None
     }
 
-    fn action(&mut self, fields: &Fields<'_, '_>, roots: &'static [Root]) -> Option<Action> {
+    pub fn action(&mut self, fields: &Fields<'_, '_>, roots: &'static [Root]) -> Option<Action> {
         let with = fields.get("with");
         let entry = fields.one_of(&["effect", "command"], self.findings);
         let payload = with.and_then(|with| self.object(with, roots, EventParts::Moment));
@@ -365,7 +376,7 @@ impl<'r> Reading<'r, '_> {
                 command.aggregate_id.for_each_expr(&mut look);
                 command.payload.for_each_expr(&mut look);
             }
-            Action::Group(_) => {}
+            Action::Publish(_) | Action::Nothing | Action::Group(_) => {}
         }
         if let Some(field) = unguarded {
             let message = format!("`result.{field}` is read, but with on_unknown there may be no result");

@@ -53,6 +53,8 @@ pub enum Root {
     Failure,
     /// `error.class`, `error.message` of the step that failed.
     Error,
+    /// What the signal says, and `signal.name`, `signal.by`, `signal.time`.
+    Signal,
     /// `command.id`, `command.idempotency_key`, `command.attempt`, `command.tenant`, `command.trace_id`:
     /// effects only.
     Command,
@@ -71,7 +73,7 @@ pub enum Root {
 }
 
 impl Root {
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::Event,
         Self::State,
         Self::Key,
@@ -80,6 +82,7 @@ impl Root {
         Self::Input,
         Self::Failure,
         Self::Error,
+        Self::Signal,
         Self::Command,
         Self::Response,
         Self::Secrets,
@@ -100,6 +103,7 @@ impl Root {
             Self::Input => "input",
             Self::Failure => "failure",
             Self::Error => "error",
+            Self::Signal => "signal",
             Self::Command => "command",
             Self::Response => "response",
             Self::Secrets => "secrets",

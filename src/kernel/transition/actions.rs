@@ -23,9 +23,9 @@ impl<'a> Run<'a> {
             if timer.if_absent && self.record.timers.contains_key(&timer.name) {
                 continue;
             }
-            self.set_timer(&timer.name, timer.after_ms, || {
-                format!("{place}.timer.{}", timer.name)
-            })?;
+            let place = || format!("{place}.timer.{}", timer.name);
+            let after_ms = self.delay_ms(&timer.after, Locals::default(), place)?;
+            self.set_timer(&timer.name, after_ms, place)?;
         }
         self.emit(&actions.emit, place, iteration)?;
         match &actions.fail {

@@ -20,14 +20,16 @@ use super::place::Place;
 use super::run::Run;
 use super::scope::Locals;
 use super::slot::Slot;
-use super::{Rejection, TIMEOUT_CLASS, compensation};
-use crate::kernel::definition::model::{Action, Step};
+use super::{Rejection, TIMEOUT_CLASS, compensation, waits};
+use crate::kernel::definition::model::{Action, COMMAND_DEADLINE_MS, PublishTemplate, Step};
 use crate::kernel::expr::Root;
 use crate::kernel::input::WorkOutcome;
 use crate::kernel::patch::Note;
 use crate::kernel::record::{ClassFailures, Sent, StepStatus, Tries};
 use crate::kernel::work::WorkKind;
 
+/// Result of an action that has none.
+const NO_RESULT: &[u8] = b"null";
 /// Timer of the next attempt of a step.
 pub(super) const RETRY: &str = "retry";
 /// Most error classes whose failures one run of a step counts; a failure of one more class is not retried.
@@ -37,14 +39,31 @@ const CLASSES_MAX: usize = 16;
 pub(super) fn start(run: &mut Run<'_>, slot: Slot) -> Result<(), Rejection> {
     let step = slot.step(run);
     let path = Place::Step { name: &step.name }.to_string();
-    let kind = run.action(&step.action, Locals::default(), &path)?;
-    let sent = is_kept(step).then(|| sent(&kind));
     let state = run.slot_mut(slot);
     state.attempt = 0;
     state.error = None;
     state.tries = Tries::default();
-    state.sent = sent;
+    match &step.action {
+        Action::Nothing => return ends::acted(run, slot, NO_RESULT),
+        Action::Publish(publish) => return tell(run, slot, publish, path),
+        Action::Effect { .. } | Action::Command(_) | Action::Group(_) => {}
+    }
+    let kind = run.action(&step.action, Locals::default(), &path)?;
+    run.slot_mut(slot).sent = is_kept(step).then(|| sent(&kind));
     send(run, slot, path, kind)
+}
+
+/// Publishes a fact, which is done with that.
+fn tell(run: &mut Run<'_>, slot: Slot, publish: &PublishTemplate, path: String) -> Result<(), Rejection> {
+    let kind = run.fact(publish, &path)?;
+    let repetition = Repetition::once(u64::from(run.slot(slot).iteration));
+    run.push_work(path, repetition, COMMAND_DEADLINE_MS, kind)?;
+    run.slot_mut(slot).attempt = 1;
+    run.note(Note::StepStarted {
+        step: slot.step(run).name.clone(),
+        attempt: 1,
+    });
+    ends::acted(run, slot, NO_RESULT)
 }
 
 /// Starts the attempt for which the step has waited.
@@ -65,7 +84,13 @@ pub(super) fn retry_due(run: &mut Run<'_>, slot: Slot) -> Result<(), Rejection> 
 /// Takes the outcome of the attempt that the step waits for.
 pub(super) fn ended<'a>(run: &mut Run<'a>, slot: Slot, outcome: &'a WorkOutcome) -> Result<(), Rejection> {
     let defeat = match outcome {
-        WorkOutcome::Succeeded { payload } => return ends::done(run, slot, payload),
+        WorkOutcome::Succeeded { payload } => return ends::acted(run, slot, payload),
+        // What the step waits for proves that the action has happened, and nobody asks for its result.
+        WorkOutcome::TimedOut { .. }
+            if !ends::reads_result(slot.step(run)) && waits::buffered(run, slot)?.is_some() =>
+        {
+            return ends::acted(run, slot, NO_RESULT);
+        }
         WorkOutcome::Failed { class, message } => Defeat { class, message },
         WorkOutcome::TimedOut { message } => Defeat {
             class: TIMEOUT_CLASS,
@@ -189,6 +214,6 @@ fn again(action: &Action, sent: &Sent) -> Option<WorkKind> {
             payload,
             awaited: true,
         }),
-        Action::Group(_) => None,
+        Action::Publish(_) | Action::Nothing | Action::Group(_) => None,
     }
 }

@@ -91,7 +91,7 @@ pub(super) fn reads(compensation: &Compensation, root: Root) -> bool {
     match &compensation.action {
         Action::Effect { with, .. } => with.reads(root),
         Action::Command(command) => command.aggregate_id.reads(root) || command.payload.reads(root),
-        Action::Group(_) => false,
+        Action::Publish(_) | Action::Nothing | Action::Group(_) => false,
     }
 }
 

@@ -66,9 +66,9 @@ impl<'a> Run<'a> {
                 })
             }
             Action::Command(command) => self.command(command, locals, true, path),
-            Action::Group(_) => Err(Rejection {
+            Action::Publish(_) | Action::Nothing | Action::Group(_) => Err(Rejection {
                 reason: "definition.mismatch",
-                message: format!("{path} is a group of steps, which does nothing itself"),
+                message: format!("{path} does nothing that has an outcome"),
             }),
         }
     }
@@ -92,7 +92,7 @@ impl<'a> Run<'a> {
         })
     }
 
-    fn fact(&mut self, publish: &PublishTemplate, path: &str) -> Result<WorkKind, Rejection> {
+    pub(super) fn fact(&mut self, publish: &PublishTemplate, path: &str) -> Result<WorkKind, Rejection> {
         let payload = self.render(&publish.payload, Locals::default(), || {
             format!("{path}.publish.payload")
         })?;

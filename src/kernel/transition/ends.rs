@@ -6,7 +6,7 @@ use super::place::Place;
 use super::run::Run;
 use super::scope::Locals;
 use super::slot::Slot;
-use super::{Rejection, TIMEOUT_CLASS, compensation, errors, items};
+use super::{Rejection, TIMEOUT_CLASS, attempts, compensation, errors, items, waits};
 use crate::kernel::definition::model::{FAIL_IF_CLASS, Step};
 use crate::kernel::expr::Root;
 use crate::kernel::input::WorkOutcome;
@@ -21,16 +21,50 @@ pub(super) struct Defeat<'a> {
     pub message: &'a str,
 }
 
-/// The step has succeeded with `payload`.
-pub(super) fn done<'a>(run: &mut Run<'a>, slot: Slot, payload: &'a [u8]) -> Result<(), Rejection> {
+/// The action of the step has succeeded with `payload`; what is left is to wait, or nothing.
+pub(super) fn acted<'a>(run: &mut Run<'a>, slot: Slot, payload: &'a [u8]) -> Result<(), Rejection> {
     let step = slot.step(run);
     let state = run.slot_mut(slot);
     state.error = None;
     // What is unknown of earlier attempts is known now: all of them are the same work.
     state.tries.unknown = false;
     let input = state.take_input();
-    let fails = take_result(run, step, payload)?;
+    let read_at_end = end_reads_result(step);
+    let place = Place::Step { name: &step.name };
+    // It is parsed only if something reads it, and then at once, so that what is no JSON is told here.
+    let result = if reads_result(step) {
+        Some(run.parse(payload, &format!("the result of {place}"))?)
+    } else {
+        None
+    };
     compensation::push(run, slot, input, Some(payload));
+    if let Some(wait) = &step.wait {
+        // Loops read the results of their steps, too.
+        let kept = read_at_end || step.within.is_some();
+        run.slot_mut(slot).result = kept.then(|| ByteBuf::from(payload));
+        return waits::wait(run, slot, wait);
+    }
+    let locals = Locals {
+        result,
+        ..Locals::default()
+    };
+    complete(run, slot, Some(payload), locals)
+}
+
+/// Nothing is left to wait for: the fields are set, and the step is done unless `fail_if` holds.
+pub(super) fn complete<'a>(
+    run: &mut Run<'a>,
+    slot: Slot,
+    payload: Option<&'a [u8]>,
+    locals: Locals<'a>,
+) -> Result<(), Rejection> {
+    let step = slot.step(run);
+    let place = Place::Step { name: &step.name };
+    run.set(&step.set, locals, place)?;
+    let fails = match &step.fail_if {
+        Some(condition) => run.test(condition, locals, || format!("{place}.fail_if"))?,
+        None => false,
+    };
     if fails {
         let defeat = Defeat {
             class: FAIL_IF_CLASS,
@@ -38,13 +72,32 @@ pub(super) fn done<'a>(run: &mut Run<'a>, slot: Slot, payload: &'a [u8]) -> Resu
         };
         return failed(run, slot, defeat);
     }
-    run.fresh.push((slot, payload));
-    items::keep_result(run, slot, payload);
+    if let Some(payload) = payload {
+        run.fresh.push((slot, payload));
+        items::keep_result(run, slot, payload);
+    }
     run.slot_mut(slot).status = StepStatus::Done;
     run.note(Note::StepDone {
         step: step.name.clone(),
     });
     Ok(())
+}
+
+/// Whether the end of the step or its compensation reads its result.
+pub(super) fn reads_result(step: &Step) -> bool {
+    let undo_reads = step
+        .compensate
+        .as_ref()
+        .is_some_and(|compensation| compensation::reads(compensation, Root::Result));
+    undo_reads || end_reads_result(step)
+}
+
+fn end_reads_result(step: &Step) -> bool {
+    step.set.iter().any(|(_, value)| value.reads(Root::Result))
+        || step
+            .fail_if
+            .as_ref()
+            .is_some_and(|condition| condition.reads(Root::Result))
 }
 
 /// The step has failed for good. It goes on the ledger if nobody knows whether one of its attempts happened.
@@ -53,6 +106,7 @@ pub(super) fn failed(run: &mut Run<'_>, slot: Slot, defeat: Defeat<'_>) -> Resul
     let state = run.slot_mut(slot);
     state.status = StepStatus::Failed;
     state.error = Some(defeat.class.to_owned());
+    state.result = None;
     let input = state.take_input();
     let unknown = state.tries.unknown;
     run.note(Note::StepFailed {
@@ -68,12 +122,15 @@ pub(super) fn failed(run: &mut Run<'_>, slot: Slot, defeat: Defeat<'_>) -> Resul
 /// Stops waiting for the step. What is outstanding becomes a stray, since a late success must be undone.
 pub(super) fn abandon(run: &mut Run<'_>, slot: Slot) {
     let step = slot.step(run);
-    let timer = slot.timer(run, super::attempts::RETRY);
-    run.clear_timer(&timer);
+    for kind in [attempts::RETRY, waits::DELAY, waits::WAIT] {
+        let timer = slot.timer(run, kind);
+        run.clear_timer(&timer);
+    }
     let state = run.slot_mut(slot);
     state.status = StepStatus::Abandoned;
     let input = state.take_input();
     let unknown = state.tries.unknown;
+    state.result = None;
     let outstanding = state.outstanding.take();
     let iteration = state.iteration;
     run.note(Note::StepAbandoned {
@@ -129,28 +186,6 @@ pub(super) fn late(run: &mut Run<'_>, at: usize, outcome: &WorkOutcome) -> Resul
         outcome: word.to_owned(),
     });
     compensation::proceed(run)
-}
-
-/// Reads the result into the state, and says whether `fail_if` holds. It is parsed only if something reads it.
-fn take_result<'a>(run: &mut Run<'a>, step: &Step, payload: &'a [u8]) -> Result<bool, Rejection> {
-    let read_later = step
-        .compensate
-        .as_ref()
-        .is_some_and(|compensation| compensation::reads(compensation, Root::Result));
-    if step.set.is_empty() && step.fail_if.is_none() && !read_later {
-        return Ok(false);
-    }
-    let place = Place::Step { name: &step.name };
-    let result = run.parse(payload, &format!("the result of {place}"))?;
-    let locals = Locals {
-        result: Some(result),
-        ..Locals::default()
-    };
-    run.set(&step.set, locals, place)?;
-    match &step.fail_if {
-        Some(condition) => run.test(condition, locals, || format!("{place}.fail_if")),
-        None => Ok(false),
-    }
 }
 
 fn undone_when_unknown(step: &Step) -> bool {

@@ -2,7 +2,8 @@
 
 use super::place::Place;
 use super::run::Run;
-use super::{Rejection, machine, seen};
+use super::scope::Locals;
+use super::{Rejection, machine, seen, waits};
 use crate::kernel::definition::Definition;
 use crate::kernel::definition::model::Handler;
 use crate::kernel::input::DomainEvent;
@@ -24,9 +25,9 @@ pub(super) fn start(mut run: Run<'_>, event: &DomainEvent) -> Result<Patch, Reje
     run.open_state()?;
     let definition = run.ground.definition;
     for timer in &definition.timers {
-        run.set_timer(&timer.name, timer.after_ms, || {
-            Place::Timer { name: &timer.name }.to_string()
-        })?;
+        let place = || Place::Timer { name: &timer.name }.to_string();
+        let after_ms = run.delay_ms(&timer.after, Locals::default(), place)?;
+        run.set_timer(&timer.name, after_ms, place)?;
     }
     run.start_machine()?;
     let outcome = match run_handlers(&mut run, &event.event_type)? {
@@ -43,9 +44,21 @@ pub(super) fn start(mut run: Run<'_>, event: &DomainEvent) -> Result<Patch, Reje
 }
 
 /// Handles an event of a running instance.
-pub(super) fn handle(mut run: Run<'_>, before: &Record, event: &DomainEvent) -> Result<Patch, Rejection> {
+pub(super) fn handle<'a>(
+    mut run: Run<'a>,
+    before: &Record,
+    event: &'a DomainEvent,
+) -> Result<Patch, Rejection> {
     run.admit()?;
-    match run_handlers(&mut run, &event.event_type)? {
+    let mut handled = run_handlers(&mut run, &event.event_type)?;
+    let deferred = matches!(handled, Handled::Deferred);
+    if !deferred && run.is_running() && waits::awaits_event(run.ground.definition, &event.event_type) {
+        let message = waits::Message::event(&mut run, &event.event_type)?;
+        if waits::offer(&mut run, message)? {
+            handled = Handled::Yes;
+        }
+    }
+    match handled {
         Handled::No => Ok(Patch::ignored(IgnoreReason::NoHandler)),
         Handled::Deferred => {
             let mut record = before.clone();
@@ -76,7 +89,8 @@ pub(super) fn refusal(definition: &Definition, record: &Record, event: &DomainEv
     }
     let listens = definition.handlers.contains_key(&event.event_type)
         || machine::present(definition, record)
-            .is_some_and(|state| state.handlers.contains_key(&event.event_type));
+            .is_some_and(|state| state.handlers.contains_key(&event.event_type))
+        || waits::awaits_event(definition, &event.event_type);
     let running = record.phase == Phase::Running;
     (!running || !listens).then_some(IgnoreReason::NoHandler)
 }

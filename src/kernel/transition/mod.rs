@@ -30,6 +30,7 @@ mod settle;
 mod slot;
 mod timers;
 mod turns;
+mod waits;
 
 #[cfg(test)]
 mod tests;
@@ -41,11 +42,14 @@ use super::definition::Definition;
 use super::ids::InstanceId;
 use super::input::{Control, Input, InputBody};
 use super::limits::Limits;
-use super::patch::{IgnoreReason, Outcome, Patch};
+use super::patch::{IgnoreReason, Note, Outcome, Patch};
 use super::record::{Phase, Record};
 
 /// Error class of a step or compensation whose outcome nobody knows.
 pub const TIMEOUT_CLASS: &str = "timeout";
+
+/// Reason of an event or signal for which the buffer of its instance has no room.
+pub const BUFFER_FULL: &str = "buffer.full";
 
 /// What a transition may know besides definition, record and input.
 #[derive(Debug, Clone, Copy)]
@@ -74,6 +78,15 @@ pub struct Rejection {
     pub reason: &'static str,
     /// What failed, with the place in the definition.
     pub message: String,
+}
+
+impl Rejection {
+    /// Whether later inputs must not be applied before this one is decided on. What has no place in a bounded
+    /// buffer stands in nobody's way.
+    #[must_use]
+    pub fn parks(&self) -> bool {
+        self.reason != BUFFER_FULL
+    }
 }
 
 /// Applies `input` to the instance.
@@ -162,21 +175,37 @@ fn with_instance<'a>(ground: Ground<'a>, record: &'a Record) -> Result<Patch, Re
     }
 }
 
-fn with_control<'a>(ground: Ground<'a>, record: &'a Record, control: &Control) -> Result<Patch, Rejection> {
+fn with_control<'a>(
+    ground: Ground<'a>,
+    record: &'a Record,
+    control: &'a Control,
+) -> Result<Patch, Rejection> {
     let seen = seen::control(&ground.input.id);
     if let Some(reason) = seen::find_event(record, seen) {
         return Ok(Patch::ignored(reason));
     }
     let mut run = match (control, record.phase) {
-        (Control::Cancel { .. }, Phase::Running) => Run::of(ground, record),
+        (Control::Cancel { .. } | Control::Signal { .. }, Phase::Running) => Run::of(ground, record),
         (Control::Retry, _) if compensation::any_stuck(record) => Run::of(ground, record),
         (_, phase) if phase.is_terminal() => return Ok(Patch::ignored(IgnoreReason::Ended)),
-        (Control::Cancel { .. } | Control::Retry, _) => return Ok(Patch::ignored(IgnoreReason::NoHandler)),
+        (Control::Cancel { .. } | Control::Retry | Control::Signal { .. }, _) => {
+            return Ok(Patch::ignored(IgnoreReason::NoHandler));
+        }
     };
     seen::remember_event(&mut run.record, seen);
     match control {
         Control::Cancel { reason } => failure::fail(&mut run, failure::Cause::cancel(reason))?,
         Control::Retry => compensation::operator_retry(&mut run)?,
+        Control::Signal { name, data, by } => {
+            let message = waits::Message::signal(&run, name, data, by)?;
+            run.note(Note::Signalled {
+                signal: name.clone(),
+                by: by.clone(),
+            });
+            if !waits::offer(&mut run, message)? {
+                return Ok(Patch::ignored(IgnoreReason::NoHandler));
+            }
+        }
     }
     run.conclude(Outcome::Applied)
 }

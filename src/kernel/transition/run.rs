@@ -107,6 +107,7 @@ impl<'a> Run<'a> {
             steps: definition.steps.iter().map(|_| StepState::pending()).collect(),
             ledger: Vec::new(),
             strays: Vec::new(),
+            buffer: Vec::new(),
             timers: std::collections::BTreeMap::new(),
             failure: None,
             seen_events: Vec::new(),
@@ -174,6 +175,11 @@ impl<'a> Run<'a> {
         if let Some(trace) = self.ground.trace {
             trace.taken(place.to_string());
         }
+    }
+
+    /// Whether the instance still goes forward.
+    pub(super) fn is_running(&self) -> bool {
+        self.record.phase == Phase::Running
     }
 
     pub(super) fn note(&mut self, note: Note) {

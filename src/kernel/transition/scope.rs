@@ -20,6 +20,9 @@ pub(super) struct Locals<'a> {
     pub result: Option<&'a Json<'a>>,
     pub input: Option<&'a Json<'a>>,
     pub error: Option<&'a Json<'a>>,
+    /// In place of the input.
+    pub event: Option<&'a Json<'a>>,
+    pub signal: Option<&'a Json<'a>>,
 }
 
 impl<'a> Run<'a> {
@@ -104,6 +107,8 @@ impl<'a> Run<'a> {
                 Root::Input => locals.input,
                 Root::Error => locals.error,
                 Root::Key if reads(root) => Some(self.key()),
+                Root::Signal => locals.signal,
+                Root::Event if locals.event.is_some() => locals.event,
                 Root::Event if reads(root) => Some(self.event_root()?),
                 Root::State if reads(root) => Some(self.state_root()?),
                 Root::Steps if reads(root) => Some(self.steps_root()),

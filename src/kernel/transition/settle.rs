@@ -6,7 +6,7 @@ use super::place::Place;
 use super::run::Run;
 use super::scope::Locals;
 use super::slot::Slot;
-use super::{Rejection, attempts, groups, machine, timers};
+use super::{Rejection, groups, machine, timers, waits};
 use crate::kernel::definition::Definition;
 use crate::kernel::definition::model::Action;
 use crate::kernel::patch::{Note, Outcome, Patch};
@@ -37,7 +37,7 @@ impl Run<'_> {
 /// `pending` once in a turn of the loops around it, and the turns of one input are bounded, so this ends.
 fn settle(run: &mut Run<'_>) -> Result<(), Rejection> {
     let steps = u16::try_from(run.ground.definition.steps.len()).unwrap_or(u16::MAX);
-    while run.record.phase == Phase::Running && frame(run, 0..steps, None)? {}
+    while run.is_running() && frame(run, 0..steps, None)? {}
     Ok(())
 }
 
@@ -50,7 +50,7 @@ pub(super) fn frame(run: &mut Run<'_>, steps: Range<u16>, item: Option<u32>) -> 
     let mut changed = false;
     for step in steps.clone() {
         let slot = Slot { step, item };
-        if run.record.phase == Phase::Running && is_ready(run, slot) {
+        if run.is_running() && is_ready(run, slot) {
             changed |= begin(run, slot)?;
         }
     }
@@ -77,8 +77,9 @@ fn begin(run: &mut Run<'_>, slot: Slot) -> Result<bool, Rejection> {
         groups::start(run, slot, group)?;
         return Ok(true);
     }
-    attempts::start(run, slot)?;
-    Ok(false)
+    waits::begin(run, slot)?;
+    // What needs it may stand before it. A loop may be over with it.
+    Ok(!run.has_slot(slot) || !run.slot(slot).status.is_under_way())
 }
 
 fn is_ready(run: &Run<'_>, slot: Slot) -> bool {

@@ -4,7 +4,7 @@ use super::place::Place;
 use super::run::Run;
 use super::scope::Locals;
 use super::slot::Slot;
-use super::{Rejection, attempts, compensation, turns};
+use super::{Rejection, attempts, compensation, turns, waits};
 use crate::kernel::definition::model::Group;
 use crate::kernel::expr::Root;
 use crate::kernel::ids::TimeMs;
@@ -52,6 +52,8 @@ fn step_timer(run: &mut Run<'_>, kind: &str, slot: Slot) -> Result<(), Rejection
     let before = run.focus(Some(slot));
     match (kind, run.ground.definition.group(slot.step)) {
         (attempts::RETRY, _) => attempts::retry_due(run, slot)?,
+        (waits::DELAY, _) => waits::delay_over(run, slot)?,
+        (waits::WAIT, _) => waits::timed_out(run, slot)?,
         (turns::REPEAT, Some(Group::Repeat(repeat))) => turns::due(run, slot, repeat)?,
         // A loop over a list goes on as the instance settles.
         _ => {}

@@ -173,7 +173,7 @@ fn the_canonical_form_is_frozen() {
     let value: serde_json::Value = serde_json::from_str(&form).expect("JSON");
     assert_eq!(value.to_string(), form, "compact, with sorted keys");
     insta::assert_json_snapshot!("canonical_form", value);
-    insta::assert_snapshot!(saga.hash.to_string(), @"sha256:d2a1b9b54c19e8f0f5733f0f78a1f39b6835583cc3d62b99abe7316b24d33174");
+    insta::assert_snapshot!(saga.hash.to_string(), @"sha256:d496b5f89719a060e93bda1926e4edc6184b722782b6ac24e754f5824cf2f45d");
 }
 
 #[test]

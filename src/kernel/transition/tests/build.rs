@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 
 use crate::kernel::definition::model::{
-    Action, Actions, COMMAND_DEADLINE_MS, CommandTemplate, Compensation, EFFECT_DEADLINE_MS, Emit, Fail,
-    Finally, Handler, Machine, PublishTemplate, State, Step, TimerDefinition, TimerSet,
+    Action, Actions, COMMAND_DEADLINE_MS, CommandTemplate, Compensation, Delay, EFFECT_DEADLINE_MS, Emit,
+    Fail, Finally, Handler, Machine, PublishTemplate, State, Step, TimerDefinition, TimerSet,
 };
 use crate::kernel::definition::{Definition, compile_archived};
 use crate::kernel::expr::{Expr, Root, Template};
@@ -66,6 +66,7 @@ pub(super) fn saga(name: &str, start: &str) -> Definition {
         steps: Vec::new(),
         timers: Vec::new(),
         finally: Finally::default(),
+        buffer: 32,
     }
 }
 
@@ -89,7 +90,7 @@ pub(super) fn command(command_type: &str, id: &str, payload: Value) -> CommandTe
 pub(super) fn step(name: &str, needs: &[u16], action: Action) -> Step {
     let deadline_ms = match &action {
         Action::Effect { .. } => EFFECT_DEADLINE_MS,
-        Action::Command(_) => COMMAND_DEADLINE_MS,
+        Action::Command(_) | Action::Publish(_) | Action::Nothing => COMMAND_DEADLINE_MS,
         Action::Group(_) => panic!("groups are loaded from text in these tests"),
     };
     Step {
@@ -97,7 +98,9 @@ pub(super) fn step(name: &str, needs: &[u16], action: Action) -> Step {
         within: None,
         needs: needs.to_vec(),
         condition: None,
+        delay: None,
         action,
+        wait: None,
         retry: Vec::new(),
         on_error: std::collections::BTreeMap::new(),
         set: Vec::new(),
@@ -185,7 +188,7 @@ pub(super) fn order() -> Definition {
     saga.steps = order_steps();
     saga.timers = vec![TimerDefinition {
         name: "unpaid".to_owned(),
-        after_ms: 30 * 60_000,
+        after: Delay::Fixed(30 * 60_000),
         cancel_when: Some(expr("state.paid")),
         actions: fail("unpaid_timeout"),
     }];
@@ -285,7 +288,7 @@ pub(super) fn consolidate() -> Definition {
                 set: collect(),
                 timers: vec![TimerSet {
                     name: "flush".to_owned(),
-                    after_ms: 15 * 60_000,
+                    after: Delay::Fixed(15 * 60_000),
                     if_absent: true,
                 }],
                 ..Actions::default()

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::build::{handler, order, publish, saga, sets};
 use super::world::World;
-use crate::kernel::definition::model::{Actions, TimerSet};
+use crate::kernel::definition::model::{Actions, Delay, TimerSet};
 use crate::kernel::input::InputBody;
 
 fn refusing(actions: Actions, change: impl FnOnce(&mut World)) -> (&'static str, String) {
@@ -69,7 +69,7 @@ fn a_timer_outside_its_range_is_refused() {
         let actions = Actions {
             timers: vec![TimerSet {
                 name: "t".to_owned(),
-                after_ms,
+                after: Delay::Fixed(after_ms),
                 if_absent: false,
             }],
             ..Actions::default()

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::build::{command, consolidate, handler, saga, state, template};
 use super::world::World;
-use crate::kernel::definition::model::{Actions, Emit, Machine, TimerSet};
+use crate::kernel::definition::model::{Actions, Delay, Emit, Machine, TimerSet};
 use crate::kernel::patch::{IgnoreReason, Outcome};
 use crate::kernel::record::Phase;
 
@@ -170,7 +170,7 @@ fn a_start_event_that_the_initial_state_defers_waits_for_the_next_state() {
     let mut waiting = state("waiting");
     waiting.entry.timers = vec![TimerSet {
         name: "open".to_owned(),
-        after_ms: 1_000,
+        after: Delay::Fixed(1_000),
         if_absent: false,
     }];
     waiting.handlers.insert(

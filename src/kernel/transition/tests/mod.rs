@@ -13,4 +13,5 @@ mod repeat;
 mod retry;
 mod schemas;
 mod stories;
+mod waits;
 mod world;

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::build::{consolidate, order};
 use super::errors::answering;
 use super::retry::charging;
+use super::waits::{approving, signal};
 use super::world::World;
 use crate::kernel::definition::Definition;
 use crate::kernel::ids::CommandId;
@@ -35,6 +36,7 @@ enum Happening {
     Advance(i64),
     Cancel,
     Retry,
+    Signal,
 }
 
 fn happenings(events: usize, most: usize) -> impl Strategy<Value = Vec<Happening>> {
@@ -46,6 +48,7 @@ fn happenings(events: usize, most: usize) -> impl Strategy<Value = Vec<Happening
         3 => prop_oneof![0..5_000_i64, 0..3_000_000_i64].prop_map(Happening::Advance),
         1 => Just(Happening::Cancel),
         1 => Just(Happening::Retry),
+        2 => Just(Happening::Signal),
     ];
     proptest::collection::vec(happening, 0..most)
 }
@@ -53,7 +56,7 @@ fn happenings(events: usize, most: usize) -> impl Strategy<Value = Vec<Happening
 /// Anything that a result's `set` in these sagas reads.
 fn good() -> WorkOutcome {
     WorkOutcome::Succeeded {
-        payload: json!({"id": "r-1", "score": 7, "charge_id": "c-1", "suspicious": false})
+        payload: json!({"id": "r-1", "score": 7, "charge_id": "c-1", "suspicious": false, "sequence": 3})
             .to_string()
             .into(),
     }
@@ -112,12 +115,15 @@ fn live(world: &mut World, events: &[(&str, Value)], happenings: &[Happening]) -
                 }
             }
             Happening::Advance(ms) => world.advance(*ms),
-            Happening::Cancel | Happening::Retry => {
+            Happening::Cancel | Happening::Retry | Happening::Signal => {
                 controls += 1;
                 let control = match happening {
                     Happening::Cancel => Control::Cancel {
                         reason: String::new(),
                     },
+                    Happening::Signal => {
+                        signal("review", &json!({"approved": controls % 4 != 0, "note": ""}))
+                    }
                     _ => Control::Retry,
                 };
                 world.control(&format!("req-{controls}"), control);
@@ -286,6 +292,24 @@ proptest! {
         let definition = Arc::new(answering());
         let mut world = World::of(Arc::clone(&definition));
         let events = [("Order.Placed", json!({})), ("Other.Thing", json!({}))];
+        world.event(events[0].0, &events[0].1);
+        let mut done = live(&mut world, &events, &happenings);
+        heal(&mut world, &mut done);
+        check_ids(&world);
+        check_ledger(&world, &definition, &done);
+        prop_assert!(world.last().phase.is_terminal(), "it rests in {:?}", world.phase());
+    }
+
+    #[test]
+    fn whatever_comes_early_or_late_a_saga_that_waits_ends(happenings in happenings(3, 40)) {
+        let definition = Arc::new(approving());
+        let mut world = World::of(Arc::clone(&definition));
+        world.limits.record_bytes = 8_000;
+        let events = [
+            ("Order.Placed", json!({})),
+            ("Shipment.Created", json!({"parcel": "p-1"})),
+            ("Other.Thing", json!({})),
+        ];
         world.event(events[0].0, &events[0].1);
         let mut done = live(&mut world, &events, &happenings);
         heal(&mut world, &mut done);

@@ -1,0 +1,136 @@
+//! Reading what a step does besides its work: what it waits for, and when it starts.
+
+use super::actions::Reading;
+use super::codes;
+use super::fields::{self, Fields};
+use super::model::{Action, Awaited, Wait};
+use super::steps::{RESULT_ROOTS, START_ROOTS};
+use super::texts::{self, EventParts, Readable};
+use super::yaml::Entry;
+use crate::kernel::expr::Root;
+
+/// Roots when a step starts and there is a signal.
+const SIGNAL_ROOTS: &[Root] = &[
+    Root::Signal,
+    Root::State,
+    Root::Key,
+    Root::Steps,
+    Root::Event,
+    Root::Record,
+];
+/// Roots when a step is done and there is a signal.
+const RESULT_SIGNAL_ROOTS: &[Root] = &[
+    Root::Result,
+    Root::Signal,
+    Root::State,
+    Root::Key,
+    Root::Steps,
+    Root::Event,
+    Root::Record,
+];
+
+/// What can be read at the end of a step.
+pub const fn end_roots(action: Option<&Action>, wait: Option<&Wait>) -> (&'static [Root], EventParts) {
+    let has_result = !matches!(action, Some(Action::Nothing | Action::Publish(_)));
+    match wait {
+        None if has_result => (RESULT_ROOTS, EventParts::Moment),
+        None => (START_ROOTS, EventParts::Moment),
+        Some(wait) => match (&wait.on, has_result) {
+            (Awaited::Event(_), true) => (RESULT_ROOTS, EventParts::Whole),
+            (Awaited::Event(_), false) => (START_ROOTS, EventParts::Whole),
+            (Awaited::Signal(_), true) => (RESULT_SIGNAL_ROOTS, EventParts::Moment),
+            (Awaited::Signal(_), false) => (SIGNAL_ROOTS, EventParts::Moment),
+        },
+    }
+}
+
+impl<'r> Reading<'r, '_> {
+    /// What the step does. One that only waits or lets time pass does nothing itself.
+    pub fn step_action(&mut self, fields: &Fields<'r, '_>) -> Option<Action> {
+        let acts = ["effect", "command", "publish"];
+        if !acts.iter().any(|key| fields.get(key).is_some())
+            && ["wait", "delay"].iter().any(|key| fields.get(key).is_some())
+        {
+            self.only_with_an_outcome(fields, &["with", "retry"]);
+            return Some(Action::Nothing);
+        }
+        let Some(entry) = fields.get("publish") else {
+            return self.action(fields, START_ROOTS);
+        };
+        fields.one_of(&acts, self.findings);
+        self.only_with_an_outcome(fields, &["with", "retry", "deadline"]);
+        self.publish(entry, START_ROOTS, EventParts::Moment)
+            .map(Action::Publish)
+    }
+
+    fn only_with_an_outcome(&mut self, fields: &Fields<'_, '_>, keys: &[&str]) {
+        for key in keys {
+            if let Some(entry) = fields.get(key) {
+                let message = format!("\"{key}\" belongs to an effect or a command, and the step has none");
+                self.findings
+                    .error(codes::CONTRADICTION, entry.key_span.clone(), message);
+            }
+        }
+    }
+
+    /// `wait: {event | signal, when, timeout}`
+    pub fn wait(&mut self, entry: &'r Entry<'_>) -> Option<Wait> {
+        let keys = &["event", "signal", "when", "timeout"];
+        let fields = Fields::read(&entry.value, &entry.key_span, "a wait", keys, self.findings)?;
+        let awaited = fields.one_of(&["event", "signal"], self.findings)?;
+        let what = if awaited.key == "event" {
+            "an event type"
+        } else {
+            "the name of a signal"
+        };
+        let name = fields::text(&awaited.value, &awaited.key_span, what, self.findings)?;
+        let span = &awaited.value.span;
+        let (on, roots, event) = if awaited.key == "event" {
+            let legal = fields::is_event_type(name, span, self.findings);
+            (
+                legal.then(|| Awaited::Event(name.to_owned())),
+                START_ROOTS,
+                EventParts::Whole,
+            )
+        } else {
+            let legal = fields::is_word(name, span, "signal", self.findings);
+            (
+                legal.then(|| Awaited::Signal(name.to_owned())),
+                SIGNAL_ROOTS,
+                EventParts::Moment,
+            )
+        };
+        // Read from here to the end of the step, whose types are forgotten then.
+        if let (Some(types), Some(Awaited::Event(event_type))) = (&mut self.types, &on) {
+            types.enter_event(event_type);
+        }
+        let when = fields.get("when").and_then(|when| {
+            let readable = Readable {
+                roots,
+                event,
+                steps: &self.steps,
+                item: self.item,
+                types: self.types.as_ref().map(|types| &types.env),
+            };
+            texts::expr(when, readable, self.findings)
+        });
+        let timeout = fields.get("timeout");
+        if timeout.is_none() {
+            self.findings
+                .warning(
+                    codes::ENDLESS_WAIT,
+                    entry.key_span.clone(),
+                    "the wait may never end",
+                )
+                .help(Some(
+                    "give it a timeout, and say with on_timeout what follows".to_owned(),
+                ));
+        }
+        let timeout = timeout.and_then(|timeout| self.delay(timeout, START_ROOTS, EventParts::Moment));
+        Some(Wait {
+            on: on?,
+            when,
+            timeout,
+        })
+    }
+}

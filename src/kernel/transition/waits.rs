@@ -1,0 +1,315 @@
+//! Steps that let time pass, and steps that wait for an event or a signal.
+//!
+//! What comes before its step waits is kept in the buffer of the record. One event or signal ends every wait
+//! that it fits at that moment; from the buffer the first step that comes takes it.
+
+use std::borrow::Cow;
+
+use serde_bytes::ByteBuf;
+
+use super::ends::{self, Defeat};
+use super::place::Place;
+use super::run::Run;
+use super::scope::Locals;
+use super::slot::Slot;
+use super::{BUFFER_FULL, Rejection, TIMEOUT_CLASS, attempts};
+use crate::kernel::definition::Definition;
+use crate::kernel::definition::model::{Awaited, Delay, Step, Wait};
+use crate::kernel::duration::Millis;
+use crate::kernel::expr::write_sorted;
+use crate::kernel::json::Json;
+use crate::kernel::patch::Note;
+use crate::kernel::record::{Buffered, MessageKind, Record, StepStatus};
+
+/// Timer of the first attempt of a step.
+pub(super) const DELAY: &str = "delay";
+/// Timer of the end of a wait.
+pub(super) const WAIT: &str = "wait";
+
+/// Begins a step: lets its delay pass, then does what it does.
+pub(super) fn begin(run: &mut Run<'_>, slot: Slot) -> Result<(), Rejection> {
+    let step = slot.step(run);
+    let Some(delay) = &step.delay else {
+        return attempts::start(run, slot);
+    };
+    let place = || format!("{}.delay", Place::Step { name: &step.name });
+    let after_ms = run.delay_ms(delay, Locals::default(), place)?;
+    if after_ms == 0 {
+        return attempts::start(run, slot);
+    }
+    run.slot_mut(slot).status = StepStatus::Delayed;
+    run.note(Note::StepDelayed {
+        step: step.name.clone(),
+    });
+    let timer = slot.timer(run, DELAY);
+    run.set_timer(&timer, after_ms, place)
+}
+
+/// The delay of a step is over.
+pub(super) fn delay_over(run: &mut Run<'_>, slot: Slot) -> Result<(), Rejection> {
+    if run.slot(slot).status != StepStatus::Delayed {
+        return Ok(());
+    }
+    attempts::start(run, slot)
+}
+
+/// Begins to wait, or takes what is in the buffer.
+pub(super) fn wait(run: &mut Run<'_>, slot: Slot, wait: &Wait) -> Result<(), Rejection> {
+    if let Some(at) = buffered(run, slot)? {
+        let found = run.record.buffer.remove(at);
+        let locals = buffered_locals(run, &found)?;
+        return over(run, slot, locals);
+    }
+    let step = slot.step(run);
+    run.slot_mut(slot).status = StepStatus::Waiting;
+    run.note(Note::StepWaits {
+        step: step.name.clone(),
+    });
+    let Some(timeout) = &wait.timeout else {
+        return Ok(());
+    };
+    let place = || format!("{}.wait.timeout", Place::Step { name: &step.name });
+    let after_ms = run.delay_ms(timeout, Locals::default(), place)?;
+    let timer = slot.timer(run, WAIT);
+    run.set_timer(&timer, after_ms, place)
+}
+
+/// Nothing came in time.
+pub(super) fn timed_out(run: &mut Run<'_>, slot: Slot) -> Result<(), Rejection> {
+    if run.slot(slot).status != StepStatus::Waiting {
+        return Ok(());
+    }
+    let defeat = Defeat {
+        class: TIMEOUT_CLASS,
+        message: "nothing came in time",
+    };
+    ends::failed(run, slot, defeat)
+}
+
+/// Whether the buffer holds what the step waits for, and where.
+pub(super) fn buffered(run: &mut Run<'_>, slot: Slot) -> Result<Option<usize>, Rejection> {
+    let step = slot.step(run);
+    let Some(wait) = &step.wait else {
+        return Ok(None);
+    };
+    for at in 0..run.record.buffer.len() {
+        let entry = &run.record.buffer[at];
+        if !names(wait, entry.kind, &entry.name) {
+            continue;
+        }
+        let locals = buffered_locals(run, entry)?;
+        if fits(run, step, wait, locals)? {
+            return Ok(Some(at));
+        }
+    }
+    Ok(None)
+}
+
+/// Whether a step of the definition waits for events of this type.
+pub(super) fn awaits_event(definition: &Definition, event_type: &str) -> bool {
+    definition
+        .steps
+        .iter()
+        .any(|step| step.awaited_event().is_some_and(|awaited| awaited == event_type))
+}
+
+/// Gives an event or a signal to the steps that wait for it, or keeps it for one that will. Tells whether
+/// it was of use.
+pub(super) fn offer<'a>(run: &mut Run<'a>, message: Message<'a>) -> Result<bool, Rejection> {
+    let (waiting, ahead) = interested(run.ground.definition, &run.record, message);
+    let mut taken = false;
+    for slot in waiting {
+        // The end of another wait may have changed everything.
+        if !run.is_running() || !run.has_slot(slot) || run.slot(slot).status != StepStatus::Waiting {
+            continue;
+        }
+        let before = run.focus(Some(slot));
+        let step = slot.step(run);
+        let Some(wait) = &step.wait else { continue };
+        let locals = message.locals();
+        if fits(run, step, wait, locals)? {
+            taken = true;
+            over(run, slot, locals)?;
+        }
+        run.focus(before);
+    }
+    if taken || !ahead {
+        return Ok(taken);
+    }
+    let max = run.ground.definition.buffer;
+    if run.record.buffer.len() >= max {
+        return Err(Rejection {
+            reason: BUFFER_FULL,
+            message: format!(
+                "{} came early, and {max} others already wait for their step",
+                message.name
+            ),
+        });
+    }
+    let mut value = Vec::with_capacity(256);
+    write_sorted(message.value, &mut value);
+    run.record.buffer.push(Buffered {
+        kind: message.kind,
+        name: message.name.to_owned(),
+        time: run.record.updated,
+        value: ByteBuf::from(value),
+    });
+    run.note(Note::Buffered {
+        name: message.name.to_owned(),
+    });
+    Ok(true)
+}
+
+/// The steps that wait for a message of this name, and whether one will.
+fn interested(definition: &Definition, record: &Record, message: Message<'_>) -> (Vec<Slot>, bool) {
+    let mut waiting = Vec::new();
+    let mut ahead = false;
+    for (slot, state) in Slot::all(record) {
+        let wait = definition.steps[usize::from(slot.step)].wait.as_ref();
+        if !wait.is_some_and(|wait| names(wait, message.kind, message.name)) {
+            continue;
+        }
+        match state.status {
+            StepStatus::Waiting => waiting.push(slot),
+            StepStatus::Pending | StepStatus::Running | StepStatus::BackingOff | StepStatus::Delayed => {
+                ahead = true;
+            }
+            StepStatus::Done | StepStatus::Skipped | StepStatus::Failed | StepStatus::Abandoned => {}
+        }
+    }
+    (waiting, ahead)
+}
+
+fn names(wait: &Wait, kind: MessageKind, name: &str) -> bool {
+    match (&wait.on, kind) {
+        (Awaited::Event(awaited), MessageKind::Event) | (Awaited::Signal(awaited), MessageKind::Signal) => {
+            awaited == name
+        }
+        (Awaited::Event(_), MessageKind::Signal) | (Awaited::Signal(_), MessageKind::Event) => false,
+    }
+}
+
+fn fits<'a>(run: &mut Run<'a>, step: &Step, wait: &Wait, locals: Locals<'a>) -> Result<bool, Rejection> {
+    match &wait.when {
+        None => Ok(true),
+        Some(when) => {
+            let place = || format!("{}.wait.when", Place::Step { name: &step.name });
+            run.test(when, locals, place)
+        }
+    }
+}
+
+/// What the step waited for has come.
+fn over<'a>(run: &mut Run<'a>, slot: Slot, locals: Locals<'a>) -> Result<(), Rejection> {
+    let timer = slot.timer(run, WAIT);
+    run.clear_timer(&timer);
+    let kept = run.slot_mut(slot).result.take();
+    let payload = kept.map(|kept| run.ground.texts.keep(kept.into_vec()).as_slice());
+    let result = match payload {
+        Some(payload) => Some(run.parse(payload, "the result of the step")?),
+        None => None,
+    };
+    let locals = Locals { result, ..locals };
+    ends::complete(run, slot, payload, locals)
+}
+
+/// An event or a signal as steps may wait for it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Message<'a> {
+    kind: MessageKind,
+    name: &'a str,
+    /// What expressions see of it.
+    value: &'a Json<'a>,
+}
+
+impl<'a> Message<'a> {
+    /// The event that is the input.
+    pub(super) fn event(run: &mut Run<'a>, event_type: &'a str) -> Result<Self, Rejection> {
+        Ok(Self {
+            kind: MessageKind::Event,
+            name: event_type,
+            value: run.event_root()?,
+        })
+    }
+
+    /// A signal. What it says is read beside its name, its sender and its time.
+    pub(super) fn signal(
+        run: &Run<'a>,
+        name: &'a str,
+        data: &'a [u8],
+        by: &'a str,
+    ) -> Result<Self, Rejection> {
+        let data = run.parse(data, &format!("signal {name}"))?;
+        let mut members = match data {
+            Json::Map(members) => members.clone(),
+            _ => Vec::new(),
+        };
+        members.retain(|(member, _)| !matches!(member.as_ref(), "name" | "by" | "time"));
+        let time = run.record.updated.to_string();
+        members.push((Cow::Borrowed("name"), Json::Str(Cow::Borrowed(name))));
+        members.push((Cow::Borrowed("by"), Json::Str(Cow::Borrowed(by))));
+        members.push((Cow::Borrowed("time"), Json::Str(Cow::Owned(time))));
+        Ok(Self {
+            kind: MessageKind::Signal,
+            name,
+            value: run.ground.values.keep(Json::Map(members)),
+        })
+    }
+
+    const fn locals(self) -> Locals<'a> {
+        let (event, signal) = match self.kind {
+            MessageKind::Event => (Some(self.value), None),
+            MessageKind::Signal => (None, Some(self.value)),
+        };
+        Locals {
+            result: None,
+            input: None,
+            error: None,
+            event,
+            signal,
+        }
+    }
+}
+
+/// What expressions see of a message from the buffer.
+fn buffered_locals<'a>(run: &Run<'a>, entry: &Buffered) -> Result<Locals<'a>, Rejection> {
+    let value = run.parse_owned(entry.value.to_vec(), &entry.name)?;
+    let message = Message {
+        kind: entry.kind,
+        name: "",
+        value,
+    };
+    Ok(message.locals())
+}
+
+impl<'a> Run<'a> {
+    /// How long a delay is from now, in milliseconds: never negative.
+    pub(super) fn delay_ms(
+        &mut self,
+        delay: &Delay,
+        locals: Locals<'a>,
+        place: impl Fn() -> String,
+    ) -> Result<i64, Rejection> {
+        let template = match delay {
+            Delay::Fixed(ms) => return Ok(*ms),
+            Delay::Rendered(template) => template,
+        };
+        let text = self.render_text(template, locals, &place)?;
+        if let Ok(span) = Millis::parse(&text) {
+            return Ok(span.as_i64());
+        }
+        match text.parse::<jiff::Timestamp>() {
+            Ok(instant) => Ok(instant
+                .as_millisecond()
+                .saturating_sub(self.record.updated.0)
+                .max(0)),
+            Err(_) => Err(Rejection {
+                reason: "timer.value",
+                message: format!(
+                    "{}: {text:?} is neither a duration such as 30s or 1h 30m nor an instant such as 2026-01-31T15:00:00Z",
+                    place()
+                ),
+            }),
+        }
+    }
+}
