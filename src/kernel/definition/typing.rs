@@ -84,8 +84,8 @@ impl Types {
             env: Env::default(),
             plan: Arc::new(plan),
         };
-        let named = outline.iter().filter(|step| !step.is_body);
-        let steps = named.map(|step| (step.name(), step_type()));
+        let sequence = outline.iter().filter(|step| !step.is_body);
+        let steps = sequence.map(|step| (step.name(), step_type()));
         types.env.bind(Root::Steps, Type::object(steps));
         types.env.bind(Root::Key, Type::string());
         types.env.bind(Root::Index, Type::integer());
