@@ -51,6 +51,11 @@ const ORDER: Files = &[
         "effects/payments-charge.yaml",
         include_str!("init/order/charge.yaml"),
     ),
+    (
+        "schemas/order_placed.json",
+        include_str!("init/order/placed.json"),
+    ),
+    ("schemas/order_state.json", include_str!("init/order/state.json")),
     ("event.json", include_str!("init/order/event.json")),
 ];
 const BATCH: Files = &[

@@ -33,19 +33,19 @@ pub fn validate(arguments: &ValidateArguments) -> Result<(), Failure> {
         .map_err(|error| Failure::new(exit::NO_INPUT, error))?;
     let loaded = files.load();
     let texts = files.texts();
+    let findings = loaded.findings();
     match arguments.output {
         Output::Json => {
-            let json = serde_json::to_string_pretty(&loaded.diagnostics).expect("findings are plain data");
+            let json = serde_json::to_string_pretty(&findings).expect("findings are plain data");
             println!("{json}");
         }
         Output::Text => {
             let color = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-            let frames = diagnostics::render(&loaded.diagnostics, &|path| texts.get(path).cloned(), color);
+            let frames = diagnostics::render(&findings, &|path| texts.get(path).cloned(), color);
             print!("{frames}");
         }
     }
-    let errors = loaded
-        .diagnostics
+    let errors = findings
         .iter()
         .filter(|finding| finding.severity == Severity::Error)
         .count();
@@ -62,7 +62,7 @@ pub fn validate(arguments: &ValidateArguments) -> Result<(), Failure> {
         "{} saga(s) and {} effect(s) are well, {} warning(s)",
         loaded.sagas.len(),
         loaded.effects.len(),
-        loaded.diagnostics.len()
+        findings.len()
     );
     Ok(())
 }

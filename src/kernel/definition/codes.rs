@@ -80,3 +80,5 @@ pub const NOT_BOOL: &str = "SR0177";
 pub const MISFIT: &str = "SR0178";
 /// A wait without an end.
 pub const ENDLESS_WAIT: &str = "SR0160";
+/// A file whose expressions are not checked, for want of schemas.
+pub const UNTYPED: &str = "SR0179";

@@ -65,6 +65,19 @@ pub struct Loaded {
     pub effects: Vec<Arc<EffectDefinition>>,
     /// All findings of all files, by file and place. With an error among them nothing is to be run.
     pub diagnostics: Vec<Diagnostic>,
+    /// One warning for each file whose expressions are not checked before they run, for want of schemas. Told
+    /// apart: such a file is complete.
+    pub untyped: Vec<Diagnostic>,
+}
+
+impl Loaded {
+    /// Everything there is to say to people, by file and place.
+    #[must_use]
+    pub fn findings(&self) -> Vec<Diagnostic> {
+        let mut findings: Vec<Diagnostic> = self.diagnostics.iter().chain(&self.untyped).cloned().collect();
+        findings.sort_by(|left, right| (&left.file, left.span.start).cmp(&(&right.file, right.span.start)));
+        findings
+    }
 }
 
 /// Reads, checks and compiles sagas and effects together, none of which names a schema by path.
@@ -83,7 +96,14 @@ pub fn load_with(sagas: &[SourceFile], effects: &[SourceFile], schemas: &SchemaF
         let mut findings = Findings::new(&file.path, &file.text);
         let root = yaml::parse(&file.text, &mut findings);
         names.declare(root.as_ref(), "effect", file, &mut findings);
+        let at = root.as_ref().and_then(name).map_or(0..0, |(_, span)| span);
         let effect = root.and_then(|root| effect_file::compile(&root, &mut schemas, &mut findings));
+        let lacking = effect
+            .as_ref()
+            .and_then(|effect| typing::untyped_effect(&effect.schemas));
+        loaded
+            .untyped
+            .extend(lacking.map(|lacking| untyped(file, at, lacking)));
         schemas.take_named();
         loaded.effects.extend(effect);
         loaded.diagnostics.append(&mut findings.into_sorted());
@@ -101,7 +121,12 @@ pub fn load_with(sagas: &[SourceFile], effects: &[SourceFile], schemas: &SchemaF
         let mut findings = Findings::new(&file.path, &file.text);
         let root = yaml::parse(&file.text, &mut findings);
         names.declare(root.as_ref(), "saga", file, &mut findings);
+        let at = root.as_ref().and_then(name).map_or(0..0, |(_, span)| span);
         let saga = root.and_then(|root| saga::compile(&root, &file.text, known, &mut schemas, &mut findings));
+        let lacking = saga.as_ref().and_then(typing::untyped_saga);
+        loaded
+            .untyped
+            .extend(lacking.map(|lacking| untyped(file, at, &lacking)));
         loaded.sagas.extend(saga.map(Arc::new));
         loaded.diagnostics.append(&mut findings.into_sorted());
     }
@@ -111,6 +136,14 @@ pub fn load_with(sagas: &[SourceFile], effects: &[SourceFile], schemas: &SchemaF
         .diagnostics
         .sort_by(|left, right| left.file.cmp(&right.file));
     loaded
+}
+
+fn untyped(file: &SourceFile, at: Range<usize>, lacking: &str) -> Diagnostic {
+    let mut findings = Findings::new(&file.path, &file.text);
+    findings.warning(codes::UNTYPED, at, lacking).help(Some(
+        "without one, mistakes in expressions show when they run".to_owned(),
+    ));
+    findings.into_sorted().remove(0)
 }
 
 /// Compiles a definition that passed [`load`] when it was archived, from its `source`; effects are not looked up.

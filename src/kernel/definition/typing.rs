@@ -12,7 +12,7 @@ use super::effect::EffectSchemas;
 use super::fields;
 use super::findings::Findings;
 use super::groups::Outlined;
-use super::model::EventDefinition;
+use super::model::{Definition, EventDefinition};
 use super::saga::member;
 use super::texts;
 use super::yaml::{Entry, Node, Value};
@@ -43,6 +43,8 @@ struct Plan {
     initial: BTreeSet<String>,
     /// Fields that are there once a step is reached, in the order of steps.
     reached: Vec<BTreeSet<String>>,
+    /// Fields that steps set at all.
+    by_steps: BTreeSet<String>,
 }
 
 impl Types {
@@ -79,6 +81,11 @@ impl Types {
             settled,
             initial,
             reached: reached(outline),
+            by_steps: outline
+                .iter()
+                .filter_map(|step| member(&step.entry.value, "set"))
+                .flat_map(names_of)
+                .collect(),
         };
         let mut types = Self {
             env: Env::default(),
@@ -168,7 +175,7 @@ impl Types {
     /// What is known when all steps are done or skipped.
     pub fn enter_end(&mut self) {
         let mut fields = self.plan.settled.clone();
-        fields.extend(self.plan.reached.iter().flatten().cloned());
+        fields.extend(self.plan.by_steps.iter().cloned());
         self.enter_state(&fields, true);
     }
 }
@@ -415,4 +422,32 @@ pub fn initial(entry: &Entry<'_>, init: &Template, types: &Types, findings: &mut
         return;
     };
     value(entry, init, &state.with_optional_members(), &types.env, findings);
+}
+
+/// What a saga has no schema for, in words.
+pub fn untyped_saga(saga: &Definition) -> Option<String> {
+    let has_schema = |event_type: &&str| {
+        saga.events
+            .get(*event_type)
+            .is_some_and(|event| event.schema.is_some())
+    };
+    let types = saga.event_types();
+    let events: Vec<&str> = types.into_iter().filter(|name| !has_schema(name)).collect();
+    let state = saga.state_schema.is_none();
+    match (state, events.as_slice()) {
+        (false, []) => None,
+        (true, []) => Some("no schema says what the state holds".to_owned()),
+        (true, _) => Some("no schema says what the state holds and what events carry".to_owned()),
+        (false, events) => Some(format!("no schema says what {} carry", events.join(", "))),
+    }
+}
+
+/// The same for an effect.
+pub fn untyped_effect(schemas: &EffectSchemas) -> Option<&'static str> {
+    match (&schemas.input, &schemas.output) {
+        (Some(_), Some(_)) => None,
+        (None, Some(_)) => Some("no schema says what the effect takes"),
+        (Some(_), None) => Some("no schema says what the effect gives"),
+        (None, None) => Some("no schema says what the effect takes and gives"),
+    }
 }

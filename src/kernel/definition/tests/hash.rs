@@ -1,7 +1,7 @@
 //! The hash of a saga: what changes it and what does not.
 
 use super::super::{canonical, load};
-use super::{examples, file, folder, saga};
+use super::{examples, file, saga, untyped_effects};
 
 const BODY: &str = r#"
 state: {init: {paid: false, n: 1}}
@@ -138,7 +138,7 @@ fn name_start_and_key_rules_are_part_of_the_hash() {
         )
     };
     let hash = |text: String| {
-        let loaded = load(&[file("a.yaml", &text)], &folder("effects"));
+        let loaded = load(&[file("a.yaml", &text)], &untyped_effects());
         assert!(loaded.diagnostics.is_empty(), "{}", loaded.diagnostics[0]);
         loaded.sagas[0].hash
     };

@@ -30,6 +30,17 @@ fn examples() -> Loaded {
     load(&folder("sagas"), &folder("effects"))
 }
 
+/// Effects of the names of the shipped ones, which take and give anything.
+fn untyped_effects() -> Vec<SourceFile> {
+    let stub = |effect: SourceFile| {
+        let name = effect.text.lines().find(|line| line.starts_with("name: "));
+        let name = name.expect("a name");
+        let text = format!("apiVersion: sagas/v1\nkind: Effect\n{name}\ntransform: {{}}\nresult: {{}}\n");
+        file(&effect.path, &text)
+    };
+    folder("effects").into_iter().map(stub).collect()
+}
+
 fn file(path: &str, text: &str) -> SourceFile {
     SourceFile {
         path: path.to_owned(),
@@ -42,7 +53,7 @@ fn load_saga(body: &str) -> Result<Arc<Definition>, Vec<Diagnostic>> {
     let text = format!(
         "apiVersion: sagas/v1\nkind: Saga\nname: probe\nstart: Order.Placed\nkey: {{\"Order.*\": event.data.id}}\n{body}"
     );
-    let mut loaded = load(&[file("probe.yaml", &text)], &folder("effects"));
+    let mut loaded = load(&[file("probe.yaml", &text)], &untyped_effects());
     loaded.sagas.pop().ok_or(loaded.diagnostics)
 }
 
