@@ -68,7 +68,7 @@ impl Definition {
             .iter()
             .chain(self.handlers.keys())
             .chain(machine)
-            .chain(self.steps.iter().filter_map(Step::awaited_event))
+            .chain(self.steps.iter().filter_map(Step::expected_event))
             .map(String::as_str)
             .collect();
         types.sort_unstable();
@@ -368,7 +368,7 @@ pub enum Then {
 impl Step {
     /// The event type that it waits for.
     #[must_use]
-    pub fn awaited_event(&self) -> Option<&String> {
+    pub fn expected_event(&self) -> Option<&String> {
         match &self.wait.as_ref()?.on {
             Awaited::Event(event_type) => Some(event_type),
             Awaited::Signal(_) => None,

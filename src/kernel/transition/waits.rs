@@ -107,10 +107,10 @@ pub(super) fn buffered(run: &mut Run<'_>, slot: Slot) -> Result<Option<usize>, R
 
 /// Whether a step of the definition waits for events of this type.
 pub(super) fn awaits_event(definition: &Definition, event_type: &str) -> bool {
-    definition
-        .steps
-        .iter()
-        .any(|step| step.awaited_event().is_some_and(|awaited| awaited == event_type))
+    definition.steps.iter().any(|step| {
+        step.expected_event()
+            .is_some_and(|expected| expected == event_type)
+    })
 }
 
 /// Gives an event or a signal to the steps that wait for it, or keeps it for one that will. Tells whether
