@@ -1,7 +1,7 @@
 //! Tests of definitions without a broker: cases from `*.test.yaml`, played by the kernel's own transition on a
 //! virtual clock.
 //!
-//! [`file`] reads a suite with its places, [`world`] is one instance with what a shard keeps around it,
+//! [`mod@file`] reads a suite with its places, [`world`] is one instance with what a shard keeps around it,
 //! [`play`] gives it the inputs of a case, [`compare`] holds what came out against what was expected.
 
 pub mod branches;
