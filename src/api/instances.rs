@@ -68,6 +68,12 @@ pub async fn show(
     Ok(Json(state.control.instance(&id, history).await?).into_response())
 }
 
+/// The inputs of one instance, to be replayed elsewhere.
+pub async fn inputs(State(state): State<ApiState>, Path(names): Path<Names>) -> Result<Response, Problem> {
+    let id = extract::instance(state.tenancy, &names)?;
+    Ok(Json(state.control.inputs(&id).await?).into_response())
+}
+
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct CancelRequest {

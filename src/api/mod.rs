@@ -68,6 +68,7 @@ pub fn router(state: ApiState) -> Router {
         .route("/events", post(instances::publish_event))
         .route("/sagas/{saga}/instances", get(instances::list))
         .route("/sagas/{saga}/instances/{key}", get(instances::show))
+        .route("/sagas/{saga}/instances/{key}/inputs", get(instances::inputs))
         .route("/sagas/{saga}/instances/{key}/cancel", post(instances::cancel))
         .route(
             "/sagas/{saga}/instances/{key}/signals/{name}",

@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 
 use super::node::Node;
 use super::running::Running;
-use super::{shards, streams, versions};
+use super::{inputs, shards, streams, versions};
 use crate::config::BrokerKind;
 use crate::intake::decode::{Decoded, Decoder};
 use crate::kernel::breaker::BreakerState;
@@ -22,7 +22,7 @@ use crate::ports::broker::{Expect, Message, Publication, PublishError};
 use crate::ports::control::{
     BreakerForce, BreakerView, Check, Control, ControlError, DeadLetterView, Decision, DefinitionDetail,
     DefinitionInfo, DefinitionView, DrainStarted, Health, HistoryView, Info, InstanceDetail, Page,
-    PageRequest, Published, Readiness, ReloadError, Reloaded, rfc3339,
+    PageRequest, Published, Readiness, RecordedInputs, ReloadError, Reloaded, rfc3339,
 };
 use crate::shard::ShardState;
 use crate::shard::mailbox::{DeadLetterDecision, Mail};
@@ -280,6 +280,10 @@ impl Control for Node {
         })
     }
 
+    async fn inputs(&self, id: &InstanceId) -> Result<RecordedInputs, ControlError> {
+        inputs::recorded(self, id).await
+    }
+
     async fn dead_letters(
         &self,
         tenant: &TenantId,
@@ -390,20 +394,24 @@ impl Node {
         Ok(running)
     }
 
-    fn shard(&self, id: &InstanceId) -> Result<&shards::Shown, ControlError> {
+    pub(super) fn shard(&self, id: &InstanceId) -> Result<&shards::Shown, ControlError> {
         let running = self.running_or_unavailable()?;
         let index = shard_of(&id.tenant, &id.key, self.manifest.shards);
         Ok(&running.shards[usize::from(index)])
     }
 
-    /// Reads an event as the intake is going to, so that its sender learns of what would be a dead letter.
-    fn check_event(&self, publication: &Publication) -> Result<(), ControlError> {
-        let decoder = Decoder {
+    pub(super) fn decoder(&self) -> Decoder {
+        Decoder {
             tenancy: self.manifest.tenancy(),
             tenants: self.manifest.tenant_list().map(|list| list.into_iter().collect()),
             limits: self.manifest.limits.clone(),
             event_id_from: None,
-        };
+        }
+    }
+
+    /// Reads an event as the intake is going to, so that its sender learns of what would be a dead letter.
+    fn check_event(&self, publication: &Publication) -> Result<(), ControlError> {
+        let decoder = self.decoder();
         let message = Message {
             subject: publication.subject.clone(),
             headers: Vec::new(),

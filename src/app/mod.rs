@@ -5,6 +5,7 @@ mod catalog;
 mod clock;
 mod control;
 pub mod definitions;
+mod inputs;
 mod lifecycle;
 pub mod nats_server;
 mod node;

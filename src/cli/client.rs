@@ -30,6 +30,11 @@ pub struct Client {
 }
 
 impl Client {
+    /// A client whose paths follow `url`.
+    pub fn at(url: &str) -> Result<Self, Failure> {
+        Self::new(&ServerArguments { url: url.to_owned() })
+    }
+
     pub fn new(server: &ServerArguments) -> Result<Self, Failure> {
         Ok(Self {
             base: server.url.trim_end_matches('/').to_owned(),

@@ -7,6 +7,7 @@ pub mod diagnostics;
 pub mod exit;
 pub mod graph;
 pub mod init;
+pub mod replay;
 pub mod run;
 pub mod schema;
 pub mod streams;
@@ -45,6 +46,8 @@ enum Command {
     Validate(validate::ValidateArguments),
     /// Play the cases of `*.test.yaml` files against their definitions: no broker, no waiting.
     Test(test::TestArguments),
+    /// Run recorded histories again and tell where a definition goes another way.
+    Replay(replay::ReplayArguments),
     /// Draw a saga: its steps and how they are undone, the states of its machine.
     Graph(graph::GraphArguments),
     /// Print the JSON Schema of a kind of file, for editors.
@@ -119,6 +122,7 @@ pub fn main() -> ExitCode {
         Command::Init(arguments) => init::init(&arguments),
         Command::Validate(arguments) => validate::validate(&arguments),
         Command::Test(arguments) => test::test(&arguments),
+        Command::Replay(arguments) => replay::replay(&arguments),
         Command::Graph(arguments) => graph::graph(&arguments),
         Command::Schema(arguments) => schema::schema(&arguments),
         Command::Streams(command) => streams::streams(command),

@@ -7,14 +7,14 @@ use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
 
-use super::diagnostics;
 use super::exit::{self, Failure};
+use super::{diagnostics, replay};
 use crate::app::definitions::{self, Folders};
 use crate::kernel::definition::{Definition, Diagnostic, Severity, SourceFile};
 use crate::offline::coverage::{Coverage, Covered};
 use crate::offline::file::{self, Suite};
 use crate::offline::suite::{self, CaseReport, Options};
-use crate::offline::{report, update};
+use crate::offline::{history, report, update};
 
 #[derive(Debug, Args)]
 pub struct TestArguments {
@@ -46,6 +46,10 @@ pub struct TestArguments {
     /// Fail if a saga has less than PERCENT of its branches run by its cases; implies --coverage.
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(0..=100))]
     min_coverage: Option<u8>,
+    /// Print a recorded history as a test file instead: a file as `replay --history` reads it, or the URL of an
+    /// instance's inputs.
+    #[arg(long, value_name = "FILE|URL")]
+    from_history: Option<String>,
 }
 
 /// A saga and the file that it stands in.
@@ -60,6 +64,9 @@ enum Format {
 }
 
 pub fn test(arguments: &TestArguments) -> Result<(), Failure> {
+    if let Some(source) = &arguments.from_history {
+        return print_case(source, arguments);
+    }
     let no_input = |error: String| Failure::new(exit::NO_INPUT, error);
     let mut files = definitions::read_tests(&arguments.path).map_err(no_input)?;
     if files.is_empty() {
@@ -84,6 +91,21 @@ pub fn test(arguments: &TestArguments) -> Result<(), Failure> {
     let coverage = wanted.then(|| cover(&sagas, &reports, &arguments.path));
     print(&reports, coverage.as_deref(), &files, arguments.format);
     verdict(&reports, coverage.as_deref().unwrap_or_default(), arguments)
+}
+
+fn print_case(source: &str, arguments: &TestArguments) -> Result<(), Failure> {
+    let failed = |why: String| Failure::new(exit::FINDINGS, format!("{source}: {why}"));
+    let histories = replay::source(source)?;
+    let [history] = &histories[..] else {
+        return Err(failed(format!("{} instances, expected one", histories.len())));
+    };
+    let sagas = load(&arguments.path, arguments.definitions.as_deref())?;
+    let saga = &history[0].saga;
+    let (definition, _) = sagas
+        .get(saga)
+        .ok_or_else(|| failed(format!("there is no saga {saga}")))?;
+    print!("{}", history::case(history, definition).map_err(failed)?);
+    Ok(())
 }
 
 fn verdict(reports: &[CaseReport], coverage: &[Coverage], arguments: &TestArguments) -> Result<(), Failure> {

@@ -16,6 +16,7 @@ pub mod limits;
 pub mod patch;
 pub mod rate;
 pub mod record;
+pub mod recorded;
 pub mod retry;
 pub mod schema;
 pub mod subject;

@@ -127,6 +127,13 @@ impl Lister<'_> {
         if step.fail_if.is_some() {
             self.condition(&format!("steps.{name}.fail_if"), &under("fail_if"));
         }
+        if let Some(wait) = &step.wait {
+            self.add(format!("steps.{name} waits"), &under("wait"));
+            if wait.when.is_some() {
+                let at = [Part::Step(title), Key("wait"), Key("when")];
+                self.condition(&format!("steps.{name}.wait.when"), &at);
+            }
+        }
         if !step.retry.is_empty() {
             self.add(format!("steps.{name}.retry is used"), &under("retry"));
         }

@@ -300,8 +300,9 @@ fn listed(work: &[Value]) -> String {
     format!("there is\n{}", lines.join("\n"))
 }
 
-/// An expectation that was left empty asks for everything that there is.
-fn fill(expect: &Expect, seen: &Seen, text: &str) -> Fault {
+/// All that a case can expect of a step in short: its phase, state, failure and work, or why it changed nothing.
+#[must_use]
+pub fn expectation(seen: &Seen) -> Value {
     let mut all = serde_json::Map::new();
     if let Some((reason, _)) = &seen.rejected {
         all.insert("rejected".to_owned(), Value::from(reason.as_str()));
@@ -319,7 +320,12 @@ fn fill(expect: &Expect, seen: &Seen, text: &str) -> Fault {
         take("failure", seen.part("failure")["code"].take());
         take("work", Value::Array(seen.work.iter().map(work::brief).collect()));
     }
-    let filled = update::flow(&Value::Object(all));
+    Value::Object(all)
+}
+
+/// An expectation that was left empty asks for everything that there is.
+fn fill(expect: &Expect, seen: &Seen, text: &str) -> Fault {
+    let filled = update::flow(&expectation(seen));
     Fault {
         cure: Some(update::into_empty(&expect.span, text, &filled)),
         ..Fault::unmet(

@@ -96,6 +96,7 @@ fn told(note: &Note) -> Option<String> {
         Note::StepSkipped { step } => format!("steps.{step} is skipped"),
         Note::AttemptFailed { step, .. } => format!("steps.{step}.retry is used"),
         Note::BranchTaken { step, branch } => format!("steps.{step}.choice[{branch}] is taken"),
+        Note::StepWaits { step } => format!("steps.{step} waits"),
         Note::ItemDone { step, .. } => format!("steps.{step}.foreach item is done"),
         Note::ItemFailed { step, .. } => format!("steps.{step}.foreach item fails"),
         Note::CompensationStarted { step, .. } => format!("steps.{step}.compensate is run"),

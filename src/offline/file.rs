@@ -27,7 +27,7 @@ const LIST_MAX: usize = 1_000;
 const SUITE: &[&str] = &["saga", "results", "cases"];
 const CASE: &[&str] = &["name", "start", "key", "chaos", "steps"];
 /// What a step does: exactly one of these.
-const ACTIONS: &[&str] = &["event", "result", "advance", "cancel", "retry"];
+const ACTIONS: &[&str] = &["event", "result", "signal", "advance", "cancel", "retry"];
 const STEP: &[&str] = &[
     "event",
     "data",
@@ -37,12 +37,14 @@ const STEP: &[&str] = &[
     "correlation_id",
     "aggregate_id",
     "result",
+    "signal",
+    "by",
     "advance",
     "cancel",
     "retry",
     "expect",
 ];
-/// What only an event may have besides.
+/// What only an event may have besides; a signal has data as well.
 const OF_EVENT: &[&str] = &[
     "data",
     "data_file",
@@ -120,6 +122,13 @@ pub enum Action {
     Advance(i64),
     Cancel(String),
     Retry,
+    /// A person or a system tells a step what it waits for.
+    Signal {
+        name: String,
+        /// A JSON object.
+        data: Bytes,
+        by: String,
+    },
 }
 
 #[derive(Debug, Clone)]
@@ -260,8 +269,16 @@ impl Reader<'_, '_> {
     fn step(&mut self, node: &Node<'_>, at: &Range<usize>) -> Option<Step> {
         let fields = Fields::item(node, at, "a step of a case", STEP, self.findings)?;
         let entry = fields.one_of(ACTIONS, self.findings)?;
+        if let (Some(by), true) = (fields.get("by"), entry.key != "signal") {
+            let message = "only a signal has \"by\"";
+            self.findings
+                .error(codes::CONTRADICTION, by.key_span.clone(), message);
+        }
         if entry.key != "event" {
             for key in OF_EVENT {
+                if *key == "data" && entry.key == "signal" {
+                    continue;
+                }
                 if let Some(entry) = fields.get(key) {
                     let message = format!("only an event has \"{key}\"");
                     self.findings
@@ -277,6 +294,7 @@ impl Reader<'_, '_> {
         let action = match &*entry.key {
             "event" => self.event(&fields, entry).map(Action::Event),
             "result" => self.result(entry).map(Action::Result),
+            "signal" => self.signal(&fields, entry),
             "advance" => fields::duration(entry, 0..=ADVANCE_MS_MAX, codes::WRONG_VALUE, self.findings)
                 .map(|ms| Action::Advance(Millis(ms).as_i64())),
             "cancel" => {
@@ -326,6 +344,29 @@ impl Reader<'_, '_> {
             id,
             correlation_id,
             aggregate_id,
+        })
+    }
+
+    fn signal(&mut self, fields: &Fields<'_, '_>, entry: &Entry<'_>) -> Option<Action> {
+        let data = match fields.get("data") {
+            None => Value::Object(serde_json::Map::new()),
+            Some(entry) => {
+                let data = self.tree(entry)?.value();
+                if !data.is_object() {
+                    let (node, at) = (&entry.value, &entry.key_span);
+                    fields::expected(node, at, "the data of a signal as a map", self.findings);
+                    return None;
+                }
+                data
+            }
+        };
+        Some(Action::Signal {
+            name: self.text(entry, "the name of a signal")?,
+            data: Bytes::from(data.to_string()),
+            by: match fields.get("by") {
+                None => String::new(),
+                Some(entry) => self.text(entry, "who sends it")?,
+            },
         })
     }
 

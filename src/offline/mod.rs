@@ -11,6 +11,7 @@ pub mod compare;
 pub mod coverage;
 pub mod file;
 pub mod graph;
+pub mod history;
 pub mod layout;
 pub mod observe;
 pub mod play;

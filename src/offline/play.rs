@@ -141,6 +141,10 @@ pub fn perform(world: &mut World, step: &Step) -> Result<Given, Obstacle> {
             Ok(world.give_control(Control::Cancel { reason }))
         }
         Action::Retry => Ok(world.give_control(Control::Retry)),
+        Action::Signal { name, data, by } => {
+            let (name, data, by) = (name.clone(), data.clone(), by.clone());
+            Ok(world.give_control(Control::Signal { name, data, by }))
+        }
     }
 }
 

@@ -62,6 +62,8 @@ pub struct World {
     pub instance: InstanceId,
     pub manner: Manner,
     pub now: TimeMs,
+    /// Of the instance; 1 unless its key was used before.
+    pub generation: u32,
     pub record: Option<Record>,
     pub ended: Option<Summary>,
     /// Rows whose result is awaited.
@@ -90,6 +92,7 @@ impl World {
             instance,
             manner,
             now: start,
+            generation: 1,
             record: None,
             ended: None,
             outbox: BTreeMap::new(),
@@ -277,7 +280,7 @@ impl World {
         let context = Context {
             limits: &self.limits,
             log_sequence: self.log_sequence + 1,
-            generation: 1,
+            generation: self.generation,
         };
         let record = self.record.as_ref();
         let listener = Listener::default();

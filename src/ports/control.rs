@@ -9,6 +9,7 @@ use crate::kernel::definition::Diagnostic;
 use crate::kernel::envelope::ControlVerb;
 use crate::kernel::ids::{InstanceId, SagaName, TenantId, TimeMs};
 use crate::kernel::patch::Note;
+use crate::kernel::recorded::Recorded;
 use crate::kernel::view::InstanceView;
 
 #[async_trait]
@@ -58,6 +59,9 @@ pub trait Control: Send + Sync + 'static {
 
     /// One instance with its history, newest entry first.
     async fn instance(&self, id: &InstanceId, history: usize) -> Result<InstanceDetail, ControlError>;
+
+    /// The inputs that an instance has taken, oldest first, as far as the streams still have them.
+    async fn inputs(&self, id: &InstanceId) -> Result<RecordedInputs, ControlError>;
 
     /// Dead letters of a tenant, oldest first.
     async fn dead_letters(
@@ -276,6 +280,12 @@ pub struct Page<T> {
     /// Cursor of the next page, absent on the last.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
+}
+
+/// What an instance has taken.
+#[derive(Debug, Clone, Serialize)]
+pub struct RecordedInputs {
+    pub inputs: Vec<Recorded>,
 }
 
 #[derive(Debug, Clone, Serialize)]

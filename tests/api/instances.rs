@@ -149,3 +149,34 @@ async fn tenants_with_the_same_keys_neither_see_nor_disturb_each_other() {
         assert!(items(&get(&rig, &letters(tenant)).await.json()).is_empty());
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_inputs_of_an_instance_are_read_back_from_the_streams_in_order() {
+    let rig = runner(Duration::ZERO).await;
+    send(&rig, "acme", "i-opened", "Ratio.Opened", json!({"ratio": "r-i"})).await;
+    send(&rig, "acme", "i-closed", "Ratio.Closed", json!({"ratio": "r-i"})).await;
+    let path = instance("acme", "ratio", "r-i");
+    let shown = until(&rig, &path, |view| view["phase"] == "completed").await;
+    let answer = get(&rig, &format!("{path}/inputs")).await.json();
+    let inputs = answer["inputs"].as_array().expect("a list").clone();
+    let told: Vec<(&Value, &Value)> = inputs
+        .iter()
+        .map(|input| (&input["id"], &input["input"]["event"]["event_type"]))
+        .collect();
+    assert_eq!(
+        told,
+        [
+            (&json!("i-opened"), &json!("Ratio.Opened")),
+            (&json!("i-closed"), &json!("Ratio.Closed"))
+        ]
+    );
+    assert_eq!(inputs[0]["input"]["event"]["payload"], json!({"ratio": "r-i"}));
+    assert_eq!(inputs[0]["definition"], shown["definition"]);
+    assert!(
+        inputs[1]["notes"].to_string().contains("ended"),
+        "{}",
+        inputs[1]["notes"]
+    );
+    let none = get(&rig, &format!("{}/inputs", instance("acme", "ratio", "nobody"))).await;
+    assert_eq!(none.status, 404);
+}

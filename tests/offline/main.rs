@@ -1,5 +1,7 @@
 //! `saga-runner test` on the real binary: what is found, where, and what stays as it was.
 
+mod replay;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -11,11 +13,14 @@ fn root() -> &'static Path {
 }
 
 fn test(arguments: &[&str]) -> Output {
+    run(&[&["test"], arguments].concat())
+}
+
+fn run(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_saga-runner"))
         .env_clear()
         .stdin(Stdio::null())
         .current_dir(root())
-        .arg("test")
         .args(arguments)
         .output()
         .expect("the binary starts")

@@ -1,0 +1,104 @@
+//! `replay`: recorded histories run again, against the version of today or that of tomorrow.
+
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use clap::Args;
+
+use super::client::Client;
+use super::exit::{self, Failure};
+use super::test;
+use crate::kernel::definition::{self, Definition};
+use crate::offline::history::{self, History};
+
+#[derive(Debug, Args)]
+pub struct ReplayArguments {
+    /// The definitions to replay against: a file or folder of a project.
+    #[arg(default_value = ".")]
+    path: PathBuf,
+    /// A recorded history: what the API answers, or one input on each line; `-` for standard input.
+    #[arg(long, value_name = "FILE", required_unless_present = "from")]
+    history: Option<PathBuf>,
+    /// Take the history from a runner: http://HOST/v1/tenants/T/sagas/S/instances/K/inputs
+    #[arg(long, value_name = "URL", conflicts_with = "history")]
+    from: Option<String>,
+    /// The version under which it was recorded, as `definition show` prints it: both are run, and their work is
+    /// compared.
+    #[arg(long, value_name = "FILE")]
+    recorded: Option<PathBuf>,
+}
+
+pub fn replay(arguments: &ReplayArguments) -> Result<(), Failure> {
+    let histories = match (&arguments.from, &arguments.history) {
+        (Some(url), _) => parse(url, &fetch(url)?)?,
+        (None, Some(file)) => read(file)?,
+        (None, None) => Vec::new(),
+    };
+    let sagas = test::load(&arguments.path, None)?;
+    let recorded = arguments.recorded.as_deref().map(archived).transpose()?;
+    let mut diverged = 0;
+    for history in &histories {
+        let first = &history[0];
+        let name = format!("{}/{}", first.saga, first.key);
+        let failed = |why: String| Failure::new(exit::FINDINGS, format!("{name}: {why}"));
+        let (definition, _) = sagas
+            .get(&first.saga)
+            .ok_or_else(|| failed(format!("there is no saga {}", first.saga)))?;
+        match history::replay(history, recorded.as_ref(), definition).map_err(failed)? {
+            None => println!("ok       {name}: {} input(s)", history.len()),
+            Some(found) => {
+                diverged += 1;
+                println!("DIVERGES {name}: at input {} ({})", found.input, found.what);
+                println!("{}", found.difference);
+            }
+        }
+    }
+    if diverged > 0 {
+        let message = format!("{diverged} of {} instance(s) diverge", histories.len());
+        return Err(Failure::new(exit::FINDINGS, message));
+    }
+    eprintln!("{} instance(s) replayed", histories.len());
+    Ok(())
+}
+
+/// Histories of a file, or of a URL that begins with http.
+pub fn source(text: &str) -> Result<Vec<History>, Failure> {
+    if text.starts_with("http://") || text.starts_with("https://") {
+        parse(text, &fetch(text)?)
+    } else {
+        read(Path::new(text))
+    }
+}
+
+fn read(file: &Path) -> Result<Vec<History>, Failure> {
+    let mut text = String::new();
+    let read = if file == Path::new("-") {
+        std::io::stdin().read_to_string(&mut text)
+    } else {
+        std::fs::File::open(file).and_then(|mut file| file.read_to_string(&mut text))
+    };
+    let name = file.display().to_string();
+    read.map_err(|error| Failure::new(exit::NO_INPUT, format!("{name}: {error}")))?;
+    parse(&name, &text)
+}
+
+fn parse(name: &str, text: &str) -> Result<Vec<History>, Failure> {
+    history::read(text).map_err(|error| Failure::new(exit::NO_INPUT, format!("{name}: {error}")))
+}
+
+fn fetch(url: &str) -> Result<String, Failure> {
+    Ok(Client::at(url)?.get("")?.to_string())
+}
+
+fn archived(file: &Path) -> Result<Arc<Definition>, Failure> {
+    let name = file.display();
+    let text = std::fs::read_to_string(file)
+        .map_err(|error| Failure::new(exit::NO_INPUT, format!("{name}: {error}")))?;
+    definition::compile_archived(&text)
+        .map(Arc::new)
+        .map_err(|findings| {
+            let first = findings.first().map(ToString::to_string).unwrap_or_default();
+            Failure::new(exit::FINDINGS, format!("{name}: {first}"))
+        })
+}

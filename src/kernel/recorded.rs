@@ -1,0 +1,217 @@
+//! Inputs of an instance as they are shown outside: read back from the streams, given to a replay.
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::ids::{CommandId, EffectName, EventId, IdError, InstanceId, Key, SagaName, TenantId, TimeMs};
+use super::input::{Control, DomainEvent, Input, InputBody, Origin, SourceStream, WorkOutcome, WorkResult};
+use super::patch::Note;
+
+/// One input and what became of it, in the order in which the instance took it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Recorded {
+    pub tenant: String,
+    pub saga: String,
+    pub key: String,
+    pub generation: u32,
+    /// Hash of the definition that the instance runs under.
+    pub definition: String,
+    pub id: String,
+    pub time_ms: i64,
+    pub input: RecordedBody,
+    /// `applied`, `deferred`, `dead`, or why it was ignored.
+    pub outcome: String,
+    pub notes: Vec<Note>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RecordedBody {
+    Event(RecordedEvent),
+    Result {
+        command_id: CommandId,
+        effect: Option<EffectName>,
+        outcome: RecordedOutcome,
+    },
+    Timer {
+        name: String,
+    },
+    Cancel {
+        reason: String,
+    },
+    Retry {},
+    Signal {
+        name: String,
+        data: Value,
+        by: String,
+    },
+    /// Its message is no longer in the stream.
+    Missing {
+        kind: String,
+    },
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RecordedEvent {
+    pub event_type: String,
+    pub aggregate_type: String,
+    pub aggregate_id: String,
+    pub sequence: u64,
+    pub schema_version: u32,
+    pub correlation_id: Option<String>,
+    pub causation_id: Option<String>,
+    pub hops: u32,
+    pub payload: Value,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RecordedOutcome {
+    Ok(Value),
+    Error { class: String, message: String },
+    Timeout { message: String },
+}
+
+impl RecordedBody {
+    /// Shows an input.
+    #[must_use]
+    pub fn of(body: &InputBody) -> Self {
+        let json = |bytes: &[u8]| serde_json::from_slice(bytes).unwrap_or(Value::Null);
+        match body {
+            InputBody::Event(event) => Self::Event(RecordedEvent {
+                event_type: event.event_type.clone(),
+                aggregate_type: event.aggregate_type.clone(),
+                aggregate_id: event.aggregate_id.clone(),
+                sequence: event.sequence,
+                schema_version: event.schema_version,
+                correlation_id: event.correlation_id.clone(),
+                causation_id: event.causation_id.clone(),
+                hops: event.hops,
+                payload: json(&event.payload),
+            }),
+            InputBody::Result(result) => Self::Result {
+                command_id: result.command_id,
+                effect: result.effect.clone(),
+                outcome: match &result.outcome {
+                    WorkOutcome::Succeeded { payload } => RecordedOutcome::Ok(json(payload)),
+                    WorkOutcome::Failed { class, message } => RecordedOutcome::Error {
+                        class: class.clone(),
+                        message: message.clone(),
+                    },
+                    WorkOutcome::TimedOut { message } => RecordedOutcome::Timeout {
+                        message: message.clone(),
+                    },
+                },
+            },
+            InputBody::Timer { name } => Self::Timer { name: name.clone() },
+            InputBody::Control(Control::Cancel { reason }) => Self::Cancel {
+                reason: reason.clone(),
+            },
+            InputBody::Control(Control::Retry) => Self::Retry {},
+            InputBody::Control(Control::Signal { name, data, by }) => Self::Signal {
+                name: name.clone(),
+                data: json(data),
+                by: by.clone(),
+            },
+        }
+    }
+}
+
+impl Recorded {
+    /// The instance whose input it is.
+    ///
+    /// # Errors
+    /// [`IdError`] where a name breaks its rules.
+    pub fn instance(&self) -> Result<InstanceId, IdError> {
+        Ok(InstanceId {
+            tenant: TenantId::parse(&self.tenant)?,
+            saga: SagaName::parse(&self.saga)?,
+            key: Key::parse(&self.key)?,
+        })
+    }
+
+    /// The input, `None` where it is missing. Its place in a stream is not kept: no transition reads it.
+    ///
+    /// # Errors
+    /// [`IdError`] where a name breaks its rules.
+    pub fn input(&self) -> Result<Option<Input>, IdError> {
+        let stream = |stream| Origin::Stream { stream, sequence: 0 };
+        let (origin, body) = match &self.input {
+            RecordedBody::Missing { .. } => return Ok(None),
+            RecordedBody::Event(event) => (
+                stream(SourceStream::AggregateEvents),
+                InputBody::Event(DomainEvent {
+                    event_id: EventId::parse(&self.id)?,
+                    event_type: event.event_type.clone(),
+                    aggregate_type: event.aggregate_type.clone(),
+                    aggregate_id: event.aggregate_id.clone(),
+                    sequence: event.sequence,
+                    schema_version: event.schema_version,
+                    correlation_id: event.correlation_id.clone(),
+                    causation_id: event.causation_id.clone(),
+                    traceparent: None,
+                    hops: event.hops,
+                    payload: Bytes::from(event.payload.to_string()),
+                }),
+            ),
+            RecordedBody::Result {
+                command_id,
+                effect,
+                outcome,
+            } => (
+                stream(SourceStream::WorkflowEvents),
+                InputBody::Result(WorkResult {
+                    command_id: *command_id,
+                    effect: effect.clone(),
+                    outcome: outcome.outcome(),
+                }),
+            ),
+            RecordedBody::Timer { name } => (Origin::Timer, InputBody::Timer { name: name.clone() }),
+            RecordedBody::Cancel { reason } => (
+                stream(SourceStream::WorkflowCommands),
+                InputBody::Control(Control::Cancel {
+                    reason: reason.clone(),
+                }),
+            ),
+            RecordedBody::Signal { name, data, by } => (
+                stream(SourceStream::WorkflowCommands),
+                InputBody::Control(Control::Signal {
+                    name: name.clone(),
+                    data: Bytes::from(data.to_string()),
+                    by: by.clone(),
+                }),
+            ),
+            RecordedBody::Retry {} => (
+                stream(SourceStream::WorkflowCommands),
+                InputBody::Control(Control::Retry),
+            ),
+        };
+        Ok(Some(Input {
+            instance: self.instance()?,
+            id: self.id.clone(),
+            time: TimeMs(self.time_ms),
+            origin,
+            body,
+        }))
+    }
+}
+
+impl RecordedOutcome {
+    /// As the kernel takes it.
+    #[must_use]
+    pub fn outcome(&self) -> WorkOutcome {
+        match self {
+            Self::Ok(result) => WorkOutcome::Succeeded {
+                payload: Bytes::from(result.to_string()),
+            },
+            Self::Error { class, message } => WorkOutcome::Failed {
+                class: class.clone(),
+                message: message.clone(),
+            },
+            Self::Timeout { message } => WorkOutcome::TimedOut {
+                message: message.clone(),
+            },
+        }
+    }
+}

@@ -1,0 +1,343 @@
+//! Recorded histories: read, replayed against a definition, turned into a case.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use super::compare::{difference, expectation};
+use super::observe::Seen;
+use super::update::flow;
+use super::work;
+use super::world::{Given, Manner, World};
+use crate::kernel::definition::Definition;
+use crate::kernel::duration::Millis;
+use crate::kernel::ids::TimeMs;
+use crate::kernel::input::{Input, InputBody};
+use crate::kernel::recorded::{Recorded, RecordedBody, RecordedEvent, RecordedOutcome};
+
+/// Inputs of one instance, oldest first.
+pub type History = Vec<Recorded>;
+
+/// What the API answers.
+#[derive(Debug, Deserialize)]
+struct Answer {
+    inputs: Vec<Recorded>,
+}
+
+/// Where a replay went another way.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Divergence {
+    /// 1-based number of the input.
+    pub input: usize,
+    /// What the input was.
+    pub what: String,
+    /// Lines that only the recorded run has (`-`) and that only the replay has (`+`).
+    pub difference: String,
+}
+
+/// Reads one answer of the API, or one recorded input on each line, and sorts them by instance.
+///
+/// # Errors
+/// A sentence with the line that cannot be read.
+pub fn read(text: &str) -> Result<Vec<History>, String> {
+    let inputs = match serde_json::from_str::<Answer>(text) {
+        Ok(answer) => answer.inputs,
+        Err(_) => text
+            .lines()
+            .enumerate()
+            .filter(|(_, line)| !line.trim().is_empty())
+            .map(|(at, line)| serde_json::from_str(line).map_err(|error| format!("line {}: {error}", at + 1)))
+            .collect::<Result<Vec<Recorded>, String>>()?,
+    };
+    let mut histories: Vec<History> = Vec::new();
+    let name = |input: &Recorded| {
+        (
+            input.tenant.clone(),
+            input.saga.clone(),
+            input.key.clone(),
+            input.generation,
+        )
+    };
+    for input in inputs {
+        match histories
+            .iter_mut()
+            .find(|history| name(&history[0]) == name(&input))
+        {
+            Some(history) => history.push(input),
+            None => histories.push(vec![input]),
+        }
+    }
+    Ok(histories)
+}
+
+/// Runs a history through `new`. With `old`, the definition that it was recorded under, both are run side by side
+/// and compared by their work; without it the notes of the recording are compared, which only the same definition
+/// repeats.
+///
+/// # Errors
+/// A sentence, where the history cannot be replayed.
+pub fn replay(
+    history: &History,
+    old: Option<&Arc<Definition>>,
+    new: &Arc<Definition>,
+) -> Result<Option<Divergence>, String> {
+    let recorded_under = history.first().map(|input| input.definition.clone());
+    if let (Some(old), Some(hash)) = (old, &recorded_under)
+        && old.hash.to_string() != *hash
+    {
+        return Err(format!("it was recorded under {hash}, not under {}", old.hash));
+    }
+    if old.is_none() && recorded_under.is_some_and(|hash| hash != new.hash.to_string()) {
+        return Err(
+            "it was recorded under another version; give that one with --recorded to compare the two"
+                .to_owned(),
+        );
+    }
+    let mut shadow = old.map(|old| world(history, old)).transpose()?;
+    let mut world = world(history, new)?;
+    let mut deferred = BTreeSet::new();
+    for (at, recorded) in history.iter().enumerate() {
+        // What a state deferred comes again by itself.
+        if deferred.contains(&recorded.id) {
+            continue;
+        }
+        if recorded.outcome == "deferred" {
+            deferred.insert(recorded.id.clone());
+        }
+        let input = input(recorded, at)?;
+        let (left, right) = match &mut shadow {
+            None => {
+                let given = give(&mut world, &input);
+                let mut ran = vec![format!("outcome {}", outcome(&given))];
+                // What the input set free has entries of its own in the recording.
+                if !deferred.is_empty() {
+                    continue;
+                }
+                ran.extend(given.notes.iter().map(as_line));
+                let mut was = vec![format!("outcome {}", recorded.outcome)];
+                was.extend(recorded.notes.iter().map(as_line));
+                (was, ran)
+            }
+            Some(shadow) => {
+                let theirs = translated(&input, shadow, &world);
+                let before = give(shadow, &input);
+                let after = give(&mut world, &theirs);
+                (summary(shadow, &before), summary(&world, &after))
+            }
+        };
+        if left != right {
+            return Ok(Some(Divergence {
+                input: at + 1,
+                what: describe(recorded),
+                difference: difference(&left, &right),
+            }));
+        }
+    }
+    Ok(None)
+}
+
+fn world(history: &History, definition: &Arc<Definition>) -> Result<World, String> {
+    let first = history.first().ok_or("it is empty")?;
+    let instance = first.instance().map_err(|error| error.to_string())?;
+    if instance.saga != definition.name {
+        return Err(format!(
+            "it is of saga {}, not of {}",
+            instance.saga, definition.name
+        ));
+    }
+    let start = TimeMs(first.time_ms);
+    let mut world = World::new(Arc::clone(definition), instance, start, Manner::Plain);
+    world.generation = first.generation;
+    Ok(world)
+}
+
+fn input(recorded: &Recorded, at: usize) -> Result<Input, String> {
+    let input = recorded.input().map_err(|error| error.to_string())?;
+    input.ok_or_else(|| {
+        format!(
+            "the message of input {} ({}) is no longer in its stream",
+            at + 1,
+            describe(recorded)
+        )
+    })
+}
+
+fn give(world: &mut World, input: &Input) -> Given {
+    world.now = world.now.max(input.time);
+    if let InputBody::Timer { name } = &input.body {
+        world
+            .timers
+            .retain(|row| row.name != *name || row.due != input.time);
+    }
+    world.give(input)
+}
+
+/// A result names a command by its id, in which the definition is hashed: the other version's command for the same
+/// piece of work has another one.
+fn translated(input: &Input, from: &World, to: &World) -> Input {
+    let mut translated = input.clone();
+    if let InputBody::Result(result) = &mut translated.body
+        && let Some(item) = from.sent.iter().find(|item| item.command_id == result.command_id)
+        && let Some(theirs) = work::find(to, from.name(item))
+    {
+        result.command_id = theirs.command_id;
+        translated.id = theirs.command_id.to_string();
+    }
+    translated
+}
+
+/// What the world outside sees of a step: the outcome, the phase and the work.
+fn summary(world: &World, given: &Given) -> Vec<String> {
+    let phase = world.last().map_or("none", |record| record.phase.as_str());
+    let mut lines = vec![format!("outcome {}", outcome(given)), format!("phase {phase}")];
+    for item in &given.work {
+        let shown = serde_json::to_string_pretty(&work::shown(world, item)).expect("plain data");
+        lines.extend(shown.lines().map(|line| format!("work {line}")));
+    }
+    lines
+}
+
+fn outcome(given: &Given) -> String {
+    use crate::kernel::patch::Outcome;
+    match (&given.rejection, given.outcome) {
+        (Some(_), _) => "dead".to_owned(),
+        (None, Some(Outcome::Applied) | None) => "applied".to_owned(),
+        (None, Some(Outcome::Deferred)) => "deferred".to_owned(),
+        (None, Some(Outcome::Ignored(reason))) => reason.as_str().to_owned(),
+    }
+}
+
+fn as_line(note: &crate::kernel::patch::Note) -> String {
+    serde_json::to_string(note).expect("notes are plain data")
+}
+
+fn describe(recorded: &Recorded) -> String {
+    match &recorded.input {
+        RecordedBody::Event(event) => format!("event {}", event.event_type),
+        RecordedBody::Result { command_id, .. } => format!("result of {command_id}"),
+        RecordedBody::Timer { name } => format!("timer {name}"),
+        RecordedBody::Cancel { .. } => "cancel".to_owned(),
+        RecordedBody::Retry {} => "retry".to_owned(),
+        RecordedBody::Signal { name, .. } => format!("signal {name}"),
+        RecordedBody::Missing { kind } => kind.clone(),
+    }
+}
+
+/// A test file with a history as its one case, which expects what comes out now.
+///
+/// # Errors
+/// A sentence, where the history cannot be replayed.
+pub fn case(history: &History, definition: &Arc<Definition>) -> Result<String, String> {
+    let mut world = world(history, definition)?;
+    let mut out = format!(
+        "saga: {}\ncases:\n  - name: {}\n    start: {}\n    key: {}\n    steps:\n",
+        flow(&Value::from(world.instance.saga.as_str())),
+        flow(&Value::from(format!("{} as it was recorded", world.instance.key))),
+        flow(&Value::from(world.now.to_string())),
+        flow(&Value::from(world.instance.key.as_str())),
+    );
+    let mut deferred = BTreeSet::new();
+    for (at, recorded) in history.iter().enumerate() {
+        if !deferred.insert((recorded.id.clone(), recorded.outcome == "deferred"))
+            || deferred.contains(&(recorded.id.clone(), true)) && recorded.outcome != "deferred"
+        {
+            continue;
+        }
+        let input = input(recorded, at)?;
+        let is_timer = matches!(input.body, InputBody::Timer { .. });
+        let left = input.time.0.saturating_sub(world.now.0);
+        if left > 0 {
+            let given = world.advance(left);
+            step(
+                &mut out,
+                "advance",
+                &Value::from(exact(left)),
+                Map::new(),
+                &world,
+                &given,
+            );
+        }
+        if is_timer {
+            // The time that passed has fired it.
+            continue;
+        }
+        let (key, value, more) = spoken(recorded, &world);
+        let given = world.give(&input);
+        step(&mut out, key, &value, more, &world, &given);
+    }
+    Ok(out)
+}
+
+fn exact(ms: i64) -> String {
+    let ms = u64::try_from(ms).unwrap_or(0);
+    let text = Millis(ms).to_string();
+    debug_assert_eq!(Millis::parse(&text), Ok(Millis(ms)));
+    text
+}
+
+/// An input as a step of a case: its key, its value, and what stands beside.
+fn spoken(recorded: &Recorded, world: &World) -> (&'static str, Value, Map<String, Value>) {
+    let mut more = Map::new();
+    match &recorded.input {
+        RecordedBody::Event(event) => {
+            beside(event, &recorded.id, &mut more);
+            ("event", Value::from(event.event_type.as_str()), more)
+        }
+        RecordedBody::Result {
+            command_id, outcome, ..
+        } => {
+            let item = world.sent.iter().find(|item| item.command_id == *command_id);
+            let of = item.map_or_else(|| command_id.to_string(), |item| world.name(item).to_owned());
+            let mut result = Map::from_iter([("of".to_owned(), Value::from(of))]);
+            match outcome {
+                RecordedOutcome::Ok(payload) => result.insert("ok".to_owned(), payload.clone()),
+                RecordedOutcome::Error { class, message } => {
+                    if !message.is_empty() {
+                        result.insert("message".to_owned(), Value::from(message.as_str()));
+                    }
+                    result.insert("error".to_owned(), Value::from(class.as_str()))
+                }
+                RecordedOutcome::Timeout { .. } => result.insert("timeout".to_owned(), Value::Bool(true)),
+            };
+            ("result", Value::Object(result), more)
+        }
+        RecordedBody::Cancel { reason } => ("cancel", Value::from(reason.as_str()), more),
+        RecordedBody::Signal { name, data, by } => {
+            more.insert("data".to_owned(), data.clone());
+            if !by.is_empty() {
+                more.insert("by".to_owned(), Value::from(by.as_str()));
+            }
+            ("signal", Value::from(name.as_str()), more)
+        }
+        RecordedBody::Retry {} | RecordedBody::Timer { .. } | RecordedBody::Missing { .. } => {
+            ("retry", Value::Bool(true), more)
+        }
+    }
+}
+
+fn beside(event: &RecordedEvent, id: &str, more: &mut Map<String, Value>) {
+    more.insert("id".to_owned(), Value::from(id));
+    if event.schema_version != 1 {
+        more.insert("version".to_owned(), Value::from(event.schema_version));
+    }
+    if let Some(correlation) = &event.correlation_id {
+        more.insert("correlation_id".to_owned(), Value::from(correlation.as_str()));
+    }
+    more.insert(
+        "aggregate_id".to_owned(),
+        Value::from(event.aggregate_id.as_str()),
+    );
+    more.insert("data".to_owned(), event.payload.clone());
+}
+
+fn step(out: &mut String, key: &str, value: &Value, more: Map<String, Value>, world: &World, given: &Given) {
+    let _ = writeln!(out, "      - {key}: {}", flow(value));
+    for (key, value) in more {
+        let _ = writeln!(out, "        {key}: {}", flow(&value));
+    }
+    let expected = expectation(&Seen::after(world, given));
+    let _ = writeln!(out, "        expect: {}", flow(&expected));
+}
