@@ -7,7 +7,9 @@ use criterion::{Criterion, criterion_group, criterion_main};
 
 use saga_runner::kernel::definition::{self, Definition, SourceFile};
 use saga_runner::kernel::ids::{EventId, InstanceId, Key, TenantId, TimeMs};
-use saga_runner::kernel::input::{DomainEvent, Input, InputBody, Origin, SourceStream};
+use saga_runner::kernel::input::{
+    DomainEvent, Input, InputBody, Origin, SourceStream, WorkOutcome, WorkResult,
+};
 use saga_runner::kernel::limits::Limits;
 use saga_runner::kernel::record::Record;
 use saga_runner::kernel::transition::{Context, apply};
@@ -107,5 +109,89 @@ fn kernel(criterion: &mut Criterion) {
     });
 }
 
-criterion_group!(benches, kernel);
+/// A loop over `items` items whose results are read and whose work can be undone.
+fn over_items(items: usize) -> (std::sync::Arc<Definition>, Input, InstanceId) {
+    let text = "apiVersion: sagas/v1\nkind: Saga\nname: items\nstart: Order.Placed\nkey: {\"*\": event.id}\n\
+        state: {init: {items: []}}\n\
+        handlers: {Order.Placed: {set: {items: \"${event.data.items}\"}}}\n\
+        steps:\n  all:\n    foreach: {over: state.items, parallel: 32}\n    effect: inventory-reserve\n\
+        \x20   with: {order: \"${key}\", items: [\"${item}\"]}\n    set: {ids: \"${result}\"}\n\
+        \x20   compensate: {effect: inventory-release, with: {id: \"${result.id}\"}}\n";
+    let file = SourceFile {
+        path: "items.yaml".to_owned(),
+        text: text.into(),
+    };
+    let definition = definition::load(&[file], &files("effects"))
+        .sagas
+        .pop()
+        .expect("compiles");
+    let instance = InstanceId {
+        tenant: TenantId::parse("acme").expect("legal"),
+        saga: definition.name.clone(),
+        key: Key::parse("o-4711").expect("legal"),
+    };
+    let mut placed = event(&instance, "Order.Placed");
+    if let InputBody::Event(event) = &mut placed.body {
+        let items: Vec<String> = (0..items).map(|item| format!("sku-{item}")).collect();
+        event.payload = Bytes::from(serde_json::json!({"items": items}).to_string());
+    }
+    (definition, placed, instance)
+}
+
+/// Applies the start and the results of all items, each to a decoded record and encoded again.
+fn run_items(definition: &Definition, placed: &Input, instance: &InstanceId) -> usize {
+    let limits = Limits::default();
+    let mut open = std::collections::VecDeque::new();
+    let mut record: Option<Vec<u8>> = None;
+    let mut input = placed.clone();
+    let mut inputs = 0;
+    loop {
+        let context = Context {
+            limits: &limits,
+            log_sequence: inputs as u64 + 1,
+            generation: 1,
+        };
+        let before = record
+            .as_ref()
+            .map(|bytes| Record::decode(bytes).expect("decodes"));
+        let patch = apply(definition, instance, before.as_ref(), &input, &context).expect("applies");
+        inputs += 1;
+        open.extend(patch.work.iter().map(|item| item.command_id));
+        record = patch.record.map(|record| record.encode());
+        let Some(command_id) = open.pop_front() else {
+            return inputs;
+        };
+        input = Input {
+            instance: instance.clone(),
+            id: command_id.to_string(),
+            time: placed.time,
+            origin: Origin::Local,
+            body: InputBody::Result(WorkResult {
+                command_id,
+                effect: None,
+                outcome: WorkOutcome::Succeeded {
+                    payload: Bytes::from_static(b"{\"id\":\"r-0123456789\"}"),
+                },
+            }),
+        };
+    }
+}
+
+fn items(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("foreach, all results, record decoded and encoded");
+    group.sample_size(10);
+    for count in [125, 250, 500, 1_000] {
+        let (definition, placed, instance) = over_items(count);
+        group.throughput(criterion::Throughput::Elements(count as u64));
+        group.bench_function(format!("{count} items"), |bencher| {
+            bencher.iter(|| {
+                let inputs = run_items(&definition, black_box(&placed), &instance);
+                assert_eq!(inputs, count + 1);
+            });
+        });
+    }
+    group.finish();
+}
+
+criterion_group!(benches, kernel, items);
 criterion_main!(benches);

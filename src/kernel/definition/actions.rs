@@ -8,9 +8,11 @@ use super::effect::Effects;
 use super::fields::{self, Fields, NameRule};
 use super::findings::Findings;
 use super::model::{
-    Actions, CommandTemplate, Delay, EffectContract, Emit, Fail, Handler, PublishTemplate, TimerSet,
+    Actions, CommandTemplate, Delay, EffectContract, Emit, Fail, Handler, PublishTemplate, Step, TimerSet,
 };
 use super::schema_files::Schemas;
+use super::step_errors::ERROR_ROOTS;
+use super::steps::RESULT_ROOTS;
 use super::texts::{self, EventParts, Readable};
 use super::typing::{self, Types};
 use super::yaml::{Entry, Node, Value};
@@ -33,6 +35,10 @@ pub struct Reading<'r, 'c> {
     /// What expressions call the item of the loop around, where there is one.
     pub item: Option<&'r str>,
     pub states: Vec<&'r str>,
+    /// Index of the state whose entry is read.
+    pub entered: Option<u16>,
+    /// Effects that states emit, which become steps behind those of the saga.
+    pub emitted: Vec<Step>,
     pub timers: Timers<'r>,
 }
 
@@ -54,6 +60,8 @@ pub enum Site {
     Handler,
     StateHandler,
     StateTimer,
+    StateResult,
+    StateError,
     Entry,
     Timer,
 }
@@ -64,6 +72,8 @@ impl Site {
             Self::Handler => "a handler",
             Self::StateHandler => "a handler of a state",
             Self::StateTimer => "a timer handler of a state",
+            Self::StateResult => "a result handler of a state",
+            Self::StateError => "an error handler of a state",
             Self::Entry => "an entry",
             Self::Timer => "a timer",
         }
@@ -71,7 +81,7 @@ impl Site {
 
     const fn keys(self) -> &'static [&'static str] {
         match self {
-            Self::Handler | Self::StateTimer => {
+            Self::Handler | Self::StateTimer | Self::StateResult | Self::StateError => {
                 &["when", "set", "clear_timer", "timer", "emit", "fail", "to"]
             }
             Self::StateHandler => &[
@@ -102,7 +112,17 @@ impl Site {
         match self {
             // A state may be entered by an event as well as by a timer.
             Self::Handler | Self::StateHandler | Self::Entry => EventParts::Whole,
-            Self::StateTimer | Self::Timer => EventParts::Moment,
+            Self::StateTimer | Self::StateResult | Self::StateError | Self::Timer => EventParts::Moment,
+        }
+    }
+}
+
+impl Site {
+    const fn roots(self) -> &'static [Root] {
+        match self {
+            Self::StateResult => RESULT_ROOTS,
+            Self::StateError => ERROR_ROOTS,
+            Self::Handler | Self::StateHandler | Self::StateTimer | Self::Entry | Self::Timer => ROOTS,
         }
     }
 }
@@ -137,7 +157,7 @@ impl<'r> Reading<'r, '_> {
             };
             let when = fields.get("when").and_then(|when| {
                 let readable = Readable {
-                    roots: ROOTS,
+                    roots: site.roots(),
                     event: site.event(),
                     steps: &self.steps,
                     item: self.item,
@@ -194,7 +214,7 @@ impl<'r> Reading<'r, '_> {
     pub fn actions(&mut self, fields: &Fields<'r, '_>, site: Site) -> Actions {
         let mut actions = Actions::default();
         if let Some(set) = fields.get("set") {
-            actions.set = self.set(set, ROOTS, site.event());
+            actions.set = self.set(set, site.roots(), site.event());
         }
         if let Some(clear) = fields.get("clear_timer") {
             actions.clear_timers = self.clear_timers(clear);
@@ -203,11 +223,14 @@ impl<'r> Reading<'r, '_> {
             actions.timers = self.set_timers(timers, site.event());
         }
         if let Some(emit) = fields.get("emit") {
-            actions.emit = self.emits(emit, ROOTS, site.event());
+            actions.emit = match self.entered {
+                Some(state) if site == Site::Entry => self.state_emits(emit, state),
+                _ => self.emits(emit, site.roots(), site.event()),
+            };
         }
         actions.fail = fields
             .get("fail")
-            .and_then(|fail| self.fail(fail, ROOTS, site.event()));
+            .and_then(|fail| self.fail(fail, site.roots(), site.event()));
         actions.to = fields.get("to").and_then(|to| self.state(to));
         if let (Some(_), Some(to)) = (fields.get("fail"), fields.get("to")) {
             self.findings.error(

@@ -106,16 +106,26 @@ fn schemas(definition: &Definition) -> impl Iterator<Item = (&'static str, Json<
 }
 
 fn handlers(by_name: &BTreeMap<String, Vec<Handler>>) -> Json<'_> {
-    let members = by_name.iter().map(|(name, alternatives)| {
-        let alternatives = alternatives.iter().map(|handler| {
-            object([
-                ("when", handler.when.as_ref().map_or(Json::Null, expression)),
-                ("do", actions(&handler.actions)),
-            ])
-        });
-        (Cow::Borrowed(name.as_str()), list(alternatives))
-    });
+    let members = by_name
+        .iter()
+        .map(|(name, handlers)| (Cow::Borrowed(name.as_str()), alternatives(handlers)));
     Json::Map(members.collect())
+}
+
+fn by_step(by_step: &BTreeMap<u16, Vec<Handler>>) -> Json<'_> {
+    let members = by_step
+        .iter()
+        .map(|(step, handlers)| (Cow::Owned(step.to_string()), alternatives(handlers)));
+    Json::Map(members.collect())
+}
+
+fn alternatives(handlers: &[Handler]) -> Json<'_> {
+    list(handlers.iter().map(|handler| {
+        object([
+            ("when", handler.when.as_ref().map_or(Json::Null, expression)),
+            ("do", actions(&handler.actions)),
+        ])
+    }))
 }
 
 fn actions(actions: &Actions) -> Json<'_> {
@@ -151,6 +161,7 @@ fn emit(emit: &Emit) -> Json<'_> {
     match emit {
         Emit::Command(template) => command(template),
         Emit::Publish(template) => publish(template),
+        Emit::Effect(step) => object([("effect_step", Json::Int(i64::from(*step)))]),
     }
 }
 
@@ -191,13 +202,16 @@ fn command(command: &CommandTemplate) -> Json<'_> {
 
 fn machine(machine: &Machine) -> Json<'_> {
     let states = machine.states.iter().map(|state| {
-        object([
+        let form = object([
             ("name", text(&state.name)),
             ("entry", actions(&state.entry)),
             ("handlers", handlers(&state.handlers)),
             ("timers", handlers(&state.timer_handlers)),
             ("final", Json::Bool(state.is_final)),
-        ])
+        ]);
+        let results = (!state.result_handlers.is_empty()).then(|| by_step(&state.result_handlers));
+        let errors = (!state.error_handlers.is_empty()).then(|| by_step(&state.error_handlers));
+        with(form, [("results", results), ("errors", errors)])
     });
     object([
         ("initial", Json::Int(i64::from(machine.initial))),
@@ -207,7 +221,7 @@ fn machine(machine: &Machine) -> Json<'_> {
 
 fn step<'d>(step: &'d Step, definition: &'d Definition) -> Json<'d> {
     let needs = step.needs.iter().map(|need| step_name(definition, *need));
-    object([
+    let form = object([
         ("name", text(&step.name)),
         (
             "within",
@@ -228,7 +242,9 @@ fn step<'d>(step: &'d Step, definition: &'d Definition) -> Json<'d> {
             step.compensate.as_ref().map_or(Json::Null, compensation),
         ),
         ("deadline_ms", Json::Int(step.deadline_ms)),
-    ])
+    ]);
+    let state = step.state.map(|state| Json::Int(i64::from(state)));
+    with(form, [("state", state)])
 }
 
 fn step_name(definition: &Definition, index: u16) -> Json<'_> {
@@ -467,6 +483,17 @@ fn object<'a, const N: usize>(members: [(&'static str, Json<'a>); N]) -> Json<'a
             .map(|(name, value)| (Cow::Borrowed(name), value))
             .collect(),
     )
+}
+
+/// `form` with those members that there are: what a saga does not use does not change its hash.
+fn with<'a, const N: usize>(mut form: Json<'a>, more: [(&'static str, Option<Json<'a>>); N]) -> Json<'a> {
+    if let Json::Map(members) = &mut form {
+        let present = more
+            .into_iter()
+            .filter_map(|(name, value)| Some((Cow::Borrowed(name), value?)));
+        members.extend(present);
+    }
+    form
 }
 
 #[cfg(test)]

@@ -181,9 +181,15 @@ impl<'d, 'n> Steps<'d, 'n> {
             }
             set_spans.push(places);
         }
-        let complete = spans.len() == definition.steps.len();
+        // Effects of the machine stand behind the steps, and have no order.
+        let own = definition
+            .steps
+            .iter()
+            .filter(|step| step.state.is_none())
+            .count();
+        let complete = spans.len() == own;
         Self {
-            list: &definition.steps,
+            list: &definition.steps[..own],
             after: if complete {
                 groups::order(definition)
             } else {
@@ -416,7 +422,7 @@ fn unreachable_states(
         if std::mem::replace(&mut reached[usize::from(at)], true) {
             continue;
         }
-        let handlers = state.handlers.values().chain(state.timer_handlers.values());
+        let handlers = state.all_handlers();
         open.extend(handlers.flatten().filter_map(|handler| handler.actions.to));
         open.extend(state.entry.to);
     }

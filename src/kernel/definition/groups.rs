@@ -379,12 +379,22 @@ impl Step {
         group: Group,
     ) -> Self {
         Self {
-            name,
-            within: None,
             needs,
             condition,
+            ..Self::doing(name, Action::Group(group))
+        }
+    }
+
+    /// A step with nothing but its action.
+    pub fn doing(name: String, action: Action) -> Self {
+        Self {
+            name,
+            within: None,
+            state: None,
+            needs: Vec::new(),
+            condition: None,
             delay: None,
-            action: Action::Group(group),
+            action,
             wait: None,
             retry: Vec::new(),
             on_error: std::collections::BTreeMap::new(),

@@ -5,13 +5,15 @@ use std::collections::BTreeMap;
 use super::actions::{Reading, Site};
 use super::codes;
 use super::fields::{self, Fields, NameRule};
-use super::model::{Actions, Handler, Machine, State};
+use super::model::{Actions, Emit, Handler, Machine, State};
 use super::yaml::Entry;
 
 /// Most states of a machine.
 pub const STATES_MAX: usize = 256;
 
 const TIMER_PREFIX: &str = "timer.";
+const RESULT_PREFIX: &str = "result.";
+const ERROR_PREFIX: &str = "error.";
 
 impl<'r> Reading<'r, '_> {
     pub fn machine(&mut self, entry: &'r Entry<'_>) -> Option<Machine> {
@@ -54,6 +56,8 @@ impl<'r> Reading<'r, '_> {
             entry: Actions::default(),
             handlers: BTreeMap::new(),
             timer_handlers: BTreeMap::new(),
+            result_handlers: BTreeMap::new(),
+            error_handlers: BTreeMap::new(),
             is_final: false,
         };
         let keys = &["entry", "handlers", "final"];
@@ -61,10 +65,26 @@ impl<'r> Reading<'r, '_> {
             return state;
         };
         if let Some(actions) = fields.get("entry") {
+            self.entered = self
+                .states
+                .iter()
+                .position(|name| *name == entry.key)
+                .and_then(|index| u16::try_from(index).ok());
             state.entry = self.entry(actions);
+            self.entered = None;
         }
         if let Some(answer) = fields.get("final") {
             state.is_final = fields::boolean(answer, self.findings).unwrap_or(false);
+        }
+        let waits = state
+            .entry
+            .emit
+            .iter()
+            .any(|emit| matches!(emit, Emit::Effect(_)));
+        if let (true, true, Some(entry)) = (waits, state.is_final, fields.get("final")) {
+            let message = "a final state waits for nothing, and its entry emits an effect";
+            self.findings
+                .error(codes::CONTRADICTION, entry.key_span.clone(), message);
         }
         let Some(handlers) = fields.get("handlers") else {
             return state;
@@ -76,6 +96,17 @@ impl<'r> Reading<'r, '_> {
                 self.timers.handled.insert(name);
                 let handlers = self.handlers(entry, Site::StateTimer);
                 state.timer_handlers.insert(name.to_owned(), handlers);
+            } else if let Some(name) = entry.key.strip_prefix(RESULT_PREFIX) {
+                let step = self.emitted_step(&state.name, name, entry);
+                let known = self.types.clone();
+                self.know_result(step);
+                let handlers = self.handlers(entry, Site::StateResult);
+                self.types = known;
+                state.result_handlers.extend(step.map(|step| (step, handlers)));
+            } else if let Some(name) = entry.key.strip_prefix(ERROR_PREFIX) {
+                let handlers = self.handlers(entry, Site::StateError);
+                let step = self.emitted_step(&state.name, name, entry);
+                state.error_handlers.extend(step.map(|step| (step, handlers)));
             } else if fields::is_event_type(&entry.key, &entry.key_span, self.findings) {
                 let handlers = self.handlers(entry, Site::StateHandler);
                 state.handlers.insert(entry.key.clone().into_owned(), handlers);

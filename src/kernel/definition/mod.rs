@@ -25,6 +25,7 @@ mod saga;
 mod schema_files;
 pub mod schemas;
 pub mod set;
+mod state_effects;
 mod step_errors;
 mod steps;
 #[cfg(test)]

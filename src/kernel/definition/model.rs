@@ -87,7 +87,7 @@ impl Definition {
         });
         let states = self.machine.iter().flat_map(|machine| &machine.states);
         let in_states = states.clone().map(|state| &state.entry);
-        let of_states = states.flat_map(|state| state.handlers.values().chain(state.timer_handlers.values()));
+        let of_states = states.flat_map(State::all_handlers);
         let handlers = self.handlers.values().chain(of_states).flatten();
         let in_actions = handlers
             .map(|handler| &handler.actions)
@@ -223,6 +223,8 @@ pub struct TimerSet {
 pub enum Emit {
     Command(CommandTemplate),
     Publish(PublishTemplate),
+    /// An effect of a machine state, by the index of its step: the state has handlers for how it ends.
+    Effect(u16),
 }
 
 #[derive(Debug)]
@@ -260,8 +262,23 @@ pub struct State {
     pub handlers: BTreeMap<String, Vec<Handler>>,
     /// By timer name (`timer.<name>` in the file).
     pub timer_handlers: BTreeMap<String, Vec<Handler>>,
+    /// By index of the step of an effect that the entry emits (`result.<name>` in the file).
+    pub result_handlers: BTreeMap<u16, Vec<Handler>>,
+    /// The same (`error.<name>` in the file).
+    pub error_handlers: BTreeMap<u16, Vec<Handler>>,
     /// Entering it completes the instance.
     pub is_final: bool,
+}
+
+impl State {
+    /// All handlers of the state.
+    pub fn all_handlers(&self) -> impl Iterator<Item = &Vec<Handler>> {
+        let of_effects = self.result_handlers.values().chain(self.error_handlers.values());
+        self.handlers
+            .values()
+            .chain(self.timer_handlers.values())
+            .chain(of_effects)
+    }
 }
 
 /// A unit of work with a result.
@@ -270,6 +287,8 @@ pub struct Step {
     pub name: String,
     /// Index of the group that it stands in. A group comes before its members.
     pub within: Option<u16>,
+    /// Index of the machine state whose entry starts it; the steps of a saga start by themselves.
+    pub state: Option<u16>,
     /// Indices of the steps that must be done or skipped first.
     pub needs: Vec<u16>,
     /// False when the step would start: skipped.
@@ -324,7 +343,9 @@ impl Step {
     /// The name under which people know it: a step that a loop is around has that of the loop.
     #[must_use]
     pub fn title(&self) -> &str {
-        self.name.split_once('.').map_or(&self.name, |(title, _)| title)
+        let body = self.name.strip_suffix(BODY_OF_FOREACH);
+        body.or_else(|| self.name.strip_suffix(BODY_OF_REPEAT))
+            .unwrap_or(&self.name)
     }
 }
 

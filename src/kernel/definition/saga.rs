@@ -113,6 +113,8 @@ fn read<'c>(
         steps: outline.iter().map(groups::Outlined::name).collect(),
         item: None,
         states: names_under(root, &["machine", "states"]),
+        entered: None,
+        emitted: Vec::new(),
         timers: Timers {
             declared: names_under(root, &["timers"]).into_iter().collect(),
             ..Timers::default()
@@ -143,6 +145,8 @@ fn read<'c>(
         .get("steps")
         .map(|entry| reading.steps(entry, &outline))
         .unwrap_or_default();
+    let mut steps = steps;
+    steps.append(&mut reading.emitted);
     let timers = fields
         .get("timers")
         .map(|entry| reading.timer_definitions(entry))

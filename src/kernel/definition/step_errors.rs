@@ -17,7 +17,7 @@ use crate::kernel::transition::TIMEOUT_CLASS;
 const STEP_ATTEMPTS_MAX: u32 = 1_000;
 
 /// Roots when a step has failed.
-const ERROR_ROOTS: &[Root] = &[
+pub const ERROR_ROOTS: &[Root] = &[
     Root::Error,
     Root::State,
     Root::Key,

@@ -180,6 +180,7 @@ impl<'r> Reading<'r, '_> {
         Some(Step {
             name: entry.key.clone().into_owned(),
             within: None,
+            state: None,
             needs,
             condition,
             delay,
@@ -252,7 +253,7 @@ impl<'r> Reading<'r, '_> {
     }
 
     /// Binds `result` and `input` to what the effect of a step says about them.
-    fn know_outcome(&mut self, action: Option<&Action>, sending: Option<&Types>) {
+    pub fn know_outcome(&mut self, action: Option<&Action>, sending: Option<&Types>) {
         let (Some(types), Some(sending), Some(Action::Effect { effect, with })) =
             (&mut self.types, sending, action)
         else {
@@ -307,7 +308,7 @@ impl<'r> Reading<'r, '_> {
         Some(name)
     }
 
-    fn compensation(&mut self, entry: &Entry<'_>) -> Option<Compensation> {
+    pub fn compensation(&mut self, entry: &Entry<'_>) -> Option<Compensation> {
         let keys = &["effect", "command", "with", "on_unknown", "retry", "deadline"];
         let fields = Fields::read(
             &entry.value,
@@ -388,7 +389,7 @@ impl<'r> Reading<'r, '_> {
         }
     }
 
-    fn deadline(&mut self, fields: &Fields<'_, '_>) -> i64 {
+    pub fn deadline(&mut self, fields: &Fields<'_, '_>) -> i64 {
         let max = Limits::default().timer_ms.unsigned_abs();
         let written = fields
             .get("deadline")

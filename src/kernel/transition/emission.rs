@@ -41,6 +41,10 @@ impl<'a> Run<'a> {
         for (index, emit) in emits.iter().enumerate() {
             let path = place.emit_path(index);
             let kind = match emit {
+                Emit::Effect(step) => {
+                    self.start_effect(*step, iteration)?;
+                    continue;
+                }
                 Emit::Command(command) => self.command(command, Locals::default(), false, &path)?,
                 Emit::Publish(publish) => self.fact(publish, &path)?,
             };

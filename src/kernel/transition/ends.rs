@@ -6,7 +6,7 @@ use super::place::Place;
 use super::run::Run;
 use super::scope::Locals;
 use super::slot::Slot;
-use super::{Rejection, TIMEOUT_CLASS, attempts, compensation, errors, items, waits};
+use super::{Rejection, TIMEOUT_CLASS, attempts, compensation, errors, items, machine, waits};
 use crate::kernel::definition::model::{FAIL_IF_CLASS, Step};
 use crate::kernel::expr::Root;
 use crate::kernel::input::WorkOutcome;
@@ -80,7 +80,7 @@ pub(super) fn complete<'a>(
     run.note(Note::StepDone {
         step: step.name.clone(),
     });
-    Ok(())
+    machine::effect_done(run, slot, payload)
 }
 
 /// Whether the end of the step or its compensation reads its result.

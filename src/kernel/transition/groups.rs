@@ -17,7 +17,7 @@ use super::place::Place;
 use super::run::Run;
 use super::scope::Locals;
 use super::slot::Slot;
-use super::{Rejection, failure, items, turns};
+use super::{Rejection, failure, items, machine, turns};
 use crate::kernel::definition::model::{Branch, Group, Step};
 use crate::kernel::patch::Note;
 use crate::kernel::record::{Phase, StepStatus};
@@ -122,6 +122,9 @@ pub(super) fn abandon(run: &mut Run<'_>, slot: Slot) {
 pub(super) fn failed(run: &mut Run<'_>, slot: Slot, defeat: Defeat<'_>) -> Result<(), Rejection> {
     if slot.item.is_some() {
         return items::failed(run, slot, defeat);
+    }
+    if machine::effect_failed(run, slot, defeat)? {
+        return Ok(());
     }
     let name = slot.step(run).title();
     failure::fail(run, Cause::step(name, defeat.class, defeat.message))

@@ -1,13 +1,18 @@
 //! The state machine of a saga: its handlers, and going from state to state.
 
-use super::Rejection;
+use std::borrow::Cow;
+
+use super::ends::{self, Defeat};
 use super::place::Place;
 use super::run::Run;
 use super::scope::Locals;
+use super::slot::Slot;
+use super::{Rejection, attempts};
 use crate::kernel::definition::Definition;
 use crate::kernel::definition::model::{Handler, State};
+use crate::kernel::json::Json;
 use crate::kernel::patch::Note;
-use crate::kernel::record::{MachineState, Phase, Record};
+use crate::kernel::record::{MachineState, Phase, Record, StepState};
 
 /// Most states that one input may pass through.
 pub(super) const HOPS_MAX: u8 = 16;
@@ -16,6 +21,46 @@ pub(super) const HOPS_MAX: u8 = 16;
 pub(super) fn present<'a>(definition: &'a Definition, record: &Record) -> Option<&'a State> {
     let at = record.machine?.state;
     definition.machine.as_ref()?.states.get(usize::from(at))
+}
+
+/// Ends of an effect, as handlers and places name them.
+const RESULT: &str = "result";
+const ERROR: &str = "error";
+
+/// An effect of a state has succeeded.
+pub(super) fn effect_done<'a>(
+    run: &mut Run<'a>,
+    slot: Slot,
+    payload: Option<&'a [u8]>,
+) -> Result<(), Rejection> {
+    let step = slot.step(run);
+    let (Some(_), Some(payload)) = (step.state, payload) else {
+        return Ok(());
+    };
+    let place = Place::Step { name: &step.name };
+    let result = run.parse(payload, &format!("the result of {place}"))?;
+    let ambient = Locals {
+        result: Some(result),
+        ..Locals::default()
+    };
+    run.handle_effect(slot, RESULT, ambient).map(|_| ())
+}
+
+/// An effect of a state has failed for good. Tells whether the state makes good for it.
+pub(super) fn effect_failed(run: &mut Run<'_>, slot: Slot, defeat: Defeat<'_>) -> Result<bool, Rejection> {
+    if slot.step(run).state.is_none() {
+        return Ok(false);
+    }
+    let text = |text: &str| Json::Str(Cow::Owned(text.to_owned()));
+    let error = run.ground.values.keep(Json::Map(vec![
+        (Cow::Borrowed("class"), text(defeat.class)),
+        (Cow::Borrowed("message"), text(defeat.message)),
+    ]));
+    let ambient = Locals {
+        error: Some(error),
+        ..Locals::default()
+    };
+    run.handle_effect(slot, ERROR, ambient)
 }
 
 impl<'a> Run<'a> {
@@ -95,6 +140,67 @@ impl<'a> Run<'a> {
         }
     }
 
+    /// Starts an effect that the entry of a state emits.
+    pub(super) fn start_effect(&mut self, step: u16, entries: u64) -> Result<(), Rejection> {
+        let slot = Slot::of(step);
+        *self.slot_mut(slot) = StepState {
+            iteration: u32::try_from(entries).unwrap_or(u32::MAX),
+            ..StepState::pending()
+        };
+        attempts::start(self, slot)
+    }
+
+    /// Stops waiting for the effects of the present state. A late success of one is undone.
+    fn leave(&mut self) {
+        let definition = self.ground.definition;
+        let Some(present) = self.record.machine.map(|machine| machine.state) else {
+            return;
+        };
+        for (index, step) in (0..=u16::MAX).zip(&definition.steps) {
+            let slot = Slot::of(index);
+            if step.state == Some(present) && self.slot(slot).status.is_under_way() {
+                ends::abandon(self, slot);
+            }
+        }
+    }
+
+    /// Runs the handlers of the present state for the end of one of its effects. Tells whether one was taken.
+    fn handle_effect(
+        &mut self,
+        slot: Slot,
+        end: &'static str,
+        ambient: Locals<'a>,
+    ) -> Result<bool, Rejection> {
+        let definition = self.ground.definition;
+        let state = present(definition, &self.record);
+        let handlers = state.and_then(|state| {
+            let handlers = if end == RESULT {
+                &state.result_handlers
+            } else {
+                &state.error_handlers
+            };
+            Some((state, handlers.get(&slot.step)?))
+        });
+        let Some((state, handlers)) = handlers.filter(|_| self.record.phase == Phase::Running) else {
+            return Ok(false);
+        };
+        let name = slot.step(self).name.as_str();
+        let effect = name.rsplit_once('.').map_or(name, |(_, effect)| effect);
+        self.ambient = ambient;
+        let chosen = self.choose(handlers, |index| Place::StateEffect {
+            state: &state.name,
+            end,
+            effect,
+            index,
+        })?;
+        let taken = chosen.is_some();
+        if let Some((place, handler)) = chosen {
+            self.handle(handler, place)?;
+        }
+        self.ambient = Locals::default();
+        Ok(taken)
+    }
+
     fn enter(&mut self, first: u16) -> Result<(), Rejection> {
         let definition = self.ground.definition;
         let mut next = Some(first);
@@ -119,6 +225,7 @@ impl<'a> Run<'a> {
             }
             let entries = self.record.machine.map_or(0, |machine| machine.entries);
             let entries = entries.saturating_add(1);
+            self.leave();
             self.record.machine = Some(MachineState { state: at, entries });
             self.note(Note::StateEntered {
                 state: state.name.clone(),

@@ -25,6 +25,14 @@ pub(super) enum Place<'a> {
         timer: &'a str,
         index: usize,
     },
+    /// `machine.charging.result.charge[0]`
+    StateEffect {
+        state: &'a str,
+        /// `result` or `error`.
+        end: &'a str,
+        effect: &'a str,
+        index: usize,
+    },
     /// `machine.flushing.entry`
     Entry {
         state: &'a str,
@@ -65,14 +73,34 @@ impl fmt::Display for Place<'_> {
             Self::StateTimer { state, timer, index } => {
                 write!(f, "machine.{state}.timer.{timer}[{index}]")
             }
+            Self::StateEffect {
+                state,
+                end,
+                effect,
+                index,
+            } => write!(f, "machine.{state}.{end}.{effect}[{index}]"),
             Self::Entry { state } => write!(f, "machine.{state}.entry"),
             Self::Timer { name } => write!(f, "timers.{name}"),
-            Self::Step { name } => write!(f, "steps.{name}"),
-            Self::OnError { step, class } => write!(f, "steps.{step}.on_error.{class}"),
-            Self::Compensation { step } => write!(f, "steps.{step}.compensate"),
+            Self::Step { name } => step(f, name),
+            Self::OnError { step: name, class } => {
+                step(f, name)?;
+                write!(f, ".on_error.{class}")
+            }
+            Self::Compensation { step: name } => {
+                step(f, name)?;
+                f.write_str(".compensate")
+            }
             Self::Finally { outcome } => write!(f, "finally.{outcome}"),
         }
     }
+}
+
+/// The name of the step of a machine's effect is its place already.
+fn step(f: &mut fmt::Formatter<'_>, name: &str) -> fmt::Result {
+    if name.starts_with("machine.") {
+        return f.write_str(name);
+    }
+    write!(f, "steps.{name}")
 }
 
 impl Place<'_> {
@@ -84,6 +112,7 @@ impl Place<'_> {
             | Self::Handler { .. }
             | Self::StateHandler { .. }
             | Self::StateTimer { .. }
+            | Self::StateEffect { .. }
             | Self::Timer { .. }
             | Self::Step { .. }
             | Self::OnError { .. }

@@ -3,6 +3,7 @@
 use serde_bytes::ByteBuf;
 
 use super::arena::Arena;
+use super::scope::Locals;
 use super::slot::Slot;
 use super::{Context, Rejection, Trace};
 use crate::kernel::definition::Definition;
@@ -51,6 +52,8 @@ pub(super) struct Run<'a> {
     pub returns: u8,
     /// The step of an item that is being led on.
     pub focus: Option<Slot>,
+    /// What handlers for the end of an effect read besides.
+    pub ambient: Locals<'a>,
     /// Results that came with this input.
     pub fresh: Vec<(Slot, &'a [u8])>,
     /// Turns of loops that this input has begun, bounded in [`super::turns`].
@@ -142,6 +145,7 @@ impl<'a> Run<'a> {
             entry_hops: 0,
             returns: 0,
             focus: None,
+            ambient: Locals::default(),
             fresh: Vec::new(),
             turns: 0,
             items_started: 0,

@@ -103,9 +103,9 @@ impl<'a> Run<'a> {
         let mut scope = Scope::default();
         for root in Root::ALL {
             let value = match root {
-                Root::Result => locals.result,
+                Root::Result => locals.result.or(self.ambient.result),
                 Root::Input => locals.input,
-                Root::Error => locals.error,
+                Root::Error => locals.error.or(self.ambient.error),
                 Root::Key if reads(root) => Some(self.key()),
                 Root::Signal => locals.signal,
                 Root::Event if locals.event.is_some() => locals.event,
@@ -188,7 +188,7 @@ impl<'a> Run<'a> {
         let focus = self.focus;
         let steps = (0..=u16::MAX).zip(&ground.definition.steps);
         let members = steps
-            .filter(|(_, step)| step.name == step.title())
+            .filter(|(_, step)| !step.name.contains('.'))
             .map(|(index, step)| {
                 let slot = focus.map_or(Slot::of(index), |focus| focus.peer(self, index));
                 let state = if self.has_slot(slot) {

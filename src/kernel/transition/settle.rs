@@ -84,6 +84,7 @@ fn begin(run: &mut Run<'_>, slot: Slot) -> Result<bool, Rejection> {
 
 fn is_ready(run: &Run<'_>, slot: Slot) -> bool {
     run.has_slot(slot)
+        && slot.step(run).state.is_none()
         && run.slot(slot).status == StepStatus::Pending
         && groups::lets_start(run, slot)
         && slot
@@ -135,7 +136,12 @@ fn end(run: &mut Run<'_>) -> Result<(), Rejection> {
 /// All steps are done or skipped and the machine is in a final state; a saga that has neither steps nor a
 /// machine only ever ends by failing.
 fn is_complete(definition: &Definition, record: &Record) -> bool {
-    let steps_over = record.steps.iter().all(|step| step.status.satisfies_needs());
+    let mut own = definition
+        .steps
+        .iter()
+        .zip(&record.steps)
+        .filter(|(step, _)| step.state.is_none());
+    let steps_over = own.all(|(_, state)| state.status.satisfies_needs());
     let machine_over = machine::present(definition, record).is_none_or(|state| state.is_final);
     let has_end = !definition.steps.is_empty() || definition.machine.is_some();
     // What is undone on the way is part of the way.

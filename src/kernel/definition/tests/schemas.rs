@@ -146,3 +146,33 @@ fn a_schema_that_is_missing_or_bad_is_told_where_it_is_named_and_where_it_is_wro
         assert!(told[0].contains("is not the path of a schema"), "{told:?}");
     }
 }
+
+#[test]
+fn what_an_effect_of_a_state_gives_is_known_to_its_handlers_and_its_compensation() {
+    let effect = EFFECT.replace(
+        "transform",
+        "output: {type: object, properties: {id: {type: string}}}\ntransform",
+    );
+    let machine = r#"machine:
+  initial: paying
+  states:
+    paying:
+      entry:
+        emit:
+          - {effect: pay, name: pay, with: {total: 1}}
+          - {effect: pay, name: again, with: {total: "${key}"}, compensate: {effect: pay, with: {total: "${result.idd}"}}}
+      handlers: {result.pay: {set: {total: "${result.ids}"}, to: done}}
+    done: {final: true}
+"#;
+    let steps = SAGA.find("steps:").expect("it has steps");
+    let loaded = loaded(&format!("{}{machine}", &SAGA[..steps]), &effect, PLACED);
+    let said: Vec<String> = loaded.diagnostics.iter().map(|f| f.message.clone()).collect();
+    assert_eq!(
+        said,
+        [
+            "expected an integer, found a string",
+            "unknown field `idd`",
+            "unknown field `ids`"
+        ]
+    );
+}

@@ -96,6 +96,7 @@ pub(super) fn step(name: &str, needs: &[u16], action: Action) -> Step {
     Step {
         name: name.to_owned(),
         within: None,
+        state: None,
         needs: needs.to_vec(),
         condition: None,
         delay: None,
@@ -151,6 +152,8 @@ pub(super) fn state(name: &str) -> State {
         entry: Actions::default(),
         handlers: std::collections::BTreeMap::new(),
         timer_handlers: std::collections::BTreeMap::new(),
+        result_handlers: std::collections::BTreeMap::new(),
+        error_handlers: std::collections::BTreeMap::new(),
         is_final: false,
     }
 }
