@@ -1,8 +1,9 @@
 //! The canonical form of a saga, and its hash.
 //!
 //! What does not change what the saga does (comments, layout, quoting, the order of keys that have none) is
-//! not in it; everything else is, defaults included. Instances are pinned to the hash, so this form is stored
-//! format: the tests freeze it.
+//! not in it; everything else is. Instances are pinned to the hash, so this form is stored format: the tests
+//! freeze it. What a definition does not use leaves no trace ([`object`]), so that a key which a later runner
+//! understands does not make every saga look changed.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -81,12 +82,10 @@ fn schemas(definition: &Definition) -> impl Iterator<Item = (&'static str, Json<
             .iter()
             .map(|version| Json::Int(i64::from(*version)));
         let form = object([
+            // In a list, since the schema `false`, which nothing fits, is not the same as none.
             (
                 "schema",
-                event
-                    .schema
-                    .as_ref()
-                    .map_or(Json::Null, |schema| schema.canonical()),
+                list(event.schema.iter().map(|schema| schema.canonical())),
             ),
             ("versions", list(versions)),
             ("upcast", Json::Map(upcast.collect())),
@@ -202,16 +201,15 @@ fn command(command: &CommandTemplate) -> Json<'_> {
 
 fn machine(machine: &Machine) -> Json<'_> {
     let states = machine.states.iter().map(|state| {
-        let form = object([
+        object([
             ("name", text(&state.name)),
             ("entry", actions(&state.entry)),
             ("handlers", handlers(&state.handlers)),
             ("timers", handlers(&state.timer_handlers)),
             ("final", Json::Bool(state.is_final)),
-        ]);
-        let results = (!state.result_handlers.is_empty()).then(|| by_step(&state.result_handlers));
-        let errors = (!state.error_handlers.is_empty()).then(|| by_step(&state.error_handlers));
-        with(form, [("results", results), ("errors", errors)])
+            ("results", by_step(&state.result_handlers)),
+            ("errors", by_step(&state.error_handlers)),
+        ])
     });
     object([
         ("initial", Json::Int(i64::from(machine.initial))),
@@ -221,7 +219,8 @@ fn machine(machine: &Machine) -> Json<'_> {
 
 fn step<'d>(step: &'d Step, definition: &'d Definition) -> Json<'d> {
     let needs = step.needs.iter().map(|need| step_name(definition, *need));
-    let form = object([
+    let state = step.state.map_or(Json::Null, |state| Json::Int(i64::from(state)));
+    object([
         ("name", text(&step.name)),
         (
             "within",
@@ -242,9 +241,8 @@ fn step<'d>(step: &'d Step, definition: &'d Definition) -> Json<'d> {
             step.compensate.as_ref().map_or(Json::Null, compensation),
         ),
         ("deadline_ms", Json::Int(step.deadline_ms)),
-    ]);
-    let state = step.state.map(|state| Json::Int(i64::from(state)));
-    with(form, [("state", state)])
+        ("state", state),
+    ])
 }
 
 fn step_name(definition: &Definition, index: u16) -> Json<'_> {
@@ -410,8 +408,8 @@ fn template(template: &Template) -> Json<'_> {
             });
             object([("text", list(parts))])
         }
-        Template::List(items) => object([("list", list(items.iter().map(self::template)))]),
-        Template::Map(entries) => object([("map", members(entries))]),
+        Template::List(items) => exact("list", list(items.iter().map(self::template))),
+        Template::Map(entries) => exact("map", members(entries)),
     }
 }
 
@@ -476,24 +474,29 @@ fn list<'a>(items: impl Iterator<Item = Json<'a>>) -> Json<'a> {
     Json::List(items.collect())
 }
 
+/// An object without the members that say nothing: null, false, an empty list or map.
 fn object<'a, const N: usize>(members: [(&'static str, Json<'a>); N]) -> Json<'a> {
     Json::Map(
         members
             .into_iter()
+            .filter(|(_, value)| says_something(value))
             .map(|(name, value)| (Cow::Borrowed(name), value))
             .collect(),
     )
 }
 
-/// `form` with those members that there are: what a saga does not use does not change its hash.
-fn with<'a, const N: usize>(mut form: Json<'a>, more: [(&'static str, Option<Json<'a>>); N]) -> Json<'a> {
-    if let Json::Map(members) = &mut form {
-        let present = more
-            .into_iter()
-            .filter_map(|(name, value)| Some((Cow::Borrowed(name), value?)));
-        members.extend(present);
+fn says_something(value: &Json<'_>) -> bool {
+    match value {
+        Json::Null | Json::Bool(false) => false,
+        Json::List(items) => !items.is_empty(),
+        Json::Map(members) => !members.is_empty(),
+        _ => true,
     }
-    form
+}
+
+/// An object of one member that stays even if it is empty.
+fn exact<'a>(name: &'static str, value: Json<'a>) -> Json<'a> {
+    Json::Map(vec![(Cow::Borrowed(name), value)])
 }
 
 #[cfg(test)]

@@ -173,7 +173,33 @@ fn the_canonical_form_is_frozen() {
     let value: serde_json::Value = serde_json::from_str(&form).expect("JSON");
     assert_eq!(value.to_string(), form, "compact, with sorted keys");
     insta::assert_json_snapshot!("canonical_form", value);
-    insta::assert_snapshot!(saga.hash.to_string(), @"sha256:d496b5f89719a060e93bda1926e4edc6184b722782b6ac24e754f5824cf2f45d");
+    insta::assert_snapshot!(saga.hash.to_string(), @"sha256:d1ef80ceada87627f55a1f652d9844aa4deb1253f7d64a2e554550da0d7b6621");
+}
+
+#[test]
+fn what_a_definition_does_not_use_leaves_no_trace() {
+    fn silent(value: &serde_json::Value) -> Vec<&str> {
+        match value {
+            serde_json::Value::Object(members) => members
+                .iter()
+                .flat_map(|(name, value)| {
+                    let says_nothing = match value {
+                        serde_json::Value::Null | serde_json::Value::Bool(false) => true,
+                        serde_json::Value::Array(items) => items.is_empty(),
+                        serde_json::Value::Object(members) => members.is_empty(),
+                        _ => false,
+                    };
+                    let here = says_nothing.then_some(name.as_str());
+                    here.into_iter().chain(silent(value))
+                })
+                .collect(),
+            serde_json::Value::Array(items) => items.iter().flat_map(silent).collect(),
+            _ => Vec::new(),
+        }
+    }
+    let form = canonical::bytes(&saga(BODY));
+    let form: serde_json::Value = serde_json::from_slice(&form).expect("JSON");
+    assert_eq!(silent(&form), Vec::<&str>::new());
 }
 
 #[test]
