@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::codes;
 use super::compare::Fault;
@@ -172,8 +172,16 @@ fn attempt(suite: &Suite, case: &Case, definition: &Arc<Definition>, plan: &Plan
                     ending.answer(suite, plan, &item, own);
                 }
             }
+            Action::Succeed(spec) => {
+                for _ in 0..play::ANSWERS_MAX {
+                    let Some(item) = work::awaited_of(&ending.world, spec.of.as_deref()).cloned() else {
+                        break;
+                    };
+                    ending.answer(suite, plan, &item, None);
+                }
+            }
             Action::Retry => {}
-            _ => ending.perform(step),
+            _ => ending.perform(suite, step),
         }
     }
     for _ in 0..INPUTS_MAX {
@@ -193,12 +201,12 @@ fn attempt(suite: &Suite, case: &Case, definition: &Arc<Definition>, plan: &Plan
 }
 
 impl Ending {
-    fn perform(&mut self, step: &Step) {
+    fn perform(&mut self, suite: &Suite, step: &Step) {
         let meant = step
             .expect
             .as_ref()
             .is_some_and(|expect| expect.rejected.is_some());
-        match perform(&mut self.world, step) {
+        match perform(&mut self.world, suite, step) {
             Ok(given) if !meant => self.note(given),
             Ok(_) | Err(Obstacle::Seen(_) | Obstacle::Fault(_)) => {}
         }
@@ -222,7 +230,7 @@ impl Ending {
             },
             Some((_, Failing::Timeout)) => play::outcome(&Answer::Timeout),
             None => {
-                let default = || default_result(suite, &self.world, item);
+                let default = || work::default_result(suite, &self.world, item);
                 succeeded(&own.cloned().unwrap_or_else(default))
             }
         };
@@ -235,33 +243,6 @@ impl Ending {
         let given = self.world.give_result(item, outcome);
         self.note(given);
     }
-}
-
-/// What work succeeds with: what the file says for its step or effect, what a case of the file gives to its step,
-/// or nothing.
-fn default_result(suite: &Suite, world: &World, item: &WorkItem) -> Value {
-    let shown = work::shown(world, item);
-    let name = work::without_index(world.name(item));
-    let said = |wanted: &str| {
-        let mut results = suite.results.iter();
-        results
-            .find(|(of, _)| of == wanted)
-            .map(|(_, result)| result.clone())
-    };
-    let given = || {
-        let mut steps = suite.cases.iter().flat_map(|case| &case.steps);
-        steps.find_map(|step| match &step.action {
-            Action::Result(spec) if work::without_index(&spec.of) == name => match &spec.outcome {
-                Answer::Ok(result) => Some(result.clone()),
-                Answer::Error { .. } | Answer::Timeout => None,
-            },
-            _ => None,
-        })
-    };
-    said(&name)
-        .or_else(|| said(shown["effect"].as_str()?))
-        .or_else(given)
-        .unwrap_or_else(|| json!({}))
 }
 
 fn is_compensation(name: &str) -> bool {

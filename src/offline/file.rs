@@ -27,7 +27,9 @@ const LIST_MAX: usize = 1_000;
 const SUITE: &[&str] = &["saga", "results", "cases"];
 const CASE: &[&str] = &["name", "start", "key", "chaos", "steps"];
 /// What a step does: exactly one of these.
-const ACTIONS: &[&str] = &["event", "result", "signal", "advance", "cancel", "retry"];
+const ACTIONS: &[&str] = &[
+    "event", "result", "succeed", "signal", "advance", "cancel", "retry",
+];
 const STEP: &[&str] = &[
     "event",
     "data",
@@ -37,6 +39,7 @@ const STEP: &[&str] = &[
     "correlation_id",
     "aggregate_id",
     "result",
+    "succeed",
     "signal",
     "by",
     "advance",
@@ -53,6 +56,8 @@ const OF_EVENT: &[&str] = &[
     "correlation_id",
     "aggregate_id",
 ];
+/// What `succeed` says for all work.
+const ALL_WORK: &str = "all";
 const RESULT: &[&str] = &["of", "ok", "error", "message", "timeout"];
 const EXPECT: &[&str] = &[
     "phase",
@@ -118,6 +123,7 @@ pub struct Step {
 pub enum Action {
     Event(EventSpec),
     Result(ResultSpec),
+    Succeed(SucceedSpec),
     /// Time passes, in milliseconds; timers fire.
     Advance(i64),
     Cancel(String),
@@ -147,6 +153,14 @@ pub struct ResultSpec {
     pub of: String,
     pub of_span: Range<usize>,
     pub outcome: Answer,
+}
+
+/// All work that is awaited succeeds, and what it begins, until none is left.
+#[derive(Debug, Clone)]
+pub struct SucceedSpec {
+    /// Only work of this name; `None` is all.
+    pub of: Option<String>,
+    pub span: Range<usize>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -294,6 +308,11 @@ impl Reader<'_, '_> {
         let action = match &*entry.key {
             "event" => self.event(&fields, entry).map(Action::Event),
             "result" => self.result(entry).map(Action::Result),
+            "succeed" => self.text(entry, "all, or the name of work").map(|of| {
+                let of = (of != ALL_WORK).then_some(of);
+                let span = entry.value.span.clone();
+                Action::Succeed(SucceedSpec { of, span })
+            }),
             "signal" => self.signal(&fields, entry),
             "advance" => fields::duration(entry, 0..=ADVANCE_MS_MAX, codes::WRONG_VALUE, self.findings)
                 .map(|ms| Action::Advance(Millis(ms).as_i64())),

@@ -1,5 +1,6 @@
 //! Playing a case: its steps become inputs of one instance.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -7,7 +8,7 @@ use serde_json::Value;
 
 use super::codes;
 use super::compare::{self, Fault};
-use super::file::{Action, Answer, Case, EventSpec, Expect, OTHER_INSTANCE, ResultSpec, Step, Suite};
+use super::file::{Action, Answer, Case, EventSpec, Expect, OTHER_INSTANCE, Step, SucceedSpec, Suite};
 use super::observe::Seen;
 use super::work;
 use super::world::{Given, Manner, World};
@@ -21,6 +22,8 @@ use crate::kernel::limits::Limits;
 
 /// Owner of the instances of cases.
 const TENANT: &str = "test";
+/// Most results that one `succeed` gives.
+pub const ANSWERS_MAX: usize = 20_000;
 
 /// How a case went.
 #[derive(Debug)]
@@ -52,7 +55,7 @@ pub fn play(suite: &Suite, case: &Case, definition: &Arc<Definition>, manner: Ma
         }
     };
     for step in &case.steps {
-        let (seen, unsteady) = match perform(&mut world, step) {
+        let (seen, unsteady) = match perform(&mut world, suite, step) {
             Ok(given) => (Seen::after(&world, &given), given.unsteady),
             Err(Obstacle::Seen(seen)) => (*seen, None),
             Err(Obstacle::Fault(fault)) => {
@@ -117,7 +120,7 @@ pub fn open(case: &Case, definition: &Arc<Definition>, manner: Manner) -> Result
 ///
 /// # Errors
 /// [`Obstacle`] where it does not come to the instance.
-pub fn perform(world: &mut World, step: &Step) -> Result<Given, Obstacle> {
+pub fn perform(world: &mut World, suite: &Suite, step: &Step) -> Result<Given, Obstacle> {
     match &step.action {
         Action::Event(spec) => {
             let event = event(world, step, spec).map_err(|fault| Obstacle::Fault(Box::new(fault)))?;
@@ -131,10 +134,14 @@ pub fn perform(world: &mut World, step: &Step) -> Result<Given, Obstacle> {
                 }
             }
         }
-        Action::Result(spec) => match work::find(world, &spec.of).cloned() {
-            Some(item) => Ok(world.give_result(&item, outcome(&spec.outcome))),
-            None => Err(Obstacle::Fault(Box::new(not_awaited(world, spec)))),
-        },
+        Action::Result(spec) => {
+            let Some(item) = work::find(world, &spec.of).cloned() else {
+                let fault = not_awaited(world, &spec.of, &spec.of_span);
+                return Err(Obstacle::Fault(Box::new(fault)));
+            };
+            Ok(world.give_result(&item, outcome(&spec.outcome)))
+        }
+        Action::Succeed(spec) => succeed(world, suite, spec),
         Action::Advance(ms) => Ok(world.advance(*ms)),
         Action::Cancel(reason) => {
             let reason = reason.clone();
@@ -146,6 +153,25 @@ pub fn perform(world: &mut World, step: &Step) -> Result<Given, Obstacle> {
             Ok(world.give_control(Control::Signal { name, data, by }))
         }
     }
+}
+
+/// All work of a name succeeds, and what this begins, until none is awaited.
+fn succeed(world: &mut World, suite: &Suite, spec: &SucceedSpec) -> Result<Given, Obstacle> {
+    let mut given = Given::default();
+    for answered in 0..ANSWERS_MAX {
+        let Some(item) = work::awaited_of(world, spec.of.as_deref()).cloned() else {
+            if answered > 0 {
+                return Ok(given);
+            }
+            let of = spec.of.as_deref().unwrap_or("any work");
+            return Err(Obstacle::Fault(Box::new(not_awaited(world, of, &spec.span))));
+        };
+        let result = work::default_result(suite, world, &item);
+        given.add(world.give_result(&item, succeeded(&result)));
+    }
+    let message = format!("after {ANSWERS_MAX} results there is still work");
+    let fault = Fault::new(codes::UNPLAYABLE, spec.span.clone(), message, None);
+    Err(Obstacle::Fault(Box::new(fault)))
 }
 
 /// What a test calls an answer, as the kernel takes it.
@@ -193,15 +219,15 @@ fn other_instance(world: &World, step: &Step, key: &Key) -> Obstacle {
     Obstacle::Fault(Box::new(fault))
 }
 
-fn not_awaited(world: &World, spec: &ResultSpec) -> Fault {
-    let message = format!("nothing awaits a result of \"{}\"", spec.of.escape_debug());
+fn not_awaited(world: &World, of: &str, span: &Range<usize>) -> Fault {
+    let message = format!("nothing awaits a result of \"{}\"", of.escape_debug());
     let awaited = work::awaited(world);
     let help = if awaited.is_empty() {
         "no work is awaited at this point".to_owned()
     } else {
         format!("awaited are {}", awaited.join(", "))
     };
-    Fault::new(codes::UNPLAYABLE, spec.of_span.clone(), message, Some(help))
+    Fault::new(codes::UNPLAYABLE, span.clone(), message, Some(help))
 }
 
 /// The key that the saga's rules give to an event, or why it has none: reason code and sentence.

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::file::{Action, Answer, Suite};
 use super::world::World;
 use crate::kernel::definition::model::{BODY_OF_FOREACH, BODY_OF_REPEAT};
 use crate::kernel::record::{Outstanding, Record};
@@ -66,6 +67,15 @@ pub fn awaited_as<'w>(world: &'w World, of: &str) -> Option<&'w WorkItem> {
     world.outbox.values().find(|item| is(world, item, of))
 }
 
+/// The oldest piece of work whose result is awaited: of this name, or at all.
+#[must_use]
+pub fn awaited_of<'w>(world: &'w World, of: Option<&str>) -> Option<&'w WorkItem> {
+    match of {
+        Some(of) => awaited_as(world, of),
+        None => world.outbox.values().next(),
+    }
+}
+
 fn is(world: &World, item: &WorkItem, of: &str) -> bool {
     let name = world.name(item);
     name == of || item.path == of || without_index(name) == of
@@ -121,4 +131,32 @@ pub fn brief(shown: &Value) -> Value {
         members.retain(|key, _| key != "of" && key != "attempt");
     }
     brief
+}
+
+/// What work succeeds with: what the file says for its step or effect, what a case of the file gives to its step,
+/// or nothing.
+#[must_use]
+pub fn default_result(suite: &Suite, world: &World, item: &WorkItem) -> Value {
+    let shown = shown(world, item);
+    let name = without_index(world.name(item));
+    let said = |wanted: &str| {
+        let mut results = suite.results.iter();
+        results
+            .find(|(of, _)| of == wanted)
+            .map(|(_, result)| result.clone())
+    };
+    let given = || {
+        let mut steps = suite.cases.iter().flat_map(|case| &case.steps);
+        steps.find_map(|step| match &step.action {
+            Action::Result(spec) if without_index(&spec.of) == name => match &spec.outcome {
+                Answer::Ok(result) => Some(result.clone()),
+                Answer::Error { .. } | Answer::Timeout => None,
+            },
+            _ => None,
+        })
+    };
+    said(&name)
+        .or_else(|| said(shown["effect"].as_str()?))
+        .or_else(given)
+        .unwrap_or_else(|| json!({}))
 }

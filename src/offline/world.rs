@@ -47,7 +47,8 @@ pub struct Given {
 }
 
 impl Given {
-    fn add(&mut self, other: Self) {
+    /// What another input brought besides.
+    pub fn add(&mut self, other: Self) {
         self.outcome = self.outcome.or(other.outcome);
         self.rejection = self.rejection.take().or(other.rejection);
         self.unsteady = self.unsteady.take().or(other.unsteady);

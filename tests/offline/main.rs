@@ -154,6 +154,29 @@ fn a_case_that_holds_says_nothing_and_a_filter_takes_some() {
 }
 
 #[test]
+fn work_succeeds_by_its_name_or_all_of_it_until_none_is_left() {
+    let project = Project::new(
+        "saga: trip
+cases:
+  - name: step by step
+    steps:
+      - {event: Trip.Booked, data: {trip: t-1, cents: 5}}
+      - {succeed: room, expect: {steps: {room: done, pay: running}, work: [{effect: book, with: {cents: 5}}]}}
+      - {succeed: all, expect: {phase: completed, state: {paid: true}}}
+  - name: at once
+    steps:
+      - {event: Trip.Booked, data: {trip: t-1, cents: 5}}
+      - {succeed: all, expect: {phase: completed}}
+      - {succeed: all}
+",
+    );
+    assert_eq!(
+        project.findings(&["--chaos"]),
+        ["12:19 SR0602 nothing awaits a result of \"any work\""]
+    );
+}
+
+#[test]
 fn every_expectation_that_is_not_met_is_told_with_its_place() {
     let project = Project::new(
         "saga: trip
