@@ -11,6 +11,7 @@ mod support;
 
 mod discipline;
 mod faults;
+mod load;
 mod relay;
 mod retention;
 mod rig;

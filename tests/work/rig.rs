@@ -48,12 +48,12 @@ impl Clock for MovedClock {
 /// What the broker stands on, kept for as long as it runs.
 enum Ground {
     Embedded { _dir: tempfile::TempDir },
-    Nats { _server: NatsServer },
+    Nats { server: NatsServer },
 }
 
 pub struct Rig {
     pub broker: Arc<dyn Broker>,
-    _ground: Ground,
+    ground: Ground,
     pub streams: WorkflowStreams,
     pub clock: Arc<MovedClock>,
     pub metrics: Arc<Metrics>,
@@ -74,7 +74,15 @@ impl Rig {
             serde_json::from_value(serde_json::json!({ "urls": [server.url()] })).unwrap();
         let broker = NatsBroker::connect(settings).await.unwrap();
         broker.connected().await.unwrap();
-        Self::over(broker, Ground::Nats { _server: server }).await
+        Self::over(broker, Ground::Nats { server }).await
+    }
+
+    /// Where the server listens.
+    pub fn nats_url(&self) -> String {
+        match &self.ground {
+            Ground::Nats { server } => server.url(),
+            Ground::Embedded { .. } => panic!("a broker in this process listens nowhere"),
+        }
     }
 
     async fn over(broker: Arc<dyn Broker>, ground: Ground) -> Self {
@@ -102,7 +110,7 @@ impl Rig {
             broker.ensure_stream(&spec).await.unwrap();
         }
         Self {
-            _ground: ground,
+            ground,
             broker,
             streams,
             clock: Arc::new(MovedClock::default()),
