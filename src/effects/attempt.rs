@@ -10,6 +10,7 @@ use super::places::TenantPlace;
 use super::provider::{CallContext, CallFailure, CallOutcome, Certainty};
 use super::result::Answer;
 use crate::kernel::breaker::CallEnd;
+use crate::kernel::definition::effect::AMBIGUOUS;
 use crate::kernel::envelope::{EffectCommand, EffectProgress};
 use crate::kernel::ids::{CommandId, TenantId, TimeMs};
 use crate::ports::broker::Message;
@@ -119,7 +120,11 @@ impl Lane {
             .await
             .unwrap_or_else(|_| {
                 let message = format!("no answer within {limit_ms} ms");
-                CallOutcome::Failed(CallFailure::unanswered("timeout", message))
+                CallOutcome::Failed(if self.provider.is_safe() {
+                    CallFailure::unreachable("timeout", message)
+                } else {
+                    CallFailure::unanswered(AMBIGUOUS, message)
+                })
             });
         let took = self.clock.monotonic().saturating_sub(start);
         self.series.call_seconds.observe(took.as_secs_f64());

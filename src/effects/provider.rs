@@ -14,6 +14,9 @@ use crate::kernel::json::Json;
 pub trait Provider: Send + Sync + 'static {
     async fn call(&self, call: &CallContext<'_>) -> CallOutcome;
 
+    /// Whether a call changes nothing, so that one without an answer is no riddle.
+    fn is_safe(&self) -> bool;
+
     /// What is called, `host:port`; `None` where nothing is.
     fn upstream(&self) -> Option<String>;
 }

@@ -43,6 +43,10 @@ impl Provider for Transform {
         self.render(call)
     }
 
+    fn is_safe(&self) -> bool {
+        true
+    }
+
     fn upstream(&self) -> Option<String> {
         None
     }

@@ -336,3 +336,27 @@ async fn one_slow_effect_does_not_hold_up_another() {
     );
     drop(worker);
 }
+
+#[tokio::test]
+async fn a_call_without_an_answer_is_repeated_only_where_it_may_be() {
+    let rig = Rig::new().await;
+    for (retried, expected) in [(true, 3), (false, 1)] {
+        let silent = ResponseTemplate::new(200).set_delay(Duration::from_mins(1));
+        let server = upstream(silent).await;
+        let mut impatient = definition(3);
+        impatient.timeout_ms = 150;
+        if !retried {
+            impatient.retry_classes.retain(|class| class != "ambiguous");
+        }
+        let worker = rig.worker(impatient, &server.uri());
+        let item = effect(&rig, "o-1", expected);
+        enqueue_all(&rig, std::slice::from_ref(&item)).await;
+        let result = rig.result(&item).await;
+        assert_eq!(
+            (&result["result_type"], &result["payload"]["class"]),
+            (&"TimedOut".into(), &"ambiguous".into())
+        );
+        assert_eq!(calls(&server).await as u128, expected);
+        worker.drain(Duration::from_secs(1)).await;
+    }
+}

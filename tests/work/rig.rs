@@ -503,7 +503,9 @@ pub fn definition(attempts: u32) -> EffectDefinition {
             factor: 1.0,
             max_ms: 100,
         },
-        retry_classes: ["transient", "throttled", "timeout"].map(str::to_owned).to_vec(),
+        retry_classes: ["transient", "throttled", "timeout", "ambiguous"]
+            .map(str::to_owned)
+            .to_vec(),
         limits: EffectLimits {
             concurrency: 4,
             ..EffectLimits::default()

@@ -115,7 +115,7 @@ async fn definite_failures_and_unknown_outcomes_are_told_apart() {
     let result = rig.result(&silent).await;
     assert_eq!(
         (&result["result_type"], &result["payload"]["class"]),
-        (&"TimedOut".into(), &"timeout".into())
+        (&"TimedOut".into(), &"ambiguous".into())
     );
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use reqwest::header::{HeaderMap, LOCATION, RETRY_AFTER};
 use reqwest::{Response, StatusCode};
 
-use super::{Http, unanswered};
+use super::Http;
 use crate::effects::provider::{CallContext, CallFailure, CallOutcome, Certainty};
 use crate::kernel::breaker::CallEnd;
 use crate::kernel::expr::{Budget, Root, Scope};
@@ -27,7 +27,7 @@ impl Http {
     ) -> CallOutcome {
         let status = answer.status();
         let headers = std::mem::take(answer.headers_mut());
-        let body = match read(&mut answer, self.settings.response_bytes).await {
+        let body = match self.read(&mut answer).await {
             Ok(body) => body,
             Err(failure) => return CallOutcome::Failed(certain(failure, status)),
         };
@@ -88,6 +88,31 @@ impl Http {
         CallOutcome::Succeeded { payload }
     }
 
+    /// Reads the body up to its bound.
+    async fn read(&self, answer: &mut Response) -> Result<Vec<u8>, CallFailure> {
+        let bytes_max = self.settings.response_bytes;
+        let too_long = || {
+            CallFailure::not_done(
+                "response.size",
+                format!("the answer is longer than {bytes_max} bytes"),
+            )
+        };
+        let announced = answer
+            .content_length()
+            .and_then(|bytes| usize::try_from(bytes).ok());
+        if announced.is_some_and(|bytes| bytes > bytes_max) {
+            return Err(too_long());
+        }
+        let mut body = Vec::with_capacity(announced.unwrap_or(0));
+        while let Some(chunk) = answer.chunk().await.map_err(|error| self.unanswered(&error))? {
+            if body.len() + chunk.len() > bytes_max {
+                return Err(too_long());
+            }
+            body.extend_from_slice(&chunk);
+        }
+        Ok(body)
+    }
+
     fn response_value<'a>(&self, status: StatusCode, headers: &HeaderMap, body: &'a [u8]) -> Json<'a> {
         let body = match body {
             [] => Json::Null,
@@ -115,30 +140,6 @@ fn headers_value(headers: &HeaderMap) -> Json<'static> {
     Json::Map(headers.keys().map(member).collect())
 }
 
-/// Reads the body up to its bound.
-async fn read(answer: &mut Response, bytes_max: usize) -> Result<Vec<u8>, CallFailure> {
-    let too_long = || {
-        CallFailure::not_done(
-            "response.size",
-            format!("the answer is longer than {bytes_max} bytes"),
-        )
-    };
-    let announced = answer
-        .content_length()
-        .and_then(|bytes| usize::try_from(bytes).ok());
-    if announced.is_some_and(|bytes| bytes > bytes_max) {
-        return Err(too_long());
-    }
-    let mut body = Vec::with_capacity(announced.unwrap_or(0));
-    while let Some(chunk) = answer.chunk().await.map_err(|error| unanswered(&error))? {
-        if body.len() + chunk.len() > bytes_max {
-            return Err(too_long());
-        }
-        body.extend_from_slice(&chunk);
-    }
-    Ok(body)
-}
-
 /// A failure to read the rest of an answer whose status is known.
 fn certain(failure: CallFailure, status: StatusCode) -> CallFailure {
     let certainty = if status.is_success() {
@@ -160,7 +161,7 @@ fn certain(failure: CallFailure, status: StatusCode) -> CallFailure {
 fn built_in(status: StatusCode) -> &'static str {
     match status.as_u16() {
         300..=399 => "egress.denied",
-        408 => "timeout",
+        408 | 504 => "timeout",
         429 => "throttled",
         500..=599 => "transient",
         _ => "permanent",
@@ -169,7 +170,7 @@ fn built_in(status: StatusCode) -> &'static str {
 
 fn certainty(status: StatusCode) -> Certainty {
     match status.as_u16() {
-        408 => Certainty::Unknown,
+        408 | 504 => Certainty::Unknown,
         300..=399 | 429 | 500..=599 => Certainty::NotDone,
         _ => Certainty::Refused,
     }

@@ -22,7 +22,7 @@ use super::egress::{CheckedResolver, EgressDenied};
 use super::provider::{CallContext, CallFailure, CallOutcome, Provider};
 use super::settings::Settings;
 use crate::kernel::definition::EffectDefinition;
-use crate::kernel::definition::effect::HttpCall;
+use crate::kernel::definition::effect::{AMBIGUOUS, HttpCall};
 use crate::kernel::envelope::EffectCommand;
 use crate::kernel::json::Json;
 use crate::kernel::trace;
@@ -112,12 +112,38 @@ impl Provider for Http {
         };
         match self.client.execute(request).await {
             Ok(answer) => self.judge(answer, call, &command).await,
-            Err(error) => CallOutcome::Failed(unanswered(&error)),
+            Err(error) => CallOutcome::Failed(self.unanswered(&error)),
         }
+    }
+
+    fn is_safe(&self) -> bool {
+        self.method.is_safe()
     }
 
     fn upstream(&self) -> Option<String> {
         Some(self.origin.to_string())
+    }
+}
+
+impl Http {
+    /// A call to which there is no answer, or no whole one. Only a failure to connect proves that nothing was sent.
+    fn unanswered(&self, error: &reqwest::Error) -> CallFailure {
+        if let Some(denied) = denied(error) {
+            return CallFailure::not_done("egress.denied", denied.to_string());
+        }
+        let message = causes(error);
+        let class = if error.is_timeout() {
+            "timeout"
+        } else {
+            "transient"
+        };
+        if error.is_builder() {
+            CallFailure::not_done("permanent", message)
+        } else if error.is_connect() || self.method.is_safe() {
+            CallFailure::unreachable(class, message)
+        } else {
+            CallFailure::unanswered(AMBIGUOUS, message)
+        }
     }
 }
 
@@ -152,23 +178,6 @@ fn traceparent(command: &EffectCommand<'_>) -> String {
             let id = command.command_id.0.simple().to_string();
             format!("00-{id}-{}-01", &id[16..])
         }
-    }
-}
-
-/// Only a failure to connect proves that nothing was sent.
-fn unanswered(error: &reqwest::Error) -> CallFailure {
-    if let Some(denied) = denied(error) {
-        return CallFailure::not_done("egress.denied", denied.to_string());
-    }
-    let message = causes(error);
-    if error.is_connect() {
-        CallFailure::unreachable("transient", message)
-    } else if error.is_builder() {
-        CallFailure::not_done("permanent", message)
-    } else if error.is_timeout() {
-        CallFailure::unanswered("timeout", message)
-    } else {
-        CallFailure::unanswered("transient", message)
     }
 }
 

@@ -187,6 +187,7 @@ async fn statuses_have_classes_and_say_how_certain_they_are() {
         (402, "permanent", Certainty::Refused),
         (408, "timeout", Certainty::Unknown),
         (429, "throttled", Certainty::NotDone),
+        (504, "timeout", Certainty::Unknown),
         (500, "transient", Certainty::NotDone),
         (503, "transient", Certainty::NotDone),
     ] {
@@ -359,7 +360,7 @@ async fn a_connection_that_breaks_after_sending_leaves_the_outcome_open() {
     upstream.await.expect("the upstream saw the request");
     assert_eq!(
         (&*failure.class, failure.certainty),
-        ("transient", Certainty::Unknown)
+        ("ambiguous", Certainty::Unknown)
     );
 }
 

@@ -30,6 +30,11 @@ impl EffectSchemas {
     }
 }
 
+/// Class of a call that was sent and not answered.
+pub const AMBIGUOUS: &str = "ambiguous";
+/// Error classes that a worker tries again where the definition does not say.
+pub const EFFECT_RETRY_CLASSES: [&str; 4] = ["transient", "throttled", "timeout", AMBIGUOUS];
+
 /// One effect, ready to run.
 #[derive(Debug)]
 pub struct EffectDefinition {
@@ -42,7 +47,7 @@ pub struct EffectDefinition {
     pub connect_timeout_ms: u64,
     /// Attempts within one command, in the worker's memory.
     pub retry: RetryPolicy,
-    /// Error classes that are tried again. Default `transient`, `throttled`, `timeout`.
+    /// Error classes that are tried again. Default [`EFFECT_RETRY_CLASSES`].
     pub retry_classes: Vec<String>,
     pub limits: EffectLimits,
     /// When the upstream is left alone. `None`: as others say that call the same host, or the default.

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use super::codes;
-use super::effect::{Classify, EffectDefinition, EffectSchemas, HttpCall, Provider};
+use super::effect::{
+    AMBIGUOUS, Classify, EFFECT_RETRY_CLASSES, EffectDefinition, EffectSchemas, HttpCall, Provider,
+};
 use super::effect_limits;
 use super::fields::{self, Fields, NameRule};
 use super::findings::Findings;
-use super::model::RETRY_CLASSES;
 use super::saga::{header, parsed};
 use super::schema_files::Schemas;
 use super::steps::{RetryBounds, retry};
@@ -30,6 +31,7 @@ const KEYS: &[&str] = &[
     "transform",
     "timeout",
     "retry",
+    "on_ambiguous",
     "limits",
     "breaker",
     "classify",
@@ -93,7 +95,8 @@ pub fn compile(
         None => None,
     };
     let (timeout_ms, connect_timeout_ms) = timeouts(&fields, findings);
-    let (policy, retry_classes) = retries(&fields, findings);
+    let (policy, mut retry_classes) = retries(&fields, findings);
+    on_ambiguous(&fields, &mut retry_classes, findings);
     let limits = effect_limits::limits(&fields, findings);
     let breaker = effect_limits::breaker(&fields, findings);
     let classify = fields
@@ -129,7 +132,7 @@ pub fn compile(
 }
 
 fn refuse_network_keys(fields: &Fields<'_, '_>, findings: &mut Findings<'_>) {
-    for key in ["timeout", "retry", "breaker", "classify"] {
+    for key in ["timeout", "retry", "on_ambiguous", "breaker", "classify"] {
         if let Some(entry) = fields.get(key) {
             let message = format!("\"{key}\" belongs to a call; a transformation has none");
             findings.error(codes::CONTRADICTION, entry.key_span.clone(), message);
@@ -254,7 +257,7 @@ fn timeouts(fields: &Fields<'_, '_>, findings: &mut Findings<'_>) -> (u64, u64) 
 }
 
 fn retries(fields: &Fields<'_, '_>, findings: &mut Findings<'_>) -> (RetryPolicy, Vec<String>) {
-    let default = || RETRY_CLASSES.map(str::to_owned).to_vec();
+    let default = || EFFECT_RETRY_CLASSES.map(str::to_owned).to_vec();
     let Some(entry) = fields.get("retry") else {
         return (RETRY.default, default());
     };
@@ -271,6 +274,26 @@ fn retries(fields: &Fields<'_, '_>, findings: &mut Findings<'_>) -> (RetryPolicy
         classes.extend(class(item, errors, findings).map(str::to_owned));
     }
     (policy, classes)
+}
+
+/// What follows a call that was sent and not answered: whether its class is among those that are tried again.
+fn on_ambiguous(fields: &Fields<'_, '_>, classes: &mut Vec<String>, findings: &mut Findings<'_>) {
+    let Some(entry) = fields.get("on_ambiguous") else {
+        return;
+    };
+    let listed = classes.iter().any(|class| class == AMBIGUOUS);
+    match fields::text(&entry.value, &entry.key_span, "`retry` or `fail`", findings) {
+        Some("retry") if listed => {}
+        Some("retry") => classes.push(AMBIGUOUS.to_owned()),
+        Some("fail") => classes.retain(|class| class != AMBIGUOUS),
+        Some(other) => {
+            let message = format!("unknown answer \"{}\"", other.escape_debug());
+            findings
+                .error(codes::WRONG_VALUE, entry.value.span.clone(), message)
+                .help(Some("answers are retry and fail".to_owned()));
+        }
+        None => {}
+    }
 }
 
 fn class<'n>(node: &'n Node<'_>, entry: &Entry<'_>, findings: &mut Findings<'_>) -> Option<&'n str> {

@@ -151,7 +151,10 @@ fn what_an_effect_leaves_out_has_its_default() {
         ),
         (3, 200, 3_000)
     );
-    assert_eq!(effect.retry_classes, ["transient", "throttled", "timeout"]);
+    assert_eq!(
+        effect.retry_classes,
+        ["transient", "throttled", "timeout", "ambiguous"]
+    );
     assert_eq!(effect.limits.concurrency, 32);
     assert!(effect.classify.is_empty() && effect.result.is_none());
     let Provider::Http(call) = &effect.provider else {
@@ -173,6 +176,26 @@ fn an_effect_names_what_the_manifest_must_give() {
     assert_eq!(effect.retry_classes, ["timeout"]);
     assert_eq!(effect.limits.concurrency, 4);
     assert_eq!((effect.timeout_ms, effect.connect_timeout_ms), (500, 500));
+}
+
+#[test]
+fn what_follows_a_call_without_answer_is_one_word() {
+    let classes = |more: &str| {
+        effect(&format!(
+            "http: {{method: POST, url: \"https://pay.internal/v1\"}}\n{more}"
+        ))
+        .retry_classes
+        .clone()
+    };
+    assert_eq!(
+        classes("on_ambiguous: fail\n"),
+        ["transient", "throttled", "timeout"]
+    );
+    assert_eq!(
+        classes("retry: {errors: throttled}\non_ambiguous: retry\n"),
+        ["throttled", "ambiguous"]
+    );
+    assert_eq!(classes("retry: {errors: throttled}\n"), ["throttled"]);
 }
 
 #[test]
