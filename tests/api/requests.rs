@@ -1,7 +1,7 @@
 //! Probes, the drain, and what becomes of requests that are wrong.
 
 use std::io::{Read as _, Write as _};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -54,20 +54,22 @@ async fn probes_tell_what_operators_need() {
 
     send(&rig, "acme", "e-1", "Ratio.Opened", json!({"ratio": "r-1"})).await;
     until(&rig, &instance("acme", "ratio", "r-1"), |_| true).await;
-    let metrics = get(&rig, "/metrics").await;
-    assert_eq!(metrics.status, 200);
-    assert!(
-        metrics.kind.starts_with("text/plain; version=0.0.4"),
-        "{metrics:?}"
-    );
-    assert!(
-        metrics
-            .text
-            .lines()
-            .any(|line| line == "saga_runner_instances_started_total{saga=\"ratio\"} 1"),
-        "{}",
-        metrics.text
-    );
+    // What a commit brought is counted a moment after it can be read.
+    let started = "saga_runner_instances_started_total{saga=\"ratio\"} 1";
+    let begin = Instant::now();
+    loop {
+        let metrics = get(&rig, "/metrics").await;
+        assert_eq!(metrics.status, 200);
+        assert!(
+            metrics.kind.starts_with("text/plain; version=0.0.4"),
+            "{metrics:?}"
+        );
+        if metrics.text.lines().any(|line| line == started) {
+            break;
+        }
+        assert!(begin.elapsed() < Duration::from_mins(1), "{}", metrics.text);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
     assert_eq!(rig.terminate().await, Some(0));
 }
 

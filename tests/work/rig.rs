@@ -27,7 +27,7 @@ use uuid::Uuid;
 
 use crate::support::nats_server::NatsServer;
 
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_mins(1);
 
 /// The machine's clock, moved.
 #[derive(Default)]
