@@ -64,6 +64,7 @@ fn record() -> Record {
         seen_results: Vec::new(),
         deferred: 0,
         last_history: None,
+        left: None,
     }
 }
 

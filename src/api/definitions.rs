@@ -10,6 +10,7 @@ use serde_json::json;
 use super::ApiState;
 use super::extract::Names;
 use super::problem::Problem;
+use crate::ports::control::MigrationRequest;
 
 /// All versions with the numbers of their instances: `?saga=<name>`.
 pub async fn list(
@@ -21,6 +22,32 @@ pub async fn list(
         items.retain(|item| item.saga == *saga);
     }
     Ok(Json(json!({ "items": items })).into_response())
+}
+
+/// Brings the live instances of the saga over to this version, or with `?undo=true` back from it: `?dry_run=true`
+/// only tells what would become of them.
+pub async fn migrate(
+    State(state): State<ApiState>,
+    Path(names): Path<Names>,
+    Query(query): Query<BTreeMap<String, String>>,
+) -> Result<Response, Problem> {
+    let hash = names.get("hash").map_or("", String::as_str);
+    let flag = |name: &str| match query.get(name).map(String::as_str) {
+        None | Some("false") => Ok(false),
+        Some("true") => Ok(true),
+        Some(_) => Err(Problem::invalid(format!("{name} is true or false"))),
+    };
+    let request = MigrationRequest {
+        dry_run: flag("dry_run")?,
+        undo: flag("undo")?,
+    };
+    Ok(Json(state.control.migrate(hash, request).await?).into_response())
+}
+
+/// How far a migration is.
+pub async fn migration(State(state): State<ApiState>, Path(names): Path<Names>) -> Result<Response, Problem> {
+    let id = names.get("id").map_or("", String::as_str);
+    Ok(Json(state.control.migration(id).await?).into_response())
 }
 
 /// One version with its text; the hash may be shortened.

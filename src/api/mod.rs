@@ -95,6 +95,8 @@ pub fn router(state: ApiState) -> Router {
         .route("/v1/definitions/{hash}", get(definitions::show))
         .route("/admin/breakers", get(operations::breakers))
         .route("/admin/breakers/{upstream}", post(operations::force_breaker))
+        .route("/v1/definitions/{hash}/migrate", post(definitions::migrate))
+        .route("/v1/migrations/{id}", get(definitions::migration))
         .nest(prefix, tenant)
         .fallback(problem::no_such_page)
         .method_not_allowed_fallback(problem::no_such_method)

@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 
 use super::node::Node;
 use super::running::Running;
-use super::{inputs, shards, streams, versions};
+use super::{inputs, migration, shards, streams, versions};
 use crate::config::BrokerKind;
 use crate::intake::decode::{Decoded, Decoder};
 use crate::kernel::breaker::BreakerState;
@@ -21,8 +21,9 @@ use crate::kernel::view::InstanceView;
 use crate::ports::broker::{Expect, Message, Publication, PublishError};
 use crate::ports::control::{
     BreakerForce, BreakerView, Check, Control, ControlError, DeadLetterView, Decision, DefinitionDetail,
-    DefinitionInfo, DefinitionView, DrainStarted, Health, HistoryView, Info, InstanceDetail, Page,
-    PageRequest, Published, Readiness, RecordedInputs, ReloadError, Reloaded, rfc3339,
+    DefinitionInfo, DefinitionView, DrainStarted, Health, HistoryView, Info, InstanceDetail, MigrationReport,
+    MigrationRequest, Page, PageRequest, Published, Readiness, RecordedInputs, ReloadError, Reloaded,
+    rfc3339,
 };
 use crate::shard::ShardState;
 use crate::shard::mailbox::{DeadLetterDecision, Mail};
@@ -350,6 +351,15 @@ impl Control for Node {
                 "no effect of this process calls {upstream:?}; GET /admin/breakers lists what is called"
             )))
         }
+    }
+
+    async fn migrate(&self, hash: &str, request: MigrationRequest) -> Result<MigrationReport, ControlError> {
+        let version = versions::named(self, hash).await?;
+        migration::run(self, version, request).await
+    }
+
+    async fn migration(&self, id: &str) -> Result<MigrationReport, ControlError> {
+        migration::report(self, id).await
     }
 
     async fn decide(&self, tenant: &TenantId, id: &str, decision: Decision) -> Result<(), ControlError> {

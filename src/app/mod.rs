@@ -7,6 +7,7 @@ mod control;
 pub mod definitions;
 mod inputs;
 mod lifecycle;
+mod migration;
 pub mod nats_server;
 mod node;
 mod reload;

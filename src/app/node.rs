@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use backon::{BackoffBuilder as _, ExponentialBuilder};
@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::catalog::Catalog;
 use super::definitions::Read;
 use super::running::{Parts, Running};
-use super::{StartError, connect_broker, reload, streams};
+use super::{StartError, connect_broker, migration, reload, streams};
 use crate::config::{Manifest, secret};
 use crate::kernel::ids::TimeMs;
 use crate::ports::broker::{Broker, BrokerError, StreamState};
@@ -26,6 +26,7 @@ pub struct Node {
     /// Held by the reload that is under way.
     pub(super) reloading: tokio::sync::Mutex<()>,
     last_reload: Mutex<Option<LastReload>>,
+    migrations: Mutex<migration::Migrations>,
     me: Weak<Self>,
     pub(super) metrics: Arc<Metrics>,
     pub(super) clock: Arc<dyn Clock>,
@@ -57,6 +58,7 @@ impl Node {
             catalog: Arc::new(Catalog::new(loaded)),
             reloading: tokio::sync::Mutex::new(()),
             last_reload: Mutex::new(None),
+            migrations: Mutex::default(),
             me: Weak::clone(me),
             metrics,
             clock,
@@ -91,6 +93,9 @@ impl Node {
             effects = in_force.effects.len(),
             "running"
         );
+        if let Some(node) = self.myself() {
+            migration::begin_automatic(&node);
+        }
         Ok(())
     }
 
@@ -103,6 +108,14 @@ impl Node {
             clock: &self.clock,
             metrics: &self.metrics,
         }
+    }
+
+    pub(super) fn migrations(&self) -> MutexGuard<'_, migration::Migrations> {
+        self.migrations.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn myself(&self) -> Option<Arc<Self>> {
+        self.me.upgrade()
     }
 
     /// Reads the definitions again. It ends by itself, even if nobody waits for it any more.

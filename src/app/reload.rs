@@ -13,7 +13,7 @@ use super::control::blocking;
 use super::definitions;
 use super::node::Node;
 use super::running::Running;
-use super::{StartError, shards};
+use super::{StartError, migration, shards};
 use crate::kernel::definition::{Definition, DefinitionSet};
 use crate::ports::control::{LastReload, ReloadError, Reloaded, SagaChange, rfc3339};
 use crate::shard::mailbox::Mail;
@@ -60,7 +60,8 @@ async fn attempt(node: &Node) -> Result<Reloaded, ReloadError> {
         .iter()
         .map(|effect| effect.name.to_string())
         .collect();
-    if sagas.is_empty() && !effects_changed {
+    let ways_changed = ways_changed(&before, &loaded.sagas);
+    if sagas.is_empty() && !effects_changed && !ways_changed {
         return Ok(Reloaded {
             revision: before.revision,
             sagas,
@@ -87,7 +88,7 @@ async fn attempt(node: &Node) -> Result<Reloaded, ReloadError> {
     });
     running.widen(&set).await;
     let mut problems = Vec::new();
-    if !sagas.is_empty() {
+    if !sagas.is_empty() || ways_changed {
         for shard in &running.shards {
             if let Err(problem) = activate(shard, &set, revision).await {
                 problems.push(format!("shard {}: {problem}", shard.index));
@@ -95,6 +96,9 @@ async fn attempt(node: &Node) -> Result<Reloaded, ReloadError> {
         }
     }
     node.catalog.now().show(&node.metrics);
+    if let Some(node) = node.myself() {
+        migration::begin_automatic(&node);
+    }
     Ok(Reloaded {
         revision,
         sagas,
@@ -157,6 +161,14 @@ fn changes(before: &InForce, after: &[Arc<Definition>]) -> Vec<SagaChange> {
     }
     changes.sort_by(|left, right| left.saga.cmp(&right.saga));
     changes
+}
+
+/// Whether the text of a version is another one, which may tell another way to come to it.
+fn ways_changed(before: &InForce, after: &[Arc<Definition>]) -> bool {
+    after.iter().any(|definition| {
+        let old = before.sagas.active(&definition.name);
+        old.is_some_and(|old| old.hash == definition.hash && old.source != definition.source)
+    })
 }
 
 fn refused(error: StartError) -> ReloadError {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::control::blocking;
 use super::node::Node;
-use crate::kernel::ids::DefinitionHash;
+use crate::kernel::ids::{DefinitionHash, SagaName};
 use crate::ports::control::{ControlError, DefinitionDetail, DefinitionView};
 use crate::storage::rows::{ArchivedRow, Uses};
 
@@ -33,6 +33,21 @@ pub(super) async fn list(node: &Node) -> Result<Vec<DefinitionView>, ControlErro
 
 /// The version whose hash begins with `hash`, with its text.
 pub(super) async fn show(node: &Node, hash: &str) -> Result<DefinitionDetail, ControlError> {
+    let versions = gathered(node).await?;
+    let hash = find(&versions, hash)?;
+    let version = &versions[&hash];
+    Ok(DefinitionDetail {
+        definition: view(node, &hash, version),
+        source: version.row.source.clone(),
+    })
+}
+
+/// The version whose hash begins with `hash`.
+pub(super) async fn named(node: &Node, hash: &str) -> Result<DefinitionHash, ControlError> {
+    find(&gathered(node).await?, hash)
+}
+
+fn find(versions: &BTreeMap<DefinitionHash, Version>, hash: &str) -> Result<DefinitionHash, ControlError> {
     let digits = hash.strip_prefix("sha256:").unwrap_or(hash);
     if digits.len() < DIGITS_MIN || !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
         return Err(ControlError::Invalid(format!(
@@ -40,11 +55,10 @@ pub(super) async fn show(node: &Node, hash: &str) -> Result<DefinitionDetail, Co
         )));
     }
     let wanted = format!("sha256:{}", digits.to_ascii_lowercase());
-    let versions = gathered(node).await?;
     let mut found = versions
-        .iter()
-        .filter(|(hash, _)| hash.to_string().starts_with(&wanted));
-    let Some((hash, version)) = found.next() else {
+        .keys()
+        .filter(|hash| hash.to_string().starts_with(&wanted));
+    let Some(hash) = found.next() else {
         return Err(ControlError::NotFound(format!("no archived definition {wanted}")));
     };
     if found.next().is_some() {
@@ -52,10 +66,19 @@ pub(super) async fn show(node: &Node, hash: &str) -> Result<DefinitionDetail, Co
             "{wanted} begins more than one hash: give more digits"
         )));
     }
-    Ok(DefinitionDetail {
-        definition: view(node, hash, version),
-        source: version.row.source.clone(),
-    })
+    Ok(*hash)
+}
+
+/// How many live instances run under the versions that `wanted` takes.
+pub(super) async fn live(
+    node: &Node,
+    wanted: impl Fn(&SagaName, &DefinitionHash) -> bool,
+) -> Result<u64, ControlError> {
+    let versions = gathered(node).await?;
+    let wanted = versions
+        .iter()
+        .filter(|(hash, version)| wanted(&version.row.saga, hash));
+    Ok(wanted.map(|(_, version)| version.uses.live).sum())
 }
 
 async fn gathered(node: &Node) -> Result<BTreeMap<DefinitionHash, Version>, ControlError> {
@@ -72,6 +95,7 @@ async fn gathered(node: &Node) -> Result<BTreeMap<DefinitionHash, Version>, Cont
                 .uses;
             uses_before.live += uses.live;
             uses_before.ended += uses.ended;
+            uses_before.left += uses.left;
         }
     }
     Ok(versions)
@@ -86,5 +110,6 @@ fn view(node: &Node, hash: &DefinitionHash, version: &Version) -> DefinitionView
         loaded: sagas.by_hash(hash).is_some(),
         live: version.uses.live,
         ended: version.uses.ended,
+        left: version.uses.left,
     }
 }

@@ -54,6 +54,11 @@ impl Client {
         self.send(self.http.get(format!("{}{path}", self.base)))
     }
 
+    /// Asks for something to be done.
+    pub fn post(&self, path: &str) -> Result<Value, Failure> {
+        self.send(self.http.post(format!("{}{path}", self.base)))
+    }
+
     fn send(&self, request: reqwest::RequestBuilder) -> Result<Value, Failure> {
         let (status, body) = self
             .runtime

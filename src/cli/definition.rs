@@ -5,7 +5,7 @@ use comfy_table::{CellAlignment, Table, presets};
 use serde_json::Value;
 
 use super::client::{Client, ServerArguments};
-use super::exit::Failure;
+use super::exit::{self, Failure};
 
 #[derive(Debug, Subcommand)]
 pub enum DefinitionCommand {
@@ -13,6 +13,8 @@ pub enum DefinitionCommand {
     List(ListArguments),
     /// Print the text of one version.
     Show(ShowArguments),
+    /// Bring the running instances of a saga over to its active version, or to another one.
+    Migrate(MigrateArguments),
 }
 
 #[derive(Debug, Args)]
@@ -35,10 +37,31 @@ pub struct ShowArguments {
     server: ServerArguments,
 }
 
+#[derive(Debug, Args)]
+pub struct MigrateArguments {
+    /// The saga.
+    saga: String,
+    /// Hash of the version to go over to, or with --undo to come back from; the active one if it is not given.
+    #[arg(long, value_name = "HASH")]
+    to: Option<String>,
+    /// Bring those that went over to the version back to where each came from.
+    #[arg(long)]
+    undo: bool,
+    /// Change nothing, and tell what would become of every live instance.
+    #[arg(long)]
+    dry_run: bool,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    server: ServerArguments,
+}
+
 pub fn definition(command: &DefinitionCommand) -> Result<(), Failure> {
     match command {
         DefinitionCommand::List(arguments) => list(arguments),
         DefinitionCommand::Show(arguments) => show(arguments),
+        DefinitionCommand::Migrate(arguments) => migrate(arguments),
     }
 }
 
@@ -89,6 +112,88 @@ fn show(arguments: &ShowArguments) -> Result<(), Failure> {
     );
     print!("{}", text(&answer["source"]));
     Ok(())
+}
+
+fn migrate(arguments: &MigrateArguments) -> Result<(), Failure> {
+    let client = Client::new(&arguments.server)?;
+    let hash = match &arguments.to {
+        Some(hash) => hash.clone(),
+        None => active(&client, &arguments.saga)?,
+    };
+    let path = format!(
+        "/v1/definitions/{hash}/migrate?dry_run={}&undo={}",
+        arguments.dry_run, arguments.undo
+    );
+    let mut report = client.post(&path)?;
+    let poll = format!("/v1/migrations/{}", text(&report["id"]));
+    while report["finished"] == false {
+        eprintln!(
+            "{} of {} instance(s) looked at, {} refused",
+            report["seen"], report["total"], report["refused"]
+        );
+        // The answer comes at the end or after a moment.
+        report = client.get(&poll)?;
+    }
+    if arguments.json {
+        println!("{report:#}");
+    } else {
+        show_report(arguments, &report);
+    }
+    if let Some(problem) = report["problem"].as_str() {
+        return Err(Failure::software(problem));
+    }
+    match report["refused"].as_u64() {
+        Some(0) | None => Ok(()),
+        Some(refused) => Err(Failure::new(
+            exit::FINDINGS,
+            format!("{refused} instance(s) cannot go over"),
+        )),
+    }
+}
+
+fn show_report(arguments: &MigrateArguments, report: &Value) {
+    let verb = match (arguments.dry_run, arguments.undo) {
+        (true, false) => "would go over",
+        (true, true) => "would go back",
+        (false, false) => "went over",
+        (false, true) => "went back",
+    };
+    println!(
+        "{} instance(s) {verb}, {} stay as they are",
+        report["moved"], report["refused"]
+    );
+    let refusals = report["refusals"].as_array().map_or(&[][..], Vec::as_slice);
+    for refusal in refusals {
+        println!(
+            "{} stays with {}",
+            text(&refusal["instance"]),
+            text(&refusal["from"])
+        );
+        for problem in refusal["problems"].as_array().into_iter().flatten() {
+            let (at, message) = (text(&problem["at"]), text(&problem["message"]));
+            if at.is_empty() {
+                println!("  {message}");
+            } else {
+                println!("  {at}: {message}");
+            }
+        }
+    }
+    let told = u64::try_from(refusals.len()).unwrap_or(u64::MAX);
+    let untold = report["refused"].as_u64().unwrap_or(0).saturating_sub(told);
+    if untold > 0 {
+        println!("and {untold} more");
+    }
+}
+
+/// Hash of the active version of a saga.
+fn active(client: &Client, saga: &str) -> Result<String, Failure> {
+    let answer = client.get(&format!("/v1/definitions?saga={saga}"))?;
+    let mut items = answer["items"].as_array().into_iter().flatten();
+    items
+        .find(|item| item["active"] == true)
+        .and_then(|item| item["hash"].as_str())
+        .map(str::to_owned)
+        .ok_or_else(|| Failure::new(exit::FINDINGS, format!("saga {saga} has no active version")))
 }
 
 fn text(value: &Value) -> String {

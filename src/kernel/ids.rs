@@ -201,6 +201,22 @@ impl fmt::Display for CommandId {
 #[serde(transparent)]
 pub struct DefinitionHash(pub [u8; 32]);
 
+impl DefinitionHash {
+    /// Reads what [`fmt::Display`] writes: `sha256:` and 64 hex digits.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let digits = text.strip_prefix("sha256:")?;
+        if digits.len() != 64 || !digits.is_ascii() {
+            return None;
+        }
+        let mut hash = [0; 32];
+        for (at, byte) in hash.iter_mut().enumerate() {
+            *byte = u8::from_str_radix(digits.get(2 * at..2 * at + 2)?, 16).ok()?;
+        }
+        Some(Self(hash))
+    }
+}
+
 impl fmt::Display for DefinitionHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("sha256:")?;

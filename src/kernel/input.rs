@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use super::ids::{CommandId, EffectName, EventId, InstanceId, TimeMs};
+use super::ids::{CommandId, DefinitionHash, EffectName, EventId, InstanceId, TimeMs};
 use super::json::Json;
 
 /// One input of one instance, routed and checked.
@@ -153,5 +153,11 @@ pub enum Control {
         data: Bytes,
         /// Who says so.
         by: String,
+    },
+    /// Go over to another version of the saga.
+    Migrate {
+        to: DefinitionHash,
+        /// It is the version that an earlier migration came from: go back the way it came.
+        back: bool,
     },
 }

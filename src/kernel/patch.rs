@@ -78,6 +78,8 @@ pub enum IgnoreReason {
     Conflict,
     /// The key rule of another version brought it here; that of the instance's own version gives another key.
     OtherKey,
+    /// It asks to go over to another version, in which something that the instance has has no place.
+    Refused,
 }
 
 impl IgnoreReason {
@@ -103,6 +105,7 @@ impl IgnoreReason {
             Self::NoHandler => "no_handler",
             Self::Conflict => "conflict",
             Self::OtherKey => "other_key",
+            Self::Refused => "refused",
         }
     }
 }
@@ -239,6 +242,11 @@ pub enum Note {
     Signalled {
         signal: String,
         by: String,
+    },
+    /// The instance went over to another version.
+    Migrated {
+        from: String,
+        to: String,
     },
 }
 

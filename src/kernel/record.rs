@@ -59,6 +59,16 @@ pub struct Record {
     pub deferred: u32,
     /// Log sequence of the newest history row of this instance; each row names the one before.
     pub last_history: Option<u64>,
+    /// The version from which it was brought over to this one, so that this can be undone.
+    pub left: Option<Left>,
+}
+
+/// A version that an instance has left.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Left {
+    pub definition: DefinitionHash,
+    /// Steps of that version that had ended and have no place in the present one, by index.
+    pub forgotten: Vec<(u16, StepStatus)>,
 }
 
 /// What an instance remembers of an input that it applied.
@@ -360,7 +370,9 @@ impl Record {
         let failure = self.failure.as_ref().map_or(0, |failure| {
             20 + text(&failure.code) + text(&failure.message) + option(&failure.step)
         });
-        250 + text(&self.start_event)
+        let left = self.left.as_ref().map_or(0, |left| 50 + 8 * left.forgotten.len());
+        250 + left
+            + text(&self.start_event)
             + option(&self.root_correlation_id)
             + option(&self.traceparent)
             + self.data.len()

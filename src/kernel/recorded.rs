@@ -114,6 +114,10 @@ impl RecordedBody {
                 data: json(data),
                 by: by.clone(),
             },
+            // Of no stream, and a replay runs under one version.
+            InputBody::Control(Control::Migrate { to, .. }) => Self::Missing {
+                kind: format!("migration to {to}"),
+            },
         }
     }
 }

@@ -308,6 +308,7 @@ mod tests {
             seen_results: Vec::new(),
             deferred: 0,
             last_history: None,
+            left: None,
         }
     }
 

@@ -7,10 +7,10 @@ use super::careful::fingerprint;
 use super::poison::Fault;
 use super::staging::Run;
 use crate::kernel::ids::DefinitionHash;
-use crate::kernel::input::{Input, InputBody, Origin, SourceStream};
+use crate::kernel::input::{Control, Input, InputBody, Origin, SourceStream};
 use crate::kernel::patch::{IgnoreReason, Note, Outcome, Patch};
 use crate::kernel::record::Record;
-use crate::kernel::transition::{Context, apply};
+use crate::kernel::transition::{Context, apply, migrate};
 use crate::kernel::work::WorkRef;
 use crate::storage::StorageError;
 use crate::storage::rows::{EndedRow, HistoryOutcome, HistoryRow, WaitReason, encode_waiting};
@@ -101,6 +101,11 @@ impl Run<'_> {
             generation,
         };
         let applied = catch_unwind(AssertUnwindSafe(|| {
+            if let (InputBody::Control(Control::Migrate { to, .. }), Some(record)) = (&input.body, &record)
+                && let Some(target) = definitions.by_hash(to)
+            {
+                return migrate(definition, target, id, record, input, &context);
+            }
             apply(definition, id, record.as_ref(), input, &context)
         }));
         match applied {
@@ -108,6 +113,10 @@ impl Run<'_> {
                 self.bury(input, record, Fault::conflict(input), turn)
             }
             Ok(Ok(patch)) => self.write(input, record, patch, log_sequence, turn),
+            Ok(Err(rejection)) if is_migration(input) => {
+                tracing::warn!(instance = %input.instance, %rejection, "the instance keeps its version");
+                Ok(self.ignore(input, record, IgnoreReason::Refused))
+            }
             Ok(Err(rejection)) => self.bury(input, record, rejection.into(), turn),
             Err(_) => self.bury(input, record, Fault::panic(), turn),
         }
@@ -161,7 +170,7 @@ impl Run<'_> {
             return self.bury(input, before, Fault::overflow(self.ground.limits), turn);
         }
         self.staged.tally.input(input, patch.outcome);
-        let was = before.as_ref().map(|record| record.definition);
+        let was = before.as_ref().map(Refers::of);
         if before.is_none() && (patch.record.is_some() || patch.ended.is_some()) {
             self.staged.tally.started(&id.saga);
         }
@@ -205,7 +214,7 @@ impl Run<'_> {
             self.staged.records.forget(id);
         } else if let Some(mut record) = patch.record {
             self.write_history(input, previous, &mut record, row, log_sequence)?;
-            self.moved(was, Some(record.definition));
+            self.moved(was, Some(Refers::of(&record)));
             self.staged.records.change(id, record);
         } else {
             match before {
@@ -226,15 +235,14 @@ impl Run<'_> {
     }
 
     /// A live instance came, went, or went over to another version.
-    fn moved(&mut self, from: Option<DefinitionHash>, to: Option<DefinitionHash>) {
-        if from == to {
-            return;
-        }
-        if let Some(hash) = from {
-            self.staged.uses.live(hash, -1);
-        }
-        if let Some(hash) = to {
-            self.staged.uses.live(hash, 1);
+    fn moved(&mut self, from: Option<Refers>, to: Option<Refers>) {
+        let uses = &mut self.staged.uses;
+        for (refers, by) in [(from, -1), (to, 1)] {
+            let Some(refers) = refers else { continue };
+            uses.live(refers.definition, by);
+            if let Some(left) = refers.left {
+                uses.left(left, by);
+            }
         }
     }
 
@@ -293,6 +301,28 @@ fn condemned(run: &Run<'_>, input: &Input) -> Option<u32> {
     run.ground.condemned.get(&fingerprint(input)).copied()
 }
 
+/// A migration that is refused leaves everything as it was, so there is nothing for an operator to decide.
+const fn is_migration(input: &Input) -> bool {
+    matches!(&input.body, InputBody::Control(Control::Migrate { .. }))
+}
+
+/// The versions that a live instance refers to.
+#[derive(Clone, Copy)]
+struct Refers {
+    definition: DefinitionHash,
+    /// The one that it may go back to.
+    left: Option<DefinitionHash>,
+}
+
+impl Refers {
+    fn of(record: &Record) -> Self {
+        Self {
+            definition: record.definition,
+            left: record.left.as_ref().map(|left| left.definition),
+        }
+    }
+}
+
 enum Tombstone {
     None,
     /// The key is free again.
@@ -312,6 +342,7 @@ pub(super) fn kind_in_full(input: &Input) -> String {
             None => "verdict of the gateway".to_owned(),
         },
         InputBody::Timer { name } => format!("timer {name}"),
+        InputBody::Control(Control::Migrate { to, .. }) => format!("migration to {to}"),
         InputBody::Control(_) => "control".to_owned(),
     }
 }

@@ -22,7 +22,7 @@ use super::timers::{Barriers, Firing};
 use super::{Settings, ShardSpec};
 use crate::kernel::definition::DefinitionSet;
 use crate::kernel::ids::{InstanceId, TimeMs};
-use crate::kernel::input::{Input, InputBody, Origin, SourceStream};
+use crate::kernel::input::{Control, Input, InputBody, Origin, SourceStream};
 use crate::kernel::limits::Limits;
 use crate::ports::clock::Clock;
 use crate::storage::rows::Waiting;
@@ -245,6 +245,21 @@ impl Desk {
             Mail::Barrier { stream, as_of } => self.take_barrier(stream, as_of),
             Mail::Verdict(verdict) => {
                 let input = verdict_input(verdict, self.clock.now());
+                self.gathered.push(Item::Verdict(Box::new(input)));
+            }
+            Mail::Migrate {
+                instance,
+                to,
+                back,
+                id,
+            } => {
+                let input = Input {
+                    instance,
+                    id,
+                    time: self.clock.now(),
+                    origin: Origin::Local,
+                    body: InputBody::Control(Control::Migrate { to, back }),
+                };
                 self.gathered.push(Item::Verdict(Box::new(input)));
             }
             Mail::Delivered(rows) => self.gathered.push(Item::Delivered(rows)),
@@ -522,6 +537,7 @@ impl Desk {
                 | Mail::Delivery(_)
                 | Mail::Barrier { .. }
                 | Mail::Verdict(_)
+                | Mail::Migrate { .. }
                 | Mail::Delivered(_) => {}
             }
         }

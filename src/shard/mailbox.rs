@@ -7,7 +7,7 @@ use bytes::Bytes;
 use tokio::sync::oneshot;
 
 use crate::kernel::definition::DefinitionSet;
-use crate::kernel::ids::InstanceId;
+use crate::kernel::ids::{DefinitionHash, InstanceId};
 use crate::kernel::ids::{TenantId, TimeMs};
 use crate::kernel::input::{Input, SourceStream, WorkResult};
 use crate::kernel::work::{WorkItem, WorkRef};
@@ -26,6 +26,14 @@ pub enum Mail {
     },
     /// A result that did not come by a stream: the gateway's verdict, or one that the sweeper found.
     Verdict(Verdict),
+    /// An instance is to go over to another version; `id` names the request.
+    Migrate {
+        instance: InstanceId,
+        to: DefinitionHash,
+        /// It is the version that it came from.
+        back: bool,
+        id: String,
+    },
     /// The relay delivered these rows, for which nobody waits: delete them.
     Delivered(Vec<WorkRef>),
     /// The relay has room again and asks for the rows after `after`.

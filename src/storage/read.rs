@@ -48,6 +48,9 @@ pub type DeadLetterPage = (Vec<(u64, DeadLetter)>, Option<u64>);
 /// Some instances, and where the list goes on.
 pub type InstancePage = (Vec<(InstanceId, Found)>, Option<ListCursor>);
 
+/// Some live instances, and the key behind which the list goes on.
+pub type LivePage = (Vec<(InstanceId, Record)>, Option<Vec<u8>>);
+
 /// The dead letter that stands in an instance's way, and the inputs that wait, with their numbers.
 pub type Inbox = (Option<u64>, Vec<(u64, InboxRow)>);
 
@@ -104,6 +107,41 @@ impl Reader {
                 }
             }
             let next = ended_instances(view, tenant, saga, ended_after, limit, &mut page)?;
+            Ok((page, next))
+        })
+    }
+
+    /// Live instances of all tenants behind `after`, a key, that `wanted` takes, and the key behind which the
+    /// list goes on.
+    ///
+    /// A page may be shorter than `limit` although the list goes on, because one call looks at a bounded number
+    /// of rows.
+    ///
+    /// # Errors
+    /// [`StorageError::Corrupt`].
+    pub fn live(
+        &self,
+        after: Option<&[u8]>,
+        limit: usize,
+        wanted: impl Fn(&InstanceId, &Record) -> bool,
+    ) -> Result<LivePage, StorageError> {
+        let from = after.map_or_else(Vec::new, |key| [key, &[0]].concat());
+        self.environment.read(|view| {
+            let (mut page, mut next, mut looked) = (Vec::new(), None, 0);
+            view.scan(INSTANCES, &from, |key, value| {
+                looked += 1;
+                let mut rest = key;
+                let id = keys::read_instance(&mut rest)
+                    .ok_or_else(|| StorageError::Corrupt("a key of the instances".to_owned()))?;
+                let record = record(&value, &id)?;
+                if wanted(&id, &record) {
+                    page.push((id, record));
+                }
+                if page.len() >= limit || looked >= SCAN_MAX {
+                    next = Some(key.to_vec());
+                }
+                Ok(next.is_none())
+            })?;
             Ok((page, next))
         })
     }

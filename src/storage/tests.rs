@@ -70,6 +70,7 @@ fn record(generation: u32, last_history: Option<u64>) -> Record {
         seen_results: Vec::new(),
         deferred: 0,
         last_history,
+        left: None,
     }
 }
 
@@ -558,13 +559,13 @@ fn a_definition_is_archived_once_and_stays_while_somebody_refers_to_it() {
         saga: SagaName::parse("order").expect("legal"),
         source: source.to_owned(),
     };
-    let archived = |live, ended| vec![(hash, row("first"), Uses { live, ended })];
+    let archived = |live, ended, left| vec![(hash, row("first"), Uses { live, ended, left })];
     let definitions = || store.reader().definitions().expect("reads");
     write(&store, |batch| {
         batch.put_definition(&hash, &row("first"))?;
         batch.put_definition(&hash, &row("second"))
     });
-    assert_eq!(definitions(), archived(0, 0));
+    assert_eq!(definitions(), archived(0, 0, 0));
     let change = |live, ended, active: bool| {
         let mut changes = UseChanges::default();
         changes.live(hash, live);
@@ -573,12 +574,20 @@ fn a_definition_is_archived_once_and_stays_while_somebody_refers_to_it() {
     };
     change(2, 0, true);
     change(-1, 1, false);
-    assert_eq!(definitions(), archived(1, 1));
+    assert_eq!(definitions(), archived(1, 1, 0));
     write(&store, |batch| batch.prune_definitions(|_| false));
     change(-1, 0, false);
-    assert_eq!(definitions(), archived(0, 1), "an ended instance is enough");
-    change(0, -1, true);
-    assert_eq!(definitions(), archived(0, 0), "new instances may need it");
+    assert_eq!(definitions(), archived(0, 1, 0), "an ended instance is enough");
+    let leave = |by| {
+        let mut changes = UseChanges::default();
+        changes.left(hash, by);
+        write(&store, |batch| batch.change_uses(&changes, |_| true));
+    };
+    leave(1);
+    change(0, -1, false);
+    assert_eq!(definitions(), archived(0, 0, 1), "an instance may come back");
+    leave(-1);
+    assert_eq!(definitions(), archived(0, 0, 0), "new instances may need it");
     write(&store, |batch| batch.prune_definitions(|_| false));
     assert_eq!(definitions(), []);
 }

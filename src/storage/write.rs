@@ -326,12 +326,8 @@ impl<'t> Batch<'t> {
         changes: &UseChanges,
         is_active: impl Fn(&DefinitionHash) -> bool,
     ) -> Result<(), StorageError> {
-        for (hash, live, ended) in changes.iter() {
-            let before = self.uses(hash)?;
-            let uses = Uses {
-                live: before.live.saturating_add_signed(live),
-                ended: before.ended.saturating_add_signed(ended),
-            };
+        for (hash, change) in changes.iter() {
+            let uses = self.uses(hash)?.changed(change);
             if !uses.is_none() {
                 self.view.put(META, &uses_key(hash), encode(&uses))?;
                 continue;

@@ -7,6 +7,8 @@ mod rig;
 #[path = "../support/mod.rs"]
 mod support;
 
+mod rolling;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;

@@ -54,6 +54,13 @@ pub struct Timers<'r> {
     pub handled: BTreeSet<&'r str>,
 }
 
+impl Timers<'_> {
+    /// Whether the saga has a timer of this name.
+    pub fn is_known(&self, name: &str) -> bool {
+        self.declared.contains(name) || self.set.contains_key(name) || self.handled.contains(name)
+    }
+}
+
 /// Where actions stand, which decides what they may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Site {

@@ -85,6 +85,15 @@ impl<'c> Findings<'c> {
         self.list
     }
 
+    /// A byte offset as `file:line:column`, both 1-based.
+    pub fn place(&self, offset: usize) -> String {
+        let before = self.text.get(..offset).unwrap_or_default();
+        let line = before.bytes().filter(|byte| *byte == b'\n').count() + 1;
+        let begin = before.rfind('\n').map_or(0, |at| at + 1);
+        let column = before[begin..].chars().count() + 1;
+        format!("{}:{line}:{column}", self.path)
+    }
+
     /// The 1-based line of a byte offset.
     pub fn line(&mut self, offset: usize) -> usize {
         if self.lines.is_empty() {

@@ -20,6 +20,7 @@ mod groups;
 pub mod keys;
 mod loops;
 mod machine;
+mod migration;
 pub mod model;
 mod saga;
 mod schema_files;
@@ -38,6 +39,7 @@ pub mod yaml;
 
 pub use diagnostic::{Diagnostic, Severity};
 pub use effect::EffectDefinition;
+pub use migration::misfits;
 pub use model::Definition;
 pub use schema_files::{SchemaFiles, named_schemas};
 pub use set::DefinitionSet;

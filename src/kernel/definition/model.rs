@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
+pub use super::migration::{Dropped, Migration, Places};
 use crate::kernel::expr::{Expr, Template, write_sorted};
 use crate::kernel::ids::{DefinitionHash, EffectName, SagaName};
 use crate::kernel::json::Json;
@@ -44,6 +45,9 @@ pub struct Definition {
     pub finally: Finally,
     /// Most events and signals that one instance keeps for steps that will wait for them.
     pub buffer: usize,
+    /// How instances of earlier versions come over. Not part of the hash: it says nothing about what the saga
+    /// does, and a version can so be given a way back to it later.
+    pub migration: Migration,
 }
 
 impl Definition {
@@ -509,6 +513,9 @@ pub struct Foreach {
 pub const BODY_OF_FOREACH: &str = ".item";
 /// The same for a loop with a condition.
 pub const BODY_OF_REPEAT: &str = ".turn";
+
+/// What the names of steps begin with that are effects of a machine state; the state and the effect follow.
+pub const OF_MACHINE: &str = "machine.";
 
 /// How many items must be done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -39,6 +39,8 @@ const KEYS: &[&str] = &[
     "timers",
     "buffer",
     "finally",
+    "on_change",
+    "migrate",
 ];
 
 /// Most events and signals that an instance may keep for steps that will wait for them.
@@ -158,6 +160,7 @@ fn read<'c>(
     let buffer = fields
         .get("buffer")
         .and_then(|entry| fields::integer(entry, 1..=BUFFER_MAX, codes::WRONG_VALUE, reading.findings));
+    let migration = reading.migration(&fields);
     check::timers(&mut reading);
     let contracts = std::mem::take(&mut reading.contracts);
     let definition = Definition {
@@ -177,6 +180,7 @@ fn read<'c>(
         timers,
         finally,
         buffer: buffer.map_or(BUFFER, |buffer| buffer as usize),
+        migration,
     };
     check::saga(&definition, root, &outline, findings);
     if findings.has_errors() {

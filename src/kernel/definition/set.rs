@@ -38,14 +38,12 @@ impl DefinitionSet {
         set
     }
 
+    /// The first copy of a version counts: how to come to an active one is told by its file, not by the archive.
     fn index(&mut self, definition: &Arc<Definition>) {
-        if self
-            .by_hash
-            .insert(definition.hash, Arc::clone(definition))
-            .is_some()
-        {
+        if self.by_hash.contains_key(&definition.hash) {
             return;
         }
+        self.by_hash.insert(definition.hash, Arc::clone(definition));
         for event_type in definition.event_types() {
             let interests = self.by_event.entry(event_type.to_owned()).or_default();
             let rule = |version: &Definition| {

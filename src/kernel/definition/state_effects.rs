@@ -3,7 +3,7 @@
 use super::actions::Reading;
 use super::codes;
 use super::fields::{self, Fields, NameRule};
-use super::model::{Action, Emit, Step};
+use super::model::{Action, Emit, OF_MACHINE, Step};
 use super::steps::{START_ROOTS, STEPS_MAX};
 use super::texts::EventParts;
 use super::yaml::Entry;
@@ -181,5 +181,5 @@ impl<'r> Reading<'r, '_> {
 
 /// The name of the step of an effect of a state. No file can name a step so.
 fn step_name(state: &str, effect: &str) -> String {
-    format!("machine.{state}.{effect}")
+    format!("{OF_MACHINE}{state}.{effect}")
 }

@@ -138,6 +138,20 @@ impl Types {
         }
     }
 
+    /// What is known on the way from one state to another: `old` is read, `new` is written.
+    pub fn between(old: Option<Type>, new: Option<Type>) -> Self {
+        let plan = Plan {
+            state: new,
+            ..Plan::default()
+        };
+        let mut types = Self {
+            env: Env::default(),
+            plan: Arc::new(plan),
+        };
+        types.env.bind(Root::State, old.unwrap_or_else(Type::dynamic));
+        types
+    }
+
     fn enter_state(&mut self, fields: &BTreeSet<String>, after_input: bool) {
         let Some(state) = &self.plan.state else { return };
         // What the schema requires is there after an input, and not yet while the first one is handled.

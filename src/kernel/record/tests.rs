@@ -127,6 +127,10 @@ fn full() -> Record {
         seen_results: vec![Seen { id: 3, content: 4 }],
         deferred: 5,
         last_history: Some(298),
+        left: Some(Left {
+            definition: DefinitionHash([0xcd; 32]),
+            forgotten: vec![(1, StepStatus::Done)],
+        }),
     }
 }
 
@@ -250,4 +254,5 @@ const FROZEN_RECORD: &str = concat!(
     "000000000000000009ac0202020101027b7d01010102676fd8e8ff8fef66027b7d0106756e70616964d0f3ff8f",
     "ef66ab020006756e7061696401086465636c696e6564086e6f2066756e64730106636861726765a0eaff8fef66",
     "00020102ffffffffffffffffff01ffffffff0f0103040501aa02",
+    "01cdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcd010102",
 );

@@ -211,6 +211,14 @@ pub(super) fn operator_retry(run: &mut Run<'_>) -> Result<(), Rejection> {
     proceed(run)
 }
 
+/// Goes on after something was taken off the ledger.
+pub(super) fn resume(run: &mut Run<'_>) -> Result<(), Rejection> {
+    if run.record.phase == Phase::CompensationFailed && !any_stuck(&run.record) {
+        run.record.phase = Phase::Compensating;
+    }
+    proceed(run)
+}
+
 pub(super) fn any_stuck(record: &Record) -> bool {
     record
         .ledger

@@ -19,7 +19,9 @@ mod failure;
 mod groups;
 mod items;
 mod machine;
+mod mapping;
 mod members;
+mod migrate;
 mod place;
 mod results;
 mod run;
@@ -36,10 +38,11 @@ mod waits;
 mod tests;
 
 use arena::Arena;
+pub use migrate::{Obstacle, REFUSED, migrate, obstacles};
 use run::{Ground, Run};
 
 use super::definition::Definition;
-use super::ids::InstanceId;
+use super::ids::{DefinitionHash, InstanceId};
 use super::input::{Control, Input, InputBody};
 use super::limits::Limits;
 use super::patch::{IgnoreReason, Note, Outcome, Patch};
@@ -188,6 +191,7 @@ fn with_control<'a>(
         (Control::Cancel { .. } | Control::Signal { .. }, Phase::Running) => Run::of(ground, record),
         (Control::Retry, _) if compensation::any_stuck(record) => Run::of(ground, record),
         (_, phase) if phase.is_terminal() => return Ok(Patch::ignored(IgnoreReason::Ended)),
+        (Control::Migrate { to, .. }, _) => return without_target(record, to),
         (Control::Cancel { .. } | Control::Retry | Control::Signal { .. }, _) => {
             return Ok(Patch::ignored(IgnoreReason::NoHandler));
         }
@@ -206,8 +210,20 @@ fn with_control<'a>(
                 return Ok(Patch::ignored(IgnoreReason::NoHandler));
             }
         }
+        Control::Migrate { to, .. } => return without_target(record, to),
     }
     run.conclude(Outcome::Applied)
+}
+
+/// A migration whose target is not at hand; with it, `migrate` applies the input.
+fn without_target(record: &Record, to: &DefinitionHash) -> Result<Patch, Rejection> {
+    if record.definition == *to {
+        return Ok(Patch::ignored(IgnoreReason::Duplicate));
+    }
+    Err(Rejection {
+        reason: REFUSED,
+        message: format!("definition {to} is not loaded"),
+    })
 }
 
 /// Refuses a definition that the record does not belong to, so that the indices of one hold in the other.

@@ -8,6 +8,8 @@ use std::fmt;
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Place<'a> {
     Init,
+    /// `migrate`
+    Migration,
     /// `handlers.Order.Placed[0]`
     Handler {
         event_type: &'a str,
@@ -64,6 +66,7 @@ impl fmt::Display for Place<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Init => f.write_str("state.init"),
+            Self::Migration => f.write_str("migrate"),
             Self::Handler { event_type, index } => write!(f, "handlers.{event_type}[{index}]"),
             Self::StateHandler {
                 state,
@@ -109,6 +112,7 @@ impl Place<'_> {
         match self {
             Self::Entry { .. } | Self::Finally { .. } => format!("{self}[{index}]"),
             Self::Init
+            | Self::Migration
             | Self::Handler { .. }
             | Self::StateHandler { .. }
             | Self::StateTimer { .. }

@@ -117,6 +117,7 @@ impl<'a> Run<'a> {
             seen_results: Vec::new(),
             deferred: 0,
             last_history: None,
+            left: None,
         };
         Self::with(ground, record, b"{}")
     }

@@ -46,14 +46,32 @@ async fn a_running_instance_keeps_its_version_which_is_forgotten_when_nobody_ref
         .await;
     shard.settle().await;
     assert_eq!((shard.items("a"), shard.items("b")), (json!([1]), json!([10])));
-    assert_eq!(uses(&shard, old), Some(Uses { live: 1, ended: 0 }));
-    assert_eq!(uses(&shard, new), Some(Uses { live: 1, ended: 0 }));
+    assert_eq!(
+        uses(&shard, old),
+        Some(Uses {
+            live: 1,
+            ended: 0,
+            left: 0
+        })
+    );
+    assert_eq!(
+        uses(&shard, new),
+        Some(Uses {
+            live: 1,
+            ended: 0,
+            left: 0
+        })
+    );
 
     shard.deliver(EVENTS, 3, vec![named("a", "List.Closed", 3)]).await;
     shard.settle().await;
     assert_eq!(
         uses(&shard, old),
-        Some(Uses { live: 0, ended: 1 }),
+        Some(Uses {
+            live: 0,
+            ended: 1,
+            left: 0
+        }),
         "it is still kept"
     );
     // The newer end takes the place of the older one, and with it goes the last who refers to its version.
@@ -61,7 +79,14 @@ async fn a_running_instance_keeps_its_version_which_is_forgotten_when_nobody_ref
     shard.deliver(EVENTS, 5, vec![opened("c", 5)]).await;
     shard.settle().await;
     assert_eq!(uses(&shard, old), None);
-    assert_eq!(uses(&shard, new), Some(Uses { live: 1, ended: 1 }));
+    assert_eq!(
+        uses(&shard, new),
+        Some(Uses {
+            live: 1,
+            ended: 1,
+            left: 0
+        })
+    );
     shard.stop().await;
 }
 

@@ -1,5 +1,6 @@
 //! Types of templates, and of members for who writes them.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::check::{Fault, FaultKind};
@@ -90,5 +91,41 @@ impl Type {
             || "add it to the schema, or take it out".to_owned(),
             |near| format!("did you mean \"{near}\"?"),
         ))
+    }
+
+    /// What does not fit when a map of this type becomes one of type `new`: members that are `changed` are others
+    /// then, or gone, and those in `set` are there; all others stay.
+    pub fn keeps(&self, new: &Self, changed: impl Fn(&str) -> bool, set: &BTreeSet<String>) -> Vec<String> {
+        let mut problems = Vec::new();
+        let (Some(old), Some(into)) = (&self.object, &new.object) else {
+            return problems;
+        };
+        if self.dynamic || new.dynamic {
+            return problems;
+        }
+        for (name, member) in old.members.iter().filter(|(name, _)| !changed(name)) {
+            match new.field(name) {
+                Err(_) => problems.push(format!(
+                    "the field \"{name}\" of the old state has no place in the new one: set another from it and drop it"
+                )),
+                Ok(wanted) => {
+                    for misfit in member.value.fits(&wanted).err().unwrap_or_default() {
+                        let path: Vec<&str> = std::iter::once(name.as_str())
+                            .chain(misfit.path.iter().map(String::as_str))
+                            .collect();
+                        let path = path.join(".");
+                        problems.push(format!("the field \"{path}\" of the old state: {}", misfit.message));
+                    }
+                }
+            }
+        }
+        for (name, _) in into.members.iter().filter(|(_, member)| member.required) {
+            let stays = old.members.get(name).is_some_and(|member| member.required) && !changed(name);
+            let is_known = changed(name) || old.members.contains_key(name) || old.rest.is_none();
+            if !stays && !set.contains(name) && is_known {
+                problems.push(format!("the new state must have \"{name}\", which nothing sets"));
+            }
+        }
+        problems
     }
 }

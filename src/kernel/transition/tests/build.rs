@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::kernel::definition::model::{
     Action, Actions, COMMAND_DEADLINE_MS, CommandTemplate, Compensation, Delay, EFFECT_DEADLINE_MS, Emit,
-    Fail, Finally, Handler, Machine, PublishTemplate, State, Step, TimerDefinition, TimerSet,
+    Fail, Finally, Handler, Machine, Migration, PublishTemplate, State, Step, TimerDefinition, TimerSet,
 };
 use crate::kernel::definition::{Definition, compile_archived};
 use crate::kernel::expr::{Expr, Root, Template};
@@ -67,6 +67,7 @@ pub(super) fn saga(name: &str, start: &str) -> Definition {
         timers: Vec::new(),
         finally: Finally::default(),
         buffer: 32,
+        migration: Migration::default(),
     }
 }
 

@@ -8,6 +8,7 @@ mod foreach;
 mod ids;
 mod limits;
 mod machine;
+mod migrate;
 mod order;
 mod properties;
 mod repeat;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde_json::Value;
 
-use super::super::{Context, Rejection, apply};
+use super::super::{Context, Rejection, apply, migrate};
 use crate::kernel::definition::Definition;
 use crate::kernel::ids::{CommandId, EventId, InstanceId, Key, TenantId, TimeMs};
 use crate::kernel::input::{
@@ -228,6 +228,40 @@ impl World {
             input,
             &context,
         )
+    }
+
+    /// Goes over to another version, and works under it from then on.
+    pub(super) fn migrate(&mut self, to: &Arc<Definition>) -> Result<Outcome, Rejection> {
+        self.change_version(to, false)
+    }
+
+    /// Goes back to the version that it came from.
+    pub(super) fn go_back(&mut self, to: &Arc<Definition>) -> Result<Outcome, Rejection> {
+        self.change_version(to, true)
+    }
+
+    fn change_version(&mut self, to: &Arc<Definition>, back: bool) -> Result<Outcome, Rejection> {
+        let id = format!("migrate-{}", self.log_sequence);
+        let control = Control::Migrate { to: to.hash, back };
+        let input = self.input(&id, Origin::Local, InputBody::Control(control));
+        let record = self.record.as_ref().expect("a live instance");
+        let context = Context {
+            limits: &self.limits,
+            log_sequence: self.log_sequence,
+            generation: 1,
+        };
+        let attempt = || migrate(&self.definition, to, &self.instance, record, &input, &context);
+        let patch = attempt()?;
+        assert_eq!(attempt().as_ref(), Ok(&patch), "the same record, another patch");
+        let (outcome, readmit) = (patch.outcome, patch.readmit);
+        self.commit(patch, &input);
+        self.definition = Arc::clone(to);
+        if readmit {
+            for input in std::mem::take(&mut self.inbox) {
+                self.give(&input)?;
+            }
+        }
+        Ok(outcome)
     }
 
     fn repeat(&mut self, input: &Input) {

@@ -1,0 +1,359 @@
+//! Instances of earlier versions are brought over to a later one, or to an earlier one again.
+//!
+//! Each migration is an input of its instance, applied by the shard in the instance's order and written to its
+//! history. This module only finds the instances, in pages, and counts; broken off, it is begun again by the next
+//! start, reload or request, and finds what is left.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{oneshot, watch};
+
+use super::control::blocking;
+use super::node::Node;
+use super::shards::Shown;
+use super::versions;
+use crate::kernel::definition::{Definition, DefinitionSet, Diagnostic, misfits};
+use crate::kernel::ids::{DefinitionHash, InstanceId};
+use crate::kernel::input::{Control, Input, InputBody, Origin};
+use crate::kernel::record::Record;
+use crate::kernel::transition::{Context, migrate, obstacles};
+use crate::ports::control::{ControlError, MigrationReport, MigrationRequest, Problem, Refusal};
+use crate::shard::mailbox::Mail;
+
+/// Instances that are asked at a time, before the shard has committed them.
+const PAGE: usize = 200;
+/// Refusals that a report names; all are counted.
+const REFUSALS_MAX: usize = 100;
+/// How long a request waits for the end; the work goes on without it.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Migrations whose reports are kept, the latest ones.
+const KEPT_MAX: usize = 16;
+
+/// The migrations that were asked for, by number, with what became of them so far.
+#[derive(Debug, Default)]
+pub(super) struct Migrations {
+    last: u64,
+    reports: BTreeMap<u64, watch::Receiver<MigrationReport>>,
+}
+
+impl Migrations {
+    /// Gives a new one its number and a report to write to.
+    fn add(&mut self, mut report: MigrationReport) -> (u64, watch::Sender<MigrationReport>) {
+        self.last += 1;
+        report.id = format!("{ID_PREFIX}{}", self.last);
+        let (sender, receiver) = watch::channel(report);
+        self.reports.insert(self.last, receiver);
+        while self.reports.len() > KEPT_MAX {
+            self.reports.pop_first();
+        }
+        (self.last, sender)
+    }
+
+    fn find(&self, id: &str) -> Option<watch::Receiver<MigrationReport>> {
+        let number = id.strip_prefix(ID_PREFIX)?.parse().ok()?;
+        self.reports.get(&number).cloned()
+    }
+}
+
+/// What the ids of migrations begin with.
+const ID_PREFIX: &str = "m-";
+
+/// What is to be done: all other live instances of the saga come to `version`; or, to undo that, those that came
+/// to it go back to where each came from.
+#[derive(Clone)]
+struct Order {
+    set: Arc<DefinitionSet>,
+    version: Arc<Definition>,
+    request: MigrationRequest,
+}
+
+/// Begins to carry out, or to rehearse, a migration. Gives the report as it is at the end or after two seconds.
+pub(super) async fn run(
+    node: &Node,
+    hash: DefinitionHash,
+    request: MigrationRequest,
+) -> Result<MigrationReport, ControlError> {
+    node.running_or_unavailable()?;
+    let set = Arc::clone(&node.catalog.now().sagas);
+    let version = set
+        .by_hash(&hash)
+        .cloned()
+        .ok_or_else(|| ControlError::NotFound(format!("definition {hash} is not loaded")))?;
+    let Some(node) = node.myself() else {
+        return Err(ControlError::Unavailable("stopping".to_owned()));
+    };
+    let order = Order {
+        set,
+        version,
+        request,
+    };
+    let (number, sender) = node.migrations().add(order.report());
+    let receiver = sender.subscribe();
+    tokio::spawn(async move {
+        if let Err(error) = work(&node, &order, &sender).await {
+            tracing::warn!(saga = %order.version.name, %error, "the migration was broken off");
+            sender.send_modify(|report| report.problem = Some(error.to_string()));
+        }
+        sender.send_modify(|report| report.finished = true);
+        tracing::info!(number, report = ?sender.borrow().counts(), "the migration has ended");
+    });
+    Ok(settled(receiver).await)
+}
+
+/// The report of a migration that was begun, at its end or after two seconds.
+pub(super) async fn report(node: &Node, id: &str) -> Result<MigrationReport, ControlError> {
+    let found = node.migrations().find(id);
+    let Some(receiver) = found else {
+        let message = format!("no migration {id:?}: it is long ago, or the process has started again since");
+        return Err(ControlError::NotFound(message));
+    };
+    Ok(settled(receiver).await)
+}
+
+async fn settled(mut receiver: watch::Receiver<MigrationReport>) -> MigrationReport {
+    // Whether it ended in time or its sender is gone, the report tells how far it came.
+    let ended = receiver.wait_for(|report| report.finished);
+    drop(tokio::time::timeout(PATIENCE, ended).await);
+    receiver.borrow().clone()
+}
+
+impl Order {
+    fn report(&self) -> MigrationReport {
+        MigrationReport {
+            saga: self.version.name.to_string(),
+            version: self.version.hash.to_string(),
+            dry_run: self.request.dry_run,
+            undo: self.request.undo,
+            ..MigrationReport::default()
+        }
+    }
+
+    /// Whether an instance is one of those that this is about.
+    fn concerns(&self, id: &InstanceId, record: &Record) -> bool {
+        let is_at_version = record.definition == self.version.hash;
+        id.saga == self.version.name && is_at_version == self.request.undo
+    }
+
+    /// The version that an instance is to go to. `None`, to undo, for one that began under this one.
+    fn target(&self, record: &Record) -> Option<DefinitionHash> {
+        if self.request.undo {
+            record.left.as_ref().map(|left| left.definition)
+        } else {
+            Some(self.version.hash)
+        }
+    }
+}
+
+/// Begins the migrations that active versions ask for with `on_change: migrate`.
+pub(super) fn begin_automatic(node: &Arc<Node>) {
+    let set = Arc::clone(&node.catalog.now().sagas);
+    for target in set
+        .iter_active()
+        .filter(|definition| definition.migration.automatic)
+    {
+        let others = set
+            .iter()
+            .any(|other| other.name == target.name && other.hash != target.hash);
+        if !others {
+            continue;
+        }
+        let order = Order {
+            set: Arc::clone(&set),
+            version: Arc::clone(target),
+            request: MigrationRequest::default(),
+        };
+        let (node, (sender, _)) = (Arc::clone(node), watch::channel(order.report()));
+        tokio::spawn(async move {
+            let done = work(&node, &order, &sender).await;
+            let (saga, report) = (&order.version.name, sender.borrow().clone());
+            match done {
+                Ok(()) => {
+                    tracing::info!(%saga, report = ?report.counts(), "instances went over to another version");
+                }
+                Err(error) => tracing::warn!(%saga, %error, "the migration was broken off"),
+            }
+            for refusal in report.refusals.iter().take(REFUSALS_LOGGED) {
+                tracing::warn!(instance = refusal.instance, problems = ?refusal.problems, "it keeps its version");
+            }
+        });
+    }
+}
+
+/// Refusals that the log names where nobody asked for a report.
+const REFUSALS_LOGGED: usize = 5;
+
+async fn work(
+    node: &Node,
+    order: &Order,
+    report: &watch::Sender<MigrationReport>,
+) -> Result<(), ControlError> {
+    // One at a time, and none while the definitions change.
+    let _alone = node.reloading.lock().await;
+    let total = versions::live(node, |saga, hash| {
+        *saga == order.version.name && (*hash == order.version.hash) == order.request.undo
+    })
+    .await?;
+    report.send_modify(|report| report.total = total);
+    let mut judge = Judge {
+        node,
+        order,
+        misfits: BTreeMap::new(),
+    };
+    for shard in &node.running_or_unavailable()?.shards {
+        let mut after: Option<Vec<u8>> = None;
+        loop {
+            let (reader, wanted) = (shard.reader.clone(), order.clone());
+            let (page, next) = blocking(move || {
+                reader.live(after.as_deref(), PAGE, |id, record| wanted.concerns(id, record))
+            })
+            .await?;
+            let mut told = report.borrow().clone();
+            let willing = judge.page(page, &mut told);
+            if !order.request.dry_run {
+                send(shard, order.request.undo, &willing).await?;
+            }
+            report.send_replace(told);
+            match next {
+                Some(key) => after = Some(key),
+                None => break,
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Rehearses migrations.
+struct Judge<'n> {
+    node: &'n Node,
+    order: &'n Order,
+    /// What does not fit between the schemas of two versions.
+    misfits: BTreeMap<(DefinitionHash, DefinitionHash), Vec<Problem>>,
+}
+
+impl Judge<'_> {
+    /// Gives those that would be carried out, with the version that each goes to.
+    fn page(
+        &mut self,
+        page: Vec<(InstanceId, Record)>,
+        report: &mut MigrationReport,
+    ) -> Vec<(InstanceId, DefinitionHash)> {
+        let mut willing = Vec::with_capacity(page.len());
+        for (id, record) in page {
+            report.seen += 1;
+            let Some(to) = self.order.target(&record) else {
+                continue;
+            };
+            let problems = self.problems(&id, &record, to);
+            if problems.is_empty() {
+                report.moved += 1;
+                willing.push((id, to));
+                continue;
+            }
+            report.refused += 1;
+            if report.refusals.len() < REFUSALS_MAX {
+                report.refusals.push(Refusal {
+                    instance: id.to_string(),
+                    from: record.definition.to_string(),
+                    to: to.to_string(),
+                    problems,
+                });
+            }
+        }
+        willing
+    }
+
+    /// Everything for which the instance cannot go over.
+    fn problems(&mut self, id: &InstanceId, record: &Record, to: DefinitionHash) -> Vec<Problem> {
+        let (set, back) = (&self.order.set, self.order.request.undo);
+        let (Some(from), Some(target)) = (set.by_hash(&record.definition), set.by_hash(&to)) else {
+            let present = set.by_hash(&record.definition).is_some();
+            let gone = if present { to } else { record.definition };
+            return vec![Problem {
+                at: String::new(),
+                message: format!("version {gone} is not loaded"),
+            }];
+        };
+        let misfits = self.misfits.entry((from.hash, to)).or_insert_with(|| {
+            let found = misfits(from, target, back);
+            found.into_iter().map(problem).collect()
+        });
+        let mut problems = misfits.clone();
+        problems.extend(
+            obstacles(from, target, record, back)
+                .into_iter()
+                .map(|found| Problem {
+                    at: found.at,
+                    message: found.message,
+                }),
+        );
+        if !problems.is_empty() {
+            return problems;
+        }
+        let input = Input {
+            instance: id.clone(),
+            id: request_id(to),
+            time: self.node.clock.now(),
+            origin: Origin::Local,
+            body: InputBody::Control(Control::Migrate { to, back }),
+        };
+        let context = Context {
+            limits: &self.node.manifest.limits,
+            log_sequence: 0,
+            generation: record.generation,
+        };
+        let rehearsed = migrate(from, target, id, record, &input, &context);
+        let host = if back { from } else { target };
+        rehearsed
+            .err()
+            .map(|rejection| Problem {
+                at: host.migration.places.of("set").to_owned(),
+                message: rejection.message,
+            })
+            .into_iter()
+            .collect()
+    }
+}
+
+fn problem(finding: Diagnostic) -> Problem {
+    let code = finding.code;
+    Problem {
+        at: format!("{}:{}:{}", finding.file, finding.line, finding.column),
+        message: match finding.help {
+            None => format!("{} [{code}]", finding.message),
+            Some(help) => format!("{}; {help} [{code}]", finding.message),
+        },
+    }
+}
+
+/// Asks for the migration of each, and waits until the shard has committed them.
+async fn send(
+    shard: &Shown,
+    back: bool,
+    instances: &[(InstanceId, DefinitionHash)],
+) -> Result<(), ControlError> {
+    let stopped = || ControlError::Unavailable(format!("shard {} has stopped", shard.index));
+    for (instance, to) in instances {
+        let mail = Mail::Migrate {
+            instance: instance.clone(),
+            to: *to,
+            back,
+            id: request_id(*to),
+        };
+        shard.mail.send(mail).await.map_err(|_| stopped())?;
+    }
+    let (reply, answer) = oneshot::channel();
+    let flush = Mail::Refill {
+        after: None,
+        limit: 0,
+        reply,
+    };
+    shard.mail.send(flush).await.map_err(|_| stopped())?;
+    answer.await.map(drop).map_err(|_| stopped())
+}
+
+/// Names a request: random, since an instance may come to the same version more than once.
+fn request_id(to: DefinitionHash) -> String {
+    format!("migrate:{to}:{}", uuid::Uuid::new_v4().simple())
+}
