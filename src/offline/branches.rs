@@ -121,7 +121,7 @@ impl Lister<'_> {
         self.add(format!("steps.{name} is done"), &at);
         if let Action::Group(group) = &step.action {
             self.group(name, group);
-        } else {
+        } else if can_fail(step) {
             self.add(format!("steps.{name} fails"), &at);
         }
         if step.fail_if.is_some() {
@@ -183,6 +183,12 @@ impl Lister<'_> {
         let line = position(self.text, offset).0;
         self.found.push(Branch { name, line });
     }
+}
+
+/// What says a fact or lets time pass does not fail by itself.
+fn can_fail(step: &Step) -> bool {
+    let asks = !matches!(step.action, Action::Publish(_) | Action::Nothing);
+    asks || step.wait.is_some() || step.fail_if.is_some()
 }
 
 /// Where a place begins, as far as the way to it can be followed.

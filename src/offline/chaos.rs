@@ -178,6 +178,9 @@ fn attempt(suite: &Suite, case: &Case, definition: &Arc<Definition>, plan: &Plan
                         break;
                     };
                     ending.answer(suite, plan, &item, None);
+                    if ending.rejected.is_some() {
+                        break;
+                    }
                 }
             }
             Action::Retry => {}

@@ -168,6 +168,9 @@ fn succeed(world: &mut World, suite: &Suite, spec: &SucceedSpec) -> Result<Given
         };
         let result = work::default_result(suite, world, &item);
         given.add(world.give_result(&item, succeeded(&result)));
+        if given.rejection.is_some() {
+            return Ok(given);
+        }
     }
     let message = format!("after {ANSWERS_MAX} results there is still work");
     let fault = Fault::new(codes::UNPLAYABLE, spec.span.clone(), message, None);

@@ -78,17 +78,17 @@ fn every_example_loads_without_findings() {
     let findings: Vec<String> = loaded.diagnostics.iter().map(ToString::to_string).collect();
     assert!(findings.is_empty(), "{}", findings.join("\n"));
     let sagas: Vec<&str> = loaded.sagas.iter().map(|saga| saga.name.as_str()).collect();
-    assert_eq!(sagas, ["consolidate", "order"]);
-    assert_eq!(loaded.effects.len(), 7);
+    assert_eq!(sagas, ["album", "approval", "consolidate", "order", "trip"]);
+    assert_eq!(loaded.effects.len(), 17);
 }
 
 #[test]
 fn the_examples_need_one_upstream_and_no_secret() {
     for effect in examples().effects {
-        assert_eq!(
-            effect.upstreams().into_iter().collect::<Vec<_>>(),
-            ["shop"],
-            "{}",
+        let upstreams: Vec<_> = effect.upstreams().into_iter().collect();
+        assert!(
+            upstreams.iter().all(|upstream| upstream == "shop"),
+            "{}: {upstreams:?}",
             effect.name
         );
         assert!(effect.secrets().is_empty(), "{}", effect.name);
