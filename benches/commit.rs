@@ -46,6 +46,7 @@ fn record() -> Record {
         root_correlation_id: None,
         traceparent: None,
         hops: 0,
+        input: None,
         data: ByteBuf::from(vec![b'x'; 450]),
         machine: None,
         steps: Vec::new(),

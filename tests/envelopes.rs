@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// Example and schema, by file name.
-const EXAMPLES: [(&str, &str); 10] = [
+const EXAMPLES: [(&str, &str); 11] = [
     ("effect-progress", "effect-progress"),
     ("aggregate-event", "aggregate-event"),
     ("effect-command", "effect-command"),
@@ -26,6 +26,7 @@ const EXAMPLES: [(&str, &str); 10] = [
     ("control-cancel", "control-message"),
     ("control-retry", "control-message"),
     ("control-signal", "control-message"),
+    ("control-start", "control-message"),
 ];
 
 fn read(path: &str) -> String {

@@ -8,13 +8,14 @@ use axum::extract::rejection::BytesRejection;
 use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::ApiState;
 use super::extract::{self, Names};
 use super::problem::Problem;
 use crate::kernel::envelope::ControlVerb;
-use crate::ports::control::Decision;
+use crate::kernel::ids::{EventId, InstanceId, Key};
+use crate::ports::control::{Decision, Published};
 
 /// History entries of an instance where the request does not say.
 const HISTORY_DEFAULT: usize = 100;
@@ -72,6 +73,55 @@ pub async fn show(
 pub async fn inputs(State(state): State<ApiState>, Path(names): Path<Names>) -> Result<Response, Problem> {
     let id = extract::instance(state.tenancy, &names)?;
     Ok(Json(state.control.inputs(&id).await?).into_response())
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct StartRequest {
+    #[serde(default)]
+    key: Option<String>,
+    #[serde(default)]
+    input: serde_json::Map<String, serde_json::Value>,
+    #[serde(default)]
+    request_id: Option<String>,
+}
+
+/// Starts an instance of a saga that takes an input.
+pub async fn start(
+    State(state): State<ApiState>,
+    Path(names): Path<Names>,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Response, Problem> {
+    let request: StartRequest = control_request(&sized(body)?)?;
+    let request_id = request.request_id.unwrap_or_else(uuid_text);
+    // A repeated request must mean the same instance.
+    let key = request.key.unwrap_or_else(|| request_id.clone());
+    let id = InstanceId {
+        tenant: extract::tenant(state.tenancy, &names)?,
+        saga: extract::saga(&names)?,
+        key: Key::parse(&key).map_err(|error| Problem::invalid(error.to_string()))?,
+    };
+    EventId::parse(&request_id).map_err(|error| Problem::invalid(format!("request_id: {error}")))?;
+    let published = state.control.start(&id, &request_id, request.input).await?;
+    let started = Started {
+        key: id.key.as_str().to_owned(),
+        request_id,
+        published,
+    };
+    Ok((StatusCode::ACCEPTED, Json(started)).into_response())
+}
+
+/// What was asked to start.
+#[derive(Debug, Serialize)]
+struct Started {
+    key: String,
+    request_id: String,
+    #[serde(flatten)]
+    published: Published,
+}
+
+fn uuid_text() -> String {
+    uuid::Uuid::new_v4().to_string()
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -141,7 +191,7 @@ async fn control(
     let id = extract::instance(state.tenancy, names)?;
     // Looked up first, so that a request for nothing is told so.
     state.control.instance(&id, 0).await?;
-    let request_id = request_id.unwrap_or_else(|| uuid::Uuid::new_v4().to_string());
+    let request_id = request_id.unwrap_or_else(uuid_text);
     let published = state.control.control(&id, &request_id, verb).await?;
     Ok((StatusCode::ACCEPTED, Json(published)).into_response())
 }

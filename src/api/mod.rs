@@ -66,7 +66,10 @@ fn panicked(_cause: Box<dyn std::any::Any + Send>) -> Response {
 pub fn router(state: ApiState) -> Router {
     let tenant = Router::new()
         .route("/events", post(instances::publish_event))
-        .route("/sagas/{saga}/instances", get(instances::list))
+        .route(
+            "/sagas/{saga}/instances",
+            get(instances::list).post(instances::start),
+        )
         .route("/sagas/{saga}/instances/{key}", get(instances::show))
         .route("/sagas/{saga}/instances/{key}/inputs", get(instances::inputs))
         .route("/sagas/{saga}/instances/{key}/cancel", post(instances::cancel))

@@ -17,6 +17,7 @@ use crate::kernel::envelope::{AggregateEvent, ControlMessage, ControlVerb};
 use crate::kernel::ids::{InstanceId, SagaName, TenantId, shard_of};
 use crate::kernel::input::SourceStream;
 use crate::kernel::subject::Subject;
+use crate::kernel::transition::check_input;
 use crate::kernel::view::InstanceView;
 use crate::ports::broker::{Expect, Message, Publication, PublishError};
 use crate::ports::control::{
@@ -195,6 +196,32 @@ impl Control for Node {
         };
         self.check_event(&publication)?;
         self.publish(publication).await
+    }
+
+    async fn start(
+        &self,
+        instance: &InstanceId,
+        request_id: &str,
+        input: serde_json::Map<String, serde_json::Value>,
+    ) -> Result<Published, ControlError> {
+        let sagas = &self.catalog.now().sagas;
+        let Some(definition) = sagas.active(&instance.saga) else {
+            return Err(ControlError::NotFound(format!("no saga {}", instance.saga)));
+        };
+        let text = serde_json::Value::Object(input.clone()).to_string();
+        check_input(definition, text.as_bytes(), &self.manifest.limits).map_err(ControlError::Invalid)?;
+        match self.instance(instance, 0).await {
+            // The same request again: its message is recognised.
+            Ok(found) if found.instance.start_event == request_id => {}
+            Ok(_) => {
+                let message = format!("instance {} of saga {} is there", instance.key, instance.saga);
+                return Err(ControlError::Conflict(message));
+            }
+            Err(ControlError::NotFound(_)) => {}
+            Err(error) => return Err(error),
+        }
+        self.control(instance, request_id, ControlVerb::Start { input })
+            .await
     }
 
     async fn control(

@@ -59,6 +59,16 @@ impl Client {
         self.send(self.http.post(format!("{}{path}", self.base)))
     }
 
+    /// Sends JSON to a page.
+    pub fn post_json(&self, path: &str, body: &Value) -> Result<Value, Failure> {
+        let request = self.http.post(format!("{}{path}", self.base));
+        self.send(
+            request
+                .header("content-type", "application/json")
+                .body(body.to_string()),
+        )
+    }
+
     fn send(&self, request: reqwest::RequestBuilder) -> Result<Value, Failure> {
         let (status, body) = self
             .runtime

@@ -10,6 +10,7 @@ pub mod init;
 pub mod replay;
 pub mod run;
 pub mod schema;
+pub mod start;
 pub mod streams;
 pub mod test;
 pub mod validate;
@@ -55,6 +56,8 @@ enum Command {
     /// Create or check the streams that a manifest names.
     #[command(subcommand)]
     Streams(streams::StreamsCommand),
+    /// Ask a running cluster to start an instance of a saga that takes an input.
+    Start(start::StartArguments),
     /// Look at the versions of sagas that a running cluster keeps.
     #[command(subcommand)]
     Definition(definition::DefinitionCommand),
@@ -126,6 +129,7 @@ pub fn main() -> ExitCode {
         Command::Graph(arguments) => graph::graph(&arguments),
         Command::Schema(arguments) => schema::schema(&arguments),
         Command::Streams(command) => streams::streams(command),
+        Command::Start(arguments) => start::start(&arguments),
         Command::Definition(command) => definition::definition(&command),
         Command::Bench(arguments) => bench::bench(&arguments),
         Command::Demo(arguments) => demo::run(&arguments),

@@ -274,6 +274,9 @@ impl Decoder {
         let control = match envelope.verb {
             ControlVerb::Cancel { reason } => Control::Cancel { reason },
             ControlVerb::Retry {} => Control::Retry,
+            ControlVerb::Start { input } => Control::Start {
+                input: serde_json::Value::Object(input).to_string().into(),
+            },
             ControlVerb::Signal { name, data, by } => Control::Signal {
                 name,
                 data: serde_json::Value::Object(data).to_string().into(),

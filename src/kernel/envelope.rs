@@ -203,6 +203,12 @@ pub enum ControlVerb {
         #[serde(default, skip_serializing_if = "String::is_empty")]
         by: String,
     },
+    /// Begin an instance without an event.
+    Start {
+        /// A JSON object, as the saga declares it.
+        #[serde(default, skip_serializing_if = "serde_json::Map::is_empty")]
+        input: serde_json::Map<String, serde_json::Value>,
+    },
 }
 
 const fn one() -> u32 {

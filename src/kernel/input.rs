@@ -160,4 +160,9 @@ pub enum Control {
         /// It is the version that an earlier migration came from: go back the way it came.
         back: bool,
     },
+    /// Begin the instance without an event.
+    Start {
+        /// A JSON object.
+        input: Bytes,
+    },
 }

@@ -80,10 +80,12 @@ pub enum IgnoreReason {
     OtherKey,
     /// It asks to go over to another version, in which something that the instance has has no place.
     Refused,
+    /// A request to start an instance that is there.
+    Exists,
 }
 
 impl IgnoreReason {
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::NoInstance,
         Self::Ended,
         Self::Duplicate,
@@ -91,6 +93,7 @@ impl IgnoreReason {
         Self::Orphan,
         Self::NoHandler,
         Self::Conflict,
+        Self::Exists,
     ];
 
     /// The label value of this reason.
@@ -106,6 +109,7 @@ impl IgnoreReason {
             Self::Conflict => "conflict",
             Self::OtherKey => "other_key",
             Self::Refused => "refused",
+            Self::Exists => "exists",
         }
     }
 }

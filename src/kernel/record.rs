@@ -30,12 +30,14 @@ pub struct Record {
     pub started: TimeMs,
     /// Time of the latest input applied; it never goes back.
     pub updated: TimeMs,
-    /// Id of the event that started the instance.
+    /// Id of the event or request that started the instance.
     pub start_event: String,
     /// Correlation id of the message that started the instance, where it differs from the key.
     pub root_correlation_id: Option<String>,
     pub traceparent: Option<String>,
     pub hops: u32,
+    /// What it was given if a request started it: one JSON object.
+    pub input: Option<ByteBuf>,
     /// The user's state: one JSON object, keys sorted.
     pub data: ByteBuf,
     /// Index of the machine state, where the definition has a machine.
@@ -376,6 +378,7 @@ impl Record {
             + option(&self.root_correlation_id)
             + option(&self.traceparent)
             + self.data.len()
+            + blob(&self.input)
             + 15 * (self.seen_events.len() + self.seen_results.len())
             + steps
             + ledger

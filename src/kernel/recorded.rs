@@ -46,6 +46,9 @@ pub enum RecordedBody {
         data: Value,
         by: String,
     },
+    Start {
+        input: Value,
+    },
     /// Its message is no longer in the stream.
     Missing {
         kind: String,
@@ -118,6 +121,7 @@ impl RecordedBody {
             InputBody::Control(Control::Migrate { to, .. }) => Self::Missing {
                 kind: format!("migration to {to}"),
             },
+            InputBody::Control(Control::Start { input }) => Self::Start { input: json(input) },
         }
     }
 }
@@ -184,6 +188,12 @@ impl Recorded {
                     name: name.clone(),
                     data: Bytes::from(data.to_string()),
                     by: by.clone(),
+                }),
+            ),
+            RecordedBody::Start { input } => (
+                stream(SourceStream::WorkflowCommands),
+                InputBody::Control(Control::Start {
+                    input: Bytes::from(input.to_string()),
                 }),
             ),
             RecordedBody::Retry {} => (

@@ -31,6 +31,9 @@ pub struct InstanceView {
     /// Name of the machine state.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub machine: Option<String>,
+    /// What it was given if a request started it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub input: Option<Box<RawValue>>,
     /// The user's state.
     pub state: Box<RawValue>,
     pub steps: Vec<StepView>,
@@ -156,6 +159,7 @@ impl InstanceView {
             ended: None,
             start_event: record.start_event.clone(),
             machine: record.machine.map(|machine| state_name(machine.state)),
+            input: record.input.as_ref().map(|input| raw(input)),
             state: raw(&record.data),
             steps: record
                 .steps
@@ -296,6 +300,7 @@ mod tests {
             root_correlation_id: None,
             traceparent: None,
             hops: 0,
+            input: None,
             data: ByteBuf::from(r#"{"b":9007199254740993}"#),
             machine: Some(MachineState { state: 3, entries: 1 }),
             steps: vec![StepState::pending()],

@@ -28,10 +28,11 @@ const SUITE: &[&str] = &["saga", "results", "cases"];
 const CASE: &[&str] = &["name", "start", "key", "chaos", "steps"];
 /// What a step does: exactly one of these.
 const ACTIONS: &[&str] = &[
-    "event", "result", "succeed", "signal", "advance", "cancel", "retry",
+    "event", "start", "result", "succeed", "signal", "advance", "cancel", "retry",
 ];
 const STEP: &[&str] = &[
     "event",
+    "start",
     "data",
     "data_file",
     "version",
@@ -128,6 +129,8 @@ pub enum Action {
     Advance(i64),
     Cancel(String),
     Retry,
+    /// A request starts the instance with this input, a JSON object.
+    Start(Bytes),
     /// A person or a system tells a step what it waits for.
     Signal {
         name: String,
@@ -313,6 +316,9 @@ impl Reader<'_, '_> {
                 let span = entry.value.span.clone();
                 Action::Succeed(SucceedSpec { of, span })
             }),
+            "start" => self
+                .object(entry, "the input of the instance as a map")
+                .map(Action::Start),
             "signal" => self.signal(&fields, entry),
             "advance" => fields::duration(entry, 0..=ADVANCE_MS_MAX, codes::WRONG_VALUE, self.findings)
                 .map(|ms| Action::Advance(Millis(ms).as_i64())),
@@ -368,25 +374,26 @@ impl Reader<'_, '_> {
 
     fn signal(&mut self, fields: &Fields<'_, '_>, entry: &Entry<'_>) -> Option<Action> {
         let data = match fields.get("data") {
-            None => Value::Object(serde_json::Map::new()),
-            Some(entry) => {
-                let data = self.tree(entry)?.value();
-                if !data.is_object() {
-                    let (node, at) = (&entry.value, &entry.key_span);
-                    fields::expected(node, at, "the data of a signal as a map", self.findings);
-                    return None;
-                }
-                data
-            }
+            None => Bytes::from_static(b"{}"),
+            Some(entry) => self.object(entry, "the data of a signal as a map")?,
         };
         Some(Action::Signal {
             name: self.text(entry, "the name of a signal")?,
-            data: Bytes::from(data.to_string()),
+            data,
             by: match fields.get("by") {
                 None => String::new(),
                 Some(entry) => self.text(entry, "who sends it")?,
             },
         })
+    }
+
+    fn object(&mut self, entry: &Entry<'_>, what: &str) -> Option<Bytes> {
+        let value = self.tree(entry)?.value();
+        if !value.is_object() {
+            fields::expected(&entry.value, &entry.key_span, what, self.findings);
+            return None;
+        }
+        Some(Bytes::from(value.to_string()))
     }
 
     fn data_file(&mut self, entry: &Entry<'_>) -> Option<Bytes> {

@@ -221,6 +221,7 @@ fn describe(recorded: &Recorded) -> String {
         RecordedBody::Timer { name } => format!("timer {name}"),
         RecordedBody::Cancel { .. } => "cancel".to_owned(),
         RecordedBody::Retry {} => "retry".to_owned(),
+        RecordedBody::Start { .. } => "start".to_owned(),
         RecordedBody::Signal { name, .. } => format!("signal {name}"),
         RecordedBody::Missing { kind } => kind.clone(),
     }
@@ -304,6 +305,7 @@ fn spoken(recorded: &Recorded, world: &World) -> (&'static str, Value, Map<Strin
             };
             ("result", Value::Object(result), more)
         }
+        RecordedBody::Start { input } => ("start", input.clone(), more),
         RecordedBody::Cancel { reason } => ("cancel", Value::from(reason.as_str()), more),
         RecordedBody::Signal { name, data, by } => {
             more.insert("data".to_owned(), data.clone());

@@ -148,6 +148,10 @@ pub fn perform(world: &mut World, suite: &Suite, step: &Step) -> Result<Given, O
             Ok(world.give_control(Control::Cancel { reason }))
         }
         Action::Retry => Ok(world.give_control(Control::Retry)),
+        Action::Start(input) => {
+            let input = input.clone();
+            Ok(world.give_control(Control::Start { input }))
+        }
         Action::Signal { name, data, by } => {
             let (name, data, by) = (name.clone(), data.clone(), by.clone());
             Ok(world.give_control(Control::Signal { name, data, by }))

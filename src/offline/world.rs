@@ -271,7 +271,11 @@ impl World {
     }
 
     fn execute(&mut self, input: &Input) -> Given {
-        if self.ended.is_some() && matches!(input.body, InputBody::Event(_)) {
+        let may_start = matches!(
+            input.body,
+            InputBody::Event(_) | InputBody::Control(Control::Start { .. })
+        );
+        if self.ended.is_some() && may_start {
             // The tombstone of the key.
             return Given {
                 outcome: Some(Outcome::Ignored(IgnoreReason::Ended)),

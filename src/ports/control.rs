@@ -41,6 +41,18 @@ pub trait Control: Send + Sync + 'static {
     /// Publishes a domain event for `tenant`.
     async fn publish_event(&self, tenant: &TenantId, event: Bytes) -> Result<Published, ControlError>;
 
+    /// Starts an instance with an input, a JSON object.
+    ///
+    /// # Errors
+    /// [`ControlError::NotFound`] without such a saga, [`ControlError::Invalid`] for an input that it does not
+    /// take, [`ControlError::Conflict`] where the instance is there already, by another request.
+    async fn start(
+        &self,
+        instance: &InstanceId,
+        request_id: &str,
+        input: serde_json::Map<String, serde_json::Value>,
+    ) -> Result<Published, ControlError>;
+
     /// Sends a control message to an instance.
     async fn control(
         &self,

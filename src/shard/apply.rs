@@ -83,7 +83,11 @@ impl Run<'_> {
             return Ok(self.ignore(input, record, IgnoreReason::OtherKey));
         }
         let mut generation = 1;
-        if record.is_none() && matches!(input.body, InputBody::Event(_)) {
+        let may_start = matches!(
+            input.body,
+            InputBody::Event(_) | InputBody::Control(Control::Start { .. })
+        );
+        if record.is_none() && may_start {
             match self.tombstone(input)? {
                 Tombstone::None => {}
                 Tombstone::Expired { generation: last } => generation = last.saturating_add(1),

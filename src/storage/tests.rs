@@ -58,6 +58,7 @@ fn record(generation: u32, last_history: Option<u64>) -> Record {
         root_correlation_id: None,
         traceparent: None,
         hops: 0,
+        input: None,
         data: ByteBuf::from(b"{}".to_vec()),
         machine: None,
         steps: Vec::new(),

@@ -9,3 +9,4 @@ mod caller;
 mod instances;
 mod letters;
 mod requests;
+mod starts;

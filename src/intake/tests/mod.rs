@@ -37,6 +37,7 @@ fn saga(name: &str, version: u8, events: &[&str], keys: &[(&str, &str)]) -> Arc<
         name: SagaName::parse(name).expect("legal"),
         hash: DefinitionHash(hash),
         source: "".into(),
+        input: None,
         start: events.iter().map(|event| (*event).to_owned()).collect(),
         keys: keys.iter().map(rule).collect(),
         events: std::collections::BTreeMap::new(),

@@ -34,6 +34,8 @@ pub struct Reading<'r, 'c> {
     pub steps: Vec<&'r str>,
     /// What expressions call the item of the loop around, where there is one.
     pub item: Option<&'r str>,
+    /// Whether the saga takes an input.
+    pub takes_input: bool,
     pub states: Vec<&'r str>,
     /// Index of the state whose entry is read.
     pub entered: Option<u16>,
@@ -168,6 +170,7 @@ impl<'r> Reading<'r, '_> {
                     event: site.event(),
                     steps: &self.steps,
                     item: self.item,
+                    input: self.takes_input,
                     types: self.types.as_ref().map(|types| &types.env),
                 };
                 texts::expr(when, readable, self.findings)
@@ -284,6 +287,7 @@ impl<'r> Reading<'r, '_> {
             event,
             steps: &self.steps,
             item: self.item,
+            input: self.takes_input,
             types: self.types.as_ref().map(|types| &types.env),
         };
         let set = texts::fields(entries, readable, self.findings).unwrap_or_default();
@@ -352,6 +356,7 @@ impl<'r> Reading<'r, '_> {
                 event,
                 steps: &self.steps,
                 item: self.item,
+                input: self.takes_input,
                 types: self.types.as_ref().map(|types| &types.env),
             };
             let (node, at) = (&entry.value, &entry.key_span);
@@ -398,6 +403,7 @@ impl<'r> Reading<'r, '_> {
             event,
             steps: &self.steps,
             item: self.item,
+            input: self.takes_input,
             types: self.types.as_ref().map(|types| &types.env),
         };
         let aggregate_id = id.and_then(|id| {
@@ -475,6 +481,7 @@ impl<'r> Reading<'r, '_> {
             event,
             steps: &self.steps,
             item: self.item,
+            input: self.takes_input,
             types: self.types.as_ref().map(|types| &types.env),
         };
         let template = texts::template(&entry.value, readable, self.findings)?;
@@ -497,6 +504,7 @@ impl<'r> Reading<'r, '_> {
             event,
             steps: &self.steps,
             item: self.item,
+            input: self.takes_input,
             types: self.types.as_ref().map(|types| &types.env),
         };
         let message = fields.get("message").and_then(|message| {

@@ -99,9 +99,15 @@ fn schemas(definition: &Definition) -> impl Iterator<Item = (&'static str, Json<
         .map(|(name, contract)| (Cow::Borrowed(name.as_str()), contract.form()));
     let effects = (!definition.effects.is_empty()).then(|| Json::Map(effects.collect()));
     let state = definition.state_schema.as_ref().map(|schema| schema.canonical());
-    [("events", events), ("effects", effects), ("state", state)]
-        .into_iter()
-        .filter_map(|(name, form)| Some((name, form?)))
+    let input = definition.input.as_ref().map(|schema| schema.canonical());
+    [
+        ("events", events),
+        ("effects", effects),
+        ("input", input),
+        ("state", state),
+    ]
+    .into_iter()
+    .filter_map(|(name, form)| Some((name, form?)))
 }
 
 fn handlers(by_name: &BTreeMap<String, Vec<Handler>>) -> Json<'_> {

@@ -78,6 +78,10 @@ fn key_rules(
     findings: &mut Findings<'_>,
 ) {
     if member(root, "key").is_none() {
+        if let (Some(input), Some(event_type)) = (member(root, "input"), definition.event_types().first()) {
+            let message = format!("\"key\" is missing: the saga reacts to {event_type}");
+            findings.error(codes::MISSING_KEY, input.key_span.clone(), message);
+        }
         return;
     }
     let mut handled = handled_types(root);

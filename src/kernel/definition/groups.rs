@@ -233,6 +233,7 @@ impl<'r> Reading<'r, '_> {
             event: EventParts::Moment,
             steps: &self.steps,
             item: self.item,
+            input: self.takes_input,
             types: self.types.as_ref().map(|types| &types.env),
         };
         texts::expr(entry, readable, self.findings)

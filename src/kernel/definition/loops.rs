@@ -353,6 +353,7 @@ impl<'r> Reading<'r, '_> {
             steps: &self.steps,
             types: self.types.as_ref().map(|types| &types.env),
             item: self.item,
+            input: self.takes_input,
         };
         texts::expr(entry, readable, self.findings)
     }

@@ -320,6 +320,7 @@ pub fn misfits(from: &Definition, to: &Definition, back: bool) -> Vec<Diagnostic
                 event: EventParts::Moment,
                 steps: &[],
                 item: None,
+                input: false,
                 types: Some(&types.env),
             };
             let set = texts::fields(entries.unwrap_or_default(), readable, &mut findings).unwrap_or_default();

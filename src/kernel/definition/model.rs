@@ -23,6 +23,8 @@ pub struct Definition {
     /// What is archived with the hash, so that running instances outlive the file: its text, or an archive with
     /// the schemas that it names.
     pub source: Arc<str>,
+    /// What an instance is given that is started by a request and not by an event; absent where none is.
+    pub input: Option<Arc<Schema>>,
     /// Event types that create an instance.
     pub start: Vec<String>,
     /// First match wins.

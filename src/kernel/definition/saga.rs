@@ -20,7 +20,6 @@ use super::typing::{self, Types};
 use super::yaml::{Entry, Node, Value};
 use crate::kernel::expr::{Expr, Root, Template};
 use crate::kernel::ids::{DefinitionHash, EffectName, SagaName};
-use crate::kernel::schema::Schema;
 
 /// The version of the language.
 pub const API_VERSION: &str = "sagas/v1";
@@ -29,6 +28,7 @@ const KEYS: &[&str] = &[
     "apiVersion",
     "kind",
     "name",
+    "input",
     "start",
     "key",
     "events",
@@ -114,6 +114,7 @@ fn read<'c>(
         contracts: BTreeMap::new(),
         steps: outline.iter().map(groups::Outlined::name).collect(),
         item: None,
+        takes_input: member(root, "input").is_some(),
         states: names_under(root, &["machine", "states"]),
         entered: None,
         emitted: Vec::new(),
@@ -122,17 +123,27 @@ fn read<'c>(
             ..Timers::default()
         },
     };
+    let input = fields
+        .get("input")
+        .and_then(|entry| reading.schemas.read(entry, reading.findings));
     let start = reading.start(&fields);
     let keys = reading.keys(&fields);
     let events = fields
         .get("events")
         .map(|entry| reading.events(entry))
         .unwrap_or_default();
-    let (init, state_schema) = reading.stored(&fields);
+    let state = reading.stored(&fields);
+    let state_schema = state
+        .as_ref()
+        .and_then(|state| state.get("schema"))
+        .and_then(|schema| reading.schemas.read(schema, reading.findings));
     // What was archived has been checked, and is not to be refused by what a later checker finds.
-    reading.types = effects
-        .is_some()
-        .then(|| Types::of_saga(root, &outline, state_schema.as_deref(), &events, &start));
+    reading.types = effects.is_some().then(|| {
+        Types::of_saga(root, &outline, state_schema.as_deref(), &events, &start)
+            .with_input(input.as_deref(), &start)
+    });
+    let init = state.and_then(|state| reading.init(&state));
+    let init = init.unwrap_or_else(|| Template::Constant(b"{}".to_vec()));
     if let (Some(types), Some(state)) = (&reading.types, fields.get("state"))
         && let Some(entry) = member(&state.value, "init")
     {
@@ -168,6 +179,7 @@ fn read<'c>(
         name: name.unwrap_or_else(|| SagaName::parse("unnamed").expect("a legal name")),
         hash: DefinitionHash([0; 32]),
         source: Arc::clone(source),
+        input,
         start,
         keys,
         events,
@@ -225,7 +237,12 @@ pub fn parsed<T, E: ToString>(
 
 impl<'r> Reading<'r, '_> {
     fn start(&mut self, fields: &Fields<'r, '_>) -> Vec<String> {
-        let Some(entry) = fields.require("start", self.findings) else {
+        let entry = if self.takes_input {
+            fields.get("start")
+        } else {
+            fields.require("start", self.findings)
+        };
+        let Some(entry) = entry else {
             return Vec::new();
         };
         let mut types = Vec::new();
@@ -250,7 +267,13 @@ impl<'r> Reading<'r, '_> {
     }
 
     fn keys(&mut self, fields: &Fields<'r, '_>) -> Vec<KeyRule> {
-        let Some(entry) = fields.require("key", self.findings) else {
+        // Whether a saga that takes an input has events to route is known when all of it is read.
+        let entry = if self.takes_input {
+            fields.get("key")
+        } else {
+            fields.require("key", self.findings)
+        };
+        let Some(entry) = entry else {
             return Vec::new();
         };
         let mut rules = Vec::new();
@@ -276,25 +299,21 @@ impl<'r> Reading<'r, '_> {
     }
 
     /// The first state, and the schema of every later one.
-    fn stored(&mut self, fields: &Fields<'r, '_>) -> (Template, Option<Arc<Schema>>) {
-        let empty = Template::Constant(b"{}".to_vec());
-        let Some(state) = fields.get("state") else {
-            return (empty, None);
-        };
+    fn stored<'n, 't>(&mut self, fields: &Fields<'n, 't>) -> Option<Fields<'n, 't>> {
+        let state = fields.get("state")?;
         let keys = &["init", "schema"];
-        let Some(fields) = Fields::read(&state.value, &state.key_span, "state", keys, self.findings) else {
-            return (empty, None);
-        };
-        let schema = fields
-            .get("schema")
-            .and_then(|schema| self.schemas.read(schema, self.findings));
-        (self.init(&fields).unwrap_or(empty), schema)
+        Fields::read(&state.value, &state.key_span, "state", keys, self.findings)
     }
 
     fn init(&mut self, fields: &Fields<'r, '_>) -> Option<Template> {
         let init = fields.require("init", self.findings)?;
         fields::entries(&init.value, &init.key_span, "init", self.findings)?;
-        texts::template(&init.value, Readable::roots(&[]), self.findings)
+        let readable = Readable {
+            input: self.takes_input,
+            types: self.types.as_ref().map(|types| &types.env),
+            ..Readable::roots(&[])
+        };
+        texts::template(&init.value, readable, self.findings)
     }
 
     /// In code-point order of their names, in which they are set.
@@ -327,6 +346,7 @@ impl<'r> Reading<'r, '_> {
                 event: EventParts::Moment,
                 steps: &self.steps,
                 item: self.item,
+                input: self.takes_input,
                 types: self.types.as_ref().map(|types| &types.env),
             };
             texts::expr(condition, readable, self.findings)

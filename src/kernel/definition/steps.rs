@@ -169,6 +169,7 @@ impl<'r> Reading<'r, '_> {
                 event: end_event,
                 steps: &self.steps,
                 item: self.item,
+                input: self.takes_input,
                 types: self.types.as_ref().map(|types| &types.env),
             };
             texts::expr(condition, readable, self.findings)
@@ -252,7 +253,7 @@ impl<'r> Reading<'r, '_> {
         })
     }
 
-    /// Binds `result` and `input` to what the effect of a step says about them.
+    /// Binds `result`, and `input` in the compensation, to what the effect of a step says about them.
     pub fn know_outcome(&mut self, action: Option<&Action>, sending: Option<&Types>) {
         let (Some(types), Some(sending), Some(Action::Effect { effect, with })) =
             (&mut self.types, sending, action)
@@ -267,7 +268,7 @@ impl<'r> Reading<'r, '_> {
         let result = read(schemas.and_then(|schemas| schemas.output.as_ref()));
         // What was sent is known better than what may be sent.
         let sent = with.type_in(&sending.env).stored();
-        types.env.bind(Root::Input, sent.and(&input));
+        types.sent = Some(sent.and(&input));
         types.env.bind(Root::Result, result);
     }
 
@@ -324,6 +325,10 @@ impl<'r> Reading<'r, '_> {
         if let (true, Some(types)) = (on_unknown, &mut self.types) {
             let result = types.env.root(Root::Result).or(&Type::null());
             types.env.bind(Root::Result, result);
+        }
+        if let Some(types) = &mut self.types {
+            let sent = types.sent.take().unwrap_or_else(Type::dynamic);
+            types.env.bind(Root::Input, sent);
         }
         // The ledger keeps what was sent, not the item.
         let item = self.item.take();

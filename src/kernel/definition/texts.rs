@@ -23,6 +23,8 @@ pub struct Readable<'s> {
     pub steps: &'s [&'s str],
     /// What the item of the loop around is called.
     pub item: Option<&'s str>,
+    /// Whether the saga takes an input, which `input` is wherever it has no other meaning.
+    pub input: bool,
     /// What is known about what is read; `None` where types are not checked.
     pub types: Option<&'s Env>,
 }
@@ -36,6 +38,14 @@ pub enum EventParts {
 }
 
 impl Readable<'_> {
+    fn all_roots(&self) -> Cow<'static, [Root]> {
+        if self.input && !self.roots.contains(&Root::Input) {
+            Cow::Owned([self.roots, &[Root::Input]].concat())
+        } else {
+            Cow::Borrowed(self.roots)
+        }
+    }
+
     /// A place outside of sagas.
     pub const fn roots(roots: &'static [Root]) -> Self {
         Self {
@@ -43,6 +53,7 @@ impl Readable<'_> {
             event: EventParts::Whole,
             steps: &[],
             item: None,
+            input: false,
             types: None,
         }
     }
@@ -54,6 +65,7 @@ impl Readable<'_> {
             event: EventParts::Whole,
             steps: &[],
             item: None,
+            input: false,
             types: Some(types),
         }
     }
@@ -77,7 +89,7 @@ pub fn expr(entry: &Entry<'_>, readable: Readable<'_>, findings: &mut Findings<'
             .help(Some("leave out the ${ and }".to_owned()));
         return None;
     }
-    match Expr::compile_in(&scalar.text, readable.roots, readable.item) {
+    match Expr::compile_in(&scalar.text, &readable.all_roots(), readable.item) {
         Ok(expr) => {
             check_reads(&expr, node, readable, findings);
             if let Some(env) = readable.types {
@@ -191,7 +203,7 @@ fn string(
     readable: Readable<'_>,
     findings: &mut Findings<'_>,
 ) -> Option<Template> {
-    match Template::compile_text_in(&scalar.text, readable.roots, readable.item) {
+    match Template::compile_text_in(&scalar.text, &readable.all_roots(), readable.item) {
         Ok(template) => {
             template.for_each_expr(&mut |expr| check_reads(expr, node, readable, findings));
             if let Some(env) = readable.types {

@@ -25,6 +25,8 @@ use crate::kernel::schema::Schema;
 #[derive(Debug, Clone, Default)]
 pub struct Types {
     pub env: Env,
+    /// What the step sent whose compensation is to be read.
+    pub sent: Option<Type>,
     plan: Arc<Plan>,
 }
 
@@ -89,6 +91,7 @@ impl Types {
         };
         let mut types = Self {
             env: Env::default(),
+            sent: None,
             plan: Arc::new(plan),
         };
         let sequence = outline.iter().filter(|step| !step.is_body);
@@ -106,6 +109,20 @@ impl Types {
         );
         types.enter_state(&types.plan.settled.clone(), true);
         types
+    }
+
+    /// The same for a saga that takes an input. One that an event has started has none.
+    pub fn with_input(mut self, input: Option<&Schema>, start: &[String]) -> Self {
+        if let Some(input) = input {
+            let given = Type::of_schema(input);
+            let known = if start.is_empty() {
+                given
+            } else {
+                given.or(&Type::null())
+            };
+            self.env.bind(Root::Input, known);
+        }
+        self
     }
 
     /// What an effect may read.
@@ -146,6 +163,7 @@ impl Types {
         };
         let mut types = Self {
             env: Env::default(),
+            sent: None,
             plan: Arc::new(plan),
         };
         types.env.bind(Root::State, old.unwrap_or_else(Type::dynamic));

@@ -110,6 +110,7 @@ impl<'r> Reading<'r, '_> {
                 event,
                 steps: &self.steps,
                 item: self.item,
+                input: self.takes_input,
                 types: self.types.as_ref().map(|types| &types.env),
             };
             texts::expr(when, readable, self.findings)

@@ -31,6 +31,7 @@ fn items() -> Items {
 }
 
 /// A record in which every field has a value.
+#[allow(clippy::too_many_lines, reason = "a record has many members")]
 fn full() -> Record {
     Record {
         generation: 2,
@@ -43,6 +44,7 @@ fn full() -> Record {
         root_correlation_id: Some("root".to_owned()),
         traceparent: Some("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".to_owned()),
         hops: 3,
+        input: Some(ByteBuf::from(b"{}".to_vec())),
         data: ByteBuf::from(r#"{"a":1}"#),
         machine: Some(MachineState { state: 1, entries: 4 }),
         steps: vec![
@@ -246,7 +248,7 @@ fn a_record_is_settled_when_nothing_can_come_back() {
 const FROZEN_RECORD: &str = concat!(
     "0102abababababababababababababababababababababababababababababababab090180e4ff8fef66e8ebff",
     "8fef6603652d310104726f6f74013730302d306166373635313931366364343364643834343865623231316338",
-    "30333139632d623761643662373136393230333333312d303103077b2261223a317d0101040205030110000000",
+    "30333139632d623761643662373136393230333333312d30310301027b7d077b2261223a317d0101040205030110000000",
     "00000000000000000000000007ac0202020101027b7d01057368702d310201086465636c696e65640101010974",
     "72616e7369656e74010401010201075b375d030000000100027b7d010000000000000000000000000101047472",
     "75650c01000000040000006e756c6c010201025b5d000000000000000000000000010101050601035b315d0104",

@@ -22,14 +22,7 @@ enum Handled {
 pub(super) fn start(mut run: Run<'_>, event: &DomainEvent) -> Result<Patch, Rejection> {
     check_hops(&run, event)?;
     run.admit()?;
-    run.open_state()?;
-    let definition = run.ground.definition;
-    for timer in &definition.timers {
-        let place = || Place::Timer { name: &timer.name }.to_string();
-        let after_ms = run.delay_ms(&timer.after, Locals::default(), place)?;
-        run.set_timer(&timer.name, after_ms, place)?;
-    }
-    run.start_machine()?;
+    begin(&mut run)?;
     let outcome = match run_handlers(&mut run, &event.event_type)? {
         Handled::Deferred => {
             run.record.deferred = run.record.deferred.saturating_add(1);
@@ -41,6 +34,18 @@ pub(super) fn start(mut run: Run<'_>, event: &DomainEvent) -> Result<Patch, Reje
         }
     };
     run.conclude(outcome)
+}
+
+/// What every instance begins with: its state, its timers, and the first state of its machine.
+pub(super) fn begin(run: &mut Run<'_>) -> Result<(), Rejection> {
+    run.open_state()?;
+    let definition = run.ground.definition;
+    for timer in &definition.timers {
+        let place = || Place::Timer { name: &timer.name }.to_string();
+        let after_ms = run.delay_ms(&timer.after, Locals::default(), place)?;
+        run.set_timer(&timer.name, after_ms, place)?;
+    }
+    run.start_machine()
 }
 
 /// Handles an event of a running instance.

@@ -23,6 +23,7 @@ mod mapping;
 mod members;
 mod migrate;
 mod place;
+mod requests;
 mod results;
 mod run;
 mod schemas;
@@ -37,9 +38,11 @@ mod waits;
 #[cfg(test)]
 mod tests;
 
+pub use requests::check as check_input;
+
 use arena::Arena;
 pub use migrate::{Obstacle, REFUSED, migrate, obstacles};
-use run::{Ground, Run};
+use run::{Ground, Opening, Run};
 
 use super::definition::Definition;
 use super::ids::{DefinitionHash, InstanceId};
@@ -141,8 +144,9 @@ pub fn apply_traced(
 fn without_instance(ground: Ground<'_>) -> Result<Patch, Rejection> {
     match &ground.input.body {
         InputBody::Event(event) if ground.definition.start.contains(&event.event_type) => {
-            events::start(Run::open(ground, event), event)
+            events::start(Run::open(ground, Opening::event(event)), event)
         }
+        InputBody::Control(Control::Start { input }) => requests::start(ground, input),
         InputBody::Event(_) | InputBody::Control(_) => Ok(Patch::ignored(IgnoreReason::NoInstance)),
         InputBody::Result(result) => Ok(results::orphan(result)),
         InputBody::Timer { .. } => Ok(Patch::ignored(IgnoreReason::Stale)),
@@ -190,6 +194,7 @@ fn with_control<'a>(
     let mut run = match (control, record.phase) {
         (Control::Cancel { .. } | Control::Signal { .. }, Phase::Running) => Run::of(ground, record),
         (Control::Retry, _) if compensation::any_stuck(record) => Run::of(ground, record),
+        (Control::Start { .. }, _) => return Ok(Patch::ignored(IgnoreReason::Exists)),
         (_, phase) if phase.is_terminal() => return Ok(Patch::ignored(IgnoreReason::Ended)),
         (Control::Migrate { to, .. }, _) => return without_target(record, to),
         (Control::Cancel { .. } | Control::Retry | Control::Signal { .. }, _) => {
@@ -198,6 +203,7 @@ fn with_control<'a>(
     };
     seen::remember_event(&mut run.record, seen);
     match control {
+        Control::Start { .. } => {}
         Control::Cancel { reason } => failure::fail(&mut run, failure::Cause::cancel(reason))?,
         Control::Retry => compensation::operator_retry(&mut run)?,
         Control::Signal { name, data, by } => {

@@ -62,10 +62,35 @@ pub(super) struct Run<'a> {
     pub items_started: u32,
 }
 
+/// What the message says that starts an instance.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Opening<'o> {
+    /// Of the event or request.
+    pub id: &'o str,
+    pub correlation_id: Option<&'o str>,
+    pub traceparent: Option<&'o str>,
+    pub hops: u32,
+    /// JSON; absent where an event starts it.
+    pub input: Option<&'o [u8]>,
+}
+
+impl<'o> Opening<'o> {
+    pub(super) fn event(event: &'o DomainEvent) -> Self {
+        Self {
+            id: event.event_id.as_str(),
+            correlation_id: event.correlation_id.as_deref(),
+            traceparent: event.traceparent.as_deref(),
+            hops: event.hops,
+            input: None,
+        }
+    }
+}
+
 /// JSON that expressions of this transition read, each parsed or built when the first one asks for it.
 #[derive(Default)]
 pub(super) struct Parsed<'a> {
     pub key: Option<&'a Json<'a>>,
+    pub input: Option<&'a Json<'a>>,
     pub event: Option<&'a Json<'a>>,
     pub state: Option<&'a Json<'a>>,
     pub steps: Option<&'a Json<'a>>,
@@ -82,7 +107,7 @@ impl<'a> Run<'a> {
     }
 
     /// Opens an instance whose state is still to be rendered.
-    pub(super) fn open(ground: Ground<'a>, event: &DomainEvent) -> Self {
+    pub(super) fn open(ground: Ground<'a>, origin: Opening<'_>) -> Self {
         let Ground {
             definition,
             instance,
@@ -97,14 +122,14 @@ impl<'a> Run<'a> {
             phase: Phase::Running,
             started: input.time,
             updated: input.time,
-            start_event: event.event_id.as_str().to_owned(),
-            root_correlation_id: event
+            start_event: origin.id.to_owned(),
+            root_correlation_id: origin
                 .correlation_id
-                .as_ref()
-                .filter(|root| root.as_str() != instance.key.as_str())
-                .cloned(),
-            traceparent: event.traceparent.clone(),
-            hops: event.hops,
+                .filter(|root| *root != instance.key.as_str())
+                .map(str::to_owned),
+            traceparent: origin.traceparent.map(str::to_owned),
+            hops: origin.hops,
+            input: origin.input.map(ByteBuf::from),
             data: ByteBuf::new(),
             machine: None,
             steps: definition.steps.iter().map(|_| StepState::pending()).collect(),

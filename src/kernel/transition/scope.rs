@@ -104,7 +104,8 @@ impl<'a> Run<'a> {
         for root in Root::ALL {
             let value = match root {
                 Root::Result => locals.result.or(self.ambient.result),
-                Root::Input => locals.input,
+                Root::Input if locals.input.is_some() => locals.input,
+                Root::Input if reads(root) => Some(self.input_root()?),
                 Root::Error => locals.error.or(self.ambient.error),
                 Root::Key if reads(root) => Some(self.key()),
                 Root::Signal => locals.signal,
@@ -116,7 +117,8 @@ impl<'a> Run<'a> {
                 Root::Record if reads(root) => Some(self.record_root()),
                 Root::Item if reads(root) => self.item_root()?,
                 Root::Index if reads(root) => self.index_root(),
-                Root::Key
+                Root::Input
+                | Root::Key
                 | Root::Event
                 | Root::State
                 | Root::Steps
@@ -142,6 +144,19 @@ impl<'a> Run<'a> {
         self.parsed
             .key
             .get_or_insert_with(|| ground.values.keep(text(ground.instance.key.as_str())))
+    }
+
+    /// What the instance was given at its start.
+    fn input_root(&mut self) -> Result<&'a Json<'a>, Rejection> {
+        if let Some(value) = self.parsed.input {
+            return Ok(value);
+        }
+        let value = match &self.record.input {
+            Some(input) => self.parse_owned(input.to_vec(), "input")?,
+            None => self.ground.values.keep(Json::Null),
+        };
+        self.parsed.input = Some(value);
+        Ok(value)
     }
 
     pub(super) fn event_root(&mut self) -> Result<&'a Json<'a>, Rejection> {

@@ -55,6 +55,7 @@ pub(super) fn saga(name: &str, start: &str) -> Definition {
         name: SagaName::parse(name).expect("legal"),
         hash: DefinitionHash([7; 32]),
         source: "".into(),
+        input: None,
         start: vec![start.to_owned()],
         keys: Vec::new(),
         events: std::collections::BTreeMap::new(),

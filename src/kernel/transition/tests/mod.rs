@@ -12,6 +12,7 @@ mod migrate;
 mod order;
 mod properties;
 mod repeat;
+mod requests;
 mod retry;
 mod schemas;
 mod state_effects;

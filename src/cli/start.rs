@@ -1,0 +1,74 @@
+//! `start`: an instance without an event, asked for over the HTTP API of a running cluster.
+
+use std::path::Path;
+
+use clap::Args;
+use serde_json::{Map, Value};
+
+use super::client::{Client, ServerArguments};
+use super::exit::{self, Failure};
+
+#[derive(Debug, Args)]
+pub struct StartArguments {
+    /// The saga, which declares `input`.
+    #[arg(value_name = "SAGA")]
+    saga: String,
+    /// Key of the instance; a new one where none is given.
+    #[arg(long, value_name = "KEY")]
+    key: Option<String>,
+    /// The input, as JSON, or @FILE with it.
+    #[arg(long, value_name = "JSON|@FILE", default_value = "{}")]
+    input: String,
+    /// The tenant, where the cluster has several.
+    #[arg(long, value_name = "TENANT")]
+    tenant: Option<String>,
+    /// Makes a repetition of this request recognisable.
+    #[arg(long, value_name = "ID")]
+    request_id: Option<String>,
+    #[command(flatten)]
+    server: ServerArguments,
+}
+
+pub fn start(arguments: &StartArguments) -> Result<(), Failure> {
+    let mut body = Map::from_iter([("input".to_owned(), input(&arguments.input)?)]);
+    let mut say = |name: &str, value: &Option<String>| {
+        body.extend(
+            value
+                .iter()
+                .map(|value| (name.to_owned(), Value::from(value.as_str()))),
+        );
+    };
+    say("key", &arguments.key);
+    say("request_id", &arguments.request_id);
+    // Names of tenants and sagas need no escapes; what is no name is refused by the API.
+    let tenant = arguments
+        .tenant
+        .as_ref()
+        .map(|tenant| format!("/tenants/{tenant}"));
+    let path = format!(
+        "/v1{}/sagas/{}/instances",
+        tenant.unwrap_or_default(),
+        arguments.saga
+    );
+    let answer = Client::new(&arguments.server)?.post_json(&path, &Value::Object(body))?;
+    println!("{}", answer["key"].as_str().unwrap_or_default());
+    Ok(())
+}
+
+fn input(text: &str) -> Result<Value, Failure> {
+    let read = |path: &str| {
+        std::fs::read_to_string(Path::new(path))
+            .map_err(|error| Failure::new(exit::NO_INPUT, format!("{path}: {error}")))
+    };
+    let text = match text.strip_prefix('@') {
+        Some(path) => read(path)?,
+        None => text.to_owned(),
+    };
+    let value: Value = serde_json::from_str(&text)
+        .map_err(|error| Failure::new(exit::USAGE, format!("--input is not JSON: {error}")))?;
+    if value.is_object() {
+        Ok(value)
+    } else {
+        Err(Failure::new(exit::USAGE, "--input is not a JSON object"))
+    }
+}
