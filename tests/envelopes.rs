@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// Example and schema, by file name.
-const EXAMPLES: [(&str, &str); 11] = [
+const EXAMPLES: [(&str, &str); 13] = [
     ("effect-progress", "effect-progress"),
     ("aggregate-event", "aggregate-event"),
     ("effect-command", "effect-command"),
@@ -24,7 +24,9 @@ const EXAMPLES: [(&str, &str); 11] = [
     ("aggregate-command", "aggregate-command"),
     ("workflow-event", "workflow-event"),
     ("control-cancel", "control-message"),
+    ("control-drain", "control-message"),
     ("control-retry", "control-message"),
+    ("control-skip", "control-message"),
     ("control-signal", "control-message"),
     ("control-start", "control-message"),
 ];
@@ -202,7 +204,7 @@ fn unknown_members_are_an_error_in_control_messages_only() {
         assert_eq!(read.is_ok(), kind != "control-message", "{name}: {read:?}");
         assert_eq!(valid(&schema(kind), &value).is_ok(), read.is_ok(), "{name}");
     }
-    let reason = r#"{"request_id":"r","control":"retry","reason":"none"}"#;
+    let reason = r#"{"request_id":"r","control":"signal","name":"go","reason":"none"}"#;
     assert!(through("control-message", reason).is_err());
     let value = serde_json::from_str(reason).expect("JSON");
     assert!(valid(&schema("control-message"), &value).is_err());

@@ -13,8 +13,9 @@ use serde::{Deserialize, Serialize};
 use super::ApiState;
 use super::extract::{self, Names};
 use super::problem::Problem;
-use crate::kernel::envelope::ControlVerb;
+use crate::kernel::envelope::{ControlVerb, Stuck};
 use crate::kernel::ids::{EventId, InstanceId, Key};
+use crate::kernel::input::CancelMode;
 use crate::ports::control::{Decision, Published};
 
 /// History entries of an instance where the request does not say.
@@ -130,10 +131,12 @@ struct CancelRequest {
     #[serde(default)]
     reason: String,
     #[serde(default)]
+    mode: CancelMode,
+    #[serde(default)]
     request_id: Option<String>,
 }
 
-/// Cancels an instance: it compensates what it did.
+/// Cancels an instance: it compensates what it did, at once or when what runs has ended, or leaves it done.
 pub async fn cancel(
     State(state): State<ApiState>,
     Path(names): Path<Names>,
@@ -142,6 +145,7 @@ pub async fn cancel(
     let request: CancelRequest = control_request(&sized(body)?)?;
     let verb = ControlVerb::Cancel {
         reason: request.reason,
+        mode: request.mode,
     };
     control(&state, &names, request.request_id, verb).await
 }
@@ -172,14 +176,62 @@ pub async fn signal(
     control(&state, &names, request.request_id, verb).await
 }
 
-/// Tries again what exhausted its attempts.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct StuckRequest {
+    #[serde(default)]
+    step: Option<String>,
+    #[serde(default)]
+    item: Option<u32>,
+    #[serde(default)]
+    by: String,
+    #[serde(default)]
+    reason: String,
+    #[serde(default)]
+    request_id: Option<String>,
+}
+
+/// Undoes what is stuck, with all attempts anew.
 pub async fn retry(
     State(state): State<ApiState>,
     Path(names): Path<Names>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, Problem> {
-    let request: CancelRequest = control_request(&sized(body)?)?;
-    control(&state, &names, request.request_id, ControlVerb::Retry {}).await
+    settle(&state, &names, body, ControlVerb::Retry).await
+}
+
+/// Leaves done what is stuck.
+pub async fn skip(
+    State(state): State<ApiState>,
+    Path(names): Path<Names>,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Response, Problem> {
+    settle(&state, &names, body, ControlVerb::Skip).await
+}
+
+/// Notes that what is stuck has been undone by other means.
+pub async fn resolve(
+    State(state): State<ApiState>,
+    Path(names): Path<Names>,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Response, Problem> {
+    settle(&state, &names, body, ControlVerb::Resolve).await
+}
+
+async fn settle(
+    state: &ApiState,
+    names: &Names,
+    body: Result<Bytes, BytesRejection>,
+    verb: fn(Stuck) -> ControlVerb,
+) -> Result<Response, Problem> {
+    let request: StuckRequest = control_request(&sized(body)?)?;
+    let stuck = Stuck {
+        step: request.step,
+        item: request.item,
+        by: request.by,
+        reason: request.reason,
+    };
+    control(state, names, request.request_id, verb(stuck)).await
 }
 
 async fn control(

@@ -78,6 +78,8 @@ pub fn router(state: ApiState) -> Router {
             post(instances::signal),
         )
         .route("/sagas/{saga}/instances/{key}/retry", post(instances::retry))
+        .route("/sagas/{saga}/instances/{key}/skip", post(instances::skip))
+        .route("/sagas/{saga}/instances/{key}/resolve", post(instances::resolve))
         .route("/dead-letters", get(instances::dead_letters))
         .route("/dead-letters/{id}/retry", post(instances::retry_dead_letter))
         .route("/dead-letters/{id}/discard", post(instances::discard_dead_letter));

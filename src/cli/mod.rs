@@ -7,6 +7,7 @@ pub mod diagnostics;
 pub mod exit;
 pub mod graph;
 pub mod init;
+pub mod instance;
 pub mod replay;
 pub mod run;
 pub mod schema;
@@ -61,6 +62,9 @@ enum Command {
     /// Look at the versions of sagas that a running cluster keeps.
     #[command(subcommand)]
     Definition(definition::DefinitionCommand),
+    /// Look at an instance of a running cluster, stop it, or decide about what could not be undone.
+    #[command(subcommand)]
+    Instance(instance::InstanceCommand),
     /// Measure sagas per second and latency, with the broker's raw figure in the same run.
     Bench(bench::BenchArguments),
     /// Drive real orders through the example sagas, kill the runner in the middle, and show what became of
@@ -131,6 +135,7 @@ pub fn main() -> ExitCode {
         Command::Streams(command) => streams::streams(command),
         Command::Start(arguments) => start::start(&arguments),
         Command::Definition(command) => definition::definition(&command),
+        Command::Instance(command) => instance::instance(&command),
         Command::Bench(arguments) => bench::bench(&arguments),
         Command::Demo(arguments) => demo::run(&arguments),
         Command::DemoUpstream(arguments) => demo::run_upstream(&arguments),

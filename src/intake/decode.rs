@@ -12,10 +12,10 @@ use serde_json::value::RawValue;
 use super::cloudevents;
 use super::headers::Headers;
 use crate::kernel::envelope::{
-    AggregateEvent, ControlMessage, ControlVerb, EffectResult, ErrorPayload, ResultType,
+    AggregateEvent, ControlMessage, ControlVerb, EffectResult, ErrorPayload, ResultType, Stuck,
 };
 use crate::kernel::ids::{EventId, IdError, InstanceId, TenantId};
-use crate::kernel::input::{Control, DomainEvent, SourceStream, WorkOutcome, WorkResult};
+use crate::kernel::input::{Control, DomainEvent, Settle, SourceStream, Verdict, WorkOutcome, WorkResult};
 use crate::kernel::json::{Json, JsonError};
 use crate::kernel::limits::Limits;
 use crate::kernel::subject::{Subject, SubjectError, Tenancy};
@@ -272,11 +272,14 @@ impl Decoder {
             _ => Defect::new("request_id.invalid", error.to_string()),
         })?;
         let control = match envelope.verb {
-            ControlVerb::Cancel { reason } => Control::Cancel { reason },
-            ControlVerb::Retry {} => Control::Retry,
             ControlVerb::Start { input } => Control::Start {
                 input: serde_json::Value::Object(input).to_string().into(),
             },
+            ControlVerb::Cancel { reason, mode } => Control::Cancel { reason, mode },
+            ControlVerb::Retry(stuck) if stuck == Stuck::default() => Control::Retry,
+            ControlVerb::Retry(stuck) => settle(Verdict::Retry, stuck),
+            ControlVerb::Skip(stuck) => settle(Verdict::Skip, stuck),
+            ControlVerb::Resolve(stuck) => settle(Verdict::Resolve, stuck),
             ControlVerb::Signal { name, data, by } => Control::Signal {
                 name,
                 data: serde_json::Value::Object(data).to_string().into(),
@@ -369,6 +372,16 @@ pub(super) fn slice(whole: &Bytes, raw: &RawValue) -> Bytes {
     } else {
         Bytes::copy_from_slice(part)
     }
+}
+
+fn settle(verdict: Verdict, stuck: Stuck) -> Control {
+    Control::Settle(Settle {
+        verdict,
+        step: stuck.step,
+        item: stuck.item,
+        by: stuck.by,
+        reason: stuck.reason,
+    })
 }
 
 fn subject_defect(error: &SubjectError) -> Defect {

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::ids::{CommandId, EffectName, Key, SagaName, TenantId};
+use super::input::CancelMode;
 
 /// A domain event as aggregates publish it.
 #[derive(Debug, Serialize, Deserialize)]
@@ -190,9 +191,15 @@ pub enum ControlVerb {
     Cancel {
         #[serde(default)]
         reason: String,
+        #[serde(default, skip_serializing_if = "is_default")]
+        mode: CancelMode,
     },
-    /// Try again what exhausted its attempts.
-    Retry {},
+    /// Undo what is stuck, with all attempts anew.
+    Retry(Stuck),
+    /// What is stuck stays done.
+    Skip(Stuck),
+    /// What is stuck has been undone by other means.
+    Resolve(Stuck),
     /// Tell a step that waits for it.
     Signal {
         name: String,
@@ -209,6 +216,27 @@ pub enum ControlVerb {
         #[serde(default, skip_serializing_if = "serde_json::Map::is_empty")]
         input: serde_json::Map<String, serde_json::Value>,
     },
+}
+
+/// Which entries of the ledger an operator speaks of, and why.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Stuck {
+    /// Only those of this step.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<String>,
+    /// Only that of this item of a loop over a list.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub item: Option<u32>,
+    /// Who says so.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub by: String,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 const fn one() -> u32 {

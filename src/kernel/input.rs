@@ -143,9 +143,11 @@ pub enum WorkOutcome {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Control {
     /// Stop and compensate what was done.
-    Cancel { reason: String },
+    Cancel { reason: String, mode: CancelMode },
     /// Try again what stands in the way: compensations that exhausted their attempts.
     Retry,
+    /// What an operator says about entries of the ledger that are stuck.
+    Settle(Settle),
     /// Something that a step waits for, told by a person or a system.
     Signal {
         name: String,
@@ -165,4 +167,63 @@ pub enum Control {
         /// A JSON object.
         input: Bytes,
     },
+}
+
+/// What an operator says about entries of the ledger that are stuck.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Settle {
+    pub verdict: Verdict,
+    /// Only the entries of this step; all that are stuck otherwise.
+    pub step: Option<String>,
+    /// Only the entry of this item of a loop over a list.
+    pub item: Option<u32>,
+    /// Who says so.
+    pub by: String,
+    pub reason: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// Undo it, with all attempts anew.
+    Retry,
+    /// It stays done.
+    Skip,
+    /// It has been undone by other means.
+    Resolve,
+}
+
+impl Verdict {
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Retry => "retry",
+            Self::Skip => "skip",
+            Self::Resolve => "resolve",
+        }
+    }
+}
+
+/// What becomes of what a cancelled instance has begun.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CancelMode {
+    /// What it did is undone at once, and what still runs as soon as it succeeds.
+    #[default]
+    Compensate,
+    /// What runs comes to its end first; then everything is undone.
+    Drain,
+    /// Nothing is undone.
+    Abandon,
+}
+
+impl Control {
+    /// Cancels and undoes.
+    #[must_use]
+    pub fn cancel(reason: impl Into<String>) -> Self {
+        Self::Cancel {
+            reason: reason.into(),
+            mode: CancelMode::Compensate,
+        }
+    }
 }

@@ -252,6 +252,22 @@ pub enum Note {
         from: String,
         to: String,
     },
+    /// What the step did stays done: the condition of its compensation does not hold, or its attempts are used up
+    /// and the others go on.
+    CompensationSkipped {
+        step: String,
+    },
+    /// Nobody knows whether there is something to undo, and an operator is asked.
+    CompensationAsked {
+        step: String,
+    },
+    /// An operator has decided about a step that could not be undone.
+    Settled {
+        step: String,
+        verdict: String,
+        by: String,
+        reason: String,
+    },
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
 
 use super::ids::{CommandId, DefinitionHash, TimeMs};
+use super::input::CancelMode;
 use super::items::Items;
 use super::patch::TimerRow;
 use super::work::WorkRef;
@@ -268,6 +269,8 @@ pub struct LedgerEntry {
     pub attempt: u32,
     pub tries: Tries,
     pub outstanding: Option<Outstanding>,
+    /// Nobody knows whether it happened, and an operator is to say so before it is undone.
+    pub asks: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -280,10 +283,13 @@ pub enum LedgerStatus {
     /// Its compensation failed and a timer will try again.
     BackingOff,
     Undone,
-    /// Its compensation exhausted its attempts.
+    /// An operator must act: its compensation exhausted its attempts, or nobody knows whether there is
+    /// something to undo.
     Stuck,
     /// It is to be undone although the instance goes on, and waits for its turn.
     Due,
+    /// It stays done: its compensation is not wanted, was given up, or an operator said so.
+    Kept,
 }
 
 /// Why an instance failed.
@@ -295,8 +301,8 @@ pub struct Failure {
     /// Name of the step that failed, if one did.
     pub step: Option<String>,
     pub time: TimeMs,
-    /// Whether an operator's or parent's cancel began it; the instance then ends as cancelled.
-    pub cancelled: bool,
+    /// How it was cancelled, where that began it; the instance then ends as cancelled.
+    pub cancelled: Option<CancelMode>,
 }
 
 /// What stays of an instance that has ended.
@@ -430,7 +436,7 @@ impl Record {
     pub fn is_settled(&self) -> bool {
         self.outstanding().next().is_none()
             && self.ledger.iter().all(|entry| match entry.status {
-                LedgerStatus::Held | LedgerStatus::Undone => true,
+                LedgerStatus::Held | LedgerStatus::Undone | LedgerStatus::Kept => true,
                 LedgerStatus::Undoing
                 | LedgerStatus::BackingOff
                 | LedgerStatus::Stuck
@@ -521,6 +527,15 @@ impl StepStatus {
 }
 
 impl LedgerStatus {
+    /// Whether nothing more is to be done about it when the instance undoes what it did.
+    #[must_use]
+    pub const fn is_over(self) -> bool {
+        match self {
+            Self::Undone | Self::Kept => true,
+            Self::Held | Self::Undoing | Self::BackingOff | Self::Stuck | Self::Due => false,
+        }
+    }
+
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -530,6 +545,7 @@ impl LedgerStatus {
             Self::Undone => "undone",
             Self::Stuck => "stuck",
             Self::Due => "due",
+            Self::Kept => "kept",
         }
     }
 }

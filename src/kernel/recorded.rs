@@ -5,7 +5,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::ids::{CommandId, EffectName, EventId, IdError, InstanceId, Key, SagaName, TenantId, TimeMs};
-use super::input::{Control, DomainEvent, Input, InputBody, Origin, SourceStream, WorkOutcome, WorkResult};
+use super::input::{
+    CancelMode, Control, DomainEvent, Input, InputBody, Origin, Settle, SourceStream, WorkOutcome, WorkResult,
+};
 use super::patch::Note;
 
 /// One input and what became of it, in the order in which the instance took it.
@@ -39,8 +41,11 @@ pub enum RecordedBody {
     },
     Cancel {
         reason: String,
+        #[serde(default)]
+        mode: CancelMode,
     },
     Retry {},
+    Settle(Settle),
     Signal {
         name: String,
         data: Value,
@@ -108,10 +113,12 @@ impl RecordedBody {
                 },
             },
             InputBody::Timer { name } => Self::Timer { name: name.clone() },
-            InputBody::Control(Control::Cancel { reason }) => Self::Cancel {
+            InputBody::Control(Control::Cancel { reason, mode }) => Self::Cancel {
                 reason: reason.clone(),
+                mode: *mode,
             },
             InputBody::Control(Control::Retry) => Self::Retry {},
+            InputBody::Control(Control::Settle(settle)) => Self::Settle(settle.clone()),
             InputBody::Control(Control::Signal { name, data, by }) => Self::Signal {
                 name: name.clone(),
                 data: json(data),
@@ -176,10 +183,11 @@ impl Recorded {
                 }),
             ),
             RecordedBody::Timer { name } => (Origin::Timer, InputBody::Timer { name: name.clone() }),
-            RecordedBody::Cancel { reason } => (
+            RecordedBody::Cancel { reason, mode } => (
                 stream(SourceStream::WorkflowCommands),
                 InputBody::Control(Control::Cancel {
                     reason: reason.clone(),
+                    mode: *mode,
                 }),
             ),
             RecordedBody::Signal { name, data, by } => (
@@ -199,6 +207,10 @@ impl Recorded {
             RecordedBody::Retry {} => (
                 stream(SourceStream::WorkflowCommands),
                 InputBody::Control(Control::Retry),
+            ),
+            RecordedBody::Settle(settle) => (
+                stream(SourceStream::WorkflowCommands),
+                InputBody::Control(Control::Settle(settle.clone())),
             ),
         };
         Ok(Some(Input {

@@ -13,7 +13,6 @@ use super::work;
 use super::world::{Given, Manner, World};
 use crate::kernel::definition::Definition;
 use crate::kernel::input::WorkOutcome;
-use crate::kernel::record::LedgerStatus;
 use crate::kernel::work::WorkItem;
 
 /// Most runs of one case. What is beyond is not tried, and the report says so.
@@ -141,10 +140,7 @@ fn trouble(ending: &Ending) -> Option<String> {
         let phase = record.phase.as_str();
         return Some(format!("the instance stays {phase} and awaits {awaited}"));
     }
-    let mut left = record
-        .ledger
-        .iter()
-        .filter(|entry| entry.status != LedgerStatus::Undone);
+    let mut left = record.ledger.iter().filter(|entry| !entry.status.is_over());
     let left = left.next()?;
     let step = world.definition.steps.get(usize::from(left.step));
     Some(format!(
@@ -183,7 +179,7 @@ fn attempt(suite: &Suite, case: &Case, definition: &Arc<Definition>, plan: &Plan
                     }
                 }
             }
-            Action::Retry => {}
+            Action::Retry | Action::Settle(..) => {}
             _ => ending.perform(suite, step),
         }
     }

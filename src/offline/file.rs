@@ -14,6 +14,7 @@ use crate::kernel::definition::yaml::{self, Entry, Node};
 use crate::kernel::definition::{Diagnostic, SourceFile, codes};
 use crate::kernel::duration::Millis;
 use crate::kernel::ids::{Key, TimeMs};
+use crate::kernel::input::{CancelMode, Verdict};
 use crate::kernel::patch::IgnoreReason;
 use crate::kernel::record::Phase;
 
@@ -28,7 +29,7 @@ const SUITE: &[&str] = &["saga", "results", "cases"];
 const CASE: &[&str] = &["name", "start", "key", "chaos", "steps"];
 /// What a step does: exactly one of these.
 const ACTIONS: &[&str] = &[
-    "event", "start", "result", "succeed", "signal", "advance", "cancel", "retry",
+    "event", "start", "result", "succeed", "signal", "advance", "cancel", "retry", "skip", "resolve",
 ];
 const STEP: &[&str] = &[
     "event",
@@ -45,7 +46,10 @@ const STEP: &[&str] = &[
     "by",
     "advance",
     "cancel",
+    "mode",
     "retry",
+    "skip",
+    "resolve",
     "expect",
 ];
 /// What only an event may have besides; a signal has data as well.
@@ -57,6 +61,8 @@ const OF_EVENT: &[&str] = &[
     "correlation_id",
     "aggregate_id",
 ];
+/// What `retry`, `skip` and `resolve` say for all that is stuck.
+pub const ALL_STUCK: &str = "all";
 /// What `succeed` says for all work.
 const ALL_WORK: &str = "all";
 const RESULT: &[&str] = &["of", "ok", "error", "message", "timeout"];
@@ -127,10 +133,12 @@ pub enum Action {
     Succeed(SucceedSpec),
     /// Time passes, in milliseconds; timers fire.
     Advance(i64),
-    Cancel(String),
+    Cancel(String, CancelMode),
     Retry,
     /// A request starts the instance with this input, a JSON object.
     Start(Bytes),
+    /// An operator decides about what is stuck: of a step, or all.
+    Settle(Verdict, Option<String>),
     /// A person or a system tells a step what it waits for.
     Signal {
         name: String,
@@ -291,6 +299,11 @@ impl Reader<'_, '_> {
             self.findings
                 .error(codes::CONTRADICTION, by.key_span.clone(), message);
         }
+        if let (Some(mode), true) = (fields.get("mode"), entry.key != "cancel") {
+            let message = "only a cancel has \"mode\"";
+            self.findings
+                .error(codes::CONTRADICTION, mode.key_span.clone(), message);
+        }
         if entry.key != "event" {
             for key in OF_EVENT {
                 if *key == "data" && entry.key == "signal" {
@@ -324,15 +337,43 @@ impl Reader<'_, '_> {
                 .map(|ms| Action::Advance(Millis(ms).as_i64())),
             "cancel" => {
                 let reason = self.tree(entry)?;
-                Some(Action::Cancel(reason.text().unwrap_or_default().to_owned()))
+                let mode = match fields.get("mode") {
+                    None => CancelMode::Compensate,
+                    Some(mode) => self.cancel_mode(mode)?,
+                };
+                Some(Action::Cancel(reason.text().unwrap_or_default().to_owned(), mode))
             }
-            _ => Some(Action::Retry),
+            "skip" => self.settle(entry, Verdict::Skip),
+            "resolve" => self.settle(entry, Verdict::Resolve),
+            _ => match self.tree(entry)?.text() {
+                Some(_) => self.settle(entry, Verdict::Retry),
+                None => Some(Action::Retry),
+            },
         };
         Some(Step {
             span: entry.key_span.start..entry.value.span.end.max(entry.key_span.end),
             action: action?,
             expect: expect?,
         })
+    }
+
+    fn cancel_mode(&mut self, entry: &Entry<'_>) -> Option<CancelMode> {
+        let text = self.text(entry, "compensate, drain or abandon")?;
+        let mode = serde_json::from_value(Value::from(text.as_str())).ok();
+        if mode.is_none() {
+            let message = format!(
+                "mode is \"{}\", expected compensate, drain or abandon",
+                text.escape_debug()
+            );
+            self.findings
+                .error(codes::WRONG_VALUE, entry.value.span.clone(), message);
+        }
+        mode
+    }
+
+    fn settle(&mut self, entry: &Entry<'_>, verdict: Verdict) -> Option<Action> {
+        let step = self.text(entry, "all, or the name of a step")?;
+        Some(Action::Settle(verdict, (step != ALL_STUCK).then_some(step)))
     }
 
     fn event(&mut self, fields: &Fields<'_, '_>, entry: &Entry<'_>) -> Option<EventSpec> {

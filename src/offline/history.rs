@@ -8,6 +8,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::compare::{difference, expectation};
+use super::file::ALL_STUCK;
 use super::observe::Seen;
 use super::update::flow;
 use super::work;
@@ -15,7 +16,7 @@ use super::world::{Given, Manner, World};
 use crate::kernel::definition::Definition;
 use crate::kernel::duration::Millis;
 use crate::kernel::ids::TimeMs;
-use crate::kernel::input::{Input, InputBody};
+use crate::kernel::input::{CancelMode, Input, InputBody};
 use crate::kernel::recorded::{Recorded, RecordedBody, RecordedEvent, RecordedOutcome};
 
 /// Inputs of one instance, oldest first.
@@ -222,6 +223,7 @@ fn describe(recorded: &Recorded) -> String {
         RecordedBody::Cancel { .. } => "cancel".to_owned(),
         RecordedBody::Retry {} => "retry".to_owned(),
         RecordedBody::Start { .. } => "start".to_owned(),
+        RecordedBody::Settle(settle) => settle.verdict.as_str().to_owned(),
         RecordedBody::Signal { name, .. } => format!("signal {name}"),
         RecordedBody::Missing { kind } => kind.clone(),
     }
@@ -306,13 +308,22 @@ fn spoken(recorded: &Recorded, world: &World) -> (&'static str, Value, Map<Strin
             ("result", Value::Object(result), more)
         }
         RecordedBody::Start { input } => ("start", input.clone(), more),
-        RecordedBody::Cancel { reason } => ("cancel", Value::from(reason.as_str()), more),
+        RecordedBody::Cancel { reason, mode } => {
+            if *mode != CancelMode::Compensate {
+                more.insert("mode".to_owned(), serde_json::json!(mode));
+            }
+            ("cancel", Value::from(reason.as_str()), more)
+        }
         RecordedBody::Signal { name, data, by } => {
             more.insert("data".to_owned(), data.clone());
             if !by.is_empty() {
                 more.insert("by".to_owned(), Value::from(by.as_str()));
             }
             ("signal", Value::from(name.as_str()), more)
+        }
+        RecordedBody::Settle(settle) => {
+            let step = settle.step.as_deref().unwrap_or(ALL_STUCK);
+            (settle.verdict.as_str(), Value::from(step), more)
         }
         RecordedBody::Retry {} | RecordedBody::Timer { .. } | RecordedBody::Missing { .. } => {
             ("retry", Value::Bool(true), more)

@@ -16,7 +16,7 @@ use crate::kernel::definition::Definition;
 use crate::kernel::definition::keys::KeyError;
 use crate::kernel::expr::{Root, Scope};
 use crate::kernel::ids::{InstanceId, Key, TenantId, TimeMs};
-use crate::kernel::input::{Control, DomainEvent, WorkOutcome};
+use crate::kernel::input::{Control, DomainEvent, Settle, WorkOutcome};
 use crate::kernel::json::Json;
 use crate::kernel::limits::Limits;
 
@@ -143,15 +143,22 @@ pub fn perform(world: &mut World, suite: &Suite, step: &Step) -> Result<Given, O
         }
         Action::Succeed(spec) => succeed(world, suite, spec),
         Action::Advance(ms) => Ok(world.advance(*ms)),
-        Action::Cancel(reason) => {
-            let reason = reason.clone();
-            Ok(world.give_control(Control::Cancel { reason }))
+        Action::Cancel(reason, mode) => {
+            let (reason, mode) = (reason.clone(), *mode);
+            Ok(world.give_control(Control::Cancel { reason, mode }))
         }
         Action::Retry => Ok(world.give_control(Control::Retry)),
         Action::Start(input) => {
             let input = input.clone();
             Ok(world.give_control(Control::Start { input }))
         }
+        Action::Settle(verdict, step) => Ok(world.give_control(Control::Settle(Settle {
+            verdict: *verdict,
+            step: step.clone(),
+            item: None,
+            by: String::new(),
+            reason: String::new(),
+        }))),
         Action::Signal { name, data, by } => {
             let (name, data, by) = (name.clone(), data.clone(), by.clone());
             Ok(world.give_control(Control::Signal { name, data, by }))

@@ -167,9 +167,7 @@ impl World<'_> {
                 let control = if below(rng, 2) == 0 {
                     Control::Retry
                 } else {
-                    Control::Cancel {
-                        reason: "enough".to_owned(),
-                    }
+                    Control::cancel("enough".to_owned())
                 };
                 (format!("c-{number}"), InputBody::Control(control), self.now)
             }

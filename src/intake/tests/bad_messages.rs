@@ -248,7 +248,7 @@ fn results_and_controls_that_cannot_be_read_have_a_reason() {
         "payload.duplicate_key"
     );
     assert_eq!(
-        control(r#"{"request_id":"r","control":"retry","reason":"no field of retry"}"#),
+        control(r#"{"request_id":"r","control":"retry","mode":"drain"}"#),
         "payload.schema"
     );
     let long = format!("tenant.acme.workflow.order.{}", "k".repeat(257));

@@ -234,9 +234,7 @@ fn results_and_controls_find_the_instance_that_they_name() {
     };
     assert_eq!(
         control(r#"{"request_id":"r-1","control":"cancel","reason":"enough"}"#),
-        InputBody::Control(Control::Cancel {
-            reason: "enough".to_owned()
-        })
+        InputBody::Control(Control::cancel("enough".to_owned()))
     );
     assert_eq!(
         control(r#"{"request_id":"r-1","control":"retry"}"#),

@@ -15,7 +15,7 @@ use serde_json::json;
 use super::decode::Decoder;
 use super::route::{Outcome, Routed, Router};
 use super::versions::Versions;
-use crate::kernel::definition::model::{Finally, KeyRule, Migration};
+use crate::kernel::definition::model::{Finally, KeyRule, Migration, UndoOrder};
 use crate::kernel::definition::{Definition, DefinitionSet};
 use crate::kernel::expr::{Expr, Root, Template};
 use crate::kernel::ids::{DefinitionHash, SagaName, TenantId, TimeMs};
@@ -49,6 +49,7 @@ fn saga(name: &str, version: u8, events: &[&str], keys: &[(&str, &str)]) -> Arc<
         steps: Vec::new(),
         timers: Vec::new(),
         finally: Finally::default(),
+        undo_order: UndoOrder::Sequential,
         buffer: 32,
         migration: Migration::default(),
     })

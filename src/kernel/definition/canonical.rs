@@ -12,8 +12,8 @@ use sha2::{Digest, Sha256};
 
 use super::model::{
     Action, Actions, Awaited, CommandTemplate, Compensation, Definition, Delay, Emit, Fail, Group, Handler,
-    ItemJoin, Machine, OnItemError, PublishTemplate, RepeatCondition, Step, StepRetry, Then, TimerDefinition,
-    Wait,
+    ItemJoin, Machine, OnExhausted, OnItemError, OnLate, OnUnknown, PublishTemplate, RepeatCondition, Step,
+    StepRetry, Then, TimerDefinition, UndoOrder, Wait,
 };
 use crate::kernel::expr::{Expr, Template, TextPart, write_sorted};
 use crate::kernel::ids::DefinitionHash;
@@ -52,6 +52,13 @@ pub fn bytes(definition: &Definition) -> Vec<u8> {
         (
             "buffer",
             Json::Int(i64::try_from(definition.buffer).unwrap_or(i64::MAX)),
+        ),
+        (
+            "compensation",
+            match definition.undo_order {
+                UndoOrder::Sequential => Json::Null,
+                UndoOrder::Parallel => text("parallel"),
+            },
         ),
         (
             "finally",
@@ -361,9 +368,26 @@ fn action(action: &Action) -> Json<'_> {
 }
 
 fn compensation(compensation: &Compensation) -> Json<'_> {
+    let on_unknown = match compensation.on_unknown {
+        OnUnknown::Compensate => Json::Bool(true),
+        OnUnknown::Ask => text("ask"),
+        OnUnknown::Ignore => Json::Null,
+    };
+    let on_late = match compensation.on_late {
+        OnLate::Compensate => Json::Null,
+        OnLate::Accept => text("accept"),
+        OnLate::Ignore => text("ignore"),
+    };
+    let on_exhausted = match compensation.on_exhausted {
+        OnExhausted::Stop => Json::Null,
+        OnExhausted::Continue => text("continue"),
+    };
     object([
+        ("when", compensation.when.as_ref().map_or(Json::Null, expression)),
         ("action", action(&compensation.action)),
-        ("on_unknown", Json::Bool(compensation.on_unknown)),
+        ("on_unknown", on_unknown),
+        ("on_late", on_late),
+        ("on_exhausted", on_exhausted),
         ("retry", retry(&compensation.retry)),
         ("deadline_ms", Json::Int(compensation.deadline_ms)),
     ])

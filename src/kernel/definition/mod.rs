@@ -8,6 +8,7 @@ mod archive;
 mod canonical;
 mod check;
 pub mod codes;
+mod compensations;
 pub mod diagnostic;
 pub mod editor;
 pub mod effect;

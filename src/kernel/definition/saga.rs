@@ -38,6 +38,7 @@ const KEYS: &[&str] = &[
     "steps",
     "timers",
     "buffer",
+    "compensation",
     "finally",
     "on_change",
     "migrate",
@@ -154,11 +155,10 @@ fn read<'c>(
         .map(|entry| reading.saga_handlers(entry))
         .unwrap_or_default();
     let machine = fields.get("machine").and_then(|entry| reading.machine(entry));
-    let steps = fields
+    let mut steps = fields
         .get("steps")
         .map(|entry| reading.steps(entry, &outline))
         .unwrap_or_default();
-    let mut steps = steps;
     steps.append(&mut reading.emitted);
     let timers = fields
         .get("timers")
@@ -171,6 +171,7 @@ fn read<'c>(
     let buffer = fields
         .get("buffer")
         .and_then(|entry| fields::integer(entry, 1..=BUFFER_MAX, codes::WRONG_VALUE, reading.findings));
+    let undo_order = reading.undo_order(&fields);
     let migration = reading.migration(&fields);
     check::timers(&mut reading);
     let contracts = std::mem::take(&mut reading.contracts);
@@ -191,6 +192,7 @@ fn read<'c>(
         steps,
         timers,
         finally,
+        undo_order,
         buffer: buffer.map_or(BUFFER, |buffer| buffer as usize),
         migration,
     };

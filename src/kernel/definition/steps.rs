@@ -9,14 +9,14 @@ use super::fields::{self, Fields, NameRule};
 use super::findings::Findings;
 use super::groups::{self, Outlined};
 use super::loops;
-use super::model::{Action, COMMAND_DEADLINE_MS, COMPENSATION_RETRY, Compensation, EFFECT_DEADLINE_MS, Step};
+use super::model::{Action, COMMAND_DEADLINE_MS, EFFECT_DEADLINE_MS, Step};
 use super::saga::member;
 use super::texts::{self, EventParts, Readable};
 use super::typing::{self, Types};
 use super::waits;
 use super::yaml::{Entry, Node, Plain, Scalar, Value};
 use crate::kernel::expr::types::Type;
-use crate::kernel::expr::{Expr, Root, Template, nearest};
+use crate::kernel::expr::{Root, Template, nearest};
 use crate::kernel::ids::EffectName;
 use crate::kernel::limits::Limits;
 use crate::kernel::retry::RetryPolicy;
@@ -26,8 +26,6 @@ use crate::kernel::schema::Schema;
 pub const STEPS_MAX: usize = 256;
 /// Shortest pause between two attempts of anything, in milliseconds.
 pub const RETRY_PAUSE_MS_MIN: u64 = 100;
-/// Most attempts of a compensation.
-const COMPENSATION_ATTEMPTS_MAX: u32 = 1_000;
 
 /// Keys of a step. Groups of steps have some of them only and are read elsewhere.
 pub const STEP_KEYS: &[&str] = &[
@@ -63,18 +61,6 @@ pub const RESULT_ROOTS: &[Root] = &[
     Root::Event,
     Root::Record,
 ];
-/// Roots when a step is undone.
-const COMPENSATE_ROOTS: &[Root] = &[
-    Root::Input,
-    Root::Result,
-    Root::State,
-    Root::Key,
-    Root::Steps,
-    Root::Failure,
-    Root::Event,
-    Root::Record,
-];
-
 impl<'r> Reading<'r, '_> {
     /// The steps of `outline`, which is that of `entry`.
     pub fn steps(&mut self, entry: &'r Entry<'_>, outline: &[Outlined<'r, '_>]) -> Vec<Step> {
@@ -307,91 +293,6 @@ impl<'r> Reading<'r, '_> {
         self.contracts
             .extend(contract.map(|contract| (name.clone(), contract)));
         Some(name)
-    }
-
-    pub fn compensation(&mut self, entry: &Entry<'_>) -> Option<Compensation> {
-        let keys = &["effect", "command", "with", "on_unknown", "retry", "deadline"];
-        let fields = Fields::read(
-            &entry.value,
-            &entry.key_span,
-            "a compensation",
-            keys,
-            self.findings,
-        )?;
-        let on_unknown = fields
-            .get("on_unknown")
-            .and_then(|answer| fields::boolean(answer, self.findings))
-            .unwrap_or(false);
-        if let (true, Some(types)) = (on_unknown, &mut self.types) {
-            let result = types.env.root(Root::Result).or(&Type::null());
-            types.env.bind(Root::Result, result);
-        }
-        if let Some(types) = &mut self.types {
-            let sent = types.sent.take().unwrap_or_else(Type::dynamic);
-            types.env.bind(Root::Input, sent);
-        }
-        // The ledger keeps what was sent, not the item.
-        let item = self.item.take();
-        let action = self.action(&fields, COMPENSATE_ROOTS);
-        self.item = item;
-        let is_known = |types: &Types| !types.env.root(Root::Result).is_dynamic();
-        let checked = self.types.as_ref().is_some_and(is_known);
-        // Where the result has a type, each reading of it has been checked.
-        if let (true, Some(action), Some(entry)) = (on_unknown && !checked, &action, fields.get("on_unknown"))
-        {
-            self.absent_result(action, entry);
-        }
-        let bounds = RetryBounds {
-            attempts: 1..=COMPENSATION_ATTEMPTS_MAX,
-            default: COMPENSATION_RETRY,
-        };
-        let policy = fields
-            .get("retry")
-            .and_then(|entry| {
-                let fields = Fields::read(
-                    &entry.value,
-                    &entry.key_span,
-                    "a retry",
-                    &["attempts", "backoff"],
-                    self.findings,
-                )?;
-                Some(retry(&fields, &bounds, self.findings))
-            })
-            .unwrap_or(COMPENSATION_RETRY);
-        let deadline_ms = self.deadline(&fields);
-        Some(Compensation {
-            action: action?,
-            on_unknown,
-            retry: policy,
-            deadline_ms,
-        })
-    }
-
-    /// A step whose outcome is unknown has no result: reading a field of it would stop the compensation.
-    fn absent_result(&mut self, action: &Action, on_unknown: &Entry<'_>) {
-        let mut unguarded = None;
-        let mut look = |expr: &Expr| {
-            let field = expr.fields_of(Root::Result).into_iter().next();
-            if !expr.text().contains("null") && unguarded.is_none() {
-                unguarded = field;
-            }
-        };
-        match action {
-            Action::Effect { with, .. } => with.for_each_expr(&mut look),
-            Action::Command(command) => {
-                command.aggregate_id.for_each_expr(&mut look);
-                command.payload.for_each_expr(&mut look);
-            }
-            Action::Publish(_) | Action::Nothing | Action::Group(_) => {}
-        }
-        if let Some(field) = unguarded {
-            let message = format!("`result.{field}` is read, but with on_unknown there may be no result");
-            self.findings
-                .warning(codes::ABSENT_RESULT, on_unknown.key_span.clone(), message)
-                .help(Some(format!(
-                    "name what is to be undone by the key or by `input`, or write result == null ? null : result.{field}"
-                )));
-        }
     }
 
     pub fn deadline(&mut self, fields: &Fields<'_, '_>) -> i64 {

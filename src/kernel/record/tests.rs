@@ -30,6 +30,13 @@ fn items() -> Items {
     items
 }
 
+fn left() -> Left {
+    Left {
+        definition: DefinitionHash([0xcd; 32]),
+        forgotten: vec![(1, StepStatus::Done)],
+    }
+}
+
 /// A record in which every field has a value.
 #[allow(clippy::too_many_lines, reason = "a record has many members")]
 fn full() -> Record {
@@ -86,6 +93,7 @@ fn full() -> Record {
                 failures: Vec::new(),
             },
             outstanding: Some(outstanding(8)),
+            asks: true,
         }],
         strays: vec![Stray {
             step: 0,
@@ -117,7 +125,7 @@ fn full() -> Record {
             message: "no funds".to_owned(),
             step: Some("charge".to_owned()),
             time: TimeMs(1_767_261_600_400),
-            cancelled: false,
+            cancelled: Some(CancelMode::Drain),
         }),
         seen_events: vec![
             Seen { id: 1, content: 2 },
@@ -129,10 +137,7 @@ fn full() -> Record {
         seen_results: vec![Seen { id: 3, content: 4 }],
         deferred: 5,
         last_history: Some(298),
-        left: Some(Left {
-            definition: DefinitionHash([0xcd; 32]),
-            forgotten: vec![(1, StepStatus::Done)],
-        }),
+        left: Some(left()),
     }
 }
 
@@ -239,6 +244,7 @@ fn a_record_is_settled_when_nothing_can_come_back() {
         (LedgerStatus::Undone, true),
         (LedgerStatus::Stuck, false),
         (LedgerStatus::Due, false),
+        (LedgerStatus::Kept, true),
     ] {
         record.ledger[0].status = status;
         assert_eq!(record.is_settled(), settled, "{status:?}");
@@ -252,9 +258,9 @@ const FROZEN_RECORD: &str = concat!(
     "00000000000000000000000007ac0202020101027b7d01057368702d310201086465636c696e65640101010974",
     "72616e7369656e74010401010201075b375d030000000100027b7d010000000000000000000000000101047472",
     "75650c01000000040000006e756c6c010201025b5d000000000000000000000000010101050601035b315d0104",
-    "747275650102010000011000000000000000000000000000000008ac0202020101000107081000000000000000",
-    "000000000000000009ac0202020101027b7d01010102676fd8e8ff8fef66027b7d0106756e70616964d0f3ff8f",
-    "ef66ab020006756e7061696401086465636c696e6564086e6f2066756e64730106636861726765a0eaff8fef66",
-    "00020102ffffffffffffffffff01ffffffff0f0103040501aa02",
-    "01cdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcd010102",
+    "747275650102010000011000000000000000000000000000000008ac0202020101010001070810000000000000",
+    "00000000000000000009ac0202020101027b7d01010102676fd8e8ff8fef66027b7d0106756e70616964d0f3ff",
+    "8fef66ab020006756e7061696401086465636c696e6564086e6f2066756e64730106636861726765a0eaff8fef",
+    "660101020102ffffffffffffffffff01ffffffff0f0103040501aa0201cdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcd",
+    "cdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcd010102",
 );

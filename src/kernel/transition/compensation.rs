@@ -1,4 +1,4 @@
-//! Undoing: the ledger, last entry first, one at a time.
+//! Undoing: the ledger, last entry first, one at a time or all together.
 //!
 //! ```text
 //! held ──▶ undoing ──succeeded──▶ undone
@@ -6,6 +6,10 @@
 //!     failed │  │ timer `retry:<step>.compensate`
 //!            ▼  │
 //!        backing off          undoing ──attempts used up──▶ stuck ──operator's retry──▶ due
+//!                                              │              │
+//!                                  on_exhausted: continue     │ operator's skip, resolve
+//!                                              ▼              ▼
+//!                                             kept      kept, undone
 //! ```
 
 use serde_bytes::ByteBuf;
@@ -16,9 +20,12 @@ use super::place::Place;
 use super::run::Run;
 use super::scope::Locals;
 use super::slot::Slot;
-use crate::kernel::definition::model::{COMMAND_DEADLINE_MS, Compensation, Step};
+use crate::kernel::definition::Definition;
+use crate::kernel::definition::model::{
+    Action, COMMAND_DEADLINE_MS, Compensation, OnExhausted, OnLate, OnUnknown, Step, UndoOrder,
+};
 use crate::kernel::expr::Root;
-use crate::kernel::input::WorkOutcome;
+use crate::kernel::input::{CancelMode, Settle, Verdict, WorkOutcome};
 use crate::kernel::json::Json;
 use crate::kernel::patch::Note;
 use crate::kernel::record::{LedgerEntry, LedgerStatus, Outstanding, Phase, Record, Tries};
@@ -26,17 +33,33 @@ use crate::kernel::work::WorkKind;
 
 /// Fact that tells operators of an entry that is stuck.
 pub(super) const COMPENSATION_FAILED_FACT: &str = "saga.compensation_failed";
+/// Fact that asks operators whether there is something to undo.
+pub(super) const COMPENSATION_ASKED_FACT: &str = "saga.compensation_asked";
+
+/// Most compensations of an instance that run at the same time.
+const PARALLEL_MAX: usize = 32;
+/// Work items of one input that compensations which run at the same time leave to others.
+const WORK_LEFT: usize = 16;
 
 const RETRY_PREFIX: &str = "retry:";
 const RETRY_SUFFIX: &str = ".compensate";
 
-/// Puts a step that succeeded, or may have, on the ledger, if it can be undone.
-pub(super) fn push(run: &mut Run<'_>, slot: Slot, input: Option<ByteBuf>, result: Option<&[u8]>) {
+/// Puts a step that succeeded on the ledger, if it can be undone.
+pub(super) fn push(run: &mut Run<'_>, slot: Slot, input: Option<ByteBuf>, result: &[u8]) {
     let iteration = run.slot(slot).iteration;
-    put(run, slot, iteration, LedgerStatus::Held, input, result);
+    put(run, slot, iteration, LedgerStatus::Held, input, Some(result));
 }
 
-/// The same for what nothing waits for any more: it is undone although the instance may go on.
+/// The same for one of which nobody knows whether it happened.
+pub(super) fn push_unknown(run: &mut Run<'_>, slot: Slot, input: Option<ByteBuf>) {
+    let iteration = run.slot(slot).iteration;
+    if may_be_undone(slot.step(run)) {
+        put(run, slot, iteration, LedgerStatus::Held, input, None);
+    }
+}
+
+/// The same for what nothing waits for any more, which is undone although the instance may go on. Without a
+/// result nobody knows whether it happened.
 pub(super) fn push_late(
     run: &mut Run<'_>,
     slot: Slot,
@@ -44,7 +67,27 @@ pub(super) fn push_late(
     input: Option<ByteBuf>,
     result: Option<&[u8]>,
 ) {
-    put(run, slot, iteration, LedgerStatus::Due, input, result);
+    let step = slot.step(run);
+    let Some(compensation) = &step.compensate else {
+        return;
+    };
+    let cancelled = cancel_mode(&run.record);
+    let status = match (result, compensation.on_late) {
+        _ if cancelled == Some(CancelMode::Abandon) => return,
+        (None, _) if !may_be_undone(step) => return,
+        // It was waited for.
+        _ if cancelled == Some(CancelMode::Drain) => LedgerStatus::Held,
+        (None, _) | (Some(_), OnLate::Compensate) => LedgerStatus::Due,
+        (Some(_), OnLate::Accept) if run.record.phase == Phase::Running => LedgerStatus::Held,
+        (Some(_), OnLate::Accept | OnLate::Ignore) => return,
+    };
+    put(run, slot, iteration, status, input, result);
+}
+
+fn may_be_undone(step: &Step) -> bool {
+    step.compensate
+        .as_ref()
+        .is_some_and(|compensation| compensation.on_unknown != OnUnknown::Ignore)
 }
 
 /// Undoes steps while the instance goes on.
@@ -82,21 +125,53 @@ fn put(
         attempt: 0,
         tries: Tries::default(),
         outstanding: None,
+        asks: result.is_none() && compensation.on_unknown == OnUnknown::Ask,
     });
 }
 
 /// Whether the compensation of a step reads `root`.
 pub(super) fn reads(compensation: &Compensation, root: Root) -> bool {
-    use crate::kernel::definition::model::Action;
-    match &compensation.action {
-        Action::Effect { with, .. } => with.reads(root),
-        Action::Command(command) => command.aggregate_id.reads(root) || command.payload.reads(root),
-        Action::Publish(_) | Action::Nothing | Action::Group(_) => false,
+    let tests = compensation.when.as_ref().is_some_and(|when| when.reads(root));
+    tests
+        || match &compensation.action {
+            Action::Effect { with, .. } => with.reads(root),
+            Action::Command(command) => command.aggregate_id.reads(root) || command.payload.reads(root),
+            Action::Publish(_) | Action::Nothing | Action::Group(_) => false,
+        }
+}
+
+fn cancel_mode(record: &Record) -> Option<CancelMode> {
+    record.failure.as_ref()?.cancelled
+}
+
+/// Whether a cancelled instance still waits for what ran, before it undoes anything.
+pub(super) fn drains(record: &Record) -> bool {
+    record.phase == Phase::Compensating
+        && cancel_mode(record) == Some(CancelMode::Drain)
+        && !record.strays.is_empty()
+}
+
+/// Leaves done all that was done; what is being undone already is undone to the end.
+pub(super) fn keep_all(run: &mut Run<'_>) {
+    for entry in &mut run.record.ledger {
+        if entry.status == LedgerStatus::Held {
+            entry.end(LedgerStatus::Kept);
+        }
     }
 }
 
-/// Starts the next compensation, unless one is under way, stuck in front, or nothing is left.
+/// Starts the next compensations, unless enough are under way, one in front is stuck, or nothing is left.
 pub(super) fn proceed(run: &mut Run<'_>) -> Result<(), Rejection> {
+    while let Some(at) = next(run) {
+        start(run, at)?;
+    }
+    Ok(())
+}
+
+fn next(run: &Run<'_>) -> Option<usize> {
+    if drains(&run.record) {
+        return None;
+    }
     let all = match run.record.phase {
         Phase::Running => false,
         // What was held at the completion is no longer there.
@@ -106,20 +181,20 @@ pub(super) fn proceed(run: &mut Run<'_>) -> Result<(), Rejection> {
         | Phase::Failed
         | Phase::Cancelled => true,
     };
-    let mut next = None;
+    let parallel = run.ground.definition.undo_order == UndoOrder::Parallel;
+    let (mut next, mut busy) = (None, 0);
     for (at, entry) in run.record.ledger.iter().enumerate() {
         match entry.status {
-            LedgerStatus::Undoing | LedgerStatus::BackingOff => return Ok(()),
+            LedgerStatus::Undoing | LedgerStatus::BackingOff => busy += 1,
             LedgerStatus::Held if !all => {}
             LedgerStatus::Held | LedgerStatus::Due => next = Some(at),
-            LedgerStatus::Stuck => next = None,
-            LedgerStatus::Undone => {}
+            LedgerStatus::Stuck if !parallel => next = None,
+            LedgerStatus::Stuck | LedgerStatus::Undone | LedgerStatus::Kept => {}
         }
     }
-    match next {
-        Some(at) => start(run, at),
-        None => Ok(()),
-    }
+    let room = run.ground.context.limits.work_items.saturating_sub(WORK_LEFT);
+    let has_room = busy == 0 || (parallel && busy < PARALLEL_MAX && run.work.len() < room);
+    next.filter(|_| has_room)
 }
 
 /// The entry that waits for the result of `outstanding`.
@@ -139,9 +214,7 @@ pub(super) fn result(run: &mut Run<'_>, at: usize, outcome: &WorkOutcome) -> Res
     }
     let class = match outcome {
         WorkOutcome::Succeeded { .. } => {
-            entry.status = LedgerStatus::Undone;
-            entry.input = None;
-            entry.result = None;
+            entry.end(LedgerStatus::Undone);
             run.notes.push(Note::CompensationDone {
                 step: step.name.clone(),
             });
@@ -163,7 +236,7 @@ pub(super) fn result(run: &mut Run<'_>, at: usize, outcome: &WorkOutcome) -> Res
     match delay(step, entry.attempt) {
         Some(delay_ms) => {
             entry.status = LedgerStatus::BackingOff;
-            let timer = timer_name(step, entry.iteration);
+            let timer = timer_name(step, entry);
             run.set_retry_timer(&timer, delay_ms)
         }
         None => exhausted(run, at, step, class),
@@ -175,7 +248,7 @@ pub(super) fn retry_due(run: &mut Run<'_>, timer: &str) -> Result<(), Rejection>
     let definition = run.ground.definition;
     let due = run.record.ledger.iter().position(|entry| {
         entry.status == LedgerStatus::BackingOff
-            && timer_name(&definition.steps[usize::from(entry.step)], entry.iteration) == timer
+            && timer_name(&definition.steps[usize::from(entry.step)], entry) == timer
     });
     match due {
         Some(at) => start(run, at),
@@ -189,26 +262,63 @@ pub(super) fn is_timer(name: &str) -> bool {
         .is_some_and(|step| step.contains(RETRY_SUFFIX))
 }
 
-/// `retry:charge.compensate`, and of a step that began anew `retry:charge.compensate#1`.
-fn timer_name(step: &Step, iteration: u32) -> String {
-    match iteration {
-        0 => format!("{RETRY_PREFIX}{}{RETRY_SUFFIX}", step.name),
-        iteration => format!("{RETRY_PREFIX}{}{RETRY_SUFFIX}#{iteration}", step.name),
-    }
+/// `retry:charge.compensate`, of a step that began anew `retry:charge.compensate#1`, of an item of a loop
+/// `retry:pack.item.compensate@3`.
+fn timer_name(step: &Step, entry: &LedgerEntry) -> String {
+    let turn = match entry.iteration {
+        0 => String::new(),
+        iteration => format!("#{iteration}"),
+    };
+    let item = entry.item.map_or_else(String::new, |item| format!("@{item}"));
+    format!("{RETRY_PREFIX}{}{RETRY_SUFFIX}{turn}{item}", step.name)
 }
 
 /// Gives every stuck entry its attempts anew. The caller has checked that there is one.
-pub(super) fn operator_retry(run: &mut Run<'_>) -> Result<(), Rejection> {
+pub(super) fn retry_all(run: &mut Run<'_>) -> Result<(), Rejection> {
     for entry in &mut run.record.ledger {
         if entry.status == LedgerStatus::Stuck {
-            entry.status = LedgerStatus::Due;
-            entry.attempt = 0;
+            entry.begin_anew();
         }
     }
-    if run.record.phase == Phase::CompensationFailed {
-        run.record.phase = Phase::Compensating;
+    resume(run)
+}
+
+/// Does what an operator says about stuck entries. The caller has checked that there is one.
+pub(super) fn settle(run: &mut Run<'_>, settle: &Settle) -> Result<(), Rejection> {
+    let definition = run.ground.definition;
+    for entry in &mut run.record.ledger {
+        let step = &definition.steps[usize::from(entry.step)];
+        if !is_meant(step, entry, settle) {
+            continue;
+        }
+        match settle.verdict {
+            Verdict::Retry => entry.begin_anew(),
+            Verdict::Skip => entry.end(LedgerStatus::Kept),
+            Verdict::Resolve => entry.end(LedgerStatus::Undone),
+        }
+        run.notes.push(Note::Settled {
+            step: step.name.clone(),
+            verdict: settle.verdict.as_str().to_owned(),
+            by: settle.by.clone(),
+            reason: settle.reason.clone(),
+        });
     }
-    proceed(run)
+    resume(run)
+}
+
+/// Whether there is a stuck entry that an operator speaks of.
+pub(super) fn concerns(definition: &Definition, record: &Record, settle: &Settle) -> bool {
+    record.ledger.iter().any(|entry| {
+        let step = definition.steps.get(usize::from(entry.step));
+        step.is_some_and(|step| is_meant(step, entry, settle))
+    })
+}
+
+fn is_meant(step: &Step, entry: &LedgerEntry, settle: &Settle) -> bool {
+    let names = |name: &String| *name == step.name || name == step.title();
+    entry.status == LedgerStatus::Stuck
+        && settle.step.as_ref().is_none_or(names)
+        && settle.item.is_none_or(|item| entry.item == Some(item))
 }
 
 /// Goes on after something was taken off the ledger.
@@ -228,6 +338,9 @@ pub(super) fn any_stuck(record: &Record) -> bool {
 
 fn start(run: &mut Run<'_>, at: usize) -> Result<(), Rejection> {
     let entry = &mut run.record.ledger[at];
+    if entry.asks {
+        return ask(run, at);
+    }
     entry.attempt = entry.attempt.saturating_add(1);
     let (index, iteration) = (entry.step, u64::from(entry.iteration));
     let (attempt, round) = (entry.attempt, entry.tries.round);
@@ -251,6 +364,13 @@ fn start(run: &mut Run<'_>, at: usize) -> Result<(), Rejection> {
     if let Some(input) = input {
         locals.input = Some(run.parse_owned(input.into_vec(), &path)?);
     }
+    if let Some(when) = &compensation.when
+        && attempt == 1
+        && !run.test(when, locals, || format!("{path}.when"))?
+    {
+        keep(run, at, step);
+        return Ok(());
+    }
     let kind = run.action(&compensation.action, locals, &path)?;
     let repetition = Repetition {
         iteration,
@@ -269,22 +389,88 @@ fn start(run: &mut Run<'_>, at: usize) -> Result<(), Rejection> {
     Ok(())
 }
 
+/// The step has nothing to undo, or it is given up.
+fn keep(run: &mut Run<'_>, at: usize, step: &Step) {
+    run.record.ledger[at].end(LedgerStatus::Kept);
+    run.note(Note::CompensationSkipped {
+        step: step.name.clone(),
+    });
+}
+
 fn exhausted(run: &mut Run<'_>, at: usize, step: &Step, class: &str) -> Result<(), Rejection> {
+    let goes_on = step
+        .compensate
+        .as_ref()
+        .is_some_and(|compensation| compensation.on_exhausted == OnExhausted::Continue);
+    if goes_on {
+        keep(run, at, step);
+        let payload = serde_json::json!({"class": class, "kept": true, "step": step.name});
+        alert(run, at, COMPENSATION_FAILED_FACT, &payload)?;
+        return proceed(run);
+    }
+    stop(run, at);
+    let payload = serde_json::json!({"class": class, "step": step.name});
+    alert(run, at, COMPENSATION_FAILED_FACT, &payload)
+}
+
+/// Leaves it to an operator whether there is something to undo.
+fn ask(run: &mut Run<'_>, at: usize) -> Result<(), Rejection> {
+    let step = step(run, run.record.ledger[at].step);
+    stop(run, at);
+    run.note(Note::CompensationAsked {
+        step: step.name.clone(),
+    });
+    let payload = serde_json::json!({"step": step.name});
+    alert(run, at, COMPENSATION_ASKED_FACT, &payload)
+}
+
+/// From now on an operator must act.
+fn stop(run: &mut Run<'_>, at: usize) {
     run.record.ledger[at].status = LedgerStatus::Stuck;
     // After the end the outcome stands; the entry alone asks for an operator then.
     if run.record.phase == Phase::Compensating {
         run.record.phase = Phase::CompensationFailed;
     }
-    let payload = serde_json::json!({"class": class, "step": step.name}).to_string();
+}
+
+/// Tells operators.
+fn alert(run: &mut Run<'_>, at: usize, fact: &str, payload: &serde_json::Value) -> Result<(), Rejection> {
+    let entry = &run.record.ledger[at];
+    let (index, item) = (entry.step, entry.item.unwrap_or(0));
     let kind = WorkKind::Fact {
-        fact_type: COMPENSATION_FAILED_FACT.to_owned(),
-        payload: payload.into(),
+        fact_type: fact.to_owned(),
+        payload: payload.to_string().into(),
     };
-    let path = format!("{}.exhausted", Place::Compensation { step: &step.name });
-    let iteration = run.record.version;
+    let step = step(run, index);
+    let end = if fact == COMPENSATION_ASKED_FACT {
+        "asked"
+    } else {
+        "exhausted"
+    };
+    let path = format!("{}.{end}", Place::Compensation { step: &step.name });
+    let repetition = Repetition {
+        item,
+        ..Repetition::once(run.record.version)
+    };
     run.note(Note::Emitted { work: path.clone() });
-    run.push_work(path, Repetition::once(iteration), COMMAND_DEADLINE_MS, kind)?;
+    run.push_work(path, repetition, COMMAND_DEADLINE_MS, kind)?;
     Ok(())
+}
+
+impl LedgerEntry {
+    /// It is to be undone with all attempts anew, whatever was asked.
+    fn begin_anew(&mut self) {
+        self.status = LedgerStatus::Due;
+        self.attempt = 0;
+        self.asks = false;
+    }
+
+    /// Nothing more is done about it, so nothing more is read.
+    fn end(&mut self, status: LedgerStatus) {
+        self.status = status;
+        self.input = None;
+        self.result = None;
+    }
 }
 
 fn delay(step: &Step, attempt: u32) -> Option<i64> {

@@ -37,7 +37,7 @@ pub(super) fn acted<'a>(run: &mut Run<'a>, slot: Slot, payload: &'a [u8]) -> Res
     } else {
         None
     };
-    compensation::push(run, slot, input, Some(payload));
+    compensation::push(run, slot, input, payload);
     if let Some(wait) = &step.wait {
         // Loops read the results of their steps, too.
         let kept = read_at_end || step.within.is_some();
@@ -113,8 +113,8 @@ pub(super) fn failed(run: &mut Run<'_>, slot: Slot, defeat: Defeat<'_>) -> Resul
         step: step.name.clone(),
         class: defeat.class.to_owned(),
     });
-    if unknown && undone_when_unknown(step) {
-        compensation::push(run, slot, input, None);
+    if unknown {
+        compensation::push_unknown(run, slot, input);
     }
     errors::answer(run, slot, defeat)
 }
@@ -145,9 +145,7 @@ pub(super) fn abandon(run: &mut Run<'_>, slot: Slot) {
             input,
             unknown,
         }),
-        None if unknown && undone_when_unknown(step) => {
-            compensation::push(run, slot, input, None);
-        }
+        None if unknown => compensation::push_unknown(run, slot, input),
         None => {}
     }
 }
@@ -172,7 +170,7 @@ pub(super) fn late(run: &mut Run<'_>, at: usize, outcome: &WorkOutcome) -> Resul
             "succeeded"
         }
         WorkOutcome::Failed { .. } | WorkOutcome::TimedOut { .. } => {
-            if may_have_happened && undone_when_unknown(step) {
+            if may_have_happened {
                 compensation::push_late(run, slot, stray.iteration, stray.input, None);
             }
             match outcome {
@@ -186,12 +184,6 @@ pub(super) fn late(run: &mut Run<'_>, at: usize, outcome: &WorkOutcome) -> Resul
         outcome: word.to_owned(),
     });
     compensation::proceed(run)
-}
-
-fn undone_when_unknown(step: &Step) -> bool {
-    step.compensate
-        .as_ref()
-        .is_some_and(|compensation| compensation.on_unknown)
 }
 
 impl crate::kernel::record::StepState {

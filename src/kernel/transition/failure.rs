@@ -3,6 +3,7 @@
 use super::run::Run;
 use super::slot::Slot;
 use super::{Rejection, compensation, ends, groups};
+use crate::kernel::input::CancelMode;
 use crate::kernel::patch::Note;
 use crate::kernel::record::{Failure, Phase};
 
@@ -12,7 +13,7 @@ pub(super) struct Cause {
     code: String,
     message: String,
     step: Option<String>,
-    cancelled: bool,
+    cancelled: Option<CancelMode>,
 }
 
 impl Cause {
@@ -22,7 +23,7 @@ impl Cause {
             code: code.to_owned(),
             message,
             step: step.map(str::to_owned),
-            cancelled: false,
+            cancelled: None,
         }
     }
 
@@ -32,17 +33,17 @@ impl Cause {
             code: class.to_owned(),
             message: message.to_owned(),
             step: Some(step.to_owned()),
-            cancelled: false,
+            cancelled: None,
         }
     }
 
     /// An operator's or another saga's request.
-    pub(super) fn cancel(reason: &str) -> Self {
+    pub(super) fn cancel(reason: &str, mode: CancelMode) -> Self {
         Self {
             code: "cancelled".to_owned(),
             message: reason.to_owned(),
             step: None,
-            cancelled: true,
+            cancelled: Some(mode),
         }
     }
 }
@@ -66,6 +67,9 @@ pub(super) fn fail(run: &mut Run<'_>, cause: Cause) -> Result<(), Rejection> {
     abandon_steps(run);
     run.clear_instance_timers();
     run.readmit_deferred();
+    if cause.cancelled == Some(CancelMode::Abandon) {
+        compensation::keep_all(run);
+    }
     compensation::proceed(run)
 }
 

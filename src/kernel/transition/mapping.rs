@@ -356,7 +356,7 @@ impl<'d> Mapping<'d> {
                     entry.step = at;
                     ledger.push(entry);
                 }
-                Err(_) if entry.status == LedgerStatus::Undone => {}
+                Err(_) if entry.status.is_over() => {}
                 Err(message) => self.obstacle("drop", message),
             }
         }

@@ -195,17 +195,21 @@ fn with_control<'a>(
         (Control::Cancel { .. } | Control::Signal { .. }, Phase::Running) => Run::of(ground, record),
         (Control::Retry, _) if compensation::any_stuck(record) => Run::of(ground, record),
         (Control::Start { .. }, _) => return Ok(Patch::ignored(IgnoreReason::Exists)),
+        (Control::Settle(settle), _) if compensation::concerns(ground.definition, record, settle) => {
+            Run::of(ground, record)
+        }
         (_, phase) if phase.is_terminal() => return Ok(Patch::ignored(IgnoreReason::Ended)),
         (Control::Migrate { to, .. }, _) => return without_target(record, to),
-        (Control::Cancel { .. } | Control::Retry | Control::Signal { .. }, _) => {
+        (Control::Cancel { .. } | Control::Retry | Control::Settle(_) | Control::Signal { .. }, _) => {
             return Ok(Patch::ignored(IgnoreReason::NoHandler));
         }
     };
     seen::remember_event(&mut run.record, seen);
     match control {
         Control::Start { .. } => {}
-        Control::Cancel { reason } => failure::fail(&mut run, failure::Cause::cancel(reason))?,
-        Control::Retry => compensation::operator_retry(&mut run)?,
+        Control::Cancel { reason, mode } => failure::fail(&mut run, failure::Cause::cancel(reason, *mode))?,
+        Control::Retry => compensation::retry_all(&mut run)?,
+        Control::Settle(settle) => compensation::settle(&mut run, settle)?,
         Control::Signal { name, data, by } => {
             let message = waits::Message::signal(&run, name, data, by)?;
             run.note(Note::Signalled {

@@ -6,7 +6,7 @@ use super::place::Place;
 use super::run::Run;
 use super::scope::Locals;
 use super::slot::Slot;
-use super::{Rejection, groups, machine, timers, waits};
+use super::{Rejection, compensation, groups, machine, timers, waits};
 use crate::kernel::definition::Definition;
 use crate::kernel::definition::model::Action;
 use crate::kernel::patch::{Note, Outcome, Patch};
@@ -103,12 +103,12 @@ fn end(run: &mut Run<'_>) -> Result<(), Rejection> {
             run.record.ledger.clear();
             (Phase::Completed, &definition.finally.completed)
         }
-        Phase::Compensating if is_undone(&run.record) => {
+        Phase::Compensating if is_undone(&run.record) && !compensation::drains(&run.record) => {
             let cancelled = run
                 .record
                 .failure
                 .as_ref()
-                .is_some_and(|failure| failure.cancelled);
+                .is_some_and(|failure| failure.cancelled.is_some());
             if cancelled {
                 (Phase::Cancelled, &definition.finally.cancelled)
             } else {
@@ -146,15 +146,12 @@ fn is_complete(definition: &Definition, record: &Record) -> bool {
     let has_end = !definition.steps.is_empty() || definition.machine.is_some();
     // What is undone on the way is part of the way.
     let undone = record.ledger.iter().all(|entry| match entry.status {
-        LedgerStatus::Held | LedgerStatus::Undone => true,
+        LedgerStatus::Held | LedgerStatus::Undone | LedgerStatus::Kept => true,
         LedgerStatus::Undoing | LedgerStatus::BackingOff | LedgerStatus::Stuck | LedgerStatus::Due => false,
     });
     has_end && steps_over && machine_over && undone
 }
 
 fn is_undone(record: &Record) -> bool {
-    record
-        .ledger
-        .iter()
-        .all(|entry| entry.status == LedgerStatus::Undone)
+    record.ledger.iter().all(|entry| entry.status.is_over())
 }

@@ -497,8 +497,6 @@ pub fn cancel(instance: InstanceId, sequence: u64) -> Input {
             stream: CONTROLS,
             sequence,
         },
-        body: InputBody::Control(Control::Cancel {
-            reason: "test".to_owned(),
-        }),
+        body: InputBody::Control(Control::cancel("test".to_owned())),
     }
 }

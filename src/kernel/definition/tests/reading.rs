@@ -2,7 +2,9 @@
 
 use super::super::compile_archived;
 use super::super::effect::Provider;
-use super::super::model::{Action, COMMAND_DEADLINE_MS, COMPENSATION_RETRY, Delay, EFFECT_DEADLINE_MS, Emit};
+use super::super::model::{
+    Action, COMMAND_DEADLINE_MS, COMPENSATION_RETRY, Delay, EFFECT_DEADLINE_MS, Emit, OnUnknown,
+};
 use super::{effect, examples, folder, saga};
 use crate::kernel::expr::{Budget, Root, Scope, Template};
 use crate::kernel::json::Json;
@@ -39,7 +41,7 @@ fn the_order_saga_is_what_its_file_says() {
     );
     assert_eq!(order.event_types(), ["Order.CancelRequested", "Order.Placed"]);
     let charge = order.steps[2].compensate.as_ref().expect("a charge is refunded");
-    assert!(charge.on_unknown);
+    assert_eq!(charge.on_unknown, OnUnknown::Compensate);
     assert_eq!((charge.retry.attempts, charge.retry.max_ms), (20, 600_000));
     assert!(matches!(&charge.action, Action::Effect { effect, .. } if effect.as_str() == "payments-refund"));
     let unpaid = &order.timers[0];
@@ -89,7 +91,7 @@ fn what_a_saga_leaves_out_has_its_default() {
     let undo = pay.compensate.as_ref().expect("declared");
     assert_eq!(
         (undo.on_unknown, undo.retry, undo.deadline_ms),
-        (false, COMPENSATION_RETRY, EFFECT_DEADLINE_MS)
+        (OnUnknown::Ignore, COMPENSATION_RETRY, EFFECT_DEADLINE_MS)
     );
     assert_eq!(
         tell.compensate.as_ref().map(|undo| undo.deadline_ms),

@@ -4,7 +4,8 @@ use serde_json::{Value, json};
 
 use crate::kernel::definition::model::{
     Action, Actions, COMMAND_DEADLINE_MS, CommandTemplate, Compensation, Delay, EFFECT_DEADLINE_MS, Emit,
-    Fail, Finally, Handler, Machine, Migration, PublishTemplate, State, Step, TimerDefinition, TimerSet,
+    Fail, Finally, Handler, Machine, Migration, OnExhausted, OnLate, OnUnknown, PublishTemplate, State, Step,
+    TimerDefinition, TimerSet, UndoOrder,
 };
 use crate::kernel::definition::{Definition, compile_archived};
 use crate::kernel::expr::{Expr, Root, Template};
@@ -67,6 +68,7 @@ pub(super) fn saga(name: &str, start: &str) -> Definition {
         steps: Vec::new(),
         timers: Vec::new(),
         finally: Finally::default(),
+        undo_order: UndoOrder::Sequential,
         buffer: 32,
         migration: Migration::default(),
     }
@@ -116,7 +118,10 @@ pub(super) fn step(name: &str, needs: &[u16], action: Action) -> Step {
 pub(super) fn compensation(action: Action) -> Compensation {
     Compensation {
         action,
-        on_unknown: false,
+        when: None,
+        on_unknown: OnUnknown::Ignore,
+        on_late: OnLate::Compensate,
+        on_exhausted: OnExhausted::Stop,
         retry: RetryPolicy {
             attempts: 3,
             initial_ms: 1_000,
@@ -248,7 +253,7 @@ fn order_steps() -> Vec<Step> {
     );
     charge.set = sets(json!({"paid": true, "charge": "${result.charge_id}", "status": "paid"}));
     charge.compensate = Some(Compensation {
-        on_unknown: true,
+        on_unknown: OnUnknown::Compensate,
         ..compensation(effect(
             "payments-refund",
             json!({"order": "${key}", "amount": "${input.amount}"}),

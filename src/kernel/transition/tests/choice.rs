@@ -140,7 +140,7 @@ proptest! {
             match kind {
                 0..=2 => world.succeed(path, &json!({})),
                 3 => world.fail(path, "declined"),
-                _ => world.control(&format!("c-{which}-{total}"), Control::Cancel { reason: String::new() }),
+                _ => world.control(&format!("c-{which}-{total}"), Control::cancel(String::new())),
             };
         }
         for _ in 0..200 {

@@ -350,7 +350,7 @@ steps:
         foreach: {over: state.items, parallel: 2, on_item_error: POLICY}
         set: {last: "${result}"}
         steps:
-          a: {effect: a, with: {item: "${item}"}, compensate: {effect: undo_a, on_unknown: true}}
+          a: {effect: a, with: {item: "${item}"}, compensate: {effect: undo_a, on_unknown: compensate}}
           b: {needs: [a], effect: b, retry: {attempts: 2, errors: ["*"]}, compensate: {effect: undo_b}}
       count: {needs: [each], effect: count, set: {done: "${state.done + 1}"}}
 "#;
@@ -371,7 +371,7 @@ fn live(world: &mut World, turns: &[(usize, u8)]) {
             }
             (7, _) if number > 6 => {
                 let reason = String::new();
-                world.control(&format!("c-{number}"), Control::Cancel { reason })
+                world.control(&format!("c-{number}"), Control::cancel(reason))
             }
             _ => {
                 world.advance(5_000);

@@ -219,9 +219,7 @@ fn a_customers_cancel_undoes_what_was_done_in_reverse() {
 #[test]
 fn an_operators_cancel_ends_as_cancelled() {
     let mut world = placed();
-    let cancel = |reason: &str| Control::Cancel {
-        reason: reason.to_owned(),
-    };
+    let cancel = |reason: &str| Control::cancel(reason.to_owned());
     assert_eq!(world.control("req-1", cancel("fraud ring")), Outcome::Applied);
     assert_eq!(
         world.phase(),

@@ -7,13 +7,14 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::build::{consolidate, order};
+use super::compensation::trip;
 use super::errors::answering;
 use super::retry::charging;
 use super::waits::{approving, signal};
 use super::world::World;
 use crate::kernel::definition::Definition;
 use crate::kernel::ids::CommandId;
-use crate::kernel::input::{Control, WorkOutcome};
+use crate::kernel::input::{CancelMode, Control, Settle, Verdict, WorkOutcome};
 use crate::kernel::patch::Outcome;
 use crate::kernel::record::{LedgerStatus, Phase};
 use crate::kernel::work::WorkItem;
@@ -37,6 +38,8 @@ enum Happening {
     Cancel,
     Retry,
     Signal,
+    CancelAs(CancelMode),
+    Settle(Verdict),
 }
 
 fn happenings(events: usize, most: usize) -> impl Strategy<Value = Vec<Happening>> {
@@ -51,6 +54,27 @@ fn happenings(events: usize, most: usize) -> impl Strategy<Value = Vec<Happening
         2 => Just(Happening::Signal),
     ];
     proptest::collection::vec(happening, 0..most)
+}
+
+/// The same with what an operator may decide.
+fn decisions(events: usize, most: usize) -> impl Strategy<Value = Vec<Happening>> {
+    let modes = [CancelMode::Compensate, CancelMode::Drain, CancelMode::Abandon];
+    let verdicts = [Verdict::Retry, Verdict::Skip, Verdict::Resolve];
+    let decision = prop_oneof![
+        1 => proptest::sample::select(modes.to_vec()).prop_map(Happening::CancelAs),
+        2 => proptest::sample::select(verdicts.to_vec()).prop_map(Happening::Settle),
+    ];
+    (
+        happenings(events, most),
+        proptest::collection::vec((0..most, decision), 0..4),
+    )
+        .prop_map(|(mut happenings, decisions)| {
+            for (at, decision) in decisions {
+                let at = at.min(happenings.len());
+                happenings.insert(at, decision);
+            }
+            happenings
+        })
 }
 
 /// Anything that a result's `set` in these sagas reads.
@@ -115,12 +139,25 @@ fn live(world: &mut World, events: &[(&str, Value)], happenings: &[Happening]) -
                 }
             }
             Happening::Advance(ms) => world.advance(*ms),
-            Happening::Cancel | Happening::Retry | Happening::Signal => {
+            Happening::Cancel
+            | Happening::Retry
+            | Happening::Signal
+            | Happening::CancelAs(_)
+            | Happening::Settle(_) => {
                 controls += 1;
                 let control = match happening {
-                    Happening::Cancel => Control::Cancel {
+                    Happening::Cancel => Control::cancel(String::new()),
+                    Happening::CancelAs(mode) => Control::Cancel {
                         reason: String::new(),
+                        mode: *mode,
                     },
+                    Happening::Settle(verdict) => Control::Settle(Settle {
+                        verdict: *verdict,
+                        step: None,
+                        item: None,
+                        by: String::new(),
+                        reason: String::new(),
+                    }),
                     Happening::Signal => {
                         signal("review", &json!({"approved": controls % 4 != 0, "note": ""}))
                     }
@@ -316,6 +353,33 @@ proptest! {
         check_ids(&world);
         check_ledger(&world, &definition, &done);
         prop_assert!(world.last().phase.is_terminal(), "it rests in {:?}", world.phase());
+    }
+
+    #[test]
+    fn whatever_an_operator_decides_nothing_is_undone_twice_and_everything_is_decided(
+        happenings in decisions(2, 60),
+        parallel in any::<bool>(),
+        options in (0..3_usize, 0..3_usize, 0..2_usize),
+    ) {
+        let on_unknown = ["compensate", "ask", "ignore"][options.0];
+        let on_late = ["compensate", "accept", "ignore"][options.1];
+        let on_exhausted = ["stop", "continue"][options.2];
+        let of_flight = format!(", on_unknown: {on_unknown}, on_late: {on_late}, on_exhausted: {on_exhausted}");
+        let mut world = trip(&of_flight, if parallel { "compensation: parallel" } else { "" });
+        let events = [("Trip.Booked", json!({"id": "o-1"})), ("Trip.Other", json!({}))];
+        let mut done = live(&mut world, &events, &happenings);
+        heal(&mut world, &mut done);
+        check_ids(&world);
+        prop_assert!(world.ended.is_some(), "it rests in {:?}", world.phase());
+        let record = world.last();
+        if record.phase != Phase::Completed {
+            prop_assert!(record.ledger.iter().all(|entry| entry.status.is_over()));
+        }
+        for (index, step) in world.definition.steps.iter().enumerate() {
+            let undone = done.get(&format!("steps.{}.compensate", step.name)).copied().unwrap_or(0);
+            let entries = record.ledger.iter().filter(|entry| usize::from(entry.step) == index);
+            prop_assert!(undone as usize <= entries.count(), "{} was undone {undone} times", step.name);
+        }
     }
 
     #[test]

@@ -83,7 +83,7 @@ fn a_cancelled_instance_takes_no_other_turn() {
     let mut world = placed(POLL);
     world.succeed(TURN, &json!({"ready": false}));
     let reason = String::new();
-    world.control("req-1", Control::Cancel { reason });
+    world.control("req-1", Control::cancel(reason));
     assert_eq!(world.phase(), Phase::Cancelled);
     assert!(world.timers.is_empty());
 }

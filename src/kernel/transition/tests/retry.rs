@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::build::{compensation, effect, expr, saga, step};
 use super::world::World;
 use crate::kernel::definition::Definition;
-use crate::kernel::definition::model::{Compensation, StepRetry};
+use crate::kernel::definition::model::{Compensation, OnUnknown, StepRetry};
 use crate::kernel::input::Control;
 use crate::kernel::record::{LedgerStatus, Phase, StepStatus};
 use crate::kernel::retry::RetryPolicy;
@@ -35,7 +35,11 @@ pub(super) fn charging(on_unknown: bool) -> Definition {
     );
     charge.retry = vec![table(&["transient", "timeout"], 3), table(&["throttled"], 2)];
     charge.compensate = Some(Compensation {
-        on_unknown,
+        on_unknown: if on_unknown {
+            OnUnknown::Compensate
+        } else {
+            OnUnknown::Ignore
+        },
         ..compensation(effect("payments-refund", json!({"amount": "${input.amount}"})))
     });
     let mut ship = step("ship", &[0], effect("shipping-create", json!({})));
@@ -153,12 +157,7 @@ fn a_step_that_backs_off_is_abandoned_with_what_may_have_happened() {
     for (on_unknown, ledger) in [(true, vec![LedgerStatus::Undoing]), (false, Vec::new())] {
         let mut world = placed(on_unknown);
         world.time_out(CHARGE);
-        world.control(
-            "req-1",
-            Control::Cancel {
-                reason: String::new(),
-            },
-        );
+        world.control("req-1", Control::cancel(String::new()));
         assert_eq!(world.statuses()[0], StepStatus::Abandoned);
         assert!(world.timers.is_empty(), "no attempt follows");
         assert_eq!(world.ledger(), ledger);
@@ -170,12 +169,7 @@ fn a_stray_that_fails_leaves_the_doubt_of_the_attempt_before() {
     let mut world = placed(true);
     world.time_out(CHARGE);
     world.advance(30_000);
-    world.control(
-        "req-1",
-        Control::Cancel {
-            reason: String::new(),
-        },
-    );
+    world.control("req-1", Control::cancel(String::new()));
     assert_eq!(world.phase(), Phase::Cancelled);
     assert!(world.ended.is_none(), "the second attempt is outstanding");
     world.fail(CHARGE, "transient");

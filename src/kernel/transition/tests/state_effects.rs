@@ -150,7 +150,7 @@ proptest! {
                     (6, _) => world.event("Order.Released", &json!({})),
                     (7, _) if number > 8 => {
                         let reason = String::new();
-                        world.control(&format!("c-{number}"), Control::Cancel { reason })
+                        world.control(&format!("c-{number}"), Control::cancel(reason))
                     }
                     _ => {
                         world.advance(2_000);
@@ -160,7 +160,7 @@ proptest! {
             }
             let reason = String::new();
             if world.ended.is_none() {
-                world.control("the-end", Control::Cancel { reason });
+                world.control("the-end", Control::cancel(reason));
             }
             for round in 0..300 {
                 let Some(command) = world.outbox.values().next_back().map(|item| item.command_id) else {

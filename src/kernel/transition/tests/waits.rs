@@ -167,12 +167,7 @@ fn a_refused_approval_fails_the_saga_and_a_failed_one_waits_for_nothing() {
     assert_eq!(world.last().steps[1].error.as_deref(), Some("fail_if"));
     assert_eq!(world.phase(), Phase::Failed);
     let mut world = scored();
-    world.control(
-        "c-1",
-        Control::Cancel {
-            reason: String::new(),
-        },
-    );
+    world.control("c-1", Control::cancel(String::new()));
     assert_eq!(world.statuses()[1], StepStatus::Abandoned);
     assert!(world.timers.is_empty());
 }

@@ -1,0 +1,154 @@
+//! `instance`: what an operator sees and decides about one instance of a running cluster.
+
+use std::fmt::Write as _;
+
+use clap::{Args, Subcommand, ValueEnum};
+use serde_json::{Value, json};
+
+use super::client::{Client, ServerArguments};
+use super::exit::Failure;
+
+#[derive(Debug, Subcommand)]
+pub enum InstanceCommand {
+    /// Print state, steps, ledger, timers and history as JSON.
+    Show(NameArguments),
+    /// Stop it.
+    Cancel(CancelArguments),
+    /// Undo what is stuck, with all attempts anew.
+    Retry(StuckArguments),
+    /// Leave done what is stuck, and go on.
+    Skip(StuckArguments),
+    /// Go on: what is stuck has been undone by other means.
+    Resolve(StuckArguments),
+}
+
+#[derive(Debug, Args)]
+pub struct NameArguments {
+    /// The saga.
+    saga: String,
+    /// The key of the instance.
+    key: String,
+    /// The tenant, where there are several.
+    #[arg(long, value_name = "NAME")]
+    tenant: Option<String>,
+    #[command(flatten)]
+    server: ServerArguments,
+}
+
+#[derive(Debug, Args)]
+pub struct CancelArguments {
+    /// Why; it is kept with the instance.
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    reason: String,
+    /// What becomes of what it has begun.
+    #[arg(long, value_enum, default_value_t = Mode::Compensate)]
+    mode: Mode,
+    #[command(flatten)]
+    name: NameArguments,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Mode {
+    /// What it did is undone at once, and what still runs as soon as it succeeds.
+    Compensate,
+    /// What runs comes to its end first; then everything is undone.
+    Drain,
+    /// Nothing is undone.
+    Abandon,
+}
+
+impl Mode {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Compensate => "compensate",
+            Self::Drain => "drain",
+            Self::Abandon => "abandon",
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+pub struct StuckArguments {
+    /// Only what this step did; all that is stuck if it is not given.
+    #[arg(long, value_name = "STEP")]
+    step: Option<String>,
+    /// Only what it did for this item of a loop over a list, the first being 0.
+    #[arg(long, value_name = "INDEX", requires = "step")]
+    item: Option<u32>,
+    /// Who decides; it is kept in the history.
+    #[arg(long, env = "USER", value_name = "NAME", default_value = "")]
+    by: String,
+    /// Why; it is kept in the history.
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    reason: String,
+    #[command(flatten)]
+    name: NameArguments,
+}
+
+pub fn instance(command: &InstanceCommand) -> Result<(), Failure> {
+    match command {
+        InstanceCommand::Show(name) => {
+            let shown = Client::new(&name.server)?.get(&name.path())?;
+            println!("{shown:#}");
+            Ok(())
+        }
+        InstanceCommand::Cancel(arguments) => {
+            let body = json!({"reason": arguments.reason, "mode": arguments.mode.as_str()});
+            ask(&arguments.name, "cancel", &body)
+        }
+        InstanceCommand::Retry(arguments) => decide(arguments, "retry"),
+        InstanceCommand::Skip(arguments) => decide(arguments, "skip"),
+        InstanceCommand::Resolve(arguments) => decide(arguments, "resolve"),
+    }
+}
+
+fn decide(arguments: &StuckArguments, verdict: &str) -> Result<(), Failure> {
+    let body = json!({
+        "step": arguments.step,
+        "item": arguments.item,
+        "by": arguments.by,
+        "reason": arguments.reason,
+    });
+    ask(&arguments.name, verdict, &body)
+}
+
+/// The answer says that the request is stored; what becomes of it is in the history.
+fn ask(name: &NameArguments, verb: &str, body: &Value) -> Result<(), Failure> {
+    let path = format!("{}/{verb}", name.path());
+    let stored = Client::new(&name.server)?.post_json(&path, body)?;
+    eprintln!("the request is stored; `saga-runner instance show` tells what came of it");
+    println!("{stored:#}");
+    Ok(())
+}
+
+impl NameArguments {
+    fn path(&self) -> String {
+        let tenant = self.tenant.as_ref().map(|tenant| format!("/tenants/{tenant}"));
+        let tenant = tenant.unwrap_or_default();
+        format!("/v1{tenant}/sagas/{}/instances/{}", self.saga, escaped(&self.key))
+    }
+}
+
+/// A key may hold anything that a path may not.
+fn escaped(key: &str) -> String {
+    let mut text = String::with_capacity(key.len());
+    for byte in key.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {
+            text.push(char::from(byte));
+        } else {
+            let _infallible = write!(text, "%{byte:02X}");
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_one_segment_of_the_path() {
+        assert_eq!(escaped("o-1_a.b~"), "o-1_a.b~");
+        assert_eq!(escaped("a/b c\u{e9}?"), "a%2Fb%20c%C3%A9%3F");
+    }
+}
