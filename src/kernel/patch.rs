@@ -268,6 +268,11 @@ pub enum Note {
         by: String,
         reason: String,
     },
+    /// An effect of `finally` has failed for good; the outcome stands.
+    FinallyFailed {
+        step: String,
+        class: String,
+    },
 }
 
 #[cfg(test)]

@@ -104,16 +104,19 @@ pub enum Phase {
     Cancelled,
     /// A compensation exhausted its attempts: an operator must act.
     CompensationFailed,
+    /// Its outcome is reached, and effects of `finally` are under way.
+    Finishing,
 }
 
 impl Phase {
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Running,
         Self::Compensating,
         Self::Completed,
         Self::Failed,
         Self::Cancelled,
         Self::CompensationFailed,
+        Self::Finishing,
     ];
 
     #[must_use]
@@ -125,6 +128,7 @@ impl Phase {
             Self::Failed => "failed",
             Self::Cancelled => "cancelled",
             Self::CompensationFailed => "compensation_failed",
+            Self::Finishing => "finishing",
         }
     }
 
@@ -133,7 +137,7 @@ impl Phase {
     pub const fn is_terminal(self) -> bool {
         match self {
             Self::Completed | Self::Failed | Self::Cancelled => true,
-            Self::Running | Self::Compensating | Self::CompensationFailed => false,
+            Self::Running | Self::Compensating | Self::CompensationFailed | Self::Finishing => false,
         }
     }
 }

@@ -174,6 +174,7 @@ impl Run<'_> {
             return self.bury(input, before, Fault::overflow(self.ground.limits), turn);
         }
         self.staged.tally.input(input, patch.outcome);
+        self.staged.tally.notes(&input.instance.saga, &patch.notes);
         let was = before.as_ref().map(Refers::of);
         if before.is_none() && (patch.record.is_some() || patch.ended.is_some()) {
             self.staged.tally.started(&id.saga);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::kernel::ids::{SagaName, TimeMs};
 use crate::kernel::input::{Input, InputBody};
-use crate::kernel::patch::Outcome;
+use crate::kernel::patch::{Note, Outcome};
 use crate::kernel::record::Phase;
 use crate::telemetry::Metrics;
 
@@ -14,6 +14,7 @@ pub(super) struct Tally {
     inputs: BTreeMap<(&'static str, &'static str), u64>,
     started: BTreeMap<SagaName, u64>,
     ended: BTreeMap<(SagaName, &'static str), u64>,
+    finally_failed: BTreeMap<SagaName, u64>,
     dead: BTreeMap<String, u64>,
     forgotten: u64,
     fired: Vec<TimeMs>,
@@ -56,6 +57,16 @@ impl Tally {
         *self.ended.entry((saga.clone(), phase.as_str())).or_default() += 1;
     }
 
+    /// What happened to an instance, as far as it is counted.
+    pub fn notes(&mut self, saga: &SagaName, notes: &[Note]) {
+        let failed = notes
+            .iter()
+            .filter(|note| matches!(note, Note::FinallyFailed { .. }));
+        for _ in failed {
+            *self.finally_failed.entry(saga.clone()).or_default() += 1;
+        }
+    }
+
     pub fn fired(&mut self, due: TimeMs, late_source: bool) {
         self.fired.push(due);
         self.fired_late_source += u64::from(late_source);
@@ -78,6 +89,12 @@ impl Tally {
             metrics
                 .instances_ended
                 .with_label_values(&[saga.as_str(), *phase])
+                .inc_by(*count);
+        }
+        for (saga, count) in &self.finally_failed {
+            metrics
+                .finally_failed
+                .with_label_values(&[saga.as_str()])
                 .inc_by(*count);
         }
         for (reason, count) in &self.dead {

@@ -25,6 +25,7 @@ pub struct Metrics {
     pub shards_detached: IntGauge,
     /// Instances that reached an end, by `saga` and `phase`.
     pub instances_ended: IntCounterVec,
+    pub finally_failed: IntCounterVec,
     /// Instances started, by `saga`.
     pub instances_started: IntCounterVec,
     /// One commit of a shard.
@@ -119,6 +120,12 @@ impl Metrics {
                 "instances_ended_total",
                 "Instances that ended.",
                 &["saga", "phase"],
+            ),
+            finally_failed: counters(
+                r,
+                "finally_failed_total",
+                "Effects of finally that failed for good.",
+                &["saga"],
             ),
             instances_started: counters(r, "instances_started_total", "Instances started.", &["saga"]),
             commit_seconds: histogram(

@@ -255,6 +255,7 @@ fn step<'d>(step: &'d Step, definition: &'d Definition) -> Json<'d> {
         ),
         ("deadline_ms", Json::Int(step.deadline_ms)),
         ("state", state),
+        ("at_end", Json::Bool(step.at_end)),
     ])
 }
 

@@ -186,11 +186,7 @@ impl<'d, 'n> Steps<'d, 'n> {
             set_spans.push(places);
         }
         // Effects of the machine stand behind the steps, and have no order.
-        let own = definition
-            .steps
-            .iter()
-            .filter(|step| step.state.is_none())
-            .count();
+        let own = definition.steps.iter().filter(|step| step.is_own()).count();
         let complete = spans.len() == own;
         Self {
             list: &definition.steps[..own],

@@ -392,6 +392,7 @@ impl Step {
             name,
             within: None,
             state: None,
+            at_end: false,
             needs: Vec::new(),
             condition: None,
             delay: None,

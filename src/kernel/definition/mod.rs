@@ -16,6 +16,7 @@ mod effect_file;
 mod effect_limits;
 mod events;
 pub mod fields;
+mod finally;
 pub mod findings;
 mod groups;
 pub mod keys;

@@ -230,7 +230,7 @@ pub struct TimerSet {
 pub enum Emit {
     Command(CommandTemplate),
     Publish(PublishTemplate),
-    /// An effect of a machine state, by the index of its step: the state has handlers for how it ends.
+    /// An effect, by the index of its step: of a machine state, which has handlers for how it ends, or of the end.
     Effect(u16),
 }
 
@@ -296,6 +296,8 @@ pub struct Step {
     pub within: Option<u16>,
     /// Index of the machine state whose entry starts it; the steps of a saga start by themselves.
     pub state: Option<u16>,
+    /// `finally` starts it; the instance ends when it has.
+    pub at_end: bool,
     /// Indices of the steps that must be done or skipped first.
     pub needs: Vec<u16>,
     /// False when the step would start: skipped.
@@ -394,6 +396,12 @@ pub enum Then {
 }
 
 impl Step {
+    /// Whether it starts as soon as it can, and the instance completes when it is done.
+    #[must_use]
+    pub const fn is_own(&self) -> bool {
+        self.state.is_none() && !self.at_end
+    }
+
     /// The event type that it waits for.
     #[must_use]
     pub fn expected_event(&self) -> Option<&String> {
@@ -519,6 +527,9 @@ pub const BODY_OF_REPEAT: &str = ".turn";
 
 /// What the names of steps begin with that are effects of a machine state; the state and the effect follow.
 pub const OF_MACHINE: &str = "machine.";
+
+/// The same for effects of the end; the outcome and the effect follow.
+pub const OF_FINALLY: &str = "finally.";
 
 /// How many items must be done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

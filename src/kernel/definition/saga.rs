@@ -13,7 +13,7 @@ use super::effect::Effects;
 use super::fields::{self, Fields, NameRule};
 use super::findings::Findings;
 use super::groups;
-use super::model::{BUFFER, Definition, Delay, EffectContract, Finally, KeyRule, TimerDefinition};
+use super::model::{BUFFER, Definition, Delay, EffectContract, KeyRule, TimerDefinition};
 use super::schema_files::Schemas;
 use super::texts::{self, EventParts, Readable};
 use super::typing::{self, Types};
@@ -48,17 +48,7 @@ const KEYS: &[&str] = &[
 const BUFFER_MAX: u32 = 256;
 
 /// Roots at the end of an instance that did not fail.
-const COMPLETED_ROOTS: &[Root] = &[Root::State, Root::Key, Root::Steps, Root::Event, Root::Record];
-/// Roots at the end of one that did.
-const FAILED_ROOTS: &[Root] = &[
-    Root::State,
-    Root::Key,
-    Root::Steps,
-    Root::Failure,
-    Root::Event,
-    Root::Record,
-];
-
+pub const COMPLETED_ROOTS: &[Root] = &[Root::State, Root::Key, Root::Steps, Root::Event, Root::Record];
 /// Compiles a saga; `None` where there are errors among the findings.
 pub fn compile<'c>(
     root: &Node<'_>,
@@ -159,7 +149,6 @@ fn read<'c>(
         .get("steps")
         .map(|entry| reading.steps(entry, &outline))
         .unwrap_or_default();
-    steps.append(&mut reading.emitted);
     let timers = fields
         .get("timers")
         .map(|entry| reading.timer_definitions(entry))
@@ -168,6 +157,7 @@ fn read<'c>(
         .get("finally")
         .map(|entry| reading.finally(entry))
         .unwrap_or_default();
+    steps.append(&mut reading.emitted);
     let buffer = fields
         .get("buffer")
         .and_then(|entry| fields::integer(entry, 1..=BUFFER_MAX, codes::WRONG_VALUE, reading.findings));
@@ -359,27 +349,6 @@ impl<'r> Reading<'r, '_> {
             cancel_when,
             actions: self.actions(&fields, super::actions::Site::Timer),
         })
-    }
-
-    fn finally(&mut self, entry: &'r Entry<'_>) -> Finally {
-        let keys = &["completed", "failed", "cancelled"];
-        let Some(fields) = Fields::read(&entry.value, &entry.key_span, "finally", keys, self.findings) else {
-            return Finally::default();
-        };
-        let known = self.types.clone();
-        let mut emits = |key: &str, roots| {
-            let entry = fields.get(key)?;
-            self.types.clone_from(&known);
-            if let (Some(types), "completed") = (&mut self.types, key) {
-                types.enter_end();
-            }
-            Some(self.emits(entry, roots, EventParts::Moment))
-        };
-        Finally {
-            completed: emits("completed", COMPLETED_ROOTS).unwrap_or_default(),
-            failed: emits("failed", FAILED_ROOTS).unwrap_or_default(),
-            cancelled: emits("cancelled", FAILED_ROOTS).unwrap_or_default(),
-        }
     }
 }
 

@@ -168,6 +168,7 @@ impl<'r> Reading<'r, '_> {
             name: entry.key.clone().into_owned(),
             within: None,
             state: None,
+            at_end: false,
             needs,
             condition,
             delay,

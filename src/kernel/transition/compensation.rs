@@ -178,6 +178,7 @@ fn next(run: &Run<'_>) -> Option<usize> {
         Phase::Completed
         | Phase::Compensating
         | Phase::CompensationFailed
+        | Phase::Finishing
         | Phase::Failed
         | Phase::Cancelled => true,
     };

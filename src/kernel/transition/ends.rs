@@ -113,6 +113,14 @@ pub(super) fn failed(run: &mut Run<'_>, slot: Slot, defeat: Defeat<'_>) -> Resul
         step: step.name.clone(),
         class: defeat.class.to_owned(),
     });
+    if step.at_end {
+        // The outcome stands.
+        run.note(Note::FinallyFailed {
+            step: step.name.clone(),
+            class: defeat.class.to_owned(),
+        });
+        return Ok(());
+    }
     if unknown {
         compensation::push_unknown(run, slot, input);
     }

@@ -87,7 +87,7 @@ pub(super) fn handle<'a>(
 pub(super) fn refusal(definition: &Definition, record: &Record, event: &DomainEvent) -> Option<IgnoreReason> {
     match record.phase {
         Phase::Completed | Phase::Failed | Phase::Cancelled => return Some(IgnoreReason::Ended),
-        Phase::Running | Phase::Compensating | Phase::CompensationFailed => {}
+        Phase::Running | Phase::Compensating | Phase::CompensationFailed | Phase::Finishing => {}
     }
     if let Some(reason) = seen::find_event(record, seen::event(event)) {
         return Some(reason);

@@ -189,7 +189,7 @@ impl<'d> Mapping<'d> {
                     );
                 }
                 // An effect of a state begins anew whenever the state is entered.
-                None if self.is_dropped(step) || step.state.is_some() => {}
+                None if self.is_dropped(step) || !step.is_own() => {}
                 None => self.obstacle(
                     "drop",
                     format!(

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::kernel::definition::model::{OF_FINALLY, OF_MACHINE};
+
 /// Where in the definition something comes from.
 ///
 /// Work paths go into the ids of commands, so their spelling is a stored format.
@@ -98,9 +100,9 @@ impl fmt::Display for Place<'_> {
     }
 }
 
-/// The name of the step of a machine's effect is its place already.
+/// The name of the step of an effect of a machine or of the end is its place already.
 fn step(f: &mut fmt::Formatter<'_>, name: &str) -> fmt::Result {
-    if name.starts_with("machine.") {
+    if name.starts_with(OF_MACHINE) || name.starts_with(OF_FINALLY) {
         return f.write_str(name);
     }
     write!(f, "steps.{name}")

@@ -8,7 +8,7 @@ use super::scope::Locals;
 use super::slot::Slot;
 use super::{Rejection, compensation, groups, machine, timers, waits};
 use crate::kernel::definition::Definition;
-use crate::kernel::definition::model::Action;
+use crate::kernel::definition::model::{Action, Step};
 use crate::kernel::patch::{Note, Outcome, Patch};
 use crate::kernel::record::{LedgerStatus, Phase, Record, StepStatus};
 
@@ -84,7 +84,7 @@ fn begin(run: &mut Run<'_>, slot: Slot) -> Result<bool, Rejection> {
 
 fn is_ready(run: &Run<'_>, slot: Slot) -> bool {
     run.has_slot(slot)
-        && slot.step(run).state.is_none()
+        && slot.step(run).is_own()
         && run.slot(slot).status == StepStatus::Pending
         && groups::lets_start(run, slot)
         && slot
@@ -94,43 +94,67 @@ fn is_ready(run: &Run<'_>, slot: Slot) -> bool {
             .all(|need| run.slot(slot.peer(run, *need)).status.satisfies_needs())
 }
 
-/// Ends an instance whose outcome is reached.
+/// Ends an instance whose outcome is reached, or begins what is to be done before.
 fn end(run: &mut Run<'_>) -> Result<(), Rejection> {
     let definition = run.ground.definition;
-    let (phase, finally) = match run.record.phase {
-        Phase::Running if is_complete(definition, &run.record) => {
-            // Nothing will be undone any more.
-            run.record.ledger.clear();
-            (Phase::Completed, &definition.finally.completed)
+    let reached = match run.record.phase {
+        Phase::Running => is_complete(definition, &run.record),
+        Phase::Compensating => is_undone(&run.record) && !compensation::drains(&run.record),
+        Phase::Finishing if is_finished(definition, &run.record) => {
+            over(run);
+            return Ok(());
         }
-        Phase::Compensating if is_undone(&run.record) && !compensation::drains(&run.record) => {
-            let cancelled = run
-                .record
-                .failure
-                .as_ref()
-                .is_some_and(|failure| failure.cancelled.is_some());
-            if cancelled {
-                (Phase::Cancelled, &definition.finally.cancelled)
-            } else {
-                (Phase::Failed, &definition.finally.failed)
-            }
-        }
-        Phase::Running
-        | Phase::Compensating
+        Phase::Finishing
         | Phase::CompensationFailed
         | Phase::Completed
         | Phase::Failed
-        | Phase::Cancelled => return Ok(()),
+        | Phase::Cancelled => false,
     };
-    run.record.phase = phase;
+    if !reached {
+        return Ok(());
+    }
+    if run.record.phase == Phase::Running {
+        // Nothing will be undone any more.
+        run.record.ledger.clear();
+    }
+    let finally = &definition.finally;
+    let phase = outcome(&run.record);
+    let emits = match phase {
+        Phase::Completed => &finally.completed,
+        Phase::Cancelled => &finally.cancelled,
+        _ => &finally.failed,
+    };
+    run.record.phase = Phase::Finishing;
     run.clear_instance_timers();
     run.readmit_deferred();
     let outcome = phase.as_str();
-    run.emit(finally, Place::Finally { outcome }, 0)?;
-    run.note(Note::Ended {
-        phase: outcome.to_owned(),
-    });
+    run.emit(emits, Place::Finally { outcome }, 0)?;
+    if is_finished(definition, &run.record) {
+        over(run);
+    }
     Ok(())
+}
+
+/// How an instance ends whose outcome is reached.
+fn outcome(record: &Record) -> Phase {
+    match &record.failure {
+        None => Phase::Completed,
+        Some(failure) if failure.cancelled.is_some() => Phase::Cancelled,
+        Some(_) => Phase::Failed,
+    }
+}
+
+fn over(run: &mut Run<'_>) {
+    run.record.phase = outcome(&run.record);
+    run.note(Note::Ended {
+        phase: run.record.phase.as_str().to_owned(),
+    });
+}
+
+/// Whether no effect of `finally` is under way.
+fn is_finished(definition: &Definition, record: &Record) -> bool {
+    let mut steps = definition.steps.iter().zip(&record.steps);
+    steps.all(|(step, state)| !step.at_end || !state.status.is_under_way())
 }
 
 /// All steps are done or skipped and the machine is in a final state; a saga that has neither steps nor a
@@ -140,10 +164,10 @@ fn is_complete(definition: &Definition, record: &Record) -> bool {
         .steps
         .iter()
         .zip(&record.steps)
-        .filter(|(step, _)| step.state.is_none());
+        .filter(|(step, _)| step.is_own());
     let steps_over = own.all(|(_, state)| state.status.satisfies_needs());
     let machine_over = machine::present(definition, record).is_none_or(|state| state.is_final);
-    let has_end = !definition.steps.is_empty() || definition.machine.is_some();
+    let has_end = definition.steps.iter().any(Step::is_own) || definition.machine.is_some();
     // What is undone on the way is part of the way.
     let undone = record.ledger.iter().all(|entry| match entry.status {
         LedgerStatus::Held | LedgerStatus::Undone | LedgerStatus::Kept => true,

@@ -26,10 +26,13 @@ pub(super) fn fire(run: &mut Run<'_>, name: &str) -> Result<(), Rejection> {
     if compensation::is_timer(name) {
         return compensation::retry_due(run, name);
     }
-    if run.record.phase != Phase::Running {
+    let of_step = Slot::of_timer(run, name);
+    let finishes =
+        run.record.phase == Phase::Finishing && of_step.is_some_and(|(_, slot)| slot.step(run).at_end);
+    if run.record.phase != Phase::Running && !finishes {
         return Ok(());
     }
-    if let Some((kind, slot)) = Slot::of_timer(run, name) {
+    if let Some((kind, slot)) = of_step {
         return step_timer(run, kind, slot);
     }
     run.machine_timer(name)?;

@@ -101,6 +101,7 @@ pub(super) fn step(name: &str, needs: &[u16], action: Action) -> Step {
         name: name.to_owned(),
         within: None,
         state: None,
+        at_end: false,
         needs: needs.to_vec(),
         condition: None,
         delay: None,

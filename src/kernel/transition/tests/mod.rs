@@ -4,6 +4,7 @@ mod build;
 mod choice;
 mod compensation;
 mod errors;
+mod finally;
 mod foreach;
 mod ids;
 mod limits;

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::build::{consolidate, order};
 use super::compensation::trip;
 use super::errors::answering;
+use super::finally::closing;
 use super::retry::charging;
 use super::waits::{approving, signal};
 use super::world::World;
@@ -380,6 +381,23 @@ proptest! {
             let entries = record.ledger.iter().filter(|entry| usize::from(entry.step) == index);
             prop_assert!(undone as usize <= entries.count(), "{} was undone {undone} times", step.name);
         }
+    }
+
+    #[test]
+    fn whatever_happens_at_the_end_the_outcome_stands_and_the_end_comes(happenings in decisions(3, 40)) {
+        let mut world = closing();
+        let events = [("Order.Placed", json!({"id": "o-1"})), ("Order.Told", json!({})), ("Order.Other", json!({}))];
+        let mut done = live(&mut world, &events, &happenings);
+        let decided = (world.record.is_some() && world.phase() == Phase::Finishing).then(|| world.last().failure.clone());
+        heal(&mut world, &mut done);
+        check_ids(&world);
+        prop_assert!(world.ended.is_some(), "it rests in {:?}", world.phase());
+        if let Some(failure) = decided {
+            prop_assert_eq!(&world.last().failure, &failure);
+        }
+        let of = |outcome: &str| world.sent.iter().any(|item| item.path.starts_with(&format!("finally.{outcome}")));
+        prop_assert_eq!(of("completed"), world.phase() == Phase::Completed);
+        prop_assert_eq!(of("failed"), world.phase() == Phase::Failed);
     }
 
     #[test]
