@@ -514,18 +514,13 @@ impl StepStatus {
         }
     }
 
-    /// Whether steps that need this one may start.
+    /// Whether nothing more is to come of the step. One that failed, or was given up, while its instance runs is
+    /// one that the instance goes on without.
     #[must_use]
-    pub const fn satisfies_needs(self) -> bool {
+    pub const fn is_over(self) -> bool {
         match self {
-            Self::Done | Self::Skipped => true,
-            Self::Pending
-            | Self::Running
-            | Self::Failed
-            | Self::Abandoned
-            | Self::BackingOff
-            | Self::Delayed
-            | Self::Waiting => false,
+            Self::Done | Self::Skipped | Self::Failed | Self::Abandoned => true,
+            Self::Pending | Self::Running | Self::BackingOff | Self::Delayed | Self::Waiting => false,
         }
     }
 }

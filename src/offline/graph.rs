@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use crate::kernel::definition::Definition;
-use crate::kernel::definition::model::{Action, Actions, Group, RepeatCondition, Step, Then};
+use crate::kernel::definition::model::{Action, Actions, Group, Join, RepeatCondition, Step, Then};
 
 /// What a node stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -221,7 +221,11 @@ fn lines(step: &Step) -> Vec<String> {
         Action::Group(Group::Foreach(foreach)) => format!("for each of {}", foreach.over.text()),
         other => action(other),
     };
-    vec![name, second]
+    let join = match step.join {
+        Join::All => None,
+        Join::AtLeast { count, .. } => Some(format!("needs {count} of {}", step.needs.len())),
+    };
+    [name, second].into_iter().chain(join).collect()
 }
 
 fn action(action: &Action) -> String {

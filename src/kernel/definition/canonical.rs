@@ -12,8 +12,8 @@ use sha2::{Digest, Sha256};
 
 use super::model::{
     Action, Actions, Awaited, CommandTemplate, Compensation, Definition, Delay, Emit, Fail, Group, Handler,
-    ItemJoin, Machine, OnExhausted, OnItemError, OnLate, OnUnknown, PublishTemplate, RepeatCondition, Step,
-    StepRetry, Then, TimerDefinition, UndoOrder, Wait,
+    ItemJoin, Join, Machine, OnExhausted, OnItemError, OnLate, OnUnknown, PublishTemplate, RepeatCondition,
+    Step, StepRetry, Stragglers, Then, TimerDefinition, UndoOrder, Wait,
 };
 use crate::kernel::expr::{Expr, Template, TextPart, write_sorted};
 use crate::kernel::ids::DefinitionHash;
@@ -233,7 +233,15 @@ fn machine(machine: &Machine) -> Json<'_> {
 fn step<'d>(step: &'d Step, definition: &'d Definition) -> Json<'d> {
     let needs = step.needs.iter().map(|need| step_name(definition, *need));
     let state = step.state.map_or(Json::Null, |state| Json::Int(i64::from(state)));
+    let join = match step.join {
+        Join::All => Json::Null,
+        Join::AtLeast { count, stragglers } => object([
+            ("at_least", Json::Int(i64::from(count))),
+            ("cancel", Json::Bool(stragglers == Stragglers::Cancel)),
+        ]),
+    };
     object([
+        ("join", join),
         ("name", text(&step.name)),
         (
             "within",

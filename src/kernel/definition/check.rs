@@ -26,8 +26,9 @@ pub fn saga(
         groups::reach(definition, outline, findings);
     }
     if !steps.cycles(findings) && steps.is_complete() && !findings.has(codes::UNKNOWN_STEP) {
-        let before = steps.ancestors();
-        steps.parallel_sets(&before, findings);
+        let before = ancestors(&steps.after);
+        let certain = ancestors(&groups::order(definition, true));
+        steps.parallel_sets(&certain, findings);
         steps.answers(&before, outline, findings);
     }
     // A way whose end is unknown may have been meant to lead to any state.
@@ -191,7 +192,7 @@ impl<'d, 'n> Steps<'d, 'n> {
         Self {
             list: &definition.steps[..own],
             after: if complete {
-                groups::order(definition)
+                groups::order(definition, false)
             } else {
                 Vec::new()
             },
@@ -344,33 +345,34 @@ impl<'d, 'n> Steps<'d, 'n> {
             }
         }
     }
+}
 
-    fn ancestors(&self) -> Vec<StepSet> {
-        let mut sets = vec![StepSet::default(); self.list.len()];
-        let mut done = vec![false; self.list.len()];
-        for start in 0..self.list.len() {
-            let mut stack = vec![start];
-            while let Some(step) = stack.last().copied() {
-                let needs = self.after[step].iter().map(|need| usize::from(*need));
-                let open: Vec<usize> = needs.clone().filter(|need| !done[*need]).collect();
-                if done[step] || open.is_empty() {
-                    stack.pop();
-                    if !done[step] {
-                        let mut set = StepSet::default();
-                        for need in needs {
-                            set.add(need);
-                            set.unite(&sets[need]);
-                        }
-                        sets[step] = set;
-                        done[step] = true;
+/// For each step, all that come before it, directly or not. There is no cycle.
+fn ancestors(after: &[Vec<u16>]) -> Vec<StepSet> {
+    let mut sets = vec![StepSet::default(); after.len()];
+    let mut done = vec![false; after.len()];
+    for start in 0..after.len() {
+        let mut stack = vec![start];
+        while let Some(step) = stack.last().copied() {
+            let needs = after[step].iter().map(|need| usize::from(*need));
+            let open: Vec<usize> = needs.clone().filter(|need| !done[*need]).collect();
+            if done[step] || open.is_empty() {
+                stack.pop();
+                if !done[step] {
+                    let mut set = StepSet::default();
+                    for need in needs {
+                        set.add(need);
+                        set.unite(&sets[need]);
                     }
-                } else {
-                    stack.extend(open);
+                    sets[step] = set;
+                    done[step] = true;
                 }
+            } else {
+                stack.extend(open);
             }
         }
-        sets
     }
+    sets
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -10,7 +10,7 @@ use super::codes;
 use super::fields::{self, Fields, NameRule};
 use super::findings::Findings;
 use super::loops;
-use super::model::{Action, Branch, Definition, Foreach, Group, Repeat, Step};
+use super::model::{Action, Branch, Definition, Foreach, Group, Join, Repeat, Step};
 use super::saga::member;
 use super::steps::START_ROOTS;
 use super::texts::{self, EventParts, Readable};
@@ -118,12 +118,13 @@ impl<'r> Reading<'r, '_> {
             NameRule::Identifier,
             self.findings,
         );
-        let keys = &["needs", "if", "choice"];
+        let keys = &["needs", "join", "stragglers", "if", "choice"];
         let fields = Fields::read(&entry.value, &entry.key_span, "a choice", keys, self.findings)?;
         let needs = fields
             .get("needs")
             .map(|needs| self.needs(needs))
             .unwrap_or_default();
+        let join = self.join(&fields, &needs);
         let condition = fields
             .get("if")
             .and_then(|condition| self.start_condition(condition));
@@ -150,12 +151,11 @@ impl<'r> Reading<'r, '_> {
             return None;
         }
         let branches = self.branches(items, &choice.key_span, at, outline);
-        Some(Step::group(
-            entry.key.clone().into_owned(),
-            needs,
-            condition,
-            Group::Choice(branches),
-        ))
+        let group = Group::Choice(branches);
+        Some(Step {
+            join,
+            ..Step::group(entry.key.clone().into_owned(), needs, condition, group)
+        })
     }
 
     fn branches(
@@ -263,15 +263,19 @@ pub fn members(at: usize, branch: usize, outline: &[Outlined<'_, '_>]) -> Range<
     index(first)..index(last + 1)
 }
 
-/// For each step, the steps that are over before it is.
-pub fn order(definition: &Definition) -> Vec<Vec<u16>> {
+/// For each step, the steps that come before it; where it is `certain`, only those that are over before it is.
+pub fn order(definition: &Definition, certain: bool) -> Vec<Vec<u16>> {
+    let needs = |step: &Step| match step.join {
+        Join::AtLeast { .. } if certain => Vec::new(),
+        Join::AtLeast { .. } | Join::All => step.needs.clone(),
+    };
     let mut order: Vec<Vec<u16>> = Vec::with_capacity(definition.steps.len());
     for (index, step) in (0..=u16::MAX).zip(&definition.steps) {
-        let mut after = step.needs.clone();
+        let mut after = needs(step);
         // A group comes before its members, so what it waits for is known.
         let mut around = step.within.map(|group| &definition.steps[usize::from(group)]);
         while let Some(group) = around {
-            after.extend(&group.needs);
+            after.extend(needs(group));
             around = group.within.map(|group| &definition.steps[usize::from(group)]);
         }
         if let Some(group) = definition.group(index) {
@@ -381,6 +385,7 @@ impl Step {
     ) -> Self {
         Self {
             needs,
+            join: Join::All,
             condition,
             ..Self::doing(name, Action::Group(group))
         }
@@ -394,6 +399,7 @@ impl Step {
             state: None,
             at_end: false,
             needs: Vec::new(),
+            join: Join::All,
             condition: None,
             delay: None,
             action,

@@ -7,8 +7,8 @@ use super::codes;
 use super::fields::{self, Fields, NameRule};
 use super::groups::{GROUP_DEPTH_MAX, Outlined};
 use super::model::{
-    BODY_OF_FOREACH, BODY_OF_REPEAT, Foreach, Group, ItemJoin, OnItemError, Pause, Repeat, RepeatCondition,
-    Step,
+    BODY_OF_FOREACH, BODY_OF_REPEAT, Foreach, Group, ItemJoin, Join, OnItemError, Pause, Repeat,
+    RepeatCondition, Step,
 };
 use super::saga::member;
 use super::steps::{RESULT_ROOTS, RETRY_PAUSE_MS_MIN, START_ROOTS, STEP_KEYS, factor};
@@ -33,6 +33,8 @@ const ITEM: &str = "item";
 /// Keys of a loop around several steps.
 const LOOP_KEYS: &[&str] = &[
     "needs",
+    "join",
+    "stragglers",
     "if",
     "repeat",
     "foreach",
@@ -100,6 +102,7 @@ impl<'r> Reading<'r, '_> {
             .get("needs")
             .map(|needs| self.needs(needs))
             .unwrap_or_default();
+        let join = self.join(&fields, &needs);
         let condition = fields
             .get("if")
             .and_then(|condition| self.start_condition(condition));
@@ -146,6 +149,7 @@ impl<'r> Reading<'r, '_> {
             _ => Vec::new(),
         };
         Some(Step {
+            join,
             on_error,
             set,
             ..Step::group(entry.key.clone().into_owned(), needs, condition, group)
@@ -164,6 +168,7 @@ impl<'r> Reading<'r, '_> {
         Some(Step {
             name: format!("{}{suffix}", step.name),
             needs: Vec::new(),
+            join: Join::All,
             condition: None,
             set,
             ..step
@@ -266,7 +271,7 @@ impl<'r> Reading<'r, '_> {
         let chunk = number("chunk", ITEMS_MAX);
         let join = fields
             .get("join")
-            .map_or(Some(ItemJoin::All), |join| self.item_join(join));
+            .map_or(Some(ItemJoin::All), |join| self.join_count(join, ITEMS_MAX));
         // Where some items suffice, others may fail.
         let default = match join {
             Some(ItemJoin::AtLeast(_)) => OnItemError::Continue,
@@ -307,20 +312,6 @@ impl<'r> Reading<'r, '_> {
         (!taken).then_some(name)
     }
 
-    fn item_join(&mut self, entry: &Entry<'_>) -> Option<ItemJoin> {
-        if let Value::Map(_) = &entry.value.value {
-            let keys = &["at_least"];
-            let fields = Fields::read(&entry.value, &entry.key_span, "a join", keys, self.findings)?;
-            let count = fields.require("at_least", self.findings)?;
-            return fields::integer(count, 1..=ITEMS_MAX, codes::WRONG_VALUE, self.findings)
-                .map(ItemJoin::AtLeast);
-        }
-        match self.one_word(entry, &["all", "any"])? {
-            "all" => Some(ItemJoin::All),
-            _ => Some(ItemJoin::AtLeast(1)),
-        }
-    }
-
     fn on_item_error(&mut self, entry: &Entry<'_>) -> Option<OnItemError> {
         Some(match self.one_word(entry, &["fail", "continue", "collect"])? {
             "fail" => OnItemError::Fail,
@@ -329,7 +320,7 @@ impl<'r> Reading<'r, '_> {
         })
     }
 
-    fn one_word(&mut self, entry: &Entry<'_>, words: &[&'static str]) -> Option<&'static str> {
+    pub fn one_word(&mut self, entry: &Entry<'_>, words: &[&'static str]) -> Option<&'static str> {
         let found = match &entry.value.value {
             Value::Scalar(scalar) => match scalar.plain() {
                 Plain::Text(text) => words.iter().find(|word| **word == text),

@@ -19,6 +19,7 @@ pub mod fields;
 mod finally;
 pub mod findings;
 mod groups;
+mod joins;
 pub mod keys;
 mod loops;
 mod machine;

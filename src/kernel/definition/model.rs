@@ -298,8 +298,10 @@ pub struct Step {
     pub state: Option<u16>,
     /// `finally` starts it; the instance ends when it has.
     pub at_end: bool,
-    /// Indices of the steps that must be done or skipped first.
+    /// Indices of the steps that come first.
     pub needs: Vec<u16>,
+    /// How many of them must be done.
+    pub join: Join,
     /// False when the step would start: skipped.
     pub condition: Option<Expr>,
     /// From when the step could start to its first attempt.
@@ -319,6 +321,23 @@ pub struct Step {
     pub compensate: Option<Compensation>,
     /// From the start of an attempt to the end of its usefulness, in milliseconds.
     pub deadline_ms: i64,
+}
+
+/// How many of the steps that a step needs must be done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Join {
+    /// Each is done or skipped.
+    All,
+    /// So many are done; one that was skipped does not count.
+    AtLeast { count: u32, stragglers: Stragglers },
+}
+
+/// What becomes of needs that are not over when so many are done that the others are not waited for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stragglers {
+    LetRun,
+    /// The instance stops waiting for them, and those that have not started never do.
+    Cancel,
 }
 
 /// How long something takes, or when it is over.

@@ -30,6 +30,8 @@ pub const RETRY_PAUSE_MS_MIN: u64 = 100;
 /// Keys of a step. Groups of steps have some of them only and are read elsewhere.
 pub const STEP_KEYS: &[&str] = &[
     "needs",
+    "join",
+    "stragglers",
     "if",
     "delay",
     "effect",
@@ -114,6 +116,7 @@ impl<'r> Reading<'r, '_> {
             .get("needs")
             .map(|needs| self.needs(needs))
             .unwrap_or_default();
+        let join = self.join(&fields, &needs);
         let known = self.types.clone();
         let condition = fields
             .get("if")
@@ -170,6 +173,7 @@ impl<'r> Reading<'r, '_> {
             state: None,
             at_end: false,
             needs,
+            join,
             condition,
             delay,
             action: action?,

@@ -287,7 +287,14 @@ fn reached(outline: &[Outlined<'_, '_>]) -> Vec<BTreeSet<String>> {
         .map(|(at, step)| (step.name(), at))
         .collect();
     let before = |at: usize| -> Vec<usize> {
-        let needs = member(&outline[at].entry.value, "needs");
+        // Of those that may fail or come later, nothing is certain.
+        let join = member(&outline[at].entry.value, "join").map(|join| &join.value.value);
+        let all = match join {
+            None => true,
+            Some(Value::Scalar(word)) => word.text == "all",
+            Some(Value::List(_) | Value::Map(_)) => false,
+        };
+        let needs = member(&outline[at].entry.value, "needs").filter(|_| all);
         let named = needs
             .map(|needs| fields::one_or_many(&needs.value))
             .unwrap_or_default();

@@ -17,7 +17,7 @@ use super::place::Place;
 use super::run::Run;
 use super::scope::Locals;
 use super::slot::Slot;
-use super::{Rejection, failure, items, machine, turns};
+use super::{Rejection, failure, items, joins, machine, turns};
 use crate::kernel::definition::model::{Branch, Group, Step};
 use crate::kernel::patch::Note;
 use crate::kernel::record::{Phase, StepStatus};
@@ -120,6 +120,9 @@ pub(super) fn abandon(run: &mut Run<'_>, slot: Slot) {
 
 /// A step has failed, and nothing but what is around it can make good for that.
 pub(super) fn failed(run: &mut Run<'_>, slot: Slot, defeat: Defeat<'_>) -> Result<(), Rejection> {
+    if joins::goes_on_without(run, slot, defeat) {
+        return Ok(());
+    }
     if slot.item.is_some() {
         return items::failed(run, slot, defeat);
     }
@@ -139,7 +142,7 @@ pub(super) fn forget_items(run: &mut Run<'_>) {
 
 pub(super) fn all_over(run: &Run<'_>, slot: Slot, members: Range<u16>) -> bool {
     let mut members = members.map(|step| Slot { step, ..slot });
-    members.all(|member| run.slot(member).status.satisfies_needs())
+    members.all(|member| run.slot(member).status.is_over())
 }
 
 fn start_choice(run: &mut Run<'_>, slot: Slot, branches: &[Branch]) -> Result<(), Rejection> {

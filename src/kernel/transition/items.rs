@@ -6,6 +6,7 @@
 use serde_bytes::ByteBuf;
 
 use super::ends::{self, Defeat};
+use super::joins::JOIN_UNREACHABLE;
 use super::place::Place;
 use super::run::Run;
 use super::scope::Locals;
@@ -23,8 +24,6 @@ use crate::kernel::record::{StepState, StepStatus};
 pub(super) const FOREACH: &str = "foreach";
 /// Error class of a loop over more items than it may have.
 const TOO_MANY_ITEMS: &str = "too_many_items";
-/// Error class of a loop of which not enough items can be done any more.
-const JOIN_UNREACHABLE: &str = "join_unreachable";
 
 /// Takes the list of a loop.
 pub(super) fn start<'a>(run: &mut Run<'a>, slot: Slot, foreach: &'a Foreach) -> Result<(), Rejection> {

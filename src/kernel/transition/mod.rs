@@ -18,6 +18,7 @@ mod events;
 mod failure;
 mod groups;
 mod items;
+mod joins;
 mod machine;
 mod mapping;
 mod members;

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::joins::{self, Standing};
 use super::place::Place;
 use super::run::Run;
 use super::scope::Locals;
@@ -50,9 +51,20 @@ pub(super) fn frame(run: &mut Run<'_>, steps: Range<u16>, item: Option<u32>) -> 
     let mut changed = false;
     for step in steps.clone() {
         let slot = Slot { step, item };
-        if run.is_running() && is_ready(run, slot) {
-            changed |= begin(run, slot)?;
+        if !run.is_running() || !may_start(run, slot) {
+            continue;
         }
+        changed |= match joins::standing(run, slot) {
+            Standing::Open => false,
+            Standing::Met => {
+                joins::leave_stragglers(run, slot);
+                begin(run, slot)?
+            }
+            Standing::OutOfReach => {
+                joins::out_of_reach(run, slot)?;
+                true
+            }
+        };
     }
     changed |= groups::conclude(run, steps, item)?;
     run.focus(before);
@@ -82,16 +94,12 @@ fn begin(run: &mut Run<'_>, slot: Slot) -> Result<bool, Rejection> {
     Ok(!run.has_slot(slot) || !run.slot(slot).status.is_under_way())
 }
 
-fn is_ready(run: &Run<'_>, slot: Slot) -> bool {
+/// Whether nothing but its needs keeps a step from starting.
+fn may_start(run: &Run<'_>, slot: Slot) -> bool {
     run.has_slot(slot)
         && slot.step(run).is_own()
         && run.slot(slot).status == StepStatus::Pending
         && groups::lets_start(run, slot)
-        && slot
-            .step(run)
-            .needs
-            .iter()
-            .all(|need| run.slot(slot.peer(run, *need)).status.satisfies_needs())
 }
 
 /// Ends an instance whose outcome is reached, or begins what is to be done before.
@@ -157,7 +165,7 @@ fn is_finished(definition: &Definition, record: &Record) -> bool {
     steps.all(|(step, state)| !step.at_end || !state.status.is_under_way())
 }
 
-/// All steps are done or skipped and the machine is in a final state; a saga that has neither steps nor a
+/// All steps are over and the machine is in a final state; a saga that has neither steps nor a
 /// machine only ever ends by failing.
 fn is_complete(definition: &Definition, record: &Record) -> bool {
     let mut own = definition
@@ -165,7 +173,7 @@ fn is_complete(definition: &Definition, record: &Record) -> bool {
         .iter()
         .zip(&record.steps)
         .filter(|(step, _)| step.is_own());
-    let steps_over = own.all(|(_, state)| state.status.satisfies_needs());
+    let steps_over = own.all(|(_, state)| state.status.is_over());
     let machine_over = machine::present(definition, record).is_none_or(|state| state.is_final);
     let has_end = definition.steps.iter().any(Step::is_own) || definition.machine.is_some();
     // What is undone on the way is part of the way.

@@ -4,8 +4,8 @@ use serde_json::{Value, json};
 
 use crate::kernel::definition::model::{
     Action, Actions, COMMAND_DEADLINE_MS, CommandTemplate, Compensation, Delay, EFFECT_DEADLINE_MS, Emit,
-    Fail, Finally, Handler, Machine, Migration, OnExhausted, OnLate, OnUnknown, PublishTemplate, State, Step,
-    TimerDefinition, TimerSet, UndoOrder,
+    Fail, Finally, Handler, Join, Machine, Migration, OnExhausted, OnLate, OnUnknown, PublishTemplate, State,
+    Step, TimerDefinition, TimerSet, UndoOrder,
 };
 use crate::kernel::definition::{Definition, compile_archived};
 use crate::kernel::expr::{Expr, Root, Template};
@@ -103,6 +103,7 @@ pub(super) fn step(name: &str, needs: &[u16], action: Action) -> Step {
         state: None,
         at_end: false,
         needs: needs.to_vec(),
+        join: Join::All,
         condition: None,
         delay: None,
         action,

@@ -7,6 +7,7 @@ mod errors;
 mod finally;
 mod foreach;
 mod ids;
+mod joins;
 mod limits;
 mod machine;
 mod migrate;

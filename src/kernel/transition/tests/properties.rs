@@ -10,6 +10,7 @@ use super::build::{consolidate, order};
 use super::compensation::trip;
 use super::errors::answering;
 use super::finally::closing;
+use super::joins::joining;
 use super::retry::charging;
 use super::waits::{approving, signal};
 use super::world::World;
@@ -398,6 +399,30 @@ proptest! {
         let of = |outcome: &str| world.sent.iter().any(|item| item.path.starts_with(&format!("finally.{outcome}")));
         prop_assert_eq!(of("completed"), world.phase() == Phase::Completed);
         prop_assert_eq!(of("failed"), world.phase() == Phase::Failed);
+    }
+
+    #[test]
+    fn whatever_becomes_of_needs_a_join_is_met_or_out_of_reach(happenings in happenings(2, 40), which in 0..4_usize) {
+        let rest = [
+            "join: any",
+            "join: {at_least: 2}",
+            "join: any, stragglers: cancel",
+            "join: {at_least: 2}, stragglers: cancel, on_error: {join_unreachable: {continue: true}}",
+        ];
+        let definition = Arc::new(joining(rest[which]));
+        let mut world = World::of(Arc::clone(&definition));
+        let events = [
+            ("Order.Placed", json!({"wanted": happenings.len() % 2 == 0})),
+            ("Other.Thing", json!({})),
+        ];
+        world.event(events[0].0, &events[0].1);
+        let mut done = live(&mut world, &events, &happenings);
+        heal(&mut world, &mut done);
+        check_ids(&world);
+        prop_assert!(world.last().phase.is_terminal(), "it rests in {:?}", world.phase());
+        if world.phase() != Phase::Completed {
+            check_ledger(&world, &definition, &done);
+        }
     }
 
     #[test]

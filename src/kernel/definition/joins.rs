@@ -1,0 +1,69 @@
+//! Reading how many of the steps that a step needs must be done.
+
+use super::actions::Reading;
+use super::codes;
+use super::fields::{self, Fields};
+use super::model::{ItemJoin, Join, Stragglers};
+use super::steps::STEPS_MAX;
+use super::yaml::{Entry, Value};
+
+impl Reading<'_, '_> {
+    /// `join: all | any | {at_least: N}` and `stragglers: let_run | cancel` of a step with these needs.
+    pub fn join(&mut self, fields: &Fields<'_, '_>, needs: &[u16]) -> Join {
+        let all_known = !self.findings.has(codes::UNKNOWN_STEP);
+        let entry = fields.get("join");
+        if let Some(entry) = entry
+            && needs.is_empty()
+            && all_known
+        {
+            let message = "\"join\" says how many of its \"needs\" a step waits for, and there are none";
+            self.findings
+                .error(codes::MISSING_KEY, entry.key_span.clone(), message);
+        }
+        let most = if all_known && !needs.is_empty() {
+            needs.len()
+        } else {
+            STEPS_MAX
+        };
+        let most = u32::try_from(most).unwrap_or(u32::MAX);
+        let count = entry.and_then(|entry| self.join_count(entry, most));
+        let written = fields.get("stragglers");
+        let cancels =
+            written.and_then(|entry| self.one_word(entry, &["let_run", "cancel"])) == Some("cancel");
+        if let (Some(written), None | Some(ItemJoin::All)) = (written, count) {
+            self.findings
+                .error(
+                    codes::CONTRADICTION,
+                    written.key_span.clone(),
+                    "\"stragglers\" are what a join that has enough leaves behind",
+                )
+                .help(Some("write join: any, or join: {at_least: N}".to_owned()));
+        }
+        match count {
+            None | Some(ItemJoin::All) => Join::All,
+            Some(ItemJoin::AtLeast(count)) => Join::AtLeast {
+                count,
+                stragglers: if cancels {
+                    Stragglers::Cancel
+                } else {
+                    Stragglers::LetRun
+                },
+            },
+        }
+    }
+
+    /// `all`, `any`, or `{at_least: N}` with N from 1 to `most`.
+    pub fn join_count(&mut self, entry: &Entry<'_>, most: u32) -> Option<ItemJoin> {
+        if let Value::Map(_) = &entry.value.value {
+            let keys = &["at_least"];
+            let fields = Fields::read(&entry.value, &entry.key_span, "a join", keys, self.findings)?;
+            let count = fields.require("at_least", self.findings)?;
+            return fields::integer(count, 1..=most, codes::WRONG_VALUE, self.findings)
+                .map(ItemJoin::AtLeast);
+        }
+        match self.one_word(entry, &["all", "any"])? {
+            "all" => Some(ItemJoin::All),
+            _ => Some(ItemJoin::AtLeast(1)),
+        }
+    }
+}
