@@ -47,6 +47,7 @@ fn record() -> Record {
         traceparent: None,
         hops: 0,
         input: None,
+        parent: None,
         data: ByteBuf::from(vec![b'x'; 450]),
         machine: None,
         steps: Vec::new(),

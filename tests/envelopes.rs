@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// Example and schema, by file name.
-const EXAMPLES: [(&str, &str); 13] = [
+const EXAMPLES: [(&str, &str); 16] = [
     ("effect-progress", "effect-progress"),
     ("aggregate-event", "aggregate-event"),
     ("effect-command", "effect-command"),
@@ -29,6 +29,9 @@ const EXAMPLES: [(&str, &str); 13] = [
     ("control-skip", "control-message"),
     ("control-signal", "control-message"),
     ("control-start", "control-message"),
+    ("control-start-child", "control-message"),
+    ("control-recall", "control-message"),
+    ("control-outcome", "control-message"),
 ];
 
 fn read(path: &str) -> String {
@@ -77,6 +80,7 @@ fn valid(schema: &Value, value: &Value) -> Result<(), String> {
             ("type", Value::String(kind)) => match kind.as_str() {
                 "object" => value.is_object(),
                 "string" => value.is_string(),
+                "boolean" => value.is_boolean(),
                 "integer" => value.is_i64() || value.is_u64(),
                 other => return Err(format!("type {other} is not understood")),
             },

@@ -84,8 +84,14 @@ fn the_language_reference_adds_up_to_sagas_that_load() {
     assert_clean(&load(&sagas, &shipped_effects()));
     assert_clean(&load(&[], &[source("effect.yaml", effect.clone())]));
     for example in own {
+        // What an example starts.
+        let child = "apiVersion: sagas/v1\nkind: Saga\nname: payment\ninput: {type: object}\n\
+                     steps: {charge: {effect: payments-charge}}\n";
         assert_clean(&load(
-            &[source("own.yaml", format!("{head}{example}"))],
+            &[
+                source("own.yaml", format!("{head}{example}")),
+                source("payment.yaml", child.to_owned()),
+            ],
             &shipped_effects(),
         ));
     }

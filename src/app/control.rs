@@ -220,7 +220,7 @@ impl Control for Node {
             Err(ControlError::NotFound(_)) => {}
             Err(error) => return Err(error),
         }
-        self.control(instance, request_id, ControlVerb::Start { input })
+        self.control(instance, request_id, ControlVerb::Start { input, parent: None })
             .await
     }
 

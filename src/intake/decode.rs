@@ -272,14 +272,28 @@ impl Decoder {
             _ => Defect::new("request_id.invalid", error.to_string()),
         })?;
         let control = match envelope.verb {
-            ControlVerb::Start { input } => Control::Start {
+            ControlVerb::Start { input, parent } => Control::Start {
                 input: serde_json::Value::Object(input).to_string().into(),
+                parent,
             },
             ControlVerb::Cancel { reason, mode } => Control::Cancel { reason, mode },
             ControlVerb::Retry(stuck) if stuck == Stuck::default() => Control::Retry,
             ControlVerb::Retry(stuck) => settle(Verdict::Retry, stuck),
             ControlVerb::Skip(stuck) => settle(Verdict::Skip, stuck),
             ControlVerb::Resolve(stuck) => settle(Verdict::Resolve, stuck),
+            ControlVerb::Recall { parent, undo, known } => Control::Recall { parent, undo, known },
+            ControlVerb::Outcome {
+                command_id,
+                result_type,
+                payload,
+            } => {
+                let result = WorkResult {
+                    command_id,
+                    effect: None,
+                    outcome: told(result_type, payload)?,
+                };
+                return Ok(Decoded::Result { instance, result });
+            }
             ControlVerb::Signal { name, data, by } => Control::Signal {
                 name,
                 data: serde_json::Value::Object(data).to_string().into(),
@@ -337,6 +351,21 @@ impl Decoder {
     pub fn check<'a>(&self, text: &'a [u8]) -> Result<Json<'a>, Defect> {
         Json::parse(text, self.limits.json_depth).map_err(|error| json_defect(&error))
     }
+}
+
+/// What a child says about its end.
+fn told(result_type: ResultType, payload: serde_json::Value) -> Result<WorkOutcome, Defect> {
+    if result_type == ResultType::Succeeded {
+        return Ok(WorkOutcome::Succeeded {
+            payload: payload.to_string().into(),
+        });
+    }
+    let ErrorPayload { class, message } = serde_json::from_value(payload)
+        .map_err(|error| Defect::new("payload.schema", format!("payload: {error}")))?;
+    Ok(match result_type {
+        ResultType::TimedOut => WorkOutcome::TimedOut { message },
+        ResultType::Failed | ResultType::Succeeded => WorkOutcome::Failed { class, message },
+    })
 }
 
 /// Where an event was published.

@@ -6,6 +6,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
+use super::children::ParentRef;
 use super::ids::{CommandId, EffectName, Key, SagaName, TenantId};
 use super::input::CancelMode;
 
@@ -215,6 +216,28 @@ pub enum ControlVerb {
         /// A JSON object, as the saga declares it.
         #[serde(default, skip_serializing_if = "serde_json::Map::is_empty")]
         input: serde_json::Map<String, serde_json::Value>,
+        /// The instance whose step asks for it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        parent: Option<ParentRef>,
+    },
+    /// From a parent to its child: stop, and undo what was done.
+    Recall {
+        parent: ParentRef,
+        /// Also if it has completed; the parent is told how that went.
+        #[serde(default)]
+        undo: bool,
+        /// The child was there, as far as the parent knows.
+        #[serde(default)]
+        known: bool,
+    },
+    /// From a child to its parent: how it has ended, or how undoing it has.
+    Outcome {
+        /// The command of the parent that is answered.
+        command_id: CommandId,
+        result_type: ResultType,
+        /// The result for `Succeeded`; `{"class": ..., "message": ...}` for the others.
+        #[serde(default)]
+        payload: serde_json::Value,
     },
 }
 

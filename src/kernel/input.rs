@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
+use super::children::ParentRef;
 use super::ids::{CommandId, DefinitionHash, EffectName, EventId, InstanceId, TimeMs};
 use super::json::Json;
 
@@ -166,6 +167,16 @@ pub enum Control {
     Start {
         /// A JSON object.
         input: Bytes,
+        /// The instance whose step asks for it.
+        parent: Option<ParentRef>,
+    },
+    /// The parent takes the instance back.
+    Recall {
+        parent: ParentRef,
+        /// Undo it as well if it has completed, and tell how that went.
+        undo: bool,
+        /// The instance was there, as far as the parent knows.
+        known: bool,
     },
 }
 

@@ -4,6 +4,7 @@
 //! collection is iterated in a defined order.
 
 pub mod breaker;
+pub mod children;
 pub mod definition;
 pub mod duration;
 pub mod envelope;

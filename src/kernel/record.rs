@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
 
-use super::ids::{CommandId, DefinitionHash, TimeMs};
+use super::ids::{CommandId, DefinitionHash, Key, SagaName, TimeMs};
 use super::input::CancelMode;
 use super::items::Items;
 use super::patch::TimerRow;
@@ -39,6 +39,8 @@ pub struct Record {
     pub hops: u32,
     /// What it was given if a request started it: one JSON object.
     pub input: Option<ByteBuf>,
+    /// The instance whose step has started it.
+    pub parent: Option<Box<Parent>>,
     /// The user's state: one JSON object, keys sorted.
     pub data: ByteBuf,
     /// Index of the machine state, where the definition has a machine.
@@ -72,6 +74,25 @@ pub struct Left {
     pub definition: DefinitionHash,
     /// Steps of that version that had ended and have no place in the present one, by index.
     pub forgotten: Vec<(u16, StepStatus)>,
+}
+
+/// What an instance knows of the one that started it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Parent {
+    pub saga: SagaName,
+    pub key: Key,
+    /// The command that started the instance.
+    pub command: CommandId,
+    /// How many sagas are above it.
+    pub depth: u32,
+    /// Whether the parent waits for the outcome.
+    pub waits: bool,
+    /// Whether the parent may undo it, for which the ledger outlives its completion.
+    pub undoable: bool,
+    /// Whether the outcome was told.
+    pub answered: bool,
+    /// The command that asks for it to be undone, until that is answered.
+    pub undo: Option<CommandId>,
 }
 
 /// What an instance remembers of an input that it applied.
@@ -389,6 +410,9 @@ impl Record {
             + option(&self.traceparent)
             + self.data.len()
             + blob(&self.input)
+            + self.parent.as_ref().map_or(1, |parent| {
+                70 + text(parent.saga.as_str()) + text(parent.key.as_str())
+            })
             + 15 * (self.seen_events.len() + self.seen_results.len())
             + steps
             + ledger

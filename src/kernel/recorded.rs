@@ -4,6 +4,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::children::ParentRef;
 use super::ids::{CommandId, EffectName, EventId, IdError, InstanceId, Key, SagaName, TenantId, TimeMs};
 use super::input::{
     CancelMode, Control, DomainEvent, Input, InputBody, Origin, Settle, SourceStream, WorkOutcome, WorkResult,
@@ -53,6 +54,13 @@ pub enum RecordedBody {
     },
     Start {
         input: Value,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        parent: Option<ParentRef>,
+    },
+    Recall {
+        parent: ParentRef,
+        undo: bool,
+        known: bool,
     },
     /// Its message is no longer in the stream.
     Missing {
@@ -128,7 +136,15 @@ impl RecordedBody {
             InputBody::Control(Control::Migrate { to, .. }) => Self::Missing {
                 kind: format!("migration to {to}"),
             },
-            InputBody::Control(Control::Start { input }) => Self::Start { input: json(input) },
+            InputBody::Control(Control::Start { input, parent }) => Self::Start {
+                input: json(input),
+                parent: parent.clone(),
+            },
+            InputBody::Control(Control::Recall { parent, undo, known }) => Self::Recall {
+                parent: parent.clone(),
+                undo: *undo,
+                known: *known,
+            },
         }
     }
 }
@@ -198,10 +214,19 @@ impl Recorded {
                     by: by.clone(),
                 }),
             ),
-            RecordedBody::Start { input } => (
+            RecordedBody::Start { input, parent } => (
                 stream(SourceStream::WorkflowCommands),
                 InputBody::Control(Control::Start {
                     input: Bytes::from(input.to_string()),
+                    parent: parent.clone(),
+                }),
+            ),
+            RecordedBody::Recall { parent, undo, known } => (
+                stream(SourceStream::WorkflowCommands),
+                InputBody::Control(Control::Recall {
+                    parent: parent.clone(),
+                    undo: *undo,
+                    known: *known,
                 }),
             ),
             RecordedBody::Retry {} => (

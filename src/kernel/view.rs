@@ -31,6 +31,9 @@ pub struct InstanceView {
     /// Name of the machine state.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub machine: Option<String>,
+    /// The instance whose step has started it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub parent: Option<ParentView>,
     /// What it was given if a request started it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub input: Option<Box<RawValue>>,
@@ -50,6 +53,13 @@ pub struct InstanceView {
     pub failure: Option<FailureView>,
     /// Inputs that wait for the present machine state to be left.
     pub deferred: u32,
+}
+
+/// Who has started an instance.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ParentView {
+    pub saga: String,
+    pub key: String,
 }
 
 /// One step.
@@ -159,6 +169,10 @@ impl InstanceView {
             ended: None,
             start_event: record.start_event.clone(),
             machine: record.machine.map(|machine| state_name(machine.state)),
+            parent: record.parent.as_ref().map(|parent| ParentView {
+                saga: parent.saga.to_string(),
+                key: parent.key.as_str().to_owned(),
+            }),
             input: record.input.as_ref().map(|input| raw(input)),
             state: raw(&record.data),
             steps: record
@@ -301,6 +315,7 @@ mod tests {
             traceparent: None,
             hops: 0,
             input: None,
+            parent: None,
             data: ByteBuf::from(r#"{"b":9007199254740993}"#),
             machine: Some(MachineState { state: 3, entries: 1 }),
             steps: vec![StepState::pending()],

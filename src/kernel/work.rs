@@ -4,7 +4,9 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::ids::{CommandId, DefinitionHash, EffectName, InstanceId, TimeMs};
+use super::children::SagaMessage;
+use super::ids::{CommandId, DefinitionHash, EffectName, InstanceId, Key, SagaName, TimeMs};
+use super::input::WorkOutcome;
 
 /// Name of an outbox row: the shard's log sequence of the input that caused it, and the row's index
 /// among the work of that input. Rows are ordered by this pair, which is the order of commitment.
@@ -57,15 +59,41 @@ pub enum WorkKind {
     },
     /// A fact about the instance, published to whoever listens.
     Fact { fact_type: String, payload: Bytes },
+    /// A message to an instance of another saga, of the same tenant.
+    Saga {
+        saga: SagaName,
+        key: Key,
+        message: SagaMessage,
+        /// Whether an answer is awaited. Then the row lives until it is applied; otherwise until it is delivered.
+        awaited: bool,
+    },
 }
 
 impl WorkKind {
+    /// The JSON that it carries; of a message from saga to saga the input, if it has one.
+    #[must_use]
+    pub fn payload(&self) -> &[u8] {
+        match self {
+            Self::Effect { payload, .. } | Self::Command { payload, .. } | Self::Fact { payload, .. } => {
+                payload
+            }
+            Self::Saga { message, .. } => match message {
+                SagaMessage::Start { input, .. } => input,
+                SagaMessage::Outcome {
+                    outcome: WorkOutcome::Succeeded { payload },
+                    ..
+                } => payload,
+                SagaMessage::Recall { .. } | SagaMessage::Outcome { .. } => b"null",
+            },
+        }
+    }
+
     /// Whether the row lives until a result for it was applied.
     #[must_use]
     pub const fn awaits_result(&self) -> bool {
         match self {
             Self::Effect { .. } => true,
-            Self::Command { awaited, .. } => *awaited,
+            Self::Command { awaited, .. } | Self::Saga { awaited, .. } => *awaited,
             Self::Fact { .. } => false,
         }
     }
@@ -173,7 +201,7 @@ impl Fields {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::ids::{Key, SagaName, TenantId};
+    use crate::kernel::ids::TenantId;
 
     fn instance(tenant: &str, key: &str) -> InstanceId {
         InstanceId {

@@ -88,6 +88,10 @@ const WORK: &[&str] = &[
     "id",
     "payload",
     "fact",
+    "saga",
+    "key",
+    "input",
+    "request",
     "of",
     "attempt",
 ];
@@ -519,7 +523,7 @@ impl Reader<'_, '_> {
             for item in self.list(work, "work")? {
                 let what = "an expected piece of work";
                 let fields = Fields::item(item, &work.key_span, what, WORK, self.findings)?;
-                let kinds = ["effect", "command", "fact", "of"];
+                let kinds = ["effect", "command", "fact", "saga", "of"];
                 if kinds.iter().all(|kind| fields.get(kind).is_none()) {
                     fields.one_of(&kinds, self.findings)?;
                 }

@@ -233,6 +233,8 @@ fn action(action: &Action) -> String {
         Action::Effect { effect, .. } => effect.to_string(),
         Action::Command(command) => command.command_type.clone(),
         Action::Publish(publish) => publish.fact_type.clone(),
+        Action::Saga(child) => format!("saga {}", child.saga),
+        Action::UndoSaga(saga) => format!("undo saga {saga}"),
         Action::Nothing | Action::Group(_) => String::new(),
     }
 }

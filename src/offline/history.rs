@@ -224,6 +224,7 @@ fn describe(recorded: &Recorded) -> String {
         RecordedBody::Retry {} => "retry".to_owned(),
         RecordedBody::Start { .. } => "start".to_owned(),
         RecordedBody::Settle(settle) => settle.verdict.as_str().to_owned(),
+        RecordedBody::Recall { .. } => "recall".to_owned(),
         RecordedBody::Signal { name, .. } => format!("signal {name}"),
         RecordedBody::Missing { kind } => kind.clone(),
     }
@@ -307,13 +308,14 @@ fn spoken(recorded: &Recorded, world: &World) -> (&'static str, Value, Map<Strin
             };
             ("result", Value::Object(result), more)
         }
-        RecordedBody::Start { input } => ("start", input.clone(), more),
+        RecordedBody::Start { input, .. } => ("start", input.clone(), more),
         RecordedBody::Cancel { reason, mode } => {
             if *mode != CancelMode::Compensate {
                 more.insert("mode".to_owned(), serde_json::json!(mode));
             }
             ("cancel", Value::from(reason.as_str()), more)
         }
+        RecordedBody::Recall { .. } => ("cancel", Value::from("taken back"), more),
         RecordedBody::Signal { name, data, by } => {
             more.insert("data".to_owned(), data.clone());
             if !by.is_empty() {

@@ -150,7 +150,7 @@ pub fn perform(world: &mut World, suite: &Suite, step: &Step) -> Result<Given, O
         Action::Retry => Ok(world.give_control(Control::Retry)),
         Action::Start(input) => {
             let input = input.clone();
-            Ok(world.give_control(Control::Start { input }))
+            Ok(world.give_control(Control::Start { input, parent: None }))
         }
         Action::Settle(verdict, step) => Ok(world.give_control(Control::Settle(Settle {
             verdict: *verdict,

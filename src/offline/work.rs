@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::file::{Action, Answer, Suite};
 use super::world::World;
+use crate::kernel::children::SagaMessage;
 use crate::kernel::definition::model::{BODY_OF_FOREACH, BODY_OF_REPEAT};
 use crate::kernel::record::{Outstanding, Record};
 use crate::kernel::work::{WorkItem, WorkKind};
@@ -117,6 +118,21 @@ pub fn shown(world: &World, item: &WorkItem) -> Value {
             fact_type,
             payload: body,
         } => json!({"fact": fact_type, "payload": payload(body)}),
+        WorkKind::Saga {
+            saga, key, message, ..
+        } => {
+            let request = match message {
+                SagaMessage::Start { .. } => "start",
+                SagaMessage::Recall { undo: false, .. } => "cancel",
+                SagaMessage::Recall { undo: true, .. } => "undo",
+                SagaMessage::Outcome { .. } => "outcome",
+            };
+            let mut shown = json!({"saga": saga.as_str(), "key": key.as_str(), "request": request});
+            if let SagaMessage::Start { input, .. } = message {
+                shown["input"] = payload(input);
+            }
+            shown
+        }
     };
     shown["of"] = Value::from(world.name(item));
     shown["attempt"] = Value::from(item.attempt);

@@ -17,6 +17,8 @@ pub enum Destination {
     Effect(TenantId, EffectName),
     Gateway,
     Facts,
+    /// Other sagas.
+    Sagas,
 }
 
 impl Destination {
@@ -25,6 +27,7 @@ impl Destination {
             WorkKind::Effect { effect, .. } => Self::Effect(item.instance.tenant.clone(), effect.clone()),
             WorkKind::Command { .. } => Self::Gateway,
             WorkKind::Fact { .. } => Self::Facts,
+            WorkKind::Saga { .. } => Self::Sagas,
         }
     }
 }
@@ -306,7 +309,9 @@ impl Backlog {
     fn ready(&mut self, row: Row) {
         match row.1.kind {
             WorkKind::Command { .. } => self.submissions.push_back(row),
-            WorkKind::Effect { .. } | WorkKind::Fact { .. } => self.publications.push_back(row),
+            WorkKind::Effect { .. } | WorkKind::Fact { .. } | WorkKind::Saga { .. } => {
+                self.publications.push_back(row);
+            }
         }
     }
 

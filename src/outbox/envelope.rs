@@ -4,10 +4,13 @@ use bytes::Bytes;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
+use crate::kernel::children::{ParentRef, SagaMessage};
 use crate::kernel::envelope::{
-    AggregateCommand, CommandMetadata, EffectCommand, EventMetadata, WorkflowEvent,
+    AggregateCommand, CommandMetadata, ControlMessage, ControlVerb, EffectCommand, EventMetadata, ResultType,
+    WorkflowEvent,
 };
-use crate::kernel::ids::EffectName;
+use crate::kernel::ids::{EffectName, Key, SagaName};
+use crate::kernel::input::WorkOutcome;
 use crate::kernel::subject::Subject;
 use crate::kernel::trace::is_traceparent;
 use crate::kernel::work::WorkItem;
@@ -109,6 +112,96 @@ pub fn fact(
         payload: encode(&event, payload.len()),
         expect: Expect::Nothing,
     })
+}
+
+pub fn saga_subject(item: &WorkItem, saga: &SagaName, key: &Key) -> String {
+    Subject::Workflow {
+        tenant: item.instance.tenant.clone(),
+        saga: saga.clone(),
+        key: key.clone(),
+    }
+    .render()
+}
+
+/// A message to another saga without the id that makes its repetition recognisable.
+pub fn saga(
+    stream: &str,
+    item: &WorkItem,
+    saga: &SagaName,
+    key: &Key,
+    message: &SagaMessage,
+) -> Result<Publication, Unsendable> {
+    let parent = |waits: bool| ParentRef {
+        saga: item.instance.saga.clone(),
+        key: item.instance.key.clone(),
+        command_id: item.command_id,
+        depth: 0,
+        waits,
+        undoable: false,
+        hops: item.hops,
+        traceparent: traceparent(item),
+    };
+    let awaited = item.kind.awaits_result();
+    let verb = match message {
+        SagaMessage::Start {
+            input,
+            depth,
+            undoable,
+        } => ControlVerb::Start {
+            input: serde_json::from_slice(input).map_err(|error| Unsendable(error.to_string()))?,
+            parent: Some(ParentRef {
+                depth: *depth,
+                undoable: *undoable,
+                ..parent(awaited)
+            }),
+        },
+        SagaMessage::Recall { undo, known } => ControlVerb::Recall {
+            parent: parent(awaited),
+            undo: *undo,
+            known: *known,
+        },
+        SagaMessage::Outcome { command, outcome } => {
+            let (result_type, payload) = told(outcome)?;
+            ControlVerb::Outcome {
+                command_id: *command,
+                result_type,
+                payload,
+            }
+        }
+    };
+    let envelope = ControlMessage {
+        request_id: item.command_id.to_string(),
+        verb,
+    };
+    Ok(Publication {
+        stream: stream.to_owned(),
+        subject: saga_subject(item, saga, key),
+        headers: headers(item),
+        payload: encode(&envelope, item.kind.payload().len()),
+        expect: Expect::Nothing,
+    })
+}
+
+fn told(outcome: &WorkOutcome) -> Result<(ResultType, serde_json::Value), Unsendable> {
+    let error = |class: &str, message: &str| serde_json::json!({"class": class, "message": message});
+    Ok(match outcome {
+        WorkOutcome::Succeeded { payload } => {
+            let payload = serde_json::from_slice(payload).map_err(|error| Unsendable(error.to_string()))?;
+            (ResultType::Succeeded, payload)
+        }
+        WorkOutcome::Failed { class, message } => (ResultType::Failed, error(class, message)),
+        WorkOutcome::TimedOut { message } => (ResultType::TimedOut, error("timeout", message)),
+    })
+}
+
+/// Whether a stored control message is that of `item`.
+pub fn is_request(stored: &[u8], item: &WorkItem) -> bool {
+    #[derive(serde::Deserialize)]
+    struct Request {
+        request_id: String,
+    }
+    serde_json::from_slice::<Request>(stored)
+        .is_ok_and(|stored| stored.request_id == item.command_id.to_string())
 }
 
 fn metadata(item: &WorkItem) -> CommandMetadata {

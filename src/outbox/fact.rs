@@ -8,7 +8,8 @@ use serde::Deserialize;
 
 use super::envelope;
 use super::publish::{Publisher, Sent, pause, seed};
-use crate::kernel::ids::CommandId;
+use crate::kernel::children::SagaMessage;
+use crate::kernel::ids::{CommandId, Key, SagaName};
 use crate::kernel::work::WorkItem;
 use crate::ports::broker::{BrokerError, Expect, Publication, PublishError, StoredMessage};
 
@@ -37,10 +38,38 @@ impl Publisher {
         payload: &[u8],
         suppressed: impl Fn(),
     ) -> Sent {
-        let mut publication = match envelope::fact(&self.streams.events, item, fact_type, payload) {
-            Ok(publication) => publication,
-            Err(error) => return error.into(),
+        match envelope::fact(&self.streams.events, item, fact_type, payload) {
+            Ok(publication) => self.recognisably(item, publication, is_ours, suppressed).await,
+            Err(error) => error.into(),
+        }
+    }
+
+    /// Publishes a message to another saga until it stands in the stream.
+    pub async fn saga(
+        &self,
+        item: &WorkItem,
+        saga: &SagaName,
+        key: &Key,
+        message: &SagaMessage,
+        suppressed: impl Fn(),
+    ) -> Sent {
+        let is_ours = |stored: &StoredMessage, publication: &Publication, item: &WorkItem| {
+            stored.subject == publication.subject && envelope::is_request(&stored.payload, item)
         };
+        match envelope::saga(&self.streams.commands, item, saga, key, message) {
+            Ok(publication) => self.recognisably(item, publication, is_ours, suppressed).await,
+            Err(error) => error.into(),
+        }
+    }
+
+    /// Publishes under an id by which a repetition is recognised, until the message stands in the stream.
+    async fn recognisably(
+        &self,
+        item: &WorkItem,
+        mut publication: Publication,
+        is_ours: impl Fn(&StoredMessage, &Publication, &WorkItem) -> bool,
+        suppressed: impl Fn(),
+    ) -> Sent {
         let mut delays = self.settings.delays(seed(item));
         let mut salt = 0;
         publication.expect = self.expectation(item, salt);
@@ -68,7 +97,7 @@ impl Publisher {
                 // Not an answer to this expectation; a later attempt is verified like any other.
                 Err(PublishError::AlreadyThere | PublishError::Unavailable(_)) => {}
                 Err(PublishError::Unknown(_)) => {
-                    if let Ok(true) = self.is_last(&publication, item).await {
+                    if let Ok(true) = self.is_last(&publication, item, &is_ours).await {
                         return Sent::AlreadyThere;
                     }
                 }
@@ -90,8 +119,14 @@ impl Publisher {
         Expect::MessageId(hasher.finalize().to_hex().to_string())
     }
 
-    /// Facts of an instance go one after the other, so the last one on the subject tells.
-    async fn is_last(&self, publication: &Publication, item: &WorkItem) -> Result<bool, BrokerError> {
+    /// Facts of an instance go one after the other, so the last one on the subject tells. A message to a saga may
+    /// have another one behind it; then it is published again and recognised by its id.
+    async fn is_last(
+        &self,
+        publication: &Publication,
+        item: &WorkItem,
+        is_ours: &impl Fn(&StoredMessage, &Publication, &WorkItem) -> bool,
+    ) -> Result<bool, BrokerError> {
         let last = self
             .broker
             .last_by_subject(&publication.stream, &publication.subject)

@@ -12,6 +12,7 @@ use super::backlog::{Destination, Row};
 use super::publish::{Publisher, Sent};
 use super::submitter::{Submitted, Submitter};
 use super::sweeper;
+use crate::kernel::children::CHILD_REFUSED;
 use crate::kernel::ids::InstanceId;
 use crate::kernel::input::{WorkOutcome, WorkResult};
 use crate::kernel::work::{WorkItem, WorkKind, WorkRef};
@@ -56,6 +57,30 @@ pub fn publish(
                     tracing::error!(instance = %item.instance, fact_type, reason, "broker refuses a fact; it is dropped");
                 }
                 done(row, &item, None, true, outcome(&sent))
+            }
+            WorkKind::Saga {
+                saga,
+                key,
+                message,
+                awaited,
+            } => {
+                let suppressed = || metrics.relayed.with_label_values(&["saga", "suppressed"]).inc();
+                let sent = publisher.saga(&item, saga, key, message, suppressed).await;
+                let verdict = match &sent {
+                    Sent::Unsendable(reason) if *awaited => {
+                        let outcome = WorkOutcome::Failed {
+                            class: CHILD_REFUSED.to_owned(),
+                            message: reason.clone(),
+                        };
+                        Some(sweeper::of_saga(&item, outcome, publisher.clock.now()))
+                    }
+                    Sent::Unsendable(reason) => {
+                        tracing::error!(instance = %item.instance, %saga, reason, "broker refuses a message to a saga; it is dropped");
+                        None
+                    }
+                    Sent::Stored | Sent::AlreadyThere | Sent::Answered => None,
+                };
+                done(row, &item, verdict, !*awaited, outcome(&sent))
             }
             WorkKind::Command { .. } => done(row, &item, None, false, "misrouted"),
         }

@@ -244,13 +244,13 @@ impl Desk {
             return;
         }
         match &row.1.kind {
-            WorkKind::Effect { .. } => {
+            WorkKind::Effect { .. } | WorkKind::Saga { awaited: true, .. } => {
                 if self.overdue_known.insert(row.0) {
                     self.overdue.push_back(row);
                 }
             }
             // The shard stopped before it learned what became of it: handed over once more, with the same id.
-            WorkKind::Command { .. } | WorkKind::Fact { .. } => {
+            WorkKind::Command { .. } | WorkKind::Fact { .. } | WorkKind::Saga { .. } => {
                 self.metrics.swept.with_label_values(&["resubmitted"]).inc();
                 self.backlog.again(row);
             }
@@ -262,6 +262,7 @@ impl Desk {
             Destination::Effect(..) => "effect",
             Destination::Gateway => "gateway",
             Destination::Facts => "fact",
+            Destination::Sagas => "saga",
         };
         self.metrics
             .relayed
@@ -269,7 +270,7 @@ impl Desk {
             .inc();
         match &done.destination {
             Destination::Effect(..) => {}
-            chained @ (Destination::Gateway | Destination::Facts) => {
+            chained @ (Destination::Gateway | Destination::Facts | Destination::Sagas) => {
                 self.backlog.arrived(chained, &done.instance);
             }
         }

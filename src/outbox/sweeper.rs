@@ -7,12 +7,16 @@ use serde_json::value::RawValue;
 
 use super::envelope;
 use super::publish::{Publisher, Sent};
+use crate::kernel::children::{CHILD_REFUSED, SagaMessage};
 use crate::kernel::envelope::{EffectResult, ErrorPayload, ResultMetadata, ResultType};
-use crate::kernel::ids::{EffectName, TimeMs};
+use crate::kernel::ids::{EffectName, Key, SagaName, TimeMs};
 use crate::kernel::input::{WorkOutcome, WorkResult};
 use crate::kernel::work::{WorkItem, WorkKind};
 use crate::ports::broker::{BrokerError, Expect, Publication, PublishError, StoredMessage};
 use crate::shard::mailbox::Verdict;
+
+/// How long a saga that does not answer is left alone: one hour, in milliseconds.
+const ASK_AGAIN_MS: i64 = 3_600_000;
 
 /// What was done for one row.
 #[derive(Debug, Clone, PartialEq)]
@@ -44,10 +48,13 @@ impl Swept {
 impl Publisher {
     /// Looks after an overdue effect command.
     pub async fn sweep(&self, item: &WorkItem) -> Swept {
-        let WorkKind::Effect { effect, payload } = &item.kind else {
-            return Swept::Waiting;
+        let swept = match &item.kind {
+            WorkKind::Effect { effect, payload } => self.sweep_effect(item, effect, payload).await,
+            WorkKind::Saga {
+                saga, key, message, ..
+            } => self.sweep_saga(item, saga, key, message).await,
+            WorkKind::Command { .. } | WorkKind::Fact { .. } => return Swept::Waiting,
         };
-        let swept = self.sweep_effect(item, effect, payload).await;
         swept.unwrap_or_else(|error| {
             tracing::debug!(command = %item.command_id, %error, "overdue command could not be looked after");
             Swept::Failed
@@ -80,6 +87,49 @@ impl Publisher {
             Sent::Stored | Sent::AlreadyThere => Ok(Swept::Republished),
             Sent::Answered => Ok(Swept::Waiting),
             Sent::Unsendable(message) => Ok(Swept::Found(unsendable(item, effect, message, now))),
+        }
+    }
+
+    /// Asks a saga again that does not answer. It may run for long; so it is asked where the broker has lost the
+    /// message, and now and then, since the answer may be what was lost: a saga that has told its end tells it again.
+    async fn sweep_saga(
+        &self,
+        item: &WorkItem,
+        saga: &SagaName,
+        key: &Key,
+        message: &SagaMessage,
+    ) -> Result<Swept, BrokerError> {
+        let now = self.clock.now();
+        if now >= item.deadline.plus_ms(self.settings.deadline_grace.as_i64()) {
+            let message = "no answer before the deadline".to_owned();
+            return Ok(Swept::Found(of_saga(
+                item,
+                WorkOutcome::TimedOut { message },
+                now,
+            )));
+        }
+        let subject = envelope::saga_subject(item, saga, key);
+        let last = self
+            .broker
+            .last_by_subject(&self.streams.commands, &subject)
+            .await?;
+        let stands = last.is_some_and(|stored| {
+            envelope::is_request(&stored.payload, item) && now < stored.time.plus_ms(ASK_AGAIN_MS)
+        });
+        if stands {
+            return Ok(Swept::Waiting);
+        }
+        match self.saga(item, saga, key, message, || {}).await {
+            Sent::Stored | Sent::AlreadyThere => Ok(Swept::Republished),
+            Sent::Answered => Ok(Swept::Waiting),
+            Sent::Unsendable(message) => {
+                let class = CHILD_REFUSED.to_owned();
+                Ok(Swept::Found(of_saga(
+                    item,
+                    WorkOutcome::Failed { class, message },
+                    now,
+                )))
+            }
         }
     }
 
@@ -137,6 +187,19 @@ impl Publisher {
                 .into(),
             expect: Expect::FirstOnSubject,
         }
+    }
+}
+
+/// What the runner itself says about a message to another saga.
+pub fn of_saga(item: &WorkItem, outcome: WorkOutcome, now: TimeMs) -> Verdict {
+    Verdict {
+        instance: item.instance.clone(),
+        result: WorkResult {
+            command_id: item.command_id,
+            effect: None,
+            outcome,
+        },
+        time: now,
     }
 }
 

@@ -6,11 +6,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use super::careful::fingerprint;
 use super::poison::Fault;
 use super::staging::Run;
-use crate::kernel::ids::DefinitionHash;
+use crate::kernel::ids::{DefinitionHash, InstanceId};
 use crate::kernel::input::{Control, Input, InputBody, Origin, SourceStream};
 use crate::kernel::patch::{IgnoreReason, Note, Outcome, Patch};
 use crate::kernel::record::Record;
-use crate::kernel::transition::{Context, apply, migrate};
+use crate::kernel::transition::{Context, apply, migrate, refusal};
 use crate::kernel::work::WorkRef;
 use crate::storage::StorageError;
 use crate::storage::rows::{EndedRow, HistoryOutcome, HistoryRow, WaitReason, encode_waiting};
@@ -68,12 +68,36 @@ impl Run<'_> {
     pub fn execute(&mut self, input: &Input, turn: Turn) -> Result<Fate, StorageError> {
         let id = &input.instance;
         let definitions = self.ground.definitions;
-        let record = self.staged.records.take(self.batch, id)?;
+        let mut record = self.staged.records.take(self.batch, id)?;
+        let mut generation = 1;
+        // Number of the row where the record of an ended instance stands.
+        let mut ended = None;
+        if record.is_none() && is_of_parent(input) {
+            match self.tombstone(input)? {
+                Tombstone::None => {}
+                Tombstone::Expired { generation: last } => generation = last.saturating_add(1),
+                Tombstone::Counts { summary } => {
+                    let Some(last) = self.batch.ended(id, summary)? else {
+                        return self.refuse(
+                            input,
+                            generation,
+                            "it has ended, and its record is no longer kept",
+                        );
+                    };
+                    ended = Some(summary);
+                    record = Some(last);
+                }
+            }
+        }
         let definition = match &record {
             Some(record) => definitions.by_hash(&record.definition),
             None => definitions.active(&id.saga),
         };
         let Some(definition) = definition else {
+            if ended.is_some() || (record.is_none() && is_of_parent(input)) {
+                let message = format!("there is no definition of saga {}", id.saga);
+                return self.refuse(input, generation, &message);
+            }
             return self.without_definition(input, record);
         };
         if let InputBody::Event(event) = &input.body
@@ -82,16 +106,15 @@ impl Run<'_> {
         {
             return Ok(self.ignore(input, record, IgnoreReason::OtherKey));
         }
-        let mut generation = 1;
         let may_start = matches!(
             input.body,
-            InputBody::Event(_) | InputBody::Control(Control::Start { .. })
+            InputBody::Event(_) | InputBody::Control(Control::Start { parent: None, .. })
         );
         if record.is_none() && may_start {
             match self.tombstone(input)? {
                 Tombstone::None => {}
                 Tombstone::Expired { generation: last } => generation = last.saturating_add(1),
-                Tombstone::Counts => return Ok(self.ignore(input, record, IgnoreReason::Ended)),
+                Tombstone::Counts { .. } => return Ok(self.ignore(input, record, IgnoreReason::Ended)),
             }
         }
         if let Some(attempts) = condemned(self, input) {
@@ -112,6 +135,16 @@ impl Run<'_> {
             }
             apply(definition, id, record.as_ref(), input, &context)
         }));
+        if let Some(number) = ended {
+            let changes =
+                matches!(&applied, Ok(Ok(patch)) if patch.record.is_some() || patch.ended.is_some());
+            if changes && let Some(record) = &record {
+                self.reopen(id, number, record.definition)?;
+            } else {
+                // It has ended and stays so.
+                record = None;
+            }
+        }
         match applied {
             Ok(Ok(patch)) if patch.outcome == Outcome::Ignored(IgnoreReason::Conflict) => {
                 self.bury(input, record, Fault::conflict(input), turn)
@@ -123,6 +156,33 @@ impl Run<'_> {
             }
             Ok(Err(rejection)) => self.bury(input, record, rejection.into(), turn),
             Err(_) => self.bury(input, record, Fault::panic(), turn),
+        }
+    }
+
+    /// An ended instance is live again.
+    fn reopen(
+        &mut self,
+        id: &InstanceId,
+        number: u64,
+        definition: DefinitionHash,
+    ) -> Result<(), StorageError> {
+        self.batch.reopen(id, number)?;
+        self.staged.uses.ended(definition, -1);
+        self.staged.uses.live(definition, 1);
+        Ok(())
+    }
+
+    /// Tells a parent that what it asks for cannot be.
+    fn refuse(&mut self, input: &Input, generation: u32, message: &str) -> Result<Fate, StorageError> {
+        let log_sequence = self.next_sequence();
+        let context = Context {
+            limits: self.ground.limits,
+            log_sequence,
+            generation,
+        };
+        match refusal(&input.instance, input, &context, message) {
+            Some(patch) => self.write(input, None, patch, log_sequence, Turn::FIRST),
+            None => Ok(self.ignore(input, None, IgnoreReason::NoInstance)),
         }
     }
 
@@ -152,7 +212,9 @@ impl Run<'_> {
         };
         let kept_until = found.ended.plus_ms(self.ground.keep_ended.as_i64());
         Ok(if input.time <= kept_until {
-            Tombstone::Counts
+            Tombstone::Counts {
+                summary: found.summary,
+            }
         } else {
             Tombstone::Expired {
                 generation: found.generation,
@@ -335,7 +397,18 @@ enum Tombstone {
         generation: u32,
     },
     /// The key is used up.
-    Counts,
+    Counts {
+        /// Number of the row with the last record.
+        summary: u64,
+    },
+}
+
+/// Whether another saga asks.
+const fn is_of_parent(input: &Input) -> bool {
+    matches!(
+        input.body,
+        InputBody::Control(Control::Start { parent: Some(_), .. } | Control::Recall { .. })
+    )
 }
 
 /// What an input is called in histories and dead letters.

@@ -59,6 +59,7 @@ fn record(generation: u32, last_history: Option<u64>) -> Record {
         traceparent: None,
         hops: 0,
         input: None,
+        parent: None,
         data: ByteBuf::from(b"{}".to_vec()),
         machine: None,
         steps: Vec::new(),

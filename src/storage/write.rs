@@ -223,6 +223,21 @@ impl<'t> Batch<'t> {
             .transpose()
     }
 
+    /// The last record of an ended instance, if it is still kept.
+    pub fn ended(&self, id: &InstanceId, number: u64) -> Result<Option<Record>, StorageError> {
+        let Some(bytes) = self.view.get(ENDED, &keys::number(number))? else {
+            return Ok(None);
+        };
+        let row: EndedRow = decode(&bytes, "an ended instance")?;
+        Ok((row.instance == *id).then_some(row.summary.record))
+    }
+
+    /// Takes an instance out of the ended ones: it is live again, and its record is to be put.
+    pub fn reopen(&self, id: &InstanceId, number: u64) -> Result<(), StorageError> {
+        self.view.delete(TOMBSTONES, &keys::tombstone(id))?;
+        self.view.delete(ENDED, &keys::number(number)).map(drop)
+    }
+
     /// Moves an instance from the live ones to the ended ones.
     pub fn end(&self, log_sequence: u64, row: &EndedRow) -> Result<(), StorageError> {
         let tombstone = Tombstone {

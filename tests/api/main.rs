@@ -6,6 +6,7 @@
 mod rig;
 
 mod caller;
+mod children;
 mod instances;
 mod letters;
 mod requests;

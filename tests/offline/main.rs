@@ -435,3 +435,55 @@ fn a_picture_is_the_same_each_time_and_is_xml_without_script() {
         assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n") && !svg.contains("<script"));
     }
 }
+
+#[test]
+fn a_case_answers_for_the_sagas_that_a_saga_starts() {
+    let cases = r"saga: folder
+cases:
+  - name: a folder in a folder
+    key: a
+    steps:
+      - start: {depth: 1}
+        expect: {work: [{saga: folder, key: a-1, input: {depth: 0}, request: start}], no_other_work: true}
+      - result: {of: inside, ok: {state: {size: 3}}}
+        expect: {state: {size: 3}, work: [{effect: book}]}
+      - result: {of: room, error: full}
+        expect: {work: [{saga: folder, key: a-1, request: undo, of: inside.compensate}]}
+      - result: {of: inside.compensate, ok: {}}
+        expect: {phase: failed, failure: full}
+  - name: taken back
+    key: b
+    steps:
+      - start: {depth: 1}
+      - cancel: enough
+        expect: {phase: cancelled, work: [{saga: folder, key: b-1, request: cancel}]}
+      - {result: {of: inside, error: child_cancelled}}
+  - name: the child fails
+    key: c
+    steps:
+      - start: {depth: 1}
+      - result: {of: inside, error: child_failed}
+        expect: {phase: failed, failure: child_failed, work: []}
+";
+    let project = Project::new(cases);
+    project.write(
+        "sagas/folder.yaml",
+        r#"
+apiVersion: sagas/v1
+kind: Saga
+name: folder
+input: {type: object, required: [depth], properties: {depth: {type: integer}}}
+state: {init: {size: 1}}
+steps:
+  inside:
+    if: input.depth > 0
+    saga: {name: folder, key: "${key}-1", input: {depth: "${input.depth - 1}"}}
+    set: {size: "${result.state.size}"}
+    compensate: {saga: undo}
+  room: {needs: [inside], effect: book}
+"#,
+    );
+    let (code, report) = project.json(&["--chaos"]);
+    assert_eq!(code, Some(0), "{report:#}");
+    assert_eq!(report["cases"].as_array().map(Vec::len), Some(3));
+}

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
+use super::children::Sagas;
 use super::codes;
 use super::effect::Effects;
 use super::fields::{self, Fields, NameRule};
@@ -26,6 +27,8 @@ pub struct Reading<'r, 'c> {
     pub findings: &'r mut Findings<'c>,
     /// The effects there are; `None` where they are not looked up.
     pub effects: Option<&'r Effects>,
+    /// The sagas there are; `None` where they are not looked up.
+    pub sagas: Option<&'r Sagas>,
     pub schemas: &'r mut Schemas<'c>,
     /// What is known about what expressions read; `None` where that is not checked again.
     pub types: Option<Types>,

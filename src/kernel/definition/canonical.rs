@@ -371,6 +371,13 @@ fn action(action: &Action) -> Json<'_> {
         }
         Action::Command(template) => command(template),
         Action::Publish(template) => publish(template),
+        Action::Saga(child) => object([
+            ("saga", text(child.saga.as_str())),
+            ("key", template(&child.key)),
+            ("input", template(&child.input)),
+            ("waits", Json::Bool(child.waits)),
+        ]),
+        Action::UndoSaga(saga) => object([("undo_saga", text(saga.as_str()))]),
         Action::Nothing => Json::Null,
         Action::Group(steps) => group(steps),
     }

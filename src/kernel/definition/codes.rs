@@ -80,5 +80,7 @@ pub const NOT_BOOL: &str = "SR0177";
 pub const MISFIT: &str = "SR0178";
 /// A wait without an end.
 pub const ENDLESS_WAIT: &str = "SR0160";
+/// A saga that a step cannot start.
+pub const UNKNOWN_SAGA: &str = "SR0151";
 /// A file whose expressions are not checked, for want of schemas.
 pub const UNTYPED: &str = "SR0179";

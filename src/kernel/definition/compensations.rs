@@ -1,6 +1,7 @@
 //! Reading how a step is undone.
 
 use super::actions::Reading;
+use super::children::Child;
 use super::codes;
 use super::fields::{self, Fields};
 use super::findings::Findings;
@@ -18,6 +19,7 @@ const COMPENSATION_ATTEMPTS_MAX: u32 = 1_000;
 const KEYS: &[&str] = &[
     "effect",
     "command",
+    "saga",
     "with",
     "when",
     "on_unknown",
@@ -40,7 +42,7 @@ const ROOTS: &[Root] = &[
 ];
 
 impl Reading<'_, '_> {
-    pub fn compensation(&mut self, entry: &Entry<'_>) -> Option<Compensation> {
+    pub fn compensation(&mut self, entry: &Entry<'_>, child: Child<'_>) -> Option<Compensation> {
         let fields = Fields::read(
             &entry.value,
             &entry.key_span,
@@ -56,7 +58,11 @@ impl Reading<'_, '_> {
             ];
             one_of(answer, &words, self.findings)
         });
-        let on_unknown = on_unknown.unwrap_or(OnUnknown::Ignore);
+        // A saga that was never started is undone by that.
+        let on_unknown = on_unknown.unwrap_or(match fields.get("saga") {
+            Some(_) => OnUnknown::Compensate,
+            None => OnUnknown::Ignore,
+        });
         let on_late = fields.get("on_late").and_then(|answer| {
             let words = [
                 ("compensate", OnLate::Compensate),
@@ -91,7 +97,10 @@ impl Reading<'_, '_> {
             };
             texts::expr(when, readable, self.findings)
         });
-        let action = self.action(&fields, ROOTS);
+        let action = match fields.get("saga") {
+            Some(saga) => self.undo_child(saga, &fields, child),
+            None => self.action(&fields, ROOTS),
+        };
         self.item = item;
         let is_known = |types: &Types| !types.env.root(Root::Result).is_dynamic();
         let checked = self.types.as_ref().is_some_and(is_known);
@@ -158,7 +167,11 @@ impl Reading<'_, '_> {
                 command.aggregate_id.for_each_expr(&mut look);
                 command.payload.for_each_expr(&mut look);
             }
-            Action::Publish(_) | Action::Nothing | Action::Group(_) => {}
+            Action::Publish(_)
+            | Action::Saga(_)
+            | Action::UndoSaga(_)
+            | Action::Nothing
+            | Action::Group(_) => {}
         }
         if let Some(field) = unguarded {
             let message = format!("`result.{field}` is read, but with on_unknown there may be no result");

@@ -301,6 +301,8 @@ pub fn exclude_each_other(steps: &[Step], left: usize, right: usize) -> bool {
         | Action::Effect { .. }
         | Action::Command(_)
         | Action::Publish(_)
+        | Action::Saga(_)
+        | Action::UndoSaga(_)
         | Action::Nothing => false,
     })
 }

@@ -7,6 +7,7 @@ mod actions;
 mod archive;
 mod canonical;
 mod check;
+mod children;
 pub mod codes;
 mod compensations;
 pub mod diagnostic;
@@ -122,10 +123,21 @@ pub fn load_with(sagas: &[SourceFile], effects: &[SourceFile], schemas: &SchemaF
         effects.insert(effect.name.to_string(), effect.schemas.clone());
     }
     // An effect whose name cannot be read would be reported again by every saga that uses it.
-    let known = (!names.unreadable).then_some(&effects);
-    for file in sagas {
-        let mut findings = Findings::new(&file.path, &file.text);
-        let root = yaml::parse(&file.text, &mut findings);
+    let parsed: Vec<_> = sagas
+        .iter()
+        .map(|file| {
+            let mut findings = Findings::new(&file.path, &file.text);
+            let root = yaml::parse(&file.text, &mut findings);
+            (file, findings, root)
+        })
+        .collect();
+    let roots = parsed.iter().map(|(file, _, root)| (*file, root.as_ref()));
+    let startable = startable(roots, &mut schemas);
+    let known = (!names.unreadable).then_some(saga::Known {
+        effects: &effects,
+        sagas: startable.as_ref(),
+    });
+    for (file, mut findings, root) in parsed {
         names.declare(root.as_ref(), "saga", file, &mut findings);
         let at = root.as_ref().and_then(name).map_or(0..0, |(_, span)| span);
         let saga = root.and_then(|root| saga::compile(&root, &file.text, known, &mut schemas, &mut findings));
@@ -142,6 +154,24 @@ pub fn load_with(sagas: &[SourceFile], effects: &[SourceFile], schemas: &SchemaF
         .diagnostics
         .sort_by(|left, right| left.file.cmp(&right.file));
     loaded
+}
+
+/// All sagas with what they take; `None` where the name of one cannot be read. What is wrong with a schema is told
+/// when its own file is compiled.
+fn startable<'n, 't: 'n>(
+    roots: impl Iterator<Item = (&'n SourceFile, Option<&'n yaml::Node<'t>>)>,
+    schemas: &mut Schemas<'_>,
+) -> Option<children::Sagas> {
+    let mut sagas = children::Sagas::new();
+    for (file, root) in roots {
+        let root = root?;
+        let (saga, _) = name(root)?;
+        let mut unheard = Findings::new(&file.path, &file.text);
+        let input = saga::member(root, "input").and_then(|entry| schemas.read(entry, &mut unheard));
+        sagas.insert(saga.to_owned(), input);
+    }
+    schemas.take_named();
+    Some(sagas)
 }
 
 fn untyped(file: &SourceFile, at: Range<usize>, lacking: &str) -> Diagnostic {

@@ -59,7 +59,12 @@ impl Definition {
     pub fn group(&self, index: u16) -> Option<&Group> {
         match &self.steps.get(usize::from(index))?.action {
             Action::Group(group) => Some(group),
-            Action::Effect { .. } | Action::Command(_) | Action::Publish(_) | Action::Nothing => None,
+            Action::Effect { .. }
+            | Action::Command(_)
+            | Action::Publish(_)
+            | Action::Saga(_)
+            | Action::UndoSaga(_)
+            | Action::Nothing => None,
         }
     }
 
@@ -456,10 +461,27 @@ pub enum Action {
     Command(CommandTemplate),
     /// Done at once. Never what a compensation does.
     Publish(PublishTemplate),
+    /// Starts an instance of another saga; done when that has completed, or at once. Never what a compensation
+    /// does.
+    Saga(ChildTemplate),
+    /// Has the instance undone that the step has started. Only what a compensation does.
+    UndoSaga(SagaName),
     /// Of a step that only lets time pass or waits. Never what a compensation does.
     Nothing,
     /// Done when its members are. Never what a compensation does.
     Group(Group),
+}
+
+/// An instance of another saga, of the same tenant.
+#[derive(Debug)]
+pub struct ChildTemplate {
+    pub saga: SagaName,
+    /// Rendered to text.
+    pub key: Template,
+    /// Gives a map.
+    pub input: Template,
+    /// Whether the step waits for its outcome.
+    pub waits: bool,
 }
 
 /// Steps that start and end together.
@@ -653,6 +675,8 @@ pub struct Finally {
 pub const BUFFER: usize = 32;
 /// Default deadline of an effect attempt: 15 minutes.
 pub const EFFECT_DEADLINE_MS: i64 = 15 * 60_000;
+/// Default deadline of an instance of another saga: 30 days.
+pub const CHILD_DEADLINE_MS: i64 = 30 * 24 * 3_600_000;
 /// Default deadline of an aggregate command: 24 hours.
 pub const COMMAND_DEADLINE_MS: i64 = 24 * 3_600_000;
 /// Default durable retry of a step that has `retry`.

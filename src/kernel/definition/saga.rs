@@ -8,6 +8,7 @@ use super::actions::{Reading, Timers, names_under};
 use super::archive;
 use super::canonical;
 use super::check;
+use super::children::Sagas;
 use super::codes;
 use super::effect::Effects;
 use super::fields::{self, Fields, NameRule};
@@ -53,11 +54,11 @@ pub const COMPLETED_ROOTS: &[Root] = &[Root::State, Root::Key, Root::Steps, Root
 pub fn compile<'c>(
     root: &Node<'_>,
     source: &Arc<str>,
-    effects: Option<&Effects>,
+    known: Option<Known<'_>>,
     schemas: &mut Schemas<'c>,
     findings: &mut Findings<'c>,
 ) -> Option<Definition> {
-    let (mut definition, contracts) = read(root, source, effects, schemas, findings)?;
+    let (mut definition, contracts) = read(root, source, known, schemas, findings)?;
     definition.effects = contracts;
     Some(finished(definition, schemas))
 }
@@ -81,13 +82,21 @@ fn finished(mut definition: Definition, schemas: &mut Schemas<'_>) -> Definition
     definition
 }
 
+/// What a saga is read beside.
+#[derive(Debug, Clone, Copy)]
+pub struct Known<'k> {
+    pub effects: &'k Effects,
+    /// `None` where they are not all readable.
+    pub sagas: Option<&'k Sagas>,
+}
+
 type Contracts = BTreeMap<EffectName, EffectContract>;
 
 /// Reads everything but the hash and the contracts, which come beside it.
 fn read<'c>(
     root: &Node<'_>,
     source: &Arc<str>,
-    effects: Option<&Effects>,
+    known: Option<Known<'_>>,
     schemas: &mut Schemas<'c>,
     findings: &mut Findings<'c>,
 ) -> Option<(Definition, Contracts)> {
@@ -99,7 +108,8 @@ fn read<'c>(
     let outline = groups::outline(root);
     let mut reading = Reading {
         findings,
-        effects,
+        effects: known.map(|known| known.effects),
+        sagas: known.and_then(|known| known.sagas),
         schemas,
         types: None,
         contracts: BTreeMap::new(),
@@ -129,7 +139,7 @@ fn read<'c>(
         .and_then(|state| state.get("schema"))
         .and_then(|schema| reading.schemas.read(schema, reading.findings));
     // What was archived has been checked, and is not to be refused by what a later checker finds.
-    reading.types = effects.is_some().then(|| {
+    reading.types = known.is_some().then(|| {
         Types::of_saga(root, &outline, state_schema.as_deref(), &events, &start)
             .with_input(input.as_deref(), &start)
     });

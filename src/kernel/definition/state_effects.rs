@@ -1,6 +1,7 @@
 //! Effects that the states of a machine emit by name, whose ends the same state handles.
 
 use super::actions::Reading;
+use super::children::Child;
 use super::codes;
 use super::fields::{self, Fields, NameRule};
 use super::model::{Action, Emit, OF_MACHINE, Step};
@@ -50,7 +51,7 @@ impl<'r> Reading<'r, '_> {
                 .unwrap_or_default();
             let compensate = fields
                 .get("compensate")
-                .and_then(|compensate| self.compensation(compensate));
+                .and_then(|compensate| self.compensation(compensate, Child::None));
             self.types = sending;
             let emit = match chosen {
                 Some(effect) if effect.key == "effect" => {

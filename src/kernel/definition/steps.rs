@@ -4,12 +4,13 @@ use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 
 use super::actions::Reading;
+use super::children::Child;
 use super::codes;
 use super::fields::{self, Fields, NameRule};
 use super::findings::Findings;
 use super::groups::{self, Outlined};
 use super::loops;
-use super::model::{Action, COMMAND_DEADLINE_MS, EFFECT_DEADLINE_MS, Step};
+use super::model::{Action, CHILD_DEADLINE_MS, COMMAND_DEADLINE_MS, EFFECT_DEADLINE_MS, Step};
 use super::saga::member;
 use super::texts::{self, EventParts, Readable};
 use super::typing::{self, Types};
@@ -37,6 +38,7 @@ pub const STEP_KEYS: &[&str] = &[
     "effect",
     "command",
     "publish",
+    "saga",
     "with",
     "wait",
     "retry",
@@ -128,7 +130,14 @@ impl<'r> Reading<'r, '_> {
         let action = self.step_action(&fields);
         let sending = std::mem::replace(&mut self.types, known);
         self.know_outcome(action.as_ref(), sending.as_ref());
-        let wait = fields.get("wait").and_then(|wait| self.wait(wait));
+        if let Some(Action::Saga(child)) = &action {
+            self.know_child(child);
+        }
+        let wait = match fields.get("saga") {
+            // What it waits for is read with the saga.
+            Some(_) => None,
+            None => fields.get("wait").and_then(|wait| self.wait(wait)),
+        };
         let (end_roots, end_event) = waits::end_roots(action.as_ref(), wait.as_ref());
         let retry = fields
             .get("retry")
@@ -163,9 +172,10 @@ impl<'r> Reading<'r, '_> {
             };
             texts::expr(condition, readable, self.findings)
         });
+        let child = Child::of(fields.get("saga"), action.as_ref());
         let compensate = fields
             .get("compensate")
-            .and_then(|compensate| self.compensation(compensate));
+            .and_then(|compensate| self.compensation(compensate, child));
         let deadline_ms = self.deadline(&fields);
         Some(Step {
             name: entry.key.clone().into_owned(),
@@ -308,6 +318,7 @@ impl<'r> Reading<'r, '_> {
         match written {
             Some(ms) => i64::try_from(ms).unwrap_or(i64::MAX),
             None if fields.get("command").is_some() => COMMAND_DEADLINE_MS,
+            None if fields.get("saga").is_some() => CHILD_DEADLINE_MS,
             None => EFFECT_DEADLINE_MS,
         }
     }

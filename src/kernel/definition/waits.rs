@@ -47,12 +47,17 @@ pub const fn end_roots(action: Option<&Action>, wait: Option<&Wait>) -> (&'stati
 impl<'r> Reading<'r, '_> {
     /// What the step does. One that only waits or lets time pass does nothing itself.
     pub fn step_action(&mut self, fields: &Fields<'r, '_>) -> Option<Action> {
-        let acts = ["effect", "command", "publish"];
+        let acts = ["effect", "command", "publish", "saga"];
         if !acts.iter().any(|key| fields.get(key).is_some())
             && ["wait", "delay"].iter().any(|key| fields.get(key).is_some())
         {
             self.only_with_an_outcome(fields, &["with", "retry"]);
             return Some(Action::Nothing);
+        }
+        if let Some(entry) = fields.get("saga") {
+            fields.one_of(&acts, self.findings);
+            self.only_with_an_outcome(fields, &["with"]);
+            return self.child(entry, fields);
         }
         let Some(entry) = fields.get("publish") else {
             return self.action(fields, START_ROOTS);

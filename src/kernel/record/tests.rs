@@ -52,6 +52,16 @@ fn full() -> Record {
         traceparent: Some("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".to_owned()),
         hops: 3,
         input: Some(ByteBuf::from(b"{}".to_vec())),
+        parent: Some(Box::new(Parent {
+            saga: SagaName::parse("trip").expect("legal"),
+            key: Key::parse("t-1").expect("legal"),
+            command: CommandId(uuid::Uuid::from_u128(12)),
+            depth: 1,
+            waits: true,
+            undoable: true,
+            answered: true,
+            undo: Some(CommandId(uuid::Uuid::from_u128(13))),
+        })),
         data: ByteBuf::from(r#"{"a":1}"#),
         machine: Some(MachineState { state: 1, entries: 4 }),
         steps: vec![
@@ -254,7 +264,7 @@ fn a_record_is_settled_when_nothing_can_come_back() {
 const FROZEN_RECORD: &str = concat!(
     "0102abababababababababababababababababababababababababababababababab090180e4ff8fef66e8ebff",
     "8fef6603652d310104726f6f74013730302d306166373635313931366364343364643834343865623231316338",
-    "30333139632d623761643662373136393230333333312d30310301027b7d077b2261223a317d0101040205030110000000",
+    "30333139632d623761643662373136393230333333312d30310301027b7d01047472697003742d31100000000000000000000000000000000c0101010101100000000000000000000000000000000d077b2261223a317d0101040205030110000000",
     "00000000000000000000000007ac0202020101027b7d01057368702d310201086465636c696e65640101010974",
     "72616e7369656e74010401010201075b375d030000000100027b7d010000000000000000000000000101047472",
     "75650c01000000040000006e756c6c010201025b5d000000000000000000000000010101050601035b315d0104",

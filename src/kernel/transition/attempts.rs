@@ -20,7 +20,7 @@ use super::place::Place;
 use super::run::Run;
 use super::scope::Locals;
 use super::slot::Slot;
-use super::{Rejection, TIMEOUT_CLASS, compensation, waits};
+use super::{Rejection, TIMEOUT_CLASS, children, compensation, waits};
 use crate::kernel::definition::model::{Action, COMMAND_DEADLINE_MS, PublishTemplate, Step};
 use crate::kernel::expr::Root;
 use crate::kernel::input::WorkOutcome;
@@ -29,7 +29,7 @@ use crate::kernel::record::{ClassFailures, Sent, StepStatus, Tries};
 use crate::kernel::work::WorkKind;
 
 /// Result of an action that has none.
-const NO_RESULT: &[u8] = b"null";
+pub(super) const NO_RESULT: &[u8] = b"null";
 /// Timer of the next attempt of a step.
 pub(super) const RETRY: &str = "retry";
 /// Most error classes whose failures one run of a step counts; a failure of one more class is not retried.
@@ -46,7 +46,8 @@ pub(super) fn start(run: &mut Run<'_>, slot: Slot) -> Result<(), Rejection> {
     match &step.action {
         Action::Nothing => return ends::acted(run, slot, NO_RESULT),
         Action::Publish(publish) => return tell(run, slot, publish, path),
-        Action::Effect { .. } | Action::Command(_) | Action::Group(_) => {}
+        Action::Saga(child) => return children::start(run, slot, child, path),
+        Action::Effect { .. } | Action::Command(_) | Action::UndoSaga(_) | Action::Group(_) => {}
     }
     let kind = run.action(&step.action, Locals::default(), &path)?;
     run.slot_mut(slot).sent = is_kept(step).then(|| sent(&kind));
@@ -131,7 +132,7 @@ impl Tries {
     }
 }
 
-fn send(run: &mut Run<'_>, slot: Slot, path: String, kind: WorkKind) -> Result<(), Rejection> {
+pub(super) fn send(run: &mut Run<'_>, slot: Slot, path: String, kind: WorkKind) -> Result<(), Rejection> {
     let step = slot.step(run);
     let state = run.slot(slot);
     let repetition = Repetition {
@@ -186,15 +187,15 @@ fn is_kept(step: &Step) -> bool {
 
 fn sent(kind: &WorkKind) -> Sent {
     let (payload, target) = match kind {
-        WorkKind::Effect { payload, .. } | WorkKind::Fact { payload, .. } => (payload, None),
+        WorkKind::Effect { .. } | WorkKind::Fact { .. } | WorkKind::Saga { .. } => (kind.payload(), None),
         WorkKind::Command {
             payload,
             aggregate_id,
             ..
-        } => (payload, Some(aggregate_id.clone())),
+        } => (payload.as_ref(), Some(aggregate_id.clone())),
     };
     Sent {
-        payload: ByteBuf::from(payload.as_ref()),
+        payload: ByteBuf::from(payload),
         target,
     }
 }
@@ -214,6 +215,8 @@ fn again(action: &Action, sent: &Sent) -> Option<WorkKind> {
             payload,
             awaited: true,
         }),
-        Action::Publish(_) | Action::Nothing | Action::Group(_) => None,
+        Action::Publish(_) | Action::Saga(_) | Action::UndoSaga(_) | Action::Nothing | Action::Group(_) => {
+            None
+        }
     }
 }

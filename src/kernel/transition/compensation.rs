@@ -120,7 +120,11 @@ fn put(
         item: slot.item,
         iteration,
         input: input.filter(|_| reads_input),
-        result: result.filter(|_| reads_result).map(ByteBuf::from),
+        result: match compensation.action {
+            // Whether it is known to have been there.
+            Action::UndoSaga(_) => result.map(|_| ByteBuf::from(*b"true")),
+            _ => result.filter(|_| reads_result).map(ByteBuf::from),
+        },
         status,
         attempt: 0,
         tries: Tries::default(),
@@ -136,11 +140,13 @@ pub(super) fn reads(compensation: &Compensation, root: Root) -> bool {
         || match &compensation.action {
             Action::Effect { with, .. } => with.reads(root),
             Action::Command(command) => command.aggregate_id.reads(root) || command.payload.reads(root),
-            Action::Publish(_) | Action::Nothing | Action::Group(_) => false,
+            // It says which instance that is.
+            Action::UndoSaga(_) => root == Root::Input,
+            Action::Publish(_) | Action::Saga(_) | Action::Nothing | Action::Group(_) => false,
         }
 }
 
-fn cancel_mode(record: &Record) -> Option<CancelMode> {
+pub(super) fn cancel_mode(record: &Record) -> Option<CancelMode> {
     record.failure.as_ref()?.cancelled
 }
 
@@ -173,14 +179,9 @@ fn next(run: &Run<'_>) -> Option<usize> {
         return None;
     }
     let all = match run.record.phase {
-        Phase::Running => false,
-        // What was held at the completion is no longer there.
-        Phase::Completed
-        | Phase::Compensating
-        | Phase::CompensationFailed
-        | Phase::Finishing
-        | Phase::Failed
-        | Phase::Cancelled => true,
+        // What is held at the completion stays so, unless a parent has it undone.
+        Phase::Running | Phase::Finishing | Phase::Completed => false,
+        Phase::Compensating | Phase::CompensationFailed | Phase::Failed | Phase::Cancelled => true,
     };
     let parallel = run.ground.definition.undo_order == UndoOrder::Parallel;
     let (mut next, mut busy) = (None, 0);
@@ -362,6 +363,8 @@ fn start(run: &mut Run<'_>, at: usize) -> Result<(), Rejection> {
     if let Some(result) = result {
         locals.result = Some(run.parse_owned(result.into_vec(), &path)?);
     }
+    // In its place there would be what the instance was given.
+    locals.input = Some(run.ground.values.keep(Json::Null));
     if let Some(input) = input {
         locals.input = Some(run.parse_owned(input.into_vec(), &path)?);
     }

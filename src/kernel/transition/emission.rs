@@ -2,10 +2,10 @@
 
 use bytes::Bytes;
 
-use super::Rejection;
 use super::place::Place;
 use super::run::Run;
 use super::scope::Locals;
+use super::{Rejection, children};
 use crate::kernel::definition::model::{Action, COMMAND_DEADLINE_MS, CommandTemplate, Emit, PublishTemplate};
 use crate::kernel::patch::Note;
 use crate::kernel::record::Outstanding;
@@ -70,7 +70,8 @@ impl<'a> Run<'a> {
                 })
             }
             Action::Command(command) => self.command(command, locals, true, path),
-            Action::Publish(_) | Action::Nothing | Action::Group(_) => Err(Rejection {
+            Action::UndoSaga(saga) => children::undo(saga, locals, path),
+            Action::Publish(_) | Action::Saga(_) | Action::Nothing | Action::Group(_) => Err(Rejection {
                 reason: "definition.mismatch",
                 message: format!("{path} does nothing that has an outcome"),
             }),
@@ -165,9 +166,7 @@ impl<'a> Run<'a> {
 
     fn next_index(&self, kind: &WorkKind, path: &str) -> Result<u16, Rejection> {
         let limits = self.ground.context.limits;
-        let (WorkKind::Effect { payload, .. }
-        | WorkKind::Command { payload, .. }
-        | WorkKind::Fact { payload, .. }) = kind;
+        let payload = kind.payload();
         if payload.len() > limits.payload_bytes {
             return Err(Rejection {
                 reason: "work.size",

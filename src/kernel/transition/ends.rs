@@ -6,7 +6,7 @@ use super::place::Place;
 use super::run::Run;
 use super::scope::Locals;
 use super::slot::Slot;
-use super::{Rejection, TIMEOUT_CLASS, attempts, compensation, errors, items, machine, waits};
+use super::{Rejection, TIMEOUT_CLASS, attempts, children, compensation, errors, items, machine, waits};
 use crate::kernel::definition::model::{FAIL_IF_CLASS, Step};
 use crate::kernel::expr::Root;
 use crate::kernel::input::WorkOutcome;
@@ -122,6 +122,7 @@ pub(super) fn failed(run: &mut Run<'_>, slot: Slot, defeat: Defeat<'_>) -> Resul
         return Ok(());
     }
     if unknown {
+        children::recall(run, slot.step, input.as_ref())?;
         compensation::push_unknown(run, slot, input);
     }
     errors::answer(run, slot, defeat)

@@ -10,6 +10,7 @@
 mod actions;
 mod arena;
 mod attempts;
+mod children;
 mod compensation;
 mod emission;
 mod ends;
@@ -39,6 +40,7 @@ mod waits;
 #[cfg(test)]
 mod tests;
 
+pub use children::refusal;
 pub use requests::check as check_input;
 
 use arena::Arena;
@@ -147,7 +149,12 @@ fn without_instance(ground: Ground<'_>) -> Result<Patch, Rejection> {
         InputBody::Event(event) if ground.definition.start.contains(&event.event_type) => {
             events::start(Run::open(ground, Opening::event(event)), event)
         }
-        InputBody::Control(Control::Start { input }) => requests::start(ground, input),
+        InputBody::Control(Control::Start { input, parent }) => {
+            requests::start(ground, input, parent.as_ref())
+        }
+        InputBody::Control(Control::Recall { parent, undo, known }) => {
+            Ok(children::not_there(ground, parent, *undo, *known))
+        }
         InputBody::Event(_) | InputBody::Control(_) => Ok(Patch::ignored(IgnoreReason::NoInstance)),
         InputBody::Result(result) => Ok(results::orphan(result)),
         InputBody::Timer { .. } => Ok(Patch::ignored(IgnoreReason::Stale)),
@@ -188,6 +195,15 @@ fn with_control<'a>(
     record: &'a Record,
     control: &'a Control,
 ) -> Result<Patch, Rejection> {
+    match control {
+        Control::Start { parent, .. } => return Ok(children::start_again(ground, record, parent.as_ref())),
+        Control::Recall { parent, undo, .. } => return children::taken_back(ground, record, parent, *undo),
+        Control::Cancel { .. }
+        | Control::Retry
+        | Control::Settle(_)
+        | Control::Signal { .. }
+        | Control::Migrate { .. } => {}
+    }
     let seen = seen::control(&ground.input.id);
     if let Some(reason) = seen::find_event(record, seen) {
         return Ok(Patch::ignored(reason));
@@ -195,7 +211,10 @@ fn with_control<'a>(
     let mut run = match (control, record.phase) {
         (Control::Cancel { .. } | Control::Signal { .. }, Phase::Running) => Run::of(ground, record),
         (Control::Retry, _) if compensation::any_stuck(record) => Run::of(ground, record),
-        (Control::Start { .. }, _) => return Ok(Patch::ignored(IgnoreReason::Exists)),
+        // They were looked at before.
+        (Control::Start { .. } | Control::Recall { .. }, _) => {
+            return Ok(Patch::ignored(IgnoreReason::Exists));
+        }
         (Control::Settle(settle), _) if compensation::concerns(ground.definition, record, settle) => {
             Run::of(ground, record)
         }
@@ -207,7 +226,7 @@ fn with_control<'a>(
     };
     seen::remember_event(&mut run.record, seen);
     match control {
-        Control::Start { .. } => {}
+        Control::Start { .. } | Control::Recall { .. } => {}
         Control::Cancel { reason, mode } => failure::fail(&mut run, failure::Cause::cancel(reason, *mode))?,
         Control::Retry => compensation::retry_all(&mut run)?,
         Control::Settle(settle) => compensation::settle(&mut run, settle)?,

@@ -1,7 +1,8 @@
 //! Instances that a request starts, not an event: they are given an input.
 
 use super::run::{Ground, Opening, Run};
-use super::{Rejection, events, seen};
+use super::{Rejection, children, events, seen};
+use crate::kernel::children::ParentRef;
 use crate::kernel::definition::Definition;
 use crate::kernel::json::Json;
 use crate::kernel::limits::Limits;
@@ -10,18 +11,33 @@ use crate::kernel::patch::{Outcome, Patch};
 /// Reason of a request whose input the saga does not take.
 const REFUSED: &str = "input.schema";
 
-/// Opens an instance with its input.
-pub(super) fn start(ground: Ground<'_>, input: &[u8]) -> Result<Patch, Rejection> {
-    check(ground.definition, input, ground.context.limits).map_err(|message| Rejection {
-        reason: REFUSED,
-        message,
-    })?;
+/// Opens an instance with its input. A parent is told why that cannot be.
+pub(super) fn start(
+    ground: Ground<'_>,
+    input: &[u8],
+    parent: Option<&ParentRef>,
+) -> Result<Patch, Rejection> {
+    let checked = check(ground.definition, input, ground.context.limits);
+    let too_deep = parent.and_then(|parent| children::too_deep(parent, ground.context));
+    match (checked.err().or(too_deep), parent) {
+        (Some(message), Some(parent)) => return Ok(children::refuse(ground, parent, &message)),
+        (Some(message), None) => {
+            return Err(Rejection {
+                reason: REFUSED,
+                message,
+            });
+        }
+        (None, _) => {}
+    }
     let origin = Opening {
         id: &ground.input.id,
         input: Some(input),
-        ..Opening::default()
+        hops: parent.map_or(0, |parent| parent.hops),
+        traceparent: parent.and_then(|parent| parent.traceparent.as_deref()),
+        correlation_id: None,
     };
     let mut run = Run::open(ground, origin);
+    run.record.parent = parent.map(|parent| Box::new(children::parent(parent)));
     events::begin(&mut run)?;
     seen::remember_event(&mut run.record, seen::control(&ground.input.id));
     run.conclude(Outcome::Applied)

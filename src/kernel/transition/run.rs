@@ -130,6 +130,7 @@ impl<'a> Run<'a> {
             traceparent: origin.traceparent.map(str::to_owned),
             hops: origin.hops,
             input: origin.input.map(ByteBuf::from),
+            parent: None,
             data: ByteBuf::new(),
             machine: None,
             steps: definition.steps.iter().map(|_| StepState::pending()).collect(),

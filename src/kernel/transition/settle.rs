@@ -7,7 +7,7 @@ use super::place::Place;
 use super::run::Run;
 use super::scope::Locals;
 use super::slot::Slot;
-use super::{Rejection, compensation, groups, machine, timers, waits};
+use super::{Rejection, children, compensation, groups, machine, timers, waits};
 use crate::kernel::definition::Definition;
 use crate::kernel::definition::model::{Action, Step};
 use crate::kernel::patch::{Note, Outcome, Patch};
@@ -30,6 +30,11 @@ impl Run<'_> {
             timers::cancel(&mut self)?;
         }
         end(&mut self)?;
+        if children::begin_undo(&mut self)? {
+            end(&mut self)?;
+        }
+        children::recall_abandoned(&mut self)?;
+        children::report(&mut self)?;
         self.finish(outcome)
     }
 }
@@ -121,7 +126,8 @@ fn end(run: &mut Run<'_>) -> Result<(), Rejection> {
     if !reached {
         return Ok(());
     }
-    if run.record.phase == Phase::Running {
+    let kept = run.record.parent.as_ref().is_some_and(|parent| parent.undoable);
+    if run.record.phase == Phase::Running && !kept {
         // Nothing will be undone any more.
         run.record.ledger.clear();
     }

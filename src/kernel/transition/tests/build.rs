@@ -95,7 +95,9 @@ pub(super) fn step(name: &str, needs: &[u16], action: Action) -> Step {
     let deadline_ms = match &action {
         Action::Effect { .. } => EFFECT_DEADLINE_MS,
         Action::Command(_) | Action::Publish(_) | Action::Nothing => COMMAND_DEADLINE_MS,
-        Action::Group(_) => panic!("groups are loaded from text in these tests"),
+        Action::Saga(_) | Action::UndoSaga(_) | Action::Group(_) => {
+            panic!("groups and sagas are loaded from text in these tests")
+        }
     };
     Step {
         name: name.to_owned(),

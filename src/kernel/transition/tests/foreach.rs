@@ -10,7 +10,7 @@ use super::build::loaded;
 use super::world::World;
 use crate::kernel::input::{Control, WorkOutcome};
 use crate::kernel::record::{LedgerStatus, Phase, StepStatus};
-use crate::kernel::work::{WorkItem, WorkKind};
+use crate::kernel::work::WorkItem;
 
 fn placed(steps: &str, items: &Value) -> World {
     let mut world = World::of(Arc::new(loaded(&saga(steps))));
@@ -42,9 +42,7 @@ fn skus(count: usize) -> Value {
 }
 
 fn payload(item: &WorkItem) -> Value {
-    let (WorkKind::Effect { payload, .. }
-    | WorkKind::Command { payload, .. }
-    | WorkKind::Fact { payload, .. }) = &item.kind;
+    let payload = item.kind.payload();
     serde_json::from_slice(payload).expect("JSON")
 }
 

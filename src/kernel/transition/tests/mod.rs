@@ -1,6 +1,7 @@
 //! The promises of the kernel, kept on whole histories.
 
 mod build;
+mod children;
 mod choice;
 mod compensation;
 mod errors;

@@ -30,6 +30,7 @@ finally:
 fn start(input: &Value) -> Control {
     Control::Start {
         input: Bytes::from(input.to_string()),
+        parent: None,
     }
 }
 

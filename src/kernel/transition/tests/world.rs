@@ -10,6 +10,7 @@ use bytes::Bytes;
 use serde_json::Value;
 
 use super::super::{Context, Rejection, apply, migrate};
+use crate::kernel::children::SagaMessage;
 use crate::kernel::definition::Definition;
 use crate::kernel::ids::{CommandId, EventId, InstanceId, Key, TenantId, TimeMs};
 use crate::kernel::input::{
@@ -153,7 +154,7 @@ impl World {
         let item = self.sent.iter().find(|item| item.command_id == command_id);
         let effect = item.and_then(|item| match &item.kind {
             WorkKind::Effect { effect, .. } => Some(effect.clone()),
-            WorkKind::Command { .. } | WorkKind::Fact { .. } => None,
+            WorkKind::Command { .. } | WorkKind::Fact { .. } | WorkKind::Saga { .. } => None,
         });
         let result = WorkResult {
             command_id,
@@ -268,6 +269,19 @@ impl World {
         let again = self
             .apply(input)
             .expect("what was applied is not rejected when it is repeated");
+        let is_answer = |item: &WorkItem| {
+            matches!(
+                &item.kind,
+                WorkKind::Saga {
+                    message: SagaMessage::Outcome { .. },
+                    ..
+                }
+            )
+        };
+        if again.record.is_none() && again.ended.is_none() && again.work.iter().any(is_answer) {
+            // Whoever asks again is told again.
+            return;
+        }
         assert!(
             matches!(again.outcome, Outcome::Ignored(_)),
             "{input:?} was applied twice: {again:?}"
@@ -343,9 +357,7 @@ impl World {
         lines.push(format!("{} {what}: {:?}", input.time, patch.outcome));
         lines.extend(patch.notes.iter().map(|note| format!("  {note:?}")));
         for item in &patch.work {
-            let (WorkKind::Effect { payload, .. }
-            | WorkKind::Command { payload, .. }
-            | WorkKind::Fact { payload, .. }) = &item.kind;
+            let payload = item.kind.payload();
             lines.push(format!("  > {} #{} {}", item.path, item.attempt, item.command_id));
             lines.push(format!(
                 "    {} {}",
@@ -409,9 +421,6 @@ impl World {
     }
 
     pub(super) fn payload(&self, path: &str) -> Value {
-        let (WorkKind::Effect { payload, .. }
-        | WorkKind::Command { payload, .. }
-        | WorkKind::Fact { payload, .. }) = &self.newest(path).kind;
-        serde_json::from_slice(payload).expect("payloads are JSON")
+        serde_json::from_slice(self.newest(path).kind.payload()).expect("payloads are JSON")
     }
 }
