@@ -142,6 +142,7 @@ impl Bench {
             streams: self.streams.clone(),
             settings: effects::Settings::default(),
             secrets: BTreeMap::new(),
+            tokens: None,
             upstreams: BTreeMap::new(),
             clock: Arc::new(SystemClock),
             metrics: Arc::new(Metrics::new()),

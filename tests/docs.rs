@@ -13,7 +13,7 @@ fn read(path: impl AsRef<Path>) -> String {
 }
 
 /// Where each section of the manifest is declared.
-const SETTINGS: [(&str, &str, &str); 17] = [
+const SETTINGS: [(&str, &str, &str); 18] = [
     ("Top level", "src/config/manifest.rs", "Manifest"),
     ("`broker`", "src/config/manifest.rs", "BrokerSettings"),
     ("`broker.nats`", "src/nats/settings.rs", "Settings"),
@@ -21,6 +21,7 @@ const SETTINGS: [(&str, &str, &str); 17] = [
     ("`streams`", "src/config/manifest.rs", "StreamsSettings"),
     ("`streams`", "src/config/manifest.rs", "StreamSettings"),
     ("`gateway`", "src/gateway/http.rs", "Settings"),
+    ("`callbacks`", "src/config/manifest.rs", "CallbackSettings"),
     ("`http`", "src/config/manifest.rs", "HttpSettings"),
     ("`log`", "src/config/manifest.rs", "LogSettings"),
     ("`limits`", "src/kernel/limits.rs", "Limits"),

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::ApiState;
 use super::extract::{self, Names};
 use super::problem::Problem;
-use crate::kernel::envelope::{ControlVerb, Stuck};
+use crate::kernel::envelope::{ControlVerb, ErrorPayload, Stuck};
 use crate::kernel::ids::{EventId, InstanceId, Key};
 use crate::kernel::input::CancelMode;
 use crate::ports::control::{Decision, Published};
@@ -174,6 +174,43 @@ pub async fn signal(
         by: request.by,
     };
     control(&state, &names, request.request_id, verb).await
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CallbackRequest {
+    #[serde(default)]
+    ok: Option<serde_json::Map<String, serde_json::Value>>,
+    #[serde(default)]
+    error: Option<ErrorPayload>,
+}
+
+/// Says how the work of a step went that waits for whoever has this token. The token is all that is needed to be believed.
+pub async fn callback(
+    State(state): State<ApiState>,
+    Path(token): Path<String>,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Response, Problem> {
+    let request: CallbackRequest = control_request(&sized(body)?)?;
+    if request.ok.is_some() == request.error.is_some() {
+        return Err(Problem::invalid(r#"either "ok" or "error" is needed"#));
+    }
+    let Some(callback) = state.control.callback(&token) else {
+        return Err(Problem::not_found("the token is not one of this cluster"));
+    };
+    state.control.instance(&callback.instance, 0).await?;
+    let verb = ControlVerb::Callback {
+        work: callback.work.clone(),
+        ok: request.ok,
+        error: request.error,
+    };
+    // The first one counts, as often as it is repeated.
+    let request_id = format!("callback:{}", callback.work);
+    let published = state
+        .control
+        .control(&callback.instance, &request_id, verb)
+        .await?;
+    Ok((StatusCode::ACCEPTED, Json(published)).into_response())
 }
 
 #[derive(Debug, Default, Deserialize)]

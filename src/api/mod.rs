@@ -102,6 +102,7 @@ pub fn router(state: ApiState) -> Router {
         .route("/admin/breakers/{upstream}", post(operations::force_breaker))
         .route("/v1/definitions/{hash}/migrate", post(definitions::migrate))
         .route("/v1/migrations/{id}", get(definitions::migration))
+        .route("/v1/callbacks/{token}", post(instances::callback))
         .nest(prefix, tenant)
         .fallback(problem::no_such_page)
         .method_not_allowed_fallback(problem::no_such_method)

@@ -17,6 +17,7 @@ use crate::kernel::envelope::{AggregateEvent, ControlMessage, ControlVerb};
 use crate::kernel::ids::{InstanceId, SagaName, TenantId, shard_of};
 use crate::kernel::input::SourceStream;
 use crate::kernel::subject::Subject;
+use crate::kernel::token::Callback;
 use crate::kernel::transition::check_input;
 use crate::kernel::view::InstanceView;
 use crate::ports::broker::{Expect, Message, Publication, PublishError};
@@ -222,6 +223,10 @@ impl Control for Node {
         }
         self.control(instance, request_id, ControlVerb::Start { input, parent: None })
             .await
+    }
+
+    fn callback(&self, token: &str) -> Option<Callback> {
+        self.tokens.as_ref()?.read(token)
     }
 
     async fn control(

@@ -285,6 +285,12 @@ fn check_needs(manifest: &Manifest, loaded: &Loaded) -> Result<(), StartError> {
                     )));
                 }
             }
+            if effect.hands_out_token() && manifest.callbacks.is_none() {
+                return Err(StartError::Missing(format!(
+                    "effect {} hands out command.token, and the manifest has no callbacks.key",
+                    effect.name
+                )));
+            }
         }
     }
     if manifest.mode.runs_sagas()

@@ -14,6 +14,7 @@ use super::running::{Parts, Running};
 use super::{StartError, connect_broker, migration, reload, streams};
 use crate::config::{Manifest, secret};
 use crate::kernel::ids::TimeMs;
+use crate::kernel::token::TokenKey;
 use crate::ports::broker::{Broker, BrokerError, StreamState};
 use crate::ports::clock::Clock;
 use crate::ports::control::{LastReload, ReloadError, Reloaded};
@@ -32,6 +33,8 @@ pub struct Node {
     pub(super) clock: Arc<dyn Clock>,
     pub(super) started: TimeMs,
     secrets: BTreeMap<String, String>,
+    /// Makes and reads callback tokens.
+    pub(super) tokens: Option<TokenKey>,
     broker: OnceLock<Arc<dyn Broker>>,
     running: OnceLock<Running>,
     draining: AtomicBool,
@@ -52,6 +55,11 @@ impl Node {
         metrics: Arc<Metrics>,
     ) -> Result<Arc<Self>, StartError> {
         let secrets = secret::resolve(&manifest.secrets)?;
+        let callbacks = manifest.callbacks.as_ref();
+        let key = callbacks
+            .map(|callbacks| secret::callback_key(&callbacks.key))
+            .transpose()?;
+        let tokens = key.map(|key| TokenKey::of_secret(&key));
         let started = clock.now();
         Ok(Arc::new_cyclic(|me| Self {
             manifest,
@@ -64,6 +72,7 @@ impl Node {
             clock,
             started,
             secrets,
+            tokens,
             broker: OnceLock::new(),
             running: OnceLock::new(),
             draining: AtomicBool::new(false),
@@ -105,6 +114,7 @@ impl Node {
             manifest: &self.manifest,
             catalog: &self.catalog,
             secrets: &self.secrets,
+            tokens: self.tokens.as_ref(),
             clock: &self.clock,
             metrics: &self.metrics,
         }

@@ -15,6 +15,7 @@ use crate::gateway::http::HttpGateway;
 use crate::intake::{Intake, IntakeSpec, ShardEndpoint, StreamStatus};
 use crate::kernel::definition::{DefinitionSet, EffectDefinition};
 use crate::kernel::input::SourceStream;
+use crate::kernel::token::TokenKey;
 use crate::outbox::{Relay, RelaySpec, Retention, RetentionSpec, Submitter};
 use crate::ports::broker::{Broker, StreamState, WorkflowStreams};
 use crate::ports::clock::Clock;
@@ -34,6 +35,7 @@ pub(super) struct Parts<'n> {
     pub manifest: &'n Manifest,
     pub catalog: &'n Arc<Catalog>,
     pub secrets: &'n BTreeMap<String, String>,
+    pub tokens: Option<&'n TokenKey>,
     pub clock: &'n Arc<dyn Clock>,
     pub metrics: &'n Arc<Metrics>,
 }
@@ -267,6 +269,7 @@ fn start_worker(
         streams: workflow_streams(manifest),
         settings: manifest.worker.clone(),
         secrets: parts.secrets.clone(),
+        tokens: parts.tokens.cloned(),
         upstreams: manifest.upstreams.clone(),
         clock: Arc::clone(parts.clock),
         metrics: Arc::clone(parts.metrics),

@@ -57,6 +57,9 @@ pub struct Manifest {
     /// Secrets that effects name as `${secrets.<name>}`.
     #[serde(default)]
     pub secrets: BTreeMap<String, SecretReference>,
+    /// Callback tokens. Needed if an effect hands one out.
+    #[serde(default)]
+    pub callbacks: Option<CallbackSettings>,
     #[serde(default)]
     pub http: HttpSettings,
     #[serde(default)]
@@ -76,6 +79,14 @@ pub struct Manifest {
     /// How long a drain may take before the process exits anyway. Default 25 s.
     #[serde(default = "default_drain_timeout")]
     pub drain_timeout: Millis,
+}
+
+/// How callback tokens are made.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CallbackSettings {
+    /// The secret that proves a token; the same for every process of a cluster, at least 16 characters long.
+    pub key: SecretReference,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]

@@ -7,6 +7,9 @@ use serde::Deserialize;
 
 use super::ConfigError;
 
+/// A shorter key could be guessed.
+const CALLBACK_KEY_CHARS_MIN: usize = 16;
+
 /// Where a secret is found.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(from = "Written")]
@@ -69,9 +72,41 @@ pub fn resolve(
         .collect()
 }
 
+/// Reads the secret that proves callback tokens.
+///
+/// # Errors
+/// [`ConfigError::Secret`] where it is missing or has fewer than [`CALLBACK_KEY_CHARS_MIN`] characters.
+pub fn callback_key(reference: &SecretReference) -> Result<String, ConfigError> {
+    let name = "callbacks.key";
+    let resolved = resolve(&BTreeMap::from([(name.to_owned(), reference.clone())]))?;
+    let key = resolved.into_values().next().unwrap_or_default();
+    if key.chars().count() < CALLBACK_KEY_CHARS_MIN {
+        return Err(ConfigError::Secret {
+            name: name.to_owned(),
+            message: format!("has fewer than {CALLBACK_KEY_CHARS_MIN} characters"),
+        });
+    }
+    Ok(key)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_key_of_callbacks_that_could_be_guessed_is_refused() {
+        let dir = tempfile::tempdir().expect("temporary folder");
+        let path = dir.path().join("key");
+        std::fs::write(&path, "fifteen chars!!\n").expect("written");
+        let reference = SecretReference::File(path.clone());
+        let refused = callback_key(&reference).expect_err("too short");
+        assert_eq!(
+            refused.to_string(),
+            "secret callbacks.key: has fewer than 16 characters [SR0404]"
+        );
+        std::fs::write(&path, "sixteen chars !!\n").expect("written");
+        assert_eq!(callback_key(&reference).expect("long enough"), "sixteen chars !!");
+    }
 
     #[test]
     fn a_missing_secret_is_named_and_a_file_loses_its_last_newline() {

@@ -7,10 +7,13 @@ use async_trait::async_trait;
 use super::provider::{CallContext, CallFailure, CallOutcome, Provider};
 use crate::kernel::definition::EffectDefinition;
 use crate::kernel::expr::{Budget, Root, Scope};
+use crate::kernel::token::TokenKey;
 
 pub struct Transform {
     pub definition: Arc<EffectDefinition>,
     pub expression_steps: u64,
+    /// Makes `command.token`.
+    pub tokens: Option<TokenKey>,
 }
 
 impl Transform {
@@ -20,7 +23,7 @@ impl Transform {
                 payload: call.command.payload.get().as_bytes().to_vec(),
             };
         };
-        let command = super::http::command_value(call.command);
+        let command = super::http::command_value(call.command, self.tokens.as_ref());
         let scope = Scope::default()
             .bind(Root::Input, call.input)
             .bind(Root::Command, &command);

@@ -21,6 +21,7 @@ use crate::kernel::definition::effect::{BreakerScope, Provider as ProviderDefini
 use crate::kernel::ids::EffectName;
 use crate::kernel::rate::{Rate, RateLimiter};
 use crate::kernel::subject::{self, Tenancy};
+use crate::kernel::token::TokenKey;
 use crate::ports::broker::{Broker, Queue, QueueSpec, WorkflowStreams};
 use crate::ports::clock::Clock;
 use crate::telemetry::Metrics;
@@ -41,6 +42,8 @@ pub struct WorkerSpec {
     pub secrets: BTreeMap<String, String>,
     /// Base URLs by name; expressions read them as `upstreams.<name>`.
     pub upstreams: BTreeMap<String, String>,
+    /// Makes callback tokens, which expressions read as `command.token`.
+    pub tokens: Option<TokenKey>,
     pub clock: Arc<dyn Clock>,
     pub metrics: Arc<Metrics>,
     /// Workers of one group share the work.
@@ -77,7 +80,11 @@ impl Worker {
     pub fn start(spec: &WorkerSpec) -> Result<Self, WorkerError> {
         let draining = CancellationToken::new();
         let stopping = CancellationToken::new();
-        let environment = Arc::new(Environment::new(&spec.secrets, &spec.upstreams));
+        let environment = Arc::new(Environment::new(
+            &spec.secrets,
+            &spec.upstreams,
+            spec.tokens.clone(),
+        ));
         let gate = Arc::new(Gate::new(
             spec.settings.answered_max,
             spec.settings.recheck_after.duration(),
@@ -173,6 +180,7 @@ fn provider(
         ProviderDefinition::Transform => Ok(Arc::new(Transform {
             definition: Arc::clone(definition),
             expression_steps: settings.expression_steps,
+            tokens: environment.tokens.clone(),
         })),
     }
 }

@@ -15,7 +15,9 @@ use crate::kernel::envelope::{
     AggregateEvent, ControlMessage, ControlVerb, EffectResult, ErrorPayload, ResultType, Stuck,
 };
 use crate::kernel::ids::{EventId, IdError, InstanceId, TenantId};
-use crate::kernel::input::{Control, DomainEvent, Settle, SourceStream, Verdict, WorkOutcome, WorkResult};
+use crate::kernel::input::{
+    CallbackOutcome, Control, DomainEvent, Settle, SourceStream, Verdict, WorkOutcome, WorkResult,
+};
 use crate::kernel::json::{Json, JsonError};
 use crate::kernel::limits::Limits;
 use crate::kernel::subject::{Subject, SubjectError, Tenancy};
@@ -75,6 +77,23 @@ impl Defect {
 
 /// A defect and the tenant to whom it belongs, none where the tenant is what is wrong.
 pub type Refusal = (TenantId, Defect);
+
+/// A callback says that it is done or that it failed, and not both.
+fn callback(
+    ok: Option<serde_json::Map<String, serde_json::Value>>,
+    error: Option<ErrorPayload>,
+) -> Result<CallbackOutcome, Defect> {
+    match (ok, error) {
+        (Some(data), None) => Ok(CallbackOutcome::Done {
+            data: serde_json::Value::Object(data).to_string().into(),
+        }),
+        (None, Some(ErrorPayload { class, message })) => Ok(CallbackOutcome::Failed { class, message }),
+        (Some(_), Some(_)) | (None, None) => Err(Defect::new(
+            "control.invalid",
+            "a callback has either ok or error",
+        )),
+    }
+}
 
 impl Decoder {
     /// Reads one message.
@@ -298,6 +317,10 @@ impl Decoder {
                 name,
                 data: serde_json::Value::Object(data).to_string().into(),
                 by,
+            },
+            ControlVerb::Callback { work, ok, error } => Control::Callback {
+                work,
+                outcome: callback(ok, error)?,
             },
         };
         Ok(Decoded::Control {

@@ -239,6 +239,15 @@ pub enum ControlVerb {
         #[serde(default)]
         payload: serde_json::Value,
     },
+    /// Say how a piece of work went: either what is read as `signal`, or why it failed.
+    Callback {
+        /// Its idempotency key.
+        work: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        ok: Option<serde_json::Map<String, serde_json::Value>>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        error: Option<ErrorPayload>,
+    },
 }
 
 /// Which entries of the ledger an operator speaks of, and why.

@@ -178,6 +178,21 @@ pub enum Control {
         /// The instance was there, as far as the parent knows.
         known: bool,
     },
+    /// Whoever was given the token of a piece of work says how it went.
+    Callback {
+        /// Its idempotency key, which all attempts share.
+        work: String,
+        outcome: CallbackOutcome,
+    },
+}
+
+/// What a callback says.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum CallbackOutcome {
+    /// `data` is a JSON object, read as `signal`.
+    Done { data: Bytes },
+    /// `class` is what `on_error` names.
+    Failed { class: String, message: String },
 }
 
 /// What an operator says about entries of the ledger that are stuck.

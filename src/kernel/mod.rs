@@ -21,6 +21,7 @@ pub mod recorded;
 pub mod retry;
 pub mod schema;
 pub mod subject;
+pub mod token;
 pub mod trace;
 pub mod transition;
 pub mod view;

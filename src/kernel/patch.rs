@@ -273,6 +273,10 @@ pub enum Note {
         step: String,
         class: String,
     },
+    /// Whoever had the token of a piece of work said how it went.
+    CalledBack {
+        work: String,
+    },
 }
 
 #[cfg(test)]

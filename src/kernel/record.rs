@@ -186,16 +186,18 @@ pub struct StepState {
     pub items: Option<Box<Items>>,
     /// JSON result of the action of a step that waits; only where it is read at the end.
     pub result: Option<ByteBuf>,
+    /// Idempotency key of the work of a step that waits for a callback: whoever has its token ends the wait.
+    pub callback: Option<String>,
 }
 
 /// Something that came early.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Buffered {
     pub kind: MessageKind,
-    /// The event type, or the name of the signal.
+    /// The event type, the name of the signal, or the idempotency key of the work that is called back.
     pub name: String,
     pub time: TimeMs,
-    /// JSON: what expressions see as `event` or `signal`.
+    /// JSON: what expressions see as `event` or `signal`; of a callback that says failure, class and message.
     pub value: ByteBuf,
 }
 
@@ -204,6 +206,10 @@ pub struct Buffered {
 pub enum MessageKind {
     Event,
     Signal,
+    /// A callback that says that it is done.
+    Callback,
+    /// A callback that says that it failed.
+    CallbackFailed,
 }
 
 /// What a step sent, so that every attempt sends the same.
@@ -492,6 +498,7 @@ impl StepState {
             turn: 0,
             items: None,
             result: None,
+            callback: None,
         }
     }
 }

@@ -7,9 +7,11 @@ use serde_json::Value;
 use super::children::ParentRef;
 use super::ids::{CommandId, EffectName, EventId, IdError, InstanceId, Key, SagaName, TenantId, TimeMs};
 use super::input::{
-    CancelMode, Control, DomainEvent, Input, InputBody, Origin, Settle, SourceStream, WorkOutcome, WorkResult,
+    CallbackOutcome, CancelMode, Control, DomainEvent, Input, InputBody, Origin, Settle, SourceStream,
+    WorkOutcome, WorkResult,
 };
 use super::patch::Note;
+use super::transition::TIMEOUT_CLASS;
 
 /// One input and what became of it, in the order in which the instance took it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -61,6 +63,10 @@ pub enum RecordedBody {
         parent: ParentRef,
         undo: bool,
         known: bool,
+    },
+    Callback {
+        work: String,
+        outcome: RecordedOutcome,
     },
     /// Its message is no longer in the stream.
     Missing {
@@ -144,6 +150,16 @@ impl RecordedBody {
                 parent: parent.clone(),
                 undo: *undo,
                 known: *known,
+            },
+            InputBody::Control(Control::Callback { work, outcome }) => Self::Callback {
+                work: work.clone(),
+                outcome: match outcome {
+                    CallbackOutcome::Done { data } => RecordedOutcome::Ok(json(data)),
+                    CallbackOutcome::Failed { class, message } => RecordedOutcome::Error {
+                        class: class.clone(),
+                        message: message.clone(),
+                    },
+                },
             },
         }
     }
@@ -229,6 +245,13 @@ impl Recorded {
                     known: *known,
                 }),
             ),
+            RecordedBody::Callback { work, outcome } => (
+                stream(SourceStream::WorkflowCommands),
+                InputBody::Control(Control::Callback {
+                    work: work.clone(),
+                    outcome: outcome.callback(),
+                }),
+            ),
             RecordedBody::Retry {} => (
                 stream(SourceStream::WorkflowCommands),
                 InputBody::Control(Control::Retry),
@@ -249,6 +272,19 @@ impl Recorded {
 }
 
 impl RecordedOutcome {
+    /// As the kernel takes it from a callback, which never says that nobody knows.
+    #[must_use]
+    pub fn callback(&self) -> CallbackOutcome {
+        match self.outcome() {
+            WorkOutcome::Succeeded { payload } => CallbackOutcome::Done { data: payload },
+            WorkOutcome::Failed { class, message } => CallbackOutcome::Failed { class, message },
+            WorkOutcome::TimedOut { message } => CallbackOutcome::Failed {
+                class: TIMEOUT_CLASS.to_owned(),
+                message,
+            },
+        }
+    }
+
     /// As the kernel takes it.
     #[must_use]
     pub fn outcome(&self) -> WorkOutcome {

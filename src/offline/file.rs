@@ -29,7 +29,8 @@ const SUITE: &[&str] = &["saga", "results", "cases"];
 const CASE: &[&str] = &["name", "start", "key", "chaos", "steps"];
 /// What a step does: exactly one of these.
 const ACTIONS: &[&str] = &[
-    "event", "start", "result", "succeed", "signal", "advance", "cancel", "retry", "skip", "resolve",
+    "event", "start", "result", "succeed", "signal", "callback", "advance", "cancel", "retry", "skip",
+    "resolve",
 ];
 const STEP: &[&str] = &[
     "event",
@@ -43,6 +44,7 @@ const STEP: &[&str] = &[
     "result",
     "succeed",
     "signal",
+    "callback",
     "by",
     "advance",
     "cancel",
@@ -65,6 +67,7 @@ const OF_EVENT: &[&str] = &[
 pub const ALL_STUCK: &str = "all";
 /// What `succeed` says for all work.
 const ALL_WORK: &str = "all";
+const CALLBACK: &[&str] = &["of", "ok", "error", "message"];
 const RESULT: &[&str] = &["of", "ok", "error", "message", "timeout"];
 const EXPECT: &[&str] = &[
     "phase",
@@ -135,6 +138,8 @@ pub enum Action {
     Event(EventSpec),
     Result(ResultSpec),
     Succeed(SucceedSpec),
+    /// Whoever has the token of the latest command of this name says how it went; never [`Answer::Timeout`].
+    Callback(ResultSpec),
     /// Time passes, in milliseconds; timers fire.
     Advance(i64),
     Cancel(String, CancelMode),
@@ -327,7 +332,8 @@ impl Reader<'_, '_> {
         };
         let action = match &*entry.key {
             "event" => self.event(&fields, entry).map(Action::Event),
-            "result" => self.result(entry).map(Action::Result),
+            "result" => self.result(entry, "a result", RESULT).map(Action::Result),
+            "callback" => self.result(entry, "a callback", CALLBACK).map(Action::Callback),
             "succeed" => self.text(entry, "all, or the name of work").map(|of| {
                 let of = (of != ALL_WORK).then_some(of);
                 let span = entry.value.span.clone();
@@ -459,8 +465,13 @@ impl Reader<'_, '_> {
         .ok()
     }
 
-    fn result(&mut self, entry: &Entry<'_>) -> Option<ResultSpec> {
-        let fields = Fields::read(&entry.value, &entry.key_span, "a result", RESULT, self.findings)?;
+    fn result(
+        &mut self,
+        entry: &Entry<'_>,
+        what: &'static str,
+        keys: &'static [&'static str],
+    ) -> Option<ResultSpec> {
+        let fields = Fields::read(&entry.value, &entry.key_span, what, keys, self.findings)?;
         let of = fields.require("of", self.findings);
         let outcome = fields.one_of(&["ok", "error", "timeout"], self.findings)?;
         let answer = match &*outcome.key {

@@ -226,6 +226,7 @@ fn describe(recorded: &Recorded) -> String {
         RecordedBody::Settle(settle) => settle.verdict.as_str().to_owned(),
         RecordedBody::Recall { .. } => "recall".to_owned(),
         RecordedBody::Signal { name, .. } => format!("signal {name}"),
+        RecordedBody::Callback { work, .. } => format!("callback of {work}"),
         RecordedBody::Missing { kind } => kind.clone(),
     }
 }
@@ -295,20 +296,16 @@ fn spoken(recorded: &Recorded, world: &World) -> (&'static str, Value, Map<Strin
         } => {
             let item = world.sent.iter().find(|item| item.command_id == *command_id);
             let of = item.map_or_else(|| command_id.to_string(), |item| world.name(item).to_owned());
-            let mut result = Map::from_iter([("of".to_owned(), Value::from(of))]);
-            match outcome {
-                RecordedOutcome::Ok(payload) => result.insert("ok".to_owned(), payload.clone()),
-                RecordedOutcome::Error { class, message } => {
-                    if !message.is_empty() {
-                        result.insert("message".to_owned(), Value::from(message.as_str()));
-                    }
-                    result.insert("error".to_owned(), Value::from(class.as_str()))
-                }
-                RecordedOutcome::Timeout { .. } => result.insert("timeout".to_owned(), Value::Bool(true)),
-            };
+            let result = said_of(of, outcome);
             ("result", Value::Object(result), more)
         }
         RecordedBody::Start { input, .. } => ("start", input.clone(), more),
+        RecordedBody::Callback { work, outcome } => {
+            let item = world.sent.iter().rfind(|item| item.idempotency_key == *work);
+            let of = item.map_or_else(|| work.clone(), |item| world.name(item).to_owned());
+            let said = said_of(of, outcome);
+            ("callback", Value::Object(said), more)
+        }
         RecordedBody::Cancel { reason, mode } => {
             if *mode != CancelMode::Compensate {
                 more.insert("mode".to_owned(), serde_json::json!(mode));
@@ -331,6 +328,22 @@ fn spoken(recorded: &Recorded, world: &World) -> (&'static str, Value, Map<Strin
             ("retry", Value::Bool(true), more)
         }
     }
+}
+
+/// How the work `of` went, as a test says it.
+fn said_of(of: String, outcome: &RecordedOutcome) -> Map<String, Value> {
+    let mut said = Map::from_iter([("of".to_owned(), Value::from(of))]);
+    match outcome {
+        RecordedOutcome::Ok(payload) => said.insert("ok".to_owned(), payload.clone()),
+        RecordedOutcome::Error { class, message } => {
+            if !message.is_empty() {
+                said.insert("message".to_owned(), Value::from(message.as_str()));
+            }
+            said.insert("error".to_owned(), Value::from(class.as_str()))
+        }
+        RecordedOutcome::Timeout { .. } => said.insert("timeout".to_owned(), Value::Bool(true)),
+    };
+    said
 }
 
 fn beside(event: &RecordedEvent, id: &str, more: &mut Map<String, Value>) {

@@ -16,9 +16,10 @@ use crate::kernel::definition::Definition;
 use crate::kernel::definition::keys::KeyError;
 use crate::kernel::expr::{Root, Scope};
 use crate::kernel::ids::{InstanceId, Key, TenantId, TimeMs};
-use crate::kernel::input::{Control, DomainEvent, Settle, WorkOutcome};
+use crate::kernel::input::{CallbackOutcome, Control, DomainEvent, Settle, WorkOutcome};
 use crate::kernel::json::Json;
 use crate::kernel::limits::Limits;
+use crate::kernel::transition::TIMEOUT_CLASS;
 
 /// Owner of the instances of cases.
 const TENANT: &str = "test";
@@ -142,6 +143,15 @@ pub fn perform(world: &mut World, suite: &Suite, step: &Step) -> Result<Given, O
             Ok(world.give_result(&item, outcome(&spec.outcome)))
         }
         Action::Succeed(spec) => succeed(world, suite, spec),
+        Action::Callback(spec) => {
+            let Some(item) = work::find(world, &spec.of) else {
+                let fault = not_awaited(world, &spec.of, &spec.of_span);
+                return Err(Obstacle::Fault(Box::new(fault)));
+            };
+            let work = item.idempotency_key.clone();
+            let outcome = called_back(&spec.outcome);
+            Ok(world.give_control(Control::Callback { work, outcome }))
+        }
         Action::Advance(ms) => Ok(world.advance(*ms)),
         Action::Cancel(reason, mode) => {
             let (reason, mode) = (reason.clone(), *mode);
@@ -198,6 +208,23 @@ pub fn outcome(answer: &Answer) -> WorkOutcome {
             message: message.clone(),
         },
         Answer::Timeout => WorkOutcome::TimedOut {
+            message: String::new(),
+        },
+    }
+}
+
+/// The same of a callback.
+fn called_back(answer: &Answer) -> CallbackOutcome {
+    match answer {
+        Answer::Ok(data) => CallbackOutcome::Done {
+            data: Bytes::from(data.to_string()),
+        },
+        Answer::Error { class, message } => CallbackOutcome::Failed {
+            class: class.clone(),
+            message: message.clone(),
+        },
+        Answer::Timeout => CallbackOutcome::Failed {
+            class: TIMEOUT_CLASS.to_owned(),
             message: String::new(),
         },
     }

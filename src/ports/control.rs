@@ -10,6 +10,7 @@ use crate::kernel::envelope::ControlVerb;
 use crate::kernel::ids::{InstanceId, SagaName, TenantId, TimeMs};
 use crate::kernel::patch::Note;
 use crate::kernel::recorded::Recorded;
+use crate::kernel::token::Callback;
 use crate::kernel::view::InstanceView;
 
 #[async_trait]
@@ -60,6 +61,9 @@ pub trait Control: Send + Sync + 'static {
         request_id: &str,
         verb: ControlVerb,
     ) -> Result<Published, ControlError>;
+
+    /// Whom a callback token is for; `None` where this cluster did not make it.
+    fn callback(&self, token: &str) -> Option<Callback>;
 
     /// Instances of a saga, newest last, live ones before ended ones.
     async fn instances(

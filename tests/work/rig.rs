@@ -193,6 +193,7 @@ impl Rig {
                 ..effects::Settings::default()
             },
             secrets: BTreeMap::new(),
+            tokens: None,
             upstreams: BTreeMap::from([("pay".to_owned(), upstream.to_owned())]),
             clock: Arc::clone(&self.clock) as Arc<dyn Clock>,
             metrics,

@@ -25,6 +25,7 @@ use crate::kernel::definition::EffectDefinition;
 use crate::kernel::definition::effect::{AMBIGUOUS, HttpCall};
 use crate::kernel::envelope::EffectCommand;
 use crate::kernel::json::Json;
+use crate::kernel::token::TokenKey;
 use crate::kernel::trace;
 use request::Origin;
 
@@ -36,10 +37,16 @@ const POOL_IDLE: Duration = Duration::from_secs(45);
 pub struct Environment {
     secrets: Json<'static>,
     upstreams: Json<'static>,
+    /// Makes `command.token`.
+    pub(super) tokens: Option<TokenKey>,
 }
 
 impl Environment {
-    pub fn new(secrets: &BTreeMap<String, String>, upstreams: &BTreeMap<String, String>) -> Self {
+    pub fn new(
+        secrets: &BTreeMap<String, String>,
+        upstreams: &BTreeMap<String, String>,
+        tokens: Option<TokenKey>,
+    ) -> Self {
         let object = |entries: &BTreeMap<String, String>, clean: fn(&str) -> &str| {
             let member = |(name, value): (&String, &String)| {
                 (
@@ -52,6 +59,7 @@ impl Environment {
         Self {
             secrets: object(secrets, |text| text),
             upstreams: object(upstreams, |text| text.trim_end_matches('/')),
+            tokens,
         }
     }
 }
@@ -105,7 +113,7 @@ impl Http {
 #[async_trait]
 impl Provider for Http {
     async fn call(&self, call: &CallContext<'_>) -> CallOutcome {
-        let command = command_value(call.command);
+        let command = command_value(call.command, self.environment.tokens.as_ref());
         let request = match self.request(call, &command) {
             Ok(request) => request,
             Err(failure) => return CallOutcome::Failed(failure),
@@ -148,12 +156,12 @@ impl Http {
 }
 
 /// What `command` is in expressions.
-pub fn command_value<'a>(command: &'a EffectCommand<'_>) -> Json<'a> {
+pub fn command_value<'a>(command: &'a EffectCommand<'_>, tokens: Option<&TokenKey>) -> Json<'a> {
     fn text<'a>(text: impl Into<Cow<'a, str>>) -> Json<'a> {
         Json::Str(text.into())
     }
     let meta = &command.metadata;
-    Json::Map(vec![
+    let mut members = vec![
         ("attempt".into(), Json::Int(i64::from(meta.attempt))),
         ("id".into(), text(command.command_id.to_string())),
         ("idempotency_key".into(), text(&*meta.idempotency_key)),
@@ -161,7 +169,12 @@ pub fn command_value<'a>(command: &'a EffectCommand<'_>) -> Json<'a> {
         ("saga".into(), text(meta.saga.as_str())),
         ("tenant".into(), text(command.tenant_id.as_str())),
         ("trace_id".into(), text(trace_id(command))),
-    ])
+    ];
+    if let Some(tokens) = tokens {
+        let token = tokens.token(&command.tenant_id, &meta.saga, &meta.key, &meta.idempotency_key);
+        members.push(("token".into(), text(token)));
+    }
+    Json::Map(members)
 }
 
 /// The trace of the command, or one that all its attempts share.

@@ -80,7 +80,7 @@ impl Charge {
             result: self.result.map(|result| text(result, &ANSWER)),
         };
         let map = |name: &str, value: &str| BTreeMap::from([(name.to_owned(), value.to_owned())]);
-        let environment = Environment::new(&map("token", "t0p"), &map("pay", upstream));
+        let environment = Environment::new(&map("token", "t0p"), &map("pay", upstream), None);
         let definition = Arc::new(definition);
         let ProviderDefinition::Http(call) = &definition.provider else {
             unreachable!("built above");

@@ -192,12 +192,13 @@ fn delay(delay: &Delay) -> Json<'_> {
 }
 
 fn wait(wait: &Wait) -> Json<'_> {
-    let (kind, name) = match &wait.on {
-        Awaited::Event(event_type) => ("event", event_type),
-        Awaited::Signal(name) => ("signal", name),
+    let (kind, what) = match &wait.on {
+        Awaited::Event(event_type) => ("event", text(event_type)),
+        Awaited::Signal(name) => ("signal", text(name)),
+        Awaited::Callback => ("callback", Json::Bool(true)),
     };
     object([
-        (kind, text(name)),
+        (kind, what),
         ("when", wait.when.as_ref().map_or(Json::Null, expression)),
         ("timeout", wait.timeout.as_ref().map_or(Json::Null, delay)),
     ])

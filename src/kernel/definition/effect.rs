@@ -71,6 +71,18 @@ impl EffectDefinition {
         self.named(Root::Secrets)
     }
 
+    /// Whether it hands out the callback token of its command: it reads `command.token`.
+    #[must_use]
+    pub fn hands_out_token(&self) -> bool {
+        let reads = |expr: &Expr| expr.fields_of(Root::Command).iter().any(|name| name == "token");
+        let mut found = self.named(Root::Command).contains("token");
+        found |= self.classify.iter().any(|rule| reads(&rule.when));
+        if let Some(result) = &self.result {
+            result.for_each_expr(&mut |expr| found |= reads(expr));
+        }
+        found
+    }
+
     fn named(&self, root: Root) -> BTreeSet<String> {
         let mut names = BTreeSet::new();
         if let Provider::Http(call) = &self.provider {

@@ -37,6 +37,7 @@ mod steps;
 mod tests;
 mod texts;
 mod typing;
+mod undo;
 mod url;
 mod waits;
 pub mod yaml;

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use sha2::{Digest, Sha256};
 
 pub use super::migration::{Dropped, Migration, Places};
+pub use super::undo::{Compensation, OnExhausted, OnLate, OnUnknown, UndoOrder};
 use crate::kernel::expr::{Expr, Template, write_sorted};
 use crate::kernel::ids::{DefinitionHash, EffectName, SagaName};
 use crate::kernel::json::Json;
@@ -370,6 +371,8 @@ pub enum Awaited {
     Event(String),
     /// The name of a signal.
     Signal(String),
+    /// Whoever has the token of the attempt.
+    Callback,
 }
 
 impl Step {
@@ -431,8 +434,15 @@ impl Step {
     pub fn expected_event(&self) -> Option<&String> {
         match &self.wait.as_ref()?.on {
             Awaited::Event(event_type) => Some(event_type),
-            Awaited::Signal(_) => None,
+            Awaited::Signal(_) | Awaited::Callback => None,
         }
+    }
+
+    /// Whether it waits for whoever has the token of its attempt.
+    #[must_use]
+    pub fn is_called_back(&self) -> bool {
+        let wait = self.wait.as_ref();
+        wait.is_some_and(|wait| matches!(wait.on, Awaited::Callback))
     }
 
     /// What is said about failures of `class`.
@@ -597,60 +607,6 @@ pub struct Branch {
     pub when: Option<Expr>,
     /// Indices of everything nested in it.
     pub steps: Range<u16>,
-}
-
-/// How a step is undone. Its templates read `input`, `result` (absent if unknown), `state`, `key`, `failure`.
-#[derive(Debug)]
-pub struct Compensation {
-    /// Tested when its turn has come: false leaves done what the step did.
-    pub when: Option<Expr>,
-    pub action: Action,
-    pub on_unknown: OnUnknown,
-    pub on_late: OnLate,
-    pub on_exhausted: OnExhausted,
-    pub retry: RetryPolicy,
-    pub deadline_ms: i64,
-}
-
-/// What becomes of a step of which nobody knows whether it happened.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OnUnknown {
-    /// It is undone as if it had.
-    Compensate,
-    /// An operator says whether there is something to undo.
-    Ask,
-    /// It counts as if it had not.
-    Ignore,
-}
-
-/// What becomes of a success for which the instance did not wait any more.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OnLate {
-    /// It is undone at once.
-    Compensate,
-    /// It counts: it is undone with everything else if the instance fails afterwards.
-    Accept,
-    /// It stays done, whatever happens.
-    Ignore,
-}
-
-/// What follows when a compensation has used up its attempts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OnExhausted {
-    /// An operator must act; what was done before it waits.
-    Stop,
-    /// It stays done, and the others are undone.
-    Continue,
-}
-
-/// In which order an instance undoes what it did.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum UndoOrder {
-    /// One at a time, the last one first.
-    #[default]
-    Sequential,
-    /// All at the same time.
-    Parallel,
 }
 
 /// A timer of the whole instance, set at its start.

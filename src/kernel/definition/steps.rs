@@ -136,7 +136,9 @@ impl<'r> Reading<'r, '_> {
         let wait = match fields.get("saga") {
             // What it waits for is read with the saga.
             Some(_) => None,
-            None => fields.get("wait").and_then(|wait| self.wait(wait)),
+            None => fields
+                .get("wait")
+                .and_then(|wait| self.wait(wait, action.as_ref())),
         };
         let (end_roots, end_event) = waits::end_roots(action.as_ref(), wait.as_ref());
         let retry = fields

@@ -136,6 +136,7 @@ impl Types {
             Type::object([
                 ("id", Type::string()),
                 ("idempotency_key", Type::string()),
+                ("token", Type::string()),
                 ("attempt", Type::integer()),
                 ("tenant", Type::string()),
                 ("trace_id", Type::string().or(&Type::null())),

@@ -1,9 +1,11 @@
 //! Reading what a step does besides its work: what it waits for, and when it starts.
 
+use std::ops::Range;
+
 use super::actions::Reading;
 use super::codes;
 use super::fields::{self, Fields};
-use super::model::{Action, Awaited, Wait};
+use super::model::{Action, Awaited, Delay, Wait};
 use super::steps::{RESULT_ROOTS, START_ROOTS};
 use super::texts::{self, EventParts, Readable};
 use super::yaml::Entry;
@@ -38,8 +40,8 @@ pub const fn end_roots(action: Option<&Action>, wait: Option<&Wait>) -> (&'stati
         Some(wait) => match (&wait.on, has_result) {
             (Awaited::Event(_), true) => (RESULT_ROOTS, EventParts::Whole),
             (Awaited::Event(_), false) => (START_ROOTS, EventParts::Whole),
-            (Awaited::Signal(_), true) => (RESULT_SIGNAL_ROOTS, EventParts::Moment),
-            (Awaited::Signal(_), false) => (SIGNAL_ROOTS, EventParts::Moment),
+            (Awaited::Signal(_) | Awaited::Callback, true) => (RESULT_SIGNAL_ROOTS, EventParts::Moment),
+            (Awaited::Signal(_) | Awaited::Callback, false) => (SIGNAL_ROOTS, EventParts::Moment),
         },
     }
 }
@@ -78,11 +80,14 @@ impl<'r> Reading<'r, '_> {
         }
     }
 
-    /// `wait: {event | signal, when, timeout}`
-    pub fn wait(&mut self, entry: &'r Entry<'_>) -> Option<Wait> {
-        let keys = &["event", "signal", "when", "timeout"];
+    /// `wait: {event | signal | callback, when, timeout}` of a step that does `action`.
+    pub fn wait(&mut self, entry: &'r Entry<'_>, action: Option<&Action>) -> Option<Wait> {
+        let keys = &["event", "signal", "callback", "when", "timeout"];
         let fields = Fields::read(&entry.value, &entry.key_span, "a wait", keys, self.findings)?;
-        let awaited = fields.one_of(&["event", "signal"], self.findings)?;
+        let awaited = fields.one_of(&["event", "signal", "callback"], self.findings)?;
+        if awaited.key == "callback" {
+            return self.callback(&fields, awaited, action);
+        }
         let what = if awaited.key == "event" {
             "an event type"
         } else {
@@ -120,23 +125,60 @@ impl<'r> Reading<'r, '_> {
             };
             texts::expr(when, readable, self.findings)
         });
-        let timeout = fields.get("timeout");
-        if timeout.is_none() {
-            self.findings
-                .warning(
-                    codes::ENDLESS_WAIT,
-                    entry.key_span.clone(),
-                    "the wait may never end",
-                )
-                .help(Some(
-                    "give it a timeout, and say with on_timeout what follows".to_owned(),
-                ));
-        }
-        let timeout = timeout.and_then(|timeout| self.delay(timeout, START_ROOTS, EventParts::Moment));
         Some(Wait {
             on: on?,
             when,
-            timeout,
+            timeout: self.wait_timeout(&fields, &entry.key_span),
         })
+    }
+
+    /// `callback: true`
+    fn callback(
+        &mut self,
+        fields: &Fields<'r, '_>,
+        entry: &Entry<'_>,
+        action: Option<&Action>,
+    ) -> Option<Wait> {
+        let span = entry.key_span.clone();
+        if fields::boolean(entry, self.findings)? {
+            if matches!(action, Some(action) if !matches!(action, Action::Effect { .. })) {
+                self.findings
+                    .error(
+                        codes::CONTRADICTION,
+                        span.clone(),
+                        "a callback belongs to an effect, and the step has none",
+                    )
+                    .help(Some(
+                        "an effect hands out the token of its command as ${command.token}".to_owned(),
+                    ));
+            }
+        } else {
+            let message = "\"callback\" is true or not there";
+            self.findings.error(codes::WRONG_VALUE, span.clone(), message);
+        }
+        if let Some(when) = fields.get("when") {
+            let message = "a callback ends the wait, whatever it says";
+            self.findings
+                .error(codes::CONTRADICTION, when.key_span.clone(), message)
+                .help(Some("say with fail_if what is not good enough".to_owned()));
+        }
+        Some(Wait {
+            on: Awaited::Callback,
+            when: None,
+            timeout: self.wait_timeout(fields, &span),
+        })
+    }
+
+    /// How long a wait lasts at most; `at` is where it begins.
+    fn wait_timeout(&mut self, fields: &Fields<'r, '_>, at: &Range<usize>) -> Option<Delay> {
+        let Some(timeout) = fields.get("timeout") else {
+            self.findings
+                .warning(codes::ENDLESS_WAIT, at.clone(), "the wait may never end")
+                .help(Some(
+                    "give it a timeout, and say with on_timeout what follows".to_owned(),
+                ));
+            return None;
+        };
+        self.delay(timeout, START_ROOTS, EventParts::Moment)
     }
 }

@@ -142,10 +142,13 @@ pub(super) fn send(run: &mut Run<'_>, slot: Slot, path: String, kind: WorkKind) 
         item: slot.item.unwrap_or(0),
     };
     let outstanding = run.push_work(path, repetition, step.deadline_ms, kind)?;
+    let called_back = run.work.last().filter(|_| step.is_called_back());
+    let callback = called_back.map(|item| item.idempotency_key.clone());
     let state = run.slot_mut(slot);
     state.status = StepStatus::Running;
     state.attempt = outstanding.attempt;
     state.outstanding = Some(outstanding);
+    state.callback = callback;
     run.note(Note::StepStarted {
         step: step.name.clone(),
         attempt: outstanding.attempt,

@@ -488,19 +488,22 @@ impl<'d> Mapping<'d> {
         let mut kept = Vec::with_capacity(moved.buffer.len());
         for message in std::mem::take(&mut moved.buffer) {
             let dropped = &self.way.dropped;
-            let (what, key, names) = match message.kind {
-                MessageKind::Event => ("event", "events", &dropped.events),
-                MessageKind::Signal => ("signal", "signals", &dropped.signals),
+            let (what, key, names, name) = match message.kind {
+                MessageKind::Event => ("event", "events", &dropped.events, message.name.as_str()),
+                MessageKind::Signal => ("signal", "signals", &dropped.signals, message.name.as_str()),
+                // Named by a key of its work, which no file can write.
+                MessageKind::Callback | MessageKind::CallbackFailed => {
+                    ("signal", "signals", &dropped.signals, "callback")
+                }
             };
-            if names.contains(&message.name) {
+            if names.contains(name) {
                 continue;
             }
             if running && !self.will_wait_for(&message) {
                 self.obstacle(
                     "drop",
                     format!(
-                        "{what} {} came early and no step of the new version waits for it: name it under drop.{key}",
-                        message.name
+                        "{what} {name} came early and no step of the new version waits for it: name it under drop.{key}"
                     ),
                 );
             }
@@ -523,7 +526,8 @@ impl<'d> Mapping<'d> {
                 (Awaited::Event(name), MessageKind::Event) | (Awaited::Signal(name), MessageKind::Signal) => {
                     *name == message.name
                 }
-                (Awaited::Event(_), MessageKind::Signal) | (Awaited::Signal(_), MessageKind::Event) => false,
+                (Awaited::Callback, MessageKind::Callback | MessageKind::CallbackFailed) => true,
+                (Awaited::Event(_) | Awaited::Signal(_) | Awaited::Callback, _) => false,
             })
         })
     }

@@ -202,6 +202,7 @@ fn with_control<'a>(
         | Control::Retry
         | Control::Settle(_)
         | Control::Signal { .. }
+        | Control::Callback { .. }
         | Control::Migrate { .. } => {}
     }
     let seen = seen::control(&ground.input.id);
@@ -209,7 +210,9 @@ fn with_control<'a>(
         return Ok(Patch::ignored(reason));
     }
     let mut run = match (control, record.phase) {
-        (Control::Cancel { .. } | Control::Signal { .. }, Phase::Running) => Run::of(ground, record),
+        (Control::Cancel { .. } | Control::Signal { .. } | Control::Callback { .. }, Phase::Running) => {
+            Run::of(ground, record)
+        }
         (Control::Retry, _) if compensation::any_stuck(record) => Run::of(ground, record),
         // They were looked at before.
         (Control::Start { .. } | Control::Recall { .. }, _) => {
@@ -220,7 +223,14 @@ fn with_control<'a>(
         }
         (_, phase) if phase.is_terminal() => return Ok(Patch::ignored(IgnoreReason::Ended)),
         (Control::Migrate { to, .. }, _) => return without_target(record, to),
-        (Control::Cancel { .. } | Control::Retry | Control::Settle(_) | Control::Signal { .. }, _) => {
+        (
+            Control::Cancel { .. }
+            | Control::Retry
+            | Control::Settle(_)
+            | Control::Signal { .. }
+            | Control::Callback { .. },
+            _,
+        ) => {
             return Ok(Patch::ignored(IgnoreReason::NoHandler));
         }
     };
@@ -241,6 +251,13 @@ fn with_control<'a>(
             }
         }
         Control::Migrate { to, .. } => return without_target(record, to),
+        Control::Callback { work, outcome } => {
+            let message = waits::Message::callback(&run, work, outcome)?;
+            run.note(Note::CalledBack { work: work.clone() });
+            if !waits::offer(&mut run, message)? {
+                return Ok(Patch::ignored(IgnoreReason::Stale));
+            }
+        }
     }
     run.conclude(Outcome::Applied)
 }

@@ -1,4 +1,4 @@
-//! Steps that let time pass, and steps that wait for an event or a signal.
+//! Steps that let time pass, and steps that wait for an event, a signal or a callback.
 //!
 //! What comes before its step waits is kept in the buffer of the record. One event or signal ends every wait
 //! that it fits at that moment; from the buffer the first step that comes takes it.
@@ -17,9 +17,10 @@ use crate::kernel::definition::Definition;
 use crate::kernel::definition::model::{Awaited, Delay, Step, Wait};
 use crate::kernel::duration::Millis;
 use crate::kernel::expr::write_sorted;
+use crate::kernel::input::CallbackOutcome;
 use crate::kernel::json::Json;
 use crate::kernel::patch::Note;
-use crate::kernel::record::{Buffered, MessageKind, Record, StepStatus};
+use crate::kernel::record::{Buffered, MessageKind, Record, StepState, StepStatus};
 
 /// Timer of the first attempt of a step.
 pub(super) const DELAY: &str = "delay";
@@ -57,8 +58,8 @@ pub(super) fn delay_over(run: &mut Run<'_>, slot: Slot) -> Result<(), Rejection>
 pub(super) fn wait(run: &mut Run<'_>, slot: Slot, wait: &Wait) -> Result<(), Rejection> {
     if let Some(at) = buffered(run, slot)? {
         let found = run.record.buffer.remove(at);
-        let locals = buffered_locals(run, &found)?;
-        return over(run, slot, locals);
+        let message = buffered_message(run, &found)?;
+        return over(run, slot, message);
     }
     let step = slot.step(run);
     run.slot_mut(slot).status = StepStatus::Waiting;
@@ -94,10 +95,11 @@ pub(super) fn buffered(run: &mut Run<'_>, slot: Slot) -> Result<Option<usize>, R
     };
     for at in 0..run.record.buffer.len() {
         let entry = &run.record.buffer[at];
-        if !names(wait, entry.kind, &entry.name) {
+        let state = run.slot(slot);
+        if !names(wait, state, entry.kind, &entry.name) {
             continue;
         }
-        let locals = buffered_locals(run, entry)?;
+        let locals = buffered_message(run, entry)?.locals();
         if fits(run, step, wait, locals)? {
             return Ok(Some(at));
         }
@@ -126,10 +128,9 @@ pub(super) fn offer<'a>(run: &mut Run<'a>, message: Message<'a>) -> Result<bool,
         let before = run.focus(Some(slot));
         let step = slot.step(run);
         let Some(wait) = &step.wait else { continue };
-        let locals = message.locals();
-        if fits(run, step, wait, locals)? {
+        if fits(run, step, wait, message.locals())? {
             taken = true;
-            over(run, slot, locals)?;
+            over(run, slot, message)?;
         }
         run.focus(before);
     }
@@ -166,7 +167,7 @@ fn interested(definition: &Definition, record: &Record, message: Message<'_>) ->
     let mut ahead = false;
     for (slot, state) in Slot::all(record) {
         let wait = definition.steps[usize::from(slot.step)].wait.as_ref();
-        if !wait.is_some_and(|wait| names(wait, message.kind, message.name)) {
+        if !wait.is_some_and(|wait| names(wait, state, message.kind, message.name)) {
             continue;
         }
         match state.status {
@@ -180,12 +181,16 @@ fn interested(definition: &Definition, record: &Record, message: Message<'_>) ->
     (waiting, ahead)
 }
 
-fn names(wait: &Wait, kind: MessageKind, name: &str) -> bool {
+/// Whether a message is what a step in this state waits for.
+fn names(wait: &Wait, state: &StepState, kind: MessageKind, name: &str) -> bool {
     match (&wait.on, kind) {
         (Awaited::Event(awaited), MessageKind::Event) | (Awaited::Signal(awaited), MessageKind::Signal) => {
             awaited == name
         }
-        (Awaited::Event(_), MessageKind::Signal) | (Awaited::Signal(_), MessageKind::Event) => false,
+        (Awaited::Callback, MessageKind::Callback | MessageKind::CallbackFailed) => {
+            state.callback.as_deref() == Some(name)
+        }
+        (Awaited::Event(_) | Awaited::Signal(_) | Awaited::Callback, _) => false,
     }
 }
 
@@ -200,16 +205,30 @@ fn fits<'a>(run: &mut Run<'a>, step: &Step, wait: &Wait, locals: Locals<'a>) -> 
 }
 
 /// What the step waited for has come.
-fn over<'a>(run: &mut Run<'a>, slot: Slot, locals: Locals<'a>) -> Result<(), Rejection> {
+fn over<'a>(run: &mut Run<'a>, slot: Slot, message: Message<'a>) -> Result<(), Rejection> {
     let timer = slot.timer(run, WAIT);
     run.clear_timer(&timer);
+    if message.kind == MessageKind::CallbackFailed {
+        let text = |member| match message.value.get(member) {
+            Some(Json::Str(text)) => text.as_ref(),
+            _ => "",
+        };
+        let defeat = Defeat {
+            class: text("class"),
+            message: text("message"),
+        };
+        return ends::failed(run, slot, defeat);
+    }
     let kept = run.slot_mut(slot).result.take();
     let payload = kept.map(|kept| run.ground.texts.keep(kept.into_vec()).as_slice());
     let result = match payload {
         Some(payload) => Some(run.parse(payload, "the result of the step")?),
         None => None,
     };
-    let locals = Locals { result, ..locals };
+    let locals = Locals {
+        result,
+        ..message.locals()
+    };
     ends::complete(run, slot, payload, locals)
 }
 
@@ -240,26 +259,47 @@ impl<'a> Message<'a> {
         by: &'a str,
     ) -> Result<Self, Rejection> {
         let data = run.parse(data, &format!("signal {name}"))?;
-        let mut members = match data {
-            Json::Map(members) => members.clone(),
-            _ => Vec::new(),
-        };
-        members.retain(|(member, _)| !matches!(member.as_ref(), "name" | "by" | "time"));
-        let time = run.record.updated.to_string();
-        members.push((Cow::Borrowed("name"), Json::Str(Cow::Borrowed(name))));
-        members.push((Cow::Borrowed("by"), Json::Str(Cow::Borrowed(by))));
-        members.push((Cow::Borrowed("time"), Json::Str(Cow::Owned(time))));
+        let said = [("name", name), ("by", by)];
         Ok(Self {
             kind: MessageKind::Signal,
             name,
-            value: run.ground.values.keep(Json::Map(members)),
+            value: said_beside(run, data, said),
+        })
+    }
+
+    /// A callback; `work` is the idempotency key of the work whose token it has.
+    pub(super) fn callback(
+        run: &Run<'a>,
+        work: &'a str,
+        outcome: &'a CallbackOutcome,
+    ) -> Result<Self, Rejection> {
+        let (kind, value) = match outcome {
+            CallbackOutcome::Done { data } => {
+                let data = run.parse(data, "the callback")?;
+                (MessageKind::Callback, said_beside(run, data, []))
+            }
+            CallbackOutcome::Failed { class, message } => {
+                let text = |text: &'a str| Json::Str(Cow::Borrowed(text));
+                let members = vec![
+                    (Cow::Borrowed("class"), text(class)),
+                    (Cow::Borrowed("message"), text(message)),
+                ];
+                let value = run.ground.values.keep(Json::Map(members));
+                (MessageKind::CallbackFailed, value)
+            }
+        };
+        Ok(Self {
+            kind,
+            name: work,
+            value,
         })
     }
 
     const fn locals(self) -> Locals<'a> {
         let (event, signal) = match self.kind {
             MessageKind::Event => (Some(self.value), None),
-            MessageKind::Signal => (None, Some(self.value)),
+            MessageKind::Signal | MessageKind::Callback => (None, Some(self.value)),
+            MessageKind::CallbackFailed => (None, None),
         };
         Locals {
             result: None,
@@ -271,15 +311,32 @@ impl<'a> Message<'a> {
     }
 }
 
-/// What expressions see of a message from the buffer.
-fn buffered_locals<'a>(run: &Run<'a>, entry: &Buffered) -> Result<Locals<'a>, Rejection> {
-    let value = run.parse_owned(entry.value.to_vec(), &entry.name)?;
-    let message = Message {
+/// `data` with what is known besides, which no sender may say.
+fn said_beside<'a, const N: usize>(
+    run: &Run<'a>,
+    data: &'a Json<'a>,
+    said: [(&'static str, &'a str); N],
+) -> &'a Json<'a> {
+    let mut members = match data {
+        Json::Map(members) => members.clone(),
+        _ => Vec::new(),
+    };
+    members.retain(|(member, _)| member != "time" && said.iter().all(|(name, _)| member != name));
+    for (name, text) in said {
+        members.push((Cow::Borrowed(name), Json::Str(Cow::Borrowed(text))));
+    }
+    let time = run.record.updated.to_string();
+    members.push((Cow::Borrowed("time"), Json::Str(Cow::Owned(time))));
+    run.ground.values.keep(Json::Map(members))
+}
+
+/// A message from the buffer. Its name is not looked at again.
+fn buffered_message<'a>(run: &Run<'a>, entry: &Buffered) -> Result<Message<'a>, Rejection> {
+    Ok(Message {
         kind: entry.kind,
         name: "",
-        value,
-    };
-    Ok(message.locals())
+        value: run.parse_owned(entry.value.to_vec(), &entry.name)?,
+    })
 }
 
 impl<'a> Run<'a> {

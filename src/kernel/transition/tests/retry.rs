@@ -13,7 +13,7 @@ use crate::kernel::retry::RetryPolicy;
 const CHARGE: &str = "steps.charge";
 const REFUND: &str = "steps.charge.compensate";
 
-fn table(classes: &[&str], attempts: u32) -> StepRetry {
+pub(super) fn table(classes: &[&str], attempts: u32) -> StepRetry {
     StepRetry {
         classes: classes.iter().map(|class| (*class).to_owned()).collect(),
         policy: RetryPolicy {

@@ -8,7 +8,7 @@ use super::errors::then;
 use super::world::World;
 use crate::kernel::definition::Definition;
 use crate::kernel::definition::model::{Action, Awaited, Delay, Emit, Step, Then, Wait};
-use crate::kernel::input::{Control, InputBody, Origin};
+use crate::kernel::input::{CallbackOutcome, Control, InputBody, Origin};
 use crate::kernel::patch::{IgnoreReason, Outcome};
 use crate::kernel::record::{LedgerStatus, Phase, StepStatus};
 
@@ -213,4 +213,93 @@ fn a_delay_may_be_an_instant_and_the_past_is_now() {
     assert_eq!(given.expect_err("no duration").reason, "timer.value");
     let (_, given) = delayed("9000d");
     assert_eq!(given.expect_err("too long").reason, "timer.range");
+}
+
+/// ask (an effect that is called back), note (needs it).
+fn asking() -> World {
+    let mut saga = saga("asking", "Order.Placed");
+    saga.init = template(json!({"signed": ""}));
+    let mut ask = step("ask", &[], effect("signature-ask", json!({})));
+    ask.wait = Some(wait(Awaited::Callback, None));
+    ask.set = sets(json!({"signed": "${signal.name}"}));
+    ask.compensate = Some(compensation(effect("signature-drop", json!({}))));
+    ask.retry = vec![super::retry::table(&["*"], 3)];
+    saga.steps = vec![ask];
+    let mut world = World::new(saga);
+    world.event("Order.Placed", &json!({}));
+    world
+}
+
+fn called_back(world: &World, outcome: CallbackOutcome) -> Control {
+    let work = world.newest("steps.ask").idempotency_key.clone();
+    Control::Callback { work, outcome }
+}
+
+fn done(data: &Value) -> CallbackOutcome {
+    CallbackOutcome::Done {
+        data: Bytes::from(data.to_string()),
+    }
+}
+
+fn refused() -> CallbackOutcome {
+    CallbackOutcome::Failed {
+        class: "refused".to_owned(),
+        message: "not like this".to_owned(),
+    }
+}
+
+#[test]
+fn a_callback_ends_the_wait_of_its_work_and_of_no_other() {
+    let mut world = asking();
+    let callback = called_back(&world, done(&json!({"name": "ada", "time": "never"})));
+    world.succeed("steps.ask", &json!({}));
+    assert_eq!(world.statuses()[0], StepStatus::Waiting);
+    let other = Control::Callback {
+        work: "0".repeat(32),
+        outcome: done(&json!({"name": "eve"})),
+    };
+    assert_eq!(world.control("c-0", other), Outcome::Ignored(IgnoreReason::Stale));
+    assert_eq!(world.control("c-1", callback.clone()), Outcome::Applied);
+    assert_eq!(world.last().phase, Phase::Completed);
+    assert_eq!(world.data()["signed"], "ada");
+    assert_eq!(
+        world.control("c-2", callback),
+        Outcome::Ignored(IgnoreReason::NoInstance)
+    );
+}
+
+#[test]
+fn a_callback_that_comes_before_the_result_is_kept() {
+    let mut world = asking();
+    let callback = called_back(&world, done(&json!({"name": "ada"})));
+    assert_eq!(world.control("c-1", callback), Outcome::Applied);
+    assert_eq!(world.statuses()[0], StepStatus::Running);
+    world.succeed("steps.ask", &json!({}));
+    assert_eq!(world.last().phase, Phase::Completed);
+    assert_eq!(world.data()["signed"], "ada");
+}
+
+#[test]
+fn a_callback_that_says_failure_fails_the_step_and_what_was_asked_for_is_undone() {
+    let mut world = asking();
+    let callback = called_back(&world, refused());
+    world.succeed("steps.ask", &json!({}));
+    assert_eq!(world.control("c-1", callback), Outcome::Applied);
+    assert_eq!(world.statuses()[0], StepStatus::Failed);
+    assert_eq!(world.last().phase, Phase::Compensating);
+    let failure = world.last().failure.as_ref().expect("a failure");
+    assert_eq!(failure.code, "refused");
+    assert_eq!(world.last().ledger[0].status, LedgerStatus::Undoing);
+}
+
+#[test]
+fn the_token_of_an_attempt_of_which_nobody_knows_still_counts() {
+    let mut world = asking();
+    let callback = called_back(&world, done(&json!({"name": "ada"})));
+    world.time_out("steps.ask");
+    world.advance(30_000);
+    assert_eq!(world.statuses()[0], StepStatus::Running, "the second attempt");
+    assert_eq!(world.control("c-1", callback), Outcome::Applied);
+    world.succeed("steps.ask", &json!({}));
+    assert_eq!(world.data()["signed"], "ada");
 }

@@ -1,0 +1,139 @@
+//! Steps that wait for whoever was given a token.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tempfile::NamedTempFile;
+use wiremock::matchers::any;
+use wiremock::{Mock, MockServer, ResponseTemplate};
+
+use crate::caller::{get, instance, post, send, until};
+use crate::rig::Rig;
+
+const CONTRACT: &str = r#"
+apiVersion: sagas/v1
+kind: Saga
+name: contract
+start: Contract.Drafted
+key: {"Contract.*": event.data.contract}
+state: {init: {signed: ""}}
+steps:
+  sign:
+    effect: signature-ask
+    with: {contract: "${key}"}
+    wait: {callback: true, timeout: 1h}
+    set: {signed: "${signal.name}", asked: "${result.ticket}"}
+    on_error: {refused: {fail: {code: unsigned}}}
+"#;
+
+/// A runner with the saga, the service that asks for signatures and keeps the tokens, and the key of the tokens.
+async fn signing() -> (Rig, MockServer, NamedTempFile) {
+    let service = MockServer::start().await;
+    Mock::given(any())
+        .respond_with(ResponseTemplate::new(200).set_body_json(json!({"ticket": "t-1"})))
+        .mount(&service)
+        .await;
+    let key = NamedTempFile::new().expect("a file");
+    std::fs::write(key.path(), "a key for the callbacks of a test\n").expect("written");
+    let extra = json!({"callbacks": {"key": {"file": key.path()}}});
+    let mut rig = Rig::new(None, "30m", Duration::ZERO, extra).await;
+    rig.add_saga("contract", CONTRACT);
+    let effect = format!(
+        "apiVersion: sagas/v1\nkind: Effect\nname: signature-ask\nhttp:\n  method: POST\n  url: \"{}/ask\"\n  \
+         body: {{contract: \"${{input.contract}}\", answer: \"${{command.token}}\"}}\n",
+        service.uri()
+    );
+    rig.add_effect("signature-ask", &effect);
+    rig.start().await;
+    (rig, service, key)
+}
+
+/// The token that the service was given for `contract`.
+async fn token(service: &MockServer, contract: &str) -> String {
+    let requests = service.received_requests().await.expect("kept");
+    let mut bodies = requests
+        .iter()
+        .map(|request| serde_json::from_slice::<Value>(&request.body).expect("JSON"));
+    let body = bodies
+        .rfind(|body| body["contract"] == contract)
+        .expect("it was asked");
+    body["answer"].as_str().expect("a token").to_owned()
+}
+
+async fn waiting(rig: &Rig, contract: &str) {
+    let event = format!("{contract}-drafted");
+    send(
+        rig,
+        "acme",
+        &event,
+        "Contract.Drafted",
+        json!({"contract": contract}),
+    )
+    .await;
+    until(rig, &instance("acme", "contract", contract), |view| {
+        view["steps"][0]["status"] == "waiting"
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_has_the_token_says_how_it_went_and_nobody_else() {
+    let (mut rig, service, _key) = signing().await;
+    for contract in ["c-1", "c-2", "c-3"] {
+        waiting(&rig, contract).await;
+    }
+    let first = token(&service, "c-1").await;
+    let path = format!("/v1/callbacks/{first}");
+    let done = json!({"ok": {"name": "ada"}}).to_string();
+
+    let forged = format!("/v1/callbacks/{}x", &first[..first.len() - 1]);
+    post(&rig, &forged, done.clone()).await.is_problem(404, "SR0502");
+    post(&rig, "/v1/callbacks/nonsense", done.clone())
+        .await
+        .is_problem(404, "SR0502");
+    for wrong in [
+        json!({}),
+        json!({"ok": {}, "error": {"class": "refused"}}),
+        json!({"okay": {}}),
+    ] {
+        post(&rig, &path, wrong.to_string())
+            .await
+            .is_problem(400, "SR0501");
+    }
+    let still = get(&rig, &instance("acme", "contract", "c-1")).await.json();
+    assert_eq!(still["steps"][0]["status"], "waiting");
+
+    // A token outlives the process that made it.
+    rig.kill();
+    rig.start().await;
+    assert_eq!(post(&rig, &path, done).await.status, 202);
+    let view = until(&rig, &instance("acme", "contract", "c-1"), |view| {
+        view["phase"] == "completed"
+    })
+    .await;
+    assert_eq!(view["state"], json!({"signed": "ada", "asked": "t-1"}));
+    // What is said twice is said once.
+    let late = json!({"error": {"class": "refused"}}).to_string();
+    assert_eq!(post(&rig, &path, late).await.status, 202);
+
+    let second = token(&service, "c-2").await;
+    let refused = json!({"error": {"class": "refused", "message": "not like this"}}).to_string();
+    let answer = post(&rig, &format!("/v1/callbacks/{second}"), refused).await;
+    assert_eq!(answer.status, 202);
+    let view = until(&rig, &instance("acme", "contract", "c-2"), |view| {
+        view["phase"] == "failed"
+    })
+    .await;
+    assert_eq!(view["failure"]["code"], "unsigned");
+    let other = get(&rig, &instance("acme", "contract", "c-3")).await.json();
+    assert_eq!(other["phase"], "running");
+    let first = get(&rig, &instance("acme", "contract", "c-1")).await.json();
+    assert_eq!(first["phase"], "completed");
+
+    // The bearer of a token must not find it where others can read.
+    let listed = get(&rig, &format!("{}/inputs", instance("acme", "contract", "c-1"))).await;
+    assert!(!listed.text.contains(&second), "{}", listed.text);
+    assert_eq!(rig.terminate().await, Some(0));
+    let log = std::fs::read_to_string(rig.log()).expect("a log");
+    assert!(!log.contains(&second), "{log}");
+}
