@@ -1,0 +1,66 @@
+//! The examples on the pages for those who come from elsewhere load without a finding.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use saga_runner::kernel::definition::{SourceFile, load};
+
+/// No schema to check expressions against.
+const UNTYPED: &str = "SR0179";
+
+const HEAD: &str = r#"apiVersion: sagas/v1
+kind: Saga
+name: example
+start: Order.Placed
+key: {"*": event.data.order_id}
+state: {init: {total: 0, status: new, customer: "", items: []}}
+"#;
+
+fn files(folder: &str, keep: impl Fn(&str) -> bool) -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
+    let mut paths: Vec<PathBuf> = fs::read_dir(folder)
+        .expect("a folder of the repository")
+        .map(|entry| entry.expect("readable").path())
+        .filter(|path| path.file_name().is_some_and(|name| keep(&name.to_string_lossy())))
+        .collect();
+    paths.sort();
+    paths
+}
+
+fn read(path: &Path) -> String {
+    fs::read_to_string(path).expect("readable")
+}
+
+#[test]
+fn every_example_loads_as_it_stands_below_the_usual_head() {
+    let effects: Vec<SourceFile> = files("effects", |name| name.ends_with(".yaml"))
+        .iter()
+        .map(|path| SourceFile {
+            path: path.display().to_string(),
+            text: read(path).into(),
+        })
+        .collect();
+    let pages = files("docs", |name| name.starts_with("from-"));
+    assert_eq!(pages.len(), 4);
+    let mut faults = Vec::new();
+    for page in pages {
+        let text = read(&page);
+        let examples: Vec<&str> = text
+            .split("```yaml\n")
+            .skip(1)
+            .filter_map(|rest| rest.split("```").next())
+            .collect();
+        assert!(!examples.is_empty(), "{} has no example", page.display());
+        for example in examples {
+            let saga = SourceFile {
+                path: page.display().to_string(),
+                text: format!("{HEAD}{example}").into(),
+            };
+            let loaded = load(&[saga], &effects);
+            // An example is no whole file and has no schemas, which is worth a warning elsewhere.
+            let wrong = loaded.diagnostics.iter().filter(|found| found.code != UNTYPED);
+            faults.extend(wrong.map(ToString::to_string));
+        }
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
