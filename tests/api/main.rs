@@ -10,5 +10,6 @@ mod caller;
 mod children;
 mod instances;
 mod letters;
+mod operators;
 mod requests;
 mod starts;

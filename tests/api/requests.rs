@@ -180,7 +180,7 @@ async fn a_wrong_request_is_told_what_is_wrong() {
             post(&rig, &path, "").await.is_problem(404, "SR0502");
         }
     }
-    for verb in ["cancel", "retry", "signals/go"] {
+    for verb in ["cancel", "retry", "skip", "resolve", "signals/go"] {
         let path = format!("{}/{verb}", instance("acme", "ratio", "absent"));
         post(&rig, &path, "").await.is_problem(404, "SR0502");
         post(&rig, &path, "{\"reson\": \"x\"}")

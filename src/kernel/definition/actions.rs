@@ -57,6 +57,8 @@ pub struct Timers<'r> {
     /// Cleared, or handled by a state.
     pub named: Vec<(&'r str, Range<usize>)>,
     pub handled: BTreeSet<&'r str>,
+    /// Declared without anything to do.
+    pub idle: Vec<(&'r str, Range<usize>)>,
 }
 
 impl Timers<'_> {

@@ -59,15 +59,22 @@ pub fn timers(reading: &mut Reading<'_, '_>) {
             .error(codes::UNKNOWN_TIMER, span.clone(), message)
             .help(Some(help));
     }
-    for (name, span) in &timers.set {
-        if timers.declared.contains(name) || timers.handled.contains(name) {
+    let undeclared = timers
+        .set
+        .iter()
+        .filter(|(name, _)| !timers.declared.contains(*name));
+    let idle = timers.idle.iter().map(|(name, span)| (name, span));
+    for (name, span) in undeclared.chain(idle) {
+        if timers.handled.contains(name) {
             continue;
         }
         let message = format!("the timer \"{}\" does nothing when it fires", name.escape_debug());
         reading
             .findings
             .warning(codes::UNUSED_TIMER, span.clone(), message)
-            .help(Some(format!("handle it in a state: \"timer.{name}\"")));
+            .help(Some(format!(
+                "handle it in a state, as \"timer.{name}\", or say under \"timers\" what it does"
+            )));
     }
 }
 

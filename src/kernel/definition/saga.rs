@@ -353,6 +353,10 @@ impl<'r> Reading<'r, '_> {
             };
             texts::expr(condition, readable, self.findings)
         });
+        let deeds = ["set", "clear_timer", "timer", "emit", "fail", "to"];
+        if deeds.iter().all(|deed| fields.get(deed).is_none()) {
+            self.timers.idle.push((&entry.key, entry.key_span.clone()));
+        }
         Some(TimerDefinition {
             name: entry.key.clone().into_owned(),
             after: after.unwrap_or(Delay::Fixed(0)),

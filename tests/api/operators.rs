@@ -1,0 +1,145 @@
+//! What an operator decides about instances, from the command line.
+
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::caller::{instance, runner, send, until};
+use crate::rig::Rig;
+
+/// Its second step fails, and its first one cannot be undone.
+const STUCK: &str = r#"
+apiVersion: sagas/v1
+kind: Saga
+name: stuck
+start: Stuck.Opened
+key: {"Stuck.*": event.data.stuck}
+state: {init: {}}
+steps:
+  first: {effect: divide, with: {by: 1}, compensate: {effect: divide, with: {by: 0}, retry: {attempts: 1}}}
+  second: {needs: [first], effect: divide, with: {by: 0}}
+finally: {failed: {effect: divide, name: tidy, with: {by: 2}}}
+"#;
+
+/// Its second step waits.
+const PATIENT: &str = r#"
+apiVersion: sagas/v1
+kind: Saga
+name: patient
+start: Patient.Opened
+key: {"Patient.*": event.data.patient}
+state: {init: {}}
+steps:
+  first: {effect: divide, with: {by: 1}, compensate: {effect: divide, with: {by: 2}}}
+  second: {needs: [first], wait: {signal: go, timeout: 1h}}
+"#;
+
+const DIVIDE: &str = r#"
+apiVersion: sagas/v1
+kind: Effect
+name: divide
+transform: {}
+result: {share: "${100 / input.by}"}
+"#;
+
+async fn running() -> Rig {
+    let mut rig = runner(Duration::ZERO).await;
+    rig.kill();
+    rig.add_effect("divide", DIVIDE);
+    rig.add_saga("stuck", STUCK);
+    rig.add_saga("patient", PATIENT);
+    rig.start().await;
+    rig
+}
+
+/// Carries out `saga-runner instance VERB SAGA KEY ...`.
+fn decide(rig: &Rig, verb: &str, saga: &str, key: &str, more: &[&str]) -> Value {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_saga-runner"));
+    let url = rig.url("");
+    command.args(["instance", verb, saga, key, "--tenant", "acme", "--url", &url]);
+    let output = command.args(more).output().expect("the binary starts");
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_stuck_is_tried_again_left_or_resolved_and_the_history_tells_by_whom() {
+    let rig = running().await;
+    for (verb, status) in [("skip", "kept"), ("resolve", "undone")] {
+        let path = instance("acme", "stuck", verb);
+        send(
+            &rig,
+            "acme",
+            &format!("e-{verb}"),
+            "Stuck.Opened",
+            json!({"stuck": verb}),
+        )
+        .await;
+        let stuck = |view: &Value| view["phase"] == "compensation_failed";
+        let view = until(&rig, &path, stuck).await;
+        assert_eq!(view["ledger"][0]["status"], "stuck", "{view}");
+        decide(&rig, "retry", "stuck", verb, &["--by", "ada"]);
+        let again = |view: &Value| {
+            let history = view["history"].to_string();
+            stuck(view) && history.contains(r#""verdict":"retry""#) && view["ledger"][0]["attempt"] == 1
+        };
+        until(&rig, &path, again).await;
+        decide(
+            &rig,
+            verb,
+            "stuck",
+            verb,
+            &["--step", "first", "--by", "ada", "--reason", "by phone"],
+        );
+        let view = until(&rig, &path, |view| view["ended"].is_string()).await;
+        assert_eq!(
+            (&view["phase"], &view["ledger"][0]["status"]),
+            (&json!("failed"), &json!(status))
+        );
+        let told = view["history"].to_string();
+        assert!(told.contains(&format!(r#""verdict":"{verb}""#)), "{told}");
+        assert!(
+            told.contains(r#""by":"ada""#) && told.contains("by phone"),
+            "{told}"
+        );
+        assert!(told.contains("finally.failed.tidy"), "{told}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cancel_undoes_or_leaves_what_was_done() {
+    let rig = running().await;
+    for (mode, status) in [("compensate", "undone"), ("drain", "undone"), ("abandon", "kept")] {
+        let path = instance("acme", "patient", mode);
+        send(
+            &rig,
+            "acme",
+            &format!("e-{mode}"),
+            "Patient.Opened",
+            json!({"patient": mode}),
+        )
+        .await;
+        until(&rig, &path, |view| view["steps"][1]["status"] == "waiting").await;
+        decide(
+            &rig,
+            "cancel",
+            "patient",
+            mode,
+            &["--mode", mode, "--reason", "second thoughts"],
+        );
+        let view = until(&rig, &path, |view| view["ended"].is_string()).await;
+        assert_eq!(
+            (&view["phase"], &view["ledger"][0]["status"]),
+            (&json!("cancelled"), &json!(status))
+        );
+        assert_eq!(
+            decide(&rig, "show", "patient", mode, &[])["failure"]["message"],
+            "second thoughts"
+        );
+    }
+}
