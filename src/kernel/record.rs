@@ -188,6 +188,9 @@ pub struct StepState {
     pub result: Option<ByteBuf>,
     /// Idempotency key of the work of a step that waits for a callback: whoever has its token ends the wait.
     pub callback: Option<String>,
+    /// Path under which its work began, where a migration has given the step another name since: attempts of the
+    /// same work are known outside by one key.
+    pub known_as: Option<String>,
 }
 
 /// Something that came early.
@@ -302,6 +305,8 @@ pub struct LedgerEntry {
     pub outstanding: Option<Outstanding>,
     /// Nobody knows whether it happened, and an operator is to say so before it is undone.
     pub asks: bool,
+    /// Path under which its compensation began, where a migration has given the step another name since.
+    pub known_as: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -381,7 +386,7 @@ impl Record {
                 .sent
                 .as_ref()
                 .map_or(1, |sent| sent.payload.len() + 11 + option(&sent.target));
-            120 + sent + option(&step.error) + tries(&step.tries)
+            120 + sent + option(&step.error) + option(&step.known_as) + tries(&step.tries)
         };
         let steps: usize = self
             .steps
@@ -403,7 +408,10 @@ impl Record {
         let ledger: usize = self
             .ledger
             .iter()
-            .map(|entry| 130 + blob(&entry.input) + blob(&entry.result) + tries(&entry.tries))
+            .map(|entry| {
+                let known_as = option(&entry.known_as);
+                130 + blob(&entry.input) + blob(&entry.result) + known_as + tries(&entry.tries)
+            })
             .sum();
         let timers: usize = self.timers.keys().map(|name| 2 * text(name) + 30).sum();
         let failure = self.failure.as_ref().map_or(0, |failure| {
@@ -499,6 +507,7 @@ impl StepState {
             items: None,
             result: None,
             callback: None,
+            known_as: None,
         }
     }
 }

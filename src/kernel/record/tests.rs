@@ -86,6 +86,7 @@ fn full() -> Record {
                 turn: 4,
                 result: Some(ByteBuf::from("[]")),
                 callback: Some("0af7651916cd43dd8448eb211c80319c".to_owned()),
+                known_as: Some("steps.old".to_owned()),
                 items: Some(Box::new(items())),
             },
             StepState::pending(),
@@ -105,6 +106,7 @@ fn full() -> Record {
             },
             outstanding: Some(outstanding(8)),
             asks: true,
+            known_as: Some("steps.old.compensate".to_owned()),
         }],
         strays: vec![Stray {
             step: 0,
@@ -276,4 +278,11 @@ const FROZEN_RECORD: &str = concat!(
     "ef66ab020006756e7061696401086465636c696e6564086e6f2066756e64730106636861726765a0eaff8fef66",
     "0101020102ffffffffffffffffff01ffffffff0f0103040501aa0201cdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcd",
     "cdcdcdcdcdcdcdcdcdcdcdcdcdcdcd010102",
+    "00000000010104747275650c01000000040000006e756c6c010201025b5d010973746570732e6f6c6400000000",
+    "000000000000000000010101050601035b315d0104747275650102010000011000000000000000000000000000",
+    "000008ac0202020101011473746570732e6f6c642e636f6d70656e736174650100010708100000000000000000",
+    "0000000000000009ac0202020101027b7d01010102676fd8e8ff8fef66027b7d0106756e70616964d0f3ff8fef",
+    "66ab020006756e7061696401086465636c696e6564086e6f2066756e64730106636861726765a0eaff8fef6601",
+    "01020102ffffffffffffffffff01ffffffff0f0103040501aa0201cdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcd",
+    "cdcdcdcdcdcdcdcdcdcdcdcdcdcd010102",
 );

@@ -141,7 +141,8 @@ pub(super) fn send(run: &mut Run<'_>, slot: Slot, path: String, kind: WorkKind) 
         attempt: state.attempt.saturating_add(1),
         item: slot.item.unwrap_or(0),
     };
-    let outstanding = run.push_work(path, repetition, step.deadline_ms, kind)?;
+    let known_as = state.known_as.clone();
+    let outstanding = run.push_work_as(path, known_as.as_deref(), repetition, step.deadline_ms, kind)?;
     let called_back = run.work.last().filter(|_| step.is_called_back());
     let callback = called_back.map(|item| item.idempotency_key.clone());
     let state = run.slot_mut(slot);

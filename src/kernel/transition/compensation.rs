@@ -130,6 +130,7 @@ fn put(
         tries: Tries::default(),
         outstanding: None,
         asks: result.is_none() && compensation.on_unknown == OnUnknown::Ask,
+        known_as: None,
     });
 }
 
@@ -348,6 +349,7 @@ fn start(run: &mut Run<'_>, at: usize) -> Result<(), Rejection> {
     let (attempt, round) = (entry.attempt, entry.tries.round);
     let item = entry.item.unwrap_or(0);
     let (input, result) = (entry.input.clone(), entry.result.clone());
+    let known_as = entry.known_as.clone();
     let step = step(run, index);
     let Some(compensation) = step.compensate.as_ref() else {
         return Err(Rejection {
@@ -382,7 +384,13 @@ fn start(run: &mut Run<'_>, at: usize) -> Result<(), Rejection> {
         attempt,
         item,
     };
-    let outstanding = run.push_work(path, repetition, compensation.deadline_ms, kind)?;
+    let outstanding = run.push_work_as(
+        path,
+        known_as.as_deref(),
+        repetition,
+        compensation.deadline_ms,
+        kind,
+    )?;
     let entry = &mut run.record.ledger[at];
     entry.status = LedgerStatus::Undoing;
     entry.outstanding = Some(outstanding);

@@ -115,6 +115,18 @@ impl<'a> Run<'a> {
         deadline_ms: i64,
         kind: WorkKind,
     ) -> Result<Outstanding, Rejection> {
+        self.push_work_as(path, None, repetition, deadline_ms, kind)
+    }
+
+    /// The same for work that was begun under another path.
+    pub(super) fn push_work_as(
+        &mut self,
+        path: String,
+        known_as: Option<&str>,
+        repetition: Repetition,
+        deadline_ms: i64,
+        kind: WorkKind,
+    ) -> Result<Outstanding, Rejection> {
         let index = self.next_index(&kind, &path)?;
         let ground = self.ground;
         let input = ground.input;
@@ -132,7 +144,7 @@ impl<'a> Run<'a> {
         let idempotency_key = Piece {
             instance: ground.instance,
             generation: self.record.generation,
-            path: &path,
+            path: known_as.unwrap_or(&path),
             iteration: repetition.iteration,
             round: repetition.round,
             item: repetition.item,

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::mem::discriminant;
 
+use super::place::Place;
 use super::{compensation, machine, waits};
 use crate::kernel::definition::Definition;
 use crate::kernel::definition::model::{
@@ -175,6 +176,7 @@ impl<'d> Mapping<'d> {
                         self.compare(step, &self.to.steps[slot], state);
                     }
                     states[slot] = state.clone();
+                    keep_name(step, &self.to.steps[slot], &mut states[slot]);
                     if let (Some(items), Action::Group(old), Action::Group(new)) =
                         (&mut states[slot].items, &step.action, &self.to.steps[slot].action)
                     {
@@ -213,8 +215,26 @@ impl<'d> Mapping<'d> {
                 taken[slot] = Some(&self.to.steps[slot].name);
             }
         }
+        self.taken_names(record, &taken);
         self.join_groups(&mut states, &taken);
         states
+    }
+
+    /// What a step does is known outside by its name, so no other step may begin under a name that was used.
+    fn taken_names(&mut self, record: &Record, taken: &[Option<&str>]) {
+        for (step, state) in self.from.steps.iter().zip(&record.steps) {
+            let begun = state.status != StepStatus::Pending || state.iteration > 0;
+            let again = self.to.steps.iter().position(|other| other.name == step.name);
+            if begun && again.is_some_and(|slot| taken[slot].is_none()) {
+                self.obstacle(
+                    "rename_steps",
+                    format!(
+                        "step {} has begun and another one would begin under its name: give that one a new name",
+                        step.name
+                    ),
+                );
+            }
+        }
     }
 
     /// A step that has begun must be of the same kind, and in the same group.
@@ -299,6 +319,12 @@ impl<'d> Mapping<'d> {
             && items.first == old.members().start
         {
             items.first = new.members().start;
+            for item in &mut items.running {
+                for ((at, to), state) in old.members().zip(new.members()).zip(&mut item.steps) {
+                    let (from, to) = (&self.from.steps[usize::from(at)], &self.to.steps[usize::from(to)]);
+                    keep_name(from, to, state);
+                }
+            }
             for (step, _) in items.running.iter_mut().flat_map(|item| &mut item.results) {
                 *step = self.place(*step).unwrap_or(*step);
             }
@@ -353,6 +379,13 @@ impl<'d> Mapping<'d> {
             }
             match self.undoing(entry.step) {
                 Ok(at) => {
+                    let (old, new) = (
+                        &self.from.steps[usize::from(entry.step)],
+                        &self.to.steps[usize::from(at)],
+                    );
+                    if old.name != new.name && entry.attempt > 0 && entry.known_as.is_none() {
+                        entry.known_as = Some(Place::Compensation { step: &old.name }.to_string());
+                    }
                     entry.step = at;
                     ledger.push(entry);
                 }
@@ -559,6 +592,13 @@ impl<'d> Mapping<'d> {
                 ),
             );
         }
+    }
+}
+
+/// Further attempts of what is under way are the same work as those before, whatever the step is called now.
+fn keep_name(from: &Step, to: &Step, state: &mut StepState) {
+    if from.name != to.name && state.status.is_under_way() && state.known_as.is_none() {
+        state.known_as = Some(Place::Step { name: &from.name }.to_string());
     }
 }
 

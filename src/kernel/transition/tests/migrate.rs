@@ -553,3 +553,51 @@ fn both_schemas_are_held_against_the_way_between_them() {
         "{back:#?}"
     );
 }
+
+#[test]
+fn what_is_tried_again_under_another_name_is_the_same_work_to_who_dedupes() {
+    let second = version(&format!("{SECOND}{MAPPING}"));
+    let mut world = under_way(&version(FIRST));
+    let before = world.newest("steps.flight").clone();
+    world.time_out("steps.flight");
+    world.migrate(&second).expect("goes over");
+    world.advance(60_000);
+    let after = world.newest("steps.flight_out").clone();
+    assert_eq!(
+        (after.attempt, &after.idempotency_key),
+        (2, &before.idempotency_key)
+    );
+    // And what is being undone: one attempt of it may have happened.
+    world.fail("steps.flight_out", "refused");
+    let before = world.newest("steps.stay.compensate").clone();
+    world.time_out("steps.stay.compensate");
+    let third = SECOND.replace("stay", "inn");
+    let mapping = "migrate: {rename_steps: {stay: inn}}\n";
+    world
+        .migrate(&version(&format!("{third}{mapping}")))
+        .expect("goes over");
+    world.advance(60_000);
+    let after = world.newest("steps.inn.compensate");
+    assert_eq!(after.idempotency_key, before.idempotency_key);
+}
+
+#[test]
+fn no_other_step_begins_under_a_name_that_was_used() {
+    let mut world = under_way(&version(FIRST));
+    let reused = FIRST
+        .replace("  hotel:", "  stay:")
+        .replace("[hotel]", "[stay]")
+        .replace(
+            "  note: {effect: note-write, with: {n: 2}}",
+            "  hotel: {effect: hotel-rate, with: {n: 2}}",
+        );
+    let mapping = "migrate: {rename_steps: {hotel: stay}, drop: {steps: [note]}}\n";
+    let refusal = world
+        .migrate(&version(&format!("{reused}{mapping}")))
+        .expect_err("the name is used");
+    assert!(
+        refusal.message.contains("another one would begin under its name"),
+        "{}",
+        refusal.message
+    );
+}
