@@ -3,7 +3,7 @@
 //! A branch is named by its place and what happens there, as [`super::coverage`] hears it from the kernel.
 
 use crate::kernel::definition::findings::Findings;
-use crate::kernel::definition::model::{Action, Group, Handler, RepeatCondition, Step};
+use crate::kernel::definition::model::{Action, DEADLINE, Group, Handler, RepeatCondition, Step};
 use crate::kernel::definition::yaml::{self, Node, Value};
 use crate::kernel::definition::{Definition, SourceFile};
 
@@ -62,12 +62,18 @@ pub fn all(definition: &Definition, file: &SourceFile) -> Vec<Branch> {
         }
     }
     for timer in &definition.timers {
-        let at = [Key("timers"), Key(&timer.name)];
+        let at = match timer.name.as_str() {
+            DEADLINE if lister.has(DEADLINE) => vec![Key(DEADLINE)],
+            name => vec![Key("timers"), Key(name)],
+        };
         lister.add(format!("timers.{} fires", timer.name), &at);
         if timer.cancel_when.is_some() {
             let at = [&at[..], &[Key("cancel_when")]].concat();
             lister.condition(&format!("timers.{}.cancel_when", timer.name), &at);
         }
+    }
+    if definition.cancel_when.is_some() {
+        lister.condition("cancel_when", &[Key("cancel_when")]);
     }
     let finally = &definition.finally;
     for (outcome, emits) in [
@@ -170,6 +176,15 @@ impl Lister<'_> {
                 self.add(format!("steps.{name} fails"), &at);
             }
         }
+    }
+
+    /// Whether the file has this key.
+    fn has(&self, key: &str) -> bool {
+        let entries = match self.root.as_ref().map(|root| &root.value) {
+            Some(Value::Map(entries)) => entries.as_slice(),
+            Some(Value::Scalar(_) | Value::List(_)) | None => &[],
+        };
+        entries.iter().any(|entry| entry.key == key)
     }
 
     fn condition(&mut self, place: &str, at: &[Part<'_>]) {

@@ -48,6 +48,7 @@ fn saga(name: &str, version: u8, events: &[&str], keys: &[(&str, &str)]) -> Arc<
         machine: None,
         steps: Vec::new(),
         timers: Vec::new(),
+        cancel_when: None,
         finally: Finally::default(),
         undo_order: UndoOrder::Sequential,
         buffer: 32,

@@ -326,25 +326,39 @@ impl<'r> Reading<'r, '_> {
                 NameRule::Dashed,
                 self.findings,
             );
-            self.timers
-                .set
-                .entry(&timer.key)
-                .or_insert(timer.key_span.clone());
-            let keys = &["after", "if_absent"];
+            let keys = &["after", "extend", "if_absent"];
             let Some(fields) = Fields::read(&timer.value, &timer.key_span, "a timer", keys, self.findings)
             else {
                 continue;
             };
-            let after = fields.require("after", self.findings);
+            let span = fields.one_of(&["after", "extend"], self.findings);
+            let extend = span.is_some_and(|span| span.key == "extend");
+            if extend {
+                self.timers.named.push((&*timer.key, timer.key_span.clone()));
+            } else {
+                let place = timer.key_span.clone();
+                self.timers.set.entry(&timer.key).or_insert(place);
+            }
             let if_absent = fields.get("if_absent");
+            if let (true, Some(entry)) = (extend, if_absent) {
+                let message = "\"extend\" moves a timer that is set, \"if_absent\" sets one that is not";
+                self.findings
+                    .error(codes::CONTRADICTION, entry.key_span.clone(), message);
+            }
+            let after = span.and_then(|span| {
+                if extend {
+                    self.fixed(span)
+                } else {
+                    self.delay(span, ROOTS, event)
+                }
+            });
             timers.push(TimerSet {
                 name: timer.key.clone().into_owned(),
-                after: after
-                    .and_then(|after| self.delay(after, ROOTS, event))
-                    .unwrap_or(Delay::Fixed(0)),
+                after: after.unwrap_or(Delay::Fixed(0)),
                 if_absent: if_absent
                     .and_then(|answer| fields::boolean(answer, self.findings))
                     .unwrap_or(false),
+                extend,
             });
         }
         timers.sort_by(|left, right| left.name.cmp(&right.name));
@@ -368,6 +382,10 @@ impl<'r> Reading<'r, '_> {
             let template = texts::text_template(node, at, "a duration", readable, self.findings);
             return template.map(Delay::Rendered);
         }
+        self.fixed(entry)
+    }
+
+    fn fixed(&mut self, entry: &Entry<'_>) -> Option<Delay> {
         let max = Limits::default().timer_ms.unsigned_abs();
         let ms = fields::duration(entry, 0..=max, codes::WRONG_VALUE, self.findings)?;
         Some(Delay::Fixed(i64::try_from(ms).unwrap_or(i64::MAX)))

@@ -50,6 +50,10 @@ pub fn bytes(definition: &Definition) -> Vec<u8> {
         ),
         ("timers", list(definition.timers.iter().map(timer))),
         (
+            "cancel_when",
+            definition.cancel_when.as_ref().map_or(Json::Null, expression),
+        ),
+        (
             "buffer",
             Json::Int(i64::try_from(definition.buffer).unwrap_or(i64::MAX)),
         ),
@@ -146,6 +150,7 @@ fn actions(actions: &Actions) -> Json<'_> {
             ("name", text(&timer.name)),
             ("after", delay(&timer.after)),
             ("if_absent", Json::Bool(timer.if_absent)),
+            ("extend", Json::Bool(timer.extend)),
         ])
     });
     object([

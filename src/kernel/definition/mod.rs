@@ -36,6 +36,7 @@ mod steps;
 #[cfg(test)]
 mod tests;
 mod texts;
+mod timers;
 mod typing;
 mod undo;
 mod url;

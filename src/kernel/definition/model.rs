@@ -43,8 +43,10 @@ pub struct Definition {
     pub machine: Option<Machine>,
     /// In the order of the file; records refer to steps by index.
     pub steps: Vec<Step>,
-    /// Timers that are set when the instance starts.
+    /// Timers that are set when the instance starts, the one of the deadline among them.
     pub timers: Vec<TimerDefinition>,
+    /// Tested with every input: true cancels the instance.
+    pub cancel_when: Option<Expr>,
     pub finally: Finally,
     pub undo_order: UndoOrder,
     /// Most events and signals that one instance keeps for steps that will wait for them.
@@ -229,6 +231,8 @@ pub struct TimerSet {
     pub after: Delay,
     /// Keep the timer if it is already set.
     pub if_absent: bool,
+    /// `after` is how much later a timer fires that is set; one that is not stays so.
+    pub extend: bool,
 }
 
 /// Work without a step: nobody waits for it.
@@ -627,6 +631,8 @@ pub struct Finally {
     pub cancelled: Vec<Emit>,
 }
 
+/// Name of the timer that the deadline of a saga is, and the code of what it fails.
+pub const DEADLINE: &str = "deadline";
 /// Default of [`Definition::buffer`].
 pub const BUFFER: usize = 32;
 /// Default deadline of an effect attempt: 15 minutes.

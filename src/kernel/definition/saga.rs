@@ -11,12 +11,12 @@ use super::check;
 use super::children::Sagas;
 use super::codes;
 use super::effect::Effects;
-use super::fields::{self, Fields, NameRule};
+use super::fields::{self, Fields};
 use super::findings::Findings;
 use super::groups;
-use super::model::{BUFFER, Definition, Delay, EffectContract, KeyRule, TimerDefinition};
+use super::model::{BUFFER, Definition, EffectContract, KeyRule};
 use super::schema_files::Schemas;
-use super::texts::{self, EventParts, Readable};
+use super::texts::{self, Readable};
 use super::typing::{self, Types};
 use super::yaml::{Entry, Node, Value};
 use crate::kernel::expr::{Expr, Root, Template};
@@ -38,6 +38,8 @@ const KEYS: &[&str] = &[
     "machine",
     "steps",
     "timers",
+    "deadline",
+    "cancel_when",
     "buffer",
     "compensation",
     "finally",
@@ -159,10 +161,10 @@ fn read<'c>(
         .get("steps")
         .map(|entry| reading.steps(entry, &outline))
         .unwrap_or_default();
-    let timers = fields
-        .get("timers")
-        .map(|entry| reading.timer_definitions(entry))
-        .unwrap_or_default();
+    let timers = reading.saga_timers(&fields);
+    let cancel_when = fields
+        .get("cancel_when")
+        .and_then(|entry| reading.cancel_when(entry));
     let finally = fields
         .get("finally")
         .map(|entry| reading.finally(entry))
@@ -191,6 +193,7 @@ fn read<'c>(
         machine,
         steps,
         timers,
+        cancel_when,
         finally,
         undo_order,
         buffer: buffer.map_or(BUFFER, |buffer| buffer as usize),
@@ -316,53 +319,6 @@ impl<'r> Reading<'r, '_> {
             ..Readable::roots(&[])
         };
         texts::template(&init.value, readable, self.findings)
-    }
-
-    /// In code-point order of their names, in which they are set.
-    fn timer_definitions(&mut self, entry: &'r Entry<'_>) -> Vec<TimerDefinition> {
-        let entries = fields::entries(&entry.value, &entry.key_span, "timers", self.findings);
-        let mut timers: Vec<TimerDefinition> = entries
-            .unwrap_or_default()
-            .iter()
-            .filter_map(|timer| self.timer_definition(timer))
-            .collect();
-        timers.sort_by(|left, right| left.name.cmp(&right.name));
-        timers
-    }
-
-    fn timer_definition(&mut self, entry: &'r Entry<'_>) -> Option<TimerDefinition> {
-        fields::is_name(
-            &entry.key,
-            &entry.key_span,
-            "timer",
-            NameRule::Dashed,
-            self.findings,
-        );
-        let fields = self.timer_fields(entry)?;
-        let after = fields.require("after", self.findings);
-        // Set before the handlers of the event that starts the instance run.
-        let after = after.and_then(|after| self.delay(after, COMPLETED_ROOTS, EventParts::Whole));
-        let cancel_when = fields.get("cancel_when").and_then(|condition| {
-            let readable = Readable {
-                roots: COMPLETED_ROOTS,
-                event: EventParts::Moment,
-                steps: &self.steps,
-                item: self.item,
-                input: self.takes_input,
-                types: self.types.as_ref().map(|types| &types.env),
-            };
-            texts::expr(condition, readable, self.findings)
-        });
-        let deeds = ["set", "clear_timer", "timer", "emit", "fail", "to"];
-        if deeds.iter().all(|deed| fields.get(deed).is_none()) {
-            self.timers.idle.push((&entry.key, entry.key_span.clone()));
-        }
-        Some(TimerDefinition {
-            name: entry.key.clone().into_owned(),
-            after: after.unwrap_or(Delay::Fixed(0)),
-            cancel_when,
-            actions: self.actions(&fields, super::actions::Site::Timer),
-        })
     }
 }
 

@@ -24,7 +24,14 @@ impl<'a> Run<'a> {
                 continue;
             }
             let place = || format!("{place}.timer.{}", timer.name);
-            let after_ms = self.delay_ms(&timer.after, Locals::default(), place)?;
+            let mut after_ms = self.delay_ms(&timer.after, Locals::default(), place)?;
+            if timer.extend {
+                let Some(row) = self.record.timers.get(&timer.name) else {
+                    continue;
+                };
+                let left_ms = row.due.0.saturating_sub(self.record.updated.0);
+                after_ms = after_ms.saturating_add(left_ms.max(0));
+            }
             self.set_timer(&timer.name, after_ms, place)?;
         }
         self.emit(&actions.emit, place, iteration)?;

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::failure::{self, Cause};
 use super::joins::{self, Standing};
 use super::place::Place;
 use super::run::Run;
@@ -10,6 +11,7 @@ use super::slot::Slot;
 use super::{Rejection, children, compensation, groups, machine, timers, waits};
 use crate::kernel::definition::Definition;
 use crate::kernel::definition::model::{Action, Step};
+use crate::kernel::input::CancelMode;
 use crate::kernel::patch::{Note, Outcome, Patch};
 use crate::kernel::record::{LedgerStatus, Phase, Record, StepStatus};
 
@@ -26,7 +28,10 @@ impl Run<'_> {
     /// Does what follows every input that was applied: settle, cancel timers, end.
     pub(super) fn conclude(mut self, outcome: Outcome) -> Result<Patch, Rejection> {
         if self.record.phase == Phase::Running {
+            // Before anything starts that would be given up at once.
+            cancel(&mut self)?;
             settle(&mut self)?;
+            cancel(&mut self)?;
             timers::cancel(&mut self)?;
         }
         end(&mut self)?;
@@ -37,6 +42,19 @@ impl Run<'_> {
         children::report(&mut self)?;
         self.finish(outcome)
     }
+}
+
+/// Cancels the instance where its definition says so.
+fn cancel(run: &mut Run<'_>) -> Result<(), Rejection> {
+    let definition = run.ground.definition;
+    let Some(condition) = definition.cancel_when.as_ref().filter(|_| run.is_running()) else {
+        return Ok(());
+    };
+    if run.test(condition, Locals::default(), || "cancel_when".to_owned())? {
+        let cause = Cause::cancel("cancel_when holds", CancelMode::Compensate);
+        failure::fail(run, cause)?;
+    }
+    Ok(())
 }
 
 /// Starts every pending step whose needs are met, and leads groups on, until nothing changes. A step leaves

@@ -67,6 +67,7 @@ pub(super) fn saga(name: &str, start: &str) -> Definition {
         machine: None,
         steps: Vec::new(),
         timers: Vec::new(),
+        cancel_when: None,
         finally: Finally::default(),
         undo_order: UndoOrder::Sequential,
         buffer: 32,
@@ -304,6 +305,7 @@ pub(super) fn consolidate() -> Definition {
                     name: "flush".to_owned(),
                     after: Delay::Fixed(15 * 60_000),
                     if_absent: true,
+                    extend: false,
                 }],
                 ..Actions::default()
             }),

@@ -71,6 +71,7 @@ fn a_timer_outside_its_range_is_refused() {
                 name: "t".to_owned(),
                 after: Delay::Fixed(after_ms),
                 if_absent: false,
+                extend: false,
             }],
             ..Actions::default()
         };

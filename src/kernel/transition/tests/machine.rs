@@ -172,6 +172,7 @@ fn a_start_event_that_the_initial_state_defers_waits_for_the_next_state() {
         name: "open".to_owned(),
         after: Delay::Fixed(1_000),
         if_absent: false,
+        extend: false,
     }];
     waiting.handlers.insert(
         "A.Begun".to_owned(),

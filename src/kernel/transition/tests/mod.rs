@@ -20,5 +20,6 @@ mod retry;
 mod schemas;
 mod state_effects;
 mod stories;
+mod timers;
 mod waits;
 mod world;

@@ -1,0 +1,106 @@
+//! Reading what bounds the life of an instance: its timers, its deadline, the condition that cancels it.
+
+use super::actions::{Reading, Site};
+use super::codes;
+use super::fields::{self, Fields, NameRule};
+use super::model::{Actions, DEADLINE, Delay, Fail, TimerDefinition};
+use super::saga::COMPLETED_ROOTS;
+use super::texts::{self, EventParts, Readable};
+use super::yaml::{Entry, Value};
+use crate::kernel::expr::Expr;
+
+impl<'r> Reading<'r, '_> {
+    /// `timers` and `deadline`, in code-point order of their names, in which they are set.
+    pub fn saga_timers(&mut self, fields: &Fields<'r, '_>) -> Vec<TimerDefinition> {
+        let entries = fields
+            .get("timers")
+            .and_then(|entry| fields::entries(&entry.value, &entry.key_span, "timers", self.findings));
+        let mut timers: Vec<TimerDefinition> = entries
+            .unwrap_or_default()
+            .iter()
+            .filter_map(|timer| self.timer_definition(timer))
+            .collect();
+        if let Some(entry) = fields.get("deadline") {
+            if timers.iter().any(|timer| timer.name == DEADLINE) {
+                self.findings.error(
+                    codes::CONTRADICTION,
+                    entry.key_span.clone(),
+                    "the deadline of a saga is the timer \"deadline\", and \"timers\" has one of this name",
+                );
+            }
+            self.timers.declared.insert(DEADLINE);
+            timers.extend(self.saga_deadline(entry));
+        }
+        timers.sort_by(|left, right| left.name.cmp(&right.name));
+        timers
+    }
+
+    fn timer_definition(&mut self, entry: &'r Entry<'_>) -> Option<TimerDefinition> {
+        fields::is_name(
+            &entry.key,
+            &entry.key_span,
+            "timer",
+            NameRule::Dashed,
+            self.findings,
+        );
+        let fields = self.timer_fields(entry)?;
+        let after = fields.require("after", self.findings);
+        // Set before the handlers of the event that starts the instance run.
+        let after = after.and_then(|after| self.delay(after, COMPLETED_ROOTS, EventParts::Whole));
+        let cancel_when = fields
+            .get("cancel_when")
+            .and_then(|condition| self.cancel_when(condition));
+        let deeds = ["set", "clear_timer", "timer", "emit", "fail", "to"];
+        if deeds.iter().all(|deed| fields.get(deed).is_none()) {
+            self.timers.idle.push((&entry.key, entry.key_span.clone()));
+        }
+        Some(TimerDefinition {
+            name: entry.key.clone().into_owned(),
+            after: after.unwrap_or(Delay::Fixed(0)),
+            cancel_when,
+            actions: self.actions(&fields, Site::Timer),
+        })
+    }
+
+    /// `deadline: 2h`, or `deadline: {after, fail: {code, message}}`
+    fn saga_deadline(&mut self, entry: &'r Entry<'_>) -> Option<TimerDefinition> {
+        let (after, fail) = if let Value::Map(_) = &entry.value.value {
+            let keys = &["after", "fail"];
+            let fields = Fields::read(&entry.value, &entry.key_span, "a deadline", keys, self.findings)?;
+            let after = fields.require("after", self.findings);
+            let fail = fields
+                .get("fail")
+                .and_then(|fail| self.fail(fail, COMPLETED_ROOTS, EventParts::Moment));
+            let after = after.and_then(|after| self.delay(after, COMPLETED_ROOTS, EventParts::Whole));
+            (after?, fail)
+        } else {
+            (self.delay(entry, COMPLETED_ROOTS, EventParts::Whole)?, None)
+        };
+        let fail = fail.unwrap_or_else(|| Fail {
+            code: DEADLINE.to_owned(),
+            message: None,
+        });
+        Some(TimerDefinition {
+            name: DEADLINE.to_owned(),
+            after,
+            cancel_when: None,
+            actions: Actions {
+                fail: Some(fail),
+                ..Actions::default()
+            },
+        })
+    }
+
+    /// What is tested with every input.
+    pub fn cancel_when(&mut self, entry: &'r Entry<'_>) -> Option<Expr> {
+        let readable = Readable {
+            roots: COMPLETED_ROOTS,
+            event: EventParts::Moment,
+            steps: &self.steps,
+            item: self.item,
+            input: self.takes_input,
+            types: self.types.as_ref().map(|types| &types.env),
+        };
+        texts::expr(entry, readable, self.findings)
+    }
+}
