@@ -67,6 +67,7 @@ fn record() -> Record {
         deferred: 0,
         last_history: None,
         left: None,
+        program: None,
     }
 }
 

@@ -70,6 +70,7 @@ const HOMES: &[(&str, &[&str])] = &[
     ("prometheus", &["telemetry"]),
     ("clap", &["cli", "config", "demo"]),
     ("cel", &["kernel"]),
+    ("wasmi", &["kernel"]),
     (
         "tokio",
         &[
@@ -180,6 +181,16 @@ fn each_external_dependency_has_its_home() {
         }
     }
     assert!(faults.is_empty(), "strays:\n{}", faults.join("\n"));
+}
+
+#[test]
+fn the_interpreter_of_programs_is_named_in_one_module() {
+    let kernel = &layers()["kernel"];
+    let named = kernel
+        .iter()
+        .filter(|(_, text)| production(text).any(|line| line.contains("wasmi::")));
+    let files: Vec<&str> = named.map(|(file, _)| file.as_str()).collect();
+    assert_eq!(files, ["kernel/program/engine.rs"]);
 }
 
 #[test]

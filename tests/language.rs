@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-use saga_runner::kernel::definition::{Loaded, SourceFile, load};
+use saga_runner::kernel::definition::{Loaded, ProgramFiles, SchemaFiles, SourceFile, load, load_with};
 
 fn document(file: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
@@ -84,17 +84,45 @@ fn the_language_reference_adds_up_to_sagas_that_load() {
     assert_clean(&load(&sagas, &shipped_effects()));
     assert_clean(&load(&[], &[source("effect.yaml", effect.clone())]));
     for example in own {
-        // What an example starts.
-        let child = "apiVersion: sagas/v1\nkind: Saga\nname: payment\ninput: {type: object}\n\
-                     steps: {charge: {effect: payments-charge}}\n";
-        assert_clean(&load(
-            &[
-                source("own.yaml", format!("{head}{example}")),
-                source("payment.yaml", child.to_owned()),
-            ],
-            &shipped_effects(),
-        ));
+        assert_clean(&load_own(format!("{head}{example}")));
     }
+}
+
+/// Loads a saga whose program, if it has one, is that of the example.
+fn load_own(text: String) -> Loaded {
+    let mut programs = ProgramFiles::default();
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/programs/sagas/bin/parcels.wasm");
+    let module = fs::read(path).expect("the committed module");
+    programs
+        .0
+        .insert("bin/parcels.wasm".to_owned(), Ok(Arc::from(module)));
+    let schemas = SchemaFiles::default();
+    // What an example starts.
+    let child = "apiVersion: sagas/v1\nkind: Saga\nname: payment\ninput: {type: object}\n\
+                 steps: {charge: {effect: payments-charge}}\n";
+    load_with(
+        &[source("own.yaml", text), source("payment.yaml", child.to_owned())],
+        &shipped_effects(),
+        &schemas,
+        &programs,
+    )
+}
+
+#[test]
+fn the_examples_of_programs_are_what_the_runner_takes() {
+    let page = document("docs/programs.md");
+    let head = "apiVersion: sagas/v1\nkind: Saga\nname: p\nstart: Order.Placed\nkey: {\"*\": event.id}\n";
+    for block in yaml_blocks(&page) {
+        assert_clean(&load_own(format!("{head}{block}")));
+    }
+    let answers: Vec<&str> = page
+        .split("```json\n")
+        .skip(1)
+        .filter_map(|rest| rest.split("```").next())
+        .collect();
+    assert_eq!(answers.len(), 1);
+    let answer = saga_runner::kernel::program::answer::read(answers[0].as_bytes(), 64);
+    assert_eq!(answer.expect("an answer").work.len(), 5);
 }
 
 /// Whether an example stands below a heading of the fourth order.

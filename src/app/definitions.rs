@@ -9,8 +9,9 @@ use std::sync::Arc;
 use super::StartError;
 use crate::config::Manifest;
 use crate::kernel::definition::{
-    self, Definition, EffectDefinition, Loaded, SchemaFiles, Severity, SourceFile,
+    self, Definition, EffectDefinition, Loaded, ProgramFiles, SchemaFiles, Severity, SourceFile,
 };
+use crate::kernel::program::MODULE_BYTES_MAX;
 
 /// Largest schema, in bytes.
 const SCHEMA_BYTES_MAX: u64 = 1024 * 1024;
@@ -31,6 +32,8 @@ pub struct Files {
     pub effects: Vec<SourceFile>,
     /// The schemas that they name.
     pub schemas: SchemaFiles,
+    /// The programs that they name.
+    pub programs: ProgramFiles,
 }
 
 /// Definitions without errors that the manifest can serve.
@@ -85,12 +88,12 @@ impl Files {
     /// Reads, checks and compiles what was read.
     #[must_use]
     pub fn load(&self) -> Loaded {
-        definition::load_with(&self.sagas, &self.effects, &self.schemas)
+        definition::load_with(&self.sagas, &self.effects, &self.schemas, &self.programs)
     }
 }
 
 /// Reads every `*.yaml` and `*.yml` file, hidden ones, `*.test.yaml` and folders called `schemas` left out, and
-/// the schemas that they name.
+/// the schemas and programs that they name.
 ///
 /// # Errors
 /// The file or folder that cannot be read, with the reason.
@@ -121,6 +124,13 @@ pub fn read(folders: &Folders) -> Result<Files, String> {
             vacant.insert(text);
         }
     }
+    let programs = files.sagas.iter();
+    for path in programs.filter_map(|file| definition::named_program(&file.path, &file.text)) {
+        if let Entry::Vacant(vacant) = files.programs.0.entry(path) {
+            let module = read_program(Path::new(vacant.key()));
+            vacant.insert(module);
+        }
+    }
     Ok(files)
 }
 
@@ -134,6 +144,18 @@ fn read_schema(path: &Path) -> Result<Arc<str>, String> {
         ));
     }
     std::fs::read_to_string(path).map(Arc::from).map_err(described)
+}
+
+/// A module, or why there is none.
+fn read_program(path: &Path) -> Result<Arc<[u8]>, String> {
+    let described = |error: io::Error| error.to_string();
+    let size = std::fs::metadata(path).map_err(described)?.len();
+    if size > MODULE_BYTES_MAX as u64 {
+        return Err(format!(
+            "it is {size} bytes long, at most {MODULE_BYTES_MAX} are allowed"
+        ));
+    }
+    std::fs::read(path).map(Arc::from).map_err(described)
 }
 
 /// A folder with `sagas/` or `effects/` is a project: what else it holds are no definitions.

@@ -15,6 +15,7 @@ pub mod items;
 pub mod json;
 pub mod limits;
 pub mod patch;
+pub mod program;
 pub mod rate;
 pub mod record;
 pub mod recorded;

@@ -277,6 +277,11 @@ pub enum Note {
     CalledBack {
         work: String,
     },
+    /// Work that a program asked for has ended: `succeeded`, or with an error class.
+    WorkEnded {
+        work: String,
+        outcome: String,
+    },
 }
 
 #[cfg(test)]

@@ -66,6 +66,25 @@ pub struct Record {
     pub last_history: Option<u64>,
     /// The version from which it was brought over to this one, so that this can be undone.
     pub left: Option<Left>,
+    /// What a program has asked for, where the definition has one.
+    pub program: Option<Box<ProgramState>>,
+}
+
+/// What an instance remembers for its program.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProgramState {
+    /// Work whose outcome is to come, oldest first.
+    pub pending: Vec<Pending>,
+    /// The program has said that the instance is complete; it ends when nothing is under way any more.
+    pub completing: bool,
+}
+
+/// Work of a program.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pending {
+    /// The program's own name for it.
+    pub name: String,
+    pub outstanding: Outstanding,
 }
 
 /// A version that an instance has left.
@@ -418,7 +437,12 @@ impl Record {
             20 + text(&failure.code) + text(&failure.message) + option(&failure.step)
         });
         let left = self.left.as_ref().map_or(0, |left| 50 + 8 * left.forgotten.len());
+        let program = self.program.as_ref().map_or(1, |program| {
+            let pending = program.pending.iter();
+            20 + pending.map(|pending| 70 + pending.name.len()).sum::<usize>()
+        });
         250 + left
+            + program
             + text(&self.start_event)
             + option(&self.root_correlation_id)
             + option(&self.traceparent)
@@ -469,7 +493,11 @@ impl Record {
             .filter_map(|step| step.outstanding.as_ref());
         let of_ledger = self.ledger.iter().filter_map(|entry| entry.outstanding.as_ref());
         let of_strays = self.strays.iter().map(|stray| &stray.outstanding);
-        of_steps.chain(of_ledger).chain(of_strays)
+        let of_program = self
+            .program
+            .iter()
+            .flat_map(|program| program.pending.iter().map(|pending| &pending.outstanding));
+        of_steps.chain(of_ledger).chain(of_strays).chain(of_program)
     }
 
     /// Whether nothing can come back for this instance: no outcome is awaited, no compensation is under way,

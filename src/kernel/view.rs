@@ -45,6 +45,9 @@ pub struct InstanceView {
     /// Work that nothing waits for any more and whose outcome is still to come.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub strays: Vec<StrayView>,
+    /// Work of a program whose outcome is to come.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub work: Vec<PendingView>,
     /// Events and signals that came before the step that waits for them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub buffer: Vec<BufferedView>,
@@ -113,6 +116,13 @@ pub struct LedgerView {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct StrayView {
     pub step: String,
+    pub command_id: String,
+}
+
+/// Work of a program, under the name that the program gave it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct PendingView {
+    pub name: String,
     pub command_id: String,
 }
 
@@ -192,6 +202,15 @@ impl InstanceView {
                 .map(|stray| StrayView {
                     step: step_name(usize::from(stray.step)),
                     command_id: stray.outstanding.command.to_string(),
+                })
+                .collect(),
+            work: record
+                .program
+                .iter()
+                .flat_map(|program| &program.pending)
+                .map(|pending| PendingView {
+                    name: pending.name.clone(),
+                    command_id: pending.outstanding.command.to_string(),
                 })
                 .collect(),
             buffer: record
@@ -329,6 +348,7 @@ mod tests {
             deferred: 0,
             last_history: None,
             left: None,
+            program: None,
         }
     }
 

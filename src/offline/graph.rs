@@ -67,6 +67,13 @@ impl Graph {
         let start = graph.add(Kind::Start, vec![definition.start.join(", ")]);
         graph.steps(definition, start);
         graph.machine(definition, start);
+        if let Some(program) = &definition.program {
+            let mut lines = vec![program.file.clone()];
+            lines.extend(program.effects.iter().map(ToString::to_string));
+            lines.extend(program.commands.iter().cloned());
+            let program = graph.add(Kind::Group, lines);
+            graph.link(start, program, Link::Flow, "");
+        }
         graph
     }
 

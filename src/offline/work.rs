@@ -10,9 +10,16 @@ use crate::kernel::record::{Outstanding, Record};
 use crate::kernel::work::{WorkItem, WorkKind};
 
 /// What a test writes as `of` for a work item: `charge`, `charge.compensate`, `lines[2]` for an item of a loop over
-/// a list, the path for what belongs to no step. `record` is that of after the input that made the item.
+/// a list, its own name for work of a program, the path for what belongs to no step. `record` is that of after the input that made the item.
 #[must_use]
 pub fn name(item: &WorkItem, record: Option<&Record>) -> String {
+    if let Some(name) = item
+        .path
+        .strip_prefix("program.")
+        .filter(|name| !name.contains('['))
+    {
+        return name.to_owned();
+    }
     let Some(rest) = item.path.strip_prefix("steps.") else {
         return item.path.clone();
     };

@@ -73,6 +73,7 @@ fn record(generation: u32, last_history: Option<u64>) -> Record {
         deferred: 0,
         last_history,
         left: None,
+        program: None,
     }
 }
 

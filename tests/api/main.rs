@@ -11,5 +11,7 @@ mod children;
 mod instances;
 mod letters;
 mod operators;
+#[cfg(feature = "wasm")]
+mod programs;
 mod requests;
 mod starts;

@@ -76,6 +76,18 @@ impl Rig {
         std::fs::write(path, text).expect("written");
     }
 
+    /// Adds any file, by its path from the manifest.
+    pub fn add_file(&self, path: &str, bytes: &[u8]) {
+        let path = self.dir.path().join(path);
+        std::fs::create_dir_all(path.parent().expect("a folder")).expect("created");
+        std::fs::write(path, bytes).expect("written");
+    }
+
+    /// Takes a file away.
+    pub fn remove_file(&self, path: &str) {
+        std::fs::remove_file(self.dir.path().join(path)).expect("it was there");
+    }
+
     /// Sends a signal to the runner.
     pub fn signal(&self, signal: nix::sys::signal::Signal) {
         let child = self.runner.as_ref().expect("a running runner");

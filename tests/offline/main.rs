@@ -487,3 +487,24 @@ steps:
     assert_eq!(code, Some(0), "{report:#}");
     assert_eq!(report["cases"].as_array().map(Vec::len), Some(3));
 }
+
+#[cfg(feature = "wasm")]
+#[test]
+fn cases_of_a_program_are_played_and_let_fail_and_count_no_branches() {
+    let output = test(&[
+        "examples/programs",
+        "--chaos",
+        "--coverage",
+        "--min-coverage",
+        "90",
+    ]);
+    let (out, errors) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{out}{errors}");
+    assert!(
+        out.contains("ok     parcels: after a day it is given up"),
+        "{out}"
+    );
+    assert!(out.contains("| parcels | 0        | 0   | 100 |"), "{out}");
+    assert!(errors.contains("6 case(s) passed"), "{errors}");
+    assert!(errors.contains("1 case(s) have no end"), "{errors}");
+}

@@ -46,6 +46,7 @@ fn saga(name: &str, version: u8, events: &[&str], keys: &[(&str, &str)]) -> Arc<
         init: Template::Constant(b"{}".to_vec()),
         handlers: BTreeMap::new(),
         machine: None,
+        program: None,
         steps: Vec::new(),
         timers: Vec::new(),
         cancel_when: None,

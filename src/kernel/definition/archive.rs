@@ -1,13 +1,17 @@
 //! The text under which a version of a saga is archived: everything that its hash covers.
 //!
 //! A saga that needs nothing besides its own file is archived as that file. Otherwise the archive is a JSON object
-//! with the file, the texts of the schemas that it names, and the hashes of the schemas of its effects.
+//! with the file, the texts of the schemas that it names, its program in base64, and the hashes of the schemas of its
+//! effects.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::model::EffectContract;
+use data_encoding::BASE64;
+
+use super::model::{EffectContract, ProgramDefinition};
+use super::program::ProgramFiles;
 use super::schema_files::SchemaFiles;
 use crate::kernel::expr::write_sorted;
 use crate::kernel::ids::EffectName;
@@ -23,6 +27,7 @@ const DEPTH_MAX: usize = 8;
 pub struct Archive {
     pub source: String,
     pub schemas: SchemaFiles,
+    pub programs: ProgramFiles,
     pub effects: BTreeMap<EffectName, EffectContract>,
 }
 
@@ -32,8 +37,9 @@ pub fn text(
     source: &Arc<str>,
     schemas: &BTreeMap<String, Arc<str>>,
     effects: &BTreeMap<EffectName, EffectContract>,
+    program: Option<&ProgramDefinition>,
 ) -> Arc<str> {
-    if schemas.is_empty() && effects.is_empty() {
+    if schemas.is_empty() && effects.is_empty() && program.is_none() {
         return Arc::clone(source);
     }
     let string = |text: &str| Json::Str(Cow::Owned(text.to_owned()));
@@ -43,14 +49,22 @@ pub fn text(
     let effects = effects
         .iter()
         .map(|(name, contract)| (Cow::Owned(name.to_string()), contract.form()));
-    let form = Json::Map(vec![
+    let program = program.map(|program| {
+        let module = BASE64.encode(program.module.bytes());
+        Json::Map(vec![(
+            Cow::Owned(program.file.clone()),
+            Json::Str(Cow::Owned(module)),
+        )])
+    });
+    let mut form = vec![
         (Cow::Borrowed("archive"), Json::Int(1)),
         (Cow::Borrowed("effects"), Json::Map(effects.collect())),
         (Cow::Borrowed("schemas"), Json::Map(schemas.collect())),
         (Cow::Borrowed("source"), string(source)),
-    ]);
+    ];
+    form.extend(program.map(|program| (Cow::Borrowed("program"), program)));
     let mut out = Vec::with_capacity(2 * source.len());
-    write_sorted(&form, &mut out);
+    write_sorted(&Json::Map(form), &mut out);
     Arc::from(String::from_utf8_lossy(&out))
 }
 
@@ -79,6 +93,17 @@ pub fn opened(text: &str) -> Result<Archive, String> {
                 let text = Ok(Arc::from(text.as_ref()));
                 archive.schemas.0.insert(path.clone().into_owned(), text);
             }
+        }
+    }
+    if let Some(Json::Map(programs)) = json.get("program") {
+        for (path, module) in programs {
+            let Json::Str(module) = module else { continue };
+            let module = BASE64.decode(module.as_bytes());
+            let module = module.map_err(|error| format!("the program {path}: {error}"))?;
+            archive
+                .programs
+                .0
+                .insert(path.clone().into_owned(), Ok(Arc::from(module)));
         }
     }
     if let Some(Json::Map(effects)) = json.get("effects") {

@@ -12,8 +12,8 @@ use sha2::{Digest, Sha256};
 
 use super::model::{
     Action, Actions, Awaited, CommandTemplate, Compensation, Definition, Delay, Emit, Fail, Group, Handler,
-    ItemJoin, Join, Machine, OnExhausted, OnItemError, OnLate, OnUnknown, PublishTemplate, RepeatCondition,
-    Step, StepRetry, Stragglers, Then, TimerDefinition, UndoOrder, Wait,
+    ItemJoin, Join, Machine, OnExhausted, OnItemError, OnLate, OnUnknown, ProgramDefinition, PublishTemplate,
+    RepeatCondition, Step, StepRetry, Stragglers, Then, TimerDefinition, UndoOrder, Wait,
 };
 use crate::kernel::expr::{Expr, Template, TextPart, write_sorted};
 use crate::kernel::ids::DefinitionHash;
@@ -76,7 +76,11 @@ pub fn bytes(definition: &Definition) -> Vec<u8> {
     if let Json::Map(members) = &mut form {
         members.extend(schemas(definition).map(|(name, form)| (Cow::Borrowed(name), form)));
     }
-    let mut out = Vec::with_capacity(2 * definition.source.len());
+    if let (Json::Map(members), Some(program)) = (&mut form, &definition.program) {
+        members.push((Cow::Borrowed("program"), self::program(program)));
+    }
+    // The source may hold a program, of which the hash alone is in the form.
+    let mut out = Vec::with_capacity(4096);
     write_sorted(&form, &mut out);
     out
 }
@@ -119,6 +123,20 @@ fn schemas(definition: &Definition) -> impl Iterator<Item = (&'static str, Json<
     ]
     .into_iter()
     .filter_map(|(name, form)| Some((name, form?)))
+}
+
+/// What a program does is in its module, wherever that lies.
+fn program(program: &ProgramDefinition) -> Json<'_> {
+    let hash = DefinitionHash(*program.module.hash()).to_string();
+    object([
+        ("module", Json::Str(Cow::Owned(hash))),
+        ("events", list(program.events.iter().map(|name| text(name)))),
+        (
+            "effects",
+            list(program.effects.iter().map(|name| text(name.as_str()))),
+        ),
+        ("commands", list(program.commands.iter().map(|name| text(name)))),
+    ])
 }
 
 fn handlers(by_name: &BTreeMap<String, Vec<Handler>>) -> Json<'_> {

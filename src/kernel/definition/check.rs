@@ -144,14 +144,14 @@ fn events(definition: &Definition, root: &Node<'_>, findings: &mut Findings<'_>)
 fn ends(root: &Node<'_>, findings: &mut Findings<'_>) {
     let has = |key: &str| member(root, key);
     let span = has("name").map_or(0..0, |entry| entry.key_span.clone());
-    if has("steps").is_some() || has("machine").is_some() {
+    if has("steps").is_some() || has("machine").is_some() || has("program").is_some() {
         return;
     }
     if has("handlers").is_none() {
         findings.error(
             codes::NOTHING_TO_DO,
             span,
-            "a saga needs steps, a machine or handlers",
+            "a saga needs steps, a machine, handlers or a program",
         );
         return;
     }

@@ -58,6 +58,12 @@ pub const UNREACHABLE_HANDLER: &str = "SR0127";
 pub const TOO_MANY: &str = "SR0128";
 /// A result that a compensation reads and may not have.
 pub const ABSENT_RESULT: &str = "SR0129";
+/// A path that leads to no program.
+pub const PROGRAM_FILE: &str = "SR0140";
+/// A module that is no program.
+pub const PROGRAM: &str = "SR0141";
+/// A program, and a runner that is built without them.
+pub const NO_PROGRAMS: &str = "SR0142";
 /// A step that cannot be waited for from here.
 pub const OUT_OF_REACH: &str = "SR0150";
 /// A JSON Schema that cannot be used.

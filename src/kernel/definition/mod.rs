@@ -10,6 +10,7 @@ mod check;
 mod children;
 pub mod codes;
 mod compensations;
+mod contract;
 pub mod diagnostic;
 pub mod editor;
 pub mod effect;
@@ -26,6 +27,7 @@ mod loops;
 mod machine;
 mod migration;
 pub mod model;
+mod program;
 mod saga;
 mod schema_files;
 pub mod schemas;
@@ -47,6 +49,7 @@ pub use diagnostic::{Diagnostic, Severity};
 pub use effect::EffectDefinition;
 pub use migration::misfits;
 pub use model::Definition;
+pub use program::{ProgramFiles, named_program};
 pub use schema_files::{SchemaFiles, named_schemas};
 pub use set::DefinitionSet;
 
@@ -89,16 +92,21 @@ impl Loaded {
     }
 }
 
-/// Reads, checks and compiles sagas and effects together, none of which names a schema by path.
+/// Reads, checks and compiles sagas and effects together, none of which names another file by path.
 #[must_use]
 pub fn load(sagas: &[SourceFile], effects: &[SourceFile]) -> Loaded {
-    load_with(sagas, effects, &SchemaFiles::default())
+    load_with(sagas, effects, &SchemaFiles::default(), &ProgramFiles::default())
 }
 
-/// Reads, checks and compiles sagas and effects together with the schemas that they name.
+/// Reads, checks and compiles sagas and effects together with the schemas and programs that they name.
 #[must_use]
-pub fn load_with(sagas: &[SourceFile], effects: &[SourceFile], schemas: &SchemaFiles) -> Loaded {
-    let mut schemas = Schemas::new(schemas);
+pub fn load_with(
+    sagas: &[SourceFile],
+    effects: &[SourceFile],
+    schemas: &SchemaFiles,
+    programs: &ProgramFiles,
+) -> Loaded {
+    let mut schemas = Schemas::new(schemas, programs);
     let mut loaded = Loaded::default();
     let mut names = Names::default();
     for file in effects {
@@ -199,7 +207,7 @@ pub fn compile_archived(source: &str) -> Result<Definition, Vec<Diagnostic>> {
     };
     let text: Arc<str> = Arc::from(archive.source);
     let mut findings = Findings::new("archived definition", &text);
-    let mut schemas = Schemas::new(&archive.schemas);
+    let mut schemas = Schemas::new(&archive.schemas, &archive.programs);
     let definition = yaml::parse(&text, &mut findings)
         .and_then(|root| saga::compile_pinned(&root, &text, archive.effects, &mut schemas, &mut findings));
     let mut diagnostics = schemas.diagnostics;

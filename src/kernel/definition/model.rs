@@ -1,17 +1,15 @@
 //! A compiled saga definition: names resolved to indices, expressions compiled, defaults filled in.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use sha2::{Digest, Sha256};
-
+pub use super::contract::EffectContract;
 pub use super::migration::{Dropped, Migration, Places};
+pub use super::program::ProgramDefinition;
 pub use super::undo::{Compensation, OnExhausted, OnLate, OnUnknown, UndoOrder};
-use crate::kernel::expr::{Expr, Template, write_sorted};
+use crate::kernel::expr::{Expr, Template};
 use crate::kernel::ids::{DefinitionHash, EffectName, SagaName};
-use crate::kernel::json::Json;
 use crate::kernel::retry::RetryPolicy;
 use crate::kernel::schema::Schema;
 
@@ -22,7 +20,7 @@ pub struct Definition {
     /// SHA-256 of the canonical form: formatting and comments do not change it.
     pub hash: DefinitionHash,
     /// What is archived with the hash, so that running instances outlive the file: its text, or an archive with
-    /// the schemas that it names.
+    /// the schemas and the program that it names.
     pub source: Arc<str>,
     /// What an instance is given that is started by a request and not by an event; absent where none is.
     pub input: Option<Arc<Schema>>,
@@ -41,6 +39,8 @@ pub struct Definition {
     /// Handlers at any time, by event type.
     pub handlers: BTreeMap<String, Vec<Handler>>,
     pub machine: Option<Machine>,
+    /// What decides in place of everything else.
+    pub program: Option<ProgramDefinition>,
     /// In the order of the file; records refer to steps by index.
     pub steps: Vec<Step>,
     /// Timers that are set when the instance starts, the one of the deadline among them.
@@ -84,6 +84,7 @@ impl Definition {
             .chain(self.handlers.keys())
             .chain(machine)
             .chain(self.steps.iter().filter_map(Step::expected_event))
+            .chain(self.program.iter().flat_map(|program| &program.events))
             .map(String::as_str)
             .collect();
         types.sort_unstable();
@@ -114,7 +115,12 @@ impl Definition {
             &self.finally.failed,
             &self.finally.cancelled,
         ];
+        let in_program = self
+            .program
+            .as_ref()
+            .is_some_and(|program| !program.commands.is_empty());
         in_steps
+            || in_program
             || in_actions
                 .chain(at_end.into_iter().flatten())
                 .any(|emit| matches!(emit, Emit::Command(_)))
@@ -130,58 +136,6 @@ pub struct EventDefinition {
     pub versions: Vec<u32>,
     /// How the data of other versions becomes that of the present one. Reads `event`.
     pub upcast: BTreeMap<u32, Template>,
-}
-
-/// The hashes of an effect's schemas, as `sha256:<hex>`.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct EffectContract {
-    pub input: Option<String>,
-    pub output: Option<String>,
-}
-
-impl EffectContract {
-    /// The contract of these schemas; `None` without any.
-    #[must_use]
-    pub fn of(input: Option<&Schema>, output: Option<&Schema>) -> Option<Self> {
-        let hash = |schema: Option<&Schema>| {
-            let mut bytes = Vec::new();
-            write_sorted(&schema?.canonical(), &mut bytes);
-            Some(DefinitionHash(Sha256::digest(&bytes).into()).to_string())
-        };
-        (input.is_some() || output.is_some()).then(|| Self {
-            input: hash(input),
-            output: hash(output),
-        })
-    }
-
-    /// As it is hashed and archived.
-    #[must_use]
-    pub fn form(&self) -> Json<'static> {
-        let member = |hash: &Option<String>| {
-            hash.clone()
-                .map_or(Json::Null, |hash| Json::Str(Cow::Owned(hash)))
-        };
-        Json::Map(vec![
-            (Cow::Borrowed("input"), member(&self.input)),
-            (Cow::Borrowed("output"), member(&self.output)),
-        ])
-    }
-
-    /// Reads [`EffectContract::form`].
-    ///
-    /// # Errors
-    /// A sentence, where it is something else.
-    pub fn read(form: &Json<'_>) -> Result<Self, String> {
-        let member = |name: &str| match form.get(name) {
-            Some(Json::Null) => Ok(None),
-            Some(Json::Str(hash)) => Ok(Some(hash.clone().into_owned())),
-            _ => Err(format!("the contract of an effect has no {name}")),
-        };
-        Ok(Self {
-            input: member("input")?,
-            output: member("output")?,
-        })
-    }
 }
 
 /// How an event finds its instance: `pattern` is an event type, or `<AggregateType>.*`, or `*`.

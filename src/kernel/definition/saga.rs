@@ -36,6 +36,7 @@ const KEYS: &[&str] = &[
     "state",
     "handlers",
     "machine",
+    "program",
     "steps",
     "timers",
     "deadline",
@@ -79,7 +80,12 @@ pub fn compile_pinned<'c>(
 }
 
 fn finished(mut definition: Definition, schemas: &mut Schemas<'_>) -> Definition {
-    definition.source = archive::text(&definition.source, &schemas.take_named(), &definition.effects);
+    definition.source = archive::text(
+        &definition.source,
+        &schemas.take_named(),
+        &definition.effects,
+        definition.program.as_ref(),
+    );
     definition.hash = canonical::hash(&definition);
     definition
 }
@@ -95,6 +101,7 @@ pub struct Known<'k> {
 type Contracts = BTreeMap<EffectName, EffectContract>;
 
 /// Reads everything but the hash and the contracts, which come beside it.
+#[allow(clippy::too_many_lines, reason = "one line or two for each key")]
 fn read<'c>(
     root: &Node<'_>,
     source: &Arc<str>,
@@ -157,6 +164,7 @@ fn read<'c>(
         .map(|entry| reading.saga_handlers(entry))
         .unwrap_or_default();
     let machine = fields.get("machine").and_then(|entry| reading.machine(entry));
+    let program = reading.program(&fields);
     let mut steps = fields
         .get("steps")
         .map(|entry| reading.steps(entry, &outline))
@@ -191,6 +199,7 @@ fn read<'c>(
         init,
         handlers,
         machine,
+        program,
         steps,
         timers,
         cancel_when,
@@ -337,6 +346,15 @@ pub fn handled_types<'n>(root: &'n Node<'_>) -> BTreeMap<&'n str, Range<usize>> 
     if let Some(Value::Map(states)) = states.map(|states| &states.value.value) {
         for state in states {
             collect(member(&state.value, "handlers"));
+        }
+    }
+    let events = member(root, "program").and_then(|program| member(&program.value, "events"));
+    for item in events
+        .iter()
+        .flat_map(|events| fields::one_or_many(&events.value))
+    {
+        if let Value::Scalar(scalar) = &item.value {
+            places.entry(&*scalar.text).or_insert(item.span.clone());
         }
     }
     places

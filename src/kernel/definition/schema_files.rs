@@ -10,6 +10,7 @@ use super::codes;
 use super::diagnostic::Diagnostic;
 use super::fields;
 use super::findings::Findings;
+use super::program::ProgramFiles;
 use super::schemas;
 use super::yaml::{self, Entry, Node, Plain, Value};
 use crate::kernel::schema::Schema;
@@ -56,7 +57,8 @@ pub fn named_schemas(path: &str, text: &str) -> Vec<String> {
     named
 }
 
-fn scalar<'n>(node: &'n Node<'_>) -> Option<&'n str> {
+/// The text of a scalar that holds any.
+pub fn scalar<'n>(node: &'n Node<'_>) -> Option<&'n str> {
     match &node.value {
         Value::Scalar(scalar) => match scalar.plain() {
             Plain::Text(text) if !text.is_empty() => Some(text),
@@ -87,10 +89,11 @@ pub fn resolved(path: &str, reference: &str) -> String {
     parts.join("/")
 }
 
-/// The schemas of one load.
+/// The schemas of one load, and the programs.
 #[derive(Debug)]
 pub struct Schemas<'f> {
     files: &'f SchemaFiles,
+    programs: &'f ProgramFiles,
     compiled: BTreeMap<String, Option<Arc<Schema>>>,
     /// What is wrong with the files themselves.
     pub diagnostics: Vec<Diagnostic>,
@@ -99,13 +102,19 @@ pub struct Schemas<'f> {
 }
 
 impl<'f> Schemas<'f> {
-    pub fn new(files: &'f SchemaFiles) -> Self {
+    pub fn new(files: &'f SchemaFiles, programs: &'f ProgramFiles) -> Self {
         Self {
             files,
+            programs,
             compiled: BTreeMap::new(),
             diagnostics: Vec::new(),
             named: BTreeMap::new(),
         }
+    }
+
+    /// The module at a path, or why it could not be read.
+    pub fn program(&self, path: &str) -> Option<&'f Result<Arc<[u8]>, String>> {
+        self.programs.0.get(path)
     }
 
     /// The files that were named since the last call.

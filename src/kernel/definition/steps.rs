@@ -276,17 +276,17 @@ impl<'r> Reading<'r, '_> {
     }
 
     fn effect(&mut self, entry: &Entry<'_>) -> Option<EffectName> {
-        let text = fields::text(
-            &entry.value,
-            &entry.key_span,
-            "the name of an effect",
-            self.findings,
-        )?;
+        self.effect_name(&entry.value, &entry.key_span)
+    }
+
+    /// The name of an effect that there is, whose contract is pinned.
+    pub fn effect_name(&mut self, node: &Node<'_>, at: &Range<usize>) -> Option<EffectName> {
+        let text = fields::text(node, at, "the name of an effect", self.findings)?;
         let name = match EffectName::parse(text) {
             Ok(name) => name,
             Err(error) => {
                 self.findings
-                    .error(codes::NAME, entry.value.span.clone(), error.to_string());
+                    .error(codes::NAME, node.span.clone(), error.to_string());
                 return None;
             }
         };
@@ -300,7 +300,7 @@ impl<'r> Reading<'r, '_> {
             self.findings
                 .error(
                     codes::UNKNOWN_EFFECT,
-                    entry.value.span.clone(),
+                    node.span.clone(),
                     format!("unknown effect \"{text}\""),
                 )
                 .help(Some(help));

@@ -151,6 +151,13 @@ fn full() -> Record {
         deferred: 5,
         last_history: Some(298),
         left: Some(left()),
+        program: Some(Box::new(ProgramState {
+            pending: vec![Pending {
+                name: "charge".to_owned(),
+                outstanding: outstanding(10),
+            }],
+            completing: true,
+        })),
     }
 }
 
@@ -226,6 +233,9 @@ fn the_bound_on_the_encoded_size_holds_for_the_largest_numbers() {
             }
         }
     }
+    if let Some(program) = &mut record.program {
+        program.pending[0].outstanding = largest;
+    }
     for entry in &mut record.ledger {
         entry.outstanding = Some(largest);
         (entry.step, entry.attempt, entry.tries.round) = (u16::MAX, u32::MAX, u32::MAX);
@@ -250,6 +260,7 @@ fn a_record_is_settled_when_nothing_can_come_back() {
     record.steps[0].outstanding = None;
     record.ledger[0].outstanding = None;
     record.strays.clear();
+    record.program = None;
     for (status, settled) in [
         (LedgerStatus::Held, true),
         (LedgerStatus::Undoing, false),
@@ -278,5 +289,5 @@ const FROZEN_RECORD: &str = concat!(
     "0202020101027b7d01010102676fd8e8ff8fef66027b7d0106756e70616964d0f3ff8fef66ab020006756e7061",
     "696401086465636c696e6564086e6f2066756e64730106636861726765a0eaff8fef660101020102ffffffffff",
     "ffffffff01ffffffff0f0103040501aa0201cdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcd",
-    "cdcdcdcdcd010102",
+    "cdcdcdcdcd010102010106636861726765100000000000000000000000000000000aac0202020101",
 );

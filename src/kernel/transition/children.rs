@@ -12,7 +12,7 @@ use serde_bytes::ByteBuf;
 use super::attempts::{self, NO_RESULT};
 use super::emission::Repetition;
 use super::ends::{self, Defeat};
-use super::failure::{self, Cause};
+use super::failure;
 use super::run::{Ground, Run};
 use super::scope::Locals;
 use super::slot::Slot;
@@ -200,7 +200,7 @@ pub(super) fn begin_undo(run: &mut Run<'_>) -> Result<bool, Rejection> {
     let asked = run.record.phase == Phase::Completed && parent.is_some_and(|parent| parent.undo.is_some());
     if asked {
         run.record.phase = Phase::Running;
-        failure::fail(run, Cause::cancel(TAKEN_BACK, CancelMode::Compensate))?;
+        failure::cancel(run, TAKEN_BACK, CancelMode::Compensate)?;
     }
     Ok(asked)
 }
@@ -415,7 +415,7 @@ pub(super) fn taken_back<'a>(
         Phase::CompensationFailed | Phase::Failed | Phase::Cancelled => {
             compensation::retry_all(&mut run)?;
         }
-        Phase::Running => failure::fail(&mut run, Cause::cancel(TAKEN_BACK, CancelMode::Compensate))?,
+        Phase::Running => failure::cancel(&mut run, TAKEN_BACK, CancelMode::Compensate)?,
         // What has completed is undone as this input is concluded, what is under way ends first.
         Phase::Completed | Phase::Compensating | Phase::Finishing => {}
     }

@@ -3,7 +3,7 @@
 use super::place::Place;
 use super::run::Run;
 use super::scope::Locals;
-use super::{Rejection, machine, seen, waits};
+use super::{Rejection, machine, program, seen, waits};
 use crate::kernel::definition::Definition;
 use crate::kernel::definition::model::Handler;
 use crate::kernel::input::DomainEvent;
@@ -95,7 +95,8 @@ pub(super) fn refusal(definition: &Definition, record: &Record, event: &DomainEv
     let listens = definition.handlers.contains_key(&event.event_type)
         || machine::present(definition, record)
             .is_some_and(|state| state.handlers.contains_key(&event.event_type))
-        || waits::awaits_event(definition, &event.event_type);
+        || waits::awaits_event(definition, &event.event_type)
+        || program::listens(definition.program.as_ref(), &event.event_type);
     let running = record.phase == Phase::Running;
     (!running || !listens).then_some(IgnoreReason::NoHandler)
 }
@@ -107,6 +108,10 @@ fn run_handlers<'a>(run: &mut Run<'a>, event_type: &str) -> Result<Handled, Reje
     if run.record.phase != Phase::Running {
         // The entry of the initial state has failed.
         return Ok(handled);
+    }
+    if definition.program.is_some() {
+        program::event(run)?;
+        return Ok(Handled::Yes);
     }
     let state = machine::present(definition, &run.record);
     let listening = state.and_then(|state| {

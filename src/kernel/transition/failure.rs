@@ -2,7 +2,7 @@
 
 use super::run::Run;
 use super::slot::Slot;
-use super::{Rejection, compensation, ends, groups};
+use super::{Rejection, compensation, ends, groups, program};
 use crate::kernel::input::CancelMode;
 use crate::kernel::patch::Note;
 use crate::kernel::record::{Failure, Phase};
@@ -71,6 +71,15 @@ pub(super) fn fail(run: &mut Run<'_>, cause: Cause) -> Result<(), Rejection> {
         compensation::keep_all(run);
     }
     compensation::proceed(run)
+}
+
+/// Turns a running instance to undoing because somebody asks for it, and tells its program if it has one.
+pub(super) fn cancel(run: &mut Run<'_>, reason: &str, mode: CancelMode) -> Result<(), Rejection> {
+    fail(run, Cause::cancel(reason, mode))?;
+    if run.ground.definition.program.is_some() {
+        program::cancel(run, reason, mode)?;
+    }
+    Ok(())
 }
 
 /// Stops waiting for what runs.

@@ -4,7 +4,7 @@ use std::fmt;
 use std::mem::discriminant;
 
 use super::place::Place;
-use super::{compensation, machine, waits};
+use super::{compensation, machine, program, waits};
 use crate::kernel::definition::Definition;
 use crate::kernel::definition::model::{
     Action, Awaited, BODY_OF_FOREACH, BODY_OF_REPEAT, Group, Migration, OF_MACHINE, Step,
@@ -71,7 +71,19 @@ impl<'d> Mapping<'d> {
         self.timers(&mut moved);
         self.buffer(&mut moved);
         self.deferred(record);
+        self.program();
         (moved, self.obstacles)
+    }
+
+    /// What a program has asked for goes to the program of the new version, whatever its name.
+    fn program(&mut self) {
+        let (before, after) = (&self.from.program, &self.to.program);
+        let message = match (before, after) {
+            (Some(_), None) => "the new version has no program",
+            (None, Some(_)) => "the new version has a program and the old one had none",
+            (None, None) | (Some(_), Some(_)) => return,
+        };
+        self.obstacle("migrate", message.to_owned());
     }
 
     /// Whether instances of the old version may come to the new one at all.
@@ -501,7 +513,8 @@ impl<'d> Mapping<'d> {
         }
         let to = self.way.timers.get(name).map_or(name, String::as_str);
         let states = self.to.machine.iter().flat_map(|machine| &machine.states);
-        let known = self.to.timers.iter().any(|timer| timer.name == to)
+        let known = self.to.program.is_some()
+            || self.to.timers.iter().any(|timer| timer.name == to)
             || states
                 .into_iter()
                 .any(|state| state.timer_handlers.contains_key(to));
@@ -610,4 +623,5 @@ fn handles(definition: &Definition, event_type: &str) -> bool {
             .into_iter()
             .any(|state| state.handlers.contains_key(event_type))
         || waits::awaits_event(definition, event_type)
+        || program::listens(definition.program.as_ref(), event_type)
 }

@@ -25,6 +25,7 @@ mod mapping;
 mod members;
 mod migrate;
 mod place;
+mod program;
 mod requests;
 mod results;
 mod run;
@@ -237,7 +238,7 @@ fn with_control<'a>(
     seen::remember_event(&mut run.record, seen);
     match control {
         Control::Start { .. } | Control::Recall { .. } => {}
-        Control::Cancel { reason, mode } => failure::fail(&mut run, failure::Cause::cancel(reason, *mode))?,
+        Control::Cancel { reason, mode } => failure::cancel(&mut run, reason, *mode)?,
         Control::Retry => compensation::retry_all(&mut run)?,
         Control::Settle(settle) => compensation::settle(&mut run, settle)?,
         Control::Signal { name, data, by } => {
@@ -246,7 +247,9 @@ fn with_control<'a>(
                 signal: name.clone(),
                 by: by.clone(),
             });
-            if !waits::offer(&mut run, message)? {
+            if ground.definition.program.is_some() {
+                program::signal(&mut run, message)?;
+            } else if !waits::offer(&mut run, message)? {
                 return Ok(Patch::ignored(IgnoreReason::NoHandler));
             }
         }
@@ -280,6 +283,7 @@ fn check_definition(definition: &Definition, record: &Record) -> Result<(), Reje
         && steps == record.steps.len()
         && record.ledger.iter().all(|entry| usize::from(entry.step) < steps)
         && record.strays.iter().all(|stray| usize::from(stray.step) < steps)
+        && program::fits(definition.program.as_ref(), record)
         && record.machine.is_none() == definition.machine.is_none()
         && record.machine.is_some() == machine::present(definition, record).is_some();
     if fits {

@@ -1,7 +1,7 @@
 //! Instances that a request starts, not an event: they are given an input.
 
 use super::run::{Ground, Opening, Run};
-use super::{Rejection, children, events, seen};
+use super::{Rejection, children, events, program, seen};
 use crate::kernel::children::ParentRef;
 use crate::kernel::definition::Definition;
 use crate::kernel::json::Json;
@@ -39,6 +39,9 @@ pub(super) fn start(
     let mut run = Run::open(ground, origin);
     run.record.parent = parent.map(|parent| Box::new(children::parent(parent)));
     events::begin(&mut run)?;
+    if ground.definition.program.is_some() {
+        program::request(&mut run, input)?;
+    }
     seen::remember_event(&mut run.record, seen::control(&ground.input.id));
     run.conclude(Outcome::Applied)
 }

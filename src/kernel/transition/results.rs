@@ -1,8 +1,8 @@
-//! Results of commands: of steps, of strays, of compensations, of nobody.
+//! Results of commands: of steps, of strays, of compensations, of programs, of nobody.
 
 use super::run::Run;
 use super::slot::Slot;
-use super::{Rejection, attempts, compensation, ends, seen};
+use super::{Rejection, attempts, compensation, ends, program, seen};
 use crate::kernel::ids::CommandId;
 use crate::kernel::input::{WorkOutcome, WorkResult};
 use crate::kernel::patch::{IgnoreReason, Note, Patch};
@@ -16,6 +16,8 @@ pub(super) enum Waiting {
     Compensation(usize),
     /// Index into the strays.
     Stray(usize),
+    /// Index into the pending work of the program.
+    Program(usize),
 }
 
 /// Finds what waits for the result of `command`.
@@ -29,6 +31,7 @@ pub(super) fn waiting(record: &Record, command: CommandId) -> Option<Waiting> {
     stray
         .map(Waiting::Stray)
         .or_else(|| compensation::waiting(record, is).map(Waiting::Compensation))
+        .or_else(|| program::waiting(record, |pending| is(&pending.outstanding)).map(Waiting::Program))
 }
 
 /// A result for which no part of the instance waits: the second one for a command, or one for nothing.
@@ -60,6 +63,7 @@ pub(super) fn apply<'a>(
     match waiting {
         Waiting::Compensation(at) => compensation::result(run, at, outcome),
         Waiting::Stray(at) => ends::late(run, at, outcome),
+        Waiting::Program(at) => program::ended(run, at, outcome),
         Waiting::Step(slot) => {
             let state = run.slot_mut(slot);
             if state.status != StepStatus::Running {

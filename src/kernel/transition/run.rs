@@ -144,6 +144,7 @@ impl<'a> Run<'a> {
             deferred: 0,
             last_history: None,
             left: None,
+            program: super::program::first(definition.program.as_ref()),
         };
         Self::with(ground, record, b"{}")
     }

@@ -8,7 +8,7 @@ use super::place::Place;
 use super::run::Run;
 use super::scope::Locals;
 use super::slot::Slot;
-use super::{Rejection, children, compensation, groups, machine, timers, waits};
+use super::{Rejection, children, compensation, groups, machine, program, timers, waits};
 use crate::kernel::definition::Definition;
 use crate::kernel::definition::model::{Action, Step};
 use crate::kernel::input::CancelMode;
@@ -192,6 +192,9 @@ fn is_finished(definition: &Definition, record: &Record) -> bool {
 /// All steps are over and the machine is in a final state; a saga that has neither steps nor a
 /// machine only ever ends by failing.
 fn is_complete(definition: &Definition, record: &Record) -> bool {
+    if let Some(program) = &record.program {
+        return program::is_complete(program, record);
+    }
     let mut own = definition
         .steps
         .iter()
@@ -209,5 +212,5 @@ fn is_complete(definition: &Definition, record: &Record) -> bool {
 }
 
 fn is_undone(record: &Record) -> bool {
-    record.ledger.iter().all(|entry| entry.status.is_over())
+    program::is_idle(record) && record.ledger.iter().all(|entry| entry.status.is_over())
 }

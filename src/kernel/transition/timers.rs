@@ -4,7 +4,7 @@ use super::place::Place;
 use super::run::Run;
 use super::scope::Locals;
 use super::slot::Slot;
-use super::{Rejection, attempts, compensation, turns, waits};
+use super::{Rejection, attempts, compensation, program, turns, waits};
 use crate::kernel::definition::model::Group;
 use crate::kernel::expr::Root;
 use crate::kernel::ids::TimeMs;
@@ -23,6 +23,9 @@ pub(super) fn fire(run: &mut Run<'_>, name: &str) -> Result<(), Rejection> {
     run.note(Note::TimerFired {
         timer: name.to_owned(),
     });
+    if run.ground.definition.program.is_some() {
+        return program::timer(run, name);
+    }
     if compensation::is_timer(name) {
         return compensation::retry_due(run, name);
     }

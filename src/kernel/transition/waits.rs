@@ -295,6 +295,11 @@ impl<'a> Message<'a> {
         })
     }
 
+    /// What expressions see of it.
+    pub(super) const fn value(self) -> &'a Json<'a> {
+        self.value
+    }
+
     const fn locals(self) -> Locals<'a> {
         let (event, signal) = match self.kind {
             MessageKind::Event => (Some(self.value), None),

@@ -3,6 +3,8 @@
 mod editor;
 mod hash;
 mod limits;
+#[cfg(feature = "wasm")]
+mod programs;
 mod reading;
 mod schemas;
 

@@ -65,6 +65,7 @@ pub(super) fn saga(name: &str, start: &str) -> Definition {
         init: template(json!({})),
         handlers: std::collections::BTreeMap::new(),
         machine: None,
+        program: None,
         steps: Vec::new(),
         timers: Vec::new(),
         cancel_when: None,

@@ -13,6 +13,8 @@ mod limits;
 mod machine;
 mod migrate;
 mod order;
+#[cfg(feature = "wasm")]
+mod programs;
 mod properties;
 mod repeat;
 mod requests;

@@ -1,0 +1,183 @@
+//! Reading `program`: a module that decides in place of handlers, machine and steps.
+//!
+//! What a program may touch stands in the file, where it can be read and checked: the events that it is given,
+//! the effects and commands that it may ask for.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::actions::Reading;
+use super::codes;
+use super::fields::{self, Fields};
+use super::saga::member;
+use super::schema_files::{resolved, scalar};
+use super::yaml::{self, Entry, Value};
+use crate::kernel::definition::findings::Findings;
+use crate::kernel::ids::EffectName;
+use crate::kernel::program::{IS_BUILT_IN, Program};
+
+/// How the path of a program ends.
+const ENDING: &str = ".wasm";
+const KEYS: &[&str] = &["file", "events", "effects", "commands"];
+/// What a program does itself.
+const EXCLUDED: &[&str] = &[
+    "handlers",
+    "machine",
+    "steps",
+    "timers",
+    "buffer",
+    "compensation",
+    "finally",
+];
+
+/// Modules by their path, as [`resolved`] writes it; or why one could not be read.
+#[derive(Debug, Clone, Default)]
+pub struct ProgramFiles(pub BTreeMap<String, Result<Arc<[u8]>, String>>);
+
+/// The program of a saga, and what it may touch. Lists are in code-point order.
+#[derive(Debug)]
+pub struct ProgramDefinition {
+    /// From the folder of the definition, without `.` and `..` where they mean nothing.
+    pub file: String,
+    pub module: Arc<Program>,
+    /// Types of events that a running instance is given. That of its start it always is.
+    pub events: Vec<String>,
+    pub effects: Vec<EffectName>,
+    /// Types of aggregate commands.
+    pub commands: Vec<String>,
+}
+
+/// The path of the program that the definition at `path` names, resolved.
+#[must_use]
+pub fn named_program(path: &str, text: &str) -> Option<String> {
+    // Most definitions name none, and reading each twice costs.
+    if !text.contains(ENDING) {
+        return None;
+    }
+    let mut findings = Findings::new(path, text);
+    let root = yaml::parse(text, &mut findings)?;
+    let program = &member(&root, "program")?.value;
+    let reference = match member(program, "file") {
+        Some(file) => scalar(&file.value),
+        None => scalar(program),
+    };
+    reference.map(|reference| resolved(path, reference))
+}
+
+impl<'r> Reading<'r, '_> {
+    /// The program of the saga; what excludes it is told.
+    pub fn program(&mut self, saga: &Fields<'r, '_>) -> Option<ProgramDefinition> {
+        let entry = saga.get("program")?;
+        for key in EXCLUDED {
+            if let Some(other) = saga.get(key) {
+                let message =
+                    format!("a saga with a program has no \"{key}\": the program decides everything");
+                self.findings
+                    .error(codes::CONTRADICTION, other.key_span.clone(), message);
+            }
+        }
+        if let Value::Scalar(_) = &entry.value.value {
+            let (file, module) = self.module(entry)?;
+            return Some(ProgramDefinition {
+                file,
+                module,
+                events: Vec::new(),
+                effects: Vec::new(),
+                commands: Vec::new(),
+            });
+        }
+        let fields = Fields::read(&entry.value, &entry.key_span, "a program", KEYS, self.findings)?;
+        let events = self.words(&fields, "events", |text, span, findings| {
+            fields::is_event_type(text, span, findings)
+        });
+        let commands = self.words(&fields, "commands", |text, span, findings| {
+            fields::is_word(text, span, "the type of a command", findings)
+        });
+        let mut effects = Vec::new();
+        if let Some(entry) = fields.get("effects") {
+            for item in fields::one_or_many(&entry.value) {
+                effects.extend(self.effect_name(item, &entry.key_span));
+            }
+        }
+        effects.sort();
+        effects.dedup();
+        let file = fields.require("file", self.findings)?;
+        let (file, module) = self.module(file)?;
+        Some(ProgramDefinition {
+            file,
+            module,
+            events,
+            effects,
+            commands,
+        })
+    }
+
+    fn words(
+        &mut self,
+        fields: &Fields<'r, '_>,
+        key: &str,
+        legal: impl Fn(&str, &std::ops::Range<usize>, &mut Findings<'_>) -> bool,
+    ) -> Vec<String> {
+        let Some(entry) = fields.get(key) else {
+            return Vec::new();
+        };
+        let mut words = Vec::new();
+        for item in fields::one_or_many(&entry.value) {
+            if let Some(text) = fields::text(item, &entry.key_span, "text", self.findings)
+                && legal(text, &item.span, self.findings)
+            {
+                words.push(text.to_owned());
+            }
+        }
+        words.sort();
+        words.dedup();
+        words
+    }
+
+    fn module(&mut self, entry: &Entry<'_>) -> Option<(String, Arc<Program>)> {
+        let reference = fields::text(
+            &entry.value,
+            &entry.key_span,
+            "the path of a program",
+            self.findings,
+        )?;
+        let span = entry.value.span.clone();
+        if !IS_BUILT_IN {
+            let message = "this runner is built without programs";
+            self.findings
+                .error(codes::NO_PROGRAMS, span, message)
+                .help(Some("build it with the feature \"wasm\"".to_owned()));
+            return None;
+        }
+        let relative = !reference.starts_with('/') && !reference.contains(['\\', ':']);
+        if !relative || !reference.ends_with(ENDING) {
+            let message = format!("\"{}\" is not the path of a program", reference.escape_debug());
+            self.findings.error(codes::PROGRAM_FILE, span, message).help(Some(
+                "write a path relative to this file that ends with .wasm".to_owned(),
+            ));
+            return None;
+        }
+        let path = resolved(self.findings.path(), reference);
+        let bytes = match self.schemas.program(&path) {
+            Some(Ok(bytes)) => bytes,
+            Some(Err(reason)) => {
+                let message = format!("the program {path} cannot be read: {reason}");
+                self.findings.error(codes::PROGRAM_FILE, span, message);
+                return None;
+            }
+            None => {
+                let message = format!("there is no program {path}");
+                self.findings.error(codes::PROGRAM_FILE, span, message);
+                return None;
+            }
+        };
+        match Program::compile(bytes) {
+            Ok(module) => Some((resolved("", reference), module)),
+            Err(reason) => {
+                let message = format!("{path} is no program: {reason}");
+                self.findings.error(codes::PROGRAM, span, message);
+                None
+            }
+        }
+    }
+}
