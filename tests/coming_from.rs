@@ -33,13 +33,15 @@ fn read(path: &Path) -> String {
 
 #[test]
 fn every_example_loads_as_it_stands_below_the_usual_head() {
-    let effects: Vec<SourceFile> = files("effects", |name| name.ends_with(".yaml"))
-        .iter()
-        .map(|path| SourceFile {
-            path: path.display().to_string(),
-            text: read(path).into(),
-        })
-        .collect();
+    let effects: Vec<SourceFile> = files("effects", |name| {
+        Path::new(name).extension() == Some("yaml".as_ref())
+    })
+    .iter()
+    .map(|path| SourceFile {
+        path: path.display().to_string(),
+        text: read(path).into(),
+    })
+    .collect();
     let pages = files("docs", |name| name.starts_with("from-"));
     assert_eq!(pages.len(), 4);
     let mut faults = Vec::new();
