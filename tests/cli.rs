@@ -258,11 +258,34 @@ fn a_manifest_that_says_nonsense_exits_with_78_and_one_line() {
             "SR0404",
             "SR_TEST_NOT_SET",
         ),
+        (
+            json!({"callbacks": {"key": {"env": "SR_TEST_NOT_SET"}}}),
+            "SR0404",
+            "callbacks.key",
+        ),
     ] {
         let (exit, line) = home.refusal(&home.with(changes.clone()));
         assert_eq!(exit, Some(78), "{changes}: {line}");
         assert!(line.contains(code) && line.contains(named), "{changes}: {line}");
     }
+}
+
+#[test]
+fn an_effect_that_hands_out_tokens_needs_their_key() {
+    let home = Home::new();
+    let effects = home.path("token-effects");
+    std::fs::create_dir(&effects).expect("created");
+    let effect = "apiVersion: sagas/v1\nkind: Effect\nname: ask\nhttp: {method: POST, \
+        url: \"http://127.0.0.1:9/ask\", body: {answer: \"${command.token}\"}}\n";
+    std::fs::write(effects.join("ask.yaml"), effect).expect("written");
+    let sagas = home.path("no-sagas");
+    std::fs::create_dir(&sagas).expect("created");
+    let (exit, line) = home.refusal(&home.with(json!({"effects": effects, "sagas": sagas})));
+    assert_eq!(exit, Some(78), "{line}");
+    assert!(
+        line.contains("SR0406") && line.contains("effect ask") && line.contains("callbacks.key"),
+        "{line}"
+    );
 }
 
 #[test]

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::ApiState;
 use super::extract::{self, Names};
 use super::problem::Problem;
-use crate::kernel::envelope::{ControlVerb, ErrorPayload, Stuck};
+use crate::kernel::envelope::{ControlVerb, ErrorPayload, Stuck, callback_outcome};
 use crate::kernel::ids::{EventId, InstanceId, Key};
 use crate::kernel::input::CancelMode;
 use crate::ports::control::{Decision, Published};
@@ -192,9 +192,7 @@ pub async fn callback(
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, Problem> {
     let request: CallbackRequest = control_request(&sized(body)?)?;
-    if request.ok.is_some() == request.error.is_some() {
-        return Err(Problem::invalid(r#"either "ok" or "error" is needed"#));
-    }
+    callback_outcome(request.ok.as_ref(), request.error.as_ref()).map_err(Problem::invalid)?;
     let Some(callback) = state.control.callback(&token) else {
         return Err(Problem::not_found("the token is not one of this cluster"));
     };

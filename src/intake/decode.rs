@@ -13,11 +13,10 @@ use super::cloudevents;
 use super::headers::Headers;
 use crate::kernel::envelope::{
     AggregateEvent, ControlMessage, ControlVerb, EffectResult, ErrorPayload, ResultType, Stuck,
+    callback_outcome,
 };
 use crate::kernel::ids::{EventId, IdError, InstanceId, TenantId};
-use crate::kernel::input::{
-    CallbackOutcome, Control, DomainEvent, Settle, SourceStream, Verdict, WorkOutcome, WorkResult,
-};
+use crate::kernel::input::{Control, DomainEvent, Settle, SourceStream, Verdict, WorkOutcome, WorkResult};
 use crate::kernel::json::{Json, JsonError};
 use crate::kernel::limits::Limits;
 use crate::kernel::subject::{Subject, SubjectError, Tenancy};
@@ -77,23 +76,6 @@ impl Defect {
 
 /// A defect and the tenant to whom it belongs, none where the tenant is what is wrong.
 pub type Refusal = (TenantId, Defect);
-
-/// A callback says that it is done or that it failed, and not both.
-fn callback(
-    ok: Option<serde_json::Map<String, serde_json::Value>>,
-    error: Option<ErrorPayload>,
-) -> Result<CallbackOutcome, Defect> {
-    match (ok, error) {
-        (Some(data), None) => Ok(CallbackOutcome::Done {
-            data: serde_json::Value::Object(data).to_string().into(),
-        }),
-        (None, Some(ErrorPayload { class, message })) => Ok(CallbackOutcome::Failed { class, message }),
-        (Some(_), Some(_)) | (None, None) => Err(Defect::new(
-            "control.invalid",
-            "a callback has either ok or error",
-        )),
-    }
-}
 
 impl Decoder {
     /// Reads one message.
@@ -320,7 +302,8 @@ impl Decoder {
             },
             ControlVerb::Callback { work, ok, error } => Control::Callback {
                 work,
-                outcome: callback(ok, error)?,
+                outcome: callback_outcome(ok.as_ref(), error.as_ref())
+                    .map_err(|message| Defect::new("payload.schema", message))?,
             },
         };
         Ok(Decoded::Control {

@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 
 use super::children::ParentRef;
 use super::ids::{CommandId, EffectName, Key, SagaName, TenantId};
-use super::input::CancelMode;
+use super::input::{CallbackOutcome, CancelMode};
 
 /// A domain event as aggregates publish it.
 #[derive(Debug, Serialize, Deserialize)]
@@ -146,6 +146,40 @@ pub struct ErrorPayload {
     pub class: String,
     #[serde(default)]
     pub message: String,
+}
+
+/// Longest error class of a callback, in bytes; definitions name no longer ones.
+const CLASS_BYTES_MAX: usize = 128;
+/// Longest message of a callback, in bytes: it stands in the state of the instance.
+const CALLBACK_MESSAGE_BYTES_MAX: usize = 4_096;
+
+/// What a callback says.
+///
+/// # Errors
+/// A sentence for whoever calls back, who may be anybody with a token.
+pub fn callback_outcome(
+    ok: Option<&serde_json::Map<String, serde_json::Value>>,
+    error: Option<&ErrorPayload>,
+) -> Result<CallbackOutcome, &'static str> {
+    match (ok, error) {
+        (Some(data), None) => Ok(CallbackOutcome::Done {
+            data: serde_json::to_vec(data).expect("JSON").into(),
+        }),
+        (None, Some(ErrorPayload { class, message })) => {
+            let unfit = |c: char| c.is_control() || c.is_whitespace();
+            if class.is_empty() || class.len() > CLASS_BYTES_MAX || class.contains(unfit) {
+                return Err("error.class is a word of 1 to 128 bytes");
+            }
+            if message.len() > CALLBACK_MESSAGE_BYTES_MAX {
+                return Err("error.message has at most 4096 bytes");
+            }
+            Ok(CallbackOutcome::Failed {
+                class: class.clone(),
+                message: message.clone(),
+            })
+        }
+        (Some(_), Some(_)) | (None, None) => Err("a callback has either ok or error"),
+    }
 }
 
 /// A command for an aggregate: the body of the gateway's SubmitCommand request.

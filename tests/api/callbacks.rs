@@ -95,6 +95,9 @@ async fn who_has_the_token_says_how_it_went_and_nobody_else() {
         json!({}),
         json!({"ok": {}, "error": {"class": "refused"}}),
         json!({"okay": {}}),
+        json!({"error": {"class": ""}}),
+        json!({"error": {"class": "refused by all"}}),
+        json!({"error": {"class": "refused", "message": "m".repeat(5_000)}}),
     ] {
         post(&rig, &path, wrong.to_string())
             .await

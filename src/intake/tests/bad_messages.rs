@@ -251,6 +251,21 @@ fn results_and_controls_that_cannot_be_read_have_a_reason() {
         control(r#"{"request_id":"r","control":"retry","mode":"drain"}"#),
         "payload.schema"
     );
+    for said in [
+        "",
+        r#","ok":{},"error":{"class":"refused"}"#,
+        r#","error":{"class":""}"#,
+        r#","error":{"class":"two words"}"#,
+        r#","ok":[]"#,
+    ] {
+        assert_eq!(
+            control(&format!(
+                r#"{{"request_id":"r","control":"callback","work":"w"{said}}}"#
+            )),
+            "payload.schema",
+            "{said}"
+        );
+    }
     let long = format!("tenant.acme.workflow.order.{}", "k".repeat(257));
     let found = unreadable(&router(), SourceStream::WorkflowCommands, &message(&long, "{}"));
     assert_eq!(found.reason, "correlation.invalid");
