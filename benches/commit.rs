@@ -56,6 +56,7 @@ fn record() -> Record {
         buffer: Vec::new(),
         timers: BTreeMap::new(),
         failure: None,
+        early: None,
         seen_events: vec![
             Seen {
                 id: u64::MAX,

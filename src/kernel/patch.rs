@@ -282,6 +282,10 @@ pub enum Note {
         work: String,
         outcome: String,
     },
+    /// The instance completes before everything is done.
+    CompletedEarly {
+        outcome: String,
+    },
 }
 
 #[cfg(test)]

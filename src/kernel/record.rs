@@ -56,6 +56,8 @@ pub struct Record {
     /// Timers that are set, by name.
     pub timers: BTreeMap<String, TimerRow>,
     pub failure: Option<Failure>,
+    /// How it completes, where that is early.
+    pub early: Option<Box<EarlyEnd>>,
     /// The last events and controls applied, oldest first, at most [`SEEN_EVENTS_MAX`].
     pub seen_events: Vec<Seen>,
     /// The last definite results applied, oldest first, at most [`SEEN_RESULTS_MAX`].
@@ -358,6 +360,17 @@ pub struct Failure {
     pub time: TimeMs,
     /// How it was cancelled, where that began it; the instance then ends as cancelled.
     pub cancelled: Option<CancelMode>,
+    /// Names of steps that are not undone.
+    pub keep: Vec<String>,
+}
+
+/// The end of an instance that completes before everything is done.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EarlyEnd {
+    /// What `complete: {outcome}` says.
+    pub outcome: String,
+    /// Whether `finally` has begun: what is undone on the way is undone first.
+    pub begun: bool,
 }
 
 /// What stays of an instance that has ended.
@@ -434,14 +447,17 @@ impl Record {
             .sum();
         let timers: usize = self.timers.keys().map(|name| 2 * text(name) + 30).sum();
         let failure = self.failure.as_ref().map_or(0, |failure| {
-            20 + text(&failure.code) + text(&failure.message) + option(&failure.step)
+            let keep: usize = failure.keep.iter().map(|name| text(name)).sum();
+            30 + text(&failure.code) + text(&failure.message) + option(&failure.step) + keep
         });
+        let early = self.early.as_ref().map_or(1, |early| 2 + text(&early.outcome));
         let left = self.left.as_ref().map_or(0, |left| 50 + 8 * left.forgotten.len());
         let program = self.program.as_ref().map_or(1, |program| {
             let pending = program.pending.iter();
             20 + pending.map(|pending| 70 + pending.name.len()).sum::<usize>()
         });
         250 + left
+            + early
             + program
             + text(&self.start_event)
             + option(&self.root_correlation_id)
@@ -498,6 +514,18 @@ impl Record {
             .iter()
             .flat_map(|program| program.pending.iter().map(|pending| &pending.outstanding));
         of_steps.chain(of_ledger).chain(of_strays).chain(of_program)
+    }
+
+    /// How the instance ends or has ended, in one word: what `complete` said, else `completed`, `failed` or
+    /// `cancelled`.
+    #[must_use]
+    pub fn outcome(&self) -> &str {
+        match (&self.failure, &self.early) {
+            (Some(failure), _) if failure.cancelled.is_some() => Phase::Cancelled.as_str(),
+            (Some(_), _) => Phase::Failed.as_str(),
+            (None, Some(early)) => &early.outcome,
+            (None, None) => Phase::Completed.as_str(),
+        }
     }
 
     /// Whether nothing can come back for this instance: no outcome is awaited, no compensation is under way,

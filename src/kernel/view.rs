@@ -54,6 +54,9 @@ pub struct InstanceView {
     pub timers: Vec<TimerView>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failure: Option<FailureView>,
+    /// The word for how it has completed, where it did so early.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub outcome: Option<String>,
     /// Inputs that wait for the present machine state to be left.
     pub deferred: u32,
 }
@@ -230,6 +233,7 @@ impl InstanceView {
                 })
                 .collect(),
             failure: record.failure.as_ref().map(FailureView::new),
+            outcome: record.early.as_ref().map(|early| early.outcome.clone()),
             deferred: record.deferred,
         }
     }
@@ -343,6 +347,7 @@ mod tests {
             buffer: Vec::new(),
             timers: std::collections::BTreeMap::new(),
             failure: None,
+            early: None,
             seen_events: Vec::new(),
             seen_results: Vec::new(),
             deferred: 0,

@@ -3,7 +3,7 @@
 //! A branch is named by its place and what happens there, as [`super::coverage`] hears it from the kernel.
 
 use crate::kernel::definition::findings::Findings;
-use crate::kernel::definition::model::{Action, DEADLINE, Group, Handler, RepeatCondition, Step};
+use crate::kernel::definition::model::{Action, Complete, DEADLINE, Group, Handler, RepeatCondition, Step};
 use crate::kernel::definition::yaml::{self, Node, Value};
 use crate::kernel::definition::{Definition, SourceFile};
 
@@ -51,6 +51,9 @@ pub fn all(definition: &Definition, file: &SourceFile) -> Vec<Branch> {
     for state in definition.machine.iter().flat_map(|machine| &machine.states) {
         let at = [Key("machine"), Key("states"), Key(&state.name)];
         lister.add(format!("machine.{} is entered", state.name), &at);
+        let place = format!("machine.{}.entry", state.name);
+        let entry = [&at[..], &[Key("entry")]].concat();
+        lister.complete(&place, state.entry.complete.as_ref(), &entry);
         for (event, handlers) in &state.handlers {
             let at = [&at[..], &[Key("handlers"), Key(event)]].concat();
             lister.handlers(&format!("machine.{}.handlers.{event}", state.name), &at, handlers);
@@ -67,6 +70,8 @@ pub fn all(definition: &Definition, file: &SourceFile) -> Vec<Branch> {
             name => vec![Key("timers"), Key(name)],
         };
         lister.add(format!("timers.{} fires", timer.name), &at);
+        let place = format!("timers.{}", timer.name);
+        lister.complete(&place, timer.actions.complete.as_ref(), &at);
         if timer.cancel_when.is_some() {
             let at = [&at[..], &[Key("cancel_when")]].concat();
             lister.condition(&format!("timers.{}.cancel_when", timer.name), &at);
@@ -107,6 +112,15 @@ impl Lister<'_> {
                 let at = [&at[..], &[Key("when")]].concat();
                 self.add(format!("{place}.when is false"), &at);
             }
+            self.complete(&place, handler.actions.complete.as_ref(), &at);
+        }
+    }
+
+    /// An early end that has a condition.
+    fn complete(&mut self, place: &str, complete: Option<&Complete>, at: &[Part<'_>]) {
+        if complete.is_some_and(|complete| complete.when.is_some()) {
+            let at = [at, &[Key("complete"), Key("when")]].concat();
+            self.condition(&format!("{place}.complete.when"), &at);
         }
     }
 
@@ -143,9 +157,11 @@ impl Lister<'_> {
         if !step.retry.is_empty() {
             self.add(format!("steps.{name}.retry is used"), &under("retry"));
         }
-        for class in step.on_error.keys() {
+        for (class, answer) in &step.on_error {
             let at = [Part::Step(title), Key("on_error"), Key(class)];
-            self.add(format!("steps.{name}.on_error.{class} is taken"), &at);
+            let place = format!("steps.{name}.on_error.{class}");
+            self.add(format!("{place} is taken"), &at);
+            self.complete(&place, answer.complete.as_ref(), &at);
         }
         if step.compensate.is_some() {
             self.add(format!("steps.{name}.compensate is run"), &under("compensate"));

@@ -48,6 +48,9 @@ pub fn compare(expect: &Expect, step: &Range<usize>, seen: &Seen, now: TimeMs, t
     if let Some(tree) = &expect.failure {
         brief(tree, Some(&seen.part("failure")), "code", "failure", &mut found);
     }
+    if let Some(tree) = &expect.outcome {
+        within(tree, Some(&seen.part("outcome")), "outcome", &mut found);
+    }
     if let Some(tree) = &expect.steps {
         steps(tree, &seen.part("steps"), &mut found);
     }
@@ -318,6 +321,7 @@ pub fn expectation(seen: &Seen) -> Value {
         take("state", seen.part("state"));
         take("machine", seen.part("machine"));
         take("failure", seen.part("failure")["code"].take());
+        take("outcome", seen.part("outcome"));
         take("work", Value::Array(seen.work.iter().map(work::brief).collect()));
     }
     Value::Object(all)

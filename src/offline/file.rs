@@ -73,6 +73,7 @@ const EXPECT: &[&str] = &[
     "phase",
     "state",
     "failure",
+    "outcome",
     "steps",
     "machine",
     "timers",
@@ -199,6 +200,7 @@ pub struct Expect {
     pub phase: Option<Tree>,
     pub state: Option<Tree>,
     pub failure: Option<Tree>,
+    pub outcome: Option<Tree>,
     pub steps: Option<Tree>,
     pub machine: Option<Tree>,
     pub timers: Option<Tree>,
@@ -521,6 +523,7 @@ impl Reader<'_, '_> {
         expect.phase = part("phase");
         expect.state = part("state");
         expect.failure = part("failure");
+        expect.outcome = part("outcome");
         expect.steps = part("steps");
         expect.machine = part("machine");
         expect.timers = part("timers");

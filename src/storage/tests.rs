@@ -68,6 +68,7 @@ fn record(generation: u32, last_history: Option<u64>) -> Record {
         buffer: Vec::new(),
         timers: BTreeMap::new(),
         failure: None,
+        early: None,
         seen_events: Vec::new(),
         seen_results: Vec::new(),
         deferred: 0,

@@ -45,6 +45,10 @@ pub struct Reading<'r, 'c> {
     /// Effects that states emit, which become steps behind those of the saga.
     pub emitted: Vec<Step>,
     pub timers: Timers<'r>,
+    /// Whether anything ends an instance early.
+    pub completes: bool,
+    /// Steps that a failure keeps, with their places.
+    pub kept: Vec<(&'r str, Range<usize>)>,
 }
 
 /// The timers that a saga names, with their places.
@@ -95,20 +99,28 @@ impl Site {
 
     const fn keys(self) -> &'static [&'static str] {
         match self {
-            Self::Handler | Self::StateTimer | Self::StateResult | Self::StateError => {
-                &["when", "set", "clear_timer", "timer", "emit", "fail", "to"]
-            }
+            Self::Handler | Self::StateTimer | Self::StateResult | Self::StateError => &[
+                "when",
+                "set",
+                "clear_timer",
+                "timer",
+                "emit",
+                "complete",
+                "fail",
+                "to",
+            ],
             Self::StateHandler => &[
                 "when",
                 "set",
                 "clear_timer",
                 "timer",
                 "emit",
+                "complete",
                 "fail",
                 "to",
                 "defer",
             ],
-            Self::Entry => &["set", "clear_timer", "timer", "emit", "fail", "to"],
+            Self::Entry => &["set", "clear_timer", "timer", "emit", "complete", "fail", "to"],
             Self::Timer => &[
                 "after",
                 "cancel_when",
@@ -116,6 +128,7 @@ impl Site {
                 "clear_timer",
                 "timer",
                 "emit",
+                "complete",
                 "fail",
                 "to",
             ],
@@ -243,6 +256,10 @@ impl<'r> Reading<'r, '_> {
                 _ => self.emits(emit, site.roots(), site.event()),
             };
         }
+        actions.complete = fields
+            .get("complete")
+            .and_then(|complete| self.complete(complete, site.roots(), site.event()));
+        self.ends_here(fields, &["fail", "to"]);
         actions.fail = fields
             .get("fail")
             .and_then(|fail| self.fail(fail, site.roots(), site.event()));
@@ -256,7 +273,7 @@ impl<'r> Reading<'r, '_> {
         }
         if let Some(defer) = fields.get("defer") {
             actions.defer = fields::boolean(defer, self.findings).unwrap_or(false);
-            let others = ["set", "clear_timer", "timer", "emit", "fail", "to"];
+            let others = ["set", "clear_timer", "timer", "emit", "complete", "fail", "to"];
             if actions.defer && others.iter().any(|key| fields.get(key).is_some()) {
                 self.findings.error(
                     codes::CONTRADICTION,
@@ -516,9 +533,10 @@ impl<'r> Reading<'r, '_> {
         is_object.then_some(template)
     }
 
-    pub fn fail(&mut self, entry: &Entry<'_>, roots: &'static [Root], event: EventParts) -> Option<Fail> {
-        let keys = &["code", "message"];
+    pub fn fail(&mut self, entry: &'r Entry<'_>, roots: &'static [Root], event: EventParts) -> Option<Fail> {
+        let keys = &["code", "message", "keep"];
         let fields = Fields::read(&entry.value, &entry.key_span, "a failure", keys, self.findings)?;
+        let keep = fields.get("keep").map(|keep| self.kept(keep));
         let code = fields.require("code", self.findings)?;
         let text = fields::text(&code.value, &code.key_span, "a code", self.findings)?;
         let legal = fields::is_name(text, &code.value.span, "code", NameRule::Dotted, self.findings);
@@ -542,6 +560,7 @@ impl<'r> Reading<'r, '_> {
         legal.then(|| Fail {
             code: text.to_owned(),
             message,
+            keep: keep.unwrap_or_default(),
         })
     }
 

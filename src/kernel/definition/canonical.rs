@@ -11,9 +11,9 @@ use std::collections::BTreeMap;
 use sha2::{Digest, Sha256};
 
 use super::model::{
-    Action, Actions, Awaited, CommandTemplate, Compensation, Definition, Delay, Emit, Fail, Group, Handler,
-    ItemJoin, Join, Machine, OnExhausted, OnItemError, OnLate, OnUnknown, ProgramDefinition, PublishTemplate,
-    RepeatCondition, Step, StepRetry, Stragglers, Then, TimerDefinition, UndoOrder, Wait,
+    Action, Actions, Awaited, CommandTemplate, Compensation, Complete, Definition, Delay, Emit, Fail, Group,
+    Handler, ItemJoin, Join, Machine, OnExhausted, OnItemError, OnLate, OnUnknown, ProgramDefinition,
+    PublishTemplate, RepeatCondition, Step, StepRetry, Stragglers, Then, TimerDefinition, UndoOrder, Wait,
 };
 use crate::kernel::expr::{Expr, Template, TextPart, write_sorted};
 use crate::kernel::ids::DefinitionHash;
@@ -179,6 +179,7 @@ fn actions(actions: &Actions) -> Json<'_> {
         ),
         ("timers", list(timers)),
         ("emit", list(actions.emit.iter().map(emit))),
+        ("complete", actions.complete.as_ref().map_or(Json::Null, complete)),
         ("fail", actions.fail.as_ref().map_or(Json::Null, fail)),
         ("to", actions.to.map_or(Json::Null, |to| Json::Int(i64::from(to)))),
         ("defer", Json::Bool(actions.defer)),
@@ -189,6 +190,14 @@ fn fail(fail: &Fail) -> Json<'_> {
     object([
         ("code", text(&fail.code)),
         ("message", fail.message.as_ref().map_or(Json::Null, template)),
+        ("keep", list(fail.keep.iter().map(|name| text(name)))),
+    ])
+}
+
+fn complete(complete: &Complete) -> Json<'_> {
+    object([
+        ("outcome", text(&complete.outcome)),
+        ("when", complete.when.as_ref().map_or(Json::Null, expression)),
     ])
 }
 
@@ -374,6 +383,7 @@ fn on_errors<'d>(step: &'d Step, definition: &'d Definition) -> Json<'d> {
         let answer = object([
             ("set", self::members(&answer.set)),
             ("undo", names(&answer.undo, definition)),
+            ("complete", answer.complete.as_ref().map_or(Json::Null, complete)),
             ("then", then),
         ]);
         (Cow::Borrowed(class.as_str()), answer)

@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use super::actions::Reading;
 use super::codes;
+use super::endings;
 use super::findings::Findings;
 use super::groups::{self, Outlined};
 use super::model::{Actions, Definition, Machine, Step, Then};
@@ -37,7 +38,7 @@ pub fn saga(
     {
         unreachable_states(machine, definition, root, findings);
     }
-    ends(root, findings);
+    ends(definition, root, findings);
 }
 
 /// Timers that are named must be set somewhere, and what is set must be of use.
@@ -141,7 +142,7 @@ fn events(definition: &Definition, root: &Node<'_>, findings: &mut Findings<'_>)
     }
 }
 
-fn ends(root: &Node<'_>, findings: &mut Findings<'_>) {
+fn ends(definition: &Definition, root: &Node<'_>, findings: &mut Findings<'_>) {
     let has = |key: &str| member(root, key);
     let span = has("name").map_or(0..0, |entry| entry.key_span.clone());
     if has("steps").is_some() || has("machine").is_some() || has("program").is_some() {
@@ -155,6 +156,9 @@ fn ends(root: &Node<'_>, findings: &mut Findings<'_>) {
         );
         return;
     }
+    if endings::completes(definition) {
+        return;
+    }
     findings
         .warning(
             codes::NEVER_COMPLETES,
@@ -162,7 +166,7 @@ fn ends(root: &Node<'_>, findings: &mut Findings<'_>) {
             "instances never complete: without steps and without a machine nothing says when",
         )
         .help(Some(
-            "add steps, or a machine with a state that is final".to_owned(),
+            "add steps, a machine with a state that is final, or a handler with \"complete\"".to_owned(),
         ));
 }
 

@@ -147,7 +147,7 @@ impl<'r> Reading<'r, '_> {
             Type::object([
                 ("saga", Type::string()),
                 ("key", Type::string()),
-                ("outcome", Type::one_of(["completed"])),
+                ("outcome", Type::string()),
                 ("state", Type::dynamic()),
             ])
         } else {

@@ -4,7 +4,6 @@ use super::actions::Reading;
 use super::codes;
 use super::fields::{self, Fields, NameRule};
 use super::model::{Emit, Finally, OF_FINALLY, Step};
-use super::saga::COMPLETED_ROOTS;
 use super::steps::STEPS_MAX;
 use super::texts::EventParts;
 use super::yaml::{Entry, Node};
@@ -17,8 +16,19 @@ const KEYS: &[&str] = &[
 /// What only an effect may have besides.
 const OF_EFFECT: &[&str] = &["name", "with", "retry", "deadline"];
 
+/// Roots at the end of an instance that did not fail.
+const COMPLETED_ROOTS: &[Root] = &[
+    Root::Outcome,
+    Root::State,
+    Root::Key,
+    Root::Steps,
+    Root::Event,
+    Root::Record,
+];
+
 /// Roots at the end of one that did.
 const FAILED_ROOTS: &[Root] = &[
+    Root::Outcome,
     Root::State,
     Root::Key,
     Root::Steps,
@@ -46,7 +56,7 @@ impl<'r> Reading<'r, '_> {
         };
         let known = self.types.clone();
         if let (Some(types), "completed") = (&mut self.types, &*entry.key) {
-            types.enter_end();
+            types.enter_end(self.completes);
         }
         let mut emits = Vec::new();
         for item in fields::one_or_many(&entry.value) {

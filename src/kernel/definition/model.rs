@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 pub use super::contract::EffectContract;
+pub use super::lifecycle::Complete;
 pub use super::migration::{Dropped, Migration, Places};
 pub use super::program::ProgramDefinition;
 pub use super::undo::{Compensation, OnExhausted, OnLate, OnUnknown, UndoOrder};
@@ -164,7 +165,7 @@ pub struct Handler {
 }
 
 /// What a handler, a state entry or a timer does, in this order: `set` (all from the state before),
-/// `clear_timer`, `timer`, `emit` (from the state after), then `fail` or `to`.
+/// `clear_timer`, `timer`, `emit` (from the state after), then `complete`, `fail` or `to`.
 #[derive(Debug, Default)]
 pub struct Actions {
     /// Top-level fields of the state, by name.
@@ -172,6 +173,7 @@ pub struct Actions {
     pub clear_timers: Vec<String>,
     pub timers: Vec<TimerSet>,
     pub emit: Vec<Emit>,
+    pub complete: Option<Complete>,
     pub fail: Option<Fail>,
     /// Index of the state to go to.
     pub to: Option<u16>,
@@ -216,6 +218,8 @@ pub struct PublishTemplate {
 pub struct Fail {
     pub code: String,
     pub message: Option<Template>,
+    /// Names of steps that this failure does not undo, in code-point order.
+    pub keep: Vec<String>,
 }
 
 /// The state machine of a saga.
@@ -367,6 +371,8 @@ pub struct OnError {
     pub set: Vec<(String, Template)>,
     /// Indices of steps that are undone while the instance goes on.
     pub undo: Vec<u16>,
+    /// Comes before what follows otherwise.
+    pub complete: Option<Complete>,
     pub then: Then,
 }
 
@@ -381,6 +387,21 @@ pub enum Then {
 }
 
 impl Step {
+    /// Whether people mean the step of this index, or a group around it, by `name`. Effects of states are known by
+    /// what the state calls them.
+    #[must_use]
+    pub fn is_called(steps: &[Self], index: u16, name: &str) -> bool {
+        let of = |index: u16| steps.get(usize::from(index));
+        let mut around = std::iter::successors(Some(index), |index| of(*index)?.within);
+        around.any(|index| {
+            of(index).is_some_and(|step| {
+                let of_state = step.name.strip_prefix(OF_MACHINE);
+                let effect = of_state.and_then(|effect| effect.rsplit_once('.'));
+                step.name == name || step.title() == name || effect.is_some_and(|(_, effect)| effect == name)
+            })
+        })
+    }
+
     /// Whether it starts as soon as it can, and the instance completes when it is done.
     #[must_use]
     pub const fn is_own(&self) -> bool {

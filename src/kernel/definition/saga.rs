@@ -11,6 +11,7 @@ use super::check;
 use super::children::Sagas;
 use super::codes;
 use super::effect::Effects;
+use super::endings;
 use super::fields::{self, Fields};
 use super::findings::Findings;
 use super::groups;
@@ -132,6 +133,8 @@ fn read<'c>(
             declared: names_under(root, &["timers"]).into_iter().collect(),
             ..Timers::default()
         },
+        completes: false,
+        kept: Vec::new(),
     };
     let input = fields
         .get("input")
@@ -178,6 +181,7 @@ fn read<'c>(
         .map(|entry| reading.finally(entry))
         .unwrap_or_default();
     steps.append(&mut reading.emitted);
+    endings::kept(&reading.kept, &steps, reading.findings);
     let buffer = fields
         .get("buffer")
         .and_then(|entry| fields::integer(entry, 1..=BUFFER_MAX, codes::WRONG_VALUE, reading.findings));

@@ -98,8 +98,8 @@ impl<'r> Reading<'r, '_> {
         answers
     }
 
-    fn answer(&mut self, entry: &Entry<'_>) -> Option<OnError> {
-        let keys = &["set", "undo", "continue", "fail", "goto"];
+    fn answer(&mut self, entry: &'r Entry<'_>) -> Option<OnError> {
+        let keys = &["set", "undo", "complete", "continue", "fail", "goto"];
         let fields = Fields::read(
             &entry.value,
             &entry.key_span,
@@ -115,6 +115,10 @@ impl<'r> Reading<'r, '_> {
             .get("undo")
             .map(|undo| self.needs(undo))
             .unwrap_or_default();
+        let complete = fields
+            .get("complete")
+            .and_then(|complete| self.complete(complete, ERROR_ROOTS, EventParts::Moment));
+        self.ends_here(&fields, &["continue", "fail", "goto"]);
         let goes_on = fields
             .get("continue")
             .and_then(|answer| fields::boolean(answer, self.findings))
@@ -141,6 +145,11 @@ impl<'r> Reading<'r, '_> {
             None if goes_on => Then::Continue,
             None => Then::Fail(failure),
         };
-        Some(OnError { set, undo, then })
+        Some(OnError {
+            set,
+            undo,
+            complete,
+            then,
+        })
     }
 }

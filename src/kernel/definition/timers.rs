@@ -50,7 +50,7 @@ impl<'r> Reading<'r, '_> {
         let cancel_when = fields
             .get("cancel_when")
             .and_then(|condition| self.cancel_when(condition));
-        let deeds = ["set", "clear_timer", "timer", "emit", "fail", "to"];
+        let deeds = ["set", "clear_timer", "timer", "emit", "complete", "fail", "to"];
         if deeds.iter().all(|deed| fields.get(deed).is_none()) {
             self.timers.idle.push((&entry.key, entry.key_span.clone()));
         }
@@ -62,29 +62,35 @@ impl<'r> Reading<'r, '_> {
         })
     }
 
-    /// `deadline: 2h`, or `deadline: {after, fail: {code, message}}`
+    /// `deadline: 2h`, or `deadline: {after, complete, fail}`
     fn saga_deadline(&mut self, entry: &'r Entry<'_>) -> Option<TimerDefinition> {
-        let (after, fail) = if let Value::Map(_) = &entry.value.value {
-            let keys = &["after", "fail"];
+        let (after, complete, fail) = if let Value::Map(_) = &entry.value.value {
+            let keys = &["after", "complete", "fail"];
             let fields = Fields::read(&entry.value, &entry.key_span, "a deadline", keys, self.findings)?;
             let after = fields.require("after", self.findings);
+            let complete = fields
+                .get("complete")
+                .and_then(|complete| self.complete(complete, COMPLETED_ROOTS, EventParts::Moment));
+            self.ends_here(&fields, &["fail"]);
             let fail = fields
                 .get("fail")
                 .and_then(|fail| self.fail(fail, COMPLETED_ROOTS, EventParts::Moment));
             let after = after.and_then(|after| self.delay(after, COMPLETED_ROOTS, EventParts::Whole));
-            (after?, fail)
+            (after?, complete, fail)
         } else {
-            (self.delay(entry, COMPLETED_ROOTS, EventParts::Whole)?, None)
+            (self.delay(entry, COMPLETED_ROOTS, EventParts::Whole)?, None, None)
         };
         let fail = fail.unwrap_or_else(|| Fail {
             code: DEADLINE.to_owned(),
             message: None,
+            keep: Vec::new(),
         });
         Some(TimerDefinition {
             name: DEADLINE.to_owned(),
             after,
             cancel_when: None,
             actions: Actions {
+                complete,
                 fail: Some(fail),
                 ..Actions::default()
             },

@@ -99,6 +99,7 @@ impl Types {
         types.env.bind(Root::Steps, Type::object(steps));
         types.env.bind(Root::Key, Type::string());
         types.env.bind(Root::Index, Type::integer());
+        types.env.bind(Root::Outcome, Type::string());
         types.env.bind(
             Root::Failure,
             Type::object([
@@ -205,10 +206,12 @@ impl Types {
         self.enter_state(&fields, true);
     }
 
-    /// What is known when all steps are done or skipped.
-    pub fn enter_end(&mut self) {
+    /// What is known when all steps are done or skipped, unless the instance may have ended before.
+    pub fn enter_end(&mut self, may_be_early: bool) {
         let mut fields = self.plan.settled.clone();
-        fields.extend(self.plan.by_steps.iter().cloned());
+        if !may_be_early {
+            fields.extend(self.plan.by_steps.iter().cloned());
+        }
         self.enter_state(&fields, true);
     }
 }

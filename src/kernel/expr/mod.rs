@@ -70,10 +70,12 @@ pub enum Root {
     Index,
     /// `record.seq`: number of inputs applied, the present one included.
     Record,
+    /// How the instance ends, in one word: in `finally` only.
+    Outcome,
 }
 
 impl Root {
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::Event,
         Self::State,
         Self::Key,
@@ -90,6 +92,7 @@ impl Root {
         Self::Item,
         Self::Index,
         Self::Record,
+        Self::Outcome,
     ];
 
     #[must_use]
@@ -111,6 +114,7 @@ impl Root {
             Self::Item => "item",
             Self::Index => "index",
             Self::Record => "record",
+            Self::Outcome => "outcome",
         }
     }
 }

@@ -139,7 +139,12 @@ fn full() -> Record {
             step: Some("charge".to_owned()),
             time: TimeMs(1_767_261_600_400),
             cancelled: Some(CancelMode::Drain),
+            keep: vec!["ship".to_owned()],
         }),
+        early: Some(Box::new(EarlyEnd {
+            outcome: "settled".to_owned(),
+            begun: true,
+        })),
         seen_events: vec![
             Seen { id: 1, content: 2 },
             Seen {
@@ -287,7 +292,8 @@ const FROZEN_RECORD: &str = concat!(
     "010101050601035b315d0104747275650102010000011000000000000000000000000000000008ac0202020101",
     "011473746570732e6f6c642e636f6d70656e7361746501000107081000000000000000000000000000000009ac",
     "0202020101027b7d01010102676fd8e8ff8fef66027b7d0106756e70616964d0f3ff8fef66ab020006756e7061",
-    "696401086465636c696e6564086e6f2066756e64730106636861726765a0eaff8fef660101020102ffffffffff",
-    "ffffffff01ffffffff0f0103040501aa0201cdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcd",
-    "cdcdcdcdcd010102010106636861726765100000000000000000000000000000000aac0202020101",
+    "696401086465636c696e6564086e6f2066756e64730106636861726765a0eaff8fef6601010104736869700107",
+    "736574746c656401020102ffffffffffffffffff01ffffffff0f0103040501aa0201cdcdcdcdcdcdcdcdcdcdcd",
+    "cdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcd010102010106636861726765100000000000000000000000",
+    "000000000aac0202020101",
 );

@@ -35,6 +35,11 @@ impl<'a> Run<'a> {
             self.set_timer(&timer.name, after_ms, place)?;
         }
         self.emit(&actions.emit, place, iteration)?;
+        if let Some(complete) = &actions.complete
+            && self.complete(complete, Locals::default(), place)?
+        {
+            return Ok(());
+        }
         match &actions.fail {
             Some(fail) => self.fail(fail, Locals::default(), place, None),
             None => Ok(()),
@@ -85,6 +90,7 @@ impl<'a> Run<'a> {
             Some(message) => self.render_text(message, locals, || format!("{place}.fail.message"))?,
             None => String::new(),
         };
-        failure::fail(self, failure::Cause::declared(&fail.code, message, step))
+        let cause = failure::Cause::declared(&fail.code, message, step);
+        failure::fail(self, cause.keeping(&fail.keep))
     }
 }

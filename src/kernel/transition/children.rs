@@ -258,7 +258,9 @@ fn outcome_of(record: &Record, instance: &InstanceId, data: &[u8]) -> WorkOutcom
         Phase::Completed | Phase::Running | Phase::Compensating | Phase::Finishing => {
             let mut payload = b"{\"key\":".to_vec();
             write_string(instance.key.as_str(), &mut payload);
-            payload.extend_from_slice(b",\"outcome\":\"completed\",\"saga\":");
+            payload.extend_from_slice(b",\"outcome\":");
+            write_string(record.outcome(), &mut payload);
+            payload.extend_from_slice(b",\"saga\":");
             write_string(instance.saga.as_str(), &mut payload);
             payload.extend_from_slice(b",\"state\":");
             payload.extend_from_slice(data);

@@ -71,6 +71,9 @@ pub(super) fn push_late(
     let Some(compensation) = &step.compensate else {
         return;
     };
+    if is_kept(run, slot.step) {
+        return;
+    }
     let cancelled = cancel_mode(&run.record);
     let status = match (result, compensation.on_late) {
         _ if cancelled == Some(CancelMode::Abandon) => return,
@@ -165,6 +168,35 @@ pub(super) fn keep_all(run: &mut Run<'_>) {
             entry.end(LedgerStatus::Kept);
         }
     }
+}
+
+/// Leaves done what the failure says is not to be undone.
+pub(super) fn keep_named(run: &mut Run<'_>) {
+    let names = run
+        .record
+        .failure
+        .as_ref()
+        .map_or(&[][..], |failure| &failure.keep);
+    if names.is_empty() {
+        return;
+    }
+    for at in 0..run.record.ledger.len() {
+        let entry = &run.record.ledger[at];
+        if entry.status == LedgerStatus::Held && is_kept(run, entry.step) {
+            let step = step(run, entry.step);
+            keep(run, at, step);
+        }
+    }
+}
+
+/// Whether the failure of the instance, if there is one, keeps what this step does.
+fn is_kept(run: &Run<'_>, step: u16) -> bool {
+    let steps = &run.ground.definition.steps;
+    let failure = run.record.failure.as_ref();
+    failure.is_some_and(|failure| {
+        let mut names = failure.keep.iter();
+        names.any(|name| Step::is_called(steps, step, name))
+    })
 }
 
 /// Starts the next compensations, unless enough are under way, one in front is stuck, or nothing is left.

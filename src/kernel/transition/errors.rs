@@ -43,6 +43,11 @@ pub(super) fn answer(run: &mut Run<'_>, slot: Slot, defeat: Defeat<'_>) -> Resul
     };
     run.set(&answer.set, locals, place)?;
     compensation::undo(run, slot, &answer.undo)?;
+    if let Some(complete) = &answer.complete
+        && run.complete(complete, locals, place)?
+    {
+        return Ok(());
+    }
     match &answer.then {
         Then::Fail(None) => groups::failed(run, slot, defeat),
         Then::Fail(Some(fail)) => run.fail(fail, locals, place, Some(step.title())),

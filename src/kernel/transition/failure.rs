@@ -14,6 +14,7 @@ pub(super) struct Cause {
     message: String,
     step: Option<String>,
     cancelled: Option<CancelMode>,
+    keep: Vec<String>,
 }
 
 impl Cause {
@@ -24,6 +25,15 @@ impl Cause {
             message,
             step: step.map(str::to_owned),
             cancelled: None,
+            keep: Vec::new(),
+        }
+    }
+
+    /// Steps that are not undone.
+    pub(super) fn keeping(self, keep: &[String]) -> Self {
+        Self {
+            keep: keep.to_vec(),
+            ..self
         }
     }
 
@@ -34,6 +44,7 @@ impl Cause {
             message: message.to_owned(),
             step: Some(step.to_owned()),
             cancelled: None,
+            keep: Vec::new(),
         }
     }
 
@@ -44,6 +55,7 @@ impl Cause {
             message: reason.to_owned(),
             step: None,
             cancelled: Some(mode),
+            keep: Vec::new(),
         }
     }
 }
@@ -63,6 +75,7 @@ pub(super) fn fail(run: &mut Run<'_>, cause: Cause) -> Result<(), Rejection> {
         step: cause.step,
         time: run.record.updated,
         cancelled: cause.cancelled,
+        keep: cause.keep,
     });
     abandon_steps(run);
     run.clear_instance_timers();
@@ -70,6 +83,7 @@ pub(super) fn fail(run: &mut Run<'_>, cause: Cause) -> Result<(), Rejection> {
     if cause.cancelled == Some(CancelMode::Abandon) {
         compensation::keep_all(run);
     }
+    compensation::keep_named(run);
     compensation::proceed(run)
 }
 
@@ -83,7 +97,7 @@ pub(super) fn cancel(run: &mut Run<'_>, reason: &str, mode: CancelMode) -> Resul
 }
 
 /// Stops waiting for what runs.
-fn abandon_steps(run: &mut Run<'_>) {
+pub(super) fn abandon_steps(run: &mut Run<'_>) {
     let open: Vec<Slot> = Slot::all(&run.record)
         .filter(|(_, state)| state.status.is_under_way())
         .map(|(slot, _)| slot)

@@ -66,6 +66,7 @@ impl<'d> Mapping<'d> {
         moved.left = (!self.back).then(|| self.left(record));
         moved.steps = self.steps(record);
         self.ledger(&mut moved);
+        self.kept(&mut moved);
         self.strays(&mut moved);
         moved.machine = self.machine(record);
         self.timers(&mut moved);
@@ -147,6 +148,13 @@ impl<'d> Mapping<'d> {
             }
         }
         name.to_owned()
+    }
+
+    /// What the failure keeps goes over by its names.
+    fn kept(&self, moved: &mut Record) {
+        for name in moved.failure.iter_mut().flat_map(|failure| &mut failure.keep) {
+            *name = self.renamed(name);
+        }
     }
 
     fn is_dropped(&self, step: &Step) -> bool {

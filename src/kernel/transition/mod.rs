@@ -12,6 +12,7 @@ mod arena;
 mod attempts;
 mod children;
 mod compensation;
+mod early;
 mod emission;
 mod ends;
 mod errors;

@@ -139,6 +139,7 @@ impl<'a> Run<'a> {
             buffer: Vec::new(),
             timers: std::collections::BTreeMap::new(),
             failure: None,
+            early: None,
             seen_events: Vec::new(),
             seen_results: Vec::new(),
             deferred: 0,

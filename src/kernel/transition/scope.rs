@@ -115,6 +115,7 @@ impl<'a> Run<'a> {
                 Root::Steps if reads(root) => Some(self.steps_root()),
                 Root::Failure if reads(root) => self.failure_root(),
                 Root::Record if reads(root) => Some(self.record_root()),
+                Root::Outcome if reads(root) => Some(self.outcome_root()),
                 Root::Item if reads(root) => self.item_root()?,
                 Root::Index if reads(root) => self.index_root(),
                 Root::Input
@@ -124,6 +125,7 @@ impl<'a> Run<'a> {
                 | Root::Steps
                 | Root::Failure
                 | Root::Record
+                | Root::Outcome
                 | Root::Item
                 | Root::Index
                 // Effects alone have these.
@@ -255,6 +257,11 @@ impl<'a> Run<'a> {
                 .index
                 .get_or_insert_with(|| ground.values.keep(Json::Int(i64::from(index)))),
         )
+    }
+
+    fn outcome_root(&self) -> &'a Json<'a> {
+        let outcome = self.record.outcome().to_owned();
+        self.ground.values.keep(Json::Str(Cow::Owned(outcome)))
     }
 
     fn record_root(&mut self) -> &'a Json<'a> {

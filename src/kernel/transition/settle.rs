@@ -8,7 +8,7 @@ use super::place::Place;
 use super::run::Run;
 use super::scope::Locals;
 use super::slot::Slot;
-use super::{Rejection, children, compensation, groups, machine, program, timers, waits};
+use super::{Rejection, children, compensation, early, groups, machine, program, timers, waits};
 use crate::kernel::definition::Definition;
 use crate::kernel::definition::model::{Action, Step};
 use crate::kernel::input::CancelMode;
@@ -130,6 +130,7 @@ fn end(run: &mut Run<'_>) -> Result<(), Rejection> {
     let definition = run.ground.definition;
     let reached = match run.record.phase {
         Phase::Running => is_complete(definition, &run.record),
+        Phase::Finishing if early::is_ahead(&run.record) => is_undone_on_the_way(&run.record),
         Phase::Compensating => is_undone(&run.record) && !compensation::drains(&run.record),
         Phase::Finishing if is_finished(definition, &run.record) => {
             over(run);
@@ -145,7 +146,8 @@ fn end(run: &mut Run<'_>) -> Result<(), Rejection> {
         return Ok(());
     }
     let kept = run.record.parent.as_ref().is_some_and(|parent| parent.undoable);
-    if run.record.phase == Phase::Running && !kept {
+    let completes = matches!(run.record.phase, Phase::Running | Phase::Finishing);
+    if completes && !kept {
         // Nothing will be undone any more.
         run.record.ledger.clear();
     }
@@ -157,6 +159,9 @@ fn end(run: &mut Run<'_>) -> Result<(), Rejection> {
         _ => &finally.failed,
     };
     run.record.phase = Phase::Finishing;
+    if let Some(early) = &mut run.record.early {
+        early.begun = true;
+    }
     run.clear_instance_timers();
     run.readmit_deferred();
     let outcome = phase.as_str();
@@ -203,12 +208,15 @@ fn is_complete(definition: &Definition, record: &Record) -> bool {
     let steps_over = own.all(|(_, state)| state.status.is_over());
     let machine_over = machine::present(definition, record).is_none_or(|state| state.is_final);
     let has_end = definition.steps.iter().any(Step::is_own) || definition.machine.is_some();
-    // What is undone on the way is part of the way.
-    let undone = record.ledger.iter().all(|entry| match entry.status {
+    has_end && steps_over && machine_over && is_undone_on_the_way(record)
+}
+
+/// What is undone while the instance goes forward is part of the way.
+fn is_undone_on_the_way(record: &Record) -> bool {
+    record.ledger.iter().all(|entry| match entry.status {
         LedgerStatus::Held | LedgerStatus::Undone | LedgerStatus::Kept => true,
         LedgerStatus::Undoing | LedgerStatus::BackingOff | LedgerStatus::Stuck | LedgerStatus::Due => false,
-    });
-    has_end && steps_over && machine_over && undone
+    })
 }
 
 fn is_undone(record: &Record) -> bool {

@@ -147,6 +147,7 @@ pub(super) fn fail(code: &str) -> Actions {
         fail: Some(Fail {
             code: code.to_owned(),
             message: None,
+            keep: Vec::new(),
         }),
         ..Actions::default()
     }

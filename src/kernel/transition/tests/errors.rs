@@ -19,6 +19,7 @@ pub(super) fn then(then: Then) -> OnError {
     OnError {
         set: Vec::new(),
         undo: Vec::new(),
+        complete: None,
         then,
     }
 }
@@ -50,6 +51,7 @@ pub(super) fn answering() -> Definition {
             OnError {
                 set: sets(json!({"charged": "later: ${error.class}, ${error.message}"})),
                 undo: Vec::new(),
+                complete: None,
                 then: Then::Continue,
             },
         ),
@@ -58,6 +60,7 @@ pub(super) fn answering() -> Definition {
             OnError {
                 set: sets(json!({"tries": "${state.tries + 1}"})),
                 undo: vec![0],
+                complete: None,
                 then: Then::GoTo(0),
             },
         ),
@@ -67,6 +70,7 @@ pub(super) fn answering() -> Definition {
             then(Then::Fail(Some(Fail {
                 code: "card_declined".to_owned(),
                 message: Some(template(json!("it said ${error.message}"))),
+                keep: Vec::new(),
             }))),
         ),
         (

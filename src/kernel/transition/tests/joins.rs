@@ -80,10 +80,12 @@ fn a_need_that_says_what_its_failure_means_still_fails_the_instance() {
         crate::kernel::definition::model::OnError {
             set: Vec::new(),
             undo: Vec::new(),
+            complete: None,
             then: crate::kernel::definition::model::Then::Fail(Some(
                 crate::kernel::definition::model::Fail {
                     code: "no".to_owned(),
                     message: None,
+                    keep: Vec::new(),
                 },
             )),
         },

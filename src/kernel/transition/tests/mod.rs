@@ -4,6 +4,7 @@ mod build;
 mod children;
 mod choice;
 mod compensation;
+mod early;
 mod errors;
 mod finally;
 mod foreach;

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use super::build::{consolidate, order};
 use super::compensation::trip;
+use super::early::settling;
 use super::errors::answering;
 use super::finally::closing;
 use super::joins::joining;
@@ -17,7 +18,7 @@ use super::world::World;
 use crate::kernel::definition::{Definition, compile_archived};
 use crate::kernel::ids::CommandId;
 use crate::kernel::input::{CancelMode, Control, Settle, Verdict, WorkOutcome};
-use crate::kernel::patch::Outcome;
+use crate::kernel::patch::{Note, Outcome};
 use crate::kernel::record::{LedgerStatus, Phase};
 use crate::kernel::work::WorkItem;
 
@@ -314,6 +315,34 @@ proptest! {
         check_ids(&world);
         check_undone(&world, &definition, &done);
         prop_assert!(world.last().phase.is_terminal(), "it rests in {:?}", world.phase());
+    }
+
+    #[test]
+    fn whatever_happens_an_early_end_undoes_only_what_comes_late(happenings in happenings(3, 30)) {
+        let mut world = settling();
+        let events = [
+            ("Order.Settled", json!({"paid": true})),
+            ("Order.Settled", json!({"paid": false})),
+            ("Order.Dropped", json!({})),
+        ];
+        let mut done = live(&mut world, &events, &happenings);
+        heal(&mut world, &mut done);
+        check_ids(&world);
+        prop_assert!(world.ended.is_some(), "it rests in {:?}", world.phase());
+        let ends = world.paths().iter().filter(|path| path.starts_with("finally.completed")).count();
+        let completed = world.phase() == Phase::Completed;
+        prop_assert_eq!(ends, usize::from(completed));
+        let late = |name: &str| world.notes.iter().any(|note| {
+            matches!(note, Note::LateResult { step, .. } if step == name)
+        });
+        let asked = world.last().outcome() == "unshipped";
+        for name in ["reserve", "pack", "ship"] {
+            let undone = done.contains_key(&format!("steps.{name}.compensate"));
+            let wanted = late(name) || (asked && name == "reserve");
+            prop_assert!(!completed || !undone || wanted, "{} was undone", name);
+        }
+        let keeps = world.last().failure.as_ref().is_some_and(|failure| failure.keep.contains(&"pack".to_owned()));
+        prop_assert!(!keeps || !done.contains_key("steps.pack.compensate"), "pack was to be kept");
     }
 
     #[test]
