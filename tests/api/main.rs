@@ -15,3 +15,4 @@ mod operators;
 mod programs;
 mod requests;
 mod starts;
+mod waits;

@@ -294,7 +294,9 @@ fn step<'d>(step: &'d Step, definition: &'d Definition) -> Json<'d> {
             "compensate",
             step.compensate.as_ref().map_or(Json::Null, compensation),
         ),
-        ("deadline_ms", Json::Int(step.deadline_ms)),
+        // Of an attempt. The form has the name that the key had before.
+        ("deadline_ms", Json::Int(step.timeout_ms)),
+        ("deadline", step.deadline.as_ref().map_or(Json::Null, delay)),
         ("state", state),
         ("at_end", Json::Bool(step.at_end)),
     ])
@@ -439,7 +441,7 @@ fn compensation(compensation: &Compensation) -> Json<'_> {
         ("on_late", on_late),
         ("on_exhausted", on_exhausted),
         ("retry", retry(&compensation.retry)),
-        ("deadline_ms", Json::Int(compensation.deadline_ms)),
+        ("deadline_ms", Json::Int(compensation.timeout_ms)),
     ])
 }
 

@@ -26,7 +26,7 @@ const KEYS: &[&str] = &[
     "on_late",
     "on_exhausted",
     "retry",
-    "deadline",
+    "timeout",
 ];
 
 /// Roots when a step is undone.
@@ -127,7 +127,7 @@ impl Reading<'_, '_> {
                 Some(retry(&fields, &bounds, self.findings))
             })
             .unwrap_or(COMPENSATION_RETRY);
-        let deadline_ms = self.deadline(&fields);
+        let timeout_ms = self.timeout(&fields);
         Some(Compensation {
             when,
             action: action?,
@@ -135,7 +135,7 @@ impl Reading<'_, '_> {
             on_late: on_late.unwrap_or(OnLate::Compensate),
             on_exhausted: on_exhausted.unwrap_or(OnExhausted::Stop),
             retry: policy,
-            deadline_ms,
+            timeout_ms,
         })
     }
 

@@ -11,10 +11,10 @@ use crate::kernel::expr::Root;
 
 const OUTCOMES: &[&str] = &["completed", "failed", "cancelled"];
 const KEYS: &[&str] = &[
-    "command", "publish", "effect", "name", "with", "retry", "deadline",
+    "command", "publish", "effect", "name", "with", "retry", "timeout", "deadline",
 ];
 /// What only an effect may have besides.
-const OF_EFFECT: &[&str] = &["name", "with", "retry", "deadline"];
+const OF_EFFECT: &[&str] = &["name", "with", "retry", "timeout", "deadline"];
 
 /// Roots at the end of an instance that did not fail.
 const COMPLETED_ROOTS: &[Root] = &[
@@ -79,7 +79,8 @@ impl<'r> Reading<'r, '_> {
             .get("retry")
             .map(|retry| self.step_retry(retry))
             .unwrap_or_default();
-        let deadline_ms = self.deadline(&fields);
+        let timeout_ms = self.timeout(&fields);
+        let deadline = self.deadline(&fields, roots);
         let chosen = fields.one_of(&["command", "publish", "effect"], self.findings)?;
         if chosen.key == "effect" {
             let action = self.action(&fields, roots);
@@ -90,7 +91,8 @@ impl<'r> Reading<'r, '_> {
                     Step {
                         at_end: true,
                         retry,
-                        deadline_ms,
+                        timeout_ms,
+                        deadline,
                         ..Step::doing(name, action?)
                     },
                 )

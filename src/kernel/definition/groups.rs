@@ -411,7 +411,8 @@ impl Step {
             set: Vec::new(),
             fail_if: None,
             compensate: None,
-            deadline_ms: super::model::EFFECT_DEADLINE_MS,
+            timeout_ms: super::model::EFFECT_TIMEOUT_MS,
+            deadline: None,
         }
     }
 }

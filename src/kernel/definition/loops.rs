@@ -7,7 +7,7 @@ use super::codes;
 use super::fields::{self, Fields, NameRule};
 use super::groups::{GROUP_DEPTH_MAX, Outlined};
 use super::model::{
-    BODY_OF_FOREACH, BODY_OF_REPEAT, Foreach, Group, ItemJoin, Join, OnItemError, Pause, Repeat,
+    BODY_OF_FOREACH, BODY_OF_REPEAT, DEADLINE, Foreach, Group, ItemJoin, Join, OnItemError, Pause, Repeat,
     RepeatCondition, Step,
 };
 use super::saga::member;
@@ -42,9 +42,10 @@ const LOOP_KEYS: &[&str] = &[
     "set",
     "on_error",
     "on_timeout",
+    "deadline",
 ];
 /// Error classes of loops themselves. Around one step, that step answers all others.
-const LOOP_CLASSES: [&str; 3] = ["exhausted", "too_many_items", "join_unreachable"];
+const LOOP_CLASSES: [&str; 4] = ["exhausted", "too_many_items", "join_unreachable", DEADLINE];
 
 /// The loop that an entry of `steps` is: its key.
 pub fn kind(entry: &Entry<'_>) -> Option<&'static str> {
@@ -106,6 +107,7 @@ impl<'r> Reading<'r, '_> {
         let condition = fields
             .get("if")
             .and_then(|condition| self.start_condition(condition));
+        let deadline = self.deadline(&fields, START_ROOTS);
         if let Some(steps) = fields.get("steps") {
             self.member_steps(Some(steps), "a loop");
         }
@@ -152,6 +154,7 @@ impl<'r> Reading<'r, '_> {
             join,
             on_error,
             set,
+            deadline,
             ..Step::group(entry.key.clone().into_owned(), needs, condition, group)
         })
     }

@@ -287,8 +287,11 @@ pub struct Step {
     /// [`FAIL_IF_CLASS`].
     pub fail_if: Option<Expr>,
     pub compensate: Option<Compensation>,
-    /// From the start of an attempt to the end of its usefulness, in milliseconds.
-    pub deadline_ms: i64,
+    /// How long an attempt may take, in milliseconds.
+    pub timeout_ms: i64,
+    /// How long the step may take from its first attempt on, with all attempts, pauses and waits. Of a loop: all
+    /// that happens in it.
+    pub deadline: Option<Delay>,
 }
 
 /// How many of the steps that a step needs must be done.
@@ -606,16 +609,17 @@ pub struct Finally {
     pub cancelled: Vec<Emit>,
 }
 
-/// Name of the timer that the deadline of a saga is, and the code of what it fails.
+/// Name of the timer that the deadline of a saga is, and the code of what it fails; the error class of a step
+/// whose deadline has passed.
 pub const DEADLINE: &str = "deadline";
 /// Default of [`Definition::buffer`].
 pub const BUFFER: usize = 32;
-/// Default deadline of an effect attempt: 15 minutes.
-pub const EFFECT_DEADLINE_MS: i64 = 15 * 60_000;
-/// Default deadline of an instance of another saga: 30 days.
-pub const CHILD_DEADLINE_MS: i64 = 30 * 24 * 3_600_000;
-/// Default deadline of an aggregate command: 24 hours.
-pub const COMMAND_DEADLINE_MS: i64 = 24 * 3_600_000;
+/// Default timeout of an attempt of an effect: 15 minutes.
+pub const EFFECT_TIMEOUT_MS: i64 = 15 * 60_000;
+/// Default timeout of an instance of another saga: 30 days.
+pub const CHILD_TIMEOUT_MS: i64 = 30 * 24 * 3_600_000;
+/// Default timeout of an aggregate command: 24 hours.
+pub const COMMAND_TIMEOUT_MS: i64 = 24 * 3_600_000;
 /// Default durable retry of a step that has `retry`.
 pub const STEP_RETRY: RetryPolicy = RetryPolicy {
     attempts: 3,

@@ -27,6 +27,7 @@ impl<'r> Reading<'r, '_> {
                 "with",
                 "retry",
                 "compensate",
+                "timeout",
                 "deadline",
             ];
             let Some(fields) = Fields::item(
@@ -63,7 +64,7 @@ impl<'r> Reading<'r, '_> {
                     self.state_effect(&fields, step, state).map(Emit::Effect)
                 }
                 Some(other) => {
-                    for key in ["name", "with", "retry", "compensate", "deadline"] {
+                    for key in ["name", "with", "retry", "compensate", "timeout", "deadline"] {
                         if let Some(stray) = fields.get(key) {
                             let message =
                                 format!("\"{key}\" belongs to an effect; nobody waits for a {}", other.key);
@@ -129,9 +130,11 @@ impl<'r> Reading<'r, '_> {
 
     fn work(&mut self, fields: &Fields<'r, '_>) -> Option<Step> {
         let action = self.action(fields, START_ROOTS);
-        let deadline_ms = self.deadline(fields);
+        let timeout_ms = self.timeout(fields);
+        let deadline = self.deadline(fields, START_ROOTS);
         Some(Step {
-            deadline_ms,
+            timeout_ms,
+            deadline,
             ..Step::doing(String::new(), action?)
         })
     }

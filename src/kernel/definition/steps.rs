@@ -10,7 +10,7 @@ use super::fields::{self, Fields, NameRule};
 use super::findings::Findings;
 use super::groups::{self, Outlined};
 use super::loops;
-use super::model::{Action, CHILD_DEADLINE_MS, COMMAND_DEADLINE_MS, EFFECT_DEADLINE_MS, Step};
+use super::model::{Action, CHILD_TIMEOUT_MS, COMMAND_TIMEOUT_MS, EFFECT_TIMEOUT_MS, Step};
 use super::saga::member;
 use super::texts::{self, EventParts, Readable};
 use super::typing::{self, Types};
@@ -47,6 +47,7 @@ pub const STEP_KEYS: &[&str] = &[
     "set",
     "fail_if",
     "compensate",
+    "timeout",
     "deadline",
     "choice",
     "repeat",
@@ -127,6 +128,11 @@ impl<'r> Reading<'r, '_> {
         let delay = fields
             .get("delay")
             .and_then(|delay| self.delay(delay, START_ROOTS, EventParts::Moment));
+        // What stands beside a loop bounds the loop.
+        let deadline = match loops::kind(entry) {
+            Some(_) => None,
+            None => self.deadline_of_step(&fields),
+        };
         let action = self.step_action(&fields);
         let sending = std::mem::replace(&mut self.types, known);
         self.know_outcome(action.as_ref(), sending.as_ref());
@@ -178,7 +184,7 @@ impl<'r> Reading<'r, '_> {
         let compensate = fields
             .get("compensate")
             .and_then(|compensate| self.compensation(compensate, child));
-        let deadline_ms = self.deadline(&fields);
+        let timeout_ms = self.timeout(&fields);
         Some(Step {
             name: entry.key.clone().into_owned(),
             within: None,
@@ -195,7 +201,8 @@ impl<'r> Reading<'r, '_> {
             set,
             fail_if,
             compensate,
-            deadline_ms,
+            timeout_ms,
+            deadline,
         })
     }
 
@@ -312,16 +319,17 @@ impl<'r> Reading<'r, '_> {
         Some(name)
     }
 
-    pub fn deadline(&mut self, fields: &Fields<'_, '_>) -> i64 {
+    /// How long an attempt may take, in milliseconds.
+    pub fn timeout(&mut self, fields: &Fields<'_, '_>) -> i64 {
         let max = Limits::default().timer_ms.unsigned_abs();
         let written = fields
-            .get("deadline")
+            .get("timeout")
             .and_then(|entry| fields::duration(entry, 1..=max, codes::WRONG_VALUE, self.findings));
         match written {
             Some(ms) => i64::try_from(ms).unwrap_or(i64::MAX),
-            None if fields.get("command").is_some() => COMMAND_DEADLINE_MS,
-            None if fields.get("saga").is_some() => CHILD_DEADLINE_MS,
-            None => EFFECT_DEADLINE_MS,
+            None if fields.get("command").is_some() => COMMAND_TIMEOUT_MS,
+            None if fields.get("saga").is_some() => CHILD_TIMEOUT_MS,
+            None => EFFECT_TIMEOUT_MS,
         }
     }
 }

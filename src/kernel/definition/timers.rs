@@ -1,13 +1,14 @@
-//! Reading what bounds the life of an instance: its timers, its deadline, the condition that cancels it.
+//! Reading what bounds the life of an instance and of its steps: timers, deadlines, the condition that cancels.
 
 use super::actions::{Reading, Site};
 use super::codes;
 use super::fields::{self, Fields, NameRule};
 use super::model::{Actions, DEADLINE, Delay, Fail, TimerDefinition};
 use super::saga::COMPLETED_ROOTS;
+use super::steps::START_ROOTS;
 use super::texts::{self, EventParts, Readable};
 use super::yaml::{Entry, Value};
-use crate::kernel::expr::Expr;
+use crate::kernel::expr::{Expr, Root};
 
 impl<'r> Reading<'r, '_> {
     /// `timers` and `deadline`, in code-point order of their names, in which they are set.
@@ -95,6 +96,44 @@ impl<'r> Reading<'r, '_> {
                 ..Actions::default()
             },
         })
+    }
+
+    /// `deadline` of a step that no loop is around.
+    pub fn deadline_of_step(&mut self, fields: &Fields<'r, '_>) -> Option<Delay> {
+        let entry = fields.get("deadline")?;
+        let (message, help) = if fields.get("saga").is_some() {
+            (
+                "a step that starts a saga has one attempt, and no \"deadline\" over several",
+                "say with \"timeout\" how long the saga may take",
+            )
+        } else if ["effect", "command", "wait"]
+            .iter()
+            .any(|key| fields.get(key).is_some())
+        {
+            return self.deadline(fields, START_ROOTS);
+        } else {
+            (
+                "a \"deadline\" bounds what takes time, and the step is done as soon as it starts",
+                "how long it waits before it starts is its \"delay\"",
+            )
+        };
+        self.findings
+            .error(codes::CONTRADICTION, entry.key_span.clone(), message)
+            .help(Some(help.to_owned()));
+        None
+    }
+
+    /// `deadline` of a loop, or of work that may be tried again.
+    pub fn deadline(&mut self, fields: &Fields<'r, '_>, roots: &'static [Root]) -> Option<Delay> {
+        let entry = fields.get("deadline")?;
+        let deadline = self.delay(entry, roots, EventParts::Moment)?;
+        if let Delay::Fixed(0) = deadline {
+            let message = "a deadline of 0 passes before anything begins";
+            self.findings
+                .error(codes::WRONG_VALUE, entry.value.span.clone(), message);
+            return None;
+        }
+        Some(deadline)
     }
 
     /// What is tested with every input.

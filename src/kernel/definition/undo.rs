@@ -14,7 +14,7 @@ pub struct Compensation {
     pub on_late: OnLate,
     pub on_exhausted: OnExhausted,
     pub retry: RetryPolicy,
-    pub deadline_ms: i64,
+    pub timeout_ms: i64,
 }
 
 /// What becomes of a step of which nobody knows whether it happened.

@@ -53,7 +53,7 @@ impl<'r> Reading<'r, '_> {
         if !acts.iter().any(|key| fields.get(key).is_some())
             && ["wait", "delay"].iter().any(|key| fields.get(key).is_some())
         {
-            self.only_with_an_outcome(fields, &["with", "retry"]);
+            self.only_with_an_outcome(fields, &["with", "retry", "timeout"]);
             return Some(Action::Nothing);
         }
         if let Some(entry) = fields.get("saga") {
@@ -65,7 +65,7 @@ impl<'r> Reading<'r, '_> {
             return self.action(fields, START_ROOTS);
         };
         fields.one_of(&acts, self.findings);
-        self.only_with_an_outcome(fields, &["with", "retry", "deadline"]);
+        self.only_with_an_outcome(fields, &["with", "retry", "timeout"]);
         self.publish(entry, START_ROOTS, EventParts::Moment)
             .map(Action::Publish)
     }

@@ -35,7 +35,7 @@ pub enum Work {
         name: String,
         effect: String,
         with: Vec<u8>,
-        deadline_ms: Option<i64>,
+        timeout_ms: Option<i64>,
     },
     Command {
         /// `None`: nobody waits for the verdict.
@@ -44,7 +44,7 @@ pub enum Work {
         aggregate_id: String,
         command_type: String,
         payload: Vec<u8>,
-        deadline_ms: Option<i64>,
+        timeout_ms: Option<i64>,
     },
     Publish {
         fact_type: String,
@@ -125,23 +125,23 @@ fn work(json: &Json<'_>, at: &str) -> Result<Work, String> {
     let object = |keys| Object::new(json, at.to_owned(), keys);
     match kind {
         "effect" => {
-            let item = object(&["effect", "name", "with", "deadline_ms"])?;
+            let item = object(&["effect", "name", "with", "timeout_ms"])?;
             Ok(Work::Effect {
                 name: item.name("name")?,
                 effect: item.word("effect")?,
                 with: item.payload("with")?,
-                deadline_ms: item.span("deadline_ms", 1)?,
+                timeout_ms: item.span("timeout_ms", 1)?,
             })
         }
         "command" => {
-            let item = object(&["command", "name", "deadline_ms"])?;
+            let item = object(&["command", "name", "timeout_ms"])?;
             let keys = &["aggregate", "id", "type", "payload"];
             let command = Object::new(item.required("command")?, format!("{at}.command"), keys)?;
             let name = item.get("name").map(|_| item.name("name")).transpose()?;
-            let deadline_ms = item.span("deadline_ms", 1)?;
-            if name.is_none() && deadline_ms.is_some() {
+            let timeout_ms = item.span("timeout_ms", 1)?;
+            if name.is_none() && timeout_ms.is_some() {
                 return Err(format!(
-                    "{at}.deadline_ms means nothing without a name: nobody waits for it"
+                    "{at}.timeout_ms means nothing without a name: nobody waits for it"
                 ));
             }
             Ok(Work::Command {
@@ -150,7 +150,7 @@ fn work(json: &Json<'_>, at: &str) -> Result<Work, String> {
                 aggregate_id: command.word("id")?,
                 command_type: command.word("type")?,
                 payload: command.payload("payload")?,
-                deadline_ms,
+                timeout_ms,
             })
         }
         "publish" => {
@@ -274,7 +274,7 @@ mod tests {
     #[test]
     fn an_answer_is_read_in_its_order_with_keys_sorted() {
         let text = br#"{"state":{"b":1,"a":2},"work":[
-            {"effect":"pay","name":"charge","with":{"z":1,"y":2},"deadline_ms":5},
+            {"effect":"pay","name":"charge","with":{"z":1,"y":2},"timeout_ms":5},
             {"command":{"aggregate":"Order","id":"o-1","type":"Order.Cancel"},"name":"cancel"},
             {"publish":{"type":"order.done","payload":{"n":1}}},
             {"timer":"unpaid","after_ms":0},{"clear_timer":"unpaid"}],"fail":{"code":"x"}}"#;
@@ -287,7 +287,7 @@ mod tests {
                 name: "charge".to_owned(),
                 effect: "pay".to_owned(),
                 with: br#"{"y":2,"z":1}"#.to_vec(),
-                deadline_ms: Some(5),
+                timeout_ms: Some(5),
             }
         );
         let code = "x".to_owned();
@@ -333,7 +333,7 @@ mod tests {
                 "work[0].with is not an object",
             ),
             (
-                r#"{"state":{},"work":[{"effect":"a","name":"b","deadline_ms":0}]}"#,
+                r#"{"state":{},"work":[{"effect":"a","name":"b","timeout_ms":0}]}"#,
                 "whole number from 1",
             ),
             (

@@ -20,8 +20,8 @@ use super::place::Place;
 use super::run::Run;
 use super::scope::Locals;
 use super::slot::Slot;
-use super::{Rejection, TIMEOUT_CLASS, children, compensation, waits};
-use crate::kernel::definition::model::{Action, COMMAND_DEADLINE_MS, PublishTemplate, Step};
+use super::{Rejection, TIMEOUT_CLASS, children, compensation, deadlines, waits};
+use crate::kernel::definition::model::{Action, COMMAND_TIMEOUT_MS, PublishTemplate, Step};
 use crate::kernel::expr::Root;
 use crate::kernel::input::WorkOutcome;
 use crate::kernel::patch::Note;
@@ -43,6 +43,9 @@ pub(super) fn start(run: &mut Run<'_>, slot: Slot) -> Result<(), Rejection> {
     state.attempt = 0;
     state.error = None;
     state.tries = Tries::default();
+    if !deadlines::begin(run, slot)? {
+        return Ok(());
+    }
     match &step.action {
         Action::Nothing => return ends::acted(run, slot, NO_RESULT),
         Action::Publish(publish) => return tell(run, slot, publish, path),
@@ -58,7 +61,7 @@ pub(super) fn start(run: &mut Run<'_>, slot: Slot) -> Result<(), Rejection> {
 fn tell(run: &mut Run<'_>, slot: Slot, publish: &PublishTemplate, path: String) -> Result<(), Rejection> {
     let kind = run.fact(publish, &path)?;
     let repetition = Repetition::once(u64::from(run.slot(slot).iteration));
-    run.push_work(path, repetition, COMMAND_DEADLINE_MS, kind)?;
+    run.push_work(path, repetition, COMMAND_TIMEOUT_MS, kind)?;
     run.slot_mut(slot).attempt = 1;
     run.note(Note::StepStarted {
         step: slot.step(run).name.clone(),
@@ -104,6 +107,18 @@ pub(super) fn ended<'a>(run: &mut Run<'a>, slot: Slot, outcome: &'a WorkOutcome)
     state.tries.end(is_known);
     let failures = count(&mut state.tries.failures, defeat.class);
     let pause = failures.and_then(|failures| pause(step, defeat.class, failures));
+    if let Some(due) = deadlines::due(run, slot) {
+        let now = run.record.updated;
+        // Nobody waits for an attempt that could not begin any more. One whose outcome is unknown has taken all
+        // the time there was.
+        if pause.is_some_and(|pause_ms| now.plus_ms(pause_ms) >= due) || (!is_known && now >= due) {
+            let message = format!(
+                "no time is left for another attempt; the last one: {}: {}",
+                defeat.class, defeat.message
+            );
+            return ends::failed(run, slot, deadlines::missed(&message));
+        }
+    }
     let Some(pause_ms) = pause else {
         return ends::failed(run, slot, defeat);
     };
@@ -142,7 +157,9 @@ pub(super) fn send(run: &mut Run<'_>, slot: Slot, path: String, kind: WorkKind) 
         item: slot.item.unwrap_or(0),
     };
     let known_as = state.known_as.clone();
-    let outstanding = run.push_work_as(path, known_as.as_deref(), repetition, step.deadline_ms, kind)?;
+    let left_ms = deadlines::due(run, slot).map(|due| due.0.saturating_sub(run.record.updated.0));
+    let timeout_ms = left_ms.map_or(step.timeout_ms, |left_ms| step.timeout_ms.min(left_ms));
+    let outstanding = run.push_work_as(path, known_as.as_deref(), repetition, timeout_ms, kind)?;
     let called_back = run.work.last().filter(|_| step.is_called_back());
     let callback = called_back.map(|item| item.idempotency_key.clone());
     let state = run.slot_mut(slot);

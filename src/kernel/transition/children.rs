@@ -21,7 +21,7 @@ use crate::kernel::children::{
     CHILD_CANCELLED, CHILD_DEPTH_MAX, CHILD_EXISTS, CHILD_FAILED, CHILD_GONE, CHILD_REFUSED, CHILD_STUCK,
     ParentRef, SagaMessage,
 };
-use crate::kernel::definition::model::{Action, COMMAND_DEADLINE_MS, ChildTemplate};
+use crate::kernel::definition::model::{Action, COMMAND_TIMEOUT_MS, ChildTemplate};
 use crate::kernel::ids::{DefinitionHash, InstanceId, Key, SagaName};
 use crate::kernel::input::{CancelMode, Control, Input, InputBody, WorkOutcome};
 use crate::kernel::json::{Json, write_string};
@@ -89,7 +89,7 @@ pub(super) fn start(
         return attempts::send(run, slot, path, kind);
     }
     let repetition = Repetition::once(u64::from(run.slot(slot).iteration));
-    run.push_work(path, repetition, step.deadline_ms, kind)?;
+    run.push_work(path, repetition, step.timeout_ms, kind)?;
     run.slot_mut(slot).attempt = 1;
     run.note(Note::StepStarted {
         step: step.name.clone(),
@@ -156,7 +156,7 @@ pub(super) fn recall(run: &mut Run<'_>, step: u16, sent: Option<&ByteBuf>) -> Re
     let path = format!("steps.{}.cancel", step.name);
     let iteration = run.record.version;
     run.note(Note::Emitted { work: path.clone() });
-    run.push_work(path, Repetition::once(iteration), COMMAND_DEADLINE_MS, kind)?;
+    run.push_work(path, Repetition::once(iteration), COMMAND_TIMEOUT_MS, kind)?;
     Ok(())
 }
 
@@ -241,7 +241,7 @@ pub(super) fn report(run: &mut Run<'_>) -> Result<(), Rejection> {
         run.push_work(
             OUTCOME.to_owned(),
             Repetition::once(iteration),
-            COMMAND_DEADLINE_MS,
+            COMMAND_TIMEOUT_MS,
             kind,
         )?;
     }
@@ -501,7 +501,7 @@ fn answer(
         path: OUTCOME.to_owned(),
         attempt: 1,
         created: input.time,
-        deadline: input.time.plus_ms(COMMAND_DEADLINE_MS),
+        deadline: input.time.plus_ms(COMMAND_TIMEOUT_MS),
         causation_id: input.id.clone(),
         root_correlation_id: None,
         traceparent: asks.traceparent.clone(),

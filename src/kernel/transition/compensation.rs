@@ -22,7 +22,7 @@ use super::scope::Locals;
 use super::slot::Slot;
 use crate::kernel::definition::Definition;
 use crate::kernel::definition::model::{
-    Action, COMMAND_DEADLINE_MS, Compensation, OnExhausted, OnLate, OnUnknown, Step, UndoOrder,
+    Action, COMMAND_TIMEOUT_MS, Compensation, OnExhausted, OnLate, OnUnknown, Step, UndoOrder,
 };
 use crate::kernel::expr::Root;
 use crate::kernel::input::{CancelMode, Settle, Verdict, WorkOutcome};
@@ -420,7 +420,7 @@ fn start(run: &mut Run<'_>, at: usize) -> Result<(), Rejection> {
         path,
         known_as.as_deref(),
         repetition,
-        compensation.deadline_ms,
+        compensation.timeout_ms,
         kind,
     )?;
     let entry = &mut run.record.ledger[at];
@@ -497,7 +497,7 @@ fn alert(run: &mut Run<'_>, at: usize, fact: &str, payload: &serde_json::Value) 
         ..Repetition::once(run.record.version)
     };
     run.note(Note::Emitted { work: path.clone() });
-    run.push_work(path, repetition, COMMAND_DEADLINE_MS, kind)?;
+    run.push_work(path, repetition, COMMAND_TIMEOUT_MS, kind)?;
     Ok(())
 }
 

@@ -6,7 +6,7 @@ use super::place::Place;
 use super::run::Run;
 use super::scope::Locals;
 use super::{Rejection, children};
-use crate::kernel::definition::model::{Action, COMMAND_DEADLINE_MS, CommandTemplate, Emit, PublishTemplate};
+use crate::kernel::definition::model::{Action, COMMAND_TIMEOUT_MS, CommandTemplate, Emit, PublishTemplate};
 use crate::kernel::patch::Note;
 use crate::kernel::record::Outstanding;
 use crate::kernel::work::{Attempt, Piece, WorkItem, WorkKind, WorkRef};
@@ -49,7 +49,7 @@ impl<'a> Run<'a> {
                 Emit::Publish(publish) => self.fact(publish, &path)?,
             };
             self.note(Note::Emitted { work: path.clone() });
-            self.push_work(path, Repetition::once(iteration), COMMAND_DEADLINE_MS, kind)?;
+            self.push_work(path, Repetition::once(iteration), COMMAND_TIMEOUT_MS, kind)?;
         }
         Ok(())
     }
@@ -112,10 +112,10 @@ impl<'a> Run<'a> {
         &mut self,
         path: String,
         repetition: Repetition,
-        deadline_ms: i64,
+        timeout_ms: i64,
         kind: WorkKind,
     ) -> Result<Outstanding, Rejection> {
-        self.push_work_as(path, None, repetition, deadline_ms, kind)
+        self.push_work_as(path, None, repetition, timeout_ms, kind)
     }
 
     /// The same for work that was begun under another path.
@@ -124,7 +124,7 @@ impl<'a> Run<'a> {
         path: String,
         known_as: Option<&str>,
         repetition: Repetition,
-        deadline_ms: i64,
+        timeout_ms: i64,
         kind: WorkKind,
     ) -> Result<Outstanding, Rejection> {
         let index = self.next_index(&kind, &path)?;
@@ -158,7 +158,7 @@ impl<'a> Run<'a> {
             path,
             attempt: repetition.attempt,
             created: self.record.updated,
-            deadline: self.record.updated.plus_ms(deadline_ms),
+            deadline: self.record.updated.plus_ms(timeout_ms),
             causation_id: input.id.clone(),
             root_correlation_id: self.record.root_correlation_id.clone(),
             traceparent: traceparent.or(self.record.traceparent.as_ref()).cloned(),

@@ -6,7 +6,9 @@ use super::place::Place;
 use super::run::Run;
 use super::scope::Locals;
 use super::slot::Slot;
-use super::{Rejection, TIMEOUT_CLASS, attempts, children, compensation, errors, items, machine, waits};
+use super::{
+    Rejection, TIMEOUT_CLASS, attempts, children, compensation, deadlines, errors, items, machine, waits,
+};
 use crate::kernel::definition::model::{FAIL_IF_CLASS, Step};
 use crate::kernel::expr::Root;
 use crate::kernel::input::WorkOutcome;
@@ -77,6 +79,7 @@ pub(super) fn complete<'a>(
         items::keep_result(run, slot, payload);
     }
     run.slot_mut(slot).status = StepStatus::Done;
+    deadlines::clear(run, slot);
     run.note(Note::StepDone {
         step: step.name.clone(),
     });
@@ -103,6 +106,7 @@ fn end_reads_result(step: &Step) -> bool {
 /// The step has failed for good. It goes on the ledger if nobody knows whether one of its attempts happened.
 pub(super) fn failed(run: &mut Run<'_>, slot: Slot, defeat: Defeat<'_>) -> Result<(), Rejection> {
     let step = slot.step(run);
+    deadlines::clear(run, slot);
     let state = run.slot_mut(slot);
     state.status = StepStatus::Failed;
     state.error = Some(defeat.class.to_owned());
@@ -135,6 +139,7 @@ pub(super) fn abandon(run: &mut Run<'_>, slot: Slot) {
         let timer = slot.timer(run, kind);
         run.clear_timer(&timer);
     }
+    deadlines::clear(run, slot);
     let state = run.slot_mut(slot);
     state.status = StepStatus::Abandoned;
     let input = state.take_input();

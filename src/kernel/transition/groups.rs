@@ -17,7 +17,7 @@ use super::place::Place;
 use super::run::Run;
 use super::scope::Locals;
 use super::slot::Slot;
-use super::{Rejection, failure, items, joins, machine, turns};
+use super::{Rejection, deadlines, failure, items, joins, machine, turns};
 use crate::kernel::definition::model::{Branch, Group, Step};
 use crate::kernel::patch::Note;
 use crate::kernel::record::{Phase, StepStatus};
@@ -39,6 +39,9 @@ pub(super) fn lets_start(run: &Run<'_>, slot: Slot) -> bool {
 
 /// Starts a group whose needs are met.
 pub(super) fn start<'a>(run: &mut Run<'a>, slot: Slot, group: &'a Group) -> Result<(), Rejection> {
+    if !deadlines::begin(run, slot)? {
+        return Ok(());
+    }
     match group {
         Group::Choice(branches) => start_choice(run, slot, branches),
         Group::Repeat(repeat) => turns::start(run, slot, repeat),
@@ -48,6 +51,7 @@ pub(super) fn start<'a>(run: &mut Run<'a>, slot: Slot, group: &'a Group) -> Resu
 
 /// Skips a step, and all that is nested in it.
 pub(super) fn skip(run: &mut Run<'_>, slot: Slot) {
+    deadlines::clear(run, slot);
     let nested = run.ground.definition.group(slot.step).map(Group::members);
     skip_all(run, slot, slot.step..slot.step.saturating_add(1));
     if let Some(nested) = nested {
@@ -89,6 +93,7 @@ pub(super) fn conclude(run: &mut Run<'_>, steps: Range<u16>, item: Option<u32>) 
 pub(super) fn done(run: &mut Run<'_>, slot: Slot) {
     let step = slot.step(run);
     run.slot_mut(slot).status = StepStatus::Done;
+    deadlines::clear(run, slot);
     close(run, slot);
     run.note(Note::StepDone {
         step: step.name.clone(),

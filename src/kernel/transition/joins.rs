@@ -112,7 +112,7 @@ fn is_spare(definition: &Definition, step: u16) -> bool {
 }
 
 /// Stops waiting for a step and for all that is nested in it. What has not started never will.
-fn give_up(run: &mut Run<'_>, slot: Slot) {
+pub(super) fn give_up(run: &mut Run<'_>, slot: Slot) {
     let definition = run.ground.definition;
     let nested = definition.group(slot.step).map_or(0..0, Group::members);
     for step in std::iter::once(slot.step).chain(nested) {

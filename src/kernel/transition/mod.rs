@@ -13,6 +13,7 @@ mod attempts;
 mod children;
 mod compensation;
 mod early;
+mod deadlines;
 mod emission;
 mod ends;
 mod errors;

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use super::emission::Repetition;
 use super::run::Run;
 use super::{Rejection, TIMEOUT_CLASS, failure, waits};
-use crate::kernel::definition::model::{COMMAND_DEADLINE_MS, EFFECT_DEADLINE_MS, ProgramDefinition};
+use crate::kernel::definition::model::{COMMAND_TIMEOUT_MS, EFFECT_TIMEOUT_MS, ProgramDefinition};
 use crate::kernel::input::{CancelMode, WorkOutcome};
 use crate::kernel::json::Json;
 use crate::kernel::patch::Note;
@@ -191,7 +191,7 @@ fn do_work(run: &mut Run<'_>, program: &ProgramDefinition, work: Work, at: &str)
             name,
             effect,
             with,
-            deadline_ms,
+            timeout_ms,
         } => {
             let known = program.effects.iter().find(|known| known.as_str() == effect);
             let effect = known.ok_or_else(|| undeclared(at, "effect", &effect, "effects"))?;
@@ -199,7 +199,7 @@ fn do_work(run: &mut Run<'_>, program: &ProgramDefinition, work: Work, at: &str)
                 effect: effect.clone(),
                 payload: Bytes::from(with),
             };
-            await_work(run, at, name, deadline_ms.unwrap_or(EFFECT_DEADLINE_MS), kind)
+            await_work(run, at, name, timeout_ms.unwrap_or(EFFECT_TIMEOUT_MS), kind)
         }
         Work::Command {
             name,
@@ -207,7 +207,7 @@ fn do_work(run: &mut Run<'_>, program: &ProgramDefinition, work: Work, at: &str)
             aggregate_id,
             command_type,
             payload,
-            deadline_ms,
+            timeout_ms,
         } => {
             if !program.commands.contains(&command_type) {
                 return Err(undeclared(at, "command", &command_type, "commands"));
@@ -220,7 +220,7 @@ fn do_work(run: &mut Run<'_>, program: &ProgramDefinition, work: Work, at: &str)
                 awaited: name.is_some(),
             };
             match name {
-                Some(name) => await_work(run, at, name, deadline_ms.unwrap_or(COMMAND_DEADLINE_MS), kind),
+                Some(name) => await_work(run, at, name, timeout_ms.unwrap_or(COMMAND_TIMEOUT_MS), kind),
                 None => send(run, at, kind),
             }
         }
@@ -260,14 +260,14 @@ fn await_work(
     run: &mut Run<'_>,
     at: &str,
     name: String,
-    deadline_ms: i64,
+    timeout_ms: i64,
     kind: WorkKind,
 ) -> Result<(), Rejection> {
     let max = run.ground.context.limits.timer_ms;
-    if deadline_ms > max {
+    if timeout_ms > max {
         return Err(Rejection {
             reason: "timer.range",
-            message: format!("{at}.deadline_ms: {deadline_ms} ms is more than {max} ms"),
+            message: format!("{at}.timeout_ms: {timeout_ms} ms is more than {max} ms"),
         });
     }
     let pending = &run.record.program.get_or_insert_default().pending;
@@ -285,7 +285,7 @@ fn await_work(
     }
     let path = path_of(&name);
     run.note(Note::Emitted { work: path.clone() });
-    let outstanding = run.push_work(path, Repetition::once(0), deadline_ms, kind)?;
+    let outstanding = run.push_work(path, Repetition::once(0), timeout_ms, kind)?;
     let program = run.record.program.get_or_insert_default();
     program.pending.push(Pending { name, outstanding });
     Ok(())
@@ -296,7 +296,7 @@ fn send(run: &mut Run<'_>, at: &str, kind: WorkKind) -> Result<(), Rejection> {
     let path = format!("program.{at}");
     run.note(Note::Emitted { work: path.clone() });
     let iteration = run.record.version;
-    run.push_work(path, Repetition::once(iteration), COMMAND_DEADLINE_MS, kind)?;
+    run.push_work(path, Repetition::once(iteration), COMMAND_TIMEOUT_MS, kind)?;
     Ok(())
 }
 

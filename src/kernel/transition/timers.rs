@@ -4,8 +4,8 @@ use super::place::Place;
 use super::run::Run;
 use super::scope::Locals;
 use super::slot::Slot;
-use super::{Rejection, attempts, compensation, program, turns, waits};
-use crate::kernel::definition::model::Group;
+use super::{Rejection, attempts, compensation, deadlines, program, turns, waits};
+use crate::kernel::definition::model::{DEADLINE, Group};
 use crate::kernel::expr::Root;
 use crate::kernel::ids::TimeMs;
 use crate::kernel::patch::{Note, TimerRow};
@@ -60,6 +60,7 @@ fn step_timer(run: &mut Run<'_>, kind: &str, slot: Slot) -> Result<(), Rejection
         (attempts::RETRY, _) => attempts::retry_due(run, slot)?,
         (waits::DELAY, _) => waits::delay_over(run, slot)?,
         (waits::WAIT, _) => waits::timed_out(run, slot)?,
+        (DEADLINE, _) => deadlines::passed(run, slot)?,
         (turns::REPEAT, Some(Group::Repeat(repeat))) => turns::due(run, slot, repeat)?,
         // A loop over a list goes on as the instance settles.
         _ => {}

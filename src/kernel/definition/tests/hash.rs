@@ -51,11 +51,11 @@ fn layout_comments_quoting_and_insignificant_order_do_not_change_the_hash() {
         ("type: Parcel.Send}", "type: Parcel.Send, payload: {}}"),
         (
             "retry: {attempts: 3}",
-            "retry: {attempts: 3, backoff: {initial: 1s, factor: 2, max: 60s}}, on_unknown: ignore, deadline: 15m",
+            "retry: {attempts: 3, backoff: {initial: 1s, factor: 2, max: 60s}}, on_unknown: ignore, timeout: 15m",
         ),
         (
             "    set: {paid: true}\n",
-            "    set:\n      paid: true\n    deadline: 15m\n",
+            "    set:\n      paid: true\n    timeout: 15m\n",
         ),
         (
             "  x: {after: 5m, fail: {code: late}}\n  y: {after: 6m, cancel_when: state.paid, fail: {code: later}}",
@@ -104,9 +104,10 @@ fn every_change_of_meaning_changes_the_hash() {
         ("attempts: 3}", "attempts: 4}"),
         ("attempts: 3}}", "attempts: 3}, on_unknown: compensate}"),
         ("attempts: 3}}", "attempts: 3, backoff: {factor: 3}}}"),
-        ("attempts: 3}}", "attempts: 3}, deadline: 1m}"),
+        ("attempts: 3}}", "attempts: 3}, timeout: 1m}"),
         ("needs: [pay], ", ""),
         ("needs: [pay], ", "needs: [pay], if: state.paid, "),
+        ("needs: [pay], ", "needs: [pay], timeout: 1h, "),
         ("needs: [pay], ", "needs: [pay], deadline: 1h, "),
         ("needs: [pay], ", "needs: [pay], retry: {}, "),
         ("needs: [pay], ", "needs: [pay], retry: {errors: x}, "),

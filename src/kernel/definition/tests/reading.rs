@@ -3,7 +3,7 @@
 use super::super::compile_archived;
 use super::super::effect::Provider;
 use super::super::model::{
-    Action, COMMAND_DEADLINE_MS, COMPENSATION_RETRY, Delay, EFFECT_DEADLINE_MS, Emit, OnUnknown,
+    Action, COMMAND_TIMEOUT_MS, COMPENSATION_RETRY, Delay, EFFECT_TIMEOUT_MS, Emit, OnUnknown,
 };
 use super::{effect, examples, folder, saga};
 use crate::kernel::expr::{Budget, Root, Scope, Template};
@@ -79,22 +79,22 @@ fn the_consolidate_saga_goes_from_state_to_state() {
 #[test]
 fn what_a_saga_leaves_out_has_its_default() {
     let saga = saga(
-        "steps:\n  pay: {effect: payments-charge, compensate: {effect: payments-refund}}\n  tell: {command: {aggregate: A, id: x, type: A.Do}, compensate: {command: {aggregate: A, id: x, type: A.Undo}, deadline: 1h}}\n",
+        "steps:\n  pay: {effect: payments-charge, compensate: {effect: payments-refund}}\n  tell: {command: {aggregate: A, id: x, type: A.Do}, compensate: {command: {aggregate: A, id: x, type: A.Undo}, timeout: 1h}}\n",
     );
     let [pay, tell] = &saga.steps[..] else {
         panic!("two steps");
     };
     assert_eq!(
-        (pay.deadline_ms, tell.deadline_ms),
-        (EFFECT_DEADLINE_MS, COMMAND_DEADLINE_MS)
+        (pay.timeout_ms, tell.timeout_ms),
+        (EFFECT_TIMEOUT_MS, COMMAND_TIMEOUT_MS)
     );
     let undo = pay.compensate.as_ref().expect("declared");
     assert_eq!(
-        (undo.on_unknown, undo.retry, undo.deadline_ms),
-        (OnUnknown::Ignore, COMPENSATION_RETRY, EFFECT_DEADLINE_MS)
+        (undo.on_unknown, undo.retry, undo.timeout_ms),
+        (OnUnknown::Ignore, COMPENSATION_RETRY, EFFECT_TIMEOUT_MS)
     );
     assert_eq!(
-        tell.compensate.as_ref().map(|undo| undo.deadline_ms),
+        tell.compensate.as_ref().map(|undo| undo.timeout_ms),
         Some(3_600_000)
     );
     let Action::Effect { with, .. } = &pay.action else {

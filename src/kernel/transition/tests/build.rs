@@ -3,9 +3,9 @@
 use serde_json::{Value, json};
 
 use crate::kernel::definition::model::{
-    Action, Actions, COMMAND_DEADLINE_MS, CommandTemplate, Compensation, Delay, EFFECT_DEADLINE_MS, Emit,
-    Fail, Finally, Handler, Join, Machine, Migration, OnExhausted, OnLate, OnUnknown, PublishTemplate, State,
-    Step, TimerDefinition, TimerSet, UndoOrder,
+    Action, Actions, COMMAND_TIMEOUT_MS, CommandTemplate, Compensation, Delay, EFFECT_TIMEOUT_MS, Emit, Fail,
+    Finally, Handler, Join, Machine, Migration, OnExhausted, OnLate, OnUnknown, PublishTemplate, State, Step,
+    TimerDefinition, TimerSet, UndoOrder,
 };
 use crate::kernel::definition::{Definition, compile_archived};
 use crate::kernel::expr::{Expr, Root, Template};
@@ -94,9 +94,9 @@ pub(super) fn command(command_type: &str, id: &str, payload: Value) -> CommandTe
 }
 
 pub(super) fn step(name: &str, needs: &[u16], action: Action) -> Step {
-    let deadline_ms = match &action {
-        Action::Effect { .. } => EFFECT_DEADLINE_MS,
-        Action::Command(_) | Action::Publish(_) | Action::Nothing => COMMAND_DEADLINE_MS,
+    let timeout_ms = match &action {
+        Action::Effect { .. } => EFFECT_TIMEOUT_MS,
+        Action::Command(_) | Action::Publish(_) | Action::Nothing => COMMAND_TIMEOUT_MS,
         Action::Saga(_) | Action::UndoSaga(_) | Action::Group(_) => {
             panic!("groups and sagas are loaded from text in these tests")
         }
@@ -117,7 +117,8 @@ pub(super) fn step(name: &str, needs: &[u16], action: Action) -> Step {
         set: Vec::new(),
         fail_if: None,
         compensate: None,
-        deadline_ms,
+        timeout_ms,
+        deadline: None,
     }
 }
 
@@ -134,7 +135,7 @@ pub(super) fn compensation(action: Action) -> Compensation {
             factor: 2.0,
             max_ms: 60_000,
         },
-        deadline_ms: EFFECT_DEADLINE_MS,
+        timeout_ms: EFFECT_TIMEOUT_MS,
     }
 }
 

@@ -5,6 +5,7 @@ mod children;
 mod choice;
 mod compensation;
 mod early;
+mod deadlines;
 mod errors;
 mod finally;
 mod foreach;

@@ -249,7 +249,7 @@ fn commands_with_a_name_are_awaited_and_others_are_not() {
     let command = json!({"aggregate": "Order", "id": "o-1", "type": "Order.Cancel", "payload": {"why": "x"}});
     let mut world = begun(&json!({
         "state": {},
-        "work": [{"command": command, "name": "cancel", "deadline_ms": 1000}, {"command": command}],
+        "work": [{"command": command, "name": "cancel", "timeout_ms": 1000}, {"command": command}],
     }));
     assert_eq!(world.outstanding(), ["program.cancel"]);
     let item = world.newest("program.cancel");
@@ -329,9 +329,9 @@ fn what_a_program_does_wrong_is_a_dead_letter_and_changes_nothing() {
             "work[0].after_ms",
         ),
         (
-            json!({"state": {}, "work": [{"effect": "pay", "name": "a", "deadline_ms": i64::MAX}]}),
+            json!({"state": {}, "work": [{"effect": "pay", "name": "a", "timeout_ms": i64::MAX}]}),
             "timer.range",
-            "work[0].deadline_ms",
+            "work[0].timeout_ms",
         ),
         (
             json!({"state": {}, "work": [{"publish": {"type": "x", "payload": {"b": "y".repeat(150_000)}}}]}),

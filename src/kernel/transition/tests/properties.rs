@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::build::{consolidate, order};
 use super::compensation::trip;
 use super::early::settling;
+use super::deadlines::pressed;
 use super::errors::answering;
 use super::finally::closing;
 use super::joins::joining;
@@ -369,6 +370,22 @@ proptest! {
         check_ids(&world);
         check_ledger(&world, &definition, &done);
         prop_assert!(world.last().phase.is_terminal(), "it rests in {:?}", world.phase());
+    }
+
+    #[test]
+    fn whatever_takes_too_long_all_that_was_done_is_undone_and_the_end_comes(happenings in happenings(2, 60)) {
+        let definition = Arc::new(pressed());
+        let mut world = World::of(Arc::clone(&definition));
+        let events = [("Order.Placed", json!({})), ("Other.Thing", json!({}))];
+        world.event(events[0].0, &events[0].1);
+        let mut done = live(&mut world, &events, &happenings);
+        heal(&mut world, &mut done);
+        check_ids(&world);
+        prop_assert!(world.ended.is_some(), "it rests in {:?}", world.phase());
+        prop_assert!(world.timers.is_empty());
+        if world.phase() != Phase::Completed {
+            check_ledger(&world, &definition, &done);
+        }
     }
 
     #[test]

@@ -1,0 +1,52 @@
+//! Steps whose time runs out, on the real binary.
+
+use std::time::Duration;
+
+use serde_json::json;
+use wiremock::matchers::any;
+use wiremock::{Mock, MockServer, ResponseTemplate};
+
+use crate::caller::{instance, send, until};
+use crate::rig::Rig;
+
+const PATIENT: &str = r#"
+apiVersion: sagas/v1
+kind: Saga
+name: patient
+start: Bank.Asked
+key: {"Bank.*": event.data.bank}
+state: {init: {said: ""}}
+steps:
+  ask:
+    effect: bank-ask
+    with: {bank: "${key}"}
+    deadline: 4s
+    retry: {errors: ["*"], attempts: 1000, backoff: {initial: 500ms, factor: 1, max: 500ms}}
+    on_error: {deadline: {set: {said: "${error.class}"}, continue: true}}
+"#;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_step_whose_deadline_passes_is_tried_no_more_whatever_happens_to_the_process() {
+    let bank = MockServer::start().await;
+    Mock::given(any())
+        .respond_with(ResponseTemplate::new(503))
+        .mount(&bank)
+        .await;
+    let mut rig = Rig::new(None, "30m", Duration::ZERO, json!({})).await;
+    rig.add_saga("patient", PATIENT);
+    let effect = format!(
+        "apiVersion: sagas/v1\nkind: Effect\nname: bank-ask\nhttp: {{method: POST, url: \"{}/ask\"}}\n\
+         retry: {{attempts: 1}}\n",
+        bank.uri()
+    );
+    rig.add_effect("bank-ask", &effect);
+    rig.start().await;
+    send(&rig, "acme", "b-1", "Bank.Asked", json!({"bank": "b-1"})).await;
+    let path = instance("acme", "patient", "b-1");
+    until(&rig, &path, |view| view["steps"][0]["attempt"].as_u64() > Some(1)).await;
+    rig.kill();
+    rig.start().await;
+    let view = until(&rig, &path, |view| view["phase"] == "completed").await;
+    assert_eq!(view["state"], json!({"said": "deadline"}));
+    assert_eq!(rig.terminate().await, Some(0));
+}

@@ -1,0 +1,46 @@
+//! Time in cases: deadlines of steps.
+
+use super::{Project, text};
+
+const BANK: &str = r#"
+apiVersion: sagas/v1
+kind: Saga
+name: bank
+start: Trip.Booked
+key: {"Trip.*": event.data.trip}
+state: {init: {answer: ""}}
+steps:
+  pay:
+    effect: book
+    with: {trip: "${key}"}
+    deadline: 10m
+    retry: {attempts: 50, backoff: {initial: 2m, factor: 1, max: 2m}}
+    on_error: {deadline: {set: {answer: "${error.class}"}, continue: true}}
+    compensate: {effect: unbook, with: {trip: "${key}"}}
+"#;
+
+const CASES: &str = r#"
+saga: bank
+cases:
+  - name: the bank does not answer
+    start: 2026-01-01T10:00:00Z
+    steps:
+      - {event: Trip.Booked, data: {trip: t-1}}
+      - {result: {of: pay, error: transient}, expect: {timers: {"deadline:pay": 10m, "retry:pay": 2m}}}
+      - {advance: 2m, expect: {work: [{effect: book, attempt: 2}]}}
+      - {advance: 8m, expect: {state: {answer: deadline}, steps: {pay: done}, timers: {"deadline:pay": null}}}
+      - {result: {of: pay, ok: {}}, expect: {work: [{effect: unbook}]}}
+      - {result: {of: pay.compensate, ok: {}}, expect: {phase: completed}}
+"#;
+
+#[test]
+fn time_passes_until_the_deadline_of_a_step() {
+    let project = Project::new("saga: trip\ncases: []\n");
+    project.write("sagas/bank.yaml", BANK);
+    project.write("sagas/bank.test.yaml", CASES);
+    let (code, report) = project.json(&["--chaos"]);
+    assert_eq!(code, Some(0), "{report:#}");
+    assert_eq!(report["passed"], 1, "{report:#}");
+    let output = super::test(&[&project.path("").display().to_string(), "--coverage"]);
+    assert!(text(&output.stdout).contains("bank"), "{}", text(&output.stdout));
+}
