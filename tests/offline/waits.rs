@@ -1,4 +1,4 @@
-//! Time in cases: deadlines of steps.
+//! Time in cases: deadlines of steps, reminders.
 
 use super::{Project, text};
 
@@ -19,6 +19,32 @@ steps:
     compensate: {effect: unbook, with: {trip: "${key}"}}
 "#;
 
+const REVIEW: &str = r#"
+apiVersion: sagas/v1
+kind: Saga
+name: review
+start: Trip.Booked
+key: {"Trip.*": event.data.trip}
+steps:
+  approve: {wait: {signal: review, timeout: 7d}, on_timeout: {continue: true}}
+timers:
+  nudge:
+    during: approve
+    every: 24h
+    emit: [{publish: {type: trip.nudged, payload: {trip: "${key}"}}}]
+"#;
+
+const REVIEWS: &str = r"
+saga: review
+cases:
+  - name: reminded twice
+    start: 2026-01-01T10:00:00Z
+    steps:
+      - {event: Trip.Booked, data: {trip: t-1}, expect: {timers: {nudge: 24h}, work: []}}
+      - {advance: 50h, expect: {timers: {nudge: 22h}, work: [{fact: trip.nudged}, {fact: trip.nudged}], no_other_work: true}}
+      - {signal: review, expect: {phase: completed}}
+";
+
 const CASES: &str = r#"
 saga: bank
 cases:
@@ -38,9 +64,11 @@ fn time_passes_until_the_deadline_of_a_step() {
     let project = Project::new("saga: trip\ncases: []\n");
     project.write("sagas/bank.yaml", BANK);
     project.write("sagas/bank.test.yaml", CASES);
+    project.write("sagas/review.yaml", REVIEW);
+    project.write("sagas/review.test.yaml", REVIEWS);
     let (code, report) = project.json(&["--chaos"]);
     assert_eq!(code, Some(0), "{report:#}");
-    assert_eq!(report["passed"], 1, "{report:#}");
+    assert_eq!(report["passed"], 2, "{report:#}");
     let output = super::test(&[&project.path("").display().to_string(), "--coverage"]);
     assert!(text(&output.stdout).contains("bank"), "{}", text(&output.stdout));
 }

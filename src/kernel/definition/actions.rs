@@ -17,6 +17,7 @@ use super::steps::RESULT_ROOTS;
 use super::texts::{self, EventParts, Readable};
 use super::typing::{self, Types};
 use super::yaml::{Entry, Node, Value};
+use crate::kernel::expr::types::Type;
 use crate::kernel::expr::{Expr, Root, Template, nearest};
 use crate::kernel::ids::EffectName;
 use crate::kernel::limits::Limits;
@@ -123,6 +124,8 @@ impl Site {
             Self::Entry => &["set", "clear_timer", "timer", "emit", "complete", "fail", "to"],
             Self::Timer => &[
                 "after",
+                "every",
+                "during",
                 "cancel_when",
                 "set",
                 "clear_timer",
@@ -362,13 +365,7 @@ impl<'r> Reading<'r, '_> {
                 self.findings
                     .error(codes::CONTRADICTION, entry.key_span.clone(), message);
             }
-            let after = span.and_then(|span| {
-                if extend {
-                    self.fixed(span)
-                } else {
-                    self.delay(span, ROOTS, event)
-                }
-            });
+            let after = span.and_then(|span| self.delay(span, ROOTS, event));
             timers.push(TimerSet {
                 name: timer.key.clone().into_owned(),
                 after: after.unwrap_or(Delay::Fixed(0)),
@@ -396,8 +393,12 @@ impl<'r> Reading<'r, '_> {
                 types: self.types.as_ref().map(|types| &types.env),
             };
             let (node, at) = (&entry.value, &entry.key_span);
-            let template = texts::text_template(node, at, "a duration", readable, self.findings);
-            return template.map(Delay::Rendered);
+            let template = texts::text_template(node, at, "a duration", readable, self.findings)?;
+            if let (Some(types), Template::Value(_)) = (&self.types, &template) {
+                // A number has no unit.
+                typing::value(entry, &template, &Type::string(), &types.env, self.findings);
+            }
+            return Some(Delay::Rendered(template));
         }
         self.fixed(entry)
     }

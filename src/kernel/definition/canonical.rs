@@ -48,7 +48,15 @@ pub fn bytes(definition: &Definition) -> Vec<u8> {
             "steps",
             list(definition.steps.iter().map(|step| self::step(step, definition))),
         ),
-        ("timers", list(definition.timers.iter().map(timer))),
+        (
+            "timers",
+            list(
+                definition
+                    .timers
+                    .iter()
+                    .map(|timer| self::timer(timer, definition)),
+            ),
+        ),
         (
             "cancel_when",
             definition.cancel_when.as_ref().map_or(Json::Null, expression),
@@ -458,10 +466,17 @@ fn whole(number: u64) -> Json<'static> {
     Json::Int(i64::try_from(number).unwrap_or(i64::MAX))
 }
 
-fn timer(timer: &TimerDefinition) -> Json<'_> {
+fn timer<'d>(timer: &'d TimerDefinition, definition: &'d Definition) -> Json<'d> {
     object([
         ("name", text(&timer.name)),
         ("after", delay(&timer.after)),
+        ("every", timer.every.as_ref().map_or(Json::Null, delay)),
+        (
+            "during",
+            timer
+                .during
+                .map_or(Json::Null, |step| step_name(definition, step)),
+        ),
         (
             "cancel_when",
             timer.cancel_when.as_ref().map_or(Json::Null, expression),

@@ -312,7 +312,7 @@ pub enum Stragglers {
 }
 
 /// How long something takes, or when it is over.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub enum Delay {
     /// In milliseconds.
     Fixed(i64),
@@ -591,11 +591,16 @@ pub struct Branch {
     pub steps: Range<u16>,
 }
 
-/// A timer of the whole instance, set at its start.
+/// A timer of the whole instance.
 #[derive(Debug)]
 pub struct TimerDefinition {
     pub name: String,
+    /// From when it is set to when it fires first.
     pub after: Delay,
+    /// From then on, again and again.
+    pub every: Option<Delay>,
+    /// Index of the step with which it is set and cleared; absent: set with the instance.
+    pub during: Option<u16>,
     /// Tested after every input; true clears the timer.
     pub cancel_when: Option<Expr>,
     pub actions: Actions,
@@ -612,6 +617,8 @@ pub struct Finally {
 /// Name of the timer that the deadline of a saga is, and the code of what it fails; the error class of a step
 /// whose deadline has passed.
 pub const DEADLINE: &str = "deadline";
+/// Shortest time between two times that a timer fires, in milliseconds.
+pub const EVERY_MS_MIN: i64 = 10_000;
 /// Default of [`Definition::buffer`].
 pub const BUFFER: usize = 32;
 /// Default timeout of an attempt of an effect: 15 minutes.

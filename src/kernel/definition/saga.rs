@@ -172,7 +172,7 @@ fn read<'c>(
         .get("steps")
         .map(|entry| reading.steps(entry, &outline))
         .unwrap_or_default();
-    let timers = reading.saga_timers(&fields);
+    let timers = reading.saga_timers(&fields, &outline);
     let cancel_when = fields
         .get("cancel_when")
         .and_then(|entry| reading.cancel_when(entry));

@@ -3,23 +3,30 @@
 use super::actions::{Reading, Site};
 use super::codes;
 use super::fields::{self, Fields, NameRule};
-use super::model::{Actions, DEADLINE, Delay, Fail, TimerDefinition};
+use super::groups::Outlined;
+use super::loops;
+use super::model::{Actions, DEADLINE, Delay, EVERY_MS_MIN, Fail, TimerDefinition};
 use super::saga::COMPLETED_ROOTS;
 use super::steps::START_ROOTS;
 use super::texts::{self, EventParts, Readable};
 use super::yaml::{Entry, Value};
+use crate::kernel::duration::Millis;
 use crate::kernel::expr::{Expr, Root};
 
 impl<'r> Reading<'r, '_> {
     /// `timers` and `deadline`, in code-point order of their names, in which they are set.
-    pub fn saga_timers(&mut self, fields: &Fields<'r, '_>) -> Vec<TimerDefinition> {
+    pub fn saga_timers(
+        &mut self,
+        fields: &Fields<'r, '_>,
+        outline: &[Outlined<'r, '_>],
+    ) -> Vec<TimerDefinition> {
         let entries = fields
             .get("timers")
             .and_then(|entry| fields::entries(&entry.value, &entry.key_span, "timers", self.findings));
         let mut timers: Vec<TimerDefinition> = entries
             .unwrap_or_default()
             .iter()
-            .filter_map(|timer| self.timer_definition(timer))
+            .filter_map(|timer| self.timer_definition(timer, outline))
             .collect();
         if let Some(entry) = fields.get("deadline") {
             if timers.iter().any(|timer| timer.name == DEADLINE) {
@@ -36,7 +43,11 @@ impl<'r> Reading<'r, '_> {
         timers
     }
 
-    fn timer_definition(&mut self, entry: &'r Entry<'_>) -> Option<TimerDefinition> {
+    fn timer_definition(
+        &mut self,
+        entry: &'r Entry<'_>,
+        outline: &[Outlined<'r, '_>],
+    ) -> Option<TimerDefinition> {
         fields::is_name(
             &entry.key,
             &entry.key_span,
@@ -45,9 +56,22 @@ impl<'r> Reading<'r, '_> {
             self.findings,
         );
         let fields = self.timer_fields(entry)?;
-        let after = fields.require("after", self.findings);
-        // Set before the handlers of the event that starts the instance run.
-        let after = after.and_then(|after| self.delay(after, COMPLETED_ROOTS, EventParts::Whole));
+        let during = fields.get("during");
+        // Any input may start a step. With the instance, a timer is set before the handlers of the event run.
+        let event = if during.is_some() {
+            EventParts::Moment
+        } else {
+            EventParts::Whole
+        };
+        let during = during.and_then(|step| self.during(step, outline));
+        let every = fields.get("every").and_then(|every| self.every(every));
+        let after = match (fields.get("after"), &every) {
+            (None, Some(every)) => Some(every.clone()),
+            (None, None) if fields.get("every").is_some() => None,
+            _ => fields
+                .require("after", self.findings)
+                .and_then(|after| self.delay(after, COMPLETED_ROOTS, event)),
+        };
         let cancel_when = fields
             .get("cancel_when")
             .and_then(|condition| self.cancel_when(condition));
@@ -58,9 +82,42 @@ impl<'r> Reading<'r, '_> {
         Some(TimerDefinition {
             name: entry.key.clone().into_owned(),
             after: after.unwrap_or(Delay::Fixed(0)),
+            every,
+            during,
             cancel_when,
             actions: self.actions(&fields, Site::Timer),
         })
+    }
+
+    /// How long a timer rests between two times that it fires. It is looked at each time.
+    fn every(&mut self, entry: &'r Entry<'_>) -> Option<Delay> {
+        let every = self.delay(entry, COMPLETED_ROOTS, EventParts::Moment)?;
+        if let Delay::Fixed(ms) = every
+            && ms < EVERY_MS_MIN
+        {
+            let least = Millis(EVERY_MS_MIN.unsigned_abs());
+            let message = format!("a timer fires at most every {least}");
+            self.findings
+                .error(codes::WRONG_VALUE, entry.value.span.clone(), message);
+            return None;
+        }
+        Some(every)
+    }
+
+    /// The step that a timer begins and ends with.
+    fn during(&mut self, entry: &'r Entry<'_>, outline: &[Outlined<'r, '_>]) -> Option<u16> {
+        let step = self.step_name(&entry.value, entry)?;
+        if loops::item_name(usize::from(step), outline).is_some() {
+            self.findings
+                .error(
+                    codes::OUT_OF_REACH,
+                    entry.value.span.clone(),
+                    "the step runs for many items at the same time, and a timer is one",
+                )
+                .help(Some("name the loop itself".to_owned()));
+            return None;
+        }
+        Some(step)
     }
 
     /// `deadline: 2h`, or `deadline: {after, complete, fail}`
@@ -89,6 +146,8 @@ impl<'r> Reading<'r, '_> {
         Some(TimerDefinition {
             name: DEADLINE.to_owned(),
             after,
+            every: None,
+            during: None,
             cancel_when: None,
             actions: Actions {
                 complete,

@@ -24,14 +24,16 @@ impl<'a> Run<'a> {
                 continue;
             }
             let place = || format!("{place}.timer.{}", timer.name);
-            let mut after_ms = self.delay_ms(&timer.after, Locals::default(), place)?;
-            if timer.extend {
+            let after_ms = if timer.extend {
+                let later_ms = self.span_ms(&timer.after, Locals::default(), place)?;
                 let Some(row) = self.record.timers.get(&timer.name) else {
                     continue;
                 };
                 let left_ms = row.due.0.saturating_sub(self.record.updated.0);
-                after_ms = after_ms.saturating_add(left_ms.max(0));
-            }
+                later_ms.saturating_add(left_ms.max(0))
+            } else {
+                self.delay_ms(&timer.after, Locals::default(), place)?
+            };
             self.set_timer(&timer.name, after_ms, place)?;
         }
         self.emit(&actions.emit, place, iteration)?;

@@ -1,4 +1,4 @@
-//! Deadlines of steps: how long one may take with all its attempts, the pauses between them, and its wait; of a
+//! What runs along with a step: the timers of the saga that remind of it, and its deadline, that is how long it may take with all its attempts, the pauses between them, and its wait; of a
 //! loop, with all that happens in it.
 //!
 //! A durable timer counts from the first attempt on. When it fires, the attempt under way becomes a stray, whose
@@ -9,13 +9,17 @@ use super::place::Place;
 use super::run::Run;
 use super::scope::Locals;
 use super::slot::Slot;
-use super::{Rejection, joins};
-use crate::kernel::definition::model::DEADLINE;
+use super::{Rejection, joins, timers};
+use crate::kernel::definition::Definition;
+use crate::kernel::definition::model::{DEADLINE, TimerDefinition};
 use crate::kernel::ids::TimeMs;
 
-/// Sets the timer of a step that starts. Tells whether it may: a deadline that is past already fails it.
+/// Sets the timers of a step that starts. Tells whether it may: a deadline that is past already fails it.
 pub(super) fn begin(run: &mut Run<'_>, slot: Slot) -> Result<bool, Rejection> {
     let step = slot.step(run);
+    for timer in along(run.ground.definition, slot) {
+        timers::begin(run, timer)?;
+    }
     let Some(deadline) = &step.deadline else {
         return Ok(true);
     };
@@ -46,6 +50,18 @@ pub(super) fn clear(run: &mut Run<'_>, slot: Slot) {
         let timer = slot.timer(run, DEADLINE);
         run.clear_timer(&timer);
     }
+    for timer in along(run.ground.definition, slot) {
+        run.clear_timer(&timer.name);
+    }
+}
+
+/// Timers of the saga that begin and end with the step.
+fn along(definition: &Definition, slot: Slot) -> impl Iterator<Item = &TimerDefinition> {
+    let step = slot.item.is_none().then_some(slot.step);
+    definition
+        .timers
+        .iter()
+        .filter(move |timer| timer.during.is_some() && timer.during == step)
 }
 
 /// The deadline has passed.

@@ -2,8 +2,7 @@
 
 use super::place::Place;
 use super::run::Run;
-use super::scope::Locals;
-use super::{Rejection, machine, program, seen, waits};
+use super::{Rejection, machine, program, seen, timers, waits};
 use crate::kernel::definition::Definition;
 use crate::kernel::definition::model::Handler;
 use crate::kernel::input::DomainEvent;
@@ -40,10 +39,8 @@ pub(super) fn start(mut run: Run<'_>, event: &DomainEvent) -> Result<Patch, Reje
 pub(super) fn begin(run: &mut Run<'_>) -> Result<(), Rejection> {
     run.open_state()?;
     let definition = run.ground.definition;
-    for timer in &definition.timers {
-        let place = || Place::Timer { name: &timer.name }.to_string();
-        let after_ms = run.delay_ms(&timer.after, Locals::default(), place)?;
-        run.set_timer(&timer.name, after_ms, place)?;
+    for timer in definition.timers.iter().filter(|timer| timer.during.is_none()) {
+        timers::begin(run, timer)?;
     }
     run.start_machine()
 }

@@ -11,7 +11,8 @@ pub use super::mapping::Obstacle;
 use super::place::Place;
 use super::run::{Ground, Run};
 use super::scope::Locals;
-use super::{Context, Rejection, check_definition, compensation, seen};
+use super::slot::Slot;
+use super::{Context, Rejection, check_definition, compensation, seen, timers};
 use crate::kernel::definition::Definition;
 use crate::kernel::definition::model::Migration;
 use crate::kernel::expr::write_sorted;
@@ -133,10 +134,10 @@ fn new_timers(run: &mut Run<'_>, from: &Definition, way: &Migration) -> Result<(
             let renamed = way.timers.get(&old.name);
             *renamed.unwrap_or(&old.name) == timer.name
         });
-        if !known && !run.record.timers.contains_key(&timer.name) {
-            let place = || Place::Timer { name: &timer.name }.to_string();
-            let after_ms = run.delay_ms(&timer.after, Locals::default(), place)?;
-            run.set_timer(&timer.name, after_ms, place)?;
+        let step = timer.during.map(Slot::of);
+        let wanted = step.is_none_or(|slot| run.has_slot(slot) && run.slot(slot).status.is_under_way());
+        if wanted && !known && !run.record.timers.contains_key(&timer.name) {
+            timers::begin(run, timer)?;
         }
     }
     Ok(())

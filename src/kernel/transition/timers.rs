@@ -5,7 +5,7 @@ use super::run::Run;
 use super::scope::Locals;
 use super::slot::Slot;
 use super::{Rejection, attempts, compensation, deadlines, program, turns, waits};
-use crate::kernel::definition::model::{DEADLINE, Group};
+use crate::kernel::definition::model::{DEADLINE, EVERY_MS_MIN, Group, TimerDefinition};
 use crate::kernel::expr::Root;
 use crate::kernel::ids::TimeMs;
 use crate::kernel::patch::{Note, TimerRow};
@@ -19,7 +19,7 @@ pub(super) fn is_current(record: &Record, name: &str, due: TimeMs) -> bool {
 
 /// Applies a timer that fired and is current.
 pub(super) fn fire(run: &mut Run<'_>, name: &str) -> Result<(), Rejection> {
-    run.record.timers.remove(name);
+    let fired = run.record.timers.remove(name);
     run.note(Note::TimerFired {
         timer: name.to_owned(),
     });
@@ -38,6 +38,9 @@ pub(super) fn fire(run: &mut Run<'_>, name: &str) -> Result<(), Rejection> {
     if let Some((kind, slot)) = of_step {
         return step_timer(run, kind, slot);
     }
+    if let Some(row) = fired {
+        repeat(run, name, row.due)?;
+    }
     run.machine_timer(name)?;
     if run.record.phase != Phase::Running {
         return Ok(());
@@ -51,6 +54,29 @@ pub(super) fn fire(run: &mut Run<'_>, name: &str) -> Result<(), Rejection> {
         }
     }
     Ok(())
+}
+
+/// Sets a timer of the definition for the first time.
+pub(super) fn begin(run: &mut Run<'_>, timer: &TimerDefinition) -> Result<(), Rejection> {
+    let place = || Place::Timer { name: &timer.name }.to_string();
+    let after_ms = run.delay_ms(&timer.after, Locals::default(), place)?;
+    run.set_timer(&timer.name, after_ms, place)
+}
+
+/// Sets a timer again that repeats, before it does what it does, so that it can clear itself. Times that are
+/// over for the instance are left out.
+fn repeat(run: &mut Run<'_>, name: &str, due: TimeMs) -> Result<(), Rejection> {
+    let mut timers = run.ground.definition.timers.iter();
+    let found = timers.find_map(|timer| Some((timer, timer.every.as_ref().filter(|_| timer.name == name)?)));
+    let Some((timer, every)) = found else {
+        return Ok(());
+    };
+    let place = || format!("{}.every", Place::Timer { name: &timer.name });
+    let every_ms = run
+        .span_ms(every, Locals::default(), place)?
+        .clamp(EVERY_MS_MIN, run.ground.context.limits.timer_ms.max(EVERY_MS_MIN));
+    let over_ms = run.record.updated.0.saturating_sub(due.0).max(0);
+    run.set_timer(name, every_ms - over_ms % every_ms, place)
 }
 
 /// Applies a timer of a step.

@@ -345,6 +345,27 @@ fn buffered_message<'a>(run: &Run<'a>, entry: &Buffered) -> Result<Message<'a>, 
 }
 
 impl<'a> Run<'a> {
+    /// How long something takes that cannot be an instant, in milliseconds.
+    pub(super) fn span_ms(
+        &mut self,
+        span: &Delay,
+        locals: Locals<'a>,
+        place: impl Fn() -> String,
+    ) -> Result<i64, Rejection> {
+        let template = match span {
+            Delay::Fixed(ms) => return Ok(*ms),
+            Delay::Rendered(template) => template,
+        };
+        let text = self.render_text(template, locals, &place)?;
+        match Millis::parse(&text) {
+            Ok(span) => Ok(span.as_i64()),
+            Err(message) => Err(Rejection {
+                reason: "timer.value",
+                message: format!("{}: {message}", place()),
+            }),
+        }
+    }
+
     /// How long a delay is from now, in milliseconds: never negative.
     pub(super) fn delay_ms(
         &mut self,

@@ -205,6 +205,8 @@ pub(super) fn order() -> Definition {
     );
     saga.steps = order_steps();
     saga.timers = vec![TimerDefinition {
+        every: None,
+        during: None,
         name: "unpaid".to_owned(),
         after: Delay::Fixed(30 * 60_000),
         cancel_when: Some(expr("state.paid")),

@@ -4,8 +4,8 @@ mod build;
 mod children;
 mod choice;
 mod compensation;
-mod early;
 mod deadlines;
+mod early;
 mod errors;
 mod finally;
 mod foreach;
@@ -18,6 +18,7 @@ mod order;
 #[cfg(feature = "wasm")]
 mod programs;
 mod properties;
+mod reminders;
 mod repeat;
 mod requests;
 mod retry;

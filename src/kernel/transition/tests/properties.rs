@@ -8,11 +8,12 @@ use serde_json::{Value, json};
 
 use super::build::{consolidate, order};
 use super::compensation::trip;
-use super::early::settling;
 use super::deadlines::pressed;
+use super::early::settling;
 use super::errors::answering;
 use super::finally::closing;
 use super::joins::joining;
+use super::reminders::nudging;
 use super::retry::charging;
 use super::waits::{approving, signal};
 use super::world::World;
@@ -385,6 +386,35 @@ proptest! {
         prop_assert!(world.timers.is_empty());
         if world.phase() != Phase::Completed {
             check_ledger(&world, &definition, &done);
+        }
+    }
+
+    #[test]
+    fn whatever_happens_reminders_come_no_closer_than_they_may_and_end_with_their_step(
+        happenings in happenings(2, 40),
+    ) {
+        let mut world = World::of(Arc::new(nudging()));
+        let events = [("Order.Placed", json!({})), ("Order.Hushed", json!({}))];
+        world.event(events[0].0, &events[0].1);
+        let short: Vec<Happening> = happenings
+            .into_iter()
+            .map(|happening| match happening {
+                Happening::Advance(ms) => Happening::Advance(ms / 20),
+                other => other,
+            })
+            .collect();
+        live(&mut world, &events, &short);
+        check_ids(&world);
+        let mut times: Vec<_> = world
+            .sent
+            .iter()
+            .filter(|item| item.path.starts_with("timers.nudge"))
+            .map(|item| item.created)
+            .collect();
+        times.dedup();
+        prop_assert!(times.windows(2).all(|pair| pair[1].0 - pair[0].0 >= 10_000));
+        if world.ended.is_some() {
+            prop_assert!(world.timers.is_empty());
         }
     }
 
