@@ -13,9 +13,11 @@ use crate::config::BrokerKind;
 use crate::intake::decode::{Decoded, Decoder};
 use crate::kernel::breaker::BreakerState;
 use crate::kernel::definition::Definition;
+use crate::kernel::definition::model::Reuse;
 use crate::kernel::envelope::{AggregateEvent, ControlMessage, ControlVerb};
 use crate::kernel::ids::{InstanceId, SagaName, TenantId, shard_of};
 use crate::kernel::input::SourceStream;
+use crate::kernel::record::Phase;
 use crate::kernel::subject::Subject;
 use crate::kernel::token::Callback;
 use crate::kernel::transition::check_input;
@@ -214,6 +216,7 @@ impl Control for Node {
         match self.instance(instance, 0).await {
             // The same request again: its message is recognised.
             Ok(found) if found.instance.start_event == request_id => {}
+            Ok(found) if may_follow(definition.lifecycle.reuse, found.instance.phase) => {}
             Ok(_) => {
                 let message = format!("instance {} of saga {} is there", instance.key, instance.saga);
                 return Err(ControlError::Conflict(message));
@@ -656,6 +659,17 @@ fn read_hex(text: &str) -> Option<Vec<u8>> {
 
 fn forged() -> ControlError {
     ControlError::Invalid("after is not a cursor of this list".to_owned())
+}
+
+/// Whether another generation may follow an instance in this phase, now or when it has ended.
+fn may_follow(reuse: Reuse, phase: &str) -> bool {
+    let phase = Phase::ALL.into_iter().find(|known| known.as_str() == phase);
+    match phase {
+        None | Some(Phase::Running) => false,
+        Some(phase) if phase.is_terminal() => reuse.allows(phase),
+        // The instance knows its end; should that not allow it, the request is ignored.
+        Some(_) => reuse != Reuse::default(),
+    }
 }
 
 #[cfg(test)]

@@ -521,10 +521,18 @@ impl Record {
     #[must_use]
     pub fn outcome(&self) -> &str {
         match (&self.failure, &self.early) {
-            (Some(failure), _) if failure.cancelled.is_some() => Phase::Cancelled.as_str(),
-            (Some(_), _) => Phase::Failed.as_str(),
             (None, Some(early)) => &early.outcome,
-            (None, None) => Phase::Completed.as_str(),
+            _ => self.end().as_str(),
+        }
+    }
+
+    /// How the instance ends once nothing is left to do.
+    #[must_use]
+    pub fn end(&self) -> Phase {
+        match &self.failure {
+            None => Phase::Completed,
+            Some(failure) if failure.cancelled.is_some() => Phase::Cancelled,
+            Some(_) => Phase::Failed,
         }
     }
 

@@ -38,6 +38,12 @@ pub fn all(definition: &Definition, file: &SourceFile) -> Vec<Branch> {
         text: &file.text,
         found: Vec::new(),
     };
+    for (index, rule) in definition.lifecycle.rules.iter().enumerate() {
+        if rule.when.is_some() {
+            let at = [Key("start"), Index(index), Key("when")];
+            lister.condition(&format!("start[{index}].when"), &at);
+        }
+    }
     for (event, handlers) in &definition.handlers {
         lister.handlers(
             &format!("handlers.{event}"),

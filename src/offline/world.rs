@@ -13,9 +13,9 @@ use crate::kernel::input::{
     Control, DomainEvent, Input, InputBody, Origin, SourceStream, WorkOutcome, WorkResult,
 };
 use crate::kernel::limits::Limits;
-use crate::kernel::patch::{IgnoreReason, Note, Outcome, TimerRow};
+use crate::kernel::patch::{Note, Outcome, TimerRow};
 use crate::kernel::record::{Record, Summary};
-use crate::kernel::transition::{Context, Rejection, apply_traced};
+use crate::kernel::transition::{Context, Last, Rejection, Trace, apply_ended, apply_traced, reaches_ended};
 use crate::kernel::work::{WorkItem, WorkKind, WorkRef};
 
 /// Most inputs that one input may set free, directly or through what it sets free.
@@ -271,17 +271,6 @@ impl World {
     }
 
     fn execute(&mut self, input: &Input) -> Given {
-        let may_start = matches!(
-            input.body,
-            InputBody::Event(_) | InputBody::Control(Control::Start { .. })
-        );
-        if self.ended.is_some() && may_start {
-            // The tombstone of the key.
-            return Given {
-                outcome: Some(Outcome::Ignored(IgnoreReason::Ended)),
-                ..Given::default()
-            };
-        }
         let context = Context {
             limits: &self.limits,
             log_sequence: self.log_sequence + 1,
@@ -289,14 +278,21 @@ impl World {
         };
         let record = self.record.as_ref();
         let listener = Listener::default();
-        let applied = apply_traced(
-            &self.definition,
-            &self.instance,
-            record,
-            input,
-            &context,
-            Some(&listener),
-        );
+        let applied = match (record, &self.ended) {
+            (None, Some(summary)) if reaches_ended(input) => {
+                let (definition, last) = (Some(&*self.definition), Last::of(summary));
+                let (id, trace) = (&self.instance, Some(&listener as &dyn Trace));
+                apply_ended(definition, definition, id, last, input, &context, trace)
+            }
+            _ => apply_traced(
+                &self.definition,
+                &self.instance,
+                record,
+                input,
+                &context,
+                Some(&listener),
+            ),
+        };
         let patch = match applied {
             Ok(patch) => patch,
             Err(rejection) => {
@@ -344,6 +340,7 @@ impl World {
             self.record = None;
             self.ended = Some(summary);
         } else if let Some(record) = patch.record {
+            self.ended = None;
             self.record = Some(record);
         }
         if self.manner == Manner::Stored

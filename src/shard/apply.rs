@@ -2,6 +2,7 @@
 //! [`super::poison`], what is set free again is found by [`super::inbox`].
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 
 use super::careful::fingerprint;
 use super::poison::Fault;
@@ -10,10 +11,14 @@ use crate::kernel::ids::{DefinitionHash, InstanceId};
 use crate::kernel::input::{Control, Input, InputBody, Origin, SourceStream};
 use crate::kernel::patch::{IgnoreReason, Note, Outcome, Patch};
 use crate::kernel::record::Record;
-use crate::kernel::transition::{Context, apply, migrate, refusal};
+use crate::kernel::transition::{
+    Context, Last, Rejection, apply, apply_ended, migrate, reaches_ended, refusal,
+};
 use crate::kernel::work::WorkRef;
 use crate::storage::StorageError;
-use crate::storage::rows::{EndedRow, HistoryOutcome, HistoryRow, WaitReason, encode_waiting};
+use crate::storage::rows::{
+    EndedRow, HistoryOutcome, HistoryRow, Tombstone as Row, WaitReason, encode_waiting,
+};
 
 /// One execution of an input.
 #[derive(Debug, Clone, Copy)]
@@ -33,6 +38,9 @@ impl Turn {
         late_source: false,
     };
 }
+
+/// What the kernel has made of an input, if it has not panicked.
+type Applied = std::thread::Result<Result<Patch, Rejection>>;
 
 /// What an execution came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,25 +76,13 @@ impl Run<'_> {
     pub fn execute(&mut self, input: &Input, turn: Turn) -> Result<Fate, StorageError> {
         let id = &input.instance;
         let definitions = self.ground.definitions;
-        let mut record = self.staged.records.take(self.batch, id)?;
+        let record = self.staged.records.take(self.batch, id)?;
         let mut generation = 1;
-        // Number of the row where the record of an ended instance stands.
-        let mut ended = None;
-        if record.is_none() && is_of_parent(input) {
+        if record.is_none() && reaches_ended(input) {
             match self.tombstone(input)? {
                 Tombstone::None => {}
                 Tombstone::Expired { generation: last } => generation = last.saturating_add(1),
-                Tombstone::Counts { summary } => {
-                    let Some(last) = self.batch.ended(id, summary)? else {
-                        return self.refuse(
-                            input,
-                            generation,
-                            "it has ended, and its record is no longer kept",
-                        );
-                    };
-                    ended = Some(summary);
-                    record = Some(last);
-                }
+                Tombstone::Counts(found) => return self.after_end(input, found, turn),
             }
         }
         let definition = match &record {
@@ -94,7 +90,7 @@ impl Run<'_> {
             None => definitions.active(&id.saga),
         };
         let Some(definition) = definition else {
-            if ended.is_some() || (record.is_none() && is_of_parent(input)) {
+            if record.is_none() && is_of_parent(input) {
                 let message = format!("there is no definition of saga {}", id.saga);
                 return self.refuse(input, generation, &message);
             }
@@ -105,17 +101,6 @@ impl Run<'_> {
             && !definition.addresses(&id.key, event, input.time, self.ground.limits)
         {
             return Ok(self.ignore(input, record, IgnoreReason::OtherKey));
-        }
-        let may_start = matches!(
-            input.body,
-            InputBody::Event(_) | InputBody::Control(Control::Start { parent: None, .. })
-        );
-        if record.is_none() && may_start {
-            match self.tombstone(input)? {
-                Tombstone::None => {}
-                Tombstone::Expired { generation: last } => generation = last.saturating_add(1),
-                Tombstone::Counts { .. } => return Ok(self.ignore(input, record, IgnoreReason::Ended)),
-            }
         }
         if let Some(attempts) = condemned(self, input) {
             let turn = Turn { attempts, ..turn };
@@ -135,16 +120,18 @@ impl Run<'_> {
             }
             apply(definition, id, record.as_ref(), input, &context)
         }));
-        if let Some(number) = ended {
-            let changes =
-                matches!(&applied, Ok(Ok(patch)) if patch.record.is_some() || patch.ended.is_some());
-            if changes && let Some(record) = &record {
-                self.reopen(id, number, record.definition)?;
-            } else {
-                // It has ended and stays so.
-                record = None;
-            }
-        }
+        self.conclude(input, record, applied, log_sequence, turn)
+    }
+
+    /// Writes what the kernel has made of an input.
+    fn conclude(
+        &mut self,
+        input: &Input,
+        record: Option<Record>,
+        applied: Applied,
+        log_sequence: u64,
+        turn: Turn,
+    ) -> Result<Fate, StorageError> {
         match applied {
             Ok(Ok(patch)) if patch.outcome == Outcome::Ignored(IgnoreReason::Conflict) => {
                 self.bury(input, record, Fault::conflict(input), turn)
@@ -157,6 +144,58 @@ impl Run<'_> {
             Ok(Err(rejection)) => self.bury(input, record, rejection.into(), turn),
             Err(_) => self.bury(input, record, Fault::panic(), turn),
         }
+    }
+
+    /// Applies an input to a key whose instance has ended.
+    fn after_end(&mut self, input: &Input, tombstone: Row, turn: Turn) -> Result<Fate, StorageError> {
+        let id = &input.instance;
+        let definitions = self.ground.definitions;
+        let record = self.batch.ended(id, tombstone.summary)?;
+        let active = definitions.active(&id.saga);
+        let own = record
+            .as_ref()
+            .and_then(|record| definitions.by_hash(&record.definition));
+        if let (InputBody::Event(event), Some(definition)) = (&input.body, active.or(own))
+            && definitions.is_contested(&id.saga, &event.event_type)
+            && !definition.addresses(&id.key, event, input.time, self.ground.limits)
+        {
+            return Ok(self.ignore(input, None, IgnoreReason::OtherKey));
+        }
+        if let Some(attempts) = condemned(self, input) {
+            let turn = Turn { attempts, ..turn };
+            return self.bury(input, None, Fault::crash(attempts), turn);
+        }
+        let log_sequence = self.next_sequence();
+        let context = Context {
+            limits: self.ground.limits,
+            log_sequence,
+            generation: tombstone.generation,
+        };
+        let last = Last {
+            generation: tombstone.generation,
+            phase: tombstone.phase,
+            start: tombstone.start,
+            record: record.as_ref(),
+        };
+        let applied = catch_unwind(AssertUnwindSafe(|| {
+            let (active, own) = (active.map(Arc::as_ref), own.map(Arc::as_ref));
+            apply_ended(active, own, id, last, input, &context, None)
+        }));
+        let ended = match &applied {
+            Ok(Ok(patch)) => patch.ended.as_ref().map(|summary| &summary.record),
+            Ok(Err(_)) | Err(_) => None,
+        };
+        let after = match &applied {
+            Ok(Ok(patch)) => patch.record.as_ref().or(ended),
+            Ok(Err(_)) | Err(_) => None,
+        };
+        let same = after.is_some_and(|after| after.generation == tombstone.generation);
+        // It has ended and stays so, unless it is the one that changes.
+        let before = record.filter(|_| same);
+        if let Some(before) = &before {
+            self.reopen(id, tombstone.summary, before.definition)?;
+        }
+        self.conclude(input, before, applied, log_sequence, turn)
     }
 
     /// An ended instance is live again.
@@ -212,9 +251,7 @@ impl Run<'_> {
         };
         let kept_until = found.ended.plus_ms(self.ground.keep_ended.as_i64());
         Ok(if input.time <= kept_until {
-            Tombstone::Counts {
-                summary: found.summary,
-            }
+            Tombstone::Counts(found)
         } else {
             Tombstone::Expired {
                 generation: found.generation,
@@ -397,10 +434,7 @@ enum Tombstone {
         generation: u32,
     },
     /// The key is used up.
-    Counts {
-        /// Number of the row with the last record.
-        summary: u64,
-    },
+    Counts(Row),
 }
 
 /// Whether another saga asks.

@@ -12,7 +12,7 @@ use crate::kernel::definition::Definition;
 use crate::kernel::ids::{DefinitionHash, InstanceId, SagaName, TenantId, TimeMs};
 use crate::kernel::input::{Input, SourceStream};
 use crate::kernel::patch::{IgnoreReason, Note, Outcome};
-use crate::kernel::record::Summary;
+use crate::kernel::record::{Phase, Summary};
 
 /// Format of every row that this binary writes.
 pub const ROW_FORMAT: u8 = 1;
@@ -214,6 +214,9 @@ pub struct Tombstone {
     pub ended: TimeMs,
     /// Log sequence under which the summary stands.
     pub summary: u64,
+    pub phase: Phase,
+    /// Hash of the id of the event or request that started the instance.
+    pub start: u64,
 }
 
 /// An instance that has ended.

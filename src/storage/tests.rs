@@ -210,8 +210,10 @@ fn stored_rows_are_frozen() {
         generation: 2,
         ended: TimeMs(1),
         summary: 300,
+        phase: Phase::Failed,
+        start: 5,
     };
-    frozen(&tombstone, "010202ac02");
+    frozen(&tombstone, "010202ac020305");
     let position = PositionRow {
         stream_name: "EVENTS".to_owned(),
         stream_created_ns: 3,

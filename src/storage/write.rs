@@ -14,6 +14,7 @@ use crate::kernel::ids::{DefinitionHash, InstanceId, TimeMs};
 use crate::kernel::input::SourceStream;
 use crate::kernel::patch::TimerRow;
 use crate::kernel::record::Record;
+use crate::kernel::transition::Last;
 use crate::kernel::work::{WorkItem, WorkRef};
 
 /// Everything written through it appears together or not at all.
@@ -240,10 +241,13 @@ impl<'t> Batch<'t> {
 
     /// Moves an instance from the live ones to the ended ones.
     pub fn end(&self, log_sequence: u64, row: &EndedRow) -> Result<(), StorageError> {
+        let last = Last::of(&row.summary);
         let tombstone = Tombstone {
-            generation: row.summary.record.generation,
+            generation: last.generation,
             ended: row.summary.ended,
             summary: log_sequence,
+            phase: last.phase,
+            start: last.start,
         };
         self.view
             .put(TOMBSTONES, &keys::tombstone(&row.instance), encode(&tombstone))?;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::caller::{get, instance, post, runner, until};
+use crate::caller::{get, instance, items, letters, post, runner, send, until};
 
 const RENT: &str = r#"
 apiVersion: sagas/v1
@@ -79,4 +79,60 @@ async fn a_request_starts_one_instance_with_its_input() {
         view["state"]["left"] == 9
     })
     .await;
+}
+
+/// Rents out a flat again after the last tenant has moved out.
+const FLAT: &str = r#"
+apiVersion: sagas/v1
+kind: Saga
+name: flat
+input: {type: object}
+start: {event: Flat.Let, when: event.data.months > 0, set: {months: "${event.data.months}"}}
+key: {"Flat.*": event.data.flat}
+reuse: {after: [completed]}
+on_running: fail
+state: {init: {months: 0}}
+handlers:
+  Flat.Left: {complete: {outcome: moved_out}}
+  Flat.Burnt: {fail: {code: burnt}}
+steps:
+  live: {wait: {signal: over, timeout: 1000h}}
+"#;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_is_used_again_where_the_saga_says_so() {
+    let rig = runner(Duration::ZERO).await;
+    rig.add_saga("flat", FLAT);
+    assert_eq!(post(&rig, "/admin/reload", "").await.status, 200);
+    let flat = instance("acme", "flat", "f-1");
+    let let_to = json!({"flat": "f-1", "months": 3});
+    send(&rig, "acme", "e-1", "Flat.Let", let_to.clone()).await;
+    until(&rig, &flat, |view| view["state"]["months"] == 3).await;
+    // It is let already.
+    send(&rig, "acme", "e-2", "Flat.Let", let_to.clone()).await;
+    let page = until(&rig, &letters("acme"), |page| !items(page).is_empty()).await;
+    assert_eq!(items(&page)[0]["reason"], "start.running");
+    send(&rig, "acme", "e-3", "Flat.Left", json!({"flat": "f-1"})).await;
+    let left = until(&rig, &flat, |view| view["phase"] == "completed").await;
+    assert_eq!(
+        (&left["outcome"], &left["generation"]),
+        (&json!("moved_out"), &json!(1))
+    );
+    send(&rig, "acme", "e-4", "Flat.Let", let_to.clone()).await;
+    let second = until(&rig, &flat, |view| view["generation"] == 2).await;
+    assert_eq!(
+        (&second["phase"], &second["state"]["months"]),
+        (&json!("running"), &json!(3))
+    );
+    // A request does the same, but not while the flat is let.
+    let path = "/v1/tenants/acme/sagas/flat/instances";
+    let body = json!({"key": "f-1", "input": {}}).to_string();
+    post(&rig, path, body.clone()).await.is_problem(409, "SR0503");
+    send(&rig, "acme", "e-5", "Flat.Left", json!({"flat": "f-1"})).await;
+    until(&rig, &flat, |view| view["phase"] == "completed").await;
+    assert_eq!(post(&rig, path, body.clone()).await.status, 202);
+    until(&rig, &flat, |view| view["generation"] == 3).await;
+    send(&rig, "acme", "e-6", "Flat.Burnt", json!({"flat": "f-1"})).await;
+    until(&rig, &flat, |view| view["phase"] == "failed").await;
+    post(&rig, path, body).await.is_problem(409, "SR0503");
 }

@@ -7,6 +7,7 @@ mod rig;
 #[path = "../support/mod.rs"]
 mod support;
 
+mod generations;
 mod rolling;
 
 use std::collections::BTreeSet;

@@ -15,7 +15,7 @@ use serde_json::json;
 use super::decode::Decoder;
 use super::route::{Outcome, Routed, Router};
 use super::versions::Versions;
-use crate::kernel::definition::model::{Finally, KeyRule, Migration, UndoOrder};
+use crate::kernel::definition::model::{Finally, KeyRule, Lifecycle, Migration, UndoOrder};
 use crate::kernel::definition::{Definition, DefinitionSet};
 use crate::kernel::expr::{Expr, Root, Template};
 use crate::kernel::ids::{DefinitionHash, SagaName, TenantId, TimeMs};
@@ -38,6 +38,7 @@ fn saga(name: &str, version: u8, events: &[&str], keys: &[(&str, &str)]) -> Arc<
         hash: DefinitionHash(hash),
         source: "".into(),
         input: None,
+        lifecycle: Lifecycle::default(),
         start: events.iter().map(|event| (*event).to_owned()).collect(),
         keys: keys.iter().map(rule).collect(),
         events: std::collections::BTreeMap::new(),

@@ -12,8 +12,9 @@ use sha2::{Digest, Sha256};
 
 use super::model::{
     Action, Actions, Awaited, CommandTemplate, Compensation, Complete, Definition, Delay, Emit, Fail, Group,
-    Handler, ItemJoin, Join, Machine, OnExhausted, OnItemError, OnLate, OnUnknown, ProgramDefinition,
-    PublishTemplate, RepeatCondition, Step, StepRetry, Stragglers, Then, TimerDefinition, UndoOrder, Wait,
+    Handler, ItemJoin, Join, Lifecycle, Machine, OnExhausted, OnItemError, OnLate, OnRunning, OnUnknown,
+    ProgramDefinition, PublishTemplate, RepeatCondition, Step, StepRetry, Stragglers, Then, TimerDefinition,
+    UndoOrder, Wait,
 };
 use crate::kernel::expr::{Expr, Template, TextPart, write_sorted};
 use crate::kernel::ids::DefinitionHash;
@@ -84,6 +85,11 @@ pub fn bytes(definition: &Definition) -> Vec<u8> {
     if let Json::Map(members) = &mut form {
         members.extend(schemas(definition).map(|(name, form)| (Cow::Borrowed(name), form)));
     }
+    if let Json::Map(members) = &mut form
+        && !definition.lifecycle.is_default()
+    {
+        members.push((Cow::Borrowed("lifecycle"), lifecycle(&definition.lifecycle)));
+    }
     if let (Json::Map(members), Some(program)) = (&mut form, &definition.program) {
         members.push((Cow::Borrowed("program"), self::program(program)));
     }
@@ -131,6 +137,35 @@ fn schemas(definition: &Definition) -> impl Iterator<Item = (&'static str, Json<
     ]
     .into_iter()
     .filter_map(|(name, form)| Some((name, form?)))
+}
+
+/// What is said about the life of instances; a saga that says nothing has none of it.
+fn lifecycle(lifecycle: &Lifecycle) -> Json<'_> {
+    let rules = lifecycle.rules.iter().map(|rule| {
+        object([
+            ("event", text(&rule.event)),
+            ("when", rule.when.as_ref().map_or(Json::Null, expression)),
+            ("set", members(&rule.set)),
+        ])
+    });
+    let on_running = match lifecycle.on_running {
+        OnRunning::Handle => Json::Null,
+        OnRunning::Ignore => text("ignore"),
+        OnRunning::Fail => text("fail"),
+    };
+    let reuse = lifecycle.reuse;
+    object([
+        ("rules", list(rules)),
+        ("on_running", on_running),
+        (
+            "reuse",
+            object([
+                ("completed", Json::Bool(reuse.completed)),
+                ("failed", Json::Bool(reuse.failed)),
+                ("cancelled", Json::Bool(reuse.cancelled)),
+            ]),
+        ),
+    ])
 }
 
 /// What a program does is in its module, wherever that lies.

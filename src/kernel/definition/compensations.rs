@@ -185,7 +185,7 @@ impl Reading<'_, '_> {
 }
 
 /// One of a few words.
-fn one_of<T: Copy>(entry: &Entry<'_>, words: &[(&str, T)], findings: &mut Findings<'_>) -> Option<T> {
+pub fn one_of<T: Copy>(entry: &Entry<'_>, words: &[(&str, T)], findings: &mut Findings<'_>) -> Option<T> {
     let names: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
     let expected = names.join(", ");
     if let Value::Scalar(scalar) = &entry.value.value

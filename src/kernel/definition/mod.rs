@@ -34,6 +34,7 @@ mod saga;
 mod schema_files;
 pub mod schemas;
 pub mod set;
+mod starts;
 mod state_effects;
 mod step_errors;
 mod steps;

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 pub use super::contract::EffectContract;
-pub use super::lifecycle::Complete;
+pub use super::lifecycle::{Complete, Lifecycle, OnRunning, Reuse, StartRule};
 pub use super::migration::{Dropped, Migration, Places};
 pub use super::program::ProgramDefinition;
 pub use super::undo::{Compensation, OnExhausted, OnLate, OnUnknown, UndoOrder};
@@ -27,6 +27,7 @@ pub struct Definition {
     pub input: Option<Arc<Schema>>,
     /// Event types that create an instance.
     pub start: Vec<String>,
+    pub lifecycle: Lifecycle,
     /// First match wins.
     pub keys: Vec<KeyRule>,
     /// What is said about event types.

@@ -32,6 +32,8 @@ const KEYS: &[&str] = &[
     "name",
     "input",
     "start",
+    "on_running",
+    "reuse",
     "key",
     "events",
     "state",
@@ -162,6 +164,7 @@ fn read<'c>(
     {
         typing::initial(entry, &init, types, reading.findings);
     }
+    let lifecycle = reading.lifecycle(&fields);
     let handlers = fields.get("handlers");
     let handlers = handlers
         .map(|entry| reading.saga_handlers(entry))
@@ -196,6 +199,7 @@ fn read<'c>(
         source: Arc::clone(source),
         input,
         start,
+        lifecycle,
         keys,
         events,
         state_schema,
@@ -254,36 +258,6 @@ pub fn parsed<T, E: ToString>(
 }
 
 impl<'r> Reading<'r, '_> {
-    fn start(&mut self, fields: &Fields<'r, '_>) -> Vec<String> {
-        let entry = if self.takes_input {
-            fields.get("start")
-        } else {
-            fields.require("start", self.findings)
-        };
-        let Some(entry) = entry else {
-            return Vec::new();
-        };
-        let mut types = Vec::new();
-        for item in fields::one_or_many(&entry.value) {
-            let Some(text) = fields::text(item, &entry.key_span, "an event type", self.findings) else {
-                continue;
-            };
-            if fields::is_event_type(text, &item.span, self.findings) {
-                types.push(text.to_owned());
-            }
-        }
-        if matches!(&entry.value.value, Value::List(items) if items.is_empty()) {
-            self.findings.error(
-                codes::WRONG_VALUE,
-                entry.value.span.clone(),
-                "start is empty: no event would begin the saga",
-            );
-        }
-        types.sort();
-        types.dedup();
-        types
-    }
-
     fn keys(&mut self, fields: &Fields<'r, '_>) -> Vec<KeyRule> {
         // Whether a saga that takes an input has events to route is known when all of it is read.
         let entry = if self.takes_input {

@@ -39,6 +39,8 @@ struct Plan {
     events: BTreeMap<String, Type>,
     /// Event types that begin an instance.
     start: Vec<String>,
+    /// Fields that the starts by an event of this type set, whichever is taken.
+    opened: BTreeMap<String, BTreeSet<String>>,
     /// Fields of the state that are there from the first handler on.
     settled: BTreeSet<String>,
     /// Fields that are there in the very beginning.
@@ -69,7 +71,8 @@ impl Types {
         };
         let initial = names(member(root, "state").and_then(|state| member(&state.value, "init")));
         let mut settled = initial.clone();
-        settled.extend(always_set(root, start));
+        let opened = set_by_starts(root, start);
+        settled.extend(always_set(root, start, &opened));
         let plan = Plan {
             state: state.map(Type::of_schema),
             events: events
@@ -80,6 +83,7 @@ impl Types {
                 })
                 .collect(),
             start: start.to_vec(),
+            opened,
             settled,
             initial,
             reached: reached(outline),
@@ -194,9 +198,17 @@ impl Types {
             envelope(data.unwrap_or_else(Type::dynamic), event_type),
         );
         if self.plan.start.iter().any(|start| start == event_type) {
-            let initial = self.plan.initial.clone();
-            self.enter_state(&initial, false);
+            let mut fields = self.plan.initial.clone();
+            fields.extend(self.plan.opened.get(event_type).cloned().unwrap_or_default());
+            self.enter_state(&fields, false);
         }
+    }
+
+    /// What a start by an event of this type knows: the state is as it is in the very beginning.
+    pub fn enter_start(&mut self, event_type: &str) {
+        self.enter_event(event_type);
+        let initial = self.plan.initial.clone();
+        self.enter_state(&initial, false);
     }
 
     /// What a step knows when it starts: the fields that the steps before it have set are there.
@@ -247,8 +259,29 @@ fn envelope(data: Type, event_type: &str) -> Type {
     ])
 }
 
-/// Fields that the handler of a start event sets whichever of its alternatives is taken.
-fn always_set(root: &Node<'_>, start: &[String]) -> BTreeSet<String> {
+/// For each start event the fields that its starts set, whichever of them is taken.
+fn set_by_starts(root: &Node<'_>, start: &[String]) -> BTreeMap<String, BTreeSet<String>> {
+    let rules = member(root, "start").map(|entry| fields::one_or_many(&entry.value));
+    let rules = rules.unwrap_or_default();
+    let is_of = |rule: &Node<'_>, event_type: &str| {
+        let event = member(rule, "event").map_or(rule, |event| &event.value);
+        matches!(&event.value, Value::Scalar(scalar) if scalar.text == event_type)
+    };
+    let of_type = |event_type: &String| {
+        let rules = rules.iter().filter(|rule| is_of(rule, event_type));
+        let sets = rules.map(|rule| member(rule, "set").map(names_of).unwrap_or_default());
+        let common = sets.reduce(|left, right| left.intersection(&right).cloned().collect());
+        (event_type.clone(), common.unwrap_or_default())
+    };
+    start.iter().map(of_type).collect()
+}
+
+/// Fields that the start by an event, or the handler of it, sets whichever of the alternatives is taken.
+fn always_set(
+    root: &Node<'_>,
+    start: &[String],
+    opened: &BTreeMap<String, BTreeSet<String>>,
+) -> BTreeSet<String> {
     let of_type = |event_type: &String| -> BTreeSet<String> {
         let handlers = member(root, "handlers").and_then(|handlers| member(&handlers.value, event_type));
         let Some(handlers) = handlers else {
@@ -265,9 +298,14 @@ fn always_set(root: &Node<'_>, start: &[String]) -> BTreeSet<String> {
         let common = sets.reduce(|left, right| left.intersection(&right).cloned().collect());
         common.filter(|_| complete).unwrap_or_default()
     };
+    let with_start = |event_type: &String| {
+        let mut fields = of_type(event_type);
+        fields.extend(opened.get(event_type).cloned().unwrap_or_default());
+        fields
+    };
     start
         .iter()
-        .map(of_type)
+        .map(with_start)
         .reduce(|left, right| left.intersection(&right).cloned().collect())
         .unwrap_or_default()
 }

@@ -366,6 +366,7 @@ pub(super) fn taken_back<'a>(
     record: &'a Record,
     asks: &ParentRef,
     undo: bool,
+    known: bool,
 ) -> Result<Patch, Rejection> {
     let is_parent = record
         .parent
@@ -384,6 +385,11 @@ pub(super) fn taken_back<'a>(
             Patch::ignored(reason)
         }
     };
+    if !is_parent && undo && known && record.generation > 1 {
+        // Another generation has taken its place.
+        let gone = failed(CHILD_GONE, "its key was used again");
+        return Ok(answer(ground.instance, ground.input, ground.context, asks, gone));
+    }
     if !is_parent {
         // What the parent asked for has never begun, since the key was taken.
         return Ok(nothing(IgnoreReason::NoInstance));

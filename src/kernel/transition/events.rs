@@ -1,10 +1,11 @@
 //! Domain events: duplicates, handlers, deferral.
 
 use super::place::Place;
-use super::run::Run;
-use super::{Rejection, machine, program, seen, timers, waits};
+use super::run::{Ground, Opening, Run};
+use super::scope::Locals;
+use super::{Rejection, generations, machine, program, seen, timers, waits};
 use crate::kernel::definition::Definition;
-use crate::kernel::definition::model::Handler;
+use crate::kernel::definition::model::{Handler, StartRule};
 use crate::kernel::input::DomainEvent;
 use crate::kernel::patch::{IgnoreReason, Outcome, Patch};
 use crate::kernel::record::{Phase, Record};
@@ -18,10 +19,14 @@ enum Handled {
 }
 
 /// Opens an instance with the event that starts it, and handles it.
-pub(super) fn start(mut run: Run<'_>, event: &DomainEvent) -> Result<Patch, Rejection> {
-    check_hops(&run, event)?;
+pub(super) fn start<'a>(ground: Ground<'a>, event: &'a DomainEvent) -> Result<Patch, Rejection> {
+    let mut run = Run::open(ground, Opening::event(event));
     run.admit()?;
-    begin(&mut run)?;
+    let Some(entrance) = entrance(&mut run, event)? else {
+        return Ok(Patch::ignored(IgnoreReason::NoInstance));
+    };
+    check_hops(&run, event)?;
+    begin(&mut run, entrance)?;
     let outcome = match run_handlers(&mut run, &event.event_type)? {
         Handled::Deferred => {
             run.record.deferred = run.record.deferred.saturating_add(1);
@@ -35,9 +40,46 @@ pub(super) fn start(mut run: Run<'_>, event: &DomainEvent) -> Result<Patch, Reje
     run.conclude(outcome)
 }
 
+/// How an event begins an instance.
+#[derive(Clone, Copy)]
+pub(super) enum Entrance<'a> {
+    Plain,
+    /// By the rule of this index.
+    Rule(usize, &'a StartRule),
+}
+
+/// The way in which the event would begin an instance, if it would.
+pub(super) fn entrance<'a>(
+    run: &mut Run<'a>,
+    event: &DomainEvent,
+) -> Result<Option<Entrance<'a>>, Rejection> {
+    let definition = run.ground.definition;
+    if definition.lifecycle.rules.is_empty() {
+        let starts = definition.start.contains(&event.event_type);
+        return Ok(starts.then_some(Entrance::Plain));
+    }
+    for (index, rule) in definition.lifecycle.rules.iter().enumerate() {
+        if rule.event != event.event_type {
+            continue;
+        }
+        let place = || format!("{}.when", Place::Start { index });
+        let holds = match &rule.when {
+            None => true,
+            Some(when) => run.test(when, Locals::default(), place)?,
+        };
+        if holds {
+            return Ok(Some(Entrance::Rule(index, rule)));
+        }
+    }
+    Ok(None)
+}
+
 /// What every instance begins with: its state, its timers, and the first state of its machine.
-pub(super) fn begin(run: &mut Run<'_>) -> Result<(), Rejection> {
+pub(super) fn begin(run: &mut Run<'_>, entrance: Entrance<'_>) -> Result<(), Rejection> {
     run.open_state()?;
+    if let Entrance::Rule(index, rule) = entrance {
+        run.set(&rule.set, Locals::default(), Place::Start { index })?;
+    }
     let definition = run.ground.definition;
     for timer in definition.timers.iter().filter(|timer| timer.during.is_none()) {
         timers::begin(run, timer)?;
@@ -62,16 +104,7 @@ pub(super) fn handle<'a>(
     }
     match handled {
         Handled::No => Ok(Patch::ignored(IgnoreReason::NoHandler)),
-        Handled::Deferred => {
-            let mut record = before.clone();
-            record.deferred = record.deferred.saturating_add(1);
-            Ok(Patch {
-                outcome: Outcome::Deferred,
-                record: Some(record),
-                deferred: true,
-                ..Patch::ignored(IgnoreReason::NoHandler)
-            })
-        }
+        Handled::Deferred => Ok(generations::deferred(before)),
         Handled::Yes => {
             check_hops(&run, event)?;
             seen::remember_event(&mut run.record, seen::event(event));

@@ -81,6 +81,7 @@ pub fn migrate(
         definition: to,
         instance,
         before: Some(record),
+        last: None,
         input,
         context,
         texts: &texts,

@@ -19,6 +19,7 @@ mod ends;
 mod errors;
 mod events;
 mod failure;
+mod generations;
 mod groups;
 mod items;
 mod joins;
@@ -44,11 +45,12 @@ mod waits;
 mod tests;
 
 pub use children::refusal;
+pub use generations::{Last, apply_ended, reaches_ended};
 pub use requests::check as check_input;
 
 use arena::Arena;
 pub use migrate::{Obstacle, REFUSED, migrate, obstacles};
-use run::{Ground, Opening, Run};
+use run::{Ground, Run};
 
 use super::definition::Definition;
 use super::ids::{DefinitionHash, InstanceId};
@@ -62,6 +64,9 @@ pub const TIMEOUT_CLASS: &str = "timeout";
 
 /// Reason of an event or signal for which the buffer of its instance has no room.
 pub const BUFFER_FULL: &str = "buffer.full";
+
+/// Reason of a start event whose instance runs, where the saga says that it fails.
+pub const START_RUNNING: &str = "start.running";
 
 /// What a transition may know besides definition, record and input.
 #[derive(Debug, Clone, Copy)]
@@ -97,7 +102,7 @@ impl Rejection {
     /// buffer stands in nobody's way.
     #[must_use]
     pub fn parks(&self) -> bool {
-        self.reason != BUFFER_FULL
+        self.reason != BUFFER_FULL && self.reason != START_RUNNING
     }
 }
 
@@ -132,6 +137,7 @@ pub fn apply_traced(
         definition,
         instance,
         before: record,
+        last: None,
         input,
         context,
         texts: &texts,
@@ -150,7 +156,7 @@ pub fn apply_traced(
 fn without_instance(ground: Ground<'_>) -> Result<Patch, Rejection> {
     match &ground.input.body {
         InputBody::Event(event) if ground.definition.start.contains(&event.event_type) => {
-            events::start(Run::open(ground, Opening::event(event)), event)
+            events::start(ground, event)
         }
         InputBody::Control(Control::Start { input, parent }) => {
             requests::start(ground, input, parent.as_ref())
@@ -165,6 +171,9 @@ fn without_instance(ground: Ground<'_>) -> Result<Patch, Rejection> {
 }
 
 fn with_instance<'a>(ground: Ground<'a>, record: &'a Record) -> Result<Patch, Rejection> {
+    if let Some(patch) = generations::meets(ground, record)? {
+        return Ok(patch);
+    }
     match &ground.input.body {
         InputBody::Event(event) => match events::refusal(ground.definition, record, event) {
             Some(reason) => Ok(Patch::ignored(reason)),
@@ -200,7 +209,9 @@ fn with_control<'a>(
 ) -> Result<Patch, Rejection> {
     match control {
         Control::Start { parent, .. } => return Ok(children::start_again(ground, record, parent.as_ref())),
-        Control::Recall { parent, undo, .. } => return children::taken_back(ground, record, parent, *undo),
+        Control::Recall { parent, undo, known } => {
+            return children::taken_back(ground, record, parent, *undo, *known);
+        }
         Control::Cancel { .. }
         | Control::Retry
         | Control::Settle(_)

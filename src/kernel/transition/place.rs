@@ -10,6 +10,10 @@ use crate::kernel::definition::model::{OF_FINALLY, OF_MACHINE};
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Place<'a> {
     Init,
+    /// `start[0]`
+    Start {
+        index: usize,
+    },
     /// `migrate`
     Migration,
     /// `handlers.Order.Placed[0]`
@@ -68,6 +72,7 @@ impl fmt::Display for Place<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Init => f.write_str("state.init"),
+            Self::Start { index } => write!(f, "start[{index}]"),
             Self::Migration => f.write_str("migrate"),
             Self::Handler { event_type, index } => write!(f, "handlers.{event_type}[{index}]"),
             Self::StateHandler {
@@ -114,6 +119,7 @@ impl Place<'_> {
         match self {
             Self::Entry { .. } | Self::Finally { .. } => format!("{self}[{index}]"),
             Self::Init
+            | Self::Start { .. }
             | Self::Migration
             | Self::Handler { .. }
             | Self::StateHandler { .. }

@@ -38,7 +38,7 @@ pub(super) fn start(
     };
     let mut run = Run::open(ground, origin);
     run.record.parent = parent.map(|parent| Box::new(children::parent(parent)));
-    events::begin(&mut run)?;
+    events::begin(&mut run, events::Entrance::Plain)?;
     if ground.definition.program.is_some() {
         program::request(&mut run, input)?;
     }

@@ -22,6 +22,8 @@ pub(super) struct Ground<'a> {
     pub instance: &'a InstanceId,
     /// The record before.
     pub before: Option<&'a Record>,
+    /// The last record of the generation before, where that is kept and another one is to begin.
+    pub last: Option<&'a Record>,
     pub input: &'a Input,
     pub context: &'a Context<'a>,
     /// Bytes that came into being during the transition.
@@ -113,6 +115,7 @@ impl<'a> Run<'a> {
             instance,
             input,
             context,
+            last,
             ..
         } = ground;
         let record = Record {
@@ -140,7 +143,8 @@ impl<'a> Run<'a> {
             timers: std::collections::BTreeMap::new(),
             failure: None,
             early: None,
-            seen_events: Vec::new(),
+            // What an earlier generation has taken does not come twice.
+            seen_events: last.map(|last| last.seen_events.clone()).unwrap_or_default(),
             seen_results: Vec::new(),
             deferred: 0,
             last_history: None,
@@ -243,6 +247,12 @@ impl<'a> Run<'a> {
             .map(|(_, row)| row.clone())
             .collect();
         let ended = self.record.phase.is_terminal() && self.record.is_settled();
+        let mut readmit = self.readmit;
+        if ended && self.record.deferred > 0 {
+            // They may begin another generation.
+            self.record.deferred = 0;
+            readmit = true;
+        }
         let (record, ended) = if ended {
             let summary = Summary {
                 ended: self.record.updated,
@@ -260,7 +270,7 @@ impl<'a> Run<'a> {
             timers_set,
             timers_cleared,
             deferred: outcome == Outcome::Deferred,
-            readmit: self.readmit,
+            readmit,
             ended,
             notes: self.notes,
         })

@@ -21,6 +21,11 @@ pub(super) fn control(request: &str) -> Seen {
     }
 }
 
+/// The event or request that starts an instance, by its id.
+pub(super) fn start(id: &str) -> u64 {
+    hash(&[b"start", id.as_bytes()])
+}
+
 /// A result, by its command; `None` where the outcome is unknown, which a later result may settle.
 pub(super) fn result(result: &WorkResult) -> Option<Seen> {
     let content = match &result.outcome {

@@ -152,7 +152,7 @@ fn end(run: &mut Run<'_>) -> Result<(), Rejection> {
         run.record.ledger.clear();
     }
     let finally = &definition.finally;
-    let phase = outcome(&run.record);
+    let phase = run.record.end();
     let emits = match phase {
         Phase::Completed => &finally.completed,
         Phase::Cancelled => &finally.cancelled,
@@ -172,17 +172,8 @@ fn end(run: &mut Run<'_>) -> Result<(), Rejection> {
     Ok(())
 }
 
-/// How an instance ends whose outcome is reached.
-fn outcome(record: &Record) -> Phase {
-    match &record.failure {
-        None => Phase::Completed,
-        Some(failure) if failure.cancelled.is_some() => Phase::Cancelled,
-        Some(_) => Phase::Failed,
-    }
-}
-
 fn over(run: &mut Run<'_>) {
-    run.record.phase = outcome(&run.record);
+    run.record.phase = run.record.end();
     run.note(Note::Ended {
         phase: run.record.phase.as_str().to_owned(),
     });

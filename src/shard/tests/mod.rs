@@ -1,6 +1,7 @@
 //! Promises of a shard, kept against a real environment.
 
 mod faults;
+mod generations;
 mod poison;
 mod streams;
 mod timers;

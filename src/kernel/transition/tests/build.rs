@@ -4,8 +4,8 @@ use serde_json::{Value, json};
 
 use crate::kernel::definition::model::{
     Action, Actions, COMMAND_TIMEOUT_MS, CommandTemplate, Compensation, Delay, EFFECT_TIMEOUT_MS, Emit, Fail,
-    Finally, Handler, Join, Machine, Migration, OnExhausted, OnLate, OnUnknown, PublishTemplate, State, Step,
-    TimerDefinition, TimerSet, UndoOrder,
+    Finally, Handler, Join, Lifecycle, Machine, Migration, OnExhausted, OnLate, OnUnknown, PublishTemplate,
+    State, Step, TimerDefinition, TimerSet, UndoOrder,
 };
 use crate::kernel::definition::{Definition, compile_archived};
 use crate::kernel::expr::{Expr, Root, Template};
@@ -51,6 +51,16 @@ pub(super) fn loaded(body: &str) -> Definition {
     })
 }
 
+/// The same where the body says how instances begin, too.
+pub(super) fn loaded_as(body: &str) -> Definition {
+    compile_archived(&format!("apiVersion: sagas/v1\nkind: Saga\nname: probe\n{body}")).unwrap_or_else(
+        |findings| {
+            let findings: Vec<String> = findings.iter().map(ToString::to_string).collect();
+            panic!("{}", findings.join("\n"))
+        },
+    )
+}
+
 pub(super) fn saga(name: &str, start: &str) -> Definition {
     Definition {
         name: SagaName::parse(name).expect("legal"),
@@ -58,6 +68,7 @@ pub(super) fn saga(name: &str, start: &str) -> Definition {
         source: "".into(),
         input: None,
         start: vec![start.to_owned()],
+        lifecycle: Lifecycle::default(),
         keys: Vec::new(),
         events: std::collections::BTreeMap::new(),
         state_schema: None,

@@ -9,6 +9,7 @@ mod early;
 mod errors;
 mod finally;
 mod foreach;
+mod generations;
 mod ids;
 mod joins;
 mod limits;

@@ -12,6 +12,7 @@ use super::deadlines::pressed;
 use super::early::settling;
 use super::errors::answering;
 use super::finally::closing;
+use super::generations::renting;
 use super::joins::joining;
 use super::reminders::nudging;
 use super::retry::charging;
@@ -317,6 +318,40 @@ proptest! {
         check_ids(&world);
         check_undone(&world, &definition, &done);
         prop_assert!(world.last().phase.is_terminal(), "it rests in {:?}", world.phase());
+    }
+
+    #[test]
+    fn whatever_happens_no_generation_does_the_work_of_another(happenings in happenings(4, 60)) {
+        let mut world = renting("reuse: always\n");
+        let events = [
+            ("Order.Placed", json!({"id": "o-1", "total": 1})),
+            ("Order.Imported", json!({"id": "o-1"})),
+            ("Order.Dropped", json!({"id": "o-1"})),
+            ("Other.Thing", json!({"id": "o-1"})),
+        ];
+        let mut done = BTreeMap::new();
+        // An end is no end here.
+        for part in happenings.chunks(6) {
+            let more = live(&mut world, &events, part);
+            for (path, count) in more {
+                *done.entry(path).or_default() += count;
+            }
+            let ended = world.ended.as_ref().map(|ended| ended.record.generation);
+            if let Some(generation) = ended {
+                world.event(events[0].0, &events[0].1);
+                prop_assert_eq!(world.last().generation, generation + 1);
+            }
+        }
+        if world.record.is_none() && world.ended.is_none() {
+            return Ok(());
+        }
+        heal(&mut world, &mut done);
+        check_ids(&world);
+        prop_assert!(world.last().phase.is_terminal(), "it rests in {:?}", world.phase());
+        // What was refunded was charged.
+        let times = |path: &str| done.get(path).copied().unwrap_or(0);
+        prop_assert!(times("steps.charge.compensate") <= times("steps.charge"));
+        prop_assert_eq!(world.inbox.len(), 0);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde_json::Value;
 
-use super::super::{Context, Rejection, apply, migrate};
+use super::super::{Context, Last, Rejection, apply, apply_ended, migrate, reaches_ended};
 use crate::kernel::children::SagaMessage;
 use crate::kernel::definition::Definition;
 use crate::kernel::ids::{CommandId, EventId, InstanceId, Key, TenantId, TimeMs};
@@ -208,9 +208,7 @@ impl World {
         }
         if readmit {
             for input in std::mem::take(&mut self.inbox) {
-                if self.ended.is_none() {
-                    self.give(&input)?;
-                }
+                self.give(&input)?;
             }
         }
         Ok(outcome)
@@ -222,6 +220,20 @@ impl World {
             log_sequence: self.log_sequence,
             generation: 1,
         };
+        if let (None, Some(summary)) = (&self.record, &self.ended)
+            && reaches_ended(input)
+        {
+            let (definition, last) = (Some(&*self.definition), Last::of(summary));
+            return apply_ended(
+                definition,
+                definition,
+                &self.instance,
+                last,
+                input,
+                &context,
+                None,
+            );
+        }
         apply(
             &self.definition,
             &self.instance,
@@ -331,6 +343,13 @@ impl World {
             assert_eq!(Record::decode(&record.encode()).as_ref(), Ok(&record));
             let of_record: BTreeSet<TimerRow> = record.timers.values().cloned().collect();
             assert_eq!(self.timers, of_record, "record and due index differ");
+            if self
+                .ended
+                .as_ref()
+                .is_some_and(|ended| ended.record.generation < record.generation)
+            {
+                self.ended = None;
+            }
             self.record = Some(record);
         }
         if let Some(summary) = patch.ended {
