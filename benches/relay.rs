@@ -95,6 +95,7 @@ impl Bench {
             floor: Arc::clone(&floor),
             take_spilled: Box::new(|| false),
             streams: streams.clone(),
+            local: None,
             cluster: "bench".to_owned(),
             settings: outbox::Settings {
                 per_tenant_in_flight: usize::MAX,
@@ -146,6 +147,7 @@ impl Bench {
             upstreams: BTreeMap::new(),
             clock: Arc::new(SystemClock),
             metrics: Arc::new(Metrics::new()),
+            local: None,
             group: "bench".to_owned(),
         })
         .unwrap()

@@ -240,6 +240,12 @@ fn a_manifest_that_says_nonsense_exits_with_78_and_one_line() {
         (json!({"shards": 0}), "SR0403", "shards"),
         (json!({"shards": 1025}), "SR0403", "shards"),
         (json!({"mode": "saga"}), "SR0403", "broker.kind"),
+        (
+            json!({"mode": "saga", "dispatch": "local", "broker": {"kind": "nats"}}),
+            "SR0403",
+            "dispatch local",
+        ),
+        (json!({"dispatch": "direct"}), "SR0402", "direct"),
         (json!({"cluster": "Not A Name"}), "SR0403", "cluster"),
         (json!({"tenants": []}), "SR0403", "tenants"),
         (

@@ -6,10 +6,12 @@ use super::control::blocking;
 use super::node::Node;
 use super::streams;
 use crate::intake::decode::Decoded;
-use crate::kernel::ids::{CommandId, InstanceId};
-use crate::kernel::input::InputBody;
+use crate::kernel::envelope::APPLIED_HEADER;
+use crate::kernel::ids::{CommandId, EffectName, InstanceId};
+use crate::kernel::input::{InputBody, SourceStream};
 use crate::kernel::patch::Note;
 use crate::kernel::recorded::{Recorded, RecordedBody, RecordedOutcome};
+use crate::kernel::subject::Subject;
 use crate::kernel::transition::TIMEOUT_CLASS;
 use crate::ports::broker::{Message, StoredMessage};
 use crate::ports::control::{ControlError, RecordedInputs};
@@ -49,7 +51,7 @@ pub(super) async fn recorded(node: &Node, id: &InstanceId) -> Result<RecordedInp
     }
     let mut inputs = Vec::with_capacity(rows.len());
     for (_, row) in rows.into_iter().rev() {
-        let input = body(node, &row).await?;
+        let input = body(node, id, &row).await?;
         inputs.push(Recorded {
             tenant: id.tenant.as_str().to_owned(),
             saga: id.saga.as_str().to_owned(),
@@ -66,31 +68,54 @@ pub(super) async fn recorded(node: &Node, id: &InstanceId) -> Result<RecordedInp
     Ok(RecordedInputs { inputs })
 }
 
-async fn body(node: &Node, row: &HistoryRow) -> Result<RecordedBody, ControlError> {
-    let Some((stream, sequence)) = row.source else {
-        return Ok(without_message(row));
-    };
+async fn body(node: &Node, id: &InstanceId, row: &HistoryRow) -> Result<RecordedBody, ControlError> {
     let missing = RecordedBody::Missing {
         kind: row.kind.clone(),
     };
     let broker = &node.running_or_unavailable()?.broker;
-    let name = streams::name(&node.manifest, stream);
-    let stored = broker
-        .message_at(name, sequence)
-        .await
-        .map_err(|error| ControlError::Unavailable(error.to_string()))?;
-    let Some(stored) = stored else {
-        return Ok(missing);
+    let (stream, found) = if let Some((stream, sequence)) = row.source {
+        let name = streams::name(&node.manifest, stream);
+        (stream, broker.message_at(name, sequence).await)
+    } else if let Some(subject) = published(id, row) {
+        let stream = SourceStream::WorkflowEvents;
+        let name = streams::name(&node.manifest, stream);
+        (stream, broker.last_by_subject(name, &subject).await)
+    } else {
+        return Ok(without_message(row));
     };
+    let name = streams::name(&node.manifest, stream);
+    let found = found.map_err(|error| ControlError::Unavailable(error.to_string()))?;
+    let Some(mut stored) = found else {
+        return Ok(match without_message(row) {
+            told @ RecordedBody::Result {
+                outcome: RecordedOutcome::Error { .. } | RecordedOutcome::Timeout { .. },
+                ..
+            } if row.source.is_none() => told,
+            _ => missing,
+        });
+    };
+    // It is wanted here because it was applied.
+    stored.headers.retain(|(name, _)| name != APPLIED_HEADER);
     let mut decoder = node.decoder();
     decoder.event_id_from = Some(name.to_owned());
     let body = match decoder.decode(stream, &message(stored)) {
         Ok(Decoded::Event { event, .. }) => InputBody::Event(event),
         Ok(Decoded::Result { result, .. } | Decoded::Unaddressed { result, .. }) => InputBody::Result(result),
         Ok(Decoded::Control { control, .. }) => InputBody::Control(control),
-        Err(_) => return Ok(missing),
+        Ok(Decoded::Known) | Err(_) => return Ok(missing),
     };
     Ok(RecordedBody::of(&body))
+}
+
+/// Where the result of a call of this process stands that came to the shard without a message.
+fn published(id: &InstanceId, row: &HistoryRow) -> Option<String> {
+    let effect = EffectName::parse(row.kind.strip_prefix("result of ")?).ok()?;
+    let subject = Subject::EffectResult {
+        tenant: id.tenant.clone(),
+        effect,
+        command: CommandId(row.input_id.parse().ok()?),
+    };
+    Some(subject.render())
 }
 
 fn message(stored: StoredMessage) -> Message {

@@ -4,19 +4,20 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::OptionFuture;
 use tokio::sync::{Mutex, mpsc};
 
 use super::catalog::{Catalog, InForce};
 use super::node::Node;
 use super::{StartError, shards, streams};
-use crate::config::Manifest;
-use crate::effects::{Breakers, Worker, WorkerSpec, durable_name};
+use crate::config::{Dispatch, Manifest};
+use crate::effects::{Breakers, Local, Worker, WorkerSpec, durable_name};
 use crate::gateway::http::HttpGateway;
 use crate::intake::{Intake, IntakeSpec, ShardEndpoint, StreamStatus};
 use crate::kernel::definition::{DefinitionSet, EffectDefinition};
 use crate::kernel::input::SourceStream;
 use crate::kernel::token::TokenKey;
-use crate::outbox::{Relay, RelaySpec, Retention, RetentionSpec, Submitter};
+use crate::outbox::{LocalFirst, Relay, RelaySpec, Retention, RetentionSpec, Submitter};
 use crate::ports::broker::{Broker, StreamState, WorkflowStreams};
 use crate::ports::clock::Clock;
 use crate::shard::ShardHandle;
@@ -46,6 +47,8 @@ pub(super) struct Running {
     pub shards: Vec<shards::Shown>,
     /// Those of the effect worker, if this process has one.
     pub breakers: Option<Arc<Breakers>>,
+    /// Where the relays find the worker, if commands go to it directly.
+    local: Option<Arc<Local>>,
     stages: Mutex<Stages>,
 }
 
@@ -68,18 +71,21 @@ impl Running {
     ) -> Result<Self, StartError> {
         let mut stages = Stages::default();
         let mut shown = Vec::new();
+        let local = (parts.manifest.dispatch == Dispatch::Local)
+            .then(|| Arc::new(Local::new(parts.manifest.limits.payload_bytes)));
         if parts.manifest.mode.runs_sagas() {
-            start_sagas(parts, &broker, streams, &mut stages)?;
+            start_sagas(parts, &broker, streams, local.as_ref(), &mut stages)?;
             shown = stages.shards.iter().map(shards::Shown::of).collect();
         }
         if parts.manifest.mode.runs_effects() && !parts.catalog.now().effects.is_empty() {
             let effects = parts.catalog.now().effects.clone();
-            stages.worker = Some(start_worker(parts, &broker, effects)?);
+            stages.worker = Some(start_worker(parts, &broker, effects, local.as_ref())?);
         }
         Ok(Self {
             broker,
             shards: shown,
             breakers: stages.worker.as_ref().map(Worker::breakers),
+            local,
             stages: Mutex::new(stages),
         })
     }
@@ -112,7 +118,12 @@ impl Running {
         let mut stages = self.stages.lock().await;
         let new = match effects {
             [] => None,
-            effects => Some(start_worker(&node.parts(), &self.broker, effects.to_vec())?),
+            effects => Some(start_worker(
+                &node.parts(),
+                &self.broker,
+                effects.to_vec(),
+                self.local.as_ref(),
+            )?),
         };
         if let Some(old) = std::mem::replace(&mut stages.worker, new) {
             let timeout = node.manifest.drain_timeout.duration();
@@ -130,17 +141,26 @@ impl Running {
                 worker.drain(timeout).await;
             }
         };
+        // The results of local calls come by the mailbox, so the shards stop after the worker.
+        let (workers_first, workers_beside) = if self.local.is_some() {
+            (Some(workers), None)
+        } else {
+            (None, Some(workers))
+        };
         let sagas = async {
-            if let Some(intake) = stages.intake.take() {
-                intake.drain().await;
-            }
+            let intake = async {
+                if let Some(intake) = stages.intake.take() {
+                    intake.drain().await;
+                }
+            };
+            tokio::join!(intake, OptionFuture::from(workers_first));
             for shard in stages.shards.drain(..) {
                 shard.stop().await;
             }
             let relays = stages.relays.drain(..).map(|relay| relay.drain(RELAY_DRAIN));
             futures::future::join_all(relays).await;
         };
-        tokio::join!(workers, sagas);
+        tokio::join!(OptionFuture::from(workers_beside), sagas);
         if let Err(error) = self.broker.flush().await {
             tracing::warn!(%error, "the last acknowledgements may not have left");
         }
@@ -151,6 +171,7 @@ fn start_sagas(
     parts: &Parts<'_>,
     broker: &Arc<dyn Broker>,
     streams: &[StreamState; 3],
+    local: Option<&Arc<Local>>,
     stages: &mut Stages,
 ) -> Result<(), StartError> {
     let manifest = parts.manifest;
@@ -200,6 +221,10 @@ fn start_sagas(
                 Box::new(move || status.take_spilled())
             },
             streams: workflow_streams(manifest),
+            local: local.map(|local| LocalFirst {
+                dispatch: Arc::clone(local) as Arc<dyn crate::ports::dispatch::Dispatch>,
+                recovered: shard.began_after,
+            }),
             cluster: manifest.cluster.clone(),
             settings: manifest.relay.clone(),
             clock: Arc::clone(parts.clock),
@@ -260,6 +285,7 @@ fn start_worker(
     parts: &Parts<'_>,
     broker: &Arc<dyn Broker>,
     effects: Vec<Arc<EffectDefinition>>,
+    local: Option<&Arc<Local>>,
 ) -> Result<Worker, StartError> {
     let manifest = parts.manifest;
     Worker::start(&WorkerSpec {
@@ -274,6 +300,7 @@ fn start_worker(
         clock: Arc::clone(parts.clock),
         metrics: Arc::clone(parts.metrics),
         group: manifest.group().to_owned(),
+        local: local.cloned(),
     })
     .map_err(|error| StartError::Missing(error.to_string()))
 }

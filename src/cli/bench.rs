@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::exit::Failure;
 use crate::app::bench::{self, Plan, Where};
-use crate::config::LogFormat;
+use crate::config::{Dispatch, LogFormat};
 use crate::kernel::duration::Millis;
 use crate::telemetry::logging;
 
@@ -29,6 +29,9 @@ pub struct BenchArguments {
     /// Shards of the runner.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     shards: u16,
+    /// How effect commands get to the worker.
+    #[arg(long, value_enum, default_value_t = Dispatch::Broker)]
+    dispatch: Dispatch,
     /// Start this nats-server for the bench and use it.
     #[arg(long, value_name = "PATH", conflicts_with = "nats_url")]
     nats_server: Option<PathBuf>,
@@ -60,6 +63,7 @@ pub fn bench(arguments: &BenchArguments) -> Result<(), Failure> {
         rate: arguments.rate,
         latency_for: arguments.latency_for.duration(),
         shards: arguments.shards,
+        dispatch: arguments.dispatch,
         broker,
         dir: arguments.dir.clone(),
     };

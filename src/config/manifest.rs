@@ -29,6 +29,9 @@ pub struct Manifest {
     /// Prefix of the durable consumers that replicas share. Default: the cluster's name.
     #[serde(default)]
     pub group: Option<String>,
+    /// How effect commands get to a worker: `broker` (default) or, in mode `combined`, `local`.
+    #[serde(default)]
+    pub dispatch: Dispatch,
     /// Folder of the stored state. Default `../data` beside the manifest's folder.
     #[serde(default = "default_data_dir")]
     pub data_dir: PathBuf,
@@ -98,6 +101,17 @@ pub enum ApiVersion {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 pub enum Kind {
     Manifest,
+}
+
+/// How effect commands get to a worker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Dispatch {
+    /// By a stream, from which every worker takes them.
+    #[default]
+    Broker,
+    /// The first attempt is made by the worker of the same process, later ones by any. Mode `combined` only.
+    Local,
 }
 
 /// What a process does.
@@ -376,6 +390,12 @@ impl Manifest {
         if self.broker.kind == BrokerKind::Embedded && self.mode != Mode::Combined {
             return Err(format!(
                 "mode {} needs a broker that other processes can reach: set broker.kind to nats",
+                self.mode.as_str()
+            ));
+        }
+        if self.dispatch == Dispatch::Local && self.mode != Mode::Combined {
+            return Err(format!(
+                "dispatch local hands commands to a worker of the same process, and mode {} has none beside sagas",
                 self.mode.as_str()
             ));
         }

@@ -8,7 +8,7 @@ pub mod manifest;
 mod schema_tests;
 pub mod secret;
 
-pub use manifest::{BrokerKind, LogFormat, Manifest, Mode, Overrides, StreamSettings, TenantList};
+pub use manifest::{BrokerKind, Dispatch, LogFormat, Manifest, Mode, Overrides, StreamSettings, TenantList};
 
 use std::path::{Path, PathBuf};
 

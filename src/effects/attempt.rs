@@ -1,5 +1,6 @@
 //! One attempt: whether there is room for it, the call itself, and how long to wait for the next one.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::OwnedSemaphorePermit;
@@ -54,9 +55,28 @@ impl Reason {
     }
 }
 
+/// What tells the turns of a command apart.
+#[derive(Debug, Clone, Copy)]
+pub struct Turn {
+    /// 1 for the first.
+    pub number: u64,
+    /// Spreads commands that were given back together.
+    pub seed: u64,
+}
+
+impl Turn {
+    pub const fn of(message: &Message) -> Self {
+        Self {
+            number: message.delivered,
+            seed: message.stream_sequence ^ message.delivered.rotate_left(32),
+        }
+    }
+}
+
 /// Room for one call.
 pub struct Room {
     _tenant: TenantPlace,
+    _effect: OwnedSemaphorePermit,
     _place: OwnedSemaphorePermit,
     breaker: Option<Admitted>,
 }
@@ -67,24 +87,21 @@ impl Lane {
         &self,
         tenant: &TenantId,
         deadline: TimeMs,
-        message: &Message,
+        turn: Turn,
     ) -> Result<Room, (Duration, Reason)> {
         // Commands that were given back together should not come back together.
-        let spread = |ms: u64| {
-            let seed = message.stream_sequence ^ message.delivered.rotate_left(32);
-            Duration::from_millis(ms + scattered(ms / 4 + 20, seed))
-        };
+        let spread = |ms: u64| Duration::from_millis(ms + scattered(ms / 4 + 20, turn.seed));
         let Some(tenant_place) = self.tenants.enter(tenant) else {
-            let doublings = u32::try_from(message.delivered.saturating_sub(1)).unwrap_or(u32::MAX);
+            let doublings = u32::try_from(turn.number.saturating_sub(1)).unwrap_or(u32::MAX);
             let ms = BUSY_MS.saturating_mul(1 << doublings.min(8)).min(BUSY_MS_MAX);
             return Err((spread(ms), Reason::TenantBusy));
         };
         let left = deadline.0.saturating_sub(self.clock.now().0);
         let left = Duration::from_millis(u64::try_from(left).unwrap_or(0));
-        let place = tokio::select! {
+        let (effect, place) = tokio::select! {
             biased;
             () = self.draining.cancelled() => return Err((Duration::ZERO, Reason::Drain)),
-            place = self.share.enter() => place,
+            places = self.places() => places,
             () = tokio::time::sleep(left) => return Err((Duration::ZERO, Reason::NotDue)),
         };
         let breaker = match &self.upstream {
@@ -102,9 +119,17 @@ impl Lane {
             })?;
         Ok(Room {
             _tenant: tenant_place,
+            _effect: effect,
             _place: place,
             breaker,
         })
+    }
+
+    /// A place of the effect, then one of the process.
+    async fn places(&self) -> (OwnedSemaphorePermit, OwnedSemaphorePermit) {
+        let effect = Arc::clone(&self.concurrency).acquire_owned().await;
+        let effect = effect.expect("the semaphore is never closed");
+        (effect, self.share.enter().await)
     }
 
     /// Makes the call, for at most the time of one attempt and of the command.

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-use super::attempt::{self, Reason};
+use super::attempt::{self, Reason, Turn};
 use super::breakers::Breakers;
 use super::gate::Gate;
 use super::places::{Share, Tenants};
@@ -44,6 +45,8 @@ pub struct Lane {
     pub upstream: Option<Arc<str>>,
     pub breakers: Arc<Breakers>,
     pub share: Share,
+    /// Calls of the effect that are made at the same time, however its commands came here.
+    pub concurrency: Arc<Semaphore>,
     pub tenants: Arc<Tenants>,
     pub clock: Arc<dyn Clock>,
     pub metrics: Arc<Metrics>,
@@ -56,7 +59,7 @@ pub struct Lane {
 
 /// Series of one effect, looked up once.
 pub struct Series {
-    running: IntGauge,
+    pub(super) running: IntGauge,
     pub(super) call_seconds: Histogram,
     succeeded: IntCounter,
     failed: IntCounter,
@@ -74,6 +77,14 @@ impl Series {
             failed: results("failed"),
             timed_out: results("timed_out"),
             known: results("known"),
+        }
+    }
+
+    pub(super) const fn of_answer(&self, answer: &Answer) -> &IntCounter {
+        match answer {
+            Answer::Succeeded { .. } => &self.succeeded,
+            Answer::Failed { .. } => &self.failed,
+            Answer::TimedOut { .. } => &self.timed_out,
         }
     }
 }
@@ -166,7 +177,16 @@ impl Lane {
             Err(reason) => return self.unreadable(name, &reason).await,
         };
         let stream = &self.streams.commands;
-        let found = progress::read(&*self.broker, stream, &self.definition.name, &name, message).await;
+        let initial = command.progress.as_ref();
+        let found = progress::read(
+            &*self.broker,
+            stream,
+            &self.definition.name,
+            &name,
+            message,
+            initial,
+        )
+        .await;
         let mut progress = match found {
             Ok(progress) => progress,
             Err(error) => {
@@ -174,7 +194,7 @@ impl Lane {
                 return Disposition::GiveBack(NAK_DELAY);
             }
         };
-        let answer = match self.next(&command, message, &mut progress).await {
+        let answer = match self.next(&command, Turn::of(message), &mut progress).await {
             Next::Answer(answer) => answer,
             Next::GiveBack(delay, reason) => {
                 progress.delivered = message.delivered;
@@ -196,10 +216,10 @@ impl Lane {
     }
 
     /// Makes the next attempt, if it is due and there is room for it, and says what it means for the command.
-    async fn next(
+    pub(super) async fn next(
         &self,
         command: &EffectCommand<'_>,
-        message: &Message,
+        turn: Turn,
         progress: &mut EffectProgress,
     ) -> Next {
         let deadline = TimeMs(command.metadata.deadline_ms);
@@ -229,7 +249,7 @@ impl Lane {
             command,
             input: &input,
         };
-        let admitted = match self.admit(&command.tenant_id, deadline, message).await {
+        let admitted = match self.admit(&command.tenant_id, deadline, turn).await {
             Ok(admitted) => admitted,
             Err(_) if self.clock.now() >= deadline => return Next::Answer(expired(progress)),
             Err((delay, reason)) => return Next::GiveBack(delay, reason),
@@ -324,12 +344,8 @@ impl Lane {
     }
 
     async fn record(&self, to: &Addressee<'_>, answer: Answer, calls: u32) -> Disposition {
-        let counter = match &answer {
-            Answer::Succeeded { .. } => &self.series.succeeded,
-            Answer::Failed { .. } => &self.series.failed,
-            Answer::TimedOut { .. } => &self.series.timed_out,
-        };
-        let happened = matches!(answer, Answer::Succeeded { .. } | Answer::TimedOut { .. });
+        let counter = self.series.of_answer(&answer);
+        let happened = answer.may_have_happened();
         match self.publish(to, answer, calls).await {
             Recorded::Stored => counter.inc(),
             Recorded::Known => self.series.known.inc(),
@@ -346,14 +362,9 @@ impl Lane {
         happened: bool,
         calls: u32,
     ) -> Disposition {
-        let class = "result.refused".to_owned();
-        let message = format!("the broker refuses the result: {reason}");
         tracing::error!(effect = %to.effect, command = %to.command, reason, "broker refuses a result");
-        let (answer, counter) = if happened {
-            (Answer::TimedOut { class, message }, &self.series.timed_out)
-        } else {
-            (Answer::Failed { class, message }, &self.series.failed)
-        };
+        let answer = Answer::refused(happened, reason);
+        let counter = self.series.of_answer(&answer);
         match self.publish(to, answer, calls).await {
             Recorded::Stored => counter.inc(),
             Recorded::Known => self.series.known.inc(),
@@ -370,7 +381,7 @@ impl Lane {
 }
 
 /// What comes next for a command.
-enum Next {
+pub(super) enum Next {
     Answer(Answer),
     GiveBack(Duration, Reason),
 }

@@ -11,6 +11,7 @@ pub mod egress;
 mod gate;
 mod http;
 mod lane;
+mod local;
 mod places;
 mod progress;
 pub mod provider;
@@ -20,5 +21,6 @@ mod transform;
 pub mod worker;
 
 pub use breakers::Breakers;
+pub use local::Local;
 pub use settings::Settings;
 pub use worker::{Worker, WorkerError, WorkerSpec, durable_name};

@@ -20,23 +20,25 @@ fn subject(tenant: &TenantId, effect: &EffectName, command: CommandId) -> String
     .render()
 }
 
-/// What is known about the command of this delivery. Where the delivery before ended without a word, its call
-/// may have happened.
+/// What is known about the command of this delivery, whose message says `initial`. Where the delivery before ended
+/// without a word, its call may have happened.
 pub async fn read(
     broker: &dyn Broker,
     stream: &str,
     effect: &EffectName,
     (tenant, command): &(TenantId, CommandId),
     message: &Message,
+    initial: Option<&EffectProgress>,
 ) -> Result<EffectProgress, BrokerError> {
+    let initial = || initial.cloned().unwrap_or_default();
     if message.delivered <= 1 {
-        return Ok(EffectProgress::default());
+        return Ok(initial());
     }
     let subject = subject(tenant, effect, *command);
     let stored = broker.last_by_subject(stream, &subject).await?;
     let mut progress: EffectProgress = stored
         .and_then(|stored| serde_json::from_slice(&stored.payload).ok())
-        .unwrap_or_default();
+        .unwrap_or_else(initial);
     if progress.delivered.saturating_add(1) != message.delivered {
         progress.unsettled = true;
     }

@@ -41,6 +41,21 @@ impl Answer {
             Self::TimedOut { .. } => ResultType::TimedOut,
         }
     }
+
+    pub const fn may_have_happened(&self) -> bool {
+        matches!(self, Self::Succeeded { .. } | Self::TimedOut { .. })
+    }
+
+    /// What is recorded in the place of an answer that cannot be recorded, too large most likely.
+    pub fn refused(happened: bool, reason: &str) -> Self {
+        let class = "result.refused".to_owned();
+        let message = format!("the result cannot be recorded: {reason}");
+        if happened {
+            Self::TimedOut { class, message }
+        } else {
+            Self::Failed { class, message }
+        }
+    }
 }
 
 /// How recording went.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -11,6 +12,7 @@ use super::breakers::Breakers;
 use super::gate::Gate;
 use super::http::{Environment, Http};
 use super::lane::{Lane, Series};
+use super::local::Local;
 use super::places::{Share, Tenants};
 use super::provider::Provider;
 use super::settings::Settings;
@@ -48,6 +50,8 @@ pub struct WorkerSpec {
     pub metrics: Arc<Metrics>,
     /// Workers of one group share the work.
     pub group: String,
+    /// Where the sagas of this process find the worker, if they are to hand commands to it directly.
+    pub local: Option<Arc<Local>>,
 }
 
 /// Why a worker cannot start.
@@ -126,6 +130,7 @@ impl Worker {
                 upstream,
                 breakers: Arc::clone(&breakers),
                 share,
+                concurrency: Arc::new(Semaphore::new(concurrency(definition))),
                 tenants: Tenants::new(definition.limits),
                 clock: Arc::clone(&spec.clock),
                 metrics: Arc::clone(&spec.metrics),
@@ -135,8 +140,12 @@ impl Worker {
             }));
         }
         let mut tasks = JoinSet::new();
-        for lane in lanes {
-            tasks.spawn(pull(lane, spec.group.clone()));
+        for lane in &lanes {
+            tasks.spawn(pull(Arc::clone(lane), spec.group.clone()));
+        }
+        if let Some(local) = &spec.local {
+            let named = lanes.into_iter().map(|lane| (lane.definition.name.clone(), lane));
+            local.serve_by(named.collect());
         }
         Ok(Self {
             lanes: tasks,
@@ -242,10 +251,16 @@ fn report(ended: Result<(), tokio::task::JoinError>) {
     }
 }
 
+/// Calls of one effect that are made at the same time.
+fn concurrency(definition: &EffectDefinition) -> usize {
+    let calls = usize::try_from(definition.limits.concurrency.max(1)).unwrap_or(usize::MAX);
+    calls.min(Semaphore::MAX_PERMITS)
+}
+
 /// Pulls the commands of one effect until the drain, joining the queue again whenever it breaks.
 async fn pull(lane: Arc<Lane>, group: String) {
     let limits = &lane.definition.limits;
-    let concurrency = usize::try_from(limits.concurrency.max(1)).unwrap_or(usize::MAX);
+    let concurrency = concurrency(&lane.definition);
     let mut pace = limits.rate.map(RateLimiter::new);
     let effect = &lane.definition.name;
     let spec = QueueSpec {

@@ -55,6 +55,8 @@ pub enum Decoded {
         id: String,
         control: Control,
     },
+    /// Nothing that is new to anyone here.
+    Known,
 }
 
 /// Why a message can never become an input.
@@ -130,6 +132,9 @@ impl Decoder {
                 };
                 let event = self.event(place, &headers, message)?;
                 Ok(Decoded::Event { tenant, event })
+            }
+            (SourceStream::WorkflowEvents, Subject::EffectResult { .. }) if headers.applied.is_some() => {
+                Ok(Decoded::Known)
             }
             (SourceStream::WorkflowEvents, subject @ Subject::EffectResult { .. }) => {
                 self.result(subject, message)

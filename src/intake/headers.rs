@@ -1,6 +1,7 @@
 //! The headers that mean something to the intake, each at most once.
 
 use super::decode::Defect;
+use crate::kernel::envelope::APPLIED_HEADER;
 
 /// Picked out in one pass over all headers, so a message with very many of them costs linear time.
 #[derive(Debug, Default)]
@@ -8,6 +9,8 @@ pub(super) struct Headers<'a> {
     pub tenant: Option<&'a str>,
     pub content_type: Option<&'a str>,
     pub traceparent: Option<&'a str>,
+    /// The instance of this result knows it already.
+    pub applied: Option<&'a str>,
     pub cloud_event: CloudEventHeaders<'a>,
 }
 
@@ -52,6 +55,7 @@ impl<'a> Headers<'a> {
             "x-tenant-id" => &mut self.tenant,
             "content-type" => &mut self.content_type,
             "traceparent" => &mut self.traceparent,
+            APPLIED_HEADER => &mut self.applied,
             "ce-specversion" => &mut event.specversion,
             "ce-id" => &mut event.id,
             "ce-type" => &mut event.event_type,

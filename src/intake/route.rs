@@ -60,6 +60,7 @@ impl Router {
                 let body = InputBody::Control(control);
                 self.push(stream, message, instance, id, body, out);
             }
+            Ok(Decoded::Known) => {}
             Err(refusal) => self.refuse(refusal, message, out),
         }
         Outcome::Routed

@@ -54,6 +54,9 @@ pub struct EffectCommand<'a> {
     #[serde(borrow)]
     pub payload: &'a RawValue,
     pub metadata: CommandMetadata,
+    /// What was done about it before it became a message.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub progress: Option<EffectProgress>,
 }
 
 /// Where a command comes from, how long it is wanted, and what makes its repetition recognisable.
@@ -78,6 +81,9 @@ pub struct CommandMetadata {
     #[serde(default, skip_serializing_if = "is_zero")]
     pub hops: u32,
 }
+
+/// Header of a result that its instance knows already: it is there for everyone else.
+pub const APPLIED_HEADER: &str = "saga-runner-applied";
 
 /// The one recorded result of a command.
 #[derive(Debug, Serialize, Deserialize)]

@@ -67,6 +67,8 @@ pub enum WorkKind {
         /// Whether an answer is awaited. Then the row lives until it is applied; otherwise until it is delivered.
         awaited: bool,
     },
+    /// The applied result of an effect that this process carried out itself, as a message for whoever listens.
+    Result { effect: EffectName, body: Bytes },
 }
 
 impl WorkKind {
@@ -77,6 +79,7 @@ impl WorkKind {
             Self::Effect { payload, .. } | Self::Command { payload, .. } | Self::Fact { payload, .. } => {
                 payload
             }
+            Self::Result { body, .. } => body,
             Self::Saga { message, .. } => match message {
                 SagaMessage::Start { input, .. } => input,
                 SagaMessage::Outcome {
@@ -94,7 +97,7 @@ impl WorkKind {
         match self {
             Self::Effect { .. } => true,
             Self::Command { awaited, .. } | Self::Saga { awaited, .. } => *awaited,
-            Self::Fact { .. } => false,
+            Self::Fact { .. } | Self::Result { .. } => false,
         }
     }
 }

@@ -125,6 +125,7 @@ pub fn shown(world: &World, item: &WorkItem) -> Value {
             fact_type,
             payload: body,
         } => json!({"fact": fact_type, "payload": payload(body)}),
+        WorkKind::Result { effect, body } => json!({"result_of": effect.as_str(), "payload": payload(body)}),
         WorkKind::Saga {
             saga, key, message, ..
         } => {

@@ -181,7 +181,10 @@ impl World {
         self.messages += 1;
         let effect = match &item.kind {
             WorkKind::Effect { effect, .. } => Some(effect.clone()),
-            WorkKind::Command { .. } | WorkKind::Fact { .. } | WorkKind::Saga { .. } => None,
+            WorkKind::Command { .. }
+            | WorkKind::Fact { .. }
+            | WorkKind::Saga { .. }
+            | WorkKind::Result { .. } => None,
         };
         let result = WorkResult {
             command_id: item.command_id,

@@ -19,6 +19,8 @@ pub enum Destination {
     Facts,
     /// Other sagas.
     Sagas,
+    /// Results of effects that were carried out here, for whoever listens.
+    Results,
 }
 
 impl Destination {
@@ -27,6 +29,7 @@ impl Destination {
             WorkKind::Effect { effect, .. } => Self::Effect(item.instance.tenant.clone(), effect.clone()),
             WorkKind::Command { .. } => Self::Gateway,
             WorkKind::Fact { .. } => Self::Facts,
+            WorkKind::Result { .. } => Self::Results,
             WorkKind::Saga { .. } => Self::Sagas,
         }
     }
@@ -309,7 +312,10 @@ impl Backlog {
     fn ready(&mut self, row: Row) {
         match row.1.kind {
             WorkKind::Command { .. } => self.submissions.push_back(row),
-            WorkKind::Effect { .. } | WorkKind::Fact { .. } | WorkKind::Saga { .. } => {
+            WorkKind::Effect { .. }
+            | WorkKind::Fact { .. }
+            | WorkKind::Saga { .. }
+            | WorkKind::Result { .. } => {
                 self.publications.push_back(row);
             }
         }

@@ -6,8 +6,8 @@ use serde_json::value::RawValue;
 
 use crate::kernel::children::{ParentRef, SagaMessage};
 use crate::kernel::envelope::{
-    AggregateCommand, CommandMetadata, ControlMessage, ControlVerb, EffectCommand, EventMetadata, ResultType,
-    WorkflowEvent,
+    APPLIED_HEADER, AggregateCommand, CommandMetadata, ControlMessage, ControlVerb, EffectCommand,
+    EffectProgress, EventMetadata, ResultType, WorkflowEvent,
 };
 use crate::kernel::ids::{EffectName, Key, SagaName};
 use crate::kernel::input::WorkOutcome;
@@ -39,19 +39,31 @@ pub fn result_subject(item: &WorkItem, effect: &EffectName) -> String {
     .render()
 }
 
-pub fn effect_command(
-    stream: &str,
+/// What a worker is told, whichever way.
+pub fn command<'a>(
     item: &WorkItem,
     effect: &EffectName,
-    payload: &[u8],
-) -> Result<Publication, Unsendable> {
-    let command = EffectCommand {
+    payload: &'a [u8],
+    progress: Option<EffectProgress>,
+) -> Result<EffectCommand<'a>, Unsendable> {
+    Ok(EffectCommand {
         tenant_id: item.instance.tenant.clone(),
         command_id: item.command_id,
         effect_name: effect.clone(),
         payload: raw(payload)?,
         metadata: metadata(item),
-    };
+        progress,
+    })
+}
+
+pub fn effect_command(
+    stream: &str,
+    item: &WorkItem,
+    effect: &EffectName,
+    payload: &[u8],
+    progress: Option<EffectProgress>,
+) -> Result<Publication, Unsendable> {
+    let command = command(item, effect, payload, progress)?;
     Ok(Publication {
         stream: stream.to_owned(),
         subject: effect_subject(item, effect),
@@ -77,6 +89,19 @@ pub fn aggregate_command<'a>(
         payload_json: raw(payload)?,
         metadata: metadata(item),
     })
+}
+
+/// The result of an effect that was carried out here.
+pub fn result(stream: &str, item: &WorkItem, effect: &EffectName, body: &Bytes) -> Publication {
+    let mut headers = headers(item);
+    headers.push((APPLIED_HEADER.to_owned(), "true".to_owned()));
+    Publication {
+        stream: stream.to_owned(),
+        subject: result_subject(item, effect),
+        headers,
+        payload: body.clone(),
+        expect: Expect::FirstOnSubject,
+    }
 }
 
 /// A fact without the id that makes its repetition recognisable.

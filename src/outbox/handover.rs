@@ -13,6 +13,7 @@ use super::publish::{Publisher, Sent};
 use super::submitter::{Submitted, Submitter};
 use super::sweeper;
 use crate::kernel::children::CHILD_REFUSED;
+use crate::kernel::envelope::EffectProgress;
 use crate::kernel::ids::InstanceId;
 use crate::kernel::input::{WorkOutcome, WorkResult};
 use crate::kernel::work::{WorkItem, WorkKind, WorkRef};
@@ -31,16 +32,17 @@ pub struct Done {
     pub outcome: &'static str,
 }
 
-/// Hands an effect command or a fact to the broker.
+/// Hands an effect command or a fact to the broker; `progress` says what was done about the command before.
 pub fn publish(
     publisher: Arc<Publisher>,
     metrics: Arc<Metrics>,
     (row, item): Row,
+    progress: Option<EffectProgress>,
 ) -> BoxFuture<'static, Done> {
     async move {
         match &item.kind {
             WorkKind::Effect { effect, payload } => {
-                let sent = publisher.effect(&item, effect, payload).await;
+                let sent = publisher.effect(&item, effect, payload, progress).await;
                 let verdict = match &sent {
                     Sent::Unsendable(message) => {
                         let now = publisher.clock.now();
@@ -55,6 +57,13 @@ pub fn publish(
                 let sent = publisher.fact(&item, fact_type, payload, suppressed).await;
                 if let Sent::Unsendable(reason) = &sent {
                     tracing::error!(instance = %item.instance, fact_type, reason, "broker refuses a fact; it is dropped");
+                }
+                done(row, &item, None, true, outcome(&sent))
+            }
+            WorkKind::Result { effect, body } => {
+                let sent = publisher.result(&item, effect, body).await;
+                if let Sent::Unsendable(reason) = &sent {
+                    tracing::error!(instance = %item.instance, %effect, reason, "broker refuses a result; its instance has it");
                 }
                 done(row, &item, None, true, outcome(&sent))
             }
@@ -129,6 +138,7 @@ pub fn submit(
                 outcome,
             },
             time: publisher.clock.now(),
+            publish: None,
         };
         done(row, &item, Some(verdict), !awaited, label)
     }
@@ -149,7 +159,7 @@ async fn without_gateway(publisher: &Publisher, item: &WorkItem) -> Submitted {
     }
 }
 
-fn done(
+pub fn done(
     row: WorkRef,
     item: &WorkItem,
     verdict: Option<Verdict>,

@@ -8,6 +8,7 @@ mod backlog;
 mod envelope;
 mod fact;
 mod handover;
+mod local;
 mod publish;
 pub mod relay;
 pub mod retention;
@@ -15,6 +16,7 @@ pub mod settings;
 pub mod submitter;
 mod sweeper;
 
+pub use local::LocalFirst;
 pub use relay::{Relay, RelaySpec};
 pub use retention::{Retention, RetentionSpec};
 pub use settings::Settings;

@@ -4,7 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::envelope::{self, Unsendable};
+use super::local::LocalFirst;
 use super::settings::Settings;
+use bytes::Bytes;
+
+use crate::kernel::envelope::EffectProgress;
 use crate::kernel::ids::{EffectName, TimeMs};
 use crate::kernel::work::WorkItem;
 use crate::ports::broker::{Broker, BrokerError, Publication, PublishError, WorkflowStreams};
@@ -18,6 +22,7 @@ pub struct Publisher {
     pub clock: Arc<dyn Clock>,
     /// Key of the ids of facts: nobody outside the cluster can guess one.
     pub fact_key: [u8; 32],
+    pub local: Option<LocalFirst>,
 }
 
 /// How an effect command was handed over.
@@ -39,9 +44,17 @@ impl From<Unsendable> for Sent {
 }
 
 impl Publisher {
-    /// Publishes the command until it stands in the stream; waits as long as the broker is away.
-    pub async fn effect(&self, item: &WorkItem, effect: &EffectName, payload: &[u8]) -> Sent {
-        let publication = match envelope::effect_command(&self.streams.commands, item, effect, payload) {
+    /// Publishes the command until it stands in the stream; waits as long as the broker is away. `progress` says
+    /// what was done about it before.
+    pub async fn effect(
+        &self,
+        item: &WorkItem,
+        effect: &EffectName,
+        payload: &[u8],
+        progress: Option<EffectProgress>,
+    ) -> Sent {
+        let stream = &self.streams.commands;
+        let publication = match envelope::effect_command(stream, item, effect, payload, progress) {
             Ok(publication) => publication,
             Err(error) => return error.into(),
         };
@@ -58,6 +71,13 @@ impl Publisher {
             }
         }
         self.until_stored(publication, delays).await
+    }
+
+    /// Publishes the result of an effect that was carried out here.
+    pub async fn result(&self, item: &WorkItem, effect: &EffectName, body: &Bytes) -> Sent {
+        let publication = envelope::result(&self.streams.events, item, effect, body);
+        self.until_stored(publication, self.settings.delays(seed(item)))
+            .await
     }
 
     async fn until_stored(

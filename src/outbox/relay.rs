@@ -13,15 +13,17 @@ use futures::stream::FuturesUnordered;
 use futures::{FutureExt as _, StreamExt as _};
 use tokio::sync::mpsc::{self, error::TrySendError};
 use tokio::sync::oneshot;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinError, JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use super::backlog::{Backlog, Destination, Row, Scope, decode, encode};
 use super::handover::{Done, publish, submit};
+use super::local::{Called, LocalFirst, Way};
 use super::publish::Publisher;
 use super::settings::Settings;
 use super::submitter::Submitter;
 use super::sweeper::Swept;
+use crate::kernel::envelope::EffectProgress;
 use crate::kernel::work::{WorkKind, WorkRef};
 use crate::ports::broker::{Broker, WorkflowStreams};
 use crate::ports::clock::Clock;
@@ -48,6 +50,8 @@ pub struct RelaySpec {
     /// Says (and forgets) whether the shard could not hand over a release since the last question.
     pub take_spilled: Box<dyn Fn() -> bool + Send>,
     pub streams: WorkflowStreams,
+    /// The worker of this process, where commands go to it directly.
+    pub local: Option<LocalFirst>,
     /// Id of the cluster, the secret part of message ids.
     pub cluster: String,
     pub settings: Settings,
@@ -111,6 +115,8 @@ struct Desk {
     backlog: Backlog,
     publishing: FuturesUnordered<BoxFuture<'static, Done>>,
     submitting: FuturesUnordered<BoxFuture<'static, Done>>,
+    /// Calls that the worker of this process makes, each on a task of its own.
+    calling: JoinSet<Called>,
     sweeping: FuturesUnordered<BoxFuture<'static, (WorkRef, Swept)>>,
     overdue: VecDeque<Row>,
     overdue_known: BTreeSet<WorkRef>,
@@ -136,6 +142,7 @@ impl Desk {
                 fact_key: Publisher::fact_key(&spec.cluster),
                 settings: spec.settings,
                 clock: spec.clock,
+                local: spec.local,
             }),
             submitter: spec.submitter,
             released: spec.released,
@@ -146,6 +153,7 @@ impl Desk {
             draining,
             publishing: FuturesUnordered::new(),
             submitting: FuturesUnordered::new(),
+            calling: JoinSet::new(),
             sweeping: FuturesUnordered::new(),
             overdue: VecDeque::new(),
             overdue_known: BTreeSet::new(),
@@ -180,6 +188,12 @@ impl Desk {
                         self.finish(done);
                     }
                 }
+                Some(called) = self.calling.join_next() => {
+                    self.called(called);
+                    while let Some(called) = self.calling.try_join_next() {
+                        self.called(called);
+                    }
+                }
                 Some(done) = self.submitting.next() => self.finish(done),
                 Some((row, swept)) = self.sweeping.next() => self.swept(row, swept),
                 Some(permit) = room(&mut self.permit) => {
@@ -206,11 +220,12 @@ impl Desk {
             let Some(row) = self.backlog.next_publication() else {
                 break;
             };
-            self.publishing.push(publish(
-                Arc::clone(&self.publisher),
-                Arc::clone(&self.metrics),
-                row,
-            ));
+            let publisher = Arc::clone(&self.publisher);
+            let may_call = self.calling.len() < publisher.settings.local_in_flight;
+            match publisher.way(&row, may_call) {
+                Way::Here(desk) => drop(self.calling.spawn(publisher.call(desk, row))),
+                Way::Broker(progress) => self.publish(row, progress),
+            }
         }
         while let Some(row) = self.backlog.next_submission() {
             self.submitting
@@ -225,6 +240,20 @@ impl Desk {
                 .push(async move { (row, publisher.sweep(&item).await) }.boxed());
         }
         self.ask_for_more();
+    }
+
+    fn publish(&mut self, row: Row, progress: Option<EffectProgress>) {
+        let (publisher, metrics) = (Arc::clone(&self.publisher), Arc::clone(&self.metrics));
+        self.publishing.push(publish(publisher, metrics, row, progress));
+    }
+
+    fn called(&mut self, ended: Result<Called, JoinError>) {
+        match ended {
+            Ok(Called::Done(done)) => self.finish(done),
+            Ok(Called::Queue(row, progress)) => self.publish(row, Some(progress)),
+            // The row stays where it is; the sweeper finds it, or the next start.
+            Err(error) => tracing::error!(%error, "the call of an effect ended abnormally"),
+        }
     }
 
     fn take(&mut self, released: Released) {
@@ -250,7 +279,10 @@ impl Desk {
                 }
             }
             // The shard stopped before it learned what became of it: handed over once more, with the same id.
-            WorkKind::Command { .. } | WorkKind::Fact { .. } | WorkKind::Saga { .. } => {
+            WorkKind::Command { .. }
+            | WorkKind::Fact { .. }
+            | WorkKind::Saga { .. }
+            | WorkKind::Result { .. } => {
                 self.metrics.swept.with_label_values(&["resubmitted"]).inc();
                 self.backlog.again(row);
             }
@@ -263,6 +295,7 @@ impl Desk {
             Destination::Gateway => "gateway",
             Destination::Facts => "fact",
             Destination::Sagas => "saga",
+            Destination::Results => "result",
         };
         self.metrics
             .relayed
@@ -270,7 +303,10 @@ impl Desk {
             .inc();
         match &done.destination {
             Destination::Effect(..) => {}
-            chained @ (Destination::Gateway | Destination::Facts | Destination::Sagas) => {
+            chained @ (Destination::Gateway
+            | Destination::Facts
+            | Destination::Sagas
+            | Destination::Results) => {
                 self.backlog.arrived(chained, &done.instance);
             }
         }
@@ -408,13 +444,14 @@ impl Desk {
     /// The end of a drain: nothing new is started.
     async fn finish_in_flight(mut self) {
         loop {
-            let idle = self.publishing.is_empty() && self.submitting.is_empty();
+            let idle = self.publishing.is_empty() && self.submitting.is_empty() && self.calling.is_empty();
             if self.settle_mail().is_break() || (idle && self.letters.is_empty()) {
                 return;
             }
             tokio::select! {
                 Some(done) = self.publishing.next() => self.finish(done),
                 Some(done) = self.submitting.next() => self.finish(done),
+                Some(called) = self.calling.join_next() => self.called(called),
                 Some(permit) = room(&mut self.permit) => {
                     self.permit = None;
                     match permit {

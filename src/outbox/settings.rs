@@ -11,6 +11,9 @@ use crate::kernel::duration::Millis;
 pub struct Settings {
     /// Publications of one shard that wait for the broker's answer. Default 1,024.
     pub publish_in_flight: usize,
+    /// Commands of one shard that the worker of the same process has in hand where `dispatch` is `local`; more go by
+    /// the broker. Default 1,024.
+    pub local_in_flight: usize,
     /// Commands of one tenant and effect that stand in the broker without a result, per shard. Default 1,000.
     pub per_tenant_in_flight: usize,
     /// Rows of one destination that a shard's relay keeps in memory; the rest stays in the outbox. Default 2,000.
@@ -41,6 +44,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             publish_in_flight: 1_024,
+            local_in_flight: 1_024,
             per_tenant_in_flight: 1_000,
             rows_in_memory: 2_000,
             refill_rows: 1_000,

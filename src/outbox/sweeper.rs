@@ -6,6 +6,7 @@
 use serde_json::value::RawValue;
 
 use super::envelope;
+use super::local::maybe_called;
 use super::publish::{Publisher, Sent};
 use crate::kernel::children::{CHILD_REFUSED, SagaMessage};
 use crate::kernel::envelope::{EffectResult, ErrorPayload, ResultMetadata, ResultType};
@@ -53,7 +54,9 @@ impl Publisher {
             WorkKind::Saga {
                 saga, key, message, ..
             } => self.sweep_saga(item, saga, key, message).await,
-            WorkKind::Command { .. } | WorkKind::Fact { .. } => return Swept::Waiting,
+            WorkKind::Command { .. } | WorkKind::Fact { .. } | WorkKind::Result { .. } => {
+                return Swept::Waiting;
+            }
         };
         swept.unwrap_or_else(|error| {
             tracing::debug!(command = %item.command_id, %error, "overdue command could not be looked after");
@@ -83,7 +86,8 @@ impl Publisher {
         if self.stands(&self.streams.commands, &command).await? {
             return Ok(Swept::Waiting);
         }
-        match self.effect(item, effect, payload).await {
+        // It was there once, so somebody may have executed it.
+        match self.effect(item, effect, payload, Some(maybe_called())).await {
             Sent::Stored | Sent::AlreadyThere => Ok(Swept::Republished),
             Sent::Answered => Ok(Swept::Waiting),
             Sent::Unsendable(message) => Ok(Swept::Found(unsendable(item, effect, message, now))),
@@ -200,12 +204,18 @@ pub fn of_saga(item: &WorkItem, outcome: WorkOutcome, now: TimeMs) -> Verdict {
             outcome,
         },
         time: now,
+        publish: None,
     }
 }
 
 /// A stored result as the shard takes it.
 fn verdict(item: &WorkItem, effect: &EffectName, stored: &StoredMessage) -> Verdict {
-    let outcome = match serde_json::from_slice::<EffectResult<'_>>(&stored.payload) {
+    verdict_of(item, effect, &stored.payload, stored.time)
+}
+
+/// The body of a result as the shard takes it.
+pub fn verdict_of(item: &WorkItem, effect: &EffectName, body: &[u8], time: TimeMs) -> Verdict {
+    let outcome = match serde_json::from_slice::<EffectResult<'_>>(body) {
         Ok(result) => outcome(&result),
         // Written by something that is not a worker of this runner; the saga must not wait for ever.
         Err(error) => WorkOutcome::TimedOut {
@@ -219,7 +229,8 @@ fn verdict(item: &WorkItem, effect: &EffectName, stored: &StoredMessage) -> Verd
             effect: Some(effect.clone()),
             outcome,
         },
-        time: stored.time,
+        time,
+        publish: None,
     }
 }
 
@@ -257,5 +268,6 @@ pub fn unsendable(item: &WorkItem, effect: &EffectName, message: String, now: Ti
             },
         },
         time: now,
+        publish: None,
     }
 }

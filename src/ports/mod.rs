@@ -3,4 +3,5 @@
 pub mod broker;
 pub mod clock;
 pub mod control;
+pub mod dispatch;
 pub mod gateway;

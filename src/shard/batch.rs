@@ -16,7 +16,8 @@ use crate::kernel::work::{WorkItem, WorkRef};
 #[derive(Debug)]
 pub(super) enum Item {
     Delivery(Delivery),
-    Verdict(Box<Input>),
+    /// An input of this process, and the message that becomes a row with it.
+    Verdict(Box<(Input, Option<Box<WorkItem>>)>),
     Delivered(Vec<WorkRef>),
     Decision {
         tenant: TenantId,
@@ -49,7 +50,7 @@ impl Item {
                     Arrival::Unreadable(_) => None,
                 })
                 .collect(),
-            Self::Verdict(input) => vec![&**input],
+            Self::Verdict(verdict) => vec![&verdict.0],
             Self::Delivered(_) | Self::Decision { .. } | Self::Resume(_) => Vec::new(),
         }
     }

@@ -15,6 +15,7 @@ use super::status::{Figures, ShardState};
 use super::timers::{Firing, timer_input};
 use crate::kernel::ids::TimeMs;
 use crate::kernel::input::{Input, Origin, SourceStream};
+use crate::kernel::work::{WorkItem, WorkRef};
 use crate::storage::rows::{PositionRow, Suspect};
 use crate::storage::{Batch, StorageError};
 
@@ -160,7 +161,7 @@ impl Desk {
                 Arrival::Input(input) => self.careful.is_needed(input.origin),
                 Arrival::Unreadable(_) => false,
             }),
-            Item::Verdict(input) => self.careful.is_needed(input.origin),
+            Item::Verdict(verdict) => self.careful.is_needed(verdict.0.origin),
             Item::Delivered(_) | Item::Decision { .. } | Item::Resume(_) => false,
         }
     }
@@ -386,17 +387,10 @@ impl Run<'_> {
                 self.staged.positions[delivery.stream.index()] = delivery.sequence;
                 Ok(())
             }
-            Item::Verdict(input) => {
-                let last = self.staged.counters.last_time;
-                if input.time >= last {
-                    return self.take(input, Turn::FIRST);
-                }
-                // Local time never runs behind what the shard has seen.
-                let input = Input {
-                    time: last,
-                    ..Input::clone(input)
-                };
-                self.take(&input, Turn::FIRST)
+            Item::Verdict(verdict) => {
+                let (input, publish) = &**verdict;
+                self.verdict(input)?;
+                publish.as_ref().map_or(Ok(()), |item| self.publish(item))
             }
             Item::Delivered(rows) => {
                 for row in rows {
@@ -416,6 +410,31 @@ impl Run<'_> {
             }
             Item::Resume(id) => self.resume(id),
         }
+    }
+
+    fn verdict(&mut self, input: &Input) -> Result<(), StorageError> {
+        let last = self.staged.counters.last_time;
+        if input.time >= last {
+            return self.take(input, Turn::FIRST);
+        }
+        // Local time never runs behind what the shard has seen.
+        let input = Input {
+            time: last,
+            ..Input::clone(input)
+        };
+        self.take(&input, Turn::FIRST)
+    }
+
+    /// Puts a message into the outbox that no transition has asked for.
+    fn publish(&mut self, item: &WorkItem) -> Result<(), StorageError> {
+        let log_sequence = self.next_sequence();
+        let row = WorkRef {
+            log_sequence,
+            index: 0,
+        };
+        self.batch.put_work(row, item)?;
+        self.staged.work.push((row, item.clone()));
+        Ok(())
     }
 
     fn fire(&mut self, fire: Fire) -> Result<(), StorageError> {

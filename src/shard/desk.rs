@@ -24,6 +24,7 @@ use crate::kernel::definition::DefinitionSet;
 use crate::kernel::ids::{InstanceId, TimeMs};
 use crate::kernel::input::{Control, Input, InputBody, Origin, SourceStream};
 use crate::kernel::limits::Limits;
+use crate::kernel::work::WorkItem;
 use crate::ports::clock::Clock;
 use crate::storage::rows::Waiting;
 use crate::storage::write::Counters;
@@ -244,8 +245,8 @@ impl Desk {
             Mail::Delivery(delivery) => self.take_delivery(delivery),
             Mail::Barrier { stream, as_of } => self.take_barrier(stream, as_of),
             Mail::Verdict(verdict) => {
-                let input = verdict_input(verdict, self.clock.now());
-                self.gathered.push(Item::Verdict(Box::new(input)));
+                let verdict = verdict_input(verdict, self.clock.now());
+                self.gathered.push(Item::Verdict(Box::new(verdict)));
             }
             Mail::Migrate {
                 instance,
@@ -260,7 +261,7 @@ impl Desk {
                     origin: Origin::Local,
                     body: InputBody::Control(Control::Migrate { to, back }),
                 };
-                self.gathered.push(Item::Verdict(Box::new(input)));
+                self.gathered.push(Item::Verdict(Box::new((input, None))));
             }
             Mail::Delivered(rows) => self.gathered.push(Item::Delivered(rows)),
             Mail::Refill { after, limit, reply } => {
@@ -545,12 +546,13 @@ impl Desk {
 }
 
 /// A verdict as an input, by the owner's clock.
-fn verdict_input(verdict: Verdict, now: TimeMs) -> Input {
-    Input {
+fn verdict_input(verdict: Verdict, now: TimeMs) -> (Input, Option<Box<WorkItem>>) {
+    let input = Input {
         id: verdict.result.command_id.to_string(),
         instance: verdict.instance,
         time: now,
         origin: Origin::Local,
         body: InputBody::Result(verdict.result),
-    }
+    };
+    (input, verdict.publish)
 }

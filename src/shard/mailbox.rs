@@ -105,6 +105,9 @@ pub struct Verdict {
     pub instance: InstanceId,
     pub result: WorkResult,
     pub time: TimeMs,
+    /// The result as a message, where it has not been published yet: it becomes a row of the outbox in the
+    /// commit that applies the result.
+    pub publish: Option<Box<WorkItem>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -64,6 +64,8 @@ pub struct ShardHandle {
     pub mail: mpsc::Sender<Mail>,
     pub status: Arc<ShardStatus>,
     pub floor: Arc<SentFloor>,
+    /// Log sequence of the last commit before this start, 0 if there was none.
+    pub began_after: u64,
     pub reader: Reader,
     thread: Option<JoinHandle<()>>,
 }
@@ -85,6 +87,7 @@ impl ShardHandle {
         floor
             .0
             .store(opening.counters.sent_floor, std::sync::atomic::Ordering::Release);
+        let began_after = opening.counters.log_sequence;
         let desk = desk::Desk::new(spec, opening, mailbox, Arc::clone(&status), Arc::clone(&floor));
         let runtime = tokio::runtime::Handle::current();
         let thread = std::thread::Builder::new()
@@ -96,6 +99,7 @@ impl ShardHandle {
             mail,
             status,
             floor,
+            began_after,
             reader,
             thread: Some(thread),
         })

@@ -1,6 +1,7 @@
 //! The evidence outside the runner: what the upstream did, and what stands in the streams.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
 
 use saga_runner::demo::audit::{Audit, Ending};
 use saga_runner::ports::broker::{Broker, ReaderSpec};
@@ -19,10 +20,7 @@ pub async fn check(rig: &Rig, broker: &dyn Broker, endings: &BTreeMap<String, Va
     )
     .await;
 
-    let mut results_by_command: BTreeMap<&str, usize> = BTreeMap::new();
-    for result in &results {
-        *results_by_command.entry(text(result, "/command_id")).or_default() += 1;
-    }
+    let results_by_command = count(&results);
     let mut attempts: BTreeMap<(&str, &str, u64), &str> = BTreeMap::new();
     let mut pieces: BTreeMap<(&str, &str), BTreeSet<&str>> = BTreeMap::new();
     let mut known_keys = BTreeSet::new();
@@ -61,6 +59,57 @@ pub async fn check(rig: &Rig, broker: &dyn Broker, endings: &BTreeMap<String, Va
     }
 }
 
+/// The same where commands need no message: the results that the instances have taken are the evidence.
+pub async fn check_local(rig: &Rig, broker: &dyn Broker, endings: &BTreeMap<String, Value>) {
+    check_upstream(rig, endings);
+    let mut taken = BTreeSet::new();
+    for view in endings.values() {
+        for input in view["history"].as_array().expect("a history") {
+            if input["kind"]
+                .as_str()
+                .is_some_and(|kind| kind.starts_with("result of "))
+            {
+                taken.insert(text(input, "/input").to_owned());
+            }
+        }
+    }
+    assert!(taken.len() > endings.len(), "the histories tell of results");
+    // They are published behind the commit that has applied them.
+    let begin = Instant::now();
+    loop {
+        let filter = format!("tenant.{TENANT}.effect_result.>");
+        let results = read_all(broker, "WORKFLOW_EVENTS", &filter).await;
+        let counted = count(&results);
+        let twice = counted.iter().find(|(_, times)| **times != 1);
+        assert_eq!(twice, None, "a command has one recorded result");
+        let missing = taken
+            .iter()
+            .find(|command| !counted.contains_key(command.as_str()));
+        let Some(missing) = missing else { break };
+        assert!(
+            begin.elapsed() < Duration::from_secs(30),
+            "no result of {missing} was published"
+        );
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    let commands = read_all(broker, "WORKFLOW_COMMANDS", &format!("tenant.{TENANT}.effect.>")).await;
+    assert!(
+        commands.len() < taken.len(),
+        "most commands took the short way: {} of {}",
+        commands.len(),
+        taken.len()
+    );
+}
+
+/// Results of each command.
+fn count(results: &[Value]) -> BTreeMap<&str, usize> {
+    let mut counted = BTreeMap::new();
+    for result in results {
+        *counted.entry(text(result, "/command_id")).or_default() += 1;
+    }
+    counted
+}
+
 /// Checks that every charge is shipped or refunded, and that nothing was done under two keys.
 pub fn check_upstream(rig: &Rig, endings: &BTreeMap<String, Value>) {
     let endings: Vec<Ending> = endings
@@ -81,7 +130,7 @@ async fn read_all(broker: &dyn Broker, stream: &str, filter: &str) -> Vec<Value>
             stream: stream.to_owned(),
             filters: vec![filter.to_owned()],
             start_sequence: 1,
-            name: format!("books-{stream}"),
+            name: format!("books-{}", uuid::Uuid::new_v4().simple()),
             buffer: 1_000,
         })
         .await

@@ -26,6 +26,8 @@ const KINDS: [&str; 8] = [
 const ORDERS: usize = 1_000;
 const RUNNER_KILLS: usize = 30;
 const SERVER_KILLS: usize = 5;
+const ORDERS_LOCAL: usize = 400;
+const RUNNER_KILLS_LOCAL: usize = 12;
 
 /// Pauses between kills: a fixed sequence, so that a failure can be looked at again.
 fn pause(step: usize) -> Duration {
@@ -45,7 +47,7 @@ async fn nothing_is_lost_or_done_twice_when_runner_and_broker_are_killed_under_l
     rig.start().await;
     let broker = connect(&server.url()).await;
     let placed = Arc::new(AtomicUsize::new(0));
-    let placing = tokio::spawn(place(Arc::clone(&broker), Arc::clone(&placed)));
+    let placing = tokio::spawn(place(Arc::clone(&broker), Arc::clone(&placed), ORDERS));
 
     for step in 0..RUNNER_KILLS {
         tokio::time::sleep(pause(step)).await;
@@ -70,8 +72,46 @@ async fn nothing_is_lost_or_done_twice_when_runner_and_broker_are_killed_under_l
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_lost_or_done_twice_where_commands_go_straight_to_the_worker() {
+    let mut server = NatsServer::start();
+    let extra = json!({"worker": {"ack_wait": "4s"}, "dispatch": "local"});
+    let mut rig = Rig::new(Some(server.url()), "30m", Duration::from_secs(1), extra).await;
+    rig.start().await;
+    let broker = connect(&server.url()).await;
+    let placed = Arc::new(AtomicUsize::new(0));
+    let placing = tokio::spawn(place(Arc::clone(&broker), Arc::clone(&placed), ORDERS_LOCAL));
+    for step in 0..RUNNER_KILLS_LOCAL {
+        tokio::time::sleep(pause(step)).await;
+        rig.kill();
+        if step % 5 == 2 {
+            server.kill();
+            server.launch();
+        }
+        rig.launch();
+    }
+    rig.kill();
+    rig.start().await;
+    let orders = placing.await.expect("all orders are placed");
+    let endings = wait_for_ends(&rig, &orders).await;
+    for (order, view) in &endings {
+        assert_eq!(view["phase"], expected_phase(order), "{order}: {view}");
+    }
+    books::check_local(&rig, broker.as_ref(), &endings).await;
+    assert_eq!(rig.terminate().await, Some(0), "{}", rig.log_tail());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_embedded_broker_survives_kills_as_well() {
-    let mut rig = Rig::new(None, "30m", Duration::from_secs(1), quick_redelivery()).await;
+    embedded(quick_redelivery()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_embedded_broker_survives_kills_with_local_dispatch_as_well() {
+    embedded(json!({"worker": {"ack_wait": "4s"}, "dispatch": "local"})).await;
+}
+
+async fn embedded(extra: serde_json::Value) {
+    let mut rig = Rig::new(None, "30m", Duration::from_secs(1), extra).await;
     rig.start().await;
     let mut orders = Vec::new();
     for number in 0..120 {
@@ -112,9 +152,9 @@ pub async fn connect(url: &str) -> Arc<dyn Broker> {
 }
 
 /// Places every order, each again until the broker has it: the message id makes that harmless.
-async fn place(broker: Arc<dyn Broker>, placed: Arc<AtomicUsize>) -> Vec<String> {
+async fn place(broker: Arc<dyn Broker>, placed: Arc<AtomicUsize>, count: usize) -> Vec<String> {
     let mut orders = Vec::new();
-    for number in 0..ORDERS {
+    for number in 0..count {
         let order = format!("{}-{number:04}", KINDS[number % KINDS.len()]);
         let message = Publication {
             stream: "AGGREGATE_EVENTS".to_owned(),

@@ -12,6 +12,7 @@ mod support;
 mod discipline;
 mod faults;
 mod load;
+mod local;
 mod relay;
 mod retention;
 mod rig;

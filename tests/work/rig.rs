@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
-use saga_runner::effects::{self, Worker, WorkerSpec};
+use saga_runner::effects::{self, Local, Worker, WorkerSpec};
 use saga_runner::inproc::{self, InprocBroker};
 use saga_runner::kernel::definition::EffectDefinition;
 use saga_runner::kernel::definition::effect::{EffectLimits, EffectSchemas, HttpCall, Provider};
@@ -17,7 +17,7 @@ use saga_runner::kernel::retry::RetryPolicy;
 use saga_runner::kernel::subject::{Subject, Tenancy};
 use saga_runner::kernel::work::{WorkItem, WorkKind, WorkRef};
 use saga_runner::nats::{NatsBroker, Settings};
-use saga_runner::outbox::{self, Relay, RelaySpec, Submitter};
+use saga_runner::outbox::{self, LocalFirst, Relay, RelaySpec, Submitter};
 use saga_runner::ports::broker::{Broker, StreamSpec, WorkflowStreams};
 use saga_runner::ports::clock::Clock;
 use saga_runner::shard::mailbox::{Mail, Released, SentFloor, Verdict};
@@ -148,6 +148,13 @@ impl Rig {
         (worker, metrics)
     }
 
+    /// A worker that the relay finds by `local`.
+    pub fn local_worker(&self, local: &Arc<Local>, effects: Vec<EffectDefinition>, upstream: &str) -> Worker {
+        let mut spec = self.spec("test", effects, upstream, Arc::clone(&self.metrics));
+        spec.local = Some(Arc::clone(local));
+        Worker::start(&spec).unwrap()
+    }
+
     /// The same with so many places for calls.
     pub fn crowded(
         &self,
@@ -198,6 +205,7 @@ impl Rig {
             clock: Arc::clone(&self.clock) as Arc<dyn Clock>,
             metrics,
             group: group.to_owned(),
+            local: None,
         }
     }
 
@@ -242,6 +250,7 @@ impl Rig {
             floor: Arc::clone(&floor),
             take_spilled: Box::new(move || flag.swap(false, Ordering::AcqRel)),
             streams: self.streams.clone(),
+            local: options.local,
             cluster: "test-cluster".to_owned(),
             settings: options.settings,
             clock,
@@ -267,6 +276,7 @@ pub struct RelayOptions {
     /// What the outbox holds when the relay starts.
     pub outbox: Vec<(WorkRef, WorkItem)>,
     pub mailbox: usize,
+    pub local: Option<LocalFirst>,
 }
 
 impl Default for RelayOptions {
@@ -280,6 +290,7 @@ impl Default for RelayOptions {
             gateway: None,
             outbox: Vec::new(),
             mailbox: 16,
+            local: None,
         }
     }
 }

@@ -16,7 +16,7 @@ pub use report::Report;
 
 use super::{Node, StartError, SystemClock, runtime};
 use crate::config::manifest::StartPosition;
-use crate::config::{BrokerKind, Manifest, TenantList};
+use crate::config::{BrokerKind, Dispatch, Manifest, TenantList};
 use crate::kernel::definition::{self, SourceFile};
 use crate::ports::broker::Broker;
 use crate::telemetry::Metrics;
@@ -31,6 +31,7 @@ pub struct Plan {
     pub rate: u64,
     pub latency_for: Duration,
     pub shards: u16,
+    pub dispatch: Dispatch,
     pub broker: Where,
     pub dir: Option<PathBuf>,
 }
@@ -44,8 +45,16 @@ pub enum Where {
     NatsUrl(String),
 }
 
-/// Messages that one saga of the bench costs: its event, three commands, three results, one fact.
-pub const MESSAGES_PER_SAGA: u64 = 8;
+impl Plan {
+    /// Messages that one saga of the bench costs: its event, three results, one fact, and three commands where those
+    /// go by the broker.
+    pub const fn messages_per_saga(&self) -> u64 {
+        match self.dispatch {
+            Dispatch::Broker => 8,
+            Dispatch::Local => 5,
+        }
+    }
+}
 
 /// The saga of the bench: three steps in a row.
 const SAGA: &str = r#"
@@ -149,12 +158,7 @@ async fn phases(plan: &Plan, manifest: Manifest, server: Option<&Child>) -> Resu
     drop(driver);
     node.drain(drain_timeout).await;
     let state_bytes = usage::folder_bytes(&data_dir, Some("broker"));
-    let raw = raw::measure(
-        &broker,
-        plan.sagas.min(50_000) * MESSAGES_PER_SAGA,
-        plan.in_flight,
-    )
-    .await?;
+    let raw = raw::measure(&broker, plan).await?;
     Ok(Report {
         broker: match broker_kind {
             BrokerKind::Embedded => "embedded",
@@ -162,6 +166,10 @@ async fn phases(plan: &Plan, manifest: Manifest, server: Option<&Child>) -> Resu
         },
         in_flight: plan.in_flight,
         shards: plan.shards,
+        dispatch: match plan.dispatch {
+            Dispatch::Broker => "broker",
+            Dispatch::Local => "local",
+        },
         start_to_first_saga_ms: started.wall.as_secs_f64() * 1_000.0,
         first_saga_ms: first.as_secs_f64() * 1_000.0,
         idle_rss_bytes,
@@ -191,6 +199,7 @@ fn manifest(plan: &Plan, dir: &std::path::Path, url: Option<String>) -> Result<M
     let mut manifest = Manifest::named("bench");
     manifest.data_dir = dir.join("data");
     manifest.shards = plan.shards;
+    manifest.dispatch = plan.dispatch;
     manifest.tenants = Some(TenantList::Any);
     manifest.streams.start = StartPosition::New;
     if let Some(url) = url {

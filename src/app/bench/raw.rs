@@ -8,11 +8,16 @@ use tokio::time::Instant;
 
 use super::drive::event;
 use super::report::Raw;
-use super::{MESSAGES_PER_SAGA, StartError, system};
+use super::{Plan, StartError, system};
 use crate::ports::broker::{Broker, Reader, ReaderSpec};
 
-/// Publishes `messages` with as many under way as the sagas had, and reads them all.
-pub async fn measure(broker: &Arc<dyn Broker>, messages: u64, in_flight: u64) -> Result<Raw, StartError> {
+/// Sagas whose messages are counted at most.
+const SAGAS_MAX: u64 = 50_000;
+
+/// Publishes the messages of the plan's sagas with as many under way as the sagas had, and reads them all.
+pub async fn measure(broker: &Arc<dyn Broker>, plan: &Plan) -> Result<Raw, StartError> {
+    let per_saga = plan.messages_per_saga();
+    let (messages, in_flight) = (plan.sagas.min(SAGAS_MAX) * per_saga, plan.in_flight);
     let state = broker.stream_state("AGGREGATE_EVENTS").await.map_err(system)?;
     let reader = broker
         .reader(ReaderSpec {
@@ -43,7 +48,7 @@ pub async fn measure(broker: &Arc<dyn Broker>, messages: u64, in_flight: u64) ->
     #[allow(clippy::cast_precision_loss, reason = "counts far below 2^52")]
     let per_second = messages as f64 / seconds;
     #[allow(clippy::cast_precision_loss, reason = "a small constant")]
-    let sagas = per_second / MESSAGES_PER_SAGA as f64;
+    let sagas = per_second / per_saga as f64;
     Ok(Raw {
         messages,
         messages_per_second: per_second,

@@ -15,6 +15,8 @@ pub struct Report {
     pub broker: &'static str,
     pub in_flight: u64,
     pub shards: u16,
+    /// How commands get to the worker.
+    pub dispatch: &'static str,
     /// From the start of the runner (not of the process) to the end of its first saga.
     pub start_to_first_saga_ms: f64,
     pub first_saga_ms: f64,
@@ -126,7 +128,11 @@ impl fmt::Display for Report {
         } = &self.throughput;
         #[allow(clippy::cast_precision_loss, reason = "bytes of a process")]
         let mib = |bytes: u64| bytes as f64 / 1_048_576.0;
-        writeln!(f, "broker          {}, {} shard(s)", self.broker, self.shards)?;
+        writeln!(
+            f,
+            "broker          {}, {} shard(s), dispatch {}",
+            self.broker, self.shards, self.dispatch
+        )?;
         writeln!(
             f,
             "start           {:.0} ms to the end of the first saga, which took {:.1} ms",

@@ -110,6 +110,7 @@ const INPUT: &str = r#"{"order":"o-1","amount":12}"#;
 
 fn command(payload: &RawValue) -> EffectCommand<'_> {
     EffectCommand {
+        progress: None,
         tenant_id: TenantId::parse("acme").expect("legal"),
         command_id: CommandId(Uuid::from_u128(0x0199_0000_0000_7000_8000_0000_0000_0007)),
         effect_name: EffectName::parse("payments-charge").expect("legal"),

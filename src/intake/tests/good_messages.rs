@@ -180,6 +180,24 @@ fn every_distinct_rule_of_the_live_versions_is_evaluated_the_active_ones_first()
 }
 
 #[test]
+fn a_result_that_its_instance_knows_is_for_others() {
+    const ID: &str = "00000000-0000-0000-0000-000000000007";
+    let body = json!({
+        "tenant_id": "acme", "command_id": ID, "effect_name": "charge", "result_type": "Succeeded",
+        "payload": {}, "metadata": {"saga": "order", "key": "o/1"}
+    });
+    let mut known = message(
+        &format!("tenant.acme.effect_result.charge.{ID}"),
+        body.to_string(),
+    );
+    assert_eq!(inputs(&router(), SourceStream::WorkflowEvents, &known).len(), 1);
+    known
+        .headers
+        .push(("saga-runner-applied".to_owned(), "true".to_owned()));
+    assert_eq!(inputs(&router(), SourceStream::WorkflowEvents, &known).len(), 0);
+}
+
+#[test]
 fn results_and_controls_find_the_instance_that_they_name() {
     const ID: &str = "00000000-0000-0000-0000-000000000007";
     let result = |kind: &str, payload: serde_json::Value| {

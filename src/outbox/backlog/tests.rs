@@ -174,7 +174,7 @@ impl World {
             let first = self.arrived.insert(row);
             match &destination {
                 Destination::Effect(..) => {}
-                Destination::Gateway | Destination::Facts | Destination::Sagas => {
+                Destination::Gateway | Destination::Facts | Destination::Sagas | Destination::Results => {
                     let chain = (destination.clone(), item.instance.clone());
                     if first {
                         self.order.entry(chain).or_default().push(row);

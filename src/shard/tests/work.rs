@@ -3,11 +3,14 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use bytes::Bytes;
 use serde_json::json;
 
 use super::world::{EVENTS, RESULTS, World, added, event, list, opened, pay, pay_opened, result};
 use crate::kernel::duration::Millis;
-use crate::kernel::work::WorkRef;
+use crate::kernel::ids::EffectName;
+use crate::kernel::input::WorkOutcome;
+use crate::kernel::work::{WorkItem, WorkKind, WorkRef};
 use crate::shard::mailbox::{Mail, Notice};
 
 fn told(key: &str, sequence: u64) -> crate::kernel::input::Input {
@@ -38,6 +41,41 @@ async fn work_is_released_once_and_settled_with_its_result() {
     shard.settle().await;
     assert_eq!(shard.dead_letters(), []);
     shard.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_result_of_this_process_is_applied_and_put_into_the_outbox_in_one_commit() {
+    let world = World::new();
+    let mut shard = world.start();
+    shard.deliver(EVENTS, 1, vec![pay_opened("p", 1)]).await;
+    let (row, item) = shard.outbox().await.remove(0);
+    shard.drain_released();
+    let body = Bytes::from_static(br#"{"receipt":"r"}"#);
+    let publish = WorkItem {
+        kind: WorkKind::Result {
+            effect: EffectName::parse("card-charge").unwrap(),
+            body: body.clone(),
+        },
+        ..item.clone()
+    };
+    let outcome = WorkOutcome::Succeeded { payload: body };
+    let message = Some(Box::new(publish.clone()));
+    shard
+        .published_verdict(pay("p"), item.command_id, outcome, message)
+        .await;
+    let rows = shard.outbox().await;
+    assert!(shard.ended(&pay("p")).is_some());
+    assert_eq!(rows.len(), 1);
+    assert_eq!(rows[0].1, publish);
+    let released = shard.drain_released();
+    assert_eq!(released.len(), 1, "one commit");
+    assert_eq!((&released[0].settled[..], &released[0].work), (&[row][..], &rows));
+    shard.stop().await;
+    let after = world.start();
+    assert_eq!(after.outbox().await, rows, "it is not lost");
+    after.mail(Mail::Delivered(vec![rows[0].0])).await;
+    assert_eq!(after.outbox().await, []);
+    after.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]

@@ -316,6 +316,17 @@ impl Shard {
     }
 
     pub async fn verdict(&self, instance: InstanceId, command_id: CommandId, outcome: WorkOutcome) {
+        self.published_verdict(instance, command_id, outcome, None).await;
+    }
+
+    /// The same, to be published as well.
+    pub async fn published_verdict(
+        &self,
+        instance: InstanceId,
+        command_id: CommandId,
+        outcome: WorkOutcome,
+        publish: Option<Box<WorkItem>>,
+    ) {
         self.mail(Mail::Verdict(Verdict {
             instance,
             result: WorkResult {
@@ -324,6 +335,7 @@ impl Shard {
                 outcome,
             },
             time: START,
+            publish,
         }))
         .await;
     }

@@ -154,7 +154,10 @@ impl World {
         let item = self.sent.iter().find(|item| item.command_id == command_id);
         let effect = item.and_then(|item| match &item.kind {
             WorkKind::Effect { effect, .. } => Some(effect.clone()),
-            WorkKind::Command { .. } | WorkKind::Fact { .. } | WorkKind::Saga { .. } => None,
+            WorkKind::Command { .. }
+            | WorkKind::Fact { .. }
+            | WorkKind::Saga { .. }
+            | WorkKind::Result { .. } => None,
         });
         let result = WorkResult {
             command_id,

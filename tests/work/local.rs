@@ -1,0 +1,251 @@
+//! Commands that the worker of the same process gets straight from the outbox.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use saga_runner::effects::Local;
+use saga_runner::kernel::input::WorkOutcome;
+use saga_runner::kernel::work::{WorkItem, WorkKind, WorkRef};
+use saga_runner::outbox::{self, LocalFirst};
+use saga_runner::ports::dispatch::Dispatch;
+use wiremock::matchers::any;
+use wiremock::{Mock, MockServer, ResponseTemplate};
+
+use crate::rig::{
+    RelayOptions, Rig, ShardSide, at, command_subject, definition, effect, result_subject, until,
+};
+
+/// A result of more bytes is not recorded.
+const RESULT_BYTES: usize = 2_000;
+
+async fn upstream(answer: ResponseTemplate) -> MockServer {
+    let server = MockServer::start().await;
+    Mock::given(any()).respond_with(answer).mount(&server).await;
+    server
+}
+
+fn options(local: &Arc<Local>, recovered: u64) -> RelayOptions {
+    RelayOptions {
+        local: Some(LocalFirst {
+            dispatch: Arc::clone(local) as Arc<dyn Dispatch>,
+            recovered,
+        }),
+        ..RelayOptions::default()
+    }
+}
+
+fn local() -> Arc<Local> {
+    Arc::new(Local::new(RESULT_BYTES))
+}
+
+async fn started(rig: &Rig, options: RelayOptions) -> ShardSide {
+    let mut shard = rig.relay(Arc::clone(&rig.broker), options);
+    shard.until_started().await;
+    shard
+}
+
+/// The message of a command, once it is in the queue.
+async fn queued(rig: &Rig, item: &WorkItem) -> serde_json::Value {
+    let subject = command_subject(item);
+    let stored = until(async || {
+        let found = rig.broker.last_by_subject(&rig.streams.commands, &subject).await;
+        found.unwrap()
+    })
+    .await;
+    serde_json::from_slice(&stored.payload).unwrap()
+}
+
+async fn one_verdict(shard: &mut ShardSide) -> (WorkOutcome, Option<Box<WorkItem>>) {
+    shard.until(|shard| !shard.verdicts.is_empty()).await;
+    assert_eq!(shard.verdicts.len(), 1);
+    let verdict = shard.verdicts.remove(0);
+    (verdict.result.outcome, verdict.publish)
+}
+
+#[tokio::test]
+async fn an_effect_is_carried_out_without_a_message_and_its_result_is_published() {
+    carried_out(Rig::new().await).await;
+}
+
+#[tokio::test]
+async fn an_effect_is_carried_out_without_a_message_and_its_result_is_published_on_nats() {
+    carried_out(Rig::on_nats().await).await;
+}
+
+async fn carried_out(rig: Rig) {
+    let server = upstream(ResponseTemplate::new(200).set_body_string(r#"{"id":"c-1"}"#)).await;
+    let local = local();
+    let worker = rig.local_worker(&local, vec![definition(3)], &server.uri());
+    let mut shard = started(&rig, options(&local, 0)).await;
+    let item = effect(&rig, "o-1", 1);
+    shard.release(vec![(at(1, 0), item.clone())]).await;
+    let (outcome, publish) = one_verdict(&mut shard).await;
+    let WorkOutcome::Succeeded { payload } = outcome else {
+        panic!("{outcome:?}");
+    };
+    assert_eq!(&payload[..], br#"{"id":"c-1"}"#);
+    assert_eq!(
+        rig.messages(&rig.streams.commands).await,
+        0,
+        "no message was needed"
+    );
+    let sent = server.received_requests().await.unwrap();
+    assert_eq!(sent.len(), 1);
+    assert_eq!(
+        sent[0].headers["idempotency-key"].to_str().unwrap(),
+        item.idempotency_key
+    );
+
+    // The shard has applied it: the row is gone, and the result is one of its own.
+    let publish = publish.expect("a message");
+    assert!(matches!(publish.kind, WorkKind::Result { .. }));
+    shard.settle(vec![at(1, 0)]).await;
+    shard.release(vec![(at(2, 0), *publish)]).await;
+    shard.until(|shard| shard.delivered == [at(2, 0)]).await;
+    let subject = result_subject(&item);
+    let stored = rig
+        .broker
+        .last_by_subject(&rig.streams.events, &subject)
+        .await
+        .unwrap();
+    let stored = stored.expect("the result is for everyone");
+    assert!(
+        stored
+            .headers
+            .contains(&("saga-runner-applied".to_owned(), "true".to_owned()))
+    );
+    let result: serde_json::Value = serde_json::from_slice(&stored.payload).unwrap();
+    assert_eq!(result["result_type"], "Succeeded");
+    assert_eq!(result["payload"]["id"], "c-1");
+    assert_eq!(result["metadata"]["calls"], 1);
+    worker.drain(Duration::from_secs(1)).await;
+}
+
+#[tokio::test]
+async fn what_fails_at_first_goes_on_in_the_queue_and_counts_on() {
+    let rig = Rig::new().await;
+    let server = MockServer::start().await;
+    let unwell = Mock::given(any()).respond_with(ResponseTemplate::new(503));
+    unwell.up_to_n_times(1).mount(&server).await;
+    let well = ResponseTemplate::new(200).set_body_string(r#"{"id":"c-1"}"#);
+    Mock::given(any()).respond_with(well).mount(&server).await;
+    let local = local();
+    let worker = rig.local_worker(&local, vec![definition(3)], &server.uri());
+    let mut shard = started(&rig, options(&local, 0)).await;
+    let item = effect(&rig, "o-1", 1);
+    shard.release(vec![(at(1, 0), item.clone())]).await;
+    let command = queued(&rig, &item).await;
+    assert_eq!(command["progress"]["calls"], 1, "{command}");
+    assert_eq!(command["progress"]["error"]["class"], "transient", "{command}");
+    let result = rig.result(&item).await;
+    assert_eq!(result["result_type"], "Succeeded");
+    assert_eq!(result["metadata"]["calls"], 2, "the first call counts");
+    assert!(shard.verdicts.is_empty(), "the result comes by its stream");
+    worker.drain(Duration::from_secs(1)).await;
+}
+
+#[tokio::test]
+async fn refusals_and_results_that_are_too_large_are_told_as_such() {
+    let rig = Rig::new().await;
+    let refusing = upstream(ResponseTemplate::new(422).set_body_string("no")).await;
+    let local = local();
+    let worker = rig.local_worker(&local, vec![definition(3)], &refusing.uri());
+    let mut shard = started(&rig, options(&local, 0)).await;
+    shard.release(vec![(at(1, 0), effect(&rig, "o-1", 1))]).await;
+    let (outcome, _) = one_verdict(&mut shard).await;
+    assert!(
+        matches!(&outcome, WorkOutcome::Failed { class, .. } if class == "permanent"),
+        "{outcome:?}"
+    );
+    worker.drain(Duration::from_secs(1)).await;
+
+    let long = serde_json::json!({"id": "c".repeat(RESULT_BYTES)}).to_string();
+    let talkative = upstream(ResponseTemplate::new(200).set_body_string(long)).await;
+    let worker = rig.local_worker(&local, vec![definition(3)], &talkative.uri());
+    shard.release(vec![(at(2, 0), effect(&rig, "o-2", 2))]).await;
+    let (outcome, publish) = one_verdict(&mut shard).await;
+    assert!(
+        matches!(&outcome, WorkOutcome::TimedOut { message } if message.contains("cannot be recorded")),
+        "it happened, and nobody can know how: {outcome:?}"
+    );
+    assert!(publish.is_some());
+    worker.drain(Duration::from_secs(1)).await;
+}
+
+#[tokio::test]
+async fn work_of_an_earlier_life_may_have_been_done_and_goes_to_the_queue() {
+    let rig = Rig::new().await;
+    let server = upstream(ResponseTemplate::new(200).set_body_string(r#"{"id":"c-1"}"#)).await;
+    let local = local();
+    let worker = rig.local_worker(&local, vec![definition(3)], &server.uri());
+    let old = effect(&rig, "o-1", 1);
+    let options = RelayOptions {
+        outbox: vec![(at(7, 3), old.clone())],
+        ..options(&local, 7)
+    };
+    let mut shard = started(&rig, options).await;
+    let command = queued(&rig, &old).await;
+    assert_eq!(command["progress"]["unsettled"], true, "{command}");
+    assert_eq!(rig.result(&old).await["result_type"], "Succeeded");
+
+    shard.release(vec![(at(8, 0), effect(&rig, "o-2", 2))]).await;
+    let (outcome, _) = one_verdict(&mut shard).await;
+    assert!(
+        matches!(outcome, WorkOutcome::Succeeded { .. }),
+        "new work stays here"
+    );
+    worker.drain(Duration::from_secs(1)).await;
+}
+
+#[tokio::test]
+async fn what_finds_no_room_here_goes_to_the_queue() {
+    let rig = Rig::new().await;
+    let slow = ResponseTemplate::new(200).set_body_string(r#"{"id":"c-1"}"#);
+    let server = upstream(slow.set_delay(Duration::from_millis(500))).await;
+    let local = local();
+    let worker = rig.local_worker(&local, vec![definition(3)], &server.uri());
+    let options = RelayOptions {
+        settings: outbox::Settings {
+            local_in_flight: 2,
+            ..outbox::Settings::default()
+        },
+        ..options(&local, 0)
+    };
+    let mut shard = started(&rig, options).await;
+    let items: Vec<(WorkRef, WorkItem)> = (1_u16..=4)
+        .map(|n| (at(1, n), effect(&rig, &format!("o-{n}"), u128::from(n))))
+        .collect();
+    shard.release(items.clone()).await;
+    shard.until(|shard| shard.verdicts.len() == 2).await;
+    for (_, item) in &items[2..] {
+        let command = queued(&rig, item).await;
+        assert!(
+            command.get("progress").is_none(),
+            "nothing was done yet: {command}"
+        );
+        assert_eq!(rig.result(item).await["result_type"], "Succeeded");
+    }
+    assert_eq!(rig.messages(&rig.streams.commands).await, 2);
+    worker.drain(Duration::from_secs(1)).await;
+
+    // A worker that drains makes no new call, and the next one makes those of the effects that it has.
+    let after = effect(&rig, "o-9", 9);
+    shard.release(vec![(at(2, 0), after.clone())]).await;
+    assert!(queued(&rig, &after).await.get("progress").is_none());
+}
+
+#[tokio::test]
+async fn a_rate_counts_for_all_workers_so_its_effect_takes_the_queue() {
+    let rig = Rig::new().await;
+    let server = upstream(ResponseTemplate::new(200).set_body_string(r#"{"id":"c-1"}"#)).await;
+    let local = local();
+    let mut paced = definition(1);
+    paced.limits.rate = saga_runner::kernel::rate::Rate::parse("100/s");
+    let worker = rig.local_worker(&local, vec![paced], &server.uri());
+    let mut shard = started(&rig, options(&local, 0)).await;
+    let item = effect(&rig, "o-1", 1);
+    shard.release(vec![(at(1, 0), item.clone())]).await;
+    queued(&rig, &item).await;
+    assert_eq!(rig.result(&item).await["result_type"], "Succeeded");
+    worker.drain(Duration::from_secs(1)).await;
+}
