@@ -435,6 +435,16 @@ impl Manifest {
                 wide(most.inbox_bytes),
             ),
             (
+                "early_inputs",
+                wide(self.limits.early_inputs),
+                wide(most.early_inputs),
+            ),
+            (
+                "early_bytes",
+                wide(self.limits.early_bytes),
+                wide(most.early_bytes),
+            ),
+            (
                 "timer_ms",
                 u64::try_from(self.limits.timer_ms).unwrap_or(0),
                 most.timer_ms.unsigned_abs(),

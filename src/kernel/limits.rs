@@ -20,6 +20,10 @@ pub struct Limits {
     pub inbox_inputs: usize,
     /// Most bytes of inputs that wait for one instance. Default 8,388,608.
     pub inbox_bytes: usize,
+    /// Most events in one shard that wait for an instance to begin. Default 10,000.
+    pub early_inputs: usize,
+    /// Most bytes of them. Default 67,108,864.
+    pub early_bytes: usize,
     /// Longest timer, in milliseconds. Default five years.
     pub timer_ms: i64,
     /// Most hops of a chain of messages that cause each other. Default 32.
@@ -36,6 +40,8 @@ impl Default for Limits {
             expression_steps: 20_000,
             inbox_inputs: 1_000,
             inbox_bytes: 8 * 1024 * 1024,
+            early_inputs: 10_000,
+            early_bytes: 64 * 1024 * 1024,
             timer_ms: 5 * 365 * 24 * 3_600_000,
             hops: 32,
         }

@@ -22,6 +22,8 @@ pub struct Patch {
     pub timers_cleared: Vec<TimerRow>,
     /// Whether the input is to be kept in the inbox and given again after [`Patch::readmit`].
     pub deferred: bool,
+    /// Set where the input is to wait in the inbox for an instance that may begin: until when.
+    pub early: Option<TimeMs>,
     /// Whether deferred inputs of this instance are to be given again now, oldest first.
     pub readmit: bool,
     /// Set when the instance has ended and nothing can come back for it: its record leaves the table of
@@ -43,6 +45,7 @@ impl Patch {
             timers_set: Vec::new(),
             timers_cleared: Vec::new(),
             deferred: false,
+            early: None,
             readmit: false,
             ended: None,
             notes: Vec::new(),

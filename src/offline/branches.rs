@@ -51,6 +51,10 @@ pub fn all(definition: &Definition, file: &SourceFile) -> Vec<Branch> {
             handlers,
         );
     }
+    for (event, handlers) in &definition.lifecycle.after_end {
+        let at = [Key("after_end"), Key(event)];
+        lister.handlers(&format!("after_end.{event}"), &at, handlers);
+    }
     for step in &definition.steps {
         lister.step(definition, step);
     }

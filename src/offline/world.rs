@@ -13,7 +13,7 @@ use crate::kernel::input::{
     Control, DomainEvent, Input, InputBody, Origin, SourceStream, WorkOutcome, WorkResult,
 };
 use crate::kernel::limits::Limits;
-use crate::kernel::patch::{Note, Outcome, TimerRow};
+use crate::kernel::patch::{IgnoreReason, Note, Outcome, TimerRow};
 use crate::kernel::record::{Record, Summary};
 use crate::kernel::transition::{Context, Last, Rejection, Trace, apply_ended, apply_traced, reaches_ended};
 use crate::kernel::work::{WorkItem, WorkKind, WorkRef};
@@ -77,6 +77,8 @@ pub struct World {
     /// Branches of the definition that were run.
     pub covered: Covered,
     inbox: VecDeque<Input>,
+    /// Events that wait for the instance to begin, each with the name of the timer at which it waits no longer.
+    early: VecDeque<(String, Input)>,
     /// Deferred inputs that are to be given again now.
     readmitted: VecDeque<Input>,
     limits: Limits,
@@ -102,6 +104,7 @@ impl World {
             names: BTreeMap::new(),
             covered: Covered::new(),
             inbox: VecDeque::new(),
+            early: VecDeque::new(),
             readmitted: VecDeque::new(),
             limits: Limits::default(),
             log_sequence: 0,
@@ -230,6 +233,13 @@ impl World {
     pub fn fire(&mut self, row: TimerRow) -> Given {
         self.timers.remove(&row);
         self.now = self.now.max(row.due);
+        if let Some(at) = self.early.iter().position(|(timer, _)| *timer == row.name) {
+            self.early.remove(at);
+            return Given {
+                outcome: Some(Outcome::Ignored(IgnoreReason::NoInstance)),
+                ..Given::default()
+            };
+        }
         self.give(&Input {
             instance: self.instance.clone(),
             id: format!("{}@{}", row.name, row.due.0),
@@ -330,6 +340,9 @@ impl World {
         for row in &patch.settled {
             self.outbox.remove(row);
         }
+        if let Some(until) = patch.early {
+            self.keep_early(input, until);
+        }
         self.timers.retain(|row| !patch.timers_cleared.contains(row));
         self.timers.extend(patch.timers_set);
         if patch.deferred {
@@ -337,6 +350,13 @@ impl World {
         }
         if patch.readmit {
             self.readmitted = std::mem::take(&mut self.inbox);
+        }
+        let begins = self.record.is_none() && after.is_some_and(|after| after.version == 1);
+        if begins {
+            for (timer, input) in std::mem::take(&mut self.early) {
+                self.timers.retain(|row| row.name != timer);
+                self.readmitted.push_back(input);
+            }
         }
         let mut unsteady = None;
         if let Some(summary) = patch.ended {
@@ -362,5 +382,19 @@ impl World {
             notes: patch.notes,
             unsteady,
         }
+    }
+
+    /// Keeps an event for the instance that may begin.
+    fn keep_early(&mut self, input: &Input, until: TimeMs) {
+        let row = TimerRow {
+            due: until,
+            set_by: WorkRef {
+                log_sequence: self.log_sequence,
+                index: 0,
+            },
+            name: format!("early/{}", self.log_sequence),
+        };
+        self.early.push_back((row.name.clone(), input.clone()));
+        self.timers.insert(row);
     }
 }

@@ -17,7 +17,7 @@ use crate::kernel::transition::{
 use crate::kernel::work::WorkRef;
 use crate::storage::StorageError;
 use crate::storage::rows::{
-    EndedRow, HistoryOutcome, HistoryRow, Tombstone as Row, WaitReason, encode_waiting,
+    EndedRow, HistoryOutcome, HistoryRow, Tombstone as Row, WaitReason, early_number, encode_waiting,
 };
 
 /// One execution of an input.
@@ -48,6 +48,8 @@ pub(super) enum Fate {
     Settled,
     /// Deferred inputs of the instance are to be given again.
     Readmits,
+    /// The instance has begun, and inputs that came too early for it are to be given.
+    Begins,
     /// It is a dead letter, and what comes later for its instance waits.
     Poison,
 }
@@ -58,6 +60,11 @@ impl Run<'_> {
         self.staged.inputs += 1;
         let last = &mut self.staged.counters.last_time;
         *last = (*last).max(input.time);
+        if let InputBody::Timer { name } = &input.body
+            && let Some(number) = early_number(name)
+        {
+            return self.expire(&input.instance, number);
+        }
         if self.waiting(&input.instance).is_blocked() && !matches!(input.body, InputBody::Control(_)) {
             return self.wait(input, WaitReason::Parked);
         }
@@ -68,6 +75,7 @@ impl Run<'_> {
     pub fn settle(&mut self, input: &Input, turn: Turn) -> Result<Fate, StorageError> {
         match self.execute(input, turn)? {
             Fate::Readmits => self.readmit(&input.instance),
+            Fate::Begins => self.welcome(&input.instance),
             fate @ (Fate::Settled | Fate::Poison) => Ok(fate),
         }
     }
@@ -174,6 +182,7 @@ impl Run<'_> {
         let last = Last {
             generation: tombstone.generation,
             phase: tombstone.phase,
+            ended: tombstone.ended,
             start: tombstone.start,
             record: record.as_ref(),
         };
@@ -269,13 +278,17 @@ impl Run<'_> {
         turn: Turn,
     ) -> Result<Fate, StorageError> {
         let id = &input.instance;
+        if let Some(until) = patch.early {
+            return self.keep_early(input, until, log_sequence, turn);
+        }
         if patch.deferred && !self.defer(input, log_sequence, turn)? {
             return self.bury(input, before, Fault::overflow(self.ground.limits), turn);
         }
         self.staged.tally.input(input, patch.outcome);
         self.staged.tally.notes(&input.instance.saga, &patch.notes);
         let was = before.as_ref().map(Refers::of);
-        if before.is_none() && (patch.record.is_some() || patch.ended.is_some()) {
+        let begins = before.is_none() && (patch.record.is_some() || patch.ended.is_some());
+        if begins {
             self.staged.tally.started(&id.saga);
         }
         for row in patch.settled {
@@ -306,7 +319,12 @@ impl Run<'_> {
         };
         if let Some(mut summary) = patch.ended {
             self.write_history(input, previous, &mut summary.record, row, log_sequence)?;
-            self.staged.tally.ended(&id.saga, summary.record.phase);
+            if !before
+                .as_ref()
+                .is_some_and(|before| has_ended(before, &summary.record))
+            {
+                self.staged.tally.ended(&id.saga, summary.record.phase);
+            }
             self.staged.ended += 1;
             self.moved(was, None);
             self.staged.uses.ended(summary.record.definition, 1);
@@ -331,7 +349,9 @@ impl Run<'_> {
                 before => self.staged.records.give_back(id, before),
             }
         }
-        Ok(if patch.readmit {
+        Ok(if begins && self.waiting(id).early > 0 {
+            Fate::Begins
+        } else if patch.readmit {
             Fate::Readmits
         } else {
             Fate::Settled
@@ -403,6 +423,11 @@ fn condemned(run: &Run<'_>, input: &Input) -> Option<u32> {
         return None;
     }
     run.ground.condemned.get(&fingerprint(input)).copied()
+}
+
+/// Whether an instance had ended like that before.
+fn has_ended(before: &Record, after: &Record) -> bool {
+    before.phase == after.phase && before.phase.is_terminal() && before.is_settled()
 }
 
 /// A migration that is refused leaves everything as it was, so there is nothing for an operator to decide.

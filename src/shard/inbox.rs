@@ -3,10 +3,12 @@
 use super::apply::{Fate, Turn};
 use super::poison::Fault;
 use super::staging::Run;
-use crate::kernel::ids::InstanceId;
+use crate::kernel::ids::{InstanceId, TimeMs};
 use crate::kernel::input::Input;
+use crate::kernel::patch::{IgnoreReason, Outcome, TimerRow};
+use crate::kernel::work::WorkRef;
 use crate::storage::StorageError;
-use crate::storage::rows::{InboxRow, WaitReason, Waiting, encode_waiting};
+use crate::storage::rows::{InboxRow, WaitReason, Waiting, early_timer, encode_waiting};
 
 impl Run<'_> {
     /// Lets an input wait behind the earlier ones of its instance, or for its definition.
@@ -44,13 +46,59 @@ impl Run<'_> {
     /// Applies what waits and has nothing in its way any more, until one of it is poison.
     pub fn drain(&mut self, id: &InstanceId) -> Result<(), StorageError> {
         for (number, row, bytes) in self.batch.inbox(id)? {
-            if row.reason == WaitReason::Deferred {
+            if let WaitReason::Deferred | WaitReason::Early { .. } = row.reason {
                 continue;
             }
             self.leave(id, number, row.reason, bytes)?;
             if self.settle(&row.input, Turn::FIRST)? == Fate::Poison {
                 break;
             }
+        }
+        Ok(())
+    }
+
+    /// Keeps an event for an instance that may begin, up to `until`.
+    pub fn keep_early(
+        &mut self,
+        input: &Input,
+        until: TimeMs,
+        log_sequence: u64,
+        turn: Turn,
+    ) -> Result<Fate, StorageError> {
+        let (id, limits) = (&input.instance, self.ground.limits);
+        let reason = WaitReason::Early { until };
+        let row = encode_waiting(reason, input);
+        let mut waiting = self.waiting(id);
+        let counters = &mut self.staged.counters;
+        let bytes = counters.early_bytes.saturating_add(row.len() as u64);
+        let full = counters.early_inputs >= limits.early_inputs as u64 || bytes > limits.early_bytes as u64;
+        if full || !self.fits(waiting, row.len()) {
+            return self.bury(input, None, Fault::early(limits), turn);
+        }
+        let counters = &mut self.staged.counters;
+        counters.early_inputs += 1;
+        counters.early_bytes = bytes;
+        waiting.add(reason, row.len());
+        self.set_waiting(id, waiting);
+        // It keeps its place before those that came later.
+        let number = turn.deferred_as.unwrap_or(log_sequence);
+        self.batch.put_inbox(id, number, row)?;
+        self.batch.put_timer(id, &end_of_wait(number, until))?;
+        self.staged.tally.input(input, Outcome::Deferred);
+        self.staged.records.give_back(id, None);
+        Ok(Fate::Settled)
+    }
+
+    /// The time is over in which the instance of an event could begin.
+    pub fn expire(&mut self, id: &InstanceId, number: u64) -> Result<(), StorageError> {
+        let rows = self.batch.inbox(id)?;
+        let Some((_, row, bytes)) = rows.into_iter().find(|(found, ..)| *found == number) else {
+            return Ok(());
+        };
+        if let WaitReason::Early { .. } = row.reason {
+            self.leave(id, number, row.reason, bytes)?;
+            let gone = Outcome::Ignored(IgnoreReason::NoInstance);
+            self.staged.tally.input(&row.input, gone);
         }
         Ok(())
     }
@@ -70,6 +118,12 @@ impl Run<'_> {
                 };
                 match self.execute(&row.input, turn)? {
                     Fate::Settled => {}
+                    Fate::Begins => {
+                        if self.welcome(id)? == Fate::Poison {
+                            self.park(id, rows)?;
+                            return Ok(Fate::Poison);
+                        }
+                    }
                     Fate::Readmits => {
                         again = true;
                         break;
@@ -84,6 +138,29 @@ impl Run<'_> {
                 return Ok(Fate::Settled);
             }
         }
+    }
+
+    /// Gives an instance that has begun what came too early for it, oldest first.
+    pub fn welcome(&mut self, id: &InstanceId) -> Result<Fate, StorageError> {
+        let mut rows = self.batch.inbox(id)?;
+        rows.retain(|(_, row, _)| matches!(row.reason, WaitReason::Early { .. }));
+        let mut rows = rows.into_iter();
+        while let Some((number, row, bytes)) = rows.next() {
+            self.leave(id, number, row.reason, bytes)?;
+            let turn = Turn {
+                deferred_as: Some(number),
+                ..Turn::FIRST
+            };
+            let fate = match self.execute(&row.input, turn)? {
+                Fate::Readmits => self.readmit(id)?,
+                fate @ (Fate::Settled | Fate::Begins | Fate::Poison) => fate,
+            };
+            if fate == Fate::Poison {
+                self.park(id, rows)?;
+                return Ok(Fate::Poison);
+            }
+        }
+        Ok(Fate::Settled)
     }
 
     fn deferred(&self, id: &InstanceId) -> Result<Vec<(u64, InboxRow, usize)>, StorageError> {
@@ -101,6 +178,7 @@ impl Run<'_> {
         for (number, row, bytes) in rows {
             let mut waiting = self.waiting(id);
             waiting.remove(row.reason, bytes);
+            self.wait_over(number, row.reason, bytes)?;
             let row = encode_waiting(WaitReason::Parked, &row.input);
             waiting.add(WaitReason::Parked, row.len());
             self.batch.put_inbox(id, number, row)?;
@@ -117,9 +195,34 @@ impl Run<'_> {
         bytes: usize,
     ) -> Result<(), StorageError> {
         self.batch.delete_inbox(id, number)?;
+        self.wait_over(number, reason, bytes)?;
         let mut waiting = self.waiting(id);
         waiting.remove(reason, bytes);
         self.set_waiting(id, waiting);
         Ok(())
+    }
+
+    /// An input waits no longer for its instance to begin, if it did.
+    fn wait_over(&mut self, number: u64, reason: WaitReason, bytes: usize) -> Result<(), StorageError> {
+        let WaitReason::Early { until } = reason else {
+            return Ok(());
+        };
+        let counters = &mut self.staged.counters;
+        counters.early_inputs = counters.early_inputs.saturating_sub(1);
+        counters.early_bytes = counters.early_bytes.saturating_sub(bytes as u64);
+        let row = end_of_wait(number, until);
+        self.batch.delete_timer(row.due, row.set_by).map(drop)
+    }
+}
+
+/// The timer at which an input waits no longer for its instance.
+fn end_of_wait(number: u64, until: TimeMs) -> TimerRow {
+    TimerRow {
+        due: until,
+        set_by: WorkRef {
+            log_sequence: number,
+            index: 0,
+        },
+        name: early_timer(number),
     }
 }

@@ -66,6 +66,18 @@ impl Fault {
         }
     }
 
+    /// So is the place for events whose instances have not begun.
+    pub fn early(limits: &Limits) -> Self {
+        Self {
+            reason: OVERFLOW,
+            message: format!(
+                "more than {} inputs or {} bytes of this shard wait for instances to begin, or more than {} inputs or {} bytes for this one",
+                limits.early_inputs, limits.early_bytes, limits.inbox_inputs, limits.inbox_bytes
+            ),
+            parks: false,
+        }
+    }
+
     /// The inbox is a bounded place; what does not fit is lost to it, but not to the operator.
     pub fn overflow(limits: &Limits) -> Self {
         Self {

@@ -108,6 +108,27 @@ pub enum WaitReason {
     Parked,
     /// The definition that the instance runs under is not there.
     Unversioned,
+    /// There is no instance yet.
+    Early {
+        /// When it waits no longer; a timer of the name [`early_timer`] is due then.
+        until: TimeMs,
+    },
+}
+
+/// What the names of timers begin with at which an input waits no longer for its instance; no saga can give a timer
+/// such a name.
+const EARLY_TIMER: &str = "early/";
+
+/// Name of the timer at which the input of this number waits no longer.
+#[must_use]
+pub fn early_timer(number: u64) -> String {
+    format!("{EARLY_TIMER}{number}")
+}
+
+/// The number in a name that [`early_timer`] gave.
+#[must_use]
+pub fn early_number(timer: &str) -> Option<u64> {
+    timer.strip_prefix(EARLY_TIMER)?.parse().ok()
 }
 
 /// An input that waits.
@@ -145,6 +166,8 @@ pub struct Waiting {
     pub deferred: u32,
     /// Inputs that came while the definition of the instance was not there.
     pub unversioned: u32,
+    /// Inputs that wait for the instance to begin.
+    pub early: u32,
     /// Encoded size of all of them.
     pub bytes: usize,
 }
@@ -158,13 +181,13 @@ impl Waiting {
 
     #[must_use]
     pub const fn is_empty(&self) -> bool {
-        !self.is_blocked() && self.deferred == 0
+        !self.is_blocked() && self.deferred == 0 && self.early == 0
     }
 
     /// Number of inputs.
     #[must_use]
     pub const fn inputs(&self) -> usize {
-        self.parked as usize + self.deferred as usize + self.unversioned as usize
+        self.parked as usize + self.deferred as usize + self.unversioned as usize + self.early as usize
     }
 
     pub const fn add(&mut self, reason: WaitReason, bytes: usize) {
@@ -184,6 +207,7 @@ impl Waiting {
             WaitReason::Deferred => &mut self.deferred,
             WaitReason::Parked => &mut self.parked,
             WaitReason::Unversioned => &mut self.unversioned,
+            WaitReason::Early { .. } => &mut self.early,
         }
     }
 }

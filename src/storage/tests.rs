@@ -229,9 +229,11 @@ fn stored_rows_are_frozen() {
         log_sequence: 5,
         sent_floor: 6,
         last_time: TimeMs(7),
+        early_inputs: 8,
+        early_bytes: 9,
         clean: true,
     };
-    frozen(&counters, "0105060e01");
+    frozen(&counters, "0105060e080901");
     let active = ActiveDefinitions {
         revision: 2,
         sagas: BTreeMap::from([(
@@ -343,6 +345,7 @@ fn what_waits_is_counted_as_it_is_stored() {
         waiting[&first],
         Waiting {
             unversioned: 0,
+            early: 0,
             behind: Some(8),
             parked: 1,
             deferred: 1,

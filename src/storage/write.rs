@@ -438,6 +438,9 @@ pub struct Counters {
     pub sent_floor: u64,
     /// Time of the last input: local verdicts never come before it.
     pub last_time: TimeMs,
+    /// Inputs that wait for instances to begin, and their encoded size.
+    pub early_inputs: u64,
+    pub early_bytes: u64,
     /// Set while the shard is stopped after everything was committed.
     pub clean: bool,
 }

@@ -91,10 +91,14 @@ start: {event: Flat.Let, when: event.data.months > 0, set: {months: "${event.dat
 key: {"Flat.*": event.data.flat}
 reuse: {after: [completed]}
 on_running: fail
-state: {init: {months: 0}}
+no_instance: {park: 1h}
+after_end:
+  Flat.Cleaned: {set: {clean: true}, emit: {publish: {type: flat.ready}}}
+state: {init: {months: 0, painted: false, clean: false}}
 handlers:
   Flat.Left: {complete: {outcome: moved_out}}
   Flat.Burnt: {fail: {code: burnt}}
+  Flat.Painted: {set: {painted: true}}
 steps:
   live: {wait: {signal: over, timeout: 1000h}}
 "#;
@@ -106,8 +110,11 @@ async fn a_key_is_used_again_where_the_saga_says_so() {
     assert_eq!(post(&rig, "/admin/reload", "").await.status, 200);
     let flat = instance("acme", "flat", "f-1");
     let let_to = json!({"flat": "f-1", "months": 3});
+    // It comes before anybody lives there, and waits.
+    send(&rig, "acme", "e-0", "Flat.Painted", json!({"flat": "f-1"})).await;
     send(&rig, "acme", "e-1", "Flat.Let", let_to.clone()).await;
-    until(&rig, &flat, |view| view["state"]["months"] == 3).await;
+    let view = until(&rig, &flat, |view| view["state"]["painted"] == true).await;
+    assert_eq!(view["state"]["months"], 3);
     // It is let already.
     send(&rig, "acme", "e-2", "Flat.Let", let_to.clone()).await;
     let page = until(&rig, &letters("acme"), |page| !items(page).is_empty()).await;
@@ -117,6 +124,12 @@ async fn a_key_is_used_again_where_the_saga_says_so() {
     assert_eq!(
         (&left["outcome"], &left["generation"]),
         (&json!("moved_out"), &json!(1))
+    );
+    send(&rig, "acme", "e-3b", "Flat.Cleaned", json!({"flat": "f-1"})).await;
+    let cleaned = until(&rig, &flat, |view| view["state"]["clean"] == true).await;
+    assert_eq!(
+        (&cleaned["phase"], &cleaned["ended"]),
+        (&left["phase"], &left["ended"])
     );
     send(&rig, "acme", "e-4", "Flat.Let", let_to.clone()).await;
     let second = until(&rig, &flat, |view| view["generation"] == 2).await;

@@ -15,8 +15,12 @@ name: visit
 start: {event: Visit.Began, set: {room: "${event.data.room}"}}
 key: {"Visit.*": event.data.guest}
 reuse: always
-state: {init: {room: 0}}
+no_instance: {park: 1h}
+after_end:
+  Visit.Lost: {set: {lost: true}}
+state: {init: {room: 0, booked: false, lost: false}}
 handlers:
+  Visit.Booked: {set: {booked: true}}
   Visit.Over: {complete: {outcome: left}}
 steps:
   stay: {wait: {signal: over, timeout: 1000h}}
@@ -33,6 +37,9 @@ async fn each_visit_of_a_guest_is_a_generation() {
     rig.add_saga("visit", VISIT);
     rig.start().await;
     let broker = connect(&server.url()).await;
+    // The booking comes before the guest.
+    let booked = event_body("Visit", "b-1", "Booked", &json!({"guest": "ann"}));
+    publish(broker.as_ref(), "Visit", "ann", booked).await;
     for visit in 1..=3_u64 {
         let began = event_body(
             "Visit",
@@ -49,5 +56,15 @@ async fn each_visit_of_a_guest_is_a_generation() {
         rig.start().await;
         let view = rig.wait_for("visit", "ann", is(visit, "completed")).await;
         assert_eq!(view["outcome"], "left");
+        assert_eq!(view["state"]["booked"], visit == 1);
     }
+    let lost = event_body("Visit", "l-1", "Lost", &json!({"guest": "ann"}));
+    publish(broker.as_ref(), "Visit", "ann", lost).await;
+    let view = rig
+        .wait_for("visit", "ann", |view| view["state"]["lost"] == true)
+        .await;
+    assert_eq!(
+        (&view["generation"], &view["phase"]),
+        (&json!(3), &json!("completed"))
+    );
 }

@@ -83,6 +83,7 @@ pub enum Site {
     StateError,
     Entry,
     Timer,
+    AfterEnd,
 }
 
 impl Site {
@@ -95,6 +96,7 @@ impl Site {
             Self::StateError => "an error handler of a state",
             Self::Entry => "an entry",
             Self::Timer => "a timer",
+            Self::AfterEnd => "a handler after the end",
         }
     }
 
@@ -121,6 +123,7 @@ impl Site {
                 "to",
                 "defer",
             ],
+            Self::AfterEnd => &["when", "set", "emit"],
             Self::Entry => &["set", "clear_timer", "timer", "emit", "complete", "fail", "to"],
             Self::Timer => &[
                 "after",
@@ -141,7 +144,7 @@ impl Site {
     const fn event(self) -> EventParts {
         match self {
             // A state may be entered by an event as well as by a timer.
-            Self::Handler | Self::StateHandler | Self::Entry => EventParts::Whole,
+            Self::Handler | Self::StateHandler | Self::Entry | Self::AfterEnd => EventParts::Whole,
             Self::StateTimer | Self::StateResult | Self::StateError | Self::Timer => EventParts::Moment,
         }
     }
@@ -152,10 +155,21 @@ impl Site {
         match self {
             Self::StateResult => RESULT_ROOTS,
             Self::StateError => ERROR_ROOTS,
+            Self::AfterEnd => AFTER_END_ROOTS,
             Self::Handler | Self::StateHandler | Self::StateTimer | Self::Entry | Self::Timer => ROOTS,
         }
     }
 }
+
+/// Roots when the instance has ended.
+const AFTER_END_ROOTS: &[Root] = &[
+    Root::Event,
+    Root::Outcome,
+    Root::State,
+    Root::Key,
+    Root::Steps,
+    Root::Record,
+];
 
 /// Roots of handlers, states and timers.
 const ROOTS: &[Root] = &[Root::Event, Root::State, Root::Key, Root::Steps, Root::Record];

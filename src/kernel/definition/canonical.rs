@@ -12,9 +12,9 @@ use sha2::{Digest, Sha256};
 
 use super::model::{
     Action, Actions, Awaited, CommandTemplate, Compensation, Complete, Definition, Delay, Emit, Fail, Group,
-    Handler, ItemJoin, Join, Lifecycle, Machine, OnExhausted, OnItemError, OnLate, OnRunning, OnUnknown,
-    ProgramDefinition, PublishTemplate, RepeatCondition, Step, StepRetry, Stragglers, Then, TimerDefinition,
-    UndoOrder, Wait,
+    Handler, ItemJoin, Join, Lifecycle, Machine, NoInstance, OnExhausted, OnItemError, OnLate, OnRunning,
+    OnUnknown, ProgramDefinition, PublishTemplate, RepeatCondition, Step, StepRetry, Stragglers, Then,
+    TimerDefinition, UndoOrder, Wait,
 };
 use crate::kernel::expr::{Expr, Template, TextPart, write_sorted};
 use crate::kernel::ids::DefinitionHash;
@@ -154,7 +154,14 @@ fn lifecycle(lifecycle: &Lifecycle) -> Json<'_> {
         OnRunning::Fail => text("fail"),
     };
     let reuse = lifecycle.reuse;
+    let no_instance = match lifecycle.no_instance {
+        NoInstance::Ignore => Json::Null,
+        NoInstance::DeadLetter => text("dead_letter"),
+        NoInstance::Park(ms) => Json::Int(ms),
+    };
     object([
+        ("no_instance", no_instance),
+        ("after_end", handlers(&lifecycle.after_end)),
         ("rules", list(rules)),
         ("on_running", on_running),
         (

@@ -1,5 +1,8 @@
 //! How instances begin, meet what would begin them again, and end early, as a definition says it.
 
+use std::collections::BTreeMap;
+
+use super::model::Handler;
 use crate::kernel::expr::{Expr, Template};
 use crate::kernel::record::Phase;
 
@@ -11,13 +14,20 @@ pub struct Lifecycle {
     pub rules: Vec<StartRule>,
     pub on_running: OnRunning,
     pub reuse: Reuse,
+    pub no_instance: NoInstance,
+    /// Handlers for what comes after the end, by event type.
+    pub after_end: BTreeMap<String, Vec<Handler>>,
 }
 
 impl Lifecycle {
     /// Whether nothing is said.
     #[must_use]
     pub fn is_default(&self) -> bool {
-        self.rules.is_empty() && self.on_running == OnRunning::Handle && self.reuse == Reuse::default()
+        self.rules.is_empty()
+            && self.on_running == OnRunning::Handle
+            && self.reuse == Reuse::default()
+            && self.no_instance == NoInstance::Ignore
+            && self.after_end.is_empty()
     }
 }
 
@@ -40,6 +50,16 @@ pub enum OnRunning {
     Ignore,
     /// It is a dead letter.
     Fail,
+}
+
+/// What becomes of an event whose instance does not exist and that starts none.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum NoInstance {
+    #[default]
+    Ignore,
+    DeadLetter,
+    /// It waits for its instance for so many milliseconds.
+    Park(i64),
 }
 
 /// After which ends a key may be used again.

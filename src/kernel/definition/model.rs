@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 pub use super::contract::EffectContract;
-pub use super::lifecycle::{Complete, Lifecycle, OnRunning, Reuse, StartRule};
+pub use super::lifecycle::{Complete, Lifecycle, NoInstance, OnRunning, Reuse, StartRule};
 pub use super::migration::{Dropped, Migration, Places};
 pub use super::program::ProgramDefinition;
 pub use super::undo::{Compensation, OnExhausted, OnLate, OnUnknown, UndoOrder};
@@ -84,6 +84,7 @@ impl Definition {
             .start
             .iter()
             .chain(self.handlers.keys())
+            .chain(self.lifecycle.after_end.keys())
             .chain(machine)
             .chain(self.steps.iter().filter_map(Step::expected_event))
             .chain(self.program.iter().flat_map(|program| &program.events))
@@ -106,7 +107,8 @@ impl Definition {
         let states = self.machine.iter().flat_map(|machine| &machine.states);
         let in_states = states.clone().map(|state| &state.entry);
         let of_states = states.flat_map(State::all_handlers);
-        let handlers = self.handlers.values().chain(of_states).flatten();
+        let after_end = self.lifecycle.after_end.values();
+        let handlers = self.handlers.values().chain(after_end).chain(of_states).flatten();
         let in_actions = handlers
             .map(|handler| &handler.actions)
             .chain(in_states)

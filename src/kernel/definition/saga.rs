@@ -34,6 +34,8 @@ const KEYS: &[&str] = &[
     "start",
     "on_running",
     "reuse",
+    "no_instance",
+    "after_end",
     "key",
     "events",
     "state",
@@ -320,6 +322,7 @@ pub fn handled_types<'n>(root: &'n Node<'_>) -> BTreeMap<&'n str, Range<usize>> 
         }
     };
     collect(member(root, "handlers"));
+    collect(member(root, "after_end"));
     let states = member(root, "machine").and_then(|machine| member(&machine.value, "states"));
     if let Some(Value::Map(states)) = states.map(|states| &states.value.value) {
         for state in states {

@@ -1,15 +1,20 @@
 //! Reading what begins an instance, and what becomes of what would begin it again.
 
-use super::actions::Reading;
+use std::collections::BTreeMap;
+
+use super::actions::{Reading, Site};
 use super::codes;
 use super::compensations::one_of;
 use super::fields::{self, Fields};
-use super::lifecycle::{Lifecycle, OnRunning, Reuse, StartRule};
+use super::lifecycle::{Lifecycle, NoInstance, OnRunning, Reuse, StartRule};
+use super::model::Handler;
 use super::saga::member;
 use super::texts::{self, EventParts, Readable};
 use super::yaml::{Entry, Node, Value};
 use crate::kernel::expr::Root;
 
+/// Longest time for which an event waits for its instance: 30 days.
+const PARK_MAX_MS: u64 = 30 * 24 * 3_600_000;
 /// Roots of the condition of a start.
 const WHEN_ROOTS: &[Root] = &[Root::Event, Root::Key];
 /// Roots of what a start sets.
@@ -73,7 +78,13 @@ impl<'r> Reading<'r, '_> {
             one_of(entry, &words, self.findings)
         });
         let reuse = fields.get("reuse").and_then(|entry| self.reuse(entry));
+        let no_instance = fields
+            .get("no_instance")
+            .and_then(|entry| self.no_instance(entry));
+        let after_end = fields.get("after_end").map(|entry| self.after_end(entry));
         Lifecycle {
+            no_instance: no_instance.unwrap_or_default(),
+            after_end: after_end.unwrap_or_default(),
             rules: rules.unwrap_or_default(),
             on_running: on_running.unwrap_or_default(),
             reuse: reuse.unwrap_or_default(),
@@ -144,6 +155,40 @@ impl<'r> Reading<'r, '_> {
             when,
             set: set.unwrap_or_default(),
         })
+    }
+
+    /// `ignore`, `dead_letter`, or `{park: 24h}`
+    fn no_instance(&mut self, entry: &Entry<'_>) -> Option<NoInstance> {
+        let Value::Map(_) = &entry.value.value else {
+            let words = [
+                ("ignore", NoInstance::Ignore),
+                ("dead_letter", NoInstance::DeadLetter),
+            ];
+            return one_of(entry, &words, self.findings);
+        };
+        let fields = Fields::read(
+            &entry.value,
+            &entry.key_span,
+            "no_instance",
+            &["park"],
+            self.findings,
+        )?;
+        let park = fields.require("park", self.findings)?;
+        let ms = fields::duration(park, 1..=PARK_MAX_MS, codes::WRONG_VALUE, self.findings)?;
+        Some(NoInstance::Park(i64::try_from(ms).unwrap_or(i64::MAX)))
+    }
+
+    /// Handlers by event type.
+    fn after_end(&mut self, entry: &'r Entry<'_>) -> BTreeMap<String, Vec<Handler>> {
+        let mut by_type = BTreeMap::new();
+        let entries = fields::entries(&entry.value, &entry.key_span, "after_end", self.findings);
+        for entry in entries.unwrap_or_default() {
+            if fields::is_event_type(&entry.key, &entry.key_span, self.findings) {
+                let handlers = self.handlers(entry, Site::AfterEnd);
+                by_type.insert(entry.key.clone().into_owned(), handlers);
+            }
+        }
+        by_type
     }
 
     /// `never`, `always`, or `{after: [failed, cancelled]}`

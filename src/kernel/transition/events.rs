@@ -115,10 +115,6 @@ pub(super) fn handle<'a>(
 
 /// Why an event changes nothing, as far as that can be told without evaluating anything.
 pub(super) fn refusal(definition: &Definition, record: &Record, event: &DomainEvent) -> Option<IgnoreReason> {
-    match record.phase {
-        Phase::Completed | Phase::Failed | Phase::Cancelled => return Some(IgnoreReason::Ended),
-        Phase::Running | Phase::Compensating | Phase::CompensationFailed | Phase::Finishing => {}
-    }
     if let Some(reason) = seen::find_event(record, seen::event(event)) {
         return Some(reason);
     }
@@ -179,7 +175,7 @@ fn run_handlers<'a>(run: &mut Run<'a>, event_type: &str) -> Result<Handled, Reje
 
 /// Ends chains of messages that cause each other. Only events are refused: a result or timer of work that
 /// was let through is always applied.
-fn check_hops(run: &Run<'_>, event: &DomainEvent) -> Result<(), Rejection> {
+pub(super) fn check_hops(run: &Run<'_>, event: &DomainEvent) -> Result<(), Rejection> {
     let max = run.ground.context.limits.hops;
     if event.hops < max {
         return Ok(());

@@ -10,11 +10,14 @@
 //! While an instance is on its way to an end after which its key may be used again, a start waits for that end.
 
 use super::arena::Arena;
+use super::place::Place;
 use super::run::{Ground, Opening, Run};
-use super::{Context, Rejection, START_RUNNING, Trace, check_definition, children, events, requests, seen};
+use super::{
+    Context, NO_INSTANCE, Rejection, START_RUNNING, Trace, check_definition, children, events, requests, seen,
+};
 use crate::kernel::definition::Definition;
-use crate::kernel::definition::model::OnRunning;
-use crate::kernel::ids::InstanceId;
+use crate::kernel::definition::model::{NoInstance, OnRunning};
+use crate::kernel::ids::{InstanceId, TimeMs};
 use crate::kernel::input::{Control, DomainEvent, Input, InputBody};
 use crate::kernel::patch::{IgnoreReason, Outcome, Patch};
 use crate::kernel::record::{Phase, Record, Summary};
@@ -25,6 +28,7 @@ pub struct Last<'a> {
     pub generation: u32,
     /// How it ended.
     pub phase: Phase,
+    pub ended: TimeMs,
     /// Hash of the id of the event or request that started it, as [`Last::of`] makes it.
     pub start: u64,
     /// Its last record, while that is kept.
@@ -38,6 +42,7 @@ impl<'a> Last<'a> {
         Self {
             generation: record.generation,
             phase: record.phase,
+            ended: summary.ended,
             start: seen::start(&record.start_event),
             record: Some(record),
         }
@@ -119,7 +124,63 @@ pub fn apply_ended(
             children::taken_back(ground, record, parent, *undo, *known)
         }
         InputBody::Result(_) | InputBody::Timer { .. } => Ok(Patch::ignored(IgnoreReason::Stale)),
-        InputBody::Event(_) | InputBody::Control(_) => Ok(Patch::ignored(IgnoreReason::Ended)),
+        InputBody::Event(event) => {
+            check_definition(ground.definition, record)?;
+            let mut patch = after_end(ground, record, event)?;
+            if let Some(summary) = &mut patch.ended {
+                // It is kept no longer because of it.
+                summary.ended = last.ended;
+            }
+            Ok(patch)
+        }
+        InputBody::Control(_) => Ok(Patch::ignored(IgnoreReason::Ended)),
+    }
+}
+
+/// An event that comes after the end: a handler may note it in the state and tell others.
+pub(super) fn after_end<'a>(
+    ground: Ground<'a>,
+    record: &'a Record,
+    event: &'a DomainEvent,
+) -> Result<Patch, Rejection> {
+    let definition = ground.definition;
+    let after_end = &definition.lifecycle.after_end;
+    let Some((event_type, handlers)) = after_end.get_key_value(&event.event_type) else {
+        return Ok(Patch::ignored(IgnoreReason::Ended));
+    };
+    let seen = seen::event(event);
+    if let Some(reason) = seen::find_event(record, seen) {
+        return Ok(Patch::ignored(reason));
+    }
+    let mut run = Run::of(ground, record);
+    run.admit()?;
+    let chosen = run.choose(handlers, |index| Place::AfterEnd { event_type, index })?;
+    let Some((place, handler)) = chosen else {
+        return Ok(Patch::ignored(IgnoreReason::Ended));
+    };
+    events::check_hops(&run, event)?;
+    let iteration = run.record.version;
+    run.act(&handler.actions, place, iteration)?;
+    seen::remember_event(&mut run.record, seen);
+    run.finish(Outcome::Applied)
+}
+
+/// What becomes of an event that has no instance and starts none.
+pub(super) fn nobody(ground: Ground<'_>, event: &DomainEvent) -> Result<Patch, Rejection> {
+    match ground.definition.lifecycle.no_instance {
+        NoInstance::Ignore => Ok(Patch::ignored(IgnoreReason::NoInstance)),
+        NoInstance::DeadLetter => Err(Rejection {
+            reason: NO_INSTANCE,
+            message: format!(
+                "event {} of type {}: there is no instance {}",
+                event.event_id, event.event_type, ground.instance.key
+            ),
+        }),
+        NoInstance::Park(ms) => Ok(Patch {
+            outcome: Outcome::Deferred,
+            early: Some(ground.input.time.plus_ms(ms)),
+            ..Patch::ignored(IgnoreReason::NoInstance)
+        }),
     }
 }
 

@@ -68,6 +68,9 @@ pub const BUFFER_FULL: &str = "buffer.full";
 /// Reason of a start event whose instance runs, where the saga says that it fails.
 pub const START_RUNNING: &str = "start.running";
 
+/// Reason of an event without an instance, where the saga wants to hear of those.
+pub const NO_INSTANCE: &str = "no_instance";
+
 /// What a transition may know besides definition, record and input.
 #[derive(Debug, Clone, Copy)]
 pub struct Context<'a> {
@@ -102,7 +105,7 @@ impl Rejection {
     /// buffer stands in nobody's way.
     #[must_use]
     pub fn parks(&self) -> bool {
-        self.reason != BUFFER_FULL && self.reason != START_RUNNING
+        ![BUFFER_FULL, START_RUNNING, NO_INSTANCE].contains(&self.reason)
     }
 }
 
@@ -155,8 +158,18 @@ pub fn apply_traced(
 
 fn without_instance(ground: Ground<'_>) -> Result<Patch, Rejection> {
     match &ground.input.body {
-        InputBody::Event(event) if ground.definition.start.contains(&event.event_type) => {
-            events::start(ground, event)
+        InputBody::Event(event) => {
+            let starts = ground.definition.start.contains(&event.event_type);
+            let nobody = Patch::ignored(IgnoreReason::NoInstance);
+            let patch = if starts {
+                events::start(ground, event)?
+            } else {
+                nobody
+            };
+            if patch.outcome == Outcome::Ignored(IgnoreReason::NoInstance) {
+                return generations::nobody(ground, event);
+            }
+            Ok(patch)
         }
         InputBody::Control(Control::Start { input, parent }) => {
             requests::start(ground, input, parent.as_ref())
@@ -164,7 +177,7 @@ fn without_instance(ground: Ground<'_>) -> Result<Patch, Rejection> {
         InputBody::Control(Control::Recall { parent, undo, known }) => {
             Ok(children::not_there(ground, parent, *undo, *known))
         }
-        InputBody::Event(_) | InputBody::Control(_) => Ok(Patch::ignored(IgnoreReason::NoInstance)),
+        InputBody::Control(_) => Ok(Patch::ignored(IgnoreReason::NoInstance)),
         InputBody::Result(result) => Ok(results::orphan(result)),
         InputBody::Timer { .. } => Ok(Patch::ignored(IgnoreReason::Stale)),
     }
@@ -175,6 +188,9 @@ fn with_instance<'a>(ground: Ground<'a>, record: &'a Record) -> Result<Patch, Re
         return Ok(patch);
     }
     match &ground.input.body {
+        InputBody::Event(event) if record.phase.is_terminal() => {
+            generations::after_end(ground, record, event)
+        }
         InputBody::Event(event) => match events::refusal(ground.definition, record, event) {
             Some(reason) => Ok(Patch::ignored(reason)),
             None => events::handle(Run::of(ground, record), record, event),

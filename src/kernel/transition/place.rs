@@ -21,6 +21,11 @@ pub(super) enum Place<'a> {
         event_type: &'a str,
         index: usize,
     },
+    /// `after_end.Order.Paid[0]`
+    AfterEnd {
+        event_type: &'a str,
+        index: usize,
+    },
     /// `machine.collecting.handlers.Line.Ready[0]`
     StateHandler {
         state: &'a str,
@@ -75,6 +80,7 @@ impl fmt::Display for Place<'_> {
             Self::Start { index } => write!(f, "start[{index}]"),
             Self::Migration => f.write_str("migrate"),
             Self::Handler { event_type, index } => write!(f, "handlers.{event_type}[{index}]"),
+            Self::AfterEnd { event_type, index } => write!(f, "after_end.{event_type}[{index}]"),
             Self::StateHandler {
                 state,
                 event_type,
@@ -122,6 +128,7 @@ impl Place<'_> {
             | Self::Start { .. }
             | Self::Migration
             | Self::Handler { .. }
+            | Self::AfterEnd { .. }
             | Self::StateHandler { .. }
             | Self::StateTimer { .. }
             | Self::StateEffect { .. }

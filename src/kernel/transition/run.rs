@@ -270,6 +270,7 @@ impl<'a> Run<'a> {
             timers_set,
             timers_cleared,
             deferred: outcome == Outcome::Deferred,
+            early: None,
             readmit,
             ended,
             notes: self.notes,

@@ -80,8 +80,7 @@ impl Walk<'_> {
             }
             match schema.get("additionalProperties") {
                 Some(Value::Object(member)) if schema.get("properties").is_none() => {
-                    let events =
-                        matches!(path.last(), Some(Down::Key(key)) if key == "handlers" || key == "events");
+                    let events = matches!(path.last(), Some(Down::Key(key)) if ["handlers", "events", "after_end"].contains(&key.as_str()));
                     free(if events { "A.B" } else { "x" }, &Value::Object(member.clone()));
                 }
                 _ => {}

@@ -26,6 +26,7 @@ mod retry;
 mod schemas;
 mod state_effects;
 mod stories;
+mod strangers;
 mod timers;
 mod waits;
 mod world;

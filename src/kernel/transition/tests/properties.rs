@@ -322,12 +322,14 @@ proptest! {
 
     #[test]
     fn whatever_happens_no_generation_does_the_work_of_another(happenings in happenings(4, 60)) {
-        let mut world = renting("reuse: always\n");
+        let mut world = renting(
+            "reuse: always\nno_instance: {park: 1h}\nafter_end: {Order.Told: {emit: {publish: {type: order.told}}}}\n",
+        );
         let events = [
             ("Order.Placed", json!({"id": "o-1", "total": 1})),
             ("Order.Imported", json!({"id": "o-1"})),
             ("Order.Dropped", json!({"id": "o-1"})),
-            ("Other.Thing", json!({"id": "o-1"})),
+            ("Order.Told", json!({"id": "o-1"})),
         ];
         let mut done = BTreeMap::new();
         // An end is no end here.
@@ -351,7 +353,7 @@ proptest! {
         // What was refunded was charged.
         let times = |path: &str| done.get(path).copied().unwrap_or(0);
         prop_assert!(times("steps.charge.compensate") <= times("steps.charge"));
-        prop_assert_eq!(world.inbox.len(), 0);
+        prop_assert_eq!(world.inbox.len(), 0, "what waited was given");
     }
 
     #[test]

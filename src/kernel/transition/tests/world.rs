@@ -31,6 +31,8 @@ pub(super) struct World {
     pub outbox: BTreeMap<WorkRef, WorkItem>,
     pub timers: BTreeSet<TimerRow>,
     pub inbox: VecDeque<Input>,
+    /// Inputs that wait for the instance to begin.
+    pub early: VecDeque<Input>,
     pub now: TimeMs,
     /// All work items ever, and all notes.
     pub sent: Vec<WorkItem>,
@@ -62,6 +64,7 @@ impl World {
             outbox: BTreeMap::new(),
             timers: BTreeSet::new(),
             inbox: VecDeque::new(),
+            early: VecDeque::new(),
             now: TimeMs(1_767_261_600_000),
             sent: Vec::new(),
             notes: Vec::new(),
@@ -204,10 +207,16 @@ impl World {
             "the same history, another patch"
         );
         let outcome = patch.outcome;
+        let begins = self.record.is_none() && (patch.record.is_some() || patch.ended.is_some());
         let readmit = patch.readmit;
         self.commit(patch, input);
         if outcome != Outcome::Deferred && self.ended.is_none() {
             self.repeat(input);
+        }
+        if begins {
+            for input in std::mem::take(&mut self.early) {
+                self.give(&input)?;
+            }
         }
         if readmit {
             for input in std::mem::take(&mut self.inbox) {
@@ -336,6 +345,9 @@ impl World {
         }
         for row in patch.timers_set {
             assert!(self.timers.insert(row.clone()), "{row:?} is set twice");
+        }
+        if patch.early.is_some() {
+            self.early.push_back(input.clone());
         }
         if patch.deferred {
             self.inbox.push_back(input.clone());
