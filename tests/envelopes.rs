@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// Example and schema, by file name.
-const EXAMPLES: [(&str, &str); 16] = [
+const EXAMPLES: [(&str, &str); 17] = [
     ("effect-progress", "effect-progress"),
     ("aggregate-event", "aggregate-event"),
     ("effect-command", "effect-command"),
@@ -31,6 +31,7 @@ const EXAMPLES: [(&str, &str); 16] = [
     ("control-start", "control-message"),
     ("control-start-child", "control-message"),
     ("control-recall", "control-message"),
+    ("control-heartbeat", "control-message"),
     ("control-outcome", "control-message"),
 ];
 

@@ -183,6 +183,26 @@ struct CallbackRequest {
     ok: Option<serde_json::Map<String, serde_json::Value>>,
     #[serde(default)]
     error: Option<ErrorPayload>,
+    /// `true`: nothing is over yet.
+    #[serde(default)]
+    heartbeat: Option<bool>,
+}
+
+impl CallbackRequest {
+    /// The message to the instance, and its id.
+    fn verb(self, work: String) -> Result<(String, ControlVerb), &'static str> {
+        match (self.heartbeat, &self.ok, &self.error) {
+            (None, ok, error) => {
+                callback_outcome(ok.as_ref(), error.as_ref())?;
+                // The first one counts, as often as it is repeated.
+                let request_id = format!("callback:{work}");
+                let (ok, error) = (self.ok, self.error);
+                Ok((request_id, ControlVerb::Callback { work, ok, error }))
+            }
+            (Some(true), None, None) => Ok((uuid_text(), ControlVerb::Heartbeat { work })),
+            (Some(_), _, _) => Err("a heartbeat is true, and stands alone"),
+        }
+    }
 }
 
 /// Says how the work of a step went that waits for whoever has this token. The token is all that is needed to be believed.
@@ -192,18 +212,13 @@ pub async fn callback(
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, Problem> {
     let request: CallbackRequest = control_request(&sized(body)?)?;
-    callback_outcome(request.ok.as_ref(), request.error.as_ref()).map_err(Problem::invalid)?;
-    let Some(callback) = state.control.callback(&token) else {
+    let callback = state.control.callback(&token);
+    let work = callback.as_ref().map_or("", |callback| callback.work.as_str());
+    let (request_id, verb) = request.verb(work.to_owned()).map_err(Problem::invalid)?;
+    let Some(callback) = callback else {
         return Err(Problem::not_found("the token is not one of this cluster"));
     };
     state.control.instance(&callback.instance, 0).await?;
-    let verb = ControlVerb::Callback {
-        work: callback.work.clone(),
-        ok: request.ok,
-        error: request.error,
-    };
-    // The first one counts, as often as it is repeated.
-    let request_id = format!("callback:{}", callback.work);
     let published = state
         .control
         .control(&callback.instance, &request_id, verb)

@@ -305,6 +305,7 @@ impl Decoder {
                 data: serde_json::Value::Object(data).to_string().into(),
                 by,
             },
+            ControlVerb::Heartbeat { work } => Control::Heartbeat { work },
             ControlVerb::Callback { work, ok, error } => Control::Callback {
                 work,
                 outcome: callback_outcome(ok.as_ref(), error.as_ref())

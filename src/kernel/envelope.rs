@@ -288,6 +288,11 @@ pub enum ControlVerb {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         error: Option<ErrorPayload>,
     },
+    /// Say that whoever was given the token of a piece of work is still at it.
+    Heartbeat {
+        /// Its idempotency key.
+        work: String,
+    },
 }
 
 /// Which entries of the ledger an operator speaks of, and why.

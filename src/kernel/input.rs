@@ -184,6 +184,11 @@ pub enum Control {
         work: String,
         outcome: CallbackOutcome,
     },
+    /// Whoever was given the token of a piece of work is still at it.
+    Heartbeat {
+        /// Its idempotency key.
+        work: String,
+    },
 }
 
 /// What a callback says.

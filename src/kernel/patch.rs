@@ -289,6 +289,10 @@ pub enum Note {
     CompletedEarly {
         outcome: String,
     },
+    /// Whoever has the token of the step's work is still at it.
+    Heartbeat {
+        step: String,
+    },
 }
 
 #[cfg(test)]

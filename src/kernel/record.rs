@@ -418,7 +418,8 @@ impl Record {
                 .sent
                 .as_ref()
                 .map_or(1, |sent| sent.payload.len() + 11 + option(&sent.target));
-            120 + sent + option(&step.error) + option(&step.known_as) + tries(&step.tries)
+            let texts = option(&step.error) + option(&step.known_as) + option(&step.callback);
+            120 + sent + blob(&step.result) + texts + tries(&step.tries)
         };
         let steps: usize = self
             .steps

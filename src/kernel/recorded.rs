@@ -68,6 +68,9 @@ pub enum RecordedBody {
         work: String,
         outcome: RecordedOutcome,
     },
+    Heartbeat {
+        work: String,
+    },
     /// Its message is no longer in the stream.
     Missing {
         kind: String,
@@ -151,6 +154,7 @@ impl RecordedBody {
                 undo: *undo,
                 known: *known,
             },
+            InputBody::Control(Control::Heartbeat { work }) => Self::Heartbeat { work: work.clone() },
             InputBody::Control(Control::Callback { work, outcome }) => Self::Callback {
                 work: work.clone(),
                 outcome: match outcome {
@@ -244,6 +248,10 @@ impl Recorded {
                     undo: *undo,
                     known: *known,
                 }),
+            ),
+            RecordedBody::Heartbeat { work } => (
+                stream(SourceStream::WorkflowCommands),
+                InputBody::Control(Control::Heartbeat { work: work.clone() }),
             ),
             RecordedBody::Callback { work, outcome } => (
                 stream(SourceStream::WorkflowCommands),

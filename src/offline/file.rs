@@ -29,7 +29,17 @@ const SUITE: &[&str] = &["saga", "results", "cases"];
 const CASE: &[&str] = &["name", "start", "key", "chaos", "steps"];
 /// What a step does: exactly one of these.
 const ACTIONS: &[&str] = &[
-    "event", "start", "result", "succeed", "signal", "callback", "advance", "cancel", "retry", "skip",
+    "event",
+    "start",
+    "result",
+    "succeed",
+    "signal",
+    "callback",
+    "heartbeat",
+    "advance",
+    "cancel",
+    "retry",
+    "skip",
     "resolve",
 ];
 const STEP: &[&str] = &[
@@ -45,6 +55,7 @@ const STEP: &[&str] = &[
     "succeed",
     "signal",
     "callback",
+    "heartbeat",
     "by",
     "advance",
     "cancel",
@@ -141,6 +152,8 @@ pub enum Action {
     Succeed(SucceedSpec),
     /// Whoever has the token of the latest command of this name says how it went; never [`Answer::Timeout`].
     Callback(ResultSpec),
+    /// Whoever has the token of the latest command of this name is still at it.
+    Heartbeat(String, Range<usize>),
     /// Time passes, in milliseconds; timers fire.
     Advance(i64),
     Cancel(String, CancelMode),
@@ -336,6 +349,9 @@ impl Reader<'_, '_> {
             "event" => self.event(&fields, entry).map(Action::Event),
             "result" => self.result(entry, "a result", RESULT).map(Action::Result),
             "callback" => self.result(entry, "a callback", CALLBACK).map(Action::Callback),
+            "heartbeat" => self
+                .text(entry, "the name of work")
+                .map(|of| Action::Heartbeat(of, entry.value.span.clone())),
             "succeed" => self.text(entry, "all, or the name of work").map(|of| {
                 let of = (of != ALL_WORK).then_some(of);
                 let span = entry.value.span.clone();

@@ -227,6 +227,7 @@ fn describe(recorded: &Recorded) -> String {
         RecordedBody::Recall { .. } => "recall".to_owned(),
         RecordedBody::Signal { name, .. } => format!("signal {name}"),
         RecordedBody::Callback { work, .. } => format!("callback of {work}"),
+        RecordedBody::Heartbeat { work } => format!("heartbeat of {work}"),
         RecordedBody::Missing { kind } => kind.clone(),
     }
 }
@@ -300,6 +301,11 @@ fn spoken(recorded: &Recorded, world: &World) -> (&'static str, Value, Map<Strin
             ("result", Value::Object(result), more)
         }
         RecordedBody::Start { input, .. } => ("start", input.clone(), more),
+        RecordedBody::Heartbeat { work } => {
+            let item = world.sent.iter().rfind(|item| item.idempotency_key == *work);
+            let of = item.map_or_else(|| work.clone(), |item| world.name(item).to_owned());
+            ("heartbeat", Value::from(of), more)
+        }
         RecordedBody::Callback { work, outcome } => {
             let item = world.sent.iter().rfind(|item| item.idempotency_key == *work);
             let of = item.map_or_else(|| work.clone(), |item| world.name(item).to_owned());

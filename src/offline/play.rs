@@ -152,6 +152,13 @@ pub fn perform(world: &mut World, suite: &Suite, step: &Step) -> Result<Given, O
             let outcome = called_back(&spec.outcome);
             Ok(world.give_control(Control::Callback { work, outcome }))
         }
+        Action::Heartbeat(of, span) => {
+            let Some(item) = work::find(world, of) else {
+                return Err(Obstacle::Fault(Box::new(not_awaited(world, of, span))));
+            };
+            let work = item.idempotency_key.clone();
+            Ok(world.give_control(Control::Heartbeat { work }))
+        }
         Action::Advance(ms) => Ok(world.advance(*ms)),
         Action::Cancel(reason, mode) => {
             let (reason, mode) = (reason.clone(), *mode);

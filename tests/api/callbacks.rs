@@ -26,6 +26,22 @@ steps:
     on_error: {refused: {fail: {code: unsigned}}}
 "#;
 
+const LEASE: &str = r#"
+apiVersion: sagas/v1
+kind: Saga
+name: lease
+start: Lease.Drafted
+key: {"Lease.*": event.data.lease}
+state: {init: {signed: ""}}
+steps:
+  sign:
+    effect: signature-ask
+    with: {contract: "${key}"}
+    wait: {callback: true, timeout: 1h, heartbeat: 4s}
+    retry: {errors: [heartbeat], attempts: 100, backoff: {initial: 200ms, factor: 1}}
+    set: {signed: "${signal.name}"}
+"#;
+
 /// A runner with the saga, the service that asks for signatures and keeps the tokens, and the key of the tokens.
 async fn signing() -> (Rig, MockServer, NamedTempFile) {
     let service = MockServer::start().await;
@@ -38,6 +54,7 @@ async fn signing() -> (Rig, MockServer, NamedTempFile) {
     let extra = json!({"callbacks": {"key": {"file": key.path()}}});
     let mut rig = Rig::new(None, "30m", Duration::ZERO, extra).await;
     rig.add_saga("contract", CONTRACT);
+    rig.add_saga("lease", LEASE);
     let effect = format!(
         "apiVersion: sagas/v1\nkind: Effect\nname: signature-ask\nhttp:\n  method: POST\n  url: \"{}/ask\"\n  \
          body: {{contract: \"${{input.contract}}\", answer: \"${{command.token}}\"}}\n",
@@ -96,6 +113,8 @@ async fn who_has_the_token_says_how_it_went_and_nobody_else() {
         json!({"ok": {}, "error": {"class": "refused"}}),
         json!({"okay": {}}),
         json!({"error": {"class": ""}}),
+        json!({"heartbeat": false}),
+        json!({"heartbeat": true, "ok": {}}),
         json!({"error": {"class": "refused by all"}}),
         json!({"error": {"class": "refused", "message": "m".repeat(5_000)}}),
     ] {
@@ -139,4 +158,65 @@ async fn who_has_the_token_says_how_it_went_and_nobody_else() {
     assert_eq!(rig.terminate().await, Some(0));
     let log = std::fs::read_to_string(rig.log()).expect("a log");
     assert!(!log.contains(&second), "{log}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_has_the_token_and_falls_silent_loses_it_whatever_happens_to_the_process() {
+    let (mut rig, service, _key) = signing().await;
+    send(
+        &rig,
+        "acme",
+        "l-1-drafted",
+        "Lease.Drafted",
+        json!({"lease": "l-1"}),
+    )
+    .await;
+    let path = instance("acme", "lease", "l-1");
+    until(&rig, &path, |view| view["steps"][0]["status"] == "waiting").await;
+    let first = token(&service, "l-1").await;
+    // On a slow machine the first one may be too late for its attempt.
+    let is_alive = |view: &Value| {
+        view["history"]
+            .to_string()
+            .contains(r#""heartbeat":{"step":"sign"}"#)
+    };
+    let begin = std::time::Instant::now();
+    loop {
+        let alive = json!({"heartbeat": true}).to_string();
+        let newest = token(&service, "l-1").await;
+        let answer = post(&rig, &format!("/v1/callbacks/{newest}"), alive).await;
+        assert_eq!(answer.status, 202, "{answer:?}");
+        if is_alive(&get(&rig, &path).await.json()) {
+            break;
+        }
+        assert!(begin.elapsed() < Duration::from_mins(1), "{}", rig.log_tail());
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    rig.kill();
+    rig.start().await;
+    // Silence: the work is asked for anew.
+    until(&rig, &path, |view| view["steps"][0]["attempt"].as_u64() > Some(1)).await;
+    let signed = |name: &str| json!({"ok": {"name": name}}).to_string();
+    let answer = post(&rig, &format!("/v1/callbacks/{first}"), signed("eve")).await;
+    assert_eq!(answer.status, 202);
+    let begin = std::time::Instant::now();
+    loop {
+        let newest = token(&service, "l-1").await;
+        if newest != first {
+            let answer = post(&rig, &format!("/v1/callbacks/{newest}"), signed("ada")).await;
+            assert_eq!(answer.status, 202, "{answer:?}");
+        }
+        let view = get(&rig, &path).await.json();
+        if view["phase"] == "completed" {
+            assert_eq!(
+                view["state"],
+                json!({"signed": "ada"}),
+                "the old token is worth nothing"
+            );
+            break;
+        }
+        assert!(begin.elapsed() < Duration::from_mins(1), "{}", rig.log_tail());
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert_eq!(rig.terminate().await, Some(0));
 }

@@ -1,4 +1,4 @@
-//! Time in cases: deadlines of steps, reminders.
+//! Time in cases: deadlines of steps, reminders, heartbeats.
 
 use super::{Project, text};
 
@@ -45,6 +45,37 @@ cases:
       - {signal: review, expect: {phase: completed}}
 ";
 
+const FILM: &str = r#"
+apiVersion: sagas/v1
+kind: Saga
+name: film
+start: Trip.Booked
+key: {"Trip.*": event.data.trip}
+steps:
+  render:
+    effect: book
+    with: {trip: "${key}"}
+    wait: {callback: true, timeout: 8h, heartbeat: 5m}
+    retry: {errors: [heartbeat], attempts: 3, backoff: {initial: 30s, factor: 1}}
+"#;
+
+const FILMS: &str = r#"
+saga: film
+cases:
+  - name: the studio falls silent
+    start: 2026-01-01T10:00:00Z
+    steps:
+      - {event: Trip.Booked, data: {trip: t-1}}
+      - {result: {of: render, ok: {}}, expect: {timers: {"heartbeat:render": 5m}}}
+      - {advance: 4m}
+      - {heartbeat: render, expect: {timers: {"heartbeat:render": 5m, "wait:render": 476m}, work: []}}
+      - {advance: 5m, expect: {steps: {render: {status: backing_off, error: heartbeat}}}}
+      - {heartbeat: render, expect: {ignored: stale}}
+      - {advance: 30s, expect: {work: [{effect: book, attempt: 2}]}}
+      - {result: {of: render, ok: {}}}
+      - {callback: {of: render, ok: {}}, expect: {phase: completed}}
+"#;
+
 const CASES: &str = r#"
 saga: bank
 cases:
@@ -66,9 +97,11 @@ fn time_passes_until_the_deadline_of_a_step() {
     project.write("sagas/bank.test.yaml", CASES);
     project.write("sagas/review.yaml", REVIEW);
     project.write("sagas/review.test.yaml", REVIEWS);
+    project.write("sagas/film.yaml", FILM);
+    project.write("sagas/film.test.yaml", FILMS);
     let (code, report) = project.json(&["--chaos"]);
     assert_eq!(code, Some(0), "{report:#}");
-    assert_eq!(report["passed"], 2, "{report:#}");
+    assert_eq!(report["passed"], 3, "{report:#}");
     let output = super::test(&[&project.path("").display().to_string(), "--coverage"]);
     assert!(text(&output.stdout).contains("bank"), "{}", text(&output.stdout));
 }

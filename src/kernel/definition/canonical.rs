@@ -283,6 +283,7 @@ fn wait(wait: &Wait) -> Json<'_> {
         (kind, what),
         ("when", wait.when.as_ref().map_or(Json::Null, expression)),
         ("timeout", wait.timeout.as_ref().map_or(Json::Null, delay)),
+        ("heartbeat", wait.heartbeat_ms.map_or(Json::Null, Json::Int)),
     ])
 }
 

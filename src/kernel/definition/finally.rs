@@ -77,7 +77,7 @@ impl<'r> Reading<'r, '_> {
         // Read whatever the entry is, so that all that is wrong is told.
         let retry = fields
             .get("retry")
-            .map(|retry| self.step_retry(retry))
+            .map(|retry| self.step_retry(retry, None))
             .unwrap_or_default();
         let timeout_ms = self.timeout(&fields);
         let deadline = self.deadline(&fields, roots);

@@ -331,6 +331,9 @@ pub struct Wait {
     pub when: Option<Expr>,
     /// When it passes, the step fails with the class `timeout`.
     pub timeout: Option<Delay>,
+    /// Longest silence of whoever has the token, in milliseconds; then the step fails with
+    /// [`HEARTBEAT_CLASS`].
+    pub heartbeat_ms: Option<i64>,
 }
 
 #[derive(Debug)]
@@ -440,6 +443,8 @@ impl Step {
     }
 }
 
+/// Error class of a step whose work was given up for want of a sign of life.
+pub const HEARTBEAT_CLASS: &str = "heartbeat";
 /// Error class of a step whose `fail_if` holds.
 pub const FAIL_IF_CLASS: &str = "fail_if";
 /// Stands for every error class.

@@ -48,7 +48,7 @@ impl<'r> Reading<'r, '_> {
             // Read whatever the emission is, so that all that is wrong is told.
             let retry = fields
                 .get("retry")
-                .map(|retry| self.step_retry(retry))
+                .map(|retry| self.step_retry(retry, None))
                 .unwrap_or_default();
             let compensate = fields
                 .get("compensate")

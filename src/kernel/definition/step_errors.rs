@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::actions::Reading;
 use super::codes;
 use super::fields::{self, Fields, NameRule};
-use super::model::{ANY_CLASS, OnError, RETRY_CLASSES, STEP_RETRY, StepRetry, Then};
+use super::model::{ANY_CLASS, HEARTBEAT_CLASS, OnError, RETRY_CLASSES, STEP_RETRY, StepRetry, Then, Wait};
 use super::steps::{RetryBounds, retry};
 use super::texts::EventParts;
 use super::yaml::{Entry, Node};
@@ -28,7 +28,7 @@ pub const ERROR_ROOTS: &[Root] = &[
 
 impl<'r> Reading<'r, '_> {
     /// One table, or a list of them.
-    pub fn step_retry(&mut self, entry: &Entry<'_>) -> Vec<StepRetry> {
+    pub fn step_retry(&mut self, entry: &Entry<'_>, wait: Option<&Wait>) -> Vec<StepRetry> {
         let bounds = RetryBounds {
             attempts: 1..=STEP_ATTEMPTS_MAX,
             default: STEP_RETRY,
@@ -57,6 +57,9 @@ impl<'r> Reading<'r, '_> {
             }
             if errors.is_none() {
                 classes = RETRY_CLASSES.map(str::to_owned).to_vec();
+                if wait.is_some_and(|wait| wait.heartbeat_ms.is_some()) {
+                    classes.push(HEARTBEAT_CLASS.to_owned());
+                }
             }
             tables.push(StepRetry { classes, policy });
         }

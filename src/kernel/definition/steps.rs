@@ -149,7 +149,7 @@ impl<'r> Reading<'r, '_> {
         let (end_roots, end_event) = waits::end_roots(action.as_ref(), wait.as_ref());
         let retry = fields
             .get("retry")
-            .map(|retry| self.step_retry(retry))
+            .map(|retry| self.step_retry(retry, wait.as_ref()))
             .unwrap_or_default();
         let on_error = self.on_error(&fields);
         if let Some(steps) = fields.get("steps") {

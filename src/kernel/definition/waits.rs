@@ -10,6 +10,10 @@ use super::steps::{RESULT_ROOTS, START_ROOTS};
 use super::texts::{self, EventParts, Readable};
 use super::yaml::Entry;
 use crate::kernel::expr::Root;
+use crate::kernel::limits::Limits;
+
+/// Shortest silence that a `heartbeat` allows, in milliseconds.
+pub const HEARTBEAT_MS_MIN: u64 = 1_000;
 
 /// Roots when a step starts and there is a signal.
 const SIGNAL_ROOTS: &[Root] = &[
@@ -82,11 +86,17 @@ impl<'r> Reading<'r, '_> {
 
     /// `wait: {event | signal | callback, when, timeout}` of a step that does `action`.
     pub fn wait(&mut self, entry: &'r Entry<'_>, action: Option<&Action>) -> Option<Wait> {
-        let keys = &["event", "signal", "callback", "when", "timeout"];
+        let keys = &["event", "signal", "callback", "when", "timeout", "heartbeat"];
         let fields = Fields::read(&entry.value, &entry.key_span, "a wait", keys, self.findings)?;
         let awaited = fields.one_of(&["event", "signal", "callback"], self.findings)?;
         if awaited.key == "callback" {
             return self.callback(&fields, awaited, action);
+        }
+        if let Some(heartbeat) = fields.get("heartbeat") {
+            let message = "only who was given a token can tell that it is alive";
+            self.findings
+                .error(codes::CONTRADICTION, heartbeat.key_span.clone(), message)
+                .help(Some("a \"heartbeat\" stands beside `callback: true`".to_owned()));
         }
         let what = if awaited.key == "event" {
             "an event type"
@@ -129,6 +139,7 @@ impl<'r> Reading<'r, '_> {
             on: on?,
             when,
             timeout: self.wait_timeout(&fields, &entry.key_span),
+            heartbeat_ms: None,
         })
     }
 
@@ -166,7 +177,21 @@ impl<'r> Reading<'r, '_> {
             on: Awaited::Callback,
             when: None,
             timeout: self.wait_timeout(fields, &span),
+            heartbeat_ms: self.heartbeat(fields),
         })
+    }
+
+    /// Longest silence of whoever has the token, in milliseconds.
+    fn heartbeat(&mut self, fields: &Fields<'_, '_>) -> Option<i64> {
+        let longest = Limits::default().timer_ms.unsigned_abs();
+        let entry = fields.get("heartbeat")?;
+        let ms = fields::duration(
+            entry,
+            HEARTBEAT_MS_MIN..=longest,
+            codes::WRONG_VALUE,
+            self.findings,
+        )?;
+        Some(i64::try_from(ms).unwrap_or(i64::MAX))
     }
 
     /// How long a wait lasts at most; `at` is where it begins.

@@ -255,6 +255,9 @@ fn the_bound_on_the_encoded_size_holds_for_the_largest_numbers() {
     };
     record.seen_events = vec![largest; SEEN_EVENTS_MAX];
     record.seen_results = vec![largest; SEEN_RESULTS_MAX];
+    let waiting = record.steps.first_mut().expect("a step");
+    waiting.result = Some(ByteBuf::from(vec![b'1'; 5_000]));
+    waiting.callback = Some("f".repeat(32));
     assert!(record.encode().len() <= record.encoded_bytes_at_most());
 }
 

@@ -102,9 +102,20 @@ pub(super) fn ended<'a>(run: &mut Run<'a>, slot: Slot, outcome: &'a WorkOutcome)
         },
     };
     let is_known = matches!(outcome, WorkOutcome::Failed { .. });
+    run.slot_mut(slot).tries.end(is_known);
+    defeated(run, slot, defeat, is_known)
+}
+
+/// An attempt has come to nothing: the step backs off, or has failed. `is_known`: it is certain that nothing of it
+/// is still to happen.
+pub(super) fn defeated(
+    run: &mut Run<'_>,
+    slot: Slot,
+    defeat: Defeat<'_>,
+    is_known: bool,
+) -> Result<(), Rejection> {
     let step = slot.step(run);
     let state = run.slot_mut(slot);
-    state.tries.end(is_known);
     let failures = count(&mut state.tries.failures, defeat.class);
     let pause = failures.and_then(|failures| pause(step, defeat.class, failures));
     if let Some(due) = deadlines::due(run, slot) {

@@ -7,7 +7,8 @@ use super::run::Run;
 use super::scope::Locals;
 use super::slot::Slot;
 use super::{
-    Rejection, TIMEOUT_CLASS, attempts, children, compensation, deadlines, errors, items, machine, waits,
+    Rejection, TIMEOUT_CLASS, attempts, children, compensation, deadlines, errors, heartbeats, items,
+    machine, waits,
 };
 use crate::kernel::definition::model::{FAIL_IF_CLASS, Step};
 use crate::kernel::expr::Root;
@@ -30,7 +31,13 @@ pub(super) fn acted<'a>(run: &mut Run<'a>, slot: Slot, payload: &'a [u8]) -> Res
     state.error = None;
     // What is unknown of earlier attempts is known now: all of them are the same work.
     state.tries.unknown = false;
-    let input = state.take_input();
+    // Where the work may be given up, it is sent once more.
+    let again = step.wait.as_ref().is_some_and(|wait| wait.heartbeat_ms.is_some());
+    let input = if again && !step.retry.is_empty() {
+        state.sent.as_ref().map(|sent| sent.payload.clone())
+    } else {
+        state.take_input()
+    };
     let read_at_end = end_reads_result(step);
     let place = Place::Step { name: &step.name };
     // It is parsed only if something reads it, and then at once, so that what is no JSON is told here.
@@ -78,7 +85,9 @@ pub(super) fn complete<'a>(
         run.fresh.push((slot, payload));
         items::keep_result(run, slot, payload);
     }
-    run.slot_mut(slot).status = StepStatus::Done;
+    let state = run.slot_mut(slot);
+    state.status = StepStatus::Done;
+    state.sent = None;
     deadlines::clear(run, slot);
     run.note(Note::StepDone {
         step: step.name.clone(),
@@ -135,7 +144,7 @@ pub(super) fn failed(run: &mut Run<'_>, slot: Slot, defeat: Defeat<'_>) -> Resul
 /// Stops waiting for the step. What is outstanding becomes a stray, since a late success must be undone.
 pub(super) fn abandon(run: &mut Run<'_>, slot: Slot) {
     let step = slot.step(run);
-    for kind in [attempts::RETRY, waits::DELAY, waits::WAIT] {
+    for kind in [attempts::RETRY, waits::DELAY, waits::WAIT, heartbeats::HEARTBEAT] {
         let timer = slot.timer(run, kind);
         run.clear_timer(&timer);
     }

@@ -21,6 +21,7 @@ mod events;
 mod failure;
 mod generations;
 mod groups;
+mod heartbeats;
 mod items;
 mod joins;
 mod machine;
@@ -228,6 +229,8 @@ fn with_control<'a>(
         Control::Recall { parent, undo, known } => {
             return children::taken_back(ground, record, parent, *undo, *known);
         }
+        // It may come as often as it likes, so it takes no place among the inputs that are remembered.
+        Control::Heartbeat { work } => return heartbeats::beat(ground, record, work),
         Control::Cancel { .. }
         | Control::Retry
         | Control::Settle(_)
@@ -245,7 +248,7 @@ fn with_control<'a>(
         }
         (Control::Retry, _) if compensation::any_stuck(record) => Run::of(ground, record),
         // They were looked at before.
-        (Control::Start { .. } | Control::Recall { .. }, _) => {
+        (Control::Start { .. } | Control::Recall { .. } | Control::Heartbeat { .. }, _) => {
             return Ok(Patch::ignored(IgnoreReason::Exists));
         }
         (Control::Settle(settle), _) if compensation::concerns(ground.definition, record, settle) => {
@@ -266,7 +269,7 @@ fn with_control<'a>(
     };
     seen::remember_event(&mut run.record, seen);
     match control {
-        Control::Start { .. } | Control::Recall { .. } => {}
+        Control::Start { .. } | Control::Recall { .. } | Control::Heartbeat { .. } => {}
         Control::Cancel { reason, mode } => failure::cancel(&mut run, reason, *mode)?,
         Control::Retry => compensation::retry_all(&mut run)?,
         Control::Settle(settle) => compensation::settle(&mut run, settle)?,

@@ -4,7 +4,7 @@ use super::place::Place;
 use super::run::Run;
 use super::scope::Locals;
 use super::slot::Slot;
-use super::{Rejection, attempts, compensation, deadlines, program, turns, waits};
+use super::{Rejection, attempts, compensation, deadlines, heartbeats, program, turns, waits};
 use crate::kernel::definition::model::{DEADLINE, EVERY_MS_MIN, Group, TimerDefinition};
 use crate::kernel::expr::Root;
 use crate::kernel::ids::TimeMs;
@@ -86,6 +86,7 @@ fn step_timer(run: &mut Run<'_>, kind: &str, slot: Slot) -> Result<(), Rejection
         (attempts::RETRY, _) => attempts::retry_due(run, slot)?,
         (waits::DELAY, _) => waits::delay_over(run, slot)?,
         (waits::WAIT, _) => waits::timed_out(run, slot)?,
+        (heartbeats::HEARTBEAT, _) => heartbeats::missed(run, slot)?,
         (DEADLINE, _) => deadlines::passed(run, slot)?,
         (turns::REPEAT, Some(Group::Repeat(repeat))) => turns::due(run, slot, repeat)?,
         // A loop over a list goes on as the instance settles.

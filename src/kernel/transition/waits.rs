@@ -8,11 +8,12 @@ use std::borrow::Cow;
 use serde_bytes::ByteBuf;
 
 use super::ends::{self, Defeat};
+use super::heartbeats::HEARTBEAT;
 use super::place::Place;
 use super::run::Run;
 use super::scope::Locals;
 use super::slot::Slot;
-use super::{BUFFER_FULL, Rejection, TIMEOUT_CLASS, attempts};
+use super::{BUFFER_FULL, Rejection, TIMEOUT_CLASS, attempts, heartbeats};
 use crate::kernel::definition::Definition;
 use crate::kernel::definition::model::{Awaited, Delay, Step, Wait};
 use crate::kernel::duration::Millis;
@@ -66,6 +67,7 @@ pub(super) fn wait(run: &mut Run<'_>, slot: Slot, wait: &Wait) -> Result<(), Rej
     run.note(Note::StepWaits {
         step: step.name.clone(),
     });
+    heartbeats::begin(run, slot, wait)?;
     let Some(timeout) = &wait.timeout else {
         return Ok(());
     };
@@ -80,6 +82,8 @@ pub(super) fn timed_out(run: &mut Run<'_>, slot: Slot) -> Result<(), Rejection> 
     if run.slot(slot).status != StepStatus::Waiting {
         return Ok(());
     }
+    let timer = slot.timer(run, HEARTBEAT);
+    run.clear_timer(&timer);
     let defeat = Defeat {
         class: TIMEOUT_CLASS,
         message: "nothing came in time",
@@ -206,8 +210,10 @@ fn fits<'a>(run: &mut Run<'a>, step: &Step, wait: &Wait, locals: Locals<'a>) -> 
 
 /// What the step waited for has come.
 fn over<'a>(run: &mut Run<'a>, slot: Slot, message: Message<'a>) -> Result<(), Rejection> {
-    let timer = slot.timer(run, WAIT);
-    run.clear_timer(&timer);
+    for kind in [WAIT, HEARTBEAT] {
+        let timer = slot.timer(run, kind);
+        run.clear_timer(&timer);
+    }
     if message.kind == MessageKind::CallbackFailed {
         let text = |member| match message.value.get(member) {
             Some(Json::Str(text)) => text.as_ref(),

@@ -10,6 +10,7 @@ mod errors;
 mod finally;
 mod foreach;
 mod generations;
+mod heartbeats;
 mod ids;
 mod joins;
 mod limits;

@@ -13,6 +13,7 @@ use super::early::settling;
 use super::errors::answering;
 use super::finally::closing;
 use super::generations::renting;
+use super::heartbeats::{beat, rendering};
 use super::joins::joining;
 use super::reminders::nudging;
 use super::retry::charging;
@@ -453,6 +454,35 @@ proptest! {
         if world.ended.is_some() {
             prop_assert!(world.timers.is_empty());
         }
+    }
+
+    #[test]
+    fn whatever_falls_silent_is_undone_as_often_as_it_was_done(
+        happenings in happenings(2, 40),
+        beats in proptest::collection::vec(any::<bool>(), 40),
+    ) {
+        let definition = Arc::new(rendering());
+        let mut world = World::of(Arc::clone(&definition));
+        let events = [("Order.Placed", json!({})), ("Other.Thing", json!({}))];
+        world.event(events[0].0, &events[0].1);
+        let mut done = BTreeMap::new();
+        for (at, (happening, alive)) in happenings.iter().zip(beats).enumerate() {
+            let happening = match happening {
+                Happening::Advance(ms) => Happening::Advance(ms / 100),
+                other => other.clone(),
+            };
+            for (path, times) in live(&mut world, &events, &[happening]) {
+                *done.entry(path).or_default() += times;
+            }
+            if alive && world.ended.is_none() {
+                let control = beat(&world);
+                world.control(&format!("beat-{at}"), control);
+            }
+        }
+        heal(&mut world, &mut done);
+        check_ids(&world);
+        check_ledger(&world, &definition, &done);
+        prop_assert!(world.timers.is_empty());
     }
 
     #[test]

@@ -27,6 +27,7 @@ fn wait(on: Awaited, when: Option<&str>) -> Wait {
         on,
         when: when.map(expr),
         timeout: Some(Delay::Fixed(2 * HOUR_MS)),
+        heartbeat_ms: None,
     }
 }
 
