@@ -46,6 +46,11 @@ test: check ## everything that must pass
 	NATS_SERVER=$$(scripts/nats-server.sh) cargo test --locked --no-fail-fast
 	cargo run --quiet --locked -- test sagas --coverage --chaos --min-coverage 90
 
+.PHONY: fuzz
+fuzz: setup ## mutants of definitions through loader and kernel; MINUTES=10, SEED=n
+	HOSTILE_MINUTES=$(or $(MINUTES),10) HOSTILE_SEED=$(or $(SEED),$$(date +%s)000000) \
+		cargo test --locked --test hostile -- --nocapture
+
 .PHONY: bench
 bench: build ## criterion benches, then saga-runner bench on both brokers
 	cargo bench --locked
