@@ -7,6 +7,7 @@ pub mod extract;
 pub mod instances;
 pub mod operations;
 pub mod problem;
+mod schedules;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -80,6 +81,10 @@ pub fn router(state: ApiState) -> Router {
         .route("/sagas/{saga}/instances/{key}/retry", post(instances::retry))
         .route("/sagas/{saga}/instances/{key}/skip", post(instances::skip))
         .route("/sagas/{saga}/instances/{key}/resolve", post(instances::resolve))
+        .route("/schedules", get(schedules::list))
+        .route("/sagas/{saga}/schedule", get(schedules::show))
+        .route("/sagas/{saga}/schedule/pause", post(schedules::pause))
+        .route("/sagas/{saga}/schedule/resume", post(schedules::resume))
         .route("/dead-letters", get(instances::dead_letters))
         .route("/dead-letters/{id}/retry", post(instances::retry_dead_letter))
         .route("/dead-letters/{id}/discard", post(instances::discard_dead_letter));

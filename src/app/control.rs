@@ -6,9 +6,10 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use tokio::sync::oneshot;
 
+use super::cursors::{forged, read_cursor, write_cursor};
 use super::node::Node;
 use super::running::Running;
-use super::{inputs, migration, shards, streams, versions};
+use super::{inputs, migration, schedules, shards, streams, versions};
 use crate::config::BrokerKind;
 use crate::intake::decode::{Decoded, Decoder};
 use crate::kernel::breaker::BreakerState;
@@ -27,12 +28,12 @@ use crate::ports::control::{
     BreakerForce, BreakerView, Check, Control, ControlError, DeadLetterView, Decision, DefinitionDetail,
     DefinitionInfo, DefinitionView, DrainStarted, Health, HistoryView, Info, InstanceDetail, MigrationReport,
     MigrationRequest, Page, PageRequest, Published, Readiness, RecordedInputs, ReloadError, Reloaded,
-    rfc3339,
+    ScheduleOrder, ScheduleView, rfc3339,
 };
 use crate::shard::ShardState;
 use crate::shard::mailbox::{DeadLetterDecision, Mail};
 use crate::storage::StorageError;
-use crate::storage::read::{Found, ListCursor};
+use crate::storage::read::Found;
 use crate::storage::rows::{DeadLetter, HistoryRow};
 
 /// Most breakers in one answer.
@@ -212,6 +213,7 @@ impl Control for Node {
             return Err(ControlError::NotFound(format!("no saga {}", instance.saga)));
         };
         let text = serde_json::Value::Object(input.clone()).to_string();
+        schedules::check_key(&instance.key)?;
         check_input(definition, text.as_bytes(), &self.manifest.limits).map_err(ControlError::Invalid)?;
         match self.instance(instance, 0).await {
             // The same request again: its message is recognised.
@@ -395,6 +397,19 @@ impl Control for Node {
 
     async fn migration(&self, id: &str) -> Result<MigrationReport, ControlError> {
         migration::report(self, id).await
+    }
+
+    async fn schedules(&self, tenant: &TenantId) -> Result<Vec<ScheduleView>, ControlError> {
+        schedules::list(self, tenant).await
+    }
+
+    async fn order_schedule(
+        &self,
+        tenant: &TenantId,
+        saga: &SagaName,
+        order: ScheduleOrder,
+    ) -> Result<(), ControlError> {
+        schedules::order(self, tenant, saga, order).await
     }
 
     async fn decide(&self, tenant: &TenantId, id: &str, decision: Decision) -> Result<(), ControlError> {
@@ -614,53 +629,6 @@ fn read_letter_id(text: &str) -> Option<(u16, u64)> {
     Some((shard.parse().ok()?, number.parse().ok()?))
 }
 
-type InstanceCursor = (u16, Option<ListCursor>);
-
-/// `<shard>`, `<shard>.e<row>` or `<shard>.l<hex of the key>`: opaque to callers.
-fn write_cursor((shard, place): &InstanceCursor) -> String {
-    let mut text = shard.to_string();
-    match place {
-        None => {}
-        Some(ListCursor::Ended(row)) => write!(text, ".e{row}").expect("writing to a string"),
-        Some(ListCursor::Live(key)) => {
-            text.push_str(".l");
-            for byte in key {
-                write!(text, "{byte:02x}").expect("writing to a string");
-            }
-        }
-    }
-    text
-}
-
-fn read_cursor(text: &str) -> Result<InstanceCursor, ControlError> {
-    let parse = || -> Option<InstanceCursor> {
-        let Some((shard, place)) = text.split_once('.') else {
-            return Some((text.parse().ok()?, None));
-        };
-        let place = match place.split_at_checked(1)? {
-            ("e", row) => ListCursor::Ended(row.parse().ok()?),
-            ("l", hex) => ListCursor::Live(read_hex(hex)?),
-            _ => return None,
-        };
-        Some((shard.parse().ok()?, Some(place)))
-    };
-    parse().ok_or_else(forged)
-}
-
-fn read_hex(text: &str) -> Option<Vec<u8>> {
-    if !text.len().is_multiple_of(2) || !text.is_ascii() {
-        return None;
-    }
-    (0..text.len())
-        .step_by(2)
-        .map(|at| u8::from_str_radix(&text[at..at + 2], 16).ok())
-        .collect()
-}
-
-fn forged() -> ControlError {
-    ControlError::Invalid("after is not a cursor of this list".to_owned())
-}
-
 /// Whether another generation may follow an instance in this phase, now or when it has ended.
 fn may_follow(reuse: Reuse, phase: &str) -> bool {
     let phase = Phase::ALL.into_iter().find(|known| known.as_str() == phase);
@@ -675,20 +643,6 @@ fn may_follow(reuse: Reuse, phase: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn cursors_come_back_and_forged_ones_are_refused() {
-        for cursor in [
-            (0, None),
-            (3, Some(ListCursor::Ended(17))),
-            (7, Some(ListCursor::Live(vec![0, 255, 16]))),
-        ] {
-            assert_eq!(read_cursor(&write_cursor(&cursor)), Ok(cursor));
-        }
-        for forged in ["", "x", "1.", "1.z", "1.l0", "1.lé", "99999999", "1.e-1"] {
-            assert!(read_cursor(forged).is_err(), "{forged:?}");
-        }
-    }
 
     #[test]
     fn excerpts_cannot_disturb_a_terminal() {

@@ -316,6 +316,16 @@ fn check_needs(manifest: &Manifest, loaded: &Loaded) -> Result<(), StartError> {
         }
     }
     if manifest.mode.runs_sagas()
+        && manifest.scheduled_tenants.is_none()
+        && manifest.scheduled_tenants().is_empty()
+        && let Some(saga) = loaded.sagas.iter().find(|saga| saga.schedule.is_some())
+    {
+        return Err(StartError::Missing(format!(
+            "saga {} has a schedule, and the manifest does not say for which tenants: list them under scheduled_tenants",
+            saga.name
+        )));
+    }
+    if manifest.mode.runs_sagas()
         && manifest.gateway.is_none()
         && let Some(saga) = loaded.sagas.iter().find(|saga| saga.sends_commands())
     {
@@ -352,6 +362,25 @@ mod tests {
         };
         assert_eq!(names(&files.effects), ["a.yaml"]);
         assert_eq!(names(&files.sagas), ["b.yml"]);
+    }
+
+    #[test]
+    fn a_schedule_needs_tenants_to_start_for() {
+        let dir = tempfile::tempdir().expect("temporary folder");
+        let saga = "apiVersion: sagas/v1\nkind: Saga\nname: a\nschedule: {cron: 0 6 * * *}\nstate: {init: {}}\nsteps: {tell: {publish: {type: a.b, payload: {}}}}\n";
+        for folder in ["sagas", "effects"] {
+            std::fs::create_dir(dir.path().join(folder)).expect("created");
+        }
+        std::fs::write(dir.path().join("sagas/a.yaml"), saga).expect("written");
+        let mut manifest = Manifest::named("test");
+        manifest.sagas = dir.path().join("sagas");
+        manifest.effects = dir.path().join("effects");
+        assert!(load(&manifest).is_ok(), "without tenants there is one");
+        manifest.tenants = Some(crate::config::TenantList::Any);
+        let refusal = load(&manifest).expect_err("nobody is named").to_string();
+        assert!(refusal.contains("saga a has a schedule"), "{refusal}");
+        manifest.scheduled_tenants = Some(Vec::new());
+        assert!(load(&manifest).is_ok(), "for nobody, as it was said");
     }
 
     #[test]

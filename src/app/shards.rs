@@ -13,6 +13,7 @@ use crate::config::Manifest;
 use crate::config::manifest::StartPosition;
 use crate::kernel::definition::{self, Definition, DefinitionSet};
 use crate::kernel::input::SourceStream;
+use crate::kernel::schedule;
 use crate::ports::broker::StreamState;
 use crate::shard::mailbox::{Mail, Notice, Released};
 use crate::shard::{ShardHandle, ShardSpec, ShardStatus};
@@ -169,6 +170,8 @@ pub(super) fn start(
     notices: &mpsc::Sender<Notice>,
 ) -> Result<ShardHandle, StartError> {
     let manifest = parts.manifest;
+    let mut scheduled_tenants = manifest.scheduled_tenants();
+    scheduled_tenants.retain(|tenant| schedule::owner(tenant, manifest.shards) == index);
     let initial_positions = SourceStream::ALL.map(|stream| {
         let state = &streams[stream.index()];
         match (stream, manifest.streams.start) {
@@ -181,6 +184,7 @@ pub(super) fn start(
         index,
         store,
         definitions: Arc::clone(definitions),
+        scheduled_tenants,
         revision,
         limits: manifest.limits.clone(),
         settings: manifest.shard.clone(),

@@ -10,6 +10,7 @@ pub mod init;
 pub mod instance;
 pub mod replay;
 pub mod run;
+pub mod schedule;
 pub mod schema;
 pub mod start;
 pub mod streams;
@@ -65,6 +66,9 @@ enum Command {
     /// Look at an instance of a running cluster, stop it, or decide about what could not be undone.
     #[command(subcommand)]
     Instance(instance::InstanceCommand),
+    /// Look at the schedules of a running cluster, pause and resume them.
+    #[command(subcommand)]
+    Schedule(schedule::ScheduleCommand),
     /// Measure sagas per second and latency, with the broker's raw figure in the same run.
     Bench(bench::BenchArguments),
     /// Drive real orders through the example sagas, kill the runner in the middle, and show what became of
@@ -136,6 +140,7 @@ pub fn main() -> ExitCode {
         Command::Start(arguments) => start::start(&arguments),
         Command::Definition(command) => definition::definition(&command),
         Command::Instance(command) => instance::instance(&command),
+        Command::Schedule(command) => schedule::schedule(&command),
         Command::Bench(arguments) => bench::bench(&arguments),
         Command::Demo(arguments) => demo::run(&arguments),
         Command::DemoUpstream(arguments) => demo::run_upstream(&arguments),

@@ -8,6 +8,7 @@ use super::OverrideArguments;
 use super::exit::Failure;
 use crate::app;
 use crate::config::{LogFormat, Manifest, Mode, TenantList};
+use crate::kernel::ids::TenantId;
 use crate::telemetry::logging;
 
 #[derive(Debug, Args)]
@@ -70,6 +71,9 @@ pub fn dev(arguments: DevArguments) -> Result<(), Failure> {
         manifest.effects = arguments.effects;
         manifest.shards = 1;
         manifest.tenants = Some(TenantList::Any);
+        // The tenant of the banner.
+        let acme = TenantId::parse("acme").expect("a legal name");
+        manifest.scheduled_tenants = Some(vec![acme]);
         manifest.log.format = LogFormat::Pretty;
         manifest.overridden(&overrides)?
     };

@@ -7,8 +7,10 @@ use clap::{Args, ValueEnum};
 
 use super::diagnostics;
 use super::exit::{self, Failure};
+use crate::app::SystemClock;
 use crate::app::definitions::{self, Folders};
-use crate::kernel::definition::Severity;
+use crate::kernel::definition::{Loaded, Severity};
+use crate::ports::clock::Clock as _;
 
 #[derive(Debug, Args)]
 pub struct ValidateArguments {
@@ -27,6 +29,9 @@ enum Output {
     /// One JSON array on standard output.
     Json,
 }
+
+/// Next planned times that are shown of a schedule.
+const TIMES_SHOWN: usize = 3;
 
 pub fn validate(arguments: &ValidateArguments) -> Result<(), Failure> {
     let files = definitions::read(&Folders::Mixed(arguments.path.clone()))
@@ -58,6 +63,7 @@ pub fn validate(arguments: &ValidateArguments) -> Result<(), Failure> {
             ),
         ));
     }
+    tell_schedules(&loaded);
     eprintln!(
         "{} saga(s) and {} effect(s) are well, {} warning(s)",
         loaded.sagas.len(),
@@ -65,4 +71,20 @@ pub fn validate(arguments: &ValidateArguments) -> Result<(), Failure> {
         findings.len()
     );
     Ok(())
+}
+
+/// An expression that is well need not be the one that was meant.
+fn tell_schedules(loaded: &Loaded) {
+    let now = SystemClock::new().now();
+    for saga in &loaded.sagas {
+        let Some(schedule) = &saga.schedule else {
+            continue;
+        };
+        let times = std::iter::successors(schedule.next(now), |time| schedule.next(*time));
+        let shown: Vec<String> = times
+            .take(TIMES_SHOWN)
+            .map(|time| schedule.zone.shown(time))
+            .collect();
+        eprintln!("{} starts by the clock, next at {}", saga.name, shown.join(", "));
+    }
 }

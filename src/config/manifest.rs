@@ -41,6 +41,9 @@ pub struct Manifest {
     /// The tenants served, or `any`; absent: the runner works without multi-tenancy.
     #[serde(default)]
     pub tenants: Option<TenantList>,
+    /// The tenants for whom sagas start by the clock. Default: those of `tenants`; none of them if that is `any`.
+    #[serde(default)]
+    pub scheduled_tenants: Option<Vec<TenantId>>,
     /// Folder of saga definitions. Default `../sagas`.
     #[serde(default = "default_sagas")]
     pub sagas: PathBuf,
@@ -387,6 +390,19 @@ impl Manifest {
         {
             return Err("tenants must name at least one tenant, each not empty; leave the key out to work without tenants".to_owned());
         }
+        for tenant in self.scheduled_tenants.iter().flatten() {
+            let served = match &self.tenants {
+                None => false,
+                Some(TenantList::Any) => !tenant.is_none(),
+                Some(TenantList::Listed(list)) => list.contains(tenant),
+            };
+            if !served {
+                let name = tenant.as_str();
+                return Err(format!(
+                    "scheduled_tenants names {name:?}, which is not among tenants"
+                ));
+            }
+        }
         if self.broker.kind == BrokerKind::Embedded && self.mode != Mode::Combined {
             return Err(format!(
                 "mode {} needs a broker that other processes can reach: set broker.kind to nats",
@@ -474,6 +490,19 @@ impl Manifest {
             Some(_) => Tenancy::Multi,
             None => Tenancy::Single,
         }
+    }
+
+    /// The tenants for whom sagas start by the clock; none where the manifest does not say.
+    #[must_use]
+    pub fn scheduled_tenants(&self) -> Vec<TenantId> {
+        let mut tenants = match (&self.scheduled_tenants, &self.tenants) {
+            (Some(list), _) | (None, Some(TenantList::Listed(list))) => list.clone(),
+            (None, Some(TenantList::Any)) => Vec::new(),
+            (None, None) => vec![TenantId::none()],
+        };
+        tenants.sort();
+        tenants.dedup();
+        tenants
     }
 
     /// The tenants served, `None` for any.

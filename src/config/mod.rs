@@ -106,6 +106,7 @@ fn syntax(path: &Path, error: &serde_saphyr::Error) -> ConfigError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kernel::ids::TenantId;
 
     fn parse(text: &str) -> Result<Manifest, ConfigError> {
         Manifest::parse(text, Path::new("config/test.yaml"), &Overrides::default())
@@ -135,12 +136,33 @@ mod tests {
             ("drain_timeout: fast\n", "config/test.yaml:4:16: "),
             ("shards: 0\n", "shards must be between 1 and 1024"),
             ("tenants: [Acme]\n", "tenant may hold only"),
+            ("scheduled_tenants: [a]\n", "\"a\", which is not among tenants"),
+            (
+                "tenants: [a, b]\nscheduled_tenants: [a, c]\n",
+                "\"c\", which is not among tenants",
+            ),
             ("cluster: other\n", "duplicate"),
             ("secrets: {pay: inline}\n", "config/test.yaml:4:"),
             ("shards: 1\nshards: 2\n", "config/test.yaml:5:1: duplicate"),
         ] {
             let message = refusal(body);
             assert!(message.contains(expected), "{body:?}: {message}");
+        }
+    }
+
+    #[test]
+    fn schedules_belong_to_the_tenants_that_are_named() {
+        for (body, expected) in [
+            ("", &[""][..]),
+            ("tenants: [b, a]\n", &["a", "b"]),
+            ("tenants: [b, a]\nscheduled_tenants: [b]\n", &["b"]),
+            ("tenants: any\n", &[]),
+            ("tenants: any\nscheduled_tenants: [c]\n", &["c"]),
+        ] {
+            let manifest = parse(&format!("{HEAD}{body}")).expect("complete");
+            let tenants = manifest.scheduled_tenants();
+            let found: Vec<&str> = tenants.iter().map(TenantId::as_str).collect();
+            assert_eq!(found, expected, "{body}");
         }
     }
 

@@ -20,6 +20,7 @@ pub mod rate;
 pub mod record;
 pub mod recorded;
 pub mod retry;
+pub mod schedule;
 pub mod schema;
 pub mod subject;
 pub mod token;

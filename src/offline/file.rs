@@ -31,6 +31,7 @@ const CASE: &[&str] = &["name", "start", "key", "chaos", "steps"];
 const ACTIONS: &[&str] = &[
     "event",
     "start",
+    "schedule",
     "result",
     "succeed",
     "signal",
@@ -45,6 +46,7 @@ const ACTIONS: &[&str] = &[
 const STEP: &[&str] = &[
     "event",
     "start",
+    "schedule",
     "data",
     "data_file",
     "version",
@@ -160,6 +162,8 @@ pub enum Action {
     Retry,
     /// A request starts the instance with this input, a JSON object.
     Start(Bytes),
+    /// The instance starts by the clock, for this planned time.
+    Schedule(TimeMs),
     /// An operator decides about what is stuck: of a step, or all.
     Settle(Verdict, Option<String>),
     /// A person or a system tells a step what it waits for.
@@ -360,6 +364,7 @@ impl Reader<'_, '_> {
             "start" => self
                 .object(entry, "the input of the instance as a map")
                 .map(Action::Start),
+            "schedule" => self.instant(entry).map(Action::Schedule),
             "signal" => self.signal(&fields, entry),
             "advance" => fields::duration(entry, 0..=ADVANCE_MS_MAX, codes::WRONG_VALUE, self.findings)
                 .map(|ms| Action::Advance(Millis(ms).as_i64())),

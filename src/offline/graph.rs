@@ -64,7 +64,14 @@ impl Graph {
             title: definition.name.to_string(),
             ..Self::default()
         };
-        let start = graph.add(Kind::Start, vec![definition.start.join(", ")]);
+        let mut starts = Vec::new();
+        if !definition.start.is_empty() || definition.schedule.is_none() {
+            starts.push(definition.start.join(", "));
+        }
+        if let Some(schedule) = &definition.schedule {
+            starts.push(format!("{} {}", schedule.cron.text(), schedule.zone.name()));
+        }
+        let start = graph.add(Kind::Start, starts);
         graph.steps(definition, start);
         graph.machine(definition, start);
         if let Some(program) = &definition.program {

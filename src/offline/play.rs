@@ -19,6 +19,7 @@ use crate::kernel::ids::{InstanceId, Key, TenantId, TimeMs};
 use crate::kernel::input::{CallbackOutcome, Control, DomainEvent, Settle, WorkOutcome};
 use crate::kernel::json::Json;
 use crate::kernel::limits::Limits;
+use crate::kernel::schedule;
 use crate::kernel::transition::TIMEOUT_CLASS;
 
 /// Owner of the instances of cases.
@@ -99,6 +100,10 @@ pub fn open(case: &Case, definition: &Arc<Definition>, manner: Manner) -> Result
         Action::Event(spec) => Some((step, spec)),
         _ => None,
     });
+    let planned = case.steps.iter().find_map(|step| match step.action {
+        Action::Schedule(planned) => Some(planned),
+        _ => None,
+    });
     world.instance.key = match (&case.key, first) {
         (Some(key), _) => key.clone(),
         (None, Some((step, spec))) => {
@@ -110,8 +115,9 @@ pub fn open(case: &Case, definition: &Arc<Definition>, manner: Manner) -> Result
             })?
         }
         (None, None) => {
-            let message = "the case has neither an event nor a key";
-            return Err(Fault::new(codes::UNPLAYABLE, case.span.clone(), message, None));
+            let message = "the case has neither an event nor a planned time nor a key";
+            let fault = || Fault::new(codes::UNPLAYABLE, case.span.clone(), message, None);
+            planned.map(schedule::run_key).ok_or_else(fault)?
         }
     };
     Ok(world)
@@ -169,6 +175,9 @@ pub fn perform(world: &mut World, suite: &Suite, step: &Step) -> Result<Given, O
             let input = input.clone();
             Ok(world.give_control(Control::Start { input, parent: None }))
         }
+        Action::Schedule(planned) => {
+            scheduled(world, step, *planned).map_err(|fault| Obstacle::Fault(Box::new(fault)))
+        }
         Action::Settle(verdict, step) => Ok(world.give_control(Control::Settle(Settle {
             verdict: *verdict,
             step: step.clone(),
@@ -181,6 +190,25 @@ pub fn perform(world: &mut World, suite: &Suite, step: &Step) -> Result<Given, O
             Ok(world.give_control(Control::Signal { name, data, by }))
         }
     }
+}
+
+/// The instance starts for a planned time, which has then come.
+fn scheduled(world: &mut World, step: &Step, planned: TimeMs) -> Result<Given, Fault> {
+    let fault = |message: &str, help| Fault::new(codes::UNPLAYABLE, step.span.clone(), message, help);
+    let Some(schedule) = &world.definition.schedule else {
+        return Err(fault("the saga has no schedule", None));
+    };
+    if !schedule.plans(planned) {
+        let next = schedule.next(planned);
+        let help = next.map(|next| format!("the next planned time is {next}, {}", schedule.zone.shown(next)));
+        return Err(fault(
+            &format!("{planned} is no planned time of the schedule"),
+            help,
+        ));
+    }
+    world.now = world.now.max(planned);
+    let input = Bytes::from(schedule::run_input(planned));
+    Ok(world.give_control(Control::Start { input, parent: None }))
 }
 
 /// All work of a name succeeds, and what this begins, until none is awaited.

@@ -10,6 +10,7 @@ use crate::kernel::envelope::ControlVerb;
 use crate::kernel::ids::{InstanceId, SagaName, TenantId, TimeMs};
 use crate::kernel::patch::Note;
 use crate::kernel::recorded::Recorded;
+use crate::kernel::schedule::{CatchUp, Overlap, Skip};
 use crate::kernel::token::Callback;
 use crate::kernel::view::InstanceView;
 
@@ -111,6 +112,20 @@ pub trait Control: Send + Sync + 'static {
     /// How far a migration is that was begun before, by the `id` of its report.
     async fn migration(&self, id: &str) -> Result<MigrationReport, ControlError>;
 
+    /// The schedules of a tenant, by the name of their sagas.
+    async fn schedules(&self, tenant: &TenantId) -> Result<Vec<ScheduleView>, ControlError>;
+
+    /// Lets a schedule rest, or go on.
+    ///
+    /// # Errors
+    /// [`ControlError::NotFound`] where the saga has none.
+    async fn order_schedule(
+        &self,
+        tenant: &TenantId,
+        saga: &SagaName,
+        order: ScheduleOrder,
+    ) -> Result<(), ControlError>;
+
     /// Decides on a dead letter, named as its view names it.
     async fn decide(&self, tenant: &TenantId, id: &str, decision: Decision) -> Result<(), ControlError>;
 }
@@ -119,6 +134,50 @@ pub trait Control: Send + Sync + 'static {
 pub enum Decision {
     Retry,
     Discard,
+}
+
+/// What an operator says about a schedule.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ScheduleOrder {
+    /// Nothing starts by it.
+    Pause,
+    Resume,
+}
+
+/// Where the schedule of a saga stands: why something ran, or did not.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ScheduleView {
+    pub saga: String,
+    pub cron: String,
+    pub zone: String,
+    /// Absent where the saga has no schedule any more.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub catch_up: Option<CatchUp>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub overlap: Option<Overlap>,
+    pub paused: bool,
+    /// The next planned time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
+    /// The same by the clocks of the zone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next_local: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_started: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_skipped: Option<SkippedView>,
+    /// Keys of the runs whose end is awaited.
+    pub running: Vec<String>,
+    /// Planned times that wait for these to end.
+    pub queued: Vec<String>,
+    pub started: u64,
+    pub skipped: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct SkippedView {
+    pub time: String,
+    pub reason: Skip,
 }
 
 /// What an operator says about a breaker.

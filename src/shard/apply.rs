@@ -11,6 +11,7 @@ use crate::kernel::ids::{DefinitionHash, InstanceId};
 use crate::kernel::input::{Control, Input, InputBody, Origin, SourceStream};
 use crate::kernel::patch::{IgnoreReason, Note, Outcome, Patch};
 use crate::kernel::record::Record;
+use crate::kernel::schedule;
 use crate::kernel::transition::{
     Context, Last, Rejection, apply, apply_ended, migrate, reaches_ended, refusal,
 };
@@ -60,6 +61,9 @@ impl Run<'_> {
         self.staged.inputs += 1;
         let last = &mut self.staged.counters.last_time;
         *last = (*last).max(input.time);
+        if schedule::is_address(&input.instance.key) {
+            return self.take_scheduled(input);
+        }
         if let InputBody::Timer { name } = &input.body
             && let Some(number) = early_number(name)
         {
@@ -221,7 +225,7 @@ impl Run<'_> {
     }
 
     /// Tells a parent that what it asks for cannot be.
-    fn refuse(&mut self, input: &Input, generation: u32, message: &str) -> Result<Fate, StorageError> {
+    pub fn refuse(&mut self, input: &Input, generation: u32, message: &str) -> Result<Fate, StorageError> {
         let log_sequence = self.next_sequence();
         let context = Context {
             limits: self.ground.limits,

@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 use super::lanes::bytes_of;
 use super::mailbox::{Arrival, DeadLetterDecision, Delivery};
 use crate::kernel::definition::DefinitionSet;
-use crate::kernel::ids::{InstanceId, TenantId};
+use crate::kernel::ids::{InstanceId, SagaName, TenantId};
 use crate::kernel::input::Input;
 use crate::kernel::work::{WorkItem, WorkRef};
 
@@ -27,6 +27,15 @@ pub(super) enum Item {
     },
     /// The definition of this instance is there again.
     Resume(InstanceId),
+    /// Other definitions are in force: bring the schedules in line with them, then answer who changed them.
+    Schedules(Option<oneshot::Sender<Result<(), String>>>),
+    /// An operator pauses the schedule of a saga, or lets it go on.
+    Pause {
+        tenant: TenantId,
+        saga: SagaName,
+        paused: bool,
+        reply: oneshot::Sender<Result<(), String>>,
+    },
 }
 
 impl Item {
@@ -34,7 +43,11 @@ impl Item {
     fn is_urgent(&self) -> bool {
         match self {
             Self::Delivery(delivery) => !delivery.inputs.is_empty(),
-            Self::Verdict(_) | Self::Decision { .. } | Self::Resume(_) => true,
+            Self::Verdict(_)
+            | Self::Decision { .. }
+            | Self::Resume(_)
+            | Self::Schedules(_)
+            | Self::Pause { .. } => true,
             Self::Delivered(_) => false,
         }
     }
@@ -51,7 +64,11 @@ impl Item {
                 })
                 .collect(),
             Self::Verdict(verdict) => vec![&verdict.0],
-            Self::Delivered(_) | Self::Decision { .. } | Self::Resume(_) => Vec::new(),
+            Self::Delivered(_)
+            | Self::Decision { .. }
+            | Self::Resume(_)
+            | Self::Schedules(_)
+            | Self::Pause { .. } => Vec::new(),
         }
     }
 }

@@ -162,7 +162,11 @@ impl Desk {
                 Arrival::Unreadable(_) => false,
             }),
             Item::Verdict(verdict) => self.careful.is_needed(verdict.0.origin),
-            Item::Delivered(_) | Item::Decision { .. } | Item::Resume(_) => false,
+            Item::Delivered(_)
+            | Item::Decision { .. }
+            | Item::Resume(_)
+            | Item::Schedules(_)
+            | Item::Pause { .. } => false,
         }
     }
 
@@ -240,6 +244,7 @@ impl Desk {
         Run {
             ground: Ground {
                 definitions: &self.definitions,
+                scheduled_tenants: &self.scheduled_tenants,
                 limits: &self.limits,
                 now: self.clock.now(),
                 keep_ended: self.store.settings().keep_ended,
@@ -275,7 +280,8 @@ impl Desk {
         self.adopt(staged, &found);
         let mut answers = found.answers.into_iter();
         for item in items.drain(..) {
-            if let Item::Decision { reply, .. } = item
+            if let Item::Decision { reply, .. } | Item::Pause { reply, .. } | Item::Schedules(Some(reply)) =
+                item
                 && let Some(answer) = answers.next()
             {
                 // Whoever asked may have gone.
@@ -409,6 +415,18 @@ impl Run<'_> {
                 Ok(())
             }
             Item::Resume(id) => self.resume(id),
+            Item::Schedules(asked) => {
+                self.reconcile_schedules()?;
+                found.answers.extend(asked.is_some().then_some(Ok(())));
+                Ok(())
+            }
+            Item::Pause {
+                tenant, saga, paused, ..
+            } => {
+                let answer = self.pause_schedule(tenant, saga, *paused)?;
+                found.answers.push(answer);
+                Ok(())
+            }
         }
     }
 

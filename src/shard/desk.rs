@@ -21,7 +21,7 @@ use super::sweep::Sweep;
 use super::timers::{Barriers, Firing};
 use super::{Settings, ShardSpec};
 use crate::kernel::definition::DefinitionSet;
-use crate::kernel::ids::{InstanceId, TimeMs};
+use crate::kernel::ids::{InstanceId, TenantId, TimeMs};
 use crate::kernel::input::{Control, Input, InputBody, Origin, SourceStream};
 use crate::kernel::limits::Limits;
 use crate::kernel::work::WorkItem;
@@ -44,6 +44,7 @@ pub(super) struct Desk {
     pub store: Store,
     pub reader: Reader,
     pub definitions: Arc<DefinitionSet>,
+    pub scheduled_tenants: Vec<TenantId>,
     pub limits: Limits,
     pub settings: Settings,
     pub clock: Arc<dyn Clock>,
@@ -109,11 +110,15 @@ impl Desk {
         for id in opening.resumable {
             gathered.push(Item::Resume(id));
         }
+        if opening.has_schedules {
+            gathered.push(Item::Schedules(None));
+        }
         Self {
             index: spec.index,
             reader: spec.store.reader(),
             store: spec.store,
             definitions: spec.definitions,
+            scheduled_tenants: spec.scheduled_tenants,
             limits: spec.limits,
             clock: spec.clock,
             metrics: spec.metrics,
@@ -278,6 +283,17 @@ impl Desk {
                 decision,
                 reply,
             }),
+            Mail::PauseSchedule {
+                tenant,
+                saga,
+                paused,
+                reply,
+            } => self.gathered.push(Item::Pause {
+                tenant,
+                saga,
+                paused,
+                reply,
+            }),
             Mail::Activate {
                 definitions,
                 revision,
@@ -304,20 +320,21 @@ impl Desk {
             open::activate(batch, &definitions, revision, self.positions)?;
             open::resumable(&definitions, batch, &self.waiting)
         });
-        let answer = match resumable {
+        match resumable {
             Ok(resumable) => {
                 self.definitions = definitions;
                 for id in resumable {
                     self.gathered.push(Item::Resume(id));
                 }
-                Ok(())
+                self.gathered.push(Item::Schedules(Some(reply)));
             }
             // Without room everything stays as it is until the next start or reload.
-            Err(error @ StorageError::Full(_)) => Err(error.to_string()),
+            Err(error @ StorageError::Full(_)) => {
+                // Whoever asked may have gone.
+                let _gone = reply.send(Err(error.to_string()));
+            }
             Err(error) => return Err(error.into()),
-        };
-        // Whoever asked may have gone.
-        let _gone = reply.send(answer);
+        }
         Ok(())
     }
 
@@ -530,7 +547,9 @@ impl Desk {
         while let Some(mail) = runtime.block_on(self.mailbox.recv()) {
             match mail {
                 Mail::Stop => return,
-                Mail::DeadLetter { reply, .. } | Mail::Activate { reply, .. } => {
+                Mail::DeadLetter { reply, .. }
+                | Mail::Activate { reply, .. }
+                | Mail::PauseSchedule { reply, .. } => {
                     let _gone = reply.send(Err(format!("shard {} is halted: {message}", self.index)));
                 }
                 // A refill is dropped without an answer: an empty one would say that there is no more work.

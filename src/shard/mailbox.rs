@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 
 use crate::kernel::definition::DefinitionSet;
 use crate::kernel::ids::{DefinitionHash, InstanceId};
-use crate::kernel::ids::{TenantId, TimeMs};
+use crate::kernel::ids::{SagaName, TenantId, TimeMs};
 use crate::kernel::input::{Input, SourceStream, WorkResult};
 use crate::kernel::work::{WorkItem, WorkRef};
 
@@ -47,6 +47,13 @@ pub enum Mail {
         tenant: TenantId,
         number: u64,
         decision: DeadLetterDecision,
+        reply: oneshot::Sender<Result<(), String>>,
+    },
+    /// An operator pauses the schedule of a saga, or lets it go on.
+    PauseSchedule {
+        tenant: TenantId,
+        saga: SagaName,
+        paused: bool,
         reply: oneshot::Sender<Result<(), String>>,
     },
     /// Commit what came before this mail, then work under these definitions.

@@ -14,6 +14,7 @@ mod lanes;
 pub mod mailbox;
 mod open;
 mod poison;
+mod schedules;
 mod settings;
 mod staging;
 pub mod status;
@@ -32,6 +33,7 @@ pub use settings::Settings;
 pub use status::{ShardState, ShardStatus};
 
 use crate::kernel::definition::DefinitionSet;
+use crate::kernel::ids::TenantId;
 use crate::kernel::limits::Limits;
 use crate::ports::broker::StreamState;
 use crate::ports::clock::Clock;
@@ -44,6 +46,8 @@ pub struct ShardSpec {
     pub index: u16,
     pub store: Store,
     pub definitions: Arc<DefinitionSet>,
+    /// The tenants whose schedules this shard looks after.
+    pub scheduled_tenants: Vec<TenantId>,
     /// Revision of the active ones.
     pub revision: u64,
     pub limits: Limits,

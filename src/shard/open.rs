@@ -23,6 +23,8 @@ pub(super) struct Opening {
     pub outbox_rows: u64,
     pub next_due: Option<TimeMs>,
     pub careful: Careful,
+    /// There are schedules to be brought in line with the definitions.
+    pub has_schedules: bool,
     /// Why the shard must not work.
     pub halt: Option<(&'static str, String)>,
 }
@@ -52,9 +54,16 @@ pub(super) fn open(spec: &ShardSpec) -> Result<Opening, StorageError> {
             outbox_rows: batch.outbox_rows()?,
             next_due: batch.next_due()?,
             careful,
+            has_schedules: has_schedules(spec, batch)?,
             halt,
         })
     })
+}
+
+fn has_schedules(spec: &ShardSpec, batch: &Batch<'_>) -> Result<bool, StorageError> {
+    let mut active = spec.definitions.iter_active();
+    let wanted = !spec.scheduled_tenants.is_empty() && active.any(|saga| saga.schedule.is_some());
+    Ok(wanted || !batch.schedules()?.is_empty())
 }
 
 /// Instances that waited for a definition which is loaded now.

@@ -7,7 +7,7 @@ use super::careful::Fingerprint;
 use super::tally::Tally;
 use crate::kernel::definition::DefinitionSet;
 use crate::kernel::duration::Millis;
-use crate::kernel::ids::{InstanceId, TimeMs};
+use crate::kernel::ids::{InstanceId, TenantId, TimeMs};
 use crate::kernel::limits::Limits;
 use crate::kernel::record::Record;
 use crate::kernel::work::{WorkItem, WorkRef};
@@ -19,6 +19,8 @@ use crate::storage::{Batch, StorageError};
 #[derive(Clone, Copy)]
 pub(super) struct Ground<'a> {
     pub definitions: &'a DefinitionSet,
+    /// The tenants whose schedules this shard looks after.
+    pub scheduled_tenants: &'a [TenantId],
     pub limits: &'a Limits,
     pub now: TimeMs,
     /// How long a tombstone counts.

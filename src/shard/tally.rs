@@ -17,6 +17,10 @@ pub(super) struct Tally {
     finally_failed: BTreeMap<SagaName, u64>,
     dead: BTreeMap<String, u64>,
     forgotten: u64,
+    /// Planned runs by what became of them.
+    runs: BTreeMap<(SagaName, &'static str), u64>,
+    /// How late planned times were when they were due, in milliseconds.
+    runs_late: Vec<i64>,
     fired: Vec<TimeMs>,
     fired_late_source: u64,
 }
@@ -67,6 +71,14 @@ impl Tally {
         }
     }
 
+    pub fn run(&mut self, saga: &SagaName, outcome: &'static str, count: u64) {
+        *self.runs.entry((saga.clone(), outcome)).or_default() += count;
+    }
+
+    pub fn run_late(&mut self, ms: i64) {
+        self.runs_late.push(ms);
+    }
+
     pub fn fired(&mut self, due: TimeMs, late_source: bool) {
         self.fired.push(due);
         self.fired_late_source += u64::from(late_source);
@@ -102,6 +114,16 @@ impl Tally {
                 .dead_letters
                 .with_label_values(&[reason.as_str()])
                 .inc_by(*count);
+        }
+        for ((saga, outcome), count) in &self.runs {
+            metrics
+                .schedule_runs
+                .with_label_values(&[saga.as_str(), *outcome])
+                .inc_by(*count);
+        }
+        for late in &self.runs_late {
+            #[allow(clippy::cast_precision_loss, reason = "milliseconds of lateness")]
+            metrics.schedule_lateness_seconds.observe(*late as f64 / 1_000.0);
         }
         metrics.dead_letters_forgotten.inc_by(self.forgotten);
         metrics.timers_fired.inc_by(self.fired.len() as u64);

@@ -51,6 +51,13 @@ pub fn saga_prefix(tenant: &TenantId, saga: &SagaName) -> Vec<u8> {
     key
 }
 
+/// The saga of a key that [`saga_prefix`] wrote.
+pub fn read_saga(mut bytes: &[u8]) -> Option<(TenantId, SagaName)> {
+    let tenant = TenantId::parse(&unescape(&mut bytes)?).ok()?;
+    let saga = SagaName::parse(&unescape(&mut bytes)?).ok()?;
+    bytes.is_empty().then_some((tenant, saga))
+}
+
 /// The instance of a key that [`instance`] wrote; what follows it is left in `bytes`.
 pub fn read_instance(bytes: &mut &[u8]) -> Option<InstanceId> {
     Some(InstanceId {

@@ -6,11 +6,11 @@ use super::StorageError;
 use super::environment::{Environment, Reading, View};
 use super::keys;
 use super::rows::{
-    ActiveDefinitions, ArchivedRow, DeadLetter, EndedRow, HistoryRow, InboxRow, ParkedRow, TimerTarget,
-    Tombstone, Uses, decode,
+    ActiveDefinitions, ArchivedRow, DeadLetter, EndedRow, HistoryRow, InboxRow, ParkedRow, ScheduleRow,
+    TimerTarget, Tombstone, Uses, decode,
 };
 use super::tables::{
-    DEAD_LETTERS, DEFINITIONS, ENDED, HISTORY, INBOX, INSTANCES, META, OUTBOX, TIMERS, TOMBSTONES,
+    DEAD_LETTERS, DEFINITIONS, ENDED, HISTORY, INBOX, INSTANCES, META, OUTBOX, SCHEDULES, TIMERS, TOMBSTONES,
 };
 use super::write::{ACTIVE, uses_key};
 use crate::kernel::ids::{DefinitionHash, InstanceId, SagaName, TenantId, TimeMs};
@@ -53,6 +53,9 @@ pub type LivePage = (Vec<(InstanceId, Record)>, Option<Vec<u8>>);
 
 /// The dead letter that stands in an instance's way, and the inputs that wait, with their numbers.
 pub type Inbox = (Option<u64>, Vec<(u64, InboxRow)>);
+
+/// A saga of a tenant, and where its schedule stands.
+pub type Scheduled = (TenantId, SagaName, ScheduleRow);
 
 impl Reader {
     pub(super) const fn new(environment: Arc<Environment>) -> Self {
@@ -305,6 +308,14 @@ impl Reader {
         })
     }
 
+    /// Where the schedules stand that this shard looks after, by tenant and saga.
+    ///
+    /// # Errors
+    /// [`StorageError::Corrupt`].
+    pub fn schedules(&self) -> Result<Vec<Scheduled>, StorageError> {
+        self.environment.read(schedules)
+    }
+
     /// Rows of the outbox behind `after`, in order.
     ///
     /// # Errors
@@ -444,4 +455,16 @@ fn behind(after: Option<u64>) -> Vec<u8> {
 
 fn number(key: &[u8]) -> Result<u64, StorageError> {
     keys::read_number(key).ok_or_else(|| StorageError::Corrupt("a numbered key".to_owned()))
+}
+
+/// Where the schedules stand.
+pub(super) fn schedules<K>(view: &View<'_, K>) -> Result<Vec<Scheduled>, StorageError> {
+    let mut rows = Vec::new();
+    view.scan(SCHEDULES, &[], |key, value| {
+        let (tenant, saga) =
+            keys::read_saga(key).ok_or_else(|| StorageError::Corrupt("a key of the schedules".to_owned()))?;
+        rows.push((tenant, saga, decode(&value, "a schedule")?));
+        Ok(true)
+    })?;
+    Ok(rows)
 }

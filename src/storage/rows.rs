@@ -9,10 +9,12 @@ use serde::{Deserialize, Serialize};
 
 use super::StorageError;
 use crate::kernel::definition::Definition;
-use crate::kernel::ids::{DefinitionHash, InstanceId, SagaName, TenantId, TimeMs};
+use crate::kernel::ids::{CommandId, DefinitionHash, InstanceId, SagaName, TenantId, TimeMs};
 use crate::kernel::input::{Input, SourceStream};
 use crate::kernel::patch::{IgnoreReason, Note, Outcome};
 use crate::kernel::record::{Phase, Summary};
+use crate::kernel::schedule::Skip;
+use crate::kernel::work::WorkRef;
 
 /// Format of every row that this binary writes.
 pub const ROW_FORMAT: u8 = 1;
@@ -355,6 +357,44 @@ pub struct ActiveSaga {
     pub hash: DefinitionHash,
     /// Positions of the streams when the saga became active: it gets what came after them.
     pub since: [u64; 3],
+}
+
+/// Where the schedule of a saga stands.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScheduleRow {
+    /// The expression and the zone by which `next` was found.
+    pub cron: String,
+    pub zone: String,
+    /// Every planned time up to here has been started, put aside or skipped.
+    pub handled: TimeMs,
+    /// The next planned time; none where the saga has no schedule any more.
+    pub next: Option<PlannedRow>,
+    /// Runs whose end is awaited, oldest first.
+    pub running: Vec<RunRow>,
+    /// Planned times that wait for these to end, oldest first.
+    pub queue: Vec<TimeMs>,
+    pub started: u64,
+    pub skipped: u64,
+    pub last_started: Option<TimeMs>,
+    pub last_skipped: Option<(TimeMs, Skip)>,
+    /// An operator has said that nothing is to start.
+    pub paused: bool,
+}
+
+/// A planned time, and who set its timer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlannedRow {
+    pub at: TimeMs,
+    pub set_by: WorkRef,
+}
+
+/// A run under way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunRow {
+    pub planned: TimeMs,
+    /// The message that started it, and its row in the outbox.
+    pub command: CommandId,
+    pub row: WorkRef,
 }
 
 /// An input whose application was begun and perhaps never finished: it survives the death of the process.

@@ -14,6 +14,7 @@ pub const NAMES: &[&str] = &[
     "ended",
     "definitions",
     "meta",
+    "schedules",
 ];
 
 /// tenant, saga, key → record. The one scattered row of a transition.
@@ -36,3 +37,5 @@ pub const ENDED: TableIndex = 7;
 pub const DEFINITIONS: TableIndex = 8;
 /// Everything that exists once: identity, counters, positions, active definitions.
 pub const META: TableIndex = 9;
+/// tenant, saga → where the schedule stands.
+pub const SCHEDULES: TableIndex = 10;

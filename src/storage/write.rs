@@ -3,14 +3,15 @@
 use super::StorageError;
 use super::environment::Writing;
 use super::keys;
+use super::read::Scheduled;
 use super::rows::{
     ActiveDefinitions, ArchivedRow, DeadLetter, EndedRow, HistoryRow, InboxRow, ParkedRow, PositionRow,
-    Suspect, TimerTarget, Tombstone, UseChanges, Uses, decode, encode,
+    ScheduleRow, Suspect, TimerTarget, Tombstone, UseChanges, Uses, decode, encode,
 };
 use super::tables::{
-    DEAD_LETTERS, DEFINITIONS, ENDED, HISTORY, INBOX, INSTANCES, META, OUTBOX, TIMERS, TOMBSTONES,
+    DEAD_LETTERS, DEFINITIONS, ENDED, HISTORY, INBOX, INSTANCES, META, OUTBOX, SCHEDULES, TIMERS, TOMBSTONES,
 };
-use crate::kernel::ids::{DefinitionHash, InstanceId, TimeMs};
+use crate::kernel::ids::{DefinitionHash, InstanceId, SagaName, TenantId, TimeMs};
 use crate::kernel::input::SourceStream;
 use crate::kernel::patch::TimerRow;
 use crate::kernel::record::Record;
@@ -412,6 +413,35 @@ impl<'t> Batch<'t> {
 
     pub fn put_active_definitions(&self, active: &ActiveDefinitions) -> Result<(), StorageError> {
         self.view.put(META, ACTIVE, encode(active))
+    }
+
+    /// Where the schedule of a saga stands.
+    pub fn schedule(&self, tenant: &TenantId, saga: &SagaName) -> Result<Option<ScheduleRow>, StorageError> {
+        self.view
+            .get(SCHEDULES, &keys::saga_prefix(tenant, saga))?
+            .map(|bytes| decode(&bytes, "a schedule"))
+            .transpose()
+    }
+
+    /// All of them, by tenant and saga.
+    pub fn schedules(&self) -> Result<Vec<Scheduled>, StorageError> {
+        super::read::schedules(self.view)
+    }
+
+    pub fn put_schedule(
+        &self,
+        tenant: &TenantId,
+        saga: &SagaName,
+        row: &ScheduleRow,
+    ) -> Result<(), StorageError> {
+        self.view
+            .put(SCHEDULES, &keys::saga_prefix(tenant, saga), encode(row))
+    }
+
+    pub fn delete_schedule(&self, tenant: &TenantId, saga: &SagaName) -> Result<(), StorageError> {
+        self.view
+            .delete(SCHEDULES, &keys::saga_prefix(tenant, saga))
+            .map(drop)
     }
 
     pub fn suspect(&self) -> Result<Option<Suspect>, StorageError> {

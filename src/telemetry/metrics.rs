@@ -44,6 +44,10 @@ pub struct Metrics {
     pub timers_fired_late_source: IntCounter,
     /// Lateness of a timer that fired.
     pub timer_lateness_seconds: Histogram,
+    /// Planned runs of scheduled sagas, by `saga` and `outcome` (started, queued, or `skipped_` with the reason).
+    pub schedule_runs: IntCounterVec,
+    /// Lateness of a planned time when it was due.
+    pub schedule_lateness_seconds: Histogram,
     /// Dead letters written, by `reason`.
     pub dead_letters: IntCounterVec,
     /// Dead letters beyond the bound.
@@ -79,6 +83,7 @@ pub struct Metrics {
 const SECONDS: [f64; 14] = [
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 30.0,
 ];
+const LONG_SECONDS: [f64; 9] = [0.1, 0.5, 1.0, 5.0, 30.0, 60.0, 600.0, 3_600.0, 86_400.0];
 const COUNTS: [f64; 10] = [1.0, 2.0, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0];
 
 impl Metrics {
@@ -159,6 +164,18 @@ impl Metrics {
                 "timer_lateness_seconds",
                 "Time from a timer's due time to its commit.",
                 &SECONDS,
+            ),
+            schedule_runs: counters(
+                r,
+                "schedule_runs_total",
+                "Planned runs of scheduled sagas by what became of them.",
+                &["saga", "outcome"],
+            ),
+            schedule_lateness_seconds: histogram(
+                r,
+                "schedule_lateness_seconds",
+                "Time from a planned time to the commit that starts, queues or skips it.",
+                &LONG_SECONDS,
             ),
             dead_letters: counters(r, "dead_letters_total", "Dead letters written.", &["reason"]),
             dead_letters_forgotten: counter(

@@ -14,5 +14,6 @@ mod operators;
 #[cfg(feature = "wasm")]
 mod programs;
 mod requests;
+mod schedules;
 mod starts;
 mod waits;

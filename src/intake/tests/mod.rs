@@ -39,6 +39,7 @@ fn saga(name: &str, version: u8, events: &[&str], keys: &[(&str, &str)]) -> Arc<
         source: "".into(),
         input: None,
         lifecycle: Lifecycle::default(),
+        schedule: None,
         start: events.iter().map(|event| (*event).to_owned()).collect(),
         keys: keys.iter().map(rule).collect(),
         events: std::collections::BTreeMap::new(),

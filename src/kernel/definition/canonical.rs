@@ -20,6 +20,7 @@ use crate::kernel::expr::{Expr, Template, TextPart, write_sorted};
 use crate::kernel::ids::DefinitionHash;
 use crate::kernel::json::Json;
 use crate::kernel::retry::RetryPolicy;
+use crate::kernel::schedule::Schedule;
 
 /// Semantics of the evaluator. A change that gives other results is another dialect.
 const DIALECT: i64 = 1;
@@ -92,6 +93,9 @@ pub fn bytes(definition: &Definition) -> Vec<u8> {
     }
     if let (Json::Map(members), Some(program)) = (&mut form, &definition.program) {
         members.push((Cow::Borrowed("program"), self::program(program)));
+    }
+    if let (Json::Map(members), Some(schedule)) = (&mut form, &definition.schedule) {
+        members.push((Cow::Borrowed("schedule"), self::schedule(schedule)));
     }
     // The source may hold a program, of which the hash alone is in the form.
     let mut out = Vec::with_capacity(4096);
@@ -186,6 +190,15 @@ fn program(program: &ProgramDefinition) -> Json<'_> {
             list(program.effects.iter().map(|name| text(name.as_str()))),
         ),
         ("commands", list(program.commands.iter().map(|name| text(name)))),
+    ])
+}
+
+fn schedule(schedule: &Schedule) -> Json<'_> {
+    object([
+        ("cron", text(schedule.cron.text())),
+        ("zone", text(schedule.zone.name())),
+        ("catch_up", text(schedule.catch_up.as_str())),
+        ("overlap", text(schedule.overlap.as_str())),
     ])
 }
 

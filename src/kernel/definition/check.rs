@@ -87,9 +87,10 @@ fn key_rules(
     findings: &mut Findings<'_>,
 ) {
     if member(root, "key").is_none() {
-        if let (Some(input), Some(event_type)) = (member(root, "input"), definition.event_types().first()) {
+        let instead = member(root, "input").or_else(|| member(root, "schedule"));
+        if let (Some(instead), Some(event_type)) = (instead, definition.event_types().first()) {
             let message = format!("\"key\" is missing: the saga reacts to {event_type}");
-            findings.error(codes::MISSING_KEY, input.key_span.clone(), message);
+            findings.error(codes::MISSING_KEY, instead.key_span.clone(), message);
         }
         return;
     }

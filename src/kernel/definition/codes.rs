@@ -88,5 +88,9 @@ pub const MISFIT: &str = "SR0178";
 pub const ENDLESS_WAIT: &str = "SR0160";
 /// A saga that a step cannot start.
 pub const UNKNOWN_SAGA: &str = "SR0151";
+/// A cron expression that makes no sense, or that no day fits.
+pub const CRON: &str = "SR0180";
+/// A time zone that the runner does not know.
+pub const ZONE: &str = "SR0181";
 /// A file whose expressions are not checked, for want of schemas.
 pub const UNTYPED: &str = "SR0179";

@@ -31,6 +31,7 @@ mod migration;
 pub mod model;
 mod program;
 mod saga;
+mod schedule;
 mod schema_files;
 pub mod schemas;
 pub mod set;
@@ -180,7 +181,10 @@ fn startable<'n, 't: 'n>(
         let root = root?;
         let (saga, _) = name(root)?;
         let mut unheard = Findings::new(&file.path, &file.text);
-        let input = saga::member(root, "input").and_then(|entry| schemas.read(entry, &mut unheard));
+        let input = match saga::member(root, "input") {
+            Some(entry) => schemas.read(entry, &mut unheard),
+            None => saga::member(root, "schedule").map(|_| schedule::given()),
+        };
         sagas.insert(saga.to_owned(), input);
     }
     schemas.take_named();

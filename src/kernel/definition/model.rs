@@ -12,6 +12,7 @@ pub use super::undo::{Compensation, OnExhausted, OnLate, OnUnknown, UndoOrder};
 use crate::kernel::expr::{Expr, Template};
 use crate::kernel::ids::{DefinitionHash, EffectName, SagaName};
 use crate::kernel::retry::RetryPolicy;
+use crate::kernel::schedule::Schedule;
 use crate::kernel::schema::Schema;
 
 /// One version of a saga, ready to run.
@@ -23,8 +24,11 @@ pub struct Definition {
     /// What is archived with the hash, so that running instances outlive the file: its text, or an archive with
     /// the schemas and the program that it names.
     pub source: Arc<str>,
-    /// What an instance is given that is started by a request and not by an event; absent where none is.
+    /// What an instance is given that is started by a request or the clock and not by an event; absent where none
+    /// is.
     pub input: Option<Arc<Schema>>,
+    /// When instances start by themselves.
+    pub schedule: Option<Schedule>,
     /// Event types that create an instance.
     pub start: Vec<String>,
     pub lifecycle: Lifecycle,

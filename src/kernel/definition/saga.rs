@@ -31,6 +31,7 @@ const KEYS: &[&str] = &[
     "kind",
     "name",
     "input",
+    "schedule",
     "start",
     "on_running",
     "reuse",
@@ -129,7 +130,9 @@ fn read<'c>(
         contracts: BTreeMap::new(),
         steps: outline.iter().map(groups::Outlined::name).collect(),
         item: None,
-        takes_input: member(root, "input").is_some(),
+        takes_input: ["input", "schedule"]
+            .iter()
+            .any(|key| member(root, key).is_some()),
         states: names_under(root, &["machine", "states"]),
         entered: None,
         emitted: Vec::new(),
@@ -140,9 +143,8 @@ fn read<'c>(
         completes: false,
         kept: Vec::new(),
     };
-    let input = fields
-        .get("input")
-        .and_then(|entry| reading.schemas.read(entry, reading.findings));
+    let input = reading.input(&fields);
+    let schedule = reading.schedule(&fields);
     let start = reading.start(&fields);
     let keys = reading.keys(&fields);
     let events = fields
@@ -200,6 +202,7 @@ fn read<'c>(
         hash: DefinitionHash([0; 32]),
         source: Arc::clone(source),
         input,
+        schedule,
         start,
         lifecycle,
         keys,

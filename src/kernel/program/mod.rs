@@ -76,6 +76,10 @@ impl Program {
             engine: engine::Engine::compile(bytes)?,
         });
         let mut known = known();
+        // Somebody else may have compiled it meanwhile.
+        if let Some(program) = known.get(&hash).and_then(Weak::upgrade) {
+            return Ok(program);
+        }
         known.retain(|_, program| program.strong_count() > 0);
         known.insert(hash, Arc::downgrade(&program));
         Ok(program)

@@ -4,6 +4,7 @@ mod early;
 mod faults;
 mod generations;
 mod poison;
+mod schedules;
 mod streams;
 mod timers;
 mod versions;

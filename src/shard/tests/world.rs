@@ -163,6 +163,7 @@ pub struct World {
     pub clock: Arc<TestClock>,
     pub metrics: Arc<Metrics>,
     pub definitions: Arc<DefinitionSet>,
+    pub scheduled_tenants: Vec<TenantId>,
     pub settings: Settings,
     pub storage: crate::storage::Settings,
     pub limits: Limits,
@@ -177,6 +178,7 @@ impl World {
             clock: Arc::new(TestClock::new()),
             metrics: Arc::new(Metrics::new()),
             definitions: set_of(vec![compile(LIST), compile(PAY)]),
+            scheduled_tenants: vec![TenantId::parse("t1").unwrap(), TenantId::parse("t2").unwrap()],
             settings: Settings {
                 full_pause: crate::kernel::duration::Millis(5),
                 ..Settings::default()
@@ -212,6 +214,7 @@ impl World {
             index: 3,
             store: self.store(),
             definitions: Arc::clone(&self.definitions),
+            scheduled_tenants: self.scheduled_tenants.clone(),
             revision: 1,
             limits: self.limits.clone(),
             settings: self.settings.clone(),

@@ -208,3 +208,29 @@ fn the_hashes_of_the_examples_differ() {
     let loaded = examples();
     assert_ne!(loaded.sagas[0].hash, loaded.sagas[1].hash);
 }
+
+#[test]
+fn a_schedule_is_part_of_what_a_saga_does() {
+    let scheduled = |schedule: &str| {
+        let text = format!(
+            "apiVersion: sagas/v1\nkind: Saga\nname: nightly\nschedule: {schedule}\nstate: {{init: {{}}}}\n\
+             steps: {{pay: {{effect: payments-charge, with: {{at: \"${{input.time}}\"}}}}}}\n"
+        );
+        let loaded = load(&[file("nightly.yaml", &text)], &untyped_effects());
+        assert_eq!(loaded.diagnostics, []);
+        loaded.sagas[0].hash
+    };
+    let same = scheduled("{cron: 0 6 * * *}");
+    assert_eq!(
+        scheduled("{overlap: skip, catch_up: last, zone: UTC, cron: \"0  6 * * *\"}"),
+        same
+    );
+    for other in [
+        "{cron: 0 7 * * *}",
+        "{cron: 0 6 * * *, zone: Europe/Berlin}",
+        "{cron: 0 6 * * *, catch_up: none}",
+        "{cron: 0 6 * * *, overlap: allow}",
+    ] {
+        assert_ne!(scheduled(other), same, "{other}");
+    }
+}

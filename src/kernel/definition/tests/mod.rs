@@ -80,8 +80,11 @@ fn every_example_loads_without_findings() {
     let findings: Vec<String> = loaded.diagnostics.iter().map(ToString::to_string).collect();
     assert!(findings.is_empty(), "{}", findings.join("\n"));
     let sagas: Vec<&str> = loaded.sagas.iter().map(|saga| saga.name.as_str()).collect();
-    assert_eq!(sagas, ["album", "approval", "consolidate", "order", "trip"]);
-    assert_eq!(loaded.effects.len(), 17);
+    assert_eq!(
+        sagas,
+        ["album", "approval", "billing", "consolidate", "order", "trip"]
+    );
+    assert_eq!(loaded.effects.len(), 19);
 }
 
 #[test]

@@ -67,6 +67,7 @@ pub(super) fn saga(name: &str, start: &str) -> Definition {
         hash: DefinitionHash([7; 32]),
         source: "".into(),
         input: None,
+        schedule: None,
         start: vec![start.to_owned()],
         lifecycle: Lifecycle::default(),
         keys: Vec::new(),

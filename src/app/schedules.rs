@@ -1,0 +1,92 @@
+//! Schedules as operators see them.
+
+use tokio::sync::oneshot;
+
+use super::control::blocking;
+use super::node::Node;
+use super::shards::Shown;
+use crate::kernel::ids::{Key, SagaName, TenantId};
+use crate::kernel::schedule::{self, SCHEDULE_KEY, Zone};
+use crate::ports::control::{ControlError, ScheduleOrder, ScheduleView, SkippedView};
+use crate::shard::mailbox::Mail;
+use crate::storage::rows::ScheduleRow;
+
+/// The schedules of a tenant, by saga.
+pub(super) async fn list(node: &Node, tenant: &TenantId) -> Result<Vec<ScheduleView>, ControlError> {
+    let reader = owner(node, tenant)?.reader.clone();
+    let rows = blocking(move || reader.schedules()).await?;
+    let of_tenant = rows.into_iter().filter(|(owner, ..)| owner == tenant);
+    Ok(of_tenant.map(|(_, saga, row)| view(node, &saga, &row)).collect())
+}
+
+/// Lets a schedule rest, or go on.
+pub(super) async fn order(
+    node: &Node,
+    tenant: &TenantId,
+    saga: &SagaName,
+    order: ScheduleOrder,
+) -> Result<(), ControlError> {
+    let shard = owner(node, tenant)?;
+    let (reply, answer) = oneshot::channel();
+    let mail = Mail::PauseSchedule {
+        tenant: tenant.clone(),
+        saga: saga.clone(),
+        paused: order == ScheduleOrder::Pause,
+        reply,
+    };
+    let stopped = || ControlError::Unavailable(format!("shard {} has stopped", shard.index));
+    shard.mail.send(mail).await.map_err(|_| stopped())?;
+    match answer.await.map_err(|_| stopped())? {
+        Ok(()) => Ok(()),
+        Err(message) if message.starts_with("no such") => {
+            Err(ControlError::NotFound(format!("saga {saga} has no schedule")))
+        }
+        Err(message) => Err(ControlError::Unavailable(message)),
+    }
+}
+
+/// Refuses the key that no instance may have.
+pub(super) fn check_key(key: &Key) -> Result<(), ControlError> {
+    if schedule::is_address(key) {
+        let message = format!("the key {SCHEDULE_KEY} is that of schedules");
+        return Err(ControlError::Invalid(message));
+    }
+    Ok(())
+}
+
+fn owner<'n>(node: &'n Node, tenant: &TenantId) -> Result<&'n Shown, ControlError> {
+    let running = node.running_or_unavailable()?;
+    let index = schedule::owner(tenant, node.manifest.shards);
+    Ok(&running.shards[usize::from(index)])
+}
+
+fn view(node: &Node, saga: &SagaName, row: &ScheduleRow) -> ScheduleView {
+    let sagas = &node.catalog.now().sagas;
+    let schedule = sagas.active(saga).and_then(|saga| saga.schedule.as_ref());
+    let schedule = schedule.filter(|_| row.next.is_some());
+    let zone = Zone::named(&row.zone).ok();
+    let next = row.next.map(|next| next.at);
+    ScheduleView {
+        saga: saga.to_string(),
+        cron: row.cron.clone(),
+        zone: row.zone.clone(),
+        catch_up: schedule.map(|schedule| schedule.catch_up),
+        overlap: schedule.map(|schedule| schedule.overlap),
+        paused: row.paused,
+        next: next.map(|next| next.to_string()),
+        next_local: next.and_then(|next| Some(zone?.shown(next))),
+        last_started: row.last_started.map(|time| time.to_string()),
+        last_skipped: row.last_skipped.map(|(time, reason)| SkippedView {
+            time: time.to_string(),
+            reason,
+        }),
+        running: row
+            .running
+            .iter()
+            .map(|run| schedule::run_key(run.planned).to_string())
+            .collect(),
+        queued: row.queue.iter().map(ToString::to_string).collect(),
+        started: row.started,
+        skipped: row.skipped,
+    }
+}

@@ -1,0 +1,107 @@
+//! `schedule`: when the sagas of a running cluster start by themselves, and why one did not.
+
+use clap::{Args, Subcommand};
+use comfy_table::{Table, presets};
+use serde_json::Value;
+
+use super::client::{Client, ServerArguments};
+use super::exit::Failure;
+
+#[derive(Debug, Subcommand)]
+pub enum ScheduleCommand {
+    /// List the schedules with their next and last times.
+    List(ListArguments),
+    /// Let nothing start by a schedule until it is resumed; what would have is skipped.
+    Pause(NameArguments),
+    /// Let a schedule go on with its next time.
+    Resume(NameArguments),
+}
+
+#[derive(Debug, Args)]
+pub struct ListArguments {
+    /// Print JSON, which tells more.
+    #[arg(long)]
+    json: bool,
+    /// The tenant, where there are several.
+    #[arg(long, value_name = "NAME")]
+    tenant: Option<String>,
+    #[command(flatten)]
+    server: ServerArguments,
+}
+
+#[derive(Debug, Args)]
+pub struct NameArguments {
+    /// The saga.
+    saga: String,
+    /// The tenant, where there are several.
+    #[arg(long, value_name = "NAME")]
+    tenant: Option<String>,
+    #[command(flatten)]
+    server: ServerArguments,
+}
+
+pub fn schedule(command: &ScheduleCommand) -> Result<(), Failure> {
+    match command {
+        ScheduleCommand::List(arguments) => list(arguments),
+        ScheduleCommand::Pause(arguments) => order(arguments, "pause"),
+        ScheduleCommand::Resume(arguments) => order(arguments, "resume"),
+    }
+}
+
+fn list(arguments: &ListArguments) -> Result<(), Failure> {
+    let path = format!("/v1{}/schedules", tenant(arguments.tenant.as_ref()));
+    let answer = Client::new(&arguments.server)?.get(&path)?;
+    if arguments.json {
+        println!("{answer:#}");
+        return Ok(());
+    }
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    table.set_header([
+        "SAGA",
+        "CRON",
+        "ZONE",
+        "NEXT",
+        "LAST STARTED",
+        "LAST SKIPPED",
+        "RUNNING",
+        "QUEUED",
+    ]);
+    for item in answer["items"].as_array().into_iter().flatten() {
+        let text = |value: &Value| value.as_str().unwrap_or("-").to_owned();
+        let count = |value: &Value| value.as_array().map_or(0, Vec::len).to_string();
+        let next = match &item["paused"] {
+            Value::Bool(true) => "paused".to_owned(),
+            _ => text(&item["next_local"]),
+        };
+        let skipped = &item["last_skipped"];
+        let skipped = match skipped["time"].as_str() {
+            Some(time) => format!("{time} ({})", text(&skipped["reason"])),
+            None => "-".to_owned(),
+        };
+        table.add_row([
+            text(&item["saga"]),
+            text(&item["cron"]),
+            text(&item["zone"]),
+            next,
+            text(&item["last_started"]),
+            skipped,
+            count(&item["running"]),
+            count(&item["queued"]),
+        ]);
+    }
+    println!("{table}");
+    Ok(())
+}
+
+fn order(arguments: &NameArguments, verb: &str) -> Result<(), Failure> {
+    let tenant = tenant(arguments.tenant.as_ref());
+    let path = format!("/v1{tenant}/sagas/{}/schedule/{verb}", arguments.saga);
+    let shown = Client::new(&arguments.server)?.post(&path)?;
+    println!("{shown:#}");
+    Ok(())
+}
+
+fn tenant(name: Option<&String>) -> String {
+    name.map_or_else(String::new, |name| format!("/tenants/{name}"))
+}
