@@ -126,11 +126,19 @@ impl Stage {
             manifest["broker"] = json!({"kind": "nats", "nats": {"urls": [url]}});
         }
         let manifest: Manifest = serde_json::from_value(manifest).expect("a manifest");
-        let read = definitions::load(&manifest).expect("good definitions");
-        let clock = Arc::clone(&self.clock) as Arc<dyn Clock>;
-        let node = Node::new(manifest, read, clock, Arc::new(Metrics::new())).expect("a node");
-        node.start().await.expect("it starts");
-        node
+        for _ in 0..3_000 {
+            let read = definitions::load(&manifest).expect("good definitions");
+            let clock = Arc::clone(&self.clock) as Arc<dyn Clock>;
+            let node = Node::new(manifest.clone(), read, clock, Arc::new(Metrics::new())).expect("a node");
+            match node.start().await {
+                Ok(()) => return node,
+                // What the node before has left running in this process still holds its files.
+                Err(error) if error.to_string().contains("in use by another process") => {}
+                Err(error) => panic!("{error}"),
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        panic!("the node before never lets go of its files");
     }
 }
 
