@@ -44,7 +44,7 @@ check: setup ## formatting, lints, docs, dependencies
 test: check ## everything that must pass
 	@scripts/nats-server.sh >/dev/null
 	NATS_SERVER=$$(scripts/nats-server.sh) cargo test --locked --no-fail-fast
-	cargo run --quiet --locked -- test sagas --coverage --chaos --min-coverage 90
+	$(TARGET)/debug/saga-runner test sagas --coverage --chaos --min-coverage 90
 
 .PHONY: fuzz
 fuzz: setup ## mutants of definitions through loader and kernel; MINUTES=10, SEED=n
