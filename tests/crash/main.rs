@@ -11,7 +11,6 @@ mod rig;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use rig::{Rig, TENANT, event_body, order_payload};
@@ -25,7 +24,7 @@ const KINDS: [&str; 8] = [
 ];
 const ORDERS: usize = 1_000;
 const RUNNER_KILLS: usize = 30;
-const SERVER_KILLS: usize = 5;
+const KILLS_PER_SERVER_KILL: usize = 6;
 const ORDERS_LOCAL: usize = 400;
 const RUNNER_KILLS_LOCAL: usize = 12;
 
@@ -36,54 +35,35 @@ fn pause(step: usize) -> Duration {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_is_lost_or_done_twice_when_runner_and_broker_are_killed_under_load() {
-    let mut server = NatsServer::start();
-    let mut rig = Rig::new(
-        Some(server.url()),
-        "30m",
-        Duration::from_secs(1),
-        quick_redelivery(),
-    )
-    .await;
-    rig.start().await;
-    let broker = connect(&server.url()).await;
-    let placed = Arc::new(AtomicUsize::new(0));
-    let placing = tokio::spawn(place(Arc::clone(&broker), Arc::clone(&placed), ORDERS));
-
-    for step in 0..RUNNER_KILLS {
-        tokio::time::sleep(pause(step)).await;
-        rig.kill();
-        if step % (RUNNER_KILLS / SERVER_KILLS) == 2 {
-            server.kill();
-            server.launch();
-        }
-        rig.launch();
-    }
-    rig.kill();
-    rig.start().await;
-    let orders = placing.await.expect("all orders are placed");
-    assert_eq!(placed.load(Ordering::Relaxed), ORDERS);
-
-    let endings = wait_for_ends(&rig, &orders).await;
-    for (order, view) in &endings {
-        assert_eq!(view["phase"], expected_phase(order), "{order}: {view}");
-    }
-    books::check(&rig, broker.as_ref(), &endings).await;
+    let (mut rig, nats, endings) = killed_under_load(quick_redelivery(), ORDERS, RUNNER_KILLS).await;
+    books::check(&rig, nats.broker.as_ref(), &endings).await;
     assert_eq!(rig.terminate().await, Some(0), "{}", rig.log_tail());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_is_lost_or_done_twice_where_commands_go_straight_to_the_worker() {
+    let (mut rig, nats, endings) =
+        killed_under_load(local_dispatch(), ORDERS_LOCAL, RUNNER_KILLS_LOCAL).await;
+    books::check_local(&rig, nats.broker.as_ref(), &endings).await;
+    assert_eq!(rig.terminate().await, Some(0), "{}", rig.log_tail());
+}
+
+/// Kills the runner so often, and the server every sixth time, while so many orders are placed; then waits until all
+/// have ended as they should.
+async fn killed_under_load(
+    extra: serde_json::Value,
+    orders: usize,
+    kills: usize,
+) -> (Rig, Nats, BTreeMap<String, serde_json::Value>) {
     let mut server = NatsServer::start();
-    let extra = json!({"worker": {"ack_wait": "4s"}, "dispatch": "local"});
     let mut rig = Rig::new(Some(server.url()), "30m", Duration::from_secs(1), extra).await;
     rig.start().await;
     let broker = connect(&server.url()).await;
-    let placed = Arc::new(AtomicUsize::new(0));
-    let placing = tokio::spawn(place(Arc::clone(&broker), Arc::clone(&placed), ORDERS_LOCAL));
-    for step in 0..RUNNER_KILLS_LOCAL {
+    let placing = tokio::spawn(place(Arc::clone(&broker), orders));
+    for step in 0..kills {
         tokio::time::sleep(pause(step)).await;
         rig.kill();
-        if step % 5 == 2 {
+        if step % KILLS_PER_SERVER_KILL == 2 {
             server.kill();
             server.launch();
         }
@@ -91,13 +71,23 @@ async fn nothing_is_lost_or_done_twice_where_commands_go_straight_to_the_worker(
     }
     rig.kill();
     rig.start().await;
-    let orders = placing.await.expect("all orders are placed");
-    let endings = wait_for_ends(&rig, &orders).await;
+    let placed = placing.await.expect("all orders are placed");
+    assert_eq!(placed.len(), orders);
+    let endings = wait_for_ends(&rig, &placed).await;
     for (order, view) in &endings {
         assert_eq!(view["phase"], expected_phase(order), "{order}: {view}");
     }
-    books::check_local(&rig, broker.as_ref(), &endings).await;
-    assert_eq!(rig.terminate().await, Some(0), "{}", rig.log_tail());
+    let nats = Nats {
+        broker,
+        _server: server,
+    };
+    (rig, nats, endings)
+}
+
+/// A connection to a server that lives as long.
+struct Nats {
+    broker: Arc<dyn Broker>,
+    _server: NatsServer,
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -107,7 +97,7 @@ async fn the_embedded_broker_survives_kills_as_well() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_embedded_broker_survives_kills_with_local_dispatch_as_well() {
-    embedded(json!({"worker": {"ack_wait": "4s"}, "dispatch": "local"})).await;
+    embedded(local_dispatch()).await;
 }
 
 async fn embedded(extra: serde_json::Value) {
@@ -137,6 +127,10 @@ fn quick_redelivery() -> serde_json::Value {
     json!({"worker": {"ack_wait": "4s"}})
 }
 
+fn local_dispatch() -> serde_json::Value {
+    json!({"worker": {"ack_wait": "4s"}, "dispatch": "local"})
+}
+
 fn expected_phase(order: &str) -> &'static str {
     match order.split('-').next() {
         Some("happy" | "flaky") => "completed",
@@ -152,7 +146,7 @@ pub async fn connect(url: &str) -> Arc<dyn Broker> {
 }
 
 /// Places every order, each again until the broker has it: the message id makes that harmless.
-async fn place(broker: Arc<dyn Broker>, placed: Arc<AtomicUsize>, count: usize) -> Vec<String> {
+async fn place(broker: Arc<dyn Broker>, count: usize) -> Vec<String> {
     let mut orders = Vec::new();
     for number in 0..count {
         let order = format!("{}-{number:04}", KINDS[number % KINDS.len()]);
@@ -167,7 +161,6 @@ async fn place(broker: Arc<dyn Broker>, placed: Arc<AtomicUsize>, count: usize) 
             assert!(!matches!(error, PublishError::Refused(_)), "{error}");
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        placed.fetch_add(1, Ordering::Relaxed);
         orders.push(order);
         tokio::time::sleep(Duration::from_millis(15)).await;
     }

@@ -26,6 +26,13 @@ const PAYLOADS: &[&str] = &[
     r#"{"line_id":"l","grams":20000,"warehouse":"w","score":-9223372036854775808}"#,
 ];
 
+/// What a request may start an instance with.
+const INPUT_OBJECTS: &[&str] = &[
+    "{}",
+    r#"{"time":"2026-03-30T04:00:00Z"}"#,
+    r#"{"customer":"c-7","total":1200,"items":["a"]}"#,
+];
+
 struct World<'d> {
     definition: &'d Definition,
     instance: InstanceId,
@@ -118,8 +125,14 @@ impl World<'_> {
         match below(rng, 10) {
             0..=3 => {
                 let types = self.definition.event_types();
-                let event_type = (*pick(rng, &types)).to_owned();
                 let id = format!("e-{number}");
+                if types.is_empty() {
+                    // Started by a request or by the clock.
+                    let input = (*pick(rng, INPUT_OBJECTS)).into();
+                    let start = Control::Start { input, parent: None };
+                    return (id, InputBody::Control(start), self.now);
+                }
+                let event_type = (*pick(rng, &types)).to_owned();
                 let event = DomainEvent {
                     event_id: EventId::parse(&id).unwrap(),
                     aggregate_type: event_type.split('.').next().unwrap_or_default().to_owned(),
