@@ -1,10 +1,10 @@
-//! The examples of the documents load as they stand.
+//! The examples of the documents load as they stand, beside the shipped effects, as `saga-runner validate` loads them.
 
 use std::fs;
-use std::path::Path;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
 
-use saga_runner::kernel::definition::{Loaded, ProgramFiles, SchemaFiles, SourceFile, load, load_with};
+use saga_runner::app::definitions::{self, Folders};
+use saga_runner::kernel::definition::Loaded;
 
 fn document(file: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
@@ -26,30 +26,45 @@ fn types() -> String {
     section.to_owned()
 }
 
-fn source(path: &str, text: String) -> SourceFile {
-    SourceFile {
-        path: path.to_owned(),
-        text: Arc::from(text),
-    }
-}
-
-fn shipped_effects() -> Vec<SourceFile> {
+fn shipped_effects() -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("effects");
     fs::read_dir(folder)
         .expect("shipped effects")
-        .map(|entry| {
-            let path = entry.expect("readable").path();
-            // Of the same names; what they take and give is not what these examples are about.
-            let text = fs::read_to_string(&path).expect("readable");
-            let name = text
-                .lines()
-                .find(|line| line.starts_with("name: "))
-                .expect("a name");
-            let effect =
-                format!("apiVersion: sagas/v1\nkind: Effect\n{name}\ntransform: {{}}\nresult: {{}}\n");
-            source(&path.display().to_string(), effect)
-        })
+        .map(|entry| entry.expect("readable").path())
         .collect()
+}
+
+/// Loads a project of these files, by the way of the command line: from files, with all that they name, and beside
+/// effects whose schemas are known.
+fn load_project(sagas: &[(&str, &str)], effects: &[(&str, &str)]) -> Loaded {
+    let folder = tempfile::tempdir().expect("a folder");
+    let place = |path: &str| {
+        let place = folder.path().join(path);
+        fs::create_dir_all(place.parent().expect("it is in a folder")).expect("a folder");
+        place
+    };
+    for (kind, files) in [("sagas", sagas), ("effects", effects)] {
+        for (name, text) in files {
+            fs::write(place(&format!("{kind}/{name}")), text).expect("written");
+        }
+    }
+    // The program of the examples, if they name one.
+    let module = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/programs/sagas/bin/parcels.wasm");
+    fs::copy(module, place("sagas/bin/parcels.wasm")).expect("the committed module");
+    for path in shipped_effects() {
+        let name = path.file_name().expect("a file").to_string_lossy();
+        let text = fs::read_to_string(&path).expect("readable");
+        let is_replaced = |(_, own): &(&str, &str)| name_of(own) == name_of(&text);
+        if !effects.iter().any(is_replaced) {
+            fs::write(place(&format!("effects/shipped/{name}")), text).expect("written");
+        }
+    }
+    let files = definitions::read(&Folders::Mixed(folder.path().to_owned()));
+    files.expect("files that can be read").load()
+}
+
+fn name_of(text: &str) -> Option<&str> {
+    text.lines().find(|line| line.starts_with("name: "))
 }
 
 fn assert_clean(loaded: &Loaded) {
@@ -78,13 +93,13 @@ fn the_language_reference_adds_up_to_sagas_that_load() {
          key: {{\"*\": event.data.warehouse}}\nstate: {{init: {{grams: 0}}}}\n{machine}"
     );
     let sagas = [
-        source("steps.yaml", steps_saga),
-        source("machine.yaml", machine_saga),
+        ("steps.yaml", steps_saga.as_str()),
+        ("machine.yaml", &machine_saga),
     ];
-    assert_clean(&load(&sagas, &shipped_effects()));
-    assert_clean(&load(&[], &[source("effect.yaml", effect.clone())]));
+    assert_clean(&load_project(&sagas, &[]));
+    assert_clean(&load_project(&[], &[("effect.yaml", effect)]));
     for example in own {
-        assert_clean(&load_own(below(head, &example)));
+        assert_clean(&load_own(&below(head, &example)));
     }
 }
 
@@ -101,24 +116,30 @@ fn below(head: &str, example: &str) -> String {
         .fold(String::new(), |text, line| text + line + "\n")
 }
 
-/// Loads a saga whose program, if it has one, is that of the example.
-fn load_own(text: String) -> Loaded {
-    let mut programs = ProgramFiles::default();
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/programs/sagas/bin/parcels.wasm");
-    let module = fs::read(path).expect("the committed module");
-    programs
-        .0
-        .insert("bin/parcels.wasm".to_owned(), Ok(Arc::from(module)));
-    let schemas = SchemaFiles::default();
-    // What an example starts.
-    let child = "apiVersion: sagas/v1\nkind: Saga\nname: payment\ninput: {type: object}\n\
-                 steps: {charge: {effect: payments-charge}}\n";
-    load_with(
-        &[source("own.yaml", text), source("payment.yaml", child.to_owned())],
-        &shipped_effects(),
-        &schemas,
-        &programs,
-    )
+/// Loads a saga beside another one that it may start.
+fn load_own(text: &str) -> Loaded {
+    let child = r#"apiVersion: sagas/v1
+kind: Saga
+name: payment
+input: {type: object}
+steps: {charge: {effect: message-send, with: {to: bank, text: "${key}"}}}
+"#;
+    load_project(&[("own.yaml", text), ("payment.yaml", child)], &[])
+}
+
+#[test]
+fn an_example_that_gives_an_effect_what_it_does_not_take_is_found() {
+    let page = document("docs/language.md");
+    let example = yaml_blocks(&page)
+        .into_iter()
+        .find(|block| block.contains("with: {to: legal, text:"))
+        .expect("an example that sends a message");
+    let head = yaml_blocks(&page).swap_remove(0);
+    assert_clean(&load_own(&below(&head, &example)));
+    let wrong = example.replace("{to: legal, text:", "{to: legal, subject: Contract, text:");
+    let loaded = load_own(&below(&head, &wrong));
+    let codes: Vec<&str> = loaded.diagnostics.iter().map(|found| found.code).collect();
+    assert_eq!(codes, ["SR0178"]);
 }
 
 #[test]
@@ -126,7 +147,7 @@ fn the_examples_of_programs_are_what_the_runner_takes() {
     let page = document("docs/programs.md");
     let head = "apiVersion: sagas/v1\nkind: Saga\nname: p\nstart: Order.Placed\nkey: {\"*\": event.id}\n";
     for block in yaml_blocks(&page) {
-        assert_clean(&load_own(format!("{head}{block}")));
+        assert_clean(&load_own(&format!("{head}{block}")));
     }
     let answers: Vec<&str> = page
         .split("```json\n")
@@ -152,7 +173,7 @@ fn every_example_of_an_effect_loads() {
     let blocks = yaml_blocks(&document("docs/effects.md"));
     assert!(!blocks.is_empty());
     for block in blocks {
-        assert_clean(&load(&[], &[source("effect.yaml", block)]));
+        assert_clean(&load_project(&[], &[("effect.yaml", &block)]));
     }
 }
 
@@ -163,7 +184,7 @@ fn the_saga_of_the_readme_loads() {
         .iter()
         .find(|block| block.contains("kind: Saga"))
         .expect("a saga");
-    assert_clean(&load(&[source("README.md", saga.clone())], &shipped_effects()));
+    assert_clean(&load_project(&[("order.yaml", saga)], &[]));
 }
 
 #[test]
@@ -172,8 +193,5 @@ fn the_examples_of_types_are_files_that_load() {
     let [saga, effect] = blocks.as_slice() else {
         panic!("{} examples", blocks.len());
     };
-    assert_clean(&load(
-        &[source("typed.yaml", saga.clone())],
-        &[source("pay.yaml", effect.clone())],
-    ));
+    assert_clean(&load_project(&[("typed.yaml", saga)], &[("pay.yaml", effect)]));
 }
