@@ -8,13 +8,21 @@
 mod attempt;
 mod breakers;
 pub mod egress;
+// Without any provider nothing is rendered.
+#[cfg_attr(not(feature = "effect-http"), allow(dead_code))]
+mod environment;
 mod gate;
+#[cfg(feature = "effect-http")]
 mod http;
 mod lane;
 mod local;
 mod places;
 mod progress;
 pub mod provider;
+mod providers;
+// Without any provider nothing is rendered.
+#[cfg_attr(not(feature = "effect-http"), allow(dead_code))]
+mod rendering;
 mod result;
 pub mod settings;
 mod transform;

@@ -4,16 +4,15 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
+use super::environment::Environment;
 use super::provider::{CallContext, CallFailure, CallOutcome, Provider};
 use crate::kernel::definition::EffectDefinition;
 use crate::kernel::expr::{Budget, Root, Scope};
-use crate::kernel::token::TokenKey;
 
 pub struct Transform {
     pub definition: Arc<EffectDefinition>,
     pub expression_steps: u64,
-    /// Makes `command.token`.
-    pub tokens: Option<TokenKey>,
+    pub environment: Arc<Environment>,
 }
 
 impl Transform {
@@ -23,7 +22,7 @@ impl Transform {
                 payload: call.command.payload.get().as_bytes().to_vec(),
             };
         };
-        let command = super::http::command_value(call.command, self.tokens.as_ref());
+        let command = self.environment.command(call.command);
         let scope = Scope::default()
             .bind(Root::Input, call.input)
             .bind(Root::Command, &command);

@@ -9,17 +9,17 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::breakers::Breakers;
+use super::environment::Environment;
 use super::gate::Gate;
-use super::http::{Environment, Http};
 use super::lane::{Lane, Series};
 use super::local::Local;
 use super::places::{Share, Tenants};
 use super::provider::Provider;
+use super::providers;
 use super::settings::Settings;
-use super::transform::Transform;
 use crate::kernel::breaker::BreakerPolicy;
 use crate::kernel::definition::EffectDefinition;
-use crate::kernel::definition::effect::{BreakerScope, Provider as ProviderDefinition};
+use crate::kernel::definition::effect::BreakerScope;
 use crate::kernel::ids::EffectName;
 use crate::kernel::rate::{Rate, RateLimiter};
 use crate::kernel::subject::{self, Tenancy};
@@ -97,7 +97,7 @@ impl Worker {
             .effects
             .iter()
             .map(|definition| {
-                provider(definition, &environment, &spec.settings)
+                providers::of(definition, &environment, &spec.settings)
                     .map_err(|reason| refused(definition, reason))
             })
             .collect::<Result<Vec<_>, _>>()?;
@@ -176,21 +176,6 @@ impl Worker {
                 tracing::warn!("not every command could be given back; they come again after the ack wait");
             }
         }
-    }
-}
-
-fn provider(
-    definition: &Arc<EffectDefinition>,
-    environment: &Arc<Environment>,
-    settings: &Settings,
-) -> Result<Arc<dyn Provider>, String> {
-    match &definition.provider {
-        ProviderDefinition::Http(call) => Ok(Arc::new(Http::new(definition, call, environment, settings)?)),
-        ProviderDefinition::Transform => Ok(Arc::new(Transform {
-            definition: Arc::clone(definition),
-            expression_steps: settings.expression_steps,
-            tokens: environment.tokens.clone(),
-        })),
     }
 }
 

@@ -8,8 +8,8 @@ use reqwest::{Response, StatusCode};
 
 use super::Http;
 use crate::effects::provider::{CallContext, CallFailure, CallOutcome, Certainty};
+use crate::effects::rendering::Verdict;
 use crate::kernel::breaker::CallEnd;
-use crate::kernel::expr::{Budget, Root, Scope};
 use crate::kernel::json::Json;
 
 /// Longest wait that an upstream may ask for.
@@ -32,18 +32,13 @@ impl Http {
             Err(failure) => return CallOutcome::Failed(certain(failure, status)),
         };
         let response = self.response_value(status, &headers, &body);
-        let scope = Scope::default()
-            .bind(Root::Input, call.input)
-            .bind(Root::Command, command)
-            .bind(Root::Response, &response);
-        let mut budget = Budget {
-            steps: self.settings.expression_steps,
-        };
-        let class = self
-            .classified(&scope, &mut budget)
+        let steps = self.settings.expression_steps;
+        let mut verdict = Verdict::on(&response, &self.definition, call, command, steps);
+        let class = verdict
+            .class()
             .or_else(|| (!status.is_success()).then(|| built_in(status)));
         match class {
-            None | Some("succeeded") => self.result(&scope, &mut budget, &response),
+            None | Some("succeeded") => verdict.result(),
             Some(class) => CallOutcome::Failed(CallFailure {
                 class: Cow::Owned(class.to_owned()),
                 message: message(status, &headers, &body),
@@ -52,40 +47,6 @@ impl Http {
                 retry_after: retry_after(&headers),
             }),
         }
-    }
-
-    /// The first rule of the definition that holds. One that cannot be evaluated on this answer does not.
-    fn classified(&self, scope: &Scope<'_>, budget: &mut Budget) -> Option<&str> {
-        let holds = |rule: &&crate::kernel::definition::effect::Classify| match rule.when.test(scope, budget)
-        {
-            Ok(holds) => holds,
-            Err(error) => {
-                tracing::debug!(effect = %self.definition.name, rule = rule.when.text(), %error, "rule does not apply");
-                false
-            }
-        };
-        self.definition
-            .classify
-            .iter()
-            .find(holds)
-            .map(|rule| rule.outcome.as_str())
-    }
-
-    /// The upstream did it; if its answer cannot be turned into a result, the outcome is not known to the saga.
-    fn result(&self, scope: &Scope<'_>, budget: &mut Budget, response: &Json<'_>) -> CallOutcome {
-        let mut payload = Vec::with_capacity(256);
-        match (&self.definition.result, response.get("body")) {
-            (Some(template), _) => {
-                if let Err(error) = template.render(scope, budget, &mut payload) {
-                    let failure = CallFailure::unclear("result.expression", format!("result: {error}"));
-                    return CallOutcome::Failed(failure);
-                }
-            }
-            // An answer without body is an empty result, so that a saga may still read it as an object.
-            (None, None | Some(Json::Null)) => payload.extend_from_slice(b"{}"),
-            (None, Some(body)) => body.write(&mut payload),
-        }
-        CallOutcome::Succeeded { payload }
     }
 
     /// Reads the body up to its bound.

@@ -8,8 +8,6 @@ mod request;
 #[cfg(test)]
 mod tests;
 
-use std::borrow::Cow;
-use std::collections::BTreeMap;
 use std::error::Error as _;
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -19,50 +17,15 @@ use async_trait::async_trait;
 use reqwest::Client;
 
 use super::egress::{CheckedResolver, EgressDenied};
+use super::environment::Environment;
 use super::provider::{CallContext, CallFailure, CallOutcome, Provider};
 use super::settings::Settings;
 use crate::kernel::definition::EffectDefinition;
 use crate::kernel::definition::effect::{AMBIGUOUS, HttpCall};
-use crate::kernel::envelope::EffectCommand;
-use crate::kernel::json::Json;
-use crate::kernel::token::TokenKey;
-use crate::kernel::trace;
 use request::Origin;
 
 /// Idle connections are dropped before common servers drop them, so a request is rarely sent into a closing one.
 const POOL_IDLE: Duration = Duration::from_secs(45);
-
-/// Values that templates may read besides the command: secrets and base URLs, by name.
-#[derive(Debug)]
-pub struct Environment {
-    secrets: Json<'static>,
-    upstreams: Json<'static>,
-    /// Makes `command.token`.
-    pub(super) tokens: Option<TokenKey>,
-}
-
-impl Environment {
-    pub fn new(
-        secrets: &BTreeMap<String, String>,
-        upstreams: &BTreeMap<String, String>,
-        tokens: Option<TokenKey>,
-    ) -> Self {
-        let object = |entries: &BTreeMap<String, String>, clean: fn(&str) -> &str| {
-            let member = |(name, value): (&String, &String)| {
-                (
-                    Cow::Owned(name.clone()),
-                    Json::Str(Cow::Owned(clean(value).to_owned())),
-                )
-            };
-            Json::Map(entries.iter().map(member).collect())
-        };
-        Self {
-            secrets: object(secrets, |text| text),
-            upstreams: object(upstreams, |text| text.trim_end_matches('/')),
-            tokens,
-        }
-    }
-}
 
 pub struct Http {
     client: Client,
@@ -100,7 +63,7 @@ impl Http {
         Ok(Self {
             client,
             definition: Arc::clone(definition),
-            origin: Origin::of(&call.url, &environment.upstreams, settings.expression_steps)?,
+            origin: Origin::of(&call.url, environment.upstreams(), settings.expression_steps)?,
             header_names: call.headers.iter().map(header_name).collect::<Result<_, _>>()?,
             method: reqwest::Method::from_bytes(call.method.as_bytes())
                 .map_err(|_| format!("{:?} is not a method", call.method))?,
@@ -113,7 +76,7 @@ impl Http {
 #[async_trait]
 impl Provider for Http {
     async fn call(&self, call: &CallContext<'_>) -> CallOutcome {
-        let command = command_value(call.command, self.environment.tokens.as_ref());
+        let command = self.environment.command(call.command);
         let request = match self.request(call, &command) {
             Ok(request) => request,
             Err(failure) => return CallOutcome::Failed(failure),
@@ -151,45 +114,6 @@ impl Http {
             CallFailure::unreachable(class, message)
         } else {
             CallFailure::unanswered(AMBIGUOUS, message)
-        }
-    }
-}
-
-/// What `command` is in expressions.
-pub fn command_value<'a>(command: &'a EffectCommand<'_>, tokens: Option<&TokenKey>) -> Json<'a> {
-    fn text<'a>(text: impl Into<Cow<'a, str>>) -> Json<'a> {
-        Json::Str(text.into())
-    }
-    let meta = &command.metadata;
-    let mut members = vec![
-        ("attempt".into(), Json::Int(i64::from(meta.attempt))),
-        ("id".into(), text(command.command_id.to_string())),
-        ("idempotency_key".into(), text(&*meta.idempotency_key)),
-        ("key".into(), text(meta.key.as_str())),
-        ("saga".into(), text(meta.saga.as_str())),
-        ("tenant".into(), text(command.tenant_id.as_str())),
-        ("trace_id".into(), text(trace_id(command))),
-    ];
-    if let Some(tokens) = tokens {
-        let token = tokens.token(&command.tenant_id, &meta.saga, &meta.key, &meta.idempotency_key);
-        members.push(("token".into(), text(token)));
-    }
-    Json::Map(members)
-}
-
-/// The trace of the command, or one that all its attempts share.
-fn trace_id<'a>(command: &'a EffectCommand<'_>) -> Cow<'a, str> {
-    let known = command.metadata.traceparent.as_deref().and_then(trace::trace_id);
-    known.map_or_else(|| command.command_id.0.simple().to_string().into(), Cow::Borrowed)
-}
-
-/// The `traceparent` that goes with the call.
-fn traceparent(command: &EffectCommand<'_>) -> String {
-    match &command.metadata.traceparent {
-        Some(text) if trace::is_traceparent(text) => text.clone(),
-        _ => {
-            let id = command.command_id.0.simple().to_string();
-            format!("00-{id}-{}-01", &id[16..])
         }
     }
 }

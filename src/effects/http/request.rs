@@ -3,10 +3,12 @@
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Request, Url};
 
-use super::{Http, traceparent};
+use super::Http;
+use crate::effects::environment::traceparent;
 use crate::effects::provider::{CallContext, CallFailure};
+use crate::effects::rendering::Rendering;
 use crate::kernel::definition::effect::{HttpCall, Provider};
-use crate::kernel::expr::{Budget, EvalError, Root, Scope, Template, TextPart};
+use crate::kernel::expr::{Budget, Root, Scope, Template, TextPart};
 use crate::kernel::json::Json;
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
@@ -75,16 +77,10 @@ impl Http {
                 "the effect is not an HTTP call",
             ));
         };
-        let scope = Scope::default()
-            .bind(Root::Input, call.input)
-            .bind(Root::Command, command)
-            .bind(Root::Secrets, &self.environment.secrets)
-            .bind(Root::Upstreams, &self.environment.upstreams);
-        let mut budget = Budget {
-            steps: self.settings.expression_steps,
-        };
-        let url = self.url(template, &scope, &mut budget)?;
-        let mut headers = self.headers(template, &scope, &mut budget)?;
+        let steps = self.settings.expression_steps;
+        let mut rendering = Rendering::of(call, command, &self.environment, steps);
+        let url = self.url(template, &mut rendering)?;
+        let mut headers = self.headers(template, &mut rendering)?;
         let meta = &call.command.metadata;
         if !headers.contains_key(&IDEMPOTENCY_KEY) {
             headers.insert(IDEMPOTENCY_KEY, value("Idempotency-Key", &meta.idempotency_key)?);
@@ -94,9 +90,7 @@ impl Http {
         }
         let mut request = Request::new(self.method.clone(), url);
         if let Some(body) = &template.body {
-            let mut bytes = Vec::with_capacity(512);
-            body.render(&scope, &mut budget, &mut bytes)
-                .map_err(|error| unrendered("body", &error))?;
+            let bytes = rendering.json("body", body)?;
             headers
                 .entry(CONTENT_TYPE)
                 .or_insert(HeaderValue::from_static("application/json"));
@@ -106,12 +100,9 @@ impl Http {
         Ok(request)
     }
 
-    fn url(&self, call: &HttpCall, scope: &Scope<'_>, budget: &mut Budget) -> Result<Url, CallFailure> {
+    fn url(&self, call: &HttpCall, rendering: &mut Rendering<'_>) -> Result<Url, CallFailure> {
         let denied = |message: String| CallFailure::not_done("egress.denied", message);
-        let text = call
-            .url
-            .render_text(scope, budget)
-            .map_err(|error| unrendered("url", &error))?;
+        let text = rendering.text("url", &call.url)?;
         if has_dot_segment(&text) {
             return Err(denied(
                 "a value put a dot segment into the path of the url".to_owned(),
@@ -133,17 +124,10 @@ impl Http {
         Ok(url)
     }
 
-    fn headers(
-        &self,
-        call: &HttpCall,
-        scope: &Scope<'_>,
-        budget: &mut Budget,
-    ) -> Result<HeaderMap, CallFailure> {
+    fn headers(&self, call: &HttpCall, rendering: &mut Rendering<'_>) -> Result<HeaderMap, CallFailure> {
         let mut headers = HeaderMap::with_capacity(call.headers.len() + 3);
         for (name, (label, template)) in self.header_names.iter().zip(&call.headers) {
-            let text = template
-                .render_text(scope, budget)
-                .map_err(|error| unrendered(label, &error))?;
+            let text = rendering.text(label, template)?;
             headers.insert(name.clone(), value(label, &text)?);
         }
         Ok(headers)
@@ -158,15 +142,6 @@ fn value(name: &str, text: &str) -> Result<HeaderValue, CallFailure> {
             format!("the value of header {name} holds characters that no header may hold"),
         )
     })
-}
-
-fn unrendered(place: &str, error: &EvalError) -> CallFailure {
-    match error {
-        EvalError::NoField { name, place: of } if of == Root::Secrets.name() => {
-            CallFailure::not_done("secret.missing", format!("secret {name:?} is not configured"))
-        }
-        error => CallFailure::not_done("expression", format!("{place}: {error}")),
-    }
 }
 
 /// Whether the path holds `.` or `..`, in any spelling: parsers resolve them, so a value could climb.

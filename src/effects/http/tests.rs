@@ -1,3 +1,5 @@
+use std::collections::BTreeMap;
+
 use serde_json::value::RawValue;
 use uuid::Uuid;
 use wiremock::matchers::{any, body_json, header, header_exists, method, path};
@@ -7,9 +9,10 @@ use super::*;
 use crate::effects::egress::Egress;
 use crate::effects::provider::Certainty;
 use crate::kernel::definition::effect::{Classify, EffectLimits, Provider as ProviderDefinition};
-use crate::kernel::envelope::CommandMetadata;
+use crate::kernel::envelope::{CommandMetadata, EffectCommand};
 use crate::kernel::expr::{Expr, Root, Template};
 use crate::kernel::ids::{CommandId, EffectName, Key, SagaName, TenantId};
+use crate::kernel::json::Json;
 use crate::kernel::retry::RetryPolicy;
 
 const REQUEST: [Root; 4] = [Root::Input, Root::Command, Root::Secrets, Root::Upstreams];

@@ -64,6 +64,8 @@ pub const PROGRAM_FILE: &str = "SR0140";
 pub const PROGRAM: &str = "SR0141";
 /// A program, and a runner that is built without them.
 pub const NO_PROGRAMS: &str = "SR0142";
+/// A provider that this runner is built without.
+pub const NO_PROVIDER: &str = "SR0143";
 /// A step that cannot be waited for from here.
 pub const OUT_OF_REACH: &str = "SR0150";
 /// A JSON Schema that cannot be used.

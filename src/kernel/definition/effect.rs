@@ -85,11 +85,8 @@ impl EffectDefinition {
 
     fn named(&self, root: Root) -> BTreeSet<String> {
         let mut names = BTreeSet::new();
-        if let Provider::Http(call) = &self.provider {
-            let headers = call.headers.iter().map(|(_, template)| template);
-            for template in headers.chain([&call.url]).chain(&call.body) {
-                template.for_each_expr(&mut |expr| names.extend(expr.fields_of(root)));
-            }
+        for template in self.provider.templates() {
+            template.for_each_expr(&mut |expr| names.extend(expr.fields_of(root)));
         }
         names
     }
@@ -150,6 +147,26 @@ pub enum Provider {
     Transform,
 }
 
+impl Provider {
+    /// All that is rendered for a call.
+    fn templates(&self) -> Vec<&Template> {
+        match self {
+            Self::Http(call) => call.templates(),
+            Self::Transform => Vec::new(),
+        }
+    }
+
+    /// The feature that this runner must be built with for such calls, and is not.
+    #[must_use]
+    pub fn absent_feature(&self) -> Option<&'static str> {
+        let (feature, is_built_in) = match self {
+            Self::Http(_) => ("effect-http", cfg!(feature = "effect-http")),
+            Self::Transform => return None,
+        };
+        (!is_built_in).then_some(feature)
+    }
+}
+
 #[derive(Debug)]
 pub struct HttpCall {
     /// Upper-case method name.
@@ -159,4 +176,11 @@ pub struct HttpCall {
     pub headers: Vec<(String, Template)>,
     /// JSON body, absent for none.
     pub body: Option<Template>,
+}
+
+impl HttpCall {
+    fn templates(&self) -> Vec<&Template> {
+        let headers = self.headers.iter().map(|(_, template)| template);
+        headers.chain([&self.url]).chain(&self.body).collect()
+    }
 }

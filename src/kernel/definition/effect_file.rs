@@ -3,9 +3,8 @@
 use std::sync::Arc;
 
 use super::codes;
-use super::effect::{
-    AMBIGUOUS, Classify, EFFECT_RETRY_CLASSES, EffectDefinition, EffectSchemas, HttpCall, Provider,
-};
+use super::effect::{AMBIGUOUS, Classify, EFFECT_RETRY_CLASSES, EffectDefinition, EffectSchemas, Provider};
+use super::effect_http;
 use super::effect_limits;
 use super::fields::{self, Fields, NameRule};
 use super::findings::Findings;
@@ -14,13 +13,14 @@ use super::schema_files::Schemas;
 use super::steps::{RetryBounds, retry};
 use super::texts::{self, Readable};
 use super::typing::{self, Types};
-use super::url;
 use super::yaml::{Entry, Node, Value};
+use crate::kernel::expr::Root;
 use crate::kernel::expr::types::{Env, Type};
-use crate::kernel::expr::{Root, Template, nearest};
 use crate::kernel::ids::EffectName;
 use crate::kernel::retry::RetryPolicy;
 
+/// Keys that say how the call is made; a file has one of them.
+const PROVIDERS: &[&str] = &["http", "transform"];
 const KEYS: &[&str] = &[
     "apiVersion",
     "kind",
@@ -37,10 +37,9 @@ const KEYS: &[&str] = &[
     "classify",
     "result",
 ];
-const METHODS: [&str; 6] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"];
 
 /// Roots of a request.
-const REQUEST_ROOTS: &[Root] = &[Root::Input, Root::Command, Root::Secrets, Root::Upstreams];
+pub(super) const REQUEST_ROOTS: &[Root] = &[Root::Input, Root::Command, Root::Secrets, Root::Upstreams];
 /// Roots of an answer's rules and result.
 const RESPONSE_ROOTS: &[Root] = &[Root::Response, Root::Input, Root::Command];
 /// Roots of a transformation's result.
@@ -81,19 +80,9 @@ pub fn compile(
     };
     let types = Types::of_effect(&schemas);
     let env = &types.env;
-    let provider = match fields.one_of(&["http", "transform"], findings) {
-        Some(entry) if entry.key == "http" => http(entry, env, findings).map(Provider::Http),
-        Some(entry) => {
-            let _ = Fields::read(&entry.value, &entry.key_span, "transform", &[], findings);
-            refuse_network_keys(&fields, findings);
-            if fields.get("result").is_none() {
-                let message = "a transformation needs the key \"result\"";
-                findings.error(codes::MISSING_KEY, entry.key_span.clone(), message);
-            }
-            Some(Provider::Transform)
-        }
-        None => None,
-    };
+    let provider = fields
+        .one_of(PROVIDERS, findings)
+        .and_then(|entry| provider(entry, &fields, env, findings));
     let (timeout_ms, connect_timeout_ms) = timeouts(&fields, findings);
     let (policy, mut retry_classes) = retries(&fields, findings);
     on_ambiguous(&fields, &mut retry_classes, findings);
@@ -131,6 +120,36 @@ pub fn compile(
     }))
 }
 
+fn provider(
+    entry: &Entry<'_>,
+    fields: &Fields<'_, '_>,
+    env: &Env,
+    findings: &mut Findings<'_>,
+) -> Option<Provider> {
+    let provider = if entry.key == "http" {
+        Provider::Http(effect_http::read(entry, env, findings)?)
+    } else {
+        transform(entry, fields, findings);
+        Provider::Transform
+    };
+    if let Some(feature) = provider.absent_feature() {
+        let message = format!("this runner is built without \"{}\"", entry.key);
+        findings
+            .error(codes::NO_PROVIDER, entry.key_span.clone(), message)
+            .help(Some(format!("build it with the feature \"{feature}\"")));
+    }
+    Some(provider)
+}
+
+fn transform(entry: &Entry<'_>, fields: &Fields<'_, '_>, findings: &mut Findings<'_>) {
+    let _ = Fields::read(&entry.value, &entry.key_span, "transform", &[], findings);
+    refuse_network_keys(fields, findings);
+    if fields.get("result").is_none() {
+        let message = "a transformation needs the key \"result\"";
+        findings.error(codes::MISSING_KEY, entry.key_span.clone(), message);
+    }
+}
+
 fn refuse_network_keys(fields: &Fields<'_, '_>, findings: &mut Findings<'_>) {
     for key in ["timeout", "retry", "on_ambiguous", "breaker", "classify"] {
         if let Some(entry) = fields.get(key) {
@@ -138,89 +157,6 @@ fn refuse_network_keys(fields: &Fields<'_, '_>, findings: &mut Findings<'_>) {
             findings.error(codes::CONTRADICTION, entry.key_span.clone(), message);
         }
     }
-}
-
-fn http(entry: &Entry<'_>, env: &Env, findings: &mut Findings<'_>) -> Option<HttpCall> {
-    let keys = &["method", "url", "headers", "body"];
-    let fields = Fields::read(&entry.value, &entry.key_span, "a call", keys, findings)?;
-    let method = fields
-        .require("method", findings)
-        .and_then(|entry| method(entry, findings));
-    let url = fields.require("url", findings).and_then(|entry| {
-        let readable = Readable::knowing(REQUEST_ROOTS, env);
-        let template = texts::text_template(&entry.value, &entry.key_span, "a url", readable, findings)?;
-        url::check(&template, &entry.value, findings);
-        Some(template)
-    });
-    let headers = fields
-        .get("headers")
-        .map(|entry| headers(entry, env, findings))
-        .unwrap_or_default();
-    let body = fields
-        .get("body")
-        .and_then(|entry| texts::template(&entry.value, Readable::knowing(REQUEST_ROOTS, env), findings));
-    if let (Some("GET" | "HEAD"), Some(entry)) = (method, fields.get("body")) {
-        let message = "GET and HEAD have no body";
-        findings.error(codes::CONTRADICTION, entry.key_span.clone(), message);
-    }
-    Some(HttpCall {
-        method: method?.to_owned(),
-        url: url?,
-        headers,
-        body,
-    })
-}
-
-fn method(entry: &Entry<'_>, findings: &mut Findings<'_>) -> Option<&'static str> {
-    let text = fields::text(&entry.value, &entry.key_span, "a method", findings)?;
-    let known = METHODS.into_iter().find(|method| *method == text);
-    if known.is_none() {
-        let upper = text.to_ascii_uppercase();
-        let help = nearest(&upper, METHODS).map_or_else(
-            || format!("methods are {}", METHODS.join(", ")),
-            |near| format!("did you mean \"{near}\"?"),
-        );
-        let message = format!("unknown method \"{}\"", text.escape_debug());
-        findings
-            .error(codes::WRONG_VALUE, entry.value.span.clone(), message)
-            .help(Some(help));
-    }
-    known
-}
-
-fn headers(entry: &Entry<'_>, env: &Env, findings: &mut Findings<'_>) -> Vec<(String, Template)> {
-    let mut headers: Vec<(String, Template)> = Vec::new();
-    let entries = fields::entries(&entry.value, &entry.key_span, "headers", findings);
-    for header in entries.unwrap_or_default() {
-        let is_token = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c);
-        if header.key.is_empty() || !header.key.chars().all(is_token) {
-            let message = format!("\"{}\" is not a header name", header.key.escape_debug());
-            findings.error(codes::NAME, header.key_span.clone(), message);
-        }
-        if headers
-            .iter()
-            .any(|(name, _)| name.eq_ignore_ascii_case(&header.key))
-        {
-            let message = format!("header \"{}\" is there twice", header.key);
-            findings.error(codes::DUPLICATE_KEY, header.key_span.clone(), message);
-        }
-        let readable = Readable::knowing(REQUEST_ROOTS, env);
-        let value = texts::text_template(
-            &header.value,
-            &header.key_span,
-            "a header value",
-            readable,
-            findings,
-        );
-        if let Value::Scalar(scalar) = &header.value.value
-            && scalar.text.contains(char::is_control)
-        {
-            let span = fields::visible(&header.value, &header.key_span, findings.text());
-            findings.error(codes::WRONG_VALUE, span, "a header value is one line");
-        }
-        headers.extend(value.map(|value| (header.key.clone().into_owned(), value)));
-    }
-    headers
 }
 
 fn timeouts(fields: &Fields<'_, '_>, findings: &mut Findings<'_>) -> (u64, u64) {

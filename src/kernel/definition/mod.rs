@@ -15,6 +15,7 @@ pub mod diagnostic;
 pub mod editor;
 pub mod effect;
 mod effect_file;
+mod effect_http;
 mod effect_limits;
 mod endings;
 mod events;

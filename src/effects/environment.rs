@@ -1,0 +1,90 @@
+//! What the templates of a call may read besides its input.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use crate::kernel::envelope::EffectCommand;
+use crate::kernel::json::Json;
+use crate::kernel::token::TokenKey;
+use crate::kernel::trace;
+
+/// Values that templates may read besides the command: secrets and base URLs, by name.
+#[derive(Debug)]
+pub struct Environment {
+    secrets: Json<'static>,
+    upstreams: Json<'static>,
+    /// Makes `command.token`.
+    tokens: Option<TokenKey>,
+}
+
+impl Environment {
+    pub fn new(
+        secrets: &BTreeMap<String, String>,
+        upstreams: &BTreeMap<String, String>,
+        tokens: Option<TokenKey>,
+    ) -> Self {
+        let object = |entries: &BTreeMap<String, String>, clean: fn(&str) -> &str| {
+            let member = |(name, value): (&String, &String)| {
+                (
+                    Cow::Owned(name.clone()),
+                    Json::Str(Cow::Owned(clean(value).to_owned())),
+                )
+            };
+            Json::Map(entries.iter().map(member).collect())
+        };
+        Self {
+            secrets: object(secrets, |text| text),
+            upstreams: object(upstreams, |text| text.trim_end_matches('/')),
+            tokens,
+        }
+    }
+
+    /// The secrets, as an object.
+    pub fn secrets(&self) -> &Json<'static> {
+        &self.secrets
+    }
+
+    /// The base URLs, without a slash at their ends, as an object.
+    pub fn upstreams(&self) -> &Json<'static> {
+        &self.upstreams
+    }
+
+    /// What `command` is in expressions.
+    pub fn command<'a>(&self, command: &'a EffectCommand<'_>) -> Json<'a> {
+        fn text<'a>(text: impl Into<Cow<'a, str>>) -> Json<'a> {
+            Json::Str(text.into())
+        }
+        let meta = &command.metadata;
+        let mut members = vec![
+            ("attempt".into(), Json::Int(i64::from(meta.attempt))),
+            ("id".into(), text(command.command_id.to_string())),
+            ("idempotency_key".into(), text(&*meta.idempotency_key)),
+            ("key".into(), text(meta.key.as_str())),
+            ("saga".into(), text(meta.saga.as_str())),
+            ("tenant".into(), text(command.tenant_id.as_str())),
+            ("trace_id".into(), text(trace_id(command))),
+        ];
+        if let Some(tokens) = &self.tokens {
+            let token = tokens.token(&command.tenant_id, &meta.saga, &meta.key, &meta.idempotency_key);
+            members.push(("token".into(), text(token)));
+        }
+        Json::Map(members)
+    }
+}
+
+/// The trace of the command, or one that all its attempts share.
+fn trace_id<'a>(command: &'a EffectCommand<'_>) -> Cow<'a, str> {
+    let known = command.metadata.traceparent.as_deref().and_then(trace::trace_id);
+    known.map_or_else(|| command.command_id.0.simple().to_string().into(), Cow::Borrowed)
+}
+
+/// The `traceparent` that goes with the call.
+pub fn traceparent(command: &EffectCommand<'_>) -> String {
+    match &command.metadata.traceparent {
+        Some(text) if trace::is_traceparent(text) => text.clone(),
+        _ => {
+            let id = command.command_id.0.simple().to_string();
+            format!("00-{id}-{}-01", &id[16..])
+        }
+    }
+}

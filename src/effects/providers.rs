@@ -1,0 +1,39 @@
+//! The providers that this runner is built with.
+
+use std::sync::Arc;
+
+use super::environment::Environment;
+use super::provider::Provider;
+use super::settings::Settings;
+use super::transform::Transform;
+use crate::kernel::definition::EffectDefinition;
+use crate::kernel::definition::effect::Provider as ProviderDefinition;
+
+/// The provider of one effect.
+///
+/// # Errors
+/// A sentence that says what in the definition or the environment makes none.
+pub fn of(
+    definition: &Arc<EffectDefinition>,
+    environment: &Arc<Environment>,
+    settings: &Settings,
+) -> Result<Arc<dyn Provider>, String> {
+    match &definition.provider {
+        #[cfg(feature = "effect-http")]
+        ProviderDefinition::Http(call) => {
+            let provider = super::http::Http::new(definition, call, environment, settings)?;
+            Ok(Arc::new(provider))
+        }
+        ProviderDefinition::Transform => Ok(Arc::new(Transform {
+            definition: Arc::clone(definition),
+            expression_steps: settings.expression_steps,
+            environment: Arc::clone(environment),
+        })),
+        // The loader has refused such a definition.
+        #[allow(unreachable_patterns)]
+        other => Err(format!(
+            "the runner is built without the feature {:?}",
+            other.absent_feature().unwrap_or_default()
+        )),
+    }
+}

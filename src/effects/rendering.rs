@@ -1,0 +1,119 @@
+//! From the templates of a definition to the parts of one call, and from its answer to an outcome.
+
+use super::environment::Environment;
+use super::provider::{CallContext, CallFailure, CallOutcome};
+use crate::kernel::definition::EffectDefinition;
+use crate::kernel::expr::{Budget, EvalError, Root, Scope, Template};
+use crate::kernel::json::Json;
+
+/// Renders the parts of one call within one budget of expression steps.
+pub struct Rendering<'a> {
+    scope: Scope<'a>,
+    budget: Budget,
+}
+
+impl<'a> Rendering<'a> {
+    /// Expressions read `input`, `command`, `secrets` and `upstreams`.
+    pub fn of(
+        call: &'a CallContext<'_>,
+        command: &'a Json<'_>,
+        environment: &'a Environment,
+        steps: u64,
+    ) -> Self {
+        let scope = Scope::default()
+            .bind(Root::Input, call.input)
+            .bind(Root::Command, command)
+            .bind(Root::Secrets, environment.secrets())
+            .bind(Root::Upstreams, environment.upstreams());
+        Self {
+            scope,
+            budget: Budget { steps },
+        }
+    }
+
+    /// A text; `place` names it in the failure.
+    pub fn text(&mut self, place: &str, template: &Template) -> Result<String, CallFailure> {
+        template
+            .render_text(&self.scope, &mut self.budget)
+            .map_err(|error| unrendered(place, &error))
+    }
+
+    /// A JSON value, encoded.
+    pub fn json(&mut self, place: &str, template: &Template) -> Result<Vec<u8>, CallFailure> {
+        let mut bytes = Vec::with_capacity(512);
+        template
+            .render(&self.scope, &mut self.budget, &mut bytes)
+            .map_err(|error| unrendered(place, &error))?;
+        Ok(bytes)
+    }
+}
+
+fn unrendered(place: &str, error: &EvalError) -> CallFailure {
+    match error {
+        EvalError::NoField { name, place: of } if of == Root::Secrets.name() => {
+            CallFailure::not_done("secret.missing", format!("secret {name:?} is not configured"))
+        }
+        error => CallFailure::not_done("expression", format!("{place}: {error}")),
+    }
+}
+
+/// The definition's own rules about one answer.
+pub struct Verdict<'a> {
+    definition: &'a EffectDefinition,
+    response: &'a Json<'a>,
+    scope: Scope<'a>,
+    budget: Budget,
+}
+
+impl<'a> Verdict<'a> {
+    /// Expressions read `response`, `input` and `command`.
+    pub fn on(
+        response: &'a Json<'a>,
+        definition: &'a EffectDefinition,
+        call: &'a CallContext<'_>,
+        command: &'a Json<'_>,
+        steps: u64,
+    ) -> Self {
+        let scope = Scope::default()
+            .bind(Root::Input, call.input)
+            .bind(Root::Command, command)
+            .bind(Root::Response, response);
+        Self {
+            definition,
+            response,
+            scope,
+            budget: Budget { steps },
+        }
+    }
+
+    /// The first rule that holds. One that cannot be evaluated on this answer does not.
+    pub fn class(&mut self) -> Option<&'a str> {
+        for rule in &self.definition.classify {
+            match rule.when.test(&self.scope, &mut self.budget) {
+                Ok(true) => return Some(&rule.outcome),
+                Ok(false) => {}
+                Err(error) => {
+                    tracing::debug!(effect = %self.definition.name, rule = rule.when.text(), %error, "rule does not apply");
+                }
+            }
+        }
+        None
+    }
+
+    /// The upstream did it; if its answer cannot be turned into a result, the outcome is not known to the saga.
+    pub fn result(&mut self) -> CallOutcome {
+        let mut payload = Vec::with_capacity(256);
+        match (&self.definition.result, self.response.get("body")) {
+            (Some(template), _) => {
+                if let Err(error) = template.render(&self.scope, &mut self.budget, &mut payload) {
+                    let failure = CallFailure::unclear("result.expression", format!("result: {error}"));
+                    return CallOutcome::Failed(failure);
+                }
+            }
+            // An answer without body is an empty result, so that a saga may still read it as an object.
+            (None, None | Some(Json::Null)) => payload.extend_from_slice(b"{}"),
+            (None, Some(body)) => body.write(&mut payload),
+        }
+        CallOutcome::Succeeded { payload }
+    }
+}
