@@ -356,7 +356,10 @@ fn step<'d>(step: &'d Step, definition: &'d Definition) -> Json<'d> {
         ("fail_if", step.fail_if.as_ref().map_or(Json::Null, expression)),
         (
             "compensate",
-            step.compensate.as_ref().map_or(Json::Null, compensation),
+            match &step.compensate {
+                None if step.stays_done => text("none"),
+                undoing => undoing.as_ref().map_or(Json::Null, compensation),
+            },
         ),
         // Of an attempt. The form has the name that the key had before.
         ("deadline_ms", Json::Int(step.timeout_ms)),

@@ -8,16 +8,19 @@ use super::codes;
 use super::endings;
 use super::findings::Findings;
 use super::groups::{self, Outlined};
+use super::left_done::{self, Acting};
 use super::model::{Actions, Definition, Machine, Step, Then};
 use super::saga::{handled_types, member};
 use super::yaml::{Node, Value};
 use crate::kernel::expr::nearest;
 
-/// Checks a definition that may be incomplete because of errors that are reported already.
+/// Checks a definition that may be incomplete because of errors that are reported already. Which effects are
+/// `acting` is not known of a definition from the archive.
 pub fn saga(
     definition: &Definition,
     root: &Node<'_>,
     outline: &[Outlined<'_, '_>],
+    acting: Option<&Acting>,
     findings: &mut Findings<'_>,
 ) {
     key_rules(definition, root, outline, findings);
@@ -27,10 +30,14 @@ pub fn saga(
         groups::reach(definition, outline, findings);
     }
     if !steps.cycles(findings) && steps.is_complete() && !findings.has(codes::UNKNOWN_STEP) {
-        let before = ancestors(&steps.after);
-        let certain = ancestors(&groups::order(definition, true));
+        let before = ancestors(&steps.after, &[]);
+        let certain = ancestors(&groups::order(definition, true), &groups::joins(definition));
         steps.parallel_sets(&certain, findings);
         steps.answers(&before, outline, findings);
+        if let Some(acting) = acting {
+            let before = |step: usize, other: usize| certain[step].has(other);
+            left_done::check(steps.list, outline, acting, before, findings);
+        }
     }
     // A way whose end is unknown may have been meant to lead to any state.
     if let Some(machine) = &definition.machine
@@ -359,15 +366,18 @@ impl<'d, 'n> Steps<'d, 'n> {
     }
 }
 
-/// For each step, all that come before it, directly or not. There is no cycle.
-fn ancestors(after: &[Vec<u16>]) -> Vec<StepSet> {
+/// For each step, all that come before it, directly or not. There is no cycle. Of each list of `joins` only some
+/// steps come before it, so only what is before all of them is.
+fn ancestors(after: &[Vec<u16>], joins: &[Vec<&[u16]>]) -> Vec<StepSet> {
+    let joins = |step: usize| joins.get(step).into_iter().flatten();
     let mut sets = vec![StepSet::default(); after.len()];
     let mut done = vec![false; after.len()];
     for start in 0..after.len() {
         let mut stack = vec![start];
         while let Some(step) = stack.last().copied() {
             let needs = after[step].iter().map(|need| usize::from(*need));
-            let open: Vec<usize> = needs.clone().filter(|need| !done[*need]).collect();
+            let some = joins(step).flat_map(|join| join.iter().map(|need| usize::from(*need)));
+            let open: Vec<usize> = needs.clone().chain(some).filter(|need| !done[*need]).collect();
             if done[step] || open.is_empty() {
                 stack.pop();
                 if !done[step] {
@@ -375,6 +385,14 @@ fn ancestors(after: &[Vec<u16>]) -> Vec<StepSet> {
                     for need in needs {
                         set.add(need);
                         set.unite(&sets[need]);
+                    }
+                    for join in joins(step) {
+                        let each = join.iter().map(|need| {
+                            let mut set = sets[usize::from(*need)];
+                            set.add(usize::from(*need));
+                            set
+                        });
+                        set.unite(&each.reduce(StepSet::shared).unwrap_or_default());
                     }
                     sets[step] = set;
                     done[step] = true;
@@ -405,6 +423,14 @@ impl StepSet {
 
     fn has(&self, index: usize) -> bool {
         self.0[index / 64] & (1 << (index % 64)) != 0
+    }
+
+    /// What is in both.
+    fn shared(mut self, other: Self) -> Self {
+        for (mine, theirs) in self.0.iter_mut().zip(other.0) {
+            *mine &= theirs;
+        }
+        self
     }
 
     fn unite(&mut self, other: &Self) {

@@ -58,6 +58,8 @@ pub const UNREACHABLE_HANDLER: &str = "SR0127";
 pub const TOO_MANY: &str = "SR0128";
 /// A result that a compensation reads and may not have.
 pub const ABSENT_RESULT: &str = "SR0129";
+/// A step that nothing undoes, and after which the instance may fail.
+pub const LEFT_DONE: &str = "SR0130";
 /// A path that leads to no program.
 pub const PROGRAM_FILE: &str = "SR0140";
 /// A module that is no program.

@@ -41,6 +41,14 @@ const ROOTS: &[Root] = &[
     Root::Record,
 ];
 
+/// What `compensate` says of a step that nothing undoes.
+const NONE: &str = "none";
+
+/// Whether `compensate` says that nothing undoes the step.
+pub fn is_none(entry: &Entry<'_>) -> bool {
+    matches!(&entry.value.value, Value::Scalar(scalar) if matches!(scalar.plain(), Plain::Text(NONE)))
+}
+
 impl Reading<'_, '_> {
     pub fn compensation(&mut self, entry: &Entry<'_>, child: Child<'_>) -> Option<Compensation> {
         let fields = Fields::read(

@@ -148,6 +148,15 @@ pub enum Provider {
 }
 
 impl Provider {
+    /// Whether it changes something outside: safe methods of HTTP do not.
+    #[must_use]
+    pub fn acts(&self) -> bool {
+        match self {
+            Self::Http(call) => !["GET", "HEAD", "OPTIONS"].contains(&call.method.as_str()),
+            Self::Transform => false,
+        }
+    }
+
     /// All that is rendered for a call.
     fn templates(&self) -> Vec<&Template> {
         match self {

@@ -288,6 +288,24 @@ pub fn order(definition: &Definition, certain: bool) -> Vec<Vec<u16>> {
     order
 }
 
+/// For each step, the needs of which some suffice: its own, and those of the groups around it.
+pub fn joins(definition: &Definition) -> Vec<Vec<&[u16]>> {
+    let steps = &definition.steps;
+    let mut joins = Vec::with_capacity(steps.len());
+    for step in steps {
+        let mut own = Vec::new();
+        let mut at = Some(step);
+        while let Some(step) = at {
+            if let Join::AtLeast { .. } = step.join {
+                own.push(step.needs.as_slice());
+            }
+            at = step.within.map(|group| &steps[usize::from(group)]);
+        }
+        joins.push(own);
+    }
+    joins
+}
+
 /// Whether two steps stand in different alternatives of one choice, so that only one of them can run.
 pub fn exclude_each_other(steps: &[Step], left: usize, right: usize) -> bool {
     let index = |at: usize| u16::try_from(at).unwrap_or(u16::MAX);
@@ -411,6 +429,7 @@ impl Step {
             set: Vec::new(),
             fail_if: None,
             compensate: None,
+            stays_done: false,
             timeout_ms: super::model::EFFECT_TIMEOUT_MS,
             deadline: None,
         }

@@ -3,9 +3,23 @@
 use super::actions::Reading;
 use super::codes;
 use super::fields::{self, Fields};
-use super::model::{ItemJoin, Join, Stragglers};
+use super::model::{ItemJoin, Join, Step, Stragglers};
 use super::steps::STEPS_MAX;
 use super::yaml::{Entry, Value};
+
+impl Step {
+    /// Whether there are steps that need this one, and for all of them some of their needs suffice: they go on
+    /// without it when it fails.
+    #[must_use]
+    pub fn is_spare(steps: &[Self], index: usize) -> bool {
+        let is_index = |need: &u16| usize::from(*need) == index;
+        let mut needed = steps
+            .iter()
+            .filter(|other| other.needs.iter().any(is_index))
+            .peekable();
+        needed.peek().is_some() && needed.all(|other| matches!(other.join, Join::AtLeast { .. }))
+    }
+}
 
 impl Reading<'_, '_> {
     /// `join: all | any | {at_least: N}` and `stragglers: let_run | cancel` of a step with these needs.

@@ -25,6 +25,7 @@ pub mod findings;
 mod groups;
 mod joins;
 pub mod keys;
+mod left_done;
 mod lifecycle;
 mod loops;
 mod machine;
@@ -137,6 +138,8 @@ pub fn load_with(
     for effect in &loaded.effects {
         effects.insert(effect.name.to_string(), effect.schemas.clone());
     }
+    let acting = loaded.effects.iter().filter(|effect| effect.provider.acts());
+    let acting = acting.map(|effect| effect.name.to_string()).collect();
     // An effect whose name cannot be read would be reported again by every saga that uses it.
     let parsed: Vec<_> = sagas
         .iter()
@@ -150,6 +153,7 @@ pub fn load_with(
     let startable = startable(roots, &mut schemas);
     let known = (!names.unreadable).then_some(saga::Known {
         effects: &effects,
+        acting: &acting,
         sagas: startable.as_ref(),
     });
     for (file, mut findings, root) in parsed {

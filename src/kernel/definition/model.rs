@@ -294,6 +294,8 @@ pub struct Step {
     /// [`FAIL_IF_CLASS`].
     pub fail_if: Option<Expr>,
     pub compensate: Option<Compensation>,
+    /// `compensate: none`: what it did is meant to stay done.
+    pub stays_done: bool,
     /// How long an attempt may take, in milliseconds.
     pub timeout_ms: i64,
     /// How long the step may take from its first attempt on, with all attempts, pauses and waits. Of a loop: all

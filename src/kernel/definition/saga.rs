@@ -15,6 +15,7 @@ use super::endings;
 use super::fields::{self, Fields};
 use super::findings::Findings;
 use super::groups;
+use super::left_done::Acting;
 use super::model::{BUFFER, Definition, EffectContract, KeyRule};
 use super::schema_files::Schemas;
 use super::texts::{self, Readable};
@@ -100,6 +101,7 @@ fn finished(mut definition: Definition, schemas: &mut Schemas<'_>) -> Definition
 #[derive(Debug, Clone, Copy)]
 pub struct Known<'k> {
     pub effects: &'k Effects,
+    pub acting: &'k Acting,
     /// `None` where they are not all readable.
     pub sagas: Option<&'k Sagas>,
 }
@@ -221,7 +223,13 @@ fn read<'c>(
         buffer: buffer.map_or(BUFFER, |buffer| buffer as usize),
         migration,
     };
-    check::saga(&definition, root, &outline, findings);
+    check::saga(
+        &definition,
+        root,
+        &outline,
+        known.map(|known| known.acting),
+        findings,
+    );
     if findings.has_errors() {
         return None;
     }

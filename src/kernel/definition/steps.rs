@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::actions::Reading;
 use super::children::Child;
 use super::codes;
+use super::compensations;
 use super::fields::{self, Fields, NameRule};
 use super::findings::Findings;
 use super::groups::{self, Outlined};
@@ -181,8 +182,10 @@ impl<'r> Reading<'r, '_> {
             texts::expr(condition, readable, self.findings)
         });
         let child = Child::of(fields.get("saga"), action.as_ref());
-        let compensate = fields
-            .get("compensate")
+        let undoing = fields.get("compensate");
+        let stays_done = undoing.is_some_and(compensations::is_none);
+        let compensate = undoing
+            .filter(|_| !stays_done)
             .and_then(|compensate| self.compensation(compensate, child));
         let timeout_ms = self.timeout(&fields);
         Some(Step {
@@ -201,6 +204,7 @@ impl<'r> Reading<'r, '_> {
             set,
             fail_if,
             compensate,
+            stays_done,
             timeout_ms,
             deadline,
         })

@@ -8,8 +8,7 @@ use super::ends::{self, Defeat};
 use super::groups;
 use super::run::Run;
 use super::slot::Slot;
-use crate::kernel::definition::Definition;
-use crate::kernel::definition::model::{Group, Join, Stragglers};
+use crate::kernel::definition::model::{Group, Join, Step, Stragglers};
 use crate::kernel::patch::Note;
 use crate::kernel::record::StepStatus;
 
@@ -78,7 +77,7 @@ pub(super) fn leave_stragglers(run: &mut Run<'_>, slot: Slot) {
 pub(super) fn goes_on_without(run: &mut Run<'_>, slot: Slot, defeat: Defeat<'_>) -> bool {
     let definition = run.ground.definition;
     let mut at = slot;
-    while !is_spare(definition, at.step) {
+    while !Step::is_spare(&definition.steps, usize::from(at.step)) {
         let Some(around) = at.step(run).within else {
             return false;
         };
@@ -99,16 +98,6 @@ pub(super) fn goes_on_without(run: &mut Run<'_>, slot: Slot, defeat: Defeat<'_>)
         });
     }
     true
-}
-
-/// Whether there are steps that need this one, and for all of them some of their needs suffice.
-fn is_spare(definition: &Definition, step: u16) -> bool {
-    let mut needed = definition
-        .steps
-        .iter()
-        .filter(|other| other.needs.contains(&step))
-        .peekable();
-    needed.peek().is_some() && needed.all(|other| matches!(other.join, Join::AtLeast { .. }))
 }
 
 /// Stops waiting for a step and for all that is nested in it. What has not started never will.

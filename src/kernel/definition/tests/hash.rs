@@ -109,6 +109,7 @@ fn every_change_of_meaning_changes_the_hash() {
         ("needs: [pay], ", "needs: [pay], if: state.paid, "),
         ("needs: [pay], ", "needs: [pay], timeout: 1h, "),
         ("needs: [pay], ", "needs: [pay], deadline: 1h, "),
+        ("needs: [pay], ", "needs: [pay], compensate: none, "),
         ("needs: [pay], ", "needs: [pay], retry: {}, "),
         ("needs: [pay], ", "needs: [pay], retry: {errors: x}, "),
         ("needs: [pay], ", "needs: [pay], fail_if: state.paid, "),

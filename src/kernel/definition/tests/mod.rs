@@ -2,6 +2,7 @@
 
 mod editor;
 mod hash;
+mod left_done;
 mod limits;
 #[cfg(feature = "wasm")]
 mod programs;

@@ -129,6 +129,7 @@ pub(super) fn step(name: &str, needs: &[u16], action: Action) -> Step {
         set: Vec::new(),
         fail_if: None,
         compensate: None,
+        stays_done: false,
         timeout_ms,
         deadline: None,
     }
