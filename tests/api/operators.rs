@@ -35,6 +35,28 @@ steps:
   second: {needs: [first], wait: {signal: go, timeout: 1h}}
 "#;
 
+/// What an event fails keeps one of its steps.
+const CLOSED: &str = r#"
+apiVersion: sagas/v1
+kind: Saga
+name: closed
+start: Shop.Opened
+key: {"Shop.*": event.data.shop}
+state: {init: {}}
+handlers:
+  Shop.Closed: {fail: {code: closed, keep: [tell, all]}}
+steps:
+  hold: {effect: divide, with: {by: 1}, compensate: {effect: divide, with: {by: 2}}}
+  tell: {needs: [hold], effect: divide, with: {by: 4}, compensate: {effect: divide, with: {by: 5}}}
+  all:
+    needs: [tell]
+    foreach: {over: "[1, 2]", as: n}
+    effect: divide
+    with: {by: "${n}"}
+    compensate: {effect: divide, with: {by: 10}}
+  wait: {needs: [all], wait: {signal: go, timeout: 1h}}
+"#;
+
 const DIVIDE: &str = r#"
 apiVersion: sagas/v1
 kind: Effect
@@ -49,6 +71,7 @@ async fn running() -> Rig {
     rig.add_effect("divide", DIVIDE);
     rig.add_saga("stuck", STUCK);
     rig.add_saga("patient", PATIENT);
+    rig.add_saga("closed", CLOSED);
     rig.start().await;
     rig
 }
@@ -142,4 +165,42 @@ async fn a_cancel_undoes_or_leaves_what_was_done() {
             "second thoughts"
         );
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_failure_undoes_all_but_what_it_keeps_whatever_happens_to_the_process() {
+    let mut rig = running().await;
+    let path = instance("acme", "closed", "s-1");
+    send(&rig, "acme", "e-1", "Shop.Opened", json!({"shop": "s-1"})).await;
+    until(&rig, &path, |view| {
+        view["ledger"].as_array().is_some_and(|ledger| ledger.len() == 4)
+    })
+    .await;
+    rig.kill();
+    rig.start().await;
+    send(&rig, "acme", "e-2", "Shop.Closed", json!({"shop": "s-1"})).await;
+    let view = until(&rig, &path, |view| view["ended"].is_string()).await;
+    assert_eq!(
+        (&view["phase"], &view["failure"]["code"]),
+        (&json!("failed"), &json!("closed"))
+    );
+    let ledger = view["ledger"].as_array().expect("a ledger");
+    let found: Vec<(&str, &str)> = ledger
+        .iter()
+        .map(|entry| {
+            (
+                entry["step"].as_str().expect("a step"),
+                entry["status"].as_str().expect("a status"),
+            )
+        })
+        .collect();
+    assert_eq!(
+        found,
+        [
+            ("hold", "undone"),
+            ("tell", "kept"),
+            ("all.item", "kept"),
+            ("all.item", "kept")
+        ]
+    );
 }

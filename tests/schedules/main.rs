@@ -20,7 +20,7 @@ use saga_runner::config::Manifest;
 use saga_runner::kernel::envelope::ControlVerb;
 use saga_runner::kernel::ids::{InstanceId, Key, SagaName, TenantId, TimeMs};
 use saga_runner::ports::clock::Clock;
-use saga_runner::ports::control::{Control as _, PageRequest, ScheduleView};
+use saga_runner::ports::control::{Control, PageRequest, ScheduleView};
 use saga_runner::telemetry::Metrics;
 use serde_json::json;
 use support::nats_server::NatsServer;
@@ -48,6 +48,18 @@ schedule: {cron: "0 12 * * *", overlap: queue, catch_up: all}
 state: {init: {}}
 steps:
   rest: {wait: {signal: enough, timeout: 40000h}}
+"#;
+
+/// Planned for the same times as `nightly`, and its keys may be used again.
+const AGAIN: &str = r#"
+apiVersion: sagas/v1
+kind: Saga
+name: again
+schedule: {cron: "0 6 * * *", catch_up: all, overlap: queue}
+reuse: always
+state: {init: {at: "${input.time}"}}
+steps:
+  tell: {publish: {type: again.ran, payload: {at: "${input.time}"}}}
 "#;
 
 /// The clock of the machine, some time ahead of it.
@@ -297,13 +309,83 @@ async fn runs_wait_for_one_another(nats: Option<String>) {
     stop(node).await;
 }
 
+async fn planned_times_meet_runs_that_were_made_by_hand(nats: Option<String>) {
+    let stage = Stage::new(nats);
+    stage.write("again", AGAIN);
+    let node = stage.start().await;
+    until_told(&node, "again", |view| view.next.is_some()).await;
+    let midnight = stage.clock.go_to(5, 0);
+    let planned = midnight + 6 * HOUR_MS;
+    for name in ["nightly", "again"] {
+        for of in TENANTS {
+            by_hand(&node, of, name, planned, "before").await;
+        }
+        until(&node, name, &[(planned, "completed")]).await;
+    }
+    // Both sagas are planned for this time. The clock begins another generation only where the key may be used again.
+    stage.clock.go_to(7, 0);
+    for (name, generation) in [("nightly", 1), ("again", 2)] {
+        until_told(&node, name, |view| view.started == 1 && view.running.is_empty()).await;
+        until_generation(&node, name, planned, generation).await;
+    }
+    for of in TENANTS {
+        by_hand(&node, of, "again", planned, "after").await;
+    }
+    until_generation(&node, "again", planned, 3).await;
+    stop(node).await;
+
+    // Nothing of it is done once more by who reads everything again.
+    let node = stage.start().await;
+    let next = stage.clock.go_to(7, 1) + 6 * HOUR_MS;
+    for name in ["nightly", "again"] {
+        until(&node, name, &[(planned, "completed"), (next, "completed")]).await;
+        until_told(&node, name, |view| view.started == 2 && view.running.is_empty()).await;
+    }
+    for (name, generation) in [("nightly", 1), ("again", 3)] {
+        until_generation(&node, name, planned, generation).await;
+        until_generation(&node, name, next, 1).await;
+    }
+    stop(node).await;
+}
+
+/// Starts the run of a planned time by a request.
+async fn by_hand(node: &Node, of: &str, name: &str, planned: i64, id: &str) {
+    let time = TimeMs(planned).to_string();
+    let input = serde_json::Map::from_iter([("time".to_owned(), json!(time))]);
+    let run = instance_id(of, name, planned);
+    let sent = Control::start(node, &run, &format!("{id}-{name}"), input).await;
+    sent.expect("taken");
+}
+
+/// Waits until the runs of a planned time have ended in this generation, for every tenant.
+async fn until_generation(node: &Node, name: &str, planned: i64, generation: u32) {
+    for of in TENANTS {
+        let id = instance_id(of, name, planned);
+        let mut found = json!(null);
+        for _ in 0..3_000 {
+            let detail = node.instance(&id, 0).await.expect("it is kept");
+            found = serde_json::to_value(detail).expect("JSON");
+            if found["generation"] == generation && found["ended"].is_string() {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        assert_eq!(found["generation"], generation, "{of} {name}");
+        assert!(found["ended"].is_string(), "{found}");
+    }
+}
+
+fn instance_id(of: &str, name: &str, planned: i64) -> InstanceId {
+    InstanceId {
+        tenant: tenant(of),
+        saga: saga(name),
+        key: Key::parse(&TimeMs(planned).to_string()).expect("a key"),
+    }
+}
+
 /// Ends a run.
 async fn enough(node: &Node, of: &str, planned: i64) {
-    let id = InstanceId {
-        tenant: tenant(of),
-        saga: saga("slow"),
-        key: Key::parse(&TimeMs(planned).to_string()).expect("a key"),
-    };
+    let id = instance_id(of, "slow", planned);
     let verb = ControlVerb::Signal {
         name: "enough".to_owned(),
         data: serde_json::Map::new(),
@@ -332,4 +414,9 @@ async fn runs_wait_for_one_another_on_the_embedded_broker() {
 async fn runs_wait_for_one_another_on_nats() {
     let server = NatsServer::start();
     runs_wait_for_one_another(Some(server.url())).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn planned_times_meet_runs_that_were_made_by_hand_on_the_embedded_broker() {
+    planned_times_meet_runs_that_were_made_by_hand(None).await;
 }

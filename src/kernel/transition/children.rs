@@ -21,7 +21,7 @@ use crate::kernel::children::{
     CHILD_CANCELLED, CHILD_DEPTH_MAX, CHILD_EXISTS, CHILD_FAILED, CHILD_GONE, CHILD_REFUSED, CHILD_STUCK,
     ParentRef, SagaMessage,
 };
-use crate::kernel::definition::model::{Action, COMMAND_TIMEOUT_MS, ChildTemplate};
+use crate::kernel::definition::model::{Action, COMMAND_TIMEOUT_MS, ChildTemplate, Step};
 use crate::kernel::ids::{DefinitionHash, InstanceId, Key, SagaName};
 use crate::kernel::input::{CancelMode, Control, Input, InputBody, WorkOutcome};
 use crate::kernel::json::{Json, write_string};
@@ -526,5 +526,30 @@ fn answer(
         outcome: Outcome::Applied,
         work: vec![item],
         ..Patch::ignored(IgnoreReason::Exists)
+    }
+}
+
+/// The saga whose instance is undone to undo the step.
+fn undone_saga(step: &Step) -> Option<&SagaName> {
+    match &step.compensate.as_ref()?.action {
+        Action::UndoSaga(saga) => Some(saga),
+        _ => None,
+    }
+}
+
+/// Whether the new version can undo the instance that a step of the old one has started; why not, otherwise. An
+/// instance keeps what it did only for who said from the beginning that it may be undone.
+pub(super) fn undoing(old: &Step, new: &Step) -> Result<(), String> {
+    match (undone_saga(old), undone_saga(new)) {
+        (_, None) => Ok(()),
+        (Some(before), Some(after)) if before == after => Ok(()),
+        (Some(before), Some(after)) => Err(format!(
+            "step {} has started an instance of {before}, and the new version would undo one of {after}",
+            old.name
+        )),
+        (None, Some(_)) => Err(format!(
+            "step {} has started an instance that keeps nothing to undo, and the new version would undo it",
+            old.name
+        )),
     }
 }

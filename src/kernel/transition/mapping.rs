@@ -4,7 +4,7 @@ use std::fmt;
 use std::mem::discriminant;
 
 use super::place::Place;
-use super::{compensation, machine, program, waits};
+use super::{children, compensation, machine, program, waits};
 use crate::kernel::definition::Definition;
 use crate::kernel::definition::model::{
     Action, Awaited, BODY_OF_FOREACH, BODY_OF_REPEAT, Group, Migration, OF_MACHINE, Step,
@@ -277,6 +277,7 @@ impl<'d> Mapping<'d> {
                 format!("step {} waits, and in the new version it does not", old.name),
             );
         }
+        self.compare_child(old, new, state);
         let reads_input = |step: &Step| {
             let compensation = step.compensate.as_ref();
             compensation.is_some_and(|compensation| compensation::reads(compensation, Root::Input))
@@ -306,6 +307,27 @@ impl<'d> Mapping<'d> {
                 "rename_steps",
                 format!("step {} has begun and stands in another group", old.name),
             );
+        }
+    }
+
+    /// The instance that a step has started stays what it is.
+    fn compare_child(&mut self, old: &Step, new: &Step, state: &StepState) {
+        let (Action::Saga(before), Action::Saga(after)) = (&old.action, &new.action) else {
+            return;
+        };
+        if !state.status.is_under_way() || state.outstanding.is_none() {
+            return;
+        }
+        if before.saga != after.saga {
+            self.obstacle(
+                "rename_steps",
+                format!(
+                    "step {} has started an instance of {}, and in the new version it starts one of {}",
+                    old.name, before.saga, after.saga
+                ),
+            );
+        } else if let Err(message) = children::undoing(old, new) {
+            self.obstacle("rename_steps", message);
         }
     }
 
@@ -384,6 +406,8 @@ impl<'d> Mapping<'d> {
                 ));
             }
         }
+        children::undoing(before, &self.to.steps[usize::from(at)])
+            .map_err(|message| format!("{message}: name it under drop.ledger"))?;
         Ok(at)
     }
 
@@ -425,7 +449,7 @@ impl<'d> Mapping<'d> {
             let step = &self.from.steps[usize::from(stray.step)];
             let found = match (&step.compensate, self.place(stray.step)) {
                 (Some(_), _) => self.undoing(stray.step),
-                (None, Some(at)) => Ok(at),
+                (None, Some(at)) => children::undoing(step, &self.to.steps[usize::from(at)]).map(|()| at),
                 (None, None) => Err(format!(
                     "the outcome of step {} is still to come and it would be gone",
                     step.name

@@ -18,7 +18,7 @@ use crate::kernel::record::{LedgerStatus, Phase, Record, StepStatus};
 use crate::kernel::transition::{Context, apply, refusal};
 use crate::kernel::work::{WorkItem, WorkKind};
 
-const PARENT: &str = r#"
+pub(super) const PARENT: &str = r#"
 steps:
   pay:
     saga: {name: payment, key: "${key}-pay", input: {amount: 12}}
@@ -27,7 +27,7 @@ steps:
     compensate: {saga: undo}
   ship: {needs: [pay], effect: shipping-create}
 "#;
-const CHILD: &str = r#"
+pub(super) const CHILD: &str = r#"
 input: {type: object, required: [amount], properties: {amount: {type: integer}}}
 state: {init: {paid: "${input.amount}"}}
 steps:
@@ -35,22 +35,22 @@ steps:
 finally:
   cancelled: {publish: {type: payment.cancelled}}
 "#;
-const PAY: &str = "steps.pay";
+pub(super) const PAY: &str = "steps.pay";
 
-fn parent() -> World {
+pub(super) fn parent() -> World {
     let mut world = World::of(Arc::new(loaded(PARENT)));
     world.event("Order.Placed", &json!({}));
     world
 }
 
-fn child() -> World {
+pub(super) fn child() -> World {
     let mut world = World::of(Arc::new(loaded(CHILD)));
     world.instance.saga = SagaName::parse("payment").expect("legal");
     world.instance.key = Key::parse("o-1-pay").expect("legal");
     world
 }
 
-fn cancel(mode: CancelMode) -> Control {
+pub(super) fn cancel(mode: CancelMode) -> Control {
     Control::Cancel {
         reason: String::new(),
         mode,
@@ -58,7 +58,7 @@ fn cancel(mode: CancelMode) -> Control {
 }
 
 /// A message as the stream brings it to the child.
-fn control(item: &WorkItem) -> Control {
+pub(super) fn control(item: &WorkItem) -> Control {
     let WorkKind::Saga { message, awaited, .. } = &item.kind else {
         panic!("{item:?} goes to no saga");
     };
@@ -95,17 +95,17 @@ fn give(child: &mut World, item: &WorkItem) -> Outcome {
 }
 
 /// The newest work item of the parent at `path` comes to the child.
-fn ask(parent: &World, child: &mut World, path: &str) -> Outcome {
+pub(super) fn ask(parent: &World, child: &mut World, path: &str) -> Outcome {
     give(child, parent.newest(path))
 }
 
 /// The newest outcome of the child comes to the parent.
-fn tell(child: &World, parent: &mut World) -> Outcome {
+pub(super) fn tell(child: &World, parent: &mut World) -> Outcome {
     let (command, outcome) = outcome(child.newest("outcome"));
     parent.result(command, outcome)
 }
 
-fn outcome(item: &WorkItem) -> (crate::kernel::ids::CommandId, WorkOutcome) {
+pub(super) fn outcome(item: &WorkItem) -> (crate::kernel::ids::CommandId, WorkOutcome) {
     match &item.kind {
         WorkKind::Saga {
             message: SagaMessage::Outcome { command, outcome },
@@ -115,7 +115,7 @@ fn outcome(item: &WorkItem) -> (crate::kernel::ids::CommandId, WorkOutcome) {
     }
 }
 
-fn class(outcome: &WorkOutcome) -> &str {
+pub(super) fn class(outcome: &WorkOutcome) -> &str {
     match outcome {
         WorkOutcome::Failed { class, .. } => class,
         WorkOutcome::Succeeded { .. } => "ok",
@@ -135,7 +135,7 @@ fn to_ended(world: &World, record: Option<&Record>, id: &str, control: Control) 
 }
 
 /// Continues an instance whose ledger is opened again.
-fn reopened(world: &mut World, item: &WorkItem) {
+pub(super) fn reopened(world: &mut World, item: &WorkItem) {
     let summary = world.ended.take().expect("it has ended");
     world.record = Some(summary.record);
     assert_eq!(give(world, item), Outcome::Applied);

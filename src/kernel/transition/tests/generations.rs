@@ -10,6 +10,7 @@ use crate::kernel::ids::{CommandId, Key, SagaName};
 use crate::kernel::input::{Control, WorkOutcome};
 use crate::kernel::patch::{IgnoreReason, Outcome};
 use crate::kernel::record::Phase;
+use crate::kernel::schedule;
 use crate::kernel::transition::START_RUNNING;
 use crate::kernel::work::WorkKind;
 
@@ -249,4 +250,37 @@ fn a_parent_that_asks_again_is_told_again_and_another_one_begins_anew() {
     complete(&mut world);
     world.control("c-2", asked_by("t-2", 2));
     assert_eq!(told(&world), [json!("succeeded"), json!(CHILD_EXISTS)]);
+}
+
+#[test]
+fn the_clock_begins_the_next_generation_where_a_request_may_and_no_planned_time_twice() {
+    let mut world = renting("reuse: always\n");
+    // Somebody was there before the planned time.
+    world.control("by-hand", request());
+    complete(&mut world);
+    world.control("c-1", asked_by(schedule::SCHEDULE_KEY, 1));
+    assert_eq!((world.last().generation, world.phase()), (2, Phase::Running));
+    // The message of the planned time comes again while its run is under way, and after it.
+    let again = world.control("c-1", asked_by(schedule::SCHEDULE_KEY, 1));
+    assert_eq!(again, Outcome::Ignored(IgnoreReason::Duplicate));
+    complete(&mut world);
+    world.control("c-1", asked_by(schedule::SCHEDULE_KEY, 1));
+    assert_eq!(world.last().generation, 2);
+    assert_eq!(told(&world), [json!("succeeded"), json!("succeeded")]);
+    // And after a generation that somebody else has begun.
+    world.control("by-hand-2", request());
+    complete(&mut world);
+    let again = world.control("c-1", asked_by(schedule::SCHEDULE_KEY, 1));
+    assert_eq!(again, Outcome::Ignored(IgnoreReason::Duplicate));
+    assert_eq!(world.last().generation, 3);
+
+    // Where the key is used once, the run that was there takes the place of the planned one.
+    let mut world = renting("reuse: {after: [failed]}\n");
+    world.control("by-hand", request());
+    complete(&mut world);
+    world.control("c-1", asked_by(schedule::SCHEDULE_KEY, 1));
+    assert_eq!(
+        (world.last().generation, told(&world)),
+        (1, vec![json!(CHILD_EXISTS)])
+    );
 }

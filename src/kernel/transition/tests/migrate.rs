@@ -11,7 +11,7 @@ use crate::kernel::input::Control;
 use crate::kernel::patch::{IgnoreReason, Note, Outcome};
 use crate::kernel::record::{Phase, StepStatus};
 
-fn version(body: &str) -> Arc<Definition> {
+pub(super) fn version(body: &str) -> Arc<Definition> {
     let text = format!(
         "apiVersion: sagas/v1\nkind: Saga\nname: trip\nstart: Trip.Booked\nkey: {{\"Trip.*\": event.data.id}}\n{body}"
     );

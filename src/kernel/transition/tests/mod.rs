@@ -16,6 +16,7 @@ mod joins;
 mod limits;
 mod machine;
 mod migrate;
+mod migrate_children;
 mod order;
 #[cfg(feature = "wasm")]
 mod programs;

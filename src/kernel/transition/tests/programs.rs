@@ -5,12 +5,15 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde_json::{Value, json};
 
+use super::build::loaded;
+use super::children::{ask, control, reopened, tell};
 use super::world::World;
 use crate::kernel::definition::{Definition, ProgramFiles, SchemaFiles, SourceFile, load_with};
+use crate::kernel::ids::Key;
 use crate::kernel::input::Control;
 use crate::kernel::patch::{IgnoreReason, Note, Outcome};
 use crate::kernel::program::tests::{ECHO, module};
-use crate::kernel::record::{Phase, Record};
+use crate::kernel::record::{LedgerStatus, Phase, Record};
 use crate::kernel::work::WorkKind;
 
 const SAGA: &str = "\
@@ -414,4 +417,74 @@ fn an_instance_goes_over_to_another_version_of_its_program_and_to_nothing_else()
     );
     world.succeed("program.a", &json!({"answer": {"state": {}, "complete": true}}));
     assert_eq!(world.phase(), Phase::Completed);
+}
+
+/// A parent whose step has started an instance of the saga of a program, which begins with this answer.
+fn family(begin: &Value) -> (World, World) {
+    let text = r#"
+state: {init: {}}
+handlers: {Order.Placed: {set: {begin: "${event.data.begin}"}}}
+steps:
+  pay:
+    saga: {name: probe, key: "${key}-pay", input: {answer: "${state.begin}"}}
+    set: {paid: "${result.state.n}"}
+    compensate: {saga: undo}
+  ship: {needs: [pay], effect: shipping-create}
+"#;
+    let mut parent = World::new(loaded(text));
+    parent.event("Order.Placed", &json!({"begin": begin}));
+    let mut child = world();
+    child.instance.key = Key::parse("o-1-pay").expect("legal");
+    assert_eq!(ask(&parent, &mut child, "steps.pay"), Outcome::Applied);
+    (parent, child)
+}
+
+#[test]
+fn a_program_that_has_completed_as_a_child_undoes_itself_when_the_parent_asks() {
+    let undo = json!({"state": {"n": 0}, "work": [{"effect": "refund", "name": "refund"}]});
+    let (mut parent, mut child) = family(&json!({"state": {}, "work": [pay("charge")]}));
+    child.succeed(
+        "program.charge",
+        &json!({"answer": {"state": {"n": 7, "answer": undo}, "complete": true}}),
+    );
+    assert_eq!(child.phase(), Phase::Completed);
+    tell(&child, &mut parent);
+    assert_eq!(parent.data()["paid"], json!(7));
+
+    parent.fail("steps.ship", "gone");
+    let message = parent.newest("steps.pay.compensate").clone();
+    reopened(&mut child, &message);
+    assert_eq!(
+        (child.phase(), child.outstanding()),
+        (Phase::Compensating, vec!["program.refund"])
+    );
+    assert!(parent.ended.is_none(), "it waits for the refund");
+    child.succeed("program.refund", &json!({"answer": {"state": {"n": 1}}}));
+    assert_eq!((child.phase(), child.data()), (Phase::Cancelled, json!({"n": 1})));
+    tell(&child, &mut parent);
+    assert_eq!(
+        (parent.phase(), parent.ledger()),
+        (Phase::Failed, vec![LedgerStatus::Undone])
+    );
+}
+
+#[test]
+fn a_program_that_has_nothing_to_undo_says_so_at_once() {
+    let (mut parent, mut child) = family(&json!({"state": {"n": 2}, "complete": true}));
+    assert_eq!(child.phase(), Phase::Completed);
+    tell(&child, &mut parent);
+    parent.fail("steps.ship", "gone");
+    let undo = parent.newest("steps.pay.compensate").clone();
+    let summary = child.ended.take().expect("it has ended");
+    child.record = Some(Record {
+        data: br#"{"answer":{"state":{}}}"#.to_vec().into(),
+        ..summary.record
+    });
+    assert_eq!(
+        child.control(&undo.command_id.to_string(), control(&undo)),
+        Outcome::Applied
+    );
+    assert_eq!(child.phase(), Phase::Cancelled);
+    tell(&child, &mut parent);
+    assert_eq!(parent.phase(), Phase::Failed);
 }
