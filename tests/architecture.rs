@@ -71,6 +71,9 @@ const HOMES: &[(&str, &[&str])] = &[
     ("clap", &["cli", "config", "demo"]),
     ("cel", &["kernel"]),
     ("wasmi", &["kernel"]),
+    ("prost", &["effects", "gateway"]),
+    ("prost_reflect", &["kernel", "effects"]),
+    ("tonic", &["effects", "gateway"]),
     (
         "tokio",
         &[

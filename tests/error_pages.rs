@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use saga_runner::kernel::definition::{Diagnostic, ProgramFiles, SchemaFiles, SourceFile, load_with};
+use saga_runner::kernel::definition::{BinaryFiles, Diagnostic, SchemaFiles, SourceFile, load_with};
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -56,7 +56,9 @@ const UNTYPED: &str = "SR0179";
 
 /// The findings about a definition on a page; what all definitions have is added where it is left out.
 fn findings(block: &str, told: bool) -> Vec<Diagnostic> {
-    let is_effect = block.contains("http:") || block.contains("transform:");
+    let is_effect = ["http:", "grpc:", "transform:"]
+        .iter()
+        .any(|key| block.contains(key));
     let head = match (block.contains("apiVersion:"), is_effect) {
         (true, _) => "",
         (false, true) => "apiVersion: sagas/v1\nkind: Effect\nname: probe\n",
@@ -84,7 +86,7 @@ fn findings(block: &str, told: bool) -> Vec<Diagnostic> {
     } else {
         vec![probe]
     };
-    let loaded = load_with(&sagas, &effects, &SchemaFiles::default(), &programs());
+    let loaded = load_with(&sagas, &effects, &SchemaFiles::default(), &binaries());
     // Most examples have no schemas; only the page about that is about that.
     let about = |finding: &Diagnostic| finding.file == "probe.yaml";
     let untyped = loaded.untyped.into_iter().filter(about).filter(|_| told);
@@ -100,17 +102,22 @@ fn untyped(effect: &str) -> String {
     format!("apiVersion: sagas/v1\nkind: Effect\n{name}\ntransform: {{}}\nresult: {{}}\n")
 }
 
-/// The modules that pages name.
-fn programs() -> ProgramFiles {
-    let mut programs = ProgramFiles::default();
+/// The modules and descriptors that pages name.
+fn binaries() -> BinaryFiles {
+    let mut binaries = BinaryFiles::default();
+    let descriptors = protox::compile(["stock.proto"], [root().join("tests/proto")]);
+    let bytes = prost::Message::encode_to_vec(&descriptors.expect("the committed file compiles"));
+    binaries
+        .0
+        .insert("protos/stock.binpb".to_owned(), Ok(Arc::from(bytes)));
     let good = std::fs::read(root().join("examples/programs/sagas/bin/parcels.wasm")).expect("readable");
     let bad = wat::parse_str("(module (import \"env\" \"now\" (func (result i64))))").expect("a module");
     for (name, module) in [("parcels", good), ("wants_the_time", bad)] {
-        programs
+        binaries
             .0
             .insert(format!("bin/{name}.wasm"), Ok(Arc::from(module)));
     }
-    programs
+    binaries
 }
 
 /// The examples of a page: first the mistake, then its cure.

@@ -51,6 +51,14 @@ fn load_project(sagas: &[(&str, &str)], effects: &[(&str, &str)]) -> Loaded {
     // The program of the examples, if they name one.
     let module = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/programs/sagas/bin/parcels.wasm");
     fs::copy(module, place("sagas/bin/parcels.wasm")).expect("the committed module");
+    // The descriptors, likewise.
+    let proto = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/proto");
+    let descriptors = protox::compile(["stock.proto"], [proto]).expect("the committed file compiles");
+    fs::write(
+        place("effects/stock.binpb"),
+        prost::Message::encode_to_vec(&descriptors),
+    )
+    .expect("written");
     for path in shipped_effects() {
         let name = path.file_name().expect("a file").to_string_lossy();
         let text = fs::read_to_string(&path).expect("readable");

@@ -9,12 +9,13 @@ use std::sync::Arc;
 use super::StartError;
 use crate::config::Manifest;
 use crate::kernel::definition::{
-    self, Definition, EffectDefinition, Loaded, ProgramFiles, SchemaFiles, Severity, SourceFile,
+    self, BinaryFiles, Definition, EffectDefinition, Loaded, SchemaFiles, Severity, SourceFile,
 };
-use crate::kernel::program::MODULE_BYTES_MAX;
 
 /// Largest schema, in bytes.
 const SCHEMA_BYTES_MAX: u64 = 1024 * 1024;
+/// Most bytes of a program or of descriptors.
+const BINARY_BYTES_MAX: u64 = 4 * 1024 * 1024;
 
 /// Where definitions are looked for.
 #[derive(Debug, Clone)]
@@ -32,8 +33,8 @@ pub struct Files {
     pub effects: Vec<SourceFile>,
     /// The schemas that they name.
     pub schemas: SchemaFiles,
-    /// The programs that they name.
-    pub programs: ProgramFiles,
+    /// The programs and descriptors that they name.
+    pub binaries: BinaryFiles,
 }
 
 /// Definitions without errors that the manifest can serve.
@@ -88,7 +89,7 @@ impl Files {
     /// Reads, checks and compiles what was read.
     #[must_use]
     pub fn load(&self) -> Loaded {
-        definition::load_with(&self.sagas, &self.effects, &self.schemas, &self.programs)
+        definition::load_with(&self.sagas, &self.effects, &self.schemas, &self.binaries)
     }
 }
 
@@ -124,11 +125,11 @@ pub fn read(folders: &Folders) -> Result<Files, String> {
             vacant.insert(text);
         }
     }
-    let programs = files.sagas.iter();
-    for path in programs.filter_map(|file| definition::named_program(&file.path, &file.text)) {
-        if let Entry::Vacant(vacant) = files.programs.0.entry(path) {
-            let module = read_program(Path::new(vacant.key()));
-            vacant.insert(module);
+    let definitions = files.sagas.iter().chain(&files.effects);
+    for path in definitions.filter_map(|file| definition::named_binary(&file.path, &file.text)) {
+        if let Entry::Vacant(vacant) = files.binaries.0.entry(path) {
+            let bytes = read_binary(Path::new(vacant.key()));
+            vacant.insert(bytes);
         }
     }
     Ok(files)
@@ -146,13 +147,13 @@ fn read_schema(path: &Path) -> Result<Arc<str>, String> {
     std::fs::read_to_string(path).map(Arc::from).map_err(described)
 }
 
-/// A module, or why there is none.
-fn read_program(path: &Path) -> Result<Arc<[u8]>, String> {
+/// The bytes of a file, or why there are none.
+fn read_binary(path: &Path) -> Result<Arc<[u8]>, String> {
     let described = |error: io::Error| error.to_string();
     let size = std::fs::metadata(path).map_err(described)?.len();
-    if size > MODULE_BYTES_MAX as u64 {
+    if size > BINARY_BYTES_MAX {
         return Err(format!(
-            "it is {size} bytes long, at most {MODULE_BYTES_MAX} are allowed"
+            "it is {size} bytes long, at most {BINARY_BYTES_MAX} are allowed"
         ));
     }
     std::fs::read(path).map(Arc::from).map_err(described)

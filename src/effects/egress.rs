@@ -2,7 +2,8 @@
 //!
 //! A name is checked by what it resolves to, so a name that points inward is refused like the address itself.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::error::Error;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use reqwest::Url;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
@@ -31,6 +32,21 @@ pub struct EgressDenied {
     pub address: IpAddr,
 }
 
+impl EgressDenied {
+    /// The denial among the causes of an error.
+    #[must_use]
+    pub fn among<'e>(error: &'e (dyn Error + 'static)) -> Option<&'e Self> {
+        let mut cause = Some(error);
+        while let Some(error) = cause {
+            if let Some(denied) = error.downcast_ref() {
+                return Some(denied);
+            }
+            cause = error.source();
+        }
+        None
+    }
+}
+
 impl Egress {
     #[must_use]
     pub fn permits(self, address: IpAddr) -> bool {
@@ -57,6 +73,27 @@ impl Egress {
             }),
             Ok(_) | Err(_) => Ok(()),
         }
+    }
+
+    /// The addresses of a host. One forbidden address refuses the whole name, so that an answer which mixes
+    /// addresses cannot be used to slip one in.
+    ///
+    /// # Errors
+    /// [`EgressDenied`], or the resolver's own.
+    pub async fn lookup(
+        self,
+        host: &str,
+        port: u16,
+    ) -> Result<Vec<SocketAddr>, Box<dyn Error + Send + Sync>> {
+        let found: Vec<_> = tokio::net::lookup_host((host, port)).await?.collect();
+        if let Some(denied) = found.iter().find(|found| !self.permits(found.ip())) {
+            let denied = EgressDenied {
+                host: host.to_owned(),
+                address: denied.ip(),
+            };
+            return Err(denied.into());
+        }
+        Ok(found)
     }
 
     fn permits_v4(self, address: Ipv4Addr) -> bool {
@@ -92,8 +129,7 @@ fn embedded_v4(address: Ipv6Addr) -> Option<Ipv4Addr> {
     }
 }
 
-/// The system's resolver, its answers checked. One forbidden address refuses the whole name, so that an
-/// answer which mixes addresses cannot be used to slip one in.
+/// The system's resolver, its answers checked.
 #[derive(Debug, Clone, Copy)]
 pub struct CheckedResolver(pub Egress);
 
@@ -101,14 +137,7 @@ impl Resolve for CheckedResolver {
     fn resolve(&self, name: Name) -> Resolving {
         let egress = self.0;
         Box::pin(async move {
-            let found: Vec<_> = tokio::net::lookup_host((name.as_str(), 0)).await?.collect();
-            if let Some(denied) = found.iter().find(|found| !egress.permits(found.ip())) {
-                let denied = EgressDenied {
-                    host: name.as_str().to_owned(),
-                    address: denied.ip(),
-                };
-                return Err(denied.into());
-            }
+            let found = egress.lookup(name.as_str(), 0).await?;
             Ok(Box::new(found.into_iter()) as Addrs)
         })
     }

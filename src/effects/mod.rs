@@ -9,22 +9,29 @@ mod attempt;
 mod breakers;
 pub mod egress;
 // Without any provider nothing is rendered.
-#[cfg_attr(not(feature = "effect-http"), allow(dead_code))]
+#[cfg_attr(not(any(feature = "effect-http", feature = "effect-grpc")), allow(dead_code))]
 mod environment;
 mod gate;
+#[cfg(feature = "effect-grpc")]
+mod grpc;
 #[cfg(feature = "effect-http")]
 mod http;
 mod lane;
 mod local;
+// Without any provider nothing has an origin.
+#[cfg_attr(not(any(feature = "effect-http", feature = "effect-grpc")), allow(dead_code))]
+mod origin;
 mod places;
 mod progress;
 pub mod provider;
 mod providers;
 // Without any provider nothing is rendered.
-#[cfg_attr(not(feature = "effect-http"), allow(dead_code))]
+#[cfg_attr(not(any(feature = "effect-http", feature = "effect-grpc")), allow(dead_code))]
 mod rendering;
 mod result;
 pub mod settings;
+#[cfg(test)]
+mod testing;
 mod transform;
 pub mod worker;
 

@@ -24,6 +24,11 @@ pub fn of(
             let provider = super::http::Http::new(definition, call, environment, settings)?;
             Ok(Arc::new(provider))
         }
+        #[cfg(feature = "effect-grpc")]
+        ProviderDefinition::Grpc(call) => {
+            let provider = super::grpc::Grpc::new(definition, call, environment, settings)?;
+            Ok(Arc::new(provider))
+        }
         ProviderDefinition::Transform => Ok(Arc::new(Transform {
             definition: Arc::clone(definition),
             expression_steps: settings.expression_steps,

@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use saga_runner::cli::diagnostics::render;
-use saga_runner::kernel::definition::{Loaded, Severity, SourceFile, load};
+use saga_runner::kernel::definition::{
+    BinaryFiles, Loaded, SchemaFiles, Severity, SourceFile, load, load_with,
+};
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -44,12 +46,25 @@ fn untyped(effects: Vec<SourceFile>) -> Vec<SourceFile> {
     effects.into_iter().map(stub).collect()
 }
 
+/// The descriptors that files here name.
+fn descriptors() -> BinaryFiles {
+    let files = protox::compile(["stock.proto"], [root().join("tests/proto")]);
+    let bytes = prost::Message::encode_to_vec(&files.expect("the committed file compiles"));
+    let mut descriptors = BinaryFiles::default();
+    descriptors
+        .0
+        .insert("stock.binpb".to_owned(), Ok(Arc::from(bytes)));
+    let text = Ok(Arc::from(&b"not descriptors"[..]));
+    descriptors.0.insert("text.binpb".to_owned(), text);
+    descriptors
+}
+
 /// Loads one file beside the effects of the examples.
 fn load_one(file: &SourceFile) -> Loaded {
     let mut effects = untyped(folder("effects"));
     if file.text.contains("\nkind: Effect\n") {
         effects.push(file.clone());
-        load(&[], &effects)
+        load_with(&[], &effects, &SchemaFiles::default(), &descriptors())
     } else {
         load(std::slice::from_ref(file), &effects)
     }

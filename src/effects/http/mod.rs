@@ -18,11 +18,11 @@ use reqwest::Client;
 
 use super::egress::{CheckedResolver, EgressDenied};
 use super::environment::Environment;
+use super::origin::Origin;
 use super::provider::{CallContext, CallFailure, CallOutcome, Provider};
 use super::settings::Settings;
 use crate::kernel::definition::EffectDefinition;
 use crate::kernel::definition::effect::{AMBIGUOUS, HttpCall};
-use request::Origin;
 
 /// Idle connections are dropped before common servers drop them, so a request is rarely sent into a closing one.
 const POOL_IDLE: Duration = Duration::from_secs(45);
@@ -99,7 +99,7 @@ impl Provider for Http {
 impl Http {
     /// A call to which there is no answer, or no whole one. Only a failure to connect proves that nothing was sent.
     fn unanswered(&self, error: &reqwest::Error) -> CallFailure {
-        if let Some(denied) = denied(error) {
+        if let Some(denied) = EgressDenied::among(error) {
             return CallFailure::not_done("egress.denied", denied.to_string());
         }
         let message = causes(error);
@@ -116,17 +116,6 @@ impl Http {
             CallFailure::unanswered(AMBIGUOUS, message)
         }
     }
-}
-
-fn denied(error: &reqwest::Error) -> Option<&EgressDenied> {
-    let mut source = error.source();
-    while let Some(cause) = source {
-        if let Some(denied) = cause.downcast_ref() {
-            return Some(denied);
-        }
-        source = cause.source();
-    }
-    None
 }
 
 /// The error's causes without the URL, which may hold secrets.

@@ -1,23 +1,21 @@
 use std::collections::BTreeMap;
 
 use serde_json::value::RawValue;
-use uuid::Uuid;
 use wiremock::matchers::{any, body_json, header, header_exists, method, path};
 use wiremock::{Mock, MockServer, ResponseTemplate};
 
 use super::*;
 use crate::effects::egress::Egress;
 use crate::effects::provider::Certainty;
+use crate::effects::testing::{KEY, command, failure, payload};
 use crate::kernel::definition::effect::{Classify, EffectLimits, Provider as ProviderDefinition};
-use crate::kernel::envelope::{CommandMetadata, EffectCommand};
 use crate::kernel::expr::{Expr, Root, Template};
-use crate::kernel::ids::{CommandId, EffectName, Key, SagaName, TenantId};
+use crate::kernel::ids::EffectName;
 use crate::kernel::json::Json;
 use crate::kernel::retry::RetryPolicy;
 
 const REQUEST: [Root; 4] = [Root::Input, Root::Command, Root::Secrets, Root::Upstreams];
 const ANSWER: [Root; 3] = [Root::Input, Root::Command, Root::Response];
-const KEY: &str = "00112233445566778899aabbccddeeff";
 
 struct Charge {
     url: &'static str,
@@ -93,7 +91,7 @@ impl Charge {
 
     async fn call(&self, upstream: &str, input: &str) -> CallOutcome {
         let payload = RawValue::from_string(input.to_owned()).expect("json");
-        let command = command(&payload);
+        let command = command("payments-charge", &payload);
         let input = Json::parse(input.as_bytes(), 64).expect("json");
         let call = CallContext {
             command: &command,
@@ -110,43 +108,6 @@ impl Charge {
 }
 
 const INPUT: &str = r#"{"order":"o-1","amount":12}"#;
-
-fn command(payload: &RawValue) -> EffectCommand<'_> {
-    EffectCommand {
-        progress: None,
-        tenant_id: TenantId::parse("acme").expect("legal"),
-        command_id: CommandId(Uuid::from_u128(0x0199_0000_0000_7000_8000_0000_0000_0007)),
-        effect_name: EffectName::parse("payments-charge").expect("legal"),
-        payload,
-        metadata: CommandMetadata {
-            saga: SagaName::parse("order").expect("legal"),
-            key: Key::parse("o-1").expect("legal"),
-            correlation_id: "o-1".to_owned(),
-            root_correlation_id: None,
-            causation_id: "e-1".to_owned(),
-            idempotency_key: KEY.to_owned(),
-            path: "steps.charge".to_owned(),
-            attempt: 1,
-            deadline_ms: i64::MAX,
-            traceparent: None,
-            hops: 0,
-        },
-    }
-}
-
-fn failure(outcome: CallOutcome) -> CallFailure {
-    match outcome {
-        CallOutcome::Failed(failure) => failure,
-        CallOutcome::Succeeded { payload } => panic!("succeeded: {}", String::from_utf8_lossy(&payload)),
-    }
-}
-
-fn payload(outcome: CallOutcome) -> String {
-    match outcome {
-        CallOutcome::Succeeded { payload } => String::from_utf8(payload).expect("utf-8"),
-        CallOutcome::Failed(failure) => panic!("{failure:?}"),
-    }
-}
 
 #[tokio::test]
 async fn a_call_carries_secret_idempotency_key_trace_and_body() {

@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use data_encoding::BASE64;
 
+use super::binary_files::BinaryFiles;
 use super::model::{EffectContract, ProgramDefinition};
-use super::program::ProgramFiles;
 use super::schema_files::SchemaFiles;
 use crate::kernel::expr::write_sorted;
 use crate::kernel::ids::EffectName;
@@ -27,7 +27,7 @@ const DEPTH_MAX: usize = 8;
 pub struct Archive {
     pub source: String,
     pub schemas: SchemaFiles,
-    pub programs: ProgramFiles,
+    pub programs: BinaryFiles,
     pub effects: BTreeMap<EffectName, EffectContract>,
 }
 

@@ -68,6 +68,10 @@ pub const PROGRAM: &str = "SR0141";
 pub const NO_PROGRAMS: &str = "SR0142";
 /// A provider that this runner is built without.
 pub const NO_PROVIDER: &str = "SR0143";
+/// Descriptors of a gRPC service that cannot be used.
+pub const DESCRIPTORS: &str = "SR0190";
+/// A method that the descriptors do not have, or that is none for an effect.
+pub const METHOD: &str = "SR0191";
 /// A step that cannot be waited for from here.
 pub const OUT_OF_REACH: &str = "SR0150";
 /// A JSON Schema that cannot be used.

@@ -143,16 +143,18 @@ pub struct Classify {
 #[derive(Debug)]
 pub enum Provider {
     Http(HttpCall),
+    Grpc(GrpcCall),
     /// Renders `result` from `input` without any I/O.
     Transform,
 }
 
 impl Provider {
-    /// Whether it changes something outside: safe methods of HTTP do not.
+    /// Whether it changes something outside: safe methods of HTTP do not, nor those that their descriptors call so.
     #[must_use]
     pub fn acts(&self) -> bool {
         match self {
             Self::Http(call) => !["GET", "HEAD", "OPTIONS"].contains(&call.method.as_str()),
+            Self::Grpc(call) => !call.is_safe,
             Self::Transform => false,
         }
     }
@@ -161,6 +163,7 @@ impl Provider {
     fn templates(&self) -> Vec<&Template> {
         match self {
             Self::Http(call) => call.templates(),
+            Self::Grpc(call) => call.templates(),
             Self::Transform => Vec::new(),
         }
     }
@@ -170,6 +173,7 @@ impl Provider {
     pub fn absent_feature(&self) -> Option<&'static str> {
         let (feature, is_built_in) = match self {
             Self::Http(_) => ("effect-http", cfg!(feature = "effect-http")),
+            Self::Grpc(_) => ("effect-grpc", cfg!(feature = "effect-grpc")),
             Self::Transform => return None,
         };
         (!is_built_in).then_some(feature)
@@ -191,5 +195,30 @@ impl HttpCall {
     fn templates(&self) -> Vec<&Template> {
         let headers = self.headers.iter().map(|(_, template)| template);
         headers.chain([&self.url]).chain(&self.body).collect()
+    }
+}
+
+/// One unary call of a gRPC service.
+#[derive(Debug)]
+pub struct GrpcCall {
+    /// Text template of `http(s)://host:port`, fixed by the file or the manifest.
+    pub url: Template,
+    /// Full name of the service, with its package.
+    pub service: String,
+    pub method: String,
+    /// An encoded `FileDescriptorSet`; absent: the server is asked by reflection.
+    pub descriptors: Option<Arc<[u8]>>,
+    /// Whether the descriptors say that the method changes nothing.
+    pub is_safe: bool,
+    /// Names are lower case.
+    pub metadata: Vec<(String, Template)>,
+    /// The request in the JSON mapping of Protocol Buffers.
+    pub message: Template,
+}
+
+impl GrpcCall {
+    fn templates(&self) -> Vec<&Template> {
+        let metadata = self.metadata.iter().map(|(_, template)| template);
+        metadata.chain([&self.url, &self.message]).collect()
     }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::codes;
 use super::effect::{AMBIGUOUS, Classify, EFFECT_RETRY_CLASSES, EffectDefinition, EffectSchemas, Provider};
+use super::effect_grpc;
 use super::effect_http;
 use super::effect_limits;
 use super::fields::{self, Fields, NameRule};
@@ -20,7 +21,7 @@ use crate::kernel::ids::EffectName;
 use crate::kernel::retry::RetryPolicy;
 
 /// Keys that say how the call is made; a file has one of them.
-const PROVIDERS: &[&str] = &["http", "transform"];
+const PROVIDERS: &[&str] = &["http", "grpc", "transform"];
 const KEYS: &[&str] = &[
     "apiVersion",
     "kind",
@@ -28,6 +29,7 @@ const KEYS: &[&str] = &[
     "input",
     "output",
     "http",
+    "grpc",
     "transform",
     "timeout",
     "retry",
@@ -70,7 +72,7 @@ pub fn compile(
         let text = fields::text(&entry.value, &entry.key_span, "the name of the effect", findings)?;
         parsed(EffectName::parse(text), &entry.value.span, findings)
     });
-    let schemas = EffectSchemas {
+    let contract = EffectSchemas {
         input: fields
             .get("input")
             .and_then(|entry| schemas.read(entry, findings)),
@@ -78,11 +80,15 @@ pub fn compile(
             .get("output")
             .and_then(|entry| schemas.read(entry, findings)),
     };
-    let types = Types::of_effect(&schemas);
+    let section = fields.one_of(PROVIDERS, findings);
+    let response = match section.map(|entry| &*entry.key) {
+        Some("http") => effect_http::response(),
+        Some("grpc") => effect_grpc::response(),
+        _ => Type::dynamic(),
+    };
+    let types = Types::of_effect(&contract, response);
     let env = &types.env;
-    let provider = fields
-        .one_of(PROVIDERS, findings)
-        .and_then(|entry| provider(entry, &fields, env, findings));
+    let provider = section.and_then(|entry| provider(entry, &fields, env, schemas, findings));
     let (timeout_ms, connect_timeout_ms) = timeouts(&fields, findings);
     let (policy, mut retry_classes) = retries(&fields, findings);
     on_ambiguous(&fields, &mut retry_classes, findings);
@@ -94,12 +100,12 @@ pub fn compile(
         .unwrap_or_default();
     let result_roots = match provider {
         Some(Provider::Transform) => TRANSFORM_ROOTS,
-        Some(Provider::Http(_)) | None => RESPONSE_ROOTS,
+        Some(Provider::Http(_) | Provider::Grpc(_)) | None => RESPONSE_ROOTS,
     };
     let result = fields
         .get("result")
         .and_then(|entry| texts::template(&entry.value, Readable::knowing(result_roots, env), findings));
-    if let (Some(entry), Some(result), Some(output)) = (fields.get("result"), &result, &schemas.output) {
+    if let (Some(entry), Some(result), Some(output)) = (fields.get("result"), &result, &contract.output) {
         typing::value(entry, result, &Type::of_schema(output), env, findings);
     }
     if findings.has_errors() {
@@ -107,7 +113,7 @@ pub fn compile(
     }
     Some(Arc::new(EffectDefinition {
         name: name?,
-        schemas,
+        schemas: contract,
         provider: provider?,
         timeout_ms,
         connect_timeout_ms,
@@ -124,13 +130,16 @@ fn provider(
     entry: &Entry<'_>,
     fields: &Fields<'_, '_>,
     env: &Env,
+    schemas: &Schemas<'_>,
     findings: &mut Findings<'_>,
 ) -> Option<Provider> {
-    let provider = if entry.key == "http" {
-        Provider::Http(effect_http::read(entry, env, findings)?)
-    } else {
-        transform(entry, fields, findings);
-        Provider::Transform
+    let provider = match &*entry.key {
+        "http" => Provider::Http(effect_http::read(entry, env, findings)?),
+        "grpc" => Provider::Grpc(effect_grpc::read(entry, env, schemas, findings)?),
+        _ => {
+            transform(entry, fields, findings);
+            Provider::Transform
+        }
     };
     if let Some(feature) = provider.absent_feature() {
         let message = format!("this runner is built without \"{}\"", entry.key);

@@ -8,7 +8,7 @@ use super::findings::Findings;
 use super::texts::{self, Readable};
 use super::url;
 use super::yaml::{Entry, Value};
-use crate::kernel::expr::types::Env;
+use crate::kernel::expr::types::{Env, Type};
 use crate::kernel::expr::{Template, nearest};
 
 const METHODS: [&str; 6] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"];
@@ -42,6 +42,15 @@ pub fn read(entry: &Entry<'_>, env: &Env, findings: &mut Findings<'_>) -> Option
         headers,
         body,
     })
+}
+
+/// What expressions read as `response`.
+pub fn response() -> Type {
+    Type::object([
+        ("status", Type::integer()),
+        ("headers", Type::dynamic()),
+        ("body", Type::dynamic()),
+    ])
 }
 
 fn method(entry: &Entry<'_>, findings: &mut Findings<'_>) -> Option<&'static str> {

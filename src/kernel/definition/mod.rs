@@ -5,6 +5,7 @@
 
 mod actions;
 mod archive;
+mod binary_files;
 mod canonical;
 mod check;
 mod children;
@@ -15,6 +16,7 @@ pub mod diagnostic;
 pub mod editor;
 pub mod effect;
 mod effect_file;
+mod effect_grpc;
 mod effect_http;
 mod effect_limits;
 mod endings;
@@ -51,11 +53,11 @@ mod url;
 mod waits;
 pub mod yaml;
 
+pub use binary_files::{BinaryFiles, named_binary};
 pub use diagnostic::{Diagnostic, Severity};
 pub use effect::EffectDefinition;
 pub use migration::misfits;
 pub use model::Definition;
-pub use program::{ProgramFiles, named_program};
 pub use schema_files::{SchemaFiles, named_schemas};
 pub use set::DefinitionSet;
 
@@ -101,18 +103,18 @@ impl Loaded {
 /// Reads, checks and compiles sagas and effects together, none of which names another file by path.
 #[must_use]
 pub fn load(sagas: &[SourceFile], effects: &[SourceFile]) -> Loaded {
-    load_with(sagas, effects, &SchemaFiles::default(), &ProgramFiles::default())
+    load_with(sagas, effects, &SchemaFiles::default(), &BinaryFiles::default())
 }
 
-/// Reads, checks and compiles sagas and effects together with the schemas and programs that they name.
+/// Reads, checks and compiles sagas and effects together with the schemas, programs and descriptors that they name.
 #[must_use]
 pub fn load_with(
     sagas: &[SourceFile],
     effects: &[SourceFile],
     schemas: &SchemaFiles,
-    programs: &ProgramFiles,
+    binaries: &BinaryFiles,
 ) -> Loaded {
-    let mut schemas = Schemas::new(schemas, programs);
+    let mut schemas = Schemas::new(schemas, binaries);
     let mut loaded = Loaded::default();
     let mut names = Names::default();
     for file in effects {

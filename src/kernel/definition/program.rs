@@ -3,21 +3,18 @@
 //! What a program may touch stands in the file, where it can be read and checked: the events that it is given,
 //! the effects and commands that it may ask for.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::actions::Reading;
+use super::binary_files::{PROGRAM_ENDING, is_reference};
 use super::codes;
 use super::fields::{self, Fields};
-use super::saga::member;
-use super::schema_files::{resolved, scalar};
-use super::yaml::{self, Entry, Value};
+use super::schema_files::resolved;
+use super::yaml::{Entry, Value};
 use crate::kernel::definition::findings::Findings;
 use crate::kernel::ids::EffectName;
 use crate::kernel::program::{IS_BUILT_IN, Program};
 
-/// How the path of a program ends.
-const ENDING: &str = ".wasm";
 const KEYS: &[&str] = &["file", "events", "effects", "commands"];
 /// What a program does itself.
 const EXCLUDED: &[&str] = &[
@@ -30,10 +27,6 @@ const EXCLUDED: &[&str] = &[
     "finally",
 ];
 
-/// Modules by their path, as [`resolved`] writes it; or why one could not be read.
-#[derive(Debug, Clone, Default)]
-pub struct ProgramFiles(pub BTreeMap<String, Result<Arc<[u8]>, String>>);
-
 /// The program of a saga, and what it may touch. Lists are in code-point order.
 #[derive(Debug)]
 pub struct ProgramDefinition {
@@ -45,23 +38,6 @@ pub struct ProgramDefinition {
     pub effects: Vec<EffectName>,
     /// Types of aggregate commands.
     pub commands: Vec<String>,
-}
-
-/// The path of the program that the definition at `path` names, resolved.
-#[must_use]
-pub fn named_program(path: &str, text: &str) -> Option<String> {
-    // Most definitions name none, and reading each twice costs.
-    if !text.contains(ENDING) {
-        return None;
-    }
-    let mut findings = Findings::new(path, text);
-    let root = yaml::parse(text, &mut findings)?;
-    let program = &member(&root, "program")?.value;
-    let reference = match member(program, "file") {
-        Some(file) => scalar(&file.value),
-        None => scalar(program),
-    };
-    reference.map(|reference| resolved(path, reference))
 }
 
 impl<'r> Reading<'r, '_> {
@@ -149,8 +125,7 @@ impl<'r> Reading<'r, '_> {
                 .help(Some("build it with the feature \"wasm\"".to_owned()));
             return None;
         }
-        let relative = !reference.starts_with('/') && !reference.contains(['\\', ':']);
-        if !relative || !reference.ends_with(ENDING) {
+        if !is_reference(reference, PROGRAM_ENDING) {
             let message = format!("\"{}\" is not the path of a program", reference.escape_debug());
             self.findings.error(codes::PROGRAM_FILE, span, message).help(Some(
                 "write a path relative to this file that ends with .wasm".to_owned(),
@@ -158,7 +133,7 @@ impl<'r> Reading<'r, '_> {
             return None;
         }
         let path = resolved(self.findings.path(), reference);
-        let bytes = match self.schemas.program(&path) {
+        let bytes = match self.schemas.binary(&path) {
             Some(Ok(bytes)) => bytes,
             Some(Err(reason)) => {
                 let message = format!("the program {path} cannot be read: {reason}");

@@ -6,11 +6,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::binary_files::BinaryFiles;
 use super::codes;
 use super::diagnostic::Diagnostic;
 use super::fields;
 use super::findings::Findings;
-use super::program::ProgramFiles;
 use super::schemas;
 use super::yaml::{self, Entry, Node, Plain, Value};
 use crate::kernel::schema::Schema;
@@ -89,11 +89,11 @@ pub fn resolved(path: &str, reference: &str) -> String {
     parts.join("/")
 }
 
-/// The schemas of one load, and the programs.
+/// The schemas of one load, and the other files that definitions name.
 #[derive(Debug)]
 pub struct Schemas<'f> {
     files: &'f SchemaFiles,
-    programs: &'f ProgramFiles,
+    binaries: &'f BinaryFiles,
     compiled: BTreeMap<String, Option<Arc<Schema>>>,
     /// What is wrong with the files themselves.
     pub diagnostics: Vec<Diagnostic>,
@@ -102,19 +102,19 @@ pub struct Schemas<'f> {
 }
 
 impl<'f> Schemas<'f> {
-    pub fn new(files: &'f SchemaFiles, programs: &'f ProgramFiles) -> Self {
+    pub fn new(files: &'f SchemaFiles, binaries: &'f BinaryFiles) -> Self {
         Self {
             files,
-            programs,
+            binaries,
             compiled: BTreeMap::new(),
             diagnostics: Vec::new(),
             named: BTreeMap::new(),
         }
     }
 
-    /// The module at a path, or why it could not be read.
-    pub fn program(&self, path: &str) -> Option<&'f Result<Arc<[u8]>, String>> {
-        self.programs.0.get(path)
+    /// The bytes at a path, or why they could not be read.
+    pub fn binary(&self, path: &str) -> Option<&'f Result<Arc<[u8]>, String>> {
+        self.binaries.0.get(path)
     }
 
     /// The files that were named since the last call.

@@ -130,8 +130,8 @@ impl Types {
         self
     }
 
-    /// What an effect may read.
-    pub fn of_effect(schemas: &EffectSchemas) -> Self {
+    /// What an effect may read; `response` is what its provider answers.
+    pub fn of_effect(schemas: &EffectSchemas, response: Type) -> Self {
         let mut env = Env::default();
         if let Some(input) = &schemas.input {
             env.bind(Root::Input, Type::of_schema(input));
@@ -141,20 +141,15 @@ impl Types {
             Type::object([
                 ("id", Type::string()),
                 ("idempotency_key", Type::string()),
+                ("key", Type::string()),
+                ("saga", Type::string()),
                 ("token", Type::string()),
                 ("attempt", Type::integer()),
                 ("tenant", Type::string()),
                 ("trace_id", Type::string().or(&Type::null())),
             ]),
         );
-        env.bind(
-            Root::Response,
-            Type::object([
-                ("status", Type::integer()),
-                ("headers", Type::dynamic()),
-                ("body", Type::dynamic()),
-            ]),
-        );
+        env.bind(Root::Response, response);
         Self {
             env,
             ..Self::default()

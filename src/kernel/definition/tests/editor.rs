@@ -260,7 +260,9 @@ fn every_shipped_file_and_every_cure_of_an_error_page_validates() {
         };
         let head = match (
             cure.contains("apiVersion:"),
-            cure.contains("http:") || cure.contains("transform:"),
+            ["http:", "grpc:", "transform:"]
+                .iter()
+                .any(|key| cure.contains(key)),
         ) {
             (true, _) => "",
             (false, true) => "apiVersion: sagas/v1\nkind: Effect\nname: probe\n",

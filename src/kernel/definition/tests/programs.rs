@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::super::{Loaded, ProgramFiles, SchemaFiles, compile_archived, load_with, named_program};
+use super::super::{BinaryFiles, Loaded, SchemaFiles, compile_archived, load_with, named_binary};
 use super::file;
 use crate::kernel::program::tests::{ECHO, module};
 
@@ -21,7 +21,7 @@ fn saga(program: &str) -> String {
 }
 
 fn loaded(text: &str, wat: &str) -> Loaded {
-    let mut programs = ProgramFiles::default();
+    let mut programs = BinaryFiles::default();
     let found = if wat.is_empty() {
         Err("permission denied".to_owned())
     } else {
@@ -169,11 +169,11 @@ fn what_is_wrong_with_a_program_is_told_at_its_place() {
 #[test]
 fn the_path_of_a_program_is_found_in_either_form() {
     for program in ["bin/a.wasm", "{file: ./bin/a.wasm, events: A.B}"] {
-        let named = named_program("x/probe.yaml", &saga(program));
+        let named = named_binary("x/probe.yaml", &saga(program));
         assert_eq!(named.as_deref(), Some("x/bin/a.wasm"));
     }
     assert_eq!(
-        named_program("x/probe.yaml", "state: {init: {file: a.wasm}}"),
+        named_binary("x/probe.yaml", "state: {init: {file: a.wasm}}"),
         None
     );
 }

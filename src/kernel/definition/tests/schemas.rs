@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::super::schema_files::SchemaFiles;
-use super::super::{Loaded, ProgramFiles, compile_archived, load_with};
+use super::super::{BinaryFiles, Loaded, compile_archived, load_with};
 use super::file;
 
 const SAGA: &str = r#"apiVersion: sagas/v1
@@ -35,7 +35,7 @@ fn loaded(saga: &str, effect: &str, placed: &str) -> Loaded {
         &[file("sagas/probe.yaml", saga)],
         &[file("effects/pay.yaml", effect)],
         &schemas,
-        &ProgramFiles::default(),
+        &BinaryFiles::default(),
     )
 }
 

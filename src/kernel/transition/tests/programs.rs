@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::build::loaded;
 use super::children::{ask, control, reopened, tell};
 use super::world::World;
-use crate::kernel::definition::{Definition, ProgramFiles, SchemaFiles, SourceFile, load_with};
+use crate::kernel::definition::{BinaryFiles, Definition, SchemaFiles, SourceFile, load_with};
 use crate::kernel::ids::Key;
 use crate::kernel::input::Control;
 use crate::kernel::patch::{IgnoreReason, Note, Outcome};
@@ -32,7 +32,7 @@ program:
 ";
 
 fn definition(saga: &str, wat: &str) -> Arc<Definition> {
-    let mut programs = ProgramFiles::default();
+    let mut programs = BinaryFiles::default();
     programs.0.insert("probe.wasm".to_owned(), Ok(module(wat)));
     let file = |name: &str, text: String| SourceFile {
         path: format!("{name}.yaml"),

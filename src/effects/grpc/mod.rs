@@ -1,0 +1,343 @@
+//! The gRPC provider: one unary call per attempt, its messages known from descriptors.
+//!
+//! Messages are written and read in the JSON mapping of Protocol Buffers. Descriptors come from a file that the
+//! definition names, or from the server by reflection, once, before the first call.
+
+mod codec;
+mod reflection;
+mod status;
+#[cfg(test)]
+mod tests;
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::client::legacy::connect::dns::Name;
+use prost_reflect::prost_types::method_options::IdempotencyLevel;
+use prost_reflect::{DescriptorPool, DynamicMessage, MethodDescriptor, SerializeOptions};
+use tokio::sync::OnceCell;
+use tonic::client::Grpc as Client;
+use tonic::codegen::http::uri::PathAndQuery;
+use tonic::metadata::{AsciiMetadataKey, AsciiMetadataValue, KeyRef, MetadataMap};
+use tonic::transport::{Channel, ClientTlsConfig, Endpoint};
+use tonic::{Code, Request, Response, Status};
+
+use super::egress::Egress;
+use super::environment::{Environment, traceparent};
+use super::origin::Origin;
+use super::provider::{CallContext, CallFailure, CallOutcome, Certainty, Provider};
+use super::rendering::{Rendering, Verdict};
+use super::settings::Settings;
+use crate::kernel::definition::EffectDefinition;
+use crate::kernel::definition::effect::{GrpcCall, Provider as ProviderDefinition};
+use crate::kernel::json::Json;
+use codec::DynamicCodec;
+
+/// Connections that say nothing are asked for a sign of life by TCP.
+const TCP_KEEPALIVE: Duration = Duration::from_secs(30);
+
+pub struct Grpc {
+    channel: Channel,
+    definition: Arc<EffectDefinition>,
+    origin: Origin,
+    path: PathAndQuery,
+    metadata_names: Vec<AsciiMetadataKey>,
+    /// Known at once from a file, else after the server has been asked.
+    method: OnceCell<MethodDescriptor>,
+    environment: Arc<Environment>,
+    settings: Settings,
+}
+
+impl Grpc {
+    /// Builds the channel of one effect, which connects when it is needed. Must be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// A sentence that says what in the definition or the environment makes no channel.
+    pub fn new(
+        definition: &Arc<EffectDefinition>,
+        call: &GrpcCall,
+        environment: &Arc<Environment>,
+        settings: &Settings,
+    ) -> Result<Self, String> {
+        let origin = Origin::of(&call.url, environment.upstreams(), settings.expression_steps)?;
+        let path = format!("/{}/{}", call.service, call.method);
+        let method = match &call.descriptors {
+            Some(bytes) => {
+                let pool = DescriptorPool::decode(&**bytes).map_err(|error| error.to_string())?;
+                OnceCell::from(method(&pool, call)?)
+            }
+            None => OnceCell::new(),
+        };
+        let metadata_name = |(name, _): &(String, _)| {
+            AsciiMetadataKey::from_bytes(name.as_bytes())
+                .map_err(|_| format!("{name:?} is not a name of metadata"))
+        };
+        Ok(Self {
+            channel: channel(&origin, definition.connect_timeout_ms, settings.egress)?,
+            definition: Arc::clone(definition),
+            origin,
+            path: PathAndQuery::try_from(path).map_err(|error| error.to_string())?,
+            metadata_names: call
+                .metadata
+                .iter()
+                .map(metadata_name)
+                .collect::<Result<_, _>>()?,
+            method,
+            environment: Arc::clone(environment),
+            settings: settings.clone(),
+        })
+    }
+}
+
+#[async_trait]
+impl Provider for Grpc {
+    async fn call(&self, call: &CallContext<'_>) -> CallOutcome {
+        let command = self.environment.command(call.command);
+        match self.attempt(call, &command).await {
+            Ok(outcome) => outcome,
+            Err(failure) => CallOutcome::Failed(failure),
+        }
+    }
+
+    /// As the descriptors say.
+    fn is_safe(&self) -> bool {
+        let options = |method: &MethodDescriptor| method.method_descriptor_proto().options.clone();
+        let level = self.method.get().and_then(options);
+        level.is_some_and(|options| options.idempotency_level() == IdempotencyLevel::NoSideEffects)
+    }
+
+    fn upstream(&self) -> Option<String> {
+        Some(self.origin.to_string())
+    }
+}
+
+impl Grpc {
+    async fn attempt(&self, call: &CallContext<'_>, command: &Json<'_>) -> Result<CallOutcome, CallFailure> {
+        let ProviderDefinition::Grpc(template) = &self.definition.provider else {
+            return Err(CallFailure::not_done(
+                "permanent",
+                "the effect is not a gRPC call",
+            ));
+        };
+        let steps = self.settings.expression_steps;
+        let (metadata, message) = {
+            let mut rendering = Rendering::of(call, command, &self.environment, steps);
+            let message = rendering.json("message", &template.message)?;
+            (self.metadata(call, template, &mut rendering)?, message)
+        };
+        let method = self.method(template, &metadata).await?;
+        let message = message_of(&method, &message)?;
+        let mut request = Request::new(message);
+        *request.metadata_mut() = metadata;
+        request.set_timeout(Duration::from_millis(self.definition.timeout_ms));
+        match self.send(&method, request).await {
+            Ok(answer) => Ok(self.succeeded(&answer, call, command)),
+            Err(status) => match status::unanswered(&status, self.is_safe()) {
+                Some(failure) => Err(failure),
+                None => Ok(self.judged(&status, call, command)),
+            },
+        }
+    }
+
+    /// The values of the definition, and what every call carries.
+    fn metadata(
+        &self,
+        call: &CallContext<'_>,
+        template: &GrpcCall,
+        rendering: &mut Rendering<'_>,
+    ) -> Result<MetadataMap, CallFailure> {
+        let mut metadata = MetadataMap::with_capacity(template.metadata.len() + 3);
+        for (name, (label, value_of)) in self.metadata_names.iter().zip(&template.metadata) {
+            let text = rendering.text(label, value_of)?;
+            metadata.insert(name.clone(), value(label, &text)?);
+        }
+        let given = [
+            (
+                "idempotency-key",
+                Cow::Borrowed(&*call.command.metadata.idempotency_key),
+            ),
+            ("traceparent", Cow::Owned(traceparent(call.command))),
+        ];
+        for (name, text) in given {
+            if !metadata.contains_key(name) {
+                metadata.insert(name, value(name, &text)?);
+            }
+        }
+        Ok(metadata)
+    }
+
+    /// The method's descriptor. A server that cannot be asked is one that was not called.
+    async fn method(
+        &self,
+        template: &GrpcCall,
+        metadata: &MetadataMap,
+    ) -> Result<MethodDescriptor, CallFailure> {
+        let asked = self.method.get_or_try_init(|| async {
+            let pool = reflection::descriptors(&self.channel, metadata, &template.service)
+                .await
+                .map_err(|status| undescribed(&status))?;
+            method(&pool, template).map_err(|reason| CallFailure::not_done("permanent", reason))
+        });
+        Ok(asked.await?.clone())
+    }
+
+    async fn send(
+        &self,
+        method: &MethodDescriptor,
+        request: Request<DynamicMessage>,
+    ) -> Result<Response<DynamicMessage>, Status> {
+        let mut client =
+            Client::new(self.channel.clone()).max_decoding_message_size(self.settings.response_bytes);
+        client
+            .ready()
+            .await
+            .map_err(|error| Status::from_error(Box::new(error)))?;
+        client
+            .unary(request, self.path.clone(), DynamicCodec(method.output()))
+            .await
+    }
+
+    fn succeeded(
+        &self,
+        answer: &Response<DynamicMessage>,
+        call: &CallContext<'_>,
+        command: &Json<'_>,
+    ) -> CallOutcome {
+        let unreadable =
+            |reason: String| CallOutcome::Failed(CallFailure::unclear("response.malformed", reason));
+        let mut bytes = Vec::with_capacity(256);
+        // Fields that were not sent have their defaults, so that a saga may read them without a guard.
+        let options = SerializeOptions::new().skip_default_fields(false);
+        let mut serializer = serde_json::Serializer::new(&mut bytes);
+        if let Err(error) = answer.get_ref().serialize_with_options(&mut serializer, &options) {
+            return unreadable(format!("the answer has no JSON form: {error}"));
+        }
+        let body = match Json::parse(&bytes, self.settings.json_depth) {
+            Ok(body) => body,
+            Err(error) => return unreadable(format!("the answer cannot be read: {error}")),
+        };
+        let response = response_value(Code::Ok, "", answer.metadata(), body);
+        let steps = self.settings.expression_steps;
+        let mut verdict = Verdict::on(&response, &self.definition, call, command, steps);
+        match verdict.class() {
+            None | Some("succeeded") => verdict.result(),
+            Some(class) => CallOutcome::Failed(CallFailure {
+                class: Cow::Owned(class.to_owned()),
+                certainty: Certainty::Refused,
+                ..CallFailure::unclear("", format!("the answer is classified as {class}"))
+            }),
+        }
+    }
+
+    fn judged(&self, status: &Status, call: &CallContext<'_>, command: &Json<'_>) -> CallOutcome {
+        let response = response_value(status.code(), status.message(), status.metadata(), Json::Null);
+        let steps = self.settings.expression_steps;
+        let mut verdict = Verdict::on(&response, &self.definition, call, command, steps);
+        match verdict.class() {
+            Some("succeeded") => verdict.result(),
+            class => CallOutcome::Failed(status::refused(status, class)),
+        }
+    }
+}
+
+fn channel(origin: &Origin, connect_timeout_ms: u64, egress: Egress) -> Result<Channel, String> {
+    let address = format!("{}://{origin}", origin.scheme);
+    let url = reqwest::Url::parse(&address).map_err(|error| error.to_string())?;
+    egress.check_literal(&url).map_err(|denied| denied.to_string())?;
+    let mut endpoint = Endpoint::from_shared(address)
+        .map_err(|error| error.to_string())?
+        .connect_timeout(Duration::from_millis(connect_timeout_ms));
+    if origin.scheme == "https" {
+        endpoint = endpoint
+            .tls_config(ClientTlsConfig::new().with_native_roots())
+            .map_err(|error| format!("TLS cannot be set up: {error}"))?;
+    }
+    let resolver = tower::service_fn(move |name: Name| async move {
+        egress.lookup(name.as_str(), 0).await.map(IntoIterator::into_iter)
+    });
+    let mut connector = HttpConnector::new_with_resolver(resolver);
+    connector.enforce_http(false);
+    connector.set_nodelay(true);
+    connector.set_keepalive(Some(TCP_KEEPALIVE));
+    Ok(endpoint.connect_with_connector_lazy(connector))
+}
+
+fn method(pool: &DescriptorPool, call: &GrpcCall) -> Result<MethodDescriptor, String> {
+    let found = pool
+        .get_service_by_name(&call.service)
+        .and_then(|service| service.methods().find(|method| method.name() == call.method));
+    match found {
+        None => Err(format!(
+            "the server has no method {}/{}",
+            call.service, call.method
+        )),
+        Some(method) if method.is_client_streaming() || method.is_server_streaming() => Err(format!(
+            "{}/{} streams; an effect is one request and one answer",
+            call.service, call.method
+        )),
+        Some(method) => Ok(method),
+    }
+}
+
+/// Nothing was called yet, whatever came of asking.
+fn undescribed(status: &Status) -> CallFailure {
+    let message = |text: &str| format!("reflection: {text}");
+    match status::unanswered(status, true) {
+        Some(failure) => CallFailure {
+            message: message(&failure.message),
+            ..failure
+        },
+        None => CallFailure {
+            certainty: Certainty::NotDone,
+            message: message(&format!("{}: {}", status::name(status.code()), status.message())),
+            ..status::refused(status, None)
+        },
+    }
+}
+
+fn message_of(method: &MethodDescriptor, json: &[u8]) -> Result<DynamicMessage, CallFailure> {
+    let misfit = |error: serde_json::Error| {
+        let message = format!("message: it is no {}: {error}", method.input().full_name());
+        CallFailure::not_done("message.misfit", message)
+    };
+    let mut deserializer = serde_json::Deserializer::from_slice(json);
+    let message = DynamicMessage::deserialize(method.input(), &mut deserializer).map_err(misfit)?;
+    deserializer.end().map_err(misfit)?;
+    Ok(message)
+}
+
+/// A value of metadata. Line breaks would let a value add entries of its own.
+fn value(name: &str, text: &str) -> Result<AsciiMetadataValue, CallFailure> {
+    AsciiMetadataValue::try_from(text).map_err(|_| {
+        CallFailure::not_done(
+            "header.illegal",
+            format!("the value of metadata {name} holds characters that no metadata may hold"),
+        )
+    })
+}
+
+fn response_value<'a>(code: Code, message: &'a str, metadata: &MetadataMap, body: Json<'a>) -> Json<'a> {
+    // Values of a repeated name are joined; binary ones are left out.
+    let text = |name: KeyRef<'_>| match name {
+        KeyRef::Ascii(name) => {
+            let values = metadata.get_all(name).iter();
+            let values: Vec<&str> = values.map(|value| value.to_str().unwrap_or_default()).collect();
+            let name = name.as_str().to_owned();
+            Some((Cow::Owned(name), Json::Str(Cow::Owned(values.join(", ")))))
+        }
+        KeyRef::Binary(_) => None,
+    };
+    Json::Map(vec![
+        ("body".into(), body),
+        ("code".into(), Json::Int(i64::from(i32::from(code)))),
+        ("message".into(), Json::Str(message.into())),
+        (
+            "metadata".into(),
+            Json::Map(metadata.keys().filter_map(text).collect()),
+        ),
+        ("status".into(), Json::Str(status::name(code).into())),
+    ])
+}

@@ -1,0 +1,51 @@
+//! What the tests of providers share.
+
+use serde_json::value::RawValue;
+use uuid::Uuid;
+
+use super::provider::{CallFailure, CallOutcome};
+use crate::kernel::envelope::{CommandMetadata, EffectCommand};
+use crate::kernel::ids::{CommandId, EffectName, Key, SagaName, TenantId};
+
+/// The idempotency key of every command.
+pub const KEY: &str = "00112233445566778899aabbccddeeff";
+
+/// A command for an effect of the tenant `acme`.
+pub fn command<'p>(effect: &str, payload: &'p RawValue) -> EffectCommand<'p> {
+    EffectCommand {
+        progress: None,
+        tenant_id: TenantId::parse("acme").expect("legal"),
+        command_id: CommandId(Uuid::from_u128(0x0199_0000_0000_7000_8000_0000_0000_0007)),
+        effect_name: EffectName::parse(effect).expect("legal"),
+        payload,
+        metadata: CommandMetadata {
+            saga: SagaName::parse("order").expect("legal"),
+            key: Key::parse("o-1").expect("legal"),
+            correlation_id: "o-1".to_owned(),
+            root_correlation_id: None,
+            causation_id: "e-1".to_owned(),
+            idempotency_key: KEY.to_owned(),
+            path: "steps.charge".to_owned(),
+            attempt: 1,
+            deadline_ms: i64::MAX,
+            traceparent: None,
+            hops: 0,
+        },
+    }
+}
+
+/// How a call failed.
+pub fn failure(outcome: CallOutcome) -> CallFailure {
+    match outcome {
+        CallOutcome::Failed(failure) => failure,
+        CallOutcome::Succeeded { payload } => panic!("succeeded: {}", String::from_utf8_lossy(&payload)),
+    }
+}
+
+/// What a call gave.
+pub fn payload(outcome: CallOutcome) -> String {
+    match outcome {
+        CallOutcome::Succeeded { payload } => String::from_utf8(payload).expect("utf-8"),
+        CallOutcome::Failed(failure) => panic!("failed: {failure:?}"),
+    }
+}
