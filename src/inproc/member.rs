@@ -10,12 +10,13 @@ use tokio::sync::watch;
 use crate::ports::broker::{BrokerError, Message, Queue, QueueMessage, ReaderBroken, Receipt};
 
 use super::queue::{QueueShared, Taken};
+use super::trust::Trust;
 
 pub(super) struct Member {
     shared: Arc<QueueShared>,
     runtime: Handle,
     news: watch::Receiver<u64>,
-    broken: Option<ReaderBroken>,
+    trust: Trust,
 }
 
 impl Member {
@@ -24,7 +25,7 @@ impl Member {
             runtime: Handle::current(),
             news: shared.stream().news(),
             shared,
-            broken: None,
+            trust: Trust::default(),
         }
     }
 
@@ -60,38 +61,23 @@ impl Member {
             }
         }
     }
-
-    /// Once broken, always broken.
-    fn check(&self) -> Result<(), ReaderBroken> {
-        match &self.broken {
-            Some(broken) => Err(broken.clone()),
-            None => Ok(()),
-        }
-    }
-
-    fn keep<T>(&mut self, result: Result<T, ReaderBroken>) -> Result<T, ReaderBroken> {
-        if let Err(broken) = &result {
-            self.broken = Some(broken.clone());
-        }
-        result
-    }
 }
 
 #[async_trait]
 impl Queue for Member {
     async fn next(&mut self) -> Result<QueueMessage, ReaderBroken> {
-        self.check()?;
+        self.trust.check()?;
         tokio::task::coop::consume_budget().await;
         let result = self.try_next().await;
-        self.keep(result).map(|message| self.hand_over(message))
+        self.trust.keep(result).map(|message| self.hand_over(message))
     }
 
     fn ready(&mut self) -> Option<Result<QueueMessage, ReaderBroken>> {
-        if let Err(broken) = self.check() {
+        if let Err(broken) = self.trust.check() {
             return Some(Err(broken));
         }
         let taken = self.shared.take(&self.runtime);
-        match self.keep(taken) {
+        match self.trust.keep(taken) {
             Ok(Taken::Message(message)) => Some(Ok(self.hand_over(message))),
             Ok(Taken::Nothing(_)) => None,
             Err(broken) => Some(Err(broken)),
@@ -100,8 +86,7 @@ impl Queue for Member {
 
     /// There is nothing to give back: a message leaves the queue only when it is taken.
     async fn close(&mut self) {
-        self.broken
-            .get_or_insert_with(|| ReaderBroken("the member has left the queue".to_owned()));
+        self.trust.lose("the member has left the queue");
     }
 }
 

@@ -20,6 +20,7 @@ mod record;
 mod registry;
 mod settings;
 mod stream;
+mod trust;
 mod window;
 mod writer;
 

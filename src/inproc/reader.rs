@@ -16,6 +16,7 @@ use super::feed::{Feed, Reach};
 use super::filter::Filter;
 use super::record::Entry;
 use super::stream::{Page, Stream};
+use super::trust::Trust;
 
 /// Messages that a reader holds at most, whatever its owner asks for.
 const BUFFER_MAX: usize = 16_384;
@@ -35,7 +36,7 @@ pub(super) struct InprocReader {
     /// Stream sequence of the newest message taken, and how many were.
     taken: u64,
     consumer_sequence: u64,
-    broken: Option<ReaderBroken>,
+    trust: Trust,
 }
 
 impl InprocReader {
@@ -72,7 +73,7 @@ impl InprocReader {
             page: None,
             taken: 0,
             consumer_sequence: 0,
-            broken: None,
+            trust: Trust::default(),
         })
     }
 
@@ -174,48 +175,33 @@ impl InprocReader {
         }
         Ok(None)
     }
-
-    /// Once broken, always broken.
-    fn check(&self) -> Result<(), ReaderBroken> {
-        match &self.broken {
-            Some(broken) => Err(broken.clone()),
-            None => Ok(()),
-        }
-    }
-
-    fn keep<T>(&mut self, result: Result<T, ReaderBroken>) -> Result<T, ReaderBroken> {
-        if let Err(broken) = &result {
-            self.broken = Some(broken.clone());
-        }
-        result
-    }
 }
 
 #[async_trait]
 impl Reader for InprocReader {
     async fn next(&mut self) -> Result<Message, ReaderBroken> {
-        self.check()?;
+        self.trust.check()?;
         tokio::task::coop::consume_budget().await;
         let result = self.try_next().await;
-        self.keep(result)
+        self.trust.keep(result)
     }
 
     fn ready(&mut self) -> Option<Result<Message, ReaderBroken>> {
-        if let Err(broken) = self.check() {
+        if let Err(broken) = self.trust.check() {
             return Some(Err(broken));
         }
         let result = self.try_ready();
-        self.keep(result).transpose()
+        self.trust.keep(result).transpose()
     }
 
     /// The walk has seen every message up to the stream's last sequence, under the lock that guards both, and
     /// the matching ones are in the buffer or taken.
     async fn horizon(&mut self) -> Result<Option<Horizon>, ReaderBroken> {
-        self.check()?;
+        self.trust.check()?;
         // Whoever asks again and again has to let others run.
         tokio::task::coop::consume_budget().await;
         let result = self.try_horizon().await;
-        self.keep(result)
+        self.trust.keep(result)
     }
 
     async fn acknowledge(&mut self, sequence: u64) {

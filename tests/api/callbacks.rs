@@ -4,10 +4,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tempfile::NamedTempFile;
-use wiremock::matchers::any;
-use wiremock::{Mock, MockServer, ResponseTemplate};
+use wiremock::{MockServer, ResponseTemplate};
 
-use crate::caller::{get, instance, post, send, until};
+use crate::caller::{add_call, get, instance, post, send, service, until};
 use crate::rig::Rig;
 
 const CONTRACT: &str = r#"
@@ -44,23 +43,15 @@ steps:
 
 /// A runner with the saga, the service that asks for signatures and keeps the tokens, and the key of the tokens.
 async fn signing() -> (Rig, MockServer, NamedTempFile) {
-    let service = MockServer::start().await;
-    Mock::given(any())
-        .respond_with(ResponseTemplate::new(200).set_body_json(json!({"ticket": "t-1"})))
-        .mount(&service)
-        .await;
+    let service = service(ResponseTemplate::new(200).set_body_json(json!({"ticket": "t-1"}))).await;
     let key = NamedTempFile::new().expect("a file");
     std::fs::write(key.path(), "a key for the callbacks of a test\n").expect("written");
     let extra = json!({"callbacks": {"key": {"file": key.path()}}});
     let mut rig = Rig::new(None, "30m", Duration::ZERO, extra).await;
     rig.add_saga("contract", CONTRACT);
     rig.add_saga("lease", LEASE);
-    let effect = format!(
-        "apiVersion: sagas/v1\nkind: Effect\nname: signature-ask\nhttp:\n  method: POST\n  url: \"{}/ask\"\n  \
-         body: {{contract: \"${{input.contract}}\", answer: \"${{command.token}}\"}}\n",
-        service.uri()
-    );
-    rig.add_effect("signature-ask", &effect);
+    let body = "  body: {contract: \"${input.contract}\", answer: \"${command.token}\"}\n";
+    add_call(&rig, "signature-ask", &service, body);
     rig.start().await;
     (rig, service, key)
 }

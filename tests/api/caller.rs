@@ -3,6 +3,8 @@
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use wiremock::matchers::any;
+use wiremock::{Mock, MockServer, ResponseTemplate};
 
 use crate::rig::Rig;
 
@@ -32,6 +34,22 @@ pub async fn runner(slow: Duration) -> Rig {
     rig.add_saga("ratio", RATIO);
     rig.start().await;
     rig
+}
+
+/// A service that answers every call in the same way.
+pub async fn service(answer: ResponseTemplate) -> MockServer {
+    let service = MockServer::start().await;
+    Mock::given(any()).respond_with(answer).mount(&service).await;
+    service
+}
+
+/// Adds an effect that calls the service; `more` are members of `http`, and keys behind it.
+pub fn add_call(rig: &Rig, name: &str, service: &MockServer, more: &str) {
+    let text = format!(
+        "apiVersion: sagas/v1\nkind: Effect\nname: {name}\nhttp:\n  method: POST\n  url: \"{}/ask\"\n{more}",
+        service.uri()
+    );
+    rig.add_effect(name, &text);
 }
 
 /// What the API answered.

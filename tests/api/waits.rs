@@ -3,10 +3,9 @@
 use std::time::Duration;
 
 use serde_json::json;
-use wiremock::matchers::any;
-use wiremock::{Mock, MockServer, ResponseTemplate};
+use wiremock::ResponseTemplate;
 
-use crate::caller::{instance, send, until};
+use crate::caller::{add_call, instance, send, service, until};
 use crate::rig::Rig;
 
 const PATIENT: &str = r#"
@@ -27,19 +26,10 @@ steps:
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_step_whose_deadline_passes_is_tried_no_more_whatever_happens_to_the_process() {
-    let bank = MockServer::start().await;
-    Mock::given(any())
-        .respond_with(ResponseTemplate::new(503))
-        .mount(&bank)
-        .await;
+    let bank = service(ResponseTemplate::new(503)).await;
     let mut rig = Rig::new(None, "30m", Duration::ZERO, json!({})).await;
     rig.add_saga("patient", PATIENT);
-    let effect = format!(
-        "apiVersion: sagas/v1\nkind: Effect\nname: bank-ask\nhttp: {{method: POST, url: \"{}/ask\"}}\n\
-         retry: {{attempts: 1}}\n",
-        bank.uri()
-    );
-    rig.add_effect("bank-ask", &effect);
+    add_call(&rig, "bank-ask", &bank, "retry: {attempts: 1}\n");
     rig.start().await;
     send(&rig, "acme", "b-1", "Bank.Asked", json!({"bank": "b-1"})).await;
     let path = instance("acme", "patient", "b-1");

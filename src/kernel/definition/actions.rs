@@ -14,7 +14,7 @@ use super::model::{
 use super::schema_files::Schemas;
 use super::step_errors::ERROR_ROOTS;
 use super::steps::RESULT_ROOTS;
-use super::texts::{self, EventParts, Readable};
+use super::texts::{self, EventParts};
 use super::typing::{self, Types};
 use super::yaml::{Entry, Node, Value};
 use crate::kernel::expr::types::Type;
@@ -199,17 +199,9 @@ impl<'r> Reading<'r, '_> {
             else {
                 continue;
             };
-            let when = fields.get("when").and_then(|when| {
-                let readable = Readable {
-                    roots: site.roots(),
-                    event: site.event(),
-                    steps: &self.steps,
-                    item: self.item,
-                    input: self.takes_input,
-                    types: self.types.as_ref().map(|types| &types.env),
-                };
-                texts::expr(when, readable, self.findings)
-            });
+            let when = fields
+                .get("when")
+                .and_then(|when| self.expr(when, site.roots(), site.event()));
             always_taken |= fields.get("when").is_none();
             let outside = self.assume(when.as_ref(), true);
             let actions = self.actions(&fields, site);
@@ -321,15 +313,8 @@ impl<'r> Reading<'r, '_> {
                 );
             }
         }
-        let readable = Readable {
-            roots,
-            event,
-            steps: &self.steps,
-            item: self.item,
-            input: self.takes_input,
-            types: self.types.as_ref().map(|types| &types.env),
-        };
-        let set = texts::fields(entries, readable, self.findings).unwrap_or_default();
+        let (readable, findings) = self.readable(roots, event);
+        let set = texts::fields(entries, readable, findings).unwrap_or_default();
         if let Some(types) = &self.types {
             typing::state_fields(entry, &set, types, self.findings);
         }
@@ -398,16 +383,7 @@ impl<'r> Reading<'r, '_> {
         if let Value::Scalar(scalar) = &entry.value.value
             && scalar.text.contains("${")
         {
-            let readable = Readable {
-                roots,
-                event,
-                steps: &self.steps,
-                item: self.item,
-                input: self.takes_input,
-                types: self.types.as_ref().map(|types| &types.env),
-            };
-            let (node, at) = (&entry.value, &entry.key_span);
-            let template = texts::text_template(node, at, "a duration", readable, self.findings)?;
+            let template = self.text(entry, "a duration", roots, event)?;
             if let (Some(types), Template::Value(_)) = (&self.types, &template) {
                 // A number has no unit.
                 typing::value(entry, &template, &Type::string(), &types.env, self.findings);
@@ -453,23 +429,7 @@ impl<'r> Reading<'r, '_> {
         let command_type = self.word(&fields, "type");
         let id = fields.require("id", self.findings);
         let payload = self.payload(&fields, roots, event);
-        let readable = Readable {
-            roots,
-            event,
-            steps: &self.steps,
-            item: self.item,
-            input: self.takes_input,
-            types: self.types.as_ref().map(|types| &types.env),
-        };
-        let aggregate_id = id.and_then(|id| {
-            texts::text_template(
-                &id.value,
-                &id.key_span,
-                "the id of an aggregate",
-                readable,
-                self.findings,
-            )
-        });
+        let aggregate_id = id.and_then(|id| self.text(id, "the id of an aggregate", roots, event));
         Some(CommandTemplate {
             aggregate_type: aggregate_type?,
             aggregate_id: aggregate_id?,
@@ -531,15 +491,8 @@ impl<'r> Reading<'r, '_> {
         roots: &'static [Root],
         event: EventParts,
     ) -> Option<Template> {
-        let readable = Readable {
-            roots,
-            event,
-            steps: &self.steps,
-            item: self.item,
-            input: self.takes_input,
-            types: self.types.as_ref().map(|types| &types.env),
-        };
-        let template = texts::template(&entry.value, readable, self.findings)?;
+        let (readable, findings) = self.readable(roots, event);
+        let template = texts::template(&entry.value, readable, findings)?;
         let is_object = matches!(entry.value.value, Value::Map(_)) || matches!(template, Template::Value(_));
         if !is_object {
             let what = format!("{} as a map, or an expression that gives one", entry.key);
@@ -555,23 +508,9 @@ impl<'r> Reading<'r, '_> {
         let code = fields.require("code", self.findings)?;
         let text = fields::text(&code.value, &code.key_span, "a code", self.findings)?;
         let legal = fields::is_name(text, &code.value.span, "code", NameRule::Dotted, self.findings);
-        let readable = Readable {
-            roots,
-            event,
-            steps: &self.steps,
-            item: self.item,
-            input: self.takes_input,
-            types: self.types.as_ref().map(|types| &types.env),
-        };
-        let message = fields.get("message").and_then(|message| {
-            texts::text_template(
-                &message.value,
-                &message.key_span,
-                "a message",
-                readable,
-                self.findings,
-            )
-        });
+        let message = fields
+            .get("message")
+            .and_then(|message| self.text(message, "a message", roots, event));
         legal.then(|| Fail {
             code: text.to_owned(),
             message,

@@ -9,7 +9,7 @@ use super::fields::{self, Fields};
 use super::model::{Action, ChildTemplate};
 use super::saga::parsed;
 use super::steps::START_ROOTS;
-use super::texts::{self, EventParts, Readable};
+use super::texts::EventParts;
 use super::typing;
 use super::yaml::{Entry, Value};
 use crate::kernel::expr::types::Type;
@@ -64,23 +64,9 @@ impl<'r> Reading<'r, '_> {
         )?;
         let name = fields.require("name", self.findings);
         let saga = name.and_then(|name| self.saga_name(name));
-        let key = fields.require("key", self.findings).and_then(|key| {
-            let readable = Readable {
-                roots: START_ROOTS,
-                event: EventParts::Moment,
-                steps: &self.steps,
-                item: self.item,
-                input: self.takes_input,
-                types: self.types.as_ref().map(|types| &types.env),
-            };
-            texts::text_template(
-                &key.value,
-                &key.key_span,
-                "the key of a saga",
-                readable,
-                self.findings,
-            )
-        });
+        let key = fields
+            .require("key", self.findings)
+            .and_then(|key| self.text(key, "the key of a saga", START_ROOTS, EventParts::Moment));
         let input = match fields.get("input") {
             None => Some(Template::Constant(b"{}".to_vec())),
             Some(input) => self.object(input, START_ROOTS, EventParts::Moment),

@@ -7,7 +7,7 @@ use super::fields::{self, Fields};
 use super::findings::Findings;
 use super::model::{Action, COMPENSATION_RETRY, Compensation, OnExhausted, OnLate, OnUnknown, UndoOrder};
 use super::steps::{RetryBounds, retry};
-use super::texts::{self, EventParts, Readable};
+use super::texts::EventParts;
 use super::typing::Types;
 use super::yaml::{Entry, Plain, Value};
 use crate::kernel::expr::types::Type;
@@ -94,17 +94,9 @@ impl Reading<'_, '_> {
         }
         // The ledger keeps what was sent, not the item.
         let item = self.item.take();
-        let when = fields.get("when").and_then(|when| {
-            let readable = Readable {
-                roots: ROOTS,
-                event: EventParts::Moment,
-                steps: &self.steps,
-                item: None,
-                input: self.takes_input,
-                types: self.types.as_ref().map(|types| &types.env),
-            };
-            texts::expr(when, readable, self.findings)
-        });
+        let when = fields
+            .get("when")
+            .and_then(|when| self.expr(when, ROOTS, EventParts::Moment));
         let action = match fields.get("saga") {
             Some(saga) => self.undo_child(saga, &fields, child),
             None => self.action(&fields, ROOTS),

@@ -7,7 +7,7 @@ use super::codes;
 use super::fields::{self, Fields, NameRule};
 use super::findings::Findings;
 use super::model::{Complete, Definition, Handler, Step};
-use super::texts::{self, EventParts, Readable};
+use super::texts::EventParts;
 use super::yaml::Entry;
 use crate::kernel::expr::{Root, nearest};
 
@@ -25,17 +25,7 @@ impl<'r> Reading<'r, '_> {
         self.completes = true;
         let keys = &["outcome", "when"];
         let fields = Fields::read(&entry.value, &entry.key_span, "an early end", keys, self.findings)?;
-        let when = fields.get("when").and_then(|when| {
-            let readable = Readable {
-                roots,
-                event,
-                steps: &self.steps,
-                item: self.item,
-                input: self.takes_input,
-                types: self.types.as_ref().map(|types| &types.env),
-            };
-            texts::expr(when, readable, self.findings)
-        });
+        let when = fields.get("when").and_then(|when| self.expr(when, roots, event));
         let outcome = fields.require("outcome", self.findings)?;
         let text = fields::text(&outcome.value, &outcome.key_span, "an outcome", self.findings)?;
         let span = &outcome.value.span;

@@ -7,13 +7,13 @@ use std::ops::Range;
 
 use super::actions::Reading;
 use super::codes;
-use super::fields::{self, Fields, NameRule};
+use super::fields::{self, Fields};
 use super::findings::Findings;
 use super::loops;
 use super::model::{Action, Branch, Definition, Foreach, Group, Join, Repeat, Step};
 use super::saga::member;
 use super::steps::START_ROOTS;
-use super::texts::{self, EventParts, Readable};
+use super::texts::EventParts;
 use super::yaml::{Entry, Node, Value};
 
 /// Deepest nesting of groups of steps, in levels.
@@ -111,13 +111,7 @@ impl<'r> Reading<'r, '_> {
     /// Reads a node that holds alternatives of steps. `at` is its index in `outline`.
     pub fn choice(&mut self, at: usize, outline: &[Outlined<'r, '_>]) -> Option<Step> {
         let Outlined { entry, depth, .. } = outline[at];
-        fields::is_name(
-            &entry.key,
-            &entry.key_span,
-            "step",
-            NameRule::Identifier,
-            self.findings,
-        );
+        self.name_of_step(entry);
         let keys = &["needs", "join", "stragglers", "if", "choice"];
         let fields = Fields::read(&entry.value, &entry.key_span, "a choice", keys, self.findings)?;
         let needs = fields
@@ -228,15 +222,7 @@ impl<'r> Reading<'r, '_> {
 
     /// A condition that is tested when a step would start.
     pub fn start_condition(&mut self, entry: &Entry<'_>) -> Option<crate::kernel::expr::Expr> {
-        let readable = Readable {
-            roots: START_ROOTS,
-            event: EventParts::Moment,
-            steps: &self.steps,
-            item: self.item,
-            input: self.takes_input,
-            types: self.types.as_ref().map(|types| &types.env),
-        };
-        texts::expr(entry, readable, self.findings)
+        self.expr(entry, START_ROOTS, EventParts::Moment)
     }
 }
 

@@ -12,7 +12,7 @@ use super::model::{
 };
 use super::saga::member;
 use super::steps::{RESULT_ROOTS, RETRY_PAUSE_MS_MIN, START_ROOTS, STEP_KEYS, factor};
-use super::texts::{self, EventParts, Readable};
+use super::texts::EventParts;
 use super::yaml::{Entry, Plain, Value};
 use crate::kernel::expr::{Expr, Root};
 use crate::kernel::limits::Limits;
@@ -78,13 +78,7 @@ impl<'r> Reading<'r, '_> {
     /// Reads the loop at `at` of `outline`; its members are read as steps.
     pub fn looped(&mut self, at: usize, outline: &[Outlined<'r, '_>]) -> Option<Step> {
         let Outlined { entry, depth, .. } = outline[at];
-        fields::is_name(
-            &entry.key,
-            &entry.key_span,
-            "step",
-            NameRule::Identifier,
-            self.findings,
-        );
+        self.name_of_step(entry);
         let around_one = member(&entry.value, "steps").is_none();
         let (what, keys) = if around_one {
             ("a step", STEP_KEYS)
@@ -341,14 +335,6 @@ impl<'r> Reading<'r, '_> {
 
     /// An expression that is evaluated when a group starts or goes on.
     fn condition(&mut self, entry: &Entry<'_>, roots: &'static [Root]) -> Option<Expr> {
-        let readable = Readable {
-            roots,
-            event: EventParts::Moment,
-            steps: &self.steps,
-            types: self.types.as_ref().map(|types| &types.env),
-            item: self.item,
-            input: self.takes_input,
-        };
-        texts::expr(entry, readable, self.findings)
+        self.expr(entry, roots, EventParts::Moment)
     }
 }

@@ -108,13 +108,7 @@ impl<'r> Reading<'r, '_> {
     }
 
     pub fn step(&mut self, entry: &'r Entry<'_>) -> Option<Step> {
-        fields::is_name(
-            &entry.key,
-            &entry.key_span,
-            "step",
-            NameRule::Identifier,
-            self.findings,
-        );
+        self.name_of_step(entry);
         let fields = Fields::read(&entry.value, &entry.key_span, "a step", STEP_KEYS, self.findings)?;
         let needs = fields
             .get("needs")
@@ -208,6 +202,12 @@ impl<'r> Reading<'r, '_> {
             timeout_ms,
             deadline,
         })
+    }
+
+    /// Says what is wrong with the name of a step.
+    pub fn name_of_step(&mut self, entry: &Entry<'_>) {
+        let (name, span) = (&entry.key, &entry.key_span);
+        fields::is_name(name, span, "step", NameRule::Identifier, self.findings);
     }
 
     /// Indices of the steps that `entry` names, in order.

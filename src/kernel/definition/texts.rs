@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use granit_parser::ScalarStyle;
 
+use super::actions::Reading;
 use super::codes;
 use super::fields::{expected, visible};
 use super::findings::Findings;
@@ -68,6 +69,43 @@ impl Readable<'_> {
             input: false,
             types: Some(types),
         }
+    }
+}
+
+impl<'c> Reading<'_, 'c> {
+    /// What expressions may read in this place of the saga, and where to say what is wrong with them.
+    pub fn readable(
+        &mut self,
+        roots: &'static [Root],
+        event: EventParts,
+    ) -> (Readable<'_>, &mut Findings<'c>) {
+        let readable = Readable {
+            roots,
+            event,
+            steps: &self.steps,
+            item: self.item,
+            input: self.takes_input,
+            types: self.types.as_ref().map(|types| &types.env),
+        };
+        (readable, self.findings)
+    }
+
+    /// Compiles a bare expression.
+    pub fn expr(&mut self, entry: &Entry<'_>, roots: &'static [Root], event: EventParts) -> Option<Expr> {
+        let (readable, findings) = self.readable(roots, event);
+        expr(entry, readable, findings)
+    }
+
+    /// Compiles a text with expressions in it.
+    pub fn text(
+        &mut self,
+        entry: &Entry<'_>,
+        what: &str,
+        roots: &'static [Root],
+        event: EventParts,
+    ) -> Option<Template> {
+        let (readable, findings) = self.readable(roots, event);
+        text_template(&entry.value, &entry.key_span, what, readable, findings)
     }
 }
 

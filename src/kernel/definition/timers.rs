@@ -8,7 +8,7 @@ use super::loops;
 use super::model::{Actions, DEADLINE, Delay, EVERY_MS_MIN, Fail, TimerDefinition};
 use super::saga::COMPLETED_ROOTS;
 use super::steps::START_ROOTS;
-use super::texts::{self, EventParts, Readable};
+use super::texts::EventParts;
 use super::yaml::{Entry, Value};
 use crate::kernel::duration::Millis;
 use crate::kernel::expr::{Expr, Root};
@@ -197,14 +197,6 @@ impl<'r> Reading<'r, '_> {
 
     /// What is tested with every input.
     pub fn cancel_when(&mut self, entry: &'r Entry<'_>) -> Option<Expr> {
-        let readable = Readable {
-            roots: COMPLETED_ROOTS,
-            event: EventParts::Moment,
-            steps: &self.steps,
-            item: self.item,
-            input: self.takes_input,
-            types: self.types.as_ref().map(|types| &types.env),
-        };
-        texts::expr(entry, readable, self.findings)
+        self.expr(entry, COMPLETED_ROOTS, EventParts::Moment)
     }
 }

@@ -7,7 +7,7 @@ use super::codes;
 use super::fields::{self, Fields};
 use super::model::{Action, Awaited, Delay, Wait};
 use super::steps::{RESULT_ROOTS, START_ROOTS};
-use super::texts::{self, EventParts, Readable};
+use super::texts::EventParts;
 use super::yaml::Entry;
 use crate::kernel::expr::Root;
 use crate::kernel::limits::Limits;
@@ -124,17 +124,7 @@ impl<'r> Reading<'r, '_> {
         if let (Some(types), Some(Awaited::Event(event_type))) = (&mut self.types, &on) {
             types.enter_event(event_type);
         }
-        let when = fields.get("when").and_then(|when| {
-            let readable = Readable {
-                roots,
-                event,
-                steps: &self.steps,
-                item: self.item,
-                input: self.takes_input,
-                types: self.types.as_ref().map(|types| &types.env),
-            };
-            texts::expr(when, readable, self.findings)
-        });
+        let when = fields.get("when").and_then(|when| self.expr(when, roots, event));
         Some(Wait {
             on: on?,
             when,

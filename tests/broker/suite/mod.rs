@@ -157,6 +157,12 @@ impl Case {
         }
     }
 
+    /// Of the newest message in its stream.
+    pub async fn last_sequence(&self) -> u64 {
+        let state = self.broker.stream_state(&self.stream).await.unwrap();
+        state.last_sequence
+    }
+
     /// A subject of this case.
     pub fn subject(&self, rest: &str) -> String {
         format!("{}.{rest}", self.prefix)

@@ -91,14 +91,7 @@ pub async fn the_first_on_a_subject_is_stored_once(case: Case) {
         case.try_publish(first(&case, "c", "5")).await,
         Err(PublishError::AlreadyThere)
     );
-    assert_eq!(
-        case.broker
-            .stream_state(&case.stream)
-            .await
-            .unwrap()
-            .last_sequence,
-        3
-    );
+    assert_eq!(case.last_sequence().await, 3);
 }
 
 pub async fn of_two_firsts_at_once_exactly_one_is_stored(case: Case) {
@@ -142,14 +135,7 @@ pub async fn a_repeated_message_id_returns_the_first_sequence(case: Case) {
     assert_eq!((other.sequence, other.duplicate), (3, false));
     let again = case.try_publish(with_id(&case, "a", "one")).await.unwrap();
     assert_eq!((again.sequence, again.duplicate), (2, true));
-    assert_eq!(
-        case.broker
-            .stream_state(&case.stream)
-            .await
-            .unwrap()
-            .last_sequence,
-        3
-    );
+    assert_eq!(case.last_sequence().await, 3);
 }
 
 pub async fn a_message_id_counts_for_the_whole_stream(case: Case) {
@@ -179,14 +165,7 @@ pub async fn an_oversized_message_is_refused_and_not_stored(case: Case) {
             "{size}: {refused:?}"
         );
     }
-    assert_eq!(
-        case.broker
-            .stream_state(&case.stream)
-            .await
-            .unwrap()
-            .last_sequence,
-        0
-    );
+    assert_eq!(case.last_sequence().await, 0);
     assert_eq!(case.publish("a", &"x".repeat(MESSAGE_BYTES_MAX / 2)).await, 1);
 }
 
@@ -210,14 +189,7 @@ pub async fn control_characters_in_headers_are_refused(case: Case) {
     }
     let refused = case.try_publish(with_id(&case, "a", "x\r\ny")).await;
     assert!(matches!(refused, Err(PublishError::Refused(_))), "{refused:?}");
-    assert_eq!(
-        case.broker
-            .stream_state(&case.stream)
-            .await
-            .unwrap()
-            .last_sequence,
-        0
-    );
+    assert_eq!(case.last_sequence().await, 0);
 }
 
 pub async fn subjects_that_are_not_literal_are_refused(case: Case) {
@@ -229,14 +201,7 @@ pub async fn subjects_that_are_not_literal_are_refused(case: Case) {
             "{rest:?}: {refused:?}"
         );
     }
-    assert_eq!(
-        case.broker
-            .stream_state(&case.stream)
-            .await
-            .unwrap()
-            .last_sequence,
-        0
-    );
+    assert_eq!(case.last_sequence().await, 0);
 }
 
 pub async fn a_subject_without_a_stream_is_unavailable(case: Case) {

@@ -255,12 +255,7 @@ pub async fn the_horizon_never_covers_a_message_not_delivered(case: Case) {
     let read = async {
         let (mut taken, mut claims, mut pending) = (0, 0, Vec::<Horizon>::new());
         while taken + 3 <= total || claims == 0 {
-            let before = case
-                .broker
-                .stream_state(&case.stream)
-                .await
-                .unwrap()
-                .last_sequence;
+            let before = case.last_sequence().await;
             if let Some(horizon) = reader.horizon().await.unwrap() {
                 claims += 1;
                 assert!(horizon.covered >= before, "{horizon:?} is behind {before}");

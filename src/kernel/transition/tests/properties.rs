@@ -305,6 +305,17 @@ fn check_ledger(world: &World, definition: &Definition, done: &BTreeMap<String, 
     }
 }
 
+/// An order that was placed, when all of this has happened and the world is well again.
+fn lived(definition: &Arc<Definition>, happenings: &[Happening]) -> (World, BTreeMap<String, u32>) {
+    let mut world = World::of(Arc::clone(definition));
+    let events = [("Order.Placed", json!({})), ("Other.Thing", json!({}))];
+    world.event(events[0].0, &events[0].1);
+    let mut done = live(&mut world, &events, happenings);
+    heal(&mut world, &mut done);
+    check_ids(&world);
+    (world, done)
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
@@ -388,12 +399,7 @@ proptest! {
     #[test]
     fn whatever_happens_a_step_that_is_retried_is_undone_or_done_once(happenings in happenings(2, 40)) {
         let definition = Arc::new(charging(true));
-        let mut world = World::of(Arc::clone(&definition));
-        let events = [("Order.Placed", json!({})), ("Other.Thing", json!({}))];
-        world.event(events[0].0, &events[0].1);
-        let mut done = live(&mut world, &events, &happenings);
-        heal(&mut world, &mut done);
-        check_ids(&world);
+        let (world, done) = lived(&definition, &happenings);
         check_undone(&world, &definition, &done);
         prop_assert!(world.last().phase.is_terminal(), "it rests in {:?}", world.phase());
     }
@@ -401,12 +407,7 @@ proptest! {
     #[test]
     fn whatever_errors_are_answered_all_that_was_done_is_undone_once(happenings in happenings(2, 60)) {
         let definition = Arc::new(answering());
-        let mut world = World::of(Arc::clone(&definition));
-        let events = [("Order.Placed", json!({})), ("Other.Thing", json!({}))];
-        world.event(events[0].0, &events[0].1);
-        let mut done = live(&mut world, &events, &happenings);
-        heal(&mut world, &mut done);
-        check_ids(&world);
+        let (world, done) = lived(&definition, &happenings);
         check_ledger(&world, &definition, &done);
         prop_assert!(world.last().phase.is_terminal(), "it rests in {:?}", world.phase());
     }
@@ -414,12 +415,7 @@ proptest! {
     #[test]
     fn whatever_takes_too_long_all_that_was_done_is_undone_and_the_end_comes(happenings in happenings(2, 60)) {
         let definition = Arc::new(pressed());
-        let mut world = World::of(Arc::clone(&definition));
-        let events = [("Order.Placed", json!({})), ("Other.Thing", json!({}))];
-        world.event(events[0].0, &events[0].1);
-        let mut done = live(&mut world, &events, &happenings);
-        heal(&mut world, &mut done);
-        check_ids(&world);
+        let (world, done) = lived(&definition, &happenings);
         prop_assert!(world.ended.is_some(), "it rests in {:?}", world.phase());
         prop_assert!(world.timers.is_empty());
         if world.phase() != Phase::Completed {
