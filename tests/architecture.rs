@@ -71,6 +71,7 @@ const HOMES: &[(&str, &[&str])] = &[
     ("clap", &["cli", "config", "demo"]),
     ("cel", &["kernel"]),
     ("wasmi", &["kernel"]),
+    ("lettre", &["effects"]),
     ("prost", &["effects", "gateway"]),
     ("prost_reflect", &["kernel", "effects"]),
     ("tonic", &["effects", "gateway"]),

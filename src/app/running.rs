@@ -1,6 +1,7 @@
 //! Everything that runs once broker and storage are there.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,8 +11,9 @@ use tokio::sync::{Mutex, mpsc};
 use super::catalog::{Catalog, InForce};
 use super::node::Node;
 use super::{StartError, shards, streams};
+use crate::config::manifest::UpstreamTlsFiles;
 use crate::config::{Dispatch, Manifest};
-use crate::effects::{Breakers, Local, Worker, WorkerSpec, durable_name};
+use crate::effects::{Breakers, Identity, Local, UpstreamTls, Worker, WorkerSpec, durable_name};
 use crate::gateway::http::HttpGateway;
 use crate::intake::{Intake, IntakeSpec, ShardEndpoint, StreamStatus};
 use crate::kernel::definition::{DefinitionSet, EffectDefinition};
@@ -297,12 +299,38 @@ fn start_worker(
         secrets: parts.secrets.clone(),
         tokens: parts.tokens.cloned(),
         upstreams: manifest.upstreams.clone(),
+        upstream_tls: upstream_tls(manifest)?,
         clock: Arc::clone(parts.clock),
         metrics: Arc::clone(parts.metrics),
         group: manifest.group().to_owned(),
         local: local.cloned(),
     })
     .map_err(|error| StartError::Missing(error.to_string()))
+}
+
+/// Reads what protects the connections to upstreams.
+fn upstream_tls(manifest: &Manifest) -> Result<BTreeMap<String, UpstreamTls>, StartError> {
+    let read = |path: &PathBuf| {
+        std::fs::read(path).map_err(|error| StartError::Missing(format!("{}: {error}", path.display())))
+    };
+    let of = |files: &UpstreamTlsFiles| -> Result<UpstreamTls, StartError> {
+        let identity = match (&files.cert_file, &files.key_file) {
+            (Some(certificate), Some(key)) => Some(Identity {
+                certificate: read(certificate)?,
+                key: read(key)?,
+            }),
+            _ => None,
+        };
+        Ok(UpstreamTls {
+            ca: files.ca_file.as_ref().map(read).transpose()?,
+            identity,
+        })
+    };
+    manifest
+        .upstream_tls
+        .iter()
+        .map(|(name, files)| Ok((name.clone(), of(files)?)))
+        .collect()
 }
 
 fn workflow_streams(manifest: &Manifest) -> WorkflowStreams {

@@ -60,6 +60,9 @@ pub struct Manifest {
     /// Base URLs that effects name as `${upstreams.<name>}`.
     #[serde(default)]
     pub upstreams: BTreeMap<String, String>,
+    /// What protects the connections to upstreams, by their names.
+    #[serde(default)]
+    pub upstream_tls: BTreeMap<String, UpstreamTlsFiles>,
     /// Secrets that effects name as `${secrets.<name>}`.
     #[serde(default)]
     pub secrets: BTreeMap<String, SecretReference>,
@@ -85,6 +88,17 @@ pub struct Manifest {
     /// How long a drain may take before the process exits anyway. Default 25 s.
     #[serde(default = "default_drain_timeout")]
     pub drain_timeout: Millis,
+}
+
+/// PEM files that protect the connections to one upstream. Relative paths are relative to the manifest.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct UpstreamTlsFiles {
+    /// The authorities that are trusted for it. Default: the system's.
+    pub ca_file: Option<PathBuf>,
+    /// The client certificate, together with `key_file`. Default: none.
+    pub cert_file: Option<PathBuf>,
+    pub key_file: Option<PathBuf>,
 }
 
 /// How callback tokens are made.
@@ -326,7 +340,15 @@ impl Manifest {
     }
 
     pub(super) fn resolve_paths(&mut self, base: &Path) {
-        for path in [&mut self.data_dir, &mut self.sagas, &mut self.effects] {
+        let certificates = self.upstream_tls.values_mut().flat_map(|files| {
+            [&mut files.ca_file, &mut files.cert_file, &mut files.key_file]
+                .into_iter()
+                .flatten()
+        });
+        for path in [&mut self.data_dir, &mut self.sagas, &mut self.effects]
+            .into_iter()
+            .chain(certificates)
+        {
             if path.is_relative() {
                 *path = base.join(&*path);
             }
@@ -400,6 +422,18 @@ impl Manifest {
                 let name = tenant.as_str();
                 return Err(format!(
                     "scheduled_tenants names {name:?}, which is not among tenants"
+                ));
+            }
+        }
+        for (name, files) in &self.upstream_tls {
+            if !self.upstreams.contains_key(name) {
+                return Err(format!(
+                    "upstream_tls names {name:?}, which is not among upstreams"
+                ));
+            }
+            if files.cert_file.is_some() != files.key_file.is_some() {
+                return Err(format!(
+                    "upstream_tls.{name}: cert_file and key_file belong together; set both or none"
                 ));
             }
         }

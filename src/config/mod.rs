@@ -141,6 +141,14 @@ mod tests {
                 "tenants: [a, b]\nscheduled_tenants: [a, c]\n",
                 "\"c\", which is not among tenants",
             ),
+            (
+                "upstream_tls: {bank: {ca_file: ca.pem}}\n",
+                "\"bank\", which is not among upstreams",
+            ),
+            (
+                "upstreams: {bank: \"https://b\"}\nupstream_tls: {bank: {key_file: k.pem}}\n",
+                "cert_file and key_file belong together",
+            ),
             ("cluster: other\n", "duplicate"),
             ("secrets: {pay: inline}\n", "config/test.yaml:4:"),
             ("shards: 1\nshards: 2\n", "config/test.yaml:5:1: duplicate"),
@@ -148,6 +156,16 @@ mod tests {
             let message = refusal(body);
             assert!(message.contains(expected), "{body:?}: {message}");
         }
+    }
+
+    #[test]
+    fn certificates_are_found_beside_the_manifest() {
+        let body = "upstreams: {bank: \"https://b\"}\nupstream_tls: {bank: {ca_file: ca.pem, cert_file: /c.pem, key_file: k.pem}}\n";
+        let manifest = parse(&format!("{HEAD}{body}")).expect("complete");
+        let files = &manifest.upstream_tls["bank"];
+        let found = [&files.ca_file, &files.cert_file, &files.key_file].map(|path| path.as_deref());
+        let expected = ["config/ca.pem", "/c.pem", "config/k.pem"].map(|path| Some(Path::new(path)));
+        assert_eq!(found, expected);
     }
 
     #[test]

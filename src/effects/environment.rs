@@ -3,16 +3,20 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
+use super::tls::UpstreamTls;
+use crate::kernel::definition::effect::upstream_of;
 use crate::kernel::envelope::EffectCommand;
+use crate::kernel::expr::Template;
 use crate::kernel::json::Json;
 use crate::kernel::token::TokenKey;
 use crate::kernel::trace;
 
 /// Values that templates may read besides the command: secrets and base URLs, by name.
-#[derive(Debug)]
 pub struct Environment {
     secrets: Json<'static>,
     upstreams: Json<'static>,
+    /// By upstream.
+    tls: BTreeMap<String, UpstreamTls>,
     /// Makes `command.token`.
     tokens: Option<TokenKey>,
 }
@@ -35,8 +39,19 @@ impl Environment {
         Self {
             secrets: object(secrets, |text| text),
             upstreams: object(upstreams, |text| text.trim_end_matches('/')),
+            tls: BTreeMap::new(),
             tokens,
         }
+    }
+
+    /// The same with what proves upstreams and this runner to them, by upstream.
+    pub fn with_tls(self, tls: BTreeMap<String, UpstreamTls>) -> Self {
+        Self { tls, ..self }
+    }
+
+    /// What an address that begins with an upstream is to be protected with.
+    pub fn tls(&self, address: &Template) -> Option<&UpstreamTls> {
+        self.tls.get(upstream_of(address)?)
     }
 
     /// The secrets, as an object.

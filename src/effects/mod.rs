@@ -9,7 +9,10 @@ mod attempt;
 mod breakers;
 pub mod egress;
 // Without any provider nothing is rendered.
-#[cfg_attr(not(any(feature = "effect-http", feature = "effect-grpc")), allow(dead_code))]
+#[cfg_attr(
+    not(any(feature = "effect-http", feature = "effect-grpc", feature = "effect-smtp")),
+    allow(dead_code)
+)]
 mod environment;
 mod gate;
 #[cfg(feature = "effect-grpc")]
@@ -19,23 +22,38 @@ mod http;
 mod lane;
 mod local;
 // Without any provider nothing has an origin.
-#[cfg_attr(not(any(feature = "effect-http", feature = "effect-grpc")), allow(dead_code))]
+#[cfg_attr(
+    not(any(feature = "effect-http", feature = "effect-grpc", feature = "effect-smtp")),
+    allow(dead_code)
+)]
 mod origin;
 mod places;
 mod progress;
 pub mod provider;
 mod providers;
 // Without any provider nothing is rendered.
-#[cfg_attr(not(any(feature = "effect-http", feature = "effect-grpc")), allow(dead_code))]
+#[cfg_attr(
+    not(any(feature = "effect-http", feature = "effect-grpc", feature = "effect-smtp")),
+    allow(dead_code)
+)]
 mod rendering;
 mod result;
 pub mod settings;
+#[cfg(feature = "effect-smtp")]
+mod smtp;
 #[cfg(test)]
 mod testing;
+// Without any provider nothing is proved.
+#[cfg_attr(
+    not(any(feature = "effect-http", feature = "effect-grpc", feature = "effect-smtp")),
+    allow(dead_code)
+)]
+mod tls;
 mod transform;
 pub mod worker;
 
 pub use breakers::Breakers;
 pub use local::Local;
 pub use settings::Settings;
+pub use tls::{Identity, UpstreamTls};
 pub use worker::{Worker, WorkerError, WorkerSpec, durable_name};

@@ -29,6 +29,11 @@ pub fn of(
             let provider = super::grpc::Grpc::new(definition, call, environment, settings)?;
             Ok(Arc::new(provider))
         }
+        #[cfg(feature = "effect-smtp")]
+        ProviderDefinition::Smtp(mail) => {
+            let provider = super::smtp::Smtp::new(definition, mail, environment, settings)?;
+            Ok(Arc::new(provider))
+        }
         ProviderDefinition::Transform => Ok(Arc::new(Transform {
             definition: Arc::clone(definition),
             expression_steps: settings.expression_steps,

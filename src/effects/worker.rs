@@ -17,6 +17,7 @@ use super::places::{Share, Tenants};
 use super::provider::Provider;
 use super::providers;
 use super::settings::Settings;
+use super::tls::UpstreamTls;
 use crate::kernel::breaker::BreakerPolicy;
 use crate::kernel::definition::EffectDefinition;
 use crate::kernel::definition::effect::BreakerScope;
@@ -44,6 +45,8 @@ pub struct WorkerSpec {
     pub secrets: BTreeMap<String, String>,
     /// Base URLs by name; expressions read them as `upstreams.<name>`.
     pub upstreams: BTreeMap<String, String>,
+    /// What protects the connections to upstreams, by their names.
+    pub upstream_tls: BTreeMap<String, UpstreamTls>,
     /// Makes callback tokens, which expressions read as `command.token`.
     pub tokens: Option<TokenKey>,
     pub clock: Arc<dyn Clock>,
@@ -84,11 +87,8 @@ impl Worker {
     pub fn start(spec: &WorkerSpec) -> Result<Self, WorkerError> {
         let draining = CancellationToken::new();
         let stopping = CancellationToken::new();
-        let environment = Arc::new(Environment::new(
-            &spec.secrets,
-            &spec.upstreams,
-            spec.tokens.clone(),
-        ));
+        let environment = Environment::new(&spec.secrets, &spec.upstreams, spec.tokens.clone());
+        let environment = Arc::new(environment.with_tls(spec.upstream_tls.clone()));
         let gate = Arc::new(Gate::new(
             spec.settings.answered_max,
             spec.settings.recheck_after.duration(),

@@ -201,6 +201,7 @@ impl Rig {
             },
             secrets: BTreeMap::new(),
             tokens: None,
+            upstream_tls: std::collections::BTreeMap::new(),
             upstreams: BTreeMap::from([("pay".to_owned(), upstream.to_owned())]),
             clock: Arc::clone(&self.clock) as Arc<dyn Clock>,
             metrics,

@@ -22,7 +22,7 @@ use tokio::sync::OnceCell;
 use tonic::client::Grpc as Client;
 use tonic::codegen::http::uri::PathAndQuery;
 use tonic::metadata::{AsciiMetadataKey, AsciiMetadataValue, KeyRef, MetadataMap};
-use tonic::transport::{Channel, ClientTlsConfig, Endpoint};
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
 use tonic::{Code, Request, Response, Status};
 
 use super::egress::Egress;
@@ -31,6 +31,7 @@ use super::origin::Origin;
 use super::provider::{CallContext, CallFailure, CallOutcome, Certainty, Provider};
 use super::rendering::{Rendering, Verdict};
 use super::settings::Settings;
+use super::tls::UpstreamTls;
 use crate::kernel::definition::EffectDefinition;
 use crate::kernel::definition::effect::{GrpcCall, Provider as ProviderDefinition};
 use crate::kernel::json::Json;
@@ -76,7 +77,12 @@ impl Grpc {
                 .map_err(|_| format!("{name:?} is not a name of metadata"))
         };
         Ok(Self {
-            channel: channel(&origin, definition.connect_timeout_ms, settings.egress)?,
+            channel: channel(
+                &origin,
+                definition.connect_timeout_ms,
+                settings.egress,
+                environment.tls(&call.url),
+            )?,
             definition: Arc::clone(definition),
             origin,
             path: PathAndQuery::try_from(path).map_err(|error| error.to_string())?,
@@ -243,7 +249,12 @@ impl Grpc {
     }
 }
 
-fn channel(origin: &Origin, connect_timeout_ms: u64, egress: Egress) -> Result<Channel, String> {
+fn channel(
+    origin: &Origin,
+    connect_timeout_ms: u64,
+    egress: Egress,
+    tls: Option<&UpstreamTls>,
+) -> Result<Channel, String> {
     let address = format!("{}://{origin}", origin.scheme);
     let url = reqwest::Url::parse(&address).map_err(|error| error.to_string())?;
     egress.check_literal(&url).map_err(|denied| denied.to_string())?;
@@ -252,7 +263,7 @@ fn channel(origin: &Origin, connect_timeout_ms: u64, egress: Egress) -> Result<C
         .connect_timeout(Duration::from_millis(connect_timeout_ms));
     if origin.scheme == "https" {
         endpoint = endpoint
-            .tls_config(ClientTlsConfig::new().with_native_roots())
+            .tls_config(protection(tls))
             .map_err(|error| format!("TLS cannot be set up: {error}"))?;
     }
     let resolver = tower::service_fn(move |name: Name| async move {
@@ -263,6 +274,19 @@ fn channel(origin: &Origin, connect_timeout_ms: u64, egress: Egress) -> Result<C
     connector.set_nodelay(true);
     connector.set_keepalive(Some(TCP_KEEPALIVE));
     Ok(endpoint.connect_with_connector_lazy(connector))
+}
+
+/// Trusts the authorities of the upstream in place of the system's, and proves the runner to it.
+fn protection(tls: Option<&UpstreamTls>) -> ClientTlsConfig {
+    let config = ClientTlsConfig::new();
+    let config = match tls.and_then(|tls| tls.ca.as_ref()) {
+        Some(ca) => config.ca_certificate(Certificate::from_pem(ca)),
+        None => config.with_native_roots(),
+    };
+    match tls.and_then(|tls| tls.identity.as_ref()) {
+        Some(identity) => config.identity(Identity::from_pem(&identity.certificate, &identity.key)),
+        None => config,
+    }
 }
 
 fn method(pool: &DescriptorPool, call: &GrpcCall) -> Result<MethodDescriptor, String> {

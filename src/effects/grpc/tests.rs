@@ -11,7 +11,7 @@ use tonic::server::{NamedService, UnaryService};
 use tonic_types::{ErrorDetails, StatusExt as _};
 
 use super::*;
-use crate::effects::testing::{KEY, command, failure, payload};
+use crate::effects::testing::{Authority, KEY, command, failure, payload};
 use crate::kernel::breaker::CallEnd;
 use crate::kernel::definition::{BinaryFiles, SchemaFiles, SourceFile, load_with};
 
@@ -137,9 +137,14 @@ fn definition(text: &str) -> Arc<EffectDefinition> {
 }
 
 fn provider_with(text: &str, address: &str, settings: &Settings) -> Result<Grpc, String> {
+    protected(text, address, settings, UpstreamTls::default())
+}
+
+fn protected(text: &str, address: &str, settings: &Settings, tls: UpstreamTls) -> Result<Grpc, String> {
     let definition = definition(text);
     let map = |name: &str, value: &str| BTreeMap::from([(name.to_owned(), value.to_owned())]);
-    let environment = Environment::new(&map("token", "s3cret"), &map("stock", address), None);
+    let environment = Environment::new(&map("token", "s3cret"), &map("stock", address), None)
+        .with_tls(BTreeMap::from([("stock".to_owned(), tls)]));
     let ProviderDefinition::Grpc(call) = &definition.provider else {
         panic!("a gRPC effect");
     };
@@ -441,4 +446,60 @@ async fn what_is_no_message_of_the_method_is_not_sent() {
         ("header.illegal", Certainty::NotDone),
         "{broken:?}"
     );
+}
+
+#[tokio::test]
+async fn a_server_and_its_caller_prove_who_they_are() {
+    let authority = Authority::new();
+    let own = authority.certify("localhost");
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = format!(
+        "https://localhost:{}",
+        listener.local_addr().expect("bound").port()
+    );
+    let tls = tonic::transport::ServerTlsConfig::new()
+        .identity(Identity::from_pem(&own.certificate, &own.key))
+        .client_ca_root(Certificate::from_pem(authority.pem()));
+    let router = tonic::transport::Server::builder()
+        .tls_config(tls)
+        .expect("certificates")
+        .add_service(Inventory(Arc::new(|_| Ok(Response::new(reply("r-1", 1))))));
+    tokio::spawn(router.serve_with_incoming(tonic::transport::server::TcpIncoming::from(listener)));
+    let text = file(&described("Reserve"), "");
+    let known = UpstreamTls {
+        ca: Some(authority.pem()),
+        identity: Some(authority.certify("runner")),
+    };
+    for (tls, reason) in [
+        (
+            UpstreamTls {
+                ca: None,
+                ..known.clone()
+            },
+            "its authority is not known",
+        ),
+        (
+            UpstreamTls {
+                identity: None,
+                ..known.clone()
+            },
+            "the caller has no certificate",
+        ),
+        (
+            UpstreamTls {
+                identity: Some(Authority::new().certify("runner")),
+                ..known.clone()
+            },
+            "the caller's authority is not known",
+        ),
+    ] {
+        let stranger = protected(&text, &address, &Settings::default(), tls).expect("a provider");
+        let refused = failure(call(&stranger, INPUT).await);
+        assert!(
+            ["transient", "ambiguous"].contains(&&*refused.class),
+            "{reason}: {refused:?}"
+        );
+    }
+    let friend = protected(&text, &address, &Settings::default(), known).expect("a provider");
+    assert!(payload(call(&friend, INPUT).await).contains("r-1"));
 }

@@ -14,13 +14,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use reqwest::Client;
+use reqwest::{Certificate, Client, ClientBuilder};
 
 use super::egress::{CheckedResolver, EgressDenied};
 use super::environment::Environment;
 use super::origin::Origin;
 use super::provider::{CallContext, CallFailure, CallOutcome, Provider};
 use super::settings::Settings;
+use super::tls::UpstreamTls;
 use crate::kernel::definition::EffectDefinition;
 use crate::kernel::definition::effect::{AMBIGUOUS, HttpCall};
 
@@ -52,7 +53,7 @@ impl Http {
             reqwest::header::HeaderName::from_bytes(name.as_bytes())
                 .map_err(|_| format!("{name:?} is not a header name"))
         };
-        let client = Client::builder()
+        let client = protected(Client::builder(), environment.tls(&call.url))?
             .connect_timeout(Duration::from_millis(definition.connect_timeout_ms))
             .pool_idle_timeout(POOL_IDLE)
             .redirect(reqwest::redirect::Policy::none())
@@ -116,6 +117,21 @@ impl Http {
             CallFailure::unanswered(AMBIGUOUS, message)
         }
     }
+}
+
+/// Trusts the authorities of the upstream in place of the system's, and proves the runner to it.
+fn protected(builder: ClientBuilder, tls: Option<&UpstreamTls>) -> Result<ClientBuilder, String> {
+    let failed = |error: reqwest::Error| format!("TLS cannot be set up: {}", causes(&error));
+    let Some(tls) = tls else { return Ok(builder) };
+    let mut builder = builder;
+    if let Some(ca) = &tls.ca {
+        builder = builder.tls_certs_only(Certificate::from_pem_bundle(ca).map_err(failed)?);
+    }
+    if let Some(identity) = &tls.identity {
+        let pem = [&identity.certificate[..], b"\n", &identity.key[..]].concat();
+        builder = builder.identity(reqwest::Identity::from_pem(&pem).map_err(failed)?);
+    }
+    Ok(builder)
 }
 
 /// The error's causes without the URL, which may hold secrets.

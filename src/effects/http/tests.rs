@@ -1,4 +1,6 @@
 use std::collections::BTreeMap;
+use std::io::{BufRead as _, BufReader};
+use std::process::{Command, Stdio};
 
 use serde_json::value::RawValue;
 use wiremock::matchers::{any, body_json, header, header_exists, method, path};
@@ -7,7 +9,7 @@ use wiremock::{Mock, MockServer, ResponseTemplate};
 use super::*;
 use crate::effects::egress::Egress;
 use crate::effects::provider::Certainty;
-use crate::effects::testing::{KEY, command, failure, payload};
+use crate::effects::testing::{Authority, KEY, command, failure, payload};
 use crate::kernel::definition::effect::{Classify, EffectLimits, Provider as ProviderDefinition};
 use crate::kernel::expr::{Expr, Root, Template};
 use crate::kernel::ids::EffectName;
@@ -24,6 +26,7 @@ struct Charge {
     classify: Vec<(&'static str, &'static str)>,
     result: Option<&'static str>,
     settings: Settings,
+    tls: UpstreamTls,
 }
 
 impl Default for Charge {
@@ -35,6 +38,7 @@ impl Default for Charge {
             classify: Vec::new(),
             result: None,
             settings: Settings::default(),
+            tls: UpstreamTls::default(),
         }
     }
 }
@@ -81,7 +85,8 @@ impl Charge {
             result: self.result.map(|result| text(result, &ANSWER)),
         };
         let map = |name: &str, value: &str| BTreeMap::from([(name.to_owned(), value.to_owned())]);
-        let environment = Environment::new(&map("token", "t0p"), &map("pay", upstream), None);
+        let environment = Environment::new(&map("token", "t0p"), &map("pay", upstream), None)
+            .with_tls(BTreeMap::from([("pay".to_owned(), self.tls.clone())]));
         let definition = Arc::new(definition);
         let ProviderDefinition::Http(call) = &definition.provider else {
             unreachable!("built above");
@@ -354,4 +359,63 @@ fn an_effect_whose_host_depends_on_a_command_does_not_start() {
         };
         assert!(charge.provider("http://pay.example").is_err(), "{url}");
     }
+}
+
+#[tokio::test]
+async fn an_upstream_and_its_caller_prove_who_they_are() {
+    let authority = Authority::new();
+    let own = authority.certify("localhost");
+    let folder = tempfile::tempdir().expect("a folder");
+    let place = |name: &str, pem: &[u8]| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, pem).expect("written");
+        path
+    };
+    let mut upstream = Command::new("python3")
+        .arg(concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/tests/support/https_upstream.py"
+        ))
+        .args([
+            place("cert.pem", &own.certificate),
+            place("key.pem", &own.key),
+            place("ca.pem", &authority.pem()),
+        ])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("python3 runs");
+    let mut port = String::new();
+    let output = upstream.stdout.take().expect("piped");
+    BufReader::new(output).read_line(&mut port).expect("the port");
+    let address = format!("https://localhost:{}", port.trim());
+    let known = UpstreamTls {
+        ca: Some(authority.pem()),
+        identity: Some(authority.certify("runner")),
+    };
+    let charge = |tls: &UpstreamTls| Charge {
+        tls: tls.clone(),
+        ..Charge::default()
+    };
+    let friend = charge(&known).call(&address, INPUT).await;
+    assert_eq!(payload(friend), r#"{"caller":"runner"}"#);
+    for tls in [
+        UpstreamTls {
+            ca: None,
+            ..known.clone()
+        },
+        UpstreamTls {
+            identity: None,
+            ..known.clone()
+        },
+    ] {
+        let refused = failure(charge(&tls).call(&address, INPUT).await);
+        assert!(
+            ["transient", "ambiguous"].contains(&&*refused.class),
+            "{refused:?}"
+        );
+    }
+    // Its standard input is closed, so it ends by itself.
+    drop(upstream.stdin.take());
+    upstream.wait().expect("it ends");
 }

@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::model::EffectContract;
+use super::url;
 use crate::kernel::breaker::BreakerPolicy;
-use crate::kernel::expr::{Expr, Root, Template};
+use crate::kernel::expr::{Expr, Root, Template, TextPart};
 use crate::kernel::ids::EffectName;
 use crate::kernel::rate::Rate;
 use crate::kernel::retry::RetryPolicy;
@@ -92,6 +93,19 @@ impl EffectDefinition {
     }
 }
 
+/// The name of the upstream that a template of an address begins with: `x` of `${upstreams.x}`.
+#[must_use]
+pub fn upstream_of(template: &Template) -> Option<&str> {
+    match template {
+        Template::Value(base) => url::upstream(base),
+        Template::Text(parts) => match parts.first() {
+            Some(TextPart::Expr(base)) => url::upstream(base),
+            Some(TextPart::Literal(_)) | None => None,
+        },
+        Template::Constant(_) | Template::List(_) | Template::Map(_) => None,
+    }
+}
+
 /// How much of an effect one worker does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EffectLimits {
@@ -144,6 +158,7 @@ pub struct Classify {
 pub enum Provider {
     Http(HttpCall),
     Grpc(GrpcCall),
+    Smtp(Box<SmtpMail>),
     /// Renders `result` from `input` without any I/O.
     Transform,
 }
@@ -155,6 +170,7 @@ impl Provider {
         match self {
             Self::Http(call) => !["GET", "HEAD", "OPTIONS"].contains(&call.method.as_str()),
             Self::Grpc(call) => !call.is_safe,
+            Self::Smtp(_) => true,
             Self::Transform => false,
         }
     }
@@ -164,6 +180,7 @@ impl Provider {
         match self {
             Self::Http(call) => call.templates(),
             Self::Grpc(call) => call.templates(),
+            Self::Smtp(mail) => mail.templates(),
             Self::Transform => Vec::new(),
         }
     }
@@ -174,6 +191,7 @@ impl Provider {
         let (feature, is_built_in) = match self {
             Self::Http(_) => ("effect-http", cfg!(feature = "effect-http")),
             Self::Grpc(_) => ("effect-grpc", cfg!(feature = "effect-grpc")),
+            Self::Smtp(_) => ("effect-smtp", cfg!(feature = "effect-smtp")),
             Self::Transform => return None,
         };
         (!is_built_in).then_some(feature)
@@ -220,5 +238,78 @@ impl GrpcCall {
     fn templates(&self) -> Vec<&Template> {
         let metadata = self.metadata.iter().map(|(_, template)| template);
         metadata.chain([&self.url, &self.message]).collect()
+    }
+}
+
+/// One message to a mail server.
+#[derive(Debug)]
+pub struct SmtpMail {
+    /// Text template of `smtp(s)://host:port`, fixed by the file or the manifest.
+    pub server: Template,
+    /// Absent: what the scheme of the server says.
+    pub security: Option<SmtpSecurity>,
+    pub user: Option<Template>,
+    pub password: Option<Template>,
+    /// Address, or name and address: `Shop <shop@example.com>`.
+    pub from: Template,
+    /// One address as text, or a list of them; likewise `cc` and `bcc`.
+    pub to: Option<Template>,
+    pub cc: Option<Template>,
+    pub bcc: Option<Template>,
+    pub reply_to: Option<Template>,
+    pub subject: Template,
+    /// One of `text` and `html` is there, or both as alternatives.
+    pub text: Option<Template>,
+    pub html: Option<Template>,
+    pub headers: Vec<(String, Template)>,
+    pub attachments: Vec<Attachment>,
+}
+
+/// How the connection to a mail server is protected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SmtpSecurity {
+    /// Opened in the clear and protected before anything is said; refused where the server cannot.
+    StartTls,
+    /// Protected from the first byte.
+    Tls,
+    None,
+}
+
+#[derive(Debug)]
+pub struct Attachment {
+    pub name: Template,
+    /// Default `application/octet-stream`, of text `text/plain; charset=utf-8`.
+    pub media_type: Option<Template>,
+    pub body: AttachmentBody,
+}
+
+#[derive(Debug)]
+pub enum AttachmentBody {
+    Text(Template),
+    /// Renders to base64, standard alphabet with padding.
+    Base64(Template),
+}
+
+impl SmtpMail {
+    fn templates(&self) -> Vec<&Template> {
+        let mut all = vec![&self.server, &self.from, &self.subject];
+        let optional = [
+            &self.user,
+            &self.password,
+            &self.to,
+            &self.cc,
+            &self.bcc,
+            &self.reply_to,
+            &self.text,
+            &self.html,
+        ];
+        all.extend(optional.into_iter().flatten());
+        all.extend(self.headers.iter().map(|(_, template)| template));
+        for attachment in &self.attachments {
+            let (AttachmentBody::Text(body) | AttachmentBody::Base64(body)) = &attachment.body;
+            all.extend([&attachment.name, body]);
+            all.extend(&attachment.media_type);
+        }
+        all
     }
 }

@@ -7,6 +7,7 @@ use super::effect::{AMBIGUOUS, Classify, EFFECT_RETRY_CLASSES, EffectDefinition,
 use super::effect_grpc;
 use super::effect_http;
 use super::effect_limits;
+use super::effect_smtp;
 use super::fields::{self, Fields, NameRule};
 use super::findings::Findings;
 use super::saga::{header, parsed};
@@ -21,7 +22,7 @@ use crate::kernel::ids::EffectName;
 use crate::kernel::retry::RetryPolicy;
 
 /// Keys that say how the call is made; a file has one of them.
-const PROVIDERS: &[&str] = &["http", "grpc", "transform"];
+const PROVIDERS: &[&str] = &["http", "grpc", "smtp", "transform"];
 const KEYS: &[&str] = &[
     "apiVersion",
     "kind",
@@ -30,6 +31,7 @@ const KEYS: &[&str] = &[
     "output",
     "http",
     "grpc",
+    "smtp",
     "transform",
     "timeout",
     "retry",
@@ -84,6 +86,7 @@ pub fn compile(
     let response = match section.map(|entry| &*entry.key) {
         Some("http") => effect_http::response(),
         Some("grpc") => effect_grpc::response(),
+        Some("smtp") => effect_smtp::response(),
         _ => Type::dynamic(),
     };
     let types = Types::of_effect(&contract, response);
@@ -100,7 +103,7 @@ pub fn compile(
         .unwrap_or_default();
     let result_roots = match provider {
         Some(Provider::Transform) => TRANSFORM_ROOTS,
-        Some(Provider::Http(_) | Provider::Grpc(_)) | None => RESPONSE_ROOTS,
+        Some(Provider::Http(_) | Provider::Grpc(_) | Provider::Smtp(_)) | None => RESPONSE_ROOTS,
     };
     let result = fields
         .get("result")
@@ -136,6 +139,7 @@ fn provider(
     let provider = match &*entry.key {
         "http" => Provider::Http(effect_http::read(entry, env, findings)?),
         "grpc" => Provider::Grpc(effect_grpc::read(entry, env, schemas, findings)?),
+        "smtp" => Provider::Smtp(Box::new(effect_smtp::read(entry, env, findings)?)),
         _ => {
             transform(entry, fields, findings);
             Provider::Transform

@@ -19,6 +19,7 @@ mod effect_file;
 mod effect_grpc;
 mod effect_http;
 mod effect_limits;
+mod effect_smtp;
 mod endings;
 mod events;
 pub mod fields;

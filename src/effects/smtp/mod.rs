@@ -1,0 +1,356 @@
+//! The SMTP provider: one message per attempt, over a connection of its own.
+//!
+//! Either all recipients are accepted or nothing is sent. Only the end of the message itself leaves a riddle:
+//! whatever fails before it has sent nothing.
+
+mod message;
+#[cfg(test)]
+mod tests;
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lettre::transport::smtp::authentication::{Credentials, Mechanism};
+use lettre::transport::smtp::client::{
+    AsyncSmtpConnection, Certificate, CertificateStore, Identity, TlsParameters,
+};
+use lettre::transport::smtp::commands::{Data, Mail, Rcpt};
+use lettre::transport::smtp::extension::{ClientId, MailBodyParameter, MailParameter};
+use lettre::transport::smtp::response::Response;
+use reqwest::Url;
+
+use super::egress::EgressDenied;
+use super::environment::Environment;
+use super::provider::{CallContext, CallFailure, CallOutcome, Certainty, Provider};
+use super::rendering::{Rendering, Verdict};
+use super::settings::Settings;
+use super::tls::UpstreamTls;
+use crate::kernel::breaker::CallEnd;
+use crate::kernel::definition::EffectDefinition;
+use crate::kernel::definition::effect::{AMBIGUOUS, Provider as ProviderDefinition, SmtpMail, SmtpSecurity};
+use crate::kernel::expr::{Budget, Root, Scope};
+use crate::kernel::json::Json;
+use message::Letter;
+
+/// Port for messages of programs, opened in the clear.
+const SUBMISSION_PORT: u16 = 587;
+/// The same, protected from the first byte.
+const SUBMISSIONS_PORT: u16 = 465;
+
+pub struct Smtp {
+    definition: Arc<EffectDefinition>,
+    server: Server,
+    environment: Arc<Environment>,
+    settings: Settings,
+}
+
+/// Where messages go, known before there is any command.
+struct Server {
+    host: String,
+    port: u16,
+    security: SmtpSecurity,
+    /// Absent where nothing is protected.
+    tls: Option<TlsParameters>,
+}
+
+/// What the server has said in the end.
+struct Accepted {
+    code: i64,
+    message: String,
+}
+
+impl Smtp {
+    /// # Errors
+    /// A sentence that says what in the definition or the environment makes no server.
+    pub fn new(
+        definition: &Arc<EffectDefinition>,
+        mail: &SmtpMail,
+        environment: &Arc<Environment>,
+        settings: &Settings,
+    ) -> Result<Self, String> {
+        let scope = Scope::default().bind(Root::Upstreams, environment.upstreams());
+        let mut budget = Budget {
+            steps: settings.expression_steps,
+        };
+        let address = mail
+            .server
+            .render_text(&scope, &mut budget)
+            .map_err(|error| format!("server: {error}"))?;
+        Ok(Self {
+            definition: Arc::clone(definition),
+            server: Server::at(&address, mail.security, environment.tls(&mail.server))?,
+            environment: Arc::clone(environment),
+            settings: settings.clone(),
+        })
+    }
+}
+
+impl Server {
+    fn at(
+        address: &str,
+        security: Option<SmtpSecurity>,
+        upstream: Option<&UpstreamTls>,
+    ) -> Result<Self, String> {
+        let malformed =
+            || format!("server is {address:?}, which is not smtp://host:port or smtps://host:port");
+        let url = Url::parse(address).map_err(|_| malformed())?;
+        let (security, port) = match (url.scheme(), security) {
+            ("smtp", None | Some(SmtpSecurity::StartTls)) => (SmtpSecurity::StartTls, SUBMISSION_PORT),
+            ("smtp", Some(SmtpSecurity::None)) => (SmtpSecurity::None, SUBMISSION_PORT),
+            ("smtps", None) | ("smtp" | "smtps", Some(SmtpSecurity::Tls)) => {
+                (SmtpSecurity::Tls, SUBMISSIONS_PORT)
+            }
+            ("smtps", Some(_)) => {
+                return Err("smtps:// is protected from the first byte; leave out \"security\"".to_owned());
+            }
+            _ => return Err(malformed()),
+        };
+        let plain = url.username().is_empty() && url.password().is_none();
+        let bare = matches!(url.path(), "" | "/") && url.query().is_none();
+        let host = url.host_str().filter(|host| !host.is_empty() && plain && bare);
+        let host = host.ok_or_else(malformed)?;
+        let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+        let tls = match security {
+            SmtpSecurity::None => None,
+            SmtpSecurity::StartTls | SmtpSecurity::Tls => Some(parameters(&host, upstream)?),
+        };
+        Ok(Self {
+            port: url.port().unwrap_or(port),
+            host,
+            security,
+            tls,
+        })
+    }
+}
+
+fn parameters(host: &str, upstream: Option<&UpstreamTls>) -> Result<TlsParameters, String> {
+    let failed = |error: lettre::transport::smtp::Error| format!("TLS cannot be set up: {error}");
+    let mut builder = TlsParameters::builder(host.to_owned());
+    if let Some(ca) = upstream.and_then(|tls| tls.ca.as_ref()) {
+        builder = builder
+            .certificate_store(CertificateStore::None)
+            .add_root_certificate(Certificate::from_pem(ca).map_err(failed)?);
+    }
+    if let Some(identity) = upstream.and_then(|tls| tls.identity.as_ref()) {
+        let identity = Identity::from_pem(&identity.certificate, &identity.key).map_err(failed)?;
+        builder = builder.identify_with(identity);
+    }
+    builder.build_rustls().map_err(failed)
+}
+
+#[async_trait]
+impl Provider for Smtp {
+    async fn call(&self, call: &CallContext<'_>) -> CallOutcome {
+        let command = self.environment.command(call.command);
+        match self.attempt(call, &command).await {
+            Ok(outcome) => outcome,
+            Err(failure) => CallOutcome::Failed(failure),
+        }
+    }
+
+    fn is_safe(&self) -> bool {
+        false
+    }
+
+    fn upstream(&self) -> Option<String> {
+        Some(format!("{}:{}", self.server.host, self.server.port))
+    }
+}
+
+impl Smtp {
+    async fn attempt(&self, call: &CallContext<'_>, command: &Json<'_>) -> Result<CallOutcome, CallFailure> {
+        let ProviderDefinition::Smtp(mail) = &self.definition.provider else {
+            return Err(CallFailure::not_done("permanent", "the effect is no message"));
+        };
+        let steps = self.settings.expression_steps;
+        let (letter, credentials) = {
+            let mut rendering = Rendering::of(call, command, &self.environment, steps);
+            let letter = Letter::write(mail, &call.command.metadata.idempotency_key, &mut rendering)?;
+            (letter, credentials(mail, &mut rendering)?)
+        };
+        // The last tenth of the time is for the message itself, so that a server which is slow before it leaves
+        // no riddle.
+        let prelude = Duration::from_millis(self.definition.timeout_ms / 10 * 9);
+        let mut connection = tokio::time::timeout(prelude, self.prepare(&letter, credentials))
+            .await
+            .unwrap_or_else(|_| {
+                let message = format!(
+                    "the server was not ready for the message within {} ms",
+                    prelude.as_millis()
+                );
+                Err(CallFailure::unreachable("timeout", message))
+            })?;
+        let answer = connection.message(&letter.bytes).await;
+        let accepted = match answer {
+            Ok(response) => accepted(&response),
+            Err(error) if error.status().is_some() => return Ok(self.refused(&error, &letter, call, command)),
+            Err(error) => return Err(CallFailure::unanswered(AMBIGUOUS, causes(&error))),
+        };
+        // The message is accepted; how the conversation ends does not matter.
+        let _ = tokio::time::timeout(Duration::from_secs(1), connection.quit()).await;
+        Ok(self.judge(&accepted, &letter, call, command))
+    }
+
+    /// Connects and says who writes to whom, up to the point where the server waits for the message.
+    async fn prepare(
+        &self,
+        letter: &Letter,
+        credentials: Option<Credentials>,
+    ) -> Result<AsyncSmtpConnection, CallFailure> {
+        let server = &self.server;
+        let hello = ClientId::default();
+        let found = self.settings.egress.lookup(&server.host, server.port).await;
+        let addresses = found.map_err(|error| match EgressDenied::among(&*error) {
+            Some(denied) => CallFailure::not_done("egress.denied", denied.to_string()),
+            None => CallFailure::unreachable("transient", format!("{}: {error}", server.host)),
+        })?;
+        let wait = Some(Duration::from_millis(self.definition.connect_timeout_ms));
+        let at_once = server
+            .tls
+            .clone()
+            .filter(|_| server.security == SmtpSecurity::Tls);
+        let mut connection = AsyncSmtpConnection::connect_tokio1(&addresses[..], wait, &hello, at_once, None)
+            .await
+            .map_err(|error| not_sent(&error))?;
+        if let (SmtpSecurity::StartTls, Some(tls)) = (server.security, &server.tls) {
+            let protected = connection.starttls(tls.clone(), &hello).await;
+            protected.map_err(|error| not_sent(&error))?;
+        }
+        if let Some(credentials) = credentials {
+            let mechanisms = [Mechanism::Plain, Mechanism::Login];
+            let known = connection.auth(&mechanisms, &credentials).await;
+            known.map_err(|error| not_sent(&error))?;
+        }
+        let parameters = vec![MailParameter::Body(MailBodyParameter::EightBitMime)];
+        let parameters = if letter.is_ascii() { Vec::new() } else { parameters };
+        let sender = Mail::new(letter.envelope.from().cloned(), parameters);
+        let answer = connection.command(sender).await;
+        answer.map_err(|error| not_sent(&error))?;
+        for recipient in letter.envelope.to() {
+            let answer = connection.command(Rcpt::new(recipient.clone(), Vec::new())).await;
+            answer.map_err(|error| match not_sent(&error) {
+                failure if failure.certainty == Certainty::Refused => CallFailure {
+                    class: Cow::Borrowed("recipient.refused"),
+                    message: format!("{recipient}: {}", failure.message),
+                    ..failure
+                },
+                failure => failure,
+            })?;
+        }
+        let answer = connection.command(Data).await;
+        answer.map_err(|error| not_sent(&error))?;
+        Ok(connection)
+    }
+
+    fn judge(
+        &self,
+        accepted: &Accepted,
+        letter: &Letter,
+        call: &CallContext<'_>,
+        command: &Json<'_>,
+    ) -> CallOutcome {
+        let response = response_value(accepted, &letter.message_id);
+        let steps = self.settings.expression_steps;
+        let mut verdict = Verdict::on(&response, &self.definition, call, command, steps);
+        match verdict.class() {
+            None | Some("succeeded") => verdict.result(),
+            Some(class) => CallOutcome::Failed(CallFailure {
+                class: Cow::Owned(class.to_owned()),
+                ..CallFailure::unclear("", accepted.message.clone())
+            }),
+        }
+    }
+
+    /// The server has seen the whole message and did not take it.
+    fn refused(
+        &self,
+        error: &lettre::transport::smtp::Error,
+        letter: &Letter,
+        call: &CallContext<'_>,
+        command: &Json<'_>,
+    ) -> CallOutcome {
+        let failure = not_sent(error);
+        let said = Accepted {
+            code: code(error).unwrap_or_default(),
+            message: failure.message.clone(),
+        };
+        let response = response_value(&said, &letter.message_id);
+        let steps = self.settings.expression_steps;
+        let mut verdict = Verdict::on(&response, &self.definition, call, command, steps);
+        match verdict.class() {
+            Some("succeeded") => verdict.result(),
+            Some(class) => CallOutcome::Failed(CallFailure {
+                class: Cow::Owned(class.to_owned()),
+                ..failure
+            }),
+            None => CallOutcome::Failed(failure),
+        }
+    }
+}
+
+fn credentials(mail: &SmtpMail, rendering: &mut Rendering<'_>) -> Result<Option<Credentials>, CallFailure> {
+    let (Some(user), Some(password)) = (&mail.user, &mail.password) else {
+        return Ok(None);
+    };
+    let user = rendering.text("user", user)?;
+    let password = rendering.text("password", password)?;
+    Ok(Some(Credentials::new(user, password)))
+}
+
+/// A failure before the message was sent, or the server's refusal of it.
+fn not_sent(error: &lettre::transport::smtp::Error) -> CallFailure {
+    let message = causes(error);
+    match code(error) {
+        // 421: the server closes the connection, for want of resources most likely.
+        Some(421) => CallFailure::unreachable("transient", message),
+        Some(_) if error.is_transient() => CallFailure {
+            end: CallEnd::Answered,
+            ..CallFailure::not_done("transient", message)
+        },
+        Some(_) => CallFailure {
+            certainty: Certainty::Refused,
+            end: CallEnd::Answered,
+            ..CallFailure::not_done("permanent", message)
+        },
+        None if error.is_timeout() => CallFailure::unreachable("timeout", message),
+        // What the server lacks, such as STARTTLS, it will lack the next time.
+        None if error.is_client() => CallFailure::not_done("permanent", message),
+        None => CallFailure::unreachable("transient", message),
+    }
+}
+
+fn code(error: &lettre::transport::smtp::Error) -> Option<i64> {
+    Some(i64::from(u16::from(error.status()?)))
+}
+
+fn causes(error: &lettre::transport::smtp::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = std::error::Error::source(error);
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
+        source = cause.source();
+    }
+    text.replace(char::is_control, " ")
+}
+
+fn accepted(response: &Response) -> Accepted {
+    let lines: Vec<&str> = response.message().collect();
+    Accepted {
+        code: i64::from(u16::from(response.code())),
+        message: lines.join(" ").replace(char::is_control, " "),
+    }
+}
+
+fn response_value<'a>(said: &'a Accepted, message_id: &'a str) -> Json<'a> {
+    let body = Json::Map(vec![("message_id".into(), Json::Str(message_id.into()))]);
+    Json::Map(vec![
+        ("body".into(), body),
+        ("code".into(), Json::Int(said.code)),
+        ("message".into(), Json::Str((&*said.message).into())),
+    ])
+}
