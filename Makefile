@@ -43,6 +43,8 @@ check: setup ## formatting, lints, docs, dependencies
 .PHONY: test
 test: check ## everything that must pass
 	@scripts/nats-server.sh >/dev/null
+	@scripts/databases.sh postgres >/dev/null
+	@scripts/databases.sh mariadb >/dev/null
 	NATS_SERVER=$$(scripts/nats-server.sh) cargo test --locked --no-fail-fast
 	$(TARGET)/debug/saga-runner test sagas --coverage --chaos --min-coverage 90
 

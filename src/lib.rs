@@ -14,6 +14,16 @@ pub mod intake;
 
 pub mod outbox;
 
+// Without one of its providers parts of it are not used.
+#[cfg_attr(
+    not(all(
+        feature = "effect-http",
+        feature = "effect-grpc",
+        feature = "effect-smtp",
+        feature = "effect-sql"
+    )),
+    allow(dead_code)
+)]
 pub mod effects;
 
 pub mod gateway;

@@ -67,6 +67,7 @@ const HOMES: &[(&str, &[&str])] = &[
     ("mdbx_sys", &["storage", "inproc"]),
     ("axum", &["api", "app", "demo"]),
     ("reqwest", &["effects", "gateway", "cli", "demo"]),
+    ("sqlx", &["effects"]),
     ("prometheus", &["telemetry"]),
     ("clap", &["cli", "config", "demo"]),
     ("cel", &["kernel"]),

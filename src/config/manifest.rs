@@ -57,7 +57,7 @@ pub struct Manifest {
     /// Where aggregate commands are submitted. Needed if a saga sends one.
     #[serde(default)]
     pub gateway: Option<crate::gateway::http::Settings>,
-    /// Base URLs that effects name as `${upstreams.<name>}`.
+    /// Base URLs and addresses of databases that effects name as `${upstreams.<name>}`.
     #[serde(default)]
     pub upstreams: BTreeMap<String, String>,
     /// What protects the connections to upstreams, by their names.

@@ -8,11 +8,6 @@
 mod attempt;
 mod breakers;
 pub mod egress;
-// Without any provider nothing is rendered.
-#[cfg_attr(
-    not(any(feature = "effect-http", feature = "effect-grpc", feature = "effect-smtp")),
-    allow(dead_code)
-)]
 mod environment;
 mod gate;
 #[cfg(feature = "effect-grpc")]
@@ -21,33 +16,20 @@ mod grpc;
 mod http;
 mod lane;
 mod local;
-// Without any provider nothing has an origin.
-#[cfg_attr(
-    not(any(feature = "effect-http", feature = "effect-grpc", feature = "effect-smtp")),
-    allow(dead_code)
-)]
 mod origin;
 mod places;
 mod progress;
 pub mod provider;
 mod providers;
-// Without any provider nothing is rendered.
-#[cfg_attr(
-    not(any(feature = "effect-http", feature = "effect-grpc", feature = "effect-smtp")),
-    allow(dead_code)
-)]
 mod rendering;
 mod result;
 pub mod settings;
 #[cfg(feature = "effect-smtp")]
 mod smtp;
+#[cfg(feature = "effect-sql")]
+mod sql;
 #[cfg(test)]
 mod testing;
-// Without any provider nothing is proved.
-#[cfg_attr(
-    not(any(feature = "effect-http", feature = "effect-grpc", feature = "effect-smtp")),
-    allow(dead_code)
-)]
 mod tls;
 mod transform;
 pub mod worker;

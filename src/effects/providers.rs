@@ -34,6 +34,11 @@ pub fn of(
             let provider = super::smtp::Smtp::new(definition, mail, environment, settings)?;
             Ok(Arc::new(provider))
         }
+        #[cfg(feature = "effect-sql")]
+        ProviderDefinition::Sql(call) => {
+            let provider = super::sql::Sql::new(definition, call, environment, settings)?;
+            Ok(Arc::new(provider))
+        }
         ProviderDefinition::Transform => Ok(Arc::new(Transform {
             definition: Arc::clone(definition),
             expression_steps: settings.expression_steps,

@@ -28,6 +28,8 @@ pub struct Settings {
     pub expression_steps: u64,
     /// Deepest nesting of JSON, in levels. Default 64.
     pub json_depth: usize,
+    /// Most connections of one effect to its database; its `limits.concurrency` may ask for fewer. Default 16.
+    pub sql_connections: usize,
     /// Where calls may go.
     pub egress: Egress,
 }
@@ -44,6 +46,7 @@ impl Default for Settings {
             response_bytes: 1024 * 1024,
             expression_steps: 20_000,
             json_depth: 64,
+            sql_connections: 16,
             egress: Egress::default(),
         }
     }

@@ -2,5 +2,6 @@
 
 #![allow(dead_code, reason = "each test program uses its part")]
 
+pub mod databases;
 pub mod nats_server;
 pub mod proxy;

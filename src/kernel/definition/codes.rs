@@ -68,6 +68,12 @@ pub const PROGRAM: &str = "SR0141";
 pub const NO_PROGRAMS: &str = "SR0142";
 /// A provider that this runner is built without.
 pub const NO_PROVIDER: &str = "SR0143";
+/// A database that is not fixed, or whose address is none.
+pub const DATABASE: &str = "SR0144";
+/// A text that is not one statement of SQL.
+pub const SQL_TEXT: &str = "SR0145";
+/// Placeholders without values, or values without placeholders.
+pub const SQL_BIND: &str = "SR0146";
 /// Descriptors of a gRPC service that cannot be used.
 pub const DESCRIPTORS: &str = "SR0190";
 /// A method that the descriptors do not have, or that is none for an effect.

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::model::EffectContract;
+use super::sql_text::SqlText;
 use super::url;
 use crate::kernel::breaker::BreakerPolicy;
 use crate::kernel::expr::{Expr, Root, Template, TextPart};
@@ -159,18 +160,21 @@ pub enum Provider {
     Http(HttpCall),
     Grpc(GrpcCall),
     Smtp(Box<SmtpMail>),
+    Sql(SqlCall),
     /// Renders `result` from `input` without any I/O.
     Transform,
 }
 
 impl Provider {
-    /// Whether it changes something outside: safe methods of HTTP do not, nor those that their descriptors call so.
+    /// Whether it changes something outside: safe methods of HTTP do not, nor those that their descriptors call so,
+    /// nor transactions that only read.
     #[must_use]
     pub fn acts(&self) -> bool {
         match self {
             Self::Http(call) => !["GET", "HEAD", "OPTIONS"].contains(&call.method.as_str()),
             Self::Grpc(call) => !call.is_safe,
             Self::Smtp(_) => true,
+            Self::Sql(call) => !call.read_only,
             Self::Transform => false,
         }
     }
@@ -181,6 +185,7 @@ impl Provider {
             Self::Http(call) => call.templates(),
             Self::Grpc(call) => call.templates(),
             Self::Smtp(mail) => mail.templates(),
+            Self::Sql(call) => call.templates(),
             Self::Transform => Vec::new(),
         }
     }
@@ -192,6 +197,7 @@ impl Provider {
             Self::Http(_) => ("effect-http", cfg!(feature = "effect-http")),
             Self::Grpc(_) => ("effect-grpc", cfg!(feature = "effect-grpc")),
             Self::Smtp(_) => ("effect-smtp", cfg!(feature = "effect-smtp")),
+            Self::Sql(_) => ("effect-sql", cfg!(feature = "effect-sql")),
             Self::Transform => return None,
         };
         (!is_built_in).then_some(feature)
@@ -311,5 +317,61 @@ impl SmtpMail {
             all.extend(&attachment.media_type);
         }
         all
+    }
+}
+
+/// Statements that are carried out in one transaction.
+#[derive(Debug)]
+pub struct SqlCall {
+    /// Its address, or `upstreams.<name>`: no value can change it.
+    pub database: Template,
+    pub password: Option<Template>,
+    /// Whether the statements change nothing.
+    pub read_only: bool,
+    /// Where it is kept that a command was carried out. `None`: nothing is changed.
+    pub journal: Option<SqlJournal>,
+    /// In order, 1 to 16.
+    pub statements: Vec<SqlStatement>,
+}
+
+/// The table of the commands that a database has carried out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SqlJournal {
+    /// `table` or `schema.table`, of small letters, digits and `_`.
+    pub table: String,
+    /// How long its rows are kept, in milliseconds.
+    pub keep_ms: u64,
+}
+
+#[derive(Debug)]
+pub struct SqlStatement {
+    pub text: SqlText,
+    pub returned: Returned,
+    /// The values of the placeholders, `$1` first.
+    pub bind: Vec<Template>,
+    pub expect: Option<SqlExpectation>,
+}
+
+/// What a statement gives back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Returned {
+    /// How many rows it touched.
+    Count,
+    Rows,
+}
+
+/// How many rows a statement gives or touches; otherwise nothing is committed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SqlExpectation {
+    pub rows_min: u64,
+    pub rows_max: u64,
+    /// The error class of any other number.
+    pub class: String,
+}
+
+impl SqlCall {
+    fn templates(&self) -> Vec<&Template> {
+        let binds = self.statements.iter().flat_map(|statement| &statement.bind);
+        binds.chain([&self.database]).chain(&self.password).collect()
     }
 }

@@ -8,6 +8,7 @@ use super::effect_grpc;
 use super::effect_http;
 use super::effect_limits;
 use super::effect_smtp;
+use super::effect_sql;
 use super::fields::{self, Fields, NameRule};
 use super::findings::Findings;
 use super::saga::{header, parsed};
@@ -22,7 +23,7 @@ use crate::kernel::ids::EffectName;
 use crate::kernel::retry::RetryPolicy;
 
 /// Keys that say how the call is made; a file has one of them.
-const PROVIDERS: &[&str] = &["http", "grpc", "smtp", "transform"];
+const PROVIDERS: &[&str] = &["http", "grpc", "smtp", "sql", "transform"];
 const KEYS: &[&str] = &[
     "apiVersion",
     "kind",
@@ -32,6 +33,7 @@ const KEYS: &[&str] = &[
     "http",
     "grpc",
     "smtp",
+    "sql",
     "transform",
     "timeout",
     "retry",
@@ -87,6 +89,7 @@ pub fn compile(
         Some("http") => effect_http::response(),
         Some("grpc") => effect_grpc::response(),
         Some("smtp") => effect_smtp::response(),
+        Some("sql") => effect_sql::response(),
         _ => Type::dynamic(),
     };
     let types = Types::of_effect(&contract, response);
@@ -103,7 +106,9 @@ pub fn compile(
         .unwrap_or_default();
     let result_roots = match provider {
         Some(Provider::Transform) => TRANSFORM_ROOTS,
-        Some(Provider::Http(_) | Provider::Grpc(_) | Provider::Smtp(_)) | None => RESPONSE_ROOTS,
+        Some(Provider::Http(_) | Provider::Grpc(_) | Provider::Smtp(_) | Provider::Sql(_)) | None => {
+            RESPONSE_ROOTS
+        }
     };
     let result = fields
         .get("result")
@@ -140,6 +145,7 @@ fn provider(
         "http" => Provider::Http(effect_http::read(entry, env, findings)?),
         "grpc" => Provider::Grpc(effect_grpc::read(entry, env, schemas, findings)?),
         "smtp" => Provider::Smtp(Box::new(effect_smtp::read(entry, env, findings)?)),
+        "sql" => Provider::Sql(effect_sql::read(entry, env, findings)?),
         _ => {
             transform(entry, fields, findings);
             Provider::Transform

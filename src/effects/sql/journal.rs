@@ -1,0 +1,190 @@
+//! The table of the commands that a database has carried out, written in the transaction of each.
+//!
+//! A command's row is put in before its statements, so that another attempt waits for it, and holds the result
+//! when the transaction is committed. So whatever became of an attempt, the next one finds out.
+
+use super::connect::Held;
+use super::session::{Bounds, Fault, SqlError, Statement};
+use crate::kernel::definition::effect::{Returned, SqlJournal};
+use crate::kernel::definition::sql_database::DatabaseKind;
+use crate::kernel::definition::sql_text::SqlText;
+use crate::kernel::envelope::EffectCommand;
+use crate::kernel::json::Json;
+
+/// Rows that one statement deletes.
+const BATCH: i64 = 500;
+/// A result was bounded when it was written; refusing it now would call undone what was done.
+const BOUNDS: Bounds = Bounds {
+    rows: 1,
+    bytes: usize::MAX,
+};
+
+/// The statements about the table, in the words of one database.
+#[derive(Debug)]
+pub struct Journal {
+    pub table: String,
+    kind: DatabaseKind,
+    claim: Statement,
+    find: Statement,
+    settle: Statement,
+    tidy: Statement,
+    keep_s: i64,
+}
+
+/// Whose turn a command is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Claim {
+    /// This attempt's.
+    Ours,
+    /// It was carried out before, with this result.
+    Done(Vec<u8>),
+    NoTable,
+}
+
+impl Journal {
+    pub fn new(journal: &SqlJournal, kind: DatabaseKind) -> Self {
+        let table = quoted(&journal.table, kind);
+        let statement = |text: String, returned: Returned| {
+            let text = SqlText::read(&text).expect("the runner's own statements are single ones");
+            Statement::of(&text, returned, kind)
+        };
+        let key = "tenant = $1 AND idempotency_key = $2";
+        let columns = "(tenant, idempotency_key, effect, command_id) VALUES ($1, $2, $3, $4)";
+        // MySQL says in an error that the row is there, the others are asked not to.
+        let or_nothing = match kind {
+            DatabaseKind::Postgres | DatabaseKind::Sqlite => {
+                " ON CONFLICT (tenant, idempotency_key) DO NOTHING"
+            }
+            DatabaseKind::MySql => "",
+        };
+        let tidy = match kind {
+            DatabaseKind::Postgres => format!(
+                "DELETE FROM {table} WHERE ctid IN (SELECT ctid FROM {table} WHERE created_at < \
+                 now() - make_interval(secs => $1) LIMIT $2 FOR UPDATE SKIP LOCKED)"
+            ),
+            DatabaseKind::MySql => format!(
+                "DELETE FROM {table} WHERE created_at < UTC_TIMESTAMP(3) - INTERVAL $1 SECOND LIMIT $2"
+            ),
+            DatabaseKind::Sqlite => format!(
+                "DELETE FROM {table} WHERE rowid IN (SELECT rowid FROM {table} WHERE created_at < \
+                 strftime('%Y-%m-%dT%H:%M:%fZ', 'now', '-' || $1 || ' seconds') LIMIT $2)"
+            ),
+        };
+        Self {
+            claim: statement(
+                format!("INSERT INTO {table} {columns}{or_nothing}"),
+                Returned::Count,
+            ),
+            find: statement(format!("SELECT result FROM {table} WHERE {key}"), Returned::Rows),
+            settle: statement(
+                format!("UPDATE {table} SET result = $3 WHERE {key}"),
+                Returned::Count,
+            ),
+            tidy: statement(tidy, Returned::Count),
+            table: journal.table.clone(),
+            kind,
+            keep_s: i64::try_from(journal.keep_ms / 1_000).unwrap_or(i64::MAX),
+        }
+    }
+
+    /// Takes the command for this attempt, behind whoever has it now.
+    pub async fn claim(&self, held: &mut Held<'_>, command: &EffectCommand<'_>) -> Result<Claim, SqlError> {
+        let mut values = key(command).to_vec();
+        values.push(Json::Str(command.effect_name.to_string().into()));
+        values.push(Json::Str(command.command_id.to_string().into()));
+        match held.run(&self.claim, &values, BOUNDS).await {
+            Ok(answer) if answer.affected == 1 => return Ok(Claim::Ours),
+            Ok(_) => {}
+            Err(SqlError::Refused(refusal)) if refusal.fault == Fault::NoTable => return Ok(Claim::NoTable),
+            Err(SqlError::Refused(refusal))
+                if refusal.fault == Fault::Unique && self.kind == DatabaseKind::MySql => {}
+            Err(error) => return Err(error),
+        }
+        let found = held.run(&self.find, &key(command), BOUNDS).await?;
+        match found.rows.first().and_then(|row| row.get("result")) {
+            Some(Json::Str(result)) => Ok(Claim::Done(result.as_bytes().to_vec())),
+            // It was deleted in between, or is not the runner's.
+            _ => Err(SqlError::Lost(format!(
+                "the row of the command in {} is gone",
+                self.table
+            ))),
+        }
+    }
+
+    /// Adds the result to the row of the command.
+    pub async fn settle(
+        &self,
+        held: &mut Held<'_>,
+        command: &EffectCommand<'_>,
+        result: &[u8],
+    ) -> Result<(), SqlError> {
+        let [tenant, key] = key(command);
+        let result = Json::Str(String::from_utf8_lossy(result).into_owned().into());
+        let answer = held.run(&self.settle, &[tenant, key, result], BOUNDS).await?;
+        if answer.affected == 1 {
+            return Ok(());
+        }
+        let reason = format!("a statement has deleted the row of the command in {}", self.table);
+        Err(SqlError::Column(reason))
+    }
+
+    /// Deletes some rows that are older than they are kept. `true`: there may be more.
+    pub async fn tidy(&self, held: &mut Held<'_>) -> Result<bool, SqlError> {
+        let values = [Json::Int(self.keep_s), Json::Int(BATCH)];
+        let answer = held.run(&self.tidy, &values, BOUNDS).await?;
+        Ok(answer.affected >= BATCH.unsigned_abs())
+    }
+
+    /// What makes the table; docs/effects.md has the same.
+    pub fn definition(&self) -> Vec<String> {
+        let table = quoted(&self.table, self.kind);
+        let index = self.table.replace('.', "_");
+        match self.kind {
+            DatabaseKind::Postgres => vec![
+                format!(
+                    "CREATE TABLE IF NOT EXISTS {table} (tenant text NOT NULL, idempotency_key text NOT NULL, \
+                     effect text NOT NULL, command_id text NOT NULL, result text, \
+                     created_at timestamptz NOT NULL DEFAULT now(), PRIMARY KEY (tenant, idempotency_key))"
+                ),
+                format!("CREATE INDEX IF NOT EXISTS {index}_created_at ON {table} (created_at)"),
+            ],
+            DatabaseKind::MySql => vec![format!(
+                "CREATE TABLE IF NOT EXISTS {table} (tenant varchar(63) NOT NULL, \
+                 idempotency_key varchar(191) NOT NULL, effect varchar(63) NOT NULL, \
+                 command_id varchar(63) NOT NULL, result longtext, \
+                 created_at datetime(3) NOT NULL DEFAULT (UTC_TIMESTAMP(3)), \
+                 PRIMARY KEY (tenant, idempotency_key), KEY created_at (created_at)) \
+                 ENGINE=InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
+            )],
+            DatabaseKind::Sqlite => vec![
+                format!(
+                    "CREATE TABLE IF NOT EXISTS {table} (tenant TEXT NOT NULL, idempotency_key TEXT NOT NULL, \
+                     effect TEXT NOT NULL, command_id TEXT NOT NULL, result TEXT, created_at TEXT NOT NULL \
+                     DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now')), PRIMARY KEY (tenant, idempotency_key))"
+                ),
+                format!("CREATE INDEX IF NOT EXISTS {index}_created_at ON {table} (created_at)"),
+            ],
+        }
+    }
+}
+
+fn key(command: &EffectCommand<'_>) -> [Json<'static>; 2] {
+    let text = |text: &str| Json::Str(text.to_owned().into());
+    [
+        text(command.tenant_id.as_str()),
+        text(&command.metadata.idempotency_key),
+    ]
+}
+
+/// A name of small letters, in the quotes of the database.
+fn quoted(table: &str, kind: DatabaseKind) -> String {
+    let quote = match kind {
+        DatabaseKind::MySql => '`',
+        DatabaseKind::Postgres | DatabaseKind::Sqlite => '"',
+    };
+    let parts: Vec<String> = table
+        .split('.')
+        .map(|part| format!("{quote}{part}{quote}"))
+        .collect();
+    parts.join(".")
+}

@@ -1,0 +1,18 @@
+//! Effects on real databases: PostgreSQL, MariaDB and SQLite.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "a test fails where it unwraps, and runs in real time"
+)]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod classes;
+mod exactly_once;
+mod kills;
+mod mariadb;
+mod postgres;
+mod rig;
+mod sqlite;
