@@ -1,6 +1,7 @@
 //! What operators can ask of a node.
 
 use std::fmt::Write as _;
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -13,8 +14,8 @@ use super::{inputs, migration, schedules, shards, streams, versions};
 use crate::config::BrokerKind;
 use crate::intake::decode::{Decoded, Decoder};
 use crate::kernel::breaker::BreakerState;
-use crate::kernel::definition::Definition;
 use crate::kernel::definition::model::Reuse;
+use crate::kernel::definition::{Definition, EffectDefinition};
 use crate::kernel::envelope::{AggregateEvent, ControlMessage, ControlVerb};
 use crate::kernel::ids::{InstanceId, SagaName, TenantId, shard_of};
 use crate::kernel::input::SourceStream;
@@ -41,10 +42,15 @@ const BREAKERS_SHOWN_MAX: usize = 1_000;
 /// Most breakers in `/info`.
 const INFO_BREAKERS_MAX: usize = 100;
 
+fn names(effects: &[Arc<EffectDefinition>], wanted: fn(&EffectDefinition) -> bool) -> Vec<String> {
+    let found = effects.iter().filter(|effect| wanted(effect));
+    found.map(|effect| effect.name.to_string()).collect()
+}
+
 #[async_trait]
 impl Control for Node {
     fn info(&self) -> Info {
-        let described = |definition: &std::sync::Arc<Definition>| DefinitionInfo {
+        let described = |definition: &Arc<Definition>| DefinitionInfo {
             name: definition.name.to_string(),
             hash: definition.hash.to_string(),
         };
@@ -63,11 +69,8 @@ impl Control for Node {
             revision: in_force.revision,
             reload: self.last_reload(),
             sagas: in_force.sagas.iter_active().map(described).collect(),
-            effects: in_force
-                .effects
-                .iter()
-                .map(|effect| effect.name.to_string())
-                .collect(),
+            effects: names(&in_force.effects, |effect| !effect.is_external()),
+            external_effects: names(&in_force.effects, EffectDefinition::is_external),
             breakers: self
                 .breakers()
                 .into_iter()

@@ -79,9 +79,9 @@ impl Running {
             start_sagas(parts, &broker, streams, local.as_ref(), &mut stages)?;
             shown = stages.shards.iter().map(shards::Shown::of).collect();
         }
-        if parts.manifest.mode.runs_effects() && !parts.catalog.now().effects.is_empty() {
-            let effects = parts.catalog.now().effects.clone();
-            stages.worker = Some(start_worker(parts, &broker, effects, local.as_ref())?);
+        if parts.manifest.mode.runs_effects() {
+            let effects = served(&parts.catalog.now().effects);
+            stages.worker = start_worker(parts, &broker, effects, local.as_ref())?;
         }
         Ok(Self {
             broker,
@@ -118,15 +118,8 @@ impl Running {
             return Ok(());
         }
         let mut stages = self.stages.lock().await;
-        let new = match effects {
-            [] => None,
-            effects => Some(start_worker(
-                &node.parts(),
-                &self.broker,
-                effects.to_vec(),
-                self.local.as_ref(),
-            )?),
-        };
+        let effects = served(effects);
+        let new = start_worker(&node.parts(), &self.broker, effects, self.local.as_ref())?;
         if let Some(old) = std::mem::replace(&mut stages.worker, new) {
             let timeout = node.manifest.drain_timeout.duration();
             tokio::spawn(old.drain(timeout));
@@ -283,13 +276,26 @@ fn endpoint(shard: &ShardHandle) -> ShardEndpoint {
     }
 }
 
+/// The effects that a worker of saga-runner carries out.
+pub fn served(effects: &[Arc<EffectDefinition>]) -> Vec<Arc<EffectDefinition>> {
+    let here = effects.iter().filter(|effect| !effect.is_external());
+    here.cloned().collect()
+}
+
+/// No worker where there is nothing to do.
 fn start_worker(
     parts: &Parts<'_>,
     broker: &Arc<dyn Broker>,
     effects: Vec<Arc<EffectDefinition>>,
     local: Option<&Arc<Local>>,
-) -> Result<Worker, StartError> {
+) -> Result<Option<Worker>, StartError> {
     let manifest = parts.manifest;
+    if effects.is_empty() {
+        if let Some(local) = local {
+            local.serve_by(BTreeMap::new());
+        }
+        return Ok(None);
+    }
     Worker::start(&WorkerSpec {
         broker: Arc::clone(broker),
         effects,
@@ -305,6 +311,7 @@ fn start_worker(
         group: manifest.group().to_owned(),
         local: local.cloned(),
     })
+    .map(Some)
     .map_err(|error| StartError::Missing(error.to_string()))
 }
 

@@ -44,6 +44,7 @@ pub fn of(
             expression_steps: settings.expression_steps,
             environment: Arc::clone(environment),
         })),
+        ProviderDefinition::External => Err("workers that are not saga-runner carry it out".to_owned()),
         // The loader has refused such a definition.
         #[allow(unreachable_patterns)]
         other => Err(format!(

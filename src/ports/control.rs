@@ -232,7 +232,11 @@ pub struct Info {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reload: Option<LastReload>,
     pub sagas: Vec<DefinitionInfo>,
+    /// Effects that workers of saga-runner carry out.
     pub effects: Vec<String>,
+    /// Effects that other workers carry out; whether one runs is not known here.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub external_effects: Vec<String>,
     /// Breakers of this process that are not simply closed, at most 100.
     pub breakers: Vec<BreakerView>,
 }

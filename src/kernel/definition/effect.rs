@@ -61,6 +61,12 @@ pub struct EffectDefinition {
 }
 
 impl EffectDefinition {
+    /// Whether workers of saga-runner leave its commands to others.
+    #[must_use]
+    pub const fn is_external(&self) -> bool {
+        matches!(self.provider, Provider::External)
+    }
+
     /// The base URLs that the manifest must give: `x` of `upstreams.x`.
     #[must_use]
     pub fn upstreams(&self) -> BTreeSet<String> {
@@ -163,6 +169,8 @@ pub enum Provider {
     Sql(SqlCall),
     /// Renders `result` from `input` without any I/O.
     Transform,
+    /// A worker that is no saga-runner takes its commands.
+    External,
 }
 
 impl Provider {
@@ -175,6 +183,7 @@ impl Provider {
             Self::Grpc(call) => !call.is_safe,
             Self::Smtp(_) => true,
             Self::Sql(call) => !call.read_only,
+            Self::External => true,
             Self::Transform => false,
         }
     }
@@ -186,7 +195,7 @@ impl Provider {
             Self::Grpc(call) => call.templates(),
             Self::Smtp(mail) => mail.templates(),
             Self::Sql(call) => call.templates(),
-            Self::Transform => Vec::new(),
+            Self::Transform | Self::External => Vec::new(),
         }
     }
 
@@ -198,7 +207,7 @@ impl Provider {
             Self::Grpc(_) => ("effect-grpc", cfg!(feature = "effect-grpc")),
             Self::Smtp(_) => ("effect-smtp", cfg!(feature = "effect-smtp")),
             Self::Sql(_) => ("effect-sql", cfg!(feature = "effect-sql")),
-            Self::Transform => return None,
+            Self::Transform | Self::External => return None,
         };
         (!is_built_in).then_some(feature)
     }

@@ -23,7 +23,7 @@ use crate::kernel::ids::EffectName;
 use crate::kernel::retry::RetryPolicy;
 
 /// Keys that say how the call is made; a file has one of them.
-const PROVIDERS: &[&str] = &["http", "grpc", "smtp", "sql", "transform"];
+const PROVIDERS: &[&str] = &["http", "grpc", "smtp", "sql", "transform", "external"];
 const KEYS: &[&str] = &[
     "apiVersion",
     "kind",
@@ -35,6 +35,7 @@ const KEYS: &[&str] = &[
     "smtp",
     "sql",
     "transform",
+    "external",
     "timeout",
     "retry",
     "on_ambiguous",
@@ -43,6 +44,8 @@ const KEYS: &[&str] = &[
     "classify",
     "result",
 ];
+/// Keys that say how a call is made and what its answer means.
+const CALL_KEYS: &[&str] = &["timeout", "retry", "on_ambiguous", "breaker", "classify"];
 
 /// Roots of a request.
 pub(super) const REQUEST_ROOTS: &[Root] = &[Root::Input, Root::Command, Root::Secrets, Root::Upstreams];
@@ -106,9 +109,10 @@ pub fn compile(
         .unwrap_or_default();
     let result_roots = match provider {
         Some(Provider::Transform) => TRANSFORM_ROOTS,
-        Some(Provider::Http(_) | Provider::Grpc(_) | Provider::Smtp(_) | Provider::Sql(_)) | None => {
-            RESPONSE_ROOTS
-        }
+        Some(
+            Provider::Http(_) | Provider::Grpc(_) | Provider::Smtp(_) | Provider::Sql(_) | Provider::External,
+        )
+        | None => RESPONSE_ROOTS,
     };
     let result = fields
         .get("result")
@@ -146,6 +150,10 @@ fn provider(
         "grpc" => Provider::Grpc(effect_grpc::read(entry, env, schemas, findings)?),
         "smtp" => Provider::Smtp(Box::new(effect_smtp::read(entry, env, findings)?)),
         "sql" => Provider::Sql(effect_sql::read(entry, env, findings)?),
+        "external" => {
+            external(entry, fields, findings);
+            Provider::External
+        }
         _ => {
             transform(entry, fields, findings);
             Provider::Transform
@@ -162,17 +170,30 @@ fn provider(
 
 fn transform(entry: &Entry<'_>, fields: &Fields<'_, '_>, findings: &mut Findings<'_>) {
     let _ = Fields::read(&entry.value, &entry.key_span, "transform", &[], findings);
-    refuse_network_keys(fields, findings);
+    refuse(
+        CALL_KEYS,
+        fields,
+        "belongs to a call; a transformation has none",
+        findings,
+    );
     if fields.get("result").is_none() {
         let message = "a transformation needs the key \"result\"";
         findings.error(codes::MISSING_KEY, entry.key_span.clone(), message);
     }
 }
 
-fn refuse_network_keys(fields: &Fields<'_, '_>, findings: &mut Findings<'_>) {
-    for key in ["timeout", "retry", "on_ambiguous", "breaker", "classify"] {
+/// Somebody else executes it, so nothing here could say how.
+fn external(entry: &Entry<'_>, fields: &Fields<'_, '_>, findings: &mut Findings<'_>) {
+    let _ = Fields::read(&entry.value, &entry.key_span, "external", &[], findings);
+    let why = "tells workers of saga-runner what to do; an external effect has others";
+    refuse(CALL_KEYS, fields, why, findings);
+    refuse(&["limits", "result"], fields, why, findings);
+}
+
+fn refuse(keys: &[&str], fields: &Fields<'_, '_>, why: &str, findings: &mut Findings<'_>) {
+    for key in keys {
         if let Some(entry) = fields.get(key) {
-            let message = format!("\"{key}\" belongs to a call; a transformation has none");
+            let message = format!("\"{key}\" {why}");
             findings.error(codes::CONTRADICTION, entry.key_span.clone(), message);
         }
     }

@@ -208,6 +208,14 @@ fn a_transformation_is_an_effect_without_a_call() {
 }
 
 #[test]
+fn an_external_effect_says_what_it_takes_and_gives_and_nothing_else() {
+    let effect = effect("external: {}\ninput: {type: object}\noutput: {type: object}\n");
+    assert!(effect.is_external() && effect.provider.acts());
+    assert!(effect.schemas.input.is_some() && effect.schemas.output.is_some());
+    assert!(effect.upstreams().is_empty() && effect.secrets().is_empty() && !effect.hands_out_token());
+}
+
+#[test]
 fn an_archived_source_compiles_to_the_same_version_without_its_effects() {
     for saga in examples().sagas {
         let again = compile_archived(&saga.source).expect("it passed before");
