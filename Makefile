@@ -45,6 +45,7 @@ test: check ## everything that must pass
 	@scripts/nats-server.sh >/dev/null
 	@scripts/databases.sh postgres >/dev/null
 	@scripts/databases.sh mariadb >/dev/null
+	@scripts/workers.sh >/dev/null
 	NATS_SERVER=$$(scripts/nats-server.sh) cargo test --locked --no-fail-fast
 	$(TARGET)/debug/saga-runner test sagas --coverage --chaos --min-coverage 90
 

@@ -11,6 +11,7 @@ use super::node::Node;
 use super::{StartError, SystemClock, definitions, runtime};
 use crate::api::{self, ApiState};
 use crate::config::Manifest;
+use crate::effects::Registry;
 use crate::telemetry::Metrics;
 
 /// How long background tasks may take to end once the drain is over.
@@ -20,14 +21,14 @@ const SHUTDOWN_GRACE: Duration = Duration::from_millis(500);
 ///
 /// # Errors
 /// [`StartError`] for what waiting cannot cure.
-pub fn main(manifest: Manifest) -> Result<(), StartError> {
+pub fn main(manifest: Manifest, registry: Registry) -> Result<(), StartError> {
     let runtime = runtime()?;
-    let outcome = runtime.block_on(serve(manifest));
+    let outcome = runtime.block_on(serve(manifest, Arc::new(registry)));
     runtime.shutdown_timeout(SHUTDOWN_GRACE);
     outcome
 }
 
-async fn serve(manifest: Manifest) -> Result<(), StartError> {
+async fn serve(manifest: Manifest, registry: Arc<Registry>) -> Result<(), StartError> {
     // Before anything else: an unhandled SIGTERM would end the process without its drain.
     let mut signals = Signals::install()?;
     install_tls_provider();
@@ -40,11 +41,12 @@ async fn serve(manifest: Manifest) -> Result<(), StartError> {
         accept_events: manifest.http.accept_events,
         tenancy: manifest.tenancy(),
     };
-    let node = Node::new(
+    let node = Node::with_registry(
         manifest,
         loaded,
         Arc::new(SystemClock::new()),
         Arc::new(Metrics::new()),
+        registry,
     )?;
     let stop_http = CancellationToken::new();
     let http = tokio::spawn(serve_http(listener, Arc::clone(&node), api, stop_http.clone()));

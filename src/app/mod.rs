@@ -3,6 +3,7 @@
 pub mod bench;
 mod catalog;
 mod clock;
+pub mod conformance;
 mod control;
 mod cursors;
 pub mod definitions;
@@ -24,6 +25,8 @@ use std::sync::Arc;
 pub use clock::SystemClock;
 pub use lifecycle::main;
 pub use node::Node;
+
+pub use crate::effects::Registry;
 
 use crate::config::{BrokerKind, ConfigError, Manifest};
 use crate::inproc::InprocBroker;

@@ -13,6 +13,7 @@ use super::definitions::Read;
 use super::running::{Parts, Running};
 use super::{StartError, connect_broker, migration, reload, streams};
 use crate::config::{Manifest, secret};
+use crate::effects::Registry;
 use crate::kernel::ids::TimeMs;
 use crate::kernel::token::TokenKey;
 use crate::ports::broker::{Broker, BrokerError, StreamState};
@@ -35,6 +36,8 @@ pub struct Node {
     secrets: BTreeMap<String, String>,
     /// Makes and reads callback tokens.
     pub(super) tokens: Option<TokenKey>,
+    /// Providers that are not saga-runner's own.
+    registry: Arc<Registry>,
     broker: OnceLock<Arc<dyn Broker>>,
     running: OnceLock<Running>,
     draining: AtomicBool,
@@ -53,6 +56,20 @@ impl Node {
         loaded: Read,
         clock: Arc<dyn Clock>,
         metrics: Arc<Metrics>,
+    ) -> Result<Arc<Self>, StartError> {
+        Self::with_registry(manifest, loaded, clock, metrics, Arc::default())
+    }
+
+    /// The same, with providers that are not saga-runner's own.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn with_registry(
+        manifest: Manifest,
+        loaded: Read,
+        clock: Arc<dyn Clock>,
+        metrics: Arc<Metrics>,
+        registry: Arc<Registry>,
     ) -> Result<Arc<Self>, StartError> {
         let secrets = secret::resolve(&manifest.secrets)?;
         let callbacks = manifest.callbacks.as_ref();
@@ -73,6 +90,7 @@ impl Node {
             started,
             secrets,
             tokens,
+            registry,
             broker: OnceLock::new(),
             running: OnceLock::new(),
             draining: AtomicBool::new(false),
@@ -115,6 +133,7 @@ impl Node {
             catalog: &self.catalog,
             secrets: &self.secrets,
             tokens: self.tokens.as_ref(),
+            registry: &self.registry,
             clock: &self.clock,
             metrics: &self.metrics,
         }

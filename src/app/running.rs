@@ -13,7 +13,7 @@ use super::node::Node;
 use super::{StartError, shards, streams};
 use crate::config::manifest::UpstreamTlsFiles;
 use crate::config::{Dispatch, Manifest};
-use crate::effects::{Breakers, Identity, Local, UpstreamTls, Worker, WorkerSpec, durable_name};
+use crate::effects::{Breakers, Identity, Local, Registry, UpstreamTls, Worker, WorkerSpec, durable_name};
 use crate::gateway::http::HttpGateway;
 use crate::intake::{Intake, IntakeSpec, ShardEndpoint, StreamStatus};
 use crate::kernel::definition::{DefinitionSet, EffectDefinition};
@@ -39,6 +39,7 @@ pub(super) struct Parts<'n> {
     pub catalog: &'n Arc<Catalog>,
     pub secrets: &'n BTreeMap<String, String>,
     pub tokens: Option<&'n TokenKey>,
+    pub registry: &'n Arc<Registry>,
     pub clock: &'n Arc<dyn Clock>,
     pub metrics: &'n Arc<Metrics>,
 }
@@ -296,7 +297,7 @@ fn start_worker(
         }
         return Ok(None);
     }
-    Worker::start(&WorkerSpec {
+    let spec = WorkerSpec {
         broker: Arc::clone(broker),
         effects,
         tenancy: manifest.tenancy(),
@@ -310,9 +311,10 @@ fn start_worker(
         metrics: Arc::clone(parts.metrics),
         group: manifest.group().to_owned(),
         local: local.cloned(),
-    })
-    .map(Some)
-    .map_err(|error| StartError::Missing(error.to_string()))
+    };
+    Worker::start_with(&spec, parts.registry)
+        .map(Some)
+        .map_err(|error| StartError::Missing(error.to_string()))
 }
 
 /// Reads what protects the connections to upstreams.

@@ -4,6 +4,7 @@ pub mod bench;
 pub mod client;
 pub mod definition;
 pub mod diagnostics;
+pub mod effect;
 pub mod exit;
 pub mod graph;
 pub mod init;
@@ -23,6 +24,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::app::Registry;
 use crate::config::{LogFormat, Mode, Overrides};
 use crate::demo;
 
@@ -66,6 +68,9 @@ enum Command {
     /// Look at an instance of a running cluster, stop it, or decide about what could not be undone.
     #[command(subcommand)]
     Instance(instance::InstanceCommand),
+    /// Check workers of effects in other languages.
+    #[command(subcommand)]
+    Effect(effect::EffectCommand),
     /// Look at the schedules of a running cluster, pause and resume them.
     #[command(subcommand)]
     Schedule(schedule::ScheduleCommand),
@@ -99,6 +104,17 @@ pub struct OverrideArguments {
 }
 
 impl OverrideArguments {
+    /// None of them.
+    const fn none() -> Self {
+        Self {
+            data_dir: None,
+            nats_url: None,
+            listen: None,
+            log_format: None,
+            log: None,
+        }
+    }
+
     fn with_mode(self, mode: Option<Mode>) -> Overrides {
         Overrides {
             mode,
@@ -114,6 +130,12 @@ impl OverrideArguments {
 /// Parses the command line and carries it out.
 #[must_use]
 pub fn main() -> ExitCode {
+    main_with(Registry::default())
+}
+
+/// The same in a runner with providers of its own, which effects name under `custom`.
+#[must_use]
+pub fn main_with(registry: Registry) -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
@@ -128,8 +150,8 @@ pub fn main() -> ExitCode {
         }
     };
     let outcome = match cli.command {
-        Command::Run(arguments) => run::run(arguments),
-        Command::Dev(arguments) => run::dev(arguments),
+        Command::Run(arguments) => run::run(arguments, registry),
+        Command::Dev(arguments) => run::dev(arguments, registry),
         Command::Init(arguments) => init::init(&arguments),
         Command::Validate(arguments) => validate::validate(&arguments),
         Command::Test(arguments) => test::test(&arguments),
@@ -140,6 +162,7 @@ pub fn main() -> ExitCode {
         Command::Start(arguments) => start::start(&arguments),
         Command::Definition(command) => definition::definition(&command),
         Command::Instance(command) => instance::instance(&command),
+        Command::Effect(command) => effect::effect(command),
         Command::Schedule(command) => schedule::schedule(&command),
         Command::Bench(arguments) => bench::bench(&arguments),
         Command::Demo(arguments) => demo::run(&arguments),

@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::OverrideArguments;
 use super::exit::Failure;
-use crate::app;
+use crate::app::{self, Registry};
 use crate::config::{LogFormat, Manifest, Mode, TenantList};
 use crate::kernel::ids::TenantId;
 use crate::telemetry::logging;
@@ -55,12 +55,12 @@ fn pair(text: &str) -> Result<(String, String), String> {
         .ok_or_else(|| "write NAME=URL".to_owned())
 }
 
-pub fn run(arguments: RunArguments) -> Result<(), Failure> {
+pub fn run(arguments: RunArguments, registry: Registry) -> Result<(), Failure> {
     let manifest = Manifest::load(&arguments.config, &arguments.overrides.with_mode(arguments.mode))?;
-    start(manifest)
+    start(manifest, registry)
 }
 
-pub fn dev(arguments: DevArguments) -> Result<(), Failure> {
+pub fn dev(arguments: DevArguments, registry: Registry) -> Result<(), Failure> {
     let overrides = arguments.overrides.with_mode(None);
     let mut manifest = if let Some(path) = &arguments.config {
         Manifest::load(path, &overrides)?
@@ -83,7 +83,7 @@ pub fn dev(arguments: DevArguments) -> Result<(), Failure> {
         manifest.gateway = Some(crate::gateway::http::Settings::at(url));
     }
     banner(&manifest);
-    start(manifest)
+    start(manifest, registry)
 }
 
 /// What a newcomer needs to know, once.
@@ -96,8 +96,8 @@ fn banner(manifest: &Manifest) {
     );
 }
 
-fn start(manifest: Manifest) -> Result<(), Failure> {
+fn start(manifest: Manifest, registry: Registry) -> Result<(), Failure> {
     logging::start(manifest.log.format, &manifest.log.level)
         .map_err(|message| Failure::new(super::exit::CONFIG, message))?;
-    app::main(manifest).map_err(Failure::from)
+    app::main(manifest, registry).map_err(Failure::from)
 }

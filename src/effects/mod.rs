@@ -21,6 +21,7 @@ mod places;
 mod progress;
 pub mod provider;
 mod providers;
+pub mod registry;
 mod rendering;
 mod result;
 pub mod settings;
@@ -36,6 +37,7 @@ pub mod worker;
 
 pub use breakers::Breakers;
 pub use local::Local;
+pub use registry::Registry;
 pub use settings::Settings;
 pub use tls::{Identity, UpstreamTls};
 pub use worker::{Worker, WorkerError, WorkerSpec, durable_name};

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::environment::Environment;
 use super::provider::Provider;
+use super::registry::Registry;
 use super::settings::Settings;
 use super::transform::Transform;
 use crate::kernel::definition::EffectDefinition;
@@ -17,6 +18,7 @@ pub fn of(
     definition: &Arc<EffectDefinition>,
     environment: &Arc<Environment>,
     settings: &Settings,
+    registry: &Registry,
 ) -> Result<Arc<dyn Provider>, String> {
     match &definition.provider {
         #[cfg(feature = "effect-http")]
@@ -44,6 +46,7 @@ pub fn of(
             expression_steps: settings.expression_steps,
             environment: Arc::clone(environment),
         })),
+        ProviderDefinition::Custom(call) => registry.provider(definition, call, environment, settings),
         ProviderDefinition::External => Err("workers that are not saga-runner carry it out".to_owned()),
         // The loader has refused such a definition.
         #[allow(unreachable_patterns)]

@@ -16,6 +16,7 @@ use super::local::Local;
 use super::places::{Share, Tenants};
 use super::provider::Provider;
 use super::providers;
+use super::registry::Registry;
 use super::settings::Settings;
 use super::tls::UpstreamTls;
 use crate::kernel::breaker::BreakerPolicy;
@@ -85,6 +86,14 @@ impl Worker {
     /// # Errors
     /// [`WorkerError`] names the first effect that cannot run.
     pub fn start(spec: &WorkerSpec) -> Result<Self, WorkerError> {
+        Self::start_with(spec, &Registry::default())
+    }
+
+    /// The same with providers that are not saga-runner's own.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub fn start_with(spec: &WorkerSpec, registry: &Registry) -> Result<Self, WorkerError> {
         let draining = CancellationToken::new();
         let stopping = CancellationToken::new();
         let environment = Environment::new(&spec.secrets, &spec.upstreams, spec.tokens.clone());
@@ -97,7 +106,7 @@ impl Worker {
             .effects
             .iter()
             .map(|definition| {
-                providers::of(definition, &environment, &spec.settings)
+                providers::of(definition, &environment, &spec.settings, registry)
                     .map_err(|reason| refused(definition, reason))
             })
             .collect::<Result<Vec<_>, _>>()?;

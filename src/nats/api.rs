@@ -48,6 +48,9 @@ pub(super) struct ConsumerInfo {
     pub ack_floor: Position,
     #[serde(default)]
     pub num_ack_pending: u64,
+    /// Messages that match and were not delivered yet.
+    #[serde(default)]
+    pub num_pending: u64,
 }
 
 /// What the runner sets on a consumer. Durations are nanoseconds.

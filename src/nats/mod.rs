@@ -19,6 +19,7 @@ mod streams;
 
 pub use error::{ConnectError, SERVER_VERSION_MIN};
 pub use link::Status;
+pub use queue::ConsumerView;
 pub use settings::{Secret, ServerUrl, Settings};
 
 use std::sync::Arc;
@@ -62,6 +63,14 @@ impl NatsBroker {
             link,
             heartbeat: settings.heartbeat.duration(),
         }))
+    }
+
+    /// A durable consumer as the server has it, `None` where it does not exist.
+    ///
+    /// # Errors
+    /// [`BrokerError`] where the server cannot be asked.
+    pub async fn consumer(&self, stream: &str, durable: &str) -> Result<Option<ConsumerView>, BrokerError> {
+        queue::view(&self.link, stream, durable).await
     }
 
     /// What is known of the connection now, and each change of it.

@@ -132,6 +132,45 @@ fn refuse_foreign(
     })
 }
 
+/// What a durable consumer is, for whoever holds it against something.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConsumerView {
+    pub filters: Vec<String>,
+    pub ack_policy: String,
+    pub deliver_policy: String,
+    pub ack_wait: Duration,
+    pub max_deliver: i64,
+    pub max_unacknowledged: usize,
+    /// Messages that nobody was given yet.
+    pub pending: u64,
+    /// Messages that somebody was given and has not answered for.
+    pub unacknowledged: u64,
+}
+
+/// The consumer of this name, `None` where it does not exist.
+pub(super) async fn view(
+    link: &Link,
+    stream: &str,
+    durable: &str,
+) -> Result<Option<ConsumerView>, BrokerError> {
+    let info = match link.consumer_info(stream, durable).await {
+        Ok(info) => info,
+        Err(ApiError::Failed(failure)) if failure.no_consumer() => return Ok(None),
+        Err(error) => return Err(error.into_broker_error(stream)),
+    };
+    let config = info.config;
+    Ok(Some(ConsumerView {
+        filters: config.filters().into_iter().map(str::to_owned).collect(),
+        ack_wait: Duration::from_nanos(config.ack_wait),
+        max_deliver: config.max_deliver,
+        max_unacknowledged: usize::try_from(config.max_ack_pending).unwrap_or(usize::MAX),
+        ack_policy: config.ack_policy,
+        deliver_policy: config.deliver_policy,
+        pending: info.num_pending,
+        unacknowledged: info.num_ack_pending,
+    }))
+}
+
 /// Up to where all that matches is answered for.
 ///
 /// With messages out, the floor ends at the last answer without a gap. With none out, it reaches to the next

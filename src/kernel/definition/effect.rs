@@ -171,6 +171,8 @@ pub enum Provider {
     Transform,
     /// A worker that is no saga-runner takes its commands.
     External,
+    /// A provider that is compiled into the runner by whoever builds it.
+    Custom(CustomCall),
 }
 
 impl Provider {
@@ -183,7 +185,7 @@ impl Provider {
             Self::Grpc(call) => !call.is_safe,
             Self::Smtp(_) => true,
             Self::Sql(call) => !call.read_only,
-            Self::External => true,
+            Self::External | Self::Custom(_) => true,
             Self::Transform => false,
         }
     }
@@ -195,6 +197,7 @@ impl Provider {
             Self::Grpc(call) => call.templates(),
             Self::Smtp(mail) => mail.templates(),
             Self::Sql(call) => call.templates(),
+            Self::Custom(call) => vec![&call.with],
             Self::Transform | Self::External => Vec::new(),
         }
     }
@@ -207,7 +210,7 @@ impl Provider {
             Self::Grpc(_) => ("effect-grpc", cfg!(feature = "effect-grpc")),
             Self::Smtp(_) => ("effect-smtp", cfg!(feature = "effect-smtp")),
             Self::Sql(_) => ("effect-sql", cfg!(feature = "effect-sql")),
-            Self::Transform | Self::External => return None,
+            Self::Transform | Self::External | Self::Custom(_) => return None,
         };
         (!is_built_in).then_some(feature)
     }
@@ -383,4 +386,12 @@ impl SqlCall {
         let binds = self.statements.iter().flat_map(|statement| &statement.bind);
         binds.chain([&self.database]).chain(&self.password).collect()
     }
+}
+
+/// One call of a provider that the runner knows by name.
+#[derive(Debug)]
+pub struct CustomCall {
+    pub provider: String,
+    /// What the provider is given in place of the input.
+    pub with: Template,
 }

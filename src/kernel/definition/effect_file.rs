@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::codes;
 use super::effect::{AMBIGUOUS, Classify, EFFECT_RETRY_CLASSES, EffectDefinition, EffectSchemas, Provider};
+use super::effect_custom;
 use super::effect_grpc;
 use super::effect_http;
 use super::effect_limits;
@@ -23,7 +24,7 @@ use crate::kernel::ids::EffectName;
 use crate::kernel::retry::RetryPolicy;
 
 /// Keys that say how the call is made; a file has one of them.
-const PROVIDERS: &[&str] = &["http", "grpc", "smtp", "sql", "transform", "external"];
+const PROVIDERS: &[&str] = &["http", "grpc", "smtp", "sql", "transform", "external", "custom"];
 const KEYS: &[&str] = &[
     "apiVersion",
     "kind",
@@ -36,6 +37,7 @@ const KEYS: &[&str] = &[
     "sql",
     "transform",
     "external",
+    "custom",
     "timeout",
     "retry",
     "on_ambiguous",
@@ -109,10 +111,7 @@ pub fn compile(
         .unwrap_or_default();
     let result_roots = match provider {
         Some(Provider::Transform) => TRANSFORM_ROOTS,
-        Some(
-            Provider::Http(_) | Provider::Grpc(_) | Provider::Smtp(_) | Provider::Sql(_) | Provider::External,
-        )
-        | None => RESPONSE_ROOTS,
+        Some(_) | None => RESPONSE_ROOTS,
     };
     let result = fields
         .get("result")
@@ -150,6 +149,11 @@ fn provider(
         "grpc" => Provider::Grpc(effect_grpc::read(entry, env, schemas, findings)?),
         "smtp" => Provider::Smtp(Box::new(effect_smtp::read(entry, env, findings)?)),
         "sql" => Provider::Sql(effect_sql::read(entry, env, findings)?),
+        "custom" => {
+            let why = "says what an answer means; a custom provider says so itself";
+            refuse(&["classify", "result"], fields, why, findings);
+            Provider::Custom(effect_custom::read(entry, env, findings)?)
+        }
         "external" => {
             external(entry, fields, findings);
             Provider::External

@@ -15,6 +15,7 @@ mod contract;
 pub mod diagnostic;
 pub mod editor;
 pub mod effect;
+mod effect_custom;
 mod effect_file;
 mod effect_grpc;
 mod effect_http;

@@ -1,0 +1,147 @@
+//! Orders through `sagas/order.yaml`, with one effect served in Python and one in TypeScript.
+
+use std::time::Duration;
+
+use saga_runner::demo::upstream::Deed;
+use saga_runner::nats::{NatsBroker, Settings};
+use serde_json::json;
+
+use crate::rig::{Rig, TENANT, order_payload};
+use crate::support::nats_server::NatsServer;
+use crate::{Language, Worker};
+
+const ORDERS: usize = 24;
+/// Kills of each worker.
+const KILLS: usize = 3;
+
+/// The shipped effect, carried out by others: its schemas stay.
+fn external(effect: &str) -> String {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("effects/{effect}.yaml"));
+    let text = std::fs::read_to_string(path).expect("a shipped effect");
+    let call = text.find("\nhttp:").expect("a call");
+    format!("{}\nexternal: {{}}\n", &text[..call])
+}
+
+async fn rig(server: &NatsServer, extra: serde_json::Value) -> Rig {
+    let rig = Rig::new(Some(server.url()), "30m", Duration::from_secs(1), extra).await;
+    for effect in ["payments-charge", "shipping-create"] {
+        rig.add_effect(effect, &external(effect));
+    }
+    rig
+}
+
+fn start(language: Language, server: &NatsServer, rig: &Rig) -> Worker {
+    let shop = format!("http://{}", rig.upstream.address);
+    language.start(&server.url(), "crash", &shop)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn orders_complete_whoever_is_killed() {
+    let server = NatsServer::start();
+    let mut rig = rig(&server, json!({"dispatch": "local"})).await;
+    rig.start().await;
+    let mut workers = [Language::Python, Language::TypeScript].map(|language| start(language, &server, &rig));
+    let kinds = ["happy", "declined", "flaky", "noship"];
+    let orders: Vec<String> = (0..ORDERS)
+        .map(|number| format!("{}-{number:04}", kinds[number % kinds.len()]))
+        .collect();
+    let (begin, rest) = orders.split_at(ORDERS / 2);
+    for order in begin {
+        rig.send("Order", order, "Placed", order_payload(order)).await;
+    }
+    rig.wait_for("order", &orders[0], |view| view["phase"] == "completed")
+        .await;
+    for (round, orders) in rest.chunks(ORDERS / 2 / KILLS).enumerate() {
+        for order in orders {
+            rig.send("Order", order, "Placed", order_payload(order)).await;
+        }
+        tokio::time::sleep(Duration::from_millis(40 * round as u64)).await;
+        for (worker, language) in workers.iter_mut().zip([Language::Python, Language::TypeScript]) {
+            // SIGKILL of the old one as it is dropped.
+            *worker = start(language, &server, &rig);
+        }
+    }
+    for order in &orders {
+        let wanted = match order.split('-').next() {
+            Some("happy" | "flaky") => "completed",
+            _ => "failed",
+        };
+        let done = |view: &serde_json::Value| {
+            ["completed", "failed"].contains(&view["phase"].as_str().unwrap_or(""))
+        };
+        let view = rig.wait_for("order", order, done).await;
+        assert_eq!(view["phase"], wanted, "{order}: {view}");
+    }
+    let deeds = rig.upstream.deeds();
+    let count = |kind: &str, order: &str| {
+        let of = |deed: &&Deed| deed.kind == kind && deed.order == order;
+        deeds.iter().filter(of).count()
+    };
+    for order in &orders {
+        // One idempotency key for all calls of a piece of work.
+        assert!(
+            count("charges", order) <= 1 && count("shipments", order) <= 1,
+            "{order}"
+        );
+        let (charged, shipped) = (count("charges", order), count("shipments", order));
+        match order.split('-').next() {
+            Some("happy" | "flaky") => assert_eq!((charged, shipped), (1, 1), "{order}"),
+            Some("noship") => assert_eq!((charged, count("refunds", order)), (1, 1), "{order}"),
+            _ => assert_eq!((charged, shipped), (0, 0), "{order}"),
+        }
+    }
+    assert_eq!(rig.terminate().await, Some(0), "{}", rig.log_tail());
+}
+
+/// saga-runner itself leaves them alone and says so.
+#[tokio::test(flavor = "multi_thread")]
+async fn external_effects_are_left_to_others() {
+    let server = NatsServer::start();
+    let mut rig = rig(&server, json!({})).await;
+    rig.start().await;
+    rig.send("Order", "happy-1", "Placed", order_payload("happy-1"))
+        .await;
+    let waiting = |view: &serde_json::Value| {
+        let mut steps = view["steps"].as_array().into_iter().flatten();
+        steps.any(|step| step["name"] == "charge" && step["status"] == "running")
+    };
+    rig.wait_for("order", "happy-1", waiting).await;
+    let answer = rig.client.get(rig.url("/info")).send().await.expect("an answer");
+    let info: serde_json::Value =
+        serde_json::from_slice(&answer.bytes().await.expect("a body")).expect("JSON");
+    assert_eq!(
+        info["external_effects"],
+        json!(["payments-charge", "shipping-create"])
+    );
+    let here = info["effects"].as_array().expect("a list");
+    assert!(here.contains(&json!("payments-refund")) && !here.contains(&json!("payments-charge")));
+    let settings: Settings = serde_json::from_value(json!({"urls": [server.url()]})).expect("settings");
+    let broker = NatsBroker::connect(settings).await.expect("connected");
+    broker.connected().await.expect("connected");
+    let consumer = async |effect: &str| {
+        let durable = format!("effect-crash-{effect}");
+        broker
+            .consumer("WORKFLOW_COMMANDS", &durable)
+            .await
+            .expect("an answer")
+    };
+    assert!(consumer("payments-refund").await.is_some());
+    assert_eq!(consumer("payments-charge").await, None);
+    let answer = rig
+        .client
+        .get(rig.url("/metrics"))
+        .send()
+        .await
+        .expect("an answer");
+    let metrics = answer.text().await.expect("text");
+    assert!(metrics.contains("effect=\"payments-refund\""));
+    assert!(!metrics.contains("effect=\"payments-charge\""));
+    // Who comes late finds the command.
+    let _late = [Language::Python, Language::TypeScript].map(|language| start(language, &server, &rig));
+    let completed = |view: &serde_json::Value| view["phase"] == "completed";
+    rig.wait_for("order", "happy-1", completed).await;
+    assert!(
+        rig.upstream.deeds().iter().any(|deed| deed.kind == "charges"),
+        "{TENANT}"
+    );
+}
