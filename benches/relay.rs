@@ -143,6 +143,7 @@ impl Bench {
             streams: self.streams.clone(),
             settings: effects::Settings::default(),
             secrets: BTreeMap::new(),
+            upstream_tls: BTreeMap::new(),
             tokens: None,
             upstreams: BTreeMap::new(),
             clock: Arc::new(SystemClock),

@@ -108,6 +108,7 @@ impl Rig {
             secrets: self.secrets.clone(),
             upstreams: BTreeMap::from([("ledger".to_owned(), self.database.clone())]),
             tokens: None,
+            upstream_tls: BTreeMap::new(),
             clock: Arc::new(RealClock),
             metrics: Arc::clone(&self.metrics),
             group: "test".to_owned(),

@@ -183,9 +183,8 @@ impl Provider {
         match self {
             Self::Http(call) => !["GET", "HEAD", "OPTIONS"].contains(&call.method.as_str()),
             Self::Grpc(call) => !call.is_safe,
-            Self::Smtp(_) => true,
             Self::Sql(call) => !call.read_only,
-            Self::External | Self::Custom(_) => true,
+            Self::Smtp(_) | Self::External | Self::Custom(_) => true,
             Self::Transform => false,
         }
     }
