@@ -69,6 +69,7 @@ fn record() -> Record {
         last_history: None,
         left: None,
         program: None,
+        aliases: Vec::new(),
     }
 }
 

@@ -71,6 +71,7 @@ fn event(instance: &InstanceId, event_type: &str) -> Input {
             traceparent: None,
             hops: 0,
             payload: Bytes::from(payload.to_string()),
+            via: None,
         }),
     }
 }

@@ -81,6 +81,7 @@ fn event(instance: &InstanceId, event_type: &str, sequence: u64) -> Input {
             traceparent: None,
             hops: 0,
             payload: Bytes::from(payload.to_string()),
+            via: None,
         }),
     }
 }

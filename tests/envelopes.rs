@@ -9,13 +9,13 @@ use std::path::Path;
 
 use saga_runner::kernel::envelope::{
     AggregateCommand, AggregateEvent, ControlMessage, EffectCommand, EffectProgress, EffectResult,
-    WorkflowEvent,
+    ForwardedEvent, WorkflowEvent,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// Example and schema, by file name.
-const EXAMPLES: [(&str, &str); 17] = [
+const EXAMPLES: [(&str, &str); 20] = [
     ("effect-progress", "effect-progress"),
     ("aggregate-event", "aggregate-event"),
     ("effect-command", "effect-command"),
@@ -33,6 +33,9 @@ const EXAMPLES: [(&str, &str); 17] = [
     ("control-recall", "control-message"),
     ("control-heartbeat", "control-message"),
     ("control-outcome", "control-message"),
+    ("control-register-alias", "control-message"),
+    ("control-release-alias", "control-message"),
+    ("forwarded-event", "forwarded-event"),
 ];
 
 fn read(path: &str) -> String {
@@ -62,6 +65,7 @@ fn through(schema: &str, text: &str) -> Result<Value, String> {
         "aggregate-command" => again::<AggregateCommand<'_>>(text),
         "workflow-event" => again::<WorkflowEvent<'_>>(text),
         "control-message" => again::<ControlMessage>(text),
+        "forwarded-event" => again::<ForwardedEvent<'_>>(text),
         other => panic!("no envelope {other}"),
     }
 }

@@ -99,7 +99,7 @@ async fn body(node: &Node, id: &InstanceId, row: &HistoryRow) -> Result<Recorded
     let mut decoder = node.decoder();
     decoder.event_id_from = Some(name.to_owned());
     let body = match decoder.decode(stream, &message(stored)) {
-        Ok(Decoded::Event { event, .. }) => InputBody::Event(event),
+        Ok(Decoded::Event { event, .. } | Decoded::Forwarded { event, .. }) => InputBody::Event(event),
         Ok(Decoded::Result { result, .. } | Decoded::Unaddressed { result, .. }) => InputBody::Result(result),
         Ok(Decoded::Control { control, .. }) => InputBody::Control(control),
         Ok(Decoded::Known) | Err(_) => return Ok(missing),

@@ -5,6 +5,7 @@ use tokio::sync::oneshot;
 use super::control::blocking;
 use super::node::Node;
 use super::shards::Shown;
+use crate::kernel::alias;
 use crate::kernel::ids::{Key, SagaName, TenantId};
 use crate::kernel::schedule::{self, SCHEDULE_KEY, Zone};
 use crate::ports::control::{ControlError, ScheduleOrder, ScheduleView, SkippedView};
@@ -49,6 +50,10 @@ pub(super) async fn order(
 pub(super) fn check_key(key: &Key) -> Result<(), ControlError> {
     if schedule::is_address(key) {
         let message = format!("the key {SCHEDULE_KEY} is that of schedules");
+        return Err(ControlError::Invalid(message));
+    }
+    if alias::is_address(key) {
+        let message = format!("the key {key} is that of an alias");
         return Err(ControlError::Invalid(message));
     }
     Ok(())

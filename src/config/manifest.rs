@@ -500,6 +500,17 @@ impl Manifest {
                 most.timer_ms.unsigned_abs(),
             ),
             ("hops", u64::from(self.limits.hops), u64::from(most.hops)),
+            ("aliases", wide(self.limits.aliases), wide(most.aliases)),
+            (
+                "alias_owners",
+                wide(self.limits.alias_owners),
+                wide(most.alias_owners),
+            ),
+            (
+                "alias_wait_ms",
+                u64::try_from(self.limits.alias_wait_ms).unwrap_or(0),
+                most.alias_wait_ms.unsigned_abs(),
+            ),
         ]
         .into_iter()
         .find(|(_, value, max)| value > max || *value == 0);

@@ -11,12 +11,15 @@ use serde_json::value::RawValue;
 
 use super::cloudevents;
 use super::headers::Headers;
+use crate::kernel::alias::Via;
 use crate::kernel::envelope::{
-    AggregateEvent, ControlMessage, ControlVerb, EffectResult, ErrorPayload, ResultType, Stuck,
-    callback_outcome,
+    AggregateEvent, ControlMessage, ControlVerb, EffectResult, ErrorPayload, FORWARD, ForwardedEvent,
+    ResultType, Stuck, callback_outcome,
 };
-use crate::kernel::ids::{EventId, IdError, InstanceId, TenantId};
-use crate::kernel::input::{Control, DomainEvent, Settle, SourceStream, Verdict, WorkOutcome, WorkResult};
+use crate::kernel::ids::{EventId, IdError, InstanceId, TenantId, TimeMs};
+use crate::kernel::input::{
+    Control, DomainEvent, Owner, Settle, SourceStream, Verdict, WorkOutcome, WorkResult,
+};
 use crate::kernel::json::{Json, JsonError};
 use crate::kernel::limits::Limits;
 use crate::kernel::subject::{Subject, SubjectError, Tenancy};
@@ -54,6 +57,13 @@ pub enum Decoded {
         instance: InstanceId,
         id: String,
         control: Control,
+    },
+    /// An event that an alias has forwarded to this instance.
+    Forwarded {
+        instance: InstanceId,
+        event: DomainEvent,
+        /// When the message of the event was stored.
+        time: TimeMs,
     },
     /// Nothing that is new to anyone here.
     Known,
@@ -140,7 +150,12 @@ impl Decoder {
                 self.result(subject, message)
             }
             (SourceStream::WorkflowCommands, Subject::Workflow { tenant, saga, key }) => {
-                self.control(InstanceId { tenant, saga, key }, message)
+                let instance = InstanceId { tenant, saga, key };
+                if is_forwarded(&message.payload) {
+                    self.forwarded(instance, message)
+                } else {
+                    self.control(instance, message)
+                }
             }
             _ => Err(Defect::new(
                 "subject.shape",
@@ -184,6 +199,38 @@ impl Decoder {
             traceparent,
             hops: raw.hops,
             payload: raw.payload,
+            via: None,
+        })
+    }
+
+    fn forwarded(&self, instance: InstanceId, message: &Message) -> Result<Decoded, Defect> {
+        let envelope: ForwardedEvent<'_> = self.read(&message.payload)?;
+        let event = envelope.event;
+        self.check(event.payload.get().as_bytes())?;
+        let via = Via {
+            alias: envelope.alias,
+            generation: envelope.generation,
+        };
+        Ok(Decoded::Forwarded {
+            instance,
+            event: DomainEvent {
+                event_id: self.event_id(event.event_id.as_deref(), message.stream_sequence)?,
+                event_type: event.event_type,
+                aggregate_type: event.aggregate_type,
+                aggregate_id: event.aggregate_id,
+                sequence: event.sequence,
+                schema_version: event.schema_version,
+                correlation_id: event.metadata.correlation_id,
+                causation_id: event.metadata.causation_id,
+                traceparent: event
+                    .metadata
+                    .traceparent
+                    .filter(|text| trace::is_traceparent(text)),
+                hops: event.metadata.hops,
+                payload: slice(&message.payload, event.payload),
+                via: Some(Box::new(via)),
+            },
+            time: TimeMs(envelope.time_ms),
         })
     }
 
@@ -306,6 +353,12 @@ impl Decoder {
                 by,
             },
             ControlVerb::Heartbeat { work } => Control::Heartbeat { work },
+            ControlVerb::RegisterAlias { key, generation } => Control::RegisterAlias {
+                owner: Owner { key, generation },
+            },
+            ControlVerb::ReleaseAlias { key, generation } => Control::ReleaseAlias {
+                owner: Owner { key, generation },
+            },
             ControlVerb::Callback { work, ok, error } => Control::Callback {
                 work,
                 outcome: callback_outcome(ok.as_ref(), error.as_ref())
@@ -363,6 +416,17 @@ impl Decoder {
     pub fn check<'a>(&self, text: &'a [u8]) -> Result<Json<'a>, Defect> {
         Json::parse(text, self.limits.json_depth).map_err(|error| json_defect(&error))
     }
+}
+
+/// Whether this is an event that an alias has forwarded. The runner alone writes them, in the compact form.
+fn is_forwarded(payload: &[u8]) -> bool {
+    #[derive(serde::Deserialize)]
+    struct Verb<'a> {
+        control: &'a str,
+    }
+    let mark = format!("\"control\":\"{FORWARD}\"");
+    let marked = payload.windows(mark.len()).any(|part| part == mark.as_bytes());
+    marked && serde_json::from_slice::<Verb<'_>>(payload).is_ok_and(|verb| verb.control == FORWARD)
 }
 
 /// What a child says about its end.

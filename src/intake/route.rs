@@ -60,6 +60,18 @@ impl Router {
                 let body = InputBody::Control(control);
                 self.push(stream, message, instance, id, body, out);
             }
+            Ok(Decoded::Forwarded {
+                instance,
+                event,
+                time,
+            }) => {
+                let id = event.event_id.as_str().to_owned();
+                let message = &Message {
+                    time,
+                    ..message.clone()
+                };
+                self.push(stream, message, instance, id, InputBody::Event(event), out);
+            }
             Ok(Decoded::Known) => {}
             Err(refusal) => self.refuse(refusal, message, out),
         }

@@ -6,8 +6,8 @@
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use super::ids::{CommandId, Key, SagaName};
-use super::input::WorkOutcome;
+use super::ids::{CommandId, Key, SagaName, TimeMs};
+use super::input::{DomainEvent, WorkOutcome};
 
 /// Most sagas above an instance. A deeper child is refused, so that a saga that starts itself comes to an end.
 pub const CHILD_DEPTH_MAX: u32 = 8;
@@ -70,4 +70,19 @@ pub enum SagaMessage {
         command: CommandId,
         outcome: WorkOutcome,
     },
+    /// To an alias: the sender has it from now on.
+    RegisterAlias { generation: u32 },
+    /// To an alias: the sender has it no more.
+    ReleaseAlias { generation: u32 },
+    /// From an alias to one of its owners.
+    Forward(Box<Forwarded>),
+}
+
+/// An event on its way to an owner of the alias that has found it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Forwarded {
+    /// With the alias, and the generation of the owner.
+    pub event: DomainEvent,
+    /// When its message was stored.
+    pub time: TimeMs,
 }

@@ -6,6 +6,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
+use super::alias::Alias;
 use super::children::ParentRef;
 use super::ids::{CommandId, EffectName, Key, SagaName, TenantId};
 use super::input::{CallbackOutcome, CancelMode};
@@ -293,6 +294,33 @@ pub enum ControlVerb {
         /// Its idempotency key.
         work: String,
     },
+    /// From an instance to an alias: it has it from now on.
+    RegisterAlias {
+        /// Of the instance.
+        key: Key,
+        generation: u32,
+    },
+    /// From an instance to an alias: it has it no more.
+    ReleaseAlias { key: Key, generation: u32 },
+}
+
+/// What `control` says in a [`ForwardedEvent`].
+pub const FORWARD: &str = "forward";
+
+/// An event on its way from an alias to one of its owners. It stands among the control messages, and carries the
+/// payload as it came, which they cannot.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct ForwardedEvent<'a> {
+    pub request_id: String,
+    /// [`FORWARD`].
+    pub control: &'a str,
+    pub alias: Alias,
+    /// Of the owner that has registered the alias.
+    pub generation: u32,
+    /// When the message of the event was stored, in milliseconds since the epoch.
+    pub time_ms: i64,
+    #[serde(borrow)]
+    pub event: AggregateEvent<'a>,
 }
 
 /// Which entries of the ledger an operator speaks of, and why.

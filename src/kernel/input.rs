@@ -5,8 +5,9 @@ use std::borrow::Cow;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
+use super::alias::Via;
 use super::children::ParentRef;
-use super::ids::{CommandId, DefinitionHash, EffectName, EventId, InstanceId, TimeMs};
+use super::ids::{CommandId, DefinitionHash, EffectName, EventId, InstanceId, Key, TimeMs};
 use super::json::Json;
 
 /// One input of one instance, routed and checked.
@@ -93,6 +94,8 @@ pub struct DomainEvent {
     pub hops: u32,
     /// JSON, checked for syntax, depth and number ranges.
     pub payload: Bytes,
+    /// The alias by which it was forwarded to this instance; none where a key rule has found it.
+    pub via: Option<Box<Via>>,
 }
 
 impl DomainEvent {
@@ -189,6 +192,17 @@ pub enum Control {
         /// Its idempotency key.
         work: String,
     },
+    /// To an alias: an instance has it from now on.
+    RegisterAlias { owner: Owner },
+    /// To an alias: an instance has it no more.
+    ReleaseAlias { owner: Owner },
+}
+
+/// An instance of the saga of an alias, of the same tenant.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Owner {
+    pub key: Key,
+    pub generation: u32,
 }
 
 /// What a callback says.

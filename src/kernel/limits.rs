@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::alias::WAIT_MS_MAX;
+
 /// Bounds on what one message, record or transition may be.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -28,6 +30,13 @@ pub struct Limits {
     pub timer_ms: i64,
     /// Most hops of a chain of messages that cause each other. Default 32.
     pub hops: u32,
+    /// Most aliases of one instance. Default 16.
+    pub aliases: usize,
+    /// Most instances that have one alias. Default 100.
+    pub alias_owners: usize,
+    /// Longest time that an event waits for its alias where its saga does not say, in milliseconds. Default one
+    /// minute.
+    pub alias_wait_ms: i64,
 }
 
 impl Default for Limits {
@@ -44,6 +53,9 @@ impl Default for Limits {
             early_bytes: 64 * 1024 * 1024,
             timer_ms: 5 * 365 * 24 * 3_600_000,
             hops: 32,
+            aliases: 16,
+            alias_owners: 100,
+            alias_wait_ms: WAIT_MS_MAX,
         }
     }
 }

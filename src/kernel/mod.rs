@@ -3,6 +3,7 @@
 //! Knows nothing about clocks, randomness, I/O, async, NATS or MDBX; time comes with the input and every
 //! collection is iterated in a defined order.
 
+pub mod alias;
 pub mod breaker;
 pub mod children;
 pub mod definition;

@@ -293,6 +293,16 @@ pub enum Note {
     Heartbeat {
         step: String,
     },
+    /// Events that are matched by this value find the instance from now on.
+    AliasRegistered {
+        alias: String,
+        value: String,
+    },
+    /// They find it no more.
+    AliasReleased {
+        alias: String,
+        value: String,
+    },
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
 
+use super::alias::Alias;
 use super::ids::{CommandId, DefinitionHash, Key, SagaName, TimeMs};
 use super::input::CancelMode;
 use super::items::Items;
@@ -70,6 +71,8 @@ pub struct Record {
     pub left: Option<Left>,
     /// What a program has asked for, where the definition has one.
     pub program: Option<Box<ProgramState>>,
+    /// What it has registered and not released, oldest first, at most [`super::limits::Limits::aliases`].
+    pub aliases: Vec<Alias>,
 }
 
 /// What an instance remembers for its program.
@@ -457,7 +460,13 @@ impl Record {
             let pending = program.pending.iter();
             20 + pending.map(|pending| 70 + pending.name.len()).sum::<usize>()
         });
-        250 + left
+        let aliases: usize = self
+            .aliases
+            .iter()
+            .map(|alias| text(&alias.name) + text(&alias.value))
+            .sum();
+        260 + left
+            + aliases
             + early
             + program
             + text(&self.start_event)

@@ -4,6 +4,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::alias::Via;
 use super::children::ParentRef;
 use super::ids::{CommandId, EffectName, EventId, IdError, InstanceId, Key, SagaName, TenantId, TimeMs};
 use super::input::{
@@ -88,6 +89,9 @@ pub struct RecordedEvent {
     pub causation_id: Option<String>,
     pub hops: u32,
     pub payload: Value,
+    /// The alias by which it came.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub via: Option<Box<Via>>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -114,6 +118,7 @@ impl RecordedBody {
                 causation_id: event.causation_id.clone(),
                 hops: event.hops,
                 payload: json(&event.payload),
+                via: event.via.clone(),
             }),
             InputBody::Result(result) => Self::Result {
                 command_id: result.command_id,
@@ -155,6 +160,12 @@ impl RecordedBody {
                 known: *known,
             },
             InputBody::Control(Control::Heartbeat { work }) => Self::Heartbeat { work: work.clone() },
+            // To the alias itself, never to an instance.
+            InputBody::Control(Control::RegisterAlias { .. } | Control::ReleaseAlias { .. }) => {
+                Self::Missing {
+                    kind: "alias".to_owned(),
+                }
+            }
             InputBody::Control(Control::Callback { work, outcome }) => Self::Callback {
                 work: work.clone(),
                 outcome: match outcome {
@@ -204,6 +215,7 @@ impl Recorded {
                     traceparent: None,
                     hops: event.hops,
                     payload: Bytes::from(event.payload.to_string()),
+                    via: event.via.clone(),
                 }),
             ),
             RecordedBody::Result {

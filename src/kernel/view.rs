@@ -3,6 +3,8 @@
 //! A view is derived and never stored. Without its definition an instance is still shown, with indices for
 //! names.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 use serde_json::value::RawValue;
 
@@ -59,6 +61,9 @@ pub struct InstanceView {
     pub outcome: Option<String>,
     /// Inputs that wait for the present machine state to be left.
     pub deferred: u32,
+    /// By name the values by which events find it beside its key, oldest first.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub aliases: BTreeMap<String, Vec<String>>,
 }
 
 /// Who has started an instance.
@@ -235,6 +240,11 @@ impl InstanceView {
             failure: record.failure.as_ref().map(FailureView::new),
             outcome: record.early.as_ref().map(|early| early.outcome.clone()),
             deferred: record.deferred,
+            aliases: record.aliases.iter().fold(BTreeMap::new(), |mut shown, alias| {
+                let values: &mut Vec<String> = shown.entry(alias.name.clone()).or_default();
+                values.push(alias.value.clone());
+                shown
+            }),
         }
     }
 
@@ -354,6 +364,7 @@ mod tests {
             last_history: None,
             left: None,
             program: None,
+            aliases: Vec::new(),
         }
     }
 

@@ -72,7 +72,7 @@ pub enum WorkKind {
 }
 
 impl WorkKind {
-    /// The JSON that it carries; of a message from saga to saga the input, if it has one.
+    /// The JSON that it carries; of a message from saga to saga the input or the event, if it has one.
     #[must_use]
     pub fn payload(&self) -> &[u8] {
         match self {
@@ -86,9 +86,25 @@ impl WorkKind {
                     outcome: WorkOutcome::Succeeded { payload },
                     ..
                 } => payload,
-                SagaMessage::Recall { .. } | SagaMessage::Outcome { .. } => b"null",
+                SagaMessage::Forward(forwarded) => &forwarded.event.payload,
+                SagaMessage::Recall { .. }
+                | SagaMessage::Outcome { .. }
+                | SagaMessage::RegisterAlias { .. }
+                | SagaMessage::ReleaseAlias { .. } => b"null",
             },
         }
+    }
+
+    /// Whether it tells an alias who has it.
+    #[must_use]
+    pub const fn is_about_alias(&self) -> bool {
+        let Self::Saga { message, .. } = self else {
+            return false;
+        };
+        matches!(
+            message,
+            SagaMessage::RegisterAlias { .. } | SagaMessage::ReleaseAlias { .. }
+        )
     }
 
     /// Whether the row lives until a result for it was applied.

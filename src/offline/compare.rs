@@ -60,6 +60,11 @@ pub fn compare(expect: &Expect, step: &Range<usize>, seen: &Seen, now: TimeMs, t
     if let Some(tree) = &expect.ledger {
         ledger(tree, &seen.part("ledger"), &mut found);
     }
+    if let Some(tree) = &expect.aliases {
+        let none = Value::Object(serde_json::Map::new());
+        let actual = seen.instance.get("aliases").unwrap_or(&none);
+        within(tree, Some(actual), "aliases", &mut found);
+    }
     if let Some(tree) = &expect.work {
         works(tree, expect.no_other_work, seen, &mut found);
     } else if expect.no_other_work && !seen.work.is_empty() {

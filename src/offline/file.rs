@@ -91,6 +91,7 @@ const EXPECT: &[&str] = &[
     "machine",
     "timers",
     "ledger",
+    "aliases",
     "work",
     "no_other_work",
     "ignored",
@@ -222,6 +223,7 @@ pub struct Expect {
     pub machine: Option<Tree>,
     pub timers: Option<Tree>,
     pub ledger: Option<Tree>,
+    pub aliases: Option<Tree>,
     pub work: Option<Tree>,
     pub no_other_work: bool,
     pub ignored: Option<Tree>,
@@ -549,6 +551,7 @@ impl Reader<'_, '_> {
         expect.machine = part("machine");
         expect.timers = part("timers");
         expect.ledger = part("ledger");
+        expect.aliases = part("aliases");
         expect.ignored = part("ignored");
         expect.rejected = part("rejected");
         expect.deferred = part("deferred");

@@ -12,6 +12,7 @@ use crate::kernel::view::InstanceView;
 pub struct Seen {
     /// `InstanceView`, with maps by name for steps and timers; `null` without an instance.
     pub instance: Value,
+    /// Without what it tells aliases: those that it has are a part of the instance.
     pub work: Vec<Value>,
     pub ignored: Option<&'static str>,
     /// Reason and message.
@@ -25,7 +26,12 @@ impl Seen {
     pub fn after(world: &World, given: &Given) -> Self {
         Self {
             instance: instance(world),
-            work: given.work.iter().map(|item| work::shown(world, item)).collect(),
+            work: given
+                .work
+                .iter()
+                .filter(|item| !item.kind.is_about_alias())
+                .map(|item| work::shown(world, item))
+                .collect(),
             ignored: match given.outcome {
                 Some(Outcome::Ignored(reason)) => Some(reason.as_str()),
                 _ => None,

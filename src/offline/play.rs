@@ -12,6 +12,7 @@ use super::file::{Action, Answer, Case, EventSpec, Expect, OTHER_INSTANCE, Step,
 use super::observe::Seen;
 use super::work;
 use super::world::{Given, Manner, World};
+use crate::kernel::alias::Alias;
 use crate::kernel::definition::Definition;
 use crate::kernel::definition::keys::KeyError;
 use crate::kernel::expr::{Root, Scope};
@@ -97,7 +98,8 @@ pub fn open(case: &Case, definition: &Arc<Definition>, manner: Manner) -> Result
     };
     let mut world = World::new(Arc::clone(definition), instance, case.start, manner);
     let first = case.steps.iter().find_map(|step| match &step.action {
-        Action::Event(spec) => Some((step, spec)),
+        // An alias says nothing about the key.
+        Action::Event(spec) if !definition.by.contains_key(&spec.event_type) => Some((step, spec)),
         _ => None,
     });
     let planned = case.steps.iter().find_map(|step| match step.action {
@@ -133,7 +135,10 @@ pub fn perform(world: &mut World, suite: &Suite, step: &Step) -> Result<Given, O
             let event = event(world, step, spec).map_err(|fault| Obstacle::Fault(Box::new(fault)))?;
             match key_of(&world.definition, &event, world.now) {
                 Ok(key) if key == world.instance.key => Ok(world.give_event(event)),
-                Ok(key) => Err(other_instance(world, step, &key)),
+                Ok(key) => match Alias::of(&key) {
+                    Some(alias) => Ok(world.give_matched(event, alias)),
+                    None => Err(other_instance(world, step, &key)),
+                },
                 Err((reason, message)) => {
                     let mut seen = Seen::after(world, &Given::default());
                     seen.rejected = Some((reason.to_owned(), message));

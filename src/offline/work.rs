@@ -134,6 +134,9 @@ pub fn shown(world: &World, item: &WorkItem) -> Value {
                 SagaMessage::Recall { undo: false, .. } => "cancel",
                 SagaMessage::Recall { undo: true, .. } => "undo",
                 SagaMessage::Outcome { .. } => "outcome",
+                SagaMessage::RegisterAlias { .. } => "register_alias",
+                SagaMessage::ReleaseAlias { .. } => "release_alias",
+                SagaMessage::Forward(_) => "forward",
             };
             let mut shown = json!({"saga": saga.as_str(), "key": key.as_str(), "request": request});
             if let SagaMessage::Start { input, .. } = message {

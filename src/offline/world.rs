@@ -7,7 +7,9 @@ use std::sync::Arc;
 use super::coverage::{Covered, Listener};
 use super::file::EventSpec;
 use super::work;
+use crate::kernel::alias::{Alias, Via};
 use crate::kernel::definition::Definition;
+use crate::kernel::definition::model::NoInstance;
 use crate::kernel::ids::{CommandId, EventId, IdError, InstanceId, TimeMs};
 use crate::kernel::input::{
     Control, DomainEvent, Input, InputBody, Origin, SourceStream, WorkOutcome, WorkResult,
@@ -15,7 +17,9 @@ use crate::kernel::input::{
 use crate::kernel::limits::Limits;
 use crate::kernel::patch::{IgnoreReason, Note, Outcome, TimerRow};
 use crate::kernel::record::{Record, Summary};
-use crate::kernel::transition::{Context, Last, Rejection, Trace, apply_ended, apply_traced, reaches_ended};
+use crate::kernel::transition::{
+    Context, Last, NO_INSTANCE, Rejection, Trace, apply_ended, apply_traced, reaches_ended,
+};
 use crate::kernel::work::{WorkItem, WorkKind, WorkRef};
 
 /// Most inputs that one input may set free, directly or through what it sets free.
@@ -79,6 +83,8 @@ pub struct World {
     inbox: VecDeque<Input>,
     /// Events that wait for the instance to begin, each with the name of the timer at which it waits no longer.
     early: VecDeque<(String, Input)>,
+    /// Events that wait for the instance to register the alias that matches them, each with its timer.
+    unmatched: VecDeque<(String, Alias, Input)>,
     /// Deferred inputs that are to be given again now.
     readmitted: VecDeque<Input>,
     limits: Limits,
@@ -105,6 +111,7 @@ impl World {
             covered: Covered::new(),
             inbox: VecDeque::new(),
             early: VecDeque::new(),
+            unmatched: VecDeque::new(),
             readmitted: VecDeque::new(),
             limits: Limits::default(),
             log_sequence: 0,
@@ -163,6 +170,7 @@ impl World {
             traceparent: None,
             hops: 0,
             payload: spec.data.clone(),
+            via: None,
         })
     }
 
@@ -170,6 +178,73 @@ impl World {
     pub fn give_event(&mut self, event: DomainEvent) -> Given {
         let id = event.event_id.as_str().to_owned();
         self.give_message(SourceStream::AggregateEvents, id, InputBody::Event(event))
+    }
+
+    /// Gives an event that is matched by an alias: at once if the instance has it, else as soon as it does.
+    pub fn give_matched(&mut self, event: DomainEvent, alias: Alias) -> Given {
+        let via = self.via(&alias);
+        if via.is_some() {
+            return self.give_event(DomainEvent { via, ..event });
+        }
+        let wait_ms = match self.definition.lifecycle.no_instance {
+            NoInstance::Park(ms) => ms,
+            NoInstance::Ignore | NoInstance::DeadLetter => self.limits.alias_wait_ms,
+        };
+        self.log_sequence += 1;
+        let row = early_timer(self.log_sequence, self.now.plus_ms(wait_ms));
+        let id = event.event_id.as_str().to_owned();
+        let input = self.message(SourceStream::AggregateEvents, id, InputBody::Event(event));
+        self.unmatched.push_back((row.name.clone(), alias, input));
+        self.timers.insert(row);
+        Given {
+            outcome: Some(Outcome::Deferred),
+            ..Given::default()
+        }
+    }
+
+    /// How an event comes by an alias, where the instance has that.
+    fn via(&self, alias: &Alias) -> Option<Box<Via>> {
+        let record = self.record.as_ref()?;
+        record.aliases.contains(alias).then(|| {
+            Box::new(Via {
+                alias: alias.clone(),
+                generation: record.generation,
+            })
+        })
+    }
+
+    /// Lets in what waits for an alias that the instance has now.
+    fn admit_matched(&mut self) {
+        for (timer, alias, mut input) in std::mem::take(&mut self.unmatched) {
+            match (self.via(&alias), &mut input.body) {
+                (via @ Some(_), InputBody::Event(event)) => {
+                    event.via = via;
+                    self.timers.retain(|row| row.name != timer);
+                    self.readmitted.push_back(input);
+                }
+                _ => self.unmatched.push_back((timer, alias, input)),
+            }
+        }
+    }
+
+    /// Nothing has registered the alias for which an event has waited.
+    fn give_up(&self, alias: &Alias, input: &Input) -> Given {
+        match self.definition.lifecycle.no_instance {
+            NoInstance::DeadLetter => Given {
+                rejection: Some(Rejection {
+                    reason: NO_INSTANCE,
+                    message: format!(
+                        "event {}: no instance has the alias {} {:?}",
+                        input.id, alias.name, alias.value
+                    ),
+                }),
+                ..Given::default()
+            },
+            NoInstance::Ignore | NoInstance::Park(_) => Given {
+                outcome: Some(Outcome::Ignored(IgnoreReason::NoInstance)),
+                ..Given::default()
+            },
+        }
     }
 
     /// Gives a control message.
@@ -199,7 +274,12 @@ impl World {
     }
 
     fn give_message(&mut self, stream: SourceStream, id: String, body: InputBody) -> Given {
-        let input = Input {
+        let input = self.message(stream, id, body);
+        self.give(&input)
+    }
+
+    fn message(&self, stream: SourceStream, id: String, body: InputBody) -> Input {
+        Input {
             instance: self.instance.clone(),
             id,
             time: self.now,
@@ -208,8 +288,7 @@ impl World {
                 sequence: self.messages,
             },
             body,
-        };
-        self.give(&input)
+        }
     }
 
     /// The timer that is due next.
@@ -239,6 +318,11 @@ impl World {
                 outcome: Some(Outcome::Ignored(IgnoreReason::NoInstance)),
                 ..Given::default()
             };
+        }
+        if let Some(at) = self.unmatched.iter().position(|(timer, ..)| *timer == row.name)
+            && let Some((_, alias, input)) = self.unmatched.remove(at)
+        {
+            return self.give_up(&alias, &input);
         }
         self.give(&Input {
             instance: self.instance.clone(),
@@ -366,6 +450,7 @@ impl World {
             self.ended = None;
             self.record = Some(record);
         }
+        self.admit_matched();
         if self.manner == Manner::Stored
             && let Some(record) = &self.record
         {
@@ -386,15 +471,20 @@ impl World {
 
     /// Keeps an event for the instance that may begin.
     fn keep_early(&mut self, input: &Input, until: TimeMs) {
-        let row = TimerRow {
-            due: until,
-            set_by: WorkRef {
-                log_sequence: self.log_sequence,
-                index: 0,
-            },
-            name: format!("early/{}", self.log_sequence),
-        };
+        let row = early_timer(self.log_sequence, until);
         self.early.push_back((row.name.clone(), input.clone()));
         self.timers.insert(row);
+    }
+}
+
+/// The timer at which an input waits no longer.
+fn early_timer(number: u64, due: TimeMs) -> TimerRow {
+    TimerRow {
+        due,
+        set_by: WorkRef {
+            log_sequence: number,
+            index: 0,
+        },
+        name: format!("early/{number}"),
     }
 }

@@ -4,10 +4,10 @@ use bytes::Bytes;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use crate::kernel::children::{ParentRef, SagaMessage};
+use crate::kernel::children::{Forwarded, ParentRef, SagaMessage};
 use crate::kernel::envelope::{
-    APPLIED_HEADER, AggregateCommand, CommandMetadata, ControlMessage, ControlVerb, EffectCommand,
-    EffectProgress, EventMetadata, ResultType, WorkflowEvent,
+    APPLIED_HEADER, AggregateCommand, AggregateEvent, CommandMetadata, ControlMessage, ControlVerb,
+    EffectCommand, EffectProgress, EventMetadata, FORWARD, ForwardedEvent, ResultType, WorkflowEvent,
 };
 use crate::kernel::ids::{EffectName, Key, SagaName};
 use crate::kernel::input::WorkOutcome;
@@ -185,6 +185,15 @@ pub fn saga(
             undo: *undo,
             known: *known,
         },
+        SagaMessage::RegisterAlias { generation } => ControlVerb::RegisterAlias {
+            key: item.instance.key.clone(),
+            generation: *generation,
+        },
+        SagaMessage::ReleaseAlias { generation } => ControlVerb::ReleaseAlias {
+            key: item.instance.key.clone(),
+            generation: *generation,
+        },
+        SagaMessage::Forward(forwarded) => return self::forwarded(stream, item, saga, key, forwarded),
         SagaMessage::Outcome { command, outcome } => {
             let (result_type, payload) = told(outcome)?;
             ControlVerb::Outcome {
@@ -203,6 +212,53 @@ pub fn saga(
         subject: saga_subject(item, saga, key),
         headers: headers(item),
         payload: encode(&envelope, item.kind.payload().len()),
+        expect: Expect::Nothing,
+    })
+}
+
+/// An event for an owner of the alias that has found it.
+fn forwarded(
+    stream: &str,
+    item: &WorkItem,
+    saga: &SagaName,
+    key: &Key,
+    forwarded: &Forwarded,
+) -> Result<Publication, Unsendable> {
+    let event = &forwarded.event;
+    let Some(via) = &event.via else {
+        return Err(Unsendable(
+            "the event does not say by which alias it goes".to_owned(),
+        ));
+    };
+    let envelope = ForwardedEvent {
+        request_id: item.command_id.to_string(),
+        control: FORWARD,
+        alias: via.alias.clone(),
+        generation: via.generation,
+        time_ms: forwarded.time.0,
+        event: AggregateEvent {
+            tenant_id: item.instance.tenant.as_str().to_owned(),
+            event_id: Some(event.event_id.as_str().to_owned()),
+            event_type: event.event_type.clone(),
+            aggregate_type: event.aggregate_type.clone(),
+            aggregate_id: event.aggregate_id.clone(),
+            sequence: event.sequence,
+            schema_version: event.schema_version,
+            payload: raw(&event.payload)?,
+            metadata: EventMetadata {
+                correlation_id: event.correlation_id.clone(),
+                causation_id: event.causation_id.clone(),
+                traceparent: event.traceparent.clone(),
+                hops: event.hops,
+            },
+            timestamp: None,
+        },
+    };
+    Ok(Publication {
+        stream: stream.to_owned(),
+        subject: saga_subject(item, saga, key),
+        headers: headers(item),
+        payload: encode(&envelope, event.payload.len()),
         expect: Expect::Nothing,
     })
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::careful::fingerprint;
 use super::poison::Fault;
 use super::staging::Run;
+use crate::kernel::alias::Alias;
 use crate::kernel::ids::{DefinitionHash, InstanceId};
 use crate::kernel::input::{Control, Input, InputBody, Origin, SourceStream};
 use crate::kernel::patch::{IgnoreReason, Note, Outcome, Patch};
@@ -77,6 +78,9 @@ impl Run<'_> {
 
     /// Applies an input, then what it readmits.
     pub fn settle(&mut self, input: &Input, turn: Turn) -> Result<Fate, StorageError> {
+        if let Some(alias) = Alias::of(&input.instance.key) {
+            return self.take_aliased(&alias, input, turn);
+        }
         match self.execute(input, turn)? {
             Fate::Readmits => self.readmit(&input.instance),
             Fate::Begins => self.welcome(&input.instance),
@@ -477,7 +481,13 @@ const fn is_of_parent(input: &Input) -> bool {
 /// What an input is called in histories and dead letters.
 pub(super) fn kind_in_full(input: &Input) -> String {
     match &input.body {
-        InputBody::Event(event) => format!("event {}", event.event_type),
+        InputBody::Event(event) => match &event.via {
+            None => format!("event {}", event.event_type),
+            Some(via) => format!(
+                "event {} by {} {}",
+                event.event_type, via.alias.name, via.alias.value
+            ),
+        },
         InputBody::Result(result) => match &result.effect {
             Some(effect) => format!("result of {effect}"),
             None => "verdict of the gateway".to_owned(),

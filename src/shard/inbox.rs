@@ -3,6 +3,7 @@
 use super::apply::{Fate, Turn};
 use super::poison::Fault;
 use super::staging::Run;
+use crate::kernel::alias::Alias;
 use crate::kernel::ids::{InstanceId, TimeMs};
 use crate::kernel::input::Input;
 use crate::kernel::patch::{IgnoreReason, Outcome, TimerRow};
@@ -97,6 +98,9 @@ impl Run<'_> {
         };
         if let WaitReason::Early { .. } = row.reason {
             self.leave(id, number, row.reason, bytes)?;
+            if let Some(alias) = Alias::of(&id.key) {
+                return self.unmatched(&alias, &row.input);
+            }
             let gone = Outcome::Ignored(IgnoreReason::NoInstance);
             self.staged.tally.input(&row.input, gone);
         }
@@ -187,7 +191,8 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn leave(
+    /// An input waits no longer.
+    pub fn leave(
         &mut self,
         id: &InstanceId,
         number: u64,

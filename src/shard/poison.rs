@@ -5,11 +5,12 @@ use bytes::Bytes;
 use super::apply::{Fate, HistoryEntry, Turn, kind_in_full, source};
 use super::mailbox::{DeadLetterDecision, Unreadable};
 use super::staging::Run;
+use crate::kernel::alias::Alias;
 use crate::kernel::ids::TenantId;
-use crate::kernel::input::{Input, InputBody, SourceStream, WorkResult};
+use crate::kernel::input::{Control, Input, InputBody, Owner, SourceStream, WorkResult};
 use crate::kernel::limits::Limits;
 use crate::kernel::record::Record;
-use crate::kernel::transition::Rejection;
+use crate::kernel::transition::{NO_INSTANCE, Rejection};
 use crate::kernel::work::WorkRef;
 use crate::storage::StorageError;
 use crate::storage::rows::{DeadLetter, HistoryOutcome, WaitReason};
@@ -78,6 +79,42 @@ impl Fault {
         }
     }
 
+    /// The instance goes on without the alias, and its owner is told here.
+    pub fn alias_owners(owner: &Owner, max: usize) -> Self {
+        Self {
+            reason: "alias.owners",
+            message: format!(
+                "at most {max} instances have one alias; instance {} is not among them",
+                owner.key
+            ),
+            parks: false,
+        }
+    }
+
+    pub fn alias_size(bytes: usize, max: usize) -> Self {
+        Self {
+            reason: "alias.size",
+            message: format!(
+                "the event has {bytes} bytes and would not fit into a message of {max} bytes with its address"
+            ),
+            parks: false,
+        }
+    }
+
+    /// As for an event without an instance.
+    pub fn unmatched(alias: &Alias, input: &Input) -> Self {
+        Self {
+            reason: NO_INSTANCE,
+            message: format!(
+                "{}: no instance has the alias {} {:?}",
+                kind_in_full(input),
+                alias.name,
+                alias.value
+            ),
+            parks: false,
+        }
+    }
+
     /// The inbox is a bounded place; what does not fit is lost to it, but not to the operator.
     pub fn overflow(limits: &Limits) -> Self {
         Self {
@@ -121,7 +158,7 @@ impl Run<'_> {
             time: input.time,
             source: source(input),
             attempts: turn.attempts,
-            input: Some(input.clone()),
+            input: may_come_again(input).then(|| input.clone()),
             excerpt: excerpt(input),
             payload_hash: None,
         };
@@ -243,6 +280,12 @@ impl Run<'_> {
         self.staged.records.give_back(&input.instance, record);
         Ok(())
     }
+}
+
+/// Whether an operator may have it applied later. An instance that has ended meanwhile would keep its alias for
+/// ever.
+const fn may_come_again(input: &Input) -> bool {
+    !matches!(input.body, InputBody::Control(Control::RegisterAlias { .. }))
 }
 
 /// The outbox row of the command that a result is for.

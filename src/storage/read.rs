@@ -6,11 +6,12 @@ use super::StorageError;
 use super::environment::{Environment, Reading, View};
 use super::keys;
 use super::rows::{
-    ActiveDefinitions, ArchivedRow, DeadLetter, EndedRow, HistoryRow, InboxRow, ParkedRow, ScheduleRow,
-    TimerTarget, Tombstone, Uses, decode,
+    ActiveDefinitions, AliasRow, ArchivedRow, DeadLetter, EndedRow, HistoryRow, InboxRow, ParkedRow,
+    ScheduleRow, TimerTarget, Tombstone, Uses, decode,
 };
 use super::tables::{
-    DEAD_LETTERS, DEFINITIONS, ENDED, HISTORY, INBOX, INSTANCES, META, OUTBOX, SCHEDULES, TIMERS, TOMBSTONES,
+    ALIASES, DEAD_LETTERS, DEFINITIONS, ENDED, HISTORY, INBOX, INSTANCES, META, OUTBOX, SCHEDULES, TIMERS,
+    TOMBSTONES,
 };
 use super::write::{ACTIVE, uses_key};
 use crate::kernel::ids::{DefinitionHash, InstanceId, SagaName, TenantId, TimeMs};
@@ -316,6 +317,14 @@ impl Reader {
         self.environment.read(schedules)
     }
 
+    /// Who has the alias of this address.
+    ///
+    /// # Errors
+    /// [`StorageError::Corrupt`].
+    pub fn alias(&self, id: &InstanceId) -> Result<AliasRow, StorageError> {
+        self.environment.read(|view| alias(view, id))
+    }
+
     /// Rows of the outbox behind `after`, in order.
     ///
     /// # Errors
@@ -340,6 +349,7 @@ impl Reader {
                 outbox: view.count(OUTBOX)?,
                 timers: view.count(TIMERS)?,
                 dead_letters: view.count(DEAD_LETTERS)?,
+                aliases: view.count(ALIASES)?,
                 next_due: view
                     .first(TIMERS, &[])?
                     .and_then(|(key, _)| keys::read_timer(&key))
@@ -357,6 +367,7 @@ pub struct Statistics {
     pub outbox: u64,
     pub timers: u64,
     pub dead_letters: u64,
+    pub aliases: u64,
     pub next_due: Option<TimeMs>,
 }
 
@@ -455,6 +466,14 @@ fn behind(after: Option<u64>) -> Vec<u8> {
 
 fn number(key: &[u8]) -> Result<u64, StorageError> {
     keys::read_number(key).ok_or_else(|| StorageError::Corrupt("a numbered key".to_owned()))
+}
+
+/// Who has the alias of this address.
+pub(super) fn alias<K>(view: &View<'_, K>, id: &InstanceId) -> Result<AliasRow, StorageError> {
+    match view.get(ALIASES, &keys::instance(id))? {
+        Some(bytes) => decode(&bytes, "an alias"),
+        None => Ok(AliasRow::default()),
+    }
 }
 
 /// Where the schedules stand.

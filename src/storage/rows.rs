@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::StorageError;
 use crate::kernel::definition::Definition;
 use crate::kernel::ids::{CommandId, DefinitionHash, InstanceId, SagaName, TenantId, TimeMs};
-use crate::kernel::input::{Input, SourceStream};
+use crate::kernel::input::{Input, Owner, SourceStream};
 use crate::kernel::patch::{IgnoreReason, Note, Outcome};
 use crate::kernel::record::{Phase, Summary};
 use crate::kernel::schedule::Skip;
@@ -379,6 +379,13 @@ pub struct ScheduleRow {
     pub last_skipped: Option<(TimeMs, Skip)>,
     /// An operator has said that nothing is to start.
     pub paused: bool,
+}
+
+/// Who has an alias; without anybody there is no row.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AliasRow {
+    /// In the order in which they have registered it.
+    pub owners: Vec<Owner>,
 }
 
 /// A planned time, and who set its timer.

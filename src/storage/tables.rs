@@ -15,6 +15,7 @@ pub const NAMES: &[&str] = &[
     "definitions",
     "meta",
     "schedules",
+    "aliases",
 ];
 
 /// tenant, saga, key → record. The one scattered row of a transition.
@@ -39,3 +40,5 @@ pub const DEFINITIONS: TableIndex = 8;
 pub const META: TableIndex = 9;
 /// tenant, saga → where the schedule stands.
 pub const SCHEDULES: TableIndex = 10;
+/// tenant, saga, address of an alias → the instances that have it.
+pub const ALIASES: TableIndex = 11;

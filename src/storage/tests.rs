@@ -10,16 +10,16 @@ use serde_bytes::ByteBuf;
 
 use super::read::{Found, ListCursor};
 use super::rows::{
-    ActiveDefinitions, ActiveSaga, ArchivedRow, DeadLetter, EndedRow, HistoryOutcome, HistoryRow, InboxRow,
-    ParkedRow, PositionRow, Suspect, TimerTarget, Tombstone, UseChanges, Uses, WaitReason, Waiting, decode,
-    encode, encode_waiting,
+    ActiveDefinitions, ActiveSaga, AliasRow, ArchivedRow, DeadLetter, EndedRow, HistoryOutcome, HistoryRow,
+    InboxRow, ParkedRow, PositionRow, Suspect, TimerTarget, Tombstone, UseChanges, Uses, WaitReason, Waiting,
+    decode, encode, encode_waiting,
 };
 use super::write::Counters;
 use super::{Batch, OpenOptions, Settings, StorageError, Store};
 use crate::kernel::ids::{
     CommandId, DefinitionHash, EffectName, EventId, InstanceId, Key, SagaName, TenantId, TimeMs,
 };
-use crate::kernel::input::{DomainEvent, Input, InputBody, Origin, SourceStream};
+use crate::kernel::input::{DomainEvent, Input, InputBody, Origin, Owner, SourceStream};
 use crate::kernel::patch::{IgnoreReason, Note, TimerRow};
 use crate::kernel::record::{Phase, Record, Summary};
 use crate::kernel::work::{WorkItem, WorkKind, WorkRef};
@@ -75,6 +75,7 @@ fn record(generation: u32, last_history: Option<u64>) -> Record {
         last_history,
         left: None,
         program: None,
+        aliases: Vec::new(),
     }
 }
 
@@ -99,6 +100,7 @@ fn input() -> Input {
             traceparent: None,
             hops: 2,
             payload: Bytes::from_static(b"{}"),
+            via: None,
         }),
     }
 }
@@ -204,6 +206,13 @@ fn stored_rows_are_frozen() {
     };
     frozen(&waiting, INBOX);
     assert_eq!(encode_waiting(WaitReason::Parked, &input()), encode(&waiting));
+    let alias = AliasRow {
+        owners: vec![Owner {
+            key: Key::parse("o-1").expect("legal"),
+            generation: 300,
+        }],
+    };
+    frozen(&alias, "0101036f2d31ac02");
     frozen(&ParkedRow { dead_letter: 300 }, "01ac02");
     frozen(&dead_letter("acme"), DEAD_LETTER);
     let tombstone = Tombstone {
@@ -255,7 +264,7 @@ const HISTORY: &str = "010461636d65056f72646572036f2d3103652d31126576656e74204f7
 const WORK: &str = "010461636d65056f72646572036f2d311000000000000000000000000000000005016b0c73746570732e636861726765\
     0180a0d5edee66c0c9dcedee6603652d310000010006636861726765077b2261223a317d";
 const INBOX: &str = "01010461636d65056f72646572036f2d3103652d3180a0d5edee660000ac020003652d310c4f726465722e506c616365\
-    64054f72646572036f2d310101010163000002027b7d";
+    64054f72646572036f2d310101010163000002027b7d00";
 const DEAD_LETTER: &str = "010461636d650e7061796c6f61642e73796e746178076e6f204a534f4e01730e0101090200017b010101010101010101\
     010101010101010101010101010101010101010101010101";
 

@@ -5,11 +5,12 @@ use super::environment::Writing;
 use super::keys;
 use super::read::Scheduled;
 use super::rows::{
-    ActiveDefinitions, ArchivedRow, DeadLetter, EndedRow, HistoryRow, InboxRow, ParkedRow, PositionRow,
-    ScheduleRow, Suspect, TimerTarget, Tombstone, UseChanges, Uses, decode, encode,
+    ActiveDefinitions, AliasRow, ArchivedRow, DeadLetter, EndedRow, HistoryRow, InboxRow, ParkedRow,
+    PositionRow, ScheduleRow, Suspect, TimerTarget, Tombstone, UseChanges, Uses, decode, encode,
 };
 use super::tables::{
-    DEAD_LETTERS, DEFINITIONS, ENDED, HISTORY, INBOX, INSTANCES, META, OUTBOX, SCHEDULES, TIMERS, TOMBSTONES,
+    ALIASES, DEAD_LETTERS, DEFINITIONS, ENDED, HISTORY, INBOX, INSTANCES, META, OUTBOX, SCHEDULES, TIMERS,
+    TOMBSTONES,
 };
 use crate::kernel::ids::{DefinitionHash, InstanceId, SagaName, TenantId, TimeMs};
 use crate::kernel::input::SourceStream;
@@ -442,6 +443,20 @@ impl<'t> Batch<'t> {
         self.view
             .delete(SCHEDULES, &keys::saga_prefix(tenant, saga))
             .map(drop)
+    }
+
+    /// Who has the alias of this address.
+    pub fn alias(&self, id: &InstanceId) -> Result<AliasRow, StorageError> {
+        super::read::alias(self.view, id)
+    }
+
+    /// Keeps who has an alias; that nobody has it takes no row.
+    pub fn put_alias(&self, id: &InstanceId, row: &AliasRow) -> Result<(), StorageError> {
+        let key = keys::instance(id);
+        if row.owners.is_empty() {
+            return self.view.delete(ALIASES, &key).map(drop);
+        }
+        self.view.put(ALIASES, &key, encode(row))
     }
 
     pub fn suspect(&self) -> Result<Option<Suspect>, StorageError> {

@@ -7,6 +7,7 @@ mod rig;
 #[path = "../support/mod.rs"]
 mod support;
 
+mod aliases;
 mod generations;
 mod rolling;
 

@@ -95,6 +95,11 @@ impl Rig {
         nix::sys::signal::kill(pid, signal).expect("signalled");
     }
 
+    /// The folder of manifest and definitions.
+    pub fn folder(&self) -> &Path {
+        self.dir.path()
+    }
+
     pub fn log(&self) -> PathBuf {
         self.dir.path().join("runner.log")
     }

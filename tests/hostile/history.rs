@@ -145,6 +145,7 @@ impl World<'_> {
                     traceparent: None,
                     hops: 0,
                     payload: payload.into(),
+                    via: None,
                 };
                 (id, InputBody::Event(event), self.now)
             }

@@ -1,5 +1,6 @@
 //! `saga-runner test` on the real binary: what is found, where, and what stays as it was.
 
+mod aliases;
 mod replay;
 mod schedules;
 mod waits;

@@ -1,5 +1,6 @@
 //! Promises of the intake.
 
+mod aliases;
 mod bad_messages;
 mod broker;
 mod good_messages;
@@ -42,6 +43,7 @@ fn saga(name: &str, version: u8, events: &[&str], keys: &[(&str, &str)]) -> Arc<
         schedule: None,
         start: events.iter().map(|event| (*event).to_owned()).collect(),
         keys: keys.iter().map(rule).collect(),
+        by: std::collections::BTreeMap::new(),
         events: std::collections::BTreeMap::new(),
         state_schema: None,
         effects: std::collections::BTreeMap::new(),

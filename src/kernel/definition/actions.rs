@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
+use super::aliases::Aliases;
 use super::children::Sagas;
 use super::codes;
 use super::effect::Effects;
@@ -46,6 +47,7 @@ pub struct Reading<'r, 'c> {
     /// Effects that states emit, which become steps behind those of the saga.
     pub emitted: Vec<Step>,
     pub timers: Timers<'r>,
+    pub aliases: Aliases<'r>,
     /// Whether anything ends an instance early.
     pub completes: bool,
     /// Steps that a failure keeps, with their places.
@@ -107,6 +109,7 @@ impl Site {
                 "set",
                 "clear_timer",
                 "timer",
+                "alias",
                 "emit",
                 "complete",
                 "fail",
@@ -117,6 +120,7 @@ impl Site {
                 "set",
                 "clear_timer",
                 "timer",
+                "alias",
                 "emit",
                 "complete",
                 "fail",
@@ -124,7 +128,16 @@ impl Site {
                 "defer",
             ],
             Self::AfterEnd => &["when", "set", "emit"],
-            Self::Entry => &["set", "clear_timer", "timer", "emit", "complete", "fail", "to"],
+            Self::Entry => &[
+                "set",
+                "clear_timer",
+                "timer",
+                "alias",
+                "emit",
+                "complete",
+                "fail",
+                "to",
+            ],
             Self::Timer => &[
                 "after",
                 "every",
@@ -133,6 +146,7 @@ impl Site {
                 "set",
                 "clear_timer",
                 "timer",
+                "alias",
                 "emit",
                 "complete",
                 "fail",
@@ -259,6 +273,7 @@ impl<'r> Reading<'r, '_> {
         if let Some(timers) = fields.get("timer") {
             actions.timers = self.set_timers(timers, site.event());
         }
+        actions.aliases = self.aliases(fields, site.roots(), site.event());
         if let Some(emit) = fields.get("emit") {
             actions.emit = match self.entered {
                 Some(state) if site == Site::Entry => self.state_emits(emit, state),
@@ -282,7 +297,16 @@ impl<'r> Reading<'r, '_> {
         }
         if let Some(defer) = fields.get("defer") {
             actions.defer = fields::boolean(defer, self.findings).unwrap_or(false);
-            let others = ["set", "clear_timer", "timer", "emit", "complete", "fail", "to"];
+            let others = [
+                "set",
+                "clear_timer",
+                "timer",
+                "alias",
+                "emit",
+                "complete",
+                "fail",
+                "to",
+            ];
             if actions.defer && others.iter().any(|key| fields.get(key).is_some()) {
                 self.findings.error(
                     codes::CONTRADICTION,

@@ -87,6 +87,15 @@ pub fn bytes(definition: &Definition) -> Vec<u8> {
         members.extend(schemas(definition).map(|(name, form)| (Cow::Borrowed(name), form)));
     }
     if let Json::Map(members) = &mut form
+        && !definition.by.is_empty()
+    {
+        let rules = definition.by.iter().map(|(event_type, rule)| {
+            let rule = object([("alias", text(&rule.alias)), ("value", expression(&rule.value))]);
+            (Cow::Borrowed(event_type.as_str()), rule)
+        });
+        members.push((Cow::Borrowed("by"), Json::Map(rules.collect())));
+    }
+    if let Json::Map(members) = &mut form
         && !definition.lifecycle.is_default()
     {
         members.push((Cow::Borrowed("lifecycle"), lifecycle(&definition.lifecycle)));
@@ -241,6 +250,7 @@ fn actions(actions: &Actions) -> Json<'_> {
             list(actions.clear_timers.iter().map(|name| text(name))),
         ),
         ("timers", list(timers)),
+        ("alias", members(&actions.aliases)),
         ("emit", list(actions.emit.iter().map(emit))),
         ("complete", actions.complete.as_ref().map_or(Json::Null, complete)),
         ("fail", actions.fail.as_ref().map_or(Json::Null, fail)),
@@ -354,6 +364,7 @@ fn step<'d>(step: &'d Step, definition: &'d Definition) -> Json<'d> {
         ("on_error", on_errors(step, definition)),
         ("set", members(&step.set)),
         ("fail_if", step.fail_if.as_ref().map_or(Json::Null, expression)),
+        ("alias", members(&step.aliases)),
         (
             "compensate",
             match &step.compensate {

@@ -95,7 +95,11 @@ fn key_rules(
 ) {
     if member(root, "key").is_none() {
         let instead = member(root, "input").or_else(|| member(root, "schedule"));
-        if let (Some(instead), Some(event_type)) = (instead, definition.event_types().first()) {
+        let types = definition.event_types();
+        let keyless = types
+            .iter()
+            .find(|event_type| !definition.by.contains_key(**event_type));
+        if let (Some(instead), Some(event_type)) = (instead, keyless) {
             let message = format!("\"key\" is missing: the saga reacts to {event_type}");
             findings.error(codes::MISSING_KEY, instead.key_span.clone(), message);
         }
@@ -112,7 +116,8 @@ fn key_rules(
     }
     let start = member(root, "start").map_or(0..0, |entry| entry.key_span.clone());
     for event_type in definition.event_types() {
-        if definition.keys.iter().any(|rule| rule.matches(event_type)) {
+        let by = definition.by.contains_key(event_type);
+        if by || definition.keys.iter().any(|rule| rule.matches(event_type)) {
             continue;
         }
         let starts = definition.start.iter().any(|start| start == event_type);

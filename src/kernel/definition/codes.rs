@@ -60,6 +60,10 @@ pub const TOO_MANY: &str = "SR0128";
 pub const ABSENT_RESULT: &str = "SR0129";
 /// A step that nothing undoes, and after which the instance may fail.
 pub const LEFT_DONE: &str = "SR0130";
+/// An alias that nothing registers.
+pub const UNKNOWN_ALIAS: &str = "SR0131";
+/// An alias by which no event is matched.
+pub const UNUSED_ALIAS: &str = "SR0132";
 /// A path that leads to no program.
 pub const PROGRAM_FILE: &str = "SR0140";
 /// A module that is no program.

@@ -28,7 +28,7 @@ impl<'r> Reading<'r, '_> {
     }
 
     fn event(&mut self, entry: &'r Entry<'_>) -> Option<EventDefinition> {
-        let keys = &["schema", "versions", "upcast"];
+        let keys = &["schema", "versions", "upcast", "by"];
         let fields = Fields::read(&entry.value, &entry.key_span, "an event", keys, self.findings)?;
         let schema = fields
             .get("schema")

@@ -414,6 +414,7 @@ impl Step {
             on_error: std::collections::BTreeMap::new(),
             set: Vec::new(),
             fail_if: None,
+            aliases: Vec::new(),
             compensate: None,
             stays_done: false,
             timeout_ms: super::model::EFFECT_TIMEOUT_MS,

@@ -4,6 +4,7 @@
 //! under has the last word.
 
 use super::model::{Definition, KeyRule};
+use crate::kernel::alias::{self, Alias};
 use crate::kernel::expr::{Budget, Root, Scope};
 use crate::kernel::ids::{Key, TimeMs};
 use crate::kernel::input::DomainEvent;
@@ -28,8 +29,17 @@ impl Definition {
         self.keys.iter().find(|rule| rule.matches(event_type))
     }
 
-    /// The key that this version gives to an event of `event_type`; `scope` holds the event, `steps` is the
-    /// budget of the expression.
+    /// What two versions share that find the same instances for events of this type.
+    #[must_use]
+    pub fn rule_text(&self, event_type: &str) -> Option<String> {
+        match self.by.get(event_type) {
+            Some(by) => Some(format!("by {}: {}", by.alias, by.value.text())),
+            None => self.key_rule(event_type).map(|rule| rule.key.text().to_owned()),
+        }
+    }
+
+    /// The key that this version gives to an event of `event_type`, which is the address of an alias where that
+    /// matches it; `scope` holds the event, `steps` is the budget of the expression.
     ///
     /// # Errors
     /// [`KeyError`] where there is none.
@@ -37,11 +47,20 @@ impl Definition {
         let saga = &self.name;
         let missing = |why: String| KeyError::Missing(format!("saga {saga}: {why}"));
         let invalid = |why: String| KeyError::Invalid(format!("saga {saga}: {why}"));
+        let mut budget = Budget { steps };
+        if let Some(by) = self.by.get(event_type) {
+            let rule = format!("by {}: {}", by.alias, by.value.text());
+            let value = by
+                .value
+                .eval(scope, &mut budget)
+                .map_err(|error| missing(format!("{rule}: {error}")))?;
+            let alias = Alias::new(&by.alias, &value).map_err(invalid)?;
+            return Ok(alias.ok_or_else(|| missing(format!("{rule} is null")))?.key());
+        }
         let rule = self
             .key_rule(event_type)
             .map(|rule| &rule.key)
             .ok_or_else(|| missing(format!("no key rule for {event_type}")))?;
-        let mut budget = Budget { steps };
         let value = rule
             .eval(scope, &mut budget)
             .map_err(|error| missing(format!("key {}: {error}", rule.text())))?;
@@ -54,12 +73,18 @@ impl Definition {
                 return Err(invalid(why));
             }
         };
-        Key::parse(&text).map_err(|error| invalid(error.to_string()))
+        let key = Key::parse(&text).map_err(|error| invalid(error.to_string()))?;
+        if alias::is_address(&key) {
+            return Err(invalid(format!("the key {key} is that of an alias")));
+        }
+        Ok(key)
     }
 
-    /// Whether this version finds the instance `key` for an event.
+    /// Whether this version finds the instance `key` for an event, by its key or by the alias by which it came.
     #[must_use]
     pub fn addresses(&self, key: &Key, event: &DomainEvent, time: TimeMs, limits: &Limits) -> bool {
+        let via = event.via.as_ref().map(|via| via.alias.key());
+        let key = via.as_ref().unwrap_or(key);
         let Ok(data) = Json::parse(&event.payload, limits.json_depth) else {
             return false;
         };

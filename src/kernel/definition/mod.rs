@@ -4,6 +4,7 @@
 //! on the way. Reads no files itself.
 
 mod actions;
+mod aliases;
 mod archive;
 mod binary_files;
 mod canonical;

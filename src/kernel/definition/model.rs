@@ -34,6 +34,8 @@ pub struct Definition {
     pub lifecycle: Lifecycle,
     /// First match wins.
     pub keys: Vec<KeyRule>,
+    /// Event types that find their instances by an alias; no key rule is asked for them.
+    pub by: BTreeMap<String, ByRule>,
     /// What is said about event types.
     pub events: BTreeMap<String, EventDefinition>,
     /// What the state is after every input that is applied.
@@ -153,6 +155,14 @@ pub struct KeyRule {
     pub key: Expr,
 }
 
+/// How an event finds the instances that have registered a value.
+#[derive(Debug)]
+pub struct ByRule {
+    pub alias: String,
+    /// Reads `event`.
+    pub value: Expr,
+}
+
 impl KeyRule {
     /// Whether the rule is for `event_type`.
     #[must_use]
@@ -172,13 +182,15 @@ pub struct Handler {
 }
 
 /// What a handler, a state entry or a timer does, in this order: `set` (all from the state before),
-/// `clear_timer`, `timer`, `emit` (from the state after), then `complete`, `fail` or `to`.
+/// `clear_timer`, `timer`, `alias` and `emit` (from the state after), then `complete`, `fail` or `to`.
 #[derive(Debug, Default)]
 pub struct Actions {
     /// Top-level fields of the state, by name.
     pub set: Vec<(String, Template)>,
     pub clear_timers: Vec<String>,
     pub timers: Vec<TimerSet>,
+    /// Values that the instance registers, by alias.
+    pub aliases: Vec<(String, Template)>,
     pub emit: Vec<Emit>,
     pub complete: Option<Complete>,
     pub fail: Option<Fail>,
@@ -293,6 +305,8 @@ pub struct Step {
     /// Tested when the step has succeeded and its fields are set: true makes it fail with
     /// [`FAIL_IF_CLASS`].
     pub fail_if: Option<Expr>,
+    /// Values that the instance registers when the step is done, by alias.
+    pub aliases: Vec<(String, Template)>,
     pub compensate: Option<Compensation>,
     /// `compensate: none`: what it did is meant to stay done.
     pub stays_done: bool,

@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::actions::{Reading, Timers, names_under};
+use super::aliases::Aliases;
 use super::archive;
 use super::canonical;
 use super::check;
@@ -142,6 +143,7 @@ fn read<'c>(
             declared: names_under(root, &["timers"]).into_iter().collect(),
             ..Timers::default()
         },
+        aliases: Aliases::default(),
         completes: false,
         kept: Vec::new(),
     };
@@ -163,6 +165,7 @@ fn read<'c>(
         Types::of_saga(root, &outline, state_schema.as_deref(), &events, &start)
             .with_input(input.as_deref(), &start)
     });
+    let by = reading.by_rules(root, &start);
     let init = state.and_then(|state| reading.init(&state));
     let init = init.unwrap_or_else(|| Template::Constant(b"{}".to_vec()));
     if let (Some(types), Some(state)) = (&reading.types, fields.get("state"))
@@ -197,6 +200,7 @@ fn read<'c>(
     let undo_order = reading.undo_order(&fields);
     let migration = reading.migration(&fields);
     check::timers(&mut reading);
+    reading.check_aliases();
     let contracts = std::mem::take(&mut reading.contracts);
     let definition = Definition {
         // Thrown away with the whole where there is no name.
@@ -208,6 +212,7 @@ fn read<'c>(
         start,
         lifecycle,
         keys,
+        by,
         events,
         state_schema,
         effects: BTreeMap::new(),

@@ -46,11 +46,7 @@ impl DefinitionSet {
         self.by_hash.insert(definition.hash, Arc::clone(definition));
         for event_type in definition.event_types() {
             let interests = self.by_event.entry(event_type.to_owned()).or_default();
-            let rule = |version: &Definition| {
-                version
-                    .key_rule(event_type)
-                    .map(|rule| rule.key.text().to_owned())
-            };
+            let rule = |version: &Definition| version.rule_text(event_type);
             match interests.iter_mut().find(|known| known.saga == definition.name) {
                 Some(known) => {
                     let own = rule(definition);

@@ -47,6 +47,7 @@ pub const STEP_KEYS: &[&str] = &[
     "on_timeout",
     "set",
     "fail_if",
+    "alias",
     "compensate",
     "timeout",
     "deadline",
@@ -175,6 +176,7 @@ impl<'r> Reading<'r, '_> {
             };
             texts::expr(condition, readable, self.findings)
         });
+        let aliases = self.aliases(&fields, end_roots, end_event);
         let child = Child::of(fields.get("saga"), action.as_ref());
         let undoing = fields.get("compensate");
         let stays_done = undoing.is_some_and(compensations::is_none);
@@ -197,6 +199,7 @@ impl<'r> Reading<'r, '_> {
             on_error,
             set,
             fail_if,
+            aliases,
             compensate,
             stays_done,
             timeout_ms,

@@ -75,7 +75,16 @@ impl<'r> Reading<'r, '_> {
         let cancel_when = fields
             .get("cancel_when")
             .and_then(|condition| self.cancel_when(condition));
-        let deeds = ["set", "clear_timer", "timer", "emit", "complete", "fail", "to"];
+        let deeds = [
+            "set",
+            "clear_timer",
+            "timer",
+            "alias",
+            "emit",
+            "complete",
+            "fail",
+            "to",
+        ];
         if deeds.iter().all(|deed| fields.get(deed).is_none()) {
             self.timers.idle.push((&entry.key, entry.key_span.clone()));
         }

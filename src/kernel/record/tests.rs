@@ -163,6 +163,10 @@ fn full() -> Record {
             }],
             completing: true,
         })),
+        aliases: vec![Alias {
+            name: "tracking".to_owned(),
+            value: "T-1".to_owned(),
+        }],
     }
 }
 
@@ -298,5 +302,5 @@ const FROZEN_RECORD: &str = concat!(
     "696401086465636c696e6564086e6f2066756e64730106636861726765a0eaff8fef6601010104736869700107",
     "736574746c656401020102ffffffffffffffffff01ffffffff0f0103040501aa0201cdcdcdcdcdcdcdcdcdcdcd",
     "cdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcd010102010106636861726765100000000000000000000000",
-    "000000000aac0202020101",
+    "000000000aac02020201010108747261636b696e6703542d31",
 );

@@ -36,6 +36,7 @@ impl<'a> Run<'a> {
             };
             self.set_timer(&timer.name, after_ms, place)?;
         }
+        self.register(&actions.aliases, Locals::default(), place)?;
         self.emit(&actions.emit, place, iteration)?;
         if let Some(complete) = &actions.complete
             && self.complete(complete, Locals::default(), place)?

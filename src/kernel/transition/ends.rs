@@ -81,6 +81,7 @@ pub(super) fn complete<'a>(
         };
         return failed(run, slot, defeat);
     }
+    run.register(&step.aliases, locals, place)?;
     if let Some(payload) = payload {
         run.fresh.push((slot, payload));
         items::keep_result(run, slot, payload);
@@ -105,7 +106,10 @@ pub(super) fn reads_result(step: &Step) -> bool {
 }
 
 fn end_reads_result(step: &Step) -> bool {
-    step.set.iter().any(|(_, value)| value.reads(Root::Result))
+    step.set
+        .iter()
+        .chain(&step.aliases)
+        .any(|(_, value)| value.reads(Root::Result))
         || step
             .fail_if
             .as_ref()

@@ -79,6 +79,11 @@ pub fn apply_ended(
         values: &values,
         trace,
     };
+    if let InputBody::Event(event) = &input.body
+        && event.via.is_some()
+    {
+        return Ok(Patch::ignored(IgnoreReason::Ended));
+    }
     let allows = active.filter(|active| active.lifecycle.reuse.allows(last.phase));
     let asks_again = is_own_parent(&last, input);
     if let Some(active) = allows.filter(|_| !asks_again) {

@@ -8,6 +8,7 @@
 //! each case has a module of its own.
 
 mod actions;
+mod aliases;
 mod arena;
 mod attempts;
 mod children;
@@ -159,6 +160,8 @@ pub fn apply_traced(
 
 fn without_instance(ground: Ground<'_>) -> Result<Patch, Rejection> {
     match &ground.input.body {
+        // It was forwarded to an instance that has ended since, or to another generation.
+        InputBody::Event(event) if event.via.is_some() => Ok(Patch::ignored(IgnoreReason::NoInstance)),
         InputBody::Event(event) => {
             let starts = ground.definition.start.contains(&event.event_type);
             let nobody = Patch::ignored(IgnoreReason::NoInstance);
@@ -185,6 +188,12 @@ fn without_instance(ground: Ground<'_>) -> Result<Patch, Rejection> {
 }
 
 fn with_instance<'a>(ground: Ground<'a>, record: &'a Record) -> Result<Patch, Rejection> {
+    if let InputBody::Event(event) = &ground.input.body
+        && let Some(via) = &event.via
+        && let Some(reason) = aliases::refusal(record, via)
+    {
+        return Ok(Patch::ignored(reason));
+    }
     if let Some(patch) = generations::meets(ground, record)? {
         return Ok(patch);
     }
@@ -231,6 +240,10 @@ fn with_control<'a>(
         }
         // It may come as often as it likes, so it takes no place among the inputs that are remembered.
         Control::Heartbeat { work } => return heartbeats::beat(ground, record, work),
+        // They are for aliases, which no instance is.
+        Control::RegisterAlias { .. } | Control::ReleaseAlias { .. } => {
+            return Ok(Patch::ignored(IgnoreReason::NoHandler));
+        }
         Control::Cancel { .. }
         | Control::Retry
         | Control::Settle(_)
@@ -248,7 +261,14 @@ fn with_control<'a>(
         }
         (Control::Retry, _) if compensation::any_stuck(record) => Run::of(ground, record),
         // They were looked at before.
-        (Control::Start { .. } | Control::Recall { .. } | Control::Heartbeat { .. }, _) => {
+        (
+            Control::Start { .. }
+            | Control::Recall { .. }
+            | Control::Heartbeat { .. }
+            | Control::RegisterAlias { .. }
+            | Control::ReleaseAlias { .. },
+            _,
+        ) => {
             return Ok(Patch::ignored(IgnoreReason::Exists));
         }
         (Control::Settle(settle), _) if compensation::concerns(ground.definition, record, settle) => {
@@ -269,7 +289,11 @@ fn with_control<'a>(
     };
     seen::remember_event(&mut run.record, seen);
     match control {
-        Control::Start { .. } | Control::Recall { .. } | Control::Heartbeat { .. } => {}
+        Control::Start { .. }
+        | Control::Recall { .. }
+        | Control::Heartbeat { .. }
+        | Control::RegisterAlias { .. }
+        | Control::ReleaseAlias { .. } => {}
         Control::Cancel { reason, mode } => failure::cancel(&mut run, reason, *mode)?,
         Control::Retry => compensation::retry_all(&mut run)?,
         Control::Settle(settle) => compensation::settle(&mut run, settle)?,

@@ -150,6 +150,7 @@ impl<'a> Run<'a> {
             last_history: None,
             left: None,
             program: super::program::first(definition.program.as_ref()),
+            aliases: Vec::new(),
         };
         Self::with(ground, record, b"{}")
     }

@@ -133,8 +133,7 @@ fn end(run: &mut Run<'_>) -> Result<(), Rejection> {
         Phase::Finishing if early::is_ahead(&run.record) => is_undone_on_the_way(&run.record),
         Phase::Compensating => is_undone(&run.record) && !compensation::drains(&run.record),
         Phase::Finishing if is_finished(definition, &run.record) => {
-            over(run);
-            return Ok(());
+            return over(run);
         }
         Phase::Finishing
         | Phase::CompensationFailed
@@ -167,16 +166,17 @@ fn end(run: &mut Run<'_>) -> Result<(), Rejection> {
     let outcome = phase.as_str();
     run.emit(emits, Place::Finally { outcome }, 0)?;
     if is_finished(definition, &run.record) {
-        over(run);
+        return over(run);
     }
     Ok(())
 }
 
-fn over(run: &mut Run<'_>) {
+fn over(run: &mut Run<'_>) -> Result<(), Rejection> {
     run.record.phase = run.record.end();
     run.note(Note::Ended {
         phase: run.record.phase.as_str().to_owned(),
     });
+    run.release_aliases()
 }
 
 /// Whether no effect of `finally` is under way.

@@ -1,5 +1,6 @@
 //! Promises of a shard, kept against a real environment.
 
+mod aliases;
 mod early;
 mod faults;
 mod generations;

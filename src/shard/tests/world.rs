@@ -457,6 +457,7 @@ pub fn event(instance: InstanceId, event_type: &str, sequence: u64, data: &Value
             traceparent: None,
             hops: 0,
             payload: Bytes::from(data.to_string()),
+            via: None,
         }),
         id,
         instance,

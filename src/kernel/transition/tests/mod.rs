@@ -1,5 +1,6 @@
 //! The promises of the kernel, kept on whole histories.
 
+mod aliases;
 mod build;
 mod children;
 mod choice;

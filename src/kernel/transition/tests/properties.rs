@@ -6,6 +6,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
+use super::aliases::{check_told, labelling};
 use super::build::{consolidate, order};
 use super::compensation::trip;
 use super::deadlines::pressed;
@@ -479,6 +480,26 @@ proptest! {
         check_ids(&world);
         check_ledger(&world, &definition, &done);
         prop_assert!(world.timers.is_empty());
+    }
+
+    #[test]
+    fn whatever_happens_an_alias_is_registered_once_and_given_up_once(happenings in decisions(5, 40)) {
+        let definition = Arc::new(labelling());
+        let mut world = World::of(Arc::clone(&definition));
+        let events = [
+            ("Parcel.Packed", json!({"id": "o-1"})),
+            ("Parcel.Renamed", json!({"no": "r-1", "order": null})),
+            ("Parcel.Renamed", json!({"no": "r-2", "order": 7})),
+            ("Carrier.Delivered", json!({"receipt": "r-9"})),
+            ("Carrier.Scanned", json!({})),
+        ];
+        world.event(events[0].0, &events[0].1);
+        let mut done = live(&mut world, &events, &happenings);
+        check_told(&world);
+        heal(&mut world, &mut done);
+        check_told(&world);
+        check_ids(&world);
+        prop_assert!(world.last().phase.is_terminal(), "it rests in {:?}", world.phase());
     }
 
     #[test]

@@ -90,6 +90,7 @@ impl World {
             traceparent: None,
             hops: 0,
             payload: Bytes::from(payload.to_string()),
+            via: None,
         }
     }
 

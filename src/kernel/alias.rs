@@ -1,0 +1,135 @@
+//! Aliases: values that an instance has registered, by which events find it beside its key.
+//!
+//! An alias is looked after where its address says, in the shard of that address. Owners tell it that they have
+//! it and that they have it no more; an event that is matched by it is forwarded to each of them.
+
+use serde::{Deserialize, Serialize};
+
+use super::ids::{InstanceId, Key, SagaName, TenantId};
+use super::json::Json;
+
+/// What the addresses of aliases begin with. No instance has such a key.
+const PREFIX: &str = "@alias/";
+/// Longest value of an alias, in bytes: with its name it makes a key.
+pub const VALUE_BYTES_MAX: usize = 120;
+/// Longest time that an event waits for its alias where the saga does not say, in milliseconds.
+pub const WAIT_MS_MAX: i64 = 60_000;
+
+/// A value under the name that the saga gives to values of its kind.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Alias {
+    pub name: String,
+    /// 1 to [`VALUE_BYTES_MAX`] bytes without control characters.
+    pub value: String,
+}
+
+/// How an event came to an instance that no key rule has found.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Via {
+    pub alias: Alias,
+    /// The generation that has registered it.
+    pub generation: u32,
+}
+
+impl Alias {
+    /// The alias that a value makes; none where it is null.
+    ///
+    /// # Errors
+    /// A sentence where the value cannot be one.
+    pub fn new(name: &str, value: &Json<'_>) -> Result<Option<Self>, String> {
+        let value = match value {
+            Json::Null => return Ok(None),
+            Json::Str(text) => text.clone().into_owned(),
+            Json::Int(number) => number.to_string(),
+            Json::Bool(_) | Json::Double(_) | Json::List(_) | Json::Map(_) => {
+                return Err(format!("the alias {name} is neither a string nor an integer"));
+            }
+        };
+        if value.is_empty() || value.len() > VALUE_BYTES_MAX || value.contains(char::is_control) {
+            return Err(format!(
+                "the alias {name} has 1 to {VALUE_BYTES_MAX} bytes without control characters, found {} bytes",
+                value.len()
+            ));
+        }
+        Ok(Some(Self {
+            name: name.to_owned(),
+            value,
+        }))
+    }
+
+    /// The key under which it is addressed.
+    ///
+    /// # Panics
+    /// Never: names and values are bounded so that both fit into a key.
+    #[must_use]
+    pub fn key(&self) -> Key {
+        Key::parse(&format!("{PREFIX}{}/{}", self.name, self.value)).expect("name and value make a legal key")
+    }
+
+    /// The alias that is addressed by `key`.
+    #[must_use]
+    pub fn of(key: &Key) -> Option<Self> {
+        let (name, value) = key.as_str().strip_prefix(PREFIX)?.split_once('/')?;
+        Some(Self {
+            name: name.to_owned(),
+            value: value.to_owned(),
+        })
+    }
+
+    /// Where it is addressed.
+    #[must_use]
+    pub fn address(&self, tenant: &TenantId, saga: &SagaName) -> InstanceId {
+        InstanceId {
+            tenant: tenant.clone(),
+            saga: saga.clone(),
+            key: self.key(),
+        }
+    }
+}
+
+/// Whether this is, or looks like, the address of an alias.
+#[must_use]
+pub fn is_address(key: &Key) -> bool {
+    key.as_str().starts_with(PREFIX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn alias(value: &Json<'_>) -> Result<Option<Alias>, String> {
+        Alias::new("tracking", value)
+    }
+
+    #[test]
+    fn an_address_names_its_alias() {
+        let text = Json::Str("T/1: münchen".into());
+        let found = alias(&text).expect("a value").expect("not null");
+        assert_eq!(found.key().as_str(), "@alias/tracking/T/1: münchen");
+        assert_eq!(Alias::of(&found.key()), Some(found));
+        for key in ["o-1", "@schedule", "@alias/", "@alias/tracking", "@aliases/a/b"] {
+            assert_eq!(Alias::of(&Key::parse(key).expect("legal")), None, "{key}");
+        }
+    }
+
+    #[test]
+    fn a_value_is_a_text_or_an_integer_of_bounded_size() {
+        assert_eq!(alias(&Json::Null), Ok(None));
+        let number = alias(&Json::Int(-7)).expect("a value").expect("not null");
+        assert_eq!(number.value, "-7");
+        let long = "x".repeat(VALUE_BYTES_MAX);
+        let name = "n".repeat(128);
+        let longest = Alias::new(&name, &Json::Str(long.clone().into())).expect("fits");
+        assert_eq!(longest.expect("not null").key().as_str().len(), 256);
+        for bad in [
+            Json::Str("".into()),
+            Json::Str(format!("{long}x").into()),
+            Json::Str("a\nb".into()),
+            Json::Bool(true),
+            Json::Double(1.5),
+            Json::List(Vec::new()),
+        ] {
+            assert!(alias(&bad).is_err(), "{bad:?}");
+        }
+    }
+}

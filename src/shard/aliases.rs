@@ -1,0 +1,236 @@
+//! Aliases that this shard looks after: who has them, and events on their way to those.
+//!
+//! What owners tell, and the events that are matched, are inputs of the alias's address. Each event becomes one row
+//! of the outbox for each owner, in the transaction that takes it, so none is lost and none is forwarded twice. An
+//! event that finds no owner waits for one as an event waits for its instance to begin; see `inbox`.
+
+use super::apply::{Fate, Turn};
+use super::poison::Fault;
+use super::staging::Run;
+use crate::kernel::alias::{Alias, Via};
+use crate::kernel::children::{Forwarded, SagaMessage};
+use crate::kernel::definition::model::{COMMAND_TIMEOUT_MS, NoInstance};
+use crate::kernel::ids::{DefinitionHash, TimeMs};
+use crate::kernel::input::{Control, DomainEvent, Input, InputBody, Origin, Owner};
+use crate::kernel::patch::{IgnoreReason, Outcome};
+use crate::kernel::work::{Attempt, Piece, WorkItem, WorkKind, WorkRef};
+use crate::storage::StorageError;
+
+/// What a forwarded event has around its payload, in bytes, besides its own texts.
+const ENVELOPE_BYTES: usize = 2_048;
+
+impl Run<'_> {
+    /// Takes what is addressed to an alias.
+    pub fn take_aliased(&mut self, alias: &Alias, input: &Input, turn: Turn) -> Result<Fate, StorageError> {
+        let outcome = match &input.body {
+            InputBody::Event(event) if event.via.is_none() => {
+                return self.take_matched(alias, input, event, turn);
+            }
+            InputBody::Control(Control::RegisterAlias { owner }) => {
+                return self.register_alias(alias, input, owner, turn);
+            }
+            InputBody::Control(Control::ReleaseAlias { owner }) => self.release_alias(input, owner)?,
+            InputBody::Control(Control::Start { parent: Some(_), .. } | Control::Recall { .. }) => {
+                let message = format!("the key {} is that of an alias", input.instance.key);
+                return self.refuse(input, 1, &message);
+            }
+            InputBody::Event(_) | InputBody::Result(_) | InputBody::Timer { .. } | InputBody::Control(_) => {
+                Outcome::Ignored(IgnoreReason::NoInstance)
+            }
+        };
+        self.staged.tally.input(input, outcome);
+        Ok(Fate::Settled)
+    }
+
+    /// An event that is matched by the alias.
+    fn take_matched(
+        &mut self,
+        alias: &Alias,
+        input: &Input,
+        event: &DomainEvent,
+        turn: Turn,
+    ) -> Result<Fate, StorageError> {
+        let max = self.ground.limits.payload_bytes;
+        if size_at_most(alias, event) > max {
+            let fault = Fault::alias_size(event.payload.len(), max);
+            return self.bury(input, None, fault, turn);
+        }
+        let row = self.batch.alias(&input.instance)?;
+        if row.owners.is_empty() {
+            let wait_ms = match self.no_instance(input) {
+                NoInstance::Park(ms) => ms,
+                NoInstance::Ignore | NoInstance::DeadLetter => self.ground.limits.alias_wait_ms,
+            };
+            // What comes out of a backlog waits as long as what has just come.
+            let until = self.ground.now.max(input.time).plus_ms(wait_ms);
+            let log_sequence = self.next_sequence();
+            return self.keep_early(input, until, log_sequence, turn);
+        }
+        self.forward(alias, &row.owners, input, event)?;
+        self.staged.tally.input(input, Outcome::Applied);
+        Ok(Fate::Settled)
+    }
+
+    /// Puts an event into the outbox for each of `owners`.
+    fn forward(
+        &mut self,
+        alias: &Alias,
+        owners: &[Owner],
+        input: &Input,
+        event: &DomainEvent,
+    ) -> Result<(), StorageError> {
+        let log_sequence = self.next_sequence();
+        for (index, owner) in (0..=u16::MAX).zip(owners) {
+            let row = WorkRef { log_sequence, index };
+            let item = message(alias, owner, input, event, self.ground.now);
+            self.batch.put_work(row, &item)?;
+            self.staged.work.push((row, item));
+        }
+        Ok(())
+    }
+
+    /// An instance has the alias from now on, and gets what has waited for one.
+    fn register_alias(
+        &mut self,
+        alias: &Alias,
+        input: &Input,
+        owner: &Owner,
+        turn: Turn,
+    ) -> Result<Fate, StorageError> {
+        let id = &input.instance;
+        let mut row = self.batch.alias(id)?;
+        let max = self.ground.limits.alias_owners;
+        let full = row.owners.len() >= max;
+        match row.owners.iter_mut().find(|known| known.key == owner.key) {
+            Some(known) if known.generation >= owner.generation => {
+                self.staged
+                    .tally
+                    .input(input, Outcome::Ignored(IgnoreReason::Duplicate));
+                return Ok(Fate::Settled);
+            }
+            Some(known) => known.generation = owner.generation,
+            None if full => {
+                return self.bury(input, None, Fault::alias_owners(owner, max), turn);
+            }
+            None => row.owners.push(owner.clone()),
+        }
+        self.batch.put_alias(id, &row)?;
+        self.staged.tally.input(input, Outcome::Applied);
+        for (number, waiting, bytes) in self.batch.inbox(id)? {
+            self.leave(id, number, waiting.reason, bytes)?;
+            if let InputBody::Event(event) = &waiting.input.body {
+                self.forward(alias, std::slice::from_ref(owner), &waiting.input, event)?;
+            }
+        }
+        Ok(Fate::Settled)
+    }
+
+    /// An instance has the alias no more.
+    fn release_alias(&mut self, input: &Input, owner: &Owner) -> Result<Outcome, StorageError> {
+        let id = &input.instance;
+        let mut row = self.batch.alias(id)?;
+        let before = row.owners.len();
+        row.owners.retain(|known| known != owner);
+        if row.owners.len() == before {
+            return Ok(Outcome::Ignored(IgnoreReason::Stale));
+        }
+        self.batch.put_alias(id, &row)?;
+        Ok(Outcome::Applied)
+    }
+
+    /// What becomes of an event for which no instance is there.
+    fn no_instance(&self, input: &Input) -> NoInstance {
+        let active = self.ground.definitions.active(&input.instance.saga);
+        active.map_or(NoInstance::Ignore, |saga| saga.lifecycle.no_instance)
+    }
+
+    /// No instance has registered the alias in the time that the event has waited for one.
+    pub fn unmatched(&mut self, alias: &Alias, input: &Input) -> Result<(), StorageError> {
+        match self.no_instance(input) {
+            NoInstance::DeadLetter => {
+                let fault = Fault::unmatched(alias, input);
+                self.bury(input, None, fault, Turn::FIRST).map(drop)
+            }
+            NoInstance::Ignore | NoInstance::Park(_) => {
+                let gone = Outcome::Ignored(IgnoreReason::NoInstance);
+                self.staged.tally.input(input, gone);
+                Ok(())
+            }
+        }
+    }
+}
+
+/// At least as many bytes as the message takes that forwards the event.
+fn size_at_most(alias: &Alias, event: &DomainEvent) -> usize {
+    let optional = |text: &Option<String>| text.as_ref().map_or(0, String::len);
+    let texts = event.event_id.as_str().len()
+        + event.event_type.len()
+        + event.aggregate_type.len()
+        + event.aggregate_id.len()
+        + optional(&event.correlation_id)
+        + optional(&event.causation_id)
+        + optional(&event.traceparent)
+        + alias.name.len()
+        + alias.value.len();
+    // As JSON a byte becomes six at most.
+    event.payload.len() + 6 * texts + ENVELOPE_BYTES
+}
+
+/// The message that brings an event to an owner: the same for the same event, whoever makes it.
+fn message(alias: &Alias, owner: &Owner, input: &Input, event: &DomainEvent, now: TimeMs) -> WorkItem {
+    let id = &input.instance;
+    let sequence = match input.origin {
+        Origin::Stream { sequence, .. } => sequence,
+        Origin::Timer | Origin::Local => 0,
+    };
+    // Two messages with one id are two for the owner, who knows what to make of that.
+    let path = format!("forward.{sequence}.{}", owner.key);
+    let command = Attempt {
+        instance: id,
+        generation: owner.generation,
+        // It is not the doing of any definition.
+        definition: &DefinitionHash([0; 32]),
+        input_id: &input.id,
+        input_time: input.time,
+        path: &path,
+        index: 0,
+        attempt: 1,
+    };
+    let piece = Piece {
+        instance: id,
+        generation: owner.generation,
+        path: &path,
+        iteration: 0,
+        round: 0,
+        item: 0,
+    };
+    let via = Via {
+        alias: alias.clone(),
+        generation: owner.generation,
+    };
+    WorkItem {
+        instance: id.clone(),
+        command_id: command.command_id(),
+        idempotency_key: piece.idempotency_key(),
+        attempt: 1,
+        created: now,
+        deadline: now.plus_ms(COMMAND_TIMEOUT_MS),
+        causation_id: input.id.clone(),
+        root_correlation_id: None,
+        traceparent: event.traceparent.clone(),
+        hops: event.hops,
+        kind: WorkKind::Saga {
+            saga: id.saga.clone(),
+            key: owner.key.clone(),
+            message: SagaMessage::Forward(Box::new(Forwarded {
+                event: DomainEvent {
+                    via: Some(Box::new(via)),
+                    ..event.clone()
+                },
+                time: input.time,
+            })),
+            awaited: false,
+        },
+        path,
+    }
+}

@@ -1,0 +1,73 @@
+//! Events that find the instance by an alias, in cases.
+
+use super::{Project, text};
+
+const PARCEL: &str = r#"
+apiVersion: sagas/v1
+kind: Saga
+name: parcel
+start: Parcel.Packed
+key: {"Parcel.*": event.data.id}
+events: {Carrier.Delivered: {by: {tracking: event.data.no}}, Carrier.Scanned: {by: {tracking: event.data.no}}}
+state: {init: {scans: 0}}
+no_instance: NOBODY
+handlers:
+  Carrier.Scanned: {set: {scans: "${state.scans + 1}"}}
+steps:
+  label: {effect: book, with: {id: "${key}"}, alias: {tracking: "${result.no}"}, compensate: {effect: unbook, with: {id: "${key}"}}}
+  deliver: {needs: [label], wait: {event: Carrier.Delivered, timeout: 1h}}
+"#;
+
+const CASES: &str = r"
+saga: parcel
+cases:
+  - name: delivered
+    start: 2026-01-01T10:00:00Z
+    steps:
+      - {event: Parcel.Packed, data: {id: p-1}, expect: {aliases: {tracking: null}, work: [{effect: book}], no_other_work: true}}
+      - {result: {of: label, ok: {no: T-1}}, expect: {aliases: {tracking: [T-1]}, work: [], no_other_work: true}}
+      - {event: Carrier.Scanned, data: {no: T-1}, expect: {state: {scans: 1}}}
+      - {event: Carrier.Scanned, data: {no: T-2}, expect: {deferred: true, state: {scans: 1}}}
+      - {advance: 61s, expect: {ignored: no_instance, state: {scans: 1}}}
+      - {event: Carrier.Delivered, data: {no: T-1}, expect: {phase: completed, aliases: {tracking: null}}}
+  - name: the carrier is faster
+    start: 2026-01-01T10:00:00Z
+    steps:
+      - {event: Carrier.Scanned, data: {no: T-1}, expect: {deferred: true}}
+      - {event: Parcel.Packed, data: {id: p-1}}
+      - {event: Carrier.Delivered, data: {no: T-1}, expect: {deferred: true}}
+      - {result: {of: label, ok: {no: T-1}}, expect: {phase: completed, state: {scans: 1}}}
+      - {advance: 2m, expect: {phase: completed}}
+";
+
+fn project(saga: &str, cases: &str) -> Project {
+    let project = Project::new(cases);
+    project.write("sagas/trip.yaml", saga);
+    project
+}
+
+#[test]
+fn an_event_comes_by_an_alias_that_the_instance_has_or_will_have() {
+    let saga = PARCEL.replace("NOBODY", "ignore");
+    let (code, report) = project(&saga, CASES).json(&["--chaos"]);
+    assert_eq!(code, Some(0), "{report:#}");
+    assert_eq!(report["passed"], 2);
+}
+
+#[test]
+fn what_is_not_so_is_told() {
+    let cases = CASES
+        .replacen("aliases: {tracking: [T-1]}", "aliases: {tracking: [T-9]}", 1)
+        .replacen("deferred: true, state: {scans: 1}", "state: {scans: 2}", 1);
+    let saga = PARCEL.replace("NOBODY", "dead_letter");
+    let findings = project(&saga, &cases).findings(&[]);
+    let told = text(findings.join("\n").as_bytes());
+    assert!(findings[0].contains("aliases.tracking"), "{told}");
+    assert!(findings[1].contains("state.scans"), "{told}");
+    // And as the saga says, it is a dead letter that nobody has come.
+    assert!(
+        findings[2].contains("the input is rejected (no_instance)"),
+        "{told}"
+    );
+    assert_eq!(findings.len(), 4, "{told}");
+}
