@@ -206,6 +206,12 @@ impl Decoder {
     fn forwarded(&self, instance: InstanceId, message: &Message) -> Result<Decoded, Defect> {
         let envelope: ForwardedEvent<'_> = self.read(&message.payload)?;
         let event = envelope.event;
+        if !envelope.alias.is_legal() {
+            return Err(Defect::new(
+                "payload.schema",
+                "alias: not a name and a value of one",
+            ));
+        }
         self.check(event.payload.get().as_bytes())?;
         let via = Via {
             alias: envelope.alias,

@@ -10,6 +10,8 @@ use super::json::Json;
 
 /// What the addresses of aliases begin with. No instance has such a key.
 const PREFIX: &str = "@alias/";
+/// Longest name of an alias, in bytes, as definitions allow it.
+const NAME_BYTES_MAX: usize = 128;
 /// Longest value of an alias, in bytes: with its name it makes a key.
 pub const VALUE_BYTES_MAX: usize = 120;
 /// Longest time that an event waits for its alias where the saga does not say, in milliseconds.
@@ -45,22 +47,33 @@ impl Alias {
                 return Err(format!("the alias {name} is neither a string nor an integer"));
             }
         };
-        if value.is_empty() || value.len() > VALUE_BYTES_MAX || value.contains(char::is_control) {
-            return Err(format!(
-                "the alias {name} has 1 to {VALUE_BYTES_MAX} bytes without control characters, found {} bytes",
-                value.len()
-            ));
-        }
-        Ok(Some(Self {
+        let alias = Self {
             name: name.to_owned(),
             value,
-        }))
+        };
+        if alias.is_legal() {
+            return Ok(Some(alias));
+        }
+        Err(format!(
+            "the alias {name} has 1 to {VALUE_BYTES_MAX} bytes without control characters, found {} bytes",
+            alias.value.len()
+        ))
+    }
+
+    /// Whether it has a name and a value that make an address. One that was not made by [`Alias::new`] may have
+    /// come from anybody.
+    #[must_use]
+    pub fn is_legal(&self) -> bool {
+        let (name, value) = (&self.name, &self.value);
+        let word = name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+        let named = word && !name.is_empty() && name.len() <= NAME_BYTES_MAX;
+        named && !value.is_empty() && value.len() <= VALUE_BYTES_MAX && !value.contains(char::is_control)
     }
 
     /// The key under which it is addressed.
     ///
     /// # Panics
-    /// Never: names and values are bounded so that both fit into a key.
+    /// If it is not [legal](Alias::is_legal).
     #[must_use]
     pub fn key(&self) -> Key {
         Key::parse(&format!("{PREFIX}{}/{}", self.name, self.value)).expect("name and value make a legal key")
@@ -70,10 +83,11 @@ impl Alias {
     #[must_use]
     pub fn of(key: &Key) -> Option<Self> {
         let (name, value) = key.as_str().strip_prefix(PREFIX)?.split_once('/')?;
-        Some(Self {
+        let alias = Self {
             name: name.to_owned(),
             value: value.to_owned(),
-        })
+        };
+        alias.is_legal().then_some(alias)
     }
 
     /// Where it is addressed.
@@ -107,7 +121,15 @@ mod tests {
         let found = alias(&text).expect("a value").expect("not null");
         assert_eq!(found.key().as_str(), "@alias/tracking/T/1: münchen");
         assert_eq!(Alias::of(&found.key()), Some(found));
-        for key in ["o-1", "@schedule", "@alias/", "@alias/tracking", "@aliases/a/b"] {
+        for key in [
+            "o-1",
+            "@schedule",
+            "@alias/",
+            "@alias/tracking",
+            "@alias/a b/c",
+            "@alias//c",
+            "@aliases/a/b",
+        ] {
             assert_eq!(Alias::of(&Key::parse(key).expect("legal")), None, "{key}");
         }
     }
@@ -121,6 +143,10 @@ mod tests {
         let name = "n".repeat(128);
         let longest = Alias::new(&name, &Json::Str(long.clone().into())).expect("fits");
         assert_eq!(longest.expect("not null").key().as_str().len(), 256);
+        for (name, value) in [("", "a"), ("a/b", "c"), ("a", ""), (&"n".repeat(129), "a")] {
+            let (name, value) = (name.to_owned(), value.to_owned());
+            assert!(!Alias { name, value }.is_legal());
+        }
         for bad in [
             Json::Str("".into()),
             Json::Str(format!("{long}x").into()),

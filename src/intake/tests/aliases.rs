@@ -228,7 +228,10 @@ fn a_control_message_that_speaks_of_forwarding_is_none() {
         found[0].body,
         InputBody::Control(Control::Signal { .. })
     ));
+    let event = json!({"event_id": "e", "event_type": "A.B", "aggregate_type": "A", "aggregate_id": "a"});
+    let long = "n".repeat(300);
     for broken in [
+        json!({"request_id": "r-1", "control": "forward", "alias": {"name": long, "value": "v"}, "generation": 1, "time_ms": 1, "event": event}),
         json!({"request_id": "r-1", "control": "forward"}),
         json!({"request_id": "r-1", "control": "forward", "alias": {"name": "tracking"}, "generation": 1, "time_ms": 1, "event": {}}),
     ] {
