@@ -6,6 +6,7 @@ use axum::body::Bytes;
 use axum::http::{HeaderMap, header};
 
 use super::problem::Problem;
+use crate::kernel::alias::{Alias, VALUE_BYTES_MAX};
 use crate::kernel::ids::{InstanceId, Key, SagaName, TenantId};
 use crate::kernel::subject::Tenancy;
 use crate::ports::control::PageRequest;
@@ -47,6 +48,21 @@ pub fn instance(tenancy: Tenancy, names: &Names) -> Result<InstanceId, Problem> 
         saga: saga(names)?,
         key: Key::parse(text).map_err(|error| Problem::invalid(error.to_string()))?,
     })
+}
+
+/// The alias of the path.
+pub fn alias(names: &Names) -> Result<Alias, Problem> {
+    let part = |name: &str| names.get(name).cloned().unwrap_or_default();
+    let alias = Alias {
+        name: part("name"),
+        value: part("value"),
+    };
+    if alias.is_legal() {
+        return Ok(alias);
+    }
+    Err(Problem::invalid(format!(
+        "an alias has a name of letters, digits and '_', and a value of 1 to {VALUE_BYTES_MAX} bytes without control characters"
+    )))
 }
 
 /// `?after=...&limit=...`; a limit above the maximum is lowered to it.

@@ -2,7 +2,8 @@
 //!
 //! It knows `ports::control` and nothing behind it. Errors are problem+json (RFC 9457) with a stable code.
 
-pub mod definitions;
+pub mod aliases;
+mod definitions;
 pub mod extract;
 pub mod instances;
 pub mod operations;
@@ -81,6 +82,7 @@ pub fn router(state: ApiState) -> Router {
         .route("/sagas/{saga}/instances/{key}/retry", post(instances::retry))
         .route("/sagas/{saga}/instances/{key}/skip", post(instances::skip))
         .route("/sagas/{saga}/instances/{key}/resolve", post(instances::resolve))
+        .route("/sagas/{saga}/aliases/{name}/{value}", get(aliases::show))
         .route("/schedules", get(schedules::list))
         .route("/sagas/{saga}/schedule", get(schedules::show))
         .route("/sagas/{saga}/schedule/pause", post(schedules::pause))

@@ -10,9 +10,10 @@ use tokio::sync::oneshot;
 use super::cursors::{forged, read_cursor, write_cursor};
 use super::node::Node;
 use super::running::Running;
-use super::{inputs, migration, schedules, shards, streams, versions};
+use super::{aliases, inputs, migration, schedules, shards, streams, versions};
 use crate::config::BrokerKind;
 use crate::intake::decode::{Decoded, Decoder};
+use crate::kernel::alias::Alias;
 use crate::kernel::breaker::BreakerState;
 use crate::kernel::definition::model::Reuse;
 use crate::kernel::definition::{Definition, EffectDefinition};
@@ -26,10 +27,10 @@ use crate::kernel::transition::check_input;
 use crate::kernel::view::InstanceView;
 use crate::ports::broker::{Expect, Message, Publication, PublishError};
 use crate::ports::control::{
-    BreakerForce, BreakerView, Check, Control, ControlError, DeadLetterView, Decision, DefinitionDetail,
-    DefinitionInfo, DefinitionView, DrainStarted, Health, HistoryView, Info, InstanceDetail, MigrationReport,
-    MigrationRequest, Page, PageRequest, Published, Readiness, RecordedInputs, ReloadError, Reloaded,
-    ScheduleOrder, ScheduleView, rfc3339,
+    AliasView, BreakerForce, BreakerView, Check, Control, ControlError, DeadLetterView, Decision,
+    DefinitionDetail, DefinitionInfo, DefinitionView, DrainStarted, Health, HistoryView, Info,
+    InstanceDetail, MigrationReport, MigrationRequest, Page, PageRequest, Published, Readiness,
+    RecordedInputs, ReloadError, Reloaded, ScheduleOrder, ScheduleView, rfc3339,
 };
 use crate::shard::ShardState;
 use crate::shard::mailbox::{DeadLetterDecision, Mail};
@@ -400,6 +401,15 @@ impl Control for Node {
 
     async fn migration(&self, id: &str) -> Result<MigrationReport, ControlError> {
         migration::report(self, id).await
+    }
+
+    async fn alias(
+        &self,
+        tenant: &TenantId,
+        saga: &SagaName,
+        alias: &Alias,
+    ) -> Result<AliasView, ControlError> {
+        aliases::show(self, tenant, saga, alias).await
     }
 
     async fn schedules(&self, tenant: &TenantId) -> Result<Vec<ScheduleView>, ControlError> {

@@ -1,5 +1,6 @@
 //! The composition root: starts, wires and drains. The only place that knows all layers.
 
+mod aliases;
 pub mod bench;
 mod catalog;
 mod clock;

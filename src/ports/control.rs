@@ -4,6 +4,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
+use crate::kernel::alias::Alias;
 use crate::kernel::breaker::BreakerState;
 use crate::kernel::definition::Diagnostic;
 use crate::kernel::envelope::ControlVerb;
@@ -112,6 +113,14 @@ pub trait Control: Send + Sync + 'static {
     /// How far a migration is that was begun before, by the `id` of its report.
     async fn migration(&self, id: &str) -> Result<MigrationReport, ControlError>;
 
+    /// Who has an alias.
+    async fn alias(
+        &self,
+        tenant: &TenantId,
+        saga: &SagaName,
+        alias: &Alias,
+    ) -> Result<AliasView, ControlError>;
+
     /// The schedules of a tenant, by the name of their sagas.
     async fn schedules(&self, tenant: &TenantId) -> Result<Vec<ScheduleView>, ControlError>;
 
@@ -134,6 +143,25 @@ pub trait Control: Send + Sync + 'static {
 pub enum Decision {
     Retry,
     Discard,
+}
+
+/// The instances that have registered a value.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct AliasView {
+    pub saga: String,
+    /// Its name.
+    pub alias: String,
+    pub value: String,
+    /// In the order in which they have registered it; an event that is matched reaches each.
+    pub owners: Vec<OwnerView>,
+    /// Events that wait for an instance to register it.
+    pub waiting: usize,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct OwnerView {
+    pub key: String,
+    pub generation: u32,
 }
 
 /// What an operator says about a schedule.

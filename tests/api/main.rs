@@ -5,6 +5,7 @@
 #[path = "../crash/rig.rs"]
 mod rig;
 
+mod aliases;
 mod callbacks;
 mod caller;
 mod children;

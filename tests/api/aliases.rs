@@ -1,0 +1,79 @@
+//! Instances by a value that they have registered.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::caller::{get, post, runner};
+use crate::rig::Rig;
+
+const PARCEL: &str = r#"
+apiVersion: sagas/v1
+kind: Saga
+name: parcel
+start: Parcel.Packed
+key: {"Parcel.*": event.data.id}
+events: {Carrier.Delivered: {by: {tracking: event.data.no}}}
+handlers:
+  Parcel.Packed: {alias: {tracking: "${event.data.no}"}}
+steps:
+  deliver: {wait: {event: Carrier.Delivered, timeout: 24h}}
+"#;
+
+/// Waits until an alias is as it is wanted.
+async fn alias(rig: &Rig, value: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+    let path = format!("/v1/tenants/acme/sagas/parcel/aliases/tracking/{value}");
+    let mut last = Value::Null;
+    for _ in 0..3_000 {
+        last = get(rig, &path).await.json();
+        if wanted(&last) {
+            return last;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("it did not get there: {last:#}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_alias_tells_who_has_it_and_what_waits() {
+    let rig = runner(Duration::ZERO).await;
+    rig.add_saga("parcel", PARCEL);
+    assert_eq!(post(&rig, "/admin/reload", "").await.status, 200);
+    let nobody = json!({"saga": "parcel", "alias": "tracking", "value": "T/1 a", "owners": [], "waiting": 0});
+    assert_eq!(alias(&rig, "T%2F1%20a", |_| true).await, nobody);
+    for key in ["p-1", "p-2"] {
+        rig.send("Parcel", key, "Packed", json!({"id": key, "no": "T/1 a"}))
+            .await;
+    }
+    let both = |view: &Value| view["owners"].as_array().is_some_and(|owners| owners.len() == 2);
+    let view = alias(&rig, "T%2F1%20a", both).await;
+    let mut keys: Vec<&str> = view["owners"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .filter_map(|owner| owner["key"].as_str())
+        .collect();
+    keys.sort_unstable();
+    assert_eq!(
+        (keys, &view["owners"][0]["generation"]),
+        (vec!["p-1", "p-2"], &json!(1))
+    );
+    // Another tenant has others.
+    let other = get(&rig, "/v1/tenants/globex/sagas/parcel/aliases/tracking/T%2F1%20a")
+        .await
+        .json();
+    assert_eq!(other["owners"], json!([]));
+
+    rig.send("Carrier", "d-1", "Delivered", json!({"no": "T/1 a"}))
+        .await;
+    alias(&rig, "T%2F1%20a", |view| *view == nobody).await;
+    rig.send("Carrier", "d-2", "Delivered", json!({"no": "T-2"}))
+        .await;
+    alias(&rig, "T-2", |view| view["waiting"] == 1).await;
+
+    let long = "x".repeat(121);
+    for path in ["a-b/v".to_owned(), format!("tracking/{long}")] {
+        let path = format!("/v1/tenants/acme/sagas/parcel/aliases/{path}");
+        get(&rig, &path).await.is_problem(400, "SR0501");
+    }
+}
