@@ -46,6 +46,7 @@ test: check ## everything that must pass
 	@scripts/databases.sh postgres >/dev/null
 	@scripts/databases.sh mariadb >/dev/null
 	@scripts/workers.sh >/dev/null
+	@scripts/smtp-sink.sh >/dev/null
 	NATS_SERVER=$$(scripts/nats-server.sh) cargo test --locked --no-fail-fast
 	$(TARGET)/debug/saga-runner test sagas --coverage --chaos --min-coverage 90
 

