@@ -86,46 +86,38 @@ fn silent() -> Status {
     Status::internal("reflection gave another answer than asked for")
 }
 
-async fn ask(channel: &Channel, metadata: &MetadataMap, wanted: Wanted) -> Result<Vec<Vec<u8>>, Status> {
-    use v1::server_reflection_client::ServerReflectionClient;
-    use v1::server_reflection_request::MessageRequest;
-    use v1::server_reflection_response::MessageResponse;
-    let question = v1::ServerReflectionRequest {
-        host: String::new(),
-        message_request: Some(match wanted {
-            Wanted::Symbol(symbol) => MessageRequest::FileContainingSymbol(symbol),
-            Wanted::File(name) => MessageRequest::FileByFilename(name),
-        }),
+/// The two versions of the protocol differ in nothing but the package of their messages.
+macro_rules! ask {
+    ($name:ident, $version:ident) => {
+        async fn $name(
+            channel: &Channel,
+            metadata: &MetadataMap,
+            wanted: Wanted,
+        ) -> Result<Vec<Vec<u8>>, Status> {
+            use $version::server_reflection_client::ServerReflectionClient;
+            use $version::server_reflection_request::MessageRequest;
+            use $version::server_reflection_response::MessageResponse;
+            let question = $version::ServerReflectionRequest {
+                host: String::new(),
+                message_request: Some(match wanted {
+                    Wanted::Symbol(symbol) => MessageRequest::FileContainingSymbol(symbol),
+                    Wanted::File(name) => MessageRequest::FileByFilename(name),
+                }),
+            };
+            let answers = ServerReflectionClient::new(channel.clone())
+                .server_reflection_info(request(stream::iter([question]), metadata))
+                .await?;
+            let answer = answers.into_inner().next().await.ok_or_else(silent)??;
+            match answer.message_response {
+                Some(MessageResponse::FileDescriptorResponse(files)) => Ok(files.file_descriptor_proto),
+                Some(MessageResponse::ErrorResponse(error)) => {
+                    Err(refused(error.error_code, error.error_message))
+                }
+                _ => Err(silent()),
+            }
+        }
     };
-    let answers = ServerReflectionClient::new(channel.clone())
-        .server_reflection_info(request(stream::iter([question]), metadata))
-        .await?;
-    let answer = answers.into_inner().next().await.ok_or_else(silent)??;
-    match answer.message_response {
-        Some(MessageResponse::FileDescriptorResponse(files)) => Ok(files.file_descriptor_proto),
-        Some(MessageResponse::ErrorResponse(error)) => Err(refused(error.error_code, error.error_message)),
-        _ => Err(silent()),
-    }
 }
 
-async fn ask_old(channel: &Channel, metadata: &MetadataMap, wanted: Wanted) -> Result<Vec<Vec<u8>>, Status> {
-    use v1alpha::server_reflection_client::ServerReflectionClient;
-    use v1alpha::server_reflection_request::MessageRequest;
-    use v1alpha::server_reflection_response::MessageResponse;
-    let question = v1alpha::ServerReflectionRequest {
-        host: String::new(),
-        message_request: Some(match wanted {
-            Wanted::Symbol(symbol) => MessageRequest::FileContainingSymbol(symbol),
-            Wanted::File(name) => MessageRequest::FileByFilename(name),
-        }),
-    };
-    let answers = ServerReflectionClient::new(channel.clone())
-        .server_reflection_info(request(stream::iter([question]), metadata))
-        .await?;
-    let answer = answers.into_inner().next().await.ok_or_else(silent)??;
-    match answer.message_response {
-        Some(MessageResponse::FileDescriptorResponse(files)) => Ok(files.file_descriptor_proto),
-        Some(MessageResponse::ErrorResponse(error)) => Err(refused(error.error_code, error.error_message)),
-        _ => Err(silent()),
-    }
-}
+ask!(ask, v1);
+ask!(ask_old, v1alpha);
