@@ -142,7 +142,7 @@ impl Bench {
             tenancy: Tenancy::Multi,
             streams: self.streams.clone(),
             settings: effects::Settings::default(),
-            secrets: BTreeMap::new(),
+            secrets: Arc::new(saga_runner::effects::Secrets::new(&BTreeMap::new())),
             upstream_tls: BTreeMap::new(),
             tokens: None,
             upstreams: BTreeMap::new(),

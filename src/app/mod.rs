@@ -16,6 +16,7 @@ mod node;
 mod reload;
 mod running;
 mod schedules;
+mod secrets;
 mod shards;
 pub mod streams;
 mod versions;

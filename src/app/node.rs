@@ -1,6 +1,5 @@
 //! One runner: what it is made of, how it starts and how it drains.
 
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
@@ -11,9 +10,9 @@ use tokio_util::sync::CancellationToken;
 use super::catalog::Catalog;
 use super::definitions::Read;
 use super::running::{Parts, Running};
-use super::{StartError, connect_broker, migration, reload, streams};
+use super::{StartError, connect_broker, migration, reload, secrets, streams};
 use crate::config::{Manifest, secret};
-use crate::effects::Registry;
+use crate::effects::{Registry, Secrets};
 use crate::kernel::ids::TimeMs;
 use crate::kernel::token::TokenKey;
 use crate::ports::broker::{Broker, BrokerError, StreamState};
@@ -33,7 +32,7 @@ pub struct Node {
     pub(super) metrics: Arc<Metrics>,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) started: TimeMs,
-    secrets: BTreeMap<String, String>,
+    secrets: Arc<Secrets>,
     /// Makes and reads callback tokens.
     pub(super) tokens: Option<TokenKey>,
     /// Providers that are not saga-runner's own.
@@ -71,7 +70,7 @@ impl Node {
         metrics: Arc<Metrics>,
         registry: Arc<Registry>,
     ) -> Result<Arc<Self>, StartError> {
-        let secrets = secret::resolve(&manifest.secrets)?;
+        let secrets = Arc::new(Secrets::new(&secret::resolve(&manifest.secrets)?));
         let callbacks = manifest.callbacks.as_ref();
         let key = callbacks
             .map(|callbacks| secret::callback_key(&callbacks.key))
@@ -110,6 +109,12 @@ impl Node {
         let _first = self.broker.set(Arc::clone(&broker));
         let running = Running::start(&self.parts(), broker, &streams)?;
         let _first = self.running.set(running);
+        tokio::spawn(secrets::keep(
+            Arc::clone(&self.secrets),
+            self.manifest.secrets.clone(),
+            self.manifest.worker.secrets_every.duration(),
+            self.drain.clone(),
+        ));
         let in_force = self.catalog.now();
         in_force.show(&self.metrics);
         tracing::info!(

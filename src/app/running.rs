@@ -13,7 +13,9 @@ use super::node::Node;
 use super::{StartError, shards, streams};
 use crate::config::manifest::UpstreamTlsFiles;
 use crate::config::{Dispatch, Manifest};
-use crate::effects::{Breakers, Identity, Local, Registry, UpstreamTls, Worker, WorkerSpec, durable_name};
+use crate::effects::{
+    Breakers, Identity, Local, Registry, Secrets, UpstreamTls, Worker, WorkerSpec, durable_name,
+};
 use crate::gateway::http::HttpGateway;
 use crate::intake::{Intake, IntakeSpec, ShardEndpoint, StreamStatus};
 use crate::kernel::definition::{DefinitionSet, EffectDefinition};
@@ -37,7 +39,7 @@ const RELAY_DRAIN: Duration = Duration::from_secs(2);
 pub(super) struct Parts<'n> {
     pub manifest: &'n Manifest,
     pub catalog: &'n Arc<Catalog>,
-    pub secrets: &'n BTreeMap<String, String>,
+    pub secrets: &'n Arc<Secrets>,
     pub tokens: Option<&'n TokenKey>,
     pub registry: &'n Arc<Registry>,
     pub clock: &'n Arc<dyn Clock>,
@@ -303,7 +305,7 @@ fn start_worker(
         tenancy: manifest.tenancy(),
         streams: workflow_streams(manifest),
         settings: manifest.worker.clone(),
-        secrets: parts.secrets.clone(),
+        secrets: Arc::clone(parts.secrets),
         tokens: parts.tokens.cloned(),
         upstreams: manifest.upstreams.clone(),
         upstream_tls: upstream_tls(manifest)?,

@@ -2,7 +2,9 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
+use super::secrets::{Known, Secrets};
 use super::tls::UpstreamTls;
 use crate::kernel::definition::effect::upstream_of;
 use crate::kernel::envelope::EffectCommand;
@@ -13,7 +15,7 @@ use crate::kernel::trace;
 
 /// Values that templates may read besides the command: secrets and base URLs, by name.
 pub struct Environment {
-    secrets: Json<'static>,
+    secrets: Arc<Secrets>,
     upstreams: Json<'static>,
     /// By upstream.
     tls: BTreeMap<String, UpstreamTls>,
@@ -23,22 +25,17 @@ pub struct Environment {
 
 impl Environment {
     pub fn new(
-        secrets: &BTreeMap<String, String>,
+        secrets: Arc<Secrets>,
         upstreams: &BTreeMap<String, String>,
         tokens: Option<TokenKey>,
     ) -> Self {
-        let object = |entries: &BTreeMap<String, String>, clean: fn(&str) -> &str| {
-            let member = |(name, value): (&String, &String)| {
-                (
-                    Cow::Owned(name.clone()),
-                    Json::Str(Cow::Owned(clean(value).to_owned())),
-                )
-            };
-            Json::Map(entries.iter().map(member).collect())
+        let member = |(name, value): (&String, &String)| {
+            let clean = value.trim_end_matches('/').to_owned();
+            (Cow::Owned(name.clone()), Json::Str(Cow::Owned(clean)))
         };
         Self {
-            secrets: object(secrets, |text| text),
-            upstreams: object(upstreams, |text| text.trim_end_matches('/')),
+            secrets,
+            upstreams: Json::Map(upstreams.iter().map(member).collect()),
             tls: BTreeMap::new(),
             tokens,
         }
@@ -54,9 +51,9 @@ impl Environment {
         self.tls.get(upstream_of(address)?)
     }
 
-    /// The secrets, as an object.
-    pub fn secrets(&self) -> &Json<'static> {
-        &self.secrets
+    /// The secrets of this moment.
+    pub fn secrets(&self) -> Arc<Known> {
+        self.secrets.now()
     }
 
     /// The base URLs, without a slash at their ends, as an object.

@@ -13,6 +13,7 @@ use super::places::{Share, Tenants};
 use super::progress;
 use super::provider::{CallContext, CallOutcome, Provider};
 use super::result::{self, Addressee, Answer, Recorded};
+use super::secrets::Secrets;
 use super::settings::Settings;
 use crate::kernel::definition::EffectDefinition;
 use crate::kernel::envelope::{EffectCommand, EffectProgress, ErrorPayload};
@@ -34,6 +35,7 @@ const REFUSED_DELAY: Duration = Duration::from_secs(30);
 pub struct Lane {
     pub definition: Arc<EffectDefinition>,
     pub provider: Arc<dyn Provider>,
+    pub secrets: Arc<Secrets>,
     pub broker: Arc<dyn Broker>,
     pub streams: WorkflowStreams,
     pub tenancy: Tenancy,
@@ -245,9 +247,11 @@ impl Lane {
                 });
             }
         };
+        let secrets = self.secrets.now();
         let call = CallContext {
             command,
             input: &input,
+            secrets: secrets.object(),
         };
         let admitted = match self.admit(&command.tenant_id, deadline, turn).await {
             Ok(admitted) => admitted,
@@ -255,7 +259,8 @@ impl Lane {
             Err((delay, reason)) => return Next::GiveBack(delay, reason),
         };
         progress.calls = progress.calls.saturating_add(1);
-        let failure = match self.attempt(&call, deadline, admitted).await {
+        let outcome = self.attempt(&call, deadline, admitted).await;
+        let failure = match secrets.scrub(outcome) {
             CallOutcome::Succeeded { payload } => return Next::Answer(Answer::Succeeded { payload }),
             CallOutcome::Failed(failure) => failure,
         };

@@ -24,6 +24,7 @@ mod providers;
 pub mod registry;
 mod rendering;
 mod result;
+pub mod secrets;
 pub mod settings;
 #[cfg(feature = "effect-smtp")]
 mod smtp;
@@ -38,6 +39,7 @@ pub mod worker;
 pub use breakers::Breakers;
 pub use local::Local;
 pub use registry::Registry;
+pub use secrets::Secrets;
 pub use settings::Settings;
 pub use tls::{Identity, UpstreamTls};
 pub use worker::{Worker, WorkerError, WorkerSpec, durable_name};

@@ -21,12 +21,13 @@ pub trait Provider: Send + Sync + 'static {
     fn upstream(&self) -> Option<String>;
 }
 
-/// The command that a call serves.
-#[derive(Debug)]
+/// The command that a call serves. Not `Debug`: it holds secrets.
 pub struct CallContext<'a> {
     pub command: &'a EffectCommand<'a>,
     /// The command's payload, read.
     pub input: &'a Json<'a>,
+    /// By name, as they are at the time of the call.
+    pub secrets: &'a Json<'static>,
 }
 
 /// How one call ended.

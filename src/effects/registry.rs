@@ -107,6 +107,7 @@ impl Provider for Custom {
                 let call = CallContext {
                     command: call.command,
                     input: &input,
+                    secrets: call.secrets,
                 };
                 self.provider.call(&call).await
             }

@@ -23,7 +23,7 @@ impl<'a> Rendering<'a> {
         let scope = Scope::default()
             .bind(Root::Input, call.input)
             .bind(Root::Command, command)
-            .bind(Root::Secrets, environment.secrets())
+            .bind(Root::Secrets, call.secrets)
             .bind(Root::Upstreams, environment.upstreams());
         Self {
             scope,

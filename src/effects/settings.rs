@@ -30,6 +30,8 @@ pub struct Settings {
     pub json_depth: usize,
     /// Most connections of one effect to its database; its `limits.concurrency` may ask for fewer. Default 16.
     pub sql_connections: usize,
+    /// How often the files of secrets are read again, from 1s. Default 10s.
+    pub secrets_every: Millis,
     /// Where calls may go.
     pub egress: Egress,
 }
@@ -47,6 +49,7 @@ impl Default for Settings {
             expression_steps: 20_000,
             json_depth: 64,
             sql_connections: 16,
+            secrets_every: Millis::seconds(10),
             egress: Egress::default(),
         }
     }

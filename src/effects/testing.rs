@@ -1,9 +1,13 @@
 //! What the tests of providers share.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
 use super::provider::{CallFailure, CallOutcome};
+use super::secrets::Secrets;
 use super::tls::Identity;
 use crate::kernel::envelope::{CommandMetadata, EffectCommand};
 use crate::kernel::ids::{CommandId, EffectName, Key, SagaName, TenantId};
@@ -33,6 +37,11 @@ pub fn command<'p>(effect: &str, payload: &'p RawValue) -> EffectCommand<'p> {
             hops: 0,
         },
     }
+}
+
+/// The secrets of a test, by name.
+pub fn secrets(values: &BTreeMap<String, String>) -> Arc<Secrets> {
+    Arc::new(Secrets::new(values))
 }
 
 /// How a call failed.

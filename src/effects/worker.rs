@@ -17,6 +17,7 @@ use super::places::{Share, Tenants};
 use super::provider::Provider;
 use super::providers;
 use super::registry::Registry;
+use super::secrets::Secrets;
 use super::settings::Settings;
 use super::tls::UpstreamTls;
 use crate::kernel::breaker::BreakerPolicy;
@@ -43,7 +44,7 @@ pub struct WorkerSpec {
     pub streams: WorkflowStreams,
     pub settings: Settings,
     /// By name; expressions read them as `secrets.<name>`.
-    pub secrets: BTreeMap<String, String>,
+    pub secrets: Arc<Secrets>,
     /// Base URLs by name; expressions read them as `upstreams.<name>`.
     pub upstreams: BTreeMap<String, String>,
     /// What protects the connections to upstreams, by their names.
@@ -96,7 +97,7 @@ impl Worker {
     pub fn start_with(spec: &WorkerSpec, registry: &Registry) -> Result<Self, WorkerError> {
         let draining = CancellationToken::new();
         let stopping = CancellationToken::new();
-        let environment = Environment::new(&spec.secrets, &spec.upstreams, spec.tokens.clone());
+        let environment = Environment::new(Arc::clone(&spec.secrets), &spec.upstreams, spec.tokens.clone());
         let environment = Arc::new(environment.with_tls(spec.upstream_tls.clone()));
         let gate = Arc::new(Gate::new(
             spec.settings.answered_max,
@@ -130,6 +131,7 @@ impl Worker {
             lanes.push(Arc::new(Lane {
                 definition: Arc::clone(definition),
                 provider,
+                secrets: Arc::clone(&spec.secrets),
                 broker: Arc::clone(&spec.broker),
                 streams: spec.streams.clone(),
                 tenancy: spec.tenancy,

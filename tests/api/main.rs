@@ -16,5 +16,6 @@ mod operators;
 mod programs;
 mod requests;
 mod schedules;
+mod secrets;
 mod starts;
 mod waits;

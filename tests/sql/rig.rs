@@ -105,7 +105,7 @@ impl Rig {
             tenancy: Tenancy::Multi,
             streams: self.streams.clone(),
             settings: self.settings.clone(),
-            secrets: self.secrets.clone(),
+            secrets: Arc::new(saga_runner::effects::Secrets::new(&self.secrets)),
             upstreams: BTreeMap::from([("ledger".to_owned(), self.database.clone())]),
             tokens: None,
             upstream_tls: BTreeMap::new(),

@@ -199,7 +199,7 @@ impl Rig {
                 ack_wait: Millis(600),
                 ..effects::Settings::default()
             },
-            secrets: BTreeMap::new(),
+            secrets: Arc::new(effects::Secrets::new(&BTreeMap::new())),
             tokens: None,
             upstream_tls: std::collections::BTreeMap::new(),
             upstreams: BTreeMap::from([("pay".to_owned(), upstream.to_owned())]),

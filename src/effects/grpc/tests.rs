@@ -11,7 +11,7 @@ use tonic::server::{NamedService, UnaryService};
 use tonic_types::{ErrorDetails, StatusExt as _};
 
 use super::*;
-use crate::effects::testing::{Authority, KEY, command, failure, payload};
+use crate::effects::testing::{Authority, KEY, command, failure, payload, secrets};
 use crate::kernel::breaker::CallEnd;
 use crate::kernel::definition::{BinaryFiles, SchemaFiles, SourceFile, load_with};
 
@@ -143,7 +143,7 @@ fn provider_with(text: &str, address: &str, settings: &Settings) -> Result<Grpc,
 fn protected(text: &str, address: &str, settings: &Settings, tls: UpstreamTls) -> Result<Grpc, String> {
     let definition = definition(text);
     let map = |name: &str, value: &str| BTreeMap::from([(name.to_owned(), value.to_owned())]);
-    let environment = Environment::new(&map("token", "s3cret"), &map("stock", address), None)
+    let environment = Environment::new(secrets(&map("token", "s3cret")), &map("stock", address), None)
         .with_tls(BTreeMap::from([("stock".to_owned(), tls)]));
     let ProviderDefinition::Grpc(call) = &definition.provider else {
         panic!("a gRPC effect");
@@ -159,9 +159,11 @@ async fn call(provider: &Grpc, input: &str) -> CallOutcome {
     let payload: &RawValue = serde_json::from_str(input).expect("json");
     let command = command("stock-reserve", payload);
     let input = Json::parse(input.as_bytes(), 64).expect("json");
+    let known = provider.environment.secrets();
     let context = CallContext {
         command: &command,
         input: &input,
+        secrets: known.object(),
     };
     provider.call(&context).await
 }

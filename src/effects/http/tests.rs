@@ -9,7 +9,7 @@ use wiremock::{Mock, MockServer, ResponseTemplate};
 use super::*;
 use crate::effects::egress::Egress;
 use crate::effects::provider::Certainty;
-use crate::effects::testing::{Authority, KEY, command, failure, payload};
+use crate::effects::testing::{Authority, KEY, command, failure, payload, secrets};
 use crate::kernel::definition::effect::{Classify, EffectLimits, Provider as ProviderDefinition};
 use crate::kernel::expr::{Expr, Root, Template};
 use crate::kernel::ids::EffectName;
@@ -85,7 +85,7 @@ impl Charge {
             result: self.result.map(|result| text(result, &ANSWER)),
         };
         let map = |name: &str, value: &str| BTreeMap::from([(name.to_owned(), value.to_owned())]);
-        let environment = Environment::new(&map("token", "t0p"), &map("pay", upstream), None)
+        let environment = Environment::new(secrets(&map("token", "t0p")), &map("pay", upstream), None)
             .with_tls(BTreeMap::from([("pay".to_owned(), self.tls.clone())]));
         let definition = Arc::new(definition);
         let ProviderDefinition::Http(call) = &definition.provider else {
@@ -98,11 +98,14 @@ impl Charge {
         let payload = RawValue::from_string(input.to_owned()).expect("json");
         let command = command("payments-charge", &payload);
         let input = Json::parse(input.as_bytes(), 64).expect("json");
+        let provider = self.provider(upstream).expect("a legal effect");
+        let known = provider.environment.secrets();
         let call = CallContext {
             command: &command,
             input: &input,
+            secrets: known.object(),
         };
-        self.provider(upstream).expect("a legal effect").call(&call).await
+        provider.call(&call).await
     }
 
     async fn answered(&self, answer: ResponseTemplate) -> CallOutcome {

@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 
 use super::*;
 use crate::effects::egress::Egress;
-use crate::effects::testing::{Authority, KEY, command, failure, payload};
+use crate::effects::testing::{Authority, KEY, command, failure, payload, secrets as known_secrets};
 use crate::kernel::definition::{SourceFile, load};
 
 const INPUT: &str = r#"{"order":"o-1","to":"Ann <ann@example.org>","all":["bo@example.org","cy@example.org"],"note":"Grüße","file":"aGVsbG8="}"#;
@@ -142,8 +142,8 @@ impl Post {
             ca: self.ca.clone(),
             identity: None,
         };
-        let environment =
-            Environment::new(&secrets, &upstreams, None).with_tls(BTreeMap::from([("mail".to_owned(), tls)]));
+        let environment = Environment::new(known_secrets(&secrets), &upstreams, None)
+            .with_tls(BTreeMap::from([("mail".to_owned(), tls)]));
         let settings = Settings {
             egress: self.egress,
             ..Settings::default()
@@ -159,9 +159,11 @@ impl Post {
         let raw: &RawValue = serde_json::from_str(input).expect("json");
         let command = command("mail-send", raw);
         let input = Json::parse(input.as_bytes(), 64).expect("json");
+        let known = provider.environment.secrets();
         let context = CallContext {
             command: &command,
             input: &input,
+            secrets: known.object(),
         };
         provider.call(&context).await
     }

@@ -79,9 +79,10 @@ impl Sql {
         environment: &Arc<Environment>,
         settings: &Settings,
     ) -> Result<Self, String> {
+        let known = environment.secrets();
         let scope = Scope::default()
             .bind(Root::Upstreams, environment.upstreams())
-            .bind(Root::Secrets, environment.secrets());
+            .bind(Root::Secrets, known.object());
         let rendered = |template: &Template| {
             let mut budget = Budget {
                 steps: settings.expression_steps,

@@ -1,0 +1,153 @@
+//! The secrets of effects, as they are now.
+//!
+//! A call reads them once, so that it never mixes an old and a new one. What an upstream says about a call is
+//! cleaned of them before anybody else sees it: servers like to repeat the header that they refuse.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use super::provider::CallOutcome;
+use crate::kernel::json::Json;
+
+/// Shorter values are not looked for: they would be found where they mean something else.
+const SCRUBBED_BYTES_MIN: usize = 6;
+/// What stands in the place of a secret.
+const MASK: &str = "***";
+
+/// Secrets by name, which may be replaced while calls are made.
+pub struct Secrets(RwLock<Arc<Known>>);
+
+/// The secrets of one moment.
+pub struct Known {
+    object: Json<'static>,
+    /// The values in each spelling in which they may come back, the longest first, so that of two values of which
+    /// one holds the other none is left in part.
+    spellings: Vec<String>,
+}
+
+impl Secrets {
+    #[must_use]
+    pub fn new(secrets: &BTreeMap<String, String>) -> Self {
+        Self(RwLock::new(Arc::new(Known::of(secrets))))
+    }
+
+    /// Calls that begin from now on read these.
+    pub fn replace(&self, secrets: &BTreeMap<String, String>) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(Known::of(secrets));
+    }
+
+    #[must_use]
+    pub fn now(&self) -> Arc<Known> {
+        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Known {
+    fn of(secrets: &BTreeMap<String, String>) -> Self {
+        let member = |(name, value): (&String, &String)| {
+            (Cow::Owned(name.clone()), Json::Str(Cow::Owned(value.clone())))
+        };
+        let mut spellings: Vec<String> = secrets
+            .values()
+            .filter(|value| value.len() >= SCRUBBED_BYTES_MIN)
+            .flat_map(|value| spellings(value))
+            .collect();
+        spellings.sort_by_key(|text| (std::cmp::Reverse(text.len()), text.clone()));
+        spellings.dedup();
+        Self {
+            object: Json::Map(secrets.iter().map(member).collect()),
+            spellings,
+        }
+    }
+
+    /// What expressions read as `secrets`.
+    #[must_use]
+    pub const fn object(&self) -> &Json<'static> {
+        &self.object
+    }
+
+    /// What came of a call, without any secret.
+    #[must_use]
+    pub fn scrub(&self, outcome: CallOutcome) -> CallOutcome {
+        match outcome {
+            CallOutcome::Succeeded { payload } => CallOutcome::Succeeded {
+                payload: match String::from_utf8(payload) {
+                    Ok(text) => self.clean(text).into_bytes(),
+                    Err(bytes) => bytes.into_bytes(),
+                },
+            },
+            CallOutcome::Failed(mut failure) => {
+                failure.message = self.clean(failure.message);
+                CallOutcome::Failed(failure)
+            }
+        }
+    }
+
+    fn clean(&self, text: String) -> String {
+        let mut text = text;
+        for spelling in &self.spellings {
+            if text.contains(spelling.as_str()) {
+                text = text.replace(spelling.as_str(), MASK);
+            }
+        }
+        text
+    }
+}
+
+/// A value as it is, and as it stands in JSON.
+fn spellings(value: &str) -> [String; 2] {
+    let quoted = serde_json::to_string(value).expect("a string is always JSON");
+    let inner = quoted[1..quoted.len() - 1].to_owned();
+    [value.to_owned(), inner]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::effects::provider::CallFailure;
+
+    fn known(values: &[(&str, &str)]) -> Known {
+        let map = values
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        Known::of(&map.collect())
+    }
+
+    #[test]
+    fn what_an_upstream_repeats_is_masked_in_every_spelling() {
+        let known = known(&[
+            ("a", "s3cret-token"),
+            ("b", "s3cret-token-2"),
+            ("quoted", "li\"ne\nbreak"),
+            ("short", "on"),
+        ]);
+        let outcome = CallOutcome::Succeeded {
+            payload: br#"{"a":"s3cret-token-2","b":"Bearer s3cret-token","c":"li\"ne\nbreak","on":true}"#
+                .to_vec(),
+        };
+        let CallOutcome::Succeeded { payload } = known.scrub(outcome) else {
+            panic!("it succeeded");
+        };
+        assert_eq!(
+            String::from_utf8_lossy(&payload),
+            r#"{"a":"***","b":"Bearer ***","c":"***","on":true}"#
+        );
+        let failure = CallFailure::not_done("permanent", "401: no s3cret-token here");
+        let CallOutcome::Failed(failure) = known.scrub(CallOutcome::Failed(failure)) else {
+            panic!("it failed");
+        };
+        assert_eq!(failure.message, "401: no *** here");
+    }
+
+    #[test]
+    fn a_replaced_secret_is_read_by_the_next_call() {
+        let one = |value: &str| BTreeMap::from([("token".to_owned(), value.to_owned())]);
+        let secrets = Secrets::new(&one("old-token"));
+        let before = secrets.now();
+        secrets.replace(&one("new-token"));
+        let read = |known: &Known| known.object().get("token").cloned();
+        assert_eq!(read(&before), Some(Json::Str("old-token".into())));
+        assert_eq!(read(&secrets.now()), Some(Json::Str("new-token".into())));
+    }
+}
