@@ -6,17 +6,19 @@ use std::sync::Arc;
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
-use super::provider::{CallFailure, CallOutcome};
+use super::environment::Environment;
+use super::provider::{CallContext, CallFailure, CallOutcome, Provider};
 use super::secrets::Secrets;
 use super::tls::Identity;
 use crate::kernel::envelope::{CommandMetadata, EffectCommand};
 use crate::kernel::ids::{CommandId, EffectName, Key, SagaName, TenantId};
+use crate::kernel::json::Json;
 
 /// The idempotency key of every command.
 pub const KEY: &str = "00112233445566778899aabbccddeeff";
 
 /// A command for an effect of the tenant `acme`.
-pub fn command<'p>(effect: &str, payload: &'p RawValue) -> EffectCommand<'p> {
+fn command<'p>(effect: &str, payload: &'p RawValue) -> EffectCommand<'p> {
     EffectCommand {
         progress: None,
         tenant_id: TenantId::parse("acme").expect("legal"),
@@ -42,6 +44,24 @@ pub fn command<'p>(effect: &str, payload: &'p RawValue) -> EffectCommand<'p> {
 /// The secrets of a test, by name.
 pub fn secrets(values: &BTreeMap<String, String>) -> Arc<Secrets> {
     Arc::new(Secrets::new(values))
+}
+
+/// Makes one call.
+pub async fn attempt(
+    provider: &dyn Provider,
+    environment: &Environment,
+    effect: &str,
+    input: &str,
+) -> CallOutcome {
+    let payload: &RawValue = serde_json::from_str(input).expect("json");
+    let input = Json::parse(input.as_bytes(), 64).expect("json");
+    let known = environment.secrets();
+    let context = CallContext {
+        command: &command(effect, payload),
+        input: &input,
+        secrets: known.object(),
+    };
+    provider.call(&context).await
 }
 
 /// How a call failed.

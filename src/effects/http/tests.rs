@@ -2,18 +2,16 @@ use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
 
-use serde_json::value::RawValue;
 use wiremock::matchers::{any, body_json, header, header_exists, method, path};
 use wiremock::{Mock, MockServer, ResponseTemplate};
 
 use super::*;
 use crate::effects::egress::Egress;
 use crate::effects::provider::Certainty;
-use crate::effects::testing::{Authority, KEY, command, failure, payload, secrets};
+use crate::effects::testing::{Authority, KEY, attempt, failure, payload, secrets};
 use crate::kernel::definition::effect::{Classify, EffectLimits, Provider as ProviderDefinition};
 use crate::kernel::expr::{Expr, Root, Template};
 use crate::kernel::ids::EffectName;
-use crate::kernel::json::Json;
 use crate::kernel::retry::RetryPolicy;
 
 const REQUEST: [Root; 4] = [Root::Input, Root::Command, Root::Secrets, Root::Upstreams];
@@ -95,17 +93,8 @@ impl Charge {
     }
 
     async fn call(&self, upstream: &str, input: &str) -> CallOutcome {
-        let payload = RawValue::from_string(input.to_owned()).expect("json");
-        let command = command("payments-charge", &payload);
-        let input = Json::parse(input.as_bytes(), 64).expect("json");
         let provider = self.provider(upstream).expect("a legal effect");
-        let known = provider.environment.secrets();
-        let call = CallContext {
-            command: &command,
-            input: &input,
-            secrets: known.object(),
-        };
-        provider.call(&call).await
+        attempt(&provider, &provider.environment, "payments-charge", input).await
     }
 
     async fn answered(&self, answer: ResponseTemplate) -> CallOutcome {

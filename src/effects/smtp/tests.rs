@@ -5,11 +5,10 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 
 use serde_json::Value;
-use serde_json::value::RawValue;
 
 use super::*;
 use crate::effects::egress::Egress;
-use crate::effects::testing::{Authority, KEY, command, failure, payload, secrets as known_secrets};
+use crate::effects::testing::{Authority, KEY, attempt, failure, payload, secrets as known_secrets};
 use crate::kernel::definition::{SourceFile, load};
 
 const INPUT: &str = r#"{"order":"o-1","to":"Ann <ann@example.org>","all":["bo@example.org","cy@example.org"],"note":"Grüße","file":"aGVsbG8="}"#;
@@ -156,16 +155,7 @@ impl Post {
 
     async fn send(&self, section: &str, rest: &str, input: &str) -> CallOutcome {
         let provider = self.office(section, rest).expect("a provider");
-        let raw: &RawValue = serde_json::from_str(input).expect("json");
-        let command = command("mail-send", raw);
-        let input = Json::parse(input.as_bytes(), 64).expect("json");
-        let known = provider.environment.secrets();
-        let context = CallContext {
-            command: &command,
-            input: &input,
-            secrets: known.object(),
-        };
-        provider.call(&context).await
+        attempt(&provider, &provider.environment, "mail-send", input).await
     }
 }
 
