@@ -258,9 +258,7 @@ fn channel(
     let address = format!("{}://{origin}", origin.scheme);
     let url = reqwest::Url::parse(&address).map_err(|error| error.to_string())?;
     egress.check_literal(&url).map_err(|denied| denied.to_string())?;
-    let mut endpoint = Endpoint::from_shared(address)
-        .map_err(|error| error.to_string())?
-        .connect_timeout(Duration::from_millis(connect_timeout_ms));
+    let mut endpoint = Endpoint::from_shared(address).map_err(|error| error.to_string())?;
     if origin.scheme == "https" {
         endpoint = endpoint
             .tls_config(protection(tls))
@@ -272,6 +270,8 @@ fn channel(
     let mut connector = HttpConnector::new_with_resolver(resolver);
     connector.enforce_http(false);
     connector.set_nodelay(true);
+    // Here and not at the endpoint, whose error could not be told from one behind the connection.
+    connector.set_connect_timeout(Some(Duration::from_millis(connect_timeout_ms)));
     connector.set_keepalive(Some(TCP_KEEPALIVE));
     Ok(endpoint.connect_with_connector_lazy(connector))
 }

@@ -2,9 +2,10 @@
 
 use std::borrow::Cow;
 use std::error::Error;
+use std::io;
 use std::time::Duration;
 
-use tonic::{Code, ConnectError, Status};
+use tonic::{Code, ConnectError, Status, TimeoutExpired};
 use tonic_types::StatusExt as _;
 
 use super::codec::Malformed;
@@ -60,20 +61,18 @@ pub fn unanswered(status: &Status, is_safe: bool) -> Option<CallFailure> {
     let message = causes.iter().fold("request failed".to_owned(), |text, cause| {
         format!("{text}: {cause}")
     });
-    if causes.iter().any(|cause| cause.is::<ConnectError>()) {
-        return Some(CallFailure::unreachable("transient", message));
-    }
-    // Among them the bound on the time to connect, which ends before anything is sent.
     let timed_out = |cause: &&(dyn Error + 'static)| {
-        cause
-            .downcast_ref::<std::io::Error>()
-            .is_some_and(|error| error.kind() == std::io::ErrorKind::TimedOut)
+        let of_the_system = |error: &io::Error| error.kind() == io::ErrorKind::TimedOut;
+        cause.is::<TimeoutExpired>() || cause.downcast_ref().is_some_and(of_the_system)
     };
-    if causes.iter().any(timed_out) {
-        return Some(CallFailure::unreachable("timeout", message));
-    }
-    Some(if is_safe {
-        CallFailure::unreachable("transient", message)
+    let class = if causes.iter().any(timed_out) {
+        "timeout"
+    } else {
+        "transient"
+    };
+    let is_unsent = causes.iter().any(|cause| cause.is::<ConnectError>());
+    Some(if is_unsent || is_safe {
+        CallFailure::unreachable(class, message)
     } else {
         CallFailure::unanswered(AMBIGUOUS, message)
     })

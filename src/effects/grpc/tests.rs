@@ -3,7 +3,6 @@ use std::sync::Mutex;
 
 use prost::Message as _;
 use prost_reflect::{ReflectMessage as _, Value};
-use serde_json::value::RawValue;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 use tonic::codegen::{Service, http};
@@ -11,7 +10,7 @@ use tonic::server::{NamedService, UnaryService};
 use tonic_types::{ErrorDetails, StatusExt as _};
 
 use super::*;
-use crate::effects::testing::{Authority, KEY, command, failure, payload, secrets};
+use crate::effects::testing::{Authority, KEY, attempt, failure, payload, secrets};
 use crate::kernel::breaker::CallEnd;
 use crate::kernel::definition::{BinaryFiles, SchemaFiles, SourceFile, load_with};
 
@@ -156,16 +155,7 @@ fn provider(text: &str, address: &str) -> Grpc {
 }
 
 async fn call(provider: &Grpc, input: &str) -> CallOutcome {
-    let payload: &RawValue = serde_json::from_str(input).expect("json");
-    let command = command("stock-reserve", payload);
-    let input = Json::parse(input.as_bytes(), 64).expect("json");
-    let known = provider.environment.secrets();
-    let context = CallContext {
-        command: &command,
-        input: &input,
-        secrets: known.object(),
-    };
-    provider.call(&context).await
+    attempt(provider, &provider.environment, "stock-reserve", input).await
 }
 
 #[tokio::test]
@@ -386,6 +376,39 @@ async fn a_connection_that_ends_behind_the_request_leaves_a_riddle_unless_the_me
         ("transient", Certainty::NotDone),
         "{safe:?}"
     );
+}
+
+#[tokio::test]
+async fn a_server_that_keeps_silent_leaves_a_riddle_unless_the_method_is_safe() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = format!("http://{}", listener.local_addr().expect("bound"));
+    for (method, class, certainty) in [
+        ("Reserve", "ambiguous", Certainty::Unknown),
+        ("Look", "timeout", Certainty::NotDone),
+    ] {
+        let text = file(&described(method), "timeout: {total: 300ms}");
+        let silent = failure(call(&provider(&text, &address), INPUT).await);
+        assert_eq!(
+            (&*silent.class, silent.certainty),
+            (class, certainty),
+            "{silent:?}"
+        );
+    }
+    drop(listener);
+}
+
+#[test]
+fn only_a_failure_to_connect_proves_that_nothing_was_sent() {
+    let late = || std::io::Error::from(std::io::ErrorKind::TimedOut);
+    let judged = |status: Status| {
+        let failure = status::unanswered(&status, false).expect("it is not the server's");
+        (failure.class.into_owned(), failure.certainty)
+    };
+    let connecting = Status::from_error(Box::new(tonic::ConnectError(late().into())));
+    assert_eq!(judged(connecting), ("timeout".to_owned(), Certainty::NotDone));
+    let mut behind = Status::unavailable("the connection broke");
+    behind.set_source(Arc::new(late()));
+    assert_eq!(judged(behind), ("ambiguous".to_owned(), Certainty::Unknown));
 }
 
 #[tokio::test]
