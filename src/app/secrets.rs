@@ -24,7 +24,6 @@ pub async fn keep(
     if !references.values().any(is_file) {
         return;
     }
-    let mut known = secret::resolve(&references).ok();
     let mut told = false;
     loop {
         tokio::select! {
@@ -32,12 +31,11 @@ pub async fn keep(
             () = tokio::time::sleep(every.max(EVERY_MIN)) => {}
         }
         match secret::resolve(&references) {
-            Ok(read) if known.as_ref() == Some(&read) => told = false,
             Ok(read) => {
-                secrets.replace(&read);
-                known = Some(read);
                 told = false;
-                tracing::info!("secrets have changed and were read again");
+                if secrets.replace(&read) {
+                    tracing::info!("secrets have changed and were read again");
+                }
             }
             Err(error) if !told => {
                 told = true;

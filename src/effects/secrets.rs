@@ -12,6 +12,8 @@ use crate::kernel::json::Json;
 
 /// Shorter values are not looked for: they would be found where they mean something else.
 const SCRUBBED_BYTES_MIN: usize = 6;
+/// Deepest nesting of a result that is looked through, in levels.
+const DEPTH_MAX: usize = 256;
 /// What stands in the place of a secret.
 const MASK: &str = "***";
 
@@ -32,9 +34,13 @@ impl Secrets {
         Self(RwLock::new(Arc::new(Known::of(secrets))))
     }
 
-    /// Calls that begin from now on read these.
-    pub fn replace(&self, secrets: &BTreeMap<String, String>) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(Known::of(secrets));
+    /// Calls that begin from now on read these. Returns whether they differ from those before.
+    pub fn replace(&self, secrets: &BTreeMap<String, String>) -> bool {
+        let known = Known::of(secrets);
+        let mut current = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let differs = current.object != known.object;
+        *current = Arc::new(known);
+        differs
     }
 
     #[must_use]
@@ -72,15 +78,43 @@ impl Known {
     pub fn scrub(&self, outcome: CallOutcome) -> CallOutcome {
         match outcome {
             CallOutcome::Succeeded { payload } => CallOutcome::Succeeded {
-                payload: match String::from_utf8(payload) {
-                    Ok(text) => self.clean(text).into_bytes(),
-                    Err(bytes) => bytes.into_bytes(),
-                },
+                payload: self.clean_json(payload),
             },
             CallOutcome::Failed(mut failure) => {
                 failure.message = self.clean(failure.message);
                 CallOutcome::Failed(failure)
             }
+        }
+    }
+
+    /// Only texts are masked: digits of a number that look like a secret are part of the number.
+    fn clean_json(&self, payload: Vec<u8>) -> Vec<u8> {
+        let holds = |text: &str| self.spellings.iter().any(|spelling| text.contains(&**spelling));
+        if !std::str::from_utf8(&payload).is_ok_and(holds) {
+            return payload;
+        }
+        match Json::parse(&payload, DEPTH_MAX) {
+            Ok(value) => {
+                let mut bytes = Vec::with_capacity(payload.len());
+                self.masked(value).write(&mut bytes);
+                bytes
+            }
+            // It is no result either, and its text goes nowhere but into the message that says so.
+            Err(_) => self
+                .clean(String::from_utf8_lossy(&payload).into_owned())
+                .into_bytes(),
+        }
+    }
+
+    fn masked<'a>(&self, value: Json<'a>) -> Json<'a> {
+        match value {
+            Json::Str(text) => Json::Str(Cow::Owned(self.clean(text.into_owned()))),
+            Json::List(items) => Json::List(items.into_iter().map(|item| self.masked(item)).collect()),
+            Json::Map(members) => {
+                let member = |(name, value)| (name, self.masked(value));
+                Json::Map(members.into_iter().map(member).collect())
+            }
+            plain => plain,
         }
     }
 
@@ -121,9 +155,10 @@ mod tests {
             ("b", "s3cret-token-2"),
             ("quoted", "li\"ne\nbreak"),
             ("short", "on"),
+            ("digits", "123456"),
         ]);
         let outcome = CallOutcome::Succeeded {
-            payload: br#"{"a":"s3cret-token-2","b":"Bearer s3cret-token","c":"li\"ne\nbreak","on":true}"#
+            payload: br#"{"a":"s3cret-token-2","b":"Bearer s3cret-token","c":"li\"ne\nbreak","d":["pin 123456"],"n":1234567,"on":true}"#
                 .to_vec(),
         };
         let CallOutcome::Succeeded { payload } = known.scrub(outcome) else {
@@ -131,7 +166,7 @@ mod tests {
         };
         assert_eq!(
             String::from_utf8_lossy(&payload),
-            r#"{"a":"***","b":"Bearer ***","c":"***","on":true}"#
+            r#"{"a":"***","b":"Bearer ***","c":"***","d":["pin ***"],"n":1234567,"on":true}"#
         );
         let failure = CallFailure::not_done("permanent", "401: no s3cret-token here");
         let CallOutcome::Failed(failure) = known.scrub(CallOutcome::Failed(failure)) else {
@@ -145,7 +180,8 @@ mod tests {
         let one = |value: &str| BTreeMap::from([("token".to_owned(), value.to_owned())]);
         let secrets = Secrets::new(&one("old-token"));
         let before = secrets.now();
-        secrets.replace(&one("new-token"));
+        assert!(!secrets.replace(&one("old-token")), "nothing is new");
+        assert!(secrets.replace(&one("new-token")));
         let read = |known: &Known| known.object().get("token").cloned();
         assert_eq!(read(&before), Some(Json::Str("old-token".into())));
         assert_eq!(read(&secrets.now()), Some(Json::Str("new-token".into())));
