@@ -1,5 +1,8 @@
 //! Work items: what a transition asks the outside world to do, with ids that no replay can change.
 
+use std::sync::LazyLock;
+
+use blake3::hazmat::{ContextKey, HasherExt as _, hash_derive_key_context};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -118,6 +121,12 @@ impl WorkKind {
     }
 }
 
+/// Keeps command ids apart from other digests. Hashed once, since every piece of work needs it.
+static COMMAND_ID: LazyLock<ContextKey> =
+    LazyLock::new(|| hash_derive_key_context("saga-runner command id v1"));
+static IDEMPOTENCY_KEY: LazyLock<ContextKey> =
+    LazyLock::new(|| hash_derive_key_context("saga-runner idempotency key v1"));
+
 /// What the id of one attempt is derived from.
 #[derive(Debug, Clone, Copy)]
 pub struct Attempt<'a> {
@@ -140,7 +149,7 @@ impl Attempt<'_> {
     /// the length-prefixed fields, so the same history always yields the same id.
     #[must_use]
     pub fn command_id(&self) -> CommandId {
-        let mut hasher = Fields::new("saga-runner command id v1");
+        let mut hasher = Fields::new(&COMMAND_ID);
         hasher.instance(self.instance);
         hasher.number(u64::from(self.generation));
         hasher.bytes(&self.definition.0);
@@ -175,7 +184,7 @@ impl Piece<'_> {
     /// Derives the idempotency key: 32 lower-case hex digits.
     #[must_use]
     pub fn idempotency_key(&self) -> String {
-        let mut hasher = Fields::new("saga-runner idempotency key v1");
+        let mut hasher = Fields::new(&IDEMPOTENCY_KEY);
         hasher.instance(self.instance);
         hasher.number(u64::from(self.generation));
         hasher.bytes(self.path.as_bytes());
@@ -193,8 +202,8 @@ impl Piece<'_> {
 struct Fields(blake3::Hasher);
 
 impl Fields {
-    fn new(context: &str) -> Self {
-        Self(blake3::Hasher::new_derive_key(context))
+    fn new(context: &ContextKey) -> Self {
+        Self(blake3::Hasher::new_from_context_key(context))
     }
 
     fn bytes(&mut self, bytes: &[u8]) {

@@ -183,6 +183,27 @@ pub enum EvalError {
     Other(String),
 }
 
+/// A set of roots.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Roots(u32);
+
+impl Roots {
+    #[must_use]
+    pub const fn contains(self, root: Root) -> bool {
+        self.0 & (1 << root as u32) != 0
+    }
+
+    #[must_use]
+    pub const fn with(self, root: Root) -> Self {
+        Self(self.0 | 1 << root as u32)
+    }
+
+    #[must_use]
+    pub const fn union(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
 /// A compiled expression.
 #[derive(Debug, Clone)]
 pub struct Expr {
@@ -190,6 +211,8 @@ pub struct Expr {
     program: Arc<Node>,
     /// Where each operation of the program stands in the text.
     places: Arc<[Place]>,
+    /// What it reads, asked before every evaluation.
+    roots: Roots,
 }
 
 impl Expr {
@@ -207,7 +230,14 @@ impl Expr {
     /// As [`Expr::compile`].
     pub fn compile_in(text: &str, roots: &[Root], item: Option<&str>) -> Result<Self, CompileError> {
         let (program, places) = lower::compile(text, roots, item)?;
+        let mut read = Roots::default();
+        program.walk(&mut |node| {
+            if let Node::Path(root, _) = node {
+                read = read.with(*root);
+            }
+        });
         Ok(Self {
+            roots: read,
             program: Arc::new(program),
             places: Arc::from(places.0),
             text: Arc::from(text),
@@ -226,12 +256,14 @@ impl Expr {
 
     /// Whether the expression reads `root`.
     #[must_use]
-    pub fn reads(&self, root: Root) -> bool {
-        let mut found = false;
-        self.program.walk(&mut |node| {
-            found |= matches!(node, Node::Path(read, _) if *read == root);
-        });
-        found
+    pub const fn reads(&self, root: Root) -> bool {
+        self.roots.contains(root)
+    }
+
+    /// All that the expression reads.
+    #[must_use]
+    pub const fn roots(&self) -> Roots {
+        self.roots
     }
 
     /// The fields that the expression reads or asks for directly below `root`: `x` of `root.x`, `root["x"]` and

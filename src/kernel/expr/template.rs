@@ -4,7 +4,7 @@ use super::budget::Spender;
 use super::output::{write, write_text};
 use super::scan::closing_brace;
 use super::value::Value;
-use super::{Budget, CompileError, EvalError, Expr, Root, Scope};
+use super::{Budget, CompileError, EvalError, Expr, Root, Roots, Scope};
 use crate::kernel::json::{Json, write_string};
 
 /// JSON with expressions in it: what `with:`, `set:`, `payload:`, `body:` and `result:` hold.
@@ -91,8 +91,14 @@ impl Template {
 
     #[must_use]
     pub fn reads(&self, root: Root) -> bool {
-        let mut found = false;
-        self.for_each_expr(&mut |expr| found |= expr.reads(root));
+        self.roots().contains(root)
+    }
+
+    /// All that its expressions read.
+    #[must_use]
+    pub fn roots(&self) -> Roots {
+        let mut found = Roots::default();
+        self.for_each_expr(&mut |expr| found = found.union(expr.roots()));
         found
     }
 

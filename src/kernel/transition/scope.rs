@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use super::Rejection;
 use super::run::Run;
 use super::slot::Slot;
-use crate::kernel::expr::{Budget, EvalError, Expr, Root, Scope, Template, TextPart, UID_SEED};
+use crate::kernel::expr::{Budget, EvalError, Expr, Root, Roots, Scope, Template, TextPart, UID_SEED};
 use crate::kernel::ids::InstanceId;
 use crate::kernel::json::Json;
 use crate::kernel::record::StepState;
@@ -33,7 +33,7 @@ impl<'a> Run<'a> {
         locals: Locals<'a>,
         place: impl Fn() -> String,
     ) -> Result<bool, Rejection> {
-        let scope = self.scope(locals, |root| expr.reads(root))?;
+        let scope = self.scope(locals, expr.roots())?;
         let held = expr
             .test(&scope, &mut self.budget)
             .map_err(|error| rejected(&error, &format!("{} in `{}`", place(), expr.text())))?;
@@ -50,7 +50,7 @@ impl<'a> Run<'a> {
         locals: Locals<'a>,
         place: impl Fn() -> String,
     ) -> Result<Json<'a>, Rejection> {
-        let scope = self.scope(locals, |root| expr.reads(root))?;
+        let scope = self.scope(locals, expr.roots())?;
         expr.eval(&scope, &mut self.budget)
             .map_err(|error| rejected(&error, &format!("{} in `{}`", place(), expr.text())))
     }
@@ -62,7 +62,7 @@ impl<'a> Run<'a> {
         locals: Locals<'a>,
         place: impl Fn() -> String,
     ) -> Result<Vec<u8>, Rejection> {
-        let scope = self.scope(locals, |root| template.reads(root))?;
+        let scope = self.scope(locals, template.roots())?;
         let mut out = Vec::with_capacity(64);
         template
             .render(&scope, &mut self.budget, &mut out)
@@ -77,7 +77,7 @@ impl<'a> Run<'a> {
         locals: Locals<'a>,
         place: impl Fn() -> String,
     ) -> Result<String, Rejection> {
-        let scope = self.scope(locals, |root| template.reads(root))?;
+        let scope = self.scope(locals, template.roots())?;
         template
             .render_text(&scope, &mut self.budget)
             .map_err(|error| rejected(&error, &self.blame(template, &scope, place())))
@@ -99,25 +99,25 @@ impl<'a> Run<'a> {
         self.parse(self.ground.texts.keep(text), what)
     }
 
-    fn scope(&mut self, locals: Locals<'a>, reads: impl Fn(Root) -> bool) -> Result<Scope<'a>, Rejection> {
+    fn scope(&mut self, locals: Locals<'a>, reads: Roots) -> Result<Scope<'a>, Rejection> {
         let mut scope = Scope::default();
         for root in Root::ALL {
             let value = match root {
                 Root::Result => locals.result.or(self.ambient.result),
                 Root::Input if locals.input.is_some() => locals.input,
-                Root::Input if reads(root) => Some(self.input_root()?),
+                Root::Input if reads.contains(root) => Some(self.input_root()?),
                 Root::Error => locals.error.or(self.ambient.error),
-                Root::Key if reads(root) => Some(self.key()),
+                Root::Key if reads.contains(root) => Some(self.key()),
                 Root::Signal => locals.signal,
                 Root::Event if locals.event.is_some() => locals.event,
-                Root::Event if reads(root) => Some(self.event_root()?),
-                Root::State if reads(root) => Some(self.state_root()?),
-                Root::Steps if reads(root) => Some(self.steps_root()),
-                Root::Failure if reads(root) => self.failure_root(),
-                Root::Record if reads(root) => Some(self.record_root()),
-                Root::Outcome if reads(root) => Some(self.outcome_root()),
-                Root::Item if reads(root) => self.item_root()?,
-                Root::Index if reads(root) => self.index_root(),
+                Root::Event if reads.contains(root) => Some(self.event_root()?),
+                Root::State if reads.contains(root) => Some(self.state_root()?),
+                Root::Steps if reads.contains(root) => Some(self.steps_root()),
+                Root::Failure if reads.contains(root) => self.failure_root(),
+                Root::Record if reads.contains(root) => Some(self.record_root()),
+                Root::Outcome if reads.contains(root) => Some(self.outcome_root()),
+                Root::Item if reads.contains(root) => self.item_root()?,
+                Root::Index if reads.contains(root) => self.index_root(),
                 Root::Input
                 | Root::Key
                 | Root::Event
