@@ -106,7 +106,7 @@ fn time_ms(text: &str) -> Option<TimeMs> {
 
 /// Headers by name, since the client keeps them without order. A precondition of the publication is no part
 /// of the message.
-fn headers(map: Option<&HeaderMap>, wanted: impl Fn(&str) -> bool) -> Vec<(String, String)> {
+pub(super) fn headers(map: Option<&HeaderMap>, wanted: impl Fn(&str) -> bool) -> Vec<(String, String)> {
     let Some(map) = map else { return Vec::new() };
     let mut headers: Vec<(String, String)> = map
         .iter()

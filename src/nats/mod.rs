@@ -10,6 +10,7 @@ mod api;
 mod error;
 mod link;
 mod message;
+mod messenger;
 mod publish;
 mod pull;
 mod queue;
@@ -35,6 +36,7 @@ use crate::ports::broker::{
     Broker, BrokerError, Publication, PublishAck, PublishError, Queue, QueueSpec, Reader, ReaderSpec,
     StoredMessage, StreamSpec, StreamState,
 };
+use crate::ports::messenger::Messenger;
 
 use api::DirectError;
 use error::ApiError;
@@ -227,5 +229,9 @@ impl Broker for NatsBroker {
                 Err(BrokerError::Unavailable("the connection takes no data".to_owned()))
             }
         }
+    }
+
+    fn messenger(self: Arc<Self>) -> Option<Arc<dyn Messenger>> {
+        Some(self)
     }
 }

@@ -5,6 +5,7 @@ use std::str::FromStr;
 use async_nats::jetstream::Context;
 use async_nats::jetstream::context::{PublishError as ClientError, PublishErrorKind};
 use async_nats::jetstream::message::PublishMessage;
+use async_nats::jetstream::publish::PublishAck as ServerAck;
 use async_nats::{HeaderMap, HeaderName, HeaderValue, header};
 use std::future::IntoFuture;
 use tokio::sync::Mutex;
@@ -32,10 +33,28 @@ impl Publisher {
         &self.context
     }
 
+    /// # Errors
+    /// [`PublishError::Refused`] also where another stream than the one that was meant took the message.
     pub async fn publish(&self, link: &Link, message: Publication) -> Result<PublishAck, PublishError> {
+        let stream = message.stream.clone();
+        let ack = self.store(link, message).await?;
+        if ack.stream != stream {
+            return Err(PublishError::Refused(format!(
+                "stream {} took the message meant for {stream}",
+                ack.stream
+            )));
+        }
+        Ok(PublishAck {
+            sequence: ack.sequence,
+            duplicate: ack.duplicate,
+        })
+    }
+
+    /// The same with whatever stream takes the subject.
+    pub async fn store(&self, link: &Link, message: Publication) -> Result<ServerAck, PublishError> {
         let generation = link.generation().map_err(PublishError::Unavailable)?;
         check_subject(&message.subject)?;
-        let headers = headers(&message)?;
+        let headers = expecting(&message)?;
         let mut outbound = PublishMessage::build().payload(message.payload);
         if let Some(headers) = headers {
             outbound = outbound.headers(headers);
@@ -55,17 +74,7 @@ impl Publisher {
                 return Err(PublishError::Unknown("connection lost before the answer".to_owned()));
             }
         };
-        match outcome {
-            Ok(ack) if ack.stream == message.stream => Ok(PublishAck {
-                sequence: ack.sequence,
-                duplicate: ack.duplicate,
-            }),
-            Ok(ack) => Err(PublishError::Refused(format!(
-                "stream {} took the message meant for {}",
-                ack.stream, message.stream
-            ))),
-            Err(error) => Err(refusal(&error, &message.expect)),
-        }
+        outcome.map_err(|error| refusal(&error, &message.expect))
     }
 }
 
@@ -91,19 +100,12 @@ pub(super) fn is_literal(subject: &str) -> bool {
     })
 }
 
-fn headers(message: &Publication) -> Result<Option<HeaderMap>, PublishError> {
+/// The headers of a message with what is expected of the stream; none where there are none.
+fn expecting(message: &Publication) -> Result<Option<HeaderMap>, PublishError> {
     if message.headers.is_empty() && message.expect == Expect::Nothing {
         return Ok(None);
     }
-    let mut map = HeaderMap::new();
-    for (name, value) in &message.headers {
-        if name.is_empty() {
-            return Err(PublishError::Refused("a header without a name".to_owned()));
-        }
-        let header = HeaderName::from_str(name)
-            .map_err(|error| PublishError::Refused(format!("header name {name:?}: {error}")))?;
-        map.append(header, header_value(name, value)?);
-    }
+    let mut map = headers(&message.headers)?;
     match &message.expect {
         Expect::Nothing => {}
         Expect::FirstOnSubject => {
@@ -117,6 +119,19 @@ fn headers(message: &Publication) -> Result<Option<HeaderMap>, PublishError> {
         }
     }
     Ok(Some(map))
+}
+
+pub(super) fn headers(given: &[(String, String)]) -> Result<HeaderMap, PublishError> {
+    let mut map = HeaderMap::new();
+    for (name, value) in given {
+        if name.is_empty() {
+            return Err(PublishError::Refused("a header without a name".to_owned()));
+        }
+        let header = HeaderName::from_str(name)
+            .map_err(|error| PublishError::Refused(format!("header name {name:?}: {error}")))?;
+        map.append(header, header_value(name, value)?);
+    }
+    Ok(map)
 }
 
 /// The server ends a value at the first line end, hence control characters are refused and not only those
@@ -212,7 +227,7 @@ mod tests {
             ("", "x"),
             ("a b", "x"),
         ] {
-            let result = headers(&message(&[(name, value)], Expect::Nothing));
+            let result = expecting(&message(&[(name, value)], Expect::Nothing));
             assert!(
                 matches!(result, Err(PublishError::Refused(_))),
                 "{name:?} {value:?}"
@@ -220,7 +235,7 @@ mod tests {
         }
         let id = Expect::MessageId("x\ny".to_owned());
         assert!(matches!(
-            headers(&message(&[], id)),
+            expecting(&message(&[], id)),
             Err(PublishError::Refused(_))
         ));
     }

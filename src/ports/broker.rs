@@ -3,11 +3,13 @@
 //! Two adapters implement it, `nats` and `inproc`; one conformance suite (`tests/broker`) runs against both.
 //! The port names what the runner needs and no more.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 
+use super::messenger::Messenger;
 use crate::kernel::ids::TimeMs;
 
 #[async_trait]
@@ -62,6 +64,11 @@ pub trait Broker: Send + Sync + 'static {
 
     /// Waits until everything handed over so far, acknowledgements included, has left the process.
     async fn flush(&self) -> Result<(), BrokerError>;
+
+    /// Messages to others over the same connection; `None` where the broker is no server that others use.
+    fn messenger(self: Arc<Self>) -> Option<Arc<dyn Messenger>> {
+        None
+    }
 }
 
 /// What a stream must be. All streams use limits retention, discard new, file storage, no age and direct

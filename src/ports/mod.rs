@@ -5,3 +5,4 @@ pub mod clock;
 pub mod control;
 pub mod dispatch;
 pub mod gateway;
+pub mod messenger;
