@@ -20,7 +20,8 @@ pub mod outbox;
         feature = "effect-http",
         feature = "effect-grpc",
         feature = "effect-smtp",
-        feature = "effect-sql"
+        feature = "effect-sql",
+        feature = "effect-nats"
     )),
     allow(dead_code)
 )]

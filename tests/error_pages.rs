@@ -56,7 +56,7 @@ const UNTYPED: &str = "SR0179";
 
 /// The findings about a definition on a page; what all definitions have is added where it is left out.
 fn findings(block: &str, told: bool) -> Vec<Diagnostic> {
-    let is_effect = ["http:", "grpc:", "smtp:", "sql:", "transform:"]
+    let is_effect = ["http:", "grpc:", "smtp:", "sql:", "nats:", "transform:"]
         .iter()
         .any(|key| block.contains(key));
     let head = match (block.contains("apiVersion:"), is_effect) {

@@ -12,6 +12,7 @@ use crate::kernel::expr::Template;
 use crate::kernel::json::Json;
 use crate::kernel::token::TokenKey;
 use crate::kernel::trace;
+use crate::ports::messenger::Messenger;
 
 /// Values that templates may read besides the command: secrets and base URLs, by name.
 pub struct Environment {
@@ -21,6 +22,8 @@ pub struct Environment {
     tls: BTreeMap<String, UpstreamTls>,
     /// Makes `command.token`.
     tokens: Option<TokenKey>,
+    /// Absent where the broker is no server that others use.
+    messenger: Option<Arc<dyn Messenger>>,
 }
 
 impl Environment {
@@ -38,12 +41,22 @@ impl Environment {
             upstreams: Json::Map(upstreams.iter().map(member).collect()),
             tls: BTreeMap::new(),
             tokens,
+            messenger: None,
         }
     }
 
     /// The same with what proves upstreams and this runner to them, by upstream.
     pub fn with_tls(self, tls: BTreeMap<String, UpstreamTls>) -> Self {
         Self { tls, ..self }
+    }
+
+    /// The same with the runner's own connection to NATS.
+    pub fn with_messenger(self, messenger: Option<Arc<dyn Messenger>>) -> Self {
+        Self { messenger, ..self }
+    }
+
+    pub const fn messenger(&self) -> Option<&Arc<dyn Messenger>> {
+        self.messenger.as_ref()
     }
 
     /// What an address that begins with an upstream is to be protected with.

@@ -16,6 +16,8 @@ mod grpc;
 mod http;
 mod lane;
 mod local;
+#[cfg(feature = "effect-nats")]
+mod nats;
 mod origin;
 mod places;
 mod progress;

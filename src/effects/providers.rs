@@ -41,6 +41,11 @@ pub fn of(
             let provider = super::sql::Sql::new(definition, call, environment, settings)?;
             Ok(Arc::new(provider))
         }
+        #[cfg(feature = "effect-nats")]
+        ProviderDefinition::Nats(call) => {
+            let provider = super::nats::Nats::new(definition, call, environment, settings)?;
+            Ok(Arc::new(provider))
+        }
         ProviderDefinition::Transform => Ok(Arc::new(Transform {
             definition: Arc::clone(definition),
             expression_steps: settings.expression_steps,

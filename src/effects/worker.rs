@@ -98,7 +98,10 @@ impl Worker {
         let draining = CancellationToken::new();
         let stopping = CancellationToken::new();
         let environment = Environment::new(Arc::clone(&spec.secrets), &spec.upstreams, spec.tokens.clone());
-        let environment = Arc::new(environment.with_tls(spec.upstream_tls.clone()));
+        let environment = environment
+            .with_tls(spec.upstream_tls.clone())
+            .with_messenger(Arc::clone(&spec.broker).messenger());
+        let environment = Arc::new(environment);
         let gate = Arc::new(Gate::new(
             spec.settings.answered_max,
             spec.settings.recheck_after.duration(),

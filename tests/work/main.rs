@@ -13,6 +13,7 @@ mod discipline;
 mod faults;
 mod load;
 mod local;
+mod nats;
 mod relay;
 mod retention;
 mod rig;

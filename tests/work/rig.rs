@@ -183,7 +183,7 @@ impl Rig {
         Worker::start(&spec).unwrap()
     }
 
-    fn spec(
+    pub fn spec(
         &self,
         group: &str,
         effects: Vec<EffectDefinition>,
@@ -478,10 +478,17 @@ pub fn fact(rig: &Rig, key: &str, n: u128) -> WorkItem {
     item(rig, key, n, kind)
 }
 
+fn effect_of(item: &WorkItem) -> EffectName {
+    match &item.kind {
+        WorkKind::Effect { effect, .. } => effect.clone(),
+        other => panic!("{other:?} is no effect"),
+    }
+}
+
 pub fn command_subject(item: &WorkItem) -> String {
     Subject::Effect {
         tenant: item.instance.tenant.clone(),
-        effect: effect_name(),
+        effect: effect_of(item),
         command: item.command_id,
     }
     .render()
@@ -490,7 +497,7 @@ pub fn command_subject(item: &WorkItem) -> String {
 pub fn result_subject(item: &WorkItem) -> String {
     Subject::EffectResult {
         tenant: item.instance.tenant.clone(),
-        effect: effect_name(),
+        effect: effect_of(item),
         command: item.command_id,
     }
     .render()

@@ -78,6 +78,8 @@ pub const DATABASE: &str = "SR0144";
 pub const SQL_TEXT: &str = "SR0145";
 /// Placeholders without values, or values without placeholders.
 pub const SQL_BIND: &str = "SR0146";
+/// A subject or a key that a value could lead astray.
+pub const SUBJECT: &str = "SR0147";
 /// Descriptors of a gRPC service that cannot be used.
 pub const DESCRIPTORS: &str = "SR0190";
 /// A method that the descriptors do not have, or that is none for an effect.

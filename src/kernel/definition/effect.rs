@@ -167,6 +167,7 @@ pub enum Provider {
     Grpc(GrpcCall),
     Smtp(Box<SmtpMail>),
     Sql(SqlCall),
+    Nats(NatsCall),
     /// Renders `result` from `input` without any I/O.
     Transform,
     /// A worker that is no saga-runner takes its commands.
@@ -177,13 +178,14 @@ pub enum Provider {
 
 impl Provider {
     /// Whether it changes something outside: safe methods of HTTP do not, nor those that their descriptors call so,
-    /// nor transactions that only read.
+    /// nor transactions and requests that only read.
     #[must_use]
     pub fn acts(&self) -> bool {
         match self {
             Self::Http(call) => !["GET", "HEAD", "OPTIONS"].contains(&call.method.as_str()),
             Self::Grpc(call) => !call.is_safe,
             Self::Sql(call) => !call.read_only,
+            Self::Nats(call) => !call.is_safe(),
             Self::Smtp(_) | Self::External | Self::Custom(_) => true,
             Self::Transform => false,
         }
@@ -196,6 +198,7 @@ impl Provider {
             Self::Grpc(call) => call.templates(),
             Self::Smtp(mail) => mail.templates(),
             Self::Sql(call) => call.templates(),
+            Self::Nats(call) => call.templates(),
             Self::Custom(call) => vec![&call.with],
             Self::Transform | Self::External => Vec::new(),
         }
@@ -209,6 +212,7 @@ impl Provider {
             Self::Grpc(_) => ("effect-grpc", cfg!(feature = "effect-grpc")),
             Self::Smtp(_) => ("effect-smtp", cfg!(feature = "effect-smtp")),
             Self::Sql(_) => ("effect-sql", cfg!(feature = "effect-sql")),
+            Self::Nats(_) => ("effect-nats", cfg!(feature = "effect-nats")),
             Self::Transform | Self::External | Self::Custom(_) => return None,
         };
         (!is_built_in).then_some(feature)
@@ -384,6 +388,71 @@ impl SqlCall {
     fn templates(&self) -> Vec<&Template> {
         let binds = self.statements.iter().flat_map(|statement| &statement.bind);
         binds.chain([&self.database]).chain(&self.password).collect()
+    }
+}
+
+/// One message over the runner's own connection to NATS.
+#[derive(Debug)]
+pub struct NatsCall {
+    pub act: NatsAct,
+    /// Of a put, the key.
+    pub subject: Vec<SubjectPart>,
+    pub headers: Vec<(String, Template)>,
+    /// JSON, absent for an empty message.
+    pub body: Option<Template>,
+}
+
+/// What is done with a message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NatsAct {
+    /// Somebody answers it.
+    Request {
+        /// Whether the answer is all that it is for.
+        read_only: bool,
+    },
+    /// Whoever listens hears it.
+    Publish,
+    /// A stream keeps it.
+    Store,
+    /// It becomes the value of a key.
+    Put { bucket: String },
+}
+
+impl NatsAct {
+    /// Whether a token of the subject or key may hold `c`.
+    #[must_use]
+    pub fn allows(&self, c: char) -> bool {
+        match self {
+            Self::Request { .. } | Self::Publish | Self::Store => {
+                !c.is_whitespace() && !c.is_control() && !".*>".contains(c)
+            }
+            Self::Put { .. } => c.is_ascii_alphanumeric() || "-_=/".contains(c),
+        }
+    }
+}
+
+/// A part of a subject or key.
+#[derive(Debug)]
+pub enum SubjectPart {
+    Literal(String),
+    /// Renders to a part of one token.
+    Value(Template),
+}
+
+impl NatsCall {
+    /// Whether it changes nothing.
+    #[must_use]
+    pub const fn is_safe(&self) -> bool {
+        matches!(self.act, NatsAct::Request { read_only: true })
+    }
+
+    fn templates(&self) -> Vec<&Template> {
+        let values = self.subject.iter().filter_map(|part| match part {
+            SubjectPart::Literal(_) => None,
+            SubjectPart::Value(template) => Some(template),
+        });
+        let headers = self.headers.iter().map(|(_, template)| template);
+        values.chain(headers).chain(&self.body).collect()
     }
 }
 

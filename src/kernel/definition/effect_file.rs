@@ -8,6 +8,7 @@ use super::effect_custom;
 use super::effect_grpc;
 use super::effect_http;
 use super::effect_limits;
+use super::effect_nats;
 use super::effect_smtp;
 use super::effect_sql;
 use super::fields::{self, Fields, NameRule};
@@ -24,7 +25,16 @@ use crate::kernel::ids::EffectName;
 use crate::kernel::retry::RetryPolicy;
 
 /// Keys that say how the call is made; a file has one of them.
-const PROVIDERS: &[&str] = &["http", "grpc", "smtp", "sql", "transform", "external", "custom"];
+const PROVIDERS: &[&str] = &[
+    "http",
+    "grpc",
+    "smtp",
+    "sql",
+    "nats",
+    "transform",
+    "external",
+    "custom",
+];
 const KEYS: &[&str] = &[
     "apiVersion",
     "kind",
@@ -35,6 +45,7 @@ const KEYS: &[&str] = &[
     "grpc",
     "smtp",
     "sql",
+    "nats",
     "transform",
     "external",
     "custom",
@@ -95,6 +106,7 @@ pub fn compile(
         Some("grpc") => effect_grpc::response(),
         Some("smtp") => effect_smtp::response(),
         Some("sql") => effect_sql::response(),
+        Some("nats") => effect_nats::response(),
         _ => Type::dynamic(),
     };
     let types = Types::of_effect(&contract, response);
@@ -149,6 +161,7 @@ fn provider(
         "grpc" => Provider::Grpc(effect_grpc::read(entry, env, schemas, findings)?),
         "smtp" => Provider::Smtp(Box::new(effect_smtp::read(entry, env, findings)?)),
         "sql" => Provider::Sql(effect_sql::read(entry, env, findings)?),
+        "nats" => Provider::Nats(effect_nats::read(entry, env, findings)?),
         "custom" => {
             let why = "says what an answer means; a custom provider says so itself";
             refuse(&["classify", "result"], fields, why, findings);

@@ -21,6 +21,7 @@ mod effect_file;
 mod effect_grpc;
 mod effect_http;
 mod effect_limits;
+mod effect_nats;
 mod effect_smtp;
 mod effect_sql;
 mod endings;
