@@ -247,16 +247,17 @@ impl Lane {
                 });
             }
         };
+        let admitted = match self.admit(&command.tenant_id, deadline, turn).await {
+            Ok(admitted) => admitted,
+            Err(_) if self.clock.now() >= deadline => return Next::Answer(expired(progress)),
+            Err((delay, reason)) => return Next::GiveBack(delay, reason),
+        };
         let secrets = self.secrets.now();
         let call = CallContext {
             command,
             input: &input,
             secrets: secrets.object(),
-        };
-        let admitted = match self.admit(&command.tenant_id, deadline, turn).await {
-            Ok(admitted) => admitted,
-            Err(_) if self.clock.now() >= deadline => return Next::Answer(expired(progress)),
-            Err((delay, reason)) => return Next::GiveBack(delay, reason),
+            now: self.clock.now(),
         };
         progress.calls = progress.calls.saturating_add(1);
         let outcome = self.attempt(&call, deadline, admitted).await;

@@ -7,6 +7,7 @@ use async_trait::async_trait;
 
 use crate::kernel::breaker::CallEnd;
 use crate::kernel::envelope::EffectCommand;
+use crate::kernel::ids::TimeMs;
 use crate::kernel::json::Json;
 
 /// One kind of call. It makes exactly one attempt and does not retry.
@@ -28,6 +29,8 @@ pub struct CallContext<'a> {
     pub input: &'a Json<'a>,
     /// By name, as they are at the time of the call.
     pub secrets: &'a Json<'static>,
+    /// When the call begins, by the worker's clock.
+    pub now: TimeMs,
 }
 
 /// How one call ended.

@@ -108,6 +108,7 @@ impl Provider for Custom {
                     command: call.command,
                     input: &input,
                     secrets: call.secrets,
+                    now: call.now,
                 };
                 self.provider.call(&call).await
             }

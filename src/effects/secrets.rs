@@ -23,6 +23,11 @@ pub struct Secrets(RwLock<Arc<Known>>);
 /// The secrets of one moment.
 pub struct Known {
     object: Json<'static>,
+    mask: Mask,
+}
+
+/// Finds values that nobody may see, and puts asterisks in their place.
+pub struct Mask {
     /// The values in each spelling in which they may come back, the longest first, so that of two values of which
     /// one holds the other none is left in part.
     spellings: Vec<String>,
@@ -54,16 +59,9 @@ impl Known {
         let member = |(name, value): (&String, &String)| {
             (Cow::Owned(name.clone()), Json::Str(Cow::Owned(value.clone())))
         };
-        let mut spellings: Vec<String> = secrets
-            .values()
-            .filter(|value| value.len() >= SCRUBBED_BYTES_MIN)
-            .flat_map(|value| spellings(value))
-            .collect();
-        spellings.sort_by_key(|text| (std::cmp::Reverse(text.len()), text.clone()));
-        spellings.dedup();
         Self {
             object: Json::Map(secrets.iter().map(member).collect()),
-            spellings,
+            mask: Mask::of(secrets.values().map(String::as_str)),
         }
     }
 
@@ -74,6 +72,27 @@ impl Known {
     }
 
     /// What came of a call, without any secret.
+    #[must_use]
+    pub fn scrub(&self, outcome: CallOutcome) -> CallOutcome {
+        self.mask.scrub(outcome)
+    }
+}
+
+impl Mask {
+    /// Short values are left out.
+    #[must_use]
+    pub fn of<'v>(values: impl IntoIterator<Item = &'v str>) -> Self {
+        let mut spellings: Vec<String> = values
+            .into_iter()
+            .filter(|value| value.len() >= SCRUBBED_BYTES_MIN)
+            .flat_map(spellings)
+            .collect();
+        spellings.sort_by_key(|text| (std::cmp::Reverse(text.len()), text.clone()));
+        spellings.dedup();
+        Self { spellings }
+    }
+
+    /// What came of a call, without any of the values.
     #[must_use]
     pub fn scrub(&self, outcome: CallOutcome) -> CallOutcome {
         match outcome {

@@ -11,11 +11,14 @@ use super::provider::{CallContext, CallFailure, CallOutcome, Provider};
 use super::secrets::Secrets;
 use super::tls::Identity;
 use crate::kernel::envelope::{CommandMetadata, EffectCommand};
-use crate::kernel::ids::{CommandId, EffectName, Key, SagaName, TenantId};
+use crate::kernel::ids::{CommandId, EffectName, Key, SagaName, TenantId, TimeMs};
 use crate::kernel::json::Json;
 
 /// The idempotency key of every command.
 pub const KEY: &str = "00112233445566778899aabbccddeeff";
+
+/// When every call begins.
+pub const NOW: TimeMs = TimeMs(1_700_000_000_500);
 
 /// A command for an effect of the tenant `acme`.
 fn command<'p>(effect: &str, payload: &'p RawValue) -> EffectCommand<'p> {
@@ -53,6 +56,17 @@ pub async fn attempt(
     effect: &str,
     input: &str,
 ) -> CallOutcome {
+    attempt_at(NOW, provider, environment, effect, input).await
+}
+
+/// Makes one call that begins at `now`.
+pub async fn attempt_at(
+    now: TimeMs,
+    provider: &dyn Provider,
+    environment: &Environment,
+    effect: &str,
+    input: &str,
+) -> CallOutcome {
     let payload: &RawValue = serde_json::from_str(input).expect("json");
     let input = Json::parse(input.as_bytes(), 64).expect("json");
     let known = environment.secrets();
@@ -60,6 +74,7 @@ pub async fn attempt(
         command: &command(effect, payload),
         input: &input,
         secrets: known.object(),
+        now,
     };
     provider.call(&context).await
 }

@@ -16,7 +16,9 @@ class Upstream(http.server.BaseHTTPRequestHandler):
     def do_POST(self):
         self.rfile.read(int(self.headers.get("content-length", 0)))
         names = self.connection.getpeercert().get("subjectAltName", ())
-        body = json.dumps({"caller": names[0][1] if names else None}, separators=(",", ":")).encode()
+        # Under /token it is an endpoint of OAuth 2 whose tokens tell the same.
+        key = "access_token" if self.path == "/token" else "caller"
+        body = json.dumps({key: names[0][1] if names else None}, separators=(",", ":")).encode()
         self.send_response(200)
         self.send_header("content-length", str(len(body)))
         self.end_headers()

@@ -514,6 +514,8 @@ pub fn definition(attempts: u32) -> EffectDefinition {
             url: Template::compile_text("${upstreams.pay}/charges", &roots).unwrap(),
             headers: Vec::new(),
             body: Some(Template::compile_text("${input.amount}", &roots).unwrap()),
+            oauth2: None,
+            sign: None,
         }),
         timeout_ms: 5_000,
         connect_timeout_ms: 1_000,

@@ -52,26 +52,13 @@ impl Http {
     /// Reads the body up to its bound.
     async fn read(&self, answer: &mut Response) -> Result<Vec<u8>, CallFailure> {
         let bytes_max = self.settings.response_bytes;
-        let too_long = || {
-            CallFailure::not_done(
+        bounded(answer, bytes_max).await.map_err(|fault| match fault {
+            BodyFault::TooLong => CallFailure::not_done(
                 "response.size",
                 format!("the answer is longer than {bytes_max} bytes"),
-            )
-        };
-        let announced = answer
-            .content_length()
-            .and_then(|bytes| usize::try_from(bytes).ok());
-        if announced.is_some_and(|bytes| bytes > bytes_max) {
-            return Err(too_long());
-        }
-        let mut body = Vec::with_capacity(announced.unwrap_or(0));
-        while let Some(chunk) = answer.chunk().await.map_err(|error| self.unanswered(&error))? {
-            if body.len() + chunk.len() > bytes_max {
-                return Err(too_long());
-            }
-            body.extend_from_slice(&chunk);
-        }
-        Ok(body)
+            ),
+            BodyFault::Broken(error) => self.unanswered(&error),
+        })
     }
 
     fn response_value<'a>(&self, status: StatusCode, headers: &HeaderMap, body: &'a [u8]) -> Json<'a> {
@@ -86,6 +73,30 @@ impl Http {
             ("status".into(), Json::Int(i64::from(status.as_u16()))),
         ])
     }
+}
+
+/// Why a body cannot be read.
+pub(super) enum BodyFault {
+    TooLong,
+    Broken(reqwest::Error),
+}
+
+/// The body of an answer of at most `bytes_max` bytes.
+pub(super) async fn bounded(answer: &mut Response, bytes_max: usize) -> Result<Vec<u8>, BodyFault> {
+    let announced = answer
+        .content_length()
+        .and_then(|bytes| usize::try_from(bytes).ok());
+    if announced.is_some_and(|bytes| bytes > bytes_max) {
+        return Err(BodyFault::TooLong);
+    }
+    let mut body = Vec::with_capacity(announced.unwrap_or(0));
+    while let Some(chunk) = answer.chunk().await.map_err(BodyFault::Broken)? {
+        if body.len() + chunk.len() > bytes_max {
+            return Err(BodyFault::TooLong);
+        }
+        body.extend_from_slice(&chunk);
+    }
+    Ok(body)
 }
 
 /// Header names are lower case; values of a repeated header are joined.
@@ -119,7 +130,7 @@ fn certain(failure: CallFailure, status: StatusCode) -> CallFailure {
     }
 }
 
-fn built_in(status: StatusCode) -> &'static str {
+pub(super) fn built_in(status: StatusCode) -> &'static str {
     match status.as_u16() {
         300..=399 => "egress.denied",
         408 | 504 => "timeout",
@@ -168,7 +179,7 @@ fn excerpt(bytes: &[u8]) -> String {
 }
 
 /// What `Retry-After` asks for, in seconds. Dates are not read: they need the upstream's clock to be right.
-fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+pub(super) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
     let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let seconds = digits.then(|| text.parse().unwrap_or(u64::MAX))?;

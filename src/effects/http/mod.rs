@@ -4,7 +4,11 @@
 //! the definition names.
 
 mod answer;
+mod oauth2;
+#[cfg(test)]
+mod proof_tests;
 mod request;
+mod sign;
 #[cfg(test)]
 mod tests;
 
@@ -14,22 +18,31 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use reqwest::{Certificate, Client, ClientBuilder};
+use reqwest::{Certificate, Client, ClientBuilder, Response, StatusCode};
+use tokio::time::Instant;
+
+use self::oauth2::{Token, Tokens};
 
 use super::egress::{CheckedResolver, EgressDenied};
 use super::environment::Environment;
 use super::origin::Origin;
 use super::provider::{CallContext, CallFailure, CallOutcome, Provider};
+use super::rendering::Rendering;
 use super::settings::Settings;
 use super::tls::UpstreamTls;
 use crate::kernel::definition::EffectDefinition;
-use crate::kernel::definition::effect::{AMBIGUOUS, HttpCall};
+use crate::kernel::definition::effect::{AMBIGUOUS, HttpCall, Provider as ProviderDefinition};
+use crate::kernel::definition::http_proof::OAuth2;
+use crate::kernel::expr::Template;
+use crate::kernel::json::Json;
 
 /// Idle connections are dropped before common servers drop them, so a request is rarely sent into a closing one.
 const POOL_IDLE: Duration = Duration::from_secs(45);
 
 pub struct Http {
     client: Client,
+    /// Of a call that needs one.
+    tokens: Option<Tokens>,
     definition: Arc<EffectDefinition>,
     origin: Origin,
     header_names: Vec<reqwest::header::HeaderName>,
@@ -53,16 +66,25 @@ impl Http {
             reqwest::header::HeaderName::from_bytes(name.as_bytes())
                 .map_err(|_| format!("{name:?} is not a header name"))
         };
-        let client = protected(Client::builder(), environment.tls(&call.url))?
-            .connect_timeout(Duration::from_millis(definition.connect_timeout_ms))
-            .pool_idle_timeout(POOL_IDLE)
-            .redirect(reqwest::redirect::Policy::none())
-            .no_proxy()
-            .dns_resolver(CheckedResolver(settings.egress))
-            .build()
-            .map_err(|error| format!("http client cannot be built: {}", causes(&error)))?;
+        let client = |address: &Template| {
+            protected(Client::builder(), environment.tls(address))?
+                .connect_timeout(Duration::from_millis(definition.connect_timeout_ms))
+                .pool_idle_timeout(POOL_IDLE)
+                .redirect(reqwest::redirect::Policy::none())
+                .no_proxy()
+                .dns_resolver(CheckedResolver(settings.egress))
+                .build()
+                .map_err(|error| format!("http client cannot be built: {}", causes(&error)))
+        };
+        let tokens = |oauth2: &OAuth2| {
+            let url = &oauth2.token_url;
+            let origin = Origin::of(url, environment.upstreams(), settings.expression_steps)
+                .map_err(|reason| format!("token_url: {reason}"))?;
+            Ok::<_, String>(Tokens::new(client(url)?, origin, settings.egress))
+        };
         Ok(Self {
-            client,
+            client: client(&call.url)?,
+            tokens: call.oauth2.as_deref().map(tokens).transpose()?,
             definition: Arc::clone(definition),
             origin: Origin::of(&call.url, environment.upstreams(), settings.expression_steps)?,
             header_names: call.headers.iter().map(header_name).collect::<Result<_, _>>()?,
@@ -78,13 +100,9 @@ impl Http {
 impl Provider for Http {
     async fn call(&self, call: &CallContext<'_>) -> CallOutcome {
         let command = self.environment.command(call.command);
-        let request = match self.request(call, &command) {
-            Ok(request) => request,
-            Err(failure) => return CallOutcome::Failed(failure),
-        };
-        match self.client.execute(request).await {
-            Ok(answer) => self.judge(answer, call, &command).await,
-            Err(error) => CallOutcome::Failed(self.unanswered(&error)),
+        match self.attempt(call, &command).await {
+            Ok(outcome) => outcome,
+            Err(failure) => CallOutcome::Failed(failure),
         }
     }
 
@@ -98,6 +116,58 @@ impl Provider for Http {
 }
 
 impl Http {
+    async fn attempt(&self, call: &CallContext<'_>, command: &Json<'_>) -> Result<CallOutcome, CallFailure> {
+        let begin = Instant::now();
+        let Some((tokens, oauth2)) = self.tokens.as_ref().zip(self.oauth2()) else {
+            let request = self.request(call, command, None, call.now)?;
+            let answer = self.client.execute(request).await;
+            return Ok(self.outcome(answer, call, command).await);
+        };
+        let ask = {
+            let steps = self.settings.expression_steps;
+            let mut rendering = Rendering::of(call, command, &self.environment, steps);
+            tokens.ask(oauth2, &mut rendering)?
+        };
+        let total = Duration::from_millis(self.definition.timeout_ms);
+        let mut carried: Vec<Arc<Token>> = Vec::with_capacity(2);
+        loop {
+            // What is left after the token is for the call, so that an endpoint which is slow leaves no riddle.
+            let tenths = if carried.is_empty() { 5 } else { 9 };
+            let token = tokens.token(&ask, begin + total / 10 * tenths).await?;
+            let passed = i64::try_from(begin.elapsed().as_millis()).unwrap_or(0);
+            let request = self.request(call, command, Some(&token), call.now.plus_ms(passed))?;
+            let answer = self.client.execute(request).await;
+            let refused = matches!(&answer, Ok(answer) if answer.status() == StatusCode::UNAUTHORIZED);
+            // Nothing was carried out for a token that was refused.
+            let again = refused && token.refused(!carried.is_empty()) && carried.is_empty();
+            carried.push(token);
+            if again {
+                continue;
+            }
+            let outcome = self.outcome(answer, call, command).await;
+            return Ok(Token::scrub(&carried, outcome));
+        }
+    }
+
+    fn oauth2(&self) -> Option<&OAuth2> {
+        match &self.definition.provider {
+            ProviderDefinition::Http(call) => call.oauth2.as_deref(),
+            _ => None,
+        }
+    }
+
+    async fn outcome(
+        &self,
+        answer: reqwest::Result<Response>,
+        call: &CallContext<'_>,
+        command: &Json<'_>,
+    ) -> CallOutcome {
+        match answer {
+            Ok(answer) => self.judge(answer, call, command).await,
+            Err(error) => CallOutcome::Failed(self.unanswered(&error)),
+        }
+    }
+
     /// A call to which there is no answer, or no whole one. Only a failure to connect proves that nothing was sent.
     fn unanswered(&self, error: &reqwest::Error) -> CallFailure {
         if let Some(denied) = EgressDenied::among(error) {

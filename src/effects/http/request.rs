@@ -1,22 +1,32 @@
 //! From templates to a request that can go nowhere but to the definition's own host.
 
-use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Request, Url};
 
 use super::Http;
+use super::oauth2::Token;
+use super::sign::sign;
+use crate::effects::egress::Egress;
 use crate::effects::environment::traceparent;
 use crate::effects::origin::Origin;
 use crate::effects::provider::{CallContext, CallFailure};
 use crate::effects::rendering::Rendering;
 use crate::kernel::definition::effect::{HttpCall, Provider};
+use crate::kernel::ids::TimeMs;
 use crate::kernel::json::Json;
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 
 impl Http {
-    /// Renders the request of one attempt.
-    pub(super) fn request(&self, call: &CallContext<'_>, command: &Json<'_>) -> Result<Request, CallFailure> {
+    /// Renders the request of one attempt, with its token, and signs it.
+    pub(super) fn request(
+        &self,
+        call: &CallContext<'_>,
+        command: &Json<'_>,
+        token: Option<&Token>,
+        now: TimeMs,
+    ) -> Result<Request, CallFailure> {
         let Provider::Http(template) = &self.definition.provider else {
             return Err(CallFailure::not_done(
                 "permanent",
@@ -25,7 +35,8 @@ impl Http {
         };
         let steps = self.settings.expression_steps;
         let mut rendering = Rendering::of(call, command, &self.environment, steps);
-        let url = self.url(template, &mut rendering)?;
+        let url = rendering.text("url", &template.url)?;
+        let url = checked_url("url", &url, &self.origin, self.settings.egress)?;
         let mut headers = self.headers(template, &mut rendering)?;
         let meta = &call.command.metadata;
         if !headers.contains_key(&IDEMPOTENCY_KEY) {
@@ -42,32 +53,15 @@ impl Http {
                 .or_insert(HeaderValue::from_static("application/json"));
             *request.body_mut() = Some(bytes.into());
         }
+        if let Some(token) = token {
+            headers.insert(AUTHORIZATION, token.header.clone());
+        }
         *request.headers_mut() = headers;
+        if let Some(signature) = &template.sign {
+            let key = rendering.text("key", &signature.key)?;
+            sign(&mut request, signature, &key, now)?;
+        }
         Ok(request)
-    }
-
-    fn url(&self, call: &HttpCall, rendering: &mut Rendering<'_>) -> Result<Url, CallFailure> {
-        let denied = |message: String| CallFailure::not_done("egress.denied", message);
-        let text = rendering.text("url", &call.url)?;
-        if has_dot_segment(&text) {
-            return Err(denied(
-                "a value put a dot segment into the path of the url".to_owned(),
-            ));
-        }
-        let url = Url::parse(&text)
-            .map_err(|error| CallFailure::not_done("permanent", format!("url is malformed: {error}")))?;
-        let same = Origin::of_url(&url).is_some_and(|origin| origin == self.origin);
-        if !same || !url.username().is_empty() || url.password().is_some() {
-            return Err(denied(format!(
-                "url leads to another host than the definition's {}",
-                self.origin.host
-            )));
-        }
-        self.settings
-            .egress
-            .check_literal(&url)
-            .map_err(|error| denied(error.to_string()))?;
-        Ok(url)
     }
 
     fn headers(&self, call: &HttpCall, rendering: &mut Rendering<'_>) -> Result<HeaderMap, CallFailure> {
@@ -80,8 +74,37 @@ impl Http {
     }
 }
 
+/// The URL of a template: it leads to `origin` and to no address that may not be called. `place` names it in the
+/// failure.
+pub(super) fn checked_url(
+    place: &str,
+    text: &str,
+    origin: &Origin,
+    egress: Egress,
+) -> Result<Url, CallFailure> {
+    let denied = |message: String| CallFailure::not_done("egress.denied", message);
+    if has_dot_segment(text) {
+        return Err(denied(format!(
+            "a value put a dot segment into the path of the {place}"
+        )));
+    }
+    let url = Url::parse(text)
+        .map_err(|error| CallFailure::not_done("permanent", format!("{place} is malformed: {error}")))?;
+    let same = Origin::of_url(&url).is_some_and(|found| found == *origin);
+    if !same || !url.username().is_empty() || url.password().is_some() {
+        return Err(denied(format!(
+            "{place} leads to another host than the definition's {}",
+            origin.host
+        )));
+    }
+    egress
+        .check_literal(&url)
+        .map_err(|error| denied(error.to_string()))?;
+    Ok(url)
+}
+
 /// A header value. Line breaks would let a value add headers of its own.
-fn value(name: &str, text: &str) -> Result<HeaderValue, CallFailure> {
+pub(super) fn value(name: &str, text: &str) -> Result<HeaderValue, CallFailure> {
     HeaderValue::from_bytes(text.as_bytes()).map_err(|_| {
         CallFailure::not_done(
             "header.illegal",

@@ -1,11 +1,12 @@
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use wiremock::matchers::{any, body_json, header, header_exists, method, path};
 use wiremock::{Mock, MockServer, ResponseTemplate};
 
 use super::*;
+use crate::effects::Identity;
 use crate::effects::egress::Egress;
 use crate::effects::provider::Certainty;
 use crate::effects::testing::{Authority, KEY, attempt, failure, payload, secrets};
@@ -53,6 +54,8 @@ impl Charge {
                 .map(|(name, value)| ((*name).to_owned(), text(value, &REQUEST)))
                 .collect(),
             body: self.body.map(|body| text(body, &REQUEST)),
+            oauth2: None,
+            sign: None,
         };
         let definition = EffectDefinition {
             schemas: crate::kernel::definition::effect::EffectSchemas::default(),
@@ -353,10 +356,8 @@ fn an_effect_whose_host_depends_on_a_command_does_not_start() {
     }
 }
 
-#[tokio::test]
-async fn an_upstream_and_its_caller_prove_who_they_are() {
-    let authority = Authority::new();
-    let own = authority.certify("localhost");
+/// A server that wants to see a certificate of its callers, with its address. It ends with its standard input.
+pub fn https_upstream(authority: &Authority, own: &Identity) -> (String, Child) {
     let folder = tempfile::tempdir().expect("a folder");
     let place = |name: &str, pem: &[u8]| {
         let path = folder.path().join(name);
@@ -380,7 +381,14 @@ async fn an_upstream_and_its_caller_prove_who_they_are() {
     let mut port = String::new();
     let output = upstream.stdout.take().expect("piped");
     BufReader::new(output).read_line(&mut port).expect("the port");
-    let address = format!("https://localhost:{}", port.trim());
+    (format!("https://localhost:{}", port.trim()), upstream)
+}
+
+#[tokio::test]
+async fn an_upstream_and_its_caller_prove_who_they_are() {
+    let authority = Authority::new();
+    let own = authority.certify("localhost");
+    let (address, mut upstream) = https_upstream(&authority, &own);
     let known = UpstreamTls {
         ca: Some(authority.pem()),
         identity: Some(authority.certify("runner")),

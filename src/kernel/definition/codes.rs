@@ -84,6 +84,10 @@ pub const SUBJECT: &str = "SR0147";
 pub const DESCRIPTORS: &str = "SR0190";
 /// A method that the descriptors do not have, or that is none for an effect.
 pub const METHOD: &str = "SR0191";
+/// Credentials that a call cannot prove itself with.
+pub const CREDENTIALS: &str = "SR0192";
+/// A signature that no receiver could check.
+pub const SIGNATURE: &str = "SR0193";
 /// A step that cannot be waited for from here.
 pub const OUT_OF_REACH: &str = "SR0150";
 /// A JSON Schema that cannot be used.

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use super::http_proof::{OAuth2, Signature};
 use super::model::EffectContract;
 use super::sql_text::SqlText;
 use super::url;
@@ -228,12 +229,19 @@ pub struct HttpCall {
     pub headers: Vec<(String, Template)>,
     /// JSON body, absent for none.
     pub body: Option<Template>,
+    pub oauth2: Option<Box<OAuth2>>,
+    pub sign: Option<Box<Signature>>,
 }
 
 impl HttpCall {
     fn templates(&self) -> Vec<&Template> {
         let headers = self.headers.iter().map(|(_, template)| template);
-        headers.chain([&self.url]).chain(&self.body).collect()
+        let mut all: Vec<_> = headers.chain([&self.url]).chain(&self.body).collect();
+        if let Some(oauth2) = &self.oauth2 {
+            all.extend(oauth2.templates());
+        }
+        all.extend(self.sign.as_ref().map(|sign| &sign.key));
+        all
     }
 }
 

@@ -1,8 +1,12 @@
 //! Reading the `http` section of an effect file.
 
+use std::ops::Range;
+
 use super::codes;
 use super::effect::HttpCall;
 use super::effect_file::REQUEST_ROOTS;
+use super::effect_http_oauth2;
+use super::effect_http_sign;
 use super::fields::{self, Fields};
 use super::findings::Findings;
 use super::texts::{self, Readable};
@@ -13,8 +17,11 @@ use crate::kernel::expr::{Template, nearest};
 
 const METHODS: [&str; 6] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"];
 
+/// The header of a token.
+const AUTHORIZATION: &str = "Authorization";
+
 pub fn read(entry: &Entry<'_>, env: &Env, findings: &mut Findings<'_>) -> Option<HttpCall> {
-    let keys = &["method", "url", "headers", "body"];
+    let keys = &["method", "url", "headers", "body", "auth", "sign"];
     let fields = Fields::read(&entry.value, &entry.key_span, "a call", keys, findings)?;
     let method = fields
         .require("method", findings)
@@ -36,11 +43,24 @@ pub fn read(entry: &Entry<'_>, env: &Env, findings: &mut Findings<'_>) -> Option
         let message = "GET and HEAD have no body";
         findings.error(codes::CONTRADICTION, entry.key_span.clone(), message);
     }
+    let oauth2 = fields
+        .get("auth")
+        .and_then(|entry| effect_http_oauth2::read(entry, env, findings));
+    let mut written: Vec<&str> = headers.iter().map(|(name, _)| &**name).collect();
+    if let Some(entry) = fields.get("auth") {
+        write_header(AUTHORIZATION, &mut written, &entry.key_span, findings);
+    }
+    let sign = fields.get("sign").and_then(|entry| {
+        let has_body = fields.get("body").is_some();
+        effect_http_sign::read(entry, has_body, &mut written, env, findings)
+    });
     Some(HttpCall {
         method: method?.to_owned(),
         url: url?,
         headers,
         body,
+        oauth2,
+        sign,
     })
 }
 
@@ -70,12 +90,31 @@ fn method(entry: &Entry<'_>, findings: &mut Findings<'_>) -> Option<&'static str
     known
 }
 
+/// Adds a header to those that a call has; `span` is where the file asks for it.
+pub(super) fn write_header<'n>(
+    name: &'n str,
+    written: &mut Vec<&'n str>,
+    span: &Range<usize>,
+    findings: &mut Findings<'_>,
+) {
+    if written.iter().any(|other| other.eq_ignore_ascii_case(name)) {
+        let message = format!("the header {name} is written already");
+        findings.error(codes::CONTRADICTION, span.clone(), message);
+    }
+    written.push(name);
+}
+
+/// Whether a text is a token of RFC 9110.
+pub(super) fn is_header_name(text: &str) -> bool {
+    let is_token = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c);
+    !text.is_empty() && text.chars().all(is_token)
+}
+
 fn headers(entry: &Entry<'_>, env: &Env, findings: &mut Findings<'_>) -> Vec<(String, Template)> {
     let mut headers: Vec<(String, Template)> = Vec::new();
     let entries = fields::entries(&entry.value, &entry.key_span, "headers", findings);
     for header in entries.unwrap_or_default() {
-        let is_token = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c);
-        if header.key.is_empty() || !header.key.chars().all(is_token) {
+        if !is_header_name(&header.key) {
             let message = format!("\"{}\" is not a header name", header.key.escape_debug());
             findings.error(codes::NAME, header.key_span.clone(), message);
         }

@@ -359,7 +359,8 @@ fn uid<'a>(number: &Value<'a>, seed: &Value<'a>, budget: &mut Spender<'_>) -> Re
 }
 
 /// Everything but RFC 3986's unreserved characters as `%XX`.
-fn percent_encode(text: &str) -> String {
+#[must_use]
+pub fn percent_encode(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {
         match byte {

@@ -22,7 +22,7 @@ mod value;
 
 use std::sync::Arc;
 
-pub use functions::UID_SEED;
+pub use functions::{UID_SEED, percent_encode};
 pub use nearest::nearest;
 pub use output::write_sorted;
 pub use template::{Template, TextPart};
