@@ -260,7 +260,7 @@ fn every_shipped_file_and_every_cure_of_an_error_page_validates() {
         };
         let head = match (
             cure.contains("apiVersion:"),
-            ["http:", "grpc:", "smtp:", "sql:", "transform:"]
+            ["http:", "grpc:", "smtp:", "sql:", "nats:", "transform:"]
                 .iter()
                 .any(|key| cure.contains(key)),
         ) {
