@@ -136,6 +136,7 @@ impl Bench {
                     ..EffectLimits::default()
                 },
                 breaker: None,
+                redaction: saga_runner::kernel::definition::redaction::Redaction::default(),
                 classify: Vec::new(),
                 result: None,
             })],

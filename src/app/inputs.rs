@@ -1,11 +1,14 @@
 //! The inputs of an instance, read back from the streams: its history names their places.
 
+use std::sync::Arc;
+
 use serde_json::Value;
 
 use super::control::blocking;
 use super::node::Node;
 use super::streams;
 use crate::intake::decode::Decoded;
+use crate::kernel::definition::EffectDefinition;
 use crate::kernel::envelope::APPLIED_HEADER;
 use crate::kernel::ids::{CommandId, EffectName, InstanceId};
 use crate::kernel::input::{InputBody, SourceStream};
@@ -49,9 +52,10 @@ pub(super) async fn recorded(node: &Node, id: &InstanceId) -> Result<RecordedInp
         let message = format!("the instance has taken more than {INPUTS_MAX} inputs");
         return Err(ControlError::Conflict(message));
     }
+    let effects = &node.catalog.now().effects;
     let mut inputs = Vec::with_capacity(rows.len());
     for (_, row) in rows.into_iter().rev() {
-        let input = body(node, id, &row).await?;
+        let input = redacted(body(node, id, &row).await?, effects);
         inputs.push(Recorded {
             tenant: id.tenant.as_str().to_owned(),
             saga: id.saga.as_str().to_owned(),
@@ -66,6 +70,23 @@ pub(super) async fn recorded(node: &Node, id: &InstanceId) -> Result<RecordedInp
         });
     }
     Ok(RecordedInputs { inputs })
+}
+
+/// The input without what its effect redacts of results.
+fn redacted(body: RecordedBody, effects: &[Arc<EffectDefinition>]) -> RecordedBody {
+    let mut body = body;
+    if let RecordedBody::Result {
+        effect: Some(name),
+        outcome: RecordedOutcome::Ok(result),
+        ..
+    } = &mut body
+        && let Some(effect) = effects.iter().find(|effect| effect.name == *name)
+    {
+        for path in &effect.redaction.result {
+            path.hide_value(result);
+        }
+    }
+    body
 }
 
 async fn body(node: &Node, id: &InstanceId, row: &HistoryRow) -> Result<RecordedBody, ControlError> {

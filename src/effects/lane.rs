@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 use super::attempt::{self, Reason, Turn};
 use super::breakers::Breakers;
 use super::gate::Gate;
+use super::mask::Mask;
 use super::places::{Share, Tenants};
 use super::progress;
 use super::provider::{CallContext, CallOutcome, Provider};
@@ -263,7 +264,9 @@ impl Lane {
         let outcome = self.attempt(&call, deadline, admitted).await;
         let failure = match secrets.scrub(outcome) {
             CallOutcome::Succeeded { payload } => return Next::Answer(Answer::Succeeded { payload }),
-            CallOutcome::Failed(failure) => failure,
+            CallOutcome::Failed(failure) => {
+                Mask::at([(&*self.definition.redaction.input, &input)]).scrub_failure(failure)
+            }
         };
         progress.unsettled = attempt::unsettled(progress.unsettled, &failure);
         let pause = self.pause(command.command_id, progress.calls, &failure);

@@ -16,6 +16,7 @@ mod grpc;
 mod http;
 mod lane;
 mod local;
+mod mask;
 #[cfg(feature = "effect-nats")]
 mod nats;
 mod origin;

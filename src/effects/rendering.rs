@@ -1,6 +1,7 @@
 //! From the templates of a definition to the parts of one call, and from its answer to an outcome.
 
 use super::environment::Environment;
+use super::mask::Mask;
 use super::provider::{CallContext, CallFailure, CallOutcome};
 use crate::kernel::definition::EffectDefinition;
 use crate::kernel::expr::{Budget, EvalError, Root, Scope, Template};
@@ -60,6 +61,7 @@ fn unrendered(place: &str, error: &EvalError) -> CallFailure {
 /// The definition's own rules about one answer.
 pub struct Verdict<'a> {
     definition: &'a EffectDefinition,
+    input: &'a Json<'a>,
     response: &'a Json<'a>,
     scope: Scope<'a>,
     budget: Budget,
@@ -80,6 +82,7 @@ impl<'a> Verdict<'a> {
             .bind(Root::Response, response);
         Self {
             definition,
+            input: call.input,
             response,
             scope,
             budget: Budget { steps },
@@ -93,11 +96,25 @@ impl<'a> Verdict<'a> {
                 Ok(true) => return Some(&rule.outcome),
                 Ok(false) => {}
                 Err(error) => {
-                    tracing::debug!(effect = %self.definition.name, rule = rule.when.text(), %error, "rule does not apply");
+                    let error = self.mask().clean_message(error.to_string());
+                    tracing::debug!(effect = %self.definition.name, rule = rule.when.text(), error, "rule does not apply");
                 }
             }
         }
         None
+    }
+
+    /// The failure that the answer means, without what the definition redacts.
+    pub fn redacted(&self, failure: CallFailure) -> CallFailure {
+        self.mask().scrub_failure(failure)
+    }
+
+    fn mask(&self) -> Mask {
+        let redaction = &self.definition.redaction;
+        Mask::at([
+            (&*redaction.input, self.input),
+            (&*redaction.response, self.response),
+        ])
     }
 
     /// The upstream did it; if its answer cannot be turned into a result, the outcome is not known to the saga.
@@ -107,7 +124,7 @@ impl<'a> Verdict<'a> {
             (Some(template), _) => {
                 if let Err(error) = template.render(&self.scope, &mut self.budget, &mut payload) {
                     let failure = CallFailure::unclear("result.expression", format!("result: {error}"));
-                    return CallOutcome::Failed(failure);
+                    return CallOutcome::Failed(self.redacted(failure));
                 }
             }
             // An answer without body is an empty result, so that a saga may still read it as an object.

@@ -7,15 +7,12 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
+use super::mask::Mask;
 use super::provider::CallOutcome;
 use crate::kernel::json::Json;
 
 /// Shorter values are not looked for: they would be found where they mean something else.
-const SCRUBBED_BYTES_MIN: usize = 6;
-/// Deepest nesting of a result that is looked through, in levels.
-const DEPTH_MAX: usize = 256;
-/// What stands in the place of a secret.
-const MASK: &str = "***";
+pub const SCRUBBED_BYTES_MIN: usize = 6;
 
 /// Secrets by name, which may be replaced while calls are made.
 pub struct Secrets(RwLock<Arc<Known>>);
@@ -24,13 +21,6 @@ pub struct Secrets(RwLock<Arc<Known>>);
 pub struct Known {
     object: Json<'static>,
     mask: Mask,
-}
-
-/// Finds values that nobody may see, and puts asterisks in their place.
-pub struct Mask {
-    /// The values in each spelling in which they may come back, the longest first, so that of two values of which
-    /// one holds the other none is left in part.
-    spellings: Vec<String>,
 }
 
 impl Secrets {
@@ -61,7 +51,7 @@ impl Known {
         };
         Self {
             object: Json::Map(secrets.iter().map(member).collect()),
-            mask: Mask::of(secrets.values().map(String::as_str)),
+            mask: Mask::of(SCRUBBED_BYTES_MIN, secrets.values().map(String::as_str)),
         }
     }
 
@@ -76,83 +66,6 @@ impl Known {
     pub fn scrub(&self, outcome: CallOutcome) -> CallOutcome {
         self.mask.scrub(outcome)
     }
-}
-
-impl Mask {
-    /// Short values are left out.
-    #[must_use]
-    pub fn of<'v>(values: impl IntoIterator<Item = &'v str>) -> Self {
-        let mut spellings: Vec<String> = values
-            .into_iter()
-            .filter(|value| value.len() >= SCRUBBED_BYTES_MIN)
-            .flat_map(spellings)
-            .collect();
-        spellings.sort_by_key(|text| (std::cmp::Reverse(text.len()), text.clone()));
-        spellings.dedup();
-        Self { spellings }
-    }
-
-    /// What came of a call, without any of the values.
-    #[must_use]
-    pub fn scrub(&self, outcome: CallOutcome) -> CallOutcome {
-        match outcome {
-            CallOutcome::Succeeded { payload } => CallOutcome::Succeeded {
-                payload: self.clean_json(payload),
-            },
-            CallOutcome::Failed(mut failure) => {
-                failure.message = self.clean(failure.message);
-                CallOutcome::Failed(failure)
-            }
-        }
-    }
-
-    /// Only texts are masked: digits of a number that look like a secret are part of the number.
-    fn clean_json(&self, payload: Vec<u8>) -> Vec<u8> {
-        let holds = |text: &str| self.spellings.iter().any(|spelling| text.contains(&**spelling));
-        if !std::str::from_utf8(&payload).is_ok_and(holds) {
-            return payload;
-        }
-        match Json::parse(&payload, DEPTH_MAX) {
-            Ok(value) => {
-                let mut bytes = Vec::with_capacity(payload.len());
-                self.masked(value).write(&mut bytes);
-                bytes
-            }
-            // It is no result either, and its text goes nowhere but into the message that says so.
-            Err(_) => self
-                .clean(String::from_utf8_lossy(&payload).into_owned())
-                .into_bytes(),
-        }
-    }
-
-    fn masked<'a>(&self, value: Json<'a>) -> Json<'a> {
-        match value {
-            Json::Str(text) => Json::Str(Cow::Owned(self.clean(text.into_owned()))),
-            Json::List(items) => Json::List(items.into_iter().map(|item| self.masked(item)).collect()),
-            Json::Map(members) => {
-                let member = |(name, value)| (name, self.masked(value));
-                Json::Map(members.into_iter().map(member).collect())
-            }
-            plain => plain,
-        }
-    }
-
-    fn clean(&self, text: String) -> String {
-        let mut text = text;
-        for spelling in &self.spellings {
-            if text.contains(spelling.as_str()) {
-                text = text.replace(spelling.as_str(), MASK);
-            }
-        }
-        text
-    }
-}
-
-/// A value as it is, and as it stands in JSON.
-fn spellings(value: &str) -> [String; 2] {
-    let quoted = serde_json::to_string(value).expect("a string is always JSON");
-    let inner = quoted[1..quoted.len() - 1].to_owned();
-    [value.to_owned(), inner]
 }
 
 #[cfg(test)]

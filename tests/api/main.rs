@@ -14,6 +14,7 @@ mod letters;
 mod operators;
 #[cfg(feature = "wasm")]
 mod programs;
+mod redaction;
 mod requests;
 mod schedules;
 mod secrets;

@@ -10,6 +10,7 @@ use saga_runner::effects::{self, Local, Worker, WorkerSpec};
 use saga_runner::inproc::{self, InprocBroker};
 use saga_runner::kernel::definition::EffectDefinition;
 use saga_runner::kernel::definition::effect::{EffectLimits, EffectSchemas, HttpCall, Provider};
+use saga_runner::kernel::definition::redaction::Redaction;
 use saga_runner::kernel::duration::Millis;
 use saga_runner::kernel::expr::{Root, Template};
 use saga_runner::kernel::ids::{CommandId, EffectName, InstanceId, Key, SagaName, TenantId, TimeMs};
@@ -533,6 +534,7 @@ pub fn definition(attempts: u32) -> EffectDefinition {
             ..EffectLimits::default()
         },
         breaker: None,
+        redaction: Redaction::default(),
         classify: Vec::new(),
         result: None,
     }

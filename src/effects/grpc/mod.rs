@@ -244,7 +244,7 @@ impl Grpc {
         let mut verdict = Verdict::on(&response, &self.definition, call, command, steps);
         match verdict.class() {
             Some("succeeded") => verdict.result(),
-            class => CallOutcome::Failed(status::refused(status, class)),
+            class => CallOutcome::Failed(verdict.redacted(status::refused(status, class))),
         }
     }
 }

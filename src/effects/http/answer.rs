@@ -39,13 +39,13 @@ impl Http {
             .or_else(|| (!status.is_success()).then(|| built_in(status)));
         match class {
             None | Some("succeeded") => verdict.result(),
-            Some(class) => CallOutcome::Failed(CallFailure {
+            Some(class) => CallOutcome::Failed(verdict.redacted(CallFailure {
                 class: Cow::Owned(class.to_owned()),
-                message: message(status, &headers, &body),
+                message: message(status, &headers, &self.told(&response, &body)),
                 certainty: certainty(status),
                 end: end(status),
                 retry_after: retry_after(&headers),
-            }),
+            })),
         }
     }
 
@@ -59,6 +59,27 @@ impl Http {
             ),
             BodyFault::Broken(error) => self.unanswered(&error),
         })
+    }
+
+    /// The body as it may be told. What is redacted is looked for in the values, not in one spelling of them.
+    fn told<'b>(&self, response: &Json<'_>, body: &'b [u8]) -> Cow<'b, [u8]> {
+        let redaction = &self.definition.redaction;
+        if redaction.is_empty() {
+            return Cow::Borrowed(body);
+        }
+        let hidden = redaction
+            .response
+            .iter()
+            .fold(response.clone(), |value, path| path.hide(value));
+        match hidden.get("body") {
+            None | Some(Json::Null) => Cow::Borrowed(b""),
+            Some(Json::Str(text)) => Cow::Owned(text.as_bytes().to_vec()),
+            Some(value) => {
+                let mut bytes = Vec::new();
+                value.write(&mut bytes);
+                Cow::Owned(bytes)
+            }
+        }
     }
 
     fn response_value<'a>(&self, status: StatusCode, headers: &HeaderMap, body: &'a [u8]) -> Json<'a> {
@@ -175,7 +196,12 @@ fn message(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> String {
 
 fn excerpt(bytes: &[u8]) -> String {
     let head = &bytes[..bytes.len().min(EXCERPT_BYTES)];
-    String::from_utf8_lossy(head).replace(char::is_control, " ")
+    // A character that is cut in two is left out, so that the end can be compared with what is masked.
+    let whole = match std::str::from_utf8(head) {
+        Err(error) if error.error_len().is_none() => error.valid_up_to(),
+        Ok(_) | Err(_) => head.len(),
+    };
+    String::from_utf8_lossy(&head[..whole]).replace(char::is_control, " ")
 }
 
 /// What `Retry-After` asks for, in seconds. Dates are not read: they need the upstream's clock to be right.

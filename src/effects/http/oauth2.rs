@@ -17,10 +17,11 @@ use super::answer::{BodyFault, bounded, built_in, retry_after};
 use super::causes;
 use super::request::checked_url;
 use crate::effects::egress::{Egress, EgressDenied};
+use crate::effects::mask::Mask;
 use crate::effects::origin::Origin;
 use crate::effects::provider::{CallFailure, CallOutcome};
 use crate::effects::rendering::Rendering;
-use crate::effects::secrets::Mask;
+use crate::effects::secrets::SCRUBBED_BYTES_MIN;
 use crate::kernel::breaker::CallEnd;
 use crate::kernel::definition::http_proof::{OAuth2, SendCredentials};
 use crate::kernel::expr::percent_encode;
@@ -144,7 +145,7 @@ impl Tokens {
             url,
             authorization,
             form,
-            mask: Mask::of(hidden.iter().map(String::as_str)),
+            mask: Mask::of(SCRUBBED_BYTES_MIN, hidden.iter().map(String::as_str)),
         })
     }
 
@@ -274,7 +275,7 @@ impl Token {
 
     /// What came of a call that carried one of the tokens, without them.
     pub fn scrub(tokens: &[Arc<Self>], outcome: CallOutcome) -> CallOutcome {
-        Mask::of(tokens.iter().map(|token| &*token.text)).scrub(outcome)
+        Mask::of(SCRUBBED_BYTES_MIN, tokens.iter().map(|token| &*token.text)).scrub(outcome)
     }
 }
 

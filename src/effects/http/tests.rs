@@ -11,6 +11,7 @@ use crate::effects::egress::Egress;
 use crate::effects::provider::Certainty;
 use crate::effects::testing::{Authority, KEY, attempt, failure, payload, secrets};
 use crate::kernel::definition::effect::{Classify, EffectLimits, Provider as ProviderDefinition};
+use crate::kernel::definition::redaction::Redaction;
 use crate::kernel::expr::{Expr, Root, Template};
 use crate::kernel::ids::EffectName;
 use crate::kernel::retry::RetryPolicy;
@@ -75,6 +76,7 @@ impl Charge {
                 ..EffectLimits::default()
             },
             breaker: None,
+            redaction: Redaction::default(),
             classify: self
                 .classify
                 .iter()

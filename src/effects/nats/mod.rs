@@ -144,7 +144,7 @@ impl Nats {
         let mut verdict = Verdict::on(&response, &self.definition, call, command, steps);
         match verdict.class() {
             Some("succeeded") => Ok(verdict.result()),
-            class => Err(refused(code, &said, class)),
+            class => Err(verdict.redacted(refused(code, &said, class))),
         }
     }
 

@@ -256,10 +256,10 @@ impl Smtp {
         let mut verdict = Verdict::on(&response, &self.definition, call, command, steps);
         match verdict.class() {
             None | Some("succeeded") => verdict.result(),
-            Some(class) => CallOutcome::Failed(CallFailure {
+            Some(class) => CallOutcome::Failed(verdict.redacted(CallFailure {
                 class: Cow::Owned(class.to_owned()),
                 ..CallFailure::unclear("", accepted.message.clone())
-            }),
+            })),
         }
     }
 
@@ -281,11 +281,11 @@ impl Smtp {
         let mut verdict = Verdict::on(&response, &self.definition, call, command, steps);
         match verdict.class() {
             Some("succeeded") => verdict.result(),
-            Some(class) => CallOutcome::Failed(CallFailure {
+            Some(class) => CallOutcome::Failed(verdict.redacted(CallFailure {
                 class: Cow::Owned(class.to_owned()),
                 ..failure
-            }),
-            None => CallOutcome::Failed(failure),
+            })),
+            None => CallOutcome::Failed(verdict.redacted(failure)),
         }
     }
 }

@@ -358,15 +358,15 @@ impl Sql {
         let steps = self.settings.expression_steps;
         let mut verdict = Verdict::on(&response, &self.definition, call, command, steps);
         Done::Settled(match verdict.class() {
-            None => CallOutcome::Failed(failure),
+            None => CallOutcome::Failed(verdict.redacted(failure)),
             Some("succeeded") => match self.result(&mut verdict, &response) {
                 Ok(payload) => CallOutcome::Succeeded { payload },
                 Err(failure) => CallOutcome::Failed(failure),
             },
-            Some(class) => CallOutcome::Failed(CallFailure {
+            Some(class) => CallOutcome::Failed(verdict.redacted(CallFailure {
                 class: class.to_owned().into(),
                 ..failure
-            }),
+            })),
         })
     }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::http_proof::{OAuth2, Signature};
 use super::model::EffectContract;
+use super::redaction::Redaction;
 use super::sql_text::SqlText;
 use super::url;
 use crate::kernel::breaker::BreakerPolicy;
@@ -59,6 +60,8 @@ pub struct EffectDefinition {
     pub classify: Vec<Classify>,
     /// The result of a successful call. Default: the response body.
     pub result: Option<Template>,
+    /// What is masked in all that is told about its calls.
+    pub redaction: Redaction,
 }
 
 impl EffectDefinition {

@@ -13,6 +13,7 @@ use super::effect_smtp;
 use super::effect_sql;
 use super::fields::{self, Fields, NameRule};
 use super::findings::Findings;
+use super::redaction;
 use super::saga::{header, parsed};
 use super::schema_files::Schemas;
 use super::steps::{RetryBounds, retry};
@@ -56,6 +57,7 @@ const KEYS: &[&str] = &[
     "breaker",
     "classify",
     "result",
+    "redact",
 ];
 /// Keys that say how a call is made and what its answer means.
 const CALL_KEYS: &[&str] = &["timeout", "retry", "on_ambiguous", "breaker", "classify"];
@@ -112,6 +114,10 @@ pub fn compile(
     let types = Types::of_effect(&contract, response);
     let env = &types.env;
     let provider = section.and_then(|entry| provider(entry, &fields, env, schemas, findings));
+    let redaction = fields
+        .get("redact")
+        .map(|entry| redaction::read(entry, provider.as_ref(), &contract, env, findings))
+        .unwrap_or_default();
     let (timeout_ms, connect_timeout_ms) = timeouts(&fields, findings);
     let (policy, mut retry_classes) = retries(&fields, findings);
     on_ambiguous(&fields, &mut retry_classes, findings);
@@ -146,6 +152,7 @@ pub fn compile(
         breaker,
         classify,
         result,
+        redaction,
     }))
 }
 

@@ -42,6 +42,7 @@ mod machine;
 mod migration;
 pub mod model;
 mod program;
+pub mod redaction;
 mod saga;
 mod schedule;
 mod schema_files;

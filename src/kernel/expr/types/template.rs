@@ -93,6 +93,21 @@ impl Type {
         ))
     }
 
+    /// What stands under `name` in the map, or in the maps of the list.
+    ///
+    /// # Errors
+    /// What may have been meant, where nothing can stand there.
+    pub fn below(&self, name: &str) -> Result<Self, Option<String>> {
+        if self.dynamic || self.object.is_some() {
+            return self.field(name).map_err(Some);
+        }
+        match &self.item {
+            Some(item) => item.below(name),
+            None if self.kinds.has(Kinds::LIST) || self.kinds.has(Kinds::MAP) => Ok(Self::dynamic()),
+            None => Err(Some("neither a map nor a list stands there".to_owned())),
+        }
+    }
+
     /// What does not fit when a map of this type becomes one of type `new`: members that are `changed` are others
     /// then, or gone, and those in `set` are there; all others stay.
     pub fn keeps(&self, new: &Self, changed: impl Fn(&str) -> bool, set: &BTreeSet<String>) -> Vec<String> {
