@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::catalog::Catalog;
 use super::definitions::Read;
 use super::running::{Parts, Running};
+use super::secrets::SecretsError;
 use super::{StartError, connect_broker, migration, reload, secrets, streams};
 use crate::config::{Manifest, secret};
 use crate::effects::{Registry, Secrets};
@@ -18,7 +19,11 @@ use crate::kernel::token::TokenKey;
 use crate::ports::broker::{Broker, BrokerError, StreamState};
 use crate::ports::clock::Clock;
 use crate::ports::control::{LastReload, ReloadError, Reloaded};
+use crate::ports::messenger::Messenger;
 use crate::telemetry::Metrics;
+
+/// How long the start waits before it asks again for secrets that it could not get.
+const SECRETS_AGAIN: Duration = Duration::from_secs(1);
 
 /// A runner in this process.
 pub struct Node {
@@ -107,11 +112,14 @@ impl Node {
         let streams = self.wait_for_streams(broker.as_ref()).await?;
         // Stays unset only in a node that was started before, which is not done.
         let _first = self.broker.set(Arc::clone(&broker));
+        let messenger = Arc::clone(&broker).messenger();
+        self.wait_for_secrets(messenger.as_deref()).await?;
         let running = Running::start(&self.parts(), broker, &streams)?;
         let _first = self.running.set(running);
         tokio::spawn(secrets::keep(
             Arc::clone(&self.secrets),
             self.manifest.secrets.clone(),
+            messenger,
             self.manifest.worker.secrets_every.duration(),
             self.drain.clone(),
         ));
@@ -197,6 +205,26 @@ impl Node {
                 Err(error) => return Err(StartError::Broker(error.to_string())),
             }
         }
+    }
+
+    /// Reads what could not be read without a connection.
+    async fn wait_for_secrets(&self, messenger: Option<&dyn Messenger>) -> Result<(), StartError> {
+        let references = &self.manifest.secrets;
+        while secrets::need_connection(references) {
+            match secrets::read(references, messenger).await {
+                Ok(read) => {
+                    self.secrets.replace(&read);
+                    break;
+                }
+                Err(SecretsError::Config(error)) => return Err(error.into()),
+                Err(SecretsError::Unavailable(message)) => {
+                    tracing::warn!(message, "waiting for the secrets of NATS KV");
+                    self.set_waiting_for(format!("secrets of NATS KV: {message}"));
+                    tokio::time::sleep(SECRETS_AGAIN).await;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// What runs, once it does.

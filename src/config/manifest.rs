@@ -437,6 +437,7 @@ impl Manifest {
                 ));
             }
         }
+        self.check_secrets()?;
         if self.broker.kind == BrokerKind::Embedded && self.mode != Mode::Combined {
             return Err(format!(
                 "mode {} needs a broker that other processes can reach: set broker.kind to nats",
@@ -450,6 +451,29 @@ impl Manifest {
             ));
         }
         self.check_limits()
+    }
+
+    fn check_secrets(&self) -> Result<(), String> {
+        for (name, reference) in &self.secrets {
+            let SecretReference::Kv(place) = reference else {
+                continue;
+            };
+            if self.broker.kind == BrokerKind::Embedded {
+                return Err(format!(
+                    "secrets.{name} is in NATS KV, and broker.kind is embedded: there is no NATS to read it from"
+                ));
+            }
+            place
+                .check()
+                .map_err(|message| format!("secrets.{name}: {message}"))?;
+        }
+        let callbacks = self.callbacks.as_ref().map(|callbacks| &callbacks.key);
+        if let Some(SecretReference::Kv(_)) = callbacks {
+            return Err(
+                "callbacks.key cannot be in NATS KV; write {env: VARIABLE} or {file: PATH}".to_owned(),
+            );
+        }
+        Ok(())
     }
 
     fn check_limits(&self) -> Result<(), String> {

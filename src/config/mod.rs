@@ -151,6 +151,23 @@ mod tests {
             ),
             ("cluster: other\n", "duplicate"),
             ("secrets: {pay: inline}\n", "config/test.yaml:4:"),
+            (
+                "secrets: {pay: {kv: {bucket: b, key: k}}}\nbroker: {kind: embedded}\n",
+                "secrets.pay is in NATS KV, and broker.kind is embedded",
+            ),
+            (
+                "secrets: {pay: {kv: {bucket: a b, key: k}}}\nbroker: {kind: nats}\n",
+                "secrets.pay: bucket \"a b\" may hold",
+            ),
+            (
+                "secrets: {pay: {kv: {bucket: b, key: \"a.*\"}}}\nbroker: {kind: nats}\n",
+                "secrets.pay: key \"a.*\" may hold",
+            ),
+            ("secrets: {pay: {kv: {bucket: b}}}\n", "config/test.yaml:4:"),
+            (
+                "callbacks: {key: {kv: {bucket: b, key: k}}}\nbroker: {kind: nats}\n",
+                "callbacks.key cannot be in NATS KV",
+            ),
             ("shards: 1\nshards: 2\n", "config/test.yaml:5:1: duplicate"),
         ] {
             let message = refusal(body);

@@ -18,6 +18,16 @@ pub enum SecretReference {
     Env(String),
     /// Path of a file; one newline at its end is cut off.
     File(PathBuf),
+    /// A value of NATS KV, read over the runner's own connection.
+    Kv(KvReference),
+}
+
+/// The place of a value in NATS KV.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KvReference {
+    pub bucket: String,
+    pub key: String,
 }
 
 /// As it stands in the manifest. Untagged, because an error of another enum repeats what it found: the secret.
@@ -25,11 +35,12 @@ pub enum SecretReference {
 #[serde(
     untagged,
     deny_unknown_fields,
-    expecting = "a secret is written {env: VARIABLE} or {file: PATH}, never as its value"
+    expecting = "a secret is written {env: VARIABLE}, {file: PATH} or {kv: {bucket: BUCKET, key: KEY}}, never as its value"
 )]
 enum Written {
     Env { env: String },
     File { file: PathBuf },
+    Kv { kv: KvReference },
 }
 
 impl From<Written> for SecretReference {
@@ -37,39 +48,88 @@ impl From<Written> for SecretReference {
         match written {
             Written::Env { env } => Self::Env(env),
             Written::File { file } => Self::File(file),
+            Written::Kv { kv } => Self::Kv(kv),
         }
     }
 }
 
-/// Reads every referenced secret.
+impl KvReference {
+    /// Checks that both are names as NATS allows them.
+    ///
+    /// # Errors
+    /// A sentence that says which is not.
+    pub fn check(&self) -> Result<(), String> {
+        let Self { bucket, key } = self;
+        let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+        if bucket.is_empty() || !bucket.chars().all(plain) {
+            return Err(format!(
+                "bucket {bucket:?} may hold letters, digits, '-' and '_' only"
+            ));
+        }
+        let legal = |c: char| plain(c) || "/=.".contains(c);
+        let dotted = key.starts_with('.') || key.ends_with('.') || key.contains("..");
+        if key.is_empty() || dotted || !key.chars().all(legal) {
+            return Err(format!(
+                "key {key:?} may hold letters, digits, '-', '_', '/', '=' and single dots within only"
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// Reads the secrets that are on this machine. For those of NATS KV there has to be a connection first.
 ///
 /// # Errors
 /// [`ConfigError::Secret`] names the first secret that is missing or empty, never its value.
 pub fn resolve(
     references: &BTreeMap<String, SecretReference>,
 ) -> Result<BTreeMap<String, String>, ConfigError> {
-    references
-        .iter()
-        .map(|(name, reference)| {
-            let missing = |message: String| ConfigError::Secret {
-                name: name.clone(),
-                message,
-            };
-            let value = match reference {
-                SecretReference::Env(variable) => std::env::var(variable)
-                    .map_err(|_| missing(format!("environment variable {variable} is not set")))?,
-                SecretReference::File(path) => {
-                    let text = std::fs::read_to_string(path)
-                        .map_err(|error| missing(format!("file {}: {error}", path.display())))?;
-                    text.strip_suffix('\n').map_or(text.clone(), str::to_owned)
-                }
-            };
-            if value.is_empty() {
-                return Err(missing("is empty".to_owned()));
+    let mut values = BTreeMap::new();
+    for (name, reference) in references {
+        let value = match reference {
+            SecretReference::Env(variable) => std::env::var(variable)
+                .map_err(|_| missing(name, format!("environment variable {variable} is not set")))?,
+            SecretReference::File(path) => {
+                let text = std::fs::read_to_string(path)
+                    .map_err(|error| missing(name, format!("file {}: {error}", path.display())))?;
+                without_newline(&text)
             }
-            Ok((name.clone(), value))
-        })
-        .collect()
+            SecretReference::Kv(_) => continue,
+        };
+        values.insert(name.clone(), filled(name, value)?);
+    }
+    Ok(values)
+}
+
+/// The secret that stands at its place in NATS KV; `None`: nothing does.
+///
+/// # Errors
+/// As [`resolve`].
+pub fn of_kv(name: &str, place: &KvReference, found: Option<&[u8]>) -> Result<String, ConfigError> {
+    let KvReference { bucket, key } = place;
+    let bytes = found.ok_or_else(|| missing(name, format!("bucket {bucket} of NATS KV has no key {key}")))?;
+    let text = std::str::from_utf8(bytes)
+        .map_err(|_| missing(name, format!("key {key} of bucket {bucket} holds no text")))?;
+    filled(name, without_newline(text))
+}
+
+/// A secret that is not where it should be.
+pub fn missing(name: &str, message: String) -> ConfigError {
+    ConfigError::Secret {
+        name: name.to_owned(),
+        message,
+    }
+}
+
+fn filled(name: &str, value: String) -> Result<String, ConfigError> {
+    if value.is_empty() {
+        return Err(missing(name, "is empty".to_owned()));
+    }
+    Ok(value)
+}
+
+fn without_newline(text: &str) -> String {
+    text.strip_suffix('\n').unwrap_or(text).to_owned()
 }
 
 /// Reads the secret that proves callback tokens.

@@ -30,7 +30,7 @@ pub struct Settings {
     pub json_depth: usize,
     /// Most connections of one effect to its database; its `limits.concurrency` may ask for fewer. Default 16.
     pub sql_connections: usize,
-    /// How often the files of secrets are read again, from 1s. Default 10s.
+    /// How often the files of secrets, and those of NATS KV, are read again, from 1s. Default 10s.
     pub secrets_every: Millis,
     /// Where calls may go.
     pub egress: Egress,

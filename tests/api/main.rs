@@ -4,6 +4,8 @@
 
 #[path = "../crash/rig.rs"]
 mod rig;
+#[path = "../support/mod.rs"]
+mod support;
 
 mod aliases;
 mod callbacks;

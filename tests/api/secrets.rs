@@ -9,6 +9,7 @@ use wiremock::{Mock, MockServer, Request, ResponseTemplate};
 
 use crate::caller::{add_call, get, post, until};
 use crate::rig::Rig;
+use crate::support::nats_server::NatsServer;
 
 const OLD: &str = "canary-of-the-old-secret";
 const NEW: &str = "canary-of-the-new-secret";
@@ -65,39 +66,31 @@ fn leaks(folder: &Path, found: &mut Vec<String>) {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_changed_secret_takes_hold_and_none_is_kept_or_told() {
-    let outside = tempfile::tempdir().expect("a folder");
-    let file = outside.path().join("token");
-    std::fs::write(&file, format!("{OLD}\n")).expect("written");
-    let extra = json!({
-        "secrets": {"token": {"file": file}},
-        "worker": {"secrets_every": "1s"},
-        "log": {"level": "debug"},
-    });
-    let mut rig = Rig::new(None, "30m", Duration::ZERO, extra).await;
+/// Runs the saga with the old secret, well and badly, then until the new one is used, and looks for both in all that
+/// is told. `change` puts the new one in the place of the old one.
+async fn changed<F: Future<Output = ()>>(rig: &mut Rig, change: impl FnOnce() -> F) {
     let service = echo().await;
     let more = "  headers: {Authorization: \"Bearer ${secrets.token}\"}\n  body: {kind: \"${input.kind}\"}\n";
-    add_call(&rig, "echo", &service, more);
+    add_call(rig, "echo", &service, more);
     rig.add_saga("teller", SAGA);
     rig.start().await;
 
-    start(&rig, "good", "good").await;
-    let view = until(&rig, &path("good"), |view| view["phase"] == "completed").await;
+    start(rig, "good", "good").await;
+    let view = until(rig, &path("good"), |view| view["phase"] == "completed").await;
     assert_eq!(view["state"]["heard"], "Bearer ***", "{view}");
-    start(&rig, "bad", "bad").await;
-    let view = until(&rig, &path("bad"), |view| view["phase"] == "failed").await;
+    start(rig, "bad", "bad").await;
+    let view = until(rig, &path("bad"), |view| view["phase"] == "failed").await;
     assert!(
         view.to_string().contains("Bearer ***"),
         "the refusal is told: {view}"
     );
 
-    std::fs::write(&file, format!("{NEW}\n")).expect("written");
+    change().await;
     let begin = Instant::now();
     for number in 0.. {
         let key = format!("after-{number}");
-        start(&rig, &key, "good").await;
-        until(&rig, &path(&key), |view| view["phase"] == "completed").await;
+        start(rig, &key, "good").await;
+        until(rig, &path(&key), |view| view["phase"] == "completed").await;
         let requests = service.received_requests().await.expect("they are recorded");
         let last = requests.last().expect("there was one");
         if last.headers["authorization"] == format!("Bearer {NEW}") {
@@ -114,11 +107,80 @@ async fn a_changed_secret_takes_hold_and_none_is_kept_or_told() {
         &path("bad"),
         &format!("{}/inputs", path("good")),
     ] {
-        let told = get(&rig, page).await.text;
+        let told = get(rig, page).await.text;
         assert!(!told.contains(OLD) && !told.contains(NEW), "{page}: {told}");
     }
     assert_eq!(rig.terminate().await, Some(0));
     let mut found = Vec::new();
     leaks(rig.folder(), &mut found);
     assert!(found.is_empty(), "a secret is in {found:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_changed_secret_takes_hold_and_none_is_kept_or_told() {
+    let outside = tempfile::tempdir().expect("a folder");
+    let file = outside.path().join("token");
+    std::fs::write(&file, format!("{OLD}\n")).expect("written");
+    let extra = json!({
+        "secrets": {"token": {"file": file}},
+        "worker": {"secrets_every": "1s"},
+        "log": {"level": "debug"},
+    });
+    let mut rig = Rig::new(None, "30m", Duration::ZERO, extra).await;
+    let change = || async { std::fs::write(&file, format!("{NEW}\n")).expect("written") };
+    changed(&mut rig, change).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_secret_of_nats_kv_takes_hold_and_is_nowhere_but_there() {
+    let server = NatsServer::start();
+    let client = async_nats::connect(server.url()).await.expect("connected");
+    let context = async_nats::jetstream::new(client);
+    let bucket = async_nats::jetstream::kv::Config {
+        bucket: "vault".to_owned(),
+        ..Default::default()
+    };
+    let vault = context.create_key_value(bucket).await.expect("created");
+    vault.put("pay.token", OLD.into()).await.expect("kept");
+    let extra = json!({
+        "secrets": {"token": {"kv": {"bucket": "vault", "key": "pay.token"}}},
+        "worker": {"secrets_every": "1s"},
+        "log": {"level": "debug"},
+    });
+    let mut rig = Rig::new(Some(server.url()), "30m", Duration::ZERO, extra).await;
+    let change = || async {
+        vault.put("pay.token", NEW.into()).await.expect("kept");
+    };
+    changed(&mut rig, change).await;
+    let mut found = Vec::new();
+    leaks(server.folder(), &mut found);
+    assert!(!found.is_empty(), "the bucket is on the disk");
+    found.retain(|path| !path.contains("KV_vault"));
+    assert!(found.is_empty(), "a secret is in {found:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_secret_that_nats_kv_does_not_have_keeps_the_runner_from_starting() {
+    let server = NatsServer::start();
+    let client = async_nats::connect(server.url()).await.expect("connected");
+    let context = async_nats::jetstream::new(client);
+    let bucket = async_nats::jetstream::kv::Config {
+        bucket: "vault".to_owned(),
+        ..Default::default()
+    };
+    let vault = context.create_key_value(bucket).await.expect("created");
+    vault.put("gone", OLD.into()).await.expect("kept");
+    vault.delete("gone").await.expect("deleted");
+    for (bucket, key, said) in [
+        ("vault", "nothing", "bucket vault of NATS KV has no key nothing"),
+        ("vault", "gone", "bucket vault of NATS KV has no key gone"),
+        ("nowhere", "token", "secret token: bucket nowhere"),
+    ] {
+        let extra = json!({"secrets": {"token": {"kv": {"bucket": bucket, "key": key}}}});
+        let mut rig = Rig::new(Some(server.url()), "30m", Duration::ZERO, extra).await;
+        rig.launch();
+        assert_eq!(rig.exit().await, Some(78), "{}", rig.log_tail());
+        let log = rig.log_tail();
+        assert!(log.contains(said) && log.contains("SR0404"), "{log}");
+    }
 }

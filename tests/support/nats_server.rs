@@ -60,6 +60,11 @@ impl NatsServer {
         format!("nats://{}", self.address())
     }
 
+    /// Where it keeps what it keeps.
+    pub fn folder(&self) -> &Path {
+        self.dir.path()
+    }
+
     pub fn address(&self) -> String {
         format!("127.0.0.1:{}", self.port)
     }
