@@ -14,6 +14,8 @@ pub mod intake;
 
 pub mod outbox;
 
+pub mod clients;
+
 // Without one of its providers parts of it are not used.
 #[cfg_attr(
     not(all(

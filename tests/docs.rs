@@ -13,14 +13,15 @@ fn read(path: impl AsRef<Path>) -> String {
 }
 
 /// Where each section of the manifest is declared.
-const SETTINGS: [(&str, &str, &str); 18] = [
+const SETTINGS: [(&str, &str, &str); 19] = [
     ("Top level", "src/config/manifest.rs", "Manifest"),
     ("`broker`", "src/config/manifest.rs", "BrokerSettings"),
     ("`broker.nats`", "src/nats/settings.rs", "Settings"),
     ("`broker.embedded`", "src/inproc/settings.rs", "Settings"),
     ("`streams`", "src/config/manifest.rs", "StreamsSettings"),
     ("`streams`", "src/config/manifest.rs", "StreamSettings"),
-    ("`gateway`", "src/gateway/http.rs", "Settings"),
+    ("`gateway`", "src/gateway/settings.rs", "Settings"),
+    ("`gateway`", "src/clients/tls.rs", "UpstreamTlsFiles"),
     ("`callbacks`", "src/config/manifest.rs", "CallbackSettings"),
     ("`http`", "src/config/manifest.rs", "HttpSettings"),
     ("`log`", "src/config/manifest.rs", "LogSettings"),
@@ -172,6 +173,24 @@ fn every_table_is_in_the_manual_and_no_other() {
     let told = first_cells(section(&read("docs/formats.md"), "Tables"));
     let names = saga_runner::storage::tables::NAMES;
     assert_eq!(told, names.iter().map(|&name| name.to_owned()).collect());
+}
+
+#[test]
+fn the_gateway_of_the_manual_is_the_published_one() {
+    let page = read("docs/gateway.md");
+    let shown = page
+        .split("```proto\n")
+        .nth(1)
+        .and_then(|rest| rest.split("```").next());
+    let published = read("proto/saga_runner/gateway/v1/gateway.proto");
+    let bare = |text: &str| -> Vec<String> {
+        let lines = text.lines().map(str::trim);
+        lines
+            .filter(|line| !line.is_empty() && !line.starts_with("//"))
+            .map(str::to_owned)
+            .collect()
+    };
+    assert_eq!(bare(shown.expect("a block")), bare(&published));
 }
 
 #[test]

@@ -1,7 +1,6 @@
 //! Everything that runs once broker and storage are there.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,12 +10,9 @@ use tokio::sync::{Mutex, mpsc};
 use super::catalog::{Catalog, InForce};
 use super::node::Node;
 use super::{StartError, shards, streams};
-use crate::config::manifest::UpstreamTlsFiles;
+use crate::clients::UpstreamTls;
 use crate::config::{Dispatch, Manifest};
-use crate::effects::{
-    Breakers, Identity, Local, Registry, Secrets, UpstreamTls, Worker, WorkerSpec, durable_name,
-};
-use crate::gateway::http::HttpGateway;
+use crate::effects::{Breakers, Local, Registry, Secrets, Worker, WorkerSpec, durable_name};
 use crate::intake::{Intake, IntakeSpec, ShardEndpoint, StreamStatus};
 use crate::kernel::definition::{DefinitionSet, EffectDefinition};
 use crate::kernel::input::SourceStream;
@@ -186,12 +182,8 @@ fn start_sagas(
     let submitter = match &manifest.gateway {
         Some(settings) => {
             let gateway =
-                HttpGateway::new(settings).map_err(|error| StartError::Missing(error.to_string()))?;
-            Some(Submitter::new(
-                Arc::new(gateway),
-                &manifest.relay,
-                Arc::clone(parts.clock),
-            ))
+                crate::gateway::open(settings).map_err(|error| StartError::Missing(error.to_string()))?;
+            Some(Submitter::new(gateway, &manifest.relay, Arc::clone(parts.clock)))
         }
         None => None,
     };
@@ -321,26 +313,8 @@ fn start_worker(
 
 /// Reads what protects the connections to upstreams.
 fn upstream_tls(manifest: &Manifest) -> Result<BTreeMap<String, UpstreamTls>, StartError> {
-    let read = |path: &PathBuf| {
-        std::fs::read(path).map_err(|error| StartError::Missing(format!("{}: {error}", path.display())))
-    };
-    let of = |files: &UpstreamTlsFiles| -> Result<UpstreamTls, StartError> {
-        let identity = match (&files.cert_file, &files.key_file) {
-            (Some(certificate), Some(key)) => Some(Identity {
-                certificate: read(certificate)?,
-                key: read(key)?,
-            }),
-            _ => None,
-        };
-        Ok(UpstreamTls {
-            ca: files.ca_file.as_ref().map(read).transpose()?,
-            identity,
-        })
-    };
-    manifest
-        .upstream_tls
-        .iter()
-        .map(|(name, files)| Ok((name.clone(), of(files)?)))
+    let read = manifest.upstream_tls.iter();
+    read.map(|(name, files)| Ok((name.clone(), files.read().map_err(StartError::Missing)?)))
         .collect()
 }
 

@@ -80,7 +80,7 @@ pub fn dev(arguments: DevArguments, registry: Registry) -> Result<(), Failure> {
     manifest.http.accept_events = true;
     manifest.upstreams.extend(arguments.upstreams);
     if let Some(url) = arguments.gateway {
-        manifest.gateway = Some(crate::gateway::http::Settings::at(url));
+        manifest.gateway = Some(crate::gateway::Settings::at(url));
     }
     banner(&manifest);
     start(manifest, registry)

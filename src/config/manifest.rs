@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use super::secret::SecretReference;
+use crate::clients::UpstreamTlsFiles;
 use crate::kernel::duration::Millis;
 use crate::kernel::ids::TenantId;
 use crate::kernel::limits::Limits;
@@ -56,7 +57,7 @@ pub struct Manifest {
     pub streams: StreamsSettings,
     /// Where aggregate commands are submitted. Needed if a saga sends one.
     #[serde(default)]
-    pub gateway: Option<crate::gateway::http::Settings>,
+    pub gateway: Option<crate::gateway::Settings>,
     /// Base URLs and addresses of databases that effects name as `${upstreams.<name>}`.
     #[serde(default)]
     pub upstreams: BTreeMap<String, String>,
@@ -88,17 +89,6 @@ pub struct Manifest {
     /// How long a drain may take before the process exits anyway. Default 25 s.
     #[serde(default = "default_drain_timeout")]
     pub drain_timeout: Millis,
-}
-
-/// PEM files that protect the connections to one upstream. Relative paths are relative to the manifest.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct UpstreamTlsFiles {
-    /// The authorities that are trusted for it. Default: the system's.
-    pub ca_file: Option<PathBuf>,
-    /// The client certificate, together with `key_file`. Default: none.
-    pub cert_file: Option<PathBuf>,
-    pub key_file: Option<PathBuf>,
 }
 
 /// How callback tokens are made.
@@ -340,18 +330,14 @@ impl Manifest {
     }
 
     pub(super) fn resolve_paths(&mut self, base: &Path) {
-        let certificates = self.upstream_tls.values_mut().flat_map(|files| {
-            [&mut files.ca_file, &mut files.cert_file, &mut files.key_file]
-                .into_iter()
-                .flatten()
-        });
-        for path in [&mut self.data_dir, &mut self.sagas, &mut self.effects]
-            .into_iter()
-            .chain(certificates)
-        {
+        for path in [&mut self.data_dir, &mut self.sagas, &mut self.effects] {
             if path.is_relative() {
                 *path = base.join(&*path);
             }
+        }
+        let of_gateway = self.gateway.as_mut().and_then(|gateway| gateway.tls.as_mut());
+        for files in self.upstream_tls.values_mut().chain(of_gateway) {
+            files.resolve(base);
         }
     }
 
@@ -431,11 +417,12 @@ impl Manifest {
                     "upstream_tls names {name:?}, which is not among upstreams"
                 ));
             }
-            if files.cert_file.is_some() != files.key_file.is_some() {
-                return Err(format!(
-                    "upstream_tls.{name}: cert_file and key_file belong together; set both or none"
-                ));
-            }
+            files
+                .check()
+                .map_err(|reason| format!("upstream_tls.{name}: {reason}"))?;
+        }
+        if let Some(gateway) = &self.gateway {
+            gateway.check().map_err(|error| error.to_string())?;
         }
         self.check_secrets()?;
         if self.broker.kind == BrokerKind::Embedded && self.mode != Mode::Combined {

@@ -149,6 +149,19 @@ mod tests {
                 "upstreams: {bank: \"https://b\"}\nupstream_tls: {bank: {key_file: k.pem}}\n",
                 "cert_file and key_file belong together",
             ),
+            ("gateway: {}\n", "url (HTTP) or grpc"),
+            (
+                "gateway: {url: \"http://a\", grpc: \"http://b\"}\n",
+                "gateway has url and grpc",
+            ),
+            (
+                "gateway: {grpc: \"b:50051\"}\n",
+                "gateway.grpc \"b:50051\" is not",
+            ),
+            (
+                "gateway: {grcp: \"http://b\"}\n",
+                "config/test.yaml:4:11: unknown",
+            ),
             ("cluster: other\n", "duplicate"),
             ("secrets: {pay: inline}\n", "config/test.yaml:4:"),
             (
@@ -183,6 +196,13 @@ mod tests {
         let found = [&files.ca_file, &files.cert_file, &files.key_file].map(|path| path.as_deref());
         let expected = ["config/ca.pem", "/c.pem", "config/k.pem"].map(|path| Some(Path::new(path)));
         assert_eq!(found, expected);
+        let body = "gateway: {grpc: \"https://b\", tls: {ca_file: ca.pem}}\n";
+        let manifest = parse(&format!("{HEAD}{body}")).expect("complete");
+        let files = manifest.gateway.and_then(|gateway| gateway.tls);
+        assert_eq!(
+            files.and_then(|files| files.ca_file).as_deref(),
+            Some(Path::new("config/ca.pem"))
+        );
     }
 
     #[test]

@@ -77,3 +77,21 @@ fn every_shipped_manifest_validates_and_a_slip_does_not() {
         .to_string();
     assert_eq!(said, "shrads: is not a member that is allowed");
 }
+
+#[test]
+fn a_gateway_is_in_one_place() {
+    let schema = compile_text("schema", &MANIFEST_SCHEMA.into()).expect("a schema");
+    let head = "apiVersion: saga-runner/v1\nkind: Manifest\ncluster: a\ngateway: ";
+    for (gateway, is_one) in [
+        ("{url: \"http://a\"}", true),
+        ("{grpc: \"http://a\", timeout: 3s}", true),
+        ("{timeout: 3s}", false),
+        ("{url: \"http://a\", grpc: \"http://b\"}", false),
+    ] {
+        let text = format!("{head}{gateway}\n");
+        let manifest = json_of_text("manifest", &text).expect("YAML");
+        assert_eq!(schema.check(&manifest).is_ok(), is_one, "{gateway}");
+        let read = Manifest::parse(&text, Path::new("test.yaml"), &super::Overrides::default());
+        assert_eq!(read.is_ok(), is_one, "{gateway}: the loader says otherwise");
+    }
+}

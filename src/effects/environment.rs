@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::secrets::{Known, Secrets};
-use super::tls::UpstreamTls;
+use crate::clients::UpstreamTls;
 use crate::kernel::definition::effect::upstream_of;
 use crate::kernel::envelope::EffectCommand;
 use crate::kernel::expr::Template;

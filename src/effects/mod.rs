@@ -35,7 +35,6 @@ mod smtp;
 mod sql;
 #[cfg(test)]
 mod testing;
-mod tls;
 mod transform;
 pub mod worker;
 
@@ -44,5 +43,4 @@ pub use local::Local;
 pub use registry::Registry;
 pub use secrets::Secrets;
 pub use settings::Settings;
-pub use tls::{Identity, UpstreamTls};
 pub use worker::{Worker, WorkerError, WorkerSpec, durable_name};

@@ -9,7 +9,6 @@ use uuid::Uuid;
 use super::environment::Environment;
 use super::provider::{CallContext, CallFailure, CallOutcome, Provider};
 use super::secrets::Secrets;
-use super::tls::Identity;
 use crate::kernel::envelope::{CommandMetadata, EffectCommand};
 use crate::kernel::ids::{CommandId, EffectName, Key, SagaName, TenantId, TimeMs};
 use crate::kernel::json::Json;
@@ -92,37 +91,5 @@ pub fn payload(outcome: CallOutcome) -> String {
     match outcome {
         CallOutcome::Succeeded { payload } => String::from_utf8(payload).expect("utf-8"),
         CallOutcome::Failed(failure) => panic!("failed: {failure:?}"),
-    }
-}
-
-/// An authority for the certificates of a test's servers and clients.
-pub struct Authority(rcgen::CertifiedIssuer<'static, rcgen::KeyPair>);
-
-impl Authority {
-    pub fn new() -> Self {
-        let mut parameters = rcgen::CertificateParams::new(Vec::new()).expect("no names");
-        // Of another name than what it certifies: one that signs for its own name is taken for signed by itself.
-        parameters
-            .distinguished_name
-            .push(rcgen::DnType::CommonName, "authority");
-        parameters.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
-        let key = rcgen::KeyPair::generate().expect("a key");
-        Self(rcgen::CertifiedIssuer::self_signed(parameters, key).expect("signed"))
-    }
-
-    /// Its own certificate, in PEM.
-    pub fn pem(&self) -> Vec<u8> {
-        self.0.pem().into_bytes()
-    }
-
-    /// A certificate for `host` with its key, in PEM.
-    pub fn certify(&self, host: &str) -> Identity {
-        let key = rcgen::KeyPair::generate().expect("a key");
-        let parameters = rcgen::CertificateParams::new(vec![host.to_owned()]).expect("a name");
-        let certificate = parameters.signed_by(&key, &self.0).expect("signed");
-        Identity {
-            certificate: certificate.pem().into_bytes(),
-            key: key.serialize_pem().into_bytes(),
-        }
     }
 }

@@ -19,7 +19,7 @@ use super::providers;
 use super::registry::Registry;
 use super::secrets::Secrets;
 use super::settings::Settings;
-use super::tls::UpstreamTls;
+use crate::clients::UpstreamTls;
 use crate::kernel::breaker::BreakerPolicy;
 use crate::kernel::definition::EffectDefinition;
 use crate::kernel::definition::effect::BreakerScope;

@@ -37,6 +37,15 @@ pub enum Submitted {
     },
 }
 
+/// What became of one look at whether a command may be submitted.
+enum Attempt {
+    Ended(Result<(), GatewayError>),
+    /// The breaker asks to come again after this time.
+    HeldBack(Duration),
+    /// Its deadline is over: it is not submitted any more.
+    Late,
+}
+
 impl Submitter {
     #[must_use]
     pub fn new(gateway: Arc<dyn Gateway>, settings: &Settings, clock: Arc<dyn Clock>) -> Arc<Self> {
@@ -82,51 +91,61 @@ impl Submitter {
 
     async fn until_decided(&self, item: &WorkItem, command: &AggregateCommand<'_>) -> Submitted {
         let mut delays = self.settings.delays(seed(item));
-        let mut last = "the gateway's breaker is open".to_owned();
+        let mut last = "it was never its turn".to_owned();
         loop {
-            let left = self.left(item);
-            if left.is_zero() {
-                let message = format!("no verdict before the deadline; last: {last}");
-                return Submitted::TimedOut { message };
-            }
-            let wait = match self.attempt(command).await {
-                Ok(Ok(())) => return Submitted::Accepted,
-                Ok(Err(GatewayError::Rejected { message })) => return Submitted::Rejected { message },
-                Ok(Err(error @ (GatewayError::Unavailable { .. } | GatewayError::Unknown { .. }))) => {
+            let wait = match self.attempt(item, command).await {
+                Attempt::Ended(Ok(())) => return Submitted::Accepted,
+                Attempt::Ended(Err(GatewayError::Rejected { message })) => {
+                    return Submitted::Rejected { message };
+                }
+                Attempt::Ended(Err(
+                    error @ (GatewayError::Unavailable { .. } | GatewayError::Unknown { .. }),
+                )) => {
                     last = error.to_string();
                     delays.next().unwrap_or(Duration::from_secs(1))
                 }
-                Err(wait) => wait,
+                Attempt::HeldBack(wait) => {
+                    "the gateway's breaker is open".clone_into(&mut last);
+                    wait
+                }
+                Attempt::Late => {
+                    let message = format!("no verdict before the deadline; last: {last}");
+                    return Submitted::TimedOut { message };
+                }
             };
-            tokio::time::sleep(wait.min(left)).await;
+            tokio::time::sleep(wait.min(self.left(item))).await;
         }
     }
 
-    /// One call, or how long to wait for the breaker.
-    async fn attempt(&self, command: &AggregateCommand<'_>) -> Result<Result<(), GatewayError>, Duration> {
-        let _place = self
-            .places
-            .acquire()
-            .await
-            .expect("the semaphore is never closed");
+    /// One call, unless something forbids it.
+    async fn attempt(&self, item: &WorkItem, command: &AggregateCommand<'_>) -> Attempt {
+        let Ok(place) = tokio::time::timeout(self.left(item), self.places.acquire()).await else {
+            return Attempt::Late;
+        };
+        let _place = place.expect("the semaphore is never closed");
+        // Looked at again: the wait for the place may have been long.
+        let left = self.left(item);
+        if left.is_zero() {
+            return Attempt::Late;
+        }
         let admission = self
             .breaker
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .admit(self.now_ms());
         if let Admission::Wait { ms } = admission {
-            return Err(Duration::from_millis(ms));
+            return Attempt::HeldBack(Duration::from_millis(ms));
         }
         let mut call = Call {
             submitter: self,
             end: CallEnd::Abandoned,
         };
-        let answer = self.gateway.submit(command).await;
+        let answer = self.gateway.submit(command, left).await;
         call.end = match &answer {
             Ok(()) | Err(GatewayError::Rejected { .. }) => CallEnd::Answered,
             Err(GatewayError::Unavailable { .. } | GatewayError::Unknown { .. }) => CallEnd::Failed,
         };
-        Ok(answer)
+        Attempt::Ended(answer)
     }
 
     fn left(&self, item: &WorkItem) -> Duration {

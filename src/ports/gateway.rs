@@ -1,17 +1,20 @@
 //! Submission of aggregate commands.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 
 use crate::kernel::envelope::AggregateCommand;
 
 #[async_trait]
 pub trait Gateway: Send + Sync + 'static {
-    /// Submits one command once, with its own deadline for the answer.
+    /// Submits one command once, and waits for the answer as long as the gateway's settings say, but no longer than
+    /// `within`.
     ///
     /// # Errors
     /// [`GatewayError::Rejected`] is definite; after the others the same command, with the same id, may be
     /// submitted again.
-    async fn submit(&self, command: &AggregateCommand<'_>) -> Result<(), GatewayError>;
+    async fn submit(&self, command: &AggregateCommand<'_>, within: Duration) -> Result<(), GatewayError>;
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

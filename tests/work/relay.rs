@@ -2,15 +2,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use saga_runner::kernel::breaker::BreakerPolicy;
 use saga_runner::kernel::input::WorkOutcome;
 use saga_runner::kernel::work::WorkItem;
 use saga_runner::outbox;
 use saga_runner::ports::broker::{Expect, Publication};
+use saga_runner::ports::clock::Clock as _;
+use saga_runner::shard::mailbox::Verdict;
 use wiremock::matchers::any;
 use wiremock::{Mock, MockServer, Request, ResponseTemplate};
 
 use crate::faults::{Fault, Faulty};
-use crate::rig::{RelayOptions, Rig, at, command, command_subject, effect, fact, until};
+use crate::rig::{PATIENCE, RelayOptions, Rig, ShardSide, at, command, command_subject, effect, fact, until};
 
 fn aggregates(requests: &[Request]) -> Vec<String> {
     requests
@@ -183,17 +186,102 @@ async fn an_accepted_command_succeeds_and_one_past_its_deadline_times_out() {
         .release(vec![(at(1, 0), command(&rig, "a", 1, true)), (at(1, 1), late)])
         .await;
     shard.until(|shard| shard.verdicts.len() == 2).await;
-    let outcome = |key: &str| {
-        let of_key = |verdict: &&saga_runner::shard::mailbox::Verdict| verdict.instance.key.as_str() == key;
-        shard
-            .verdicts
-            .iter()
-            .find(of_key)
-            .map(|verdict| verdict.result.outcome.clone())
-            .unwrap()
+    assert!(matches!(
+        outcome(&shard, "a"),
+        Some(WorkOutcome::Succeeded { .. })
+    ));
+    assert!(matches!(outcome(&shard, "b"), Some(WorkOutcome::TimedOut { .. })));
+}
+
+fn outcome(shard: &ShardSide, key: &str) -> Option<WorkOutcome> {
+    let of_key = |verdict: &&Verdict| verdict.instance.key.as_str() == key;
+    let verdict = shard.verdicts.iter().find(of_key);
+    verdict.map(|verdict| verdict.result.outcome.clone())
+}
+
+#[tokio::test]
+async fn a_command_is_not_submitted_after_its_deadline_wherever_it_waited() {
+    let rig = Rig::new().await;
+    let gateway = MockServer::start().await;
+    let hung = ResponseTemplate::new(200).set_delay(PATIENCE);
+    Mock::given(any()).respond_with(hung).mount(&gateway).await;
+    let options = with_gateway(&gateway.uri());
+    let settings = outbox::Settings {
+        gateway_in_flight: 1,
+        ..options.settings
     };
-    assert!(matches!(outcome("a"), WorkOutcome::Succeeded { .. }));
-    assert!(matches!(outcome("b"), WorkOutcome::TimedOut { .. }));
+    let mut shard = rig.relay(Arc::clone(&rig.broker), RelayOptions { settings, ..options });
+    // One is over before it is read; one waits behind a call that takes the only place.
+    let mut over = command(&rig, "over", 1, true);
+    over.deadline = over.created.plus_ms(-1);
+    shard.release(vec![(at(1, 0), over)]).await;
+    shard.until(|shard| outcome(shard, "over").is_some()).await;
+    shard
+        .release(vec![(at(2, 0), command(&rig, "first", 2, true))])
+        .await;
+    let server = &gateway;
+    until(async || {
+        let requests = server.received_requests().await.unwrap();
+        (!requests.is_empty()).then_some(())
+    })
+    .await;
+    let mut behind = command(&rig, "behind", 3, true);
+    behind.deadline = behind.created.plus_ms(300);
+    shard.release(vec![(at(3, 0), behind)]).await;
+    shard.until(|shard| outcome(shard, "behind").is_some()).await;
+    for key in ["over", "behind"] {
+        let outcome = outcome(&shard, key);
+        assert!(
+            matches!(outcome, Some(WorkOutcome::TimedOut { .. })),
+            "{key}: {outcome:?}"
+        );
+    }
+    let mut submitted = aggregates(&gateway.received_requests().await.unwrap());
+    submitted.dedup();
+    assert_eq!(submitted, ["shp-2"]);
+}
+
+#[tokio::test]
+async fn a_repeated_command_keeps_its_ids_and_a_failing_gateway_is_left_alone() {
+    let rig = Rig::new().await;
+    let gateway = MockServer::start().await;
+    Mock::given(any())
+        .respond_with(ResponseTemplate::new(503))
+        .mount(&gateway)
+        .await;
+    let options = with_gateway(&gateway.uri());
+    let settings = outbox::Settings {
+        // The end of one call is counted before the next may begin.
+        gateway_in_flight: 1,
+        breaker: BreakerPolicy {
+            calls_min: 3,
+            open_ms: 600_000,
+            ..BreakerPolicy::default()
+        },
+        ..options.settings
+    };
+    let mut shard = rig.relay(Arc::clone(&rig.broker), RelayOptions { settings, ..options });
+    shard.until_started().await;
+    shard.release(vec![(at(1, 0), command(&rig, "a", 1, true))]).await;
+    let server = &gateway;
+    until(async || (server.received_requests().await.unwrap().len() >= 3).then_some(())).await;
+    // Open by now: what comes later is held back, for longer than it is wanted.
+    let mut late = command(&rig, "b", 2, true);
+    late.deadline = rig.clock.now().plus_ms(300);
+    shard.release(vec![(at(2, 0), late)]).await;
+    shard.until(|shard| outcome(shard, "b").is_some()).await;
+    let Some(WorkOutcome::TimedOut { message }) = outcome(&shard, "b") else {
+        panic!("{:?}", outcome(&shard, "b"));
+    };
+    assert!(message.contains("breaker"), "{message}");
+    let requests = gateway.received_requests().await.unwrap();
+    assert_eq!(requests.len(), 3, "the breaker opens after three");
+    let ids = |request: &Request| {
+        let body: serde_json::Value = request.body_json().unwrap();
+        let key = request.headers["idempotency-key"].to_str().unwrap().to_owned();
+        (body["command_id"].clone(), key)
+    };
+    assert!(requests.iter().all(|request| ids(request) == ids(&requests[0])));
 }
 
 #[tokio::test]

@@ -237,11 +237,9 @@ impl Rig {
         let flag = Arc::clone(&spilled);
         let clock = Arc::clone(&self.clock) as Arc<dyn Clock>;
         let submitter = options.gateway.map(|url| {
-            let gateway = saga_runner::gateway::http::HttpGateway::new(
-                &serde_json::from_value(serde_json::json!({ "url": url, "timeout": "2s" })).unwrap(),
-            )
-            .unwrap();
-            Submitter::new(Arc::new(gateway), &options.settings, Arc::clone(&clock))
+            let settings = serde_json::json!({ "url": url, "timeout": "2s" });
+            let gateway = saga_runner::gateway::open(&serde_json::from_value(settings).unwrap()).unwrap();
+            Submitter::new(gateway, &options.settings, Arc::clone(&clock))
         });
         let relay = Relay::start(RelaySpec {
             shard: 0,

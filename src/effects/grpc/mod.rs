@@ -14,15 +14,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::client::legacy::connect::dns::Name;
 use prost_reflect::prost_types::method_options::IdempotencyLevel;
 use prost_reflect::{DescriptorPool, DynamicMessage, MethodDescriptor, SerializeOptions};
 use tokio::sync::OnceCell;
 use tonic::client::Grpc as Client;
 use tonic::codegen::http::uri::PathAndQuery;
 use tonic::metadata::{AsciiMetadataKey, AsciiMetadataValue, KeyRef, MetadataMap};
-use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
+use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Response, Status};
 
 use super::egress::Egress;
@@ -31,14 +29,11 @@ use super::origin::Origin;
 use super::provider::{CallContext, CallFailure, CallOutcome, Certainty, Provider};
 use super::rendering::{Rendering, Verdict};
 use super::settings::Settings;
-use super::tls::UpstreamTls;
+use crate::clients::{UpstreamTls, grpc as clients};
 use crate::kernel::definition::EffectDefinition;
 use crate::kernel::definition::effect::{GrpcCall, Provider as ProviderDefinition};
 use crate::kernel::json::Json;
 use codec::DynamicCodec;
-
-/// Connections that say nothing are asked for a sign of life by TCP.
-const TCP_KEEPALIVE: Duration = Duration::from_secs(30);
 
 pub struct Grpc {
     channel: Channel,
@@ -258,35 +253,9 @@ fn channel(
     let address = format!("{}://{origin}", origin.scheme);
     let url = reqwest::Url::parse(&address).map_err(|error| error.to_string())?;
     egress.check_literal(&url).map_err(|denied| denied.to_string())?;
-    let mut endpoint = Endpoint::from_shared(address).map_err(|error| error.to_string())?;
-    if origin.scheme == "https" {
-        endpoint = endpoint
-            .tls_config(protection(tls))
-            .map_err(|error| format!("TLS cannot be set up: {error}"))?;
-    }
-    let resolver = tower::service_fn(move |name: Name| async move {
-        egress.lookup(name.as_str(), 0).await.map(IntoIterator::into_iter)
-    });
-    let mut connector = HttpConnector::new_with_resolver(resolver);
-    connector.enforce_http(false);
-    connector.set_nodelay(true);
-    // Here and not at the endpoint, whose error could not be told from one behind the connection.
-    connector.set_connect_timeout(Some(Duration::from_millis(connect_timeout_ms)));
-    connector.set_keepalive(Some(TCP_KEEPALIVE));
-    Ok(endpoint.connect_with_connector_lazy(connector))
-}
-
-/// Trusts the authorities of the upstream in place of the system's, and proves the runner to it.
-fn protection(tls: Option<&UpstreamTls>) -> ClientTlsConfig {
-    let config = ClientTlsConfig::new();
-    let config = match tls.and_then(|tls| tls.ca.as_ref()) {
-        Some(ca) => config.ca_certificate(Certificate::from_pem(ca)),
-        None => config.with_native_roots(),
-    };
-    match tls.and_then(|tls| tls.identity.as_ref()) {
-        Some(identity) => config.identity(Identity::from_pem(&identity.certificate, &identity.key)),
-        None => config,
-    }
+    let endpoint = Endpoint::from_shared(address).map_err(|error| error.to_string())?;
+    let lookup = move |host: String| async move { egress.lookup(&host, 0).await };
+    clients::channel(endpoint, Duration::from_millis(connect_timeout_ms), tls, lookup)
 }
 
 fn method(pool: &DescriptorPool, call: &GrpcCall) -> Result<MethodDescriptor, String> {
@@ -316,7 +285,7 @@ fn undescribed(status: &Status) -> CallFailure {
         },
         None => CallFailure {
             certainty: Certainty::NotDone,
-            message: message(&format!("{}: {}", status::name(status.code()), status.message())),
+            message: message(&format!("{}: {}", clients::name(status.code()), status.message())),
             ..status::refused(status, None)
         },
     }
@@ -362,6 +331,6 @@ fn response_value<'a>(code: Code, message: &'a str, metadata: &MetadataMap, body
             "metadata".into(),
             Json::Map(metadata.keys().filter_map(text).collect()),
         ),
-        ("status".into(), Json::Str(status::name(code).into())),
+        ("status".into(), Json::Str(clients::name(code).into())),
     ])
 }

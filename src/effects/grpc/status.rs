@@ -5,10 +5,11 @@ use std::error::Error;
 use std::io;
 use std::time::Duration;
 
-use tonic::{Code, ConnectError, Status, TimeoutExpired};
+use tonic::{Code, Status, TimeoutExpired};
 use tonic_types::StatusExt as _;
 
 use super::codec::Malformed;
+use crate::clients::grpc::{causes, is_too_long, is_unsent, name};
 use crate::effects::egress::EgressDenied;
 use crate::effects::provider::{CallFailure, Certainty};
 use crate::kernel::breaker::CallEnd;
@@ -16,48 +17,24 @@ use crate::kernel::definition::effect::AMBIGUOUS;
 
 /// Longest wait that a server may ask for.
 const RETRY_AFTER_MAX: Duration = Duration::from_hours(1);
-/// How a message begins with which the client refuses an answer that is too long. There is no other sign of it.
-const TOO_LONG: &str = "Error, decoded message length too large";
-
-/// Names of the codes as the protocol writes them.
-pub const fn name(code: Code) -> &'static str {
-    match code {
-        Code::Ok => "OK",
-        Code::Cancelled => "CANCELLED",
-        Code::Unknown => "UNKNOWN",
-        Code::InvalidArgument => "INVALID_ARGUMENT",
-        Code::DeadlineExceeded => "DEADLINE_EXCEEDED",
-        Code::NotFound => "NOT_FOUND",
-        Code::AlreadyExists => "ALREADY_EXISTS",
-        Code::PermissionDenied => "PERMISSION_DENIED",
-        Code::ResourceExhausted => "RESOURCE_EXHAUSTED",
-        Code::FailedPrecondition => "FAILED_PRECONDITION",
-        Code::Aborted => "ABORTED",
-        Code::OutOfRange => "OUT_OF_RANGE",
-        Code::Unimplemented => "UNIMPLEMENTED",
-        Code::Internal => "INTERNAL",
-        Code::Unavailable => "UNAVAILABLE",
-        Code::DataLoss => "DATA_LOSS",
-        Code::Unauthenticated => "UNAUTHENTICATED",
-    }
-}
 
 /// The failure of a call that never got an answer of the server's own, `None` where the status is the server's.
 ///
 /// Only a failure to connect proves that nothing was sent.
 pub fn unanswered(status: &Status, is_safe: bool) -> Option<CallFailure> {
-    let source = status.source();
-    if let Some(denied) = source.and_then(EgressDenied::among) {
+    if let Some(denied) = status.source().and_then(EgressDenied::among) {
         return Some(CallFailure::not_done("egress.denied", denied.to_string()));
     }
-    let causes = causes(source);
+    let causes = causes(status);
     if causes.iter().any(|cause| cause.is::<Malformed>()) {
         return Some(CallFailure::unclear("response.malformed", status.message()));
     }
-    if status.code() == Code::OutOfRange && status.message().starts_with(TOO_LONG) {
+    if is_too_long(status) {
         return Some(CallFailure::unclear("response.size", status.message()));
     }
-    source?;
+    if causes.is_empty() {
+        return None;
+    }
     let message = causes.iter().fold("request failed".to_owned(), |text, cause| {
         format!("{text}: {cause}")
     });
@@ -70,21 +47,11 @@ pub fn unanswered(status: &Status, is_safe: bool) -> Option<CallFailure> {
     } else {
         "transient"
     };
-    let is_unsent = causes.iter().any(|cause| cause.is::<ConnectError>());
-    Some(if is_unsent || is_safe {
+    Some(if is_unsent(&causes) || is_safe {
         CallFailure::unreachable(class, message)
     } else {
         CallFailure::unanswered(AMBIGUOUS, message)
     })
-}
-
-fn causes<'e>(mut next: Option<&'e (dyn Error + 'static)>) -> Vec<&'e (dyn Error + 'static)> {
-    let mut causes = Vec::new();
-    while let Some(cause) = next {
-        causes.push(cause);
-        next = cause.source();
-    }
-    causes
 }
 
 /// The failure that a status of the server's own stands for. `class` is what the definition calls it.

@@ -7,10 +7,12 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 use tonic::codegen::{Service, http};
 use tonic::server::{NamedService, UnaryService};
+use tonic::transport::{Certificate, Identity};
 use tonic_types::{ErrorDetails, StatusExt as _};
 
 use super::*;
-use crate::effects::testing::{Authority, KEY, attempt, failure, payload, secrets};
+use crate::clients::testing::Authority;
+use crate::effects::testing::{KEY, attempt, failure, payload, secrets};
 use crate::kernel::breaker::CallEnd;
 use crate::kernel::definition::{BinaryFiles, SchemaFiles, SourceFile, load_with};
 
@@ -269,7 +271,7 @@ async fn each_status_has_its_class_and_says_what_became_of_the_call() {
             (class, certainty, end),
             "{given:?}"
         );
-        assert_eq!(failure.message, format!("{}: no luck", status::name(given)));
+        assert_eq!(failure.message, format!("{}: no luck", clients::name(given)));
     }
 }
 

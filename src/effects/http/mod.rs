@@ -12,13 +12,11 @@ mod sign;
 #[cfg(test)]
 mod tests;
 
-use std::error::Error as _;
-use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use reqwest::{Certificate, Client, ClientBuilder, Response, StatusCode};
+use reqwest::{Client, Response, StatusCode};
 use tokio::time::Instant;
 
 use self::oauth2::{Token, Tokens};
@@ -29,7 +27,8 @@ use super::origin::Origin;
 use super::provider::{CallContext, CallFailure, CallOutcome, Provider};
 use super::rendering::Rendering;
 use super::settings::Settings;
-use super::tls::UpstreamTls;
+use crate::clients::http::protected;
+use crate::clients::told;
 use crate::kernel::definition::EffectDefinition;
 use crate::kernel::definition::effect::{AMBIGUOUS, HttpCall, Provider as ProviderDefinition};
 use crate::kernel::definition::http_proof::OAuth2;
@@ -74,7 +73,7 @@ impl Http {
                 .no_proxy()
                 .dns_resolver(CheckedResolver(settings.egress))
                 .build()
-                .map_err(|error| format!("http client cannot be built: {}", causes(&error)))
+                .map_err(|error| told("http client cannot be built", &error))
         };
         let tokens = |oauth2: &OAuth2| {
             let url = &oauth2.token_url;
@@ -173,7 +172,7 @@ impl Http {
         if let Some(denied) = EgressDenied::among(error) {
             return CallFailure::not_done("egress.denied", denied.to_string());
         }
-        let message = causes(error);
+        let message = told("request failed", error);
         let class = if error.is_timeout() {
             "timeout"
         } else {
@@ -187,30 +186,4 @@ impl Http {
             CallFailure::unanswered(AMBIGUOUS, message)
         }
     }
-}
-
-/// Trusts the authorities of the upstream in place of the system's, and proves the runner to it.
-fn protected(builder: ClientBuilder, tls: Option<&UpstreamTls>) -> Result<ClientBuilder, String> {
-    let failed = |error: reqwest::Error| format!("TLS cannot be set up: {}", causes(&error));
-    let Some(tls) = tls else { return Ok(builder) };
-    let mut builder = builder;
-    if let Some(ca) = &tls.ca {
-        builder = builder.tls_certs_only(Certificate::from_pem_bundle(ca).map_err(failed)?);
-    }
-    if let Some(identity) = &tls.identity {
-        let pem = [&identity.certificate[..], b"\n", &identity.key[..]].concat();
-        builder = builder.identity(reqwest::Identity::from_pem(&pem).map_err(failed)?);
-    }
-    Ok(builder)
-}
-
-/// The error's causes without the URL, which may hold secrets.
-fn causes(error: &reqwest::Error) -> String {
-    let mut text = "request failed".to_owned();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        write!(text, ": {cause}").expect("writing to a string");
-        source = cause.source();
-    }
-    text
 }

@@ -14,8 +14,8 @@ use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout_at};
 
 use super::answer::{BodyFault, bounded, built_in, retry_after};
-use super::causes;
 use super::request::checked_url;
+use crate::clients::told;
 use crate::effects::egress::{Egress, EgressDenied};
 use crate::effects::mask::Mask;
 use crate::effects::origin::Origin;
@@ -313,7 +313,7 @@ fn unreachable(error: &reqwest::Error) -> CallFailure {
     } else {
         "transient"
     };
-    failure(class, &causes(error), None)
+    failure(class, &told("request failed", error), None)
 }
 
 /// Of a refusal only the code of its reason is told: endpoints repeat what they were sent.

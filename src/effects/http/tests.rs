@@ -6,10 +6,11 @@ use wiremock::matchers::{any, body_json, header, header_exists, method, path};
 use wiremock::{Mock, MockServer, ResponseTemplate};
 
 use super::*;
-use crate::effects::Identity;
+use crate::clients::testing::Authority;
+use crate::clients::{Identity, UpstreamTls};
 use crate::effects::egress::Egress;
 use crate::effects::provider::Certainty;
-use crate::effects::testing::{Authority, KEY, attempt, failure, payload, secrets};
+use crate::effects::testing::{KEY, attempt, failure, payload, secrets};
 use crate::kernel::definition::effect::{Classify, EffectLimits, Provider as ProviderDefinition};
 use crate::kernel::definition::redaction::Redaction;
 use crate::kernel::expr::{Expr, Root, Template};

@@ -26,7 +26,7 @@ use super::environment::Environment;
 use super::provider::{CallContext, CallFailure, CallOutcome, Certainty, Provider};
 use super::rendering::{Rendering, Verdict};
 use super::settings::Settings;
-use super::tls::UpstreamTls;
+use crate::clients::UpstreamTls;
 use crate::kernel::breaker::CallEnd;
 use crate::kernel::definition::EffectDefinition;
 use crate::kernel::definition::effect::{AMBIGUOUS, Provider as ProviderDefinition, SmtpMail, SmtpSecurity};

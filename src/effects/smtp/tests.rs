@@ -7,8 +7,9 @@ use std::sync::mpsc::{Receiver, channel};
 use serde_json::Value;
 
 use super::*;
+use crate::clients::testing::Authority;
 use crate::effects::egress::Egress;
-use crate::effects::testing::{Authority, KEY, attempt, failure, payload, secrets as known_secrets};
+use crate::effects::testing::{KEY, attempt, failure, payload, secrets as known_secrets};
 use crate::kernel::definition::{SourceFile, load};
 
 const INPUT: &str = r#"{"order":"o-1","to":"Ann <ann@example.org>","all":["bo@example.org","cy@example.org"],"note":"Grüße","file":"aGVsbG8="}"#;

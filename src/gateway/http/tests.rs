@@ -1,54 +1,24 @@
-use std::time::Duration;
-
-use serde_json::value::RawValue;
-use uuid::Uuid;
 use wiremock::matchers::{body_partial_json, header, method, path};
 use wiremock::{Mock, MockServer, ResponseTemplate};
 
 use super::*;
-use crate::kernel::envelope::CommandMetadata;
-use crate::kernel::ids::{CommandId, Key, SagaName, TenantId};
+use crate::gateway::testing::{KEY, TRACEPARENT, command, payload};
+use crate::kernel::duration::Millis;
 
-const TRACEPARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+/// Longer than any answer of these tests takes.
+const LONG: Duration = Duration::from_mins(1);
 
-fn settings(url: &str) -> Settings {
-    Settings {
-        url: url.to_owned(),
-        timeout: Millis(400),
-        connect_timeout: Millis(200),
-        tenant_header: default_tenant_header(),
-    }
-}
-
-fn command(payload: &RawValue) -> AggregateCommand<'_> {
-    AggregateCommand {
-        tenant_id: TenantId::parse("acme").expect("legal"),
-        command_id: CommandId(Uuid::from_u128(7)),
-        aggregate_id: "shp-1".to_owned(),
-        aggregate_type: "Shipment".to_owned(),
-        command_type: "Shipment.Create".to_owned(),
-        payload_json: payload,
-        metadata: CommandMetadata {
-            saga: SagaName::parse("order").expect("legal"),
-            key: Key::parse("o-1").expect("legal"),
-            correlation_id: "o-1".to_owned(),
-            root_correlation_id: None,
-            causation_id: "e-1".to_owned(),
-            idempotency_key: "00112233445566778899aabbccddeeff".to_owned(),
-            path: "steps.ship".to_owned(),
-            attempt: 1,
-            deadline_ms: 1_000,
-            traceparent: Some(TRACEPARENT.to_owned()),
-            hops: 0,
-        },
-    }
+fn gateway(url: &str, timeout: Duration) -> HttpGateway {
+    let settings = Settings {
+        timeout: Millis(u64::try_from(timeout.as_millis()).expect("short")),
+        ..Settings::default()
+    };
+    HttpGateway::new(Url::parse(url).expect("a URL"), &settings).expect("legal settings")
 }
 
 async fn submit(server: &MockServer) -> Result<(), GatewayError> {
-    let payload = RawValue::from_string(r#"{"order":"o-1"}"#.to_owned()).expect("json");
-    HttpGateway::new(&settings(&format!("{}/commands", server.uri())))
-        .expect("legal settings")
-        .submit(&command(&payload))
+    gateway(&format!("{}/commands", server.uri()), LONG)
+        .submit(&command(&payload()), LONG)
         .await
 }
 
@@ -67,7 +37,7 @@ async fn a_command_carries_tenant_idempotency_key_and_trace() {
     Mock::given(method("POST"))
         .and(path("/commands"))
         .and(header("x-tenant-id", "acme"))
-        .and(header("idempotency-key", "00112233445566778899aabbccddeeff"))
+        .and(header("idempotency-key", KEY))
         .and(header("traceparent", TRACEPARENT))
         .and(body_partial_json(serde_json::json!({
             "tenant_id": "acme",
@@ -112,9 +82,19 @@ async fn patience_and_server_errors_are_not_refusals() {
 
 #[tokio::test]
 async fn silence_after_sending_is_unknown() {
-    let slow = ResponseTemplate::new(200).set_delay(Duration::from_secs(5));
-    let answer = answering(slow).await;
-    assert!(matches!(answer, Err(GatewayError::Unknown { .. })), "{answer:?}");
+    let server = MockServer::start().await;
+    Mock::given(method("POST"))
+        .respond_with(ResponseTemplate::new(200).set_delay(LONG))
+        .mount(&server)
+        .await;
+    let short = Duration::from_millis(400);
+    // Whichever ends first: the patience of the settings or the time that the command has left.
+    for (timeout, within) in [(short, LONG), (LONG, short)] {
+        let answer = gateway(&server.uri(), timeout)
+            .submit(&command(&payload()), within)
+            .await;
+        assert!(matches!(answer, Err(GatewayError::Unknown { .. })), "{answer:?}");
+    }
 }
 
 #[tokio::test]
@@ -122,24 +102,10 @@ async fn a_closed_port_is_unavailable() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("bound");
     drop(listener);
-    let payload = RawValue::from_string("{}".to_owned()).expect("json");
-    let gateway = HttpGateway::new(&settings(&format!("http://{address}/"))).expect("legal settings");
-    let answer = gateway.submit(&command(&payload)).await;
+    let gateway = gateway(&format!("http://{address}/"), LONG);
+    let answer = gateway.submit(&command(&payload()), LONG).await;
     assert!(
         matches!(answer, Err(GatewayError::Unavailable { .. })),
         "{answer:?}"
     );
-}
-
-#[test]
-fn settings_that_make_no_gateway_are_named() {
-    for url in ["", "nats://x", "http://", "/commands"] {
-        assert!(
-            matches!(
-                HttpGateway::new(&settings(url)),
-                Err(GatewaySetupError::Url { .. })
-            ),
-            "{url:?}"
-        );
-    }
 }

@@ -1,0 +1,124 @@
+//! Aggregate commands of the real binary, submitted to gateways of each kind, which are not the runner's code: what a
+//! gateway is told, what its answers do to the saga, and that a SIGKILL changes neither.
+
+#![allow(clippy::disallowed_methods, reason = "the test waits in real time")]
+
+#[path = "../crash/rig.rs"]
+mod rig;
+
+mod peers;
+
+use std::time::{Duration, Instant};
+
+use peers::Books;
+use rig::{Rig, TENANT};
+use serde_json::{Value, json};
+
+const PATIENCE: Duration = Duration::from_mins(1);
+
+/// Two commands, the first of which can be undone. The payload says that it is somebody else's.
+const PARCEL: &str = r#"
+apiVersion: sagas/v1
+kind: Saga
+name: parcel
+start: Parcel.Ordered
+key: {"Parcel.*": event.data.parcel}
+steps:
+  reserve:
+    command: {aggregate: Stock, id: "${key}", type: Stock.Reserve, payload: {parcel: "${key}", tenant_id: globex}}
+    compensate: {command: {aggregate: Stock, id: "${key}", type: Stock.Release}}
+  ship:
+    needs: [reserve]
+    command: {aggregate: Shipment, id: "shp/${key}", type: Shipment.Create, payload: {parcel: "${key}"}}
+    compensate: none
+"#;
+
+async fn ordered(rig: &Rig, parcel: &str) {
+    rig.send("Parcel", parcel, "Parcel.Ordered", json!({"parcel": parcel}))
+        .await;
+}
+
+async fn ended(rig: &Rig, parcel: &str) -> Value {
+    let over = |view: &Value| ["completed", "failed"].contains(&view["phase"].as_str().unwrap_or_default());
+    rig.wait_for("parcel", parcel, over).await
+}
+
+/// Waits until the gateway has seen so many submissions of a command.
+async fn seen(books: &Books, command: &str, parcel: &str, count: usize) {
+    let begin = Instant::now();
+    while books.of(command, parcel).len() < count {
+        assert!(begin.elapsed() < PATIENCE, "{command} of {parcel} never came");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// The whole story, with a gateway that `manifest` leads to.
+async fn commands_arrive(nats: Option<String>, books: Books, gateway: Value) {
+    let mut rig = Rig::new(nats, "30m", Duration::ZERO, json!({"gateway": gateway})).await;
+    rig.add_saga("parcel", PARCEL);
+    rig.start().await;
+
+    // The gateway takes a command and says nothing; then the runner dies.
+    books.be_mute_about("Shipment.Create");
+    ordered(&rig, "p-1").await;
+    seen(&books, "Shipment.Create", "p-1", 1).await;
+    rig.kill();
+    books.speak();
+    rig.start().await;
+    let view = ended(&rig, "p-1").await;
+    assert_eq!(view["phase"], "completed", "{view}");
+    let submitted = books.of("Shipment.Create", "p-1");
+    assert!(submitted.len() >= 2, "{submitted:?}");
+    for again in &submitted {
+        assert_eq!(
+            again.command, submitted[0].command,
+            "the same command, the same ids"
+        );
+        assert_eq!(again.key, submitted[0].key);
+    }
+
+    // A refusal reaches the saga, which undoes what was done.
+    books.refuse("Shipment.Create", "no such street");
+    ordered(&rig, "p-2").await;
+    let view = ended(&rig, "p-2").await;
+    assert_eq!(view["phase"], "failed", "{view}");
+    assert_eq!(view["failure"]["code"], "rejected", "{view}");
+    assert!(view.to_string().contains("no such street"), "{view}");
+    assert!(!books.of("Stock.Release", "p-2").is_empty(), "{:?}", books.all());
+    assert_eq!(books.of("Shipment.Create", "p-2").len(), 1, "a refusal is final");
+    assert!(books.of("Stock.Release", "p-1").is_empty());
+
+    for submitted in books.all() {
+        let command = &submitted.command;
+        assert_eq!(command["tenant_id"], TENANT, "{submitted:?}");
+        assert_eq!(submitted.tenant.as_deref(), Some(TENANT), "{submitted:?}");
+        assert_eq!(command["metadata"]["idempotency_key"], submitted.key.as_str());
+        assert_eq!(command["metadata"]["saga"], "parcel");
+        let deadline = command["metadata"]["deadline_ms"].as_i64();
+        assert!(
+            deadline.is_some_and(|deadline| submitted.at_ms < deadline),
+            "{submitted:?}"
+        );
+    }
+    let reserved = &books.of("Stock.Reserve", "p-1")[0].command;
+    assert_eq!(
+        reserved["payload_json"],
+        json!({"parcel": "p-1", "tenant_id": "globex"})
+    );
+    assert_eq!(rig.terminate().await, Some(0), "{}", rig.log_tail());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn commands_arrive_over_http_whoever_dies() {
+    let books = Books::default();
+    let gateway = peers::http(&books).await;
+    commands_arrive(None, books, gateway).await;
+}
+
+#[cfg(feature = "gateway-grpc")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn commands_arrive_over_grpc_whoever_dies() {
+    let books = Books::default();
+    let gateway = peers::grpc(&books).await;
+    commands_arrive(None, books, gateway).await;
+}
