@@ -8,20 +8,22 @@ use std::fs;
 use std::path::Path;
 
 use saga_runner::kernel::envelope::{
-    AggregateCommand, AggregateEvent, ControlMessage, EffectCommand, EffectProgress, EffectResult,
-    ForwardedEvent, WorkflowEvent,
+    AggregateCommand, AggregateEvent, CommandReply, ControlMessage, EffectCommand, EffectProgress,
+    EffectResult, ForwardedEvent, WorkflowEvent,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// Example and schema, by file name.
-const EXAMPLES: [(&str, &str); 20] = [
+const EXAMPLES: [(&str, &str); 22] = [
     ("effect-progress", "effect-progress"),
     ("aggregate-event", "aggregate-event"),
     ("effect-command", "effect-command"),
     ("effect-result", "effect-result"),
     ("effect-result-failed", "effect-result"),
     ("aggregate-command", "aggregate-command"),
+    ("command-reply", "command-reply"),
+    ("command-reply-rejected", "command-reply"),
     ("workflow-event", "workflow-event"),
     ("control-cancel", "control-message"),
     ("control-drain", "control-message"),
@@ -63,6 +65,7 @@ fn through(schema: &str, text: &str) -> Result<Value, String> {
         "effect-result" => again::<EffectResult<'_>>(text),
         "effect-progress" => again::<EffectProgress>(text),
         "aggregate-command" => again::<AggregateCommand<'_>>(text),
+        "command-reply" => again::<CommandReply>(text),
         "workflow-event" => again::<WorkflowEvent<'_>>(text),
         "control-message" => again::<ControlMessage>(text),
         "forwarded-event" => again::<ForwardedEvent<'_>>(text),

@@ -181,8 +181,8 @@ fn start_sagas(
     });
     let submitter = match &manifest.gateway {
         Some(settings) => {
-            let gateway =
-                crate::gateway::open(settings).map_err(|error| StartError::Missing(error.to_string()))?;
+            let gateway = crate::gateway::open(settings, Arc::clone(broker).messenger())
+                .map_err(|error| StartError::Missing(error.to_string()))?;
             Some(Submitter::new(gateway, &manifest.relay, Arc::clone(parts.clock)))
         }
         None => None,

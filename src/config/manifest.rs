@@ -422,7 +422,11 @@ impl Manifest {
                 .map_err(|reason| format!("upstream_tls.{name}: {reason}"))?;
         }
         if let Some(gateway) = &self.gateway {
-            gateway.check().map_err(|error| error.to_string())?;
+            let has_nats = self.broker.kind == BrokerKind::Nats;
+            gateway
+                .check()
+                .and_then(|()| gateway.check_beside(has_nats, self.tenancy()))
+                .map_err(|error| error.to_string())?;
         }
         self.check_secrets()?;
         if self.broker.kind == BrokerKind::Embedded && self.mode != Mode::Combined {

@@ -149,7 +149,7 @@ mod tests {
                 "upstreams: {bank: \"https://b\"}\nupstream_tls: {bank: {key_file: k.pem}}\n",
                 "cert_file and key_file belong together",
             ),
-            ("gateway: {}\n", "url (HTTP) or grpc"),
+            ("gateway: {}\n", "url (HTTP), grpc or nats"),
             (
                 "gateway: {url: \"http://a\", grpc: \"http://b\"}\n",
                 "gateway has url and grpc",
@@ -161,6 +161,18 @@ mod tests {
             (
                 "gateway: {grcp: \"http://b\"}\n",
                 "config/test.yaml:4:11: unknown",
+            ),
+            (
+                "gateway: {nats: \"gateway.x\"}\n",
+                "gateway.nats needs the connection of a broker that is NATS",
+            ),
+            (
+                "broker: {kind: nats}\ngateway: {nats: \"gateway.{tenant}\"}\n",
+                "has {tenant}, and the manifest has no tenants",
+            ),
+            (
+                "broker: {kind: nats}\ngateway: {nats: \"tenant.x\"}\n",
+                "belong to the runner",
             ),
             ("cluster: other\n", "duplicate"),
             ("secrets: {pay: inline}\n", "config/test.yaml:4:"),

@@ -81,10 +81,11 @@ fn every_shipped_manifest_validates_and_a_slip_does_not() {
 #[test]
 fn a_gateway_is_in_one_place() {
     let schema = compile_text("schema", &MANIFEST_SCHEMA.into()).expect("a schema");
-    let head = "apiVersion: saga-runner/v1\nkind: Manifest\ncluster: a\ngateway: ";
+    let head = "apiVersion: saga-runner/v1\nkind: Manifest\ncluster: a\nbroker: {kind: nats}\ngateway: ";
     for (gateway, is_one) in [
         ("{url: \"http://a\"}", true),
         ("{grpc: \"http://a\", timeout: 3s}", true),
+        ("{nats: gateway.all}", true),
         ("{timeout: 3s}", false),
         ("{url: \"http://a\", grpc: \"http://b\"}", false),
     ] {

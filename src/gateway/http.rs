@@ -30,7 +30,7 @@ impl HttpGateway {
         let tls = tls.map_err(GatewaySetupError::Tls)?;
         let client = protected(Client::builder(), tls.as_ref())
             .map_err(GatewaySetupError::Tls)?
-            .connect_timeout(settings.connect_timeout.duration())
+            .connect_timeout(settings.connect_timeout().duration())
             .redirect(reqwest::redirect::Policy::none())
             .no_proxy()
             .pool_idle_timeout(Duration::from_mins(1))

@@ -5,6 +5,7 @@
 #[cfg(feature = "gateway-grpc")]
 pub mod grpc;
 mod http;
+pub mod nats;
 mod settings;
 #[cfg(test)]
 mod testing;
@@ -16,15 +17,20 @@ use std::sync::Arc;
 use settings::Destination;
 
 use crate::ports::gateway::{Gateway, GatewayError};
+use crate::ports::messenger::Messenger;
 
 /// Most bytes of what a gateway says that are kept as its message.
 const MESSAGE_BYTES_MAX: usize = 1_024;
 
 /// The gateway that the settings ask for, which connects when it is needed. Must be called within a tokio runtime.
+/// `messenger` is the runner's own connection to NATS, if its broker is one.
 ///
 /// # Errors
 /// [`GatewaySetupError`] names the setting that is wrong.
-pub fn open(settings: &Settings) -> Result<Arc<dyn Gateway>, GatewaySetupError> {
+pub fn open(
+    settings: &Settings,
+    messenger: Option<Arc<dyn Messenger>>,
+) -> Result<Arc<dyn Gateway>, GatewaySetupError> {
     match settings.destination()? {
         Destination::Http(url) => Ok(Arc::new(http::HttpGateway::new(url, settings)?)),
         #[cfg(feature = "gateway-grpc")]
@@ -33,6 +39,10 @@ pub fn open(settings: &Settings) -> Result<Arc<dyn Gateway>, GatewaySetupError> 
         Destination::Grpc(_) => Err(GatewaySetupError::NotBuiltIn {
             feature: "gateway-grpc",
         }),
+        Destination::Nats(subject) => {
+            let messenger = messenger.ok_or(GatewaySetupError::Embedded)?;
+            Ok(Arc::new(nats::NatsGateway::new(subject, settings, messenger)))
+        }
     }
 }
 

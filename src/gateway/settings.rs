@@ -4,10 +4,12 @@ use reqwest::Url;
 use reqwest::header::HeaderName;
 use serde::Deserialize;
 
+use super::nats::SubjectPattern;
 use crate::clients::UpstreamTlsFiles;
 use crate::kernel::duration::Millis;
+use crate::kernel::subject::Tenancy;
 
-/// The gateway: exactly one of `url` and `grpc` says where it is.
+/// The gateway: exactly one of `url`, `grpc` and `nats` says where it is.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Settings {
@@ -15,10 +17,13 @@ pub struct Settings {
     pub url: Option<String>,
     /// gRPC: `http://host:port` or `https://host:port` of a server of `saga_runner.gateway.v1.Gateway`.
     pub grpc: Option<String>,
+    /// NATS: subject of requests over the runner's own connection. `{tenant}`, `{aggregate_type}`, `{aggregate_id}` and
+    /// `{command}` in it are those of the command.
+    pub nats: Option<String>,
     /// Longest wait for the answer to one submission. Default 10s.
     pub timeout: Millis,
-    /// Longest wait for the connection. Default 2s.
-    pub connect_timeout: Millis,
+    /// Longest wait for a connection of its own, so not with `nats`. Default 2s.
+    pub connect_timeout: Option<Millis>,
     /// Name of the header, or of the metadata, that carries the tenant. Default `x-tenant-id`.
     pub tenant_header: String,
     /// What protects the connection where the URL begins with `https`. Default: the authorities of the system.
@@ -30,8 +35,9 @@ impl Default for Settings {
         Self {
             url: None,
             grpc: None,
+            nats: None,
             timeout: Millis::seconds(10),
-            connect_timeout: Millis::seconds(2),
+            connect_timeout: None,
             tenant_header: "x-tenant-id".to_owned(),
             tls: None,
         }
@@ -43,12 +49,13 @@ impl Default for Settings {
 pub(super) enum Destination {
     Http(Url),
     Grpc(Url),
+    Nats(SubjectPattern),
 }
 
 /// Why the settings do not make a gateway.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GatewaySetupError {
-    #[error("gateway does not say where commands go: give it url (HTTP) or grpc")]
+    #[error("gateway does not say where commands go: give it url (HTTP), grpc or nats")]
     Nowhere,
     #[error("gateway has {first} and {second}: keep one of them")]
     Ambiguous {
@@ -59,6 +66,14 @@ pub enum GatewaySetupError {
     Url { url: String },
     #[error("gateway.grpc {url:?} is not http://host:port or https://host:port")]
     Grpc { url: String },
+    #[error("gateway.nats {subject:?}: {reason}")]
+    Nats { subject: String, reason: String },
+    #[error("gateway.nats {subject:?} has {{tenant}}, and the manifest has no tenants")]
+    NoTenants { subject: String },
+    #[error("gateway.nats needs the connection of a broker that is NATS, and broker.kind is embedded")]
+    Embedded,
+    #[error("gateway.{name} is for a connection of its own; gateway.nats uses that of broker.nats")]
+    NoConnection { name: &'static str },
     #[error("gateway.tenant_header {name:?} is not a header name")]
     TenantHeader { name: String },
     #[error("gateway.{name} must be longer than 0")]
@@ -88,41 +103,79 @@ impl Settings {
     /// # Errors
     /// [`GatewaySetupError`] names the setting that is wrong.
     pub fn check(&self) -> Result<(), GatewaySetupError> {
-        let (Destination::Http(url) | Destination::Grpc(url)) = self.destination()?;
+        let destination = self.destination()?;
         self.tenant_name()?;
         for (name, time) in [
             ("timeout", self.timeout),
-            ("connect_timeout", self.connect_timeout),
+            ("connect_timeout", self.connect_timeout()),
         ] {
             if time.duration().is_zero() {
                 return Err(GatewaySetupError::NoTime { name });
             }
         }
-        if let Some(files) = &self.tls {
-            files.check().map_err(GatewaySetupError::Tls)?;
-            if url.scheme() != "https" {
-                return Err(GatewaySetupError::Unprotected { url: url.to_string() });
+        match (&destination, &self.tls) {
+            (Destination::Nats(_), Some(_)) => return Err(GatewaySetupError::NoConnection { name: "tls" }),
+            (Destination::Nats(_), None) if self.connect_timeout.is_some() => {
+                return Err(GatewaySetupError::NoConnection {
+                    name: "connect_timeout",
+                });
             }
+            (Destination::Http(url) | Destination::Grpc(url), Some(files)) => {
+                files.check().map_err(GatewaySetupError::Tls)?;
+                if url.scheme() != "https" {
+                    return Err(GatewaySetupError::Unprotected { url: url.to_string() });
+                }
+            }
+            (Destination::Http(_) | Destination::Grpc(_) | Destination::Nats(_), None) => {}
         }
         Ok(())
     }
 
+    /// Whether the settings go with the rest of the manifest.
+    ///
+    /// # Errors
+    /// [`GatewaySetupError`] names the setting that does not.
+    pub fn check_beside(&self, has_nats: bool, tenancy: Tenancy) -> Result<(), GatewaySetupError> {
+        let Destination::Nats(pattern) = self.destination()? else {
+            return Ok(());
+        };
+        if !has_nats {
+            return Err(GatewaySetupError::Embedded);
+        }
+        if tenancy == Tenancy::Single && pattern.has_tenant() {
+            let subject = self.nats.clone().unwrap_or_default();
+            return Err(GatewaySetupError::NoTenants { subject });
+        }
+        Ok(())
+    }
+
+    pub(super) fn connect_timeout(&self) -> Millis {
+        self.connect_timeout.unwrap_or(Millis::seconds(2))
+    }
+
     pub(super) fn destination(&self) -> Result<Destination, GatewaySetupError> {
-        match (&self.url, &self.grpc) {
-            (Some(url), None) => {
-                let address = address(url).ok_or_else(|| GatewaySetupError::Url { url: url.clone() })?;
-                Ok(Destination::Http(address))
-            }
-            (None, Some(url)) => {
-                let address = address(url).filter(is_bare);
-                let address = address.ok_or_else(|| GatewaySetupError::Grpc { url: url.clone() })?;
-                Ok(Destination::Grpc(address))
-            }
-            (None, None) => Err(GatewaySetupError::Nowhere),
-            (Some(_), Some(_)) => Err(GatewaySetupError::Ambiguous {
-                first: "url",
-                second: "grpc",
-            }),
+        let mut given = [("url", &self.url), ("grpc", &self.grpc), ("nats", &self.nats)]
+            .into_iter()
+            .filter_map(|(name, text)| Some((name, text.as_deref()?)));
+        let (name, text) = given.next().ok_or(GatewaySetupError::Nowhere)?;
+        if let Some((second, _)) = given.next() {
+            return Err(GatewaySetupError::Ambiguous { first: name, second });
+        }
+        let told = || text.to_owned();
+        match name {
+            "url" => address(text)
+                .map(Destination::Http)
+                .ok_or_else(|| GatewaySetupError::Url { url: told() }),
+            "grpc" => address(text)
+                .filter(is_bare)
+                .map(Destination::Grpc)
+                .ok_or_else(|| GatewaySetupError::Grpc { url: told() }),
+            _ => SubjectPattern::parse(text)
+                .map(Destination::Nats)
+                .map_err(|reason| GatewaySetupError::Nats {
+                    subject: told(),
+                    reason,
+                }),
         }
     }
 
@@ -164,6 +217,8 @@ mod tests {
         assert!(nowhere.contains("url") && nowhere.contains("grpc"), "{nowhere}");
         let twice = refusal(serde_json::json!({"url": "http://a", "grpc": "http://b"}));
         assert!(twice.contains("url and grpc"), "{twice}");
+        let both = refusal(serde_json::json!({"grpc": "http://a", "nats": "g.x"}));
+        assert!(both.contains("grpc and nats"), "{both}");
     }
 
     #[test]
@@ -193,6 +248,12 @@ mod tests {
                 "connect_timeout",
             ),
             (serde_json::json!({"grpc": "http://a", "tls": {}}), "https"),
+            (serde_json::json!({"nats": "gateway"}), "gateway.nats"),
+            (serde_json::json!({"nats": "g.x", "tls": {}}), "gateway.tls"),
+            (
+                serde_json::json!({"nats": "g.x", "connect_timeout": "2s"}),
+                "gateway.connect_timeout",
+            ),
             (
                 serde_json::json!({"url": "https://a", "tls": {"key_file": "k.pem"}}),
                 "cert_file",
@@ -201,5 +262,28 @@ mod tests {
             let said = refusal(settings);
             assert!(said.contains(name), "{name}: {said}");
         }
+    }
+
+    #[test]
+    fn requests_need_a_connection_and_a_tenant_needs_tenants() {
+        let nats = |subject: &str| Settings {
+            nats: Some(subject.to_owned()),
+            ..Settings::default()
+        };
+        let with = nats("gateway.{tenant}.{aggregate_type}");
+        let without = nats("gateway.{aggregate_type}");
+        assert_eq!(with.check(), Ok(()));
+        assert_eq!(with.check_beside(true, Tenancy::Multi), Ok(()));
+        assert_eq!(without.check_beside(true, Tenancy::Single), Ok(()));
+        assert_eq!(
+            without.check_beside(false, Tenancy::Multi),
+            Err(GatewaySetupError::Embedded)
+        );
+        assert!(matches!(
+            with.check_beside(true, Tenancy::Single),
+            Err(GatewaySetupError::NoTenants { .. })
+        ));
+        let http = Settings::at("http://a".to_owned());
+        assert_eq!(http.check_beside(false, Tenancy::Single), Ok(()));
     }
 }

@@ -203,6 +203,26 @@ pub struct AggregateCommand<'a> {
     pub metadata: CommandMetadata,
 }
 
+/// What a gateway replies to an aggregate command over NATS.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CommandReply {
+    pub status: CommandStatus,
+    /// Why, unless it was accepted.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub message: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CommandStatus {
+    /// Now or before: a repeated command is accepted again.
+    Accepted,
+    /// It will not be carried out.
+    Rejected,
+    /// It was not carried out; it may come again.
+    Unavailable,
+}
+
 /// A fact that a saga publishes about itself.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct WorkflowEvent<'a> {

@@ -5,6 +5,8 @@
 
 #[path = "../crash/rig.rs"]
 mod rig;
+#[path = "../support/mod.rs"]
+mod support;
 
 mod peers;
 
@@ -13,6 +15,7 @@ use std::time::{Duration, Instant};
 use peers::Books;
 use rig::{Rig, TENANT};
 use serde_json::{Value, json};
+use support::nats_server::NatsServer;
 
 const PATIENCE: Duration = Duration::from_mins(1);
 
@@ -121,4 +124,53 @@ async fn commands_arrive_over_grpc_whoever_dies() {
     let books = Books::default();
     let gateway = peers::grpc(&books).await;
     commands_arrive(None, books, gateway).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn commands_arrive_over_nats_whoever_dies() {
+    let server = NatsServer::start();
+    let books = Books::default();
+    let (gateway, _serving) = peers::nats(&books, &server.url()).await;
+    commands_arrive(Some(server.url()), books, gateway).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_gateway_that_nobody_serves_yet_is_waited_for_and_a_broker_that_dies_loses_nothing() {
+    let mut server = NatsServer::start();
+    let books = Books::default();
+    let (gateway, serving) = peers::nats(&books, &server.url()).await;
+    serving.abort();
+    assert!(
+        serving.await.is_err_and(|error| error.is_cancelled()),
+        "nobody listens"
+    );
+    let extra = json!({"gateway": gateway});
+    let mut rig = Rig::new(Some(server.url()), "30m", Duration::ZERO, extra).await;
+    rig.add_saga("parcel", PARCEL);
+    rig.start().await;
+    ordered(&rig, "p-1").await;
+    let waits = |view: &Value| view["phase"] == "running";
+    rig.wait_for("parcel", "p-1", waits).await;
+    let (_, serving) = peers::nats(&books, &server.url()).await;
+    let view = ended(&rig, "p-1").await;
+    assert_eq!(view["phase"], "completed", "{view}");
+
+    // The broker takes the request with it, and the gateway comes back after it.
+    books.be_mute_about("Shipment.Create");
+    ordered(&rig, "p-2").await;
+    seen(&books, "Shipment.Create", "p-2", 1).await;
+    serving.abort();
+    server.kill();
+    books.speak();
+    server.launch();
+    let (_, _serving) = peers::nats(&books, &server.url()).await;
+    let view = ended(&rig, "p-2").await;
+    assert_eq!(view["phase"], "completed", "{view}");
+    let submitted = books.of("Shipment.Create", "p-2");
+    assert!(submitted.len() >= 2, "{submitted:?}");
+    assert!(
+        submitted
+            .iter()
+            .all(|again| again.command == submitted[0].command)
+    );
 }

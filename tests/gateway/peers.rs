@@ -9,8 +9,10 @@ use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::routing::post;
+use futures::StreamExt as _;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
 
 #[cfg(feature = "gateway-grpc")]
 #[path = "../support/grpc_gateway.rs"]
@@ -123,6 +125,48 @@ pub async fn http(books: &Books) -> Value {
         .with_state(books.clone());
     tokio::spawn(async move { axum::serve(listener, router).await.expect("it serves") });
     json!({"url": format!("http://{address}/commands")})
+}
+
+/// Takes commands over NATS, until the task is aborted.
+pub async fn nats(books: &Books, url: &str) -> (Value, JoinHandle<()>) {
+    let client = async_nats::connect(url).await.expect("a connection");
+    // As many as would share the work.
+    let mut requests = client
+        .queue_subscribe("gateway.*.*", "gateways".to_owned())
+        .await
+        .expect("a subscription");
+    client.flush().await.expect("the server has it");
+    let books = books.clone();
+    let serving = tokio::spawn(async move {
+        while let Some(request) = requests.next().await {
+            let command: Value = serde_json::from_slice(&request.payload).expect("JSON");
+            let subject = format!(
+                "gateway.{}.{}",
+                command["tenant_id"].as_str().expect("text"),
+                command["aggregate_type"].as_str().expect("text")
+            );
+            assert_eq!(*request.subject, subject);
+            let headers = request.headers.unwrap_or_default();
+            let header = |name: &str| {
+                let values = headers
+                    .iter()
+                    .filter(|(known, _)| known.to_string().eq_ignore_ascii_case(name));
+                let mut values = values.flat_map(|(_, values)| values.clone());
+                values.next().map(|value| value.to_string())
+            };
+            let reply = match books.take(command, header) {
+                Reply::Accepted | Reply::Repeated => json!({"status": "accepted"}),
+                Reply::Refused(reason) => json!({"status": "rejected", "message": reason}),
+                Reply::Silence => continue,
+            };
+            let to = request.reply.expect("a request");
+            client
+                .publish(to, reply.to_string().into())
+                .await
+                .expect("published");
+        }
+    });
+    (json!({"nats": "gateway.{tenant}.{aggregate_type}"}), serving)
 }
 
 /// Takes commands over gRPC.

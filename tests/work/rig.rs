@@ -238,7 +238,8 @@ impl Rig {
         let clock = Arc::clone(&self.clock) as Arc<dyn Clock>;
         let submitter = options.gateway.map(|url| {
             let settings = serde_json::json!({ "url": url, "timeout": "2s" });
-            let gateway = saga_runner::gateway::open(&serde_json::from_value(settings).unwrap()).unwrap();
+            let gateway =
+                saga_runner::gateway::open(&serde_json::from_value(settings).unwrap(), None).unwrap();
             Submitter::new(gateway, &options.settings, Arc::clone(&clock))
         });
         let relay = Relay::start(RelaySpec {

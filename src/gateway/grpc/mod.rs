@@ -64,7 +64,7 @@ impl GrpcGateway {
             let found = tokio::net::lookup_host((host, 0)).await?;
             Ok(found.collect())
         };
-        let connect_timeout = settings.connect_timeout.duration();
+        let connect_timeout = settings.connect_timeout().duration();
         Ok(Self {
             channel: clients::channel(endpoint, connect_timeout, tls.as_ref(), lookup)
                 .map_err(GatewaySetupError::Tls)?,

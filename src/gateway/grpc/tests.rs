@@ -271,7 +271,7 @@ async fn a_handshake_that_nobody_answers_ends() {
         }
     });
     let settings = Settings {
-        connect_timeout: Millis(100),
+        connect_timeout: Some(Millis(100)),
         ..Settings::default()
     };
     let address = address.replace("http://127.0.0.1", "https://localhost");
