@@ -184,3 +184,53 @@ async fn a_secret_that_nats_kv_does_not_have_keeps_the_runner_from_starting() {
         assert!(log.contains(said) && log.contains("SR0404"), "{log}");
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_token_and_what_it_is_asked_for_with_are_told_nowhere() {
+    let outside = tempfile::tempdir().expect("a folder");
+    let file = outside.path().join("client");
+    std::fs::write(&file, OLD).expect("written");
+    let extra = json!({
+        "secrets": {"client": {"file": file}},
+        "log": {"level": "debug"},
+    });
+    let mut rig = Rig::new(None, "30m", Duration::ZERO, extra).await;
+    // It refuses whoever asks again, and repeats what it was asked with.
+    let login = MockServer::start().await;
+    let token = json!({"access_token": NEW, "expires_in": 3600});
+    Mock::given(any())
+        .respond_with(ResponseTemplate::new(200).set_body_json(token))
+        .up_to_n_times(1)
+        .mount(&login)
+        .await;
+    let refusal = |request: &Request| {
+        let sent = &request.headers["authorization"];
+        ResponseTemplate::new(401).set_body_json(json!({"error": sent.to_str().expect("text")}))
+    };
+    Mock::given(any()).respond_with(refusal).mount(&login).await;
+    let service = echo().await;
+    let more = format!(
+        "  body: {{kind: \"${{input.kind}}\"}}\n  auth: {{oauth2: {{token_url: \"{}/token\", client_id: shop, client_secret: \"${{secrets.client}}\", audience: \"${{input.kind == 'other' ? 'b' : 'a'}}\"}}}}\n",
+        login.uri()
+    );
+    add_call(&rig, "echo", &service, &more);
+    rig.add_saga("teller", SAGA);
+    rig.start().await;
+
+    start(&rig, "good", "good").await;
+    let view = until(&rig, &path("good"), |view| view["phase"] == "completed").await;
+    assert_eq!(view["state"]["heard"], "Bearer ***", "{view}");
+    start(&rig, "bad", "bad").await;
+    let view = until(&rig, &path("bad"), |view| view["phase"] == "failed").await;
+    assert!(view.to_string().contains("Bearer ***"), "{view}");
+    start(&rig, "other", "other").await;
+    let view = until(&rig, &path("other"), |view| view["phase"] == "failed").await;
+    assert!(
+        view.to_string().contains("no token: 401 Unauthorized: Basic ***"),
+        "{view}"
+    );
+    assert_eq!(rig.terminate().await, Some(0));
+    let mut found = Vec::new();
+    leaks(rig.folder(), &mut found);
+    assert!(found.is_empty(), "a secret is in {found:?}");
+}
