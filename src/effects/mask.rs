@@ -14,6 +14,8 @@ const REDACTED_BYTES_MIN: usize = 3;
 const DEPTH_MAX: usize = 256;
 /// What is left of a value at the end of a message that was cut off is masked from so many bytes on.
 const REMAINDER_BYTES_MIN: usize = 4;
+/// A value whose beginning of so many bytes stands in a message is masked as far as it stands there.
+const BEGINNING_BYTES: usize = 16;
 
 /// Finds values that nobody may see.
 pub struct Mask {
@@ -68,10 +70,23 @@ impl Mask {
         }
     }
 
-    /// A message, which may have been cut off within a value.
+    /// A message. Values in it may have been cut off, by whoever wrote it or with its end.
     #[must_use]
     pub fn clean_message(&self, message: String) -> String {
         let mut message = self.clean(message);
+        for spelling in &self.spellings {
+            let head = &spelling[..spelling.floor_char_boundary(BEGINNING_BYTES)];
+            let mut from = 0;
+            while spelling.len() > BEGINNING_BYTES
+                && let Some(at) = message[from..].find(head).map(|found| from + found)
+            {
+                let alike = spelling.chars().zip(message[at..].chars());
+                let alike = alike.take_while(|(one, other)| one == other);
+                let bytes: usize = alike.map(|(c, _)| c.len_utf8()).sum();
+                message.replace_range(at..at + bytes, MASK);
+                from = at + MASK.len();
+            }
+        }
         let left = self.spellings.iter().filter_map(|spelling| {
             let ends = spelling.char_indices().map(|(at, _)| at).rev();
             let mut ends = ends.take_while(|end| *end >= REMAINDER_BYTES_MIN);
@@ -161,6 +176,13 @@ mod tests {
         assert_eq!(clean("402: card 41111"), "402: card ***");
         assert_eq!(clean("402: card 411"), "402: card 411");
         assert_eq!(clean("402: s3cret-token, no"), "402: ***, no");
+        let long = Mask::of(6, ["a-token-that-is-longer-than-what-is-shown-of-it"]);
+        assert_eq!(
+            long.clean_message(
+                "cannot read \"a-token-that-is-longer-tha…\" here, nor a-token-that-i".to_owned()
+            ),
+            "cannot read \"***…\" here, nor ***"
+        );
     }
 
     #[test]

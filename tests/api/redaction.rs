@@ -11,7 +11,8 @@ use crate::rig::Rig;
 
 /// Made in the step, so that it is in the command alone.
 const CARD: &str = "canary-of-the-card";
-const HOLDER: &str = "canary-of-the-holder";
+/// Longer than what failures of expressions show of a text.
+const HOLDER: &str = "canary-of-the-holder-whose-name-is-longer-than-forty-letters";
 const LAST: &str = "canary-of-the-result";
 
 const SAGA: &str = r#"
