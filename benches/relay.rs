@@ -16,7 +16,7 @@ use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use saga_runner::effects::{self, Worker, WorkerSpec, durable_name};
 use saga_runner::inproc::{self, InprocBroker};
 use saga_runner::kernel::definition::EffectDefinition;
-use saga_runner::kernel::definition::effect::{EffectLimits, Provider};
+use saga_runner::kernel::definition::effect::{EffectLimits, OnRecall, Provider};
 use saga_runner::kernel::ids::{CommandId, EffectName, InstanceId, Key, SagaName, TenantId, TimeMs};
 use saga_runner::kernel::retry::RetryPolicy;
 use saga_runner::kernel::subject::Tenancy;
@@ -131,6 +131,7 @@ impl Bench {
                     max_ms: 1_000,
                 },
                 retry_classes: Vec::new(),
+                on_recall: OnRecall::default(),
                 limits: EffectLimits {
                     concurrency: 256,
                     ..EffectLimits::default()

@@ -9,13 +9,14 @@ use std::path::Path;
 
 use saga_runner::kernel::envelope::{
     AggregateCommand, AggregateEvent, CommandReply, ControlMessage, EffectCommand, EffectProgress,
-    EffectResult, ForwardedEvent, WorkflowEvent,
+    EffectRecall, EffectResult, ForwardedEvent, WorkflowEvent,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// Example and schema, by file name.
-const EXAMPLES: [(&str, &str); 22] = [
+const EXAMPLES: [(&str, &str); 23] = [
+    ("effect-recall", "effect-recall"),
     ("effect-progress", "effect-progress"),
     ("aggregate-event", "aggregate-event"),
     ("effect-command", "effect-command"),
@@ -64,6 +65,7 @@ fn through(schema: &str, text: &str) -> Result<Value, String> {
         "effect-command" => again::<EffectCommand<'_>>(text),
         "effect-result" => again::<EffectResult<'_>>(text),
         "effect-progress" => again::<EffectProgress>(text),
+        "effect-recall" => again::<EffectRecall>(text),
         "aggregate-command" => again::<AggregateCommand<'_>>(text),
         "command-reply" => again::<CommandReply>(text),
         "workflow-event" => again::<WorkflowEvent<'_>>(text),

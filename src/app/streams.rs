@@ -33,7 +33,7 @@ pub fn specs(manifest: &Manifest) -> [StreamSpec; 3] {
         ),
         spec(
             &streams.workflow_commands.name,
-            &["effect", "effect_progress", "workflow"],
+            &["effect", "effect_progress", "effect_recall", "workflow"],
             false,
         ),
     ]

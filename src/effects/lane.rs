@@ -6,17 +6,20 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-use super::attempt::{self, Reason, Turn};
+use super::attempt::{self, Reason, Room, Turn};
 use super::breakers::Breakers;
 use super::gate::Gate;
 use super::mask::Mask;
 use super::places::{Share, Tenants};
 use super::progress;
-use super::provider::{CallContext, CallOutcome, Provider};
+use super::provider::{CallContext, CallFailure, CallOutcome, Provider};
+use super::recalls::{Recalls, Watch};
 use super::result::{self, Addressee, Answer, Recorded};
 use super::secrets::Secrets;
 use super::settings::Settings;
+use crate::kernel::breaker::CallEnd;
 use crate::kernel::definition::EffectDefinition;
+use crate::kernel::definition::effect::OnRecall;
 use crate::kernel::envelope::{EffectCommand, EffectProgress, ErrorPayload};
 use crate::kernel::ids::{CommandId, TenantId, TimeMs};
 use crate::kernel::json::Json;
@@ -29,6 +32,8 @@ use crate::telemetry::metrics::{Histogram, IntCounter, IntGauge};
 /// Longest delay of a negative acknowledgement. What is due later comes back in between and is given back again.
 const NAK_DELAY_MAX: Duration = Duration::from_mins(1);
 const NAK_DELAY: Duration = Duration::from_secs(1);
+/// Class of a command that was taken back.
+const RECALLED: &str = "recalled";
 /// The same for every answer that the broker refuses, so that nobody spins on it.
 const REFUSED_DELAY: Duration = Duration::from_secs(30);
 
@@ -42,6 +47,7 @@ pub struct Lane {
     pub tenancy: Tenancy,
     pub settings: Settings,
     pub gate: Arc<Gate>,
+    pub recalls: Arc<Recalls>,
     /// Name of this worker, which no other has.
     pub worker: Arc<str>,
     /// What its breakers call the upstream, `None` where nothing is called.
@@ -68,6 +74,7 @@ pub struct Series {
     failed: IntCounter,
     timed_out: IntCounter,
     known: IntCounter,
+    recalled: IntCounter,
 }
 
 impl Series {
@@ -80,6 +87,7 @@ impl Series {
             failed: results("failed"),
             timed_out: results("timed_out"),
             known: results("known"),
+            recalled: metrics.effects_recalled.with_label_values(&[effect]),
         }
     }
 
@@ -230,6 +238,12 @@ impl Lane {
         if deadline <= now {
             return Next::Answer(expired(progress));
         }
+        let watch = self
+            .recalls
+            .watch((command.tenant_id.clone(), command.command_id));
+        if watch.is_recalled() {
+            return Next::Answer(self.taken_back(progress));
+        }
         if progress.not_before_ms > now.0 {
             let early = u64::try_from(progress.not_before_ms - now.0).unwrap_or(0);
             return Next::GiveBack(Duration::from_millis(early), Reason::NotDue);
@@ -248,7 +262,12 @@ impl Lane {
                 });
             }
         };
-        let admitted = match self.admit(&command.tenant_id, deadline, turn).await {
+        let admitted = tokio::select! {
+            biased;
+            () = watch.recalled() => return Next::Answer(self.taken_back(progress)),
+            admitted = self.admit(&command.tenant_id, deadline, turn) => admitted,
+        };
+        let admitted = match admitted {
             Ok(admitted) => admitted,
             Err(_) if self.clock.now() >= deadline => return Next::Answer(expired(progress)),
             Err((delay, reason)) => return Next::GiveBack(delay, reason),
@@ -261,7 +280,9 @@ impl Lane {
             now: self.clock.now(),
         };
         progress.calls = progress.calls.saturating_add(1);
-        let outcome = self.attempt(&call, deadline, admitted).await;
+        let outcome = self
+            .attempt_unless_recalled(&call, deadline, admitted, &watch)
+            .await;
         let failure = match secrets.scrub(outcome) {
             CallOutcome::Succeeded { payload } => return Next::Answer(Answer::Succeeded { payload }),
             CallOutcome::Failed(failure) => {
@@ -269,6 +290,9 @@ impl Lane {
             }
         };
         progress.unsettled = attempt::unsettled(progress.unsettled, &failure);
+        if watch.is_recalled() {
+            return Next::Answer(self.taken_back(progress));
+        }
         let pause = self.pause(command.command_id, progress.calls, &failure);
         let due = pause.map(|pause| {
             let ms = i64::try_from(pause.as_millis()).unwrap_or(i64::MAX);
@@ -289,6 +313,48 @@ impl Lane {
                 self.audit(command, progress, &failure);
                 Next::Answer(attempt::conclude(failure, progress.unsettled))
             }
+        }
+    }
+
+    /// Makes the call. Where a call may be interrupted, it ends when the command is taken back.
+    async fn attempt_unless_recalled(
+        &self,
+        call: &CallContext<'_>,
+        deadline: TimeMs,
+        room: Room,
+        watch: &Watch,
+    ) -> CallOutcome {
+        let is_safe = self.provider.is_safe();
+        let interrupted = async {
+            if !is_safe && self.definition.on_recall == OnRecall::Finish {
+                std::future::pending::<()>().await;
+            }
+            watch.recalled().await;
+        };
+        tokio::select! {
+            biased;
+            outcome = self.attempt(call, deadline, room) => outcome,
+            () = interrupted => CallOutcome::Failed(if is_safe {
+                CallFailure::not_done(RECALLED, "interrupted")
+            } else {
+                CallFailure { end: CallEnd::Abandoned, ..CallFailure::unanswered(RECALLED, "interrupted") }
+            }),
+        }
+    }
+
+    /// The answer to a command whose result nobody waits for.
+    fn taken_back(&self, progress: &EffectProgress) -> Answer {
+        self.series.recalled.inc();
+        let class = RECALLED.to_owned();
+        let message = if progress.calls == 0 && !progress.unsettled {
+            "taken back before a call was made".to_owned()
+        } else {
+            format!("taken back after {} call(s) or more", progress.calls)
+        };
+        if progress.unsettled {
+            Answer::TimedOut { class, message }
+        } else {
+            Answer::Failed { class, message }
         }
     }
 

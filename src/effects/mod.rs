@@ -24,6 +24,7 @@ mod places;
 mod progress;
 pub mod provider;
 mod providers;
+mod recalls;
 pub mod registry;
 mod rendering;
 mod result;

@@ -20,6 +20,8 @@ pub struct Settings {
     pub unacknowledged_max: usize,
     /// Recently answered commands that are remembered in memory. Default 65,536.
     pub answered_max: u64,
+    /// Commands that were taken back lately and are remembered in memory. Default 65,536.
+    pub recalled_max: u64,
     /// Commands older than this are looked up among the results before they are executed. Default 60s.
     pub recheck_after: Millis,
     /// Largest body of an upstream's answer, in bytes. Default 1,048,576.
@@ -44,6 +46,7 @@ impl Default for Settings {
             yield_retry: Millis(100),
             unacknowledged_max: 4_096,
             answered_max: 65_536,
+            recalled_max: 65_536,
             recheck_after: Millis::seconds(60),
             response_bytes: 1024 * 1024,
             expression_steps: 20_000,

@@ -16,6 +16,7 @@ use super::local::Local;
 use super::places::{Share, Tenants};
 use super::provider::Provider;
 use super::providers;
+use super::recalls::{self, Recalls};
 use super::registry::Registry;
 use super::secrets::Secrets;
 use super::settings::Settings;
@@ -125,6 +126,7 @@ impl Worker {
             Arc::clone(&spec.clock),
             Arc::clone(&spec.metrics),
         );
+        let recalls = Arc::new(Recalls::new(spec.settings.recalled_max));
         let worker: Arc<str> = uuid::Uuid::new_v4().simple().to_string().into();
         let shares = Share::divide(spec.settings.concurrency, spec.effects.len());
         let mut lanes = Vec::with_capacity(spec.effects.len());
@@ -140,6 +142,7 @@ impl Worker {
                 tenancy: spec.tenancy,
                 settings: spec.settings.clone(),
                 gate: Arc::clone(&gate),
+                recalls: Arc::clone(&recalls),
                 worker: Arc::clone(&worker),
                 upstream,
                 breakers: Arc::clone(&breakers),
@@ -157,6 +160,13 @@ impl Worker {
         for lane in &lanes {
             tasks.spawn(pull(Arc::clone(lane), spec.group.clone()));
         }
+        let source = recalls::Source {
+            broker: Arc::clone(&spec.broker),
+            stream: spec.streams.commands.clone(),
+            tenancy: spec.tenancy,
+            reader: format!("{}-recalls", spec.group),
+        };
+        tasks.spawn(recalls::follow(recalls, source, draining.clone()));
         if let Some(local) = &spec.local {
             let named = lanes.into_iter().map(|lane| (lane.definition.name.clone(), lane));
             local.serve_by(named.collect());
@@ -272,6 +282,10 @@ async fn pull(lane: Arc<Lane>, group: String) {
             pulled_ahead(rate, lane.settings.ack_wait.duration()).min(concurrency)
         }),
     };
+    tokio::select! {
+        () = lane.draining.cancelled() => return,
+        () = lane.recalls.caught_up() => {}
+    }
     let mut running = JoinSet::new();
     let mut delay = REJOIN_FIRST;
     loop {

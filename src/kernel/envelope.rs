@@ -147,6 +147,14 @@ pub struct EffectProgress {
     pub error: Option<ErrorPayload>,
 }
 
+/// Word to the workers that nobody waits for the result of a command any longer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EffectRecall {
+    pub tenant_id: TenantId,
+    pub command_id: CommandId,
+    pub effect_name: EffectName,
+}
+
 /// Payload of a `Failed` or `TimedOut` result.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ErrorPayload {

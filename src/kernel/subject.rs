@@ -44,6 +44,12 @@ pub enum Subject {
         effect: EffectName,
         command: CommandId,
     },
+    /// `effect_recall.<effect>.<command id>`
+    EffectRecall {
+        tenant: TenantId,
+        effect: EffectName,
+        command: CommandId,
+    },
     /// `workflow.<saga>.<correlation>`
     Workflow {
         tenant: TenantId,
@@ -81,6 +87,7 @@ impl Subject {
             | Self::Effect { tenant, .. }
             | Self::EffectResult { tenant, .. }
             | Self::EffectProgress { tenant, .. }
+            | Self::EffectRecall { tenant, .. }
             | Self::Workflow { tenant, .. }
             | Self::WorkflowEvent { tenant, .. } => tenant,
         }
@@ -110,6 +117,9 @@ impl Subject {
             }
             Self::EffectProgress { effect, command, .. } => {
                 write!(out, "effect_progress.{effect}.{command}").expect("writing to a string");
+            }
+            Self::EffectRecall { effect, command, .. } => {
+                write!(out, "effect_recall.{effect}.{command}").expect("writing to a string");
             }
             Self::Workflow { saga, key, .. } => {
                 write!(out, "workflow.{saga}.").expect("writing to a string");
@@ -168,6 +178,11 @@ impl Subject {
                 command: command(last)?,
             }),
             "effect_progress" => Ok(Self::EffectProgress {
+                tenant,
+                effect: EffectName::parse(name)?,
+                command: command(last)?,
+            }),
+            "effect_recall" => Ok(Self::EffectRecall {
                 tenant,
                 effect: EffectName::parse(name)?,
                 command: command(last)?,

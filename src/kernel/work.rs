@@ -72,6 +72,8 @@ pub enum WorkKind {
     },
     /// The applied result of an effect that this process carried out itself, as a message for whoever listens.
     Result { effect: EffectName, body: Bytes },
+    /// Word to the workers that nobody waits for the result of `command` any longer.
+    Recall { effect: EffectName, command: CommandId },
 }
 
 impl WorkKind {
@@ -83,6 +85,7 @@ impl WorkKind {
                 payload
             }
             Self::Result { body, .. } => body,
+            Self::Recall { .. } => b"null",
             Self::Saga { message, .. } => match message {
                 SagaMessage::Start { input, .. } => input,
                 SagaMessage::Outcome {
@@ -98,16 +101,17 @@ impl WorkKind {
         }
     }
 
-    /// Whether it tells an alias who has it.
+    /// Whether no definition asks for it: who has an alias, and what is taken back.
     #[must_use]
-    pub const fn is_about_alias(&self) -> bool {
-        let Self::Saga { message, .. } = self else {
-            return false;
-        };
-        matches!(
-            message,
-            SagaMessage::RegisterAlias { .. } | SagaMessage::ReleaseAlias { .. }
-        )
+    pub const fn is_incidental(&self) -> bool {
+        match self {
+            Self::Saga { message, .. } => matches!(
+                message,
+                SagaMessage::RegisterAlias { .. } | SagaMessage::ReleaseAlias { .. }
+            ),
+            Self::Recall { .. } => true,
+            Self::Effect { .. } | Self::Command { .. } | Self::Fact { .. } | Self::Result { .. } => false,
+        }
     }
 
     /// Whether the row lives until a result for it was applied.
@@ -116,7 +120,7 @@ impl WorkKind {
         match self {
             Self::Effect { .. } => true,
             Self::Command { awaited, .. } | Self::Saga { awaited, .. } => *awaited,
-            Self::Fact { .. } | Self::Result { .. } => false,
+            Self::Fact { .. } | Self::Result { .. } | Self::Recall { .. } => false,
         }
     }
 }

@@ -29,7 +29,7 @@ impl Seen {
             work: given
                 .work
                 .iter()
-                .filter(|item| !item.kind.is_about_alias())
+                .filter(|item| !item.kind.is_incidental())
                 .map(|item| work::shown(world, item))
                 .collect(),
             ignored: match given.outcome {

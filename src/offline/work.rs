@@ -126,6 +126,7 @@ pub fn shown(world: &World, item: &WorkItem) -> Value {
             payload: body,
         } => json!({"fact": fact_type, "payload": payload(body)}),
         WorkKind::Result { effect, body } => json!({"result_of": effect.as_str(), "payload": payload(body)}),
+        WorkKind::Recall { effect, .. } => json!({"recall": effect.as_str()}),
         WorkKind::Saga {
             saga, key, message, ..
         } => {

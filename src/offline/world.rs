@@ -262,7 +262,8 @@ impl World {
             WorkKind::Command { .. }
             | WorkKind::Fact { .. }
             | WorkKind::Saga { .. }
-            | WorkKind::Result { .. } => None,
+            | WorkKind::Result { .. }
+            | WorkKind::Recall { .. } => None,
         };
         let result = WorkResult {
             command_id: item.command_id,

@@ -21,6 +21,8 @@ pub enum Destination {
     Sagas,
     /// Results of effects that were carried out here, for whoever listens.
     Results,
+    /// Word to the workers.
+    Recalls,
 }
 
 impl Destination {
@@ -30,6 +32,7 @@ impl Destination {
             WorkKind::Command { .. } => Self::Gateway,
             WorkKind::Fact { .. } => Self::Facts,
             WorkKind::Result { .. } => Self::Results,
+            WorkKind::Recall { .. } => Self::Recalls,
             WorkKind::Saga { .. } => Self::Sagas,
         }
     }
@@ -315,7 +318,8 @@ impl Backlog {
             WorkKind::Effect { .. }
             | WorkKind::Fact { .. }
             | WorkKind::Saga { .. }
-            | WorkKind::Result { .. } => {
+            | WorkKind::Result { .. }
+            | WorkKind::Recall { .. } => {
                 self.publications.push_back(row);
             }
         }

@@ -7,9 +7,10 @@ use serde_json::value::RawValue;
 use crate::kernel::children::{Forwarded, ParentRef, SagaMessage};
 use crate::kernel::envelope::{
     APPLIED_HEADER, AggregateCommand, AggregateEvent, CommandMetadata, ControlMessage, ControlVerb,
-    EffectCommand, EffectProgress, EventMetadata, FORWARD, ForwardedEvent, ResultType, WorkflowEvent,
+    EffectCommand, EffectProgress, EffectRecall, EventMetadata, FORWARD, ForwardedEvent, ResultType,
+    WorkflowEvent,
 };
-use crate::kernel::ids::{EffectName, Key, SagaName};
+use crate::kernel::ids::{CommandId, EffectName, Key, SagaName};
 use crate::kernel::input::WorkOutcome;
 use crate::kernel::subject::Subject;
 use crate::kernel::trace::is_traceparent;
@@ -100,6 +101,28 @@ pub fn result(stream: &str, item: &WorkItem, effect: &EffectName, body: &Bytes) 
         subject: result_subject(item, effect),
         headers,
         payload: body.clone(),
+        expect: Expect::FirstOnSubject,
+    }
+}
+
+/// Word to the workers that nobody waits for the result of `command` any longer.
+pub fn recall(stream: &str, item: &WorkItem, effect: &EffectName, command: CommandId) -> Publication {
+    let tenant = &item.instance.tenant;
+    let recall = EffectRecall {
+        tenant_id: tenant.clone(),
+        command_id: command,
+        effect_name: effect.clone(),
+    };
+    let subject = Subject::EffectRecall {
+        tenant: tenant.clone(),
+        effect: effect.clone(),
+        command,
+    };
+    Publication {
+        stream: stream.to_owned(),
+        subject: subject.render(),
+        headers: headers(item),
+        payload: encode(&recall, 0),
         expect: Expect::FirstOnSubject,
     }
 }

@@ -67,6 +67,13 @@ pub fn publish(
                 }
                 done(row, &item, None, true, outcome(&sent))
             }
+            WorkKind::Recall { effect, command } => {
+                let sent = publisher.recall(&item, effect, *command).await;
+                if let Sent::Unsendable(reason) = &sent {
+                    tracing::warn!(instance = %item.instance, %effect, reason, "broker refuses word to the workers");
+                }
+                done(row, &item, None, true, outcome(&sent))
+            }
             WorkKind::Saga {
                 saga,
                 key,

@@ -9,7 +9,7 @@ use super::settings::Settings;
 use bytes::Bytes;
 
 use crate::kernel::envelope::EffectProgress;
-use crate::kernel::ids::{EffectName, TimeMs};
+use crate::kernel::ids::{CommandId, EffectName, TimeMs};
 use crate::kernel::work::WorkItem;
 use crate::ports::broker::{Broker, BrokerError, Publication, PublishError, WorkflowStreams};
 use crate::ports::clock::Clock;
@@ -76,6 +76,13 @@ impl Publisher {
     /// Publishes the result of an effect that was carried out here.
     pub async fn result(&self, item: &WorkItem, effect: &EffectName, body: &Bytes) -> Sent {
         let publication = envelope::result(&self.streams.events, item, effect, body);
+        self.until_stored(publication, self.settings.delays(seed(item)))
+            .await
+    }
+
+    /// Tells the workers that nobody waits for the result of `command` any longer.
+    pub async fn recall(&self, item: &WorkItem, effect: &EffectName, command: CommandId) -> Sent {
+        let publication = envelope::recall(&self.streams.commands, item, effect, command);
         self.until_stored(publication, self.settings.delays(seed(item)))
             .await
     }

@@ -282,7 +282,8 @@ impl Desk {
             WorkKind::Command { .. }
             | WorkKind::Fact { .. }
             | WorkKind::Saga { .. }
-            | WorkKind::Result { .. } => {
+            | WorkKind::Result { .. }
+            | WorkKind::Recall { .. } => {
                 self.metrics.swept.with_label_values(&["resubmitted"]).inc();
                 self.backlog.again(row);
             }
@@ -296,6 +297,7 @@ impl Desk {
             Destination::Facts => "fact",
             Destination::Sagas => "saga",
             Destination::Results => "result",
+            Destination::Recalls => "recall",
         };
         self.metrics
             .relayed
@@ -306,7 +308,8 @@ impl Desk {
             chained @ (Destination::Gateway
             | Destination::Facts
             | Destination::Sagas
-            | Destination::Results) => {
+            | Destination::Results
+            | Destination::Recalls) => {
                 self.backlog.arrived(chained, &done.instance);
             }
         }

@@ -54,7 +54,10 @@ impl Publisher {
             WorkKind::Saga {
                 saga, key, message, ..
             } => self.sweep_saga(item, saga, key, message).await,
-            WorkKind::Command { .. } | WorkKind::Fact { .. } | WorkKind::Result { .. } => {
+            WorkKind::Command { .. }
+            | WorkKind::Fact { .. }
+            | WorkKind::Result { .. }
+            | WorkKind::Recall { .. } => {
                 return Swept::Waiting;
             }
         };

@@ -64,6 +64,8 @@ pub struct Metrics {
     pub effects_given_back: IntCounterVec,
     /// Commands whose attempts were used up, by `effect` and `class` of the last failure.
     pub effects_exhausted: IntCounterVec,
+    /// Commands that workers left undone because nobody waits for the result, by `effect`.
+    pub effects_recalled: IntCounterVec,
     /// Tenants whose breaker stands there, by `upstream` and `state` (closed, half_open, open).
     pub breakers: IntGaugeVec,
     /// Times that a breaker opened, by `upstream`.
@@ -218,6 +220,12 @@ impl Metrics {
                 "effects_exhausted_total",
                 "Commands whose attempts were used up.",
                 &["effect", "class"],
+            ),
+            effects_recalled: counters(
+                r,
+                "effects_recalled_total",
+                "Commands that workers left undone because nobody waits for the result.",
+                &["effect"],
             ),
             breakers: gauges(
                 r,

@@ -14,6 +14,7 @@ mod faults;
 mod load;
 mod local;
 mod nats;
+mod recalls;
 mod relay;
 mod retention;
 mod rig;

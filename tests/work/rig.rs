@@ -9,7 +9,7 @@ use bytes::Bytes;
 use saga_runner::effects::{self, Local, Worker, WorkerSpec};
 use saga_runner::inproc::{self, InprocBroker};
 use saga_runner::kernel::definition::EffectDefinition;
-use saga_runner::kernel::definition::effect::{EffectLimits, EffectSchemas, HttpCall, Provider};
+use saga_runner::kernel::definition::effect::{EffectLimits, EffectSchemas, HttpCall, OnRecall, Provider};
 use saga_runner::kernel::definition::redaction::Redaction;
 use saga_runner::kernel::duration::Millis;
 use saga_runner::kernel::expr::{Root, Template};
@@ -97,7 +97,7 @@ impl Rig {
         for (name, subjects) in [
             (
                 &streams.commands,
-                subjects(&["effect", "effect_progress", "workflow"]),
+                subjects(&["effect", "effect_progress", "effect_recall", "workflow"]),
             ),
             (&streams.events, subjects(&["effect_result", "workflow_event"])),
         ] {
@@ -528,6 +528,7 @@ pub fn definition(attempts: u32) -> EffectDefinition {
         retry_classes: ["transient", "throttled", "timeout", "ambiguous"]
             .map(str::to_owned)
             .to_vec(),
+        on_recall: OnRecall::default(),
         limits: EffectLimits {
             concurrency: 4,
             ..EffectLimits::default()

@@ -53,6 +53,8 @@ pub struct EffectDefinition {
     pub retry: RetryPolicy,
     /// Error classes that are tried again. Default [`EFFECT_RETRY_CLASSES`].
     pub retry_classes: Vec<String>,
+    /// What becomes of a call whose result nobody waits for any longer.
+    pub on_recall: OnRecall,
     pub limits: EffectLimits,
     /// When the upstream is left alone. `None`: as others say that call the same host, or the default.
     pub breaker: Option<BreakerRule>,
@@ -115,6 +117,16 @@ pub fn upstream_of(template: &Template) -> Option<&str> {
         },
         Template::Constant(_) | Template::List(_) | Template::Map(_) => None,
     }
+}
+
+/// What becomes of a call whose result nobody waits for any longer. One that changes nothing ends at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OnRecall {
+    /// It comes to its end, so that it is known what it did; no other follows.
+    #[default]
+    Finish,
+    /// It is broken off, and what it did is not known.
+    Interrupt,
 }
 
 /// How much of an effect one worker does.

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use super::codes;
-use super::effect::{AMBIGUOUS, Classify, EFFECT_RETRY_CLASSES, EffectDefinition, EffectSchemas, Provider};
+use super::effect::{
+    AMBIGUOUS, Classify, EFFECT_RETRY_CLASSES, EffectDefinition, EffectSchemas, OnRecall, Provider,
+};
 use super::effect_custom;
 use super::effect_grpc;
 use super::effect_http;
@@ -53,6 +55,7 @@ const KEYS: &[&str] = &[
     "timeout",
     "retry",
     "on_ambiguous",
+    "on_recall",
     "limits",
     "breaker",
     "classify",
@@ -60,7 +63,14 @@ const KEYS: &[&str] = &[
     "redact",
 ];
 /// Keys that say how a call is made and what its answer means.
-const CALL_KEYS: &[&str] = &["timeout", "retry", "on_ambiguous", "breaker", "classify"];
+const CALL_KEYS: &[&str] = &[
+    "timeout",
+    "retry",
+    "on_ambiguous",
+    "on_recall",
+    "breaker",
+    "classify",
+];
 
 /// Roots of a request.
 pub(super) const REQUEST_ROOTS: &[Root] = &[Root::Input, Root::Command, Root::Secrets, Root::Upstreams];
@@ -121,6 +131,7 @@ pub fn compile(
     let (timeout_ms, connect_timeout_ms) = timeouts(&fields, findings);
     let (policy, mut retry_classes) = retries(&fields, findings);
     on_ambiguous(&fields, &mut retry_classes, findings);
+    let on_recall = on_recall(&fields, findings);
     let limits = effect_limits::limits(&fields, findings);
     let breaker = effect_limits::breaker(&fields, findings);
     let classify = fields
@@ -148,6 +159,7 @@ pub fn compile(
         connect_timeout_ms,
         retry: policy,
         retry_classes,
+        on_recall,
         limits,
         breaker,
         classify,
@@ -294,6 +306,24 @@ fn on_ambiguous(fields: &Fields<'_, '_>, classes: &mut Vec<String>, findings: &m
         }
         None => {}
     }
+}
+
+fn on_recall(fields: &Fields<'_, '_>, findings: &mut Findings<'_>) -> OnRecall {
+    let answers = [("finish", OnRecall::Finish), ("interrupt", OnRecall::Interrupt)];
+    let Some(entry) = fields.get("on_recall") else {
+        return OnRecall::default();
+    };
+    let Some(text) = fields::text(&entry.value, &entry.key_span, "`finish` or `interrupt`", findings) else {
+        return OnRecall::default();
+    };
+    let known = answers.iter().find(|(name, _)| *name == text);
+    if known.is_none() {
+        let message = format!("unknown answer \"{}\"", text.escape_debug());
+        findings
+            .error(codes::WRONG_VALUE, entry.value.span.clone(), message)
+            .help(Some("answers are finish and interrupt".to_owned()));
+    }
+    known.map_or_else(OnRecall::default, |(_, answer)| *answer)
 }
 
 fn class<'n>(node: &'n Node<'_>, entry: &Entry<'_>, findings: &mut Findings<'_>) -> Option<&'n str> {

@@ -219,9 +219,11 @@ fn is_kept(step: &Step) -> bool {
 
 fn sent(kind: &WorkKind) -> Sent {
     let (payload, target) = match kind {
-        WorkKind::Effect { .. } | WorkKind::Fact { .. } | WorkKind::Saga { .. } | WorkKind::Result { .. } => {
-            (kind.payload(), None)
-        }
+        WorkKind::Effect { .. }
+        | WorkKind::Fact { .. }
+        | WorkKind::Saga { .. }
+        | WorkKind::Result { .. }
+        | WorkKind::Recall { .. } => (kind.payload(), None),
         WorkKind::Command {
             payload,
             aggregate_id,

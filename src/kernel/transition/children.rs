@@ -26,7 +26,7 @@ use crate::kernel::ids::{DefinitionHash, InstanceId, Key, SagaName};
 use crate::kernel::input::{CancelMode, Control, Input, InputBody, WorkOutcome};
 use crate::kernel::json::{Json, write_string};
 use crate::kernel::patch::{IgnoreReason, Note, Outcome, Patch};
-use crate::kernel::record::{Outstanding, Parent, Phase, Record, Sent};
+use crate::kernel::record::{Parent, Phase, Record, Sent};
 use crate::kernel::work::{Attempt, Piece, WorkItem, WorkKind};
 
 /// Path of what an instance tells its parent.
@@ -158,40 +158,6 @@ pub(super) fn recall(run: &mut Run<'_>, step: u16, sent: Option<&ByteBuf>) -> Re
     run.note(Note::Emitted { work: path.clone() });
     run.push_work(path, Repetition::once(iteration), COMMAND_TIMEOUT_MS, kind)?;
     Ok(())
-}
-
-/// Cancels the children of all steps that this input has abandoned. Who cancels an instance may want what runs to
-/// come to its own end.
-pub(super) fn recall_abandoned(run: &mut Run<'_>) -> Result<(), Rejection> {
-    match compensation::cancel_mode(&run.record) {
-        Some(CancelMode::Drain | CancelMode::Abandon) => return Ok(()),
-        Some(CancelMode::Compensate) | None => {}
-    }
-    let before = run
-        .ground
-        .before
-        .map_or(&[][..], |before| before.strays.as_slice());
-    let was = |outstanding: &Outstanding| {
-        before
-            .iter()
-            .any(|stray| stray.outstanding.command == outstanding.command)
-    };
-    let fresh: Vec<(u16, Option<ByteBuf>)> = run
-        .record
-        .strays
-        .iter()
-        .filter(|stray| !was(&stray.outstanding))
-        .filter(|stray| {
-            matches!(
-                run.ground.definition.steps[usize::from(stray.step)].action,
-                Action::Saga(_)
-            )
-        })
-        .map(|stray| (stray.step, stray.input.clone()))
-        .collect();
-    fresh
-        .into_iter()
-        .try_for_each(|(step, sent)| recall(run, step, sent.as_ref()))
 }
 
 /// Turns an instance that has completed to compensation, if its parent has asked for that. Tells whether it has.

@@ -176,6 +176,12 @@ impl<'a> Run<'a> {
         })
     }
 
+    /// Further work items that this input may make.
+    pub(super) fn work_room(&self) -> usize {
+        let limits = self.ground.context.limits;
+        limits.work_items.saturating_sub(self.work.len())
+    }
+
     fn next_index(&self, kind: &WorkKind, path: &str) -> Result<u16, Rejection> {
         let limits = self.ground.context.limits;
         let payload = kind.payload();

@@ -31,6 +31,7 @@ mod members;
 mod migrate;
 mod place;
 mod program;
+mod recalls;
 mod requests;
 mod results;
 mod run;

@@ -5,6 +5,7 @@ use std::ops::Range;
 use super::failure::{self, Cause};
 use super::joins::{self, Standing};
 use super::place::Place;
+use super::recalls;
 use super::run::Run;
 use super::scope::Locals;
 use super::slot::Slot;
@@ -38,7 +39,7 @@ impl Run<'_> {
         if children::begin_undo(&mut self)? {
             end(&mut self)?;
         }
-        children::recall_abandoned(&mut self)?;
+        recalls::abandoned(&mut self)?;
         children::report(&mut self)?;
         self.finish(outcome)
     }

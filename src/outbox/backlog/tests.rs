@@ -174,7 +174,11 @@ impl World {
             let first = self.arrived.insert(row);
             match &destination {
                 Destination::Effect(..) => {}
-                Destination::Gateway | Destination::Facts | Destination::Sagas | Destination::Results => {
+                Destination::Gateway
+                | Destination::Facts
+                | Destination::Sagas
+                | Destination::Results
+                | Destination::Recalls => {
                     let chain = (destination.clone(), item.instance.clone());
                     if first {
                         self.order.entry(chain).or_default().push(row);

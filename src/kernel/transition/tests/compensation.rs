@@ -7,9 +7,11 @@ use serde_json::json;
 use super::order::{charged, reserved};
 use super::world::World;
 use crate::kernel::definition::compile_archived;
+use crate::kernel::ids::CommandId;
 use crate::kernel::input::{CancelMode, Control, Settle, Verdict};
 use crate::kernel::patch::{IgnoreReason, Note, Outcome};
 use crate::kernel::record::{LedgerStatus, Phase};
+use crate::kernel::work::{WorkItem, WorkKind};
 
 const RELEASE: &str = "steps.reserve.compensate";
 
@@ -470,4 +472,25 @@ fn a_cancel_that_abandons_leaves_everything_done() {
     world.succeed("steps.flight", &json!({}));
     assert_eq!(ended(&world), Some(Phase::Cancelled));
     assert!(world.sent.iter().all(|item| !item.path.ends_with(".compensate")));
+}
+
+#[test]
+fn what_nobody_waits_for_is_taken_back_once_unless_it_may_come_to_its_end() {
+    let recalls = |world: &World| -> Vec<(String, CommandId)> {
+        let recall = |item: &WorkItem| match &item.kind {
+            WorkKind::Recall { effect, command } => Some((effect.to_string(), *command)),
+            _ => None,
+        };
+        world.sent.iter().filter_map(recall).collect()
+    };
+    let mut world = cancelled(CancelMode::Compensate, "");
+    let flight = world.newest("steps.flight").command_id;
+    assert_eq!(recalls(&world), [("flight-book".to_owned(), flight)]);
+    world.fail("steps.flight", "recalled");
+    world.succeed(HOTEL, &json!({}));
+    assert_eq!(ended(&world), Some(Phase::Cancelled));
+    assert_eq!(recalls(&world).len(), 1, "once");
+    for mode in [CancelMode::Drain, CancelMode::Abandon] {
+        assert_eq!(recalls(&cancelled(mode, "")), []);
+    }
 }
