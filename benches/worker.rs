@@ -1,0 +1,306 @@
+//! What a worker costs: CPU for each effect without I/O, and memory with many slow calls in flight, over a real
+//! nats-server.
+//!
+//! `cargo bench --bench worker` prints one line for each. The slow upstream is a process of its own, so that neither
+//! its memory nor its CPU are counted.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    clippy::print_stdout,
+    clippy::cast_precision_loss,
+    reason = "a bench stops where it unwraps, runs in real time, and prints what it measured"
+)]
+
+use std::collections::BTreeMap;
+use std::io::{BufRead as _, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use bytes::Bytes;
+use futures::StreamExt as _;
+use procfs::process::Process;
+use saga_runner::effects::{self, Secrets, Worker, WorkerSpec, durable_name};
+use saga_runner::kernel::definition::{EffectDefinition, SourceFile, load};
+use saga_runner::kernel::ids::{CommandId, EffectName, TenantId, TimeMs};
+use saga_runner::kernel::subject::{Subject, Tenancy};
+use saga_runner::nats::NatsBroker;
+use saga_runner::ports::broker::{Broker, Expect, Publication, StreamSpec, WorkflowStreams};
+use saga_runner::ports::clock::Clock;
+use saga_runner::telemetry::Metrics;
+use serde_json::json;
+use uuid::Uuid;
+
+#[path = "../tests/support/nats_server.rs"]
+#[allow(dead_code, reason = "tests use more of it")]
+mod nats_server;
+
+use nats_server::NatsServer;
+
+/// Commands of the measurement of CPU.
+const NOOPS: u64 = 100_000;
+/// Calls that are in flight at the same time, spread over so many effects.
+const IN_FLIGHT: u64 = 10_000;
+const SLOW_EFFECTS: u64 = 4;
+/// Calls for each that is in flight, and how long each takes.
+const ROUNDS: u64 = 3;
+const SLOW: Duration = Duration::from_secs(1);
+/// By it the bench knows that it is to be the upstream.
+const UPSTREAM: &str = "--upstream";
+
+struct SystemClock;
+
+impl Clock for SystemClock {
+    fn now(&self) -> TimeMs {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
+        TimeMs(i64::try_from(now.as_millis()).unwrap())
+    }
+
+    fn monotonic(&self) -> Duration {
+        static START: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
+        START.get_or_init(Instant::now).elapsed()
+    }
+}
+
+fn main() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    if std::env::args().any(|argument| argument == UPSTREAM) {
+        return runtime.block_on(upstream());
+    }
+    runtime.block_on(noops());
+    runtime.block_on(slow());
+}
+
+/// Answers every request after [`SLOW`].
+async fn upstream() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    println!("{}", listener.local_addr().unwrap());
+    let answer = || async {
+        tokio::time::sleep(SLOW).await;
+        "{}"
+    };
+    axum::serve(listener, axum::Router::new().fallback(answer))
+        .await
+        .unwrap();
+}
+
+/// A server with the runner's streams.
+struct Ground {
+    broker: Arc<dyn Broker>,
+    streams: WorkflowStreams,
+    _server: NatsServer,
+}
+
+impl Ground {
+    async fn new() -> Self {
+        let server = NatsServer::start();
+        let settings = serde_json::from_value(json!({ "urls": [server.url()] })).unwrap();
+        let broker = NatsBroker::connect(settings).await.unwrap();
+        broker.connected().await.unwrap();
+        let streams = WorkflowStreams {
+            commands: "WORKFLOW_COMMANDS".to_owned(),
+            events: "WORKFLOW_EVENTS".to_owned(),
+        };
+        for (name, kinds) in [
+            (
+                &streams.commands,
+                ["effect", "effect_progress", "effect_recall"].as_slice(),
+            ),
+            (&streams.events, ["effect_result"].as_slice()),
+        ] {
+            let spec = StreamSpec {
+                name: name.clone(),
+                subjects: kinds.iter().map(|kind| format!("tenant.*.{kind}.>")).collect(),
+                replicas: 1,
+                message_bytes_max: 1024 * 1024,
+                foreign: false,
+            };
+            broker.ensure_stream(&spec).await.unwrap();
+        }
+        Self {
+            broker,
+            streams,
+            _server: server,
+        }
+    }
+
+    /// Puts `count` commands of an effect into the queue.
+    async fn enqueue(&self, effect: &EffectName, first: u64, count: u64) {
+        let deadline = SystemClock.now().plus_ms(3_600_000).0;
+        let publish = |n: u64| {
+            let command = CommandId(Uuid::from_u128(
+                0x0199_0000_0000_7000_8000_0000_0000_0000 + u128::from(n),
+            ));
+            let tenant = TenantId::parse("acme").unwrap();
+            let payload = json!({
+                "tenant_id": "acme", "command_id": command, "effect_name": effect, "payload": {"amount": n},
+                "metadata": {
+                    "saga": "order", "key": format!("o-{n}"), "correlation_id": format!("o-{n}"),
+                    "causation_id": "e-1", "idempotency_key": format!("{n:032x}"), "path": "steps.charge",
+                    "attempt": 1, "deadline_ms": deadline, "hops": 1,
+                },
+            });
+            let subject = Subject::Effect {
+                tenant,
+                effect: effect.clone(),
+                command,
+            };
+            let publication = Publication {
+                stream: self.streams.commands.clone(),
+                subject: subject.render(),
+                headers: Vec::new(),
+                payload: Bytes::from(payload.to_string()),
+                expect: Expect::Nothing,
+            };
+            let broker = Arc::clone(&self.broker);
+            async move { broker.publish(publication).await.unwrap() }
+        };
+        let mut stored = futures::stream::iter((first..first + count).map(publish)).buffer_unordered(512);
+        while stored.next().await.is_some() {}
+    }
+
+    fn worker(&self, effects: Vec<Arc<EffectDefinition>>, upstream: &str, metrics: &Arc<Metrics>) -> Worker {
+        let spec = WorkerSpec {
+            broker: Arc::clone(&self.broker),
+            effects,
+            tenancy: Tenancy::Multi,
+            streams: self.streams.clone(),
+            settings: effects::Settings {
+                concurrency: usize::try_from(2 * IN_FLIGHT).unwrap(),
+                ..effects::Settings::default()
+            },
+            secrets: Arc::new(Secrets::new(&BTreeMap::new())),
+            upstream_tls: BTreeMap::new(),
+            tokens: None,
+            upstreams: BTreeMap::from([("slow".to_owned(), upstream.to_owned())]),
+            clock: Arc::new(SystemClock),
+            metrics: Arc::clone(metrics),
+            local: None,
+            group: "bench".to_owned(),
+        };
+        Worker::start(&spec).unwrap()
+    }
+
+    /// Waits until all commands of the effect are acknowledged; calls `look` in between.
+    async fn answered(&self, effect: &EffectName, commands: u64, mut look: impl FnMut()) {
+        let durable = durable_name("bench", effect);
+        loop {
+            look();
+            let floor = self
+                .broker
+                .queue_floor(&self.streams.commands, &durable)
+                .await
+                .unwrap();
+            if floor.is_some_and(|floor| floor >= commands) {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+}
+
+fn definition(name: &str, rest: &str) -> Arc<EffectDefinition> {
+    let source = SourceFile {
+        path: format!("{name}.yaml"),
+        text: format!("apiVersion: sagas/v1\nkind: Effect\nname: {name}\n{rest}").into(),
+    };
+    let loaded = load(&[], &[source]);
+    assert!(loaded.diagnostics.is_empty(), "{:?}", loaded.diagnostics);
+    Arc::clone(&loaded.effects[0])
+}
+
+fn cpu() -> Duration {
+    let stat = Process::myself().unwrap().stat().unwrap();
+    Duration::from_millis((stat.utime + stat.stime) * 1_000 / procfs::ticks_per_second())
+}
+
+/// Resident memory now, in mebibytes.
+fn resident() -> u64 {
+    let status = Process::myself().unwrap().status().unwrap();
+    status.vmrss.unwrap() / 1_024
+}
+
+async fn noops() {
+    let ground = Ground::new().await;
+    let noop = definition("noop", "transform: {}\nresult: {}\nlimits: {concurrency: 256}\n");
+    ground.enqueue(&noop.name, 0, NOOPS).await;
+    let (start, before) = (Instant::now(), cpu());
+    let worker = ground.worker(
+        vec![Arc::clone(&noop)],
+        "http://nowhere",
+        &Arc::new(Metrics::new()),
+    );
+    ground.answered(&noop.name, NOOPS, || ()).await;
+    let (took, used) = (start.elapsed(), cpu().saturating_sub(before));
+    worker.drain(Duration::from_secs(5)).await;
+    println!(
+        "no-op effects over nats-server: {NOOPS} in {:.1} s, {:.0} effects/s, {:.1} us of CPU each in the worker's process",
+        took.as_secs_f64(),
+        NOOPS as f64 / took.as_secs_f64(),
+        used.as_secs_f64() * 1e6 / NOOPS as f64,
+    );
+}
+
+/// Ends with the value.
+struct Upstream(Child);
+
+impl Drop for Upstream {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+async fn slow() {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .arg(UPSTREAM)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut address = String::new();
+    let stdout = child.stdout.take().unwrap();
+    BufReader::new(stdout).read_line(&mut address).unwrap();
+    let _upstream = Upstream(child);
+    let ground = Ground::new().await;
+    let each = IN_FLIGHT / SLOW_EFFECTS;
+    let mut effects = Vec::new();
+    for n in 0..SLOW_EFFECTS {
+        let rest = format!(
+            "http: {{method: POST, url: \"${{upstreams.slow}}/\", body: {{n: \"${{input.amount}}\"}}}}\n\
+             limits: {{concurrency: {each}}}\n"
+        );
+        let effect = definition(&format!("slow-{n}"), &rest);
+        ground
+            .enqueue(&effect.name, n * each * ROUNDS, each * ROUNDS)
+            .await;
+        effects.push(effect);
+    }
+    let empty = resident();
+    let metrics = Arc::new(Metrics::new());
+    let start = Instant::now();
+    let upstream = format!("http://{}", address.trim());
+    let worker = ground.worker(effects.clone(), &upstream, &metrics);
+    let (mut in_flight, mut memory) = (0, 0);
+    for (effect, n) in effects.iter().zip(1..) {
+        ground
+            .answered(&effect.name, n * each * ROUNDS, || {
+                let running = |effect: &Arc<EffectDefinition>| {
+                    metrics
+                        .effects_running
+                        .with_label_values(&[effect.name.as_str()])
+                        .get()
+                };
+                in_flight = in_flight.max(effects.iter().map(running).sum::<i64>());
+                memory = memory.max(resident());
+            })
+            .await;
+    }
+    let took = start.elapsed();
+    worker.drain(Duration::from_secs(5)).await;
+    println!(
+        "slow effects (1 s over HTTP): {} in {:.1} s, at most {in_flight} in hand, at most {memory} MiB resident ({empty} MiB before)",
+        IN_FLIGHT * ROUNDS,
+        took.as_secs_f64(),
+    );
+}
