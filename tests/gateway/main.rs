@@ -80,6 +80,19 @@ async fn commands_arrive(nats: Option<String>, books: Books, gateway: Value) {
         assert_eq!(again.key, submitted[0].key);
     }
 
+    // A gateway that asks for patience gets the same command again.
+    books.be_busy("Stock.Reserve", 3);
+    ordered(&rig, "p-3").await;
+    let view = ended(&rig, "p-3").await;
+    assert_eq!(view["phase"], "completed", "{view}");
+    let submitted = books.of("Stock.Reserve", "p-3");
+    assert_eq!(submitted.len(), 4, "{submitted:?}");
+    assert!(
+        submitted
+            .iter()
+            .all(|again| again.command == submitted[0].command)
+    );
+
     // A refusal reaches the saga, which undoes what was done.
     books.refuse("Shipment.Create", "no such street");
     ordered(&rig, "p-2").await;

@@ -34,6 +34,8 @@ pub enum Reply {
     /// It was accepted before.
     Repeated,
     Refused(String),
+    /// Not now.
+    Busy,
     Silence,
 }
 
@@ -43,6 +45,8 @@ struct Told {
     accepted: BTreeSet<String>,
     mute: BTreeSet<String>,
     refused: BTreeMap<String, String>,
+    /// How often each is still to be sent away.
+    busy: BTreeMap<String, u32>,
 }
 
 /// What the gateway has seen, and how it is to answer.
@@ -64,6 +68,10 @@ impl Books {
 
     pub fn refuse(&self, command: &str, reason: &str) {
         self.told().refused.insert(command.to_owned(), reason.to_owned());
+    }
+
+    pub fn be_busy(&self, command: &str, times: u32) {
+        self.told().busy.insert(command.to_owned(), times);
     }
 
     pub fn all(&self) -> Vec<Seen> {
@@ -90,6 +98,10 @@ impl Books {
             key: key.clone(),
             at_ms,
         });
+        if let Some(times) = told.busy.get_mut(&kind).filter(|times| **times > 0) {
+            *times -= 1;
+            return Reply::Busy;
+        }
         if told.mute.contains(&kind) {
             // It was carried out; only the answer never comes.
             told.accepted.insert(key);
@@ -115,6 +127,7 @@ pub async fn http(books: &Books) -> Value {
             Reply::Accepted => (StatusCode::ACCEPTED, String::new()),
             Reply::Repeated => (StatusCode::OK, String::new()),
             Reply::Refused(reason) => (StatusCode::UNPROCESSABLE_ENTITY, reason),
+            Reply::Busy => (StatusCode::SERVICE_UNAVAILABLE, String::new()),
             Reply::Silence => std::future::pending().await,
         }
     }
@@ -157,6 +170,7 @@ pub async fn nats(books: &Books, url: &str) -> (Value, JoinHandle<()>) {
             let reply = match books.take(command, header) {
                 Reply::Accepted | Reply::Repeated => json!({"status": "accepted"}),
                 Reply::Refused(reason) => json!({"status": "rejected", "message": reason}),
+                Reply::Busy => json!({"status": "unavailable"}),
                 Reply::Silence => continue,
             };
             let to = request.reply.expect("a request");
@@ -188,6 +202,7 @@ pub async fn grpc(books: &Books) -> Value {
                 Reply::Accepted => Ok(Vec::new()),
                 Reply::Repeated => Err(Status::already_exists("it came before")),
                 Reply::Refused(reason) => Err(Status::failed_precondition(reason)),
+                Reply::Busy => Err(Status::unavailable("later")),
                 Reply::Silence => std::future::pending().await,
             }
         }
