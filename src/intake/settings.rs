@@ -30,6 +30,8 @@ pub struct Settings {
     pub attach_within: u64,
     /// Inputs kept for a shard while it joins the shared reader; with more it stays apart. Default 4,096.
     pub attach_inputs: usize,
+    /// A message that the broker says was sent and that does not come for this long is asked for again. Default 10s.
+    pub overdue_after: Millis,
     /// First wait before a reader is opened again. Default 50ms.
     pub reopen_initial: Millis,
     /// Longest wait before a reader is opened again. Default 5s.
@@ -52,6 +54,7 @@ impl Default for Settings {
             detach_behind: 10_000,
             attach_within: 1_000,
             attach_inputs: 4_096,
+            overdue_after: Millis(10_000),
             reopen_initial: Millis(50),
             reopen_max: Millis(5_000),
             event_id_from_sequence: false,

@@ -12,6 +12,7 @@ use std::time::Duration;
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use futures::FutureExt;
 use futures::future::BoxFuture;
+use tokio::time::Instant;
 
 use super::context::{Context, Halt};
 use crate::kernel::ids::TimeMs;
@@ -58,6 +59,8 @@ enum Failure {
 struct Proof {
     as_of: TimeMs,
     horizon: Horizon,
+    /// When that message, or one before it, should have come: nothing behind it would tell that it was lost.
+    due: Instant,
 }
 
 impl View {
@@ -101,7 +104,16 @@ impl View {
                 self.open().await;
                 continue;
             };
-            let mut next = Some(reader.next().await);
+            let owed = self.proof.as_ref().map(|proof| proof.due);
+            let arrived = match owed {
+                None => Ok(reader.next().await),
+                Some(due) => tokio::time::timeout_at(due, reader.next()).await,
+            };
+            let Ok(message) = arrived else {
+                self.abandon("overdue");
+                continue;
+            };
+            let mut next = Some(message);
             let mut bytes = 0;
             while let Some(taken) = next {
                 // Messages that the old filters left out may lie before this one: it comes again.
@@ -170,6 +182,10 @@ impl View {
     /// Everything up to `sequence` is on its way to the shards.
     pub fn handled(&mut self, sequence: u64, pending: u64) {
         self.advance(sequence);
+        let due = self.due();
+        if let Some(proof) = &mut self.proof {
+            proof.due = due;
+        }
         let progress = self.ctx.progress(self.stream);
         progress.heard_of(sequence.saturating_add(pending));
         // A reader that delivers is healthy: the next failure is tried again at once.
@@ -276,7 +292,11 @@ impl View {
         }
         let Some(horizon) = horizon else { return false };
         self.ctx.progress(self.stream).heard_of(horizon.covered);
-        self.proof = Some(Proof { as_of, horizon });
+        self.proof = Some(Proof {
+            as_of,
+            horizon,
+            due: self.due(),
+        });
         true
     }
 
@@ -311,6 +331,10 @@ impl View {
             let progress = self.ctx.progress(self.stream);
             progress.connected.store(connected, Ordering::Relaxed);
         }
+    }
+
+    fn due(&self) -> Instant {
+        Instant::now() + self.ctx.settings.overdue_after.duration()
     }
 
     pub fn has_proof(&self) -> bool {

@@ -64,6 +64,27 @@ async fn after_a_fault_a_new_reader_begins_behind_what_was_handled() {
 }
 
 #[tokio::test]
+async fn a_message_that_got_lost_and_has_none_behind_it_is_asked_for_again() {
+    let mut plan = Plan::new(1);
+    plan.settings.overdue_after = Millis(50);
+    let broker = Scripted::new();
+    broker.fault(2, Fault::Lost);
+    place(&broker, "o-1", 1);
+    place(&broker, "o-2", 1);
+    let mut world = plan.start(broker);
+    let mut shard = world.shard(0, Mood::default());
+    shard.knows(2).await;
+    assert_eq!(shard.applied(), [1, 2]);
+    let starts: Vec<u64> = world
+        .broker
+        .opened(STREAMS[0])
+        .iter()
+        .map(|spec| spec.start_sequence)
+        .collect();
+    assert_eq!(starts, [1, 2]);
+}
+
+#[tokio::test]
 async fn two_sagas_on_one_event_are_one_delivery() {
     let mut plan = Plan::new(1);
     plan.settings.delivery_inputs = 1;
@@ -482,6 +503,7 @@ async fn weather(storm: Storm) {
         attach_within: 20,
         attach_inputs: 30,
         watermark_messages: 7,
+        overdue_after: Millis(100),
         ..settings()
     };
     plan.definitions.push(saga(
