@@ -188,8 +188,8 @@ fn int<'a>(value: &Value<'a>) -> Result<Value<'a>, EvalError> {
     match value {
         Value::Int(number) => Ok(Value::Int(*number)),
         Value::Double(number) => {
-            // Exactly the doubles whose whole part an i64 holds.
-            if *number >= -9_223_372_036_854_775_808.0 && *number < 9_223_372_036_854_775_808.0 {
+            // The doubles between the ends of an i64; of the ends themselves CEL has none.
+            if *number > -9_223_372_036_854_775_808.0 && *number < 9_223_372_036_854_775_808.0 {
                 #[allow(
                     clippy::cast_possible_truncation,
                     reason = "checked above; the fraction is cut off"
