@@ -37,7 +37,7 @@ endif
 check: setup ## formatting, lints, docs, dependencies
 	cargo fmt --all --check
 	cargo clippy --all-targets --locked -- -D warnings
-	cargo check --no-default-features --locked
+	cargo clippy --no-default-features --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --document-private-items --locked
 	@scripts/deny.sh
 
