@@ -102,6 +102,13 @@ fn kernel(criterion: &mut Criterion) {
         .expect("has a record")
         .encode();
     let other = event(&instance, "Order.Renamed");
+    let decoded = Record::decode(&record).expect("decodes");
+    criterion.bench_function("order: event without a handler", |bencher| {
+        bencher.iter(|| {
+            let record = Some(black_box(&decoded));
+            black_box(apply(&definition, &instance, record, &other, &context).expect("applies"))
+        });
+    });
     criterion.bench_function("order: event without a handler, record decoded", |bencher| {
         bencher.iter(|| {
             let record = Record::decode(black_box(&record)).expect("decodes");
