@@ -15,12 +15,45 @@ use crate::kernel::patch::Note;
 use crate::kernel::record::{Outstanding, Stray};
 use crate::kernel::work::WorkKind;
 
-/// Takes back the work of all steps that this input has abandoned. Who cancels an instance may want what runs to
-/// come to its own end.
-pub(super) fn abandoned(run: &mut Run<'_>) -> Result<(), Rejection> {
-    match compensation::cancel_mode(&run.record) {
-        Some(CancelMode::Drain | CancelMode::Abandon) => return Ok(()),
-        Some(CancelMode::Compensate) | None => {}
+/// Cancels the instances that abandoned steps have started.
+pub(super) fn children(run: &mut Run<'_>) -> Result<(), Rejection> {
+    let of_sagas = |action: &Action| matches!(action, Action::Saga(_));
+    for stray in fresh(run, of_sagas) {
+        children::recall(run, stray.step, stray.input.as_ref())?;
+    }
+    Ok(())
+}
+
+/// Tells the workers which effects of abandoned steps need not be carried out. Comes last, and takes only the room that
+/// is left: what is not told is done and undone, but an input for whose work there is no room is refused.
+pub(super) fn effects(run: &mut Run<'_>) -> Result<(), Rejection> {
+    let of_effects = |action: &Action| matches!(action, Action::Effect { .. });
+    let room = run.work_room();
+    for stray in fresh(run, of_effects).into_iter().take(room) {
+        let step = &run.ground.definition.steps[usize::from(stray.step)];
+        let Action::Effect { effect, .. } = &step.action else {
+            continue;
+        };
+        let kind = WorkKind::Recall {
+            effect: effect.clone(),
+            command: stray.outstanding.command,
+        };
+        let path = format!("steps.{}.recall", step.name);
+        let repetition = Repetition {
+            item: stray.item.unwrap_or(0),
+            ..Repetition::once(run.record.version)
+        };
+        run.note(Note::Emitted { work: path.clone() });
+        run.push_work(path, repetition, COMMAND_TIMEOUT_MS, kind)?;
+    }
+    Ok(())
+}
+
+/// The strays that this input has made, of steps with such an action. Who cancels an instance may want what runs to
+/// come to its own end: then there are none.
+fn fresh(run: &Run<'_>, is_meant: impl Fn(&Action) -> bool) -> Vec<Stray> {
+    if let Some(CancelMode::Drain | CancelMode::Abandon) = compensation::cancel_mode(&run.record) {
+        return Vec::new();
     }
     let before = run
         .ground
@@ -31,45 +64,10 @@ pub(super) fn abandoned(run: &mut Run<'_>) -> Result<(), Rejection> {
             .iter()
             .any(|stray| stray.outstanding.command == outstanding.command)
     };
-    let fresh: Vec<Stray> = run
-        .record
-        .strays
-        .iter()
-        .filter(|stray| !was(&stray.outstanding))
+    let steps = &run.ground.definition.steps;
+    let strays = run.record.strays.iter();
+    strays
+        .filter(|stray| is_meant(&steps[usize::from(stray.step)].action) && !was(&stray.outstanding))
         .cloned()
-        .collect();
-    for stray in &fresh {
-        let step = &run.ground.definition.steps[usize::from(stray.step)];
-        match &step.action {
-            Action::Saga(_) => children::recall(run, stray.step, stray.input.as_ref())?,
-            Action::Effect { effect, .. } => {
-                let kind = WorkKind::Recall {
-                    effect: effect.clone(),
-                    command: stray.outstanding.command,
-                };
-                effect_of(run, stray, &step.name, kind)?;
-            }
-            Action::Command(_)
-            | Action::Publish(_)
-            | Action::Nothing
-            | Action::Group(_)
-            | Action::UndoSaga(_) => {}
-        }
-    }
-    Ok(())
-}
-
-/// What has to be said is said first: without room for it, the effect is done and undone.
-fn effect_of(run: &mut Run<'_>, stray: &Stray, step: &str, kind: WorkKind) -> Result<(), Rejection> {
-    if run.work_room() == 0 {
-        return Ok(());
-    }
-    let path = format!("steps.{step}.recall");
-    let repetition = Repetition {
-        item: stray.item.unwrap_or(0),
-        ..Repetition::once(run.record.version)
-    };
-    run.note(Note::Emitted { work: path.clone() });
-    run.push_work(path, repetition, COMMAND_TIMEOUT_MS, kind)?;
-    Ok(())
+        .collect()
 }

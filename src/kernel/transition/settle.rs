@@ -39,8 +39,9 @@ impl Run<'_> {
         if children::begin_undo(&mut self)? {
             end(&mut self)?;
         }
-        recalls::abandoned(&mut self)?;
+        recalls::children(&mut self)?;
         children::report(&mut self)?;
+        recalls::effects(&mut self)?;
         self.finish(outcome)
     }
 }

@@ -451,6 +451,20 @@ fn who_cancels_the_parent_may_let_the_child_run() {
 }
 
 #[test]
+fn a_child_is_cancelled_before_room_is_spent_on_word_to_the_workers() {
+    let text = PARENT.replace("steps:\n", "steps:\n  scan: {effect: fraud-scan}\n");
+    let mut parent = World::of(Arc::new(loaded(&text)));
+    parent.event("Order.Placed", &json!({}));
+    parent.limits.work_items = 1;
+    assert_eq!(
+        parent.control("stop", cancel(CancelMode::Compensate)),
+        Outcome::Applied
+    );
+    assert!(parent.paths().contains(&"steps.pay.cancel"));
+    assert!(!parent.paths().contains(&"steps.scan.recall"));
+}
+
+#[test]
 fn a_child_is_undone_after_what_it_does_at_its_end() {
     let text = CHILD.replace(
         "finally:\n",
