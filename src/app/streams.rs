@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{StartError, connect_broker, runtime};
 use crate::config::Manifest;
 use crate::kernel::input::SourceStream;
-use crate::kernel::subject::Tenancy;
+use crate::kernel::subject::{self, Tenancy};
 use crate::ports::broker::{Broker, BrokerError, StreamSpec, StreamState};
 
 /// What each stream must be, in the order of [`SourceStream::ALL`].
@@ -25,17 +25,9 @@ pub fn specs(manifest: &Manifest) -> [StreamSpec; 3] {
     };
     let streams = &manifest.streams;
     [
-        spec(&streams.aggregate_events.name, &["aggregate"], true),
-        spec(
-            &streams.workflow_events.name,
-            &["effect_result", "workflow_event"],
-            false,
-        ),
-        spec(
-            &streams.workflow_commands.name,
-            &["effect", "effect_progress", "effect_recall", "workflow"],
-            false,
-        ),
+        spec(&streams.aggregate_events.name, subject::AGGREGATE_KINDS, true),
+        spec(&streams.workflow_events.name, subject::EVENT_KINDS, false),
+        spec(&streams.workflow_commands.name, subject::COMMAND_KINDS, false),
     ]
 }
 

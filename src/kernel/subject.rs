@@ -10,6 +10,13 @@ use uuid::Uuid;
 
 use super::ids::{CommandId, EffectName, IdError, Key, SagaName, TenantId};
 
+/// What stands behind the tenant in the subjects of domain events.
+pub const AGGREGATE_KINDS: &[&str] = &["aggregate"];
+/// The same of results and facts.
+pub const EVENT_KINDS: &[&str] = &["effect_result", "workflow_event"];
+/// The same of what the runner and its workers tell each other.
+pub const COMMAND_KINDS: &[&str] = &["effect", "effect_progress", "effect_recall", "workflow"];
+
 /// Whether subjects carry a tenant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tenancy {

@@ -1,20 +1,10 @@
 //! The subject that a command goes to: a pattern of the manifest, filled from the command.
 
 use crate::kernel::envelope::AggregateCommand;
-use crate::kernel::subject::escape_into;
+use crate::kernel::subject::{AGGREGATE_KINDS, COMMAND_KINDS, EVENT_KINDS, escape_into};
 
 /// Longest subject, in bytes: a server takes lines of 4,096 with all that stands beside it.
 const SUBJECT_BYTES_MAX: usize = 1_024;
-/// First tokens of subjects that belong to the runner's own streams, where a command would be taken for something else.
-const OWN: [&str; 7] = [
-    "tenant",
-    "aggregate",
-    "effect",
-    "effect_result",
-    "effect_progress",
-    "workflow",
-    "workflow_event",
-];
 /// What may stand in braces.
 const VARIABLES: [(&str, Variable); 4] = [
     ("tenant", Variable::Tenant),
@@ -86,7 +76,7 @@ impl SubjectPattern {
             None => {
                 Err("its first token is fixed and others follow, e.g. gateway.{aggregate_type}".to_owned())
             }
-            Some(first) if OWN.contains(&first) || first == "_INBOX" => {
+            Some(first) if is_own(first) || first == "_INBOX" => {
                 Err(format!("subjects below \"{first}\" belong to the runner"))
             }
             Some(_) => Ok(()),
@@ -136,6 +126,12 @@ impl SubjectPattern {
     }
 }
 
+/// Whether the runner's own streams have subjects that begin so: a command there would be taken for something else.
+fn is_own(first: &str) -> bool {
+    let kinds = [AGGREGATE_KINDS, COMMAND_KINDS, EVENT_KINDS];
+    first == "tenant" || kinds.iter().any(|kinds| kinds.contains(&first))
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -179,6 +175,7 @@ mod tests {
             ("_INBOX.x", "_INBOX"),
             ("tenant.{tenant}.aggregate.x", "\"tenant\""),
             ("aggregate.{aggregate_type}.x", "\"aggregate\""),
+            ("effect_recall.{aggregate_type}.x", "\"effect_recall\""),
             ("gateway.{tenat}", "{tenat} is none of {tenant}"),
             ("gateway.{tenant", "brace"),
             ("gateway.tenant}", "'}'"),
