@@ -12,8 +12,8 @@ use crate::ports::messenger::{Messenger, MessengerError, Outgoing, Reply, Stored
 
 use super::{NatsBroker, message, publish};
 
-/// What a key-value bucket writes over a value that was taken away.
-const OPERATION: &str = "KV-Operation";
+/// What stands over a value that was taken away: by somebody, or by the server when its time was over.
+const GONE: [&str; 2] = ["KV-Operation", "Nats-Marker-Reason"];
 
 #[async_trait]
 impl Messenger for NatsBroker {
@@ -99,7 +99,7 @@ impl Messenger for NatsBroker {
             .await;
         match found {
             Ok(entry) => Ok(entry
-                .filter(|entry| !entry.headers.iter().any(|(name, _)| name == OPERATION))
+                .filter(|entry| !entry.headers.iter().any(|(name, _)| GONE.contains(&&**name)))
                 .map(|entry| entry.payload)),
             Err(BrokerError::Unavailable(why)) => Err(MessengerError::Unavailable(why)),
             Err(error) => Err(MessengerError::Refused(format!("bucket {bucket}: {error}"))),
