@@ -51,7 +51,7 @@ fn record() -> Record {
         data: ByteBuf::from(vec![b'x'; 450]),
         machine: None,
         steps: Vec::new(),
-        ledger: Vec::new(),
+        ledger: saga_runner::kernel::ledger::Ledger::default(),
         strays: Vec::new(),
         buffer: Vec::new(),
         timers: BTreeMap::new(),

@@ -117,14 +117,15 @@ fn kernel(criterion: &mut Criterion) {
     });
 }
 
-/// A loop over `items` items whose results are read and whose work can be undone.
+/// A loop over `items` items whose results are read and whose work can be undone, and a step after it.
 fn over_items(items: usize) -> (std::sync::Arc<Definition>, Input, InstanceId) {
     let text = "apiVersion: sagas/v1\nkind: Saga\nname: items\nstart: Order.Placed\nkey: {\"*\": event.id}\n\
         state: {init: {items: []}}\n\
         handlers: {Order.Placed: {set: {items: \"${event.data.items}\"}}}\n\
         steps:\n  all:\n    foreach: {over: state.items, parallel: 32}\n    effect: inventory-reserve\n\
         \x20   with: {order: \"${key}\", items: [\"${item}\"]}\n    set: {ids: \"${result}\"}\n\
-        \x20   compensate: {effect: inventory-release, with: {id: \"${result.id}\"}}\n";
+        \x20   compensate: {effect: inventory-release, with: {id: \"${result.id}\"}}\n\
+        \x20 last: {needs: all, effect: inventory-reserve, with: {order: \"${key}\", items: []}}\n";
     let file = SourceFile {
         path: "items.yaml".to_owned(),
         text: text.into(),
@@ -148,8 +149,14 @@ fn over_items(items: usize) -> (std::sync::Arc<Definition>, Input, InstanceId) {
     (definition, placed, instance)
 }
 
-/// Applies the start and the results of all items, each to a decoded record and encoded again.
-fn run_items(definition: &Definition, placed: &Input, instance: &InstanceId) -> usize {
+/// Applies the start and all results, each to a decoded record and encoded again; that of input `failing` says that it
+/// failed. Returns the number of inputs.
+fn run_items(
+    definition: &Definition,
+    placed: &Input,
+    instance: &InstanceId,
+    failing: Option<usize>,
+) -> usize {
     let limits = Limits::default();
     let mut open = std::collections::VecDeque::new();
     let mut record: Option<Vec<u8>> = None;
@@ -171,6 +178,16 @@ fn run_items(definition: &Definition, placed: &Input, instance: &InstanceId) -> 
         let Some(command_id) = open.pop_front() else {
             return inputs;
         };
+        let outcome = if failing == Some(inputs) {
+            WorkOutcome::Failed {
+                class: "refused".to_owned(),
+                message: String::new(),
+            }
+        } else {
+            WorkOutcome::Succeeded {
+                payload: Bytes::from_static(b"{\"id\":\"r-0123456789\"}"),
+            }
+        };
         input = Input {
             instance: instance.clone(),
             id: command_id.to_string(),
@@ -179,28 +196,32 @@ fn run_items(definition: &Definition, placed: &Input, instance: &InstanceId) -> 
             body: InputBody::Result(WorkResult {
                 command_id,
                 effect: None,
-                outcome: WorkOutcome::Succeeded {
-                    payload: Bytes::from_static(b"{\"id\":\"r-0123456789\"}"),
-                },
+                outcome,
             }),
         };
     }
 }
 
 fn items(criterion: &mut Criterion) {
-    let mut group = criterion.benchmark_group("foreach, all results, record decoded and encoded");
-    group.sample_size(10);
-    for count in [125, 250, 500, 1_000] {
-        let (definition, placed, instance) = over_items(count);
-        group.throughput(criterion::Throughput::Elements(count as u64));
-        group.bench_function(format!("{count} items"), |bencher| {
-            bencher.iter(|| {
-                let inputs = run_items(&definition, black_box(&placed), &instance);
-                assert_eq!(inputs, count + 1);
+    for (title, undone) in [("done", false), ("done and undone one after the other", true)] {
+        let mut group = criterion.benchmark_group(format!("foreach, {title}, record decoded and encoded"));
+        group.sample_size(10);
+        for count in [125, 250, 500, 1_000] {
+            let (definition, placed, instance) = over_items(count);
+            // The start, the items, and the step after them.
+            let last = count + 1;
+            let expected = if undone { last + 1 + count } else { last + 1 };
+            group.throughput(criterion::Throughput::Elements(count as u64));
+            group.bench_function(format!("{count} items"), |bencher| {
+                bencher.iter(|| {
+                    let inputs =
+                        run_items(&definition, black_box(&placed), &instance, undone.then_some(last));
+                    assert_eq!(inputs, expected);
+                });
             });
-        });
+        }
+        group.finish();
     }
-    group.finish();
 }
 
 criterion_group!(benches, kernel, items);

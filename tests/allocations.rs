@@ -4,7 +4,9 @@ use allocation_counter::measure;
 use bytes::Bytes;
 use saga_runner::kernel::definition::{Definition, SourceFile, load};
 use saga_runner::kernel::ids::{EventId, InstanceId, Key, TenantId, TimeMs};
-use saga_runner::kernel::input::{DomainEvent, Input, InputBody, Origin, SourceStream};
+use saga_runner::kernel::input::{
+    DomainEvent, Input, InputBody, Origin, SourceStream, WorkOutcome, WorkResult,
+};
 use saga_runner::kernel::limits::Limits;
 use saga_runner::kernel::record::Record;
 use saga_runner::kernel::transition::{Context, apply};
@@ -38,18 +40,26 @@ steps:
 
 const EFFECT: &str = "apiVersion: sagas/v1\nkind: Effect\nname: NAME\ntransform: {}\nresult: {}\n";
 
-fn definition() -> std::sync::Arc<Definition> {
+fn load_saga(text: &str) -> std::sync::Arc<Definition> {
     let effects = ["reserve", "fraud"].map(|name| SourceFile {
         path: format!("{name}.yaml"),
         text: EFFECT.replace("NAME", name).into(),
     });
     let saga = SourceFile {
         path: "order.yaml".to_owned(),
-        text: ORDER.into(),
+        text: text.into(),
     };
     let loaded = load(&[saga], &effects);
     assert_eq!(loaded.sagas.len(), 1, "{:?}", loaded.diagnostics);
     std::sync::Arc::clone(&loaded.sagas[0])
+}
+
+fn instance(definition: &Definition) -> InstanceId {
+    InstanceId {
+        tenant: TenantId::parse("acme").expect("legal"),
+        saga: definition.name.clone(),
+        key: Key::parse("o-1").expect("legal"),
+    }
 }
 
 fn event(instance: &InstanceId, event_type: &str, sequence: u64) -> Input {
@@ -88,12 +98,8 @@ fn event(instance: &InstanceId, event_type: &str, sequence: u64) -> Input {
 
 #[test]
 fn a_transition_asks_for_memory_seldom_and_an_event_for_nobody_hardly_ever() {
-    let definition = definition();
-    let instance = InstanceId {
-        tenant: TenantId::parse("acme").expect("legal"),
-        saga: definition.name.clone(),
-        key: Key::parse("o-1").expect("legal"),
-    };
+    let definition = load_saga(ORDER);
+    let instance = instance(&definition);
     let limits = Limits::default();
     let context = Context {
         limits: &limits,
@@ -119,4 +125,70 @@ fn a_transition_asks_for_memory_seldom_and_an_event_for_nobody_hardly_ever() {
     assert!(started <= START_MAX, "{started} allocations");
     assert!(unmatched <= UNMATCHED_MAX, "{unmatched} allocations");
     assert_eq!(unknown, 0);
+}
+
+/// A list whose items are worked on one after the other; their work can be undone.
+const LOOP: &str = r#"
+apiVersion: sagas/v1
+kind: Saga
+name: order
+start: Order.Placed
+key: {"*": event.data.order_id}
+state: {init: {ids: []}}
+steps:
+  each:
+    foreach: {over: "range(1000)", parallel: 1}
+    effect: reserve
+    with: {number: "${item}"}
+    set: {ids: "${result}"}
+    compensate: {effect: fraud, with: {id: "${result.id}"}}
+"#;
+
+/// A loop is linear: the thousandth result does not ask for memory more often than the hundredth, although the ledger
+/// has nine hundred entries more.
+#[test]
+fn a_result_costs_the_same_at_the_end_of_a_long_loop_as_at_its_beginning() {
+    let definition = load_saga(LOOP);
+    let instance = instance(&definition);
+    let limits = Limits::default();
+    let mut input = event(&instance, "Order.Placed", 1);
+    let (mut record, mut counted) = (None::<Vec<u8>>, Vec::new());
+    for log_sequence in 1..=999 {
+        let context = Context {
+            limits: &limits,
+            log_sequence,
+            generation: 1,
+        };
+        let (before, mut sent) = (record.take(), Vec::new());
+        let counts = measure(|| {
+            let before = before.map(|bytes| Record::decode(&bytes).expect("decodes"));
+            let patch = apply(&definition, &instance, before.as_ref(), &input, &context).expect("applies");
+            sent = patch.work;
+            record = patch.record.map(|record| record.encode());
+        });
+        counted.push(counts.count_total);
+        let command_id = sent.first().expect("the next item").command_id;
+        input.id = command_id.to_string();
+        input.origin = Origin::Local;
+        input.body = InputBody::Result(WorkResult {
+            command_id,
+            effect: None,
+            outcome: WorkOutcome::Succeeded {
+                payload: Bytes::from_static(b"{\"id\":\"r-0123456789\"}"),
+            },
+        });
+    }
+    // One of the ledger's chunks is opened each time, as full as it is: the worst of twenty results are compared.
+    let worst = |from: usize| {
+        counted[from..from + 20]
+            .iter()
+            .max()
+            .copied()
+            .expect("there are twenty")
+    };
+    let (early, late) = (worst(100), worst(970));
+    assert!(
+        late <= early + 10,
+        "{early} allocations after 100 items, {late} after 970"
+    );
 }

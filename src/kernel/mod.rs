@@ -14,6 +14,7 @@ pub mod ids;
 pub mod input;
 pub mod items;
 pub mod json;
+pub mod ledger;
 pub mod limits;
 pub mod patch;
 pub mod program;

@@ -11,6 +11,7 @@ use super::alias::Alias;
 use super::ids::{CommandId, DefinitionHash, Key, SagaName, TimeMs};
 use super::input::CancelMode;
 use super::items::Items;
+use super::ledger::Ledger;
 use super::patch::TimerRow;
 use super::work::WorkRef;
 
@@ -49,7 +50,7 @@ pub struct Record {
     /// One per step of the definition, in its order.
     pub steps: Vec<StepState>,
     /// What would have to be undone, oldest first.
-    pub ledger: Vec<LedgerEntry>,
+    pub ledger: Ledger,
     /// Work that nothing waits for any more and whose outcome is still to come.
     pub strays: Vec<Stray>,
     /// Events and signals that came before the step that waits for them, oldest first.
@@ -308,50 +309,6 @@ pub struct Outstanding {
     pub round: u32,
 }
 
-/// Something done (or perhaps done) that compensation undoes, newest first.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct LedgerEntry {
-    /// Index of the step.
-    pub step: u16,
-    /// Index of the item, for the steps of a loop over a list.
-    pub item: Option<u32>,
-    /// Of the step when it did this.
-    pub iteration: u32,
-    /// What was sent, as JSON; absent where the compensation does not read it, and once it is undone.
-    pub input: Option<ByteBuf>,
-    /// JSON result; absent where the outcome is unknown or the compensation does not read it, and once it is
-    /// undone.
-    pub result: Option<ByteBuf>,
-    pub status: LedgerStatus,
-    /// Attempts of its compensation so far; an operator's retry begins anew.
-    pub attempt: u32,
-    pub tries: Tries,
-    pub outstanding: Option<Outstanding>,
-    /// Nobody knows whether it happened, and an operator is to say so before it is undone.
-    pub asks: bool,
-    /// Path under which its compensation began, where a migration has given the step another name since.
-    pub known_as: Option<String>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum LedgerStatus {
-    /// Nothing undone so far.
-    Held,
-    /// Its compensation is under way.
-    Undoing,
-    /// Its compensation failed and a timer will try again.
-    BackingOff,
-    Undone,
-    /// An operator must act: its compensation exhausted its attempts, or nobody knows whether there is
-    /// something to undo.
-    Stuck,
-    /// It is to be undone although the instance goes on, and waits for its turn.
-    Due,
-    /// It stays done: its compensation is not wanted, was given up, or an operator said so.
-    Kept,
-}
-
 /// Why an instance failed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
@@ -412,17 +369,13 @@ impl Record {
         let text = |text: &str| text.len() + 10;
         let blob = |bytes: &Option<ByteBuf>| bytes.as_ref().map_or(1, |bytes| bytes.len() + 10);
         let option = |value: &Option<String>| value.as_deref().map_or(1, |value| text(value) + 1);
-        let tries = |tries: &Tries| {
-            let failures = tries.failures.iter();
-            30 + failures.map(|failures| text(&failures.class) + 10).sum::<usize>()
-        };
         let step = |step: &StepState| {
             let sent = step
                 .sent
                 .as_ref()
                 .map_or(1, |sent| sent.payload.len() + 11 + option(&sent.target));
             let texts = option(&step.error) + option(&step.known_as) + option(&step.callback);
-            120 + sent + blob(&step.result) + texts + tries(&step.tries)
+            120 + sent + blob(&step.result) + texts + step.tries.bytes_at_most()
         };
         let steps: usize = self
             .steps
@@ -441,14 +394,6 @@ impl Record {
             .map(|entry| 40 + entry.name.len() + entry.value.len())
             .sum();
         let strays: usize = self.strays.iter().map(|stray| 100 + blob(&stray.input)).sum();
-        let ledger: usize = self
-            .ledger
-            .iter()
-            .map(|entry| {
-                let known_as = option(&entry.known_as);
-                130 + blob(&entry.input) + blob(&entry.result) + known_as + tries(&entry.tries)
-            })
-            .sum();
         let timers: usize = self.timers.keys().map(|name| 2 * text(name) + 30).sum();
         let failure = self.failure.as_ref().map_or(0, |failure| {
             let keep: usize = failure.keep.iter().map(|name| text(name)).sum();
@@ -479,7 +424,7 @@ impl Record {
             })
             + 15 * (self.seen_events.len() + self.seen_results.len())
             + steps
-            + ledger
+            + self.ledger.bytes_at_most()
             + strays
             + buffer
             + timers
@@ -506,7 +451,7 @@ impl Record {
     }
 
     /// All commands whose outcome is to come, whoever waits for it.
-    pub fn outstanding(&self) -> impl Iterator<Item = &Outstanding> {
+    pub fn outstanding(&self) -> impl Iterator<Item = Outstanding> {
         let of_items = self
             .steps
             .iter()
@@ -516,13 +461,13 @@ impl Record {
             .steps
             .iter()
             .chain(of_items)
-            .filter_map(|step| step.outstanding.as_ref());
-        let of_ledger = self.ledger.iter().filter_map(|entry| entry.outstanding.as_ref());
-        let of_strays = self.strays.iter().map(|stray| &stray.outstanding);
+            .filter_map(|step| step.outstanding);
+        let of_ledger = self.ledger.outstanding().map(|(_, outstanding)| outstanding);
+        let of_strays = self.strays.iter().map(|stray| stray.outstanding);
         let of_program = self
             .program
             .iter()
-            .flat_map(|program| program.pending.iter().map(|pending| &pending.outstanding));
+            .flat_map(|program| program.pending.iter().map(|pending| pending.outstanding));
         of_steps.chain(of_ledger).chain(of_strays).chain(of_program)
     }
 
@@ -550,14 +495,16 @@ impl Record {
     /// waits for its next attempt, or for an operator.
     #[must_use]
     pub fn is_settled(&self) -> bool {
-        self.outstanding().next().is_none()
-            && self.ledger.iter().all(|entry| match entry.status {
-                LedgerStatus::Held | LedgerStatus::Undone | LedgerStatus::Kept => true,
-                LedgerStatus::Undoing
-                | LedgerStatus::BackingOff
-                | LedgerStatus::Stuck
-                | LedgerStatus::Due => false,
-            })
+        self.outstanding().next().is_none() && !self.ledger.has(|status| !status.rests())
+    }
+}
+
+impl Tries {
+    /// At least as many bytes as the encoding takes.
+    #[must_use]
+    pub fn bytes_at_most(&self) -> usize {
+        let failures = self.failures.iter().map(|failures| failures.class.len() + 20);
+        30 + failures.sum::<usize>()
     }
 }
 
@@ -635,30 +582,6 @@ impl StepStatus {
         match self {
             Self::Done | Self::Skipped | Self::Failed | Self::Abandoned => true,
             Self::Pending | Self::Running | Self::BackingOff | Self::Delayed | Self::Waiting => false,
-        }
-    }
-}
-
-impl LedgerStatus {
-    /// Whether nothing more is to be done about it when the instance undoes what it did.
-    #[must_use]
-    pub const fn is_over(self) -> bool {
-        match self {
-            Self::Undone | Self::Kept => true,
-            Self::Held | Self::Undoing | Self::BackingOff | Self::Stuck | Self::Due => false,
-        }
-    }
-
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Held => "held",
-            Self::Undoing => "undoing",
-            Self::BackingOff => "backing_off",
-            Self::Undone => "undone",
-            Self::Stuck => "stuck",
-            Self::Due => "due",
-            Self::Kept => "kept",
         }
     }
 }

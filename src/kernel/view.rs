@@ -10,7 +10,8 @@ use serde_json::value::RawValue;
 
 use super::definition::Definition;
 use super::ids::{InstanceId, TimeMs};
-use super::record::{Failure, LedgerEntry, Record, StepState, Summary};
+use super::ledger::LedgerEntry;
+use super::record::{Failure, Record, StepState, Summary};
 
 /// One instance.
 #[derive(Debug, Clone, Serialize)]
@@ -202,7 +203,7 @@ impl InstanceView {
             ledger: record
                 .ledger
                 .iter()
-                .map(|entry| LedgerView::new(step_name(usize::from(entry.step)), entry))
+                .map(|entry| LedgerView::new(step_name(usize::from(entry.step)), &entry))
                 .collect(),
             strays: record
                 .strays
@@ -325,6 +326,7 @@ mod tests {
 
     use super::*;
     use crate::kernel::ids::{DefinitionHash, Key, SagaName, TenantId};
+    use crate::kernel::ledger::Ledger;
     use crate::kernel::record::{MachineState, Phase};
 
     fn id() -> InstanceId {
@@ -352,7 +354,7 @@ mod tests {
             data: ByteBuf::from(r#"{"b":9007199254740993}"#),
             machine: Some(MachineState { state: 3, entries: 1 }),
             steps: vec![StepState::pending()],
-            ledger: Vec::new(),
+            ledger: Ledger::default(),
             strays: Vec::new(),
             buffer: Vec::new(),
             timers: std::collections::BTreeMap::new(),

@@ -140,8 +140,7 @@ fn trouble(ending: &Ending) -> Option<String> {
         let phase = record.phase.as_str();
         return Some(format!("the instance stays {phase} and awaits {awaited}"));
     }
-    let mut left = record.ledger.iter().filter(|entry| !entry.status.is_over());
-    let left = left.next()?;
+    let (_, left) = record.ledger.having(|status| !status.is_over()).next()?;
     let step = world.definition.steps.get(usize::from(left.step));
     Some(format!(
         "the instance ends as {} and {} is not undone",

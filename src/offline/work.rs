@@ -6,6 +6,7 @@ use super::file::{Action, Answer, Suite};
 use super::world::World;
 use crate::kernel::children::SagaMessage;
 use crate::kernel::definition::model::{BODY_OF_FOREACH, BODY_OF_REPEAT};
+use crate::kernel::ledger::LedgerStatus;
 use crate::kernel::record::{Outstanding, Record};
 use crate::kernel::work::{WorkItem, WorkKind};
 
@@ -45,10 +46,10 @@ fn index(item: &WorkItem, record: &Record) -> Option<u32> {
     let loops = record.steps.iter().filter_map(|step| step.items.as_ref());
     let mut running = loops.flat_map(|items| &items.running);
     let found = running.find(|running| running.steps.iter().any(|step| is(step.outstanding)));
-    let mut ledger = record.ledger.iter();
-    found
-        .map(|running| running.index)
-        .or_else(|| ledger.find(|entry| is(entry.outstanding))?.item)
+    found.map(|running| running.index).or_else(|| {
+        let mut undoing = record.ledger.having(|status| status == LedgerStatus::Undoing);
+        undoing.find(|(_, entry)| is(entry.outstanding))?.1.item
+    })
 }
 
 /// A name without the index of its item.

@@ -20,6 +20,7 @@ use crate::kernel::ids::{
     CommandId, DefinitionHash, EffectName, EventId, InstanceId, Key, SagaName, TenantId, TimeMs,
 };
 use crate::kernel::input::{DomainEvent, Input, InputBody, Origin, Owner, SourceStream};
+use crate::kernel::ledger::Ledger;
 use crate::kernel::patch::{IgnoreReason, Note, TimerRow};
 use crate::kernel::record::{Phase, Record, Summary};
 use crate::kernel::work::{WorkItem, WorkKind, WorkRef};
@@ -63,7 +64,7 @@ fn record(generation: u32, last_history: Option<u64>) -> Record {
         data: ByteBuf::from(b"{}".to_vec()),
         machine: None,
         steps: Vec::new(),
-        ledger: Vec::new(),
+        ledger: Ledger::default(),
         strays: Vec::new(),
         buffer: Vec::new(),
         timers: BTreeMap::new(),

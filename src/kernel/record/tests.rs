@@ -1,6 +1,7 @@
 //! The stored form of records, and what can be told from them.
 
 use super::*;
+use crate::kernel::ledger::{LedgerEntry, LedgerStatus};
 
 fn outstanding(id: u128) -> Outstanding {
     Outstanding {
@@ -91,7 +92,7 @@ fn full() -> Record {
             },
             StepState::pending(),
         ],
-        ledger: vec![LedgerEntry {
+        ledger: Ledger::from_iter([LedgerEntry {
             step: 1,
             item: Some(5),
             iteration: 6,
@@ -107,7 +108,7 @@ fn full() -> Record {
             outstanding: Some(outstanding(8)),
             asks: true,
             known_as: Some("steps.old.compensate".to_owned()),
-        }],
+        }]),
         strays: vec![Stray {
             step: 0,
             item: Some(7),
@@ -245,7 +246,8 @@ fn the_bound_on_the_encoded_size_holds_for_the_largest_numbers() {
     if let Some(program) = &mut record.program {
         program.pending[0].outstanding = largest;
     }
-    for entry in &mut record.ledger {
+    for at in 0..record.ledger.len() {
+        let entry = record.ledger.entry(at);
         entry.outstanding = Some(largest);
         (entry.step, entry.attempt, entry.tries.round) = (u16::MAX, u32::MAX, u32::MAX);
         (entry.item, entry.iteration) = (Some(u32::MAX), u32::MAX);
@@ -270,7 +272,7 @@ fn a_record_is_settled_when_nothing_can_come_back() {
     let mut record = full();
     assert!(!record.is_settled());
     record.steps[0].outstanding = None;
-    record.ledger[0].outstanding = None;
+    record.ledger.entry(0).outstanding = None;
     record.strays.clear();
     record.program = None;
     for (status, settled) in [
@@ -282,7 +284,7 @@ fn a_record_is_settled_when_nothing_can_come_back() {
         (LedgerStatus::Due, false),
         (LedgerStatus::Kept, true),
     ] {
-        record.ledger[0].status = status;
+        record.ledger.entry(0).status = status;
         assert_eq!(record.is_settled(), settled, "{status:?}");
     }
 }
@@ -296,11 +298,11 @@ const FROZEN_RECORD: &str = concat!(
     "6e6564010101097472616e7369656e74010401010201075b375d030000000100027b7d01000000000000000000",
     "0000000000010104747275650c01000000040000006e756c6c010201025b5d0120306166373635313931366364",
     "3433646438343438656232313163383033313963010973746570732e6f6c640000000000000000000000000000",
-    "010101050601035b315d0104747275650102010000011000000000000000000000000000000008ac0202020101",
-    "011473746570732e6f6c642e636f6d70656e7361746501000107081000000000000000000000000000000009ac",
-    "0202020101027b7d01010102676fd8e8ff8fef66027b7d0106756e70616964d0f3ff8fef66ab020006756e7061",
-    "696401086465636c696e6564086e6f2066756e64730106636861726765a0eaff8fef6601010104736869700107",
-    "736574746c656401020102ffffffffffffffffff01ffffffff0f0103040501aa0201cdcdcdcdcdcdcdcdcdcdcd",
-    "cdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcd010102010106636861726765100000000000000000000000",
-    "000000000aac02020201010108747261636b696e6703542d31",
+    "010182014282dcafb20b420101050601035b315d01047472756501020100000110000000000000000000000000",
+    "00000008ac0202020101011473746570732e6f6c642e636f6d70656e7361746501000107081000000000000000",
+    "000000000000000009ac0202020101027b7d01010102676fd8e8ff8fef66027b7d0106756e70616964d0f3ff8f",
+    "ef66ab020006756e7061696401086465636c696e6564086e6f2066756e64730106636861726765a0eaff8fef66",
+    "01010104736869700107736574746c656401020102ffffffffffffffffff01ffffffff0f0103040501aa0201cd",
+    "cdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcd0101020101066368617267651000",
+    "00000000000000000000000000000aac02020201010108747261636b696e6703542d31",
 );

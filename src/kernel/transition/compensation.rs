@@ -27,8 +27,9 @@ use crate::kernel::definition::model::{
 use crate::kernel::expr::Root;
 use crate::kernel::input::{CancelMode, Settle, Verdict, WorkOutcome};
 use crate::kernel::json::Json;
+use crate::kernel::ledger::{LedgerEntry, LedgerStatus};
 use crate::kernel::patch::Note;
-use crate::kernel::record::{LedgerEntry, LedgerStatus, Outstanding, Phase, Record, Tries};
+use crate::kernel::record::{Outstanding, Phase, Record, Tries};
 use crate::kernel::work::WorkKind;
 
 /// Fact that tells operators of an entry that is stuck.
@@ -95,12 +96,13 @@ fn may_be_undone(step: &Step) -> bool {
 
 /// Undoes steps while the instance goes on.
 pub(super) fn undo(run: &mut Run<'_>, slot: Slot, steps: &[u16]) -> Result<(), Rejection> {
-    for entry in &mut run.record.ledger {
-        // An item undoes nothing of another one.
-        let is_other = slot.item.is_some() && entry.item.is_some() && entry.item != slot.item;
-        if entry.status == LedgerStatus::Held && steps.contains(&entry.step) && !is_other {
-            entry.status = LedgerStatus::Due;
-        }
+    // An item undoes nothing of another one.
+    let is_other =
+        |entry: &LedgerEntry| slot.item.is_some() && entry.item.is_some() && entry.item != slot.item;
+    for at in positions(run, LedgerStatus::Held, |entry| {
+        steps.contains(&entry.step) && !is_other(entry)
+    }) {
+        run.record.ledger.entry(at).status = LedgerStatus::Due;
     }
     proceed(run)
 }
@@ -163,10 +165,8 @@ pub(super) fn drains(record: &Record) -> bool {
 
 /// Leaves done all that was done; what is being undone already is undone to the end.
 pub(super) fn keep_all(run: &mut Run<'_>) {
-    for entry in &mut run.record.ledger {
-        if entry.status == LedgerStatus::Held {
-            entry.end(LedgerStatus::Kept);
-        }
+    for at in positions(run, LedgerStatus::Held, |_| true) {
+        run.record.ledger.entry(at).end(LedgerStatus::Kept);
     }
 }
 
@@ -180,12 +180,10 @@ pub(super) fn keep_named(run: &mut Run<'_>) {
     if names.is_empty() {
         return;
     }
-    for at in 0..run.record.ledger.len() {
-        let entry = &run.record.ledger[at];
-        if entry.status == LedgerStatus::Held && is_kept(run, entry.step) {
-            let step = step(run, entry.step);
-            keep(run, at, step);
-        }
+    for at in positions(run, LedgerStatus::Held, |entry| is_kept(run, entry.step)) {
+        let index = run.record.ledger.entry(at).step;
+        let step = step(run, index);
+        keep(run, at, step);
     }
 }
 
@@ -217,32 +215,45 @@ fn next(run: &Run<'_>) -> Option<usize> {
         Phase::Compensating | Phase::CompensationFailed | Phase::Failed | Phase::Cancelled => true,
     };
     let parallel = run.ground.definition.undo_order == UndoOrder::Parallel;
-    let (mut next, mut busy) = (None, 0);
-    for (at, entry) in run.record.ledger.iter().enumerate() {
-        match entry.status {
-            LedgerStatus::Undoing | LedgerStatus::BackingOff => busy += 1,
-            LedgerStatus::Held if !all => {}
-            LedgerStatus::Held | LedgerStatus::Due => next = Some(at),
-            LedgerStatus::Stuck if !parallel => next = None,
-            LedgerStatus::Stuck | LedgerStatus::Undone | LedgerStatus::Kept => {}
-        }
-    }
+    let ledger = &run.record.ledger;
+    let busy = ledger.having(is_busy).count();
     let room = run.ground.context.limits.work_items.saturating_sub(WORK_LEFT);
     let has_room = busy == 0 || (parallel && busy < PARALLEL_MAX && run.work.len() < room);
-    next.filter(|_| has_room)
+    if !has_room {
+        return None;
+    }
+    let mut newest = ledger.having(|status| match status {
+        LedgerStatus::Held => all,
+        LedgerStatus::Due => true,
+        // What is older waits for the operator, too.
+        LedgerStatus::Stuck => !parallel,
+        LedgerStatus::Undoing | LedgerStatus::BackingOff | LedgerStatus::Undone | LedgerStatus::Kept => false,
+    });
+    let (at, entry) = newest.next_back()?;
+    (entry.status != LedgerStatus::Stuck).then_some(at)
+}
+
+/// Whether a compensation is under way.
+const fn is_busy(status: LedgerStatus) -> bool {
+    matches!(status, LedgerStatus::Undoing | LedgerStatus::BackingOff)
+}
+
+/// Where the entries of this status are that `is` holds for.
+fn positions(run: &Run<'_>, status: LedgerStatus, is: impl Fn(&LedgerEntry) -> bool) -> Vec<usize> {
+    let entries = run.record.ledger.having(|other| other == status);
+    let meant = entries.filter(|(_, entry)| is(entry));
+    meant.map(|(at, _)| at).collect()
 }
 
 /// The entry that waits for the result of `outstanding`.
 pub(super) fn waiting(record: &Record, is: impl Fn(&Outstanding) -> bool) -> Option<usize> {
-    record
-        .ledger
-        .iter()
-        .position(|entry| entry.outstanding.as_ref().is_some_and(&is))
+    let mut awaited = record.ledger.outstanding();
+    awaited.find(|(_, outstanding)| is(outstanding)).map(|(at, _)| at)
 }
 
 /// Applies the result of a compensation.
 pub(super) fn result(run: &mut Run<'_>, at: usize, outcome: &WorkOutcome) -> Result<(), Rejection> {
-    let entry = &mut run.record.ledger[at];
+    let entry = run.record.ledger.entry(at);
     let step = &run.ground.definition.steps[usize::from(entry.step)];
     if let Some(outstanding) = entry.outstanding.take() {
         run.settled.push(outstanding.row);
@@ -281,12 +292,11 @@ pub(super) fn result(run: &mut Run<'_>, at: usize, outcome: &WorkOutcome) -> Res
 /// The retry timer of a step has fired.
 pub(super) fn retry_due(run: &mut Run<'_>, timer: &str) -> Result<(), Rejection> {
     let definition = run.ground.definition;
-    let due = run.record.ledger.iter().position(|entry| {
-        entry.status == LedgerStatus::BackingOff
-            && timer_name(&definition.steps[usize::from(entry.step)], entry) == timer
+    let due = positions(run, LedgerStatus::BackingOff, |entry| {
+        timer_name(&definition.steps[usize::from(entry.step)], entry) == timer
     });
-    match due {
-        Some(at) => start(run, at),
+    match due.first() {
+        Some(&at) => start(run, at),
         None => Ok(()),
     }
 }
@@ -310,10 +320,8 @@ fn timer_name(step: &Step, entry: &LedgerEntry) -> String {
 
 /// Gives every stuck entry its attempts anew. The caller has checked that there is one.
 pub(super) fn retry_all(run: &mut Run<'_>) -> Result<(), Rejection> {
-    for entry in &mut run.record.ledger {
-        if entry.status == LedgerStatus::Stuck {
-            entry.begin_anew();
-        }
+    for at in positions(run, LedgerStatus::Stuck, |_| true) {
+        run.record.ledger.entry(at).begin_anew();
     }
     resume(run)
 }
@@ -321,11 +329,11 @@ pub(super) fn retry_all(run: &mut Run<'_>) -> Result<(), Rejection> {
 /// Does what an operator says about stuck entries. The caller has checked that there is one.
 pub(super) fn settle(run: &mut Run<'_>, settle: &Settle) -> Result<(), Rejection> {
     let definition = run.ground.definition;
-    for entry in &mut run.record.ledger {
+    for at in positions(run, LedgerStatus::Stuck, |entry| {
+        is_meant(definition, entry, settle)
+    }) {
+        let entry = run.record.ledger.entry(at);
         let step = &definition.steps[usize::from(entry.step)];
-        if !is_meant(step, entry, settle) {
-            continue;
-        }
         match settle.verdict {
             Verdict::Retry => entry.begin_anew(),
             Verdict::Skip => entry.end(LedgerStatus::Kept),
@@ -343,17 +351,17 @@ pub(super) fn settle(run: &mut Run<'_>, settle: &Settle) -> Result<(), Rejection
 
 /// Whether there is a stuck entry that an operator speaks of.
 pub(super) fn concerns(definition: &Definition, record: &Record, settle: &Settle) -> bool {
-    record.ledger.iter().any(|entry| {
-        let step = definition.steps.get(usize::from(entry.step));
-        step.is_some_and(|step| is_meant(step, entry, settle))
-    })
+    let mut stuck = record.ledger.having(|status| status == LedgerStatus::Stuck);
+    stuck.any(|(_, entry)| is_meant(definition, &entry, settle))
 }
 
-fn is_meant(step: &Step, entry: &LedgerEntry, settle: &Settle) -> bool {
+/// Whether an operator speaks of this stuck entry.
+fn is_meant(definition: &Definition, entry: &LedgerEntry, settle: &Settle) -> bool {
+    let Some(step) = definition.steps.get(usize::from(entry.step)) else {
+        return false;
+    };
     let names = |name: &String| *name == step.name || name == step.title();
-    entry.status == LedgerStatus::Stuck
-        && settle.step.as_ref().is_none_or(names)
-        && settle.item.is_none_or(|item| entry.item == Some(item))
+    settle.step.as_ref().is_none_or(names) && settle.item.is_none_or(|item| entry.item == Some(item))
 }
 
 /// Goes on after something was taken off the ledger.
@@ -365,14 +373,11 @@ pub(super) fn resume(run: &mut Run<'_>) -> Result<(), Rejection> {
 }
 
 pub(super) fn any_stuck(record: &Record) -> bool {
-    record
-        .ledger
-        .iter()
-        .any(|entry| entry.status == LedgerStatus::Stuck)
+    record.ledger.has(|status| status == LedgerStatus::Stuck)
 }
 
 fn start(run: &mut Run<'_>, at: usize) -> Result<(), Rejection> {
-    let entry = &mut run.record.ledger[at];
+    let entry = run.record.ledger.entry(at);
     if entry.asks {
         return ask(run, at);
     }
@@ -423,7 +428,7 @@ fn start(run: &mut Run<'_>, at: usize) -> Result<(), Rejection> {
         compensation.timeout_ms,
         kind,
     )?;
-    let entry = &mut run.record.ledger[at];
+    let entry = run.record.ledger.entry(at);
     entry.status = LedgerStatus::Undoing;
     entry.outstanding = Some(outstanding);
     run.note(Note::CompensationStarted {
@@ -435,7 +440,7 @@ fn start(run: &mut Run<'_>, at: usize) -> Result<(), Rejection> {
 
 /// The step has nothing to undo, or it is given up.
 fn keep(run: &mut Run<'_>, at: usize, step: &Step) {
-    run.record.ledger[at].end(LedgerStatus::Kept);
+    run.record.ledger.entry(at).end(LedgerStatus::Kept);
     run.note(Note::CompensationSkipped {
         step: step.name.clone(),
     });
@@ -459,7 +464,8 @@ fn exhausted(run: &mut Run<'_>, at: usize, step: &Step, class: &str) -> Result<(
 
 /// Leaves it to an operator whether there is something to undo.
 fn ask(run: &mut Run<'_>, at: usize) -> Result<(), Rejection> {
-    let step = step(run, run.record.ledger[at].step);
+    let index = run.record.ledger.entry(at).step;
+    let step = step(run, index);
     stop(run, at);
     run.note(Note::CompensationAsked {
         step: step.name.clone(),
@@ -470,7 +476,7 @@ fn ask(run: &mut Run<'_>, at: usize) -> Result<(), Rejection> {
 
 /// From now on an operator must act.
 fn stop(run: &mut Run<'_>, at: usize) {
-    run.record.ledger[at].status = LedgerStatus::Stuck;
+    run.record.ledger.entry(at).status = LedgerStatus::Stuck;
     // After the end the outcome stands; the entry alone asks for an operator then.
     if run.record.phase == Phase::Compensating {
         run.record.phase = Phase::CompensationFailed;
@@ -479,7 +485,7 @@ fn stop(run: &mut Run<'_>, at: usize) {
 
 /// Tells operators.
 fn alert(run: &mut Run<'_>, at: usize, fact: &str, payload: &serde_json::Value) -> Result<(), Rejection> {
-    let entry = &run.record.ledger[at];
+    let entry = run.record.ledger.entry(at);
     let (index, item) = (entry.step, entry.item.unwrap_or(0));
     let kind = WorkKind::Fact {
         fact_type: fact.to_owned(),

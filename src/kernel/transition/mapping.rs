@@ -11,8 +11,9 @@ use crate::kernel::definition::model::{
 };
 use crate::kernel::expr::Root;
 use crate::kernel::items::Items;
+use crate::kernel::ledger::{Ledger, LedgerStatus};
 use crate::kernel::record::{
-    Buffered, LedgerStatus, Left, MachineState, MessageKind, Phase, Record, StepState, StepStatus,
+    Buffered, Left, MachineState, MessageKind, Phase, Record, StepState, StepStatus,
 };
 
 /// What the timer of a compensation has behind the name of its step.
@@ -412,8 +413,9 @@ impl<'d> Mapping<'d> {
     }
 
     fn ledger(&mut self, moved: &mut Record) {
-        let mut ledger = Vec::with_capacity(moved.ledger.len());
-        for mut entry in std::mem::take(&mut moved.ledger) {
+        let mut ledger = Ledger::default();
+        for entry in std::mem::take(&mut moved.ledger).iter() {
+            let mut entry = entry.into_owned();
             if self.stays_done(entry.step) {
                 if entry.status == LedgerStatus::Undoing {
                     let name = self.from.steps[usize::from(entry.step)].name.clone();

@@ -338,7 +338,10 @@ fn check_definition(definition: &Definition, record: &Record) -> Result<(), Reje
     let steps = definition.steps.len();
     let fits = definition.hash == record.definition
         && steps == record.steps.len()
-        && record.ledger.iter().all(|entry| usize::from(entry.step) < steps)
+        && record
+            .ledger
+            .highest_step()
+            .is_none_or(|step| usize::from(step) < steps)
         && record.strays.iter().all(|stray| usize::from(stray.step) < steps)
         && program::fits(definition.program.as_ref(), record)
         && record.machine.is_none() == definition.machine.is_none()

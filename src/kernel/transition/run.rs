@@ -11,6 +11,7 @@ use crate::kernel::expr::Budget;
 use crate::kernel::ids::InstanceId;
 use crate::kernel::input::{DomainEvent, Input, InputBody};
 use crate::kernel::json::Json;
+use crate::kernel::ledger::Ledger;
 use crate::kernel::patch::{Note, Outcome, Patch};
 use crate::kernel::record::{Phase, Record, StepState, Summary};
 use crate::kernel::work::{WorkItem, WorkRef};
@@ -137,7 +138,7 @@ impl<'a> Run<'a> {
             data: ByteBuf::new(),
             machine: None,
             steps: definition.steps.iter().map(|_| StepState::pending()).collect(),
-            ledger: Vec::new(),
+            ledger: Ledger::default(),
             strays: Vec::new(),
             buffer: Vec::new(),
             timers: std::collections::BTreeMap::new(),

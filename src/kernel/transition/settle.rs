@@ -14,7 +14,7 @@ use crate::kernel::definition::Definition;
 use crate::kernel::definition::model::{Action, Step};
 use crate::kernel::input::CancelMode;
 use crate::kernel::patch::{Note, Outcome, Patch};
-use crate::kernel::record::{LedgerStatus, Phase, Record, StepStatus};
+use crate::kernel::record::{Phase, Record, StepStatus};
 
 impl Run<'_> {
     /// Renders the initial state.
@@ -206,12 +206,9 @@ fn is_complete(definition: &Definition, record: &Record) -> bool {
 
 /// What is undone while the instance goes forward is part of the way.
 fn is_undone_on_the_way(record: &Record) -> bool {
-    record.ledger.iter().all(|entry| match entry.status {
-        LedgerStatus::Held | LedgerStatus::Undone | LedgerStatus::Kept => true,
-        LedgerStatus::Undoing | LedgerStatus::BackingOff | LedgerStatus::Stuck | LedgerStatus::Due => false,
-    })
+    !record.ledger.has(|status| !status.rests())
 }
 
 fn is_undone(record: &Record) -> bool {
-    program::is_idle(record) && record.ledger.iter().all(|entry| entry.status.is_over())
+    program::is_idle(record) && !record.ledger.has(|status| !status.is_over())
 }

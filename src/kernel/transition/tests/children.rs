@@ -12,9 +12,10 @@ use crate::kernel::children::{
 };
 use crate::kernel::ids::{Key, SagaName};
 use crate::kernel::input::{CancelMode, Control, InputBody, Origin, WorkOutcome};
+use crate::kernel::ledger::LedgerStatus;
 use crate::kernel::limits::Limits;
 use crate::kernel::patch::{IgnoreReason, Outcome, Patch};
-use crate::kernel::record::{LedgerStatus, Phase, Record, StepStatus};
+use crate::kernel::record::{Phase, Record, StepStatus};
 use crate::kernel::transition::{Context, apply, refusal};
 use crate::kernel::work::{WorkItem, WorkKind};
 

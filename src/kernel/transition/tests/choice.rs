@@ -8,8 +8,9 @@ use serde_json::json;
 use super::build::loaded;
 use super::world::World;
 use crate::kernel::input::Control;
+use crate::kernel::ledger::LedgerStatus;
 use crate::kernel::patch::Note;
-use crate::kernel::record::{LedgerStatus, Phase, StepStatus};
+use crate::kernel::record::{Phase, StepStatus};
 
 const PAY: &str = r#"
 state: {init: {total: 0}}

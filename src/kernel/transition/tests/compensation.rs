@@ -9,8 +9,9 @@ use super::world::World;
 use crate::kernel::definition::compile_archived;
 use crate::kernel::ids::CommandId;
 use crate::kernel::input::{CancelMode, Control, Settle, Verdict};
+use crate::kernel::ledger::LedgerStatus;
 use crate::kernel::patch::{IgnoreReason, Note, Outcome};
-use crate::kernel::record::{LedgerStatus, Phase};
+use crate::kernel::record::Phase;
 use crate::kernel::work::{WorkItem, WorkKind};
 
 const RELEASE: &str = "steps.reserve.compensate";

@@ -5,8 +5,9 @@ use serde_json::json;
 use super::build::loaded;
 use super::world::World;
 use crate::kernel::input::Control;
+use crate::kernel::ledger::LedgerStatus;
 use crate::kernel::patch::{IgnoreReason, Note, Outcome};
-use crate::kernel::record::{LedgerStatus, Phase, StepStatus};
+use crate::kernel::record::{Phase, StepStatus};
 
 /// Three steps that can be undone, with ways to an early end before and after each of them.
 pub(super) fn settling() -> World {

@@ -8,8 +8,9 @@ use super::build::{compensation, effect, expr, saga, sets, step, template};
 use super::world::World;
 use crate::kernel::definition::Definition;
 use crate::kernel::definition::model::{Fail, OnError, Step, Then};
+use crate::kernel::ledger::LedgerStatus;
 use crate::kernel::patch::Note;
-use crate::kernel::record::{LedgerStatus, Phase, StepStatus};
+use crate::kernel::record::{Phase, StepStatus};
 
 const RESERVE: &str = "steps.reserve";
 const CHARGE: &str = "steps.charge";

@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 use super::build::loaded;
 use super::world::World;
 use crate::kernel::input::{Control, WorkOutcome};
-use crate::kernel::record::{LedgerStatus, Phase, StepStatus};
+use crate::kernel::ledger::LedgerStatus;
+use crate::kernel::record::{Phase, StepStatus};
 use crate::kernel::work::WorkItem;
 
 fn placed(steps: &str, items: &Value) -> World {

@@ -9,8 +9,9 @@ use super::build::loaded;
 use super::world::World;
 use crate::kernel::definition::Definition;
 use crate::kernel::input::{CallbackOutcome, Control};
+use crate::kernel::ledger::LedgerStatus;
 use crate::kernel::patch::{IgnoreReason, Outcome};
-use crate::kernel::record::{LedgerStatus, Phase, StepStatus};
+use crate::kernel::record::{Phase, StepStatus};
 
 const SECOND_MS: i64 = 1_000;
 

@@ -7,7 +7,8 @@ use serde_json::json;
 use super::build::loaded;
 use super::world::World;
 use crate::kernel::definition::Definition;
-use crate::kernel::record::{LedgerStatus, Phase, StepStatus};
+use crate::kernel::ledger::LedgerStatus;
+use crate::kernel::record::{Phase, StepStatus};
 
 /// Three parallel steps, of which some suffice.
 pub(super) fn joining(rest: &str) -> Definition {

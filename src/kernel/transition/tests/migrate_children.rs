@@ -10,8 +10,9 @@ use super::migrate::version;
 use super::world::World;
 use crate::kernel::children::CHILD_CANCELLED;
 use crate::kernel::input::CancelMode;
+use crate::kernel::ledger::LedgerStatus;
 use crate::kernel::patch::Outcome;
-use crate::kernel::record::{LedgerStatus, Phase};
+use crate::kernel::record::Phase;
 use crate::kernel::work::WorkKind;
 
 #[test]

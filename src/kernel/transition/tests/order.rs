@@ -6,8 +6,9 @@ use super::build::{effect, expr, order, saga, step};
 use super::world::World;
 use crate::kernel::ids::CommandId;
 use crate::kernel::input::{Control, InputBody, WorkOutcome};
+use crate::kernel::ledger::LedgerStatus;
 use crate::kernel::patch::{IgnoreReason, Note, Outcome};
-use crate::kernel::record::{LedgerStatus, Phase, StepStatus};
+use crate::kernel::record::{Phase, StepStatus};
 use crate::kernel::work::WorkKind;
 
 pub(super) fn placed() -> World {
@@ -259,7 +260,10 @@ fn a_step_with_unknown_outcome_is_undone_where_the_definition_says_so() {
     let mut world = reserved();
     world.time_out("steps.charge");
     assert_eq!(world.last().steps[3].error.as_deref(), Some("timeout"));
-    assert_eq!(world.last().ledger[1].result, None);
+    assert_eq!(
+        world.last().ledger.iter().nth(1).expect("there are two").result,
+        None
+    );
     assert_eq!(world.outstanding(), ["steps.charge.compensate"]);
     assert_eq!(
         world.payload("steps.charge.compensate"),

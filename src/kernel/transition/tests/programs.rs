@@ -11,9 +11,10 @@ use super::world::World;
 use crate::kernel::definition::{BinaryFiles, Definition, SchemaFiles, SourceFile, load_with};
 use crate::kernel::ids::Key;
 use crate::kernel::input::Control;
+use crate::kernel::ledger::LedgerStatus;
 use crate::kernel::patch::{IgnoreReason, Note, Outcome};
 use crate::kernel::program::tests::{ECHO, module};
-use crate::kernel::record::{LedgerStatus, Phase, Record};
+use crate::kernel::record::{Phase, Record};
 use crate::kernel::work::WorkKind;
 
 const SAGA: &str = "\

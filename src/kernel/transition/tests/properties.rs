@@ -23,8 +23,9 @@ use super::world::World;
 use crate::kernel::definition::{Definition, compile_archived};
 use crate::kernel::ids::CommandId;
 use crate::kernel::input::{CancelMode, Control, Settle, Verdict, WorkOutcome};
+use crate::kernel::ledger::LedgerStatus;
 use crate::kernel::patch::{Note, Outcome};
-use crate::kernel::record::{LedgerStatus, Phase};
+use crate::kernel::record::Phase;
 use crate::kernel::work::WorkItem;
 
 /// One thing that happens to an instance.
@@ -283,20 +284,18 @@ fn check_ledger(world: &World, definition: &Definition, done: &BTreeMap<String, 
     );
     let times = |path: String| done.get(&path).copied().unwrap_or(0) as usize;
     for (index, step) in definition.steps.iter().enumerate() {
-        let entries = world
-            .last()
-            .ledger
-            .iter()
-            .filter(|entry| usize::from(entry.step) == index);
+        let entries = world.last().ledger.iter();
+        let statuses: Vec<LedgerStatus> = entries
+            .filter(|entry| usize::from(entry.step) == index)
+            .map(|entry| entry.status)
+            .collect();
         if world.phase() == Phase::Completed {
-            assert_eq!(entries.count(), 0);
+            assert_eq!(statuses, []);
             continue;
         }
-        let undone = entries
-            .clone()
-            .filter(|entry| entry.status == LedgerStatus::Undone)
-            .count();
-        assert_eq!(entries.count(), undone, "{}", step.name);
+        let is_undone = |status: &&LedgerStatus| **status == LedgerStatus::Undone;
+        let undone = statuses.iter().filter(is_undone).count();
+        assert_eq!(statuses.len(), undone, "{}", step.name);
         let name = &step.name;
         assert!(
             step.compensate.is_none() || undone >= times(format!("steps.{name}")),

@@ -7,7 +7,8 @@ use super::world::World;
 use crate::kernel::definition::Definition;
 use crate::kernel::definition::model::{Compensation, OnUnknown, StepRetry};
 use crate::kernel::input::Control;
-use crate::kernel::record::{LedgerStatus, Phase, StepStatus};
+use crate::kernel::ledger::LedgerStatus;
+use crate::kernel::record::{Phase, StepStatus};
 use crate::kernel::retry::RetryPolicy;
 
 const CHARGE: &str = "steps.charge";

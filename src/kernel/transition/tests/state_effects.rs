@@ -9,7 +9,8 @@ use serde_json::json;
 use super::build::loaded;
 use super::world::World;
 use crate::kernel::input::{Control, WorkOutcome};
-use crate::kernel::record::{LedgerStatus, Phase};
+use crate::kernel::ledger::LedgerStatus;
+use crate::kernel::record::Phase;
 
 const SAGA: &str = r#"
 state: {init: {tries: 0}}

@@ -9,8 +9,9 @@ use super::world::World;
 use crate::kernel::definition::Definition;
 use crate::kernel::definition::model::{Action, Awaited, Delay, Emit, Step, Then, Wait};
 use crate::kernel::input::{CallbackOutcome, Control, InputBody, Origin};
+use crate::kernel::ledger::LedgerStatus;
 use crate::kernel::patch::{IgnoreReason, Outcome};
-use crate::kernel::record::{LedgerStatus, Phase, StepStatus};
+use crate::kernel::record::{Phase, StepStatus};
 
 const HOUR_MS: i64 = 3_600_000;
 
@@ -290,7 +291,7 @@ fn a_callback_that_says_failure_fails_the_step_and_what_was_asked_for_is_undone(
     assert_eq!(world.last().phase, Phase::Compensating);
     let failure = world.last().failure.as_ref().expect("a failure");
     assert_eq!(failure.code, "refused");
-    assert_eq!(world.last().ledger[0].status, LedgerStatus::Undoing);
+    assert_eq!(world.ledger(), [LedgerStatus::Undoing]);
 }
 
 #[test]

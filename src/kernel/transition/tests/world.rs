@@ -16,9 +16,10 @@ use crate::kernel::ids::{CommandId, EventId, InstanceId, Key, TenantId, TimeMs};
 use crate::kernel::input::{
     Control, DomainEvent, Input, InputBody, Origin, SourceStream, WorkOutcome, WorkResult,
 };
+use crate::kernel::ledger::LedgerStatus;
 use crate::kernel::limits::Limits;
 use crate::kernel::patch::{Note, Outcome, Patch, TimerRow};
-use crate::kernel::record::{LedgerStatus, Phase, Record, StepStatus, Summary};
+use crate::kernel::record::{Phase, Record, StepStatus, Summary};
 use crate::kernel::work::{WorkItem, WorkKind, WorkRef};
 
 pub(super) struct World {
