@@ -4,6 +4,7 @@
 //! not begin it. A command that is carried out nevertheless does no harm: what it did is undone.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -27,9 +28,16 @@ type Name = (TenantId, CommandId);
 pub struct Recalls {
     known: Cache<Name, ()>,
     /// Commands that this worker has in hand.
-    in_hand: Mutex<HashMap<Name, CancellationToken>>,
+    in_hand: Mutex<HashMap<Name, InHand>>,
     /// Once all was heard that stood in the stream when the worker began.
     caught_up: CancellationToken,
+}
+
+/// A command in hand. A second delivery of it may have come before the first one was through.
+#[derive(Default)]
+struct InHand {
+    deliveries: usize,
+    recalled: CancellationToken,
 }
 
 impl Recalls {
@@ -44,8 +52,12 @@ impl Recalls {
 
     /// Watches a command while it is in hand.
     pub fn watch(self: &Arc<Self>, name: Name) -> Watch {
-        let token = CancellationToken::new();
-        self.lock().insert(name.clone(), token.clone());
+        let token = {
+            let mut in_hand = self.lock();
+            let command = in_hand.entry(name.clone()).or_default();
+            command.deliveries += 1;
+            command.recalled.clone()
+        };
         // Looked up behind that, so that no word falls between the two.
         if self.known.contains_key(&name) {
             token.cancel();
@@ -69,12 +81,12 @@ impl Recalls {
 
     fn recall(&self, name: &Name) {
         self.known.insert(name.clone(), ());
-        if let Some(token) = self.lock().get(name) {
-            token.cancel();
+        if let Some(command) = self.lock().get(name) {
+            command.recalled.cancel();
         }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<Name, CancellationToken>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<Name, InHand>> {
         self.in_hand.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -110,7 +122,13 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        self.recalls.lock().remove(&self.name);
+        let mut in_hand = self.recalls.lock();
+        if let Entry::Occupied(mut command) = in_hand.entry(self.name.clone()) {
+            command.get_mut().deliveries -= 1;
+            if command.get().deliveries == 0 {
+                command.remove();
+            }
+        }
     }
 }
 
@@ -215,5 +233,16 @@ mod tests {
         assert!(recalls.watch(name(1)).is_recalled());
         let stranger = (TenantId::parse("other").expect("legal"), name(1).1);
         assert!(!recalls.watch(stranger).is_recalled());
+    }
+
+    #[test]
+    fn a_second_delivery_that_is_over_leaves_the_first_in_hand() {
+        let recalls = Arc::new(Recalls::new(8));
+        let (first, second) = (recalls.watch(name(1)), recalls.watch(name(1)));
+        drop(second);
+        recalls.recall(&name(1));
+        assert!(first.is_recalled());
+        drop(first);
+        assert!(recalls.lock().is_empty());
     }
 }
