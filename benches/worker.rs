@@ -1,8 +1,8 @@
 //! What a worker costs: CPU for each effect without I/O, and memory with many slow calls in flight, over a real
 //! nats-server.
 //!
-//! `cargo bench --bench worker` prints one line for each. The slow upstream is a process of its own, so that neither
-//! its memory nor its CPU are counted.
+//! `cargo bench --bench worker` prints one line for each. Each is measured in a process of its own, with the allocator of
+//! the product; so is the slow upstream, so that neither its memory nor its CPU are counted.
 
 #![allow(
     clippy::unwrap_used,
@@ -46,8 +46,9 @@ const SLOW_EFFECTS: u64 = 4;
 /// Calls for each that is in flight, and how long each takes.
 const ROUNDS: u64 = 3;
 const SLOW: Duration = Duration::from_secs(1);
-/// By it the bench knows that it is to be the upstream.
-const UPSTREAM: &str = "--upstream";
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 struct SystemClock;
 
@@ -63,17 +64,33 @@ impl Clock for SystemClock {
     }
 }
 
+/// What this process is to do; without a word it has each figure measured by another one.
 fn main() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    if std::env::args().any(|argument| argument == UPSTREAM) {
-        return runtime.block_on(upstream());
+    let words: Vec<String> = std::env::args()
+        .skip(1)
+        .filter(|word| word != "--bench")
+        .collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    match words[..] {
+        ["upstream-http"] => runtime.block_on(http_upstream()),
+        ["upstream-nats", url] => runtime.block_on(nats_upstream(url)),
+        ["noops"] => runtime.block_on(noops()),
+        ["slow-http"] => runtime.block_on(slow(Peer::Http)),
+        ["slow-nats"] => runtime.block_on(slow(Peer::Nats)),
+        _ => {
+            for figure in ["noops", "slow-http", "slow-nats"] {
+                let status = Command::new(std::env::current_exe().unwrap())
+                    .arg(figure)
+                    .status();
+                assert!(status.unwrap().success());
+            }
+        }
     }
-    runtime.block_on(noops());
-    runtime.block_on(slow());
 }
 
 /// Answers every request after [`SLOW`].
-async fn upstream() {
+async fn http_upstream() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     println!("{}", listener.local_addr().unwrap());
     let answer = || async {
@@ -85,11 +102,36 @@ async fn upstream() {
         .unwrap();
 }
 
+/// The same over NATS.
+async fn nats_upstream(url: &str) {
+    let client = async_nats::connect(url).await.unwrap();
+    let mut requests = client.subscribe("slow").await.unwrap();
+    client.flush().await.unwrap();
+    println!("ready");
+    while let Some(request) = requests.next().await {
+        let client = client.clone();
+        tokio::spawn(async move {
+            tokio::time::sleep(SLOW).await;
+            client
+                .publish(request.reply.unwrap(), Bytes::from_static(b"{}"))
+                .await
+                .unwrap();
+        });
+    }
+}
+
+/// What the slow effects call.
+#[derive(Clone, Copy)]
+enum Peer {
+    Http,
+    Nats,
+}
+
 /// A server with the runner's streams.
 struct Ground {
     broker: Arc<dyn Broker>,
     streams: WorkflowStreams,
-    _server: NatsServer,
+    server: NatsServer,
 }
 
 impl Ground {
@@ -121,7 +163,7 @@ impl Ground {
         Self {
             broker,
             streams,
-            _server: server,
+            server,
         }
     }
 
@@ -252,24 +294,26 @@ impl Drop for Upstream {
     }
 }
 
-async fn slow() {
-    let mut child = Command::new(std::env::current_exe().unwrap())
-        .arg(UPSTREAM)
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut address = String::new();
-    let stdout = child.stdout.take().unwrap();
-    BufReader::new(stdout).read_line(&mut address).unwrap();
-    let _upstream = Upstream(child);
+async fn slow(peer: Peer) {
     let ground = Ground::new().await;
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    match peer {
+        Peer::Http => command.arg("upstream-http"),
+        Peer::Nats => command.args(["upstream-nats", &ground.server.url()]),
+    };
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut word = String::new();
+    let stdout = child.stdout.take().unwrap();
+    BufReader::new(stdout).read_line(&mut word).unwrap();
+    let _upstream = Upstream(child);
+    let (name, call) = match peer {
+        Peer::Http => ("HTTP", "http: {method: POST, url: \"${upstreams.slow}/\","),
+        Peer::Nats => ("NATS", "nats: {request: slow,"),
+    };
     let each = IN_FLIGHT / SLOW_EFFECTS;
     let mut effects = Vec::new();
     for n in 0..SLOW_EFFECTS {
-        let rest = format!(
-            "http: {{method: POST, url: \"${{upstreams.slow}}/\", body: {{n: \"${{input.amount}}\"}}}}\n\
-             limits: {{concurrency: {each}}}\n"
-        );
+        let rest = format!("{call} body: {{n: \"${{input.amount}}\"}}}}\nlimits: {{concurrency: {each}}}\n");
         let effect = definition(&format!("slow-{n}"), &rest);
         ground
             .enqueue(&effect.name, n * each * ROUNDS, each * ROUNDS)
@@ -279,7 +323,7 @@ async fn slow() {
     let empty = resident();
     let metrics = Arc::new(Metrics::new());
     let start = Instant::now();
-    let upstream = format!("http://{}", address.trim());
+    let upstream = format!("http://{}", word.trim());
     let worker = ground.worker(effects.clone(), &upstream, &metrics);
     let (mut in_flight, mut memory) = (0, 0);
     for (effect, n) in effects.iter().zip(1..) {
@@ -299,7 +343,7 @@ async fn slow() {
     let took = start.elapsed();
     worker.drain(Duration::from_secs(5)).await;
     println!(
-        "slow effects (1 s over HTTP): {} in {:.1} s, at most {in_flight} in hand, at most {memory} MiB resident ({empty} MiB before)",
+        "slow effects (1 s over {name}): {} in {:.1} s, at most {in_flight} in hand, at most {memory} MiB resident ({empty} MiB before)",
         IN_FLIGHT * ROUNDS,
         took.as_secs_f64(),
     );
