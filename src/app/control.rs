@@ -78,6 +78,7 @@ impl Control for Node {
                 .filter(|breaker| breaker.state != BreakerState::Closed || breaker.forced.is_some())
                 .take(INFO_BREAKERS_MAX)
                 .collect(),
+            gateway_breaker: self.gateway_breaker().map(BreakerState::as_str),
         }
     }
 
@@ -160,6 +161,12 @@ impl Control for Node {
     fn metrics(&self) -> String {
         if let Some(breakers) = self.running().and_then(|running| running.breakers.as_ref()) {
             breakers.gauge();
+        }
+        if let Some(now) = self.gateway_breaker() {
+            for state in BreakerState::ALL {
+                let gauge = self.metrics.gateway_breaker.with_label_values(&[state.as_str()]);
+                gauge.set(i64::from(state == now));
+            }
         }
         self.metrics.render()
     }
@@ -455,6 +462,12 @@ impl Control for Node {
 }
 
 impl Node {
+    /// Where the breaker of the gateway stands, if this process submits to one.
+    fn gateway_breaker(&self) -> Option<BreakerState> {
+        let submitter = self.running()?.submitter.as_ref()?;
+        Some(submitter.breaker())
+    }
+
     pub(super) fn running_or_unavailable(&self) -> Result<&Running, ControlError> {
         let running = self
             .running()

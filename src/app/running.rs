@@ -48,6 +48,8 @@ pub(super) struct Running {
     pub shards: Vec<shards::Shown>,
     /// Those of the effect worker, if this process has one.
     pub breakers: Option<Arc<Breakers>>,
+    /// Through which commands go to the gateway, if this process runs sagas and has one.
+    pub submitter: Option<Arc<Submitter>>,
     /// Where the relays find the worker, if commands go to it directly.
     local: Option<Arc<Local>>,
     stages: Mutex<Stages>,
@@ -71,11 +73,11 @@ impl Running {
         streams: &[StreamState; 3],
     ) -> Result<Self, StartError> {
         let mut stages = Stages::default();
-        let mut shown = Vec::new();
+        let (mut shown, mut submitter) = (Vec::new(), None);
         let local = (parts.manifest.dispatch == Dispatch::Local)
             .then(|| Arc::new(Local::new(parts.manifest.limits.payload_bytes)));
         if parts.manifest.mode.runs_sagas() {
-            start_sagas(parts, &broker, streams, local.as_ref(), &mut stages)?;
+            submitter = start_sagas(parts, &broker, streams, local.as_ref(), &mut stages)?;
             shown = stages.shards.iter().map(shards::Shown::of).collect();
         }
         if parts.manifest.mode.runs_effects() {
@@ -86,6 +88,7 @@ impl Running {
             broker,
             shards: shown,
             breakers: stages.worker.as_ref().map(Worker::breakers),
+            submitter,
             local,
             stages: Mutex::new(stages),
         })
@@ -161,13 +164,14 @@ impl Running {
     }
 }
 
+/// Starts shards, relays and intake; returns the way to the gateway.
 fn start_sagas(
     parts: &Parts<'_>,
     broker: &Arc<dyn Broker>,
     streams: &[StreamState; 3],
     local: Option<&Arc<Local>>,
     stages: &mut Stages,
-) -> Result<(), StartError> {
+) -> Result<Option<Arc<Submitter>>, StartError> {
     let manifest = parts.manifest;
     let (notices, asked) = mpsc::channel::<Notice>(NOTICES_MAX);
     let in_force = parts.catalog.now();
@@ -259,7 +263,7 @@ fn start_sagas(
         metrics: Arc::clone(parts.metrics),
         notices: asked,
     }));
-    Ok(())
+    Ok(submitter)
 }
 
 fn endpoint(shard: &ShardHandle) -> ShardEndpoint {

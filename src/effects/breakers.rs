@@ -219,7 +219,7 @@ impl Breakers {
         let now = self.now_ms();
         let known = self.known();
         for (name, upstream) in &known.upstreams {
-            for state in [BreakerState::Closed, BreakerState::HalfOpen, BreakerState::Open] {
+            for state in BreakerState::ALL {
                 let tenants = upstream.tenants.iter().filter(|(tenant, breaker)| {
                     let forced = upstream.forced_tenants.get(tenant).copied().or(upstream.forced);
                     state

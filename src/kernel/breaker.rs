@@ -72,6 +72,8 @@ pub enum BreakerState {
 }
 
 impl BreakerState {
+    pub const ALL: [Self; 3] = [Self::Closed, Self::HalfOpen, Self::Open];
+
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {

@@ -9,7 +9,7 @@ use tokio::sync::Semaphore;
 use super::envelope;
 use super::publish::seed;
 use super::settings::Settings;
-use crate::kernel::breaker::{Admission, Breaker, CallEnd};
+use crate::kernel::breaker::{Admission, Breaker, BreakerState, CallEnd};
 use crate::kernel::envelope::AggregateCommand;
 use crate::kernel::work::{WorkItem, WorkKind};
 use crate::ports::clock::Clock;
@@ -58,14 +58,14 @@ impl Submitter {
         })
     }
 
-    /// Whether the breaker holds all commands back now.
+    /// Where the breaker stands: open, it holds all commands back.
     #[must_use]
-    pub fn is_open(&self) -> bool {
+    pub fn breaker(&self) -> BreakerState {
         let now = self.now_ms();
         self.breaker
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .is_open(now)
+            .state(now)
     }
 
     /// Submits the command until there is a verdict.

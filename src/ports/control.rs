@@ -267,6 +267,9 @@ pub struct Info {
     pub external_effects: Vec<String>,
     /// Breakers of this process that are not simply closed, at most 100.
     pub breakers: Vec<BreakerView>,
+    /// Where the breaker of the gateway stands, in a process that submits to one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gateway_breaker: Option<&'static str>,
 }
 
 #[derive(Debug, Clone, Serialize)]

@@ -70,6 +70,8 @@ pub struct Metrics {
     pub breakers: IntGaugeVec,
     /// Times that a breaker opened, by `upstream`.
     pub breakers_opened: IntCounterVec,
+    /// 1 where the breaker of the gateway stands, by `state`.
+    pub gateway_breaker: IntGaugeVec,
     /// Overdue commands that the sweeper looked after, by `action`.
     pub swept: IntCounterVec,
     /// Revision of the active sagas.
@@ -238,6 +240,12 @@ impl Metrics {
                 "breakers_opened_total",
                 "Times that a breaker opened.",
                 &["upstream"],
+            ),
+            gateway_breaker: gauges(
+                r,
+                "gateway_breaker",
+                "1 where the breaker of the gateway stands.",
+                &["state"],
             ),
             swept: counters(
                 r,

@@ -46,6 +46,21 @@ async fn ended(rig: &Rig, parcel: &str) -> Value {
     rig.wait_for("parcel", parcel, over).await
 }
 
+/// What the runner answers.
+async fn told(rig: &Rig, path: &str) -> String {
+    let answer = reqwest::get(rig.url(path)).await.expect("answers");
+    answer.text().await.expect("a text")
+}
+
+/// Where the runner's breaker of the gateway stands.
+async fn breaker(rig: &Rig) -> String {
+    let info: Value = serde_json::from_str(&told(rig, "/info").await).expect("JSON");
+    info["gateway_breaker"]
+        .as_str()
+        .expect("there is a gateway")
+        .to_owned()
+}
+
 /// Waits until the gateway has seen so many submissions of a command.
 async fn seen(books: &Books, command: &str, parcel: &str, count: usize) {
     let begin = Instant::now();
@@ -145,6 +160,36 @@ async fn commands_arrive_over_nats_whoever_dies() {
     let books = Books::default();
     let (gateway, _serving) = peers::nats(&books, &server.url()).await;
     commands_arrive(Some(server.url()), books, gateway).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_gateway_that_fails_is_left_alone_for_a_while_and_operators_see_it() {
+    let books = Books::default();
+    let gateway = peers::http(&books).await;
+    let relay = json!({
+        "retry_initial": "20ms", "retry_max": "100ms",
+        "breaker": {"calls_min": 4, "open_ms": 3_000, "probes": 1},
+    });
+    let extra = json!({"gateway": gateway, "relay": relay});
+    let mut rig = Rig::new(None, "30m", Duration::ZERO, extra).await;
+    rig.add_saga("parcel", PARCEL);
+    rig.start().await;
+    books.be_busy("Stock.Reserve", 5);
+    ordered(&rig, "p-1").await;
+    let begin = Instant::now();
+    while breaker(&rig).await != "open" {
+        assert!(begin.elapsed() < PATIENCE, "the breaker never opens");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let metrics = told(&rig, "/metrics").await;
+    assert!(
+        metrics.contains("saga_runner_gateway_breaker{state=\"open\"} 1"),
+        "{metrics}"
+    );
+    let view = ended(&rig, "p-1").await;
+    assert_eq!(view["phase"], "completed", "{view}");
+    assert_eq!(books.of("Stock.Reserve", "p-1").len(), 6);
+    assert_eq!(breaker(&rig).await, "closed");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
