@@ -14,7 +14,7 @@ use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_m
 use futures::StreamExt as _;
 use saga_runner::inproc::{InprocBroker, Settings};
 use saga_runner::kernel::ids::TimeMs;
-use saga_runner::ports::broker::{Broker, Expect, Publication, QueueSpec, ReaderSpec, StreamSpec};
+use saga_runner::ports::broker::{Broker, Expect, Manner, Publication, QueueSpec, ReaderSpec, StreamSpec};
 use saga_runner::ports::clock::Clock;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
@@ -156,11 +156,12 @@ fn working(c: &mut Criterion) {
                 round += 1;
                 let spec = QueueSpec {
                     stream: STREAM.to_owned(),
-                    filter: "tenant.*.effect.charge.>".to_owned(),
+                    filters: vec!["tenant.*.effect.charge.>".to_owned()],
                     durable: format!("q{round}"),
                     ack_wait: Duration::from_secs(30),
                     max_unacknowledged: 1_000,
                     buffer: 64,
+                    manner: Manner::default(),
                 };
                 spent += runtime.block_on(async {
                     let mut queue = broker.queue(spec).await.expect("a queue");

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use saga_runner::effects::{self, Worker, WorkerSpec, durable_name};
+use saga_runner::effects::{self, Consumers, Worker, WorkerSpec, durable_name};
 use saga_runner::inproc::{self, InprocBroker};
 use saga_runner::kernel::definition::EffectDefinition;
 use saga_runner::kernel::definition::effect::{EffectLimits, OnRecall, Provider};
@@ -116,31 +116,33 @@ impl Bench {
     }
 
     fn worker(&self) -> Worker {
+        let effects = vec![Arc::new(EffectDefinition {
+            schemas: saga_runner::kernel::definition::effect::EffectSchemas::default(),
+            name: effect(),
+            provider: Provider::Transform,
+            timeout_ms: 10_000,
+            connect_timeout_ms: 2_000,
+            retry: RetryPolicy {
+                attempts: 1,
+                initial_ms: 100,
+                factor: 2.0,
+                max_ms: 1_000,
+            },
+            retry_classes: Vec::new(),
+            on_recall: OnRecall::default(),
+            limits: EffectLimits {
+                concurrency: 256,
+                ..EffectLimits::default()
+            },
+            breaker: None,
+            redaction: saga_runner::kernel::definition::redaction::Redaction::default(),
+            classify: Vec::new(),
+            result: None,
+        })];
         Worker::start(&WorkerSpec {
             broker: Arc::clone(&self.broker),
-            effects: vec![Arc::new(EffectDefinition {
-                schemas: saga_runner::kernel::definition::effect::EffectSchemas::default(),
-                name: effect(),
-                provider: Provider::Transform,
-                timeout_ms: 10_000,
-                connect_timeout_ms: 2_000,
-                retry: RetryPolicy {
-                    attempts: 1,
-                    initial_ms: 100,
-                    factor: 2.0,
-                    max_ms: 1_000,
-                },
-                retry_classes: Vec::new(),
-                on_recall: OnRecall::default(),
-                limits: EffectLimits {
-                    concurrency: 256,
-                    ..EffectLimits::default()
-                },
-                breaker: None,
-                redaction: saga_runner::kernel::definition::redaction::Redaction::default(),
-                classify: Vec::new(),
-                result: None,
-            })],
+            consumers: Consumers::of_each("bench", Tenancy::Multi, &effects),
+            effects,
             tenancy: Tenancy::Multi,
             streams: self.streams.clone(),
             settings: effects::Settings::default(),

@@ -21,12 +21,14 @@ use std::time::{Duration, Instant, SystemTime};
 use bytes::Bytes;
 use futures::StreamExt as _;
 use procfs::process::Process;
-use saga_runner::effects::{self, Secrets, Worker, WorkerSpec, durable_name};
+use saga_runner::effects::{self, Consumers, Secrets, Worker, WorkerSpec, durable_name};
 use saga_runner::kernel::definition::{EffectDefinition, SourceFile, load};
 use saga_runner::kernel::ids::{CommandId, EffectName, TenantId, TimeMs};
 use saga_runner::kernel::subject::{Subject, Tenancy};
 use saga_runner::nats::NatsBroker;
-use saga_runner::ports::broker::{Broker, Expect, Publication, StreamSpec, WorkflowStreams};
+use saga_runner::ports::broker::{
+    Broker, Expect, Manner, Publication, QueueSpec, StreamSpec, WorkflowStreams,
+};
 use saga_runner::ports::clock::Clock;
 use saga_runner::telemetry::Metrics;
 use serde_json::json;
@@ -167,8 +169,19 @@ impl Ground {
         }
     }
 
-    /// Puts `count` commands of an effect into the queue.
+    /// Puts `count` commands of an effect into the queue, which is made before: what is older than its queue is
+    /// looked up before it is executed.
     async fn enqueue(&self, effect: &EffectName, first: u64, count: u64) {
+        let spec = QueueSpec {
+            stream: self.streams.commands.clone(),
+            filters: vec![format!("tenant.*.effect.{effect}.>")],
+            durable: durable_name("bench", effect),
+            ack_wait: Duration::from_secs(30),
+            max_unacknowledged: 4_096,
+            buffer: 1,
+            manner: Manner::default(),
+        };
+        self.broker.queue(spec).await.unwrap().close().await;
         let deadline = SystemClock.now().plus_ms(3_600_000).0;
         let publish = |n: u64| {
             let command = CommandId(Uuid::from_u128(
@@ -205,6 +218,7 @@ impl Ground {
     fn worker(&self, effects: Vec<Arc<EffectDefinition>>, upstream: &str, metrics: &Arc<Metrics>) -> Worker {
         let spec = WorkerSpec {
             broker: Arc::clone(&self.broker),
+            consumers: Consumers::of_each("bench", Tenancy::Multi, &effects),
             effects,
             tenancy: Tenancy::Multi,
             streams: self.streams.clone(),

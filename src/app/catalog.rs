@@ -3,6 +3,7 @@
 use std::sync::{Arc, PoisonError, RwLock};
 
 use super::definitions::Read;
+use crate::effects::Consumer;
 use crate::kernel::definition::{Definition, DefinitionSet, EffectDefinition};
 use crate::telemetry::Metrics;
 
@@ -16,16 +17,19 @@ pub(super) struct InForce {
     /// Active and archived sagas.
     pub sagas: Arc<DefinitionSet>,
     pub effects: Vec<Arc<EffectDefinition>>,
+    /// Those that bring the commands of the effects.
+    pub consumers: Vec<Consumer>,
     /// Hash of the texts of the effects.
     pub effects_text: [u8; 32],
 }
 
 impl Catalog {
-    pub fn new(loaded: Read) -> Self {
+    pub fn new(loaded: Read, consumers: Vec<Consumer>) -> Self {
         Self(RwLock::new(Arc::new(InForce {
             revision: 0,
             sagas: Arc::new(DefinitionSet::new(loaded.sagas, Vec::new())),
             effects: loaded.effects,
+            consumers,
             effects_text: loaded.effects_text,
         })))
     }

@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use super::cursors::{forged, read_cursor, write_cursor};
 use super::node::Node;
 use super::running::Running;
-use super::{aliases, inputs, migration, schedules, shards, streams, versions};
+use super::{aliases, consumers, inputs, migration, schedules, shards, streams, versions};
 use crate::config::BrokerKind;
 use crate::intake::decode::{Decoded, Decoder};
 use crate::kernel::alias::Alias;
@@ -72,6 +72,7 @@ impl Control for Node {
             sagas: in_force.sagas.iter_active().map(described).collect(),
             effects: names(&in_force.effects, |effect| !effect.is_external()),
             external_effects: names(&in_force.effects, EffectDefinition::is_external),
+            consumers: consumers::infos(&self.consumers_seen, &in_force.consumers),
             breakers: self
                 .breakers()
                 .into_iter()
@@ -96,6 +97,7 @@ impl Control for Node {
             None => reasons.push(self.waiting_for()),
             Some(running) => {
                 reasons.extend(shard_troubles(running));
+                reasons.extend(running.consumer_troubles().await);
                 for stream in running.streams().await {
                     if !stream.connected {
                         reasons.push(format!(
@@ -152,6 +154,8 @@ impl Control for Node {
         for shard in &running.shards {
             checks.push(shard_check(shard).await);
         }
+        let planned = &self.catalog.now().consumers;
+        checks.push(consumers::check(running, &self.consumers_seen, planned).await);
         Health {
             healthy: checks.iter().all(|check| check.ok),
             checks,

@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::StartError;
+use super::{StartError, consumers};
 use crate::config::Manifest;
 use crate::kernel::definition::{
     self, BinaryFiles, Definition, EffectDefinition, Loaded, SchemaFiles, Severity, SourceFile,
@@ -335,7 +335,7 @@ fn check_needs(manifest: &Manifest, loaded: &Loaded) -> Result<(), StartError> {
             saga.name
         )));
     }
-    Ok(())
+    consumers::plan(manifest, &loaded.effects).map(drop)
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ pub mod bench;
 mod catalog;
 mod clock;
 pub mod conformance;
+pub mod consumers;
 mod control;
 mod cursors;
 pub mod definitions;
@@ -54,6 +55,10 @@ pub enum StartError {
     Missing(String),
     #[error("{0} [SR0407]")]
     Foreign(String),
+    #[error("{0} [SR0408]")]
+    Consumer(String),
+    #[error("{0} [SR0409]")]
+    Consumers(String),
     #[error("{0}")]
     Storage(String),
     #[error("{0}")]

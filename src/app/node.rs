@@ -11,7 +11,7 @@ use super::catalog::Catalog;
 use super::definitions::Read;
 use super::running::{Parts, Running};
 use super::secrets::SecretsError;
-use super::{StartError, connect_broker, migration, reload, secrets, streams};
+use super::{StartError, connect_broker, consumers, migration, reload, secrets, streams};
 use crate::config::{Manifest, secret};
 use crate::effects::{Registry, Secrets};
 use crate::kernel::ids::TimeMs;
@@ -22,6 +22,8 @@ use crate::ports::control::{LastReload, ReloadError, Reloaded};
 use crate::ports::messenger::Messenger;
 use crate::telemetry::Metrics;
 
+/// How long the start waits before it asks the broker again for its consumers.
+const BROKER_AGAIN: Duration = Duration::from_secs(1);
 /// How long the start waits before it asks again for secrets that it could not get.
 const SECRETS_AGAIN: Duration = Duration::from_secs(1);
 
@@ -42,6 +44,8 @@ pub struct Node {
     pub(super) tokens: Option<TokenKey>,
     /// Providers that are not saga-runner's own.
     registry: Arc<Registry>,
+    /// What the consumers of effects hold.
+    pub(super) consumers_seen: Arc<consumers::Seen>,
     broker: OnceLock<Arc<dyn Broker>>,
     running: OnceLock<Running>,
     draining: AtomicBool,
@@ -82,9 +86,10 @@ impl Node {
             .transpose()?;
         let tokens = key.map(|key| TokenKey::of_secret(&key));
         let started = clock.now();
+        let planned = consumers::plan(&manifest, &loaded.effects)?;
         Ok(Arc::new_cyclic(|me| Self {
             manifest,
-            catalog: Arc::new(Catalog::new(loaded)),
+            catalog: Arc::new(Catalog::new(loaded, planned)),
             reloading: tokio::sync::Mutex::new(()),
             last_reload: Mutex::new(None),
             migrations: Mutex::default(),
@@ -95,6 +100,7 @@ impl Node {
             secrets,
             tokens,
             registry,
+            consumers_seen: Arc::default(),
             broker: OnceLock::new(),
             running: OnceLock::new(),
             draining: AtomicBool::new(false),
@@ -110,17 +116,26 @@ impl Node {
     pub async fn start(&self) -> Result<(), StartError> {
         let broker = connect_broker(&self.manifest, Arc::clone(&self.clock)).await?;
         let streams = self.wait_for_streams(broker.as_ref()).await?;
+        self.wait_for_consumers(broker.as_ref()).await?;
         // Stays unset only in a node that was started before, which is not done.
         let _first = self.broker.set(Arc::clone(&broker));
         let messenger = Arc::clone(&broker).messenger();
         self.wait_for_secrets(messenger.as_deref()).await?;
-        let running = Running::start(&self.parts(), broker, &streams)?;
+        let running = Running::start(&self.parts(), Arc::clone(&broker), &streams)?;
         let _first = self.running.set(running);
         tokio::spawn(secrets::keep(
             Arc::clone(&self.secrets),
             self.manifest.secrets.clone(),
             messenger,
             self.manifest.worker.secrets_every.duration(),
+            self.drain.clone(),
+        ));
+        tokio::spawn(consumers::watch(
+            broker,
+            self.manifest.clone(),
+            Arc::clone(&self.catalog),
+            Arc::clone(&self.consumers_seen),
+            Arc::clone(&self.metrics),
             self.drain.clone(),
         ));
         let in_force = self.catalog.now();
@@ -201,6 +216,21 @@ impl Node {
                     tracing::warn!(message, "waiting for the broker");
                     self.set_waiting_for(format!("broker: {message}"));
                     tokio::time::sleep(delays.next().unwrap_or(Duration::from_secs(5))).await;
+                }
+                Err(error) => return Err(StartError::Broker(error.to_string())),
+            }
+        }
+    }
+
+    async fn wait_for_consumers(&self, broker: &dyn Broker) -> Result<(), StartError> {
+        loop {
+            let in_force = self.catalog.now();
+            match consumers::verify(broker, &self.manifest, &in_force.consumers).await {
+                Ok(verdict) => return verdict,
+                Err(BrokerError::Unavailable(message)) => {
+                    tracing::warn!(message, "waiting for the broker");
+                    self.set_waiting_for(format!("broker: {message}"));
+                    tokio::time::sleep(BROKER_AGAIN).await;
                 }
                 Err(error) => return Err(StartError::Broker(error.to_string())),
             }

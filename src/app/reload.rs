@@ -13,7 +13,7 @@ use super::control::blocking;
 use super::definitions;
 use super::node::Node;
 use super::running::Running;
-use super::{StartError, migration, shards};
+use super::{StartError, consumers, migration, shards};
 use crate::kernel::definition::{Definition, DefinitionSet};
 use crate::ports::control::{LastReload, ReloadError, Reloaded, SagaChange, rfc3339};
 use crate::shard::mailbox::Mail;
@@ -52,6 +52,7 @@ async fn attempt(node: &Node) -> Result<Reloaded, ReloadError> {
         .await
         .map_err(|error| unavailable(format!("the files could not be read: {error}")))?
         .map_err(refused)?;
+    let planned = consumers::plan(&node.manifest, &loaded.effects).map_err(refused)?;
     let before = node.catalog.now();
     let effects_changed = loaded.effects_text != before.effects_text;
     let sagas = changes(&before, &loaded.sagas);
@@ -74,9 +75,13 @@ async fn attempt(node: &Node) -> Result<Reloaded, ReloadError> {
     let revision = before.revision + u64::from(!sagas.is_empty());
     let set = Arc::new(DefinitionSet::new(loaded.sagas, archived));
     if effects_changed {
-        // The first that can fail, and the last: it builds every provider before it pulls anything.
+        match consumers::verify(&*running.broker, &node.manifest, &planned).await {
+            Ok(verdict) => verdict.map_err(refused)?,
+            Err(error) => return Err(unavailable(error.to_string())),
+        }
+        // The last that can fail: it builds every provider before it pulls anything.
         running
-            .replace_worker(node, &loaded.effects)
+            .replace_worker(node, &loaded.effects, planned.clone())
             .await
             .map_err(refused)?;
     }
@@ -84,6 +89,7 @@ async fn attempt(node: &Node) -> Result<Reloaded, ReloadError> {
         revision,
         sagas: Arc::clone(&set),
         effects: loaded.effects,
+        consumers: planned,
         effects_text: loaded.effects_text,
     });
     running.widen(&set).await;

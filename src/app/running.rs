@@ -12,7 +12,7 @@ use super::node::Node;
 use super::{StartError, shards, streams};
 use crate::clients::UpstreamTls;
 use crate::config::{Dispatch, Manifest};
-use crate::effects::{Breakers, Local, Registry, Secrets, Worker, WorkerSpec, durable_name};
+use crate::effects::{Breakers, Consumer, Local, Registry, Secrets, Worker, WorkerSpec};
 use crate::intake::{Intake, IntakeSpec, ShardEndpoint, StreamStatus};
 use crate::kernel::definition::{DefinitionSet, EffectDefinition};
 use crate::kernel::input::SourceStream;
@@ -81,8 +81,9 @@ impl Running {
             shown = stages.shards.iter().map(shards::Shown::of).collect();
         }
         if parts.manifest.mode.runs_effects() {
-            let effects = served(&parts.catalog.now().effects);
-            stages.worker = start_worker(parts, &broker, effects, local.as_ref())?;
+            let in_force = parts.catalog.now();
+            let (effects, consumers) = (served(&in_force.effects), in_force.consumers.clone());
+            stages.worker = start_worker(parts, &broker, effects, consumers, local.as_ref())?;
         }
         Ok(Self {
             broker,
@@ -103,6 +104,12 @@ impl Running {
             .map_or_else(Vec::new, |intake| intake.status().to_vec())
     }
 
+    /// Why the worker cannot take commands, one line each.
+    pub async fn consumer_troubles(&self) -> Vec<String> {
+        let stages = self.stages.lock().await;
+        stages.worker.as_ref().map_or_else(Vec::new, Worker::troubles)
+    }
+
     /// Lets the readers find what these definitions want.
     pub async fn widen(&self, definitions: &Arc<DefinitionSet>) {
         if let Some(intake) = &self.stages.lock().await.intake {
@@ -115,13 +122,20 @@ impl Running {
         &self,
         node: &Node,
         effects: &[Arc<EffectDefinition>],
+        consumers: Vec<Consumer>,
     ) -> Result<(), StartError> {
         if !node.manifest.mode.runs_effects() {
             return Ok(());
         }
         let mut stages = self.stages.lock().await;
         let effects = served(effects);
-        let new = start_worker(&node.parts(), &self.broker, effects, self.local.as_ref())?;
+        let new = start_worker(
+            &node.parts(),
+            &self.broker,
+            effects,
+            consumers,
+            self.local.as_ref(),
+        )?;
         if let Some(old) = std::mem::replace(&mut stages.worker, new) {
             let timeout = node.manifest.drain_timeout.duration();
             tokio::spawn(old.drain(timeout));
@@ -181,6 +195,7 @@ fn start_sagas(
         revision: opened.revision,
         sagas: Arc::clone(&definitions),
         effects: in_force.effects.clone(),
+        consumers: in_force.consumers.clone(),
         effects_text: in_force.effects_text,
     });
     let submitter = match &manifest.gateway {
@@ -235,11 +250,11 @@ fn start_sagas(
         broker: Arc::clone(broker),
         streams: workflow_streams(manifest),
         durables: {
-            let (catalog, group) = (Arc::clone(parts.catalog), manifest.group().to_owned());
+            let catalog = Arc::clone(parts.catalog);
             Box::new(move || {
                 let in_force = catalog.now();
-                let effects = in_force.effects.iter();
-                effects.map(|effect| durable_name(&group, &effect.name)).collect()
+                let consumers = in_force.consumers.iter();
+                consumers.map(|consumer| consumer.name.clone()).collect()
             })
         },
         positions: Arc::new(move |stream: SourceStream| {
@@ -286,6 +301,7 @@ fn start_worker(
     parts: &Parts<'_>,
     broker: &Arc<dyn Broker>,
     effects: Vec<Arc<EffectDefinition>>,
+    consumers: Vec<Consumer>,
     local: Option<&Arc<Local>>,
 ) -> Result<Option<Worker>, StartError> {
     let manifest = parts.manifest;
@@ -308,6 +324,7 @@ fn start_worker(
         clock: Arc::clone(parts.clock),
         metrics: Arc::clone(parts.metrics),
         group: manifest.group().to_owned(),
+        consumers,
         local: local.cloned(),
     };
     Worker::start_with(&spec, parts.registry)

@@ -2,6 +2,7 @@
 
 pub mod bench;
 pub mod client;
+pub mod consumers;
 pub mod definition;
 pub mod diagnostics;
 pub mod effect;
@@ -60,6 +61,9 @@ enum Command {
     /// Create or check the streams that a manifest names.
     #[command(subcommand)]
     Streams(streams::StreamsCommand),
+    /// Look at the consumers that bring commands to workers, and remove those that were left behind.
+    #[command(subcommand)]
+    Consumers(consumers::ConsumersCommand),
     /// Ask a running cluster to start an instance of a saga that takes an input.
     Start(start::StartArguments),
     /// Look at the versions of sagas that a running cluster keeps.
@@ -159,6 +163,7 @@ pub fn main_with(registry: Registry) -> ExitCode {
         Command::Graph(arguments) => graph::graph(&arguments),
         Command::Schema(arguments) => schema::schema(&arguments),
         Command::Streams(command) => streams::streams(command),
+        Command::Consumers(command) => consumers::consumers(command),
         Command::Start(arguments) => start::start(&arguments),
         Command::Definition(command) => definition::definition(&command),
         Command::Instance(command) => instance::instance(&command),

@@ -8,6 +8,7 @@ use serde::Deserialize;
 
 use super::secret::SecretReference;
 use crate::clients::UpstreamTlsFiles;
+use crate::effects::consumers::Grouping;
 use crate::kernel::duration::Millis;
 use crate::kernel::ids::TenantId;
 use crate::kernel::limits::Limits;
@@ -441,7 +442,27 @@ impl Manifest {
                 self.mode.as_str()
             ));
         }
+        self.check_consumers()?;
         self.check_limits()
+    }
+
+    fn check_consumers(&self) -> Result<(), String> {
+        let consumers = &self.worker.consumers;
+        if self.broker.kind == BrokerKind::Embedded
+            && let Some(what) = consumers.bind.keys().next()
+        {
+            return Err(format!(
+                "worker.consumers.bind.{what} names a consumer of NATS, and broker.kind is embedded"
+            ));
+        }
+        let by_tenant = matches!(consumers.by, Grouping::Tenant | Grouping::TenantAndEffect);
+        if by_tenant && !matches!(self.tenants, Some(TenantList::Listed(_))) {
+            return Err(
+                "worker.consumers.by is tenant or tenant_and_effect, which needs a list under tenants"
+                    .to_owned(),
+            );
+        }
+        Ok(())
     }
 
     fn check_secrets(&self) -> Result<(), String> {

@@ -193,6 +193,23 @@ mod tests {
                 "callbacks: {key: {kv: {bucket: b, key: k}}}\nbroker: {kind: nats}\n",
                 "callbacks.key cannot be in NATS KV",
             ),
+            ("worker: {consumers: {by: saga}}\n", "config/test.yaml:4:26: "),
+            (
+                "worker:\n  consumers:\n    by: category\n",
+                "config/test.yaml:6:5: ",
+            ),
+            (
+                "worker: {consumers: {bind: {charge: theirs}}}\n",
+                "worker.consumers.bind.charge names a consumer of NATS, and broker.kind is embedded",
+            ),
+            (
+                "tenants: any\nworker: {consumers: {by: tenant}}\n",
+                "which needs a list under tenants",
+            ),
+            (
+                "worker: {consumers: {by: tenant_and_effect}}\n",
+                "which needs a list under tenants",
+            ),
             ("shards: 1\nshards: 2\n", "config/test.yaml:5:1: duplicate"),
         ] {
             let message = refusal(body);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use moka::sync::Cache;
 
-use crate::kernel::ids::{CommandId, TenantId};
+use crate::kernel::ids::{CommandId, TenantId, TimeMs};
 use crate::ports::broker::{Broker, BrokerError, Message};
 
 /// Commands that this worker saw answered lately. The tenant is part of the name: ids are deterministic, so
@@ -25,7 +25,8 @@ impl Gate {
     }
 
     /// Whether the command has a result. Asks the broker only where another delivery may have been answered:
-    /// for repeated deliveries and for messages of some age.
+    /// for repeated deliveries, for messages of some age, and for those that are older than the consumer that has
+    /// brought them, since another one may have brought them before. `times` are now and when the consumer was made.
     pub async fn is_answered(
         &self,
         broker: &dyn Broker,
@@ -33,13 +34,15 @@ impl Gate {
         name: &(TenantId, CommandId),
         result_subject: &str,
         message: &Message,
-        now_ms: i64,
+        times: (TimeMs, TimeMs),
     ) -> Result<bool, BrokerError> {
         if self.answered.contains_key(name) {
             return Ok(true);
         }
-        let age_ms = u128::try_from(now_ms.saturating_sub(message.time.0)).unwrap_or(0);
-        if message.delivered <= 1 && age_ms < self.recheck_after.as_millis() {
+        let (now, created) = times;
+        let age_ms = u128::try_from(now.0.saturating_sub(message.time.0)).unwrap_or(0);
+        let is_young = age_ms < self.recheck_after.as_millis() && message.time > created;
+        if message.delivered <= 1 && is_young {
             return Ok(false);
         }
         let found = broker.last_by_subject(events, result_subject).await?.is_some();

@@ -1,9 +1,9 @@
 //! What happens to one command, from delivery to acknowledgement.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 use super::attempt::{self, Reason, Room, Turn};
@@ -17,12 +17,14 @@ use super::recalls::{Recalls, Watch};
 use super::result::{self, Addressee, Answer, Recorded};
 use super::secrets::Secrets;
 use super::settings::Settings;
+use super::source::claimed;
 use crate::kernel::breaker::CallEnd;
 use crate::kernel::definition::EffectDefinition;
 use crate::kernel::definition::effect::OnRecall;
 use crate::kernel::envelope::{EffectCommand, EffectProgress, ErrorPayload};
 use crate::kernel::ids::{CommandId, TenantId, TimeMs};
 use crate::kernel::json::Json;
+use crate::kernel::rate::RateLimiter;
 use crate::kernel::subject::{Subject, Tenancy};
 use crate::ports::broker::{Broker, Message, QueueMessage, WorkflowStreams};
 use crate::ports::clock::Clock;
@@ -56,6 +58,11 @@ pub struct Lane {
     pub share: Share,
     /// Calls of the effect that are made at the same time, however its commands came here.
     pub concurrency: Arc<Semaphore>,
+    /// Commands that are taken from consumers and not answered for; at most [`Self::hand_max`].
+    pub hand: Arc<Semaphore>,
+    pub hand_max: usize,
+    /// How fast commands that come by consumers may be carried out.
+    pub pace: Option<Mutex<RateLimiter>>,
     pub tenants: Arc<Tenants>,
     pub clock: Arc<dyn Clock>,
     pub metrics: Arc<Metrics>,
@@ -109,26 +116,26 @@ enum Disposition {
 }
 
 impl Lane {
-    /// Serves one delivery and answers for it.
-    pub async fn serve(self: Arc<Self>, delivery: QueueMessage) {
+    /// Serves one delivery and answers for it. `_hand` is its room, `created` the time at which the consumer was
+    /// made that has brought it.
+    pub async fn serve(
+        self: Arc<Self>,
+        delivery: QueueMessage,
+        _hand: OwnedSemaphorePermit,
+        created: TimeMs,
+    ) {
         let QueueMessage { message, receipt } = delivery;
         self.series.running.inc();
-        let disposition = {
-            let work = self.process(&message);
-            tokio::pin!(work);
-            let beat = self.settings.ack_wait.duration() / 3;
-            loop {
-                tokio::select! {
-                    biased;
-                    disposition = &mut work => break disposition,
-                    () = self.stopping.cancelled() => break Disposition::GiveBack(Duration::ZERO),
-                    () = tokio::time::sleep(beat) => {
-                        if let Err(error) = receipt.progress().await {
-                            tracing::debug!(subject = message.subject, %error, "progress was not reported");
-                        }
-                    }
-                }
+        let work = async {
+            if !self.in_time().await {
+                return Disposition::GiveBack(Duration::ZERO);
             }
+            self.process(&message, created).await
+        };
+        let disposition = tokio::select! {
+            biased;
+            disposition = claimed(&*receipt, self.settings.ack_wait.duration(), work) => disposition,
+            () = self.stopping.cancelled() => Disposition::GiveBack(Duration::ZERO),
         };
         self.series.running.dec();
         let answered = match disposition {
@@ -142,7 +149,23 @@ impl Lane {
         }
     }
 
-    async fn process(&self, message: &Message) -> Disposition {
+    /// Waits until the rate allows another command. `false`: the drain began.
+    async fn in_time(&self) -> bool {
+        let Some(pace) = &self.pace else { return true };
+        let now = u64::try_from(self.clock.monotonic().as_micros()).unwrap_or(u64::MAX);
+        let wait = {
+            let mut limiter = pace.lock().unwrap_or_else(PoisonError::into_inner);
+            limiter.reserve(now, u64::MAX).unwrap_or(0)
+        };
+        tokio::select! {
+            biased;
+            () = self.draining.cancelled() => false,
+            () = tokio::time::sleep(Duration::from_micros(wait)), if wait > 0 => true,
+            () = std::future::ready(()), if wait == 0 => true,
+        }
+    }
+
+    async fn process(&self, message: &Message, created: TimeMs) -> Disposition {
         let (tenant, command) = match Subject::parse(&message.subject, self.tenancy) {
             Ok(Subject::Effect {
                 tenant,
@@ -167,7 +190,7 @@ impl Lane {
             &name,
             &subject,
             message,
-            now.0,
+            (now, created),
         );
         match gate.await {
             Ok(false) => self.answer(message, name).await,

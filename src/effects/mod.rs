@@ -7,6 +7,7 @@
 
 mod attempt;
 mod breakers;
+pub mod consumers;
 pub mod egress;
 mod environment;
 mod gate;
@@ -32,6 +33,7 @@ pub mod secrets;
 pub mod settings;
 #[cfg(feature = "effect-smtp")]
 mod smtp;
+pub mod source;
 #[cfg(feature = "effect-sql")]
 mod sql;
 #[cfg(test)]
@@ -40,8 +42,9 @@ mod transform;
 pub mod worker;
 
 pub use breakers::Breakers;
+pub use consumers::{Consumer, Consumers, durable_name};
 pub use local::Local;
 pub use registry::Registry;
 pub use secrets::Secrets;
 pub use settings::Settings;
-pub use worker::{Worker, WorkerError, WorkerSpec, durable_name};
+pub use worker::{Worker, WorkerError, WorkerSpec};

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::consumers::Consumers;
 use super::egress::Egress;
 use crate::kernel::duration::Millis;
 
@@ -16,7 +17,7 @@ pub struct Settings {
     pub concurrency: usize,
     /// How long a worker leaves the next attempt to others after one of its own has failed. Default 100ms.
     pub yield_retry: Millis,
-    /// Commands of one effect that all workers together may hold. Default 4,096.
+    /// Commands of one consumer that all workers together may hold. Default 4,096.
     pub unacknowledged_max: usize,
     /// Recently answered commands that are remembered in memory. Default 65,536.
     pub answered_max: u64,
@@ -34,6 +35,8 @@ pub struct Settings {
     pub sql_connections: usize,
     /// How often the files of secrets, and those of NATS KV, are read again, from 1s. Default 10s.
     pub secrets_every: Millis,
+    /// Which consumers bring the commands.
+    pub consumers: Consumers,
     /// Where calls may go.
     pub egress: Egress,
 }
@@ -53,6 +56,7 @@ impl Default for Settings {
             json_depth: 64,
             sql_connections: 16,
             secrets_every: Millis::seconds(10),
+            consumers: Consumers::default(),
             egress: Egress::default(),
         }
     }

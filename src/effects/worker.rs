@@ -1,7 +1,7 @@
 //! The worker: one shared queue and one bound on concurrency per effect, and an orderly end.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::Semaphore;
@@ -9,10 +9,11 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::breakers::Breakers;
+use super::consumers::Consumer;
 use super::environment::Environment;
 use super::gate::Gate;
 use super::lane::{Lane, Series};
-use super::local::Local;
+use super::local::{Lanes, Local};
 use super::places::{Share, Tenants};
 use super::provider::Provider;
 use super::providers;
@@ -20,20 +21,18 @@ use super::recalls::{self, Recalls};
 use super::registry::Registry;
 use super::secrets::Secrets;
 use super::settings::Settings;
+use super::source::{Parts, Source, Troubles};
 use crate::clients::UpstreamTls;
 use crate::kernel::breaker::BreakerPolicy;
 use crate::kernel::definition::EffectDefinition;
 use crate::kernel::definition::effect::BreakerScope;
-use crate::kernel::ids::EffectName;
 use crate::kernel::rate::{Rate, RateLimiter};
-use crate::kernel::subject::{self, Tenancy};
+use crate::kernel::subject::Tenancy;
 use crate::kernel::token::TokenKey;
-use crate::ports::broker::{Broker, Queue, QueueSpec, WorkflowStreams};
+use crate::ports::broker::{Broker, WorkflowStreams};
 use crate::ports::clock::Clock;
 use crate::telemetry::Metrics;
 
-const REJOIN_FIRST: Duration = Duration::from_millis(100);
-const REJOIN_MAX: Duration = Duration::from_secs(10);
 /// What the commands that are cut off at the end of a drain get to be given back.
 const GIVE_BACK: Duration = Duration::from_secs(1);
 
@@ -56,6 +55,8 @@ pub struct WorkerSpec {
     pub metrics: Arc<Metrics>,
     /// Workers of one group share the work.
     pub group: String,
+    /// Where commands come from ([`super::Consumers::plan`]); those of external effects are left alone.
+    pub consumers: Vec<Consumer>,
     /// Where the sagas of this process find the worker, if they are to hand commands to it directly.
     pub local: Option<Arc<Local>>,
 }
@@ -68,16 +69,11 @@ pub struct WorkerError {
     pub reason: String,
 }
 
-/// Name of the durable queue of one effect.
-#[must_use]
-pub fn durable_name(group: &str, effect: &EffectName) -> String {
-    format!("effect-{group}-{effect}")
-}
-
 /// A running worker. Dropped without [`Worker::drain`], it leaves its commands to be delivered again.
 pub struct Worker {
     lanes: JoinSet<()>,
     breakers: Arc<Breakers>,
+    troubles: Arc<Troubles>,
     draining: CancellationToken,
     stopping: CancellationToken,
 }
@@ -148,6 +144,12 @@ impl Worker {
                 breakers: Arc::clone(&breakers),
                 share,
                 concurrency: Arc::new(Semaphore::new(concurrency(definition))),
+                hand_max: hand_max(definition, spec.settings.ack_wait.duration()),
+                hand: Arc::new(Semaphore::new(hand_max(
+                    definition,
+                    spec.settings.ack_wait.duration(),
+                ))),
+                pace: definition.limits.rate.map(RateLimiter::new).map(Mutex::new),
                 tenants: Tenants::new(definition.limits),
                 clock: Arc::clone(&spec.clock),
                 metrics: Arc::clone(&spec.metrics),
@@ -157,8 +159,17 @@ impl Worker {
             }));
         }
         let mut tasks = JoinSet::new();
-        for lane in &lanes {
-            tasks.spawn(pull(Arc::clone(lane), spec.group.clone()));
+        let troubles = Arc::new(Troubles::default());
+        for consumer in spec.consumers.iter().filter(|consumer| !consumer.external) {
+            let brought = lanes
+                .iter()
+                .filter(|lane| consumer.effects.contains(&lane.definition.name));
+            let source = Source {
+                consumer: consumer.clone(),
+                lanes: by_effect(brought),
+                worker: Parts::of(spec, &recalls, &troubles, &draining),
+            };
+            tasks.spawn(source.run());
         }
         let source = recalls::Source {
             broker: Arc::clone(&spec.broker),
@@ -168,15 +179,21 @@ impl Worker {
         };
         tasks.spawn(recalls::follow(recalls, source, draining.clone()));
         if let Some(local) = &spec.local {
-            let named = lanes.into_iter().map(|lane| (lane.definition.name.clone(), lane));
-            local.serve_by(named.collect());
+            local.serve_by(by_effect(&lanes));
         }
         Ok(Self {
             lanes: tasks,
             breakers,
+            troubles,
             draining,
             stopping,
         })
+    }
+
+    /// Why it cannot take commands, one line for each consumer.
+    #[must_use]
+    pub fn troubles(&self) -> Vec<String> {
+        self.troubles.lines()
     }
 
     /// Its breakers, for operators.
@@ -201,6 +218,11 @@ impl Worker {
             }
         }
     }
+}
+
+fn by_effect<'l>(lanes: impl IntoIterator<Item = &'l Arc<Lane>>) -> Lanes {
+    let named = |lane: &Arc<Lane>| (lane.definition.name.clone(), Arc::clone(lane));
+    lanes.into_iter().map(named).collect()
 }
 
 fn refused(definition: &EffectDefinition, reason: String) -> WorkerError {
@@ -247,14 +269,14 @@ fn policies(
         .collect())
 }
 
-async fn finish(tasks: &mut JoinSet<()>) {
+pub(super) async fn finish(tasks: &mut JoinSet<()>) {
     while let Some(ended) = tasks.join_next().await {
         report(ended);
     }
 }
 
 /// A panic costs one command its turn: it is delivered again after the ack wait.
-fn report(ended: Result<(), tokio::task::JoinError>) {
+pub(super) fn report(ended: Result<(), tokio::task::JoinError>) {
     if let Err(error) = ended {
         tracing::error!(%error, "a task of the effect worker ended abnormally");
     }
@@ -266,103 +288,11 @@ fn concurrency(definition: &EffectDefinition) -> usize {
     calls.min(Semaphore::MAX_PERMITS)
 }
 
-/// Pulls the commands of one effect until the drain, joining the queue again whenever it breaks.
-async fn pull(lane: Arc<Lane>, group: String) {
-    let limits = &lane.definition.limits;
-    let concurrency = concurrency(&lane.definition);
-    let mut pace = limits.rate.map(RateLimiter::new);
-    let effect = &lane.definition.name;
-    let spec = QueueSpec {
-        stream: lane.streams.commands.clone(),
-        filter: subject::filter(lane.tenancy, None, "effect", Some(effect.as_str())),
-        durable: durable_name(&group, effect),
-        ack_wait: lane.settings.ack_wait.duration(),
-        max_unacknowledged: lane.settings.unacknowledged_max,
-        buffer: limits.rate.map_or(concurrency, |rate| {
-            pulled_ahead(rate, lane.settings.ack_wait.duration()).min(concurrency)
-        }),
-    };
-    tokio::select! {
-        () = lane.draining.cancelled() => return,
-        () = lane.recalls.caught_up() => {}
-    }
-    let mut running = JoinSet::new();
-    let mut delay = REJOIN_FIRST;
-    loop {
-        let joined = tokio::select! {
-            () = lane.draining.cancelled() => break,
-            joined = lane.broker.queue(spec.clone()) => joined,
-        };
-        let broken = match joined {
-            Ok(mut queue) => {
-                delay = REJOIN_FIRST;
-                match take(&lane, &mut *queue, concurrency, &mut pace, &mut running).await {
-                    None => break,
-                    Some(broken) => broken,
-                }
-            }
-            Err(error) => error.to_string(),
-        };
-        tracing::warn!(%effect, reason = broken, "queue is lost, joining again");
-        tokio::select! {
-            () = lane.draining.cancelled() => break,
-            () = tokio::time::sleep(delay) => {}
-        }
-        delay = (delay * 2).min(REJOIN_MAX);
-    }
-    finish(&mut running).await;
-}
-
-/// Takes commands while the queue lasts. `None`: the drain began, the queue is closed.
-async fn take(
-    lane: &Arc<Lane>,
-    queue: &mut dyn Queue,
-    concurrency: usize,
-    pace: &mut Option<RateLimiter>,
-    running: &mut JoinSet<()>,
-) -> Option<String> {
-    loop {
-        if let Some(limiter) = pace
-            && !in_time(lane, limiter).await
-        {
-            queue.close().await;
-            return None;
-        }
-        // The place in time that was taken holds until a command comes.
-        while let Some(ended) = running.try_join_next() {
-            report(ended);
-        }
-        loop {
-            let full = running.len() >= concurrency;
-            tokio::select! {
-                biased;
-                () = lane.draining.cancelled() => {
-                    queue.close().await;
-                    return None;
-                }
-                Some(ended) = running.join_next(), if full => report(ended),
-                next = queue.next(), if !full => match next {
-                    Ok(delivery) => {
-                        running.spawn(Arc::clone(lane).serve(delivery));
-                        break;
-                    }
-                    Err(broken) => return Some(broken.0),
-                },
-            }
-        }
-    }
-}
-
-/// Waits until the rate allows another command. `false`: the drain began.
-async fn in_time(lane: &Lane, limiter: &mut RateLimiter) -> bool {
-    let now = u64::try_from(lane.clock.monotonic().as_micros()).unwrap_or(u64::MAX);
-    let wait = limiter.reserve(now, u64::MAX).unwrap_or(0);
-    tokio::select! {
-        biased;
-        () = lane.draining.cancelled() => false,
-        () = tokio::time::sleep(Duration::from_micros(wait)), if wait > 0 => true,
-        () = std::future::ready(()), if wait == 0 => true,
-    }
+/// Commands of one effect that this worker has in hand at the same time.
+fn hand_max(definition: &EffectDefinition, ack_wait: Duration) -> usize {
+    let calls = concurrency(definition);
+    let rate = definition.limits.rate;
+    rate.map_or(calls, |rate| pulled_ahead(rate, ack_wait).min(calls))
 }
 
 /// Commands that may wait in this process for their turn, well before the broker gives them to others.

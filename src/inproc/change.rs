@@ -195,8 +195,13 @@ impl Writer {
         spec: &QueueSpec,
     ) -> Result<Arc<QueueShared>, BrokerError> {
         check_name("durable", &spec.durable)?;
+        if spec.filters.is_empty() {
+            let what = format!("durable {} needs at least one filter", spec.durable);
+            return Err(BrokerError::Refused(what));
+        }
         let row = QueueRow {
-            filter: spec.filter.clone(),
+            filters: spec.filters.clone(),
+            created_ms: self.clock.now().0,
             floor: 0,
             consumer_sequence: 0,
         };

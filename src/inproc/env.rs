@@ -101,7 +101,8 @@ pub(super) struct StreamRow {
 /// A queue as the store describes it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct QueueRow {
-    pub filter: String,
+    pub filters: Vec<String>,
+    pub created_ms: i64,
     /// Everything up to here is answered for.
     pub floor: u64,
     /// Deliveries so far.
@@ -366,7 +367,8 @@ mod tests {
     #[test]
     fn rows_about_streams_and_queues_carry_a_checksum() {
         let row = QueueRow {
-            filter: "a.>".to_owned(),
+            filters: vec!["a.>".to_owned(), "b".to_owned()],
+            created_ms: 5,
             floor: 7,
             consumer_sequence: 9,
         };

@@ -7,6 +7,7 @@ use async_trait::async_trait;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
+use crate::kernel::ids::TimeMs;
 use crate::ports::broker::{BrokerError, Message, Queue, QueueMessage, ReaderBroken, Receipt};
 
 use super::queue::{QueueShared, Taken};
@@ -82,6 +83,10 @@ impl Queue for Member {
             Ok(Taken::Nothing(_)) => None,
             Err(broken) => Some(Err(broken)),
         }
+    }
+
+    fn created(&self) -> TimeMs {
+        self.shared.created()
     }
 
     /// There is nothing to give back: a message leaves the queue only when it is taken.

@@ -38,8 +38,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::ports::broker::{
-    Broker, BrokerError, Expect, Publication, PublishAck, PublishError, Queue, QueueSpec, Reader, ReaderSpec,
-    StoredMessage, StreamSpec, StreamState,
+    Broker, BrokerError, Expect, Publication, PublishAck, PublishError, Queue, QueueSpec, QueueState, Reader,
+    ReaderSpec, StoredMessage, StreamSpec, StreamState,
 };
 use crate::ports::clock::Clock;
 
@@ -276,6 +276,12 @@ impl Broker for InprocBroker {
     }
 
     async fn queue(&self, spec: QueueSpec) -> Result<Box<dyn Queue>, BrokerError> {
+        if spec.manner.bound {
+            return Err(BrokerError::Refused(format!(
+                "durable {} is bound, and nobody but this process can have made it",
+                spec.durable
+            )));
+        }
         let stream = self.stream(&spec.stream)?;
         let shared = self
             .inbox
@@ -322,6 +328,22 @@ impl Broker for InprocBroker {
             self.inbox.change(Change::Floors).await?;
         }
         Ok(Some(floor))
+    }
+
+    async fn check_queue(&self, spec: &QueueSpec) -> Result<Vec<String>, BrokerError> {
+        let stream = self.stream(&spec.stream)?;
+        let found = self.registry.queue(&stream, &spec.durable);
+        Ok(found.map_or_else(Vec::new, |queue| queue.differences(spec)))
+    }
+
+    async fn queue_state(&self, stream: &str, durable: &str) -> Result<Option<QueueState>, BrokerError> {
+        let stream = self.stream(stream)?;
+        let Some(queue) = self.registry.queue(&stream, durable) else {
+            return Ok(None);
+        };
+        // Looks at what has come since somebody asked for work.
+        queue.floor().await?;
+        Ok(Some(queue.counts()))
     }
 
     /// The way to the writer and back.

@@ -15,7 +15,8 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
-use crate::ports::broker::{BrokerError, Message, QueueSpec, ReaderBroken};
+use crate::kernel::ids::TimeMs;
+use crate::ports::broker::{BrokerError, Message, QueueSpec, QueueState, ReaderBroken};
 use crate::ports::clock::Clock;
 
 use super::env::{Env, QueueRow};
@@ -37,7 +38,8 @@ const FLOOR_PAGES_MAX: usize = 8;
 /// The state of a queue that all members share.
 pub(super) struct QueueShared {
     durable: String,
-    filter: String,
+    filters: Vec<String>,
+    created: TimeMs,
     stream: Arc<Stream>,
     env: Weak<Env>,
     clock: Arc<dyn Clock>,
@@ -99,17 +101,21 @@ impl QueueShared {
         clock: Arc<dyn Clock>,
         env: Weak<Env>,
     ) -> Result<Self, String> {
-        let filter = Filter::parse(&row.filter)?;
+        let filters = row.filters.iter();
+        let parsed = filters
+            .map(|filter| Filter::parse(filter))
+            .collect::<Result<Vec<_>, _>>()?;
         Ok(Self {
             durable: durable.to_owned(),
-            filter: row.filter.clone(),
+            filters: row.filters.clone(),
+            created: TimeMs(row.created_ms),
             env,
             clock,
             inbox,
             state: Mutex::new(State {
                 ack_wait: ACK_WAIT_BEFORE_JOIN,
                 held_max: 1,
-                feed: Feed::new(Arc::clone(&stream), vec![filter], row.floor + 1),
+                feed: Feed::new(Arc::clone(&stream), parsed, row.floor + 1),
                 ahead: VecDeque::new(),
                 held: BTreeMap::new(),
                 due: BTreeSet::new(),
@@ -133,18 +139,46 @@ impl QueueShared {
         &self.durable
     }
 
+    pub const fn created(&self) -> TimeMs {
+        self.created
+    }
+
+    /// One line for each way in which the queue is not the one that `spec` describes.
+    pub fn differences(&self, spec: &QueueSpec) -> Vec<String> {
+        let sorted = |filters: &[String]| {
+            let mut filters = filters.to_vec();
+            filters.sort_unstable();
+            filters
+        };
+        let (found, expected) = (sorted(&self.filters), sorted(&spec.filters));
+        if found == expected {
+            return Vec::new();
+        }
+        let durable = &spec.durable;
+        vec![format!(
+            "durable {durable} filters {found:?}, expected {expected:?}"
+        )]
+    }
+
+    /// What is known now of what it holds; messages that were not looked at yet count as if they matched.
+    pub fn counts(&self) -> QueueState {
+        let state = self.lock();
+        QueueState {
+            pending: state.ahead.len() as u64 + state.feed.behind(),
+            unacknowledged: state.held.len() as u64,
+        }
+    }
+
     /// Takes over the waits and bounds of the newest member.
     ///
     /// # Errors
     /// [`BrokerError::Mismatch`] where the queue selects other messages.
     pub fn join(&self, spec: &QueueSpec) -> Result<(), BrokerError> {
-        if self.filter != spec.filter {
+        let differences = self.differences(spec);
+        if !differences.is_empty() {
             return Err(BrokerError::Mismatch {
                 stream: spec.stream.clone(),
-                differences: vec![format!(
-                    "durable {} filters {:?}, expected {:?}",
-                    spec.durable, self.filter, spec.filter
-                )],
+                differences,
             });
         }
         let mut state = self.lock();
@@ -166,7 +200,8 @@ impl QueueShared {
         }
         let state = self.lock();
         let row = QueueRow {
-            filter: self.filter.clone(),
+            filters: self.filters.clone(),
+            created_ms: self.created.0,
             floor: state.floor(),
             consumer_sequence: state.consumer_sequence,
         };

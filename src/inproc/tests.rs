@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::kernel::duration::Millis;
 use crate::kernel::ids::TimeMs;
-use crate::ports::broker::{Horizon, Message, QueueMessage};
+use crate::ports::broker::{Horizon, Manner, Message, QueueMessage};
 
 /// A clock that stands still until it is set forward.
 #[derive(Default)]
@@ -123,11 +123,12 @@ async fn reader(
 fn queue_spec(filter: &str) -> QueueSpec {
     QueueSpec {
         stream: STREAM.to_owned(),
-        filter: filter.to_owned(),
+        filters: vec![filter.to_owned()],
         durable: "workers".to_owned(),
         ack_wait: ACK_WAIT,
         max_unacknowledged: 1_000,
         buffer: 16,
+        manner: Manner::default(),
     }
 }
 

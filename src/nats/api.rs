@@ -17,6 +17,9 @@ use crate::ports::broker::BrokerError;
 use super::error::{ApiError, ApiFailure};
 use super::link::Link;
 
+/// Most consumers of a stream that are listed.
+const CONSUMERS_LISTED_MAX: usize = 100_000;
+
 pub(super) const PREFIX: &str = "$JS.API";
 
 #[derive(Debug, Deserialize)]
@@ -43,6 +46,8 @@ pub(super) struct Position {
 #[derive(Debug, Deserialize)]
 pub(super) struct ConsumerInfo {
     pub config: ConsumerConfig,
+    /// RFC 3339.
+    pub created: String,
     /// The last message delivered.
     pub delivered: Position,
     pub ack_floor: Position,
@@ -51,6 +56,9 @@ pub(super) struct ConsumerInfo {
     /// Messages that match and were not delivered yet.
     #[serde(default)]
     pub num_pending: u64,
+    /// Requests that wait for messages.
+    #[serde(default)]
+    pub num_waiting: u64,
 }
 
 /// What the runner sets on a consumer. Durations are nanoseconds.
@@ -84,6 +92,18 @@ pub(super) struct ConsumerConfig {
     pub num_replicas: u64,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub mem_storage: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deliver_subject: Option<String>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub headers_only: bool,
+    /// Waits in place of `ack_wait`, one for each delivery.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub backoff: Vec<u64>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub priority_groups: Vec<String>,
+    /// RFC 3339.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pause_until: Option<String>,
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde hands over a reference")]
@@ -170,6 +190,28 @@ impl Link {
     pub async fn consumer_info(&self, stream: &str, consumer: &str) -> Result<ConsumerInfo, ApiError> {
         self.api(&format!("CONSUMER.INFO.{stream}.{consumer}"), &Value::Null)
             .await
+    }
+
+    /// Names of all consumers of a stream, in order.
+    pub async fn consumer_names(&self, stream: &str) -> Result<Vec<String>, ApiError> {
+        #[derive(Deserialize)]
+        struct Page {
+            total: usize,
+            #[serde(default)]
+            consumers: Option<Vec<String>>,
+        }
+        let mut names = Vec::new();
+        loop {
+            let body = json!({ "offset": names.len() });
+            let page: Page = self.api(&format!("CONSUMER.NAMES.{stream}"), &body).await?;
+            let found = page.consumers.unwrap_or_default();
+            let is_last = found.is_empty();
+            names.extend(found);
+            if is_last || names.len() >= page.total || names.len() >= CONSUMERS_LISTED_MAX {
+                names.sort_unstable();
+                return Ok(names);
+            }
+        }
     }
 
     /// Sequence of the first message at or behind `sequence` that matches, as the stream's leader has it.

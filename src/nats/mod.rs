@@ -33,8 +33,8 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::ports::broker::{
-    Broker, BrokerError, Publication, PublishAck, PublishError, Queue, QueueSpec, Reader, ReaderSpec,
-    StoredMessage, StreamSpec, StreamState,
+    Broker, BrokerError, Publication, PublishAck, PublishError, Queue, QueueSpec, QueueState, Reader,
+    ReaderSpec, StoredMessage, StreamSpec, StreamState,
 };
 use crate::ports::messenger::Messenger;
 
@@ -202,6 +202,27 @@ impl Broker for NatsBroker {
 
     async fn queue_floor(&self, stream: &str, durable: &str) -> Result<Option<u64>, BrokerError> {
         queue::floor(&self.link, stream, durable).await
+    }
+
+    async fn check_queue(&self, spec: &QueueSpec) -> Result<Vec<String>, BrokerError> {
+        queue::check(&self.link, spec).await
+    }
+
+    async fn queue_state(&self, stream: &str, durable: &str) -> Result<Option<QueueState>, BrokerError> {
+        let found = queue::view(&self.link, stream, durable).await?;
+        Ok(found.map(|found| QueueState {
+            pending: found.pending,
+            unacknowledged: found.unacknowledged,
+        }))
+    }
+
+    async fn queue_names(&self, stream: &str) -> Result<Vec<String>, BrokerError> {
+        let names = self.link.consumer_names(stream).await;
+        names.map_err(|error| error.into_broker_error(stream))
+    }
+
+    async fn delete_queue(&self, stream: &str, durable: &str) -> Result<(), BrokerError> {
+        queue::delete(&self.link, stream, durable).await
     }
 
     /// Asks the API for the account, so an answer says that JetStream is up, too.

@@ -6,8 +6,11 @@ use std::time::Duration;
 use async_nats::Subject;
 use async_nats::jetstream::AckKind;
 use async_trait::async_trait;
+use jiff::Timestamp;
+use serde_json::Value;
 use tracing::debug;
 
+use crate::kernel::ids::TimeMs;
 use crate::ports::broker::{BrokerError, Queue, QueueMessage, QueueSpec, ReaderBroken, Receipt};
 
 use super::api::{ConsumerAction, ConsumerConfig, ConsumerInfo, nanos};
@@ -19,11 +22,16 @@ use super::pull::{Arrived, Pull};
 pub(super) struct NatsQueue {
     link: Arc<Link>,
     pull: Pull,
+    created: TimeMs,
 }
 
 impl NatsQueue {
     pub async fn join(link: Arc<Link>, spec: QueueSpec, heartbeat: Duration) -> Result<Self, BrokerError> {
-        ensure_consumer(&link, &spec).await?;
+        if spec.filters.is_empty() {
+            let what = format!("consumer {} needs at least one filter", spec.durable);
+            return Err(BrokerError::Refused(what));
+        }
+        let created = ensure_consumer(&link, &spec).await?;
         let pull = Pull::open(
             Arc::clone(&link),
             (&spec.stream, &spec.durable),
@@ -32,7 +40,7 @@ impl NatsQueue {
             Arrived::Use,
         )
         .await?;
-        Ok(Self { link, pull })
+        Ok(Self { link, pull, created })
     }
 
     fn hand_over(&self, raw: async_nats::Message) -> Result<QueueMessage, ReaderBroken> {
@@ -48,8 +56,52 @@ impl NatsQueue {
     }
 }
 
-/// Creates the consumer, or takes the one that is there, with the waits and bounds of `spec`.
-async fn ensure_consumer(link: &Link, spec: &QueueSpec) -> Result<(), BrokerError> {
+/// Creates the consumer, or takes the one that is there, with the waits and bounds of `spec` unless it is bound.
+/// Says when it was made.
+async fn ensure_consumer(link: &Link, spec: &QueueSpec) -> Result<TimeMs, BrokerError> {
+    let config = wanted(spec);
+    let failed = |error: ApiError| error.into_broker_error(&spec.stream);
+    let found = match link.consumer_info(&spec.stream, &spec.durable).await {
+        Ok(info) => info,
+        Err(ApiError::Failed(failure)) if failure.no_consumer() && spec.manner.bound => {
+            return Err(mismatch(spec, vec![absent(spec)]));
+        }
+        Err(ApiError::Failed(failure)) if failure.no_consumer() => {
+            match link
+                .put_consumer(&spec.stream, &config, ConsumerAction::Create)
+                .await
+            {
+                Ok(made) => return created(&made),
+                // Another member was faster.
+                Err(ApiError::Failed(failure)) if failure.consumer_exists() => link
+                    .consumer_info(&spec.stream, &spec.durable)
+                    .await
+                    .map_err(failed)?,
+                Err(error) => return Err(failed(error)),
+            }
+        }
+        Err(error) => return Err(failed(error)),
+    };
+    let differences = differences(spec, &found.config);
+    if !differences.is_empty() {
+        return Err(mismatch(spec, differences));
+    }
+    let is_same =
+        found.config.ack_wait == config.ack_wait && found.config.max_ack_pending == config.max_ack_pending;
+    if !spec.manner.bound && !is_same {
+        let update = ConsumerConfig {
+            num_replicas: found.config.num_replicas,
+            ..config
+        };
+        link.put_consumer(&spec.stream, &update, ConsumerAction::Update)
+            .await
+            .map_err(failed)?;
+    }
+    created(&found)
+}
+
+/// The consumer that the runner makes.
+fn wanted(spec: &QueueSpec) -> ConsumerConfig {
     let mut config = ConsumerConfig {
         name: spec.durable.clone(),
         durable_name: Some(spec.durable.clone()),
@@ -61,75 +113,100 @@ async fn ensure_consumer(link: &Link, spec: &QueueSpec) -> Result<(), BrokerErro
         replay_policy: "instant".to_owned(),
         ..ConsumerConfig::default()
     };
-    config.set_filters(std::slice::from_ref(&spec.filter));
-    let failed = |error: ApiError| error.into_broker_error(&spec.stream);
-    let found = match link.consumer_info(&spec.stream, &spec.durable).await {
-        Ok(info) => Some(info),
-        Err(ApiError::Failed(failure)) if failure.no_consumer() => {
-            match link
-                .put_consumer(&spec.stream, &config, ConsumerAction::Create)
-                .await
-            {
-                Ok(_) => None,
-                // Another member was faster.
-                Err(ApiError::Failed(failure)) if failure.consumer_exists() => Some(
-                    link.consumer_info(&spec.stream, &spec.durable)
-                        .await
-                        .map_err(failed)?,
-                ),
-                Err(error) => return Err(failed(error)),
-            }
-        }
-        Err(error) => return Err(failed(error)),
-    };
-    let Some(found) = found else { return Ok(()) };
-    refuse_foreign(spec, &config, &found)?;
-    if found.config.ack_wait == config.ack_wait && found.config.max_ack_pending == config.max_ack_pending {
-        return Ok(());
-    }
-    let update = ConsumerConfig {
-        num_replicas: found.config.num_replicas,
-        ..config
-    };
-    link.put_consumer(&spec.stream, &update, ConsumerAction::Update)
-        .await
-        .map(drop)
-        .map_err(failed)
+    config.set_filters(&spec.filters);
+    config
 }
 
-fn refuse_foreign(
-    spec: &QueueSpec,
-    wanted: &ConsumerConfig,
-    found: &ConsumerInfo,
-) -> Result<(), BrokerError> {
-    let mut differences = Vec::new();
-    if found.config.filters() != wanted.filters() {
-        differences.push(format!(
-            "durable {} filters {:?}, expected {:?}",
-            spec.durable,
-            found.config.filters(),
-            wanted.filters()
-        ));
+/// One line for each difference that keeps this process from joining the queue.
+pub(super) async fn check(link: &Link, spec: &QueueSpec) -> Result<Vec<String>, BrokerError> {
+    match link.consumer_info(&spec.stream, &spec.durable).await {
+        Ok(found) => Ok(differences(spec, &found.config)),
+        Err(ApiError::Failed(failure)) if failure.no_consumer() => {
+            Ok(spec.manner.bound.then(|| absent(spec)).into_iter().collect())
+        }
+        Err(error) => Err(error.into_broker_error(&spec.stream)),
     }
-    if found.config.ack_policy != wanted.ack_policy {
-        differences.push(format!(
-            "durable {} has ack_policy {}, expected {}",
-            spec.durable, found.config.ack_policy, wanted.ack_policy
-        ));
-    }
-    if found.config.max_deliver > 0 {
-        differences.push(format!(
-            "durable {} delivers at most {} times, expected without limit",
-            spec.durable, found.config.max_deliver
-        ));
-    }
-    if differences.is_empty() {
-        return Ok(());
-    }
-    Err(BrokerError::Mismatch {
+}
+
+fn absent(spec: &QueueSpec) -> String {
+    format!("stream {} has no consumer {}", spec.stream, spec.durable)
+}
+
+fn mismatch(spec: &QueueSpec, differences: Vec<String>) -> BrokerError {
+    BrokerError::Mismatch {
         stream: spec.stream.clone(),
         differences,
-    })
+    }
+}
+
+/// In what a consumer that is there is not the one that `spec` asks for. Of one that the runner has made, waits
+/// and bounds may differ: they are altered.
+fn differences(spec: &QueueSpec, found: &ConsumerConfig) -> Vec<String> {
+    let name = &spec.durable;
+    let mut differences = Vec::new();
+    let mut differs = |what: String| differences.push(format!("consumer {name} {what}"));
+    let wanted = wanted(spec);
+    if found.filters() != wanted.filters() {
+        let (has, needs) = (found.filters(), wanted.filters());
+        differs(format!("filters {has:?}, expected {needs:?}"));
+    }
+    if found.ack_policy != wanted.ack_policy {
+        let (has, needs) = (&found.ack_policy, &wanted.ack_policy);
+        differs(format!("has ack_policy {has}, expected {needs}"));
+    }
+    if found.max_deliver > 0 {
+        let times = found.max_deliver;
+        differs(format!(
+            "delivers at most {times} times (max_deliver), expected -1: the deadline of a command bounds it"
+        ));
+    }
+    if let Some(subject) = &found.deliver_subject {
+        differs(format!("pushes to {subject}, expected a pull consumer"));
+    }
+    if !spec.manner.bound {
+        return differences;
+    }
+    if found.durable_name.is_none() {
+        differs("is not durable".to_owned());
+    }
+    if found.deliver_policy != wanted.deliver_policy {
+        let (has, needs) = (&found.deliver_policy, &wanted.deliver_policy);
+        differs(format!("has deliver_policy {has}, expected {needs}"));
+    }
+    if found.replay_policy != wanted.replay_policy {
+        let (has, needs) = (&found.replay_policy, &wanted.replay_policy);
+        differs(format!("has replay_policy {has}, expected {needs}"));
+    }
+    if found.ack_wait < wanted.ack_wait {
+        let (has, needs) = (Duration::from_nanos(found.ack_wait), spec.ack_wait);
+        differs(format!(
+            "has ack_wait {has:?}, expected at least {needs:?} (worker.ack_wait), of which workers report every third"
+        ));
+    }
+    if !found.backoff.is_empty() {
+        differs("has a backoff, expected none: it would stand in place of ack_wait".to_owned());
+    }
+    if found.headers_only {
+        differs("delivers headers only, expected whole messages".to_owned());
+    }
+    if found.inactive_threshold > 0 {
+        let threshold = Duration::from_nanos(found.inactive_threshold);
+        differs(format!(
+            "goes away after {threshold:?} without workers (inactive_threshold), expected never"
+        ));
+    }
+    if !found.priority_groups.is_empty() {
+        let groups = &found.priority_groups;
+        differs(format!("has the priority groups {groups:?}, expected none"));
+    }
+    differences
+}
+
+fn created(info: &ConsumerInfo) -> Result<TimeMs, BrokerError> {
+    let time = info.created.parse::<Timestamp>();
+    let time = time.map_err(|error| BrokerError::Refused(format!("time of a consumer: {error}")))?;
+    // Whatever was stored in the same millisecond counts as older.
+    Ok(TimeMs(time.as_millisecond()))
 }
 
 /// What a durable consumer is, for whoever holds it against something.
@@ -145,6 +222,8 @@ pub struct ConsumerView {
     pub pending: u64,
     /// Messages that somebody was given and has not answered for.
     pub unacknowledged: u64,
+    /// Requests of workers that wait for messages.
+    pub waiting: u64,
 }
 
 /// The consumer of this name, `None` where it does not exist.
@@ -168,7 +247,25 @@ pub(super) async fn view(
         deliver_policy: config.deliver_policy,
         pending: info.num_pending,
         unacknowledged: info.num_ack_pending,
+        waiting: info.num_waiting,
     }))
+}
+
+/// Removes a consumer that nobody takes from.
+pub(super) async fn delete(link: &Link, stream: &str, durable: &str) -> Result<(), BrokerError> {
+    let failed = |error: ApiError| error.into_broker_error(stream);
+    let info = link.consumer_info(stream, durable).await.map_err(failed)?;
+    if info.num_waiting > 0 || info.num_ack_pending > 0 {
+        return Err(BrokerError::Refused(format!(
+            "consumer {durable} is in use: {} request(s) of workers wait, {} command(s) are not acknowledged",
+            info.num_waiting, info.num_ack_pending
+        )));
+    }
+    let _: Value = link
+        .api(&format!("CONSUMER.DELETE.{stream}.{durable}"), &Value::Null)
+        .await
+        .map_err(failed)?;
+    Ok(())
 }
 
 /// Up to where all that matches is answered for.
@@ -213,6 +310,10 @@ impl Queue for NatsQueue {
             Ok(raw) => self.hand_over(raw),
             Err(broken) => Err(broken),
         })
+    }
+
+    fn created(&self) -> TimeMs {
+        self.created
     }
 
     async fn close(&mut self) {

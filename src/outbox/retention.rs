@@ -24,7 +24,7 @@ pub type Durables = Box<dyn Fn() -> Vec<String> + Send + Sync>;
 pub struct RetentionSpec {
     pub broker: Arc<dyn Broker>,
     pub streams: WorkflowStreams,
-    /// Every durable queue of every effect that may be in use ([`crate::effects::durable_name`]).
+    /// Every durable queue by which a command may come to a worker.
     pub durables: Durables,
     pub positions: Positions,
     pub settings: Settings,

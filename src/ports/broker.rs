@@ -40,7 +40,10 @@ pub trait Broker: Send + Sync + 'static {
     /// Opens a contiguous reader.
     async fn reader(&self, spec: ReaderSpec) -> Result<Box<dyn Reader>, BrokerError>;
 
-    /// Joins (creating it if need be) a durable queue that workers share.
+    /// Joins (creating it if need be, and it is not bound) a durable queue that workers share.
+    ///
+    /// # Errors
+    /// [`BrokerError::Mismatch`] where the queue that is there is another one than `spec` describes.
     async fn queue(&self, spec: QueueSpec) -> Result<Box<dyn Queue>, BrokerError>;
 
     /// The newest message on exactly this subject.
@@ -58,6 +61,28 @@ pub trait Broker: Send + Sync + 'static {
 
     /// The sequence up to which a queue's messages are all acknowledged, `None` where it does not exist.
     async fn queue_floor(&self, stream: &str, durable: &str) -> Result<Option<u64>, BrokerError>;
+
+    /// Compares the consumer of a queue with `spec` and changes nothing: one line for each difference that would
+    /// keep this process from joining it. One that is not there differs in nothing, unless it is bound.
+    async fn check_queue(&self, spec: &QueueSpec) -> Result<Vec<String>, BrokerError>;
+
+    /// What a queue holds, `None` where it does not exist.
+    async fn queue_state(&self, stream: &str, durable: &str) -> Result<Option<QueueState>, BrokerError>;
+
+    /// Names of all durable queues of a stream, in order. Empty where only this process could have made some.
+    async fn queue_names(&self, _stream: &str) -> Result<Vec<String>, BrokerError> {
+        Ok(Vec::new())
+    }
+
+    /// Removes a durable queue that nobody takes from. Its messages stay in the stream.
+    ///
+    /// # Errors
+    /// [`BrokerError::Refused`] while somebody takes from it or has not answered.
+    async fn delete_queue(&self, _stream: &str, durable: &str) -> Result<(), BrokerError> {
+        Err(BrokerError::Refused(format!(
+            "durable {durable} cannot be removed from this broker"
+        )))
+    }
 
     /// One round trip.
     async fn ping(&self) -> Result<Duration, BrokerError>;
@@ -248,7 +273,8 @@ pub struct StoredMessage {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QueueSpec {
     pub stream: String,
-    pub filter: String,
+    /// At least one, none of which matches what another one matches.
+    pub filters: Vec<String>,
     pub durable: String,
     /// After this silence a message is delivered to another worker.
     pub ack_wait: Duration,
@@ -256,6 +282,23 @@ pub struct QueueSpec {
     pub max_unacknowledged: usize,
     /// Messages that this member pulls ahead.
     pub buffer: usize,
+    pub manner: Manner,
+}
+
+/// Who made a queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Manner {
+    /// Somebody else: it must be there, and it is taken as it is.
+    pub bound: bool,
+}
+
+/// What a queue holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct QueueState {
+    /// Messages that nobody was given yet.
+    pub pending: u64,
+    /// Messages that somebody was given and has not answered for.
+    pub unacknowledged: u64,
 }
 
 /// One member's side of a queue.
@@ -272,6 +315,9 @@ pub trait Queue: Send {
 
     /// Takes work that has already arrived, without waiting.
     fn ready(&mut self) -> Option<Result<QueueMessage, ReaderBroken>>;
+
+    /// When the queue was made. What is older may have come by another one before.
+    fn created(&self) -> TimeMs;
 
     /// Stops pulling and gives back what was pulled and not taken.
     async fn close(&mut self);

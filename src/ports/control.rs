@@ -265,11 +265,34 @@ pub struct Info {
     /// Effects that other workers carry out; whether one runs is not known here.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub external_effects: Vec<String>,
+    /// Consumers that bring commands to workers.
+    pub consumers: Vec<ConsumerInfo>,
     /// Breakers of this process that are not simply closed, at most 100.
     pub breakers: Vec<BreakerView>,
     /// Where the breaker of the gateway stands, in a process that submits to one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gateway_breaker: Option<&'static str>,
+}
+
+/// A consumer that brings commands to workers.
+#[derive(Debug, Clone, Serialize)]
+pub struct ConsumerInfo {
+    pub name: String,
+    /// An effect, a tenant, a tenant and an effect, or a category.
+    pub brings: String,
+    /// It was there before, and the runner neither makes nor alters it.
+    pub bound: bool,
+    /// Workers that are not saga-runner take from it.
+    pub external: bool,
+    /// Absent until it was looked at.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exists: Option<bool>,
+    /// Commands that nobody was given yet.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pending: Option<u64>,
+    /// Commands that a worker was given and has not answered for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unacknowledged: Option<u64>,
 }
 
 #[derive(Debug, Clone, Serialize)]

@@ -62,6 +62,10 @@ pub struct Metrics {
     pub effects_running: IntGaugeVec,
     /// Commands that a worker gave back to the queue, by `effect` and `reason`.
     pub effects_given_back: IntCounterVec,
+    /// Commands that nobody was given yet, by `consumer`.
+    pub consumer_pending: IntGaugeVec,
+    /// Commands that some worker was given and has not answered for, by `consumer`.
+    pub consumer_unacknowledged: IntGaugeVec,
     /// Commands whose attempts were used up, by `effect` and `class` of the last failure.
     pub effects_exhausted: IntCounterVec,
     /// Commands that workers left undone because nobody waits for the result, by `effect`.
@@ -216,6 +220,18 @@ impl Metrics {
                 "effects_given_back_total",
                 "Commands that a worker gave back to the queue.",
                 &["effect", "reason"],
+            ),
+            consumer_pending: gauges(
+                r,
+                "consumer_pending_messages",
+                "Commands that nobody was given yet.",
+                &["consumer"],
+            ),
+            consumer_unacknowledged: gauges(
+                r,
+                "consumer_unacknowledged_messages",
+                "Commands that some worker was given and has not answered for.",
+                &["consumer"],
             ),
             effects_exhausted: counters(
                 r,

@@ -11,8 +11,8 @@ use bytes::Bytes;
 use saga_runner::inproc::{InprocBroker, Settings};
 use saga_runner::kernel::ids::TimeMs;
 use saga_runner::ports::broker::{
-    Broker, BrokerError, Expect, Publication, PublishAck, PublishError, Queue, QueueSpec, Reader, ReaderSpec,
-    StoredMessage, StreamSpec, StreamState,
+    Broker, BrokerError, Expect, Manner, Publication, PublishAck, PublishError, Queue, QueueSpec, QueueState,
+    Reader, ReaderSpec, StoredMessage, StreamSpec, StreamState,
 };
 use saga_runner::ports::clock::Clock;
 use tempfile::TempDir;
@@ -127,6 +127,14 @@ impl Broker for Client {
         self.0.current().queue_floor(stream, durable).await
     }
 
+    async fn check_queue(&self, spec: &QueueSpec) -> Result<Vec<String>, BrokerError> {
+        self.0.current().check_queue(spec).await
+    }
+
+    async fn queue_state(&self, stream: &str, durable: &str) -> Result<Option<QueueState>, BrokerError> {
+        self.0.current().queue_state(stream, durable).await
+    }
+
     async fn ping(&self) -> Result<Duration, BrokerError> {
         self.0.current().ping().await
     }
@@ -153,11 +161,12 @@ fn stream() -> StreamSpec {
 fn queue() -> QueueSpec {
     QueueSpec {
         stream: "S".to_owned(),
-        filter: "work.>".to_owned(),
+        filters: vec!["work.>".to_owned()],
         durable: "workers".to_owned(),
         ack_wait: Duration::from_secs(30),
         max_unacknowledged: 10_000,
         buffer: 1,
+        manner: Manner::default(),
     }
 }
 

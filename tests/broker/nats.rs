@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use saga_runner::nats::{ConnectError, NatsBroker, Settings, Status};
 use saga_runner::ports::broker::{
-    Broker, BrokerError, Expect, Publication, PublishError, QueueSpec, ReaderSpec, StreamSpec,
+    Broker, BrokerError, Expect, Manner, Publication, PublishError, QueueSpec, ReaderSpec, StreamSpec,
 };
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
@@ -250,11 +250,12 @@ async fn a_cut_lets_a_queue_hand_out_what_arrived_and_then_breaks_it_at_once() {
     publish(&broker, 20).await;
     let spec = QueueSpec {
         stream: "S".to_owned(),
-        filter: "s.>".to_owned(),
+        filters: vec!["s.>".to_owned()],
         durable: "workers".to_owned(),
         ack_wait: Duration::from_secs(30),
         max_unacknowledged: 100,
         buffer: 20,
+        manner: Manner::default(),
     };
     let mut queue = broker.queue(spec.clone()).await.unwrap();
     let first = within("next", queue.next()).await.unwrap();
@@ -585,11 +586,12 @@ async fn a_queue_takes_over_new_waits_and_bounds() {
     broker.ensure_stream(&spec()).await.unwrap();
     let queue = QueueSpec {
         stream: "S".to_owned(),
-        filter: "s.>".to_owned(),
+        filters: vec!["s.>".to_owned()],
         durable: "workers".to_owned(),
         ack_wait: Duration::from_secs(30),
         max_unacknowledged: 10,
         buffer: 4,
+        manner: Manner::default(),
     };
     broker.queue(queue.clone()).await.unwrap();
     let changed = QueueSpec {
@@ -611,11 +613,12 @@ async fn flushed_acknowledgements_have_reached_the_server() {
     publish(&broker, 500).await;
     let spec = QueueSpec {
         stream: "S".to_owned(),
-        filter: "s.>".to_owned(),
+        filters: vec!["s.>".to_owned()],
         durable: "workers".to_owned(),
         ack_wait: Duration::from_secs(30),
         max_unacknowledged: 1_000,
         buffer: 1_000,
+        manner: Manner::default(),
     };
     let mut queue = broker.queue(spec).await.unwrap();
     for _ in 0..500 {

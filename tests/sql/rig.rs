@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
-use saga_runner::effects::{self, Worker, WorkerError, WorkerSpec};
+use saga_runner::effects::{self, Consumers, Worker, WorkerError, WorkerSpec};
 use saga_runner::inproc::{self, InprocBroker};
 use saga_runner::kernel::definition::{EffectDefinition, SourceFile, load};
 use saga_runner::kernel::duration::Millis;
@@ -99,9 +99,11 @@ impl Rig {
     }
 
     pub fn try_worker(&self, effect: Arc<EffectDefinition>) -> Result<Worker, WorkerError> {
+        let effects = vec![effect];
         Worker::start(&WorkerSpec {
             broker: Arc::clone(&self.broker),
-            effects: vec![effect],
+            consumers: Consumers::of_each("test", Tenancy::Multi, &effects),
+            effects,
             tenancy: Tenancy::Multi,
             streams: self.streams.clone(),
             settings: self.settings.clone(),

@@ -100,6 +100,14 @@ impl Broker for Faulty {
         self.inner.queue_floor(stream, durable).await
     }
 
+    async fn check_queue(&self, spec: &QueueSpec) -> Result<Vec<String>, BrokerError> {
+        self.inner.check_queue(spec).await
+    }
+
+    async fn queue_state(&self, stream: &str, durable: &str) -> Result<Option<QueueState>, BrokerError> {
+        self.inner.queue_state(stream, durable).await
+    }
+
     async fn ping(&self) -> Result<Duration, BrokerError> {
         self.inner.ping().await
     }

@@ -6,7 +6,7 @@ use saga_runner::effects::durable_name;
 use saga_runner::kernel::duration::Millis;
 use saga_runner::kernel::input::SourceStream;
 use saga_runner::outbox::{self, Retention, RetentionSpec};
-use saga_runner::ports::broker::QueueSpec;
+use saga_runner::ports::broker::{Manner, QueueSpec};
 
 use crate::rig::{RelayOptions, Rig, at, effect, effect_name, until};
 
@@ -24,11 +24,12 @@ async fn a_command_goes_only_when_it_is_answered_for_and_read() {
         .broker
         .queue(QueueSpec {
             stream: rig.streams.commands.clone(),
-            filter: "tenant.*.effect.charge.>".to_owned(),
+            filters: vec!["tenant.*.effect.charge.>".to_owned()],
             durable: durable.clone(),
             ack_wait: Duration::from_mins(1),
             max_unacknowledged: 10,
             buffer: 1,
+            manner: Manner::default(),
         })
         .await
         .unwrap();

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
+use saga_runner::effects::consumers::{Consumer, Consumers, Scope};
 use saga_runner::effects::{self, Local, Worker, WorkerSpec};
 use saga_runner::inproc::{self, InprocBroker};
 use saga_runner::kernel::definition::EffectDefinition;
@@ -191,9 +192,11 @@ impl Rig {
         upstream: &str,
         metrics: Arc<Metrics>,
     ) -> WorkerSpec {
+        let effects: Vec<_> = effects.into_iter().map(Arc::new).collect();
         WorkerSpec {
             broker: Arc::clone(&self.broker),
-            effects: effects.into_iter().map(Arc::new).collect(),
+            consumers: plan("{}", group, &effects),
+            effects,
             tenancy: Tenancy::Multi,
             streams: self.streams.clone(),
             settings: effects::Settings {
@@ -209,6 +212,19 @@ impl Rig {
             group: group.to_owned(),
             local: None,
         }
+    }
+
+    /// A worker of the group `test` that takes its commands as `consumers` says, its series its own.
+    pub fn grouped(
+        &self,
+        consumers: &str,
+        effects: Vec<EffectDefinition>,
+        upstream: &str,
+    ) -> (Worker, Arc<Metrics>) {
+        let metrics = Arc::new(Metrics::new());
+        let mut spec = self.spec("test", effects, upstream, Arc::clone(&metrics));
+        spec.consumers = plan(consumers, "test", &spec.effects);
+        (Worker::start(&spec).unwrap(), metrics)
     }
 
     /// The recorded result of a command, once there is one.
@@ -404,6 +420,18 @@ impl ShardSide {
             other => panic!("unexpected mail {other:?}"),
         }
     }
+}
+
+/// The consumers that these settings make for the tenants acme and globex.
+pub fn plan(settings: &str, group: &str, effects: &[Arc<EffectDefinition>]) -> Vec<Consumer> {
+    let settings: Consumers = serde_saphyr::from_str(settings).unwrap();
+    let tenants = ["acme", "globex"].map(|name| TenantId::parse(name).unwrap());
+    let scope = Scope {
+        group,
+        tenancy: Tenancy::Multi,
+        tenants: Some(&tenants),
+    };
+    settings.plan(scope, effects).unwrap()
 }
 
 /// Asks until there is an answer.

@@ -11,13 +11,13 @@ use uuid::Uuid;
 use super::super::{StartError, SystemClock, streams};
 use super::Spec;
 use super::process::Process;
-use crate::effects::durable_name;
 use crate::kernel::envelope::{EffectResult, ErrorPayload, ResultType};
 use crate::kernel::ids::{CommandId, Key, SagaName};
 use crate::kernel::subject::{self, Subject};
 use crate::nats::{ConsumerView, NatsBroker};
 use crate::ports::broker::{
-    Broker, BrokerError, Expect, Publication, PublishError, QueueSpec, ReaderSpec, StoredMessage, StreamSpec,
+    Broker, BrokerError, Expect, Manner, Publication, PublishError, QueueSpec, ReaderSpec, StoredMessage,
+    StreamSpec,
 };
 use crate::ports::clock::Clock;
 
@@ -69,7 +69,11 @@ impl Stage {
             .map_err(|error| failed(&error))?;
         let process = spec.worker.clone().map(Process::start).transpose()?;
         Ok(Self {
-            durable: durable_name(spec.manifest.group(), &spec.effect),
+            durable: spec
+                .manifest
+                .worker
+                .consumers
+                .of_external(spec.manifest.group(), &spec.effect),
             commands: commands.name,
             events: events.name,
             from: state.last_sequence + 1,
@@ -344,12 +348,13 @@ impl Stage {
         let failed = |error: &dyn std::fmt::Display| format!("the queue cannot be joined: {error}");
         let spec = QueueSpec {
             stream: self.commands.clone(),
-            filter: self.filter(),
+            filters: vec![self.filter()],
             durable: self.durable.clone(),
             // As they are: nothing is changed for the workers.
             ack_wait: consumer.ack_wait,
             max_unacknowledged: consumer.max_unacknowledged,
             buffer: 1,
+            manner: Manner::default(),
         };
         let mut queue = self.broker.queue(spec).await.map_err(|error| failed(&error))?;
         let next = tokio::time::timeout(patience, queue.next()).await;

@@ -10,8 +10,8 @@ use tokio::sync::watch;
 
 use crate::kernel::ids::TimeMs;
 use crate::ports::broker::{
-    Broker, BrokerError, Horizon, Message, Publication, PublishAck, PublishError, Queue, QueueSpec, Reader,
-    ReaderBroken, ReaderSpec, StoredMessage, StreamIdentity, StreamSpec, StreamState,
+    Broker, BrokerError, Horizon, Message, Publication, PublishAck, PublishError, Queue, QueueSpec,
+    QueueState, Reader, ReaderBroken, ReaderSpec, StoredMessage, StreamIdentity, StreamSpec, StreamState,
 };
 
 /// What happens once, to the reader that first reaches a sequence.
@@ -161,6 +161,14 @@ impl Broker for Scripted {
 
     async fn queue_floor(&self, _: &str, _: &str) -> Result<Option<u64>, BrokerError> {
         Err(BrokerError::Refused("not scripted".to_owned()))
+    }
+
+    async fn check_queue(&self, _: &QueueSpec) -> Result<Vec<String>, BrokerError> {
+        Ok(Vec::new())
+    }
+
+    async fn queue_state(&self, _: &str, _: &str) -> Result<Option<QueueState>, BrokerError> {
+        Ok(None)
     }
 
     async fn ping(&self) -> Result<Duration, BrokerError> {

@@ -24,8 +24,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use saga_runner::ports::broker::{
-    Broker, Expect, Message, Publication, PublishAck, PublishError, Queue, QueueSpec, Reader, ReaderSpec,
-    StreamSpec,
+    Broker, Expect, Manner, Message, Publication, PublishAck, PublishError, Queue, QueueSpec, Reader,
+    ReaderSpec, StreamSpec,
 };
 
 /// A broker and the hand above it.
@@ -238,11 +238,12 @@ impl Case {
     pub fn queue_spec(&self) -> QueueSpec {
         QueueSpec {
             stream: self.stream.clone(),
-            filter: self.subject("work.>"),
+            filters: vec![self.subject("work.>")],
             durable: format!("{}-workers", self.prefix),
             ack_wait: Duration::from_secs(30),
             max_unacknowledged: 1_000,
             buffer: 16,
+            manner: Manner::default(),
         }
     }
 

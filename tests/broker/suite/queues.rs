@@ -234,7 +234,7 @@ pub async fn a_queue_with_another_filter_is_not_joined(case: Case) {
     let case = case.with_stream().await;
     let _queue = case.queue(case.queue_spec()).await;
     let other = QueueSpec {
-        filter: case.subject("other.>"),
+        filters: vec![case.subject("other.>")],
         ..case.queue_spec()
     };
     let refused = within("queue", case.broker.queue(other)).await;

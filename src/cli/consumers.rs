@@ -1,0 +1,131 @@
+//! `consumers list` and `consumers delete`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use serde_json::json;
+
+use super::OverrideArguments;
+use super::exit::{self, Failure};
+use crate::app;
+use crate::app::consumers::Line;
+use crate::config::Manifest;
+
+#[derive(Debug, Subcommand)]
+pub enum ConsumersCommand {
+    /// Those that bring commands to workers, and those that were left behind; exits with 1 where one is not as it has
+    /// to be.
+    List(ListArguments),
+    /// Remove one that was left behind and that nobody takes from.
+    Delete(DeleteArguments),
+}
+
+#[derive(Debug, Args)]
+pub struct ListArguments {
+    #[command(flatten)]
+    manifest: ManifestArguments,
+    /// One JSON array on standard output.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct DeleteArguments {
+    /// Name of the consumer.
+    name: String,
+    #[command(flatten)]
+    manifest: ManifestArguments,
+}
+
+#[derive(Debug, Args)]
+struct ManifestArguments {
+    /// The manifest.
+    #[arg(
+        long,
+        env = "SAGA_RUNNER_CONFIG",
+        value_name = "FILE",
+        default_value = "config/saga-runner.yaml"
+    )]
+    config: PathBuf,
+    #[command(flatten)]
+    overrides: OverrideArguments,
+}
+
+impl ManifestArguments {
+    fn load(self) -> Result<Manifest, Failure> {
+        let overrides = self.overrides.with_mode(None);
+        Ok(Manifest::load(&self.config, &overrides)?)
+    }
+}
+
+pub fn consumers(command: ConsumersCommand) -> Result<(), Failure> {
+    match command {
+        ConsumersCommand::List(arguments) => list(arguments),
+        ConsumersCommand::Delete(arguments) => {
+            let name = arguments.name;
+            app::consumers::delete(&arguments.manifest.load()?, &name)?;
+            println!("{name} is removed");
+            Ok(())
+        }
+    }
+}
+
+fn list(arguments: ListArguments) -> Result<(), Failure> {
+    let lines = app::consumers::report(&arguments.manifest.load()?)?;
+    if arguments.json {
+        let all: Vec<_> = lines.iter().map(as_json).collect();
+        let text = serde_json::to_string_pretty(&all).expect("lines are plain data");
+        println!("{text}");
+    } else {
+        for line in &lines {
+            tell(line);
+        }
+    }
+    let differences: usize = lines.iter().map(|line| line.differences.len()).sum();
+    if differences > 0 {
+        return Err(Failure::new(
+            exit::FINDINGS,
+            format!("{differences} difference(s) that keep workers from their work"),
+        ));
+    }
+    Ok(())
+}
+
+fn tell(line: &Line) {
+    let mut said = vec![match &line.brings {
+        Some(brings) => format!("brings {brings}"),
+        None => "left behind".to_owned(),
+    }];
+    if line.bound {
+        said.push("bound".to_owned());
+    }
+    if line.external {
+        said.push("external workers".to_owned());
+    }
+    said.push(match line.state {
+        Some(state) => format!(
+            "{} pending, {} unacknowledged",
+            state.pending, state.unacknowledged
+        ),
+        None => "does not exist".to_owned(),
+    });
+    println!("{}: {}", line.name, said.join(", "));
+    for difference in &line.differences {
+        println!("  {difference}");
+    }
+}
+
+fn as_json(line: &Line) -> serde_json::Value {
+    json!({
+        "name": line.name,
+        "brings": line.brings,
+        "left_behind": line.brings.is_none(),
+        "filters": line.filters,
+        "bound": line.bound,
+        "external": line.external,
+        "exists": line.state.is_some(),
+        "pending": line.state.map(|state| state.pending),
+        "unacknowledged": line.state.map(|state| state.unacknowledged),
+        "differences": line.differences,
+    })
+}
