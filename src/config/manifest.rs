@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use super::secret::SecretReference;
 use crate::clients::UpstreamTlsFiles;
-use crate::effects::consumers::Grouping;
+use crate::effects::consumers::{Delivery, Grouping, PUSHED_MAX};
 use crate::kernel::duration::Millis;
 use crate::kernel::ids::TenantId;
 use crate::kernel::limits::Limits;
@@ -454,6 +454,20 @@ impl Manifest {
             return Err(format!(
                 "worker.consumers.bind.{what} names a consumer of NATS, and broker.kind is embedded"
             ));
+        }
+        if consumers.delivery == Delivery::Push {
+            if self.broker.kind == BrokerKind::Embedded {
+                return Err(
+                    "worker.consumers.delivery is push, which is NATS's, and broker.kind is embedded"
+                        .to_owned(),
+                );
+            }
+            if !(1..=PUSHED_MAX).contains(&self.worker.unacknowledged_max) {
+                return Err(format!(
+                    "worker.unacknowledged_max must be between 1 and {PUSHED_MAX} where worker.consumers.delivery is push, found {}",
+                    self.worker.unacknowledged_max
+                ));
+            }
         }
         let by_tenant = matches!(consumers.by, Grouping::Tenant | Grouping::TenantAndEffect);
         if by_tenant && !matches!(self.tenants, Some(TenantList::Listed(_))) {

@@ -203,6 +203,14 @@ mod tests {
                 "worker.consumers.bind.charge names a consumer of NATS, and broker.kind is embedded",
             ),
             (
+                "worker: {consumers: {delivery: push}}\n",
+                "worker.consumers.delivery is push, which is NATS's, and broker.kind is embedded",
+            ),
+            (
+                "broker: {kind: nats}\nworker: {unacknowledged_max: 20000, consumers: {delivery: push}}\n",
+                "between 1 and 16384 where worker.consumers.delivery is push, found 20000",
+            ),
+            (
                 "tenants: any\nworker: {consumers: {by: tenant}}\n",
                 "which needs a list under tenants",
             ),

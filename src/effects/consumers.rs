@@ -15,6 +15,9 @@ use crate::kernel::subject::{self, Tenancy};
 
 /// Most consumers of one worker: each is a task, a subscription and a request that waits.
 pub const CONSUMERS_MAX: usize = 1_024;
+/// Most commands that a consumer may let out that pushes: all of them may wait in one process. Far below what a
+/// connection keeps for a subscription (65,536) before it drops messages.
+pub const PUSHED_MAX: usize = 16_384;
 /// Longest name of a consumer, in bytes.
 const NAME_BYTES_MAX: usize = 255;
 /// Bytes of the hash in the name of a category's consumer.
@@ -26,10 +29,23 @@ const HASH_BYTES: usize = 4;
 pub struct Consumers {
     /// What has a consumer of its own. Default `effect`.
     pub by: Grouping,
+    /// How commands come from them. Default `pull`.
+    pub delivery: Delivery,
     /// Effects that share a consumer, by the name of the category; the others have one each.
     pub categories: BTreeMap<String, BTreeSet<EffectName>>,
     /// Consumers that are there already, by what they bring.
     pub bind: BTreeMap<String, String>,
+}
+
+/// How commands come from a consumer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Delivery {
+    /// To the worker that asks for some.
+    #[default]
+    Pull,
+    /// As they come, to any of the workers.
+    Push,
 }
 
 /// What has a consumer of its own.
@@ -48,6 +64,8 @@ pub enum Grouping {
 struct Written {
     #[serde(default)]
     by: Option<Grouping>,
+    #[serde(default)]
+    delivery: Delivery,
     #[serde(default)]
     categories: BTreeMap<String, Vec<EffectName>>,
     #[serde(default)]
@@ -98,6 +116,7 @@ impl TryFrom<Written> for Consumers {
         let categories = written.categories.into_iter();
         Ok(Self {
             by,
+            delivery: written.delivery,
             categories: categories
                 .map(|(name, effects)| (name, effects.into_iter().collect()))
                 .collect(),
@@ -134,6 +153,8 @@ pub struct Consumer {
     pub bound: bool,
     /// Workers that are not saga-runner take from it.
     pub external: bool,
+    /// It hands commands out as they come.
+    pub push: bool,
 }
 
 /// Name of the consumer of one effect.
@@ -144,8 +165,23 @@ pub fn durable_name(group: &str, effect: &EffectName) -> String {
 
 /// The names that consumers of a group have, whatever they bring, begin with one of these.
 #[must_use]
-pub fn prefixes(group: &str) -> [String; 3] {
-    ["effect", "effects", "tenant"].map(|kind| format!("{kind}-{group}-"))
+pub fn prefixes(group: &str) -> [String; 6] {
+    let pulled = ["effect", "effects", "tenant"].map(|kind| format!("{kind}-{group}-"));
+    let [effect, effects, tenant] = pulled.clone().map(|prefix| pushing(&prefix));
+    let [pulled_effect, pulled_effects, pulled_tenant] = pulled;
+    [
+        effect,
+        effects,
+        tenant,
+        pulled_effect,
+        pulled_effects,
+        pulled_tenant,
+    ]
+}
+
+/// The name of a consumer that pushes: one that is pulled from cannot become one.
+fn pushing(name: &str) -> String {
+    format!("push-{name}")
 }
 
 impl Consumers {
@@ -180,6 +216,7 @@ impl Consumers {
         let mut plan = Plan {
             scope,
             bind: &self.bind,
+            push: self.delivery == Delivery::Push,
             consumers: Vec::new(),
             faults: Vec::new(),
         };
@@ -224,20 +261,36 @@ impl Consumers {
 struct Plan<'a> {
     scope: Scope<'a>,
     bind: &'a BTreeMap<String, String>,
+    push: bool,
     consumers: Vec<Consumer>,
     faults: Vec<String>,
 }
 
 impl Plan<'_> {
     fn add(&mut self, brings: String, name: String, filters: Vec<String>, effects: Vec<EffectName>) {
+        self.add_any(brings, name, filters, effects, false);
+    }
+
+    fn add_any(
+        &mut self,
+        brings: String,
+        name: String,
+        filters: Vec<String>,
+        effects: Vec<EffectName>,
+        external: bool,
+    ) {
         let bound = self.bind.get(&brings);
+        // Workers elsewhere pull.
+        let push = self.push && !external;
+        let name = if push { pushing(&name) } else { name };
         self.consumers.push(Consumer {
             name: bound.cloned().unwrap_or(name),
+            push,
             bound: bound.is_some(),
             brings,
             filters,
             effects,
-            external: false,
+            external,
         });
     }
 
@@ -249,10 +302,13 @@ impl Plan<'_> {
     fn add_effect(&mut self, effect: &EffectName, external: bool) {
         let filter = self.filter(None, Some(effect));
         let name = durable_name(self.scope.group, effect);
-        self.add(effect.to_string(), name, vec![filter], vec![effect.clone()]);
-        if let Some(added) = self.consumers.last_mut() {
-            added.external = external;
-        }
+        self.add_any(
+            effect.to_string(),
+            name,
+            vec![filter],
+            vec![effect.clone()],
+            external,
+        );
     }
 
     /// The tenants, none where they are not known one by one.
@@ -506,6 +562,24 @@ mod tests {
         let unlisted = settings("by: tenant_and_effect").plan(scope, &known);
         let faults = unlisted.expect_err("must not fit").join("\n");
         assert!(faults.contains("tenants that are listed"), "{faults}");
+    }
+
+    #[test]
+    fn a_consumer_that_pushes_has_another_name_and_external_workers_pull() {
+        let both = effects(&["charge"], &["print"]);
+        let found = plan("delivery: push", &both).expect("fits");
+        let short: Vec<_> = found
+            .iter()
+            .map(|consumer| (consumer.name.as_str(), consumer.push))
+            .collect();
+        assert_eq!(
+            short,
+            [("effect-shop-print", false), ("push-effect-shop-charge", true)]
+        );
+        let ours = prefixes("shop");
+        for consumer in &found {
+            assert!(ours.iter().any(|prefix| consumer.name.starts_with(prefix)));
+        }
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! One consumer: takes the commands that it brings to their lanes, as long as the lanes have room.
 //!
 //! A lane takes as many commands in hand as it makes calls at a time. What waits here for a place is claimed by
-//! reports of progress, so that nobody else gets it meanwhile.
+//! reports of progress, so that nobody else gets it meanwhile: one command of a consumer that is pulled from, all that
+//! it has let out of one that pushes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,7 +19,7 @@ use super::local::Lanes;
 use super::recalls::Recalls;
 use super::settings::Settings;
 use super::worker::{WorkerSpec, finish, report};
-use crate::kernel::ids::EffectName;
+use crate::kernel::ids::{EffectName, TimeMs};
 use crate::kernel::subject::{Subject, Tenancy};
 use crate::ports::broker::{Broker, BrokerError, Manner, Message, Queue, QueueMessage, QueueSpec, Receipt};
 use crate::ports::clock::Clock;
@@ -113,6 +114,7 @@ pub fn queue_spec(consumer: &Consumer, stream: &str, settings: &Settings, buffer
         max_unacknowledged: settings.unacknowledged_max,
         buffer,
         manner: Manner {
+            push: consumer.push,
             bound: consumer.bound,
         },
     }
@@ -207,7 +209,10 @@ impl Source {
                     continue;
                 }
             };
-            if let Some(hand) = self.room(&lane, &delivery).await {
+            if self.consumer.push {
+                // It has been let out already, so it waits here; others do not wait behind it.
+                running.spawn(in_line(lane, delivery, created, self.worker.draining.clone()));
+            } else if let Some(hand) = self.room(&lane, &delivery).await {
                 running.spawn(lane.serve(delivery, hand, created));
             }
         }
@@ -279,6 +284,25 @@ impl Source {
             .with_label_values(&[effect, reason])
             .inc();
         answered(delivery.receipt.nak(delay).await, &delivery.message);
+    }
+}
+
+/// Serves a delivery as soon as there is room for it in hand; claims it until then.
+async fn in_line(lane: Arc<Lane>, delivery: QueueMessage, created: TimeMs, draining: CancellationToken) {
+    let free = Arc::clone(&lane.hand).acquire_owned();
+    let hand = tokio::select! {
+        biased;
+        () = draining.cancelled() => None,
+        free = claimed(&*delivery.receipt, lane.settings.ack_wait.duration(), free) => {
+            Some(free.expect("the semaphore is never closed"))
+        }
+    };
+    if let Some(hand) = hand {
+        lane.serve(delivery, hand, created).await;
+    } else {
+        let labels = [lane.definition.name.as_str(), "drain"];
+        lane.metrics.effects_given_back.with_label_values(&labels).inc();
+        answered(delivery.receipt.nak(Duration::ZERO).await, &delivery.message);
     }
 }
 

@@ -276,9 +276,9 @@ impl Broker for InprocBroker {
     }
 
     async fn queue(&self, spec: QueueSpec) -> Result<Box<dyn Queue>, BrokerError> {
-        if spec.manner.bound {
+        if spec.manner.bound || spec.manner.push {
             return Err(BrokerError::Refused(format!(
-                "durable {} is bound, and nobody but this process can have made it",
+                "durable {} is bound or pushes, and this broker has neither",
                 spec.durable
             )));
         }

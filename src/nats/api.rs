@@ -59,6 +59,9 @@ pub(super) struct ConsumerInfo {
     /// Requests that wait for messages.
     #[serde(default)]
     pub num_waiting: u64,
+    /// Somebody listens where the consumer pushes to.
+    #[serde(default)]
+    pub push_bound: bool,
 }
 
 /// What the runner sets on a consumer. Durations are nanoseconds.
@@ -94,6 +97,10 @@ pub(super) struct ConsumerConfig {
     pub mem_storage: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deliver_subject: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deliver_group: Option<String>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub flow_control: bool,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub headers_only: bool,
     /// Waits in place of `ack_wait`, one for each delivery.

@@ -13,6 +13,7 @@ mod message;
 mod messenger;
 mod publish;
 mod pull;
+mod push;
 mod queue;
 mod reader;
 mod settings;

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_nats::Subject;
 use async_nats::jetstream::AckKind;
+use async_nats::{Message, Subject};
 use async_trait::async_trait;
 use jiff::Timestamp;
 use serde_json::Value;
@@ -18,11 +18,44 @@ use super::error::ApiError;
 use super::link::Link;
 use super::message;
 use super::pull::{Arrived, Pull};
+use super::push::Push;
+
+/// Where a consumer of ours pushes to begins with it; its name follows.
+const PUSH_SUBJECT: &str = "_saga_runner.push";
 
 pub(super) struct NatsQueue {
     link: Arc<Link>,
-    pull: Pull,
+    way: Way,
     created: TimeMs,
+}
+
+/// How messages come.
+enum Way {
+    Pull(Box<Pull>),
+    Push(Box<Push>),
+}
+
+impl Way {
+    async fn next(&mut self) -> Result<Message, ReaderBroken> {
+        match self {
+            Self::Pull(pull) => pull.next().await,
+            Self::Push(push) => push.next().await,
+        }
+    }
+
+    fn ready(&mut self) -> Option<Result<Message, ReaderBroken>> {
+        match self {
+            Self::Pull(pull) => pull.ready(),
+            Self::Push(push) => push.ready(),
+        }
+    }
+
+    async fn close(&mut self, patience: Duration) -> Vec<Message> {
+        match self {
+            Self::Pull(pull) => pull.close(patience).await,
+            Self::Push(push) => push.close(patience).await,
+        }
+    }
 }
 
 impl NatsQueue {
@@ -31,16 +64,18 @@ impl NatsQueue {
             let what = format!("consumer {} needs at least one filter", spec.durable);
             return Err(BrokerError::Refused(what));
         }
-        let created = ensure_consumer(&link, &spec).await?;
-        let pull = Pull::open(
-            Arc::clone(&link),
-            (&spec.stream, &spec.durable),
-            spec.buffer,
-            heartbeat,
-            Arrived::Use,
-        )
-        .await?;
-        Ok(Self { link, pull, created })
+        let found = ensure_consumer(&link, &spec).await?;
+        let created = created(&found)?;
+        let names = (&*spec.stream, &*spec.durable);
+        let target = found.config.deliver_subject.zip(found.config.deliver_group);
+        let way = if let Some(target) = target {
+            let push = Push::open(Arc::clone(&link), names, target, heartbeat);
+            Way::Push(Box::new(push.await?))
+        } else {
+            let pull = Pull::open(Arc::clone(&link), names, spec.buffer, heartbeat, Arrived::Use);
+            Way::Pull(Box::new(pull.await?))
+        };
+        Ok(Self { link, way, created })
     }
 
     fn hand_over(&self, raw: async_nats::Message) -> Result<QueueMessage, ReaderBroken> {
@@ -57,8 +92,7 @@ impl NatsQueue {
 }
 
 /// Creates the consumer, or takes the one that is there, with the waits and bounds of `spec` unless it is bound.
-/// Says when it was made.
-async fn ensure_consumer(link: &Link, spec: &QueueSpec) -> Result<TimeMs, BrokerError> {
+async fn ensure_consumer(link: &Link, spec: &QueueSpec) -> Result<ConsumerInfo, BrokerError> {
     let config = wanted(spec);
     let failed = |error: ApiError| error.into_broker_error(&spec.stream);
     let found = match link.consumer_info(&spec.stream, &spec.durable).await {
@@ -71,7 +105,7 @@ async fn ensure_consumer(link: &Link, spec: &QueueSpec) -> Result<TimeMs, Broker
                 .put_consumer(&spec.stream, &config, ConsumerAction::Create)
                 .await
             {
-                Ok(made) => return created(&made),
+                Ok(made) => return Ok(made),
                 // Another member was faster.
                 Err(ApiError::Failed(failure)) if failure.consumer_exists() => link
                     .consumer_info(&spec.stream, &spec.durable)
@@ -97,7 +131,7 @@ async fn ensure_consumer(link: &Link, spec: &QueueSpec) -> Result<TimeMs, Broker
             .await
             .map_err(failed)?;
     }
-    created(&found)
+    Ok(found)
 }
 
 /// The consumer that the runner makes.
@@ -114,6 +148,10 @@ fn wanted(spec: &QueueSpec) -> ConsumerConfig {
         ..ConsumerConfig::default()
     };
     config.set_filters(&spec.filters);
+    if spec.manner.push {
+        config.deliver_subject = Some(format!("{PUSH_SUBJECT}.{}", spec.durable));
+        config.deliver_group = Some(spec.durable.clone());
+    }
     config
 }
 
@@ -160,8 +198,34 @@ fn differences(spec: &QueueSpec, found: &ConsumerConfig) -> Vec<String> {
             "delivers at most {times} times (max_deliver), expected -1: the deadline of a command bounds it"
         ));
     }
-    if let Some(subject) = &found.deliver_subject {
-        differs(format!("pushes to {subject}, expected a pull consumer"));
+    match (spec.manner.push, &found.deliver_subject) {
+        (false, Some(subject)) => {
+            differs(format!(
+                "pushes to {subject}, expected a pull consumer (delivery: pull)"
+            ));
+        }
+        (true, None) => {
+            differs("is a pull consumer, expected one that pushes to a group (delivery: push)".to_owned());
+        }
+        (true, Some(_)) => {
+            if found.deliver_group.is_none() {
+                differs("has no deliver_group, expected one: workers share it".to_owned());
+            }
+            if found.flow_control {
+                differs("has flow_control, expected none: a group cannot answer it".to_owned());
+            }
+        }
+        (false, None) => {}
+    }
+    if !spec.manner.bound
+        && spec.manner.push
+        && (found.deliver_subject.is_some() && found.deliver_subject != wanted.deliver_subject
+            || found.deliver_group.is_some() && found.deliver_group != wanted.deliver_group)
+    {
+        differs(format!(
+            "pushes to {:?} for {:?}, expected {:?} for {:?}",
+            found.deliver_subject, found.deliver_group, wanted.deliver_subject, wanted.deliver_group
+        ));
     }
     if !spec.manner.bound {
         return differences;
@@ -255,9 +319,14 @@ pub(super) async fn view(
 pub(super) async fn delete(link: &Link, stream: &str, durable: &str) -> Result<(), BrokerError> {
     let failed = |error: ApiError| error.into_broker_error(stream);
     let info = link.consumer_info(stream, durable).await.map_err(failed)?;
-    if info.num_waiting > 0 || info.num_ack_pending > 0 {
+    if info.num_waiting > 0 || info.push_bound || info.num_ack_pending > 0 {
+        let listening = if info.push_bound {
+            ", workers listen to it"
+        } else {
+            ""
+        };
         return Err(BrokerError::Refused(format!(
-            "consumer {durable} is in use: {} request(s) of workers wait, {} command(s) are not acknowledged",
+            "consumer {durable} is in use: {} request(s) of workers wait, {} command(s) are not acknowledged{listening}",
             info.num_waiting, info.num_ack_pending
         )));
     }
@@ -301,12 +370,12 @@ pub(super) async fn floor(link: &Link, stream: &str, durable: &str) -> Result<Op
 #[async_trait]
 impl Queue for NatsQueue {
     async fn next(&mut self) -> Result<QueueMessage, ReaderBroken> {
-        let raw = self.pull.next().await?;
+        let raw = self.way.next().await?;
         self.hand_over(raw)
     }
 
     fn ready(&mut self) -> Option<Result<QueueMessage, ReaderBroken>> {
-        Some(match self.pull.ready()? {
+        Some(match self.way.ready()? {
             Ok(raw) => self.hand_over(raw),
             Err(broken) => Err(broken),
         })
@@ -317,7 +386,7 @@ impl Queue for NatsQueue {
     }
 
     async fn close(&mut self) {
-        for raw in self.pull.close(self.link.request_timeout).await {
+        for raw in self.way.close(self.link.request_timeout).await {
             let Some(reply) = raw.reply else { continue };
             let given_back = self.link.client.publish(reply, AckKind::Nak(None).into()).await;
             if let Err(error) = given_back {

@@ -285,9 +285,11 @@ pub struct QueueSpec {
     pub manner: Manner,
 }
 
-/// Who made a queue.
+/// Who made a queue, and how its messages come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Manner {
+    /// The broker hands messages out as they come, to any of the members, instead of to whoever asks.
+    pub push: bool,
     /// Somebody else: it must be there, and it is taken as it is.
     pub bound: bool,
 }

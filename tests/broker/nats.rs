@@ -71,6 +71,36 @@ impl Ground for NatsGround {
 
 crate::conformance!(shared, private);
 
+/// What holds for queues holds for those that push, too.
+mod pushed {
+    macro_rules! cases {
+        ($($case:ident)*) => {
+            $(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $case() {
+                    let case = crate::suite::Case::pushed(super::shared(), stringify!($case)).await;
+                    crate::suite::$case(case).await;
+                }
+            )*
+        };
+    }
+
+    cases! {
+        each_message_goes_to_one_member
+        an_unanswered_message_is_delivered_again
+        a_refused_message_is_delivered_again_at_once
+        a_refused_message_stays_away_for_its_delay
+        progress_keeps_a_message_with_its_worker
+        a_terminated_message_is_never_delivered_again
+        the_floor_stops_below_an_unanswered_message
+        the_floor_passes_messages_that_do_not_match
+        close_gives_back_what_was_not_taken
+        members_together_hold_no_more_than_allowed
+        a_queue_with_another_filter_is_not_joined
+        a_queue_outlives_its_members
+    }
+}
+
 fn settings(url: &str) -> Settings {
     serde_json::from_value(json!({
         "urls": [url],

@@ -15,13 +15,13 @@ use wiremock::{Mock, MockServer, ResponseTemplate};
 
 use crate::rig::{self, RelayOptions, Rig, at, definition, effect, until};
 
-async fn upstream(answer: ResponseTemplate) -> MockServer {
+pub async fn upstream(answer: ResponseTemplate) -> MockServer {
     let server = MockServer::start().await;
     Mock::given(any()).respond_with(answer).mount(&server).await;
     server
 }
 
-async fn enqueue_all(rig: &Rig, items: &[WorkItem]) {
+pub async fn enqueue_all(rig: &Rig, items: &[WorkItem]) {
     let mut shard = rig.relay(Arc::clone(&rig.broker), RelayOptions::default());
     let rows: Vec<_> = (0..)
         .zip(items)
@@ -32,7 +32,7 @@ async fn enqueue_all(rig: &Rig, items: &[WorkItem]) {
     shard.until_floor(last).await;
 }
 
-fn items(rig: &Rig, tenant: &str, name: &str, from: u128, count: u128) -> Vec<WorkItem> {
+pub fn items(rig: &Rig, tenant: &str, name: &str, from: u128, count: u128) -> Vec<WorkItem> {
     (from..from + count)
         .map(|n| {
             let mut item = effect(rig, &format!("o-{n}"), n);
@@ -45,28 +45,28 @@ fn items(rig: &Rig, tenant: &str, name: &str, from: u128, count: u128) -> Vec<Wo
         .collect()
 }
 
-fn named(name: &str, concurrency: u32) -> EffectDefinition {
+pub fn named(name: &str, concurrency: u32) -> EffectDefinition {
     let mut definition = definition(3);
     definition.name = EffectName::parse(name).unwrap();
     definition.limits.concurrency = concurrency;
     definition
 }
 
-async fn succeeded(rig: &Rig, items: &[WorkItem]) {
+pub async fn succeeded(rig: &Rig, items: &[WorkItem]) {
     for item in items {
         let result = rig.result(item).await;
         assert_eq!(result["result_type"], "Succeeded", "{result}");
     }
 }
 
-async fn queue_names(rig: &Rig) -> Vec<String> {
+pub async fn queue_names(rig: &Rig) -> Vec<String> {
     let names = rig.broker.queue_names(&rig.streams.commands).await.unwrap();
     // What tells workers of recalls is no queue.
     let queues = names.into_iter().filter(|name| !name.contains("-recalls-"));
     queues.collect()
 }
 
-async fn floor(rig: &Rig, durable: &str) -> Option<u64> {
+pub async fn floor(rig: &Rig, durable: &str) -> Option<u64> {
     rig.broker
         .queue_floor(&rig.streams.commands, durable)
         .await
@@ -223,7 +223,7 @@ async fn other_grouping(rig: Rig) {
     assert_eq!(known.get(), 5, "each was found answered");
 }
 
-async fn commands(rig: &Rig) -> jetstream::stream::Stream {
+pub async fn commands(rig: &Rig) -> jetstream::stream::Stream {
     let client = async_nats::connect(rig.nats_url()).await.unwrap();
     let context = jetstream::new(client);
     context.get_stream(&rig.streams.commands).await.unwrap()
@@ -369,7 +369,7 @@ async fn a_consumer_is_removed_when_nobody_takes_from_it() {
 }
 
 #[tokio::test]
-async fn the_embedded_broker_binds_nothing() {
+async fn the_embedded_broker_binds_and_pushes_nothing() {
     let rig = Rig::new().await;
     let spec = QueueSpec {
         stream: rig.streams.commands.clone(),
@@ -378,8 +378,20 @@ async fn the_embedded_broker_binds_nothing() {
         ack_wait: Duration::from_secs(30),
         max_unacknowledged: 10,
         buffer: 1,
-        manner: Manner { bound: true },
+        manner: Manner {
+            bound: true,
+            push: false,
+        },
     };
-    let refused = rig.broker.queue(spec).await.err();
-    assert!(matches!(refused, Some(BrokerError::Refused(_))), "{refused:?}");
+    let pushed = QueueSpec {
+        manner: Manner {
+            bound: false,
+            push: true,
+        },
+        ..spec.clone()
+    };
+    for spec in [spec, pushed] {
+        let refused = rig.broker.queue(spec).await.err();
+        assert!(matches!(refused, Some(BrokerError::Refused(_))), "{refused:?}");
+    }
 }

@@ -15,6 +15,7 @@ mod grouping;
 mod load;
 mod local;
 mod nats;
+mod pushed;
 mod recalls;
 mod relay;
 mod retention;

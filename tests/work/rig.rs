@@ -79,6 +79,11 @@ impl Rig {
         Self::over(broker, Ground::Nats { server }).await
     }
 
+    /// The same with a connection of the test's own.
+    pub async fn on_nats_with(broker: Arc<dyn Broker>, server: NatsServer) -> Self {
+        Self::over(broker, Ground::Nats { server }).await
+    }
+
     /// Where the server listens.
     pub fn nats_url(&self) -> String {
         match &self.ground {

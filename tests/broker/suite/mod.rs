@@ -144,9 +144,17 @@ pub struct Case {
     pub broker: Arc<dyn Broker>,
     pub stream: String,
     prefix: String,
+    manner: Manner,
 }
 
 impl Case {
+    /// One whose queues push.
+    pub async fn pushed(ground: Arc<dyn Ground>, name: &str) -> Self {
+        let mut case = Self::new(ground, &format!("pushed_{name}")).await;
+        case.manner.push = true;
+        case
+    }
+
     pub async fn new(ground: Arc<dyn Ground>, name: &str) -> Self {
         let broker = within("a broker", ground.broker()).await;
         Self {
@@ -154,6 +162,7 @@ impl Case {
             broker,
             stream: name.to_uppercase(),
             prefix: name.to_owned(),
+            manner: Manner::default(),
         }
     }
 
@@ -243,7 +252,7 @@ impl Case {
             ack_wait: Duration::from_secs(30),
             max_unacknowledged: 1_000,
             buffer: 16,
-            manner: Manner::default(),
+            manner: self.manner,
         }
     }
 
