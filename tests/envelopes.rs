@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// Example and schema, by file name.
-const EXAMPLES: [(&str, &str); 23] = [
+const EXAMPLES: [(&str, &str); 24] = [
     ("effect-recall", "effect-recall"),
     ("effect-progress", "effect-progress"),
     ("aggregate-event", "aggregate-event"),
@@ -30,6 +30,7 @@ const EXAMPLES: [(&str, &str); 23] = [
     ("control-drain", "control-message"),
     ("control-retry", "control-message"),
     ("control-skip", "control-message"),
+    ("control-resolve", "control-message"),
     ("control-signal", "control-message"),
     ("control-start", "control-message"),
     ("control-start-child", "control-message"),

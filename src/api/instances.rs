@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::ApiState;
 use super::extract::{self, Names};
 use super::problem::Problem;
-use crate::kernel::envelope::{ControlVerb, ErrorPayload, Stuck, callback_outcome};
+use crate::kernel::envelope::{ControlVerb, ErrorPayload, FoundAs, Resolution, Stuck, callback_outcome};
 use crate::kernel::ids::{EventId, InstanceId, Key};
 use crate::kernel::input::CancelMode;
 use crate::ports::control::{Decision, Published};
@@ -241,7 +241,26 @@ struct StuckRequest {
     request_id: Option<String>,
 }
 
-/// Undoes what is stuck, with all attempts anew.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ResolveRequest {
+    #[serde(default)]
+    step: Option<String>,
+    #[serde(default)]
+    item: Option<u32>,
+    #[serde(default)]
+    by: String,
+    #[serde(default)]
+    reason: String,
+    #[serde(default, rename = "as")]
+    found: Option<FoundAs>,
+    #[serde(default)]
+    result: Option<serde_json::Value>,
+    #[serde(default)]
+    request_id: Option<String>,
+}
+
+/// Undoes what is stuck, with all attempts anew; sends the work of a stuck step once more.
 pub async fn retry(
     State(state): State<ApiState>,
     Path(names): Path<Names>,
@@ -259,13 +278,28 @@ pub async fn skip(
     settle(&state, &names, body, ControlVerb::Skip).await
 }
 
-/// Notes that what is stuck has been undone by other means.
+/// Notes that what is stuck has been undone by other means, or what became of a stuck step.
 pub async fn resolve(
     State(state): State<ApiState>,
     Path(names): Path<Names>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, Problem> {
-    settle(&state, &names, body, ControlVerb::Resolve).await
+    let request: ResolveRequest = control_request(&sized(body)?)?;
+    let resolution = Resolution {
+        step: request.step,
+        item: request.item,
+        by: request.by,
+        reason: request.reason,
+        found: request.found,
+        result: request.result,
+    };
+    control(
+        &state,
+        &names,
+        request.request_id,
+        ControlVerb::Resolve(resolution),
+    )
+    .await
 }
 
 async fn settle(

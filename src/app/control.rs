@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use super::cursors::{forged, read_cursor, write_cursor};
 use super::node::Node;
 use super::running::Running;
-use super::{aliases, consumers, inputs, migration, schedules, shards, streams, versions};
+use super::{aliases, answers, consumers, inputs, migration, schedules, shards, streams, versions};
 use crate::config::BrokerKind;
 use crate::intake::decode::{Decoded, Decoder};
 use crate::kernel::alias::Alias;
@@ -255,6 +255,7 @@ impl Control for Node {
         request_id: &str,
         verb: ControlVerb,
     ) -> Result<Published, ControlError> {
+        answers::check(self, instance, &verb).await?;
         let subject = Subject::Workflow {
             tenant: instance.tenant.clone(),
             saga: instance.saga.clone(),

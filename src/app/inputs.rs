@@ -8,17 +8,18 @@ use super::control::blocking;
 use super::node::Node;
 use super::streams;
 use crate::intake::decode::Decoded;
-use crate::kernel::definition::EffectDefinition;
+use crate::kernel::definition::model::Action;
+use crate::kernel::definition::{Definition, EffectDefinition};
 use crate::kernel::envelope::APPLIED_HEADER;
 use crate::kernel::ids::{CommandId, EffectName, InstanceId};
-use crate::kernel::input::{InputBody, SourceStream};
+use crate::kernel::input::{Found, InputBody, Settle, SourceStream};
 use crate::kernel::patch::Note;
 use crate::kernel::recorded::{Recorded, RecordedBody, RecordedOutcome};
 use crate::kernel::subject::Subject;
 use crate::kernel::transition::TIMEOUT_CLASS;
 use crate::ports::broker::{Message, StoredMessage};
 use crate::ports::control::{ControlError, RecordedInputs};
-use crate::storage::read::Found;
+use crate::storage::read::Found as Instance;
 use crate::storage::rows::HistoryRow;
 
 /// Most inputs of one answer: a longer history is not shown, since a part of it cannot be replayed.
@@ -37,8 +38,8 @@ pub(super) async fn recorded(node: &Node, id: &InstanceId) -> Result<RecordedInp
             return Ok(None);
         };
         let record = match found {
-            Found::Live(record) => record,
-            Found::Ended(summary) => summary.record,
+            Instance::Live(record) => record,
+            Instance::Ended(summary) => summary.record,
         };
         let rows = reader.history(record.last_history, INPUTS_MAX + 1)?;
         Ok(Some((record, rows)))
@@ -52,10 +53,11 @@ pub(super) async fn recorded(node: &Node, id: &InstanceId) -> Result<RecordedInp
         let message = format!("the instance has taken more than {INPUTS_MAX} inputs");
         return Err(ControlError::Conflict(message));
     }
-    let effects = &node.catalog.now().effects;
+    let in_force = node.catalog.now();
+    let definition = in_force.sagas.by_hash(&record.definition).map(AsRef::as_ref);
     let mut inputs = Vec::with_capacity(rows.len());
     for (_, row) in rows.into_iter().rev() {
-        let input = redacted(body(node, id, &row).await?, effects);
+        let input = redacted(body(node, id, &row).await?, &in_force.effects, definition);
         inputs.push(Recorded {
             tenant: id.tenant.as_str().to_owned(),
             saga: id.saga.as_str().to_owned(),
@@ -72,19 +74,39 @@ pub(super) async fn recorded(node: &Node, id: &InstanceId) -> Result<RecordedInp
     Ok(RecordedInputs { inputs })
 }
 
-/// The input without what its effect redacts of results.
-fn redacted(body: RecordedBody, effects: &[Arc<EffectDefinition>]) -> RecordedBody {
-    let mut body = body;
-    if let RecordedBody::Result {
-        effect: Some(name),
-        outcome: RecordedOutcome::Ok(result),
-        ..
-    } = &mut body
-        && let Some(effect) = effects.iter().find(|effect| effect.name == *name)
-    {
-        for path in &effect.redaction.result {
+/// The input without what its effect redacts of results, whoever told them.
+fn redacted(
+    body: RecordedBody,
+    effects: &[Arc<EffectDefinition>],
+    definition: Option<&Definition>,
+) -> RecordedBody {
+    let hide = |name: &EffectName, result: &mut Value| {
+        let effect = effects.iter().find(|effect| effect.name == *name);
+        for path in effect.iter().flat_map(|effect| &effect.redaction.result) {
             path.hide_value(result);
         }
+    };
+    let mut body = body;
+    match &mut body {
+        RecordedBody::Result {
+            effect: Some(name),
+            outcome: RecordedOutcome::Ok(result),
+            ..
+        } => hide(name, result),
+        RecordedBody::Settle(Settle {
+            step: Some(step),
+            found: Some(Found::Done { result }),
+            ..
+        }) => {
+            let mut told = serde_json::from_str(result).unwrap_or(Value::Null);
+            for meant in definition.iter().flat_map(|definition| &definition.steps) {
+                if let (Action::Effect { effect, .. }, true) = (&meant.action, meant.is_named(step)) {
+                    hide(effect, &mut told);
+                }
+            }
+            *result = told.to_string();
+        }
+        _ => {}
     }
     body
 }
@@ -169,6 +191,7 @@ fn without_message(row: &HistoryRow) -> RecordedBody {
         | Note::AttemptFailed { class, .. }
         | Note::CompensationFailed { class, .. }
         | Note::CommandRefused { class, .. } => Some(class.clone()),
+        Note::StepAsked { .. } => Some(TIMEOUT_CLASS.to_owned()),
         Note::LateResult { outcome, .. } if outcome != "succeeded" => Some(outcome.clone()),
         _ => None,
     });

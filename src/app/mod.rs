@@ -1,6 +1,7 @@
 //! The composition root: starts, wires and drains. The only place that knows all layers.
 
 mod aliases;
+mod answers;
 pub mod bench;
 mod catalog;
 mod clock;

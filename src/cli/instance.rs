@@ -14,12 +14,12 @@ pub enum InstanceCommand {
     Show(NameArguments),
     /// Stop it.
     Cancel(CancelArguments),
-    /// Undo what is stuck, with all attempts anew.
+    /// Undo what is stuck, with all attempts anew; send the work of stuck steps once more.
     Retry(StuckArguments),
     /// Leave done what is stuck, and go on.
     Skip(StuckArguments),
-    /// Go on: what is stuck has been undone by other means.
-    Resolve(StuckArguments),
+    /// Go on: what is stuck has been undone by other means, or with --as what became of a stuck step.
+    Resolve(ResolveArguments),
 }
 
 #[derive(Debug, Args)]
@@ -85,6 +85,40 @@ pub struct StuckArguments {
     name: NameArguments,
 }
 
+#[derive(Debug, Args)]
+pub struct ResolveArguments {
+    /// Whether the step has happened, of which nobody knew.
+    #[arg(long = "as", value_enum, requires = "step", value_name = "FOUND")]
+    found: Option<Found>,
+    /// Its result, as JSON.
+    #[arg(long, value_name = "JSON", requires = "found", value_parser = json)]
+    result: Option<Value>,
+    #[command(flatten)]
+    stuck: StuckArguments,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Found {
+    /// It has happened: the step is done with the result.
+    Done,
+    /// It has not: the step fails with the class timeout, and its retry and on_error apply.
+    #[value(name = "not_done", alias = "not-done")]
+    NotDone,
+}
+
+impl Found {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Done => "done",
+            Self::NotDone => "not_done",
+        }
+    }
+}
+
+fn json(text: &str) -> Result<Value, serde_json::Error> {
+    serde_json::from_str(text)
+}
+
 pub fn instance(command: &InstanceCommand) -> Result<(), Failure> {
     match command {
         InstanceCommand::Show(name) => {
@@ -98,18 +132,26 @@ pub fn instance(command: &InstanceCommand) -> Result<(), Failure> {
         }
         InstanceCommand::Retry(arguments) => decide(arguments, "retry"),
         InstanceCommand::Skip(arguments) => decide(arguments, "skip"),
-        InstanceCommand::Resolve(arguments) => decide(arguments, "resolve"),
+        InstanceCommand::Resolve(arguments) => {
+            let mut body = body(&arguments.stuck);
+            body["as"] = json!(arguments.found.map(Found::as_str));
+            body["result"] = json!(arguments.result);
+            ask(&arguments.stuck.name, "resolve", &body)
+        }
     }
 }
 
 fn decide(arguments: &StuckArguments, verdict: &str) -> Result<(), Failure> {
-    let body = json!({
+    ask(&arguments.name, verdict, &body(arguments))
+}
+
+fn body(arguments: &StuckArguments) -> Value {
+    json!({
         "step": arguments.step,
         "item": arguments.item,
         "by": arguments.by,
         "reason": arguments.reason,
-    });
-    ask(&arguments.name, verdict, &body)
+    })
 }
 
 /// The answer says that the request is stored; what becomes of it is in the history.

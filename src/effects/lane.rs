@@ -20,13 +20,14 @@ use super::settings::Settings;
 use super::source::claimed;
 use crate::kernel::breaker::CallEnd;
 use crate::kernel::definition::EffectDefinition;
-use crate::kernel::definition::effect::OnRecall;
+use crate::kernel::definition::effect::{AMBIGUOUS, OnRecall};
 use crate::kernel::envelope::{EffectCommand, EffectProgress, ErrorPayload};
 use crate::kernel::ids::{CommandId, TenantId, TimeMs};
 use crate::kernel::json::Json;
 use crate::kernel::rate::RateLimiter;
 use crate::kernel::subject::{Subject, Tenancy};
-use crate::ports::broker::{Broker, Message, QueueMessage, WorkflowStreams};
+use crate::kernel::transition::TIMEOUT_CLASS;
+use crate::ports::broker::{Broker, Expect, Message, Publication, QueueMessage, WorkflowStreams};
 use crate::ports::clock::Clock;
 use crate::telemetry::Metrics;
 use crate::telemetry::metrics::{Histogram, IntCounter, IntGauge};
@@ -259,13 +260,19 @@ impl Lane {
         let deadline = TimeMs(command.metadata.deadline_ms);
         let now = self.clock.now();
         if deadline <= now {
-            return Next::Answer(expired(progress));
+            return Next::Answer(self.expired(progress));
         }
         let watch = self
             .recalls
             .watch((command.tenant_id.clone(), command.command_id));
         if watch.is_recalled() {
             return Next::Answer(self.taken_back(progress));
+        }
+        if self.definition.schemas.asks && progress.unsettled {
+            return Next::Answer(Answer::TimedOut {
+                class: AMBIGUOUS.to_owned(),
+                message: "a call may have been made by a worker that left no word about it".to_owned(),
+            });
         }
         if progress.not_before_ms > now.0 {
             let early = u64::try_from(progress.not_before_ms - now.0).unwrap_or(0);
@@ -292,7 +299,7 @@ impl Lane {
         };
         let admitted = match admitted {
             Ok(admitted) => admitted,
-            Err(_) if self.clock.now() >= deadline => return Next::Answer(expired(progress)),
+            Err(_) if self.clock.now() >= deadline => return Next::Answer(self.expired(progress)),
             Err((delay, reason)) => return Next::GiveBack(delay, reason),
         };
         let secrets = self.secrets.now();
@@ -316,7 +323,13 @@ impl Lane {
         if watch.is_recalled() {
             return Next::Answer(self.taken_back(progress));
         }
-        let pause = self.pause(command.command_id, progress.calls, &failure);
+        // A second call is made only where the first one has certainly done nothing.
+        let asks = self.definition.schemas.asks && progress.unsettled;
+        let pause = if asks {
+            None
+        } else {
+            self.pause(command.command_id, progress.calls, &failure)
+        };
         let due = pause.map(|pause| {
             let ms = i64::try_from(pause.as_millis()).unwrap_or(i64::MAX);
             (pause, self.clock.now().plus_ms(ms))
@@ -362,6 +375,22 @@ impl Lane {
             } else {
                 CallFailure { end: CallEnd::Abandoned, ..CallFailure::unanswered(RECALLED, "interrupted") }
             }),
+        }
+    }
+
+    /// The answer to a command whose deadline has passed.
+    fn expired(&self, progress: &EffectProgress) -> Answer {
+        let message = expired(progress);
+        if self.definition.schemas.asks && !progress.unsettled {
+            // Nobody has to be asked about what was certainly not done. Sagas call it so, too.
+            return Answer::Failed {
+                class: TIMEOUT_CLASS.to_owned(),
+                message,
+            };
+        }
+        Answer::TimedOut {
+            class: "deadline".to_owned(),
+            message,
         }
     }
 
@@ -444,12 +473,38 @@ impl Lane {
     async fn record(&self, to: &Addressee<'_>, answer: Answer, calls: u32) -> Disposition {
         let counter = self.series.of_answer(&answer);
         let happened = answer.may_have_happened();
+        let late = self.late(to, &answer, calls);
         match self.publish(to, answer, calls).await {
             Recorded::Stored => counter.inc(),
-            Recorded::Known => self.series.known.inc(),
+            Recorded::Known => {
+                if let Some(late) = late
+                    && result::settles(&*self.broker, &late).await
+                {
+                    // Refused or not, the question stands beside it.
+                    if result::record(&*self.broker, late).await == Recorded::Stored {
+                        counter.inc();
+                        return Disposition::Done;
+                    }
+                }
+                self.series.known.inc();
+            }
             Recorded::Refused(reason) => return self.record_refusal(to, &reason, happened, calls).await,
         }
         Disposition::Done
+    }
+
+    /// The same answer as a second message, for the case that somebody has written before that nobody knows the
+    /// outcome: an operator may have been asked, and this is what to tell him.
+    fn late(&self, to: &Addressee<'_>, answer: &Answer, calls: u32) -> Option<Publication> {
+        let is_definite = !matches!(answer, Answer::TimedOut { .. });
+        (self.definition.schemas.asks && is_definite).then(|| {
+            let now = self.clock.now();
+            let publication = result::publication(&self.streams.events, to, answer.clone(), calls, now);
+            Publication {
+                expect: Expect::MessageId(format!("late/{}/{}", to.tenant, to.command)),
+                ..publication
+            }
+        })
     }
 
     /// The broker will not take the result (too large, most likely): the saga must learn that there is one.
@@ -484,16 +539,13 @@ pub(super) enum Next {
     GiveBack(Duration, Reason),
 }
 
-fn expired(progress: &EffectProgress) -> Answer {
-    let message = match &progress.error {
+/// What is said of a command whose deadline has passed.
+fn expired(progress: &EffectProgress) -> String {
+    match &progress.error {
         None => "the deadline passed before the command was executed".to_owned(),
         Some(error) => format!(
             "the deadline passed after {} call(s); the last one: {}: {}",
             progress.calls, error.class, error.message
         ),
-    };
-    Answer::TimedOut {
-        class: "deadline".to_owned(),
-        message,
     }
 }

@@ -174,6 +174,26 @@ pub async fn record(broker: &dyn Broker, publication: Publication) -> Recorded {
     }
 }
 
+/// Whether what stands on the subject of `late` says only that nobody knows the outcome. Waits as long as the broker is
+/// away.
+pub async fn settles(broker: &dyn Broker, late: &Publication) -> bool {
+    let mut delay = RETRY_FIRST;
+    loop {
+        match broker.last_by_subject(&late.stream, &late.subject).await {
+            Ok(Some(stored)) => {
+                let found = serde_json::from_slice::<EffectResult<'_>>(&stored.payload);
+                return found.is_ok_and(|found| found.result_type == ResultType::TimedOut);
+            }
+            Ok(None) => return false,
+            Err(error) => {
+                tracing::debug!(subject = late.subject, %error, "cannot tell which result stands");
+            }
+        }
+        tokio::time::sleep(delay).await;
+        delay = (delay * 2).min(RETRY_MAX);
+    }
+}
+
 fn bounded(message: &str) -> String {
     let end = message.floor_char_boundary(MESSAGE_BYTES_MAX);
     message[..end].to_owned()

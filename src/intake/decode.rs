@@ -339,7 +339,16 @@ impl Decoder {
             ControlVerb::Retry(stuck) if stuck == Stuck::default() => Control::Retry,
             ControlVerb::Retry(stuck) => settle(Verdict::Retry, stuck),
             ControlVerb::Skip(stuck) => settle(Verdict::Skip, stuck),
-            ControlVerb::Resolve(stuck) => settle(Verdict::Resolve, stuck),
+            ControlVerb::Resolve(resolution) => Control::Settle(Settle {
+                verdict: Verdict::Resolve,
+                found: resolution
+                    .found()
+                    .map_err(|message| Defect::new("payload.schema", message))?,
+                step: resolution.step,
+                item: resolution.item,
+                by: resolution.by,
+                reason: resolution.reason,
+            }),
             ControlVerb::Recall { parent, undo, known } => Control::Recall { parent, undo, known },
             ControlVerb::Outcome {
                 command_id,
@@ -492,6 +501,7 @@ fn settle(verdict: Verdict, stuck: Stuck) -> Control {
         item: stuck.item,
         by: stuck.by,
         reason: stuck.reason,
+        found: None,
     })
 }
 

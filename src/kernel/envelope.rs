@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 use super::alias::Alias;
 use super::children::ParentRef;
 use super::ids::{CommandId, EffectName, Key, SagaName, TenantId};
-use super::input::{CallbackOutcome, CancelMode};
+use super::input::{CallbackOutcome, CancelMode, Found};
 
 /// A domain event as aggregates publish it.
 #[derive(Debug, Serialize, Deserialize)]
@@ -264,12 +264,12 @@ pub enum ControlVerb {
         #[serde(default, skip_serializing_if = "is_default")]
         mode: CancelMode,
     },
-    /// Undo what is stuck, with all attempts anew.
+    /// Undo what is stuck, with all attempts anew; send the work of stuck steps once more.
     Retry(Stuck),
     /// What is stuck stays done.
     Skip(Stuck),
-    /// What is stuck has been undone by other means.
-    Resolve(Stuck),
+    /// What is stuck has been undone by other means; or what became of a stuck step.
+    Resolve(Resolution),
     /// Tell a step that waits for it.
     Signal {
         name: String,
@@ -351,14 +351,59 @@ pub struct ForwardedEvent<'a> {
     pub event: AggregateEvent<'a>,
 }
 
-/// Which entries of the ledger an operator speaks of, and why.
+/// What an operator says about a step that is stuck, or without `as` about entries of the ledger.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Resolution {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub item: Option<u32>,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub by: String,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+    /// Whether the action of the step has happened.
+    #[serde(rename = "as", default, skip_serializing_if = "Option::is_none")]
+    pub found: Option<FoundAs>,
+    /// What it has given, where it has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result: Option<serde_json::Value>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FoundAs {
+    Done,
+    NotDone,
+}
+
+impl Resolution {
+    /// What was found; `None` where it is about entries of the ledger.
+    ///
+    /// # Errors
+    /// A sentence for whoever says so.
+    pub fn found(&self) -> Result<Option<Found>, &'static str> {
+        match (self.found, &self.result) {
+            (None, None) => Ok(None),
+            (Some(_), _) if self.step.is_none() => Err("`as` is about a step: say which"),
+            (Some(FoundAs::Done), result) => Ok(Some(Found::Done {
+                result: result.as_ref().map_or("{}".to_owned(), ToString::to_string),
+            })),
+            (Some(FoundAs::NotDone), None) => Ok(Some(Found::NotDone)),
+            (None | Some(FoundAs::NotDone), Some(_)) => Err("only what is resolved as done has a result"),
+        }
+    }
+}
+
+/// What an operator speaks of, and why.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Stuck {
-    /// Only those of this step.
+    /// Only what this step did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<String>,
-    /// Only that of this item of a loop over a list.
+    /// Only what it did for this item of a loop over a list.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub item: Option<u32>,
     /// Who says so.

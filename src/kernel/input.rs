@@ -148,9 +148,9 @@ pub enum WorkOutcome {
 pub enum Control {
     /// Stop and compensate what was done.
     Cancel { reason: String, mode: CancelMode },
-    /// Try again what stands in the way: compensations that exhausted their attempts.
+    /// Try again what stands in the way: compensations that exhausted their attempts, and steps that are stuck.
     Retry,
-    /// What an operator says about entries of the ledger that are stuck.
+    /// What an operator says about what is stuck.
     Settle(Settle),
     /// Something that a step waits for, told by a person or a system.
     Signal {
@@ -214,23 +214,48 @@ pub enum CallbackOutcome {
     Failed { class: String, message: String },
 }
 
-/// What an operator says about entries of the ledger that are stuck.
+/// What an operator says about what is stuck: steps, and entries of the ledger.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settle {
     pub verdict: Verdict,
-    /// Only the entries of this step; all that are stuck otherwise.
+    /// Only what this step did; all that is stuck otherwise.
     pub step: Option<String>,
-    /// Only the entry of this item of a loop over a list.
+    /// Only what it did for this item of a loop over a list.
     pub item: Option<u32>,
     /// Who says so.
     pub by: String,
     pub reason: String,
+    /// With [`Verdict::Resolve`]: it is about steps, and this is what became of them.
+    pub found: Option<Found>,
+}
+
+/// What an operator has found out about an action of which nobody knew whether it had happened.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Found {
+    /// It has happened.
+    Done {
+        /// Its result, as JSON.
+        result: String,
+    },
+    /// It has not happened and never will.
+    NotDone,
+}
+
+impl Found {
+    #[must_use]
+    pub const fn as_str(&self) -> &'static str {
+        match self {
+            Self::Done { .. } => "done",
+            Self::NotDone => "not_done",
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// Undo it, with all attempts anew.
+    /// Undo it, with all attempts anew; do what the step does once more.
     Retry,
     /// It stays done.
     Skip,

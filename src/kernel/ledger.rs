@@ -12,7 +12,7 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_bytes::ByteBuf;
 
-use super::record::{Outstanding, Tries};
+use super::record::{Outstanding, Question, Tries};
 
 /// Entries of a chunk. An entry takes about 50 bytes, so this is the part of a record that one change rewrites.
 const CHUNK_ENTRIES: usize = 16;
@@ -49,6 +49,8 @@ pub struct LedgerEntry {
     pub asks: bool,
     /// Path under which its compensation began, where a migration has given the step another name since.
     pub known_as: Option<String>,
+    /// What an operator is asked, where nobody knows whether it was undone.
+    pub question: Option<Box<Question>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -331,7 +333,9 @@ impl LedgerEntry {
     fn bytes_at_most(&self) -> usize {
         let blob = |bytes: &Option<ByteBuf>| bytes.as_ref().map_or(1, |bytes| bytes.len() + 10);
         let known_as = self.known_as.as_ref().map_or(1, |path| path.len() + 11);
-        130 + blob(&self.input) + blob(&self.result) + known_as + self.tries.bytes_at_most()
+        let question = self.question.as_ref();
+        let question = question.map_or(1, |question| question.bytes_at_most());
+        130 + blob(&self.input) + blob(&self.result) + known_as + self.tries.bytes_at_most() + question
     }
 }
 

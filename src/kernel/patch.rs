@@ -264,7 +264,7 @@ pub enum Note {
     CompensationAsked {
         step: String,
     },
-    /// An operator has decided about a step that could not be undone.
+    /// An operator has decided about a step that was stuck, or could not be undone.
     Settled {
         step: String,
         verdict: String,
@@ -302,6 +302,10 @@ pub enum Note {
     AliasReleased {
         alias: String,
         value: String,
+    },
+    /// Nobody knows whether the action of a step has happened, and an operator is asked.
+    StepAsked {
+        step: String,
     },
 }
 

@@ -216,6 +216,20 @@ pub struct StepState {
     /// Path under which its work began, where a migration has given the step another name since: attempts of the
     /// same work are known outside by one key.
     pub known_as: Option<String>,
+    /// Of a step that is stuck: what an operator is asked.
+    pub question: Option<Box<Question>>,
+}
+
+/// What became of work whose outcome nobody knows; an operator is to say so.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Question {
+    /// Its result settles the question by itself, should it come after all.
+    pub command: CommandId,
+    /// Why the outcome is not known, for people.
+    pub message: String,
+    pub since: TimeMs,
+    /// The outcome of an attempt before was not known either.
+    pub doubted: bool,
 }
 
 /// Something that came early.
@@ -298,6 +312,8 @@ pub enum StepStatus {
     Delayed,
     /// Its action has succeeded, and it waits for an event or a signal.
     Waiting,
+    /// An operator must act: nobody knows whether its action has happened.
+    Stuck,
 }
 
 /// A command that was sent and whose result has not come.
@@ -375,7 +391,9 @@ impl Record {
                 .as_ref()
                 .map_or(1, |sent| sent.payload.len() + 11 + option(&sent.target));
             let texts = option(&step.error) + option(&step.known_as) + option(&step.callback);
-            120 + sent + blob(&step.result) + texts + step.tries.bytes_at_most()
+            let question = step.question.as_ref();
+            let question = question.map_or(1, |question| question.bytes_at_most());
+            120 + sent + blob(&step.result) + texts + step.tries.bytes_at_most() + question
         };
         let steps: usize = self
             .steps
@@ -499,6 +517,14 @@ impl Record {
     }
 }
 
+impl Question {
+    /// At least as many bytes as the encoding takes.
+    #[must_use]
+    pub fn bytes_at_most(&self) -> usize {
+        60 + self.message.len()
+    }
+}
+
 impl Tries {
     /// At least as many bytes as the encoding takes.
     #[must_use]
@@ -529,6 +555,7 @@ impl StepState {
             result: None,
             callback: None,
             known_as: None,
+            question: None,
         }
     }
 }
@@ -546,7 +573,8 @@ impl StepStatus {
             Self::Abandoned => Some(Self::BackingOff),
             Self::BackingOff => Some(Self::Delayed),
             Self::Delayed => Some(Self::Waiting),
-            Self::Waiting => None,
+            Self::Waiting => Some(Self::Stuck),
+            Self::Stuck => None,
         }
     }
 
@@ -563,6 +591,7 @@ impl StepStatus {
             Self::BackingOff => "backing_off",
             Self::Delayed => "delayed",
             Self::Waiting => "waiting",
+            Self::Stuck => "stuck",
         }
     }
 
@@ -570,7 +599,7 @@ impl StepStatus {
     #[must_use]
     pub const fn is_under_way(self) -> bool {
         match self {
-            Self::Running | Self::BackingOff | Self::Delayed | Self::Waiting => true,
+            Self::Running | Self::BackingOff | Self::Delayed | Self::Waiting | Self::Stuck => true,
             Self::Pending | Self::Done | Self::Skipped | Self::Failed | Self::Abandoned => false,
         }
     }
@@ -581,7 +610,12 @@ impl StepStatus {
     pub const fn is_over(self) -> bool {
         match self {
             Self::Done | Self::Skipped | Self::Failed | Self::Abandoned => true,
-            Self::Pending | Self::Running | Self::BackingOff | Self::Delayed | Self::Waiting => false,
+            Self::Pending
+            | Self::Running
+            | Self::BackingOff
+            | Self::Delayed
+            | Self::Waiting
+            | Self::Stuck => false,
         }
     }
 }

@@ -10,8 +10,8 @@ use serde_json::value::RawValue;
 
 use super::definition::Definition;
 use super::ids::{InstanceId, TimeMs};
-use super::ledger::LedgerEntry;
-use super::record::{Failure, Record, StepState, Summary};
+use super::ledger::{LedgerEntry, LedgerStatus};
+use super::record::{Failure, Question, Record, StepState, StepStatus, Summary};
 
 /// One instance.
 #[derive(Debug, Clone, Serialize)]
@@ -45,6 +45,9 @@ pub struct InstanceView {
     pub steps: Vec<StepView>,
     /// What was or will be undone, oldest first.
     pub ledger: Vec<LedgerView>,
+    /// What waits for an operator.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub stuck: Vec<StuckView>,
     /// Work that nothing waits for any more and whose outcome is still to come.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub strays: Vec<StrayView>,
@@ -119,6 +122,34 @@ pub struct LedgerView {
     pub attempt: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub command_id: Option<String>,
+}
+
+/// Something that waits for an operator.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct StuckView {
+    pub step: String,
+    /// Index of the item, in a loop over a list.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub item: Option<u32>,
+    pub what: StuckIn,
+    /// The command of which nobody knows what became, if it is about one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub command_id: Option<String>,
+    /// Why not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub since: Option<String>,
+}
+
+/// What an operator is to decide about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StuckIn {
+    /// Whether what the step does has happened.
+    Step,
+    /// What becomes of what it did.
+    Compensation,
 }
 
 /// Work of a step that the instance stopped waiting for.
@@ -205,6 +236,7 @@ impl InstanceView {
                 .iter()
                 .map(|entry| LedgerView::new(step_name(usize::from(entry.step)), &entry))
                 .collect(),
+            stuck: stuck(record, &step_name),
             strays: record
                 .strays
                 .iter()
@@ -258,6 +290,43 @@ impl InstanceView {
             ..Self::new(id, &summary.record, definition)
         }
     }
+}
+
+fn stuck(record: &Record, step_name: &impl Fn(usize) -> String) -> Vec<StuckView> {
+    let asked = |question: Option<&Question>| StuckView {
+        step: String::new(),
+        item: None,
+        what: StuckIn::Step,
+        command_id: question.map(|question| question.command.to_string()),
+        message: question.map(|question| question.message.clone()),
+        since: question.map(|question| question.since.to_string()),
+    };
+    let of_step = |step: usize, item: Option<u32>, state: &StepState| StuckView {
+        step: step_name(step),
+        item,
+        ..asked(state.question.as_deref())
+    };
+    let mut stuck = Vec::new();
+    for (index, state) in record.steps.iter().enumerate() {
+        if state.status == StepStatus::Stuck {
+            stuck.push(of_step(index, None, state));
+        }
+        if let Some(items) = &state.items {
+            for item in &items.running {
+                let steps = (usize::from(items.first)..).zip(&item.steps);
+                let found = steps.filter(|(_, state)| state.status == StepStatus::Stuck);
+                stuck.extend(found.map(|(step, state)| of_step(step, Some(item.index), state)));
+            }
+        }
+    }
+    let entries = record.ledger.having(|status| status == LedgerStatus::Stuck);
+    stuck.extend(entries.map(|(_, entry)| StuckView {
+        step: step_name(usize::from(entry.step)),
+        item: entry.item,
+        what: StuckIn::Compensation,
+        ..asked(entry.question.as_deref())
+    }));
+    stuck
 }
 
 impl StepView {

@@ -7,18 +7,23 @@ use serde_json::Value;
 
 use super::codes;
 use super::compare::Fault;
-use super::file::{Action, Answer, Case, Step, Suite};
+use super::file::{Action as Doing, Answer, Case, Step, Suite};
 use super::play::{self, Obstacle, open, perform, succeeded};
 use super::work;
 use super::world::{Given, Manner, World};
 use crate::kernel::definition::Definition;
-use crate::kernel::input::WorkOutcome;
+use crate::kernel::definition::model::Action;
+use crate::kernel::input::{Control, Found, Settle, Verdict, WorkOutcome};
+use crate::kernel::ledger::LedgerStatus;
+use crate::kernel::record::{Record, StepStatus};
 use crate::kernel::work::WorkItem;
 
 /// Most runs of one case. What is beyond is not tried, and the report says so.
 const RUNS_MAX: usize = 2_000;
 /// Most inputs of one run.
 const INPUTS_MAX: usize = 20_000;
+/// Most questions to operators that are answered in one run.
+const QUESTIONS_MAX: usize = 1_000;
 /// Error class of the failures.
 pub const CLASS: &str = "chaos";
 
@@ -158,7 +163,7 @@ fn attempt(suite: &Suite, case: &Case, definition: &Arc<Definition>, plan: &Plan
     };
     for step in &case.steps {
         match &step.action {
-            Action::Result(spec) => {
+            Doing::Result(spec) => {
                 if let Some(item) = work::awaited_as(&ending.world, &spec.of).cloned() {
                     let own = match &spec.outcome {
                         Answer::Ok(result) => Some(result),
@@ -167,7 +172,7 @@ fn attempt(suite: &Suite, case: &Case, definition: &Arc<Definition>, plan: &Plan
                     ending.answer(suite, plan, &item, own);
                 }
             }
-            Action::Succeed(spec) => {
+            Doing::Succeed(spec) => {
                 for _ in 0..play::ANSWERS_MAX {
                     let Some(item) = work::awaited_of(&ending.world, spec.of.as_deref()).cloned() else {
                         break;
@@ -178,16 +183,20 @@ fn attempt(suite: &Suite, case: &Case, definition: &Arc<Definition>, plan: &Plan
                     }
                 }
             }
-            Action::Retry | Action::Settle(..) => {}
+            Doing::Retry | Doing::Settle(..) => {}
             _ => ending.perform(suite, step),
         }
     }
+    let mut questions = 0;
     for _ in 0..INPUTS_MAX {
         if let Some(item) = ending.world.outbox.values().next().cloned() {
             ending.answer(suite, plan, &item, None);
         } else if let (None, Some(row)) = (&ending.world.ended, ending.world.next_timer().cloned()) {
             let given = ending.world.fire(row);
             ending.note(given);
+        } else if questions < QUESTIONS_MAX && ending.is_asked() {
+            questions += 1;
+            ending.decide();
         } else {
             break;
         }
@@ -213,6 +222,43 @@ impl Ending {
     fn note(&mut self, given: Given) {
         let message = given.rejection.map(|rejection| rejection.to_string());
         self.rejected = self.rejected.take().or(message);
+    }
+
+    /// Whether all that is left is for an operator to say what became of something.
+    fn is_asked(&self) -> bool {
+        let effects = &self.world.definition.effects;
+        let asks = |undo: &Action| match undo {
+            Action::Effect { effect, .. } => effects.get(effect).is_some_and(|contract| contract.asks),
+            _ => false,
+        };
+        let Some(record) = &self.world.record else {
+            return false;
+        };
+        let mut stuck = record.ledger.having(|status| status == LedgerStatus::Stuck);
+        has_stuck_steps(record)
+            || stuck.any(|(_, entry)| {
+                let step = self.world.definition.steps.get(usize::from(entry.step));
+                let undo = step.and_then(|step| step.compensate.as_ref());
+                undo.is_some_and(|undo| asks(&undo.action))
+            })
+    }
+
+    /// An operator says that nothing has happened.
+    fn decide(&mut self) {
+        let control = if self.world.record.as_ref().is_some_and(has_stuck_steps) {
+            Control::Settle(Settle {
+                verdict: Verdict::Resolve,
+                step: None,
+                item: None,
+                by: String::new(),
+                reason: String::new(),
+                found: Some(Found::NotDone),
+            })
+        } else {
+            Control::Retry
+        };
+        let given = self.world.give_control(control);
+        self.note(given);
     }
 
     fn answer(&mut self, suite: &Suite, plan: &Plan, item: &WorkItem, own: Option<&Value>) {
@@ -241,6 +287,15 @@ impl Ending {
         let given = self.world.give_result(item, outcome);
         self.note(given);
     }
+}
+
+fn has_stuck_steps(record: &Record) -> bool {
+    let of_steps = record.steps.iter();
+    let of_items = record.steps.iter().filter_map(|step| step.items.as_ref());
+    let of_items = of_items.flat_map(|items| items.running.iter().flat_map(|item| &item.steps));
+    of_steps
+        .chain(of_items)
+        .any(|step| step.status == StepStatus::Stuck)
 }
 
 fn is_compensation(name: &str) -> bool {

@@ -14,7 +14,7 @@ use crate::kernel::definition::yaml::{self, Entry, Node};
 use crate::kernel::definition::{Diagnostic, SourceFile, codes};
 use crate::kernel::duration::Millis;
 use crate::kernel::ids::{Key, TimeMs};
-use crate::kernel::input::{CancelMode, Verdict};
+use crate::kernel::input::{CancelMode, Found, Verdict};
 use crate::kernel::patch::IgnoreReason;
 use crate::kernel::record::Phase;
 
@@ -65,6 +65,8 @@ const STEP: &[&str] = &[
     "retry",
     "skip",
     "resolve",
+    "as",
+    "ok",
     "expect",
 ];
 /// What only an event may have besides; a signal has data as well.
@@ -76,6 +78,8 @@ const OF_EVENT: &[&str] = &[
     "correlation_id",
     "aggregate_id",
 ];
+/// What only a resolve may have besides.
+const OF_RESOLVE: &[&str] = &["as", "ok"];
 /// What `retry`, `skip` and `resolve` say for all that is stuck.
 pub const ALL_STUCK: &str = "all";
 /// What `succeed` says for all work.
@@ -165,8 +169,8 @@ pub enum Action {
     Start(Bytes),
     /// The instance starts by the clock, for this planned time.
     Schedule(TimeMs),
-    /// An operator decides about what is stuck: of a step, or all.
-    Settle(Verdict, Option<String>),
+    /// An operator decides about what is stuck: of a step, or all; or has found out what became of a step.
+    Settle(Verdict, Option<String>, Option<Found>),
     /// A person or a system tells a step what it waits for.
     Signal {
         name: String,
@@ -334,6 +338,13 @@ impl Reader<'_, '_> {
             self.findings
                 .error(codes::CONTRADICTION, mode.key_span.clone(), message);
         }
+        for key in OF_RESOLVE {
+            if let (Some(found), true) = (fields.get(key), entry.key != "resolve") {
+                let message = format!("only a resolve has \"{key}\"");
+                self.findings
+                    .error(codes::CONTRADICTION, found.key_span.clone(), message);
+            }
+        }
         if entry.key != "event" {
             for key in OF_EVENT {
                 if *key == "data" && entry.key == "signal" {
@@ -379,7 +390,7 @@ impl Reader<'_, '_> {
                 Some(Action::Cancel(reason.text().unwrap_or_default().to_owned(), mode))
             }
             "skip" => self.settle(entry, Verdict::Skip),
-            "resolve" => self.settle(entry, Verdict::Resolve),
+            "resolve" => self.resolve(&fields, entry),
             _ => match self.tree(entry)?.text() {
                 Some(_) => self.settle(entry, Verdict::Retry),
                 None => Some(Action::Retry),
@@ -408,7 +419,47 @@ impl Reader<'_, '_> {
 
     fn settle(&mut self, entry: &Entry<'_>, verdict: Verdict) -> Option<Action> {
         let step = self.text(entry, "all, or the name of a step")?;
-        Some(Action::Settle(verdict, (step != ALL_STUCK).then_some(step)))
+        Some(Action::Settle(verdict, (step != ALL_STUCK).then_some(step), None))
+    }
+
+    /// Something has been undone by other means, or an operator has found out what became of a step.
+    fn resolve(&mut self, fields: &Fields<'_, '_>, entry: &Entry<'_>) -> Option<Action> {
+        let step = self.text(entry, "all, or the name of a step")?;
+        let step = (step != ALL_STUCK).then_some(step);
+        let (said, ok) = (fields.get("as"), fields.get("ok"));
+        let text = match said {
+            None => None,
+            Some(said) => Some(self.text(said, "done or not_done")?),
+        };
+        let found = match (text.as_deref(), ok) {
+            (Some("done"), ok) => {
+                let result = match ok {
+                    None => "{}".to_owned(),
+                    Some(ok) => self.tree(ok)?.value().to_string(),
+                };
+                Some(Found::Done { result })
+            }
+            (_, Some(ok)) => {
+                let message = "\"ok\" is the result of a step that is resolved as done";
+                self.findings
+                    .error(codes::CONTRADICTION, ok.key_span.clone(), message);
+                return None;
+            }
+            (Some("not_done"), None) => Some(Found::NotDone),
+            (Some(other), None) => {
+                let message = format!("as is \"{}\", expected done or not_done", other.escape_debug());
+                self.findings
+                    .error(codes::WRONG_VALUE, said?.value.span.clone(), message);
+                return None;
+            }
+            (None, None) => None,
+        };
+        if let (Some(said), None) = (said, &step) {
+            let message = "\"as\" is about one step: say which";
+            self.findings
+                .error(codes::CONTRADICTION, said.key_span.clone(), message);
+        }
+        Some(Action::Settle(Verdict::Resolve, step, found))
     }
 
     fn event(&mut self, fields: &Fields<'_, '_>, entry: &Entry<'_>) -> Option<EventSpec> {

@@ -16,7 +16,7 @@ use super::world::{Given, Manner, World};
 use crate::kernel::definition::Definition;
 use crate::kernel::duration::Millis;
 use crate::kernel::ids::TimeMs;
-use crate::kernel::input::{CancelMode, Input, InputBody};
+use crate::kernel::input::{CancelMode, Found, Input, InputBody};
 use crate::kernel::recorded::{Recorded, RecordedBody, RecordedEvent, RecordedOutcome};
 
 /// Inputs of one instance, oldest first.
@@ -328,6 +328,13 @@ fn spoken(recorded: &Recorded, world: &World) -> (&'static str, Value, Map<Strin
         }
         RecordedBody::Settle(settle) => {
             let step = settle.step.as_deref().unwrap_or(ALL_STUCK);
+            if let Some(found) = &settle.found {
+                more.insert("as".to_owned(), Value::from(found.as_str()));
+            }
+            if let Some(Found::Done { result }) = &settle.found {
+                let result = serde_json::from_str(result).unwrap_or(Value::Null);
+                more.insert("ok".to_owned(), result);
+            }
             (settle.verdict.as_str(), Value::from(step), more)
         }
         RecordedBody::Retry {} | RecordedBody::Timer { .. } | RecordedBody::Missing { .. } => {

@@ -183,12 +183,13 @@ pub fn perform(world: &mut World, suite: &Suite, step: &Step) -> Result<Given, O
         Action::Schedule(planned) => {
             scheduled(world, step, *planned).map_err(|fault| Obstacle::Fault(Box::new(fault)))
         }
-        Action::Settle(verdict, step) => Ok(world.give_control(Control::Settle(Settle {
+        Action::Settle(verdict, step, found) => Ok(world.give_control(Control::Settle(Settle {
             verdict: *verdict,
             step: step.clone(),
             item: None,
             by: String::new(),
             reason: String::new(),
+            found: found.clone(),
         }))),
         Action::Signal { name, data, by } => {
             let (name, data, by) = (name.clone(), data.clone(), by.clone());

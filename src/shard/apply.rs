@@ -9,7 +9,7 @@ use super::poison::Fault;
 use super::staging::Run;
 use crate::kernel::alias::Alias;
 use crate::kernel::ids::{DefinitionHash, InstanceId};
-use crate::kernel::input::{Control, Input, InputBody, Origin, SourceStream};
+use crate::kernel::input::{Control, Input, InputBody, Origin, Settle, SourceStream};
 use crate::kernel::patch::{IgnoreReason, Note, Outcome, Patch};
 use crate::kernel::record::Record;
 use crate::kernel::schedule;
@@ -155,6 +155,10 @@ impl Run<'_> {
             Ok(Ok(patch)) => self.write(input, record, patch, log_sequence, turn),
             Ok(Err(rejection)) if is_migration(input) => {
                 tracing::warn!(instance = %input.instance, %rejection, "the instance keeps its version");
+                Ok(self.ignore(input, record, IgnoreReason::Refused))
+            }
+            Ok(Err(rejection)) if is_answer(input) => {
+                tracing::warn!(instance = %input.instance, %rejection, "what an operator says does not fit; the question stands");
                 Ok(self.ignore(input, record, IgnoreReason::Refused))
             }
             Ok(Err(rejection)) => self.bury(input, record, rejection.into(), turn),
@@ -441,6 +445,14 @@ fn has_ended(before: &Record, after: &Record) -> bool {
 /// A migration that is refused leaves everything as it was, so there is nothing for an operator to decide.
 const fn is_migration(input: &Input) -> bool {
     matches!(&input.body, InputBody::Control(Control::Migrate { .. }))
+}
+
+/// An answer that does not fit, a result that lacks what the step reads: the operator says it again, better.
+const fn is_answer(input: &Input) -> bool {
+    matches!(
+        &input.body,
+        InputBody::Control(Control::Settle(Settle { found: Some(_), .. }))
+    )
 }
 
 /// The versions that a live instance refers to.

@@ -15,6 +15,8 @@ pub(super) struct Tally {
     started: BTreeMap<SagaName, u64>,
     ended: BTreeMap<(SagaName, &'static str), u64>,
     finally_failed: BTreeMap<SagaName, u64>,
+    /// Questions to operators, by what they are about.
+    asked: BTreeMap<(SagaName, &'static str), u64>,
     dead: BTreeMap<String, u64>,
     forgotten: u64,
     /// Planned runs by what became of them.
@@ -63,11 +65,17 @@ impl Tally {
 
     /// What happened to an instance, as far as it is counted.
     pub fn notes(&mut self, saga: &SagaName, notes: &[Note]) {
-        let failed = notes
-            .iter()
-            .filter(|note| matches!(note, Note::FinallyFailed { .. }));
-        for _ in failed {
-            *self.finally_failed.entry(saga.clone()).or_default() += 1;
+        for note in notes {
+            let asked = match note {
+                Note::FinallyFailed { .. } => {
+                    *self.finally_failed.entry(saga.clone()).or_default() += 1;
+                    continue;
+                }
+                Note::StepAsked { .. } => "step",
+                Note::CompensationAsked { .. } => "compensation",
+                _ => continue,
+            };
+            *self.asked.entry((saga.clone(), asked)).or_default() += 1;
         }
     }
 
@@ -107,6 +115,12 @@ impl Tally {
             metrics
                 .finally_failed
                 .with_label_values(&[saga.as_str()])
+                .inc_by(*count);
+        }
+        for ((saga, what), count) in &self.asked {
+            metrics
+                .asked
+                .with_label_values(&[saga.as_str(), *what])
                 .inc_by(*count);
         }
         for (reason, count) in &self.dead {

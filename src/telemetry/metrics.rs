@@ -26,6 +26,8 @@ pub struct Metrics {
     /// Instances that reached an end, by `saga` and `phase`.
     pub instances_ended: IntCounterVec,
     pub finally_failed: IntCounterVec,
+    /// Questions to operators, by `saga` and `what` (step, compensation).
+    pub asked: IntCounterVec,
     /// Instances started, by `saga`.
     pub instances_started: IntCounterVec,
     /// One commit of a shard.
@@ -140,6 +142,7 @@ impl Metrics {
                 "Effects of finally that failed for good.",
                 &["saga"],
             ),
+            asked: counters(r, "asked_total", "Questions to operators.", &["saga", "what"]),
             instances_started: counters(r, "instances_started_total", "Instances started.", &["saga"]),
             commit_seconds: histogram(
                 r,

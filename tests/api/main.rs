@@ -16,6 +16,7 @@ mod letters;
 mod operators;
 #[cfg(feature = "wasm")]
 mod programs;
+mod questions;
 mod redaction;
 mod requests;
 mod schedules;

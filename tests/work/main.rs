@@ -16,6 +16,7 @@ mod load;
 mod local;
 mod nats;
 mod pushed;
+mod questions;
 mod recalls;
 mod relay;
 mod retention;

@@ -1,4 +1,4 @@
-//! What a saga pins of an effect: its schemas, by their hashes.
+//! What a saga pins of an effect: its schemas, by their hashes, and whether it asks an operator.
 
 use std::borrow::Cow;
 
@@ -9,25 +9,32 @@ use crate::kernel::ids::DefinitionHash;
 use crate::kernel::json::Json;
 use crate::kernel::schema::Schema;
 
-/// The hashes of an effect's schemas, as `sha256:<hex>`.
+/// Key of an effect file, and the one answer that concerns its sagas.
+pub const ON_AMBIGUOUS: &str = "on_ambiguous";
+pub const ASK: &str = "ask";
+
+/// The hashes of an effect's schemas, as `sha256:<hex>`, and what follows where nobody knows the outcome.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct EffectContract {
     pub input: Option<String>,
     pub output: Option<String>,
+    /// An operator is asked for an outcome that nobody knows.
+    pub asks: bool,
 }
 
 impl EffectContract {
-    /// The contract of these schemas; `None` without any.
+    /// The contract of these schemas; `None` where there is nothing to pin.
     #[must_use]
-    pub fn of(input: Option<&Schema>, output: Option<&Schema>) -> Option<Self> {
+    pub fn of(input: Option<&Schema>, output: Option<&Schema>, asks: bool) -> Option<Self> {
         let hash = |schema: Option<&Schema>| {
             let mut bytes = Vec::new();
             write_sorted(&schema?.canonical(), &mut bytes);
             Some(DefinitionHash(Sha256::digest(&bytes).into()).to_string())
         };
-        (input.is_some() || output.is_some()).then(|| Self {
+        (input.is_some() || output.is_some() || asks).then(|| Self {
             input: hash(input),
             output: hash(output),
+            asks,
         })
     }
 
@@ -38,10 +45,14 @@ impl EffectContract {
             hash.clone()
                 .map_or(Json::Null, |hash| Json::Str(Cow::Owned(hash)))
         };
-        Json::Map(vec![
+        let mut form = vec![
             (Cow::Borrowed("input"), member(&self.input)),
             (Cow::Borrowed("output"), member(&self.output)),
-        ])
+        ];
+        if self.asks {
+            form.push((Cow::Borrowed(ON_AMBIGUOUS), Json::Str(Cow::Borrowed(ASK))));
+        }
+        Json::Map(form)
     }
 
     /// Reads [`EffectContract::form`].
@@ -57,6 +68,11 @@ impl EffectContract {
         Ok(Self {
             input: member("input")?,
             output: member("output")?,
+            asks: match form.get(ON_AMBIGUOUS) {
+                None => false,
+                Some(Json::Str(answer)) if answer == ASK => true,
+                Some(_) => return Err(format!("the contract of an effect has an unknown {ON_AMBIGUOUS}")),
+            },
         })
     }
 }

@@ -15,22 +15,24 @@ use crate::kernel::rate::Rate;
 use crate::kernel::retry::RetryPolicy;
 use crate::kernel::schema::Schema;
 
-/// The schemas of all effects, by name. An effect that cannot be read has none.
+/// What is told of all effects, by name. An effect that cannot be read has none.
 pub type Effects = BTreeMap<String, EffectSchemas>;
 
-/// What an effect takes and gives.
+/// What sagas are told of an effect: what it takes and gives, and what follows where nobody knows its outcome.
 #[derive(Debug, Clone, Default)]
 pub struct EffectSchemas {
     /// Of `input`; absent: anything.
     pub input: Option<Arc<Schema>>,
     /// Of the result; absent: anything.
     pub output: Option<Arc<Schema>>,
+    /// An operator is asked for an outcome that nobody knows, and no call is made that might be a second one.
+    pub asks: bool,
 }
 
 impl EffectSchemas {
     #[must_use]
     pub fn contract(&self) -> Option<EffectContract> {
-        EffectContract::of(self.input.as_deref(), self.output.as_deref())
+        EffectContract::of(self.input.as_deref(), self.output.as_deref(), self.asks)
     }
 }
 

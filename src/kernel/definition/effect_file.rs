@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::codes;
+use super::contract::{ASK, ON_AMBIGUOUS};
 use super::effect::{
     AMBIGUOUS, Classify, EFFECT_RETRY_CLASSES, EffectDefinition, EffectSchemas, OnRecall, Provider,
 };
@@ -54,7 +55,7 @@ const KEYS: &[&str] = &[
     "custom",
     "timeout",
     "retry",
-    "on_ambiguous",
+    ON_AMBIGUOUS,
     "on_recall",
     "limits",
     "breaker",
@@ -66,7 +67,7 @@ const KEYS: &[&str] = &[
 const CALL_KEYS: &[&str] = &[
     "timeout",
     "retry",
-    "on_ambiguous",
+    ON_AMBIGUOUS,
     "on_recall",
     "breaker",
     "classify",
@@ -78,6 +79,9 @@ pub(super) const REQUEST_ROOTS: &[Root] = &[Root::Input, Root::Command, Root::Se
 const RESPONSE_ROOTS: &[Root] = &[Root::Response, Root::Input, Root::Command];
 /// Roots of a transformation's result.
 const TRANSFORM_ROOTS: &[Root] = &[Root::Input, Root::Command];
+
+/// Why a key is none of an external effect.
+const OF_OTHERS: &str = "tells workers of saga-runner what to do; an external effect has others";
 
 const TIMEOUT_MS: u64 = 10_000;
 const TIMEOUT_MS_MAX: u64 = 15 * 60_000;
@@ -104,13 +108,14 @@ pub fn compile(
         let text = fields::text(&entry.value, &entry.key_span, "the name of the effect", findings)?;
         parsed(EffectName::parse(text), &entry.value.span, findings)
     });
-    let contract = EffectSchemas {
+    let mut contract = EffectSchemas {
         input: fields
             .get("input")
             .and_then(|entry| schemas.read(entry, findings)),
         output: fields
             .get("output")
             .and_then(|entry| schemas.read(entry, findings)),
+        asks: false,
     };
     let section = fields.one_of(PROVIDERS, findings);
     let response = match section.map(|entry| &*entry.key) {
@@ -130,7 +135,7 @@ pub fn compile(
         .unwrap_or_default();
     let (timeout_ms, connect_timeout_ms) = timeouts(&fields, findings);
     let (policy, mut retry_classes) = retries(&fields, findings);
-    on_ambiguous(&fields, &mut retry_classes, findings);
+    contract.asks = on_ambiguous(&fields, provider.as_ref(), &mut retry_classes, findings);
     let on_recall = on_recall(&fields, findings);
     let limits = effect_limits::limits(&fields, findings);
     let breaker = effect_limits::breaker(&fields, findings);
@@ -221,9 +226,14 @@ fn transform(entry: &Entry<'_>, fields: &Fields<'_, '_>, findings: &mut Findings
 /// Somebody else executes it, so nothing here could say how.
 fn external(entry: &Entry<'_>, fields: &Fields<'_, '_>, findings: &mut Findings<'_>) {
     let _ = Fields::read(&entry.value, &entry.key_span, "external", &[], findings);
-    let why = "tells workers of saga-runner what to do; an external effect has others";
-    refuse(CALL_KEYS, fields, why, findings);
-    refuse(&["limits", "result"], fields, why, findings);
+    // Of this one the sagas heed an answer.
+    let others: Vec<&str> = CALL_KEYS
+        .iter()
+        .copied()
+        .filter(|key| *key != ON_AMBIGUOUS)
+        .collect();
+    refuse(&others, fields, OF_OTHERS, findings);
+    refuse(&["limits", "result"], fields, OF_OTHERS, findings);
 }
 
 fn refuse(keys: &[&str], fields: &Fields<'_, '_>, why: &str, findings: &mut Findings<'_>) {
@@ -288,24 +298,50 @@ fn retries(fields: &Fields<'_, '_>, findings: &mut Findings<'_>) -> (RetryPolicy
     (policy, classes)
 }
 
-/// What follows a call that was sent and not answered: whether its class is among those that are tried again.
-fn on_ambiguous(fields: &Fields<'_, '_>, classes: &mut Vec<String>, findings: &mut Findings<'_>) {
-    let Some(entry) = fields.get("on_ambiguous") else {
-        return;
+/// What follows a call that was sent and not answered: whether its class is among those that are tried again, and
+/// whether an operator is asked.
+fn on_ambiguous(
+    fields: &Fields<'_, '_>,
+    provider: Option<&Provider>,
+    classes: &mut Vec<String>,
+    findings: &mut Findings<'_>,
+) -> bool {
+    let Some(entry) = fields.get(ON_AMBIGUOUS) else {
+        return false;
     };
     let listed = classes.iter().any(|class| class == AMBIGUOUS);
-    match fields::text(&entry.value, &entry.key_span, "`retry` or `fail`", findings) {
+    let is_external = matches!(provider, Some(Provider::External));
+    match fields::text(
+        &entry.value,
+        &entry.key_span,
+        "`retry`, `fail` or `ask`",
+        findings,
+    ) {
+        Some("retry" | "fail") if is_external => refuse(&[ON_AMBIGUOUS], fields, OF_OTHERS, findings),
         Some("retry") if listed => {}
         Some("retry") => classes.push(AMBIGUOUS.to_owned()),
         Some("fail") => classes.retain(|class| class != AMBIGUOUS),
+        Some(ASK) => {
+            classes.retain(|class| class != AMBIGUOUS);
+            // That of a transformation was refused with the others.
+            let is_harmless =
+                provider.is_some_and(|provider| !provider.acts() && !matches!(provider, Provider::Transform));
+            if is_harmless {
+                let message =
+                    "nobody has to be asked about a call that changes nothing: it can be made again";
+                findings.error(codes::CONTRADICTION, entry.value.span.clone(), message);
+            }
+            return true;
+        }
         Some(other) => {
             let message = format!("unknown answer \"{}\"", other.escape_debug());
             findings
                 .error(codes::WRONG_VALUE, entry.value.span.clone(), message)
-                .help(Some("answers are retry and fail".to_owned()));
+                .help(Some("answers are retry, fail and ask".to_owned()));
         }
         None => {}
     }
+    false
 }
 
 fn on_recall(fields: &Fields<'_, '_>, findings: &mut Findings<'_>) -> OnRecall {

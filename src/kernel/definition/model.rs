@@ -374,6 +374,12 @@ impl Step {
         body.or_else(|| self.name.strip_suffix(BODY_OF_REPEAT))
             .unwrap_or(&self.name)
     }
+
+    /// Whether an operator means it by `name`.
+    #[must_use]
+    pub fn is_named(&self, name: &str) -> bool {
+        self.name == name || self.title() == name
+    }
 }
 
 /// When a failed attempt of a step is followed by another one.

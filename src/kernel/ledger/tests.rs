@@ -28,6 +28,7 @@ fn entry(number: u16, status: LedgerStatus) -> LedgerEntry {
         outstanding: (status == LedgerStatus::Undoing).then_some(outstanding),
         asks: false,
         known_as: None,
+        question: None,
     }
 }
 

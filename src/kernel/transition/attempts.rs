@@ -9,7 +9,8 @@
 //! ```
 //!
 //! All attempts send the same input. They carry the same idempotency key until one has definitely failed; once
-//! nobody knows what became of one, the key stays, since that one may still happen.
+//! nobody knows what became of one, the key stays, since that one may still happen. Where the effect says that an
+//! operator is asked then, the step is stuck until there is an answer ([`super::questions`]).
 
 use bytes::Bytes;
 use serde_bytes::ByteBuf;
@@ -20,9 +21,10 @@ use super::place::Place;
 use super::run::Run;
 use super::scope::Locals;
 use super::slot::Slot;
-use super::{Rejection, TIMEOUT_CLASS, children, compensation, deadlines, waits};
+use super::{Rejection, TIMEOUT_CLASS, children, compensation, deadlines, questions, waits};
 use crate::kernel::definition::model::{Action, COMMAND_TIMEOUT_MS, PublishTemplate, Step};
 use crate::kernel::expr::Root;
+use crate::kernel::ids::CommandId;
 use crate::kernel::input::WorkOutcome;
 use crate::kernel::patch::Note;
 use crate::kernel::record::{ClassFailures, Sent, StepStatus, Tries};
@@ -53,7 +55,8 @@ pub(super) fn start(run: &mut Run<'_>, slot: Slot) -> Result<(), Rejection> {
         Action::Effect { .. } | Action::Command(_) | Action::UndoSaga(_) | Action::Group(_) => {}
     }
     let kind = run.action(&step.action, Locals::default(), &path)?;
-    run.slot_mut(slot).sent = is_kept(step).then(|| sent(&kind));
+    let is_kept = is_kept(step) || questions::asks(run.ground.definition, &step.action);
+    run.slot_mut(slot).sent = is_kept.then(|| sent(&kind));
     send(run, slot, path, kind)
 }
 
@@ -85,8 +88,26 @@ pub(super) fn retry_due(run: &mut Run<'_>, slot: Slot) -> Result<(), Rejection> 
     send(run, slot, path, kind)
 }
 
-/// Takes the outcome of the attempt that the step waits for.
-pub(super) fn ended<'a>(run: &mut Run<'a>, slot: Slot, outcome: &'a WorkOutcome) -> Result<(), Rejection> {
+/// Sends the work of the step once more, for an operator.
+pub(super) fn send_again(run: &mut Run<'_>, slot: Slot) -> Result<(), Rejection> {
+    let step = slot.step(run);
+    let path = Place::Step { name: &step.name }.to_string();
+    let sent = run.slot(slot).sent.as_ref();
+    let kind = match sent.and_then(|sent| again(&step.action, sent)) {
+        Some(kind) => kind,
+        // It was sent under a version that did not keep it.
+        None => run.action(&step.action, Locals::default(), &path)?,
+    };
+    send(run, slot, path, kind)
+}
+
+/// Takes the outcome of `command`, the attempt that the step waits for.
+pub(super) fn ended<'a>(
+    run: &mut Run<'a>,
+    slot: Slot,
+    command: CommandId,
+    outcome: &'a WorkOutcome,
+) -> Result<(), Rejection> {
     let defeat = match outcome {
         WorkOutcome::Succeeded { payload } => return ends::acted(run, slot, payload),
         // What the step waits for proves that the action has happened, and nobody asks for its result.
@@ -94,6 +115,11 @@ pub(super) fn ended<'a>(run: &mut Run<'a>, slot: Slot, outcome: &'a WorkOutcome)
             if !ends::reads_result(slot.step(run)) && waits::buffered(run, slot)?.is_some() =>
         {
             return ends::acted(run, slot, NO_RESULT);
+        }
+        WorkOutcome::TimedOut { message }
+            if questions::asks(run.ground.definition, &slot.step(run).action) =>
+        {
+            return questions::ask(run, slot, command, message);
         }
         WorkOutcome::Failed { class, message } => Defeat { class, message },
         WorkOutcome::TimedOut { message } => Defeat {

@@ -11,25 +11,27 @@
 //!                                              ▼              ▼
 //!                                             kept      kept, undone
 //! ```
+//!
+//! An effect that asks an operator where nobody knows its outcome makes the entry stuck without using its attempts up.
 
 use serde_bytes::ByteBuf;
 
-use super::Rejection;
 use super::emission::Repetition;
 use super::place::Place;
 use super::run::Run;
 use super::scope::Locals;
 use super::slot::Slot;
+use super::{Rejection, questions};
 use crate::kernel::definition::Definition;
 use crate::kernel::definition::model::{
     Action, COMMAND_TIMEOUT_MS, Compensation, OnExhausted, OnLate, OnUnknown, Step, UndoOrder,
 };
 use crate::kernel::expr::Root;
-use crate::kernel::input::{CancelMode, Settle, Verdict, WorkOutcome};
+use crate::kernel::input::{CancelMode, Settle, Verdict, WorkOutcome, WorkResult};
 use crate::kernel::json::Json;
 use crate::kernel::ledger::{LedgerEntry, LedgerStatus};
 use crate::kernel::patch::Note;
-use crate::kernel::record::{Outstanding, Phase, Record, Tries};
+use crate::kernel::record::{Outstanding, Phase, Question, Record, Tries};
 use crate::kernel::work::WorkKind;
 
 /// Fact that tells operators of an entry that is stuck.
@@ -136,6 +138,7 @@ fn put(
         outstanding: None,
         asks: result.is_none() && compensation.on_unknown == OnUnknown::Ask,
         known_as: None,
+        question: None,
     });
 }
 
@@ -251,12 +254,25 @@ pub(super) fn waiting(record: &Record, is: impl Fn(&Outstanding) -> bool) -> Opt
     awaited.find(|(_, outstanding)| is(outstanding)).map(|(at, _)| at)
 }
 
-/// Applies the result of a compensation.
+/// The entry that is stuck because of the command of `result`, where that settles the question.
+pub(super) fn asked(record: &Record, result: &WorkResult) -> Option<usize> {
+    let is_meant = |question: &Question| question.is_settled_by(result);
+    let mut stuck = record.ledger.having(|status| status == LedgerStatus::Stuck);
+    let found = stuck.find(|(_, entry)| entry.question.as_deref().is_some_and(is_meant));
+    found.map(|(at, _)| at)
+}
+
+/// Applies the result of a compensation, also where an operator is asked for it meanwhile.
 pub(super) fn result(run: &mut Run<'_>, at: usize, outcome: &WorkOutcome) -> Result<(), Rejection> {
+    let now = run.record.updated;
     let entry = run.record.ledger.entry(at);
     let step = &run.ground.definition.steps[usize::from(entry.step)];
-    if let Some(outstanding) = entry.outstanding.take() {
+    let command = entry.outstanding.take().map(|outstanding| {
         run.settled.push(outstanding.row);
+        outstanding.command
+    });
+    if let Some(question) = entry.question.take() {
+        entry.tries.unknown = question.doubted;
     }
     let class = match outcome {
         WorkOutcome::Succeeded { .. } => {
@@ -264,13 +280,18 @@ pub(super) fn result(run: &mut Run<'_>, at: usize, outcome: &WorkOutcome) -> Res
             run.notes.push(Note::CompensationDone {
                 step: step.name.clone(),
             });
-            return proceed(run);
+            return resume(run);
         }
         WorkOutcome::Failed { class, .. } => {
             entry.tries.end(true);
             class.as_str()
         }
-        WorkOutcome::TimedOut { .. } => {
+        WorkOutcome::TimedOut { message } => {
+            let undo = step.compensate.as_ref().map(|compensation| &compensation.action);
+            let asks = undo.is_some_and(|undo| questions::asks(run.ground.definition, undo));
+            entry.question = command
+                .filter(|_| asks)
+                .map(|command| Box::new(Question::about(command, message, now, &entry.tries)));
             entry.tries.end(false);
             super::TIMEOUT_CLASS
         }
@@ -279,11 +300,17 @@ pub(super) fn result(run: &mut Run<'_>, at: usize, outcome: &WorkOutcome) -> Res
         step: step.name.clone(),
         class: class.to_owned(),
     });
+    let entry = run.record.ledger.entry(at);
+    if entry.question.is_some() {
+        ask(run, at)?;
+        return resume(run);
+    }
     match delay(step, entry.attempt) {
         Some(delay_ms) => {
             entry.status = LedgerStatus::BackingOff;
             let timer = timer_name(step, entry);
-            run.set_retry_timer(&timer, delay_ms)
+            run.set_retry_timer(&timer, delay_ms)?;
+            resume(run)
         }
         None => exhausted(run, at, step, class),
     }
@@ -360,8 +387,9 @@ fn is_meant(definition: &Definition, entry: &LedgerEntry, settle: &Settle) -> bo
     let Some(step) = definition.steps.get(usize::from(entry.step)) else {
         return false;
     };
-    let names = |name: &String| *name == step.name || name == step.title();
-    settle.step.as_ref().is_none_or(names) && settle.item.is_none_or(|item| entry.item == Some(item))
+    settle.found.is_none()
+        && settle.step.as_ref().is_none_or(|name| step.is_named(name))
+        && settle.item.is_none_or(|item| entry.item == Some(item))
 }
 
 /// Goes on after something was taken off the ledger.
@@ -462,7 +490,7 @@ fn exhausted(run: &mut Run<'_>, at: usize, step: &Step, class: &str) -> Result<(
     alert(run, at, COMPENSATION_FAILED_FACT, &payload)
 }
 
-/// Leaves it to an operator whether there is something to undo.
+/// Leaves it to an operator whether there is something to undo, or still is.
 fn ask(run: &mut Run<'_>, at: usize) -> Result<(), Rejection> {
     let index = run.record.ledger.entry(at).step;
     let step = step(run, index);
@@ -513,6 +541,7 @@ impl LedgerEntry {
         self.status = LedgerStatus::Due;
         self.attempt = 0;
         self.asks = false;
+        self.question = None;
     }
 
     /// Nothing more is done about it, so nothing more is read.
@@ -520,6 +549,7 @@ impl LedgerEntry {
         self.status = status;
         self.input = None;
         self.result = None;
+        self.question = None;
     }
 }
 

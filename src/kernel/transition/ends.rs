@@ -155,6 +155,8 @@ pub(super) fn abandon(run: &mut Run<'_>, slot: Slot) {
     deadlines::clear(run, slot);
     let state = run.slot_mut(slot);
     state.status = StepStatus::Abandoned;
+    // Its outcome is as unknown as ever; what that means is up to the compensation.
+    state.question = None;
     let input = state.take_input();
     let unknown = state.tries.unknown;
     state.result = None;

@@ -146,7 +146,8 @@ impl Tally {
                 | StepStatus::Running
                 | StepStatus::BackingOff
                 | StepStatus::Delayed
-                | StepStatus::Waiting => &mut tally.open,
+                | StepStatus::Waiting
+                | StepStatus::Stuck => &mut tally.open,
             };
             *count += 1;
         }

@@ -31,6 +31,7 @@ mod members;
 mod migrate;
 mod place;
 mod program;
+mod questions;
 mod recalls;
 mod requests;
 mod results;
@@ -49,6 +50,7 @@ mod tests;
 
 pub use children::refusal;
 pub use generations::{Last, apply_ended, reaches_ended};
+pub use questions::asked_effects;
 pub use requests::check as check_input;
 
 use arena::Arena;
@@ -206,7 +208,7 @@ fn with_instance<'a>(ground: Ground<'a>, record: &'a Record) -> Result<Patch, Re
             Some(reason) => Ok(Patch::ignored(reason)),
             None => events::handle(Run::of(ground, record), record, event),
         },
-        InputBody::Result(result) => match results::waiting(record, result.command_id) {
+        InputBody::Result(result) => match results::waiting(record, result) {
             None => Ok(results::without_step(record, result)),
             Some(waiting) => {
                 let mut run = Run::of(ground, record);
@@ -260,7 +262,9 @@ fn with_control<'a>(
         (Control::Cancel { .. } | Control::Signal { .. } | Control::Callback { .. }, Phase::Running) => {
             Run::of(ground, record)
         }
-        (Control::Retry, _) if compensation::any_stuck(record) => Run::of(ground, record),
+        (Control::Retry, _) if compensation::any_stuck(record) || questions::any(record) => {
+            Run::of(ground, record)
+        }
         // They were looked at before.
         (
             Control::Start { .. }
@@ -272,7 +276,10 @@ fn with_control<'a>(
         ) => {
             return Ok(Patch::ignored(IgnoreReason::Exists));
         }
-        (Control::Settle(settle), _) if compensation::concerns(ground.definition, record, settle) => {
+        (Control::Settle(settle), _)
+            if compensation::concerns(ground.definition, record, settle)
+                || questions::concerns(ground.definition, record, settle) =>
+        {
             Run::of(ground, record)
         }
         (_, phase) if phase.is_terminal() => return Ok(Patch::ignored(IgnoreReason::Ended)),
@@ -296,8 +303,14 @@ fn with_control<'a>(
         | Control::RegisterAlias { .. }
         | Control::ReleaseAlias { .. } => {}
         Control::Cancel { reason, mode } => failure::cancel(&mut run, reason, *mode)?,
-        Control::Retry => compensation::retry_all(&mut run)?,
-        Control::Settle(settle) => compensation::settle(&mut run, settle)?,
+        Control::Retry => {
+            questions::retry_all(&mut run)?;
+            compensation::retry_all(&mut run)?;
+        }
+        Control::Settle(settle) => {
+            questions::settle(&mut run, settle)?;
+            compensation::settle(&mut run, settle)?;
+        }
         Control::Signal { name, data, by } => {
             let message = waits::Message::signal(&run, name, data, by)?;
             run.note(Note::Signalled {

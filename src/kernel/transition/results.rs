@@ -2,8 +2,7 @@
 
 use super::run::Run;
 use super::slot::Slot;
-use super::{Rejection, attempts, compensation, ends, program, seen};
-use crate::kernel::ids::CommandId;
+use super::{Rejection, attempts, compensation, ends, program, questions, seen};
 use crate::kernel::input::{WorkOutcome, WorkResult};
 use crate::kernel::patch::{IgnoreReason, Note, Patch};
 use crate::kernel::record::{Outstanding, Record, StepStatus};
@@ -12,6 +11,8 @@ use crate::kernel::record::{Outstanding, Record, StepStatus};
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Waiting {
     Step(Slot),
+    /// A step that is stuck.
+    Question(Slot),
     /// Index into the ledger.
     Compensation(usize),
     /// Index into the strays.
@@ -20,8 +21,9 @@ pub(super) enum Waiting {
     Program(usize),
 }
 
-/// Finds what waits for the result of `command`.
-pub(super) fn waiting(record: &Record, command: CommandId) -> Option<Waiting> {
+/// Finds what waits for a result.
+pub(super) fn waiting(record: &Record, result: &WorkResult) -> Option<Waiting> {
+    let command = result.command_id;
     let is = |outstanding: &Outstanding| outstanding.command == command;
     let step = Slot::all(record).find(|(_, state)| state.outstanding.as_ref().is_some_and(is));
     if let Some((slot, _)) = step {
@@ -32,6 +34,8 @@ pub(super) fn waiting(record: &Record, command: CommandId) -> Option<Waiting> {
         .map(Waiting::Stray)
         .or_else(|| compensation::waiting(record, is).map(Waiting::Compensation))
         .or_else(|| program::waiting(record, |pending| is(&pending.outstanding)).map(Waiting::Program))
+        .or_else(|| questions::waiting(record, result).map(Waiting::Question))
+        .or_else(|| compensation::asked(record, result).map(Waiting::Compensation))
 }
 
 /// A result for which no part of the instance waits: the second one for a command, or one for nothing.
@@ -64,16 +68,18 @@ pub(super) fn apply<'a>(
         Waiting::Compensation(at) => compensation::result(run, at, outcome),
         Waiting::Stray(at) => ends::late(run, at, outcome),
         Waiting::Program(at) => program::ended(run, at, outcome),
+        Waiting::Question(slot) => questions::settle_by_result(run, slot, outcome),
         Waiting::Step(slot) => {
             let state = run.slot_mut(slot);
             if state.status != StepStatus::Running {
                 return Err(slot.mismatch(run, "waits for a result and does not run"));
             }
-            if let Some(outstanding) = state.outstanding.take() {
-                run.settled.push(outstanding.row);
-            }
+            let Some(outstanding) = state.outstanding.take() else {
+                return Err(slot.mismatch(run, "waits for no result"));
+            };
+            run.settled.push(outstanding.row);
             let before = run.focus(Some(slot));
-            attempts::ended(run, slot, outcome)?;
+            attempts::ended(run, slot, outstanding.command, outcome)?;
             run.focus(before);
             Ok(())
         }

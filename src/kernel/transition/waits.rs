@@ -13,7 +13,7 @@ use super::place::Place;
 use super::run::Run;
 use super::scope::Locals;
 use super::slot::Slot;
-use super::{BUFFER_FULL, Rejection, TIMEOUT_CLASS, attempts, heartbeats};
+use super::{BUFFER_FULL, Rejection, TIMEOUT_CLASS, attempts, heartbeats, questions};
 use crate::kernel::definition::Definition;
 use crate::kernel::definition::model::{Awaited, Delay, Step, Wait};
 use crate::kernel::duration::Millis;
@@ -162,6 +162,7 @@ pub(super) fn offer<'a>(run: &mut Run<'a>, message: Message<'a>) -> Result<bool,
     run.note(Note::Buffered {
         name: message.name.to_owned(),
     });
+    questions::settle_by_proof(run)?;
     Ok(true)
 }
 
@@ -176,7 +177,11 @@ fn interested(definition: &Definition, record: &Record, message: Message<'_>) ->
         }
         match state.status {
             StepStatus::Waiting => waiting.push(slot),
-            StepStatus::Pending | StepStatus::Running | StepStatus::BackingOff | StepStatus::Delayed => {
+            StepStatus::Pending
+            | StepStatus::Running
+            | StepStatus::BackingOff
+            | StepStatus::Delayed
+            | StepStatus::Stuck => {
                 ahead = true;
             }
             StepStatus::Done | StepStatus::Skipped | StepStatus::Failed | StepStatus::Abandoned => {}

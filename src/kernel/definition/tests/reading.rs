@@ -198,6 +198,10 @@ fn what_follows_a_call_without_answer_is_one_word() {
         ["throttled", "ambiguous"]
     );
     assert_eq!(classes("retry: {errors: throttled}\n"), ["throttled"]);
+    assert_eq!(
+        classes("on_ambiguous: ask\n"),
+        ["transient", "throttled", "timeout"]
+    );
 }
 
 #[test]

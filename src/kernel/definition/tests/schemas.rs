@@ -177,3 +177,34 @@ fn what_an_effect_of_a_state_gives_is_known_to_its_handlers_and_its_compensation
         ]
     );
 }
+
+#[test]
+fn an_effect_that_asks_an_operator_is_pinned_as_one() {
+    const CALL: &str = "apiVersion: sagas/v1\nkind: Effect\nname: pay\nhttp: {method: POST, url: \"https://pay.internal/v1\"}\n";
+    const SAGA: &str = "apiVersion: sagas/v1\nkind: Saga\nname: probe\nstart: Order.Placed\nkey: {\"*\": event.data.id}\nsteps: {pay: {effect: pay}}\n";
+    let of = |effect: &str| {
+        let mut loaded = loaded(SAGA, effect, PLACED);
+        loaded
+            .sagas
+            .pop()
+            .unwrap_or_else(|| panic!("{:#?}", loaded.diagnostics))
+    };
+    let silent = of(CALL);
+    for answer in ["fail", "retry"] {
+        assert_eq!(
+            of(&format!("{CALL}on_ambiguous: {answer}\n")).hash,
+            silent.hash,
+            "what only workers heed is no matter of the saga"
+        );
+    }
+    assert!(silent.effects.is_empty());
+    let asking = of(&format!("{CALL}on_ambiguous: ask\n"));
+    assert_ne!(asking.hash, silent.hash);
+    assert!(asking.effects.values().all(|contract| contract.asks) && asking.effects.len() == 1);
+    let archived = compile_archived(&asking.source).expect("compiles");
+    assert_eq!((archived.hash, &archived.effects), (asking.hash, &asking.effects));
+    let external = of("apiVersion: sagas/v1\nkind: Effect\nname: pay\nexternal: {}\non_ambiguous: ask\n");
+    assert_eq!(external.hash, asking.hash, "whoever carries it out");
+    let damaged = asking.source.replace("\"ask\"", "\"shrug\"");
+    assert!(compile_archived(&damaged).is_err());
+}

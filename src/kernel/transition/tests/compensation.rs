@@ -184,6 +184,7 @@ fn settle(verdict: Verdict, step: Option<&str>) -> Control {
         item: None,
         by: "ada".to_owned(),
         reason: "by phone".to_owned(),
+        found: None,
     })
 }
 

@@ -22,6 +22,7 @@ mod order;
 #[cfg(feature = "wasm")]
 mod programs;
 mod properties;
+mod questions;
 mod reminders;
 mod repeat;
 mod requests;

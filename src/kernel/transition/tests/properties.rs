@@ -22,7 +22,7 @@ use super::waits::{approving, signal};
 use super::world::World;
 use crate::kernel::definition::{Definition, compile_archived};
 use crate::kernel::ids::CommandId;
-use crate::kernel::input::{CancelMode, Control, Settle, Verdict, WorkOutcome};
+use crate::kernel::input::{CancelMode, Control, Found, Settle, Verdict, WorkOutcome};
 use crate::kernel::ledger::LedgerStatus;
 use crate::kernel::patch::{Note, Outcome};
 use crate::kernel::record::Phase;
@@ -30,7 +30,7 @@ use crate::kernel::work::WorkItem;
 
 /// One thing that happens to an instance.
 #[derive(Debug, Clone)]
-enum Happening {
+pub(super) enum Happening {
     Event(usize),
     /// The outcome of one of the commands that are outstanding.
     Result {
@@ -49,6 +49,8 @@ enum Happening {
     Signal,
     CancelAs(CancelMode),
     Settle(Verdict),
+    /// What became of the steps that are stuck: whether they have happened.
+    Found(bool),
 }
 
 fn happenings(events: usize, most: usize) -> impl Strategy<Value = Vec<Happening>> {
@@ -66,12 +68,13 @@ fn happenings(events: usize, most: usize) -> impl Strategy<Value = Vec<Happening
 }
 
 /// The same with what an operator may decide.
-fn decisions(events: usize, most: usize) -> impl Strategy<Value = Vec<Happening>> {
+pub(super) fn decisions(events: usize, most: usize) -> impl Strategy<Value = Vec<Happening>> {
     let modes = [CancelMode::Compensate, CancelMode::Drain, CancelMode::Abandon];
     let verdicts = [Verdict::Retry, Verdict::Skip, Verdict::Resolve];
     let decision = prop_oneof![
         1 => proptest::sample::select(modes.to_vec()).prop_map(Happening::CancelAs),
         2 => proptest::sample::select(verdicts.to_vec()).prop_map(Happening::Settle),
+        2 => any::<bool>().prop_map(Happening::Found),
     ];
     (
         happenings(events, most),
@@ -92,6 +95,16 @@ fn good() -> WorkOutcome {
         payload: json!({"id": "r-1", "score": 7, "charge_id": "c-1", "suspicious": false, "sequence": 3})
             .to_string()
             .into(),
+    }
+}
+
+/// The same as an operator tells it.
+fn told() -> Found {
+    match good() {
+        WorkOutcome::Succeeded { payload } => Found::Done {
+            result: String::from_utf8(payload.to_vec()).expect("JSON"),
+        },
+        other => panic!("{other:?}"),
     }
 }
 
@@ -137,9 +150,14 @@ fn live(world: &mut World, events: &[(&str, Value)], happenings: &[Happening]) -
                 let awaited: Vec<_> = world.outbox.values().map(|item| item.command_id).collect();
                 let past = world.sent.get(*which).map(|item| item.command_id);
                 let command = past.unwrap_or(CommandId(uuid::Uuid::from_u128(9)));
+                let asked = [world.questions(), world.undo_questions()].concat();
                 if !awaited.contains(&command) {
                     let applied = world.result(command, good());
-                    assert!(matches!(applied, Outcome::Ignored(_)), "{applied:?}");
+                    let is_asked = asked.contains(&command);
+                    assert_eq!(!matches!(applied, Outcome::Ignored(_)), is_asked, "{applied:?}");
+                    if is_asked {
+                        *done.entry(world.path_of(command)).or_default() += 1;
+                    }
                 }
             }
             Happening::Again(which) => {
@@ -152,8 +170,10 @@ fn live(world: &mut World, events: &[(&str, Value)], happenings: &[Happening]) -
             | Happening::Retry
             | Happening::Signal
             | Happening::CancelAs(_)
-            | Happening::Settle(_) => {
+            | Happening::Settle(_)
+            | Happening::Found(_) => {
                 controls += 1;
+                let asked = world.questions();
                 let control = match happening {
                     Happening::Cancel => Control::cancel(String::new()),
                     Happening::CancelAs(mode) => Control::Cancel {
@@ -166,6 +186,15 @@ fn live(world: &mut World, events: &[(&str, Value)], happenings: &[Happening]) -
                         item: None,
                         by: String::new(),
                         reason: String::new(),
+                        found: None,
+                    }),
+                    Happening::Found(happened) => Control::Settle(Settle {
+                        verdict: Verdict::Resolve,
+                        step: None,
+                        item: None,
+                        by: String::new(),
+                        reason: String::new(),
+                        found: Some(if *happened { told() } else { Found::NotDone }),
                     }),
                     Happening::Signal => {
                         signal("review", &json!({"approved": controls % 4 != 0, "note": ""}))
@@ -173,6 +202,11 @@ fn live(world: &mut World, events: &[(&str, Value)], happenings: &[Happening]) -
                     _ => Control::Retry,
                 };
                 world.control(&format!("req-{controls}"), control);
+                if let Happening::Found(true) = happening {
+                    for command in asked {
+                        *done.entry(world.path_of(command)).or_default() += 1;
+                    }
+                }
             }
         }
     }
@@ -306,7 +340,10 @@ fn check_ledger(world: &World, definition: &Definition, done: &BTreeMap<String, 
 }
 
 /// An order that was placed, when all of this has happened and the world is well again.
-fn lived(definition: &Arc<Definition>, happenings: &[Happening]) -> (World, BTreeMap<String, u32>) {
+pub(super) fn lived(
+    definition: &Arc<Definition>,
+    happenings: &[Happening],
+) -> (World, BTreeMap<String, u32>) {
     let mut world = World::of(Arc::clone(definition));
     let events = [("Order.Placed", json!({})), ("Other.Thing", json!({}))];
     world.event(events[0].0, &events[0].1);

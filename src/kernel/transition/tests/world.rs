@@ -446,6 +446,30 @@ impl World {
         self.outbox.values().map(|item| item.path.as_str()).collect()
     }
 
+    /// Commands of steps of unknown outcome about which an operator is asked.
+    pub(super) fn questions(&self) -> Vec<CommandId> {
+        let Some(record) = &self.record else {
+            return Vec::new();
+        };
+        let of_items = record.steps.iter().filter_map(|step| step.items.as_ref());
+        let of_items = of_items.flat_map(|items| items.running.iter().flat_map(|item| &item.steps));
+        let steps = record.steps.iter().chain(of_items);
+        let questions = steps.filter_map(|step| step.question.as_ref());
+        questions.map(|question| question.command).collect()
+    }
+
+    /// The same of compensations.
+    pub(super) fn undo_questions(&self) -> Vec<CommandId> {
+        let ledger = self.record.iter().flat_map(|record| record.ledger.iter());
+        let questions = ledger.filter_map(|entry| entry.question.as_ref().map(|question| question.command));
+        questions.collect()
+    }
+
+    pub(super) fn path_of(&self, command: CommandId) -> String {
+        let item = self.sent.iter().find(|item| item.command_id == command);
+        item.expect("it was sent").path.clone()
+    }
+
     /// Paths of all work ever.
     pub(super) fn paths(&self) -> Vec<&str> {
         self.sent.iter().map(|item| item.path.as_str()).collect()

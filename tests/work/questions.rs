@@ -1,0 +1,211 @@
+//! Effects that leave it to an operator what became of a call: no second one is made, and what is known in the end
+//! is told.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use saga_runner::effects::Worker;
+use saga_runner::kernel::definition::EffectDefinition;
+use saga_runner::kernel::duration::Millis;
+use saga_runner::kernel::work::WorkItem;
+use saga_runner::ports::broker::{Expect, Publication};
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+use wiremock::matchers::any;
+use wiremock::{Mock, MockServer, ResponseTemplate};
+
+use crate::rig::{Rig, definition, effect, effect_name, enqueue, result_subject};
+
+/// An effect that asks.
+fn asking(attempts: u32) -> EffectDefinition {
+    let mut asking = definition(attempts);
+    asking.schemas.asks = true;
+    asking
+}
+
+async fn upstream(answer: ResponseTemplate) -> MockServer {
+    let server = MockServer::start().await;
+    Mock::given(any()).respond_with(answer).mount(&server).await;
+    server
+}
+
+async fn calls(server: &MockServer) -> usize {
+    server.received_requests().await.unwrap().len()
+}
+
+fn said(result: &Value) -> (&str, &str) {
+    (
+        result["result_type"].as_str().unwrap_or_default(),
+        result["payload"]["class"].as_str().unwrap_or_default(),
+    )
+}
+
+/// A peer that takes requests and does not answer them.
+struct Swallowing {
+    address: String,
+    taken: mpsc::UnboundedReceiver<TcpStream>,
+}
+
+impl Swallowing {
+    async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = format!("http://{}", listener.local_addr().unwrap());
+        let (sender, taken) = mpsc::unbounded_channel();
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let mut start = [0_u8; 4];
+                if stream.read_exact(&mut start).await.is_ok() && &start == b"POST" {
+                    // Held open, so that there is neither an answer nor an end.
+                    let _ = sender.send(stream);
+                }
+            }
+        });
+        Self { address, taken }
+    }
+
+    async fn call(&mut self) -> TcpStream {
+        self.taken.recv().await.expect("a call")
+    }
+}
+
+/// A worker whose commands come to nobody else while it has them in hand.
+fn steady(rig: &Rig, effect: EffectDefinition, upstream: &str) -> Worker {
+    let mut spec = rig.spec("test", vec![effect], upstream, Arc::clone(&rig.metrics));
+    spec.settings.ack_wait = Millis(60_000);
+    Worker::start(&spec).unwrap()
+}
+
+#[tokio::test]
+async fn a_call_that_is_swallowed_is_made_once() {
+    let rig = Rig::new().await;
+    let mut peer = Swallowing::start().await;
+    let mut impatient = asking(5);
+    impatient.timeout_ms = 200;
+    let worker = steady(&rig, impatient, &peer.address);
+    let item = effect(&rig, "o-1", 1);
+    enqueue(&rig, &item).await;
+    let result = rig.result(&item).await;
+    assert_eq!(said(&result), ("TimedOut", "ambiguous"), "{result}");
+    worker.drain(Duration::from_secs(5)).await;
+    peer.call().await;
+    assert!(peer.taken.try_recv().is_err(), "a second call");
+}
+
+#[tokio::test]
+async fn only_what_certainly_did_nothing_is_tried_again() {
+    let rig = Rig::new().await;
+    // A gateway that gave up knows no more than anybody.
+    let server = upstream(ResponseTemplate::new(504)).await;
+    let worker = steady(&rig, asking(5), &server.uri());
+    let item = effect(&rig, "o-1", 1);
+    enqueue(&rig, &item).await;
+    let result = rig.result(&item).await;
+    assert_eq!(said(&result), ("TimedOut", "timeout"), "{result}");
+    assert_eq!(calls(&server).await, 1);
+    worker.drain(Duration::from_secs(5)).await;
+
+    let server = upstream(ResponseTemplate::new(503)).await;
+    let worker = steady(&rig, asking(3), &server.uri());
+    let item = effect(&rig, "o-2", 2);
+    enqueue(&rig, &item).await;
+    let result = rig.result(&item).await;
+    assert_eq!(said(&result), ("Failed", "transient"), "{result}");
+    assert_eq!(calls(&server).await, 3);
+    worker.drain(Duration::from_secs(5)).await;
+}
+
+#[tokio::test]
+async fn a_command_that_was_never_called_is_no_question() {
+    let rig = Rig::new().await;
+    let server = upstream(ResponseTemplate::new(200)).await;
+    let mut item = effect(&rig, "o-1", 1);
+    item.deadline = item.created.plus_ms(-1);
+    let _worker = rig.worker(asking(1), &server.uri());
+    enqueue(&rig, &item).await;
+    let result = rig.result(&item).await;
+    assert_eq!(said(&result), ("Failed", "timeout"), "{result}");
+    assert_eq!(calls(&server).await, 0);
+}
+
+#[tokio::test]
+async fn a_worker_that_died_in_its_call_leaves_a_question() {
+    died(Rig::new().await).await;
+}
+
+#[tokio::test]
+async fn a_worker_that_died_in_its_call_leaves_a_question_on_nats() {
+    died(Rig::on_nats().await).await;
+}
+
+async fn died(rig: Rig) {
+    let mut peer = Swallowing::start().await;
+    let mut patient = asking(5);
+    patient.timeout_ms = 600_000;
+    let first = rig.worker(patient, &peer.address);
+    let item = effect(&rig, "o-1", 1);
+    enqueue(&rig, &item).await;
+    let _open = peer.call().await;
+    // It goes without a word; its command comes to another one.
+    drop(first);
+    let server = upstream(ResponseTemplate::new(200)).await;
+    let _second = rig.worker(asking(5), &server.uri());
+    let result = rig.result(&item).await;
+    assert_eq!(said(&result), ("TimedOut", "ambiguous"), "{result}");
+    assert_eq!(calls(&server).await, 0, "it might have been the second call");
+}
+
+#[tokio::test]
+async fn a_result_that_comes_after_the_question_is_told_as_well() {
+    comes_after(Rig::new().await).await;
+}
+
+#[tokio::test]
+async fn a_result_that_comes_after_the_question_is_told_as_well_on_nats() {
+    comes_after(Rig::on_nats().await).await;
+}
+
+async fn comes_after(rig: Rig) {
+    for (asks, last) in [(true, "Succeeded"), (false, "TimedOut")] {
+        let mut peer = Swallowing::start().await;
+        let mut patient = if asks { asking(1) } else { definition(1) };
+        patient.timeout_ms = 600_000;
+        let worker = steady(&rig, patient, &peer.address);
+        let item = effect(&rig, "o-1", u128::from(asks) + 1);
+        enqueue(&rig, &item).await;
+        let mut call = peer.call().await;
+        // Somebody has given up on the command: the sweeper, or a worker that got it once more.
+        give_up(&rig, &item).await;
+        assert_eq!(rig.result(&item).await["result_type"], "TimedOut");
+        let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 12\r\n\r\n{\"id\":\"c-1\"}";
+        call.write_all(answer).await.unwrap();
+        worker.drain(Duration::from_mins(1)).await;
+        let result = rig.result(&item).await;
+        assert_eq!(result["result_type"], last, "{result}");
+        if asks {
+            assert_eq!(result["payload"]["id"], "c-1");
+        }
+    }
+    let stored = rig.messages(&rig.streams.events).await;
+    assert_eq!(stored, 3, "the answer stands beside the question");
+}
+
+async fn give_up(rig: &Rig, item: &WorkItem) {
+    let body = json!({
+        "tenant_id": "acme",
+        "command_id": item.command_id.to_string(),
+        "effect_name": effect_name().as_str(),
+        "result_type": "TimedOut",
+        "payload": {"class": "deadline", "message": "no result before the deadline"},
+        "metadata": {"saga": "order", "key": "o-1"},
+    });
+    let publication = Publication {
+        stream: rig.streams.events.clone(),
+        subject: result_subject(item),
+        headers: Vec::new(),
+        payload: body.to_string().into(),
+        expect: Expect::FirstOnSubject,
+    };
+    rig.broker.publish(publication).await.unwrap();
+}
