@@ -373,7 +373,7 @@ impl Record {
     /// Encodes the record: the format byte, then postcard.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(512);
+        let mut bytes = Vec::with_capacity(self.encoded_bytes_at_most());
         bytes.push(RECORD_FORMAT);
         postcard::to_extend(self, bytes).expect("a record holds only types that postcard can encode")
     }
