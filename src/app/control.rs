@@ -163,7 +163,7 @@ impl Control for Node {
     }
 
     fn metrics(&self) -> String {
-        if let Some(breakers) = self.running().and_then(|running| running.breakers.as_ref()) {
+        if let Some(breakers) = self.running().and_then(Running::breakers) {
             breakers.gauge();
         }
         if let Some(now) = self.gateway_breaker() {
@@ -380,7 +380,7 @@ impl Control for Node {
     fn breakers(&self) -> Vec<BreakerView> {
         let running = self.running();
         running
-            .and_then(|running| running.breakers.as_ref())
+            .and_then(Running::breakers)
             .map_or_else(Vec::new, |breakers| breakers.view(BREAKERS_SHOWN_MAX))
     }
 
@@ -393,7 +393,7 @@ impl Control for Node {
         let running = self
             .running()
             .ok_or_else(|| ControlError::Unavailable(self.waiting_for()))?;
-        let Some(breakers) = &running.breakers else {
+        let Some(breakers) = running.breakers() else {
             let message = "this process runs no effects: ask one in mode effect or combined";
             return Err(ControlError::Unavailable(message.to_owned()));
         };

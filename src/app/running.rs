@@ -1,7 +1,7 @@
 //! Everything that runs once broker and storage are there.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use futures::future::OptionFuture;
@@ -46,8 +46,8 @@ pub(super) struct Parts<'n> {
 pub(super) struct Running {
     pub broker: Arc<dyn Broker>,
     pub shards: Vec<shards::Shown>,
-    /// Those of the effect worker, if this process has one.
-    pub breakers: Option<Arc<Breakers>>,
+    /// Those of the effect worker, if this process has one. A reload brings another worker.
+    breakers: std::sync::Mutex<Option<Arc<Breakers>>>,
     /// Through which commands go to the gateway, if this process runs sagas and has one.
     pub submitter: Option<Arc<Submitter>>,
     /// Where the relays find the worker, if commands go to it directly.
@@ -88,11 +88,19 @@ impl Running {
         Ok(Self {
             broker,
             shards: shown,
-            breakers: stages.worker.as_ref().map(Worker::breakers),
+            breakers: std::sync::Mutex::new(stages.worker.as_ref().map(Worker::breakers)),
             submitter,
             local,
             stages: Mutex::new(stages),
         })
+    }
+
+    /// The breakers of the worker that takes commands now, if there is one.
+    pub fn breakers(&self) -> Option<Arc<Breakers>> {
+        self.breakers
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     /// How the source streams are read; none in a process without sagas, or while it drains.
@@ -136,6 +144,11 @@ impl Running {
             consumers,
             self.local.as_ref(),
         )?;
+        let breakers = new.as_ref().map(Worker::breakers);
+        if let (Some(new), Some(old)) = (&breakers, self.breakers()) {
+            new.keep_forced(&old);
+        }
+        *self.breakers.lock().unwrap_or_else(PoisonError::into_inner) = breakers;
         if let Some(old) = std::mem::replace(&mut stages.worker, new) {
             let timeout = node.manifest.drain_timeout.duration();
             tokio::spawn(old.drain(timeout));

@@ -178,6 +178,17 @@ impl Breakers {
         true
     }
 
+    /// Takes over what operators have said to the breakers of the worker before, of the upstreams that are still called.
+    pub fn keep_forced(&self, before: &Self) {
+        let mut known = self.known();
+        for (name, old) in &before.known().upstreams {
+            if let Some(upstream) = known.upstreams.get_mut(name) {
+                upstream.forced = old.forced;
+                upstream.forced_tenants.clone_from(&old.forced_tenants);
+            }
+        }
+    }
+
     /// The upstreams, and for each the tenants whose breaker is not simply closed, at most `limit` of them.
     pub fn view(&self, limit: usize) -> Vec<BreakerView> {
         let now = self.now_ms();
@@ -218,6 +229,8 @@ impl Breakers {
     pub fn gauge(&self) {
         let now = self.now_ms();
         let known = self.known();
+        // Upstreams of effects that a reload has taken away are not told of any more.
+        self.metrics.breakers.reset();
         for (name, upstream) in &known.upstreams {
             for state in BreakerState::ALL {
                 let tenants = upstream.tenants.iter().filter(|(tenant, breaker)| {

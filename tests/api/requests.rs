@@ -108,6 +108,20 @@ async fn breakers_are_listed_and_set_by_operators() {
         told["breakers"],
         json!([{"upstream": upstream, "tenant": "acme", "state": "closed", "forced": "open"}])
     );
+
+    // A reload brings other breakers, to which the same was said.
+    rig.add_effect(
+        "elsewhere",
+        "apiVersion: sagas/v1\nkind: Effect\nname: elsewhere\nhttp: {method: POST, url: \"http://127.0.0.1:9/\"}\n",
+    );
+    assert_eq!(post(&rig, "/admin/reload", "").await.status, 200);
+    assert_eq!(get(&rig, "/info").await.json()["breakers"], told["breakers"]);
+    let list = get(&rig, "/admin/breakers").await.json();
+    let listed = list["items"].as_array().expect("a list");
+    assert!(
+        listed.iter().any(|breaker| breaker["upstream"] == "127.0.0.1:9"),
+        "{list}"
+    );
     assert_eq!(post(&rig, &path, r#"{"state":"auto"}"#).await.status, 204);
     assert_eq!(get(&rig, "/info").await.json()["breakers"], json!([]));
     assert_eq!(rig.terminate().await, Some(0));
