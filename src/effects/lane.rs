@@ -220,6 +220,7 @@ impl Lane {
             &name,
             message,
             initial,
+            self.definition.schemas.asks,
         )
         .await;
         let mut progress = match found {
@@ -229,6 +230,17 @@ impl Lane {
                 return Disposition::GiveBack(NAK_DELAY);
             }
         };
+        if self.definition.schemas.asks && !progress.unsettled {
+            // Word comes before the call, so that of a command that was only held in hand nobody is asked.
+            let begun = EffectProgress {
+                delivered: message.delivered,
+                unsettled: true,
+                ..progress.clone()
+            };
+            if !progress::write(&*self.broker, stream, &self.definition.name, &name, &begun).await {
+                return Disposition::GiveBack(NAK_DELAY);
+            }
+        }
         let answer = match self.next(&command, Turn::of(message), &mut progress).await {
             Next::Answer(answer) => answer,
             Next::GiveBack(delay, reason) => {
@@ -271,7 +283,7 @@ impl Lane {
         if self.definition.schemas.asks && progress.unsettled {
             return Next::Answer(Answer::TimedOut {
                 class: AMBIGUOUS.to_owned(),
-                message: "a call may have been made by a worker that left no word about it".to_owned(),
+                message: "a call may have been made by a worker that told nobody what came of it".to_owned(),
             });
         }
         if progress.not_before_ms > now.0 {

@@ -21,7 +21,7 @@ fn subject(tenant: &TenantId, effect: &EffectName, command: CommandId) -> String
 }
 
 /// What is known about the command of this delivery, whose message says `initial`. Where the delivery before ended
-/// without a word, its call may have happened.
+/// without a word, its call may have happened, unless calls are `announced`: then there was none.
 pub async fn read(
     broker: &dyn Broker,
     stream: &str,
@@ -29,6 +29,7 @@ pub async fn read(
     (tenant, command): &(TenantId, CommandId),
     message: &Message,
     initial: Option<&EffectProgress>,
+    announced: bool,
 ) -> Result<EffectProgress, BrokerError> {
     let initial = || initial.cloned().unwrap_or_default();
     if message.delivered <= 1 {
@@ -39,20 +40,20 @@ pub async fn read(
     let mut progress: EffectProgress = stored
         .and_then(|stored| serde_json::from_slice(&stored.payload).ok())
         .unwrap_or_else(initial);
-    if progress.delivered.saturating_add(1) != message.delivered {
+    if !announced && progress.delivered.saturating_add(1) != message.delivered {
         progress.unsettled = true;
     }
     Ok(progress)
 }
 
-/// Leaves word.
+/// Leaves word. Tells whether it stands.
 pub async fn write(
     broker: &dyn Broker,
     stream: &str,
     effect: &EffectName,
     (tenant, command): &(TenantId, CommandId),
     progress: &EffectProgress,
-) {
+) -> bool {
     let subject = subject(tenant, effect, *command);
     let payload = serde_json::to_vec(progress).expect("plain data");
     let publication = Publication {
@@ -63,8 +64,9 @@ pub async fn write(
         expect: Expect::Nothing,
     };
     match tokio::time::timeout(PATIENCE, broker.publish(publication)).await {
-        Ok(Ok(_)) => {}
+        Ok(Ok(_)) => return true,
         Ok(Err(error)) => tracing::debug!(%command, %error, "no word was left about a command"),
         Err(_) => tracing::debug!(%command, "no word was left about a command in time"),
     }
+    false
 }

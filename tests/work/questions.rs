@@ -157,6 +157,41 @@ async fn died(rig: Rig) {
 }
 
 #[tokio::test]
+async fn a_command_that_was_only_in_hand_is_no_question() {
+    in_hand(Rig::new().await).await;
+}
+
+#[tokio::test]
+async fn a_command_that_was_only_in_hand_is_no_question_on_nats() {
+    in_hand(Rig::on_nats().await).await;
+}
+
+async fn in_hand(rig: Rig) {
+    let mut peer = Swallowing::start().await;
+    let mut narrow = asking(5);
+    narrow.timeout_ms = 600_000;
+    narrow.limits.concurrency = 1;
+    let first = rig.worker(narrow, &peer.address);
+    let items: Vec<_> = (1..=4).map(|n| effect(&rig, &format!("o-{n}"), n)).collect();
+    for item in &items {
+        enqueue(&rig, item).await;
+    }
+    let _open = peer.call().await;
+    // What waits behind the call comes again, without a word.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    drop(first);
+    let server = upstream(ResponseTemplate::new(200)).await;
+    let _second = rig.worker(asking(5), &server.uri());
+    let mut questions = 0;
+    for item in &items {
+        let result = rig.result(item).await;
+        questions += usize::from(said(&result) == ("TimedOut", "ambiguous"));
+    }
+    assert_eq!(questions, 1, "of the call that was begun");
+    assert_eq!(calls(&server).await, 3);
+}
+
+#[tokio::test]
 async fn a_result_that_comes_after_the_question_is_told_as_well() {
     comes_after(Rig::new().await).await;
 }
