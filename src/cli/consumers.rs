@@ -1,15 +1,12 @@
 //! `consumers list` and `consumers delete`.
 
-use std::path::PathBuf;
-
 use clap::{Args, Subcommand};
 use serde_json::json;
 
-use super::OverrideArguments;
+use super::ManifestArguments;
 use super::exit::{self, Failure};
 use crate::app;
 use crate::app::consumers::Line;
-use crate::config::Manifest;
 
 #[derive(Debug, Subcommand)]
 pub enum ConsumersCommand {
@@ -37,33 +34,12 @@ pub struct DeleteArguments {
     manifest: ManifestArguments,
 }
 
-#[derive(Debug, Args)]
-struct ManifestArguments {
-    /// The manifest.
-    #[arg(
-        long,
-        env = "SAGA_RUNNER_CONFIG",
-        value_name = "FILE",
-        default_value = "config/saga-runner.yaml"
-    )]
-    config: PathBuf,
-    #[command(flatten)]
-    overrides: OverrideArguments,
-}
-
-impl ManifestArguments {
-    fn load(self) -> Result<Manifest, Failure> {
-        let overrides = self.overrides.with_mode(None);
-        Ok(Manifest::load(&self.config, &overrides)?)
-    }
-}
-
 pub fn consumers(command: ConsumersCommand) -> Result<(), Failure> {
     match command {
         ConsumersCommand::List(arguments) => list(arguments),
         ConsumersCommand::Delete(arguments) => {
             let name = arguments.name;
-            app::consumers::delete(&arguments.manifest.load()?, &name)?;
+            app::consumers::delete(&arguments.manifest.load(None)?, &name)?;
             println!("{name} is removed");
             Ok(())
         }
@@ -71,7 +47,7 @@ pub fn consumers(command: ConsumersCommand) -> Result<(), Failure> {
 }
 
 fn list(arguments: ListArguments) -> Result<(), Failure> {
-    let lines = app::consumers::report(&arguments.manifest.load()?)?;
+    let lines = app::consumers::report(&arguments.manifest.load(None)?)?;
     if arguments.json {
         let all: Vec<_> = lines.iter().map(as_json).collect();
         let text = serde_json::to_string_pretty(&all).expect("lines are plain data");

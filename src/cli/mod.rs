@@ -25,8 +25,9 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 
+use self::exit::Failure;
 use crate::app::Registry;
-use crate::config::{LogFormat, Mode, Overrides};
+use crate::config::{LogFormat, Manifest, Mode, Overrides};
 use crate::demo;
 
 /// Runs sagas on NATS JetStream: business processes across services that finish or are undone.
@@ -85,6 +86,27 @@ enum Command {
     Demo(demo::DemoArguments),
     /// Run only the demo's upstream (inventory, fraud, payments, shipping, gateway).
     DemoUpstream(demo::UpstreamArguments),
+}
+
+/// The manifest, and what lies over it.
+#[derive(Debug, Args)]
+pub struct ManifestArguments {
+    /// The manifest.
+    #[arg(
+        long,
+        env = "SAGA_RUNNER_CONFIG",
+        value_name = "FILE",
+        default_value = "config/saga-runner.yaml"
+    )]
+    config: PathBuf,
+    #[command(flatten)]
+    overrides: OverrideArguments,
+}
+
+impl ManifestArguments {
+    fn load(self, mode: Option<Mode>) -> Result<Manifest, Failure> {
+        Ok(Manifest::load(&self.config, &self.overrides.with_mode(mode))?)
+    }
 }
 
 /// Flags that lay over the manifest.

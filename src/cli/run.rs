@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::OverrideArguments;
 use super::exit::Failure;
+use super::{ManifestArguments, OverrideArguments};
 use crate::app::{self, Registry};
 use crate::config::{LogFormat, Manifest, Mode, TenantList};
 use crate::kernel::ids::TenantId;
@@ -13,19 +13,11 @@ use crate::telemetry::logging;
 
 #[derive(Debug, Args)]
 pub struct RunArguments {
-    /// The manifest.
-    #[arg(
-        long,
-        env = "SAGA_RUNNER_CONFIG",
-        value_name = "FILE",
-        default_value = "config/saga-runner.yaml"
-    )]
-    config: PathBuf,
+    #[command(flatten)]
+    manifest: ManifestArguments,
     /// What this process does.
     #[arg(long, env = "SAGA_RUNNER_MODE")]
     mode: Option<Mode>,
-    #[command(flatten)]
-    overrides: OverrideArguments,
 }
 
 #[derive(Debug, Args)]
@@ -56,7 +48,7 @@ fn pair(text: &str) -> Result<(String, String), String> {
 }
 
 pub fn run(arguments: RunArguments, registry: Registry) -> Result<(), Failure> {
-    let manifest = Manifest::load(&arguments.config, &arguments.overrides.with_mode(arguments.mode))?;
+    let manifest = arguments.manifest.load(arguments.mode)?;
     start(manifest, registry)
 }
 

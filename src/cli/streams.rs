@@ -1,34 +1,17 @@
 //! `streams apply` and `streams check`.
 
-use std::path::PathBuf;
+use clap::Subcommand;
 
-use clap::{Args, Subcommand};
-
-use super::OverrideArguments;
+use super::ManifestArguments;
 use super::exit::{self, Failure};
 use crate::app;
-use crate::config::Manifest;
 
 #[derive(Debug, Subcommand)]
 pub enum StreamsCommand {
     /// Create what is missing, update what belongs to the runner, and read back what the broker keeps.
-    Apply(StreamsArguments),
+    Apply(ManifestArguments),
     /// Compare and change nothing; exits with 1 where something differs.
-    Check(StreamsArguments),
-}
-
-#[derive(Debug, Args)]
-pub struct StreamsArguments {
-    /// The manifest.
-    #[arg(
-        long,
-        env = "SAGA_RUNNER_CONFIG",
-        value_name = "FILE",
-        default_value = "config/saga-runner.yaml"
-    )]
-    config: PathBuf,
-    #[command(flatten)]
-    overrides: OverrideArguments,
+    Check(ManifestArguments),
 }
 
 pub fn streams(command: StreamsCommand) -> Result<(), Failure> {
@@ -36,7 +19,7 @@ pub fn streams(command: StreamsCommand) -> Result<(), Failure> {
         StreamsCommand::Apply(arguments) => (arguments, true),
         StreamsCommand::Check(arguments) => (arguments, false),
     };
-    let manifest = Manifest::load(&arguments.config, &arguments.overrides.with_mode(None))?;
+    let manifest = arguments.load(None)?;
     let report = app::streams::report(&manifest, change)?;
     let mut differences = 0;
     for line in &report {

@@ -10,7 +10,9 @@ use serde_json::{Value, json};
 use wiremock::matchers::any;
 use wiremock::{Mock, MockServer, ResponseTemplate};
 
-use crate::grouping::{commands, enqueue_all, floor, items, named, queue_names, succeeded, upstream};
+use crate::grouping::{
+    commands, enqueue_all, floor, full_effect, items, named, queue_names, succeeded, upstream,
+};
 use crate::rig::{self, Rig, until};
 use crate::support::nats_server::NatsServer;
 
@@ -151,24 +153,9 @@ async fn a_failed_attempt_comes_again_after_its_pause() {
 
 #[tokio::test]
 async fn effects_of_a_pushed_category_do_not_wait_for_each_other() {
-    let rig = Rig::on_nats().await;
-    let stuck = upstream(ResponseTemplate::new(200).set_delay(Duration::from_mins(5))).await;
-    let slow = items(&rig, "acme", "slow", 1, 20);
-    let fast = items(&rig, "acme", "charge", 100, 5);
-    enqueue_all(&rig, &slow).await;
-    enqueue_all(&rig, &fast).await;
-    let mut patient = named("slow", 2);
-    patient.timeout_ms = 300_000;
-    let mut quick = named("charge", 2);
-    quick.provider = saga_runner::kernel::definition::effect::Provider::Transform;
-    let (worker, _) = rig.grouped(
-        "{by: category, delivery: push, categories: {pay: [charge, slow]}}",
-        vec![patient, quick],
-        &stuck.uri(),
-    );
-    succeeded(&rig, &fast).await;
-    assert!(calls(&stuck).await <= 2);
-    worker.drain(Duration::from_millis(10)).await;
+    let consumers = "{by: category, delivery: push, categories: {pay: [charge, slow]}}";
+    let given_back = full_effect(Rig::on_nats().await, consumers).await;
+    assert_eq!(given_back, 0, "they wait at the worker");
 }
 
 fn theirs() -> consumer::push::Config {
