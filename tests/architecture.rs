@@ -52,6 +52,7 @@ const LAYERS: &[(&str, &[&str])] = &[
         &[
             "kernel",
             "ports",
+            "clients",
             "config",
             "telemetry",
             "app",

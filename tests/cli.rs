@@ -223,6 +223,22 @@ fn every_command_explains_itself() {
 }
 
 #[test]
+fn a_runner_that_does_not_listen_is_told_with_the_reason() {
+    let port = std::net::TcpListener::bind("127.0.0.1:0")
+        .and_then(|listener| listener.local_addr())
+        .expect("a free port")
+        .port();
+    let url = format!("http://127.0.0.1:{port}");
+    let output = call(&["instance", "show", "order", "o-1", "--url", &url]);
+    let told = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(70), "{told}");
+    assert!(
+        told.contains(&format!("no answer from {url}: ")) && told.contains("refused"),
+        "{told}"
+    );
+}
+
+#[test]
 fn a_manifest_that_cannot_be_read_exits_with_66() {
     let home = Home::new();
     let (code, line) = home.refusal(&home.path("absent.yaml"));

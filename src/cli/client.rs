@@ -6,6 +6,7 @@ use clap::Args;
 use serde_json::Value;
 
 use super::exit::{self, Failure};
+use crate::clients::told;
 
 /// Longest wait for an answer.
 const PATIENCE: Duration = Duration::from_mins(1);
@@ -76,7 +77,7 @@ impl Client {
                 let response = request.send().await?;
                 Ok::<_, reqwest::Error>((response.status(), response.text().await?))
             })
-            .map_err(Failure::software)?;
+            .map_err(|error| Failure::software(told(&format!("no answer from {}", self.base), &error)))?;
         let json = serde_json::from_str::<Value>(&body).ok();
         if status.is_success() {
             return json.ok_or_else(|| Failure::software(format!("{} does not answer with JSON", self.base)));
