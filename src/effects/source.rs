@@ -13,13 +13,14 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use super::attempt::Reason;
 use super::consumers::Consumer;
 use super::lane::Lane;
 use super::local::Lanes;
 use super::recalls::Recalls;
 use super::settings::Settings;
 use super::worker::{WorkerSpec, finish, report};
-use crate::kernel::ids::{EffectName, TimeMs};
+use crate::kernel::ids::EffectName;
 use crate::kernel::subject::{Subject, Tenancy};
 use crate::ports::broker::{Broker, BrokerError, Manner, Message, Queue, QueueMessage, QueueSpec, Receipt};
 use crate::ports::clock::Clock;
@@ -211,7 +212,12 @@ impl Source {
             };
             if self.consumer.push {
                 // It has been let out already, so it waits here; others do not wait behind it.
-                running.spawn(in_line(lane, delivery, created, self.worker.draining.clone()));
+                let draining = self.worker.draining.clone();
+                running.spawn(async move {
+                    if let Some(hand) = in_line(&lane, &delivery, &draining).await {
+                        lane.serve(delivery, hand, created).await;
+                    }
+                });
             } else if let Some(hand) = self.room(&lane, &delivery).await {
                 running.spawn(lane.serve(delivery, hand, created));
             }
@@ -237,23 +243,11 @@ impl Source {
             // Others behind it, of effects that have room, must not wait.
             let spread = Duration::from_millis(delivery.message.stream_sequence % 256);
             let effect = lane.definition.name.as_str();
-            self.give_back(delivery, effect, "busy", BUSY_DELAY + spread)
-                .await;
+            let delay = BUSY_DELAY + spread;
+            give_back(&self.worker.metrics, delivery, effect, "busy", delay).await;
             return None;
         }
-        let free = Arc::clone(&lane.hand).acquire_owned();
-        let hand = tokio::select! {
-            biased;
-            () = self.worker.draining.cancelled() => None,
-            free = claimed(&*delivery.receipt, self.worker.settings.ack_wait.duration(), free) => {
-                Some(free.expect("the semaphore is never closed"))
-            }
-        };
-        if hand.is_none() {
-            let effect = lane.definition.name.as_str();
-            self.give_back(delivery, effect, "drain", Duration::ZERO).await;
-        }
-        hand
+        in_line(lane, delivery, &self.worker.draining).await
     }
 
     /// A command of an effect that this worker does not have: another one may have it, until its deadline. Then the
@@ -268,27 +262,39 @@ impl Source {
             let consumer = &*self.consumer.name;
             tracing::warn!(%effect, consumer, "commands of an effect that this worker does not have are left to others");
         }
-        let deadline = deadline_ms(&delivery.message.payload);
-        if deadline.is_none_or(|deadline| deadline <= self.worker.clock.now().0) {
+        let worker = &self.worker;
+        let Some(deadline) = deadline_ms(&delivery.message.payload) else {
+            // It would come again for ever, and no saga has sent it.
+            tracing::error!(subject = ?delivery.message.subject, "command cannot be read; dropped");
+            worker
+                .metrics
+                .dead_letters
+                .with_label_values(&["command.invalid"])
+                .inc();
+            answered(delivery.receipt.term().await, &delivery.message);
+            return;
+        };
+        if deadline <= worker.clock.now().0 {
             answered(delivery.receipt.term().await, &delivery.message);
         } else {
-            self.give_back(delivery, UNKNOWN, "unknown_effect", UNKNOWN_DELAY)
-                .await;
+            give_back(
+                &worker.metrics,
+                delivery,
+                UNKNOWN,
+                "unknown_effect",
+                UNKNOWN_DELAY,
+            )
+            .await;
         }
-    }
-
-    async fn give_back(&self, delivery: &QueueMessage, effect: &str, reason: &str, delay: Duration) {
-        self.worker
-            .metrics
-            .effects_given_back
-            .with_label_values(&[effect, reason])
-            .inc();
-        answered(delivery.receipt.nak(delay).await, &delivery.message);
     }
 }
 
-/// Serves a delivery as soon as there is room for it in hand; claims it until then.
-async fn in_line(lane: Arc<Lane>, delivery: QueueMessage, created: TimeMs, draining: CancellationToken) {
+/// Waits for room in hand, and claims the delivery until then. `None`: the drain began, and it was given back.
+async fn in_line(
+    lane: &Lane,
+    delivery: &QueueMessage,
+    draining: &CancellationToken,
+) -> Option<OwnedSemaphorePermit> {
     let free = Arc::clone(&lane.hand).acquire_owned();
     let hand = tokio::select! {
         biased;
@@ -297,13 +303,26 @@ async fn in_line(lane: Arc<Lane>, delivery: QueueMessage, created: TimeMs, drain
             Some(free.expect("the semaphore is never closed"))
         }
     };
-    if let Some(hand) = hand {
-        lane.serve(delivery, hand, created).await;
-    } else {
-        let labels = [lane.definition.name.as_str(), "drain"];
-        lane.metrics.effects_given_back.with_label_values(&labels).inc();
-        answered(delivery.receipt.nak(Duration::ZERO).await, &delivery.message);
+    if hand.is_none() {
+        let effect = lane.definition.name.as_str();
+        give_back(
+            &lane.metrics,
+            delivery,
+            effect,
+            Reason::Drain.as_str(),
+            Duration::ZERO,
+        )
+        .await;
     }
+    hand
+}
+
+async fn give_back(metrics: &Metrics, delivery: &QueueMessage, effect: &str, reason: &str, delay: Duration) {
+    metrics
+        .effects_given_back
+        .with_label_values(&[effect, reason])
+        .inc();
+    answered(delivery.receipt.nak(delay).await, &delivery.message);
 }
 
 /// Waits for `what` and meanwhile reports progress.

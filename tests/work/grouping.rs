@@ -8,7 +8,7 @@ use saga_runner::effects::Worker;
 use saga_runner::kernel::definition::EffectDefinition;
 use saga_runner::kernel::ids::{EffectName, TenantId};
 use saga_runner::kernel::work::{WorkItem, WorkKind};
-use saga_runner::ports::broker::{BrokerError, Manner, QueueSpec};
+use saga_runner::ports::broker::{BrokerError, Expect, Manner, Publication, QueueSpec};
 use serde_json::Value;
 use wiremock::matchers::any;
 use wiremock::{Mock, MockServer, ResponseTemplate};
@@ -149,6 +149,24 @@ async fn a_tenants_consumer(rig: Rig, together: bool) {
     }
     newer.drain(Duration::from_secs(5)).await;
     assert_eq!(server.received_requests().await.unwrap().len(), 7);
+}
+
+#[tokio::test]
+async fn what_cannot_be_read_and_no_worker_knows_is_dropped_and_counted() {
+    let rig = Rig::new().await;
+    let server = upstream(ResponseTemplate::new(200)).await;
+    let publication = Publication {
+        stream: rig.streams.commands.clone(),
+        subject: format!("tenant.acme.effect.gone.{}", uuid::Uuid::from_u128(1)),
+        headers: Vec::new(),
+        payload: "no command".into(),
+        expect: Expect::Nothing,
+    };
+    rig.broker.publish(publication).await.unwrap();
+    let (_worker, metrics) = rig.grouped("by: tenant", vec![named("charge", 4)], &server.uri());
+    until(async || (floor(&rig, "tenant-test-acme").await >= Some(1)).then_some(())).await;
+    let dead = metrics.dead_letters.with_label_values(&["command.invalid"]);
+    assert_eq!(dead.get(), 1);
 }
 
 #[tokio::test]
