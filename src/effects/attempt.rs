@@ -39,6 +39,8 @@ pub enum Reason {
     TenantRate,
     /// The worker takes no more work.
     Drain,
+    /// The broker does not take the word that comes before a call.
+    Broker,
 }
 
 impl Reason {
@@ -51,6 +53,7 @@ impl Reason {
             Self::TenantBusy => "tenant_busy",
             Self::TenantRate => "tenant_rate",
             Self::Drain => "drain",
+            Self::Broker => "broker",
         }
     }
 }
@@ -62,6 +65,9 @@ pub struct Turn {
     pub number: u64,
     /// Spreads commands that were given back together.
     pub seed: u64,
+    /// It comes from the queue, so that nothing but a word beside it tells the next turn of a call. At home the row of the
+    /// outbox does.
+    pub queued: bool,
 }
 
 impl Turn {
@@ -69,6 +75,7 @@ impl Turn {
         Self {
             number: message.delivered,
             seed: message.stream_sequence ^ message.delivered.rotate_left(32),
+            queued: true,
         }
     }
 }

@@ -230,17 +230,6 @@ impl Lane {
                 return Disposition::GiveBack(NAK_DELAY);
             }
         };
-        if self.definition.schemas.asks && !progress.unsettled {
-            // Word comes before the call, so that of a command that was only held in hand nobody is asked.
-            let begun = EffectProgress {
-                delivered: message.delivered,
-                unsettled: true,
-                ..progress.clone()
-            };
-            if !progress::write(&*self.broker, stream, &self.definition.name, &name, &begun).await {
-                return Disposition::GiveBack(NAK_DELAY);
-            }
-        }
         let answer = match self.next(&command, Turn::of(message), &mut progress).await {
             Next::Answer(answer) => answer,
             Next::GiveBack(delay, reason) => {
@@ -314,6 +303,9 @@ impl Lane {
             Err(_) if self.clock.now() >= deadline => return Next::Answer(self.expired(progress)),
             Err((delay, reason)) => return Next::GiveBack(delay, reason),
         };
+        if self.definition.schemas.asks && turn.queued && !self.announce(command, turn, progress).await {
+            return Next::GiveBack(NAK_DELAY, Reason::Broker);
+        }
         let secrets = self.secrets.now();
         let call = CallContext {
             command,
@@ -362,6 +354,19 @@ impl Lane {
                 Next::Answer(attempt::conclude(failure, progress.unsettled))
             }
         }
+    }
+
+    /// Leaves word before a call that nobody may make twice, so that of a command that was only held in hand nobody is
+    /// asked. `false`: it may not stand.
+    async fn announce(&self, command: &EffectCommand<'_>, turn: Turn, progress: &EffectProgress) -> bool {
+        let begun = EffectProgress {
+            delivered: turn.number,
+            unsettled: true,
+            ..progress.clone()
+        };
+        let name = (command.tenant_id.clone(), command.command_id);
+        let effect = &self.definition.name;
+        progress::write(&*self.broker, &self.streams.commands, effect, &name, &begun).await
     }
 
     /// Makes the call. Where a call may be interrupted, it ends when the command is taken back.

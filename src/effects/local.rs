@@ -84,7 +84,11 @@ impl Desk {
     async fn attempt(&self, command: &EffectCommand<'_>) -> Attempted {
         let mut progress = EffectProgress::default();
         let (_, seed) = command.command_id.0.as_u64_pair();
-        let turn = Turn { number: 1, seed };
+        let turn = Turn {
+            number: 1,
+            seed,
+            queued: false,
+        };
         match self.lane.next(command, turn, &mut progress).await {
             Next::Answer(answer) => self.answered(command, answer, progress.calls),
             Next::GiveBack(_, reason) => {
