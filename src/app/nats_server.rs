@@ -12,15 +12,24 @@ use tokio::process::{Child, Command};
 use super::StartError;
 
 /// Starts `program` with JetStream on a free loopback port, its data below `dir`; gives its URL. It is stopped
-/// when the child is dropped.
+/// when the child is dropped. With `sync_always` it syncs each write to disk before it acknowledges.
 ///
 /// # Errors
 /// [`StartError::System`] where it does not start or does not answer within ten seconds.
-pub async fn start(program: &Path, dir: &Path) -> Result<(Child, String), StartError> {
+pub async fn start(program: &Path, dir: &Path, sync_always: bool) -> Result<(Child, String), StartError> {
     let failed = |error: std::io::Error| StartError::System(format!("{}: {error}", program.display()));
     let port = free_port().map_err(failed)?;
     let log = File::create(dir.join("nats-server.log")).map_err(failed)?;
+    let configuration = dir.join("nats-server.conf");
+    let jetstream = if sync_always {
+        "jetstream {sync_interval: always}\n"
+    } else {
+        "jetstream {}\n"
+    };
+    std::fs::write(&configuration, jetstream).map_err(failed)?;
     let child = Command::new(program)
+        .arg("-c")
+        .arg(configuration)
         .args(["-a", "127.0.0.1", "-js", "-sd"])
         .arg(dir.join("nats"))
         .args(["-p", &port.to_string()])

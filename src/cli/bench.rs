@@ -38,6 +38,12 @@ pub struct BenchArguments {
     /// Use the nats-server at this URL; its streams are created and left there.
     #[arg(long, value_name = "URL")]
     nats_url: Option<String>,
+    /// Have that server sync each write to disk before it acknowledges (`sync_interval: always`).
+    #[arg(long, requires = "nats_server")]
+    sync_always: bool,
+    /// Messages that are stored by one atomic batch where so many wait (`broker.nats.publish_batch_max`).
+    #[arg(long, default_value_t = 1, value_name = "MESSAGES", value_parser = clap::value_parser!(u16).range(1..=1_000))]
+    publish_batch: u16,
     /// Where data is kept while the bench runs. Default: a new folder among the temporary files.
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
@@ -53,7 +59,10 @@ pub fn bench(arguments: &BenchArguments) -> Result<(), Failure> {
     logging::start(LogFormat::Pretty, &arguments.log)
         .map_err(|message| Failure::new(super::exit::USAGE, message))?;
     let broker = match (&arguments.nats_server, &arguments.nats_url) {
-        (Some(program), _) => Where::NatsServer(program.clone()),
+        (Some(program), _) => Where::NatsServer {
+            program: program.clone(),
+            sync_always: arguments.sync_always,
+        },
         (None, Some(url)) => Where::NatsUrl(url.clone()),
         (None, None) => Where::Embedded,
     };
@@ -65,6 +74,7 @@ pub fn bench(arguments: &BenchArguments) -> Result<(), Failure> {
         shards: arguments.shards,
         dispatch: arguments.dispatch,
         broker,
+        publish_batch: usize::from(arguments.publish_batch),
         dir: arguments.dir.clone(),
     };
     let report = bench::run(&plan)?;

@@ -69,7 +69,7 @@ async fn set_up(arguments: &DemoArguments) -> Result<Stage, Failure> {
     shorten_timer(arguments, &dir)?;
     let (nats, nats_url) = match &arguments.nats_server {
         Some(program) => {
-            let (child, url) = nats_server::start(program, &dir).await?;
+            let (child, url) = nats_server::start(program, &dir, false).await?;
             say(&format!("nats-server ready at {url}"));
             (Some(child), Some(url))
         }

@@ -104,15 +104,20 @@ fn time_ms(text: &str) -> Option<TimeMs> {
     i64::try_from(ns.div_euclid(1_000_000)).ok().map(TimeMs)
 }
 
-/// Headers by name, since the client keeps them without order. A precondition of the publication is no part
-/// of the message.
+/// What a publication says to the server alone: preconditions, and the batch with which it came.
+const NO_PART_OF_THE_MESSAGE: [&str; 2] = ["Nats-Expected-", "Nats-Batch-"];
+
+/// Headers by name, since the client keeps them without order.
 pub(super) fn headers(map: Option<&HeaderMap>, wanted: impl Fn(&str) -> bool) -> Vec<(String, String)> {
     let Some(map) = map else { return Vec::new() };
     let mut headers: Vec<(String, String)> = map
         .iter()
         .filter(|(name, _)| {
             let name: &str = name.as_ref();
-            !name.starts_with("Nats-Expected-") && wanted(name)
+            !NO_PART_OF_THE_MESSAGE
+                .iter()
+                .any(|prefix| name.starts_with(prefix))
+                && wanted(name)
         })
         .flat_map(|(name, values)| {
             values
@@ -161,11 +166,12 @@ mod tests {
     }
 
     #[test]
-    fn headers_come_in_the_order_of_their_names_without_preconditions() {
+    fn headers_come_in_the_order_of_their_names_without_what_is_for_the_server() {
         let mut map = HeaderMap::new();
         for (name, value) in [
             ("b", "1"),
             ("Nats-Expected-Last-Subject-Sequence", "0"),
+            ("Nats-Batch-Id", "x"),
             ("a", "2"),
             ("b", "0"),
         ] {

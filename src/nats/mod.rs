@@ -3,10 +3,11 @@
 //! Translates and reports; it decides nothing about sagas and repeats no publication by itself. A reader or
 //! queue ends with the connection that it began on, and its owner opens a new one.
 //!
-//! [`settings`] says how to connect, [`link`] keeps the connection, [`api`] asks the server; the rest is one
-//! file for each promise of the port.
+//! [`settings`] says how to connect, [`link`] keeps the connection, [`api`] asks the server, [`batch`] gathers what is
+//! published at the same time; the rest is one file for each promise of the port.
 
 mod api;
+mod batch;
 mod error;
 mod link;
 mod message;
@@ -40,6 +41,7 @@ use crate::ports::broker::{
 use crate::ports::messenger::Messenger;
 
 use api::DirectError;
+use batch::Batches;
 use error::ApiError;
 use link::Link;
 use publish::Publisher;
@@ -49,7 +51,9 @@ use reader::NatsReader;
 /// A connection to NATS with all that the runner needs of it.
 pub struct NatsBroker {
     link: Arc<Link>,
-    publisher: Publisher,
+    publisher: Arc<Publisher>,
+    /// Absent where each message goes by itself.
+    batches: Option<Batches>,
     heartbeat: Duration,
 }
 
@@ -61,8 +65,15 @@ impl NatsBroker {
     /// [`ConnectError::Settings`] where the settings cannot be used.
     pub async fn connect(settings: Settings) -> Result<Arc<Self>, ConnectError> {
         let link = Arc::new(Link::open(&settings).await?);
+        let in_flight_max = settings.publish_in_flight_max;
+        let publisher = Arc::new(Publisher::new(link.publish_context(in_flight_max)));
+        let batches = (settings.publish_batch_max > 1).then(|| {
+            let (publisher, link) = (Arc::clone(&publisher), Arc::clone(&link));
+            Batches::new(publisher, link, settings.publish_batch_max, in_flight_max)
+        });
         Ok(Arc::new(Self {
-            publisher: Publisher::new(link.publish_context(settings.publish_in_flight_max)),
+            publisher,
+            batches,
             link,
             heartbeat: settings.heartbeat.duration(),
         }))
@@ -151,11 +162,11 @@ impl NatsBroker {
 #[async_trait]
 impl Broker for NatsBroker {
     async fn ensure_stream(&self, spec: &StreamSpec) -> Result<StreamState, BrokerError> {
-        streams::ensure(&self.link, spec).await
+        streams::ensure(&self.link, spec, self.batches.is_some()).await
     }
 
     async fn check_stream(&self, spec: &StreamSpec) -> Result<Vec<String>, BrokerError> {
-        streams::check(&self.link, spec).await
+        streams::check(&self.link, spec, self.batches.is_some()).await
     }
 
     async fn stream_state(&self, stream: &str) -> Result<StreamState, BrokerError> {
@@ -163,7 +174,10 @@ impl Broker for NatsBroker {
     }
 
     async fn publish(&self, message: Publication) -> Result<PublishAck, PublishError> {
-        self.publisher.publish(&self.link, message).await
+        match &self.batches {
+            Some(batches) => batches.publish(message).await,
+            None => self.publisher.publish(&self.link, message).await,
+        }
     }
 
     async fn reader(&self, spec: ReaderSpec) -> Result<Box<dyn Reader>, BrokerError> {

@@ -59,23 +59,51 @@ impl Publisher {
         if let Some(headers) = headers {
             outbound = outbound.headers(headers);
         }
+        self.exchange(link, generation, message.subject, outbound)
+            .await
+            .map_err(|failure| match failure {
+                Failure::NotSent(error) => not_sent(&error),
+                Failure::Lost => PublishError::Unknown(Failure::LOST.to_owned()),
+                Failure::Answered(error) => refusal(&error, &message.expect),
+            })
+    }
+
+    /// Sends one message over the connection of that generation and waits for the server's answer to it.
+    pub async fn exchange(
+        &self,
+        link: &Link,
+        generation: u64,
+        subject: String,
+        outbound: PublishMessage,
+    ) -> Result<ServerAck, Failure> {
         let acknowledged = {
             let _turn = self.order.lock().await;
             self.context
-                .send_publish(message.subject, outbound)
+                .send_publish(subject, outbound)
                 .await
-                .map_err(|error| not_sent(&error))?
+                .map_err(Failure::NotSent)?
         };
         // An answer can only come over the connection that carried the question.
-        let outcome = tokio::select! {
+        tokio::select! {
             biased;
-            outcome = acknowledged.into_future() => outcome,
-            () = link.lost(generation) => {
-                return Err(PublishError::Unknown("connection lost before the answer".to_owned()));
-            }
-        };
-        outcome.map_err(|error| refusal(&error, &message.expect))
+            answer = acknowledged.into_future() => answer.map_err(Failure::Answered),
+            () = link.lost(generation) => Err(Failure::Lost),
+        }
     }
+}
+
+/// Why a message that was to be stored is not known to be.
+pub(super) enum Failure {
+    /// It did not reach the client's queue.
+    NotSent(ClientError),
+    /// The connection is gone, and the answer with it.
+    Lost,
+    /// What the server answered, or that it did not in time.
+    Answered(ClientError),
+}
+
+impl Failure {
+    pub const LOST: &str = "connection lost before the answer";
 }
 
 /// A subject to publish on is literal: tokens that filters would take for wildcards, and bytes that break
@@ -101,7 +129,7 @@ pub(super) fn is_literal(subject: &str) -> bool {
 }
 
 /// The headers of a message with what is expected of the stream; none where there are none.
-fn expecting(message: &Publication) -> Result<Option<HeaderMap>, PublishError> {
+pub(super) fn expecting(message: &Publication) -> Result<Option<HeaderMap>, PublishError> {
     if message.headers.is_empty() && message.expect == Expect::Nothing {
         return Ok(None);
     }
@@ -172,7 +200,7 @@ fn refusal(error: &ClientError, expect: &Expect) -> PublishError {
     }
 }
 
-fn server_error(error: &ClientError) -> Option<&async_nats::jetstream::Error> {
+pub(super) fn server_error(error: &ClientError) -> Option<&async_nats::jetstream::Error> {
     std::error::Error::source(error)?.downcast_ref()
 }
 
@@ -192,7 +220,7 @@ fn judge(class: usize, code: async_nats::jetstream::ErrorCode, text: String) -> 
     }
 }
 
-fn describe(error: &ClientError) -> String {
+pub(super) fn describe(error: &ClientError) -> String {
     match server_error(error) {
         Some(failure) => failure.to_string(),
         None => error.to_string(),

@@ -53,7 +53,13 @@ pub struct Settings {
     pub heartbeat: Millis,
     /// Messages published and not yet acknowledged by the broker; further ones wait. Default: 4096.
     pub publish_in_flight_max: usize,
+    /// Messages for one stream that are stored by one atomic batch where so many wait, at most 1,000; 1: each by itself.
+    /// For servers with `sync_interval: always`. Default: 1.
+    pub publish_batch_max: usize,
 }
+
+/// What a server takes unless its operator lowers or raises `max_batch_size`.
+const BATCH_MAX: usize = 1_000;
 
 impl Default for Settings {
     fn default() -> Self {
@@ -77,6 +83,7 @@ impl Default for Settings {
             ping_interval: Millis::seconds(5),
             heartbeat: Millis::seconds(5),
             publish_in_flight_max: 4_096,
+            publish_batch_max: 1,
         }
     }
 }
@@ -112,6 +119,13 @@ impl Settings {
         positive("ping_interval", self.ping_interval.0)?;
         positive("heartbeat", self.heartbeat.0)?;
         positive("publish_in_flight_max", self.publish_in_flight_max as u64)?;
+        positive("publish_batch_max", self.publish_batch_max as u64)?;
+        if self.publish_batch_max > BATCH_MAX {
+            return Err(ConnectError::settings(format!(
+                "publish_batch_max is {}; a server takes at most {BATCH_MAX}",
+                self.publish_batch_max
+            )));
+        }
         let options = ConnectOptions::new()
             .name(&self.name)
             .request_timeout(Some(self.request_timeout.duration()))
@@ -336,6 +350,8 @@ mod tests {
             (r#"{"tls_cert_file":"/dev/null"}"#, "tls_key_file"),
             (r#"{"credentials_file":"/nowhere/at/all"}"#, "/nowhere/at/all"),
             (r#"{"heartbeat":"0s"}"#, "heartbeat"),
+            (r#"{"publish_batch_max":0}"#, "publish_batch_max"),
+            (r#"{"publish_batch_max":1001}"#, "at most 1000"),
         ] {
             let error = parse(json).unwrap().options().await.unwrap_err().to_string();
             assert!(error.contains(names), "{json}: {error}");

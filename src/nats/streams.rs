@@ -22,13 +22,19 @@ const DUPLICATE_WINDOW: Duration = Duration::from_mins(2);
 type Config = Map<String, Value>;
 
 /// Creates the stream, or brings it to `spec` if it is ours; then compares what the server really keeps.
-pub(super) async fn ensure(link: &Link, spec: &StreamSpec) -> Result<StreamState, BrokerError> {
+///
+/// `batches`: whether it has to take atomic batches; otherwise it may.
+pub(super) async fn ensure(
+    link: &Link,
+    spec: &StreamSpec,
+    batches: bool,
+) -> Result<StreamState, BrokerError> {
     let failed = |error: ApiError| error.into_broker_error(&spec.name);
     let missing = match link.stream_info(&spec.name).await {
         Ok(info) => {
-            let differences = differences(spec, &info.config);
+            let differences = differences(spec, batches, &info.config);
             if !differences.is_empty() && !spec.foreign {
-                update(link, spec, info.config).await?;
+                update(link, spec, batches, info.config).await?;
             }
             false
         }
@@ -36,14 +42,14 @@ pub(super) async fn ensure(link: &Link, spec: &StreamSpec) -> Result<StreamState
         Err(error) => return Err(failed(error)),
     };
     if missing {
-        let config = Value::Object(required(spec));
+        let config = Value::Object(required(spec, batches));
         let _: Value = link
             .api(&format!("STREAM.CREATE.{}", spec.name), &config)
             .await
             .map_err(failed)?;
     }
     let info = link.stream_info(&spec.name).await.map_err(failed)?;
-    let differences = differences(spec, &info.config);
+    let differences = differences(spec, batches, &info.config);
     if differences.is_empty() {
         return state(&spec.name, &info);
     }
@@ -54,8 +60,13 @@ pub(super) async fn ensure(link: &Link, spec: &StreamSpec) -> Result<StreamState
 }
 
 /// Overrides what must be so and leaves the rest (placement, limits on bytes, description) as it is.
-async fn update(link: &Link, spec: &StreamSpec, mut config: Config) -> Result<(), BrokerError> {
-    config.extend(required(spec));
+async fn update(
+    link: &Link,
+    spec: &StreamSpec,
+    batches: bool,
+    mut config: Config,
+) -> Result<(), BrokerError> {
+    config.extend(required(spec, batches));
     let _: Value = link
         .api(&format!("STREAM.UPDATE.{}", spec.name), &Value::Object(config))
         .await
@@ -63,12 +74,12 @@ async fn update(link: &Link, spec: &StreamSpec, mut config: Config) -> Result<()
     Ok(())
 }
 
-pub(super) async fn check(link: &Link, spec: &StreamSpec) -> Result<Vec<String>, BrokerError> {
+pub(super) async fn check(link: &Link, spec: &StreamSpec, batches: bool) -> Result<Vec<String>, BrokerError> {
     let info = link
         .stream_info(&spec.name)
         .await
         .map_err(|error| error.into_broker_error(&spec.name))?;
-    Ok(differences(spec, &info.config))
+    Ok(differences(spec, batches, &info.config))
 }
 
 pub(super) async fn read_state(link: &Link, stream: &str) -> Result<StreamState, BrokerError> {
@@ -125,7 +136,7 @@ pub(super) async fn trim(link: &Link, stream: &str, sequence: u64) -> Result<(),
 }
 
 /// The settings that make a stream what `spec` asks for.
-fn required(spec: &StreamSpec) -> Config {
+fn required(spec: &StreamSpec, batches: bool) -> Config {
     let value = json!({
         "name": spec.name,
         "subjects": spec.subjects,
@@ -147,27 +158,31 @@ fn required(spec: &StreamSpec) -> Config {
         "no_ack": false,
         "sealed": false,
     });
-    match value {
+    let mut config = match value {
         Value::Object(config) => config,
         _ => Config::new(),
+    };
+    if batches {
+        config.insert("allow_atomic".to_owned(), Value::Bool(true));
     }
+    config
 }
 
 /// Settings that a stream of ours must not have at all.
 const FORBIDDEN: [&str; 3] = ["mirror", "sources", "subject_transform"];
 
 /// One line for each difference that matters.
-fn differences(spec: &StreamSpec, stored: &Config) -> Vec<String> {
+fn differences(spec: &StreamSpec, batches: bool, stored: &Config) -> Vec<String> {
     if spec.foreign {
         foreign_differences(spec, stored)
     } else {
-        own_differences(spec, stored)
+        own_differences(spec, batches, stored)
     }
 }
 
-fn own_differences(spec: &StreamSpec, stored: &Config) -> Vec<String> {
+fn own_differences(spec: &StreamSpec, batches: bool, stored: &Config) -> Vec<String> {
     let mut differences = Vec::new();
-    for (name, wanted) in required(spec) {
+    for (name, wanted) in required(spec, batches) {
         let found = stored.get(&name).unwrap_or(&Value::Null);
         let same = match wanted {
             // The server leaves out what is false.
@@ -256,7 +271,7 @@ mod tests {
     }
 
     fn with(spec: &StreamSpec, name: &str, value: Value) -> Config {
-        let mut config = required(spec);
+        let mut config = required(spec, false);
         config.insert(name.to_owned(), value);
         config
     }
@@ -264,9 +279,12 @@ mod tests {
     #[test]
     fn what_is_required_differs_in_nothing() {
         let spec = spec(false);
-        assert_eq!(differences(&spec, &required(&spec)), Vec::<String>::new());
+        assert_eq!(
+            differences(&spec, false, &required(&spec, false)),
+            Vec::<String>::new()
+        );
         let swapped = with(&spec, "subjects", json!(["b.*", "a.>"]));
-        assert_eq!(differences(&spec, &swapped), Vec::<String>::new());
+        assert_eq!(differences(&spec, false, &swapped), Vec::<String>::new());
     }
 
     #[test]
@@ -294,7 +312,7 @@ mod tests {
             ("subject_transform", json!({"src": "a", "dest": "b"})),
             ("persist_mode", json!("async")),
         ] {
-            let found = differences(&spec, &with(&spec, name, value));
+            let found = differences(&spec, false, &with(&spec, name, value));
             assert_eq!(found.len(), 1, "{name}: {found:?}");
             assert!(found[0].starts_with(name), "{found:?}");
         }
@@ -313,7 +331,7 @@ mod tests {
             ("retention", json!("interest"), 1),
             ("max_msgs_per_subject", json!(1), 1),
         ] {
-            let found = differences(&spec, &with(&spec, name, value));
+            let found = differences(&spec, false, &with(&spec, name, value));
             assert_eq!(found.len(), count, "{name}: {found:?}");
         }
     }

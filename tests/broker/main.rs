@@ -12,6 +12,7 @@ mod support;
 
 mod suite;
 
+mod batches;
 mod inproc;
 mod nats;
 mod secure;

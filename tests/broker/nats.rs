@@ -101,7 +101,7 @@ mod pushed {
     }
 }
 
-fn settings(url: &str) -> Settings {
+pub fn settings(url: &str) -> Settings {
     serde_json::from_value(json!({
         "urls": [url],
         "request_timeout": "2s",
@@ -111,13 +111,17 @@ fn settings(url: &str) -> Settings {
     .unwrap()
 }
 
-async fn connect(url: &str) -> Arc<NatsBroker> {
-    let broker = NatsBroker::connect(settings(url)).await.unwrap();
+pub async fn connect(url: &str) -> Arc<NatsBroker> {
+    connect_with(settings(url)).await
+}
+
+pub async fn connect_with(settings: Settings) -> Arc<NatsBroker> {
+    let broker = NatsBroker::connect(settings).await.unwrap();
     within("connect", broker.connected()).await.unwrap();
     broker
 }
 
-fn spec() -> StreamSpec {
+pub fn spec() -> StreamSpec {
     StreamSpec {
         name: "S".to_owned(),
         subjects: vec!["s.>".to_owned()],
@@ -127,7 +131,7 @@ fn spec() -> StreamSpec {
     }
 }
 
-fn message(rest: &str) -> Publication {
+pub fn message(rest: &str) -> Publication {
     Publication {
         stream: "S".to_owned(),
         subject: format!("s.{rest}"),
@@ -153,7 +157,7 @@ async fn publish(broker: &NatsBroker, count: usize) {
     }
 }
 
-async fn api(url: &str, operation: &str, body: Value) -> Value {
+pub async fn api(url: &str, operation: &str, body: Value) -> Value {
     let raw = async_nats::connect(url).await.unwrap();
     let body = if body.is_null() {
         Bytes::new()

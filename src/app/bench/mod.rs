@@ -33,6 +33,8 @@ pub struct Plan {
     pub shards: u16,
     pub dispatch: Dispatch,
     pub broker: Where,
+    /// Messages that are stored by one atomic batch where so many wait, on NATS.
+    pub publish_batch: usize,
     pub dir: Option<PathBuf>,
 }
 
@@ -41,7 +43,11 @@ pub struct Plan {
 pub enum Where {
     Embedded,
     /// A server that the bench starts and stops.
-    NatsServer(PathBuf),
+    NatsServer {
+        program: PathBuf,
+        /// Syncs each write before it acknowledges.
+        sync_always: bool,
+    },
     NatsUrl(String),
 }
 
@@ -164,6 +170,14 @@ async fn phases(plan: &Plan, manifest: Manifest, server: Option<&Child>) -> Resu
             BrokerKind::Embedded => "embedded",
             BrokerKind::Nats => "nats",
         },
+        sync_always: matches!(
+            plan.broker,
+            Where::NatsServer {
+                sync_always: true,
+                ..
+            }
+        ),
+        publish_batch: plan.publish_batch,
         in_flight: plan.in_flight,
         shards: plan.shards,
         dispatch: match plan.dispatch {
@@ -188,8 +202,8 @@ async fn start_server(
     match &plan.broker {
         Where::Embedded => Ok((None, None)),
         Where::NatsUrl(url) => Ok((None, Some(url.clone()))),
-        Where::NatsServer(program) => {
-            let (child, url) = super::nats_server::start(program, dir).await?;
+        Where::NatsServer { program, sync_always } => {
+            let (child, url) = super::nats_server::start(program, dir, *sync_always).await?;
             Ok((Some(child), Some(url)))
         }
     }
@@ -203,7 +217,7 @@ fn manifest(plan: &Plan, dir: &std::path::Path, url: Option<String>) -> Result<M
     manifest.tenants = Some(TenantList::Any);
     manifest.streams.start = StartPosition::New;
     if let Some(url) = url {
-        manifest.broker.kind = BrokerKind::Nats;
+        manifest.broker.nats.publish_batch_max = plan.publish_batch;
         manifest.use_nats(url).map_err(StartError::System)?;
     }
     if manifest.data_dir.join("cluster.json").exists() {

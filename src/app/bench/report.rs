@@ -13,6 +13,10 @@ use super::usage::Spent;
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
     pub broker: &'static str,
+    /// The bench's own nats-server syncs each write to disk.
+    pub sync_always: bool,
+    /// Messages that are stored by one atomic batch at most, on NATS.
+    pub publish_batch: usize,
     pub in_flight: u64,
     pub shards: u16,
     /// How commands get to the worker.
@@ -130,8 +134,12 @@ impl fmt::Display for Report {
         let mib = |bytes: u64| bytes as f64 / 1_048_576.0;
         writeln!(
             f,
-            "broker          {}, {} shard(s), dispatch {}",
-            self.broker, self.shards, self.dispatch
+            "broker          {}{}, {} shard(s), dispatch {}, publish batch {}",
+            self.broker,
+            if self.sync_always { " (sync always)" } else { "" },
+            self.shards,
+            self.dispatch,
+            self.publish_batch
         )?;
         writeln!(
             f,
