@@ -17,7 +17,7 @@ use rig::{Rig, TENANT, event_body, order_payload};
 use saga_runner::nats::{NatsBroker, Settings};
 use saga_runner::ports::broker::{Broker, Expect, Publication, PublishError};
 use serde_json::json;
-use support::nats_server::NatsServer;
+use support::nats_server::{NatsServer, Options};
 
 const KINDS: [&str; 8] = [
     "happy", "declined", "happy", "flaky", "noship", "happy", "nostock", "happy",
@@ -25,8 +25,8 @@ const KINDS: [&str; 8] = [
 const ORDERS: usize = 1_000;
 const RUNNER_KILLS: usize = 30;
 const KILLS_PER_SERVER_KILL: usize = 6;
-const ORDERS_LOCAL: usize = 400;
-const RUNNER_KILLS_LOCAL: usize = 12;
+const FEWER_ORDERS: usize = 400;
+const FEWER_RUNNER_KILLS: usize = 12;
 
 /// Pauses between kills: a fixed sequence, so that a failure can be looked at again.
 fn pause(step: usize) -> Duration {
@@ -35,27 +35,62 @@ fn pause(step: usize) -> Duration {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_is_lost_or_done_twice_when_runner_and_broker_are_killed_under_load() {
-    let (mut rig, nats, endings) = killed_under_load(quick_redelivery(), ORDERS, RUNNER_KILLS).await;
+    let (mut rig, nats, endings) =
+        killed_under_load(NatsServer::start(), quick_redelivery(), ORDERS, RUNNER_KILLS).await;
     books::check(&rig, nats.broker.as_ref(), &endings).await;
     assert_eq!(rig.terminate().await, Some(0), "{}", rig.log_tail());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_is_lost_or_done_twice_where_commands_go_straight_to_the_worker() {
-    let (mut rig, nats, endings) =
-        killed_under_load(local_dispatch(), ORDERS_LOCAL, RUNNER_KILLS_LOCAL).await;
+    let (mut rig, nats, endings) = killed_under_load(
+        NatsServer::start(),
+        local_dispatch(),
+        FEWER_ORDERS,
+        FEWER_RUNNER_KILLS,
+    )
+    .await;
     books::check_local(&rig, nats.broker.as_ref(), &endings).await;
     assert_eq!(rig.terminate().await, Some(0), "{}", rig.log_tail());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_lost_or_done_twice_where_a_server_that_syncs_takes_batches() {
+    let server = NatsServer::start_with(&Options {
+        sync_interval: Some("always"),
+        ..Options::default()
+    });
+    let url = server.url();
+    let (mut rig, nats, endings) =
+        killed_under_load(server, batches(&url), FEWER_ORDERS, FEWER_RUNNER_KILLS).await;
+    books::check(&rig, nats.broker.as_ref(), &endings).await;
+    assert!(came_by_batch(&url).await > 0, "no result came by a batch");
+    assert_eq!(rig.terminate().await, Some(0), "{}", rig.log_tail());
+}
+
+/// How many messages of the stream of results were stored by a batch.
+async fn came_by_batch(url: &str) -> usize {
+    let raw = async_nats::jetstream::new(async_nats::connect(url).await.expect("connects"));
+    let stream = raw.get_stream("WORKFLOW_EVENTS").await.expect("is there");
+    let mut batched = 0;
+    for sequence in 1..=stream.cached_info().state.last_sequence {
+        let message = stream
+            .get_raw_message(sequence)
+            .await
+            .expect("nothing is trimmed yet");
+        batched += usize::from(message.headers.get("Nats-Batch-Id").is_some());
+    }
+    batched
 }
 
 /// Kills the runner so often, and the server every sixth time, while so many orders are placed; then waits until all
 /// have ended as they should.
 async fn killed_under_load(
+    mut server: NatsServer,
     extra: serde_json::Value,
     orders: usize,
     kills: usize,
 ) -> (Rig, Nats, BTreeMap<String, serde_json::Value>) {
-    let mut server = NatsServer::start();
     let mut rig = Rig::new(Some(server.url()), "30m", Duration::from_secs(1), extra).await;
     rig.start().await;
     let broker = connect(&server.url()).await;
@@ -129,6 +164,11 @@ fn quick_redelivery() -> serde_json::Value {
 
 fn local_dispatch() -> serde_json::Value {
     json!({"worker": {"ack_wait": "4s"}, "dispatch": "local"})
+}
+
+fn batches(url: &str) -> serde_json::Value {
+    let nats = json!({"urls": [url], "publish_batch_max": 400});
+    json!({"worker": {"ack_wait": "4s"}, "broker": {"kind": "nats", "nats": nats}})
 }
 
 fn expected_phase(order: &str) -> &'static str {
