@@ -95,7 +95,7 @@ impl Lane {
         tenant: &TenantId,
         deadline: TimeMs,
         turn: Turn,
-    ) -> Result<Room, (Duration, Reason)> {
+    ) -> Result<Box<Room>, (Duration, Reason)> {
         // Commands that were given back together should not come back together.
         let spread = |ms: u64| Duration::from_millis(ms + scattered(ms / 4 + 20, turn.seed));
         let Some(tenant_place) = self.tenants.enter(tenant) else {
@@ -124,12 +124,12 @@ impl Lane {
                 let ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
                 (spread(ms), Reason::TenantRate)
             })?;
-        Ok(Room {
+        Ok(Box::new(Room {
             _tenant: tenant_place,
             _effect: effect,
             _place: place,
             breaker,
-        })
+        }))
     }
 
     /// A place of the effect, then one of the process.
@@ -140,7 +140,12 @@ impl Lane {
     }
 
     /// Makes the call, for at most the time of one attempt and of the command.
-    pub(super) async fn attempt(&self, call: &CallContext<'_>, deadline: TimeMs, room: Room) -> CallOutcome {
+    pub(super) async fn attempt(
+        &self,
+        call: &CallContext<'_>,
+        deadline: TimeMs,
+        room: Box<Room>,
+    ) -> CallOutcome {
         let start = self.clock.monotonic();
         let left_ms = deadline.0.saturating_sub(self.clock.now().0);
         let limit_ms = self

@@ -1,4 +1,7 @@
 //! What happens to one command, from delivery to acknowledgement.
+//!
+//! Tens of thousands of commands may wait for an answer at the same time, so what is only needed before and after is boxed:
+//! an `async fn` has room for its largest part all the time.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -125,17 +128,17 @@ impl Lane {
         _hand: OwnedSemaphorePermit,
         created: TimeMs,
     ) {
-        let QueueMessage { message, receipt } = delivery;
+        let QueueMessage { message, receipt } = &delivery;
         self.series.running.inc();
-        let work = async {
+        let work = std::pin::pin!(async {
             if !self.in_time().await {
                 return Disposition::GiveBack(Duration::ZERO);
             }
-            self.process(&message, created).await
-        };
+            self.process(message, created).await
+        });
         let disposition = tokio::select! {
             biased;
-            disposition = claimed(&*receipt, self.settings.ack_wait.duration(), work) => disposition,
+            disposition = claimed(&**receipt, self.settings.ack_wait.duration(), work) => disposition,
             () = self.stopping.cancelled() => Disposition::GiveBack(Duration::ZERO),
         };
         self.series.running.dec();
@@ -209,11 +212,11 @@ impl Lane {
     async fn answer(&self, message: &Message, name: (TenantId, CommandId)) -> Disposition {
         let command = match self.decode(message, &name) {
             Ok(command) => command,
-            Err(reason) => return self.unreadable(name, &reason).await,
+            Err(reason) => return Box::pin(self.unreadable(name, &reason)).await,
         };
         let stream = &self.streams.commands;
         let initial = command.progress.as_ref();
-        let found = progress::read(
+        let read = progress::read(
             &*self.broker,
             stream,
             &self.definition.name,
@@ -221,9 +224,8 @@ impl Lane {
             message,
             initial,
             self.definition.schemas.asks,
-        )
-        .await;
-        let mut progress = match found {
+        );
+        let mut progress = match read.await {
             Ok(progress) => progress,
             Err(error) => {
                 tracing::warn!(command = %name.1, %error, "cannot tell how often the command was tried");
@@ -244,7 +246,7 @@ impl Lane {
             effect: &self.definition.name,
             metadata: Some(&command.metadata),
         };
-        let disposition = self.record(&to, answer, progress.calls).await;
+        let disposition = Box::pin(self.record(&to, answer, progress.calls)).await;
         if disposition == Disposition::Done {
             self.gate.mark(name);
         }
@@ -296,14 +298,17 @@ impl Lane {
         let admitted = tokio::select! {
             biased;
             () = watch.recalled() => return Next::Answer(self.taken_back(progress)),
-            admitted = self.admit(&command.tenant_id, deadline, turn) => admitted,
+            admitted = Box::pin(self.admit(&command.tenant_id, deadline, turn)) => admitted,
         };
         let admitted = match admitted {
             Ok(admitted) => admitted,
             Err(_) if self.clock.now() >= deadline => return Next::Answer(self.expired(progress)),
             Err((delay, reason)) => return Next::GiveBack(delay, reason),
         };
-        if self.definition.schemas.asks && turn.queued && !self.announce(command, turn, progress).await {
+        if self.definition.schemas.asks
+            && turn.queued
+            && !Box::pin(self.announce(command, turn, progress)).await
+        {
             return Next::GiveBack(NAK_DELAY, Reason::Broker);
         }
         let secrets = self.secrets.now();
@@ -374,7 +379,7 @@ impl Lane {
         &self,
         call: &CallContext<'_>,
         deadline: TimeMs,
-        room: Room,
+        room: Box<Room>,
         watch: &Watch,
     ) -> CallOutcome {
         let is_safe = self.provider.is_safe();
@@ -564,5 +569,23 @@ fn expired(progress: &EffectProgress) -> String {
             "the deadline passed after {} call(s); the last one: {}: {}",
             progress.calls, error.class, error.message
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Most that the task of one command in hand may take, in bytes. There may be tens of thousands.
+    const TASK_BYTES_MAX: usize = 2_304;
+
+    fn task_bytes<D, H, T, F>(_: impl Fn(Arc<Lane>, D, H, T) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    #[test]
+    fn a_command_in_hand_takes_little_memory() {
+        let bytes = task_bytes(Lane::serve);
+        assert!(bytes <= TASK_BYTES_MAX, "{bytes}");
     }
 }

@@ -5,6 +5,7 @@
 //! it has let out of one that pushes.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -295,7 +296,7 @@ async fn in_line(
     delivery: &QueueMessage,
     draining: &CancellationToken,
 ) -> Option<OwnedSemaphorePermit> {
-    let free = Arc::clone(&lane.hand).acquire_owned();
+    let free = std::pin::pin!(Arc::clone(&lane.hand).acquire_owned());
     let hand = tokio::select! {
         biased;
         () = draining.cancelled() => None,
@@ -325,18 +326,18 @@ async fn give_back(metrics: &Metrics, delivery: &QueueMessage, effect: &str, rea
     answered(delivery.receipt.nak(delay).await, &delivery.message);
 }
 
-/// Waits for `what` and meanwhile reports progress.
+/// Waits for `what` and meanwhile reports progress. What comes pinned is kept once: an `async fn` that pins what it is
+/// given has it twice, and there is one of these for each command in hand.
 pub(super) async fn claimed<T>(
     receipt: &dyn Receipt,
     ack_wait: Duration,
-    what: impl Future<Output = T>,
+    mut what: Pin<&mut impl Future<Output = T>>,
 ) -> T {
-    tokio::pin!(what);
     let beat = ack_wait / 3;
     loop {
         tokio::select! {
             biased;
-            done = &mut what => return done,
+            done = what.as_mut() => return done,
             () = tokio::time::sleep(beat) => {
                 if let Err(error) = receipt.progress().await {
                     tracing::debug!(%error, "progress was not reported");

@@ -116,12 +116,23 @@ impl Provider for Http {
 
 impl Http {
     async fn attempt(&self, call: &CallContext<'_>, command: &Json<'_>) -> Result<CallOutcome, CallFailure> {
+        if let Some((tokens, oauth2)) = self.tokens.as_ref().zip(self.oauth2()) {
+            return Box::pin(self.attempt_with_token(tokens, oauth2, call, command)).await;
+        }
+        let request = self.request(call, command, None, call.now)?;
+        let answer = self.client.execute(request).await;
+        // Boxed: thousands of calls wait for an answer at the same time, and few read one.
+        Ok(Box::pin(self.outcome(answer, call, command)).await)
+    }
+
+    async fn attempt_with_token(
+        &self,
+        tokens: &Tokens,
+        oauth2: &OAuth2,
+        call: &CallContext<'_>,
+        command: &Json<'_>,
+    ) -> Result<CallOutcome, CallFailure> {
         let begin = Instant::now();
-        let Some((tokens, oauth2)) = self.tokens.as_ref().zip(self.oauth2()) else {
-            let request = self.request(call, command, None, call.now)?;
-            let answer = self.client.execute(request).await;
-            return Ok(self.outcome(answer, call, command).await);
-        };
         let ask = {
             let steps = self.settings.expression_steps;
             let mut rendering = Rendering::of(call, command, &self.environment, steps);
@@ -132,7 +143,7 @@ impl Http {
         loop {
             // What is left after the token is for the call, so that an endpoint which is slow leaves no riddle.
             let tenths = if carried.is_empty() { 5 } else { 9 };
-            let token = tokens.token(&ask, begin + total / 10 * tenths).await?;
+            let token = Box::pin(tokens.token(&ask, begin + total / 10 * tenths)).await?;
             let passed = i64::try_from(begin.elapsed().as_millis()).unwrap_or(0);
             let request = self.request(call, command, Some(&token), call.now.plus_ms(passed))?;
             let answer = self.client.execute(request).await;
@@ -143,7 +154,7 @@ impl Http {
             if again {
                 continue;
             }
-            let outcome = self.outcome(answer, call, command).await;
+            let outcome = Box::pin(self.outcome(answer, call, command)).await;
             return Ok(Token::scrub(&carried, outcome));
         }
     }
