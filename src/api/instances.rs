@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::ApiState;
 use super::extract::{self, Names};
 use super::problem::Problem;
-use crate::kernel::envelope::{ControlVerb, ErrorPayload, FoundAs, Resolution, Stuck, callback_outcome};
+use crate::kernel::envelope::{ControlVerb, ErrorPayload, FoundAs, Stuck, callback_outcome};
 use crate::kernel::ids::{EventId, InstanceId, Key};
 use crate::kernel::input::CancelMode;
 use crate::ports::control::{Decision, Published};
@@ -237,21 +237,6 @@ struct StuckRequest {
     by: String,
     #[serde(default)]
     reason: String,
-    #[serde(default)]
-    request_id: Option<String>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ResolveRequest {
-    #[serde(default)]
-    step: Option<String>,
-    #[serde(default)]
-    item: Option<u32>,
-    #[serde(default)]
-    by: String,
-    #[serde(default)]
-    reason: String,
     #[serde(default, rename = "as")]
     found: Option<FoundAs>,
     #[serde(default)]
@@ -284,22 +269,7 @@ pub async fn resolve(
     Path(names): Path<Names>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, Problem> {
-    let request: ResolveRequest = control_request(&sized(body)?)?;
-    let resolution = Resolution {
-        step: request.step,
-        item: request.item,
-        by: request.by,
-        reason: request.reason,
-        found: request.found,
-        result: request.result,
-    };
-    control(
-        &state,
-        &names,
-        request.request_id,
-        ControlVerb::Resolve(resolution),
-    )
-    .await
+    settle(&state, &names, body, ControlVerb::Resolve).await
 }
 
 async fn settle(
@@ -314,6 +284,8 @@ async fn settle(
         item: request.item,
         by: request.by,
         reason: request.reason,
+        found: request.found,
+        result: request.result,
     };
     control(state, names, request.request_id, verb(stuck)).await
 }

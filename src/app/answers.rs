@@ -3,9 +3,9 @@
 
 use super::control::blocking;
 use super::node::Node;
-use crate::kernel::envelope::{ControlVerb, Resolution};
+use crate::kernel::envelope::ControlVerb;
 use crate::kernel::ids::InstanceId;
-use crate::kernel::input::{Found, Settle, Verdict};
+use crate::kernel::input::{Found, Verdict};
 use crate::kernel::json::Json;
 use crate::kernel::transition::asked_effects;
 use crate::kernel::view::{InstanceView, StuckIn};
@@ -17,14 +17,16 @@ use crate::storage::read::Found as Instance;
 /// # Errors
 /// [`ControlError::Invalid`] for an answer that is none, [`ControlError::Conflict`] where nobody has asked.
 pub(super) async fn check(node: &Node, id: &InstanceId, verb: &ControlVerb) -> Result<(), ControlError> {
-    let resolution = match verb {
-        ControlVerb::Resolve(resolution) => resolution.clone(),
-        ControlVerb::Skip(_) => Resolution::default(),
+    let settle = match verb {
+        ControlVerb::Retry(stuck) => stuck.clone().settle(Verdict::Retry),
+        ControlVerb::Skip(stuck) => stuck.clone().settle(Verdict::Skip),
+        ControlVerb::Resolve(stuck) => stuck.clone().settle(Verdict::Resolve),
         _ => return Ok(()),
-    };
-    let found = resolution
-        .found()
-        .map_err(|message| ControlError::Invalid(message.to_owned()))?;
+    }
+    .map_err(|message| ControlError::Invalid(message.to_owned()))?;
+    if settle.verdict == Verdict::Retry {
+        return Ok(());
+    }
     let reader = node.shard(id)?.reader.clone();
     let owned = id.clone();
     let Some(Instance::Live(record)) = blocking(move || reader.instance(&owned)).await? else {
@@ -34,17 +36,9 @@ pub(super) async fn check(node: &Node, id: &InstanceId, verb: &ControlVerb) -> R
     let Some(definition) = in_force.sagas.by_hash(&record.definition) else {
         return Ok(());
     };
-    let Some(found) = found else {
+    if settle.found.is_none() {
         return without_finding(&InstanceView::new(id, &record, Some(definition)));
-    };
-    let settle = Settle {
-        verdict: Verdict::Resolve,
-        step: resolution.step,
-        item: resolution.item,
-        by: resolution.by,
-        reason: resolution.reason,
-        found: Some(found),
-    };
+    }
     let asked = asked_effects(definition, &record, &settle);
     if asked.is_empty() {
         let step = settle.step.unwrap_or_default();

@@ -17,9 +17,7 @@ use crate::kernel::envelope::{
     ResultType, Stuck, callback_outcome,
 };
 use crate::kernel::ids::{EventId, IdError, InstanceId, TenantId, TimeMs};
-use crate::kernel::input::{
-    Control, DomainEvent, Owner, Settle, SourceStream, Verdict, WorkOutcome, WorkResult,
-};
+use crate::kernel::input::{Control, DomainEvent, Owner, SourceStream, Verdict, WorkOutcome, WorkResult};
 use crate::kernel::json::{Json, JsonError};
 use crate::kernel::limits::Limits;
 use crate::kernel::subject::{Subject, SubjectError, Tenancy};
@@ -337,18 +335,9 @@ impl Decoder {
             },
             ControlVerb::Cancel { reason, mode } => Control::Cancel { reason, mode },
             ControlVerb::Retry(stuck) if stuck == Stuck::default() => Control::Retry,
-            ControlVerb::Retry(stuck) => settle(Verdict::Retry, stuck),
-            ControlVerb::Skip(stuck) => settle(Verdict::Skip, stuck),
-            ControlVerb::Resolve(resolution) => Control::Settle(Settle {
-                verdict: Verdict::Resolve,
-                found: resolution
-                    .found()
-                    .map_err(|message| Defect::new("payload.schema", message))?,
-                step: resolution.step,
-                item: resolution.item,
-                by: resolution.by,
-                reason: resolution.reason,
-            }),
+            ControlVerb::Retry(stuck) => settle(Verdict::Retry, stuck)?,
+            ControlVerb::Skip(stuck) => settle(Verdict::Skip, stuck)?,
+            ControlVerb::Resolve(stuck) => settle(Verdict::Resolve, stuck)?,
             ControlVerb::Recall { parent, undo, known } => Control::Recall { parent, undo, known },
             ControlVerb::Outcome {
                 command_id,
@@ -494,15 +483,11 @@ pub(super) fn slice(whole: &Bytes, raw: &RawValue) -> Bytes {
     }
 }
 
-fn settle(verdict: Verdict, stuck: Stuck) -> Control {
-    Control::Settle(Settle {
-        verdict,
-        step: stuck.step,
-        item: stuck.item,
-        by: stuck.by,
-        reason: stuck.reason,
-        found: None,
-    })
+fn settle(verdict: Verdict, stuck: Stuck) -> Result<Control, Defect> {
+    stuck
+        .settle(verdict)
+        .map(Control::Settle)
+        .map_err(|message| Defect::new("payload.schema", message))
 }
 
 fn subject_defect(error: &SubjectError) -> Defect {

@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 use super::alias::Alias;
 use super::children::ParentRef;
 use super::ids::{CommandId, EffectName, Key, SagaName, TenantId};
-use super::input::{CallbackOutcome, CancelMode, Found};
+use super::input::{CallbackOutcome, CancelMode, Found, Settle, Verdict};
 
 /// A domain event as aggregates publish it.
 #[derive(Debug, Serialize, Deserialize)]
@@ -269,7 +269,7 @@ pub enum ControlVerb {
     /// What is stuck stays done.
     Skip(Stuck),
     /// What is stuck has been undone by other means; or what became of a stuck step.
-    Resolve(Resolution),
+    Resolve(Stuck),
     /// Tell a step that waits for it.
     Signal {
         name: String,
@@ -351,49 +351,11 @@ pub struct ForwardedEvent<'a> {
     pub event: AggregateEvent<'a>,
 }
 
-/// What an operator says about a step that is stuck, or without `as` about entries of the ledger.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Resolution {
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub step: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub item: Option<u32>,
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub by: String,
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub reason: String,
-    /// Whether the action of the step has happened.
-    #[serde(rename = "as", default, skip_serializing_if = "Option::is_none")]
-    pub found: Option<FoundAs>,
-    /// What it has given, where it has.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub result: Option<serde_json::Value>,
-}
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FoundAs {
     Done,
     NotDone,
-}
-
-impl Resolution {
-    /// What was found; `None` where it is about entries of the ledger.
-    ///
-    /// # Errors
-    /// A sentence for whoever says so.
-    pub fn found(&self) -> Result<Option<Found>, &'static str> {
-        match (self.found, &self.result) {
-            (None, None) => Ok(None),
-            (Some(_), _) if self.step.is_none() => Err("`as` is about a step: say which"),
-            (Some(FoundAs::Done), result) => Ok(Some(Found::Done {
-                result: result.as_ref().map_or("{}".to_owned(), ToString::to_string),
-            })),
-            (Some(FoundAs::NotDone), None) => Ok(Some(Found::NotDone)),
-            (None | Some(FoundAs::NotDone), Some(_)) => Err("only what is resolved as done has a result"),
-        }
-    }
 }
 
 /// What an operator speaks of, and why.
@@ -411,6 +373,41 @@ pub struct Stuck {
     pub by: String,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
+    /// Whether the action of a stuck step has happened: said by whoever resolves it.
+    #[serde(rename = "as", default, skip_serializing_if = "Option::is_none")]
+    pub found: Option<FoundAs>,
+    /// What it has given, where it has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result: Option<serde_json::Value>,
+}
+
+impl Stuck {
+    /// The verdict in full. It is about entries of the ledger where nothing is said of what was found.
+    ///
+    /// # Errors
+    /// A sentence for whoever says so.
+    pub fn settle(self, verdict: Verdict) -> Result<Settle, &'static str> {
+        let found = match (self.found, self.result) {
+            (None, None) => None,
+            _ if verdict != Verdict::Resolve => return Err("only `resolve` takes `as` and `result`"),
+            (Some(_), _) if self.step.is_none() => return Err("`as` is about a step: say which"),
+            (Some(FoundAs::Done), result) => Some(Found::Done {
+                result: result.map_or("{}".to_owned(), |result| result.to_string()),
+            }),
+            (Some(FoundAs::NotDone), None) => Some(Found::NotDone),
+            (None | Some(FoundAs::NotDone), Some(_)) => {
+                return Err("only what is resolved as done has a result");
+            }
+        };
+        Ok(Settle {
+            verdict,
+            step: self.step,
+            item: self.item,
+            by: self.by,
+            reason: self.reason,
+            found,
+        })
+    }
 }
 
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {

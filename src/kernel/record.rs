@@ -468,18 +468,24 @@ impl Record {
         }
     }
 
+    /// The states of all steps in the order in which they are looked at: index in the definition, the item that it runs
+    /// for where it stands in a loop over a list, and the state.
+    pub fn step_states(&self) -> impl Iterator<Item = (u16, Option<u32>, &StepState)> {
+        (0..=u16::MAX).zip(&self.steps).flat_map(|(step, state)| {
+            let items = state.items.iter().flat_map(|items| {
+                let first = items.first;
+                items.running.iter().flat_map(move |item| {
+                    let steps = (first..=u16::MAX).zip(&item.steps);
+                    steps.map(move |(step, state)| (step, Some(item.index), state))
+                })
+            });
+            std::iter::once((step, None, state)).chain(items)
+        })
+    }
+
     /// All commands whose outcome is to come, whoever waits for it.
     pub fn outstanding(&self) -> impl Iterator<Item = Outstanding> {
-        let of_items = self
-            .steps
-            .iter()
-            .filter_map(|step| step.items.as_ref())
-            .flat_map(|items| items.running.iter().flat_map(|item| &item.steps));
-        let of_steps = self
-            .steps
-            .iter()
-            .chain(of_items)
-            .filter_map(|step| step.outstanding);
+        let of_steps = self.step_states().filter_map(|(_, _, state)| state.outstanding);
         let of_ledger = self.ledger.outstanding().map(|(_, outstanding)| outstanding);
         let of_strays = self.strays.iter().map(|stray| stray.outstanding);
         let of_program = self

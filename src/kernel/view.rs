@@ -301,24 +301,15 @@ fn stuck(record: &Record, step_name: &impl Fn(usize) -> String) -> Vec<StuckView
         message: question.map(|question| question.message.clone()),
         since: question.map(|question| question.since.to_string()),
     };
-    let of_step = |step: usize, item: Option<u32>, state: &StepState| StuckView {
-        step: step_name(step),
-        item,
-        ..asked(state.question.as_deref())
-    };
-    let mut stuck = Vec::new();
-    for (index, state) in record.steps.iter().enumerate() {
-        if state.status == StepStatus::Stuck {
-            stuck.push(of_step(index, None, state));
-        }
-        if let Some(items) = &state.items {
-            for item in &items.running {
-                let steps = (usize::from(items.first)..).zip(&item.steps);
-                let found = steps.filter(|(_, state)| state.status == StepStatus::Stuck);
-                stuck.extend(found.map(|(step, state)| of_step(step, Some(item.index), state)));
-            }
-        }
-    }
+    let of_steps = record
+        .step_states()
+        .filter(|(_, _, state)| state.status == StepStatus::Stuck)
+        .map(|(step, item, state)| StuckView {
+            step: step_name(usize::from(step)),
+            item,
+            ..asked(state.question.as_deref())
+        });
+    let mut stuck: Vec<StuckView> = of_steps.collect();
     let entries = record.ledger.having(|status| status == LedgerStatus::Stuck);
     stuck.extend(entries.map(|(_, entry)| StuckView {
         step: step_name(usize::from(entry.step)),

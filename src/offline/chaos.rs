@@ -290,12 +290,9 @@ impl Ending {
 }
 
 fn has_stuck_steps(record: &Record) -> bool {
-    let of_steps = record.steps.iter();
-    let of_items = record.steps.iter().filter_map(|step| step.items.as_ref());
-    let of_items = of_items.flat_map(|items| items.running.iter().flat_map(|item| &item.steps));
-    of_steps
-        .chain(of_items)
-        .any(|step| step.status == StepStatus::Stuck)
+    record
+        .step_states()
+        .any(|(_, _, state)| state.status == StepStatus::Stuck)
 }
 
 fn is_compensation(name: &str) -> bool {

@@ -196,6 +196,8 @@ async fn an_answer_that_cannot_be_one_is_refused_at_once() {
             400,
         ),
         ("resolve", json!({"step": "charge", "as": "perhaps"}), 400),
+        ("retry", json!({"step": "charge", "as": "not_done"}), 400),
+        ("skip", json!({"step": "charge", "as": "done", "result": {}}), 400),
     ];
     for (verb, body, status) in cases {
         let answer = post(&rig, &path(verb), body.to_string()).await;

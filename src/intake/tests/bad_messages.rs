@@ -252,6 +252,16 @@ fn results_and_controls_that_cannot_be_read_have_a_reason() {
         "payload.schema"
     );
     for said in [
+        r#""retry","step":"s","as":"done""#,
+        r#""skip","step":"s","result":{}"#,
+        r#""resolve","as":"done""#,
+        r#""resolve","step":"s","as":"not_done","result":{}"#,
+        r#""resolve","step":"s","result":{}"#,
+    ] {
+        let body = format!(r#"{{"request_id":"r","control":{said}}}"#);
+        assert_eq!(control(&body), "payload.schema", "{said}");
+    }
+    for said in [
         "",
         r#","ok":{},"error":{"class":"refused"}"#,
         r#","error":{"class":""}"#,

@@ -22,18 +22,9 @@ impl Slot {
 
     /// The slots of a record, in the order in which they are looked at.
     pub(super) fn all(record: &Record) -> impl Iterator<Item = (Self, &StepState)> {
-        (0..=u16::MAX).zip(&record.steps).flat_map(|(step, state)| {
-            let items = state.items.iter().flat_map(|items| {
-                let first = items.first;
-                items.running.iter().flat_map(move |item| {
-                    let index = Some(item.index);
-                    (first..=u16::MAX)
-                        .zip(&item.steps)
-                        .map(move |(step, state)| (Self { step, item: index }, state))
-                })
-            });
-            std::iter::once((Self::of(step), state)).chain(items)
-        })
+        record
+            .step_states()
+            .map(|(step, item, state)| (Self { step, item }, state))
     }
 
     /// The slot of another step, as seen from this one: for the same item if it is in the same loop.
