@@ -163,6 +163,8 @@ impl Control for Node {
     }
 
     fn metrics(&self) -> String {
+        // Upstreams of effects that a reload has taken away are not told of any more.
+        self.metrics.breakers.reset();
         if let Some(breakers) = self.running().and_then(Running::breakers) {
             breakers.gauge();
         }

@@ -225,12 +225,10 @@ impl Breakers {
         views
     }
 
-    /// Brings the gauges up to date.
+    /// Sets the gauges of what is known here.
     pub fn gauge(&self) {
         let now = self.now_ms();
         let known = self.known();
-        // Upstreams of effects that a reload has taken away are not told of any more.
-        self.metrics.breakers.reset();
         for (name, upstream) in &known.upstreams {
             for state in BreakerState::ALL {
                 let tenants = upstream.tenants.iter().filter(|(tenant, breaker)| {

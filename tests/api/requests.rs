@@ -124,6 +124,19 @@ async fn breakers_are_listed_and_set_by_operators() {
     );
     assert_eq!(post(&rig, &path, r#"{"state":"auto"}"#).await.status, 204);
     assert_eq!(get(&rig, "/info").await.json()["breakers"], json!([]));
+
+    let gauge = "saga_runner_breakers{";
+    assert!(get(&rig, "/metrics").await.text.contains(gauge));
+    rig.clear_definitions();
+    rig.add_saga(
+        "quiet",
+        "apiVersion: sagas/v1\nkind: Saga\nname: quiet\nstart: Quiet.Began\nkey: {\"Quiet.*\": event.data.id}\n\
+         handlers:\n  Quiet.Began: {set: {status: began}}\nstate: {init: {status: new}}\n",
+    );
+    let reloaded = post(&rig, "/admin/reload", "").await;
+    assert_eq!(reloaded.status, 200, "{reloaded:?}");
+    let metrics = get(&rig, "/metrics").await.text;
+    assert!(!metrics.contains(gauge), "{metrics}");
     assert_eq!(rig.terminate().await, Some(0));
 }
 

@@ -76,6 +76,15 @@ impl Rig {
         std::fs::write(path, text).expect("written");
     }
 
+    /// Takes all sagas and effects away.
+    pub fn clear_definitions(&self) {
+        for folder in ["sagas", "effects"] {
+            let folder = self.dir.path().join(folder);
+            std::fs::remove_dir_all(&folder).expect("removed");
+            std::fs::create_dir(&folder).expect("created");
+        }
+    }
+
     /// Adds any file, by its path from the manifest.
     pub fn add_file(&self, path: &str, bytes: &[u8]) {
         let path = self.dir.path().join(path);
