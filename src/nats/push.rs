@@ -11,6 +11,7 @@ use async_nats::{Message, StatusCode, Subscriber};
 use futures::{FutureExt, StreamExt};
 use tokio::sync::watch;
 use tokio::time::{Instant, Sleep};
+use tracing::debug;
 
 use crate::ports::broker::{BrokerError, ReaderBroken};
 
@@ -78,9 +79,7 @@ impl Push {
             // Marked before the look, so that a change after it wakes.
             self.status.mark_unchanged();
             if !self.link.holds(self.generation) {
-                // What has arrived is as good as before: each is answered for by itself.
-                self.draw();
-                self.broken = Some("connection lost".to_owned());
+                self.leave().await;
                 continue;
             }
             tokio::select! {
@@ -114,6 +113,16 @@ impl Push {
         }
         self.broken = Some("closed".to_owned());
         self.ahead.drain(..).collect()
+    }
+
+    /// Leaves the group of a connection that is gone. What has arrived is as good as before: each is answered for by
+    /// itself. The client would join again for this subscription, and the group's messages would come to nobody.
+    async fn leave(&mut self) {
+        if let Err(error) = self.subscriber.unsubscribe().await {
+            debug!(%error, consumer = self.consumer, "the client has ended");
+        }
+        self.draw();
+        self.broken = Some("connection lost".to_owned());
     }
 
     fn draw(&mut self) {

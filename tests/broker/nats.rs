@@ -271,6 +271,19 @@ async fn a_silent_connection_breaks_a_waiting_reader() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cut_lets_a_queue_hand_out_what_arrived_and_then_breaks_it_at_once() {
+    cut_under_a_queue(Manner::default()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cut_lets_a_pushed_queue_hand_out_what_arrived_and_then_breaks_it_at_once() {
+    let push = Manner {
+        push: true,
+        ..Manner::default()
+    };
+    cut_under_a_queue(push).await;
+}
+
+async fn cut_under_a_queue(manner: Manner) {
     let server = NatsServer::start();
     let proxy = Proxy::start(server.address()).await;
     // No heartbeat is due within the test: only the end of the connection can tell.
@@ -289,7 +302,7 @@ async fn a_cut_lets_a_queue_hand_out_what_arrived_and_then_breaks_it_at_once() {
         ack_wait: Duration::from_secs(30),
         max_unacknowledged: 100,
         buffer: 20,
-        manner: Manner::default(),
+        manner,
     };
     let mut queue = broker.queue(spec.clone()).await.unwrap();
     let first = within("next", queue.next()).await.unwrap();
@@ -318,6 +331,12 @@ async fn a_cut_lets_a_queue_hand_out_what_arrived_and_then_breaks_it_at_once() {
     })
     .await;
     within("close", queue.close()).await;
+    // Whoever joins again gets what is new, and nothing twice; the broken queue, which is still there, gets nothing.
+    publish(&broker, 1).await;
+    let mut heir = broker.queue(spec).await.unwrap();
+    let next = within("next", heir.next()).await.unwrap();
+    assert_eq!((next.message.stream_sequence, next.message.delivered), (21, 1));
+    within("close", heir.close()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -249,12 +249,12 @@ pub async fn commands(rig: &Rig) -> jetstream::stream::Stream {
     context.get_stream(&rig.streams.commands).await.unwrap()
 }
 
-fn theirs() -> consumer::pull::Config {
+pub fn theirs() -> consumer::pull::Config {
     consumer::pull::Config {
         durable_name: Some("theirs".to_owned()),
         description: Some("made by hand".to_owned()),
         filter_subject: "tenant.*.effect.charge.>".to_owned(),
-        ack_wait: Duration::from_secs(7),
+        ack_wait: Duration::from_secs(37),
         max_ack_pending: 77,
         ..Default::default()
     }

@@ -1,38 +1,44 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
-use saga_runner::effects::durable_name;
+use saga_runner::effects::{self, source};
 use saga_runner::kernel::duration::Millis;
 use saga_runner::kernel::input::SourceStream;
 use saga_runner::outbox::{self, Retention, RetentionSpec};
-use saga_runner::ports::broker::{Manner, QueueSpec};
 
-use crate::rig::{RelayOptions, Rig, at, effect, effect_name, until};
+use crate::grouping::{commands, named, theirs};
+use crate::rig::{self, RelayOptions, Rig, at, effect, until};
 
 #[tokio::test]
 async fn a_command_goes_only_when_it_is_answered_for_and_read() {
-    let rig = Rig::new().await;
+    goes_when_answered_for_and_read(Rig::new().await, "{}").await;
+}
+
+#[tokio::test]
+async fn trimming_waits_for_a_category_that_is_pushed() {
+    let consumers = "{by: category, delivery: push, categories: {pay: [charge]}}";
+    goes_when_answered_for_and_read(Rig::on_nats().await, consumers).await;
+}
+
+#[tokio::test]
+async fn trimming_waits_for_a_consumer_that_is_bound() {
+    let rig = Rig::on_nats().await;
+    commands(&rig).await.create_consumer(theirs()).await.unwrap();
+    goes_when_answered_for_and_read(rig, "bind: {charge: theirs}").await;
+}
+
+async fn goes_when_answered_for_and_read(rig: Rig, consumers: &str) {
     let mut shard = rig.relay(Arc::clone(&rig.broker), RelayOptions::default());
     let rows = (1..=4)
         .map(|n| (at(n, 0), effect(&rig, "o-1", u128::from(n))))
         .collect();
     shard.release(rows).await;
     shard.until_floor(at(4, 0)).await;
-    let durable = durable_name("test", &effect_name());
-    let mut queue = rig
-        .broker
-        .queue(QueueSpec {
-            stream: rig.streams.commands.clone(),
-            filters: vec!["tenant.*.effect.charge.>".to_owned()],
-            durable: durable.clone(),
-            ack_wait: Duration::from_mins(1),
-            max_unacknowledged: 10,
-            buffer: 1,
-            manner: Manner::default(),
-        })
-        .await
-        .unwrap();
+    let plan = rig::plan(consumers, "test", &[Arc::new(named("charge", 4))]);
+    let durable = plan[0].name.clone();
+    let settings = effects::Settings::default();
+    let spec = source::queue_spec(&plan[0], &rig.streams.commands, &settings, 4);
+    let mut queue = rig.broker.queue(spec).await.unwrap();
     let position = Arc::new(AtomicU64::new(2));
     let read = Arc::clone(&position);
     let _retention = Retention::start(RetentionSpec {
