@@ -5,17 +5,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use async_trait::async_trait;
 use bytes::Bytes;
 use futures::StreamExt as _;
 use futures::future::join_all;
 use futures::stream::FuturesUnordered;
 use saga_runner::nats::{NatsBroker, Settings};
 use saga_runner::ports::broker::{Broker, Expect, Publication, PublishAck, PublishError};
-use serde_json::Value;
 
-use crate::nats::{api, connect, connect_with, message, settings, spec};
-use crate::suite::{Ground, MESSAGE_BYTES_MAX, eventually, within};
+use crate::cuts::survive_kills;
+use crate::nats::{NatsGround, connect, connect_with, first, message, settings, spec};
+use crate::suite::{Ground, MESSAGE_BYTES_MAX, within};
 use crate::support::nats_server::{NatsServer, Options};
 use crate::support::proxy::{Fault, Proxy};
 
@@ -29,69 +28,31 @@ fn server() -> NatsServer {
     })
 }
 
-async fn batching(url: &str) -> Arc<NatsBroker> {
-    connect_with(Settings {
+fn batching_settings(url: &str) -> Settings {
+    Settings {
         publish_batch_max: BATCH,
         ..settings(url)
-    })
-    .await
+    }
 }
 
-/// A server, shared by the cases that run at one time.
-struct BatchGround(NatsServer);
+async fn batching(url: &str) -> Arc<NatsBroker> {
+    connect_with(batching_settings(url)).await
+}
+
+fn ground() -> Arc<NatsGround> {
+    NatsGround::new(server(), batching_settings)
+}
 
 fn shared() -> Arc<dyn Ground> {
-    // Weak, so that the server ends with the last case.
-    static SHARED: Mutex<Weak<BatchGround>> = Mutex::new(Weak::new());
-    let mut shared = SHARED.lock().expect("no case fails while it holds the lock");
-    if let Some(ground) = shared.upgrade() {
-        return ground;
-    }
-    let ground = Arc::new(BatchGround(server()));
-    *shared = Arc::downgrade(&ground);
-    ground
+    static SHARED: Mutex<Weak<NatsGround>> = Mutex::new(Weak::new());
+    NatsGround::shared(&SHARED, ground)
 }
 
-#[async_trait]
-impl Ground for BatchGround {
-    async fn broker(&self) -> Arc<dyn Broker> {
-        batching(&self.0.url()).await
-    }
-
-    async fn delete_stream(&self, stream: &str) {
-        api(&self.0.url(), &format!("STREAM.DELETE.{stream}"), Value::Null).await;
-    }
-
-    async fn restart(&self) {
-        unreachable!("no case here restarts its broker");
-    }
+fn private() -> Arc<dyn Ground> {
+    ground()
 }
 
-crate::conformance! { @cases shared;
-    ensure_creates_a_stream_and_tells_its_bounds
-    ensure_again_keeps_messages_and_identity
-    ensure_brings_a_stream_of_ours_to_its_spec
-    check_names_differences_and_changes_nothing
-    a_missing_foreign_stream_is_created
-    an_existing_foreign_stream_is_never_changed
-    publications_are_stored_in_the_order_of_their_first_poll
-    a_stored_message_comes_back_whole
-    the_first_on_a_subject_is_stored_once
-    of_two_firsts_at_once_exactly_one_is_stored
-    a_repeated_message_id_returns_the_first_sequence
-    a_message_id_counts_for_the_whole_stream
-    an_oversized_message_is_refused_and_not_stored
-    control_characters_in_headers_are_refused
-    subjects_that_are_not_literal_are_refused
-    a_subject_without_a_stream_is_unavailable
-}
-
-fn first(rest: &str) -> Publication {
-    Publication {
-        expect: Expect::FirstOnSubject,
-        ..message(rest)
-    }
-}
+crate::conformance!(shared, private);
 
 /// Publishes all at once.
 async fn all(broker: &NatsBroker, messages: Vec<Publication>) -> Vec<Result<PublishAck, PublishError>> {
@@ -285,46 +246,7 @@ async fn cuts_under_load_lose_nothing_and_store_nothing_twice() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn acknowledged_batches_survive_the_kill_of_the_server() {
-    let mut server = server();
+    let server = server();
     let broker = batching(&server.url()).await;
-    broker.ensure_stream(&spec()).await.unwrap();
-    let mut stored: Vec<(u64, String)> = Vec::new();
-    for round in 0..3 {
-        let flood = {
-            let broker = Arc::clone(&broker);
-            tokio::spawn(async move {
-                let mut stored = Vec::new();
-                for n in 0.. {
-                    let group = (0..64).map(|m| format!("{round}.{n}.{m}"));
-                    let outcomes = join_all(group.map(|rest| {
-                        let broker = &broker;
-                        async move { (broker.publish(first(&rest)).await, rest) }
-                    }));
-                    for (outcome, rest) in outcomes.await {
-                        match outcome {
-                            Ok(ack) => stored.push((ack.sequence, format!("s.{rest}"))),
-                            Err(_) => return stored,
-                        }
-                    }
-                }
-                stored
-            })
-        };
-        eventually("some are stored", || async {
-            broker
-                .stream_state("S")
-                .await
-                .is_ok_and(|state| state.last_sequence > (round + 1) * 1_000)
-        })
-        .await;
-        server.kill();
-        stored.extend(within("flood", flood).await.unwrap());
-        server.launch();
-        eventually("back", || async { broker.ping().await.is_ok() }).await;
-    }
-    assert!(stored.len() > 1_000, "{}", stored.len());
-    for (sequence, subject) in stored {
-        let found = broker.message_at("S", sequence).await.unwrap();
-        assert_eq!(found.map(|found| found.subject), Some(subject), "{sequence}");
-    }
+    survive_kills(server, broker, 64).await;
 }

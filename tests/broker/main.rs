@@ -13,6 +13,7 @@ mod support;
 mod suite;
 
 mod batches;
+mod cuts;
 mod inproc;
 mod nats;
 mod secure;
