@@ -225,6 +225,8 @@ pub struct StepState {
 pub struct Question {
     /// Its result settles the question by itself, should it come after all.
     pub command: CommandId,
+    /// With which its upstream was called, and with which the next attempt would be.
+    pub idempotency_key: String,
     /// Why the outcome is not known, for people.
     pub message: String,
     pub since: TimeMs,
@@ -527,7 +529,7 @@ impl Question {
     /// At least as many bytes as the encoding takes.
     #[must_use]
     pub fn bytes_at_most(&self) -> usize {
-        60 + self.message.len()
+        100 + self.message.len()
     }
 }
 

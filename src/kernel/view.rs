@@ -135,6 +135,9 @@ pub struct StuckView {
     /// The command of which nobody knows what became, if it is about one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub command_id: Option<String>,
+    /// The idempotency key with which its upstream was called.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub idempotency_key: Option<String>,
     /// Why not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
@@ -298,6 +301,7 @@ fn stuck(record: &Record, step_name: &impl Fn(usize) -> String) -> Vec<StuckView
         item: None,
         what: StuckIn::Step,
         command_id: question.map(|question| question.command.to_string()),
+        idempotency_key: question.map(|question| question.idempotency_key.clone()),
         message: question.map(|question| question.message.clone()),
         since: question.map(|question| question.since.to_string()),
     };

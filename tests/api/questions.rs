@@ -115,6 +115,7 @@ async fn an_operator_says_what_became_of_a_call_that_was_swallowed() {
     let message = stuck[0]["message"].as_str().expect("why");
     assert!(message.contains("no answer"), "{message}");
     assert!(stuck[0]["since"].is_string() && stuck[0]["command_id"].is_string());
+    let told = stuck[0]["idempotency_key"].as_str().expect("a key").to_owned();
     let list = get(&rig, "/v1/tenants/acme/sagas/pay/instances").await.json();
     assert_eq!(
         items(&list)[0]["stuck"][0]["step"],
@@ -165,6 +166,7 @@ async fn an_operator_says_what_became_of_a_call_that_was_swallowed() {
         calls.try_recv().is_err(),
         "nothing is called that nobody asked for"
     );
+    assert_eq!(keys[0], told, "what an operator looks for at the upstream");
     assert_eq!(keys[2], keys[3], "the retry is the same work");
     assert_ne!(keys[0], keys[1]);
     let inputs = get(&rig, &format!("{}/inputs", instance("acme", "pay", "o-1"))).await;

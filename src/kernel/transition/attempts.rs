@@ -184,15 +184,30 @@ impl Tries {
     }
 }
 
-pub(super) fn send(run: &mut Run<'_>, slot: Slot, path: String, kind: WorkKind) -> Result<(), Rejection> {
-    let step = slot.step(run);
+/// The attempt that the step would make next.
+fn next(run: &Run<'_>, slot: Slot) -> Repetition {
     let state = run.slot(slot);
-    let repetition = Repetition {
+    Repetition {
         iteration: u64::from(state.iteration),
         round: state.tries.round,
         attempt: state.attempt.saturating_add(1),
         item: slot.item.unwrap_or(0),
+    }
+}
+
+/// The key of the attempt that was made last, before it is known how it has ended.
+pub(super) fn idempotency_key(run: &Run<'_>, slot: Slot) -> String {
+    let path = Place::Step {
+        name: &slot.step(run).name,
     };
+    let known_as = run.slot(slot).known_as.clone();
+    run.idempotency_key(&known_as.unwrap_or_else(|| path.to_string()), next(run, slot))
+}
+
+pub(super) fn send(run: &mut Run<'_>, slot: Slot, path: String, kind: WorkKind) -> Result<(), Rejection> {
+    let step = slot.step(run);
+    let repetition = next(run, slot);
+    let state = run.slot(slot);
     let known_as = state.known_as.clone();
     let left_ms = deadlines::due(run, slot).map(|due| due.0.saturating_sub(run.record.updated.0));
     let timeout_ms = left_ms.map_or(step.timeout_ms, |left_ms| step.timeout_ms.min(left_ms));

@@ -27,6 +27,7 @@ use crate::kernel::definition::model::{
     Action, COMMAND_TIMEOUT_MS, Compensation, OnExhausted, OnLate, OnUnknown, Step, UndoOrder,
 };
 use crate::kernel::expr::Root;
+use crate::kernel::ids::CommandId;
 use crate::kernel::input::{CancelMode, Settle, Verdict, WorkOutcome, WorkResult};
 use crate::kernel::json::Json;
 use crate::kernel::ledger::{LedgerEntry, LedgerStatus};
@@ -262,9 +263,37 @@ pub(super) fn asked(record: &Record, result: &WorkResult) -> Option<usize> {
     found.map(|(at, _)| at)
 }
 
+/// Nobody knows what became of the command of an entry, and its effect asks then.
+fn doubt(run: &mut Run<'_>, at: usize, command: CommandId, message: &str) {
+    let since = run.record.updated;
+    let entry = run.record.ledger.entry(at);
+    let (step, repetition, doubted) = (entry.step, repetition(entry), entry.tries.unknown);
+    let path = entry.known_as.clone().unwrap_or_else(|| {
+        let step = &run.ground.definition.steps[usize::from(step)].name;
+        Place::Compensation { step }.to_string()
+    });
+    let idempotency_key = run.idempotency_key(&path, repetition);
+    run.record.ledger.entry(at).question = Some(Box::new(Question {
+        command,
+        idempotency_key,
+        message: questions::short(message),
+        since,
+        doubted,
+    }));
+}
+
+/// The attempt that is made now, or was made last.
+fn repetition(entry: &LedgerEntry) -> Repetition {
+    Repetition {
+        iteration: u64::from(entry.iteration),
+        round: entry.tries.round,
+        attempt: entry.attempt,
+        item: entry.item.unwrap_or(0),
+    }
+}
+
 /// Applies the result of a compensation, also where an operator is asked for it meanwhile.
 pub(super) fn result(run: &mut Run<'_>, at: usize, outcome: &WorkOutcome) -> Result<(), Rejection> {
-    let now = run.record.updated;
     let entry = run.record.ledger.entry(at);
     let step = &run.ground.definition.steps[usize::from(entry.step)];
     let command = entry.outstanding.take().map(|outstanding| {
@@ -289,10 +318,10 @@ pub(super) fn result(run: &mut Run<'_>, at: usize, outcome: &WorkOutcome) -> Res
         WorkOutcome::TimedOut { message } => {
             let undo = step.compensate.as_ref().map(|compensation| &compensation.action);
             let asks = undo.is_some_and(|undo| questions::asks(run.ground.definition, undo));
-            entry.question = command
-                .filter(|_| asks)
-                .map(|command| Box::new(Question::about(command, message, now, &entry.tries)));
-            entry.tries.end(false);
+            if let Some(command) = command.filter(|_| asks) {
+                doubt(run, at, command, message);
+            }
+            run.record.ledger.entry(at).tries.end(false);
             super::TIMEOUT_CLASS
         }
     };
@@ -410,9 +439,7 @@ fn start(run: &mut Run<'_>, at: usize) -> Result<(), Rejection> {
         return ask(run, at);
     }
     entry.attempt = entry.attempt.saturating_add(1);
-    let (index, iteration) = (entry.step, u64::from(entry.iteration));
-    let (attempt, round) = (entry.attempt, entry.tries.round);
-    let item = entry.item.unwrap_or(0);
+    let (index, repetition) = (entry.step, repetition(entry));
     let (input, result) = (entry.input.clone(), entry.result.clone());
     let known_as = entry.known_as.clone();
     let step = step(run, index);
@@ -436,19 +463,13 @@ fn start(run: &mut Run<'_>, at: usize) -> Result<(), Rejection> {
         locals.input = Some(run.parse_owned(input.into_vec(), &path)?);
     }
     if let Some(when) = &compensation.when
-        && attempt == 1
+        && repetition.attempt == 1
         && !run.test(when, locals, || format!("{path}.when"))?
     {
         keep(run, at, step);
         return Ok(());
     }
     let kind = run.action(&compensation.action, locals, &path)?;
-    let repetition = Repetition {
-        iteration,
-        round,
-        attempt,
-        item,
-    };
     let outstanding = run.push_work_as(
         path,
         known_as.as_deref(),
@@ -461,7 +482,7 @@ fn start(run: &mut Run<'_>, at: usize) -> Result<(), Rejection> {
     entry.outstanding = Some(outstanding);
     run.note(Note::CompensationStarted {
         step: step.name.clone(),
-        attempt,
+        attempt: repetition.attempt,
     });
     Ok(())
 }

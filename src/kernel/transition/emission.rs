@@ -107,6 +107,19 @@ impl<'a> Run<'a> {
         })
     }
 
+    /// The key that all attempts of a piece of work have in common.
+    pub(super) fn idempotency_key(&self, path: &str, repetition: Repetition) -> String {
+        Piece {
+            instance: self.ground.instance,
+            generation: self.record.generation,
+            path,
+            iteration: repetition.iteration,
+            round: repetition.round,
+            item: repetition.item,
+        }
+        .idempotency_key()
+    }
+
     /// Adds a work item and returns what a waiting step or compensation remembers of it.
     pub(super) fn push_work(
         &mut self,
@@ -141,15 +154,7 @@ impl<'a> Run<'a> {
             attempt: repetition.attempt,
         }
         .command_id();
-        let idempotency_key = Piece {
-            instance: ground.instance,
-            generation: self.record.generation,
-            path: known_as.unwrap_or(&path),
-            iteration: repetition.iteration,
-            round: repetition.round,
-            item: repetition.item,
-        }
-        .idempotency_key();
+        let idempotency_key = self.idempotency_key(known_as.unwrap_or(&path), repetition);
         let traceparent = self.event().and_then(|event| event.traceparent.as_ref());
         self.work.push(WorkItem {
             instance: ground.instance.clone(),

@@ -19,10 +19,10 @@ use super::slot::Slot;
 use super::{Rejection, TIMEOUT_CLASS, waits};
 use crate::kernel::definition::Definition;
 use crate::kernel::definition::model::{Action, COMMAND_TIMEOUT_MS};
-use crate::kernel::ids::{CommandId, EffectName, TimeMs};
+use crate::kernel::ids::{CommandId, EffectName};
 use crate::kernel::input::{Found, Settle, Verdict, WorkOutcome, WorkResult};
 use crate::kernel::patch::Note;
-use crate::kernel::record::{Question, Record, StepState, StepStatus, Tries};
+use crate::kernel::record::{Question, Record, StepState, StepStatus};
 use crate::kernel::work::WorkKind;
 
 /// Fact that asks operators whether a step has happened.
@@ -45,8 +45,15 @@ pub(super) fn asks(definition: &Definition, action: &Action) -> bool {
 pub(super) fn ask(run: &mut Run<'_>, slot: Slot, command: CommandId, message: &str) -> Result<(), Rejection> {
     let step = slot.step(run);
     let since = run.record.updated;
+    let idempotency_key = attempts::idempotency_key(run, slot);
     let state = run.slot_mut(slot);
-    state.question = Some(Box::new(Question::about(command, message, since, &state.tries)));
+    state.question = Some(Box::new(Question {
+        command,
+        idempotency_key,
+        message: short(message),
+        since,
+        doubted: state.tries.unknown,
+    }));
     state.tries.end(false);
     state.status = StepStatus::Stuck;
     state.error = Some(TIMEOUT_CLASS.to_owned());
@@ -78,17 +85,12 @@ pub(super) fn waiting(record: &Record, result: &WorkResult) -> Option<Slot> {
     Some(slot)
 }
 
-impl Question {
-    /// About a command of unknown outcome; `tries` are those before it.
-    pub(super) fn about(command: CommandId, message: &str, since: TimeMs, tries: &Tries) -> Self {
-        Self {
-            command,
-            message: message[..message.floor_char_boundary(MESSAGE_BYTES_MAX)].to_owned(),
-            since,
-            doubted: tries.unknown,
-        }
-    }
+/// The reason as it is kept with a question.
+pub(super) fn short(message: &str) -> String {
+    message[..message.floor_char_boundary(MESSAGE_BYTES_MAX)].to_owned()
+}
 
+impl Question {
     /// Whether the result is that of its command, and says more than that nobody knows.
     pub(super) fn is_settled_by(&self, result: &WorkResult) -> bool {
         self.command == result.command_id && !matches!(result.outcome, WorkOutcome::TimedOut { .. })

@@ -129,6 +129,10 @@ fn a_step_of_unknown_outcome_stands_still_and_says_so() {
         view.stuck[0].command_id.as_deref(),
         Some(command(&world).to_string().as_str())
     );
+    assert_eq!(
+        view.stuck[0].idempotency_key.as_ref(),
+        Some(&world.newest(CHARGE).idempotency_key)
+    );
     world.advance(365 * 24 * 3_600_000);
     assert_eq!(world.statuses(), [StepStatus::Stuck, StepStatus::Pending]);
     world.event("Order.Told", &json!({}));
@@ -458,6 +462,11 @@ fn an_undoing_of_unknown_outcome_leaves_its_entry_to_an_operator() {
             json!({"step": "charge"})
         );
         assert!(world.timers.is_empty(), "nothing is tried again");
+        let view = InstanceView::new(&world.instance, world.last(), Some(&world.definition));
+        assert_eq!(
+            view.stuck[0].idempotency_key.as_ref(),
+            Some(&world.newest(REFUND).idempotency_key)
+        );
         world
     };
     let mut again = world();
