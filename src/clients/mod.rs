@@ -1,12 +1,11 @@
-//! What clients of other systems have in common, whoever they are called by: certificates, HTTP clients and gRPC
-//! channels that use them, and how a failure is told.
+//! What clients of other systems have in common, whoever they are called by: certificates, gRPC channels that use them,
+//! and how a failure is told.
 
 #[cfg(feature = "grpc")]
 pub mod grpc;
-pub mod http;
 #[cfg(test)]
 pub(crate) mod testing;
-mod tls;
+pub mod tls;
 
 pub use tls::{Identity, UpstreamTls, UpstreamTlsFiles};
 

@@ -1,7 +1,14 @@
 //! What proves an upstream, and what proves this runner to it.
 
+use std::error::Error;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use rustls::crypto::{CryptoProvider, aws_lc_rs};
+use rustls::pki_types::pem::{self, PemObject as _};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ClientConfig, RootCertStore};
+use rustls_platform_verifier::BuilderVerifierExt as _;
 use serde::Deserialize;
 
 /// PEM files that protect the connections to one upstream. Relative paths are relative to the manifest.
@@ -71,4 +78,44 @@ pub struct Identity {
     /// The certificate, and those between it and its authority.
     pub certificate: Vec<u8>,
     pub key: Vec<u8>,
+}
+
+/// How a client of HTTP protects its connections: it trusts the authorities of the upstream in place of the system's,
+/// and proves the runner to it.
+///
+/// # Errors
+/// A sentence where something in PEM is not what it should be.
+pub fn client_config(tls: Option<&UpstreamTls>) -> Result<ClientConfig, String> {
+    let failed = |error: &dyn Error| format!("TLS cannot be set up: {error}");
+    let provider = CryptoProvider::get_default().cloned();
+    let provider = provider.unwrap_or_else(|| Arc::new(aws_lc_rs::default_provider()));
+    let builder = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| failed(&error))?;
+    let builder = match tls.and_then(|tls| tls.ca.as_ref()) {
+        Some(ca) => {
+            let mut roots = RootCertStore::empty();
+            for certificate in certificates(ca).map_err(|error| failed(&error))? {
+                roots.add(certificate).map_err(|error| failed(&error))?;
+            }
+            builder.with_root_certificates(roots)
+        }
+        None => builder.with_platform_verifier().map_err(|error| failed(&error))?,
+    };
+    let mut config = match tls.and_then(|tls| tls.identity.as_ref()) {
+        Some(identity) => {
+            let chain = certificates(&identity.certificate).map_err(|error| failed(&error))?;
+            let key = PrivateKeyDer::from_pem_slice(&identity.key).map_err(|error| failed(&error))?;
+            builder
+                .with_client_auth_cert(chain, key)
+                .map_err(|error| failed(&error))?
+        }
+        None => builder.with_no_client_auth(),
+    };
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Ok(config)
+}
+
+fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, pem::Error> {
+    CertificateDer::pem_slice_iter(pem).collect()
 }

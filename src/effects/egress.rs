@@ -6,7 +6,6 @@ use std::error::Error;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use reqwest::Url;
-use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use serde::{Deserialize, Serialize};
 
 /// Which addresses a call may connect to. Link-local addresses, where clouds keep their metadata, are never
@@ -126,20 +125,6 @@ fn embedded_v4(address: Ipv6Addr) -> Option<Ipv4Addr> {
         | [0x2002, high, low, ..] => Some(join(high, low)),
         [0, 0, 0, 0, 0, 0, high, low] if high != 0 => Some(join(high, low)),
         _ => None,
-    }
-}
-
-/// The system's resolver, its answers checked.
-#[derive(Debug, Clone, Copy)]
-pub struct CheckedResolver(pub Egress);
-
-impl Resolve for CheckedResolver {
-    fn resolve(&self, name: Name) -> Resolving {
-        let egress = self.0;
-        Box::pin(async move {
-            let found = egress.lookup(name.as_str(), 0).await?;
-            Ok(Box::new(found.into_iter()) as Addrs)
-        })
     }
 }
 

@@ -246,7 +246,7 @@ impl Lane {
             effect: &self.definition.name,
             metadata: Some(&command.metadata),
         };
-        let disposition = Box::pin(self.record(&to, answer, progress.calls)).await;
+        let disposition = self.record(&to, answer, progress.calls).await;
         if disposition == Disposition::Done {
             self.gate.mark(name);
         }
@@ -496,36 +496,33 @@ impl Lane {
         let counter = self.series.of_answer(&answer);
         let happened = answer.may_have_happened();
         let late = self.late(to, &answer, calls);
-        match self.publish(to, answer, calls).await {
+        match result::record(&*self.broker, self.publication(to, answer, calls)).await {
             Recorded::Stored => counter.inc(),
-            Recorded::Known => {
-                if let Some(late) = late
-                    && result::settles(&*self.broker, &late).await
-                {
-                    // Refused or not, the question stands beside it.
-                    if result::record(&*self.broker, late).await == Recorded::Stored {
-                        counter.inc();
-                        return Disposition::Done;
-                    }
-                }
-                self.series.known.inc();
+            Recorded::Known if Box::pin(self.record_late(late)).await => counter.inc(),
+            Recorded::Known => self.series.known.inc(),
+            Recorded::Refused(reason) => {
+                return Box::pin(self.record_refusal(to, &reason, happened, calls)).await;
             }
-            Recorded::Refused(reason) => return self.record_refusal(to, &reason, happened, calls).await,
         }
         Disposition::Done
     }
 
+    /// Records an answer beside one that says that nobody knows the outcome. Refused or not, the question stands.
+    async fn record_late(&self, late: Option<Box<Publication>>) -> bool {
+        let Some(late) = late else { return false };
+        result::settles(&*self.broker, &late).await
+            && result::record(&*self.broker, *late).await == Recorded::Stored
+    }
+
     /// The same answer as a second message, for the case that somebody has written before that nobody knows the
     /// outcome: an operator may have been asked, and this is what to tell him.
-    fn late(&self, to: &Addressee<'_>, answer: &Answer, calls: u32) -> Option<Publication> {
+    fn late(&self, to: &Addressee<'_>, answer: &Answer, calls: u32) -> Option<Box<Publication>> {
         let is_definite = !matches!(answer, Answer::TimedOut { .. });
         (self.definition.schemas.asks && is_definite).then(|| {
-            let now = self.clock.now();
-            let publication = result::publication(&self.streams.events, to, answer.clone(), calls, now);
-            Publication {
+            Box::new(Publication {
                 expect: Expect::MessageId(format!("late/{}/{}", to.tenant, to.command)),
-                ..publication
-            }
+                ..self.publication(to, answer.clone(), calls)
+            })
         })
     }
 
@@ -540,7 +537,7 @@ impl Lane {
         tracing::error!(effect = %to.effect, command = %to.command, reason, "broker refuses a result");
         let answer = Answer::refused(happened, reason);
         let counter = self.series.of_answer(&answer);
-        match self.publish(to, answer, calls).await {
+        match result::record(&*self.broker, self.publication(to, answer, calls)).await {
             Recorded::Stored => counter.inc(),
             Recorded::Known => self.series.known.inc(),
             Recorded::Refused(_) => return Disposition::GiveBack(REFUSED_DELAY),
@@ -548,10 +545,8 @@ impl Lane {
         Disposition::Done
     }
 
-    async fn publish(&self, to: &Addressee<'_>, answer: Answer, calls: u32) -> Recorded {
-        let now = self.clock.now();
-        let publication = result::publication(&self.streams.events, to, answer, calls, now);
-        result::record(&*self.broker, publication).await
+    fn publication(&self, to: &Addressee<'_>, answer: Answer, calls: u32) -> Publication {
+        result::publication(&self.streams.events, to, answer, calls, self.clock.now())
     }
 }
 

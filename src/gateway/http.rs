@@ -9,7 +9,7 @@ use reqwest::{Client, Response, StatusCode, Url};
 
 use super::settings::{GatewaySetupError, Settings};
 use super::{MESSAGE_BYTES_MAX, presentable, unfit};
-use crate::clients::http::protected;
+use crate::clients::tls::client_config;
 use crate::clients::{UpstreamTlsFiles, told};
 use crate::kernel::envelope::AggregateCommand;
 use crate::kernel::trace::is_traceparent;
@@ -28,8 +28,8 @@ impl HttpGateway {
     pub fn new(url: Url, settings: &Settings) -> Result<Self, GatewaySetupError> {
         let tls = settings.tls.as_ref().map(UpstreamTlsFiles::read).transpose();
         let tls = tls.map_err(GatewaySetupError::Tls)?;
-        let client = protected(Client::builder(), tls.as_ref())
-            .map_err(GatewaySetupError::Tls)?
+        let client = Client::builder()
+            .tls_backend_preconfigured(client_config(tls.as_ref()).map_err(GatewaySetupError::Tls)?)
             .connect_timeout(settings.connect_timeout().duration())
             .redirect(reqwest::redirect::Policy::none())
             .no_proxy()

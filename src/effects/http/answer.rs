@@ -3,10 +3,13 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use reqwest::header::{HeaderMap, LOCATION, RETRY_AFTER};
-use reqwest::{Response, StatusCode};
+use http_body_util::BodyExt as _;
+use hyper::body::{Body as _, Incoming};
+use hyper::header::{HeaderMap, HeaderName, HeaderValue, LOCATION, RETRY_AFTER};
+use hyper::{Response, StatusCode};
 
 use super::Http;
+use super::client::Unanswered;
 use crate::effects::provider::{CallContext, CallFailure, CallOutcome, Certainty};
 use crate::effects::rendering::Verdict;
 use crate::kernel::breaker::CallEnd;
@@ -19,21 +22,17 @@ const EXCERPT_BYTES: usize = 200;
 
 impl Http {
     /// Reads the answer and says what it means: the definition's rules first, then the built-in ones.
-    pub(super) async fn judge(
-        &self,
-        mut answer: Response,
-        call: &CallContext<'_>,
-        command: &Json<'_>,
-    ) -> CallOutcome {
+    pub(super) async fn judge(&self, mut answer: Response<Incoming>, call: &CallContext<'_>) -> CallOutcome {
         let status = answer.status();
         let headers = std::mem::take(answer.headers_mut());
-        let body = match self.read(&mut answer).await {
+        let body = match self.read(answer.body_mut()).await {
             Ok(body) => body,
             Err(failure) => return CallOutcome::Failed(certain(failure, status)),
         };
         let response = self.response_value(status, &headers, &body);
         let steps = self.settings.expression_steps;
-        let mut verdict = Verdict::on(&response, &self.definition, call, command, steps);
+        let command = self.environment.command(call.command);
+        let mut verdict = Verdict::on(&response, &self.definition, call, &command, steps);
         let class = verdict
             .class()
             .or_else(|| (!status.is_success()).then(|| built_in(status)));
@@ -50,9 +49,9 @@ impl Http {
     }
 
     /// Reads the body up to its bound.
-    async fn read(&self, answer: &mut Response) -> Result<Vec<u8>, CallFailure> {
+    async fn read(&self, body: &mut Incoming) -> Result<Vec<u8>, CallFailure> {
         let bytes_max = self.settings.response_bytes;
-        bounded(answer, bytes_max).await.map_err(|fault| match fault {
+        bounded(body, bytes_max).await.map_err(|fault| match fault {
             BodyFault::TooLong => CallFailure::not_done(
                 "response.size",
                 format!("the answer is longer than {bytes_max} bytes"),
@@ -99,31 +98,33 @@ impl Http {
 /// Why a body cannot be read.
 pub(super) enum BodyFault {
     TooLong,
-    Broken(reqwest::Error),
+    Broken(Unanswered),
 }
 
-/// The body of an answer of at most `bytes_max` bytes.
-pub(super) async fn bounded(answer: &mut Response, bytes_max: usize) -> Result<Vec<u8>, BodyFault> {
-    let announced = answer
-        .content_length()
-        .and_then(|bytes| usize::try_from(bytes).ok());
+/// The bytes of a body, at most `bytes_max`.
+pub(super) async fn bounded(body: &mut Incoming, bytes_max: usize) -> Result<Vec<u8>, BodyFault> {
+    let announced = body.size_hint().exact();
+    let announced = announced.and_then(|bytes| usize::try_from(bytes).ok());
     if announced.is_some_and(|bytes| bytes > bytes_max) {
         return Err(BodyFault::TooLong);
     }
-    let mut body = Vec::with_capacity(announced.unwrap_or(0));
-    while let Some(chunk) = answer.chunk().await.map_err(BodyFault::Broken)? {
-        if body.len() + chunk.len() > bytes_max {
+    let mut bytes = Vec::with_capacity(announced.unwrap_or(0));
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| BodyFault::Broken(error.into()))?;
+        // What is not data are trailers, which nobody reads.
+        let Ok(chunk) = frame.into_data() else { continue };
+        if bytes.len() + chunk.len() > bytes_max {
             return Err(BodyFault::TooLong);
         }
-        body.extend_from_slice(&chunk);
+        bytes.extend_from_slice(&chunk);
     }
-    Ok(body)
+    Ok(bytes)
 }
 
 /// Header names are lower case; values of a repeated header are joined.
 fn headers_value(headers: &HeaderMap) -> Json<'static> {
-    let text = |value: &reqwest::header::HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
-    let member = |name: &reqwest::header::HeaderName| {
+    let text = |value: &HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
+    let member = |name: &HeaderName| {
         let values: Vec<String> = headers.get_all(name).iter().map(text).collect();
         (
             Cow::Owned(name.as_str().to_owned()),

@@ -4,6 +4,7 @@
 //! the definition names.
 
 mod answer;
+mod client;
 mod oauth2;
 #[cfg(test)]
 mod proof_tests;
@@ -16,27 +17,25 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use reqwest::{Client, Response, StatusCode};
+use hyper::body::Incoming;
+use hyper::header::HeaderName;
+use hyper::{Method, Response, StatusCode};
 use tokio::time::Instant;
 
+use self::client::{Client, ClientSpec, Unanswered};
 use self::oauth2::{Token, Tokens};
 
-use super::egress::{CheckedResolver, EgressDenied};
+use super::egress::EgressDenied;
 use super::environment::Environment;
 use super::origin::Origin;
 use super::provider::{CallContext, CallFailure, CallOutcome, Provider};
 use super::rendering::Rendering;
 use super::settings::Settings;
-use crate::clients::http::protected;
 use crate::clients::told;
 use crate::kernel::definition::EffectDefinition;
 use crate::kernel::definition::effect::{AMBIGUOUS, HttpCall, Provider as ProviderDefinition};
 use crate::kernel::definition::http_proof::OAuth2;
 use crate::kernel::expr::Template;
-use crate::kernel::json::Json;
-
-/// Idle connections are dropped before common servers drop them, so a request is rarely sent into a closing one.
-const POOL_IDLE: Duration = Duration::from_secs(45);
 
 pub struct Http {
     client: Client,
@@ -44,8 +43,8 @@ pub struct Http {
     tokens: Option<Tokens>,
     definition: Arc<EffectDefinition>,
     origin: Origin,
-    header_names: Vec<reqwest::header::HeaderName>,
-    method: reqwest::Method,
+    header_names: Vec<HeaderName>,
+    method: Method,
     environment: Arc<Environment>,
     settings: Settings,
 }
@@ -62,32 +61,30 @@ impl Http {
         settings: &Settings,
     ) -> Result<Self, String> {
         let header_name = |(name, _): &(String, _)| {
-            reqwest::header::HeaderName::from_bytes(name.as_bytes())
-                .map_err(|_| format!("{name:?} is not a header name"))
+            HeaderName::from_bytes(name.as_bytes()).map_err(|_| format!("{name:?} is not a header name"))
         };
-        let client = |address: &Template| {
-            protected(Client::builder(), environment.tls(address))?
-                .connect_timeout(Duration::from_millis(definition.connect_timeout_ms))
-                .pool_idle_timeout(POOL_IDLE)
-                .redirect(reqwest::redirect::Policy::none())
-                .no_proxy()
-                .dns_resolver(CheckedResolver(settings.egress))
-                .build()
-                .map_err(|error| told("http client cannot be built", &error))
+        let client = |address: &Template, origin: &Origin| {
+            Client::new(ClientSpec {
+                is_tls: origin.scheme == "https",
+                tls: environment.tls(address),
+                connect_timeout: Duration::from_millis(definition.connect_timeout_ms),
+                egress: settings.egress,
+            })
         };
         let tokens = |oauth2: &OAuth2| {
             let url = &oauth2.token_url;
             let origin = Origin::of(url, environment.upstreams(), settings.expression_steps)
                 .map_err(|reason| format!("token_url: {reason}"))?;
-            Ok::<_, String>(Tokens::new(client(url)?, origin, settings.egress))
+            Ok::<_, String>(Tokens::new(client(url, &origin)?, origin, settings.egress))
         };
+        let origin = Origin::of(&call.url, environment.upstreams(), settings.expression_steps)?;
         Ok(Self {
-            client: client(&call.url)?,
+            client: client(&call.url, &origin)?,
             tokens: call.oauth2.as_deref().map(tokens).transpose()?,
             definition: Arc::clone(definition),
-            origin: Origin::of(&call.url, environment.upstreams(), settings.expression_steps)?,
+            origin,
             header_names: call.headers.iter().map(header_name).collect::<Result<_, _>>()?,
-            method: reqwest::Method::from_bytes(call.method.as_bytes())
+            method: Method::from_bytes(call.method.as_bytes())
                 .map_err(|_| format!("{:?} is not a method", call.method))?,
             environment: Arc::clone(environment),
             settings: settings.clone(),
@@ -98,8 +95,7 @@ impl Http {
 #[async_trait]
 impl Provider for Http {
     async fn call(&self, call: &CallContext<'_>) -> CallOutcome {
-        let command = self.environment.command(call.command);
-        match self.attempt(call, &command).await {
+        match self.attempt(call).await {
             Ok(outcome) => outcome,
             Err(failure) => CallOutcome::Failed(failure),
         }
@@ -115,14 +111,15 @@ impl Provider for Http {
 }
 
 impl Http {
-    async fn attempt(&self, call: &CallContext<'_>, command: &Json<'_>) -> Result<CallOutcome, CallFailure> {
+    /// What expressions read as `command` is made where they are evaluated: nothing of it is kept while the call waits.
+    async fn attempt(&self, call: &CallContext<'_>) -> Result<CallOutcome, CallFailure> {
         if let Some((tokens, oauth2)) = self.tokens.as_ref().zip(self.oauth2()) {
-            return Box::pin(self.attempt_with_token(tokens, oauth2, call, command)).await;
+            return Box::pin(self.attempt_with_token(tokens, oauth2, call)).await;
         }
-        let request = self.request(call, command, None, call.now)?;
-        let answer = self.client.execute(request).await;
+        let request = self.request(call, None, call.now)?;
+        let answer = self.client.send(request).await;
         // Boxed: thousands of calls wait for an answer at the same time, and few read one.
-        Ok(Box::pin(self.outcome(answer, call, command)).await)
+        Ok(Box::pin(self.outcome(answer, call)).await)
     }
 
     async fn attempt_with_token(
@@ -130,12 +127,12 @@ impl Http {
         tokens: &Tokens,
         oauth2: &OAuth2,
         call: &CallContext<'_>,
-        command: &Json<'_>,
     ) -> Result<CallOutcome, CallFailure> {
         let begin = Instant::now();
         let ask = {
             let steps = self.settings.expression_steps;
-            let mut rendering = Rendering::of(call, command, &self.environment, steps);
+            let command = self.environment.command(call.command);
+            let mut rendering = Rendering::of(call, &command, &self.environment, steps);
             tokens.ask(oauth2, &mut rendering)?
         };
         let total = Duration::from_millis(self.definition.timeout_ms);
@@ -145,8 +142,8 @@ impl Http {
             let tenths = if carried.is_empty() { 5 } else { 9 };
             let token = Box::pin(tokens.token(&ask, begin + total / 10 * tenths)).await?;
             let passed = i64::try_from(begin.elapsed().as_millis()).unwrap_or(0);
-            let request = self.request(call, command, Some(&token), call.now.plus_ms(passed))?;
-            let answer = self.client.execute(request).await;
+            let request = self.request(call, Some(&token), call.now.plus_ms(passed))?;
+            let answer = self.client.send(request).await;
             let refused = matches!(&answer, Ok(answer) if answer.status() == StatusCode::UNAUTHORIZED);
             // Nothing was carried out for a token that was refused.
             let again = refused && token.refused(!carried.is_empty()) && carried.is_empty();
@@ -154,7 +151,7 @@ impl Http {
             if again {
                 continue;
             }
-            let outcome = Box::pin(self.outcome(answer, call, command)).await;
+            let outcome = Box::pin(self.outcome(answer, call)).await;
             return Ok(Token::scrub(&carried, outcome));
         }
     }
@@ -168,18 +165,17 @@ impl Http {
 
     async fn outcome(
         &self,
-        answer: reqwest::Result<Response>,
+        answer: Result<Response<Incoming>, Unanswered>,
         call: &CallContext<'_>,
-        command: &Json<'_>,
     ) -> CallOutcome {
         match answer {
-            Ok(answer) => self.judge(answer, call, command).await,
+            Ok(answer) => self.judge(answer, call).await,
             Err(error) => CallOutcome::Failed(self.unanswered(&error)),
         }
     }
 
     /// A call to which there is no answer, or no whole one. Only a failure to connect proves that nothing was sent.
-    fn unanswered(&self, error: &reqwest::Error) -> CallFailure {
+    fn unanswered(&self, error: &Unanswered) -> CallFailure {
         if let Some(denied) = EgressDenied::among(error) {
             return CallFailure::not_done("egress.denied", denied.to_string());
         }
@@ -189,9 +185,7 @@ impl Http {
         } else {
             "transient"
         };
-        if error.is_builder() {
-            CallFailure::not_done("permanent", message)
-        } else if error.is_connect() || self.method.is_safe() {
+        if error.is_connect() || self.method.is_safe() {
             CallFailure::unreachable(class, message)
         } else {
             CallFailure::unanswered(AMBIGUOUS, message)

@@ -7,14 +7,16 @@ use std::sync::{Arc, Mutex as StdMutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use data_encoding::BASE64;
+use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
+use hyper::{Method, Response};
 use moka::sync::Cache;
-use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue};
-use reqwest::{Client, Method, Request, Response, Url};
+use reqwest::Url;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout_at};
 
 use super::answer::{BodyFault, bounded, built_in, retry_after};
-use super::request::checked_url;
+use super::client::{Client, Unanswered};
+use super::request::{checked_url, request_of};
 use crate::clients::told;
 use crate::effects::egress::{Egress, EgressDenied};
 use crate::effects::mask::Mask;
@@ -190,8 +192,7 @@ impl Tokens {
     }
 
     async fn fetch(&self, ask: &Ask) -> Result<Token, CallFailure> {
-        let mut request = Request::new(Method::POST, ask.url.clone());
-        let headers = request.headers_mut();
+        let mut headers = HeaderMap::new();
         headers.insert(
             CONTENT_TYPE,
             HeaderValue::from_static("application/x-www-form-urlencoded"),
@@ -200,14 +201,12 @@ impl Tokens {
         if let Some(authorization) = &ask.authorization {
             headers.insert(AUTHORIZATION, authorization.clone());
         }
-        *request.body_mut() = Some(ask.form.clone().into());
+        let form = ask.form.clone().into();
+        let request = request_of(&Method::POST, "token_url", &ask.url, headers, form)?;
         let begin = Instant::now();
-        let mut answer = self
-            .client
-            .execute(request)
-            .await
-            .map_err(|error| unreachable(&error))?;
-        let body = match bounded(&mut answer, ANSWER_BYTES_MAX).await {
+        let answer = self.client.send(request).await;
+        let mut answer = answer.map_err(|error| unreachable(&error))?;
+        let body = match bounded(answer.body_mut(), ANSWER_BYTES_MAX).await {
             Ok(body) => body,
             Err(BodyFault::Broken(error)) => return Err(unreachable(&error)),
             Err(BodyFault::TooLong) => {
@@ -304,7 +303,7 @@ fn failure(class: &'static str, message: &str, retry_after: Option<Duration>) ->
     }
 }
 
-fn unreachable(error: &reqwest::Error) -> CallFailure {
+fn unreachable(error: &Unanswered) -> CallFailure {
     if let Some(denied) = EgressDenied::among(error) {
         return failure("egress.denied", &denied.to_string(), None);
     }
@@ -317,7 +316,7 @@ fn unreachable(error: &reqwest::Error) -> CallFailure {
 }
 
 /// Of a refusal only the code of its reason is told: endpoints repeat what they were sent.
-fn refused(answer: &Response, body: &[u8]) -> CallFailure {
+fn refused<B>(answer: &Response<B>, body: &[u8]) -> CallFailure {
     let status = answer.status();
     let message = match reason(body) {
         Some(reason) => format!("{status}: {reason}"),

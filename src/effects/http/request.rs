@@ -1,7 +1,9 @@
 //! From templates to a request that can go nowhere but to the definition's own host.
 
-use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
-use reqwest::{Request, Url};
+use bytes::Bytes;
+use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use hyper::{Method, Request, Uri};
+use reqwest::Url;
 
 use super::Http;
 use super::oauth2::Token;
@@ -13,20 +15,20 @@ use crate::effects::provider::{CallContext, CallFailure};
 use crate::effects::rendering::Rendering;
 use crate::kernel::definition::effect::{HttpCall, Provider};
 use crate::kernel::ids::TimeMs;
-use crate::kernel::json::Json;
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+/// Headers that a request has beside those of its definition; `Host` is the client's.
+const OWN_HEADERS: usize = 6;
 
 impl Http {
     /// Renders the request of one attempt, with its token, and signs it.
     pub(super) fn request(
         &self,
         call: &CallContext<'_>,
-        command: &Json<'_>,
         token: Option<&Token>,
         now: TimeMs,
-    ) -> Result<Request, CallFailure> {
+    ) -> Result<Request<Bytes>, CallFailure> {
         let Provider::Http(template) = &self.definition.provider else {
             return Err(CallFailure::not_done(
                 "permanent",
@@ -34,7 +36,8 @@ impl Http {
             ));
         };
         let steps = self.settings.expression_steps;
-        let mut rendering = Rendering::of(call, command, &self.environment, steps);
+        let command = self.environment.command(call.command);
+        let mut rendering = Rendering::of(call, &command, &self.environment, steps);
         let url = rendering.text("url", &template.url)?;
         let url = checked_url("url", &url, &self.origin, self.settings.egress)?;
         let mut headers = self.headers(template, &mut rendering)?;
@@ -45,18 +48,19 @@ impl Http {
         if !headers.contains_key(&TRACEPARENT) {
             headers.insert(TRACEPARENT, value("traceparent", &traceparent(call.command))?);
         }
-        let mut request = Request::new(self.method.clone(), url);
-        if let Some(body) = &template.body {
-            let bytes = rendering.json("body", body)?;
+        headers.entry(ACCEPT).or_insert(HeaderValue::from_static("*/*"));
+        let mut body = Bytes::new();
+        if let Some(template) = &template.body {
+            // Only what is written is kept while the call waits.
+            body = rendering.json("body", template)?.into_boxed_slice().into();
             headers
                 .entry(CONTENT_TYPE)
                 .or_insert(HeaderValue::from_static("application/json"));
-            *request.body_mut() = Some(bytes.into());
         }
         if let Some(token) = token {
             headers.insert(AUTHORIZATION, token.header.clone());
         }
-        *request.headers_mut() = headers;
+        let mut request = request_of(&self.method, "url", &url, headers, body)?;
         if let Some(signature) = &template.sign {
             let key = rendering.text("key", &signature.key)?;
             sign(&mut request, signature, &key, now)?;
@@ -65,13 +69,32 @@ impl Http {
     }
 
     fn headers(&self, call: &HttpCall, rendering: &mut Rendering<'_>) -> Result<HeaderMap, CallFailure> {
-        let mut headers = HeaderMap::with_capacity(call.headers.len() + 3);
+        let mut headers = HeaderMap::with_capacity(call.headers.len() + OWN_HEADERS);
         for (name, (label, template)) in self.header_names.iter().zip(&call.headers) {
             let text = rendering.text(label, template)?;
             headers.insert(name.clone(), value(label, &text)?);
         }
         Ok(headers)
     }
+}
+
+/// A request to `url`, which `place` names in the failure.
+pub(super) fn request_of(
+    method: &Method,
+    place: &str,
+    url: &Url,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Result<Request<Bytes>, CallFailure> {
+    let uri = url
+        .as_str()
+        .parse::<Uri>()
+        .map_err(|error| CallFailure::not_done("permanent", format!("{place} cannot be sent: {error}")))?;
+    let mut request = Request::new(body);
+    *request.method_mut() = method.clone();
+    *request.uri_mut() = uri;
+    *request.headers_mut() = headers;
+    Ok(request)
 }
 
 /// The URL of a template: it leads to `origin` and to no address that may not be called. `place` names it in the

@@ -1,9 +1,10 @@
 //! The signature of a request: an HMAC (RFC 2104) of what is sent.
 
+use bytes::Bytes;
 use data_encoding::{BASE64, HEXLOWER};
 use hmac::{Hmac, KeyInit, Mac};
-use reqwest::Request;
-use reqwest::header::{HeaderName, HeaderValue};
+use hyper::Request;
+use hyper::header::{HeaderName, HeaderValue};
 use sha2::{Sha256, Sha512};
 
 use super::request::value;
@@ -14,7 +15,12 @@ use crate::kernel::definition::http_proof::{
 use crate::kernel::ids::TimeMs;
 
 /// Signs the request as it is, body and all, and puts the signature into its headers.
-pub fn sign(request: &mut Request, signature: &Signature, key: &str, now: TimeMs) -> Result<(), CallFailure> {
+pub fn sign(
+    request: &mut Request<Bytes>,
+    signature: &Signature,
+    key: &str,
+    now: TimeMs,
+) -> Result<(), CallFailure> {
     let timestamp = match signature.timestamp_unit {
         TimestampUnit::Seconds => now.0.div_euclid(1_000),
         TimestampUnit::Milliseconds => now.0,
@@ -43,23 +49,22 @@ pub fn sign(request: &mut Request, signature: &Signature, key: &str, now: TimeMs
     }
 }
 
-fn content(request: &Request, signature: &Signature, timestamp: &str) -> Vec<u8> {
+fn content(request: &Request<Bytes>, signature: &Signature, timestamp: &str) -> Vec<u8> {
     let mut content = Vec::new();
     for part in &signature.content {
         match part {
             SignaturePart::Literal(text) => content.extend_from_slice(text.as_bytes()),
             SignaturePart::Method => content.extend_from_slice(request.method().as_str().as_bytes()),
             SignaturePart::Path => {
-                content.extend_from_slice(request.url().path().as_bytes());
-                if let Some(query) = request.url().query() {
+                content.extend_from_slice(request.uri().path().as_bytes());
+                if let Some(query) = request.uri().query() {
                     content.push(b'?');
                     content.extend_from_slice(query.as_bytes());
                 }
             }
             SignaturePart::Timestamp => content.extend_from_slice(timestamp.as_bytes()),
             SignaturePart::Body => {
-                let body = request.body().and_then(reqwest::Body::as_bytes);
-                content.extend_from_slice(body.unwrap_or_default());
+                content.extend_from_slice(request.body());
             }
             SignaturePart::Signature => {}
         }
@@ -67,7 +72,7 @@ fn content(request: &Request, signature: &Signature, timestamp: &str) -> Vec<u8>
     content
 }
 
-fn put(request: &mut Request, header: &str, text: &str) -> Result<(), CallFailure> {
+fn put(request: &mut Request<Bytes>, header: &str, text: &str) -> Result<(), CallFailure> {
     let name = HeaderName::from_bytes(header.as_bytes())
         .map_err(|_| CallFailure::not_done("header.illegal", format!("{header:?} is not a header name")))?;
     let value: HeaderValue = value(header, text)?;

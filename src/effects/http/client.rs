@@ -1,0 +1,252 @@
+//! The client of HTTP calls, made for thousands that wait for their answers at the same time.
+//!
+//! It speaks HTTP/1.1, over TLS also HTTP/2 with servers that offer it. It follows no redirects and knows no proxies. What
+//! a more general client keeps beside a call for those takes more memory than the call.
+
+use std::error::Error;
+use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use std::vec;
+
+use bytes::Bytes;
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::{Request, Response, Uri};
+use hyper_rustls::HttpsConnector;
+use hyper_util::client::legacy;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::client::legacy::connect::dns::Name;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use tokio::time::timeout;
+use tower::Service;
+
+use crate::clients::{UpstreamTls, tls};
+use crate::effects::egress::Egress;
+
+/// Idle connections are dropped before common servers drop them, so a request is rarely sent into a closing one.
+const POOL_IDLE: Duration = Duration::from_secs(45);
+/// How often TCP asks for a sign of life where nothing is said, how many times, and how long what was sent may remain
+/// without a receipt.
+const KEEPALIVE: Duration = Duration::from_secs(15);
+const KEEPALIVES: u32 = 3;
+const RECEIPT: Duration = Duration::from_secs(30);
+/// How often a request is sent again that the server has not begun.
+const RESENT_MAX: usize = 2;
+
+type BoxError = Box<dyn Error + Send + Sync>;
+type Pooled<C> = legacy::Client<InTime<C>, Full<Bytes>>;
+
+/// A pool of connections to one origin.
+pub enum Client {
+    Plain(Pooled<HttpConnector<Resolver>>),
+    /// Apart from the others: what TLS keeps for a connection is much, and room for it is made in each.
+    Tls(Pooled<HttpsConnector<HttpConnector<Resolver>>>),
+}
+
+/// What a client is made for.
+#[derive(Clone, Copy)]
+pub struct ClientSpec<'a> {
+    pub is_tls: bool,
+    pub tls: Option<&'a UpstreamTls>,
+    /// For look-up, connection and handshake together.
+    pub connect_timeout: Duration,
+    pub egress: Egress,
+}
+
+impl Client {
+    /// # Errors
+    /// A sentence, where the certificates cannot be used.
+    pub fn new(spec: ClientSpec<'_>) -> Result<Self, String> {
+        let mut connector = HttpConnector::new_with_resolver(Resolver(spec.egress));
+        connector.enforce_http(false);
+        connector.set_nodelay(true);
+        // Shared out among the addresses, so that one which says nothing does not use up the time of the others.
+        connector.set_connect_timeout(Some(spec.connect_timeout));
+        connector.set_keepalive(Some(KEEPALIVE));
+        connector.set_keepalive_interval(Some(KEEPALIVE));
+        connector.set_keepalive_retries(Some(KEEPALIVES));
+        connector.set_tcp_user_timeout(Some(RECEIPT));
+        let limit = spec.connect_timeout;
+        let mut builder = legacy::Client::builder(TokioExecutor::new());
+        builder
+            .timer(TokioTimer::new())
+            .pool_timer(TokioTimer::new())
+            .pool_idle_timeout(POOL_IDLE);
+        Ok(if spec.is_tls {
+            let connector = HttpsConnector::from((connector, tls::client_config(spec.tls)?));
+            Self::Tls(builder.build(InTime { connector, limit }))
+        } else {
+            Self::Plain(builder.build(InTime { connector, limit }))
+        })
+    }
+
+    /// Sends a request and waits for the head of its answer.
+    ///
+    /// # Errors
+    /// [`Unanswered`].
+    pub fn send(&self, request: Request<Bytes>) -> BoxFuture<'_, Result<Response<Incoming>, Unanswered>> {
+        let request = request.map(Full::new);
+        match self {
+            Self::Plain(client) => client
+                .request(request)
+                .map(|answer| answer.map_err(Unanswered::from))
+                .boxed(),
+            Self::Tls(client) => send_until_begun(client, request).boxed(),
+        }
+    }
+}
+
+/// HTTP/2 tells which requests it has not begun, as those that are on the way when a server stops.
+async fn send_until_begun<C>(
+    client: &Pooled<C>,
+    request: Request<Full<Bytes>>,
+) -> Result<Response<Incoming>, Unanswered>
+where
+    InTime<C>: legacy::connect::Connect + Clone + Send + Sync + 'static,
+{
+    for _ in 0..RESENT_MAX {
+        match client.request(request.clone()).await.map_err(Unanswered::from) {
+            Err(error) if error.is_not_begun() => {}
+            end => return end,
+        }
+    }
+    client.request(request).await.map_err(Unanswered::from)
+}
+
+/// Why there is no answer, or no whole one. Its causes tell, beginning with the first.
+#[derive(Debug, thiserror::Error)]
+#[error("request failed")]
+pub enum Unanswered {
+    Head(#[from] legacy::Error),
+    Body(#[from] hyper::Error),
+}
+
+impl Unanswered {
+    /// Whether there was no connection, so that nothing was sent.
+    pub fn is_connect(&self) -> bool {
+        matches!(self, Self::Head(error) if error.is_connect())
+    }
+
+    pub fn is_timeout(&self) -> bool {
+        self.causes().any(|cause| {
+            let io = cause.downcast_ref::<io::Error>();
+            let hyper = cause.downcast_ref::<hyper::Error>();
+            io.is_some_and(|error| error.kind() == ErrorKind::TimedOut)
+                || hyper.is_some_and(hyper::Error::is_timeout)
+        })
+    }
+
+    /// Whether the server has said that it has not begun the request.
+    fn is_not_begun(&self) -> bool {
+        self.causes()
+            .filter_map(|cause| cause.downcast_ref::<h2::Error>())
+            .any(|error| {
+                let refused = error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM);
+                let stopped = error.is_go_away() && error.reason() == Some(h2::Reason::NO_ERROR);
+                error.is_remote() && (refused || stopped)
+            })
+    }
+
+    fn causes(&self) -> impl Iterator<Item = &(dyn Error + 'static)> {
+        std::iter::successors(self.source(), |&cause| cause.source())
+    }
+}
+
+/// The system's resolver, its answers checked.
+#[derive(Debug, Clone, Copy)]
+pub struct Resolver(Egress);
+
+impl Service<Name> for Resolver {
+    type Response = vec::IntoIter<SocketAddr>;
+    type Error = BoxError;
+    type Future = BoxFuture<'static, Result<Self::Response, BoxError>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, name: Name) -> Self::Future {
+        let egress = self.0;
+        async move { Ok(egress.lookup(name.as_str(), 0).await?.into_iter()) }.boxed()
+    }
+}
+
+/// A connector with a limit for all that it does.
+#[derive(Debug, Clone)]
+pub struct InTime<C> {
+    connector: C,
+    limit: Duration,
+}
+
+impl<C> Service<Uri> for InTime<C>
+where
+    C: Service<Uri, Error: Into<BoxError>, Future: Send + 'static>,
+{
+    type Response = C::Response;
+    type Error = BoxError;
+    type Future = BoxFuture<'static, Result<C::Response, BoxError>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.connector.poll_ready(context).map_err(Into::into)
+    }
+
+    fn call(&mut self, to: Uri) -> Self::Future {
+        let connected = timeout(self.limit, self.connector.call(to));
+        async move {
+            let late = |_| io::Error::new(ErrorKind::TimedOut, "operation timed out");
+            connected.await.map_err(late)?.map_err(Into::into)
+        }
+        .boxed()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use h2::Reason;
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// A server that speaks HTTP/2 and refuses the first so many requests before it begins them.
+    async fn server(refusals: usize) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("bound");
+        tokio::spawn(async move {
+            let (socket, _) = listener.accept().await.expect("a connection");
+            let mut connection = h2::server::handshake(socket).await.expect("a handshake");
+            let mut seen = 0;
+            while let Some(Ok((_, mut answer))) = connection.accept().await {
+                seen += 1;
+                if seen <= refusals {
+                    answer.send_reset(Reason::REFUSED_STREAM);
+                } else {
+                    answer.send_response(Response::new(()), true).expect("sent");
+                }
+            }
+        });
+        format!("http://{address}/")
+    }
+
+    async fn answer(refusals: usize) -> Result<Response<Incoming>, Unanswered> {
+        let client: Pooled<HttpConnector<Resolver>> = legacy::Client::builder(TokioExecutor::new())
+            .http2_only(true)
+            .build(InTime {
+                connector: HttpConnector::new_with_resolver(Resolver(Egress::default())),
+                limit: Duration::from_secs(30),
+            });
+        let request = Request::post(server(refusals).await).body(Full::default());
+        send_until_begun(&client, request.expect("a request")).await
+    }
+
+    #[tokio::test]
+    async fn a_request_that_the_server_has_not_begun_is_sent_again_but_not_for_ever() {
+        let last = answer(RESENT_MAX).await.expect("begun in the end");
+        assert_eq!(last.status(), 200);
+        let refused = answer(RESENT_MAX + 1).await.expect_err("refused each time");
+        assert!(refused.is_not_begun() && !refused.is_connect(), "{refused:?}");
+    }
+}
