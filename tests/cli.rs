@@ -190,6 +190,9 @@ fn a_wrong_command_line_exits_with_64() {
         &["run", "--mode", "sideways"],
         &["run", "--listen", "nowhere"],
         &[],
+        &["bench", "--publish-batch", "400"],
+        &["bench", "--sync-always"],
+        &["bench", "--nats-server", "x", "--nats-url", "nats://y"],
     ] {
         let output = call(arguments);
         assert_eq!(output.status.code(), Some(64), "{arguments:?}: {output:?}");

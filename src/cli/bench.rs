@@ -33,16 +33,17 @@ pub struct BenchArguments {
     #[arg(long, value_enum, default_value_t = Dispatch::Broker)]
     dispatch: Dispatch,
     /// Start this nats-server for the bench and use it.
-    #[arg(long, value_name = "PATH", conflicts_with = "nats_url")]
+    #[arg(long, value_name = "PATH", group = "nats")]
     nats_server: Option<PathBuf>,
     /// Use the nats-server at this URL; its streams are created and left there.
-    #[arg(long, value_name = "URL")]
+    #[arg(long, value_name = "URL", group = "nats")]
     nats_url: Option<String>,
     /// Have that server sync each write to disk before it acknowledges (`sync_interval: always`).
     #[arg(long, requires = "nats_server")]
     sync_always: bool,
-    /// Messages that are stored by one atomic batch where so many wait (`broker.nats.publish_batch_max`).
-    #[arg(long, default_value_t = 1, value_name = "MESSAGES", value_parser = clap::value_parser!(u16).range(1..=1_000))]
+    /// Messages that are stored by one atomic batch where so many wait (`broker.nats.publish_batch_max`);
+    /// 1: each by itself.
+    #[arg(long, default_value_t = 1, requires = "nats", value_name = "MESSAGES", value_parser = clap::value_parser!(u16).range(1..=1_000))]
     publish_batch: u16,
     /// Where data is kept while the bench runs. Default: a new folder among the temporary files.
     #[arg(long, value_name = "DIR")]

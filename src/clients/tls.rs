@@ -98,6 +98,9 @@ pub fn client_config(tls: Option<&UpstreamTls>) -> Result<ClientConfig, String> 
             for certificate in certificates(ca).map_err(|error| failed(&error))? {
                 roots.add(certificate).map_err(|error| failed(&error))?;
             }
+            if roots.is_empty() {
+                return Err("TLS cannot be set up: the authorities hold no certificate in PEM".to_owned());
+            }
             builder.with_root_certificates(roots)
         }
         None => builder.with_platform_verifier().map_err(|error| failed(&error))?,
@@ -118,4 +121,19 @@ pub fn client_config(tls: Option<&UpstreamTls>) -> Result<ClientConfig, String> 
 
 fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, pem::Error> {
     CertificateDer::pem_slice_iter(pem).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn authorities_without_a_certificate_are_refused() {
+        let tls = UpstreamTls {
+            ca: Some(b"no certificate".to_vec()),
+            identity: None,
+        };
+        let refused = client_config(Some(&tls)).expect_err("every server would be refused");
+        assert!(refused.contains("hold no certificate"), "{refused}");
+    }
 }

@@ -23,7 +23,7 @@ use super::link::Link;
 use super::publish::{Failure, Publisher, check_subject, describe, expecting, server_error};
 
 /// Messages from which on a batch costs the server less than so many syncs: it stages a batch in files of its own first.
-const WORTH_A_BATCH: usize = 8;
+pub(super) const WORTH_A_BATCH: usize = 8;
 /// Payloads of one batch in bytes; a single message may be larger.
 const BATCH_BYTES: usize = 1024 * 1024;
 

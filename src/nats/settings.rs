@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::kernel::duration::Millis;
 
+use super::batch::WORTH_A_BATCH;
 use super::error::ConnectError;
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -53,7 +54,7 @@ pub struct Settings {
     pub heartbeat: Millis,
     /// Messages published and not yet acknowledged by the broker; further ones wait. Default: 4096.
     pub publish_in_flight_max: usize,
-    /// Messages for one stream that are stored by one atomic batch where so many wait, at most 1,000; 1: each by itself.
+    /// Messages for one stream that are stored by one atomic batch where so many wait, 8 to 1,000; 1: each by itself.
     /// For servers with `sync_interval: always`. Default: 1.
     pub publish_batch_max: usize,
 }
@@ -119,11 +120,10 @@ impl Settings {
         positive("ping_interval", self.ping_interval.0)?;
         positive("heartbeat", self.heartbeat.0)?;
         positive("publish_in_flight_max", self.publish_in_flight_max as u64)?;
-        positive("publish_batch_max", self.publish_batch_max as u64)?;
-        if self.publish_batch_max > BATCH_MAX {
+        let batch = self.publish_batch_max;
+        if batch != 1 && !(WORTH_A_BATCH..=BATCH_MAX).contains(&batch) {
             return Err(ConnectError::settings(format!(
-                "publish_batch_max is {}; a server takes at most {BATCH_MAX}",
-                self.publish_batch_max
+                "publish_batch_max is {batch}; it must be 1, for no batches, or {WORTH_A_BATCH} to {BATCH_MAX}"
             )));
         }
         let options = ConnectOptions::new()
@@ -351,7 +351,8 @@ mod tests {
             (r#"{"credentials_file":"/nowhere/at/all"}"#, "/nowhere/at/all"),
             (r#"{"heartbeat":"0s"}"#, "heartbeat"),
             (r#"{"publish_batch_max":0}"#, "publish_batch_max"),
-            (r#"{"publish_batch_max":1001}"#, "at most 1000"),
+            (r#"{"publish_batch_max":7}"#, "8 to 1000"),
+            (r#"{"publish_batch_max":1001}"#, "8 to 1000"),
         ] {
             let error = parse(json).unwrap().options().await.unwrap_err().to_string();
             assert!(error.contains(names), "{json}: {error}");
