@@ -155,6 +155,7 @@ fn working(c: &mut Criterion) {
             for _ in 0..count {
                 round += 1;
                 let spec = QueueSpec {
+                    group: None,
                     stream: STREAM.to_owned(),
                     filters: vec!["tenant.*.effect.charge.>".to_owned()],
                     durable: format!("q{round}"),

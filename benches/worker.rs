@@ -173,6 +173,7 @@ impl Ground {
     /// looked up before it is executed.
     async fn enqueue(&self, effect: &EffectName, first: u64, count: u64) {
         let spec = QueueSpec {
+            group: None,
             stream: self.streams.commands.clone(),
             filters: vec![format!("tenant.*.effect.{effect}.>")],
             durable: durable_name("bench", effect),

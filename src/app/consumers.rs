@@ -12,11 +12,11 @@ use super::running::Running;
 use super::{StartError, connect_broker, definitions, runtime, streams};
 use crate::config::Manifest;
 use crate::effects::Consumer;
-use crate::effects::consumers::{Scope, prefixes};
+use crate::effects::consumers::Scope;
 use crate::effects::source::queue_spec;
 use crate::kernel::definition::EffectDefinition;
 use crate::kernel::input::SourceStream;
-use crate::ports::broker::{Broker, BrokerError, QueueState};
+use crate::ports::broker::{Broker, BrokerError, KnownQueue, QueueState};
 use crate::ports::control::{Check, ConsumerInfo};
 use crate::telemetry::Metrics;
 
@@ -84,14 +84,11 @@ async fn left_behind(
     manifest: &Manifest,
     consumers: &[Consumer],
 ) -> Result<Vec<String>, BrokerError> {
-    let names = broker.queue_names(stream(manifest)).await?;
-    let prefixes = prefixes(manifest.group());
-    let ours = |name: &String| prefixes.iter().any(|prefix| name.starts_with(prefix));
-    let used = |name: &String| consumers.iter().any(|consumer| consumer.name == *name);
-    Ok(names
-        .into_iter()
-        .filter(|name| ours(name) && !used(name))
-        .collect())
+    let found = broker.queues(stream(manifest)).await?;
+    let ours = |queue: &KnownQueue| queue.group.as_deref() == Some(manifest.group());
+    let used = |queue: &KnownQueue| consumers.iter().any(|consumer| consumer.name == queue.durable);
+    let left = found.into_iter().filter(|queue| ours(queue) && !used(queue));
+    Ok(left.map(|queue| queue.durable).collect())
 }
 
 /// Tells the consumers that were left behind. Only a process that runs sagas knows all effects of its cluster.

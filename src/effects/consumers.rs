@@ -146,6 +146,8 @@ pub struct Consumer {
     /// What it brings, as `bind` names it.
     pub brings: String,
     pub name: String,
+    /// The workers that share it.
+    pub group: String,
     pub filters: Vec<String>,
     /// The effects whose commands it brings; those of one that is not here are given back.
     pub effects: Vec<EffectName>,
@@ -161,22 +163,6 @@ pub struct Consumer {
 #[must_use]
 pub fn durable_name(group: &str, effect: &EffectName) -> String {
     format!("effect-{group}-{effect}")
-}
-
-/// The names that consumers of a group have, whatever they bring, begin with one of these.
-#[must_use]
-pub fn prefixes(group: &str) -> [String; 6] {
-    let pulled = ["effect", "effects", "tenant"].map(|kind| format!("{kind}-{group}-"));
-    let [effect, effects, tenant] = pulled.clone().map(|prefix| pushing(&prefix));
-    let [pulled_effect, pulled_effects, pulled_tenant] = pulled;
-    [
-        effect,
-        effects,
-        tenant,
-        pulled_effect,
-        pulled_effects,
-        pulled_tenant,
-    ]
 }
 
 /// The name of a consumer that pushes: one that is pulled from cannot become one.
@@ -285,6 +271,7 @@ impl Plan<'_> {
         let name = if push { pushing(&name) } else { name };
         self.consumers.push(Consumer {
             name: bound.cloned().unwrap_or(name),
+            group: self.scope.group.to_owned(),
             push,
             bound: bound.is_some(),
             brings,
@@ -576,10 +563,6 @@ mod tests {
             short,
             [("effect-shop-print", false), ("push-effect-shop-charge", true)]
         );
-        let ours = prefixes("shop");
-        for consumer in &found {
-            assert!(ours.iter().any(|prefix| consumer.name.starts_with(prefix)));
-        }
     }
 
     #[test]

@@ -112,6 +112,7 @@ pub fn queue_spec(consumer: &Consumer, stream: &str, settings: &Settings, buffer
         stream: stream.to_owned(),
         filters: consumer.filters.clone(),
         durable: consumer.name.clone(),
+        group: Some(consumer.group.clone()),
         ack_wait: settings.ack_wait.duration(),
         max_unacknowledged: settings.unacknowledged_max,
         buffer,

@@ -122,6 +122,7 @@ async fn reader(
 
 fn queue_spec(filter: &str) -> QueueSpec {
     QueueSpec {
+        group: None,
         stream: STREAM.to_owned(),
         filters: vec![filter.to_owned()],
         durable: "workers".to_owned(),

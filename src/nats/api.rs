@@ -3,6 +3,7 @@
 //! Stream configurations stay JSON: an update then keeps whatever a newer server or an operator has put
 //! into them.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use async_nats::jetstream::{Context, context::ContextBuilder};
@@ -111,6 +112,8 @@ pub(super) struct ConsumerConfig {
     /// RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pause_until: Option<String>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub metadata: BTreeMap<String, String>,
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde hands over a reference")]
@@ -199,24 +202,24 @@ impl Link {
             .await
     }
 
-    /// Names of all consumers of a stream, in order.
-    pub async fn consumer_names(&self, stream: &str) -> Result<Vec<String>, ApiError> {
+    /// The consumers of a stream, by name.
+    pub async fn consumers(&self, stream: &str) -> Result<Vec<ConsumerConfig>, ApiError> {
         #[derive(Deserialize)]
         struct Page {
             total: usize,
             #[serde(default)]
-            consumers: Option<Vec<String>>,
+            consumers: Option<Vec<ConsumerInfo>>,
         }
-        let mut names = Vec::new();
+        let mut all = Vec::new();
         loop {
-            let body = json!({ "offset": names.len() });
-            let page: Page = self.api(&format!("CONSUMER.NAMES.{stream}"), &body).await?;
+            let body = json!({ "offset": all.len() });
+            let page: Page = self.api(&format!("CONSUMER.LIST.{stream}"), &body).await?;
             let found = page.consumers.unwrap_or_default();
             let is_last = found.is_empty();
-            names.extend(found);
-            if is_last || names.len() >= page.total || names.len() >= CONSUMERS_LISTED_MAX {
-                names.sort_unstable();
-                return Ok(names);
+            all.extend(found.into_iter().map(|info| info.config));
+            if is_last || all.len() >= page.total || all.len() >= CONSUMERS_LISTED_MAX {
+                all.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+                return Ok(all);
             }
         }
     }

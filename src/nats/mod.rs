@@ -35,8 +35,8 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::ports::broker::{
-    Broker, BrokerError, Publication, PublishAck, PublishError, Queue, QueueSpec, QueueState, Reader,
-    ReaderSpec, StoredMessage, StreamSpec, StreamState,
+    Broker, BrokerError, KnownQueue, Publication, PublishAck, PublishError, Queue, QueueSpec, QueueState,
+    Reader, ReaderSpec, StoredMessage, StreamSpec, StreamState,
 };
 use crate::ports::messenger::Messenger;
 
@@ -231,9 +231,8 @@ impl Broker for NatsBroker {
         }))
     }
 
-    async fn queue_names(&self, stream: &str) -> Result<Vec<String>, BrokerError> {
-        let names = self.link.consumer_names(stream).await;
-        names.map_err(|error| error.into_broker_error(stream))
+    async fn queues(&self, stream: &str) -> Result<Vec<KnownQueue>, BrokerError> {
+        queue::all(&self.link, stream).await
     }
 
     async fn delete_queue(&self, stream: &str, durable: &str) -> Result<(), BrokerError> {

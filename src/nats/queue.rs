@@ -11,7 +11,7 @@ use serde_json::Value;
 use tracing::debug;
 
 use crate::kernel::ids::TimeMs;
-use crate::ports::broker::{BrokerError, Queue, QueueMessage, QueueSpec, ReaderBroken, Receipt};
+use crate::ports::broker::{BrokerError, KnownQueue, Queue, QueueMessage, QueueSpec, ReaderBroken, Receipt};
 
 use super::api::{ConsumerAction, ConsumerConfig, ConsumerInfo, nanos};
 use super::error::ApiError;
@@ -22,6 +22,8 @@ use super::push::Push;
 
 /// Where a consumer of ours pushes to begins with it; its name follows.
 const PUSH_SUBJECT: &str = "_saga_runner.push";
+/// What a consumer has in its metadata: the group of workers that share it.
+const GROUP: &str = "saga_runner_group";
 
 pub(super) struct NatsQueue {
     link: Arc<Link>,
@@ -120,11 +122,15 @@ async fn ensure_consumer(link: &Link, spec: &QueueSpec) -> Result<ConsumerInfo, 
     if !differences.is_empty() {
         return Err(mismatch(spec, differences));
     }
-    let is_same =
-        found.config.ack_wait == config.ack_wait && found.config.max_ack_pending == config.max_ack_pending;
+    let is_same = found.config.ack_wait == config.ack_wait
+        && found.config.max_ack_pending == config.max_ack_pending
+        && (spec.group.is_none() || group(&found.config) == group(&config));
     if !spec.manner.bound && !is_same {
+        let mut metadata = found.config.metadata.clone();
+        metadata.extend(config.metadata);
         let update = ConsumerConfig {
             num_replicas: found.config.num_replicas,
+            metadata,
             ..config
         };
         link.put_consumer(&spec.stream, &update, ConsumerAction::Update)
@@ -145,6 +151,11 @@ fn wanted(spec: &QueueSpec) -> ConsumerConfig {
         max_deliver: -1,
         max_ack_pending: i64::try_from(spec.max_unacknowledged).unwrap_or(i64::MAX),
         replay_policy: "instant".to_owned(),
+        metadata: spec
+            .group
+            .iter()
+            .map(|group| (GROUP.to_owned(), group.clone()))
+            .collect(),
         ..ConsumerConfig::default()
     };
     config.set_filters(&spec.filters);
@@ -153,6 +164,24 @@ fn wanted(spec: &QueueSpec) -> ConsumerConfig {
         config.deliver_group = Some(spec.durable.clone());
     }
     config
+}
+
+/// The group that a consumer was made for.
+fn group(config: &ConsumerConfig) -> Option<&String> {
+    config.metadata.get(GROUP)
+}
+
+/// All consumers of a stream that are durable.
+pub(super) async fn all(link: &Link, stream: &str) -> Result<Vec<KnownQueue>, BrokerError> {
+    let found = link.consumers(stream).await;
+    let found = found.map_err(|error| error.into_broker_error(stream))?;
+    let durable = found.into_iter().filter(|config| config.durable_name.is_some());
+    Ok(durable
+        .map(|config| KnownQueue {
+            group: group(&config).cloned(),
+            durable: config.name,
+        })
+        .collect())
 }
 
 /// One line for each difference that keeps this process from joining the queue.
@@ -191,6 +220,13 @@ fn differences(spec: &QueueSpec, found: &ConsumerConfig) -> Vec<String> {
     if found.ack_policy != wanted.ack_policy {
         let (has, needs) = (&found.ack_policy, &wanted.ack_policy);
         differs(format!("has ack_policy {has}, expected {needs}"));
+    }
+    if let Some((theirs, ours)) = group(found)
+        .zip(spec.group.as_ref())
+        .filter(|(theirs, ours)| theirs != ours)
+        && !spec.manner.bound
+    {
+        differs(format!("is of the group {theirs:?}, expected {ours:?}"));
     }
     if found.max_deliver > 0 {
         let times = found.max_deliver;

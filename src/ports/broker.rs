@@ -69,8 +69,8 @@ pub trait Broker: Send + Sync + 'static {
     /// What a queue holds, `None` where it does not exist.
     async fn queue_state(&self, stream: &str, durable: &str) -> Result<Option<QueueState>, BrokerError>;
 
-    /// Names of all durable queues of a stream, in order. Empty where only this process could have made some.
-    async fn queue_names(&self, _stream: &str) -> Result<Vec<String>, BrokerError> {
+    /// All durable queues of a stream, by name. Empty where only this process could have made some.
+    async fn queues(&self, _stream: &str) -> Result<Vec<KnownQueue>, BrokerError> {
         Ok(Vec::new())
     }
 
@@ -276,6 +276,8 @@ pub struct QueueSpec {
     /// At least one, none of which matches what another one matches.
     pub filters: Vec<String>,
     pub durable: String,
+    /// Whose queue it is, where that is to be known: it is written to the queue, and who is of another group is kept off.
+    pub group: Option<String>,
     /// After this silence a message is delivered to another worker.
     pub ack_wait: Duration,
     /// Messages that all workers together may hold.
@@ -292,6 +294,14 @@ pub struct Manner {
     pub push: bool,
     /// Somebody else: it must be there, and it is taken as it is.
     pub bound: bool,
+}
+
+/// A durable queue that is there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KnownQueue {
+    pub durable: String,
+    /// As it was written to the queue.
+    pub group: Option<String>,
 }
 
 /// What a queue holds.

@@ -140,6 +140,7 @@ async fn cut_under_a_queue(manner: Manner) {
     broker.ensure_stream(&spec()).await.unwrap();
     publish(&broker, 20).await;
     let spec = QueueSpec {
+        group: None,
         stream: "S".to_owned(),
         filters: vec!["s.>".to_owned()],
         durable: "workers".to_owned(),

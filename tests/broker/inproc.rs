@@ -160,6 +160,7 @@ fn stream() -> StreamSpec {
 
 fn queue() -> QueueSpec {
     QueueSpec {
+        group: None,
         stream: "S".to_owned(),
         filters: vec!["work.>".to_owned()],
         durable: "workers".to_owned(),

@@ -7,7 +7,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use saga_runner::nats::{ConnectError, NatsBroker, Settings, Status};
 use saga_runner::ports::broker::{
-    Broker, BrokerError, Expect, Manner, Publication, PublishError, QueueSpec, ReaderSpec, StreamSpec,
+    Broker, BrokerError, Expect, KnownQueue, Manner, Publication, PublishError, QueueSpec, ReaderSpec,
+    StreamSpec,
 };
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
@@ -396,6 +397,7 @@ async fn a_queue_takes_over_new_waits_and_bounds() {
     let broker = connect(&server.url()).await;
     broker.ensure_stream(&spec()).await.unwrap();
     let queue = QueueSpec {
+        group: None,
         stream: "S".to_owned(),
         filters: vec!["s.>".to_owned()],
         durable: "workers".to_owned(),
@@ -416,6 +418,59 @@ async fn a_queue_takes_over_new_waits_and_bounds() {
     assert_eq!(info["config"]["max_ack_pending"], 20);
 }
 
+/// Names alone do not tell: those of the groups `shop` and `shop-eu` begin alike.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_queue_is_that_of_its_group() {
+    let server = NatsServer::start();
+    let broker = connect(&server.url()).await;
+    broker.ensure_stream(&spec()).await.unwrap();
+    let queue = |group: Option<&str>| QueueSpec {
+        group: group.map(str::to_owned),
+        stream: "S".to_owned(),
+        filters: vec!["s.>".to_owned()],
+        durable: "workers".to_owned(),
+        ack_wait: Duration::from_secs(30),
+        max_unacknowledged: 10,
+        buffer: 4,
+        manner: Manner::default(),
+    };
+    let known = |group: Option<&str>| KnownQueue {
+        durable: "workers".to_owned(),
+        group: group.map(str::to_owned),
+    };
+    broker.queue(queue(None)).await.unwrap();
+    assert_eq!(broker.queues("S").await.unwrap(), [known(None)]);
+    broker.queue(queue(Some("shop"))).await.unwrap();
+    assert_eq!(broker.queues("S").await.unwrap(), [known(Some("shop"))]);
+    broker.queue(queue(None)).await.unwrap();
+    assert_eq!(broker.queues("S").await.unwrap(), [known(Some("shop"))]);
+
+    let told = broker.check_queue(&queue(Some("shop-eu"))).await.unwrap();
+    assert_eq!(
+        told,
+        ["consumer workers is of the group \"shop\", expected \"shop-eu\""]
+    );
+    let refused = broker.queue(queue(Some("shop-eu"))).await.err();
+    assert!(
+        matches!(refused, Some(BrokerError::Mismatch { .. })),
+        "{refused:?}"
+    );
+    let bound = QueueSpec {
+        manner: Manner {
+            bound: true,
+            push: false,
+        },
+        ..queue(Some("shop-eu"))
+    };
+    broker.queue(bound).await.unwrap();
+    assert_eq!(broker.queues("S").await.unwrap(), [known(Some("shop"))]);
+
+    // What tells of something else and ends with its reader is no queue.
+    let reader = broker.reader(reader_spec("reader", 1)).await.unwrap();
+    assert_eq!(broker.queues("S").await.unwrap().len(), 1);
+    drop(reader);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn flushed_acknowledgements_have_reached_the_server() {
     let server = NatsServer::start();
@@ -423,6 +478,7 @@ async fn flushed_acknowledgements_have_reached_the_server() {
     broker.ensure_stream(&spec()).await.unwrap();
     publish(&broker, 500).await;
     let spec = QueueSpec {
+        group: None,
         stream: "S".to_owned(),
         filters: vec!["s.>".to_owned()],
         durable: "workers".to_owned(),

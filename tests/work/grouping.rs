@@ -60,10 +60,8 @@ pub async fn succeeded(rig: &Rig, items: &[WorkItem]) {
 }
 
 pub async fn queue_names(rig: &Rig) -> Vec<String> {
-    let names = rig.broker.queue_names(&rig.streams.commands).await.unwrap();
-    // What tells workers of recalls is no queue.
-    let queues = names.into_iter().filter(|name| !name.contains("-recalls-"));
-    queues.collect()
+    let queues = rig.broker.queues(&rig.streams.commands).await.unwrap();
+    queues.into_iter().map(|queue| queue.durable).collect()
 }
 
 pub async fn floor(rig: &Rig, durable: &str) -> Option<u64> {
@@ -392,6 +390,7 @@ async fn a_consumer_is_removed_when_nobody_takes_from_it() {
 async fn the_embedded_broker_binds_and_pushes_nothing() {
     let rig = Rig::new().await;
     let spec = QueueSpec {
+        group: None,
         stream: rig.streams.commands.clone(),
         filters: vec!["tenant.*.effect.charge.>".to_owned()],
         durable: "theirs".to_owned(),

@@ -350,6 +350,7 @@ impl Stage {
             stream: self.commands.clone(),
             filters: vec![self.filter()],
             durable: self.durable.clone(),
+            group: None,
             // As they are: nothing is changed for the workers.
             ack_wait: consumer.ack_wait,
             max_unacknowledged: consumer.max_unacknowledged,

@@ -246,6 +246,7 @@ impl Case {
 
     pub fn queue_spec(&self) -> QueueSpec {
         QueueSpec {
+            group: None,
             stream: self.stream.clone(),
             filters: vec![self.subject("work.>")],
             durable: format!("{}-workers", self.prefix),

@@ -150,6 +150,7 @@ class Worker:
             ack_wait=self._ack_wait,
             max_deliver=-1,
             max_ack_pending=MAX_UNACKNOWLEDGED,
+            metadata={"saga_runner_group": self._group},
         )
         try:
             found = (await self._js.consumer_info(self._commands, durable)).config

@@ -170,6 +170,7 @@ export class Worker {
       ack_wait: nanos(this.ackWait),
       max_deliver: -1,
       max_ack_pending: MAX_UNACKNOWLEDGED,
+      metadata: { saga_runner_group: this.options.group },
     };
     let info;
     try {
