@@ -1,7 +1,8 @@
 //! What a worker costs: CPU for each effect without I/O, and memory with many slow calls in flight, over a real
 //! nats-server.
 //!
-//! `cargo bench --bench worker` prints one line for each. Each is measured in a process of its own, with the allocator of
+//! `cargo bench --bench worker` prints one line for each; `cargo bench --bench worker -- slow-http 20` the one for HTTP after
+//! twenty calls on each connection instead of three. Each is measured in a process of its own, with the allocator of
 //! the product; so is the slow upstream, so that neither its memory nor its CPU are counted.
 
 #![allow(
@@ -45,7 +46,7 @@ const NOOPS: u64 = 100_000;
 /// Calls that are in flight at the same time, spread over so many effects.
 const IN_FLIGHT: u64 = 10_000;
 const SLOW_EFFECTS: u64 = 4;
-/// Calls for each that is in flight, and how long each takes.
+/// Calls for each that is in flight, one after the other, where nobody says how many; and how long each takes.
 const ROUNDS: u64 = 3;
 const SLOW: Duration = Duration::from_secs(1);
 
@@ -78,8 +79,9 @@ fn main() {
         ["upstream-http"] => runtime.block_on(http_upstream()),
         ["upstream-nats", url] => runtime.block_on(nats_upstream(url)),
         ["noops"] => runtime.block_on(noops()),
-        ["slow-http"] => runtime.block_on(slow(Peer::Http)),
-        ["slow-nats"] => runtime.block_on(slow(Peer::Nats)),
+        ["slow-http"] => runtime.block_on(slow(Peer::Http, ROUNDS)),
+        ["slow-http", rounds] => runtime.block_on(slow(Peer::Http, rounds.parse().unwrap())),
+        ["slow-nats"] => runtime.block_on(slow(Peer::Nats, ROUNDS)),
         _ => {
             for figure in ["noops", "slow-http", "slow-nats"] {
                 let status = Command::new(std::env::current_exe().unwrap())
@@ -309,7 +311,7 @@ impl Drop for Upstream {
     }
 }
 
-async fn slow(peer: Peer) {
+async fn slow(peer: Peer, rounds: u64) {
     let ground = Ground::new().await;
     let mut command = Command::new(std::env::current_exe().unwrap());
     match peer {
@@ -331,7 +333,7 @@ async fn slow(peer: Peer) {
         let rest = format!("{call} body: {{n: \"${{input.amount}}\"}}}}\nlimits: {{concurrency: {each}}}\n");
         let effect = definition(&format!("slow-{n}"), &rest);
         ground
-            .enqueue(&effect.name, n * each * ROUNDS, each * ROUNDS)
+            .enqueue(&effect.name, n * each * rounds, each * rounds)
             .await;
         effects.push(effect);
     }
@@ -343,7 +345,7 @@ async fn slow(peer: Peer) {
     let (mut in_flight, mut memory) = (0, 0);
     for (effect, n) in effects.iter().zip(1..) {
         ground
-            .answered(&effect.name, n * each * ROUNDS, || {
+            .answered(&effect.name, n * each * rounds, || {
                 let running = |effect: &Arc<EffectDefinition>| {
                     metrics
                         .effects_running
@@ -359,7 +361,7 @@ async fn slow(peer: Peer) {
     worker.drain(Duration::from_secs(5)).await;
     println!(
         "slow effects (1 s over {name}): {} in {:.1} s, at most {in_flight} in hand, at most {memory} MiB resident ({empty} MiB before)",
-        IN_FLIGHT * ROUNDS,
+        IN_FLIGHT * rounds,
         took.as_secs_f64(),
     );
 }

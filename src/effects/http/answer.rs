@@ -3,13 +3,11 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use http_body_util::BodyExt as _;
-use hyper::body::{Body as _, Incoming};
 use hyper::header::{HeaderMap, HeaderName, HeaderValue, LOCATION, RETRY_AFTER};
 use hyper::{Response, StatusCode};
 
 use super::Http;
-use super::client::Unanswered;
+use super::body::{Body, BodyFault};
 use crate::effects::provider::{CallContext, CallFailure, CallOutcome, Certainty};
 use crate::effects::rendering::Verdict;
 use crate::kernel::breaker::CallEnd;
@@ -22,7 +20,7 @@ const EXCERPT_BYTES: usize = 200;
 
 impl Http {
     /// Reads the answer and says what it means: the definition's rules first, then the built-in ones.
-    pub(super) async fn judge(&self, mut answer: Response<Incoming>, call: &CallContext<'_>) -> CallOutcome {
+    pub(super) async fn judge(&self, mut answer: Response<Body>, call: &CallContext<'_>) -> CallOutcome {
         let status = answer.status();
         let headers = std::mem::take(answer.headers_mut());
         let body = match self.read(answer.body_mut()).await {
@@ -49,9 +47,9 @@ impl Http {
     }
 
     /// Reads the body up to its bound.
-    async fn read(&self, body: &mut Incoming) -> Result<Vec<u8>, CallFailure> {
+    async fn read(&self, body: &mut Body) -> Result<Vec<u8>, CallFailure> {
         let bytes_max = self.settings.response_bytes;
-        bounded(body, bytes_max).await.map_err(|fault| match fault {
+        body.read(bytes_max).await.map_err(|fault| match fault {
             BodyFault::TooLong => CallFailure::not_done(
                 "response.size",
                 format!("the answer is longer than {bytes_max} bytes"),
@@ -93,32 +91,6 @@ impl Http {
             ("status".into(), Json::Int(i64::from(status.as_u16()))),
         ])
     }
-}
-
-/// Why a body cannot be read.
-pub(super) enum BodyFault {
-    TooLong,
-    Broken(Unanswered),
-}
-
-/// The bytes of a body, at most `bytes_max`.
-pub(super) async fn bounded(body: &mut Incoming, bytes_max: usize) -> Result<Vec<u8>, BodyFault> {
-    let announced = body.size_hint().exact();
-    let announced = announced.and_then(|bytes| usize::try_from(bytes).ok());
-    if announced.is_some_and(|bytes| bytes > bytes_max) {
-        return Err(BodyFault::TooLong);
-    }
-    let mut bytes = Vec::with_capacity(announced.unwrap_or(0));
-    while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|error| BodyFault::Broken(error.into()))?;
-        // What is not data are trailers, which nobody reads.
-        let Ok(chunk) = frame.into_data() else { continue };
-        if bytes.len() + chunk.len() > bytes_max {
-            return Err(BodyFault::TooLong);
-        }
-        bytes.extend_from_slice(&chunk);
-    }
-    Ok(bytes)
 }
 
 /// Header names are lower case; values of a repeated header are joined.

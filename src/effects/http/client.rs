@@ -1,7 +1,8 @@
 //! The client of HTTP calls, made for thousands that wait for their answers at the same time.
 //!
 //! It speaks HTTP/1.1, over TLS also HTTP/2 with servers that offer it. It follows no redirects and knows no proxies. What
-//! a more general client keeps beside a call for those takes more memory than the call.
+//! a more general client keeps beside a call for those takes more memory than the call. Without TLS, where there is one
+//! version, no room to read or write is kept for a call that waits, either.
 
 use std::error::Error;
 use std::io::{self, ErrorKind};
@@ -15,6 +16,7 @@ use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use http_body_util::Full;
 use hyper::body::Incoming;
+use hyper::header::{CONTENT_LENGTH, EXPECT, HeaderName, TRANSFER_ENCODING};
 use hyper::{Request, Response, Uri};
 use hyper_rustls::HttpsConnector;
 use hyper_util::client::legacy;
@@ -23,34 +25,42 @@ use hyper_util::client::legacy::connect::dns::Name;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use tokio::time::timeout;
 use tower::Service;
+use ureq_proto::Error as Fault;
 
+use super::body::Body;
+use super::pool::Pool;
 use crate::clients::{UpstreamTls, tls};
 use crate::effects::egress::Egress;
+use crate::effects::origin::Origin;
 
 /// Idle connections are dropped before common servers drop them, so a request is rarely sent into a closing one.
-const POOL_IDLE: Duration = Duration::from_secs(45);
+const IDLE: Duration = Duration::from_secs(45);
 /// How often TCP asks for a sign of life where nothing is said, how many times, and how long what was sent may remain
 /// without a receipt.
 const KEEPALIVE: Duration = Duration::from_secs(15);
 const KEEPALIVES: u32 = 3;
 const RECEIPT: Duration = Duration::from_secs(30);
+/// What says how a request goes over the wire is the client's to say.
+const FRAMING: [HeaderName; 3] = [CONTENT_LENGTH, EXPECT, TRANSFER_ENCODING];
 /// How often a request is sent again that the server has not begun.
 const RESENT_MAX: usize = 2;
 
 type BoxError = Box<dyn Error + Send + Sync>;
-type Pooled<C> = legacy::Client<InTime<C>, Full<Bytes>>;
+/// Connections without TLS.
+pub(super) type Plain = HttpConnector<Resolver>;
+type Negotiated<C> = legacy::Client<InTime<C>, Full<Bytes>>;
 
 /// A pool of connections to one origin.
 pub enum Client {
-    Plain(Pooled<HttpConnector<Resolver>>),
-    /// Apart from the others: what TLS keeps for a connection is much, and room for it is made in each.
-    Tls(Pooled<HttpsConnector<HttpConnector<Resolver>>>),
+    Plain(Pool),
+    /// Over TLS the server chooses the version of HTTP.
+    Tls(Negotiated<HttpsConnector<Plain>>),
 }
 
 /// What a client is made for.
 #[derive(Clone, Copy)]
 pub struct ClientSpec<'a> {
-    pub is_tls: bool,
+    pub origin: &'a Origin,
     pub tls: Option<&'a UpstreamTls>,
     /// For look-up, connection and handshake together.
     pub connect_timeout: Duration,
@@ -59,7 +69,7 @@ pub struct ClientSpec<'a> {
 
 impl Client {
     /// # Errors
-    /// A sentence, where the certificates cannot be used.
+    /// A sentence, where the origin or the certificates cannot be used.
     pub fn new(spec: ClientSpec<'_>) -> Result<Self, String> {
         let mut connector = HttpConnector::new_with_resolver(Resolver(spec.egress));
         connector.enforce_http(false);
@@ -71,38 +81,41 @@ impl Client {
         connector.set_keepalive_retries(Some(KEEPALIVES));
         connector.set_tcp_user_timeout(Some(RECEIPT));
         let limit = spec.connect_timeout;
-        let mut builder = legacy::Client::builder(TokioExecutor::new());
-        builder
+        if spec.origin.scheme != "https" {
+            let pool = Pool::new(InTime { connector, limit }, spec.origin, IDLE)?;
+            return Ok(Self::Plain(pool));
+        }
+        let connector = HttpsConnector::from((connector, tls::client_config(spec.tls)?));
+        let client = legacy::Client::builder(TokioExecutor::new())
             .timer(TokioTimer::new())
             .pool_timer(TokioTimer::new())
-            .pool_idle_timeout(POOL_IDLE);
-        Ok(if spec.is_tls {
-            let connector = HttpsConnector::from((connector, tls::client_config(spec.tls)?));
-            Self::Tls(builder.build(InTime { connector, limit }))
-        } else {
-            Self::Plain(builder.build(InTime { connector, limit }))
-        })
+            .pool_idle_timeout(IDLE)
+            .build(InTime { connector, limit });
+        Ok(Self::Tls(client))
     }
 
     /// Sends a request and waits for the head of its answer.
     ///
     /// # Errors
     /// [`Unanswered`].
-    pub fn send(&self, request: Request<Bytes>) -> BoxFuture<'_, Result<Response<Incoming>, Unanswered>> {
-        let request = request.map(Full::new);
+    pub fn send(&self, mut request: Request<Bytes>) -> BoxFuture<'_, Result<Response<Body>, Unanswered>> {
+        for name in FRAMING {
+            request.headers_mut().remove(name);
+        }
         match self {
-            Self::Plain(client) => client
-                .request(request)
-                .map(|answer| answer.map_err(Unanswered::from))
-                .boxed(),
-            Self::Tls(client) => send_until_begun(client, request).boxed(),
+            Self::Plain(pool) => async { Ok(pool.send(request).await?.map(Body::Plain)) }.boxed(),
+            Self::Tls(client) => async {
+                let answer = send_until_begun(client, request.map(Full::new)).await;
+                Ok(answer?.map(Body::Tls))
+            }
+            .boxed(),
         }
     }
 }
 
 /// HTTP/2 tells which requests it has not begun, as those that are on the way when a server stops.
 async fn send_until_begun<C>(
-    client: &Pooled<C>,
+    client: &Negotiated<C>,
     request: Request<Full<Bytes>>,
 ) -> Result<Response<Incoming>, Unanswered>
 where
@@ -121,14 +134,30 @@ where
 #[derive(Debug, thiserror::Error)]
 #[error("request failed")]
 pub enum Unanswered {
-    Head(#[from] legacy::Error),
-    Body(#[from] hyper::Error),
+    /// There is no connection.
+    Unconnected(#[source] BoxError),
+    /// There is no such request in HTTP/1.1.
+    Unsendable(#[source] Fault),
+    /// The connection ended before anything of the request had gone.
+    Unsent(#[source] io::Error),
+    /// The connection ended before the answer did.
+    Lost(#[source] io::Error),
+    /// The answer is none of HTTP/1.1.
+    Malformed(#[source] BoxError),
+    /// There is no head of an answer, over TLS.
+    Negotiated(#[from] legacy::Error),
+    /// The body of the answer broke off, over TLS.
+    Broken(#[from] hyper::Error),
 }
 
 impl Unanswered {
-    /// Whether there was no connection, so that nothing was sent.
-    pub fn is_connect(&self) -> bool {
-        matches!(self, Self::Head(error) if error.is_connect())
+    /// Whether it is certain that nothing was sent.
+    pub fn is_unsent(&self) -> bool {
+        match self {
+            Self::Unconnected(_) | Self::Unsendable(_) | Self::Unsent(_) => true,
+            Self::Lost(_) | Self::Malformed(_) | Self::Broken(_) => false,
+            Self::Negotiated(error) => error.is_connect(),
+        }
     }
 
     pub fn is_timeout(&self) -> bool {
@@ -158,7 +187,7 @@ impl Unanswered {
 
 /// The system's resolver, its answers checked.
 #[derive(Debug, Clone, Copy)]
-pub struct Resolver(Egress);
+pub struct Resolver(pub(super) Egress);
 
 impl Service<Name> for Resolver {
     type Response = vec::IntoIter<SocketAddr>;
@@ -178,8 +207,8 @@ impl Service<Name> for Resolver {
 /// A connector with a limit for all that it does.
 #[derive(Debug, Clone)]
 pub struct InTime<C> {
-    connector: C,
-    limit: Duration,
+    pub(super) connector: C,
+    pub(super) limit: Duration,
 }
 
 impl<C> Service<Uri> for InTime<C>
@@ -232,7 +261,7 @@ mod tests {
     }
 
     async fn answer(refusals: usize) -> Result<Response<Incoming>, Unanswered> {
-        let client: Pooled<HttpConnector<Resolver>> = legacy::Client::builder(TokioExecutor::new())
+        let client: Negotiated<Plain> = legacy::Client::builder(TokioExecutor::new())
             .http2_only(true)
             .build(InTime {
                 connector: HttpConnector::new_with_resolver(Resolver(Egress::default())),
@@ -247,6 +276,6 @@ mod tests {
         let last = answer(RESENT_MAX).await.expect("begun in the end");
         assert_eq!(last.status(), 200);
         let refused = answer(RESENT_MAX + 1).await.expect_err("refused each time");
-        assert!(refused.is_not_begun() && !refused.is_connect(), "{refused:?}");
+        assert!(refused.is_not_begun() && !refused.is_unsent(), "{refused:?}");
     }
 }

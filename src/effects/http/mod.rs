@@ -4,8 +4,11 @@
 //! the definition names.
 
 mod answer;
+mod body;
 mod client;
+mod exchange;
 mod oauth2;
+mod pool;
 #[cfg(test)]
 mod proof_tests;
 mod request;
@@ -17,11 +20,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use hyper::body::Incoming;
 use hyper::header::HeaderName;
 use hyper::{Method, Response, StatusCode};
 use tokio::time::Instant;
 
+use self::body::Body;
 use self::client::{Client, ClientSpec, Unanswered};
 use self::oauth2::{Token, Tokens};
 
@@ -65,7 +68,7 @@ impl Http {
         };
         let client = |address: &Template, origin: &Origin| {
             Client::new(ClientSpec {
-                is_tls: origin.scheme == "https",
+                origin,
                 tls: environment.tls(address),
                 connect_timeout: Duration::from_millis(definition.connect_timeout_ms),
                 egress: settings.egress,
@@ -165,7 +168,7 @@ impl Http {
 
     async fn outcome(
         &self,
-        answer: Result<Response<Incoming>, Unanswered>,
+        answer: Result<Response<Body>, Unanswered>,
         call: &CallContext<'_>,
     ) -> CallOutcome {
         match answer {
@@ -174,7 +177,7 @@ impl Http {
         }
     }
 
-    /// A call to which there is no answer, or no whole one. Only a failure to connect proves that nothing was sent.
+    /// A call to which there is no answer, or no whole one.
     fn unanswered(&self, error: &Unanswered) -> CallFailure {
         if let Some(denied) = EgressDenied::among(error) {
             return CallFailure::not_done("egress.denied", denied.to_string());
@@ -185,7 +188,7 @@ impl Http {
         } else {
             "transient"
         };
-        if error.is_connect() || self.method.is_safe() {
+        if error.is_unsent() || self.method.is_safe() {
             CallFailure::unreachable(class, message)
         } else {
             CallFailure::unanswered(AMBIGUOUS, message)

@@ -14,7 +14,8 @@ use reqwest::Url;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout_at};
 
-use super::answer::{BodyFault, bounded, built_in, retry_after};
+use super::answer::{built_in, retry_after};
+use super::body::BodyFault;
 use super::client::{Client, Unanswered};
 use super::request::{checked_url, request_of};
 use crate::clients::told;
@@ -206,7 +207,7 @@ impl Tokens {
         let begin = Instant::now();
         let answer = self.client.send(request).await;
         let mut answer = answer.map_err(|error| unreachable(&error))?;
-        let body = match bounded(answer.body_mut(), ANSWER_BYTES_MAX).await {
+        let body = match answer.body_mut().read(ANSWER_BYTES_MAX).await {
             Ok(body) => body,
             Err(BodyFault::Broken(error)) => return Err(unreachable(&error)),
             Err(BodyFault::TooLong) => {

@@ -134,6 +134,29 @@ async fn a_call_carries_secret_idempotency_key_trace_and_body() {
 }
 
 #[tokio::test]
+async fn headers_of_framing_are_those_of_the_client() {
+    let server = MockServer::start().await;
+    Mock::given(header("content-length", "2"))
+        .and(body_json(12))
+        .respond_with(ResponseTemplate::new(200))
+        .mount(&server)
+        .await;
+    let charge = Charge {
+        headers: vec![
+            ("Content-Length", "7"),
+            ("Transfer-Encoding", "chunked"),
+            ("Expect", "100-continue"),
+        ],
+        ..Charge::default()
+    };
+    assert_eq!(payload(charge.call(&server.uri(), INPUT).await), "{}");
+    let [request] = &server.received_requests().await.expect("recorded")[..] else {
+        panic!("one request");
+    };
+    assert!(!request.headers.contains_key("expect") && !request.headers.contains_key("transfer-encoding"));
+}
+
+#[tokio::test]
 async fn a_result_is_rendered_from_the_answer() {
     let charge = Charge {
         result: Some("${response.body.id}@${response.headers[\"x-zone\"]}"),
