@@ -235,10 +235,20 @@ where
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use h2::Reason;
+    use hyper::Version;
+    use rustls::ServerConfig;
+    use rustls::crypto::aws_lc_rs;
+    use rustls::pki_types::pem::PemObject as _;
+    use rustls::pki_types::{CertificateDer, PrivateKeyDer};
     use tokio::net::TcpListener;
+    use tokio_rustls::TlsAcceptor;
 
     use super::*;
+    use crate::clients::Identity;
+    use crate::clients::testing::Authority;
 
     /// A server that speaks HTTP/2 and refuses the first so many requests before it begins them.
     async fn server(refusals: usize) -> String {
@@ -277,5 +287,74 @@ mod tests {
         assert_eq!(last.status(), 200);
         let refused = answer(RESENT_MAX + 1).await.expect_err("refused each time");
         assert!(refused.is_not_begun() && !refused.is_unsent(), "{refused:?}");
+    }
+
+    /// A server that has to be asked for HTTP/2. It tells the number of the connection and what was asked, and says
+    /// goodbye after two requests on each.
+    async fn tls_server(own: &Identity) -> Origin {
+        let certificate = CertificateDer::from_pem_slice(&own.certificate).expect("a certificate");
+        let key = PrivateKeyDer::from_pem_slice(&own.key).expect("a key");
+        let mut config = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+            .with_safe_default_protocol_versions()
+            .expect("versions")
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate], key)
+            .expect("a pair");
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        let acceptor = TlsAcceptor::from(Arc::new(config));
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let port = listener.local_addr().expect("bound").port();
+        tokio::spawn(async move {
+            for n in 0.. {
+                let (socket, _) = listener.accept().await.expect("a connection");
+                let acceptor = acceptor.clone();
+                tokio::spawn(async move {
+                    let socket = acceptor.accept(socket).await.expect("a handshake of TLS");
+                    let mut connection = h2::server::handshake(socket).await.expect("a handshake");
+                    let mut seen = 0;
+                    while let Some(Ok((request, mut answer))) = connection.accept().await {
+                        let told = format!("{n}: {} {}", request.method(), request.uri());
+                        let mut body = answer.send_response(Response::new(()), false).expect("sent");
+                        body.send_data(Bytes::from(told), true).expect("sent");
+                        seen += 1;
+                        if seen == 2 {
+                            connection.graceful_shutdown();
+                        }
+                    }
+                });
+            }
+        });
+        Origin {
+            scheme: "https".to_owned(),
+            host: "localhost".to_owned(),
+            port: Some(port),
+        }
+    }
+
+    #[tokio::test]
+    async fn over_tls_a_server_that_offers_it_is_called_by_http_2() {
+        let authority = Authority::new();
+        let origin = tls_server(&authority.certify("localhost")).await;
+        let tls = UpstreamTls {
+            ca: Some(authority.pem()),
+            identity: None,
+        };
+        let client = Client::new(ClientSpec {
+            origin: &origin,
+            tls: Some(&tls),
+            connect_timeout: Duration::from_secs(30),
+            egress: Egress::default(),
+        });
+        let client = client.expect("a client");
+        for connection in [0, 0, 1, 1] {
+            let url = format!("https://{origin}/charges?n=1");
+            let request = Request::post(&url).body(Bytes::from_static(b"{}"));
+            let answer = client.send(request.expect("a request")).await.expect("an answer");
+            assert_eq!(answer.version(), Version::HTTP_2);
+            let Ok(body) = answer.into_body().read(1_000).await else {
+                panic!("no body");
+            };
+            assert_eq!(body, format!("{connection}: POST {url}").into_bytes());
+        }
     }
 }
