@@ -1,9 +1,11 @@
 //! Orders through `sagas/order.yaml`, with one effect served in Python and one in TypeScript.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use saga_runner::demo::upstream::Deed;
 use saga_runner::nats::{NatsBroker, Settings};
+use saga_runner::ports::broker::Broker as _;
 use serde_json::json;
 
 use crate::rig::{Rig, TENANT, order_payload};
@@ -90,7 +92,23 @@ async fn orders_complete_whoever_is_killed() {
             _ => assert_eq!((charged, shipped), (0, 0), "{order}"),
         }
     }
+    // Whoever has made a consumer, it tells its group.
+    let queues = connect(&server).await.queues("WORKFLOW_COMMANDS").await;
+    let queues = queues.expect("an answer");
+    for effect in ["payments-charge", "payments-refund", "shipping-create"] {
+        let durable = format!("effect-crash-{effect}");
+        let made = queues.iter().find(|queue| queue.durable == durable);
+        let group = made.and_then(|queue| queue.group.as_deref());
+        assert_eq!(group, Some("crash"), "{effect}: {queues:?}");
+    }
     assert_eq!(rig.terminate().await, Some(0), "{}", rig.log_tail());
+}
+
+async fn connect(server: &NatsServer) -> Arc<NatsBroker> {
+    let settings: Settings = serde_json::from_value(json!({"urls": [server.url()]})).expect("settings");
+    let broker = NatsBroker::connect(settings).await.expect("connected");
+    broker.connected().await.expect("connected");
+    broker
 }
 
 /// saga-runner itself leaves them alone and says so.
@@ -115,9 +133,7 @@ async fn external_effects_are_left_to_others() {
     );
     let here = info["effects"].as_array().expect("a list");
     assert!(here.contains(&json!("payments-refund")) && !here.contains(&json!("payments-charge")));
-    let settings: Settings = serde_json::from_value(json!({"urls": [server.url()]})).expect("settings");
-    let broker = NatsBroker::connect(settings).await.expect("connected");
-    broker.connected().await.expect("connected");
+    let broker = connect(&server).await;
     let consumer = async |effect: &str| {
         let durable = format!("effect-crash-{effect}");
         broker

@@ -103,12 +103,13 @@ impl Client {
             request.headers_mut().remove(name);
         }
         match self {
-            Self::Plain(pool) => async { Ok(pool.send(request).await?.map(Body::Plain)) }.boxed(),
-            Self::Tls(client) => async {
-                let answer = send_until_begun(client, request.map(Full::new)).await;
-                Ok(answer?.map(Body::Tls))
-            }
-            .boxed(),
+            Self::Plain(pool) => pool
+                .send(request)
+                .map(|answer| Ok(answer?.map(Body::Plain)))
+                .boxed(),
+            Self::Tls(client) => send_until_begun(client, request.map(Full::new))
+                .map(|answer| Ok(answer?.map(Body::Tls)))
+                .boxed(),
         }
     }
 }
