@@ -29,8 +29,8 @@ struct Server {
 impl Server {
     fn start(answer: &'static str, requests_each: usize) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let address = listener.local_addr().expect("bound");
         let (tell, seen) = channel();
+        let server = Self::at(&listener, seen);
         thread::spawn(move || {
             for (socket, n) in listener.incoming().zip(0..) {
                 let tell: Sender<Seen> = tell.clone();
@@ -47,6 +47,11 @@ impl Server {
                 });
             }
         });
+        server
+    }
+
+    fn at(listener: &TcpListener, seen: Receiver<Seen>) -> Self {
+        let address = listener.local_addr().expect("bound");
         let origin = Origin {
             scheme: "http".to_owned(),
             host: address.ip().to_string(),
@@ -109,6 +114,12 @@ fn head(lines: &mut impl BufRead) -> Option<String> {
         }
         head.push_str(&line);
     }
+}
+
+/// The head of the next request.
+fn request_on(socket: &std::net::TcpStream) -> String {
+    let mut lines = BufReader::new(socket.try_clone().expect("a handle"));
+    head(&mut lines).expect("a request")
 }
 
 const ANSWER: &str = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}";
@@ -274,13 +285,8 @@ async fn what_the_server_has_closed_is_replaced_and_the_request_sent_once() {
 #[tokio::test]
 async fn an_answer_is_an_answer_before_the_request_has_gone() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let origin = Origin {
-        scheme: "http".to_owned(),
-        host: "127.0.0.1".to_owned(),
-        port: Some(listener.local_addr().expect("bound").port()),
-    };
     let (_tell, seen) = channel();
-    let server = Server { origin, seen };
+    let server = Server::at(&listener, seen);
     let held = thread::spawn(move || {
         let (mut socket, _) = listener.accept().expect("a connection");
         socket.read_exact(&mut [0]).expect("a byte");
@@ -400,16 +406,11 @@ async fn an_answer_that_does_not_end_is_given_up() {
 #[tokio::test]
 async fn a_server_that_only_says_that_it_works_does_not_hold_up_others() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let origin = Origin {
-        scheme: "http".to_owned(),
-        host: "127.0.0.1".to_owned(),
-        port: Some(listener.local_addr().expect("bound").port()),
-    };
     let (_tell, seen) = channel();
-    let server = Server { origin, seen };
+    let server = Server::at(&listener, seen);
     thread::spawn(move || {
         let (mut socket, _) = listener.accept().expect("a connection");
-        head(&mut BufReader::new(socket.try_clone().expect("a handle"))).expect("a request");
+        request_on(&socket);
         let word = "HTTP/1.1 102 Processing\r\n\r\n".repeat(1_000);
         while socket.write_all(word.as_bytes()).is_ok() {}
     });
@@ -422,20 +423,14 @@ async fn a_server_that_only_says_that_it_works_does_not_hold_up_others() {
 #[tokio::test]
 async fn what_comes_without_a_request_is_no_answer_to_the_next() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let origin = Origin {
-        scheme: "http".to_owned(),
-        host: "127.0.0.1".to_owned(),
-        port: Some(listener.local_addr().expect("bound").port()),
-    };
     let (tell, seen) = channel();
-    let server = Server { origin, seen };
+    let server = Server::at(&listener, seen);
     let (idle_for_long, now) = channel();
     thread::spawn(move || {
         for (socket, n) in listener.incoming().zip(0..) {
             let mut socket = socket.expect("a connection");
-            let head = head(&mut BufReader::new(socket.try_clone().expect("a handle")));
-            tell.send(Seen::Request(n, head.expect("a request")))
-                .expect("told");
+            let head = request_on(&socket);
+            tell.send(Seen::Request(n, head)).expect("told");
             socket.write_all(ANSWER.as_bytes()).expect("sent");
             now.recv().expect("a word");
             let late = b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\n\r\n";
@@ -455,20 +450,15 @@ async fn what_comes_without_a_request_is_no_answer_to_the_next() {
 #[tokio::test]
 async fn an_answer_may_come_in_pieces() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let origin = Origin {
-        scheme: "http".to_owned(),
-        host: "127.0.0.1".to_owned(),
-        port: Some(listener.local_addr().expect("bound").port()),
-    };
     let (_tell, seen) = channel();
-    let server = Server { origin, seen };
+    let server = Server::at(&listener, seen);
     thread::spawn(move || {
         let (mut socket, _) = listener.accept().expect("a connection");
         socket.set_nodelay(true).expect("set");
         let answer = "HTTP/1.1 102 Processing\r\n\r\nHTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n\
             2\r\n{}\r\n3;name=value\r\n[1]\r\n0\r\nx-trailer: 1\r\n\r\n";
         loop {
-            head(&mut BufReader::new(socket.try_clone().expect("a handle"))).expect("a request");
+            request_on(&socket);
             for byte in answer.as_bytes() {
                 socket.write_all(&[*byte]).expect("sent");
                 thread::yield_now();
