@@ -11,9 +11,9 @@ use crate::config::LogFormat;
 /// # Errors
 /// A sentence where `level` is not a filter.
 pub fn start(format: LogFormat, level: &str) -> Result<(), String> {
-    // The storage engine tells of every file that it opens; who wants to know says so. The library of HTTP would tell the
-    // bytes of answers, whatever is in them.
-    let filter = EnvFilter::try_new(format!("libmdbx=warn,{level},ureq_proto=warn"))
+    // The storage engine tells of every file that it opens; who wants to know says so. At their lowest levels the clients of
+    // NATS and of HTTP tell the bytes that they send and get, secrets among them: nobody may ask for those.
+    let filter = EnvFilter::try_new(format!("libmdbx=warn,{level},async_nats=info,ureq_proto=warn"))
         .map_err(|error| format!("log.level: {error}"))?;
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)

@@ -124,7 +124,7 @@ async fn a_changed_secret_takes_hold_and_none_is_kept_or_told() {
     let extra = json!({
         "secrets": {"token": {"file": file}},
         "worker": {"secrets_every": "1s"},
-        "log": {"level": "debug"},
+        "log": {"level": "trace"},
     });
     let mut rig = Rig::new(None, "30m", Duration::ZERO, extra).await;
     let change = || async { std::fs::write(&file, format!("{NEW}\n")).expect("written") };
@@ -145,7 +145,7 @@ async fn a_secret_of_nats_kv_takes_hold_and_is_nowhere_but_there() {
     let extra = json!({
         "secrets": {"token": {"kv": {"bucket": "vault", "key": "pay.token"}}},
         "worker": {"secrets_every": "1s"},
-        "log": {"level": "debug"},
+        "log": {"level": "trace"},
     });
     let mut rig = Rig::new(Some(server.url()), "30m", Duration::ZERO, extra).await;
     let change = || async {
@@ -192,7 +192,7 @@ async fn a_token_and_what_it_is_asked_for_with_are_told_nowhere() {
     std::fs::write(&file, OLD).expect("written");
     let extra = json!({
         "secrets": {"client": {"file": file}},
-        "log": {"level": "debug"},
+        "log": {"level": "trace"},
     });
     let mut rig = Rig::new(None, "30m", Duration::ZERO, extra).await;
     // It refuses whoever asks again, and repeats what it was asked with.

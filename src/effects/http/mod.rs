@@ -183,6 +183,9 @@ impl Http {
             return CallFailure::not_done("egress.denied", denied.to_string());
         }
         let message = told("request failed", error);
+        if let Unanswered::Unsendable(_) = error {
+            return CallFailure::not_done("permanent", message);
+        }
         let class = if error.is_timeout() {
             "timeout"
         } else {

@@ -157,6 +157,25 @@ async fn headers_of_framing_are_those_of_the_client() {
 }
 
 #[tokio::test]
+async fn a_request_that_cannot_be_written_is_not_tried_again() {
+    let charge = Charge {
+        headers: vec![("Authorization", "Bearer ${input.order}")],
+        ..Charge::default()
+    };
+    let server = MockServer::start().await;
+    let refused = failure(
+        charge
+            .call(&server.uri(), r#"{"order":"\u00fc","amount":12}"#)
+            .await,
+    );
+    assert_eq!(
+        (&*refused.class, refused.certainty),
+        ("permanent", Certainty::NotDone)
+    );
+    assert!(refused.message.contains("authorization"), "{refused:?}");
+}
+
+#[tokio::test]
 async fn a_result_is_rendered_from_the_answer() {
     let charge = Charge {
         result: Some("${response.body.id}@${response.headers[\"x-zone\"]}"),
