@@ -22,19 +22,25 @@ const READ_BYTES: usize = 8 * 1024;
 
 /// A request as it is sent, and what is to be known about it when the answer comes.
 pub struct Outgoing {
-    /// Empty when all of it has gone.
     wire: Vec<u8>,
     call: Call<RecvResponse>,
 }
 
 /// An answer without its head.
 pub struct Incoming {
-    stream: TcpStream,
-    /// Read from the socket and not looked at.
-    input: BytesMut,
+    line: Line,
     state: State,
-    /// Whether all of the request has gone.
-    sent: bool,
+}
+
+/// A socket, and what is on its way into it and out of it.
+struct Line {
+    stream: TcpStream,
+    /// Empty when all of it has gone.
+    wire: Vec<u8>,
+    /// Bytes of it that the system has taken; more than there are where it takes no more.
+    gone: usize,
+    /// Read and not looked at.
+    input: BytesMut,
 }
 
 enum State {
@@ -82,8 +88,8 @@ impl Outgoing {
         Ok(Self { wire, call })
     }
 
-    /// Sends the request and waits for the head of its answer, whichever comes first: a server may refuse what it has not
-    /// read.
+    /// Sends the request until the head of its answer comes. What has not gone then is sent while the rest is read, unless
+    /// the server refuses.
     ///
     /// # Errors
     /// [`Unanswered`]. A request of which nothing was sent is given back, too.
@@ -91,69 +97,45 @@ impl Outgoing {
         mut self: Box<Self>,
         stream: TcpStream,
     ) -> Result<Response<Incoming>, (Unanswered, Option<Box<Self>>)> {
-        match self.answered(&stream).await {
-            Ok((answer, input)) => {
-                let sent = self.wire.is_empty();
+        let mut line = Line {
+            stream,
+            wire: std::mem::take(&mut self.wire),
+            gone: 0,
+            input: BytesMut::new(),
+        };
+        match self.answered(&mut line).await {
+            Ok(answer) => {
+                if answer.status().is_client_error() || answer.status().is_server_error() {
+                    line.gone = usize::MAX;
+                }
                 let state = match self.call.proceed() {
                     Some(RecvResponseResult::RecvBody(call)) => State::Body(Box::new(call)),
                     Some(RecvResponseResult::Cleanup(call)) => State::of(call.must_close_connection()),
                     Some(RecvResponseResult::Redirect(call)) => State::of(call.must_close_connection()),
                     None => State::of(true),
                 };
-                Ok(answer.map(|()| Incoming {
-                    stream,
-                    input,
-                    state,
-                    sent,
-                }))
+                Ok(answer.map(|()| Incoming { line, state }))
             }
-            Err(error @ Unanswered::Unsent(_)) => Err((error, Some(self))),
+            Err(error @ Unanswered::Unsent(_)) => {
+                self.wire = line.wire;
+                Err((error, Some(self)))
+            }
             Err(error) => Err((error, None)),
         }
     }
 
-    async fn answered(&mut self, stream: &TcpStream) -> Result<(Response<()>, BytesMut), Unanswered> {
-        let mut input = BytesMut::new();
-        // Bytes that the system has taken.
-        let mut gone = 0;
+    async fn answered(&mut self, line: &mut Line) -> Result<Response<()>, Unanswered> {
         loop {
-            // A server that always has something to say leaves the processor to others, too.
-            consume_budget().await;
-            let waiting = if gone < self.wire.len() {
-                Interest::READABLE | Interest::WRITABLE
-            } else {
-                Interest::READABLE
-            };
-            let lost = |error: io::Error, gone: usize| match gone {
-                0 => Unanswered::Unsent(error),
-                1.. => Unanswered::Lost(error),
-            };
-            let ready = stream.ready(waiting).await.map_err(|error| lost(error, gone))?;
-            if ready.is_readable() {
-                match receive(stream, &mut input) {
-                    Ok(0) => return Err(lost(closed(), gone)),
-                    // As servers say that they have waited for too long: not an answer to this.
-                    Ok(_) if gone == 0 => return Err(Unanswered::Unsent(closed())),
-                    Ok(_) => {
-                        if let Some(answer) = self.parse(&mut input)? {
-                            return Ok((answer, input));
-                        }
-                    }
-                    Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                    Err(error) => return Err(lost(error, gone)),
-                }
+            let read = line.more().await;
+            if line.gone == 0 {
+                // As servers say that they have waited for too long: not an answer to this.
+                return Err(Unanswered::Unsent(read.err().unwrap_or_else(closed)));
             }
-            if gone < self.wire.len() && ready.is_writable() {
-                match stream.try_write(&self.wire[gone..]) {
-                    Ok(bytes) => gone += bytes,
-                    Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                    Err(error) if gone == 0 => return Err(Unanswered::Unsent(error)),
-                    // The server may have answered before it closed.
-                    Err(_) => gone = usize::MAX,
-                }
-                if gone == self.wire.len() {
-                    self.wire = Vec::new();
-                }
+            if read.map_err(Unanswered::Lost)? == 0 {
+                return Err(Unanswered::Lost(closed()));
+            }
+            if let Some(answer) = self.parse(&mut line.input)? {
+                return Ok(answer);
             }
         }
     }
@@ -173,6 +155,51 @@ impl Outgoing {
                 return Ok(None);
             }
         }
+    }
+}
+
+impl Line {
+    /// Reads what comes next, 0 bytes at the end, and sends meanwhile what has not gone.
+    async fn more(&mut self) -> io::Result<usize> {
+        loop {
+            // A server that always has something to say leaves the processor to others, too.
+            consume_budget().await;
+            let is_sending = self.gone < self.wire.len();
+            let waiting = if is_sending {
+                Interest::READABLE | Interest::WRITABLE
+            } else {
+                Interest::READABLE
+            };
+            let ready = self.stream.ready(waiting).await?;
+            if ready.is_readable() {
+                match self.receive() {
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                    end => return end,
+                }
+            }
+            if is_sending && ready.is_writable() {
+                match self.stream.try_write(&self.wire[self.gone..]) {
+                    Ok(bytes) => self.gone += bytes,
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                    Err(error) if self.gone == 0 => return Err(error),
+                    // The server may have answered before it closed.
+                    Err(_) => self.gone = usize::MAX,
+                }
+                if self.gone == self.wire.len() {
+                    self.wire = Vec::new();
+                }
+            }
+        }
+    }
+
+    /// Reads what is there, into room that is made for it.
+    fn receive(&mut self) -> io::Result<usize> {
+        self.input.reserve(READ_BYTES);
+        let read = self.stream.try_read_buf(&mut self.input);
+        if self.input.is_empty() {
+            self.input = BytesMut::new();
+        }
+        read
     }
 }
 
@@ -219,15 +246,15 @@ impl Incoming {
         };
         let to_close = matches!(call.body_mode(), BodyMode::CloseDelimited);
         loop {
-            consume_budget().await;
+            let input = &mut self.line.input;
             if call.can_proceed() && !to_close {
                 self.end();
                 return Ok(None);
             }
-            if !self.input.is_empty() {
-                let mut output = vec![0; self.input.len()];
-                let (used, bytes) = call.read(&self.input, &mut output).map_err(malformed)?;
-                self.input.advance(used);
+            if !input.is_empty() {
+                let mut output = vec![0; input.len()];
+                let (used, bytes) = call.read(input, &mut output).map_err(malformed)?;
+                input.advance(used);
                 if bytes > 0 {
                     output.truncate(bytes);
                     return Ok(Some(output.into()));
@@ -235,20 +262,18 @@ impl Incoming {
                 if used > 0 {
                     continue;
                 }
-                if self.input.len() >= UNENDED_BYTES_MAX {
+                if input.len() >= UNENDED_BYTES_MAX {
                     return Err(unending());
                 }
             }
-            self.stream.readable().await.map_err(Unanswered::Lost)?;
-            match receive(&self.stream, &mut self.input) {
-                Ok(0) if to_close => {
-                    self.state = State::of(true);
-                    return Ok(None);
-                }
-                Ok(0) => return Err(Unanswered::Lost(closed())),
-                Err(error) if error.kind() != ErrorKind::WouldBlock => return Err(Unanswered::Lost(error)),
-                Ok(_) | Err(_) => {}
+            if self.line.more().await.map_err(Unanswered::Lost)? > 0 {
+                continue;
             }
+            if to_close {
+                self.state = State::of(true);
+                return Ok(None);
+            }
+            return Err(Unanswered::Lost(closed()));
         }
     }
 
@@ -265,7 +290,8 @@ impl Incoming {
     /// The socket, if another request may follow: all has been sent and read, and nothing else has come.
     pub fn into_socket(self) -> Option<TcpStream> {
         let reusable = matches!(self.state, State::End { reusable: true });
-        (reusable && self.sent && self.input.is_empty()).then_some(self.stream)
+        let line = self.line;
+        (reusable && line.wire.is_empty() && line.input.is_empty()).then_some(line.stream)
     }
 }
 
@@ -283,14 +309,4 @@ fn closed() -> io::Error {
         ErrorKind::UnexpectedEof,
         "connection closed before the answer was whole",
     )
-}
-
-/// Reads what is there, into room that is made for it.
-fn receive(stream: &TcpStream, input: &mut BytesMut) -> io::Result<usize> {
-    input.reserve(READ_BYTES);
-    let read = stream.try_read_buf(input);
-    if input.is_empty() {
-        *input = BytesMut::new();
-    }
-    read
 }

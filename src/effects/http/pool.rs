@@ -166,16 +166,18 @@ impl Idle {
         }
     }
 
-    /// Ends what has waited for too long and what the server has closed.
+    /// Ends what has waited for too long. What the server has closed is found when it is wanted, or ends here as well.
     ///
     /// # Returns
     /// When to look again, if there is anything left.
     fn expire(&self, now: Instant) -> Option<Instant> {
         let mut waiting = self.waiting();
-        waiting
-            .sockets
-            .retain(|(socket, since)| now < *since + self.max && is_open(socket));
-        let next = waiting.sockets.front().map(|(_, since)| *since + self.max);
+        // The first has waited longest.
+        let ends = |waiting: &Waiting| waiting.sockets.front().map(|(_, since)| *since + self.max);
+        while ends(&waiting).is_some_and(|end| end <= now) {
+            waiting.sockets.pop_front();
+        }
+        let next = ends(&waiting);
         waiting.is_reaped = next.is_some();
         next
     }

@@ -303,6 +303,34 @@ async fn an_answer_is_an_answer_before_the_request_has_gone() {
     held.join().expect("accepted");
 }
 
+/// A success may be told before the request has gone: the server still needs all of it.
+#[tokio::test]
+async fn what_is_left_of_a_request_is_sent_while_the_answer_is_read() {
+    const BODY: usize = 64 * 1024 * 1024;
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let (_tell, seen) = channel();
+    let server = Server::at(&listener, seen);
+    thread::spawn(move || {
+        for socket in listener.incoming() {
+            let mut socket = socket.expect("a connection");
+            let mut lines = BufReader::new(socket.try_clone().expect("a handle"));
+            for line in lines.by_ref().lines() {
+                if line.expect("text").is_empty() {
+                    break;
+                }
+            }
+            let begin = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\n[1\r\n";
+            socket.write_all(begin).expect("sent");
+            let read = std::io::copy(&mut lines.take(BODY as u64), &mut std::io::sink());
+            assert_eq!(read.expect("a body"), BODY as u64);
+            socket.write_all(b"1\r\n]\r\n0\r\n\r\n").expect("sent");
+        }
+    });
+    let pool = server.pool();
+    let large = Request::post("http://elsewhere/").body(Bytes::from(vec![b'x'; BODY]));
+    assert_eq!(sent(&pool, large.expect("a request")).await, "[1]");
+}
+
 #[tokio::test]
 async fn connections_end_when_nobody_needs_them() {
     let server = Server::start(ANSWER, 9);
