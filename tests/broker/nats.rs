@@ -391,12 +391,8 @@ async fn a_dropped_reader_leaves_no_consumer_behind() {
     .await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_queue_takes_over_new_waits_and_bounds() {
-    let server = NatsServer::start();
-    let broker = connect(&server.url()).await;
-    broker.ensure_stream(&spec()).await.unwrap();
-    let queue = QueueSpec {
+fn workers() -> QueueSpec {
+    QueueSpec {
         group: None,
         stream: "S".to_owned(),
         filters: vec!["s.>".to_owned()],
@@ -405,7 +401,15 @@ async fn a_queue_takes_over_new_waits_and_bounds() {
         max_unacknowledged: 10,
         buffer: 4,
         manner: Manner::default(),
-    };
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_queue_takes_over_new_waits_and_bounds() {
+    let server = NatsServer::start();
+    let broker = connect(&server.url()).await;
+    broker.ensure_stream(&spec()).await.unwrap();
+    let queue = workers();
     broker.queue(queue.clone()).await.unwrap();
     let changed = QueueSpec {
         ack_wait: Duration::from_mins(1),
@@ -426,13 +430,7 @@ async fn a_queue_is_that_of_its_group() {
     broker.ensure_stream(&spec()).await.unwrap();
     let queue = |group: Option<&str>| QueueSpec {
         group: group.map(str::to_owned),
-        stream: "S".to_owned(),
-        filters: vec!["s.>".to_owned()],
-        durable: "workers".to_owned(),
-        ack_wait: Duration::from_secs(30),
-        max_unacknowledged: 10,
-        buffer: 4,
-        manner: Manner::default(),
+        ..workers()
     };
     let known = |group: Option<&str>| KnownQueue {
         durable: "workers".to_owned(),
@@ -478,14 +476,9 @@ async fn flushed_acknowledgements_have_reached_the_server() {
     broker.ensure_stream(&spec()).await.unwrap();
     publish(&broker, 500).await;
     let spec = QueueSpec {
-        group: None,
-        stream: "S".to_owned(),
-        filters: vec!["s.>".to_owned()],
-        durable: "workers".to_owned(),
-        ack_wait: Duration::from_secs(30),
         max_unacknowledged: 1_000,
         buffer: 1_000,
-        manner: Manner::default(),
+        ..workers()
     };
     let mut queue = broker.queue(spec).await.unwrap();
     for _ in 0..500 {
