@@ -22,6 +22,9 @@ const PAUSE_MS_MIN: u64 = 50;
 const BUSY_MS: u64 = 200;
 const BUSY_MS_MAX: u64 = 5_000;
 
+/// How long a provider may take beyond its limit to say what became of a call.
+const OVERRUN: Duration = Duration::from_millis(500);
+
 /// Why a command goes back to the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reason {
@@ -139,24 +142,23 @@ impl Lane {
         (effect, self.share.enter().await)
     }
 
-    /// Makes the call, for at most the time of one attempt and of the command.
-    pub(super) async fn attempt(
-        &self,
-        call: &CallContext<'_>,
-        deadline: TimeMs,
-        room: Box<Room>,
-    ) -> CallOutcome {
-        let start = self.clock.monotonic();
+    /// How long a call may take that begins now: the time of one attempt, at most what is left of the command's.
+    pub(super) fn limit(&self, deadline: TimeMs) -> Duration {
         let left_ms = deadline.0.saturating_sub(self.clock.now().0);
-        let limit_ms = self
-            .definition
-            .timeout_ms
-            .min(u64::try_from(left_ms).unwrap_or(0));
-        let limit = Duration::from_millis(limit_ms);
-        let outcome = tokio::time::timeout(limit, self.provider.call(call))
+        let left_ms = u64::try_from(left_ms).unwrap_or(0);
+        Duration::from_millis(self.definition.timeout_ms.min(left_ms))
+    }
+
+    /// Makes the call.
+    ///
+    /// Providers keep `limit` by themselves. One that does not is cut off shortly after, and then nobody knows more than
+    /// whether it changes anything.
+    pub(super) async fn attempt(&self, call: &CallContext<'_>, room: Box<Room>) -> CallOutcome {
+        let start = self.clock.monotonic();
+        let outcome = tokio::time::timeout(call.limit + OVERRUN, self.provider.call(call))
             .await
             .unwrap_or_else(|_| {
-                let message = format!("no answer within {limit_ms} ms");
+                let message = format!("no answer within {} ms", call.limit.as_millis());
                 CallOutcome::Failed(if self.provider.is_safe() {
                     CallFailure::unreachable("timeout", message)
                 } else {
@@ -167,6 +169,7 @@ impl Lane {
         self.series.call_seconds.observe(took.as_secs_f64());
         let (class, end) = match &outcome {
             CallOutcome::Succeeded { .. } => ("succeeded", CallEnd::Answered),
+            CallOutcome::Unusable { class, .. } => (*class, CallEnd::Answered),
             CallOutcome::Failed(failure) => (&*failure.class, failure.end),
         };
         if let Some(breaker) = room.breaker {
@@ -243,7 +246,12 @@ pub fn conclude(failure: CallFailure, unsettled: bool) -> Answer {
     if unsettled {
         Answer::TimedOut { class, message }
     } else {
-        Answer::Failed { class, message }
+        let refused = failure.certainty == Certainty::Refused;
+        Answer::Failed {
+            class,
+            message,
+            refused,
+        }
     }
 }
 

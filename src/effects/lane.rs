@@ -289,10 +289,7 @@ impl Lane {
         let input = match Json::parse(command.payload.get().as_bytes(), self.settings.json_depth) {
             Ok(input) => input,
             Err(error) => {
-                return Next::Answer(Answer::Failed {
-                    class: "payload.syntax".to_owned(),
-                    message: error.to_string(),
-                });
+                return Next::Answer(Answer::failed("payload.syntax", error.to_string()));
             }
         };
         let admitted = tokio::select! {
@@ -317,13 +314,24 @@ impl Lane {
             input: &input,
             secrets: secrets.object(),
             now: self.clock.now(),
+            limit: self.limit(deadline),
         };
         progress.calls = progress.calls.saturating_add(1);
         let outcome = self
-            .attempt_unless_recalled(&call, deadline, admitted, &watch)
+            .attempt_unless_recalled(&call, admitted, &watch)
             .await;
         let failure = match secrets.scrub(outcome) {
-            CallOutcome::Succeeded { payload } => return Next::Answer(Answer::Succeeded { payload }),
+            CallOutcome::Succeeded { payload } => {
+                return Next::Answer(Answer::Succeeded {
+                    payload,
+                    unusable: None,
+                });
+            }
+            CallOutcome::Unusable {
+                payload,
+                class,
+                message,
+            } => return Next::Answer(Answer::unusable(payload, class, message)),
             CallOutcome::Failed(failure) => {
                 Mask::at([(&*self.definition.redaction.input, &input)]).scrub_failure(failure)
             }
@@ -351,6 +359,7 @@ impl Lane {
                 progress.error = Some(ErrorPayload {
                     class: failure.class.into_owned(),
                     message: failure.message,
+                    ..ErrorPayload::default()
                 });
                 Next::GiveBack(pause, Reason::Retry)
             }
@@ -378,7 +387,6 @@ impl Lane {
     async fn attempt_unless_recalled(
         &self,
         call: &CallContext<'_>,
-        deadline: TimeMs,
         room: Box<Room>,
         watch: &Watch,
     ) -> CallOutcome {
@@ -391,7 +399,7 @@ impl Lane {
         };
         tokio::select! {
             biased;
-            outcome = self.attempt(call, deadline, room) => outcome,
+            outcome = self.attempt(call, room) => outcome,
             () = interrupted => CallOutcome::Failed(if is_safe {
                 CallFailure::not_done(RECALLED, "interrupted")
             } else {
@@ -405,10 +413,7 @@ impl Lane {
         let message = expired(progress);
         if self.definition.schemas.asks && !progress.unsettled {
             // Nobody has to be asked about what was certainly not done. Sagas call it so, too.
-            return Answer::Failed {
-                class: TIMEOUT_CLASS.to_owned(),
-                message,
-            };
+            return Answer::failed(TIMEOUT_CLASS, message);
         }
         Answer::TimedOut {
             class: "deadline".to_owned(),
@@ -419,16 +424,18 @@ impl Lane {
     /// The answer to a command whose result nobody waits for.
     fn taken_back(&self, progress: &EffectProgress) -> Answer {
         self.series.recalled.inc();
-        let class = RECALLED.to_owned();
         let message = if progress.calls == 0 && !progress.unsettled {
             "taken back before a call was made".to_owned()
         } else {
             format!("taken back after {} call(s) or more", progress.calls)
         };
         if progress.unsettled {
-            Answer::TimedOut { class, message }
+            Answer::TimedOut {
+                class: RECALLED.to_owned(),
+                message,
+            }
         } else {
-            Answer::Failed { class, message }
+            Answer::failed(RECALLED, message)
         }
     }
 
@@ -482,10 +489,7 @@ impl Lane {
             effect: &self.definition.name,
             metadata: None,
         };
-        let failed = Answer::Failed {
-            class: "command.invalid".to_owned(),
-            message: reason.to_owned(),
-        };
+        let failed = Answer::failed("command.invalid", reason.to_owned());
         match self.record(&to, failed, 0).await {
             Disposition::Done => Disposition::Hopeless,
             other => other,

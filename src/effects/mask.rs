@@ -57,6 +57,15 @@ impl Mask {
             CallOutcome::Succeeded { payload } => CallOutcome::Succeeded {
                 payload: self.clean_json(payload),
             },
+            CallOutcome::Unusable {
+                payload,
+                class,
+                message,
+            } => CallOutcome::Unusable {
+                payload: self.clean_json(payload),
+                class,
+                message: self.clean_message(message),
+            },
             CallOutcome::Failed(failure) => CallOutcome::Failed(self.scrub_failure(failure)),
         }
     }

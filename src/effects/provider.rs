@@ -31,6 +31,9 @@ pub struct CallContext<'a> {
     pub secrets: &'a Json<'static>,
     /// When the call begins, by the worker's clock.
     pub now: TimeMs,
+    /// How long it may take: `timeout.total`, or what is left of the command's deadline where that is less. A provider
+    /// ends in time by itself, because only it knows what an unfinished call says about the world.
+    pub limit: Duration,
 }
 
 /// How one call ended.
@@ -39,6 +42,13 @@ pub enum CallOutcome {
     /// It happened; the payload is JSON.
     Succeeded {
         payload: Vec<u8>,
+    },
+    /// It happened, and what the upstream said (`payload`, JSON) cannot be turned into the result that the effect
+    /// describes. It is recorded as done; the saga's step fails with `class`.
+    Unusable {
+        payload: Vec<u8>,
+        class: &'static str,
+        message: String,
     },
     Failed(CallFailure),
 }

@@ -109,6 +109,7 @@ impl Provider for Custom {
                     input: &input,
                     secrets: call.secrets,
                     now: call.now,
+                    limit: call.limit,
                 };
                 self.provider.call(&call).await
             }

@@ -28,9 +28,21 @@ pub struct Addressee<'a> {
 /// What is to be recorded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
-    Succeeded { payload: Vec<u8> },
-    Failed { class: String, message: String },
-    TimedOut { class: String, message: String },
+    Succeeded {
+        payload: Vec<u8>,
+        /// Why the payload is not the result that the effect describes, where it is not.
+        unusable: Option<ErrorPayload>,
+    },
+    Failed {
+        class: String,
+        message: String,
+        /// The upstream has refused, so the next attempt needs another idempotency key.
+        refused: bool,
+    },
+    TimedOut {
+        class: String,
+        message: String,
+    },
 }
 
 impl Answer {
@@ -42,18 +54,42 @@ impl Answer {
         }
     }
 
+    /// A failure of which the upstream has stored nothing.
+    pub fn failed(class: &str, message: String) -> Self {
+        Self::Failed {
+            class: class.to_owned(),
+            message,
+            refused: false,
+        }
+    }
+
+    /// It happened, and what came back is no result.
+    pub fn unusable(payload: Vec<u8>, class: &str, message: String) -> Self {
+        Self::Succeeded {
+            payload,
+            unusable: Some(ErrorPayload {
+                class: class.to_owned(),
+                message: bounded(&message),
+                refused: false,
+            }),
+        }
+    }
+
     pub const fn may_have_happened(&self) -> bool {
         matches!(self, Self::Succeeded { .. } | Self::TimedOut { .. })
     }
 
     /// What is recorded in the place of an answer that cannot be recorded, too large most likely.
     pub fn refused(happened: bool, reason: &str) -> Self {
-        let class = "result.refused".to_owned();
+        const CLASS: &str = "result.refused";
         let message = format!("the result cannot be recorded: {reason}");
         if happened {
-            Self::TimedOut { class, message }
+            Self::TimedOut {
+                class: CLASS.to_owned(),
+                message,
+            }
         } else {
-            Self::Failed { class, message }
+            Self::failed(CLASS, message)
         }
     }
 }
@@ -72,15 +108,22 @@ pub enum Recorded {
 /// Encodes the result as its envelope.
 pub fn publication(stream: &str, to: &Addressee<'_>, answer: Answer, calls: u32, now: TimeMs) -> Publication {
     let result_type = answer.result_type();
-    let payload = match answer {
-        Answer::Succeeded { payload } => payload,
-        Answer::Failed { class, message } | Answer::TimedOut { class, message } => {
-            let payload = ErrorPayload {
-                class,
-                message: bounded(&message),
-            };
-            serde_json::to_vec(&payload).expect("two strings are always JSON")
-        }
+    let error = |class, message: &str, refused| {
+        let payload = ErrorPayload {
+            class,
+            message: bounded(message),
+            refused,
+        };
+        serde_json::to_vec(&payload).expect("plain data is always JSON")
+    };
+    let (payload, unusable) = match answer {
+        Answer::Succeeded { payload, unusable } => (payload, unusable),
+        Answer::Failed {
+            class,
+            message,
+            refused,
+        } => (error(class, &message, refused), None),
+        Answer::TimedOut { class, message } => (error(class, &message, false), None),
     };
     let payload: &RawValue = match serde_json::from_slice(&payload) {
         Ok(payload) => payload,
@@ -109,6 +152,7 @@ pub fn publication(stream: &str, to: &Addressee<'_>, answer: Answer, calls: u32,
             correlation_id: meta.map(|meta| meta.correlation_id.clone()),
             traceparent: traceparent.cloned(),
             calls,
+            unusable,
         },
     };
     let mut bytes = Vec::with_capacity(payload.get().len() + 512);

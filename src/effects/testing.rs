@@ -58,6 +58,9 @@ pub async fn attempt(
     attempt_at(NOW, provider, environment, effect, input).await
 }
 
+/// How long a call may take.
+const LIMIT: std::time::Duration = std::time::Duration::from_secs(10);
+
 /// Makes one call that begins at `now`.
 pub async fn attempt_at(
     now: TimeMs,
@@ -74,6 +77,7 @@ pub async fn attempt_at(
         input: &input,
         secrets: known.object(),
         now,
+        limit: LIMIT,
     };
     provider.call(&context).await
 }
@@ -82,7 +86,9 @@ pub async fn attempt_at(
 pub fn failure(outcome: CallOutcome) -> CallFailure {
     match outcome {
         CallOutcome::Failed(failure) => failure,
-        CallOutcome::Succeeded { payload } => panic!("succeeded: {}", String::from_utf8_lossy(&payload)),
+        CallOutcome::Succeeded { payload } | CallOutcome::Unusable { payload, .. } => {
+            panic!("succeeded: {}", String::from_utf8_lossy(&payload))
+        }
     }
 }
 
@@ -90,6 +96,6 @@ pub fn failure(outcome: CallOutcome) -> CallFailure {
 pub fn payload(outcome: CallOutcome) -> String {
     match outcome {
         CallOutcome::Succeeded { payload } => String::from_utf8(payload).expect("utf-8"),
-        CallOutcome::Failed(failure) => panic!("failed: {failure:?}"),
+        other @ (CallOutcome::Unusable { .. } | CallOutcome::Failed(_)) => panic!("no result: {other:?}"),
     }
 }

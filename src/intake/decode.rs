@@ -311,7 +311,7 @@ impl Decoder {
                 }
             }
             ResultType::Failed => {
-                let ErrorPayload { class, message } = error()?;
+                let ErrorPayload { class, message, .. } = error()?;
                 WorkOutcome::Failed { class, message }
             }
             ResultType::TimedOut => WorkOutcome::TimedOut {
@@ -440,7 +440,7 @@ fn told(result_type: ResultType, payload: serde_json::Value) -> Result<WorkOutco
             payload: payload.to_string().into(),
         });
     }
-    let ErrorPayload { class, message } = serde_json::from_value(payload)
+    let ErrorPayload { class, message, .. } = serde_json::from_value(payload)
         .map_err(|error| Defect::new("payload.schema", format!("payload: {error}")))?;
     Ok(match result_type {
         ResultType::TimedOut => WorkOutcome::TimedOut { message },

@@ -124,6 +124,10 @@ pub struct ResultMetadata {
     /// Calls that the worker made to the upstream for this command.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub calls: u32,
+    /// Of a `Succeeded` result: it happened, and this is why its payload, which is what the upstream said, is not the result
+    /// that the effect describes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unusable: Option<ErrorPayload>,
 }
 
 /// What the workers know about a command that was given back to the queue.
@@ -156,11 +160,15 @@ pub struct EffectRecall {
 }
 
 /// Payload of a `Failed` or `TimedOut` result.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ErrorPayload {
     pub class: String,
     #[serde(default)]
     pub message: String,
+    /// Of a `Failed` result: the upstream understood the call and refused it, so it may have stored the refusal under the
+    /// idempotency key, and the next attempt needs another one.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub refused: bool,
 }
 
 /// Longest error class of a callback, in bytes; definitions name no longer ones.
@@ -180,7 +188,7 @@ pub fn callback_outcome(
         (Some(data), None) => Ok(CallbackOutcome::Done {
             data: serde_json::to_vec(data).expect("JSON").into(),
         }),
-        (None, Some(ErrorPayload { class, message })) => {
+        (None, Some(ErrorPayload { class, message, .. })) => {
             let unfit = |c: char| c.is_control() || c.is_whitespace();
             if class.is_empty() || class.len() > CLASS_BYTES_MAX || class.contains(unfit) {
                 return Err("error.class is a word of 1 to 128 bytes");
@@ -420,6 +428,11 @@ const fn one() -> u32 {
 
 fn null<'a>() -> &'a RawValue {
     RawValue::NULL
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
+const fn is_false(flag: &bool) -> bool {
+    !*flag
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]

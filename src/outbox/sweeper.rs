@@ -165,6 +165,7 @@ impl Publisher {
         let payload = serde_json::to_string(&ErrorPayload {
             class: "deadline".to_owned(),
             message: "no result before the deadline".to_owned(),
+            ..ErrorPayload::default()
         })
         .and_then(RawValue::from_string)
         .expect("two strings are always JSON");
@@ -183,6 +184,7 @@ impl Publisher {
                 correlation_id: Some(item.instance.key.as_str().to_owned()),
                 traceparent: None,
                 calls: 0,
+                unusable: None,
             },
         };
         Publication {
@@ -242,6 +244,7 @@ fn outcome(result: &EffectResult<'_>) -> WorkOutcome {
         serde_json::from_str::<ErrorPayload>(result.payload.get()).unwrap_or_else(|_| ErrorPayload {
             class: "unknown".to_owned(),
             message: "the recorded result gives no class".to_owned(),
+            ..ErrorPayload::default()
         })
     };
     match result.result_type {
@@ -249,7 +252,7 @@ fn outcome(result: &EffectResult<'_>) -> WorkOutcome {
             payload: bytes::Bytes::copy_from_slice(result.payload.get().as_bytes()),
         },
         ResultType::Failed => {
-            let ErrorPayload { class, message } = error();
+            let ErrorPayload { class, message, .. } = error();
             WorkOutcome::Failed { class, message }
         }
         ResultType::TimedOut => WorkOutcome::TimedOut {

@@ -172,7 +172,7 @@ impl Tokens {
         let fetched = fetched.unwrap_or_else(|_| Err(late())).map_err(|failure| {
             match ask.mask.scrub(CallOutcome::Failed(failure)) {
                 CallOutcome::Failed(failure) => failure,
-                CallOutcome::Succeeded { .. } => late(),
+                CallOutcome::Succeeded { .. } | CallOutcome::Unusable { .. } => late(),
             }
         });
         match fetched {

@@ -338,6 +338,7 @@ impl Sql {
                 Err(outcome::rejected("response.size", message))
             }
             CallOutcome::Succeeded { payload } => Ok(payload),
+            CallOutcome::Unusable { class, message, .. } => Err(outcome::rejected(class, message)),
             CallOutcome::Failed(failure) => Err(outcome::rejected(&failure.class, failure.message)),
         }
     }
