@@ -223,7 +223,7 @@ impl Lane {
             &name,
             message,
             initial,
-            self.definition.schemas.asks,
+            self.definition.never_calls_twice(),
         );
         let mut progress = match read.await {
             Ok(progress) => progress,
@@ -271,10 +271,11 @@ impl Lane {
         if watch.is_recalled() {
             return Next::Answer(self.taken_back(progress));
         }
-        if self.definition.schemas.asks && progress.unsettled {
+        let never_twice = self.definition.never_calls_twice();
+        if never_twice && progress.unsettled {
             return Next::Answer(Answer::TimedOut {
                 class: AMBIGUOUS.to_owned(),
-                message: "a call may have been made by a worker that told nobody what came of it".to_owned(),
+                message: "a worker began a call and stopped before it recorded the outcome".to_owned(),
             });
         }
         if progress.not_before_ms > now.0 {
@@ -302,10 +303,7 @@ impl Lane {
             Err(_) if self.clock.now() >= deadline => return Next::Answer(self.expired(progress)),
             Err((delay, reason)) => return Next::GiveBack(delay, reason),
         };
-        if self.definition.schemas.asks
-            && turn.queued
-            && !Box::pin(self.announce(command, turn, progress)).await
-        {
+        if never_twice && turn.queued && !Box::pin(self.announce(command, turn, progress)).await {
             return Next::GiveBack(NAK_DELAY, Reason::Broker);
         }
         let secrets = self.secrets.now();
@@ -317,9 +315,7 @@ impl Lane {
             limit: self.limit(deadline),
         };
         progress.calls = progress.calls.saturating_add(1);
-        let outcome = self
-            .attempt_unless_recalled(&call, admitted, &watch)
-            .await;
+        let outcome = self.attempt_unless_recalled(&call, admitted, &watch).await;
         let failure = match secrets.scrub(outcome) {
             CallOutcome::Succeeded { payload } => {
                 return Next::Answer(Answer::Succeeded {
@@ -341,8 +337,7 @@ impl Lane {
             return Next::Answer(self.taken_back(progress));
         }
         // A second call is made only where the first one has certainly done nothing.
-        let asks = self.definition.schemas.asks && progress.unsettled;
-        let pause = if asks {
+        let pause = if never_twice && progress.unsettled {
             None
         } else {
             self.pause(command.command_id, progress.calls, &failure)
@@ -370,8 +365,8 @@ impl Lane {
         }
     }
 
-    /// Leaves word before a call that nobody may make twice, so that of a command that was only held in hand nobody is
-    /// asked. `false`: it may not stand.
+    /// Records the intent before a call that must not be made twice. Without one, no call was begun: the outcome of a command
+    /// that was only held in hand is not unknown. `false`: it may not be stored.
     async fn announce(&self, command: &EffectCommand<'_>, turn: Turn, progress: &EffectProgress) -> bool {
         let begun = EffectProgress {
             delivered: turn.number,

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use saga_runner::effects::Worker;
 use saga_runner::kernel::definition::EffectDefinition;
+use saga_runner::kernel::definition::effect::OnAmbiguous;
 use saga_runner::kernel::duration::Millis;
 use saga_runner::kernel::work::WorkItem;
 use saga_runner::ports::broker::{Expect, Publication};
@@ -22,6 +23,7 @@ use crate::rig::{Rig, definition, effect, effect_name, enqueue, result_subject};
 fn asking(attempts: u32) -> EffectDefinition {
     let mut asking = definition(attempts);
     asking.schemas.asks = true;
+    asking.on_ambiguous = OnAmbiguous::Ask;
     asking
 }
 

@@ -10,7 +10,9 @@ use saga_runner::effects::consumers::{Consumer, Consumers, Scope};
 use saga_runner::effects::{self, Local, Worker, WorkerSpec};
 use saga_runner::inproc::{self, InprocBroker};
 use saga_runner::kernel::definition::EffectDefinition;
-use saga_runner::kernel::definition::effect::{EffectLimits, EffectSchemas, HttpCall, OnRecall, Provider};
+use saga_runner::kernel::definition::effect::{
+    EffectLimits, EffectSchemas, HttpCall, OnAmbiguous, OnRecall, Provider,
+};
 use saga_runner::kernel::definition::redaction::Redaction;
 use saga_runner::kernel::duration::Millis;
 use saga_runner::kernel::expr::{Root, Template};
@@ -561,6 +563,7 @@ pub fn definition(attempts: u32) -> EffectDefinition {
         retry_classes: ["transient", "throttled", "timeout", "ambiguous"]
             .map(str::to_owned)
             .to_vec(),
+        on_ambiguous: OnAmbiguous::default(),
         on_recall: OnRecall::default(),
         limits: EffectLimits {
             concurrency: 4,

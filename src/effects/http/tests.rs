@@ -11,7 +11,9 @@ use crate::clients::{Identity, UpstreamTls};
 use crate::effects::egress::Egress;
 use crate::effects::provider::Certainty;
 use crate::effects::testing::{KEY, attempt, failure, payload, secrets};
-use crate::kernel::definition::effect::{Classify, EffectLimits, OnRecall, Provider as ProviderDefinition};
+use crate::kernel::definition::effect::{
+    Classify, EffectLimits, OnAmbiguous, OnRecall, Provider as ProviderDefinition,
+};
 use crate::kernel::definition::redaction::Redaction;
 use crate::kernel::expr::{Expr, Root, Template};
 use crate::kernel::ids::EffectName;
@@ -72,6 +74,7 @@ impl Charge {
                 max_ms: 1_000,
             },
             retry_classes: Vec::new(),
+            on_ambiguous: OnAmbiguous::default(),
             on_recall: OnRecall::default(),
             limits: EffectLimits {
                 concurrency: 1,

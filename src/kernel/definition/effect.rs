@@ -55,6 +55,8 @@ pub struct EffectDefinition {
     pub retry: RetryPolicy,
     /// Error classes that are tried again. Default [`EFFECT_RETRY_CLASSES`].
     pub retry_classes: Vec<String>,
+    /// What follows a call that was begun and whose outcome is unknown.
+    pub on_ambiguous: OnAmbiguous,
     /// What becomes of a call whose result nobody waits for any longer.
     pub on_recall: OnRecall,
     pub limits: EffectLimits,
@@ -73,6 +75,16 @@ impl EffectDefinition {
     #[must_use]
     pub const fn is_external(&self) -> bool {
         matches!(self.provider, Provider::External)
+    }
+
+    /// Whether no call is made after one that was begun and whose outcome is unknown, be it that the worker died in it. A
+    /// call that changes nothing may always be made again.
+    #[must_use]
+    pub fn never_calls_twice(&self) -> bool {
+        match self.on_ambiguous {
+            OnAmbiguous::Retry => false,
+            OnAmbiguous::Fail | OnAmbiguous::Ask => self.provider.acts(),
+        }
     }
 
     /// The base URLs that the manifest must give: `x` of `upstreams.x`.
@@ -119,6 +131,18 @@ pub fn upstream_of(template: &Template) -> Option<&str> {
         },
         Template::Constant(_) | Template::List(_) | Template::Map(_) => None,
     }
+}
+
+/// What follows a call that was begun and whose outcome is unknown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OnAmbiguous {
+    /// It may be made again, under the same idempotency key; [`EffectDefinition::retry_classes`] says whether it is.
+    #[default]
+    Retry,
+    /// It is not made again.
+    Fail,
+    /// It is not made again, and an operator is asked: [`EffectSchemas::asks`].
+    Ask,
 }
 
 /// What becomes of a call whose result nobody waits for any longer. One that changes nothing ends at once.

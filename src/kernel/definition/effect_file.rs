@@ -5,7 +5,8 @@ use std::sync::Arc;
 use super::codes;
 use super::contract::{ASK, ON_AMBIGUOUS};
 use super::effect::{
-    AMBIGUOUS, Classify, EFFECT_RETRY_CLASSES, EffectDefinition, EffectSchemas, OnRecall, Provider,
+    AMBIGUOUS, Classify, EFFECT_RETRY_CLASSES, EffectDefinition, EffectSchemas, OnAmbiguous, OnRecall,
+    Provider,
 };
 use super::effect_custom;
 use super::effect_grpc;
@@ -135,7 +136,8 @@ pub fn compile(
         .unwrap_or_default();
     let (timeout_ms, connect_timeout_ms) = timeouts(&fields, findings);
     let (policy, mut retry_classes) = retries(&fields, findings);
-    contract.asks = on_ambiguous(&fields, provider.as_ref(), &mut retry_classes, findings);
+    let on_ambiguous = on_ambiguous(&fields, provider.as_ref(), &mut retry_classes, findings);
+    contract.asks = on_ambiguous == OnAmbiguous::Ask;
     let on_recall = on_recall(&fields, findings);
     let limits = effect_limits::limits(&fields, findings);
     let breaker = effect_limits::breaker(&fields, findings);
@@ -164,6 +166,7 @@ pub fn compile(
         connect_timeout_ms,
         retry: policy,
         retry_classes,
+        on_ambiguous,
         on_recall,
         limits,
         breaker,
@@ -298,16 +301,16 @@ fn retries(fields: &Fields<'_, '_>, findings: &mut Findings<'_>) -> (RetryPolicy
     (policy, classes)
 }
 
-/// What follows a call that was sent and not answered: whether its class is among those that are tried again, and
-/// whether an operator is asked.
+/// What follows a call whose outcome is unknown. Whether one that was sent and not answered is made again is also among
+/// the classes that are tried again.
 fn on_ambiguous(
     fields: &Fields<'_, '_>,
     provider: Option<&Provider>,
     classes: &mut Vec<String>,
     findings: &mut Findings<'_>,
-) -> bool {
+) -> OnAmbiguous {
     let Some(entry) = fields.get(ON_AMBIGUOUS) else {
-        return false;
+        return OnAmbiguous::default();
     };
     let listed = classes.iter().any(|class| class == AMBIGUOUS);
     let is_external = matches!(provider, Some(Provider::External));
@@ -320,7 +323,10 @@ fn on_ambiguous(
         Some("retry" | "fail") if is_external => refuse(&[ON_AMBIGUOUS], fields, OF_OTHERS, findings),
         Some("retry") if listed => {}
         Some("retry") => classes.push(AMBIGUOUS.to_owned()),
-        Some("fail") => classes.retain(|class| class != AMBIGUOUS),
+        Some("fail") => {
+            classes.retain(|class| class != AMBIGUOUS);
+            return OnAmbiguous::Fail;
+        }
         Some(ASK) => {
             classes.retain(|class| class != AMBIGUOUS);
             // That of a transformation was refused with the others.
@@ -331,7 +337,7 @@ fn on_ambiguous(
                     "nobody has to be asked about a call that changes nothing: it can be made again";
                 findings.error(codes::CONTRADICTION, entry.value.span.clone(), message);
             }
-            return true;
+            return OnAmbiguous::Ask;
         }
         Some(other) => {
             let message = format!("unknown answer \"{}\"", other.escape_debug());
@@ -341,7 +347,7 @@ fn on_ambiguous(
         }
         None => {}
     }
-    false
+    OnAmbiguous::default()
 }
 
 fn on_recall(fields: &Fields<'_, '_>, findings: &mut Findings<'_>) -> OnRecall {

@@ -205,6 +205,18 @@ fn what_follows_a_call_without_answer_is_one_word() {
 }
 
 #[test]
+fn a_second_call_after_one_of_unknown_outcome_is_forbidden_by_name_only() {
+    let never = |method: &str, more: &str| {
+        let call = format!("http: {{method: {method}, url: \"https://pay.internal/v1\"}}\n{more}");
+        effect(&call).never_calls_twice()
+    };
+    assert!(never("POST", "on_ambiguous: fail\n") && never("POST", "on_ambiguous: ask\n"));
+    assert!(!never("POST", "") && !never("POST", "on_ambiguous: retry\n"));
+    assert!(!never("POST", "retry: {errors: throttled}\n"));
+    assert!(!never("GET", "on_ambiguous: fail\n"), "it changes nothing");
+}
+
+#[test]
 fn a_transformation_is_an_effect_without_a_call() {
     let effect = effect("transform: {}\nresult: {total: \"${input.a + input.b}\"}\n");
     assert!(matches!(effect.provider, Provider::Transform));
