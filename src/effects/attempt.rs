@@ -6,12 +6,13 @@ use std::time::Duration;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::breakers::Admitted;
+use super::certainty::Ending;
 use super::lane::Lane;
 use super::places::TenantPlace;
 use super::provider::{CallContext, CallFailure, CallOutcome, Certainty};
 use super::result::Answer;
 use crate::kernel::breaker::CallEnd;
-use crate::kernel::definition::effect::AMBIGUOUS;
+use crate::kernel::definition::EffectDefinition;
 use crate::kernel::envelope::{EffectCommand, EffectProgress};
 use crate::kernel::ids::{CommandId, TenantId, TimeMs};
 use crate::ports::broker::Message;
@@ -159,11 +160,7 @@ impl Lane {
             .await
             .unwrap_or_else(|_| {
                 let message = format!("no answer within {} ms", call.limit.as_millis());
-                CallOutcome::Failed(if self.provider.is_safe() {
-                    CallFailure::unreachable("timeout", message)
-                } else {
-                    CallFailure::unanswered(AMBIGUOUS, message)
-                })
+                CallOutcome::Failed(CallFailure::of(Ending::Late, self.provider.is_safe(), message))
             });
         let took = self.clock.monotonic().saturating_sub(start);
         self.series.call_seconds.observe(took.as_secs_f64());
@@ -193,10 +190,12 @@ impl Lane {
     }
 
     fn is_retried(&self, failure: &CallFailure) -> bool {
-        self.definition
-            .retry_classes
-            .iter()
-            .any(|class| *class == failure.class)
+        may_repeat(&self.definition, failure.certainty)
+            && self
+                .definition
+                .retry_classes
+                .iter()
+                .any(|class| *class == failure.class)
     }
 
     /// Records that a command has failed for good.
@@ -227,6 +226,16 @@ impl Lane {
             exhausted,
             "effect has failed"
         );
+    }
+}
+
+/// Whether another call may follow one that has failed in this way, under the same idempotency key.
+fn may_repeat(definition: &EffectDefinition, certainty: Certainty) -> bool {
+    match certainty {
+        // An upstream that heeds the key has stored the refusal under it. The step's `retry` sends another command.
+        Certainty::Refused => false,
+        Certainty::NotDone => true,
+        Certainty::Unknown => !definition.never_calls_twice(),
     }
 }
 

@@ -7,6 +7,7 @@
 
 mod attempt;
 mod breakers;
+pub mod certainty;
 pub mod consumers;
 pub mod egress;
 mod environment;

@@ -4,6 +4,7 @@ use super::environment::Environment;
 use super::mask::Mask;
 use super::provider::{CallContext, CallFailure, CallOutcome};
 use crate::kernel::definition::EffectDefinition;
+use crate::kernel::definition::effect::Classify;
 use crate::kernel::expr::{Budget, EvalError, Root, Scope, Template};
 use crate::kernel::json::Json;
 
@@ -89,11 +90,16 @@ impl<'a> Verdict<'a> {
         }
     }
 
-    /// The first rule that holds. One that cannot be evaluated on this answer does not.
+    /// The class of the first rule that holds.
     pub fn class(&mut self) -> Option<&'a str> {
+        Some(&self.rule()?.class)
+    }
+
+    /// The first rule that holds. One that cannot be evaluated on this answer does not.
+    pub fn rule(&mut self) -> Option<&'a Classify> {
         for rule in &self.definition.classify {
             match rule.when.test(&self.scope, &mut self.budget) {
-                Ok(true) => return Some(&rule.outcome),
+                Ok(true) => return Some(rule),
                 Ok(false) => {}
                 Err(error) => {
                     let error = self.mask().clean_message(error.to_string());

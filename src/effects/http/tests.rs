@@ -87,7 +87,8 @@ impl Charge {
                 .iter()
                 .map(|(when, outcome)| Classify {
                     when: Expr::compile(when, &ANSWER).expect("an expression"),
-                    outcome: (*outcome).to_owned(),
+                    class: (*outcome).to_owned(),
+                    outcome: None,
                 })
                 .collect(),
             result: self.result.map(|result| text(result, &ANSWER)),

@@ -200,7 +200,19 @@ pub enum BreakerScope {
 pub struct Classify {
     pub when: Expr,
     /// `succeeded`, or an error class.
-    pub outcome: String,
+    pub class: String,
+    /// What such an answer says about the call. `None`: what class and answer say.
+    pub outcome: Option<RuledOutcome>,
+}
+
+/// What a rule says about a call that has failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RuledOutcome {
+    /// The upstream has refused it.
+    Refused,
+    /// This call did nothing; it may be made again under the same idempotency key.
+    NotDone,
+    Unknown,
 }
 
 #[derive(Debug)]

@@ -6,7 +6,7 @@ use super::codes;
 use super::contract::{ASK, ON_AMBIGUOUS};
 use super::effect::{
     AMBIGUOUS, Classify, EFFECT_RETRY_CLASSES, EffectDefinition, EffectSchemas, OnAmbiguous, OnRecall,
-    Provider,
+    Provider, RuledOutcome,
 };
 use super::effect_custom;
 use super::effect_grpc;
@@ -380,21 +380,57 @@ fn classify(entry: &Entry<'_>, env: &Env, findings: &mut Findings<'_>) -> Vec<Cl
     };
     let mut rules = Vec::new();
     for item in items {
-        let Some(fields) = Fields::item(item, &entry.key_span, "a rule", &["when", "as"], findings) else {
+        let Some(fields) = Fields::item(
+            item,
+            &entry.key_span,
+            "a rule",
+            &["when", "as", "outcome"],
+            findings,
+        ) else {
             continue;
         };
         let when = fields
             .require("when", findings)
             .and_then(|when| texts::expr(when, Readable::knowing(RESPONSE_ROOTS, env), findings));
-        let outcome = fields
+        let class = fields
             .require("as", findings)
-            .and_then(|outcome| class(&outcome.value, outcome, findings));
-        if let (Some(when), Some(outcome)) = (when, outcome) {
+            .and_then(|name| class(&name.value, name, findings));
+        let outcome = fields
+            .get("outcome")
+            .and_then(|entry| ruled_outcome(entry, class, findings));
+        if let (Some(when), Some(class)) = (when, class) {
             rules.push(Classify {
                 when,
-                outcome: outcome.to_owned(),
+                class: class.to_owned(),
+                outcome,
             });
         }
     }
     rules
+}
+
+/// What a rule says about a call whose answer has the class `class`.
+fn ruled_outcome(
+    entry: &Entry<'_>,
+    class: Option<&str>,
+    findings: &mut Findings<'_>,
+) -> Option<RuledOutcome> {
+    if class == Some("succeeded") {
+        let message = "\"outcome\" is of a failure; what is classified as succeeded has happened";
+        findings.error(codes::CONTRADICTION, entry.key_span.clone(), message);
+        return None;
+    }
+    let what = "`refused`, `not_done` or `unknown`";
+    match fields::text(&entry.value, &entry.key_span, what, findings)? {
+        "refused" => Some(RuledOutcome::Refused),
+        "not_done" => Some(RuledOutcome::NotDone),
+        "unknown" => Some(RuledOutcome::Unknown),
+        other => {
+            let message = format!("unknown outcome \"{}\"", other.escape_debug());
+            findings
+                .error(codes::WRONG_VALUE, entry.value.span.clone(), message)
+                .help(Some("outcomes are refused, not_done and unknown".to_owned()));
+            None
+        }
+    }
 }

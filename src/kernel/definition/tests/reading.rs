@@ -1,7 +1,7 @@
 //! What good files are compiled to.
 
 use super::super::compile_archived;
-use super::super::effect::Provider;
+use super::super::effect::{Provider, RuledOutcome};
 use super::super::model::{
     Action, COMMAND_TIMEOUT_MS, COMPENSATION_RETRY, Delay, EFFECT_TIMEOUT_MS, Emit, OnUnknown,
 };
@@ -214,6 +214,23 @@ fn a_second_call_after_one_of_unknown_outcome_is_forbidden_by_name_only() {
     assert!(!never("POST", "") && !never("POST", "on_ambiguous: retry\n"));
     assert!(!never("POST", "retry: {errors: throttled}\n"));
     assert!(!never("GET", "on_ambiguous: fail\n"), "it changes nothing");
+}
+
+#[test]
+fn a_rule_on_an_answer_may_say_what_happened() {
+    let effect = effect(
+        "http: {method: POST, url: \"https://pay.internal/v1\"}\nclassify:\n  - {when: response.status == 500, as: transient, outcome: not_done}\n  - {when: response.status == 402, as: declined}\n  - {when: response.status == 409, as: clash, outcome: refused}\n  - {when: response.status == 422, as: odd, outcome: unknown}\n",
+    );
+    let rules = effect.classify.iter().map(|rule| (&*rule.class, rule.outcome));
+    assert_eq!(
+        rules.collect::<Vec<_>>(),
+        [
+            ("transient", Some(RuledOutcome::NotDone)),
+            ("declined", None),
+            ("clash", Some(RuledOutcome::Refused)),
+            ("odd", Some(RuledOutcome::Unknown)),
+        ]
+    );
 }
 
 #[test]
