@@ -71,6 +71,7 @@ const HOMES: &[(&str, &[&str])] = &[
     ("mdbx_sys", &["storage", "inproc"]),
     ("axum", &["api", "app", "demo"]),
     ("hyper", &["effects"]),
+    ("ipnet", &["effects"]),
     ("reqwest", &["effects", "gateway", "cli", "demo"]),
     ("rustls", &["clients", "app"]),
     ("sqlx", &["effects"]),

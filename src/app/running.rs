@@ -12,7 +12,7 @@ use super::node::Node;
 use super::{StartError, shards, streams};
 use crate::clients::UpstreamTls;
 use crate::config::{Dispatch, Manifest};
-use crate::effects::{Breakers, Consumer, Local, Registry, Secrets, Worker, WorkerSpec};
+use crate::effects::{Breakers, Consumer, Local, Registry, Secrets, SystemResolver, Worker, WorkerSpec};
 use crate::intake::{Intake, IntakeSpec, ShardEndpoint, StreamStatus};
 use crate::kernel::definition::{DefinitionSet, EffectDefinition};
 use crate::kernel::input::SourceStream;
@@ -332,6 +332,7 @@ fn start_worker(
         settings: manifest.worker.clone(),
         secrets: Arc::clone(parts.secrets),
         tokens: parts.tokens.cloned(),
+        resolver: Arc::new(SystemResolver),
         upstreams: manifest.upstreams.clone(),
         upstream_tls: upstream_tls(manifest)?,
         clock: Arc::clone(parts.clock),

@@ -429,6 +429,10 @@ impl Manifest {
                 .and_then(|()| gateway.check_beside(has_nats, self.tenancy()))
                 .map_err(|error| error.to_string())?;
         }
+        self.worker
+            .egress
+            .check()
+            .map_err(|reason| format!("worker.egress: {reason}"))?;
         self.check_secrets()?;
         if self.broker.kind == BrokerKind::Embedded && self.mode != Mode::Combined {
             return Err(format!(

@@ -4,6 +4,8 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::egress::Egress;
+use super::network::{Network, Resolve, SystemResolver};
 use super::secrets::{Known, Secrets};
 use crate::clients::UpstreamTls;
 use crate::kernel::definition::effect::upstream_of;
@@ -24,6 +26,7 @@ pub struct Environment {
     tokens: Option<TokenKey>,
     /// Absent where the broker is no server that others use.
     messenger: Option<Arc<dyn Messenger>>,
+    resolver: Arc<dyn Resolve>,
 }
 
 impl Environment {
@@ -42,6 +45,7 @@ impl Environment {
             tls: BTreeMap::new(),
             tokens,
             messenger: None,
+            resolver: Arc::new(SystemResolver),
         }
     }
 
@@ -53,6 +57,16 @@ impl Environment {
     /// The same with the runner's own connection to NATS.
     pub fn with_messenger(self, messenger: Option<Arc<dyn Messenger>>) -> Self {
         Self { messenger, ..self }
+    }
+
+    /// The same with another resolver of names than the system's.
+    pub fn with_resolver(self, resolver: Arc<dyn Resolve>) -> Self {
+        Self { resolver, ..self }
+    }
+
+    /// Where calls may go, and how they get there.
+    pub fn network(&self, egress: &Egress) -> Network {
+        Network::new(egress.clone(), Arc::clone(&self.resolver))
     }
 
     pub const fn messenger(&self) -> Option<&Arc<dyn Messenger>> {

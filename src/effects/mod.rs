@@ -21,6 +21,7 @@ mod local;
 mod mask;
 #[cfg(feature = "effect-nats")]
 mod nats;
+pub mod network;
 mod origin;
 mod places;
 mod progress;
@@ -45,6 +46,7 @@ pub mod worker;
 pub use breakers::Breakers;
 pub use consumers::{Consumer, Consumers, durable_name};
 pub use local::Local;
+pub use network::{Resolve, SystemResolver};
 pub use registry::Registry;
 pub use secrets::Secrets;
 pub use settings::Settings;

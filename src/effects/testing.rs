@@ -1,12 +1,17 @@
 //! What the tests of providers share.
 
 use std::collections::BTreeMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
+use async_trait::async_trait;
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
 use super::environment::Environment;
+use super::network::Resolve;
 use super::provider::{CallContext, CallFailure, CallOutcome, Provider};
 use super::secrets::Secrets;
 use crate::kernel::envelope::{CommandMetadata, EffectCommand};
@@ -97,5 +102,37 @@ pub fn payload(outcome: CallOutcome) -> String {
     match outcome {
         CallOutcome::Succeeded { payload } => String::from_utf8(payload).expect("utf-8"),
         other @ (CallOutcome::Unusable { .. } | CallOutcome::Failed(_)) => panic!("no result: {other:?}"),
+    }
+}
+
+/// A resolver that gives one answer after the other, whatever it is asked for; behind the last, that one again.
+#[derive(Debug)]
+pub struct Answers {
+    list: Vec<Vec<IpAddr>>,
+    asked: AtomicUsize,
+}
+
+impl Answers {
+    pub fn of(list: &[&[&str]]) -> Arc<Self> {
+        let addresses = |one: &&[&str]| one.iter().map(|text| text.parse().expect("an address")).collect();
+        Arc::new(Self {
+            list: list.iter().map(addresses).collect(),
+            asked: AtomicUsize::new(0),
+        })
+    }
+
+    /// How often it was asked.
+    pub fn asked(&self) -> usize {
+        self.asked.load(Ordering::SeqCst)
+    }
+}
+
+#[async_trait]
+impl Resolve for Answers {
+    async fn resolve(&self, _: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+        let turn = self.asked.fetch_add(1, Ordering::SeqCst);
+        let last = self.list.len().saturating_sub(1);
+        let answer = self.list.get(turn.min(last)).into_iter().flatten();
+        Ok(answer.map(|address| SocketAddr::new(*address, port)).collect())
     }
 }

@@ -14,6 +14,7 @@ use super::environment::Environment;
 use super::gate::Gate;
 use super::lane::{Lane, Series};
 use super::local::{Lanes, Local};
+use super::network::Resolve;
 use super::places::{Share, Tenants};
 use super::provider::Provider;
 use super::providers;
@@ -51,6 +52,8 @@ pub struct WorkerSpec {
     pub upstream_tls: BTreeMap<String, UpstreamTls>,
     /// Makes callback tokens, which expressions read as `command.token`.
     pub tokens: Option<TokenKey>,
+    /// Turns the names of hosts into the addresses that calls connect to.
+    pub resolver: Arc<dyn Resolve>,
     pub clock: Arc<dyn Clock>,
     pub metrics: Arc<Metrics>,
     /// Workers of one group share the work.
@@ -97,6 +100,7 @@ impl Worker {
         let environment = Environment::new(Arc::clone(&spec.secrets), &spec.upstreams, spec.tokens.clone());
         let environment = environment
             .with_tls(spec.upstream_tls.clone())
+            .with_resolver(Arc::clone(&spec.resolver))
             .with_messenger(Arc::clone(&spec.broker).messenger());
         let environment = Arc::new(environment);
         let gate = Arc::new(Gate::new(

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
-use saga_runner::effects::{self, Consumers, Worker, WorkerError, WorkerSpec};
+use saga_runner::effects::{self, Consumers, SystemResolver, Worker, WorkerError, WorkerSpec};
 use saga_runner::inproc::{self, InprocBroker};
 use saga_runner::kernel::definition::{EffectDefinition, SourceFile, load};
 use saga_runner::kernel::duration::Millis;
@@ -110,6 +110,7 @@ impl Rig {
             secrets: Arc::new(saga_runner::effects::Secrets::new(&self.secrets)),
             upstreams: BTreeMap::from([("ledger".to_owned(), self.database.clone())]),
             tokens: None,
+            resolver: Arc::new(SystemResolver),
             upstream_tls: BTreeMap::new(),
             clock: Arc::new(RealClock),
             metrics: Arc::clone(&self.metrics),

@@ -23,8 +23,8 @@ use tonic::metadata::{AsciiMetadataKey, AsciiMetadataValue, KeyRef, MetadataMap}
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Response, Status};
 
-use super::egress::Egress;
 use super::environment::{Environment, traceparent};
+use super::network::Network;
 use super::origin::Origin;
 use super::provider::{CallContext, CallFailure, CallOutcome, Certainty, Provider};
 use super::rendering::{Rendering, Verdict};
@@ -75,7 +75,7 @@ impl Grpc {
             channel: channel(
                 &origin,
                 definition.connect_timeout_ms,
-                settings.egress,
+                environment.network(&settings.egress),
                 environment.tls(&call.url),
             )?,
             definition: Arc::clone(definition),
@@ -247,14 +247,17 @@ impl Grpc {
 fn channel(
     origin: &Origin,
     connect_timeout_ms: u64,
-    egress: Egress,
+    network: Network,
     tls: Option<&UpstreamTls>,
 ) -> Result<Channel, String> {
     let address = format!("{}://{origin}", origin.scheme);
     let url = reqwest::Url::parse(&address).map_err(|error| error.to_string())?;
-    egress.check_literal(&url).map_err(|denied| denied.to_string())?;
+    network.check_literal(&url).map_err(|denied| denied.to_string())?;
     let endpoint = Endpoint::from_shared(address).map_err(|error| error.to_string())?;
-    let lookup = move |host: String| async move { egress.lookup(&host, 0).await };
+    let lookup = move |host: String| {
+        let network = network.clone();
+        async move { network.lookup(&host, 0).await }
+    };
     clients::channel(endpoint, Duration::from_millis(connect_timeout_ms), tls, lookup)
 }
 

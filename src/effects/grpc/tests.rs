@@ -12,6 +12,7 @@ use tonic_types::{ErrorDetails, StatusExt as _};
 
 use super::*;
 use crate::clients::testing::Authority;
+use crate::effects::egress::Egress;
 use crate::effects::testing::{KEY, attempt, failure, payload, secrets};
 use crate::kernel::breaker::CallEnd;
 use crate::kernel::definition::{BinaryFiles, SchemaFiles, SourceFile, load_with};
@@ -328,7 +329,10 @@ async fn nothing_listens_and_nothing_may_be_called() {
     );
 
     let inward = Settings {
-        egress: Egress { allow_private: false },
+        egress: Egress {
+            allow_private: false,
+            ..Egress::default()
+        },
         ..Settings::default()
     };
     let refusal = provider_with(&text, "http://127.0.0.1:1", &inward).err();

@@ -30,7 +30,7 @@ use ureq_proto::Error as Fault;
 use super::body::Body;
 use super::pool::Pool;
 use crate::clients::{UpstreamTls, tls};
-use crate::effects::egress::Egress;
+use crate::effects::network::Network;
 use crate::effects::origin::Origin;
 
 /// Idle connections are dropped before common servers drop them, so a request is rarely sent into a closing one.
@@ -64,14 +64,14 @@ pub struct ClientSpec<'a> {
     pub tls: Option<&'a UpstreamTls>,
     /// For look-up, connection and handshake together.
     pub connect_timeout: Duration,
-    pub egress: Egress,
+    pub network: &'a Network,
 }
 
 impl Client {
     /// # Errors
     /// A sentence, where the origin or the certificates cannot be used.
     pub fn new(spec: ClientSpec<'_>) -> Result<Self, String> {
-        let mut connector = HttpConnector::new_with_resolver(Resolver(spec.egress));
+        let mut connector = HttpConnector::new_with_resolver(Resolver(spec.network.clone()));
         connector.enforce_http(false);
         connector.set_nodelay(true);
         // Shared out among the addresses, so that one which says nothing does not use up the time of the others.
@@ -186,9 +186,9 @@ impl Unanswered {
     }
 }
 
-/// The system's resolver, its answers checked.
-#[derive(Debug, Clone, Copy)]
-pub struct Resolver(pub(super) Egress);
+/// The network's look-up of names, as the connector wants it.
+#[derive(Debug, Clone)]
+pub struct Resolver(pub(super) Network);
 
 impl Service<Name> for Resolver {
     type Response = vec::IntoIter<SocketAddr>;
@@ -200,8 +200,8 @@ impl Service<Name> for Resolver {
     }
 
     fn call(&mut self, name: Name) -> Self::Future {
-        let egress = self.0;
-        async move { Ok(egress.lookup(name.as_str(), 0).await?.into_iter()) }.boxed()
+        let network = self.0.clone();
+        async move { Ok(network.lookup(name.as_str(), 0).await?.into_iter()) }.boxed()
     }
 }
 
@@ -275,7 +275,7 @@ mod tests {
         let client: Negotiated<Plain> = legacy::Client::builder(TokioExecutor::new())
             .http2_only(true)
             .build(InTime {
-                connector: HttpConnector::new_with_resolver(Resolver(Egress::default())),
+                connector: HttpConnector::new_with_resolver(Resolver(Network::default())),
                 limit: Duration::from_secs(30),
             });
         let request = Request::post(server(refusals).await).body(Full::default());
@@ -344,7 +344,7 @@ mod tests {
             origin: &origin,
             tls: Some(&tls),
             connect_timeout: Duration::from_secs(30),
-            egress: Egress::default(),
+            network: &Network::default(),
         });
         let client = client.expect("a client");
         for connection in [0, 0, 1, 1] {

@@ -30,6 +30,7 @@ use self::oauth2::{Token, Tokens};
 
 use super::egress::EgressDenied;
 use super::environment::Environment;
+use super::network::Network;
 use super::origin::Origin;
 use super::provider::{CallContext, CallFailure, CallOutcome, Provider};
 use super::rendering::Rendering;
@@ -49,6 +50,7 @@ pub struct Http {
     header_names: Vec<HeaderName>,
     method: Method,
     environment: Arc<Environment>,
+    network: Network,
     settings: Settings,
 }
 
@@ -66,19 +68,20 @@ impl Http {
         let header_name = |(name, _): &(String, _)| {
             HeaderName::from_bytes(name.as_bytes()).map_err(|_| format!("{name:?} is not a header name"))
         };
+        let network = environment.network(&settings.egress);
         let client = |address: &Template, origin: &Origin| {
             Client::new(ClientSpec {
                 origin,
                 tls: environment.tls(address),
                 connect_timeout: Duration::from_millis(definition.connect_timeout_ms),
-                egress: settings.egress,
+                network: &network,
             })
         };
         let tokens = |oauth2: &OAuth2| {
             let url = &oauth2.token_url;
             let origin = Origin::of(url, environment.upstreams(), settings.expression_steps)
                 .map_err(|reason| format!("token_url: {reason}"))?;
-            Ok::<_, String>(Tokens::new(client(url, &origin)?, origin, settings.egress))
+            Ok::<_, String>(Tokens::new(client(url, &origin)?, origin, network.clone()))
         };
         let origin = Origin::of(&call.url, environment.upstreams(), settings.expression_steps)?;
         Ok(Self {
@@ -90,6 +93,7 @@ impl Http {
             method: Method::from_bytes(call.method.as_bytes())
                 .map_err(|_| format!("{:?} is not a method", call.method))?,
             environment: Arc::clone(environment),
+            network: network.clone(),
             settings: settings.clone(),
         })
     }

@@ -19,8 +19,9 @@ use super::body::BodyFault;
 use super::client::{Client, Unanswered};
 use super::request::{checked_url, request_of};
 use crate::clients::told;
-use crate::effects::egress::{Egress, EgressDenied};
+use crate::effects::egress::EgressDenied;
 use crate::effects::mask::Mask;
+use crate::effects::network::Network;
 use crate::effects::origin::Origin;
 use crate::effects::provider::{CallFailure, CallOutcome};
 use crate::effects::rendering::Rendering;
@@ -53,7 +54,7 @@ const ERROR_BYTES_MAX: usize = 64;
 pub struct Tokens {
     client: Client,
     origin: Origin,
-    egress: Egress,
+    network: Network,
     /// By the fingerprint of what they are asked for with. Whoever holds the lock fetches, the others wait for it.
     slots: Cache<[u8; 32], Arc<Mutex<Slot>>>,
 }
@@ -91,11 +92,11 @@ pub struct Ask {
 }
 
 impl Tokens {
-    pub fn new(client: Client, origin: Origin, egress: Egress) -> Self {
+    pub fn new(client: Client, origin: Origin, network: Network) -> Self {
         Self {
             client,
             origin,
-            egress,
+            network,
             slots: Cache::builder()
                 .max_capacity(TOKENS_MAX)
                 .time_to_idle(IDLE)
@@ -106,7 +107,7 @@ impl Tokens {
     /// Renders what the token of one call is asked for with.
     pub fn ask(&self, oauth2: &OAuth2, rendering: &mut Rendering<'_>) -> Result<Ask, CallFailure> {
         let url = rendering.text("token_url", &oauth2.token_url)?;
-        let url = checked_url("token_url", &url, &self.origin, self.egress)?;
+        let url = checked_url("token_url", &url, &self.origin, &self.network)?;
         let id = rendering.text("client_id", &oauth2.client_id)?;
         let secret = rendering.text("client_secret", &oauth2.client_secret)?;
         let mut form = vec![("grant_type", "client_credentials".to_owned())];

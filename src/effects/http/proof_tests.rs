@@ -374,7 +374,10 @@ async fn an_endpoint_that_is_not_there_hangs_or_never_ends_leaves_no_riddle() {
         );
     }
     let public_only = Settings {
-        egress: Egress { allow_private: false },
+        egress: Egress {
+            allow_private: false,
+            ..Egress::default()
+        },
         ..Settings::default()
     };
     let upstreams = [("pay", "http://pay.example"), ("idp", "http://localhost:9")];

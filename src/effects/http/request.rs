@@ -8,8 +8,8 @@ use reqwest::Url;
 use super::Http;
 use super::oauth2::Token;
 use super::sign::sign;
-use crate::effects::egress::Egress;
 use crate::effects::environment::traceparent;
+use crate::effects::network::Network;
 use crate::effects::origin::Origin;
 use crate::effects::provider::{CallContext, CallFailure};
 use crate::effects::rendering::Rendering;
@@ -39,7 +39,7 @@ impl Http {
         let command = self.environment.command(call.command);
         let mut rendering = Rendering::of(call, &command, &self.environment, steps);
         let url = rendering.text("url", &template.url)?;
-        let url = checked_url("url", &url, &self.origin, self.settings.egress)?;
+        let url = checked_url("url", &url, &self.origin, &self.network)?;
         let mut headers = self.headers(template, &mut rendering)?;
         let meta = &call.command.metadata;
         if !headers.contains_key(&IDEMPOTENCY_KEY) {
@@ -103,7 +103,7 @@ pub(super) fn checked_url(
     place: &str,
     text: &str,
     origin: &Origin,
-    egress: Egress,
+    network: &Network,
 ) -> Result<Url, CallFailure> {
     let denied = |message: String| CallFailure::not_done("egress.denied", message);
     if has_dot_segment(text) {
@@ -120,7 +120,7 @@ pub(super) fn checked_url(
             origin.host
         )));
     }
-    egress
+    network
         .check_literal(&url)
         .map_err(|error| denied(error.to_string()))?;
     Ok(url)

@@ -335,7 +335,10 @@ async fn metadata_and_forbidden_private_addresses_are_not_called() {
     assert_eq!(literal.class, "egress.denied");
     let public_only = Charge {
         settings: Settings {
-            egress: Egress { allow_private: false },
+            egress: Egress {
+                allow_private: false,
+                ..Egress::default()
+            },
             ..Settings::default()
         },
         ..Charge::default()

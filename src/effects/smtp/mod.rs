@@ -201,7 +201,8 @@ impl Smtp {
     ) -> Result<AsyncSmtpConnection, CallFailure> {
         let server = &self.server;
         let hello = ClientId::default();
-        let found = self.settings.egress.lookup(&server.host, server.port).await;
+        let network = self.environment.network(&self.settings.egress);
+        let found = network.lookup(&server.host, server.port).await;
         let addresses = found.map_err(|error| match EgressDenied::among(&*error) {
             Some(denied) => CallFailure::not_done("egress.denied", denied.to_string()),
             None => CallFailure::unreachable("transient", format!("{}: {error}", server.host)),

@@ -145,7 +145,7 @@ impl Post {
         let environment = Environment::new(known_secrets(&secrets), &upstreams, None)
             .with_tls(BTreeMap::from([("mail".to_owned(), tls)]));
         let settings = Settings {
-            egress: self.egress,
+            egress: self.egress.clone(),
             ..Settings::default()
         };
         let ProviderDefinition::Smtp(mail) = &definition.provider else {
@@ -330,7 +330,10 @@ async fn nothing_is_sent_where_nothing_listens_or_may_be_called() {
         "{closed:?}"
     );
     let inward = Post {
-        egress: Egress { allow_private: false },
+        egress: Egress {
+            allow_private: false,
+            ..Egress::default()
+        },
         ..Post::to(format!("smtp://localhost:{port}"))
     };
     let denied = failure(inward.send(&section, "", INPUT).await);

@@ -10,7 +10,8 @@ use super::mysql::MySql;
 use super::postgres::Postgres;
 use super::session::{Answer, Bounds, Session, SqlError, Statement};
 use super::sqlite::Sqlite;
-use crate::effects::egress::Egress;
+use crate::effects::egress::EgressDenied;
+use crate::effects::network::Network;
 use crate::kernel::definition::sql_database::{DatabaseKind, DatabaseUrl, TlsMode};
 use crate::kernel::json::Json;
 
@@ -23,7 +24,7 @@ pub struct Peer {
     /// Empty for none.
     pub password: String,
     pub read_only: bool,
-    pub egress: Egress,
+    pub network: Network,
     pub connect_timeout: Duration,
     /// What the server is told that a statement may take, in milliseconds.
     pub statement_ms: u64,
@@ -71,17 +72,15 @@ impl Peer {
     /// the client; elsewhere the checked address is called, so that the name cannot mean another one by then.
     async fn hosts(&self) -> Result<Vec<String>, SqlError> {
         let (host, port) = (&*self.url.host, self.url.port);
-        let addresses = tokio::net::lookup_host((host, port))
-            .await
-            .map_err(|error| SqlError::Lost(format!("{host} cannot be resolved: {error}")))?;
-        let addresses: Vec<_> = addresses.map(|address| address.ip()).collect();
-        if let Some(denied) = addresses.iter().find(|address| !self.egress.permits(**address)) {
-            return Err(SqlError::Denied(format!(
-                "{host} is at {denied}, which effects may not call"
-            )));
-        }
+        let found = self.network.lookup(host, port).await;
+        let addresses = found.map_err(|error| match EgressDenied::among(&*error) {
+            Some(denied) => SqlError::Denied(denied.to_string()),
+            None => SqlError::Lost(format!("{host} cannot be resolved: {error}")),
+        })?;
         Ok(match self.url.tls {
-            TlsMode::Disable | TlsMode::Prefer => addresses.iter().map(ToString::to_string).collect(),
+            TlsMode::Disable | TlsMode::Prefer => {
+                addresses.iter().map(|address| address.ip().to_string()).collect()
+            }
             TlsMode::Require | TlsMode::VerifyCa | TlsMode::VerifyFull => vec![host.to_owned()],
         })
     }

@@ -118,7 +118,7 @@ impl Sql {
             url,
             password,
             read_only: call.read_only,
-            egress: settings.egress,
+            network: environment.network(&settings.egress),
             connect_timeout: Duration::from_millis(definition.connect_timeout_ms),
             statement_ms,
         };

@@ -7,9 +7,9 @@ use hyper_util::client::legacy::connect::HttpConnector;
 
 use super::*;
 use crate::clients::told;
-use crate::effects::egress::Egress;
 use crate::effects::http::client::Resolver;
 use crate::effects::http::exchange::UNENDED_BYTES_MAX;
+use crate::effects::network::Network;
 
 /// What the server has seen.
 #[derive(Debug, PartialEq, Eq)]
@@ -66,7 +66,7 @@ impl Server {
 
     fn pool_for(&self, idle_max: Duration) -> Pool {
         let connector = InTime {
-            connector: HttpConnector::new_with_resolver(Resolver(Egress::default())),
+            connector: HttpConnector::new_with_resolver(Resolver(Network::default())),
             limit: Duration::from_secs(30),
         };
         Pool::new(connector, &self.origin, idle_max).expect("an origin")
