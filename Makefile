@@ -15,7 +15,7 @@ RUNNER := $(TARGET)/release/saga-runner
 
 .PHONY: help
 help:
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 22
 
 .PHONY: setup
 setup: ## install what the build needs (libclang, for the MDBX binding)
@@ -55,6 +55,13 @@ test: check ## everything that must pass
 fuzz: setup ## mutants of definitions through loader and kernel; MINUTES=10, SEED=n
 	HOSTILE_MINUTES=$(or $(MINUTES),10) HOSTILE_SEED=$(or $(SEED),$$(date +%s)000000) \
 		cargo test --locked --test hostile -- --nocapture
+
+.PHONY: faults-slow-upstream
+faults-slow-upstream: setup ## 150 commands, 32 at a time, answers after 35 s: each called once; COMMANDS, CONCURRENCY, ANSWER_MS, ACK_WAIT_MS
+	FAULTS_COMMANDS=$(or $(COMMANDS),150) FAULTS_CONCURRENCY=$(or $(CONCURRENCY),32) \
+		FAULTS_ANSWER_MS=$(or $(ANSWER_MS),35000) FAULTS_ACK_WAIT_MS=$(or $(ACK_WAIT_MS),30000) \
+		NATS_SERVER=$${NATS_SERVER:-$$(scripts/nats-server.sh)} cargo test --locked --test work -- --nocapture --exact \
+		slow::commands_that_wait_behind_slow_calls_are_called_once_on_nats
 
 .PHONY: bench
 bench: build ## criterion benches, then saga-runner bench on both brokers

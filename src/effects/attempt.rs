@@ -7,6 +7,7 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::breakers::Admitted;
 use super::certainty::Ending;
+use super::held::Held;
 use super::lane::Lane;
 use super::places::TenantPlace;
 use super::provider::{CallContext, CallFailure, CallOutcome, Certainty};
@@ -43,8 +44,10 @@ pub enum Reason {
     TenantRate,
     /// The worker takes no more work.
     Drain,
-    /// The broker does not take the word that comes before a call.
+    /// The broker does not take the word that comes before a call, or does not answer a question that does.
     Broker,
+    /// Another worker may have been given it.
+    Lost,
 }
 
 impl Reason {
@@ -58,27 +61,34 @@ impl Reason {
             Self::TenantRate => "tenant_rate",
             Self::Drain => "drain",
             Self::Broker => "broker",
+            Self::Lost => "lost",
         }
     }
 }
 
 /// What tells the turns of a command apart.
-#[derive(Debug, Clone, Copy)]
-pub struct Turn {
+#[derive(Clone, Copy)]
+pub struct Turn<'h> {
+    /// The claim on it, of one that comes from the queue.
+    pub held: Option<&'h Held>,
     /// 1 for the first.
     pub number: u64,
     /// Spreads commands that were given back together.
     pub seed: u64,
+    /// Of the command's message in its stream, the highest where it has none. What takes it back comes behind it.
+    pub sequence: u64,
     /// It comes from the queue, so that nothing but a word beside it tells the next turn of a call. At home the row of the
     /// outbox does.
     pub queued: bool,
 }
 
-impl Turn {
-    pub const fn of(message: &Message) -> Self {
+impl<'h> Turn<'h> {
+    pub const fn of(message: &Message, held: &'h Held) -> Self {
         Self {
+            held: Some(held),
             number: message.delivered,
             seed: message.stream_sequence ^ message.delivered.rotate_left(32),
+            sequence: message.stream_sequence,
             queued: true,
         }
     }
@@ -98,7 +108,7 @@ impl Lane {
         &self,
         tenant: &TenantId,
         deadline: TimeMs,
-        turn: Turn,
+        turn: Turn<'_>,
     ) -> Result<Box<Room>, (Duration, Reason)> {
         // Commands that were given back together should not come back together.
         let spread = |ms: u64| Duration::from_millis(ms + scattered(ms / 4 + 20, turn.seed));

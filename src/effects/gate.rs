@@ -6,6 +6,12 @@ use std::time::Duration;
 
 use moka::sync::Cache;
 
+use super::attempt::{Reason, Turn};
+use super::held::Held;
+use super::lane::{Lane, NAK_DELAY, Next};
+use super::recalls::Watch;
+use super::result;
+use crate::kernel::envelope::{EffectCommand, EffectProgress};
 use crate::kernel::ids::{CommandId, TenantId, TimeMs};
 use crate::ports::broker::{Broker, BrokerError, Message};
 
@@ -24,27 +30,28 @@ impl Gate {
         }
     }
 
-    /// Whether the command has a result. Asks the broker only where another delivery may have been answered:
-    /// for repeated deliveries, for messages of some age, and for those that are older than the consumer that has
-    /// brought them, since another one may have brought them before. `times` are now and when the consumer was made.
+    /// Whether the command was answered by this worker lately.
+    pub fn knows(&self, name: &(TenantId, CommandId)) -> bool {
+        self.answered.contains_key(name)
+    }
+
+    /// Whether no other delivery can have been answered: not so for repeated deliveries, for messages of some age, and for
+    /// those that are older than the consumer that has brought them, since another one may have brought them before.
+    /// `created` is when the consumer was made.
+    pub fn is_first(&self, message: &Message, now: TimeMs, created: TimeMs) -> bool {
+        let age_ms = u128::try_from(now.0.saturating_sub(message.time.0)).unwrap_or(0);
+        let is_young = age_ms < self.recheck_after.as_millis() && message.time > created;
+        message.delivered <= 1 && is_young
+    }
+
+    /// Whether the command has a result, which the broker is asked.
     pub async fn is_answered(
         &self,
         broker: &dyn Broker,
         events: &str,
         name: &(TenantId, CommandId),
         result_subject: &str,
-        message: &Message,
-        times: (TimeMs, TimeMs),
     ) -> Result<bool, BrokerError> {
-        if self.answered.contains_key(name) {
-            return Ok(true);
-        }
-        let (now, created) = times;
-        let age_ms = u128::try_from(now.0.saturating_sub(message.time.0)).unwrap_or(0);
-        let is_young = age_ms < self.recheck_after.as_millis() && message.time > created;
-        if message.delivered <= 1 && is_young {
-            return Ok(false);
-        }
         let found = broker.last_by_subject(events, result_subject).await?.is_some();
         if found {
             self.mark(name.clone());
@@ -54,5 +61,56 @@ impl Gate {
 
     pub fn mark(&self, name: (TenantId, CommandId)) {
         self.answered.insert(name, ());
+    }
+}
+
+impl Lane {
+    /// Whether there is something to ask before the call of a command: it has waited, or what is known of it may not be
+    /// all.
+    pub(super) fn is_doubtful(turn: Turn<'_>, watch: &Watch) -> bool {
+        watch.is_unsure() || turn.held.is_some_and(Held::is_doubtful)
+    }
+
+    /// Asks for what is not sure right before a call: whether the command is still this worker's, whether somebody has
+    /// answered it, and whether it was taken back. What to do instead of the call, if there is to be none.
+    pub(super) async fn look_again(
+        &self,
+        command: &EffectCommand<'_>,
+        turn: Turn<'_>,
+        watch: &Watch,
+        progress: &EffectProgress,
+    ) -> Option<Next> {
+        let effect = &self.definition.name;
+        if let Some(held) = turn.held {
+            if !held.is_ours().await {
+                return Some(Next::GiveBack(Duration::ZERO, Reason::Lost));
+            }
+            if held.has_waited() {
+                let name = (command.tenant_id.clone(), command.command_id);
+                let subject = result::subject(&name.0, effect, name.1);
+                let now = self.clock.monotonic();
+                let events = &self.streams.events;
+                match self
+                    .gate
+                    .is_answered(&*self.broker, events, &name, &subject)
+                    .await
+                {
+                    Ok(false) => held.looked(now),
+                    // The next delivery stops at the gate.
+                    Ok(true) => return Some(Next::GiveBack(Duration::ZERO, Reason::Lost)),
+                    Err(_) => return Some(Next::GiveBack(NAK_DELAY, Reason::Broker)),
+                }
+            }
+        }
+        if watch.is_unsure() {
+            let asked = watch.ask(&*self.broker, &self.streams.commands, effect).await;
+            // At home, what takes the command back has yet to leave this process, so it cannot stand there.
+            if turn.queued && asked.is_err() {
+                return Some(Next::GiveBack(NAK_DELAY, Reason::Broker));
+            }
+        }
+        watch
+            .is_recalled()
+            .then(|| Next::Answer(self.taken_back(progress)))
     }
 }

@@ -3,6 +3,7 @@
 //! Tens of thousands of commands may wait for an answer at the same time, so what is only needed before and after is boxed:
 //! an `async fn` has room for its largest part all the time.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::attempt::{self, Reason, Room, Turn};
 use super::breakers::Breakers;
 use super::gate::Gate;
+use super::held::{Held, InHand};
 use super::mask::Mask;
 use super::places::{Share, Tenants};
 use super::progress;
@@ -20,7 +22,6 @@ use super::recalls::{Recalls, Watch};
 use super::result::{self, Addressee, Answer, Recorded};
 use super::secrets::Secrets;
 use super::settings::Settings;
-use super::source::claimed;
 use crate::kernel::breaker::CallEnd;
 use crate::kernel::definition::EffectDefinition;
 use crate::kernel::definition::effect::{AMBIGUOUS, OnRecall};
@@ -30,14 +31,16 @@ use crate::kernel::json::Json;
 use crate::kernel::rate::RateLimiter;
 use crate::kernel::subject::{Subject, Tenancy};
 use crate::kernel::transition::TIMEOUT_CLASS;
-use crate::ports::broker::{Broker, Expect, Message, Publication, QueueMessage, WorkflowStreams};
+use crate::ports::broker::{Broker, Expect, Message, Publication, WorkflowStreams};
 use crate::ports::clock::Clock;
 use crate::telemetry::Metrics;
 use crate::telemetry::metrics::{Histogram, IntCounter, IntGauge};
 
 /// Longest delay of a negative acknowledgement. What is due later comes back in between and is given back again.
 const NAK_DELAY_MAX: Duration = Duration::from_mins(1);
-const NAK_DELAY: Duration = Duration::from_secs(1);
+pub(super) const NAK_DELAY: Duration = Duration::from_secs(1);
+/// Commands that take longer do not wait here for room in hand, but in the queue, where other workers may have them.
+const AHEAD_BELOW: Duration = Duration::from_millis(100);
 /// Class of a command that was taken back.
 const RECALLED: &str = "recalled";
 /// The same for every answer that the broker refuses, so that nobody spins on it.
@@ -62,9 +65,10 @@ pub struct Lane {
     pub share: Share,
     /// Calls of the effect that are made at the same time, however its commands came here.
     pub concurrency: Arc<Semaphore>,
-    /// Commands that are taken from consumers and not answered for; at most [`Self::hand_max`].
+    /// Commands from consumers that are served; at most [`Self::hand_max`]. Others wait for it.
     pub hand: Arc<Semaphore>,
     pub hand_max: usize,
+    pub took: Took,
     /// How fast commands that come by consumers may be carried out.
     pub pace: Option<Mutex<RateLimiter>>,
     pub tenants: Arc<Tenants>,
@@ -120,42 +124,66 @@ enum Disposition {
 }
 
 impl Lane {
-    /// Serves one delivery and answers for it. `_hand` is its room, `created` the time at which the consumer was
-    /// made that has brought it.
+    /// Serves one delivery and answers for it. `hand` is its room, for which it waits here where it has none yet;
+    /// `created` is the time at which the consumer was made that has brought it.
     pub async fn serve(
         self: Arc<Self>,
-        delivery: QueueMessage,
-        _hand: OwnedSemaphorePermit,
+        delivery: InHand,
+        hand: Option<OwnedSemaphorePermit>,
         created: TimeMs,
     ) {
-        let QueueMessage { message, receipt } = &delivery;
-        self.series.running.inc();
-        let work = std::pin::pin!(async {
-            if !self.in_time().await {
-                return Disposition::GiveBack(Duration::ZERO);
+        let disposition = {
+            let work = std::pin::pin!(async {
+                // Where the drain ends the wait there is no room for a call either, so that the command is given back with word.
+                let _hand = match hand {
+                    Some(hand) => Some(hand),
+                    None => self.in_line().await,
+                };
+                let served = Served::begin(&self);
+                self.in_time().await;
+                let disposition = self.process(&delivery, created).await;
+                drop(served);
+                disposition
+            });
+            tokio::select! {
+                biased;
+                disposition = work => disposition,
+                () = self.stopping.cancelled() => Disposition::GiveBack(Duration::ZERO),
+                never = delivery.keep() => match never {},
             }
-            self.process(message, created).await
-        });
-        let disposition = tokio::select! {
-            biased;
-            disposition = claimed(&**receipt, self.settings.ack_wait.duration(), work) => disposition,
-            () = self.stopping.cancelled() => Disposition::GiveBack(Duration::ZERO),
         };
-        self.series.running.dec();
+        let stream_sequence = delivery.message.stream_sequence;
+        let claim = delivery.release();
         let answered = match disposition {
-            Disposition::Done => receipt.ack().await,
-            Disposition::Hopeless => receipt.term().await,
-            Disposition::GiveBack(delay) => receipt.nak(delay).await,
+            Disposition::Done => claim.ack().await,
+            Disposition::Hopeless => claim.term().await,
+            Disposition::GiveBack(delay) => claim.nak(delay).await,
         };
         // Unacknowledged, it comes again, and the gate finds its result.
         if let Err(error) = answered {
-            tracing::debug!(subject = message.subject, %error, "delivery was not answered for");
+            tracing::debug!(stream_sequence, %error, "delivery was not answered for");
         }
     }
 
-    /// Waits until the rate allows another command. `false`: the drain began.
-    async fn in_time(&self) -> bool {
-        let Some(pace) = &self.pace else { return true };
+    /// Waits for room in hand. `None`: the drain began.
+    async fn in_line(&self) -> Option<OwnedSemaphorePermit> {
+        tokio::select! {
+            biased;
+            () = self.draining.cancelled() => None,
+            free = Arc::clone(&self.hand).acquire_owned() => Some(free.expect("the semaphore is never closed")),
+        }
+    }
+
+    /// How many commands may wait here for room in hand: as many as there is room for, where they come by quickly enough
+    /// that the way to the broker counts.
+    pub fn ahead(&self) -> usize {
+        let is_quick = self.took.mean() < AHEAD_BELOW && self.pace.is_none();
+        if is_quick { self.hand_max } else { 0 }
+    }
+
+    /// Waits until the rate allows another command, or until the drain begins.
+    async fn in_time(&self) {
+        let Some(pace) = &self.pace else { return };
         let now = u64::try_from(self.clock.monotonic().as_micros()).unwrap_or(u64::MAX);
         let wait = {
             let mut limiter = pace.lock().unwrap_or_else(PoisonError::into_inner);
@@ -163,13 +191,14 @@ impl Lane {
         };
         tokio::select! {
             biased;
-            () = self.draining.cancelled() => false,
-            () = tokio::time::sleep(Duration::from_micros(wait)), if wait > 0 => true,
-            () = std::future::ready(()), if wait == 0 => true,
+            () = self.draining.cancelled() => {}
+            () = tokio::time::sleep(Duration::from_micros(wait)), if wait > 0 => {}
+            () = std::future::ready(()), if wait == 0 => {}
         }
     }
 
-    async fn process(&self, message: &Message, created: TimeMs) -> Disposition {
+    async fn process(&self, delivery: &InHand, created: TimeMs) -> Disposition {
+        let message = &delivery.message;
         let (tenant, command) = match Subject::parse(&message.subject, self.tenancy) {
             Ok(Subject::Effect {
                 tenant,
@@ -187,17 +216,19 @@ impl Lane {
         };
         let name = (tenant, command);
         let subject = result::subject(&name.0, &self.definition.name, command);
-        let now = self.clock.now();
-        let gate = self.gate.is_answered(
-            &*self.broker,
-            &self.streams.events,
-            &name,
-            &subject,
-            message,
-            (now, created),
-        );
-        match gate.await {
-            Ok(false) => self.answer(message, name).await,
+        let is_answered = if self.gate.knows(&name) {
+            Ok(true)
+        } else if self.gate.is_first(message, self.clock.now(), created) && !delivery.has_waited() {
+            Ok(false)
+        } else {
+            delivery.looked(self.clock.monotonic());
+            let events = &self.streams.events;
+            self.gate
+                .is_answered(&*self.broker, events, &name, &subject)
+                .await
+        };
+        match is_answered {
+            Ok(false) => self.answer(message, delivery, name).await,
             Ok(true) => {
                 self.series.known.inc();
                 Disposition::Done
@@ -209,7 +240,7 @@ impl Lane {
         }
     }
 
-    async fn answer(&self, message: &Message, name: (TenantId, CommandId)) -> Disposition {
+    async fn answer(&self, message: &Message, held: &Held, name: (TenantId, CommandId)) -> Disposition {
         let command = match self.decode(message, &name) {
             Ok(command) => command,
             Err(reason) => return Box::pin(self.unreadable(name, &reason)).await,
@@ -232,10 +263,15 @@ impl Lane {
                 return Disposition::GiveBack(NAK_DELAY);
             }
         };
-        let answer = match self.next(&command, Turn::of(message), &mut progress).await {
+        let answer = match self.next(&command, Turn::of(message, held), &mut progress).await {
             Next::Answer(answer) => answer,
             Next::GiveBack(delay, reason) => {
-                progress.delivered = message.delivered;
+                progress.delivered = held.delivered();
+                if held.is_lost() {
+                    // Whoever has it now leaves word.
+                    self.count_given_back(reason);
+                    return Disposition::GiveBack(delay);
+                }
                 let deadline = TimeMs(command.metadata.deadline_ms);
                 return self.give_back(&name, &progress, deadline, delay, reason).await;
             }
@@ -257,7 +293,7 @@ impl Lane {
     pub(super) async fn next(
         &self,
         command: &EffectCommand<'_>,
-        turn: Turn,
+        turn: Turn<'_>,
         progress: &mut EffectProgress,
     ) -> Next {
         let deadline = TimeMs(command.metadata.deadline_ms);
@@ -267,7 +303,7 @@ impl Lane {
         }
         let watch = self
             .recalls
-            .watch((command.tenant_id.clone(), command.command_id));
+            .watch((command.tenant_id.clone(), command.command_id), turn.sequence);
         if watch.is_recalled() {
             return Next::Answer(self.taken_back(progress));
         }
@@ -303,6 +339,11 @@ impl Lane {
             Err(_) if self.clock.now() >= deadline => return Next::Answer(self.expired(progress)),
             Err((delay, reason)) => return Next::GiveBack(delay, reason),
         };
+        if Self::is_doubtful(turn, &watch)
+            && let Some(instead) = Box::pin(self.look_again(command, turn, &watch, progress)).await
+        {
+            return instead;
+        }
         if never_twice && turn.queued && !Box::pin(self.announce(command, turn, progress)).await {
             return Next::GiveBack(NAK_DELAY, Reason::Broker);
         }
@@ -367,7 +408,7 @@ impl Lane {
 
     /// Records the intent before a call that must not be made twice. Without one, no call was begun: the outcome of a command
     /// that was only held in hand is not unknown. `false`: it may not be stored.
-    async fn announce(&self, command: &EffectCommand<'_>, turn: Turn, progress: &EffectProgress) -> bool {
+    async fn announce(&self, command: &EffectCommand<'_>, turn: Turn<'_>, progress: &EffectProgress) -> bool {
         let begun = EffectProgress {
             delivered: turn.number,
             unsettled: true,
@@ -417,7 +458,7 @@ impl Lane {
     }
 
     /// The answer to a command whose result nobody waits for.
-    fn taken_back(&self, progress: &EffectProgress) -> Answer {
+    pub(super) fn taken_back(&self, progress: &EffectProgress) -> Answer {
         self.series.recalled.inc();
         let message = if progress.calls == 0 && !progress.unsettled {
             "taken back before a call was made".to_owned()
@@ -445,14 +486,18 @@ impl Lane {
     ) -> Disposition {
         let effect = &self.definition.name;
         progress::write(&*self.broker, &self.streams.commands, effect, name, progress).await;
-        self.metrics
-            .effects_given_back
-            .with_label_values(&[effect.as_str(), reason.as_str()])
-            .inc();
+        self.count_given_back(reason);
         // At its deadline somebody must say so.
         let left = deadline.0.saturating_sub(self.clock.now().0);
         let left = Duration::from_millis(u64::try_from(left).unwrap_or(0));
         Disposition::GiveBack(delay.min(left).min(NAK_DELAY_MAX))
+    }
+
+    pub fn count_given_back(&self, reason: Reason) {
+        self.metrics
+            .effects_given_back
+            .with_label_values(&[self.definition.name.as_str(), reason.as_str()])
+            .inc();
     }
 
     /// Reads the envelope. The subject, which the broker's permissions guard, has the last word.
@@ -546,6 +591,54 @@ impl Lane {
 
     fn publication(&self, to: &Addressee<'_>, answer: Answer, calls: u32) -> Publication {
         result::publication(&self.streams.events, to, answer, calls, self.clock.now())
+    }
+}
+
+/// How long a command has room in hand, on the average of the last few.
+pub struct Took(AtomicU64);
+
+impl Default for Took {
+    /// Nothing is known yet.
+    fn default() -> Self {
+        Self(AtomicU64::new(u64::MAX))
+    }
+}
+
+impl Took {
+    fn mean(&self) -> Duration {
+        Duration::from_micros(self.0.load(Ordering::Relaxed))
+    }
+
+    /// One more, that weighs an eighth. Of two at the same time one may be lost, which does not matter.
+    fn add(&self, took: Duration) {
+        let took = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        let mean = match self.0.load(Ordering::Relaxed) {
+            u64::MAX => took,
+            mean => mean - mean / 8 + took / 8,
+        };
+        self.0.store(mean, Ordering::Relaxed);
+    }
+}
+
+/// A command that is served, until it is dropped.
+struct Served<'l> {
+    lane: &'l Lane,
+    since: Duration,
+}
+
+impl<'l> Served<'l> {
+    fn begin(lane: &'l Lane) -> Self {
+        lane.series.running.inc();
+        let since = lane.clock.monotonic();
+        Self { lane, since }
+    }
+}
+
+impl Drop for Served<'_> {
+    fn drop(&mut self) {
+        self.lane.series.running.dec();
+        let took = self.lane.clock.monotonic().saturating_sub(self.since);
+        self.lane.took.add(took);
     }
 }
 

@@ -85,8 +85,10 @@ impl Desk {
         let mut progress = EffectProgress::default();
         let (_, seed) = command.command_id.0.as_u64_pair();
         let turn = Turn {
+            held: None,
             number: 1,
             seed,
+            sequence: u64::MAX,
             queued: false,
         };
         match self.lane.next(command, turn, &mut progress).await {

@@ -14,6 +14,7 @@ mod environment;
 mod gate;
 #[cfg(feature = "effect-grpc")]
 mod grpc;
+mod held;
 #[cfg(feature = "effect-http")]
 mod http;
 mod lane;

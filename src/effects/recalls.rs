@@ -3,34 +3,62 @@
 //! The sagas leave word in the stream of commands, one message for each. Whoever has not begun a command by then does
 //! not begin it. A command that is carried out nevertheless does no harm: what it did is undone.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use moka::sync::Cache;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::kernel::ids::{CommandId, TenantId};
+use crate::kernel::ids::{CommandId, EffectName, TenantId};
 use crate::kernel::subject::{self, Subject, Tenancy};
-use crate::ports::broker::{Broker, BrokerError, Message, ReaderBroken, ReaderSpec};
+use crate::ports::broker::{Broker, BrokerError, Message, Reader, ReaderBroken, ReaderSpec};
 
 const REOPEN_FIRST: Duration = Duration::from_millis(100);
 const REOPEN_MAX: Duration = Duration::from_secs(10);
-/// How long the first command waits for what was taken back before it.
-const CATCH_UP_MAX: Duration = Duration::from_secs(2);
+/// How long to wait for more of a backlog before its end is looked for again.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
 /// Messages that the broker sends ahead.
-const BUFFER: usize = 256;
+const BUFFER: usize = 1_024;
 
 type Name = (TenantId, CommandId);
 
 /// What this worker knows of commands that were taken back.
 pub struct Recalls {
-    known: Cache<Name, ()>,
+    state: Mutex<State>,
+    /// Whether all was heard that stands in the stream. Not before the backlog is read, and not while the reader is lost.
+    current: watch::Sender<bool>,
+}
+
+struct State {
+    known: Known,
     /// Commands that this worker has in hand.
-    in_hand: Mutex<HashMap<Name, InHand>>,
-    /// Once all was heard that stood in the stream when the worker began.
-    caught_up: CancellationToken,
+    in_hand: HashMap<Name, InHand>,
+}
+
+/// The newest commands that were taken back, in the order of the stream.
+struct Known {
+    names: HashSet<Name>,
+    order: VecDeque<(u64, Name)>,
+    max: usize,
+    /// Sequence of the newest message that was forgotten for want of room.
+    forgotten: u64,
+}
+
+impl Known {
+    fn insert(&mut self, name: &Name, sequence: u64) {
+        if self.names.insert(name.clone()) {
+            self.order.push_back((sequence, name.clone()));
+        }
+        while self.order.len() > self.max {
+            let Some((sequence, name)) = self.order.pop_front() else {
+                return;
+            };
+            self.names.remove(&name);
+            self.forgotten = self.forgotten.max(sequence);
+        }
+    }
 }
 
 /// A command in hand. A second delivery of it may have come before the first one was through.
@@ -43,56 +71,67 @@ struct InHand {
 impl Recalls {
     /// Remembers the newest `known_max`.
     pub fn new(known_max: u64) -> Self {
+        let known = Known {
+            names: HashSet::new(),
+            order: VecDeque::new(),
+            max: usize::try_from(known_max).unwrap_or(usize::MAX),
+            forgotten: 0,
+        };
         Self {
-            known: Cache::new(known_max),
-            in_hand: Mutex::default(),
-            caught_up: CancellationToken::new(),
+            state: Mutex::new(State {
+                known,
+                in_hand: HashMap::new(),
+            }),
+            current: watch::Sender::new(false),
         }
     }
 
-    /// Watches a command while it is in hand.
-    pub fn watch(self: &Arc<Self>, name: Name) -> Watch {
-        let token = {
-            let mut in_hand = self.lock();
-            let command = in_hand.entry(name.clone()).or_default();
+    /// Watches a command while it is in hand. `sequence` is that of its message; a message that takes it back is younger.
+    pub fn watch(self: &Arc<Self>, name: Name, sequence: u64) -> Watch {
+        let (token, forgotten) = {
+            let mut state = self.lock();
+            let is_known = state.known.names.contains(&name);
+            let forgotten = !is_known && sequence <= state.known.forgotten;
+            let command = state.in_hand.entry(name.clone()).or_default();
             command.deliveries += 1;
-            command.recalled.clone()
+            if is_known {
+                command.recalled.cancel();
+            }
+            (command.recalled.clone(), forgotten)
         };
-        // Looked up behind that, so that no word falls between the two.
-        if self.known.contains_key(&name) {
-            token.cancel();
-        }
         Watch {
             recalls: Arc::clone(self),
             name,
             token,
+            forgotten,
         }
     }
 
-    /// Waits until all was heard that stood in the stream when the worker began, but not for long: nothing depends
-    /// on it.
+    /// Waits until all was heard that stands in the stream, at most for `patience`.
     ///
     /// # Cancel safety
     /// Safe.
-    pub async fn caught_up(&self) {
-        // Past it, a command may be carried out that was taken back.
-        let _ = tokio::time::timeout(CATCH_UP_MAX, self.caught_up.cancelled()).await;
+    pub async fn caught_up(&self, patience: Duration) {
+        let mut current = self.current.subscribe();
+        // Past it, each command is looked up by itself before its call.
+        let _ = tokio::time::timeout(patience, current.wait_for(|current| *current)).await;
     }
 
-    fn recall(&self, name: &Name) {
-        self.known.insert(name.clone(), ());
-        if let Some(command) = self.lock().get(name) {
+    fn recall(&self, name: &Name, sequence: u64) {
+        let mut state = self.lock();
+        state.known.insert(name, sequence);
+        if let Some(command) = state.in_hand.get(name) {
             command.recalled.cancel();
         }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<Name, InHand>> {
-        self.in_hand.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn hear(&self, message: &Message, tenancy: Tenancy) {
         if let Ok(Subject::EffectRecall { tenant, command, .. }) = Subject::parse(&message.subject, tenancy) {
-            self.recall(&(tenant, command));
+            self.recall(&(tenant, command), message.stream_sequence);
         } else {
             tracing::warn!(subject = ?message.subject, "subject takes no command back");
         }
@@ -104,11 +143,37 @@ pub struct Watch {
     recalls: Arc<Recalls>,
     name: Name,
     token: CancellationToken,
+    /// It may have been taken back by a message that was forgotten.
+    forgotten: bool,
 }
 
 impl Watch {
     pub fn is_recalled(&self) -> bool {
         self.token.is_cancelled()
+    }
+
+    /// Whether the command may have been taken back by a message that was not heard or was forgotten.
+    pub fn is_unsure(&self) -> bool {
+        !self.is_recalled() && (self.forgotten || !*self.recalls.current.borrow())
+    }
+
+    /// Asks the broker whether the command was taken back.
+    pub async fn ask(
+        &self,
+        broker: &dyn Broker,
+        stream: &str,
+        effect: &EffectName,
+    ) -> Result<(), BrokerError> {
+        let (tenant, command) = self.name.clone();
+        let subject = Subject::EffectRecall {
+            tenant,
+            effect: effect.clone(),
+            command,
+        };
+        if let Some(stored) = broker.last_by_subject(stream, &subject.render()).await? {
+            self.recalls.recall(&self.name, stored.sequence);
+        }
+        Ok(())
     }
 
     /// Ends when the command is taken back.
@@ -122,8 +187,8 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        let mut in_hand = self.recalls.lock();
-        if let Entry::Occupied(mut command) = in_hand.entry(self.name.clone()) {
+        let mut state = self.recalls.lock();
+        if let Entry::Occupied(mut command) = state.in_hand.entry(self.name.clone()) {
             command.get_mut().deliveries -= 1;
             if command.get().deliveries == 0 {
                 command.remove();
@@ -154,6 +219,7 @@ pub async fn follow(recalls: Arc<Recalls>, source: Source, stopping: Cancellatio
                 Err(error) => error.to_string(),
             },
         };
+        recalls.current.send_replace(false);
         tracing::debug!(
             reason,
             "commands that are taken back are not heard of, trying again"
@@ -188,16 +254,15 @@ async fn hear_all(
         })
         .await?;
     let mut heard = 0;
+    let mut backlog = Backlog::default();
     loop {
-        if !recalls.caught_up.is_cancelled() {
-            match reader.horizon().await {
-                Ok(Some(horizon)) if horizon.after <= heard => recalls.caught_up.cancel(),
-                Ok(_) => {}
-                Err(broken) => return Ok(broken),
+        let message = match backlog.next(&mut *reader, heard).await {
+            Ok(Some(message)) => message,
+            Ok(None) => {
+                *delay = REOPEN_FIRST;
+                recalls.current.send_replace(true);
+                continue;
             }
-        }
-        let message = match reader.next().await {
-            Ok(message) => message,
             Err(broken) => return Ok(broken),
         };
         *delay = REOPEN_FIRST;
@@ -205,6 +270,40 @@ async fn hear_all(
         heard = message.stream_sequence;
         *next = Some(heard + 1);
         reader.acknowledge(heard).await;
+    }
+}
+
+/// What stood in the stream when the reader was opened.
+#[derive(Default)]
+struct Backlog {
+    /// Sequence of its last message, once it is known.
+    end: Option<u64>,
+    is_read: bool,
+}
+
+impl Backlog {
+    /// The next message; `None`, once, when the backlog was read. What has arrived is taken before its end is looked for:
+    /// that is a round trip or more.
+    async fn next(&mut self, reader: &mut dyn Reader, heard: u64) -> Result<Option<Message>, ReaderBroken> {
+        while !self.is_read {
+            if self.end.is_some_and(|end| end <= heard) {
+                self.is_read = true;
+                return Ok(None);
+            }
+            if let Some(message) = reader.ready() {
+                return message.map(Some);
+            }
+            if self.end.is_none() {
+                self.end = reader.horizon().await?.map(|horizon| horizon.after);
+                if self.end.is_some() {
+                    continue;
+                }
+            }
+            if let Ok(message) = tokio::time::timeout(LOOK_AGAIN, reader.next()).await {
+                return message.map(Some);
+            }
+        }
+        reader.next().await.map(Some)
     }
 }
 
@@ -224,25 +323,48 @@ mod tests {
     #[test]
     fn a_recall_is_heard_before_and_while_a_command_is_in_hand_and_only_by_it() {
         let recalls = Arc::new(Recalls::new(8));
-        let (first, other) = (recalls.watch(name(1)), recalls.watch(name(2)));
+        let (first, other) = (recalls.watch(name(1), 1), recalls.watch(name(2), 2));
         assert!(!first.is_recalled());
-        recalls.recall(&name(1));
+        recalls.recall(&name(1), 9);
         assert!(first.is_recalled() && !other.is_recalled());
         drop((first, other));
-        assert!(recalls.lock().is_empty(), "nothing is kept of what is over");
-        assert!(recalls.watch(name(1)).is_recalled());
+        assert!(
+            recalls.lock().in_hand.is_empty(),
+            "nothing is kept of what is over"
+        );
+        assert!(recalls.watch(name(1), 1).is_recalled());
         let stranger = (TenantId::parse("other").expect("legal"), name(1).1);
-        assert!(!recalls.watch(stranger).is_recalled());
+        assert!(!recalls.watch(stranger, 1).is_recalled());
     }
 
     #[test]
     fn a_second_delivery_that_is_over_leaves_the_first_in_hand() {
         let recalls = Arc::new(Recalls::new(8));
-        let (first, second) = (recalls.watch(name(1)), recalls.watch(name(1)));
+        let (first, second) = (recalls.watch(name(1), 1), recalls.watch(name(1), 1));
         drop(second);
-        recalls.recall(&name(1));
+        recalls.recall(&name(1), 9);
         assert!(first.is_recalled());
         drop(first);
-        assert!(recalls.lock().is_empty());
+        assert!(recalls.lock().in_hand.is_empty());
+    }
+
+    #[test]
+    fn what_was_forgotten_for_want_of_room_leaves_only_older_commands_unsure() {
+        let recalls = Arc::new(Recalls::new(2));
+        assert!(recalls.watch(name(7), 7).is_unsure(), "nothing was heard yet");
+        recalls.current.send_replace(true);
+        for n in 1..=3 {
+            recalls.recall(&name(n), 10 + u64::try_from(n).expect("small"));
+        }
+        let (forgotten, known) = (recalls.watch(name(1), 1), recalls.watch(name(2), 2));
+        assert!(forgotten.is_unsure() && !forgotten.is_recalled());
+        assert!(known.is_recalled() && !known.is_unsure());
+        assert!(recalls.watch(name(11), 11).is_unsure());
+        assert!(
+            !recalls.watch(name(12), 12).is_unsure(),
+            "younger than what was forgotten"
+        );
+        recalls.current.send_replace(false);
+        assert!(recalls.watch(name(12), 12).is_unsure(), "the reader is lost");
     }
 }

@@ -23,6 +23,9 @@ pub struct Settings {
     pub answered_max: u64,
     /// Commands that were taken back lately and are remembered in memory. Default 65,536.
     pub recalled_max: u64,
+    /// How long the first commands wait until all is read that takes commands back; after that each is looked up by
+    /// itself before its call, until all is read. Default 2s.
+    pub recalls_wait: Millis,
     /// Commands older than this are looked up among the results before they are executed. Default 60s.
     pub recheck_after: Millis,
     /// Largest body of an upstream's answer, in bytes. Default 1,048,576.
@@ -50,6 +53,7 @@ impl Default for Settings {
             unacknowledged_max: 4_096,
             answered_max: 65_536,
             recalled_max: 65_536,
+            recalls_wait: Millis::seconds(2),
             recheck_after: Millis::seconds(60),
             response_bytes: 1024 * 1024,
             expression_steps: 20_000,

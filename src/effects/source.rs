@@ -1,29 +1,27 @@
 //! One consumer: takes the commands that it brings to their lanes, as long as the lanes have room.
 //!
-//! A lane takes as many commands in hand as it makes calls at a time. What waits here for a place is claimed by
-//! reports of progress, so that nobody else gets it meanwhile: one command of a consumer that is pulled from, all that
-//! it has let out of one that pushes.
+//! A lane takes as many commands in hand as it makes calls at a time, and the broker is asked for no more, but for quick
+//! ones, of which as many may wait here for a place. A consumer that pushes lets out what it has, which waits here.
+//! Whatever has come is claimed at once and until it is answered for, so that nobody else gets it meanwhile.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use serde::Deserialize;
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::attempt::Reason;
 use super::consumers::Consumer;
+use super::held::{Hands, InHand};
 use super::lane::Lane;
 use super::local::Lanes;
 use super::recalls::Recalls;
 use super::settings::Settings;
 use super::worker::{WorkerSpec, finish, report};
-use crate::kernel::ids::EffectName;
+use crate::kernel::ids::{CommandId, EffectName, TenantId};
 use crate::kernel::subject::{Subject, Tenancy};
-use crate::ports::broker::{Broker, BrokerError, Manner, Message, Queue, QueueMessage, QueueSpec, Receipt};
+use crate::ports::broker::{Broker, BrokerError, Manner, Message, Queue, QueueMessage, QueueSpec};
 use crate::ports::clock::Clock;
 use crate::telemetry::Metrics;
 
@@ -77,6 +75,7 @@ pub struct Parts {
     stream: String,
     tenancy: Tenancy,
     settings: Settings,
+    hands: Arc<Hands>,
     recalls: Arc<Recalls>,
     clock: Arc<dyn Clock>,
     metrics: Arc<Metrics>,
@@ -87,7 +86,7 @@ pub struct Parts {
 impl Parts {
     pub fn of(
         spec: &WorkerSpec,
-        recalls: &Arc<Recalls>,
+        (hands, recalls): (&Arc<Hands>, &Arc<Recalls>),
         troubles: &Arc<Troubles>,
         draining: &CancellationToken,
     ) -> Self {
@@ -96,6 +95,7 @@ impl Parts {
             stream: spec.streams.commands.clone(),
             tenancy: spec.tenancy,
             settings: spec.settings.clone(),
+            hands: Arc::clone(hands),
             recalls: Arc::clone(recalls),
             clock: Arc::clone(&spec.clock),
             metrics: Arc::clone(&spec.metrics),
@@ -125,7 +125,7 @@ pub fn queue_spec(consumer: &Consumer, stream: &str, settings: &Settings, buffer
 
 /// Where a delivery goes.
 enum Route {
-    Lane(Arc<Lane>),
+    Lane(Arc<Lane>, (TenantId, CommandId)),
     /// The effect is none of this worker's.
     Unknown(EffectName),
     /// The subject is that of no command.
@@ -139,7 +139,7 @@ impl Source {
         let spec = queue_spec(&self.consumer, &self.worker.stream, &self.worker.settings, buffer);
         tokio::select! {
             () = self.worker.draining.cancelled() => return,
-            () = self.worker.recalls.caught_up() => {}
+            () = self.worker.recalls.caught_up(self.worker.settings.recalls_wait.duration()) => {}
         }
         let mut running = JoinSet::new();
         let mut delay = REJOIN_FIRST;
@@ -183,11 +183,18 @@ impl Source {
             while let Some(ended) = running.try_join_next() {
                 report(ended);
             }
+            let room = self.room(running.len());
+            queue.make_room(room.left);
             let next = tokio::select! {
                 biased;
                 () = self.worker.draining.cancelled() => {
                     queue.close().await;
                     return None;
+                }
+                // Otherwise so much is asked for that what comes is occasion enough to ask for more.
+                Some(ended) = running.join_next(), if room.is_scarce() => {
+                    report(ended);
+                    continue;
                 }
                 next = queue.next() => next,
             };
@@ -195,8 +202,8 @@ impl Source {
                 Ok(delivery) => delivery,
                 Err(broken) => return Some(broken.0),
             };
-            let lane = match self.route(&delivery.message) {
-                Route::Lane(lane) => lane,
+            let (lane, name) = match self.route(&delivery.message) {
+                Route::Lane(lane, name) => (lane, name),
                 Route::Unknown(effect) => {
                     self.leave_to_others(&delivery, &effect, &mut told).await;
                     continue;
@@ -212,15 +219,15 @@ impl Source {
                     continue;
                 }
             };
-            if self.consumer.push {
-                // It has been let out already, so it waits here; others do not wait behind it.
-                let draining = self.worker.draining.clone();
-                running.spawn(async move {
-                    if let Some(hand) = in_line(&lane, &delivery, &draining).await {
-                        lane.serve(delivery, hand, created).await;
-                    }
-                });
-            } else if let Some(hand) = self.room(&lane, &delivery).await {
+            let Some(delivery) = self.worker.hands.take(name, delivery) else {
+                tracing::debug!(effect = %lane.definition.name, "a command in hand was delivered again");
+                continue;
+            };
+            let hand = Arc::clone(&lane.hand).try_acquire_owned().ok();
+            if hand.is_none() && !self.consumer.push && self.lanes.len() > 1 {
+                // Others behind it, of effects that have room, must not wait.
+                self.give_back_busy(&lane, delivery).await;
+            } else {
                 running.spawn(lane.serve(delivery, hand, created));
             }
         }
@@ -228,28 +235,42 @@ impl Source {
 
     fn route(&self, message: &Message) -> Route {
         match Subject::parse(&message.subject, self.worker.tenancy) {
-            Ok(Subject::Effect { effect, .. }) => match self.lanes.get(&effect) {
-                Some(lane) => Route::Lane(Arc::clone(lane)),
+            Ok(Subject::Effect {
+                tenant,
+                effect,
+                command,
+            }) => match self.lanes.get(&effect) {
+                Some(lane) => Route::Lane(Arc::clone(lane), (tenant, command)),
                 None => Route::Unknown(effect),
             },
             _ => Route::Misshapen,
         }
     }
 
-    /// Room in hand. `None`: there is none, and the command was given back.
-    async fn room(&self, lane: &Lane, delivery: &QueueMessage) -> Option<OwnedSemaphorePermit> {
-        if let Ok(hand) = Arc::clone(&lane.hand).try_acquire_owned() {
-            return Some(hand);
+    /// Room for more commands, with so many of this consumer in hand.
+    fn room(&self, in_hand: usize) -> Room {
+        let mut lanes = self.lanes.values();
+        let (Some(lane), None, false) = (lanes.next(), lanes.next(), self.consumer.push) else {
+            return Room::WITHOUT_END;
+        };
+        let all = lane.hand_max.saturating_add(lane.ahead());
+        Room {
+            left: all.saturating_sub(in_hand),
+            all,
         }
-        if self.lanes.len() > 1 {
-            // Others behind it, of effects that have room, must not wait.
-            let spread = Duration::from_millis(delivery.message.stream_sequence % 256);
-            let effect = lane.definition.name.as_str();
-            let delay = BUSY_DELAY + spread;
-            give_back(&self.worker.metrics, delivery, effect, "busy", delay).await;
-            return None;
+    }
+
+    async fn give_back_busy(&self, lane: &Lane, delivery: InHand) {
+        let spread = Duration::from_millis(delivery.message.stream_sequence % 256);
+        self.worker
+            .metrics
+            .effects_given_back
+            .with_label_values(&[lane.definition.name.as_str(), "busy"])
+            .inc();
+        let claim = delivery.release();
+        if let Err(error) = claim.nak(BUSY_DELAY + spread).await {
+            tracing::debug!(%error, "delivery was not answered for");
         }
-        in_line(lane, delivery, &self.worker.draining).await
     }
 
     /// A command of an effect that this worker does not have: another one may have it, until its deadline. Then the
@@ -291,32 +312,24 @@ impl Source {
     }
 }
 
-/// Waits for room in hand, and claims the delivery until then. `None`: the drain began, and it was given back.
-async fn in_line(
-    lane: &Lane,
-    delivery: &QueueMessage,
-    draining: &CancellationToken,
-) -> Option<OwnedSemaphorePermit> {
-    let free = std::pin::pin!(Arc::clone(&lane.hand).acquire_owned());
-    let hand = tokio::select! {
-        biased;
-        () = draining.cancelled() => None,
-        free = claimed(&*delivery.receipt, lane.settings.ack_wait.duration(), free) => {
-            Some(free.expect("the semaphore is never closed"))
-        }
+/// How many more commands may come.
+#[derive(Debug, Clone, Copy)]
+struct Room {
+    left: usize,
+    all: usize,
+}
+
+impl Room {
+    /// What cannot be taken at once does not stay here, or comes without being asked for.
+    const WITHOUT_END: Self = Self {
+        left: usize::MAX,
+        all: usize::MAX,
     };
-    if hand.is_none() {
-        let effect = lane.definition.name.as_str();
-        give_back(
-            &lane.metrics,
-            delivery,
-            effect,
-            Reason::Drain.as_str(),
-            Duration::ZERO,
-        )
-        .await;
+
+    /// Whether to ask for more as soon as a command in hand is done.
+    const fn is_scarce(self) -> bool {
+        self.left <= self.all / 2
     }
-    hand
 }
 
 async fn give_back(metrics: &Metrics, delivery: &QueueMessage, effect: &str, reason: &str, delay: Duration) {
@@ -325,27 +338,6 @@ async fn give_back(metrics: &Metrics, delivery: &QueueMessage, effect: &str, rea
         .with_label_values(&[effect, reason])
         .inc();
     answered(delivery.receipt.nak(delay).await, &delivery.message);
-}
-
-/// Waits for `what` and meanwhile reports progress. What comes pinned is kept once: an `async fn` that pins what it is
-/// given has it twice, and there is one of these for each command in hand.
-pub(super) async fn claimed<T>(
-    receipt: &dyn Receipt,
-    ack_wait: Duration,
-    mut what: Pin<&mut impl Future<Output = T>>,
-) -> T {
-    let beat = ack_wait / 3;
-    loop {
-        tokio::select! {
-            biased;
-            done = what.as_mut() => return done,
-            () = tokio::time::sleep(beat) => {
-                if let Err(error) = receipt.progress().await {
-                    tracing::debug!(%error, "progress was not reported");
-                }
-            }
-        }
-    }
 }
 
 /// What was not answered for comes again.

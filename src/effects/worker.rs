@@ -12,7 +12,8 @@ use super::breakers::Breakers;
 use super::consumers::Consumer;
 use super::environment::Environment;
 use super::gate::Gate;
-use super::lane::{Lane, Series};
+use super::held::Hands;
+use super::lane::{Lane, Series, Took};
 use super::local::{Lanes, Local};
 use super::network::Resolve;
 use super::places::{Share, Tenants};
@@ -153,6 +154,7 @@ impl Worker {
                     definition,
                     spec.settings.ack_wait.duration(),
                 ))),
+                took: Took::default(),
                 pace: definition.limits.rate.map(RateLimiter::new).map(Mutex::new),
                 tenants: Tenants::new(definition.limits),
                 clock: Arc::clone(&spec.clock),
@@ -163,6 +165,10 @@ impl Worker {
             }));
         }
         let mut tasks = JoinSet::new();
+        let hands = Arc::new(Hands::new(
+            Arc::clone(&spec.clock),
+            spec.settings.ack_wait.duration(),
+        ));
         let troubles = Arc::new(Troubles::default());
         for consumer in spec.consumers.iter().filter(|consumer| !consumer.external) {
             let brought = lanes
@@ -171,7 +177,7 @@ impl Worker {
             let source = Source {
                 consumer: consumer.clone(),
                 lanes: by_effect(brought),
-                worker: Parts::of(spec, &recalls, &troubles, &draining),
+                worker: Parts::of(spec, (&hands, &recalls), &troubles, &draining),
             };
             tasks.spawn(source.run());
         }

@@ -18,6 +18,8 @@ pub(super) struct Member {
     runtime: Handle,
     news: watch::Receiver<u64>,
     trust: Trust,
+    /// Messages that may be taken.
+    room: usize,
 }
 
 impl Member {
@@ -27,10 +29,15 @@ impl Member {
             news: shared.stream().news(),
             shared,
             trust: Trust::default(),
+            room: usize::MAX,
         }
     }
 
-    fn hand_over(&self, message: Message) -> QueueMessage {
+    fn hand_over(&mut self, message: Message) -> QueueMessage {
+        // Without end where nobody has said how much there is.
+        if self.room != usize::MAX {
+            self.room -= 1;
+        }
         let receipt = InprocReceipt {
             shared: Arc::clone(&self.shared),
             sequence: message.stream_sequence,
@@ -69,6 +76,9 @@ impl Queue for Member {
     async fn next(&mut self) -> Result<QueueMessage, ReaderBroken> {
         self.trust.check()?;
         tokio::task::coop::consume_budget().await;
+        if self.room == 0 {
+            std::future::pending::<()>().await;
+        }
         let result = self.try_next().await;
         self.trust.keep(result).map(|message| self.hand_over(message))
     }
@@ -77,12 +87,19 @@ impl Queue for Member {
         if let Err(broken) = self.trust.check() {
             return Some(Err(broken));
         }
+        if self.room == 0 {
+            return None;
+        }
         let taken = self.shared.take(&self.runtime);
         match self.trust.keep(taken) {
             Ok(Taken::Message(message)) => Some(Ok(self.hand_over(message))),
             Ok(Taken::Nothing(_)) => None,
             Err(broken) => Some(Err(broken)),
         }
+    }
+
+    fn make_room(&mut self, room: usize) {
+        self.room = room;
     }
 
     fn created(&self) -> TimeMs {

@@ -297,8 +297,12 @@ impl QueueShared {
     pub fn extend(&self, sequence: u64, delivered: u64) -> Result<(), BrokerError> {
         let mut state = self.answerable()?;
         let due = self.clock.monotonic().saturating_add(state.ack_wait);
-        state.postpone(sequence, delivered, due);
-        Ok(())
+        if state.postpone(sequence, delivered, due) {
+            Ok(())
+        } else {
+            let reason = "the message was delivered again or is answered for";
+            Err(BrokerError::Refused(reason.to_owned()))
+        }
     }
 
     fn answerable(&self) -> Result<MutexGuard<'_, State>, BrokerError> {

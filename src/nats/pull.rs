@@ -70,6 +70,8 @@ pub(super) struct Pull {
     /// Messages drawn from the subscription and not yet taken.
     ahead: VecDeque<Message>,
     buffer: usize,
+    /// Messages that may be taken from now on; no more are asked for.
+    room: usize,
     /// Messages asked for and not yet taken, on the server, on the wire or here.
     open: usize,
     searched: Searched,
@@ -104,6 +106,7 @@ impl Pull {
             request_subject: format!("{PREFIX}.CONSUMER.MSG.NEXT.{stream}.{consumer}").into(),
             ahead: VecDeque::new(),
             buffer: buffer.clamp(1, BUFFER_MAX),
+            room: BUFFER_MAX,
             open: 0,
             searched: Searched::default(),
             heartbeat,
@@ -140,13 +143,18 @@ impl Pull {
                 biased;
                 arrival = self.subscriber.next() => arrival,
                 _ = self.status.changed() => continue,
-                () = &mut self.silence => {
+                // Who asks for nothing hears nothing.
+                () = &mut self.silence, if self.open > 0 => {
                     let limit = self.silence_max();
                     return Err(self.fail(format!("no sign of life from the broker for {limit:?}")));
                 }
             };
             self.admit(arrival)?;
         }
+    }
+
+    pub fn make_room(&mut self, room: usize) {
+        self.room = room;
     }
 
     /// Takes what has arrived, without waiting.
@@ -274,9 +282,10 @@ impl Pull {
         Ok(())
     }
 
-    /// Asks for more once half of the buffer is used up.
+    /// Asks for more once half of what there is room for is used up.
     async fn ask(&mut self) -> Result<(), ReaderBroken> {
-        if self.open > self.buffer / 2 || self.broken.is_some() {
+        let wanted = self.room.min(self.buffer);
+        if self.open > wanted / 2 || self.open >= wanted || self.broken.is_some() {
             return Ok(());
         }
         if !self.link.holds(self.generation) {
@@ -287,7 +296,7 @@ impl Pull {
             // Nothing was asked for, so nothing was to be heard.
             self.rest();
         }
-        let batch = self.buffer - self.open;
+        let batch = wanted - self.open;
         self.request(batch, self.heartbeat, self.heartbeat * REQUEST_HEARTBEATS)
             .await
     }

@@ -52,6 +52,13 @@ impl Way {
         }
     }
 
+    fn make_room(&mut self, room: usize) {
+        match self {
+            Self::Pull(pull) => pull.make_room(room),
+            Self::Push(_) => {}
+        }
+    }
+
     async fn close(&mut self, patience: Duration) -> Vec<Message> {
         match self {
             Self::Pull(pull) => pull.close(patience).await,
@@ -417,6 +424,10 @@ impl Queue for NatsQueue {
         })
     }
 
+    fn make_room(&mut self, room: usize) {
+        self.way.make_room(room);
+    }
+
     fn created(&self) -> TimeMs {
         self.created
     }
@@ -464,8 +475,17 @@ impl Receipt for NatsReceipt {
             .await
     }
 
+    /// As a request, so that it is known when the server has taken it. It does not tell an old delivery from a new one.
     async fn progress(&self) -> Result<(), BrokerError> {
-        self.answer(AckKind::Progress).await
+        self.link.generation().map_err(BrokerError::Unavailable)?;
+        let asked = self
+            .link
+            .client
+            .request(self.reply.clone(), AckKind::Progress.into());
+        match asked.await {
+            Ok(_) => Ok(()),
+            Err(error) => Err(BrokerError::Unavailable(error.to_string())),
+        }
     }
 
     async fn term(&self) -> Result<(), BrokerError> {

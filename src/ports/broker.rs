@@ -328,6 +328,10 @@ pub trait Queue: Send {
     /// Takes work that has already arrived, without waiting.
     fn ready(&mut self) -> Option<Result<QueueMessage, ReaderBroken>>;
 
+    /// The member can take so much from now on, at most the buffer of its [`QueueSpec`], and asks the broker for no more.
+    /// What it asked for before comes nevertheless, and what is pushed always.
+    fn make_room(&mut self, room: usize);
+
     /// When the queue was made. What is older may have come by another one before.
     fn created(&self) -> TimeMs;
 
@@ -347,7 +351,10 @@ pub trait Receipt: Send + Sync {
     async fn ack(&self) -> Result<(), BrokerError>;
     /// Not done: deliver it again, to whoever asks, after `delay`.
     async fn nak(&self, delay: Duration) -> Result<(), BrokerError>;
-    /// Still at work: restart the ack wait.
+    /// Still at work: restart the ack wait. Ends when the broker has done so.
+    ///
+    /// # Errors
+    /// [`BrokerError::Refused`] where the message surely was delivered again or is answered for.
     async fn progress(&self) -> Result<(), BrokerError>;
     /// Never deliver it again, though it was not done.
     async fn term(&self) -> Result<(), BrokerError>;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -25,6 +26,12 @@ pub enum Fault {
 pub struct Faulty {
     inner: Arc<dyn Broker>,
     hook: Hook,
+    /// Nobody can read which commands were taken back.
+    pub hides_recalls: AtomicBool,
+    /// Claims on deliveries do not reach it.
+    pub loses_claims: Arc<AtomicBool>,
+    /// Deliveries that were not the first of their message.
+    pub delivered_again: Arc<AtomicUsize>,
     pub published: Mutex<Vec<Publication>>,
 }
 
@@ -36,8 +43,18 @@ impl Faulty {
         Arc::new(Self {
             inner,
             hook: Box::new(hook),
+            hides_recalls: AtomicBool::new(false),
+            loses_claims: Arc::default(),
+            delivered_again: Arc::default(),
             published: Mutex::default(),
         })
+    }
+
+    fn tells(&self, subject: &str) -> Result<(), BrokerError> {
+        if self.hides_recalls.load(Ordering::Relaxed) && subject.contains("effect_recall") {
+            return Err(BrokerError::Unavailable("planted".to_owned()));
+        }
+        Ok(())
     }
 }
 
@@ -73,11 +90,16 @@ impl Broker for Faulty {
     }
 
     async fn reader(&self, spec: ReaderSpec) -> Result<Box<dyn Reader>, BrokerError> {
+        spec.filters.iter().try_for_each(|filter| self.tells(filter))?;
         self.inner.reader(spec).await
     }
 
     async fn queue(&self, spec: QueueSpec) -> Result<Box<dyn Queue>, BrokerError> {
-        self.inner.queue(spec).await
+        Ok(Box::new(FaultyQueue {
+            inner: self.inner.queue(spec).await?,
+            loses_claims: Arc::clone(&self.loses_claims),
+            delivered_again: Arc::clone(&self.delivered_again),
+        }))
     }
 
     async fn last_by_subject(
@@ -85,6 +107,7 @@ impl Broker for Faulty {
         stream: &str,
         subject: &str,
     ) -> Result<Option<StoredMessage>, BrokerError> {
+        self.tells(subject)?;
         self.inner.last_by_subject(stream, subject).await
     }
 
@@ -114,5 +137,79 @@ impl Broker for Faulty {
 
     async fn flush(&self) -> Result<(), BrokerError> {
         self.inner.flush().await
+    }
+}
+
+struct FaultyQueue {
+    inner: Box<dyn Queue>,
+    loses_claims: Arc<AtomicBool>,
+    delivered_again: Arc<AtomicUsize>,
+}
+
+impl FaultyQueue {
+    fn hand_over(&self, delivery: QueueMessage) -> QueueMessage {
+        if delivery.message.delivered > 1 {
+            self.delivered_again.fetch_add(1, Ordering::Relaxed);
+        }
+        let receipt = FaultyReceipt {
+            inner: delivery.receipt,
+            loses_claims: Arc::clone(&self.loses_claims),
+        };
+        QueueMessage {
+            message: delivery.message,
+            receipt: Box::new(receipt),
+        }
+    }
+}
+
+#[async_trait]
+impl Queue for FaultyQueue {
+    async fn next(&mut self) -> Result<QueueMessage, ReaderBroken> {
+        let delivery = self.inner.next().await?;
+        Ok(self.hand_over(delivery))
+    }
+
+    fn ready(&mut self) -> Option<Result<QueueMessage, ReaderBroken>> {
+        let delivery = self.inner.ready()?;
+        Some(delivery.map(|delivery| self.hand_over(delivery)))
+    }
+
+    fn make_room(&mut self, room: usize) {
+        self.inner.make_room(room);
+    }
+
+    fn created(&self) -> saga_runner::kernel::ids::TimeMs {
+        self.inner.created()
+    }
+
+    async fn close(&mut self) {
+        self.inner.close().await;
+    }
+}
+
+struct FaultyReceipt {
+    inner: Box<dyn Receipt>,
+    loses_claims: Arc<AtomicBool>,
+}
+
+#[async_trait]
+impl Receipt for FaultyReceipt {
+    async fn ack(&self) -> Result<(), BrokerError> {
+        self.inner.ack().await
+    }
+
+    async fn nak(&self, delay: Duration) -> Result<(), BrokerError> {
+        self.inner.nak(delay).await
+    }
+
+    async fn progress(&self) -> Result<(), BrokerError> {
+        if self.loses_claims.load(Ordering::Relaxed) {
+            return Err(BrokerError::Unavailable("planted".to_owned()));
+        }
+        self.inner.progress().await
+    }
+
+    async fn term(&self) -> Result<(), BrokerError> {
+        self.inner.term().await
     }
 }

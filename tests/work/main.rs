@@ -21,5 +21,6 @@ mod recalls;
 mod relay;
 mod retention;
 mod rig;
+mod slow;
 mod sweeper;
 mod worker;

@@ -1,27 +1,40 @@
 //! Commands that are taken back before, between and during their calls.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use saga_runner::effects::{Settings, Worker};
 use saga_runner::kernel::definition::effect::OnRecall;
+use saga_runner::kernel::duration::Millis;
 use saga_runner::kernel::work::{WorkItem, WorkKind};
+use saga_runner::ports::broker::Broker;
 use serde_json::Value;
 use wiremock::matchers::any;
 use wiremock::{Mock, MockServer, ResponseTemplate};
 
+use crate::faults::{Fault, Faulty};
+use crate::grouping::enqueue_all;
 use crate::rig::{self, RelayOptions, Rig, at, definition, effect, effect_name, enqueue, until};
 
-/// The outbox row that takes `item` back, handed to the broker by a relay.
-async fn take_back(rig: &Rig, item: &WorkItem) {
-    let kind = WorkKind::Recall {
-        effect: effect_name(),
-        command: item.command_id,
+/// The outbox rows that take `items` back, handed to the broker by a relay.
+async fn take_all_back(rig: &Rig, items: &[WorkItem]) {
+    let row = |(n, item): (usize, &WorkItem)| {
+        let kind = WorkKind::Recall {
+            effect: effect_name(),
+            command: item.command_id,
+        };
+        let mut row = rig::item(rig, "o-1", 900_000 + n as u128, kind);
+        "steps.charge.recall".clone_into(&mut row.path);
+        (at(9, u16::try_from(n).unwrap()), row)
     };
-    let mut row = rig::item(rig, "o-1", 900, kind);
-    "steps.charge.recall".clone_into(&mut row.path);
     let mut shard = rig.relay(Arc::clone(&rig.broker), RelayOptions::default());
-    shard.release(vec![(at(9, 0), row)]).await;
-    shard.until(|shard| shard.delivered.contains(&at(9, 0))).await;
+    shard.release(items.iter().enumerate().map(row).collect()).await;
+    shard.until(|shard| shard.delivered.len() == items.len()).await;
+}
+
+async fn take_back(rig: &Rig, item: &WorkItem) {
+    take_all_back(rig, std::slice::from_ref(item)).await;
 }
 
 async fn upstream(answer: ResponseTemplate) -> MockServer {
@@ -142,4 +155,80 @@ async fn a_call_comes_to_its_end_unless_it_may_be_interrupted() {
     take_back(&rig, &item).await;
     let result = rig.result(&item).await;
     assert_eq!(said(&result), ("TimedOut", "recalled"), "{result}");
+}
+
+/// 275 of 300 commands were taken back while no worker was there.
+async fn none_of_a_backlog_is_called(rig: Rig, settings: Settings) {
+    let work: Vec<_> = (1..=300).map(|n| effect(&rig, "o-1", n)).collect();
+    let (taken, kept) = work.split_at(275);
+    let server = upstream(ResponseTemplate::new(200)).await;
+    enqueue_all(&rig, &work).await;
+    take_all_back(&rig, taken).await;
+    let mut spec = rig.spec(
+        "test",
+        vec![definition(1)],
+        &server.uri(),
+        Arc::clone(&rig.metrics),
+    );
+    spec.settings = settings;
+    let worker = Worker::start(&spec).unwrap();
+    until(async || (rig.messages(&rig.streams.events).await == 300).then_some(())).await;
+    assert_eq!(server.received_requests().await.unwrap().len(), kept.len());
+    assert_eq!(recalled(&rig), 275);
+    for item in [&taken[0], &taken[274]] {
+        let result = rig.result(item).await;
+        assert_eq!(said(&result), ("Failed", "recalled"), "{result}");
+    }
+    worker.drain(Duration::from_secs(5)).await;
+}
+
+#[tokio::test]
+async fn nothing_is_called_that_was_taken_back_while_no_worker_was_there() {
+    none_of_a_backlog_is_called(Rig::new().await, Settings::default()).await;
+}
+
+#[tokio::test]
+async fn nothing_is_called_that_was_taken_back_while_no_worker_was_there_on_nats() {
+    none_of_a_backlog_is_called(Rig::on_nats().await, Settings::default()).await;
+}
+
+/// The worker waits for nothing and remembers next to nothing.
+#[tokio::test]
+async fn what_was_not_heard_or_is_forgotten_is_asked_for() {
+    let settings = || Settings {
+        recalls_wait: Millis(0),
+        recalled_max: 5,
+        ..Settings::default()
+    };
+    none_of_a_backlog_is_called(Rig::new().await, settings()).await;
+    none_of_a_backlog_is_called(Rig::on_nats().await, settings()).await;
+}
+
+#[tokio::test]
+async fn nothing_is_called_while_nobody_can_say_whether_it_was_taken_back() {
+    let rig = Rig::new().await;
+    let item = effect(&rig, "o-1", 1);
+    let server = upstream(ResponseTemplate::new(200)).await;
+    enqueue(&rig, &item).await;
+    take_back(&rig, &item).await;
+    let broker = Faulty::new(Arc::clone(&rig.broker), |_| Fault::None);
+    broker.hides_recalls.store(true, Ordering::Relaxed);
+    let mut spec = rig.spec(
+        "test",
+        vec![definition(1)],
+        &server.uri(),
+        Arc::clone(&rig.metrics),
+    );
+    spec.broker = Arc::clone(&broker) as Arc<dyn Broker>;
+    spec.settings.recalls_wait = Millis(50);
+    let _worker = Worker::start(&spec).unwrap();
+    let given_back = rig
+        .metrics
+        .effects_given_back
+        .with_label_values(&["charge", "broker"]);
+    until(async || (given_back.get() > 0).then_some(())).await;
+    broker.hides_recalls.store(false, Ordering::Relaxed);
+    let result = rig.result(&item).await;
+    assert_eq!(said(&result), ("Failed", "recalled"), "{result}");
+    assert!(server.received_requests().await.unwrap().is_empty());
 }
