@@ -76,6 +76,10 @@ pub struct InHand {
 }
 
 impl InHand {
+    pub const fn name(&self) -> &Name {
+        &self.name
+    }
+
     /// Lets go of the command. What comes of it from now on is begun anew, so the answer for it follows at once.
     pub fn release(self) -> Arc<Held> {
         Arc::clone(&self.held)

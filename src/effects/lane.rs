@@ -29,7 +29,6 @@ use crate::kernel::envelope::{EffectCommand, EffectProgress, ErrorPayload};
 use crate::kernel::ids::{CommandId, TenantId, TimeMs};
 use crate::kernel::json::Json;
 use crate::kernel::rate::RateLimiter;
-use crate::kernel::subject::{Subject, Tenancy};
 use crate::kernel::transition::TIMEOUT_CLASS;
 use crate::ports::broker::{Broker, Expect, Message, Publication, WorkflowStreams};
 use crate::ports::clock::Clock;
@@ -53,7 +52,6 @@ pub struct Lane {
     pub secrets: Arc<Secrets>,
     pub broker: Arc<dyn Broker>,
     pub streams: WorkflowStreams,
-    pub tenancy: Tenancy,
     pub settings: Settings,
     pub gate: Arc<Gate>,
     pub recalls: Arc<Recalls>,
@@ -199,23 +197,8 @@ impl Lane {
 
     async fn process(&self, delivery: &InHand, created: TimeMs) -> Disposition {
         let message = &delivery.message;
-        let (tenant, command) = match Subject::parse(&message.subject, self.tenancy) {
-            Ok(Subject::Effect {
-                tenant,
-                effect,
-                command,
-            }) if effect == self.definition.name => (tenant, command),
-            _ => {
-                tracing::error!(subject = ?message.subject, "subject is not that of a command of this effect; dropped");
-                self.metrics
-                    .dead_letters
-                    .with_label_values(&["subject.shape"])
-                    .inc();
-                return Disposition::Hopeless;
-            }
-        };
-        let name = (tenant, command);
-        let subject = result::subject(&name.0, &self.definition.name, command);
+        let name = delivery.name().clone();
+        let subject = result::subject(&name.0, &self.definition.name, name.1);
         let is_answered = if self.gate.knows(&name) {
             Ok(true)
         } else if self.gate.is_first(message, self.clock.now(), created) && !delivery.has_waited() {

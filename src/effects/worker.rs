@@ -140,7 +140,6 @@ impl Worker {
                 secrets: Arc::clone(&spec.secrets),
                 broker: Arc::clone(&spec.broker),
                 streams: spec.streams.clone(),
-                tenancy: spec.tenancy,
                 settings: spec.settings.clone(),
                 gate: Arc::clone(&gate),
                 recalls: Arc::clone(&recalls),
