@@ -90,6 +90,7 @@ struct Upstream {
 
 #[derive(Default)]
 struct Books {
+    status: &'static str,
     /// Every answer comes so long after its call.
     answer: Duration,
     /// When calls began, by idempotency key.
@@ -104,6 +105,7 @@ impl Upstream {
         let url = format!("http://{}", listener.local_addr().unwrap());
         let books = Arc::new(Mutex::new(Books {
             answer,
+            status: "200 OK",
             ..Books::default()
         }));
         let kept = Arc::clone(&books);
@@ -134,6 +136,7 @@ impl Upstream {
 
     /// In how many rounds calls were made; one ends when the first of its calls does. Each command was called once, and no
     /// more at a time than may be.
+    #[allow(clippy::print_stdout, reason = "the full size is run for its figures")]
     fn rounds(&self, size: Size, workers: u64) -> usize {
         let books = self.books.lock().unwrap();
         let twice = books.calls.values().filter(|calls| calls.len() > 1).count();
@@ -185,17 +188,18 @@ async fn answer_all(stream: TcpStream, books: &Mutex<Books>) -> std::io::Result<
         }
         let mut body = vec![0; length];
         stream.read_exact(&mut body).await?;
-        let answer = {
+        let (answer, status) = {
             let mut books = books.lock().unwrap();
             books.calls.entry(key).or_default().push(Instant::now());
             books.in_flight += 1;
             books.in_flight_max = books.in_flight_max.max(books.in_flight);
-            books.answer
+            (books.answer, books.status)
         };
         tokio::time::sleep(answer).await;
         books.lock().unwrap().in_flight -= 1;
-        let said: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}";
-        stream.get_mut().write_all(said).await?;
+        let said =
+            format!("HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{{}}");
+        stream.get_mut().write_all(said.as_bytes()).await?;
     }
 }
 
@@ -307,6 +311,44 @@ async fn another_delivery(rig: Rig) {
     for item in &work {
         assert_eq!(upstream.calls_of(item), 1);
     }
+    worker.drain(Duration::from_secs(5)).await;
+}
+
+#[tokio::test]
+async fn a_delivery_that_begins_nothing_leaves_no_doubt_about_calls() {
+    no_doubt(Rig::new().await).await;
+}
+
+#[tokio::test]
+async fn a_delivery_that_begins_nothing_leaves_no_doubt_about_calls_on_nats() {
+    no_doubt(Rig::on_nats().await).await;
+}
+
+/// The same, and both calls of each command are refused: the second one knows that the first did nothing.
+async fn no_doubt(rig: Rig) {
+    let size = Size {
+        commands: 2,
+        concurrency: 20,
+        ..Size::small()
+    };
+    let upstream = Upstream::start(size.answer * 2).await;
+    upstream.books.lock().unwrap().status = "429 Too Many Requests";
+    let broker = Faulty::new(Arc::clone(&rig.broker), |_| Fault::None);
+    broker.loses_claims.store(true, Ordering::Relaxed);
+    let mut spec = size.spec(&rig, "{}", &upstream);
+    let mut effect = size.effect();
+    effect.retry.attempts = 2;
+    spec.effects[0] = Arc::new(effect);
+    spec.broker = Arc::clone(&broker) as Arc<dyn Broker>;
+    let worker = Worker::start(&spec).unwrap();
+    let work = size.work(&rig);
+    enqueue_all(&rig, &work).await;
+    for item in &work {
+        let result = rig.result(item).await;
+        assert_eq!(result["result_type"], "Failed", "{result}");
+        assert_eq!(upstream.calls_of(item), 2);
+    }
+    assert!(broker.delivered_again.load(Ordering::Relaxed) > 2);
     worker.drain(Duration::from_secs(5)).await;
 }
 
