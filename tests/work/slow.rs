@@ -324,7 +324,7 @@ async fn a_delivery_that_begins_nothing_leaves_no_doubt_about_calls_on_nats() {
     no_doubt(Rig::on_nats().await).await;
 }
 
-/// The same, and both calls of each command are refused: the second one knows that the first did nothing.
+/// A command that waits for a place is delivered again and given back. Whoever gets it next knows that nobody called.
 async fn no_doubt(rig: Rig) {
     let size = Size {
         commands: 2,
@@ -332,24 +332,24 @@ async fn no_doubt(rig: Rig) {
         ..Size::small()
     };
     let upstream = Upstream::start(size.answer * 2).await;
-    upstream.books.lock().unwrap().status = "429 Too Many Requests";
     let broker = Faulty::new(Arc::clone(&rig.broker), |_| Fault::None);
     broker.loses_claims.store(true, Ordering::Relaxed);
     let mut spec = size.spec(&rig, "{}", &upstream);
-    let mut effect = size.effect();
-    effect.retry.attempts = 2;
-    spec.effects[0] = Arc::new(effect);
     spec.broker = Arc::clone(&broker) as Arc<dyn Broker>;
+    spec.settings.concurrency = 1;
     let worker = Worker::start(&spec).unwrap();
     let work = size.work(&rig);
     enqueue_all(&rig, &work).await;
-    for item in &work {
-        let result = rig.result(item).await;
-        assert_eq!(result["result_type"], "Failed", "{result}");
-        assert_eq!(upstream.calls_of(item), 2);
-    }
-    assert!(broker.delivered_again.load(Ordering::Relaxed) > 2);
-    worker.drain(Duration::from_secs(5)).await;
+    until(async || (broker.delivered_again.load(Ordering::Relaxed) == 2).then_some(())).await;
+    worker.drain(Duration::from_secs(20)).await;
+    let waited = work.iter().find(|item| upstream.calls_of(item) == 0).unwrap();
+    let refusing = Upstream::start(Duration::ZERO).await;
+    refusing.books.lock().unwrap().status = "422 Unprocessable Content";
+    let next = Worker::start(&size.spec(&rig, "{}", &refusing)).unwrap();
+    let result = rig.result(waited).await;
+    assert_eq!(result["result_type"], "Failed", "{result}");
+    assert_eq!(refusing.calls_of(waited), 1);
+    next.drain(Duration::from_secs(5)).await;
 }
 
 /// The first worker makes one call and holds another command, for which it has no place. Cut off from the broker, it loses
