@@ -19,6 +19,11 @@ pub(super) enum Item {
     /// An input of this process, and the message that becomes a row with it.
     Verdict(Box<(Input, Option<Box<WorkItem>>)>),
     Delivered(Vec<WorkRef>),
+    CallBegins {
+        row: WorkRef,
+        reply: oneshot::Sender<Result<(), String>>,
+    },
+    NotCalled(WorkRef),
     Decision {
         tenant: TenantId,
         number: u64,
@@ -44,11 +49,12 @@ impl Item {
         match self {
             Self::Delivery(delivery) => !delivery.inputs.is_empty(),
             Self::Verdict(_)
+            | Self::CallBegins { .. }
             | Self::Decision { .. }
             | Self::Resume(_)
             | Self::Schedules(_)
             | Self::Pause { .. } => true,
-            Self::Delivered(_) => false,
+            Self::Delivered(_) | Self::NotCalled(_) => false,
         }
     }
 
@@ -65,6 +71,8 @@ impl Item {
                 .collect(),
             Self::Verdict(verdict) => vec![&verdict.0],
             Self::Delivered(_)
+            | Self::CallBegins { .. }
+            | Self::NotCalled(_)
             | Self::Decision { .. }
             | Self::Resume(_)
             | Self::Schedules(_)

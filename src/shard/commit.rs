@@ -163,6 +163,8 @@ impl Desk {
             }),
             Item::Verdict(verdict) => self.careful.is_needed(verdict.0.origin),
             Item::Delivered(_)
+            | Item::CallBegins { .. }
+            | Item::NotCalled(_)
             | Item::Decision { .. }
             | Item::Resume(_)
             | Item::Schedules(_)
@@ -280,8 +282,10 @@ impl Desk {
         self.adopt(staged, &found);
         let mut answers = found.answers.into_iter();
         for item in items.drain(..) {
-            if let Item::Decision { reply, .. } | Item::Pause { reply, .. } | Item::Schedules(Some(reply)) =
-                item
+            if let Item::CallBegins { reply, .. }
+            | Item::Decision { reply, .. }
+            | Item::Pause { reply, .. }
+            | Item::Schedules(Some(reply)) = item
                 && let Some(answer) = answers.next()
             {
                 // Whoever asked may have gone.
@@ -404,6 +408,13 @@ impl Run<'_> {
                 }
                 Ok(())
             }
+            Item::CallBegins { row, .. } => {
+                let stands = self.batch.begin_work(*row)?;
+                let settled = || "the command is settled".to_owned();
+                found.answers.push(stands.then_some(()).ok_or_else(settled));
+                Ok(())
+            }
+            Item::NotCalled(row) => self.batch.forget_begun(*row),
             Item::Decision {
                 tenant,
                 number,

@@ -269,6 +269,8 @@ impl Desk {
                 self.gathered.push(Item::Verdict(Box::new((input, None))));
             }
             Mail::Delivered(rows) => self.gathered.push(Item::Delivered(rows)),
+            Mail::CallBegins { row, reply } => self.gathered.push(Item::CallBegins { row, reply }),
+            Mail::NotCalled(row) => self.gathered.push(Item::NotCalled(row)),
             Mail::Refill { after, limit, reply } => {
                 self.gathered.refills.push(Refill { after, limit, reply });
             }
@@ -547,7 +549,8 @@ impl Desk {
         while let Some(mail) = runtime.block_on(self.mailbox.recv()) {
             match mail {
                 Mail::Stop => return,
-                Mail::DeadLetter { reply, .. }
+                Mail::CallBegins { reply, .. }
+                | Mail::DeadLetter { reply, .. }
                 | Mail::Activate { reply, .. }
                 | Mail::PauseSchedule { reply, .. } => {
                     let _gone = reply.send(Err(format!("shard {} is halted: {message}", self.index)));
@@ -558,6 +561,7 @@ impl Desk {
                 | Mail::Barrier { .. }
                 | Mail::Verdict(_)
                 | Mail::Migrate { .. }
+                | Mail::NotCalled(_)
                 | Mail::Delivered(_) => {}
             }
         }

@@ -36,6 +36,13 @@ pub enum Mail {
     },
     /// The relay delivered these rows, for which nobody waits: delete them.
     Delivered(Vec<WorkRef>),
+    /// The call of this row begins as soon as the answer says that this is durable. An error: it must not.
+    CallBegins {
+        row: WorkRef,
+        reply: oneshot::Sender<Result<(), String>>,
+    },
+    /// The call of this row was not made after all, or is known to have done nothing.
+    NotCalled(WorkRef),
     /// The relay has room again and asks for the rows after `after`.
     Refill {
         after: Option<WorkRef>,

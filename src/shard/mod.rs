@@ -25,6 +25,7 @@ mod tally;
 mod tests;
 mod timers;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
@@ -36,6 +37,7 @@ pub use status::{ShardState, ShardStatus};
 use crate::kernel::definition::DefinitionSet;
 use crate::kernel::ids::TenantId;
 use crate::kernel::limits::Limits;
+use crate::kernel::work::WorkRef;
 use crate::ports::broker::StreamState;
 use crate::ports::clock::Clock;
 use crate::storage::{Reader, StorageError, Store};
@@ -71,6 +73,8 @@ pub struct ShardHandle {
     pub floor: Arc<SentFloor>,
     /// Log sequence of the last commit before this start, 0 if there was none.
     pub began_after: u64,
+    /// Rows of the outbox whose calls have begun before this start, and that have no outcome.
+    pub begun: BTreeSet<WorkRef>,
     pub reader: Reader,
     thread: Option<JoinHandle<()>>,
 }
@@ -86,13 +90,14 @@ impl ShardHandle {
         let (mail, mailbox) = mpsc::channel(spec.settings.mailbox);
         let index = spec.index;
         let reader = spec.store.reader();
-        let opening = open::open(&spec)?;
+        let mut opening = open::open(&spec)?;
         let status = Arc::new(ShardStatus::new(opening.positions, spec.clock.now()));
         let floor = Arc::new(SentFloor::default());
         floor
             .0
             .store(opening.counters.sent_floor, std::sync::atomic::Ordering::Release);
         let began_after = opening.counters.log_sequence;
+        let begun = std::mem::take(&mut opening.begun);
         let desk = desk::Desk::new(spec, opening, mailbox, Arc::clone(&status), Arc::clone(&floor));
         let runtime = tokio::runtime::Handle::current();
         let thread = std::thread::Builder::new()
@@ -105,9 +110,25 @@ impl ShardHandle {
             status,
             floor,
             began_after,
+            begun,
             reader,
             thread: Some(thread),
         })
+    }
+
+    /// Waits until what is in the mailbox is committed and released, or the thread has stopped.
+    pub async fn commit(&self) {
+        let (reply, answer) = tokio::sync::oneshot::channel();
+        // Refills are answered behind the commit of what came before them.
+        let mail = Mail::Refill {
+            after: None,
+            limit: 0,
+            reply,
+        };
+        if self.mail.send(mail).await.is_ok() {
+            // An error: it has stopped or is halted, and commits nothing any more.
+            let _stopped = answer.await;
+        }
     }
 
     /// Commits what is in the mailbox and stops the thread.

@@ -1,12 +1,13 @@
 //! What a shard finds when it opens its state, and whether the streams are still the ones it knows.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::ShardSpec;
 use super::careful::Careful;
 use crate::kernel::definition::DefinitionSet;
 use crate::kernel::ids::{InstanceId, TimeMs};
 use crate::kernel::input::SourceStream;
+use crate::kernel::work::WorkRef;
 use crate::ports::broker::StreamState;
 use crate::storage::rows::{ActiveDefinitions, ActiveSaga, ArchivedRow, PositionRow, Waiting};
 use crate::storage::write::Counters;
@@ -21,6 +22,8 @@ pub(super) struct Opening {
     /// Instances whose definition was missing and is loaded now.
     pub resumable: Vec<InstanceId>,
     pub outbox_rows: u64,
+    /// Rows of the outbox whose calls have begun.
+    pub begun: BTreeSet<WorkRef>,
     pub next_due: Option<TimeMs>,
     pub careful: Careful,
     /// There are schedules to be brought in line with the definitions.
@@ -52,6 +55,7 @@ pub(super) fn open(spec: &ShardSpec) -> Result<Opening, StorageError> {
             resumable: resumable(&spec.definitions, batch, &waiting)?,
             waiting,
             outbox_rows: batch.outbox_rows()?,
+            begun: batch.begun()?,
             next_due: batch.next_due()?,
             careful,
             has_schedules: has_schedules(spec, batch)?,

@@ -16,6 +16,7 @@ pub const NAMES: &[&str] = &[
     "meta",
     "schedules",
     "aliases",
+    "begun",
 ];
 
 /// tenant, saga, key → record. The one scattered row of a transition.
@@ -42,3 +43,5 @@ pub const META: TableIndex = 9;
 pub const SCHEDULES: TableIndex = 10;
 /// tenant, saga, address of an alias → the instances that have it.
 pub const ALIASES: TableIndex = 11;
+/// log sequence, index of a work item → nothing: its call may have begun.
+pub const BEGUN: TableIndex = 12;

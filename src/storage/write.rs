@@ -1,5 +1,7 @@
 //! One transaction of a shard, by noun.
 
+use std::collections::BTreeSet;
+
 use super::StorageError;
 use super::environment::Writing;
 use super::keys;
@@ -9,8 +11,8 @@ use super::rows::{
     PositionRow, ScheduleRow, Suspect, TimerTarget, Tombstone, UseChanges, Uses, decode, encode,
 };
 use super::tables::{
-    ALIASES, DEAD_LETTERS, DEFINITIONS, ENDED, HISTORY, INBOX, INSTANCES, META, OUTBOX, SCHEDULES, TIMERS,
-    TOMBSTONES,
+    ALIASES, BEGUN, DEAD_LETTERS, DEFINITIONS, ENDED, HISTORY, INBOX, INSTANCES, META, OUTBOX, SCHEDULES,
+    TIMERS, TOMBSTONES,
 };
 use crate::kernel::ids::{DefinitionHash, InstanceId, SagaName, TenantId, TimeMs};
 use crate::kernel::input::SourceStream;
@@ -57,9 +59,35 @@ impl<'t> Batch<'t> {
         self.view.append(OUTBOX, &keys::work(row), encode(item))
     }
 
-    /// Deletes a row of the outbox; whether it was there.
+    /// Deletes a row of the outbox, and that its call has begun; whether it was there.
     pub fn delete_work(&self, row: WorkRef) -> Result<bool, StorageError> {
+        self.forget_begun(row)?;
         self.view.delete(OUTBOX, &keys::work(row))
+    }
+
+    /// Keeps that the call of this row begins; `false`: there is no such row.
+    pub fn begin_work(&self, row: WorkRef) -> Result<bool, StorageError> {
+        let key = keys::work(row);
+        if self.view.get(OUTBOX, &key)?.is_none() {
+            return Ok(false);
+        }
+        self.view.put(BEGUN, &key, encode(&()))?;
+        Ok(true)
+    }
+
+    /// The call of this row was not made, or is known to have done nothing.
+    pub fn forget_begun(&self, row: WorkRef) -> Result<(), StorageError> {
+        self.view.delete(BEGUN, &keys::work(row)).map(drop)
+    }
+
+    /// Rows of the outbox whose calls have begun.
+    pub fn begun(&self) -> Result<BTreeSet<WorkRef>, StorageError> {
+        let mut rows = BTreeSet::new();
+        self.view.scan(BEGUN, &[], |key, _| {
+            rows.insert(keys::read_work(key).ok_or_else(|| corrupt("a key of the begun calls"))?);
+            Ok(true)
+        })?;
+        Ok(rows)
     }
 
     /// Rows of the outbox behind `after`, in order.

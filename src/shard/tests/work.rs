@@ -229,3 +229,34 @@ async fn events_beyond_what_can_be_held_are_fed_again_when_there_is_room() {
     assert_eq!(shard.items("a"), json!([2, 3, 4]));
     shard.stop().await;
 }
+
+async fn call_begins(shard: &super::world::Shard, row: WorkRef) -> Result<(), String> {
+    let (reply, answer) = tokio::sync::oneshot::channel();
+    shard.mail(Mail::CallBegins { row, reply }).await;
+    answer.await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_call_that_begins_is_known_to_the_next_life_until_its_row_is_settled_or_it_was_not_made() {
+    let world = World::new();
+    let shard = world.start();
+    let opened: Vec<_> = (1..=3).map(|n| pay_opened(&format!("p-{n}"), n)).collect();
+    shard.deliver(EVENTS, 1, opened).await;
+    let rows: Vec<_> = shard.outbox().await;
+    let [first, second, third] = [0, 1, 2].map(|n| rows[n].0);
+    for row in [first, second, third] {
+        call_begins(&shard, row).await.unwrap();
+    }
+    shard.mail(Mail::NotCalled(second)).await;
+    let receipt = result(&rows[2].1, 1, &json!({"receipt": "r"}));
+    shard.deliver(RESULTS, 1, vec![receipt]).await;
+    shard.outbox().await;
+    assert!(
+        call_begins(&shard, third).await.is_err(),
+        "a settled row needs no call"
+    );
+    shard.stop().await;
+    let shard = world.start();
+    assert_eq!(shard.handle.begun, std::collections::BTreeSet::from([first]));
+    shard.stop().await;
+}
