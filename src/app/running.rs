@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use futures::future::OptionFuture;
+use futures::future::{OptionFuture, join_all};
 use tokio::sync::{Mutex, mpsc};
+use tokio::task::{JoinError, JoinSet};
 
 use super::catalog::{Catalog, InForce};
 use super::node::Node;
@@ -17,7 +18,7 @@ use crate::intake::{Intake, IntakeSpec, ShardEndpoint, StreamStatus};
 use crate::kernel::definition::{DefinitionSet, EffectDefinition};
 use crate::kernel::input::SourceStream;
 use crate::kernel::token::TokenKey;
-use crate::outbox::{LocalFirst, Relay, RelaySpec, Retention, RetentionSpec, Submitter};
+use crate::outbox::{LocalFirst, Relay, RelaySpec, Rest, Retention, RetentionSpec, Submitter};
 use crate::ports::broker::{Broker, StreamState, WorkflowStreams};
 use crate::ports::clock::Clock;
 use crate::shard::ShardHandle;
@@ -59,6 +60,8 @@ pub(super) struct Running {
 #[derive(Default)]
 struct Stages {
     worker: Option<Worker>,
+    /// Workers that a reload has replaced and that finish what they have begun.
+    replaced: JoinSet<()>,
     intake: Option<Intake>,
     shards: Vec<ShardHandle>,
     relays: Vec<Relay>,
@@ -76,6 +79,9 @@ impl Running {
         let (mut shown, mut submitter) = (Vec::new(), None);
         let local = (parts.manifest.dispatch == Dispatch::Local)
             .then(|| Arc::new(Local::new(parts.manifest.limits.payload_bytes)));
+        if let Some(local) = &local {
+            local.expect(&served(&parts.catalog.now().effects));
+        }
         if parts.manifest.mode.runs_sagas() {
             submitter = start_sagas(parts, &broker, streams, local.as_ref(), &mut stages)?;
             shown = stages.shards.iter().map(shards::Shown::of).collect();
@@ -136,6 +142,10 @@ impl Running {
             return Ok(());
         }
         let mut stages = self.stages.lock().await;
+        // The drain has taken the stages, and nothing would stop another worker.
+        if node.is_draining() {
+            return Err(StartError::System("draining".to_owned()));
+        }
         let effects = served(effects);
         let new = start_worker(
             &node.parts(),
@@ -151,7 +161,10 @@ impl Running {
         *self.breakers.lock().unwrap_or_else(PoisonError::into_inner) = breakers;
         if let Some(old) = std::mem::replace(&mut stages.worker, new) {
             let timeout = node.manifest.drain_timeout.duration();
-            tokio::spawn(old.drain(timeout));
+            stages.replaced.spawn(old.drain(timeout));
+        }
+        while let Some(ended) = stages.replaced.try_join_next() {
+            report(ended);
         }
         Ok(())
     }
@@ -160,12 +173,17 @@ impl Running {
     pub async fn drain(&self, timeout: Duration) {
         let mut stages = std::mem::take(&mut *self.stages.lock().await);
         let worker = stages.worker.take();
+        let mut replaced = std::mem::take(&mut stages.replaced);
         let workers = async {
-            if let Some(worker) = worker {
-                worker.drain(timeout).await;
-            }
+            let replaced = async {
+                while let Some(ended) = replaced.join_next().await {
+                    report(ended);
+                }
+            };
+            let worker = OptionFuture::from(worker.map(|worker| worker.drain(timeout)));
+            tokio::join!(worker, replaced);
         };
-        // The results of local calls come by the mailbox, so the shards stop after the worker.
+        // The results of local calls come by the mailbox, so the shards stop after the workers.
         let (workers_first, workers_beside) = if self.local.is_some() {
             (Some(workers), None)
         } else {
@@ -178,16 +196,40 @@ impl Running {
                 }
             };
             tokio::join!(intake, OptionFuture::from(workers_first));
+            if self.local.is_some() {
+                settle_calls(&stages).await;
+            }
             for shard in stages.shards.drain(..) {
                 shard.stop().await;
             }
             let relays = stages.relays.drain(..).map(|relay| relay.drain(RELAY_DRAIN));
-            futures::future::join_all(relays).await;
+            join_all(relays).await;
         };
         tokio::join!(OptionFuture::from(workers_beside), sagas);
         if let Err(error) = self.broker.flush().await {
             tracing::warn!(%error, "the last acknowledgements may not have left");
         }
+    }
+}
+
+/// Brings the outcomes of the calls that were made here into the shards, and their results to the broker, for at most
+/// [`RELAY_DRAIN`].
+async fn settle_calls(stages: &Stages) {
+    let settled = async {
+        join_all(stages.relays.iter().map(|relay| relay.until(Rest::NoCalls))).await;
+        join_all(stages.shards.iter().map(ShardHandle::commit)).await;
+        join_all(stages.relays.iter().map(|relay| relay.until(Rest::Nothing))).await;
+    };
+    match tokio::time::timeout(RELAY_DRAIN, settled).await {
+        Ok(()) => tracing::info!("the outcomes of all calls are stored and published"),
+        Err(_) => tracing::info!("not all results could be published; they are after the next start"),
+    }
+}
+
+/// A panic in the drain of a worker leaves its commands to be delivered again.
+fn report(ended: Result<(), JoinError>) {
+    if let Err(error) = ended {
+        tracing::error!(%error, "the drain of a worker ended abnormally");
     }
 }
 
@@ -246,6 +288,7 @@ fn start_sagas(
             local: local.map(|local| LocalFirst {
                 dispatch: Arc::clone(local) as Arc<dyn crate::ports::dispatch::Dispatch>,
                 recovered: shard.began_after,
+                begun: shard.begun.clone(),
             }),
             cluster: manifest.cluster.clone(),
             settings: manifest.relay.clone(),

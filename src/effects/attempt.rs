@@ -17,6 +17,7 @@ use crate::kernel::definition::EffectDefinition;
 use crate::kernel::envelope::{EffectCommand, EffectProgress};
 use crate::kernel::ids::{CommandId, TenantId, TimeMs};
 use crate::ports::broker::Message;
+use crate::ports::dispatch::Intent;
 
 /// Shortest pause before another attempt, in milliseconds.
 const PAUSE_MS_MIN: u64 = 50;
@@ -77,9 +78,8 @@ pub struct Turn<'h> {
     pub seed: u64,
     /// Of the command's message in its stream, the highest where it has none. What takes it back comes behind it.
     pub sequence: u64,
-    /// It comes from the queue, so that nothing but a word beside it tells the next turn of a call. At home the row of the
-    /// outbox does.
-    pub queued: bool,
+    /// Where it is recorded that a call begins; absent for a command of the queue, beside which that is stored.
+    pub intent: Option<&'h dyn Intent>,
 }
 
 impl<'h> Turn<'h> {
@@ -89,7 +89,7 @@ impl<'h> Turn<'h> {
             number: message.delivered,
             seed: message.stream_sequence ^ message.delivered.rotate_left(32),
             sequence: message.stream_sequence,
-            queued: true,
+            intent: None,
         }
     }
 }

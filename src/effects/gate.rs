@@ -105,7 +105,7 @@ impl Lane {
         if watch.is_unsure() {
             let asked = watch.ask(&*self.broker, &self.streams.commands, effect).await;
             // At home, what takes the command back has yet to leave this process, so it cannot stand there.
-            if turn.queued && asked.is_err() {
+            if turn.held.is_some() && asked.is_err() {
                 return Some(Next::GiveBack(NAK_DELAY, Reason::Broker));
             }
         }

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use super::attempt::{self, Reason, Room, Turn};
 use super::breakers::Breakers;
@@ -16,7 +17,7 @@ use super::gate::Gate;
 use super::held::{Held, InHand};
 use super::mask::Mask;
 use super::places::{Share, Tenants};
-use super::progress;
+use super::progress::{self, Written};
 use super::provider::{CallContext, CallFailure, CallOutcome, Provider};
 use super::recalls::{Recalls, Watch};
 use super::result::{self, Addressee, Answer, Recorded};
@@ -75,6 +76,8 @@ pub struct Lane {
     pub series: Series,
     /// No new work; what has not been sent is given back.
     pub draining: CancellationToken,
+    /// Calls of commands that came straight from the outbox.
+    pub home: TaskTracker,
     /// Whatever runs is dropped and given back.
     pub stopping: CancellationToken,
 }
@@ -292,10 +295,7 @@ impl Lane {
         }
         let never_twice = self.definition.never_calls_twice();
         if never_twice && progress.unsettled {
-            return Next::Answer(Answer::TimedOut {
-                class: AMBIGUOUS.to_owned(),
-                message: "a worker began a call and stopped before it recorded the outcome".to_owned(),
-            });
+            return Next::Answer(begun_before());
         }
         if progress.not_before_ms > now.0 {
             let early = u64::try_from(progress.not_before_ms - now.0).unwrap_or(0);
@@ -327,8 +327,16 @@ impl Lane {
         {
             return instead;
         }
-        if never_twice && turn.queued && !Box::pin(self.announce(command, turn, progress)).await {
-            return Next::GiveBack(NAK_DELAY, Reason::Broker);
+        if never_twice {
+            match Box::pin(self.announce(command, turn, progress)).await {
+                Written::Stands => {}
+                Written::Lost => return Next::GiveBack(NAK_DELAY, Reason::Broker),
+                // Whoever has it now may be calling.
+                Written::Preceded if turn.held.is_some_and(Held::is_lost) => {
+                    return Next::GiveBack(Duration::ZERO, Reason::Lost);
+                }
+                Written::Preceded => return Next::Answer(begun_before()),
+            }
         }
         let secrets = self.secrets.now();
         let call = CallContext {
@@ -390,8 +398,21 @@ impl Lane {
     }
 
     /// Records the intent before a call that must not be made twice. Without one, no call was begun: the outcome of a command
-    /// that was only held in hand is not unknown. `false`: it may not be stored.
-    async fn announce(&self, command: &EffectCommand<'_>, turn: Turn<'_>, progress: &EffectProgress) -> bool {
+    /// that was only held in hand is not unknown. Beside the first delivery of a command there is none, unless the broker
+    /// has lost count.
+    async fn announce(
+        &self,
+        command: &EffectCommand<'_>,
+        turn: Turn<'_>,
+        progress: &EffectProgress,
+    ) -> Written {
+        if let Some(intent) = turn.intent {
+            return if intent.record().await {
+                Written::Stands
+            } else {
+                Written::Lost
+            };
+        }
         let begun = EffectProgress {
             delivered: turn.number,
             unsettled: true,
@@ -399,7 +420,8 @@ impl Lane {
         };
         let name = (command.tenant_id.clone(), command.command_id);
         let effect = &self.definition.name;
-        progress::write(&*self.broker, &self.streams.commands, effect, &name, &begun).await
+        let commands = &self.streams.commands;
+        progress::write(&*self.broker, commands, effect, &name, &begun, turn.number <= 1).await
     }
 
     /// Makes the call. Where a call may be interrupted, it ends when the command is taken back.
@@ -468,7 +490,15 @@ impl Lane {
         reason: Reason,
     ) -> Disposition {
         let effect = &self.definition.name;
-        progress::write(&*self.broker, &self.streams.commands, effect, name, progress).await;
+        progress::write(
+            &*self.broker,
+            &self.streams.commands,
+            effect,
+            name,
+            progress,
+            false,
+        )
+        .await;
         self.count_given_back(reason);
         // At its deadline somebody must say so.
         let left = deadline.0.saturating_sub(self.clock.now().0);
@@ -629,6 +659,14 @@ impl Drop for Served<'_> {
 pub(super) enum Next {
     Answer(Answer),
     GiveBack(Duration, Reason),
+}
+
+/// The answer to a command whose call was begun, and of whose outcome there is no record.
+fn begun_before() -> Answer {
+    Answer::TimedOut {
+        class: AMBIGUOUS.to_owned(),
+        message: "a worker began a call and stopped before it recorded the outcome".to_owned(),
+    }
 }
 
 /// What is said of a command whose deadline has passed.

@@ -3,18 +3,20 @@
 //! Only the first attempt, and only where there is room: everything that takes another turn (a retry, an open
 //! breaker, a tenant that has enough in hand) takes the way of the queue, where any worker may go on with it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::attempt::Turn;
 use super::lane::{Lane, Next};
 use super::result::{self, Addressee, Answer};
+use crate::kernel::definition::EffectDefinition;
 use crate::kernel::envelope::{EffectCommand, EffectProgress};
 use crate::kernel::ids::EffectName;
-use crate::ports::dispatch::{Attempted, Dispatch, EffectDesk};
+use crate::ports::dispatch::{Attempted, Dispatch, EffectDesk, Intent};
 
 /// The lanes of the worker that is in force, by effect.
 pub type Lanes = BTreeMap<EffectName, Arc<Lane>>;
@@ -23,6 +25,8 @@ pub type Lanes = BTreeMap<EffectName, Arc<Lane>>;
 #[derive(Default)]
 pub struct Local {
     lanes: RwLock<Lanes>,
+    /// The effects of which no call is made twice. Known before the worker starts, since relays start before it.
+    once: RwLock<BTreeSet<EffectName>>,
     /// Largest result, in bytes of its message.
     result_bytes_max: usize,
 }
@@ -32,43 +36,65 @@ impl Local {
     pub fn new(result_bytes_max: usize) -> Self {
         Self {
             lanes: RwLock::default(),
+            once: RwLock::default(),
             result_bytes_max,
         }
     }
 
+    fn lane(&self, effect: &EffectName) -> Option<Arc<Lane>> {
+        let lanes = self.lanes.read().unwrap_or_else(PoisonError::into_inner);
+        lanes.get(effect).cloned()
+    }
+
+    /// The effects that the worker has, or will have once it starts.
+    pub fn expect<'e>(&self, effects: impl IntoIterator<Item = &'e Arc<EffectDefinition>>) {
+        let once = effects.into_iter().filter(|effect| effect.never_calls_twice());
+        let names = once.map(|effect| effect.name.clone()).collect();
+        *self.once.write().unwrap_or_else(PoisonError::into_inner) = names;
+    }
+
     /// From now on this worker makes the calls.
     pub fn serve_by(&self, lanes: Lanes) {
+        self.expect(lanes.values().map(|lane| &lane.definition));
         *self.lanes.write().unwrap_or_else(PoisonError::into_inner) = lanes;
     }
 }
 
 impl Dispatch for Local {
     fn desk(&self, effect: &EffectName) -> Option<Arc<dyn EffectDesk>> {
-        let lanes = self.lanes.read().unwrap_or_else(PoisonError::into_inner);
-        let lane = lanes.get(effect)?;
+        let lane = self.lane(effect)?;
+        // Before the look at the drain, which waits for all that have one.
+        let under_way = lane.home.token();
         if lane.definition.limits.rate.is_some() || lane.draining.is_cancelled() {
             return None;
         }
         Some(Arc::new(Desk {
-            lane: Arc::clone(lane),
+            lane,
             result_bytes_max: self.result_bytes_max,
+            _under_way: under_way,
         }))
+    }
+
+    fn records_intent(&self, effect: &EffectName) -> bool {
+        let once = self.once.read().unwrap_or_else(PoisonError::into_inner);
+        once.contains(effect)
     }
 }
 
 struct Desk {
     lane: Arc<Lane>,
     result_bytes_max: usize,
+    _under_way: TaskTrackerToken,
 }
 
 #[async_trait]
 impl EffectDesk for Desk {
-    async fn first_attempt(&self, command: &EffectCommand<'_>) -> Attempted {
+    async fn first_attempt(&self, command: &EffectCommand<'_>, intent: &dyn Intent) -> Attempted {
         let lane = &*self.lane;
         lane.series.running.inc();
         let attempted = tokio::select! {
             biased;
-            attempted = self.attempt(command) => attempted,
+            attempted = self.attempt(command, intent) => attempted,
             // The drain is over; the call may have happened.
             () = lane.stopping.cancelled() => Attempted::Elsewhere(EffectProgress {
                 unsettled: true,
@@ -81,7 +107,7 @@ impl EffectDesk for Desk {
 }
 
 impl Desk {
-    async fn attempt(&self, command: &EffectCommand<'_>) -> Attempted {
+    async fn attempt(&self, command: &EffectCommand<'_>, intent: &dyn Intent) -> Attempted {
         let mut progress = EffectProgress::default();
         let (_, seed) = command.command_id.0.as_u64_pair();
         let turn = Turn {
@@ -89,7 +115,7 @@ impl Desk {
             number: 1,
             seed,
             sequence: u64::MAX,
-            queued: false,
+            intent: Some(intent),
         };
         match self.lane.next(command, turn, &mut progress).await {
             Next::Answer(answer) => self.answered(command, answer, progress.calls),

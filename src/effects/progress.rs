@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::kernel::envelope::EffectProgress;
 use crate::kernel::ids::{CommandId, EffectName, TenantId};
 use crate::kernel::subject::Subject;
-use crate::ports::broker::{Broker, BrokerError, Expect, Message, Publication};
+use crate::ports::broker::{Broker, BrokerError, Expect, Message, Publication, PublishError};
 
 /// How long a worker tries to leave word. Without it the next worker assumes the worst, which is safe.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -46,14 +46,25 @@ pub async fn read(
     Ok(progress)
 }
 
-/// Leaves word. Tells whether it stands.
+/// What became of a word that was left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Written {
+    Stands,
+    /// It may not stand.
+    Lost,
+    /// There was one before, although there should be none.
+    Preceded,
+}
+
+/// Leaves word. `first`: only where there is none.
 pub async fn write(
     broker: &dyn Broker,
     stream: &str,
     effect: &EffectName,
     (tenant, command): &(TenantId, CommandId),
     progress: &EffectProgress,
-) -> bool {
+    first: bool,
+) -> Written {
     let subject = subject(tenant, effect, *command);
     let payload = serde_json::to_vec(progress).expect("plain data");
     let publication = Publication {
@@ -61,12 +72,17 @@ pub async fn write(
         subject,
         headers: Vec::new(),
         payload: payload.into(),
-        expect: Expect::Nothing,
+        expect: if first {
+            Expect::FirstOnSubject
+        } else {
+            Expect::Nothing
+        },
     };
     match tokio::time::timeout(PATIENCE, broker.publish(publication)).await {
-        Ok(Ok(_)) => return true,
+        Ok(Ok(_)) => return Written::Stands,
+        Ok(Err(PublishError::AlreadyThere)) => return Written::Preceded,
         Ok(Err(error)) => tracing::debug!(%command, %error, "no word was left about a command"),
         Err(_) => tracing::debug!(%command, "no word was left about a command in time"),
     }
-    false
+    Written::Lost
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use super::breakers::Breakers;
 use super::consumers::Consumer;
@@ -34,6 +35,9 @@ use crate::kernel::token::TokenKey;
 use crate::ports::broker::{Broker, WorkflowStreams};
 use crate::ports::clock::Clock;
 use crate::telemetry::Metrics;
+
+/// How often a drain tells what it waits for.
+const TELL_EVERY: Duration = Duration::from_secs(5);
 
 /// What the commands that are cut off at the end of a drain get to be given back.
 const GIVE_BACK: Duration = Duration::from_secs(1);
@@ -79,6 +83,8 @@ pub struct Worker {
     breakers: Arc<Breakers>,
     troubles: Arc<Troubles>,
     draining: CancellationToken,
+    /// Calls of commands that came straight from the outbox.
+    home: TaskTracker,
     stopping: CancellationToken,
 }
 
@@ -98,6 +104,7 @@ impl Worker {
     pub fn start_with(spec: &WorkerSpec, registry: &Registry) -> Result<Self, WorkerError> {
         let draining = CancellationToken::new();
         let stopping = CancellationToken::new();
+        let home = TaskTracker::new();
         let environment = Environment::new(Arc::clone(&spec.secrets), &spec.upstreams, spec.tokens.clone());
         let environment = environment
             .with_tls(spec.upstream_tls.clone())
@@ -160,6 +167,7 @@ impl Worker {
                 metrics: Arc::clone(&spec.metrics),
                 series: Series::of(&spec.metrics, definition.name.as_str()),
                 draining: draining.clone(),
+                home: home.clone(),
                 stopping: stopping.clone(),
             }));
         }
@@ -195,6 +203,7 @@ impl Worker {
             breakers,
             troubles,
             draining,
+            home,
             stopping,
         })
     }
@@ -212,18 +221,36 @@ impl Worker {
     }
 
     /// Stops pulling, gives back what has not started, and lets the rest finish for at most `timeout`; what
-    /// still runs then is dropped and given back.
+    /// still runs then is dropped and given back. Calls of commands that came straight from the outbox count as what runs.
     pub async fn drain(mut self, timeout: Duration) {
         self.draining.cancel();
-        if tokio::time::timeout(timeout, finish(&mut self.lanes))
-            .await
-            .is_err()
-        {
-            tracing::warn!("effects still run at the end of the drain; their commands go to other workers");
+        self.home.close();
+        if tokio::time::timeout(timeout, self.finish()).await.is_err() {
+            tracing::warn!(
+                calls = self.home.len(),
+                "effects still run at the end of the drain; their commands go to other workers"
+            );
             self.stopping.cancel();
-            let given_back = tokio::time::timeout(GIVE_BACK, finish(&mut self.lanes)).await;
-            if given_back.is_err() {
+            if tokio::time::timeout(GIVE_BACK, self.finish()).await.is_err() {
                 tracing::warn!("not every command could be given back; they come again after the ack wait");
+            }
+        }
+    }
+
+    /// Waits for all that it has begun, and tells now and then that it does.
+    async fn finish(&mut self) {
+        let home = self.home.clone();
+        let finished = async { tokio::join!(finish(&mut self.lanes), home.wait()) };
+        let mut finished = std::pin::pin!(finished);
+        let mut told = tokio::time::interval(TELL_EVERY);
+        loop {
+            tokio::select! {
+                biased;
+                _ = &mut finished => return,
+                _ = told.tick() => {
+                    let calls = self.home.len();
+                    tracing::info!(calls, "the drain waits for what the worker has begun");
+                }
             }
         }
     }

@@ -1,12 +1,19 @@
 //! Effect commands that the worker of this process gets without the broker: their first attempt only.
 //!
 //! The row stays in the outbox until the result is applied, so a call that a crash cuts off is made again. Rows of
-//! an earlier life of the process may have been called, nobody knows; they take the way of the queue and say so.
+//! an earlier life of the process may have been called; they take the way of the queue and say so. Where an effect makes no
+//! call twice, the shard commits that a call begins before it does: rows of an earlier life that have no such mark were not
+//! called.
 
+use std::collections::BTreeSet;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Duration;
 
+use async_trait::async_trait;
 use futures::FutureExt as _;
+use tokio::sync::{mpsc, oneshot};
 
 use super::backlog::Row;
 use super::envelope;
@@ -15,13 +22,19 @@ use super::publish::Publisher;
 use super::sweeper;
 use crate::kernel::envelope::EffectProgress;
 use crate::kernel::work::{WorkItem, WorkKind, WorkRef};
-use crate::ports::dispatch::{Attempted, Dispatch, EffectDesk};
+use crate::ports::dispatch::{Attempted, Dispatch, EffectDesk, Intent};
+use crate::shard::mailbox::Mail;
+
+/// How long a call waits for the commit before it; then its command takes the way of the queue.
+const RECORD_MAX: Duration = Duration::from_secs(5);
 
 /// The worker of this process.
 pub struct LocalFirst {
     pub dispatch: Arc<dyn Dispatch>,
     /// Log sequence of the last commit of the process's earlier life.
     pub recovered: u64,
+    /// Rows of that life whose calls had begun.
+    pub begun: BTreeSet<WorkRef>,
 }
 
 /// Which way a row goes.
@@ -36,7 +49,69 @@ pub enum Way {
 pub enum Called {
     Done(Done),
     /// Its command goes to the queue.
-    Queue(Row, EffectProgress),
+    Queue {
+        row: Row,
+        progress: EffectProgress,
+        /// The shard may have committed that its call begins, and it was not made or did nothing.
+        not_called: bool,
+    },
+}
+
+/// The shard's record that the call of a row begins.
+struct Record<'p> {
+    mailbox: &'p mpsc::Sender<Mail>,
+    row: WorkRef,
+    state: AtomicU8,
+}
+
+/// Nobody asked for the record.
+const UNASKED: u8 = 0;
+/// It may stand, and the call was not begun.
+const ASKED: u8 = 1;
+/// It stands, and the call begins.
+const STANDS: u8 = 2;
+/// The row is gone: nobody waits for its call.
+const SETTLED: u8 = 3;
+
+impl<'p> Record<'p> {
+    const fn new(mailbox: &'p mpsc::Sender<Mail>, row: WorkRef) -> Self {
+        Self {
+            mailbox,
+            row,
+            state: AtomicU8::new(UNASKED),
+        }
+    }
+
+    fn is(&self, state: u8) -> bool {
+        self.state.load(Ordering::Acquire) == state
+    }
+
+    async fn ask(&self) -> Option<Result<(), String>> {
+        let (reply, answer) = oneshot::channel();
+        let row = self.row;
+        self.mailbox.send(Mail::CallBegins { row, reply }).await.ok()?;
+        answer.await.ok()
+    }
+}
+
+#[async_trait]
+impl Intent for Record<'_> {
+    async fn record(&self) -> bool {
+        self.state.store(ASKED, Ordering::Release);
+        let state = match tokio::time::timeout(RECORD_MAX, self.ask()).await {
+            Ok(Some(Ok(()))) => STANDS,
+            Ok(Some(Err(reason))) => {
+                tracing::debug!(row = ?self.row, reason, "a call is not made");
+                SETTLED
+            }
+            Ok(None) | Err(_) => {
+                tracing::debug!(row = ?self.row, "the shard did not commit in time that a call begins");
+                ASKED
+            }
+        };
+        self.state.store(state, Ordering::Release);
+        state == STANDS
+    }
 }
 
 /// A command that may have been executed, by somebody who left no word.
@@ -54,7 +129,8 @@ impl Publisher {
             return Way::Broker(None);
         };
         if row.log_sequence <= local.recovered {
-            return Way::Broker(Some(maybe_called()));
+            let may_be = local.begun.contains(row) || !local.dispatch.records_intent(effect);
+            return Way::Broker(may_be.then(maybe_called));
         }
         match local.dispatch.desk(effect).filter(|_| room) {
             Some(desk) => Way::Here(desk),
@@ -69,10 +145,18 @@ impl Publisher {
             .await;
         match attempted {
             Ok(Ok(done)) => Called::Done(done),
-            Ok(Err(progress)) => Called::Queue((row, item), progress),
+            Ok(Err((progress, not_called))) => Called::Queue {
+                row: (row, item),
+                progress,
+                not_called,
+            },
             Err(_) => {
                 tracing::error!(instance = %item.instance, command = %item.command_id, "a call panicked; its command goes to the queue");
-                Called::Queue((row, item), maybe_called())
+                Called::Queue {
+                    row: (row, item),
+                    progress: maybe_called(),
+                    not_called: false,
+                }
             }
         }
     }
@@ -82,14 +166,31 @@ impl Publisher {
         desk: &dyn EffectDesk,
         row: WorkRef,
         item: &WorkItem,
-    ) -> Result<Done, EffectProgress> {
+    ) -> Result<Done, (EffectProgress, bool)> {
         let WorkKind::Effect { effect, payload } = &item.kind else {
-            return Err(EffectProgress::default());
+            return Err((EffectProgress::default(), false));
         };
+        let record = Record::new(&self.mailbox, row);
         let body = match envelope::command(item, effect, payload, None) {
-            Ok(command) => match desk.first_attempt(&command).await {
+            Ok(command) => match desk.first_attempt(&command, &record).await {
                 Attempted::Answered(body) => body,
-                Attempted::Elsewhere(progress) => return Err(progress),
+                Attempted::Elsewhere(_) if record.is(SETTLED) => {
+                    return Ok(done(row, item, None, false, "settled"));
+                }
+                Attempted::Elsewhere(progress) if record.is(ASKED) => {
+                    let unsettled = false;
+                    return Err((
+                        EffectProgress {
+                            unsettled,
+                            ..progress
+                        },
+                        true,
+                    ));
+                }
+                Attempted::Elsewhere(progress) => {
+                    let did_nothing = record.is(STANDS) && !progress.unsettled;
+                    return Err((progress, did_nothing));
+                }
             },
             Err(error) => {
                 let verdict = sweeper::unsendable(item, effect, error.to_string(), self.clock.now());

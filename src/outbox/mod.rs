@@ -17,7 +17,7 @@ pub mod submitter;
 mod sweeper;
 
 pub use local::LocalFirst;
-pub use relay::{Relay, RelaySpec};
+pub use relay::{Relay, RelaySpec, Rest};
 pub use retention::{Retention, RetentionSpec};
 pub use settings::Settings;
 pub use submitter::Submitter;

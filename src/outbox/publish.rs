@@ -7,12 +7,14 @@ use super::envelope::{self, Unsendable};
 use super::local::LocalFirst;
 use super::settings::Settings;
 use bytes::Bytes;
+use tokio::sync::mpsc;
 
 use crate::kernel::envelope::EffectProgress;
 use crate::kernel::ids::{CommandId, EffectName, TimeMs};
 use crate::kernel::work::WorkItem;
 use crate::ports::broker::{Broker, BrokerError, Publication, PublishError, WorkflowStreams};
 use crate::ports::clock::Clock;
+use crate::shard::mailbox::Mail;
 
 /// What all publications of a relay share.
 pub struct Publisher {
@@ -23,6 +25,8 @@ pub struct Publisher {
     /// Key of the ids of facts: nobody outside the cluster can guess one.
     pub fact_key: [u8; 32],
     pub local: Option<LocalFirst>,
+    /// The shard's.
+    pub mailbox: mpsc::Sender<Mail>,
 }
 
 /// How an effect command was handed over.

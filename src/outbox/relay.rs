@@ -63,6 +63,22 @@ pub struct RelaySpec {
 pub struct Relay {
     task: JoinHandle<()>,
     draining: CancellationToken,
+    questions: mpsc::Sender<Question>,
+}
+
+/// Answered once what it asks for holds.
+struct Question {
+    rest: Rest,
+    reply: oneshot::Sender<()>,
+}
+
+/// What a relay comes to while nothing new is given to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rest {
+    /// The outcomes of all calls made here are in the shard's mailbox.
+    NoCalls,
+    /// Besides, all that was released and may go now has been published.
+    Nothing,
 }
 
 impl Relay {
@@ -70,8 +86,22 @@ impl Relay {
     #[must_use]
     pub fn start(spec: RelaySpec) -> Self {
         let draining = CancellationToken::new();
-        let task = tokio::spawn(Desk::new(spec, draining.clone()).run());
-        Self { task, draining }
+        let (questions, asked) = mpsc::channel(1);
+        let task = tokio::spawn(Desk::new(spec, draining.clone(), asked).run());
+        Self {
+            task,
+            draining,
+            questions,
+        }
+    }
+
+    /// Waits until it has come to this rest, or has ended.
+    pub async fn until(&self, rest: Rest) {
+        let (reply, answer) = oneshot::channel();
+        if self.questions.send(Question { rest, reply }).await.is_ok() {
+            // An error: it has ended.
+            let _ended = answer.await;
+        }
     }
 
     /// Takes no new work and finishes what is in flight, for at most `timeout`.
@@ -112,6 +142,9 @@ struct Desk {
     take_spilled: Box<dyn Fn() -> bool + Send>,
     metrics: Arc<Metrics>,
     draining: CancellationToken,
+    asked: mpsc::Receiver<Question>,
+    /// Not answered yet.
+    questions: Vec<Question>,
     backlog: Backlog,
     publishing: FuturesUnordered<BoxFuture<'static, Done>>,
     submitting: FuturesUnordered<BoxFuture<'static, Done>>,
@@ -130,7 +163,7 @@ struct Desk {
 }
 
 impl Desk {
-    fn new(spec: RelaySpec, draining: CancellationToken) -> Self {
+    fn new(spec: RelaySpec, draining: CancellationToken, asked: mpsc::Receiver<Question>) -> Self {
         let floor = decode(spec.floor.0.load(Ordering::Acquire));
         let settings = &spec.settings;
         Self {
@@ -143,6 +176,7 @@ impl Desk {
                 settings: spec.settings,
                 clock: spec.clock,
                 local: spec.local,
+                mailbox: spec.mailbox.clone(),
             }),
             submitter: spec.submitter,
             released: spec.released,
@@ -151,6 +185,8 @@ impl Desk {
             take_spilled: spec.take_spilled,
             metrics: spec.metrics,
             draining,
+            asked,
+            questions: Vec::new(),
             publishing: FuturesUnordered::new(),
             submitting: FuturesUnordered::new(),
             calling: JoinSet::new(),
@@ -174,6 +210,7 @@ impl Desk {
             if self.settle_mail().is_break() {
                 return;
             }
+            self.answer_questions();
             let draining = self.draining.clone();
             tokio::select! {
                 biased;
@@ -204,10 +241,24 @@ impl Desk {
                     }
                 }
                 Some(rows) = answer(&mut self.refill) => self.refilled(rows),
+                Some(question) = self.asked.recv() => self.questions.push(question),
                 _ = tick.tick() => self.tick(),
             }
         }
         self.finish_in_flight().await;
+    }
+
+    fn answer_questions(&mut self) {
+        let no_calls = self.calling.is_empty() && self.letters.is_empty();
+        let nothing = no_calls && self.publishing.is_empty() && self.released.is_empty();
+        let holds = |question: &mut Question| match question.rest {
+            Rest::NoCalls => no_calls,
+            Rest::Nothing => nothing,
+        };
+        for question in self.questions.extract_if(.., holds) {
+            // Whoever asked may have stopped waiting.
+            let _gone = question.reply.send(());
+        }
     }
 
     /// Starts whatever may be started.
@@ -250,7 +301,19 @@ impl Desk {
     fn called(&mut self, ended: Result<Called, JoinError>) {
         match ended {
             Ok(Called::Done(done)) => self.finish(done),
-            Ok(Called::Queue(row, progress)) => self.publish(row, Some(progress)),
+            Ok(Called::Queue {
+                row,
+                progress,
+                not_called,
+            }) => {
+                if not_called {
+                    self.letters.push_back(Letter {
+                        mail: Mail::NotCalled(row.0),
+                        rows: Vec::new(),
+                    });
+                }
+                self.publish(row, Some(progress));
+            }
             // The row stays where it is; the sweeper finds it, or the next start.
             Err(error) => tracing::error!(%error, "the call of an effect ended abnormally"),
         }

@@ -7,6 +7,7 @@
 mod support;
 
 mod books;
+mod calls;
 mod rig;
 
 use std::collections::BTreeMap;

@@ -1,12 +1,15 @@
 //! Commands that the worker of the same process gets straight from the outbox.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use saga_runner::effects::Local;
+use saga_runner::kernel::definition::EffectDefinition;
+use saga_runner::kernel::definition::effect::OnAmbiguous;
 use saga_runner::kernel::input::WorkOutcome;
 use saga_runner::kernel::work::{WorkItem, WorkKind, WorkRef};
-use saga_runner::outbox::{self, LocalFirst};
+use saga_runner::outbox::{self, LocalFirst, Rest};
 use saga_runner::ports::dispatch::Dispatch;
 use wiremock::matchers::any;
 use wiremock::{Mock, MockServer, ResponseTemplate};
@@ -25,13 +28,26 @@ async fn upstream(answer: ResponseTemplate) -> MockServer {
 }
 
 fn options(local: &Arc<Local>, recovered: u64) -> RelayOptions {
+    options_after(local, recovered, BTreeSet::new())
+}
+
+/// The same where calls had begun before the start.
+fn options_after(local: &Arc<Local>, recovered: u64, begun: BTreeSet<WorkRef>) -> RelayOptions {
     RelayOptions {
         local: Some(LocalFirst {
             dispatch: Arc::clone(local) as Arc<dyn Dispatch>,
             recovered,
+            begun,
         }),
         ..RelayOptions::default()
     }
+}
+
+/// An effect of which no call is made twice.
+fn once(attempts: u32) -> EffectDefinition {
+    let mut once = definition(attempts);
+    once.on_ambiguous = OnAmbiguous::Fail;
+    once
 }
 
 fn local() -> Arc<Local> {
@@ -248,4 +264,115 @@ async fn a_rate_counts_for_all_workers_so_its_effect_takes_the_queue() {
     queued(&rig, &item).await;
     assert_eq!(rig.result(&item).await["result_type"], "Succeeded");
     worker.drain(Duration::from_secs(1)).await;
+}
+
+#[tokio::test]
+async fn where_no_call_is_made_twice_the_shard_commits_before_it_that_it_begins() {
+    let rig = Rig::new().await;
+    let server = upstream(ResponseTemplate::new(200).set_body_string(r#"{"id":"c-1"}"#)).await;
+    let local = local();
+    let worker = rig.local_worker(&local, vec![once(3)], &server.uri());
+    let mut shard = started(&rig, options(&local, 0)).await;
+    shard.release(vec![(at(1, 0), effect(&rig, "o-1", 1))]).await;
+    let (outcome, _) = one_verdict(&mut shard).await;
+    assert!(matches!(outcome, WorkOutcome::Succeeded { .. }), "{outcome:?}");
+    assert_eq!(shard.begun, [at(1, 0)]);
+    assert_eq!(shard.not_called, [], "its outcome deletes the row");
+
+    // A row that was settled meanwhile needs no call.
+    let gone = effect(&rig, "o-2", 2);
+    shard.release(vec![(at(2, 0), gone)]).await;
+    shard.outbox.remove(&at(2, 0));
+    shard.until_floor(at(2, 0)).await;
+    assert_eq!(server.received_requests().await.unwrap().len(), 1);
+    assert_eq!(rig.messages(&rig.streams.commands).await, 0);
+    worker.drain(Duration::from_secs(1)).await;
+
+    // Others pay nothing for it.
+    let worker = rig.local_worker(&local, vec![definition(3)], &server.uri());
+    shard.release(vec![(at(3, 0), effect(&rig, "o-3", 3))]).await;
+    one_verdict(&mut shard).await;
+    assert_eq!(shard.begun, [at(1, 0)]);
+    worker.drain(Duration::from_secs(1)).await;
+}
+
+#[tokio::test]
+async fn a_call_that_did_nothing_is_taken_back_and_goes_on_in_the_queue() {
+    let rig = Rig::new().await;
+    let server = MockServer::start().await;
+    let unwell = Mock::given(any()).respond_with(ResponseTemplate::new(503));
+    unwell.up_to_n_times(1).mount(&server).await;
+    let well = ResponseTemplate::new(200).set_body_string(r#"{"id":"c-1"}"#);
+    Mock::given(any()).respond_with(well).mount(&server).await;
+    let local = local();
+    let worker = rig.local_worker(&local, vec![once(3)], &server.uri());
+    let mut shard = started(&rig, options(&local, 0)).await;
+    let item = effect(&rig, "o-1", 1);
+    shard.release(vec![(at(1, 0), item.clone())]).await;
+    shard.until(|shard| shard.not_called == [at(1, 0)]).await;
+    let result = rig.result(&item).await;
+    assert_eq!(result["result_type"], "Succeeded");
+    assert_eq!(result["metadata"]["calls"], 2);
+    worker.drain(Duration::from_secs(1)).await;
+}
+
+#[tokio::test]
+async fn of_an_earlier_life_only_calls_that_had_begun_have_an_unknown_outcome() {
+    earlier_life(Rig::new().await).await;
+}
+
+#[tokio::test]
+async fn of_an_earlier_life_only_calls_that_had_begun_have_an_unknown_outcome_on_nats() {
+    earlier_life(Rig::on_nats().await).await;
+}
+
+async fn earlier_life(rig: Rig) {
+    let server = upstream(ResponseTemplate::new(200).set_body_string(r#"{"id":"c-1"}"#)).await;
+    let local = local();
+    let worker = rig.local_worker(&local, vec![once(3)], &server.uri());
+    let (begun, waited) = (effect(&rig, "o-1", 1), effect(&rig, "o-2", 2));
+    let options = RelayOptions {
+        outbox: vec![(at(7, 1), begun.clone()), (at(7, 2), waited.clone())],
+        ..options_after(&local, 7, BTreeSet::from([at(7, 1)]))
+    };
+    let _shard = started(&rig, options).await;
+    let result = rig.result(&begun).await;
+    assert_eq!(
+        (&result["result_type"], &result["payload"]["class"]),
+        (&"TimedOut".into(), &"ambiguous".into())
+    );
+    assert_eq!(rig.result(&waited).await["result_type"], "Succeeded");
+    let calls = server.received_requests().await.unwrap();
+    assert_eq!(calls.len(), 1, "of the one that had not begun");
+    worker.drain(Duration::from_secs(1)).await;
+}
+
+#[tokio::test]
+async fn a_drain_waits_for_the_calls_that_are_made_here() {
+    let rig = Rig::new().await;
+    let slow = ResponseTemplate::new(200).set_body_string(r#"{"id":"c-1"}"#);
+    let server = upstream(slow.set_delay(Duration::from_millis(700))).await;
+    let local = local();
+    let worker = rig.local_worker(&local, vec![definition(3)], &server.uri());
+    let mut shard = started(&rig, options(&local, 0)).await;
+    shard.release(vec![(at(1, 0), effect(&rig, "o-1", 1))]).await;
+    until(async || (!server.received_requests().await?.is_empty()).then_some(())).await;
+    worker.drain(Duration::from_secs(20)).await;
+    shard.come_to_rest(Rest::NoCalls).await;
+    let (outcome, _) = one_verdict(&mut shard).await;
+    assert!(matches!(outcome, WorkOutcome::Succeeded { .. }), "{outcome:?}");
+
+    // One that takes longer than the drain is cut off, and its command says that it may have happened.
+    let stuck = ResponseTemplate::new(200).set_delay(Duration::from_mins(1));
+    let server = upstream(stuck).await;
+    let mut patient = definition(3);
+    patient.timeout_ms = 120_000;
+    let worker = rig.local_worker(&local, vec![patient], &server.uri());
+    let item = effect(&rig, "o-2", 2);
+    shard.release(vec![(at(2, 0), item.clone())]).await;
+    until(async || (!server.received_requests().await?.is_empty()).then_some(())).await;
+    worker.drain(Duration::from_millis(50)).await;
+    shard.come_to_rest(Rest::Nothing).await;
+    let command = queued(&rig, &item).await;
+    assert_eq!(command["progress"]["unsettled"], true, "{command}");
 }

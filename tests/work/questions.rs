@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 use wiremock::matchers::any;
 use wiremock::{Mock, MockServer, ResponseTemplate};
 
-use crate::rig::{Rig, definition, effect, effect_name, enqueue, result_subject};
+use crate::rig::{Rig, command_subject, definition, effect, effect_name, enqueue, result_subject};
 
 /// An effect that asks.
 fn asking(attempts: u32) -> EffectDefinition {
@@ -25,6 +25,13 @@ fn asking(attempts: u32) -> EffectDefinition {
     asking.schemas.asks = true;
     asking.on_ambiguous = OnAmbiguous::Ask;
     asking
+}
+
+/// An effect that makes no call twice and asks nobody.
+fn failing(attempts: u32) -> EffectDefinition {
+    let mut failing = definition(attempts);
+    failing.on_ambiguous = OnAmbiguous::Fail;
+    failing
 }
 
 async fn upstream(answer: ResponseTemplate) -> MockServer {
@@ -142,17 +149,40 @@ async fn a_worker_that_died_in_its_call_leaves_a_question_on_nats() {
 }
 
 async fn died(rig: Rig) {
-    let mut peer = Swallowing::start().await;
-    let mut patient = asking(5);
-    patient.timeout_ms = 600_000;
-    let first = rig.worker(patient, &peer.address);
+    for (n, definition) in (1..).zip([asking as fn(u32) -> EffectDefinition, failing]) {
+        let mut peer = Swallowing::start().await;
+        let mut patient = definition(5);
+        patient.timeout_ms = 600_000;
+        let first = rig.worker(patient, &peer.address);
+        let item = effect(&rig, "o-1", n);
+        enqueue(&rig, &item).await;
+        let _open = peer.call().await;
+        // It goes without a word; its command comes to another one.
+        drop(first);
+        let server = upstream(ResponseTemplate::new(200)).await;
+        let second = rig.worker(definition(5), &server.uri());
+        let result = rig.result(&item).await;
+        assert_eq!(said(&result), ("TimedOut", "ambiguous"), "{result}");
+        assert_eq!(calls(&server).await, 0, "it might have been the second call");
+        second.drain(Duration::from_secs(5)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_call_is_not_made_beside_an_intent_that_the_broker_has_forgotten_to_count() {
+    let rig = Rig::new().await;
     let item = effect(&rig, "o-1", 1);
-    enqueue(&rig, &item).await;
-    let _open = peer.call().await;
-    // It goes without a word; its command comes to another one.
-    drop(first);
+    let begun = Publication {
+        stream: rig.streams.commands.clone(),
+        subject: command_subject(&item).replacen(".effect.", ".effect_progress.", 1),
+        headers: Vec::new(),
+        payload: r#"{"delivered":1,"unsettled":true}"#.into(),
+        expect: Expect::FirstOnSubject,
+    };
+    rig.broker.publish(begun).await.unwrap();
     let server = upstream(ResponseTemplate::new(200)).await;
-    let _second = rig.worker(asking(5), &server.uri());
+    let _worker = steady(&rig, failing(5), &server.uri());
+    enqueue(&rig, &item).await;
     let result = rig.result(&item).await;
     assert_eq!(said(&result), ("TimedOut", "ambiguous"), "{result}");
     assert_eq!(calls(&server).await, 0, "it might have been the second call");
@@ -170,7 +200,7 @@ async fn a_command_that_was_only_in_hand_is_no_question_on_nats() {
 
 async fn in_hand(rig: Rig) {
     let mut peer = Swallowing::start().await;
-    let mut narrow = asking(5);
+    let mut narrow = failing(5);
     narrow.timeout_ms = 600_000;
     narrow.limits.concurrency = 1;
     let first = rig.worker(narrow, &peer.address);
@@ -183,7 +213,7 @@ async fn in_hand(rig: Rig) {
     tokio::time::sleep(Duration::from_secs(1)).await;
     drop(first);
     let server = upstream(ResponseTemplate::new(200)).await;
-    let _second = rig.worker(asking(5), &server.uri());
+    let _second = rig.worker(failing(5), &server.uri());
     let mut questions = 0;
     for item in &items {
         let result = rig.result(item).await;

@@ -21,7 +21,7 @@ use saga_runner::kernel::retry::RetryPolicy;
 use saga_runner::kernel::subject::{Subject, Tenancy};
 use saga_runner::kernel::work::{WorkItem, WorkKind, WorkRef};
 use saga_runner::nats::{NatsBroker, Settings};
-use saga_runner::outbox::{self, LocalFirst, Relay, RelaySpec, Submitter};
+use saga_runner::outbox::{self, LocalFirst, Relay, RelaySpec, Rest, Submitter};
 use saga_runner::ports::broker::{Broker, StreamSpec, WorkflowStreams};
 use saga_runner::ports::clock::Clock;
 use saga_runner::shard::mailbox::{Mail, Released, SentFloor, Verdict};
@@ -290,6 +290,8 @@ impl Rig {
             outbox: options.outbox.into_iter().collect(),
             verdicts: Vec::new(),
             delivered: Vec::new(),
+            begun: Vec::new(),
+            not_called: Vec::new(),
             refills: 0,
         }
     }
@@ -330,6 +332,10 @@ pub struct ShardSide {
     pub outbox: BTreeMap<WorkRef, WorkItem>,
     pub verdicts: Vec<Verdict>,
     pub delivered: Vec<WorkRef>,
+    /// Rows whose calls were said to begin.
+    pub begun: Vec<WorkRef>,
+    /// Rows of which that was taken back.
+    pub not_called: Vec<WorkRef>,
     refills: usize,
 }
 
@@ -400,6 +406,18 @@ impl ShardSide {
         self.take_mail();
     }
 
+    /// Answers mail until the relay has come to this rest.
+    pub async fn come_to_rest(&mut self, rest: Rest) {
+        let relay = self.relay.take().expect("not drained");
+        let asked = tokio::spawn(async move {
+            relay.until(rest).await;
+            relay
+        });
+        self.until(|_| asked.is_finished()).await;
+        self.relay = Some(asked.await.unwrap());
+        self.take_mail();
+    }
+
     /// Reads what is in the mailbox now.
     fn take_mail(&mut self) {
         while let Ok(mail) = self.mailbox.try_recv() {
@@ -416,6 +434,15 @@ impl ShardSide {
                 }
                 self.delivered.extend(rows);
             }
+            Mail::CallBegins { row, reply } => {
+                if self.outbox.contains_key(&row) {
+                    self.begun.push(row);
+                    let _gone = reply.send(Ok(()));
+                } else {
+                    let _gone = reply.send(Err("settled".to_owned()));
+                }
+            }
+            Mail::NotCalled(row) => self.not_called.push(row),
             Mail::Refill { after, limit, reply } => {
                 let rows = self
                     .outbox
