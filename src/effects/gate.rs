@@ -9,6 +9,7 @@ use moka::sync::Cache;
 use super::attempt::{Reason, Turn};
 use super::held::Held;
 use super::lane::{Lane, NAK_DELAY, Next};
+use super::progress::{self, Written};
 use super::recalls::Watch;
 use super::result;
 use crate::kernel::envelope::{EffectCommand, EffectProgress};
@@ -112,5 +113,42 @@ impl Lane {
         watch
             .is_recalled()
             .then(|| Next::Answer(self.taken_back(progress)))
+    }
+
+    /// Records the intent before a call that must not be made twice. Without one, no call was begun: the outcome of a command
+    /// that was only held in hand is not unknown. Beside the first delivery of a command there is none, unless the broker
+    /// has lost count.
+    pub(super) async fn announce(
+        &self,
+        command: &EffectCommand<'_>,
+        turn: Turn<'_>,
+        progress: &EffectProgress,
+    ) -> Written {
+        if let Some(intent) = turn.intent {
+            return if intent.record().await {
+                Written::Stands
+            } else {
+                Written::Lost
+            };
+        }
+        let begun = EffectProgress {
+            delivered: turn.number,
+            unsettled: true,
+            ..progress.clone()
+        };
+        let name = (command.tenant_id.clone(), command.command_id);
+        let effect = &self.definition.name;
+        let commands = &self.streams.commands;
+        let write = |first| progress::write(&*self.broker, commands, effect, &name, &begun, first);
+        let written = write(turn.number <= 1).await;
+        if written != Written::Preceded {
+            return written;
+        }
+        // A consumer that was made anew counts from 1 again; what stands there says what came of the calls before.
+        match progress::stored(&*self.broker, commands, effect, &name).await {
+            Ok(Some(before)) if !before.unsettled => write(false).await,
+            Ok(_) => Written::Preceded,
+            Err(_) => Written::Lost,
+        }
     }
 }

@@ -397,33 +397,6 @@ impl Lane {
         }
     }
 
-    /// Records the intent before a call that must not be made twice. Without one, no call was begun: the outcome of a command
-    /// that was only held in hand is not unknown. Beside the first delivery of a command there is none, unless the broker
-    /// has lost count.
-    async fn announce(
-        &self,
-        command: &EffectCommand<'_>,
-        turn: Turn<'_>,
-        progress: &EffectProgress,
-    ) -> Written {
-        if let Some(intent) = turn.intent {
-            return if intent.record().await {
-                Written::Stands
-            } else {
-                Written::Lost
-            };
-        }
-        let begun = EffectProgress {
-            delivered: turn.number,
-            unsettled: true,
-            ..progress.clone()
-        };
-        let name = (command.tenant_id.clone(), command.command_id);
-        let effect = &self.definition.name;
-        let commands = &self.streams.commands;
-        progress::write(&*self.broker, commands, effect, &name, &begun, turn.number <= 1).await
-    }
-
     /// Makes the call. Where a call may be interrupted, it ends when the command is taken back.
     async fn attempt_unless_recalled(
         &self,

@@ -26,7 +26,7 @@ pub async fn read(
     broker: &dyn Broker,
     stream: &str,
     effect: &EffectName,
-    (tenant, command): &(TenantId, CommandId),
+    name: &(TenantId, CommandId),
     message: &Message,
     initial: Option<&EffectProgress>,
     announced: bool,
@@ -35,15 +35,24 @@ pub async fn read(
     if message.delivered <= 1 {
         return Ok(initial());
     }
-    let subject = subject(tenant, effect, *command);
-    let stored = broker.last_by_subject(stream, &subject).await?;
-    let mut progress: EffectProgress = stored
-        .and_then(|stored| serde_json::from_slice(&stored.payload).ok())
-        .unwrap_or_else(initial);
+    let stored = stored(broker, stream, effect, name).await?;
+    let mut progress = stored.unwrap_or_else(initial);
     if !announced && progress.delivered.saturating_add(1) != message.delivered {
         progress.unsettled = true;
     }
     Ok(progress)
+}
+
+/// The last word about the command, if it can be read.
+pub async fn stored(
+    broker: &dyn Broker,
+    stream: &str,
+    effect: &EffectName,
+    (tenant, command): &(TenantId, CommandId),
+) -> Result<Option<EffectProgress>, BrokerError> {
+    let subject = subject(tenant, effect, *command);
+    let stored = broker.last_by_subject(stream, &subject).await?;
+    Ok(stored.and_then(|stored| serde_json::from_slice(&stored.payload).ok()))
 }
 
 /// What became of a word that was left.
