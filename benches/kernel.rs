@@ -179,10 +179,7 @@ fn run_items(
             return inputs;
         };
         let outcome = if failing == Some(inputs) {
-            WorkOutcome::Failed {
-                class: "refused".to_owned(),
-                message: String::new(),
-            }
+            WorkOutcome::failed("refused".to_owned(), String::new())
         } else {
             WorkOutcome::Succeeded {
                 payload: Bytes::from_static(b"{\"id\":\"r-0123456789\"}"),

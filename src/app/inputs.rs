@@ -199,8 +199,11 @@ fn without_message(row: &HistoryRow) -> RecordedBody {
         None => RecordedOutcome::Ok(Value::Object(serde_json::Map::new())),
         Some(class) if class == TIMEOUT_CLASS => RecordedOutcome::Timeout {
             message: String::new(),
+            class: None,
         },
+        // The gateway's own verdict.
         Some(class) => RecordedOutcome::Error {
+            refused: class == "rejected",
             class,
             message: String::new(),
         },

@@ -292,6 +292,7 @@ fn start_sagas(
             }),
             cluster: manifest.cluster.clone(),
             settings: manifest.relay.clone(),
+            limits: manifest.limits.clone(),
             clock: Arc::clone(parts.clock),
             metrics: Arc::clone(parts.metrics),
         }));

@@ -7,8 +7,9 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::decode::{Decoder, Defect, Place, RawEvent, slice};
+use super::decode::{Decoder, Defect, Place, RawEvent};
 use super::headers::Headers;
+use crate::kernel::outcome::slice;
 use crate::ports::broker::Message;
 
 #[derive(Debug, Deserialize)]

@@ -6,23 +6,22 @@
 
 use std::collections::BTreeSet;
 
-use bytes::Bytes;
-use serde_json::value::RawValue;
-
 use super::cloudevents;
 use super::headers::Headers;
 use crate::kernel::alias::Via;
 use crate::kernel::envelope::{
-    AggregateEvent, ControlMessage, ControlVerb, EffectResult, ErrorPayload, FORWARD, ForwardedEvent,
-    ResultType, Stuck, callback_outcome,
+    AggregateEvent, ControlMessage, ControlVerb, ErrorPayload, FORWARD, ForwardedEvent, ResultType, Stuck,
+    callback_outcome,
 };
 use crate::kernel::ids::{EventId, IdError, InstanceId, TenantId, TimeMs};
 use crate::kernel::input::{Control, DomainEvent, Owner, SourceStream, Verdict, WorkOutcome, WorkResult};
 use crate::kernel::json::{Json, JsonError};
 use crate::kernel::limits::Limits;
+use crate::kernel::outcome::{self, Expected, RecordedResult, slice};
 use crate::kernel::subject::{Subject, SubjectError, Tenancy};
 use crate::kernel::trace;
 use crate::ports::broker::Message;
+use bytes::Bytes;
 
 /// The rules by which messages are read.
 #[derive(Debug)]
@@ -116,10 +115,12 @@ impl Decoder {
         if let Some(named) = headers.tenant {
             self.same_tenant(subject.tenant(), named, "header x-tenant-id")?;
         }
-        if message.payload.is_empty() {
+        // A result that is no such thing settles its command nevertheless.
+        let is_result = matches!(subject, Subject::EffectResult { .. });
+        if message.payload.is_empty() && !is_result {
             return Err(json_defect(&JsonError::Empty));
         }
-        if message.payload.len() > self.limits.payload_bytes {
+        if !is_result && message.payload.len() > self.limits.payload_bytes {
             let (found, max) = (message.payload.len(), self.limits.payload_bytes);
             let text = format!("payload has {found} bytes, at most {max} are allowed");
             return Err(Defect::new("payload.size", text));
@@ -278,45 +279,23 @@ impl Decoder {
         else {
             return Err(Defect::new("subject.shape", "not the subject of a result"));
         };
-        let envelope: EffectResult<'_> = self.read(&message.payload)?;
-        self.same_tenant(&tenant, envelope.tenant_id.as_str(), "the body")?;
-        if envelope.command_id != command || envelope.effect_name != effect {
-            return Err(Defect::new(
-                "result.mismatch",
-                "effect and command id of the body are not those of the subject",
-            ));
-        }
-        let outcome = self.outcome(&envelope, message)?;
+        let expected = Expected {
+            tenant: (self.tenancy == Tenancy::Multi).then_some(&tenant),
+            effect: &effect,
+            command,
+        };
+        let RecordedResult { address, outcome } = outcome::read(expected, &message.payload, &self.limits);
         let result = WorkResult {
             command_id: command,
             effect: Some(effect),
             outcome,
         };
-        Ok(match (envelope.metadata.saga, envelope.metadata.key) {
-            (Some(saga), Some(key)) => Decoded::Result {
+        Ok(match address {
+            Some((saga, key)) => Decoded::Result {
                 instance: InstanceId { tenant, saga, key },
                 result,
             },
-            _ => Decoded::Unaddressed { tenant, result },
-        })
-    }
-
-    fn outcome(&self, envelope: &EffectResult<'_>, message: &Message) -> Result<WorkOutcome, Defect> {
-        let error = || self.read::<ErrorPayload>(envelope.payload.get().as_bytes());
-        Ok(match envelope.result_type {
-            ResultType::Succeeded => {
-                self.check(envelope.payload.get().as_bytes())?;
-                WorkOutcome::Succeeded {
-                    payload: slice(&message.payload, envelope.payload),
-                }
-            }
-            ResultType::Failed => {
-                let ErrorPayload { class, message, .. } = error()?;
-                WorkOutcome::Failed { class, message }
-            }
-            ResultType::TimedOut => WorkOutcome::TimedOut {
-                message: error()?.message,
-            },
+            None => Decoded::Unaddressed { tenant, result },
         })
     }
 
@@ -440,12 +419,9 @@ fn told(result_type: ResultType, payload: serde_json::Value) -> Result<WorkOutco
             payload: payload.to_string().into(),
         });
     }
-    let ErrorPayload { class, message, .. } = serde_json::from_value(payload)
+    let error: ErrorPayload = serde_json::from_value(payload)
         .map_err(|error| Defect::new("payload.schema", format!("payload: {error}")))?;
-    Ok(match result_type {
-        ResultType::TimedOut => WorkOutcome::TimedOut { message },
-        ResultType::Failed | ResultType::Succeeded => WorkOutcome::Failed { class, message },
-    })
+    Ok(WorkOutcome::of_error(result_type, error))
 }
 
 /// Where an event was published.
@@ -470,17 +446,6 @@ pub(super) struct RawEvent<'a> {
     pub traceparent: Option<String>,
     pub hops: u32,
     pub payload: Bytes,
-}
-
-/// The part of `whole` that `raw` was read from; a default that was not in the text is a static `null`.
-pub(super) fn slice(whole: &Bytes, raw: &RawValue) -> Bytes {
-    let part = raw.get().as_bytes();
-    let bounds = whole.as_ptr_range();
-    if bounds.contains(&part.as_ptr()) {
-        whole.slice_ref(part)
-    } else {
-        Bytes::copy_from_slice(part)
-    }
 }
 
 fn settle(verdict: Verdict, stuck: Stuck) -> Result<Control, Defect> {

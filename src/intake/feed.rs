@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 
 use crate::kernel::ids::TimeMs;
-use crate::kernel::input::{InputBody, SourceStream, WorkOutcome};
+use crate::kernel::input::{InputBody, SourceStream};
 use crate::shard::mailbox::{Arrival, Delivery, Mail};
 
 /// How much consecutive messages may put into one delivery.
@@ -200,10 +200,7 @@ fn bytes_of(arrival: &Arrival) -> usize {
     match arrival {
         Arrival::Input(input) => match &input.body {
             InputBody::Event(event) => event.payload.len(),
-            InputBody::Result(result) => match &result.outcome {
-                WorkOutcome::Succeeded { payload } => payload.len(),
-                WorkOutcome::Failed { message, .. } | WorkOutcome::TimedOut { message } => message.len(),
-            },
+            InputBody::Result(result) => result.outcome.bytes(),
             InputBody::Timer { .. } | InputBody::Control(_) => 0,
         },
         Arrival::Unreadable(unreadable) => unreadable.excerpt.len(),

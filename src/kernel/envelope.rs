@@ -171,8 +171,8 @@ pub struct ErrorPayload {
     pub refused: bool,
 }
 
-/// Longest error class of a callback, in bytes; definitions name no longer ones.
-const CLASS_BYTES_MAX: usize = 128;
+/// Longest error class of a result or callback, in bytes; definitions name no longer ones.
+pub const CLASS_BYTES_MAX: usize = 128;
 /// Longest message of a callback, in bytes: it stands in the state of the instance.
 const CALLBACK_MESSAGE_BYTES_MAX: usize = 4_096;
 

@@ -9,6 +9,7 @@ use super::alias::Via;
 use super::children::ParentRef;
 use super::ids::{CommandId, DefinitionHash, EffectName, EventId, InstanceId, Key, TimeMs};
 use super::json::Json;
+pub use super::outcome::{UnknownClass, WorkOutcome};
 
 /// One input of one instance, routed and checked.
 ///
@@ -130,17 +131,6 @@ pub struct WorkResult {
     /// The effect, or `None` for the gateway's verdict on an aggregate command.
     pub effect: Option<EffectName>,
     pub outcome: WorkOutcome,
-}
-
-/// How a command ended.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub enum WorkOutcome {
-    /// It happened; `payload` is the JSON result.
-    Succeeded { payload: Bytes },
-    /// It definitely did not happen; `class` is what `on_error` names (`declined`, `rejected`, ...).
-    Failed { class: String, message: String },
-    /// Nobody knows whether it happened.
-    TimedOut { message: String },
 }
 
 /// A request of an operator or another saga, valid in every phase.

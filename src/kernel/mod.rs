@@ -16,6 +16,7 @@ pub mod items;
 pub mod json;
 pub mod ledger;
 pub mod limits;
+pub mod outcome;
 pub mod patch;
 pub mod program;
 pub mod rate;

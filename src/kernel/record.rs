@@ -83,6 +83,21 @@ pub struct ProgramState {
     pub pending: Vec<Pending>,
     /// The program has said that the instance is complete; it ends when nothing is under way any more.
     pub completing: bool,
+    /// What became of work that did not succeed, by name, oldest first, at most [`PROGRAM_TRIES_MAX`].
+    pub tries: Vec<ProgramTries>,
+}
+
+/// Most names of a program's work for which it is remembered what became of it.
+pub const PROGRAM_TRIES_MAX: usize = 256;
+
+/// What the attempts under one name of a program came to so far.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProgramTries {
+    pub name: String,
+    /// As [`Tries::round`].
+    pub round: u32,
+    /// As [`Tries::unknown`].
+    pub unknown: bool,
 }
 
 /// Work of a program.
@@ -268,9 +283,9 @@ pub struct Sent {
 /// What the attempts of a piece of work came to so far.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tries {
-    /// Rises when an attempt definitely failed, unless the outcome of one is unknown.
+    /// Rises when the upstream has refused an attempt, unless the outcome of one under the same key is unknown.
     pub round: u32,
-    /// Nobody knows what became of one of the attempts.
+    /// The outcome of one of the attempts under the present key is unknown.
     pub unknown: bool,
     /// In the order in which the classes first occurred.
     pub failures: Vec<ClassFailures>,
@@ -423,7 +438,8 @@ impl Record {
         let left = self.left.as_ref().map_or(0, |left| 50 + 8 * left.forgotten.len());
         let program = self.program.as_ref().map_or(1, |program| {
             let pending = program.pending.iter();
-            20 + pending.map(|pending| 70 + pending.name.len()).sum::<usize>()
+            let tries = program.tries.iter().map(|tries| 20 + tries.name.len());
+            30 + pending.map(|pending| 70 + pending.name.len()).sum::<usize>() + tries.sum::<usize>()
         });
         let aliases: usize = self
             .aliases

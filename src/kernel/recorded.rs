@@ -9,10 +9,9 @@ use super::children::ParentRef;
 use super::ids::{CommandId, EffectName, EventId, IdError, InstanceId, Key, SagaName, TenantId, TimeMs};
 use super::input::{
     CallbackOutcome, CancelMode, Control, DomainEvent, Input, InputBody, Origin, Settle, SourceStream,
-    WorkOutcome, WorkResult,
+    UnknownClass, WorkOutcome, WorkResult,
 };
 use super::patch::Note;
-use super::transition::TIMEOUT_CLASS;
 
 /// One input and what became of it, in the order in which the instance took it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -98,8 +97,25 @@ pub struct RecordedEvent {
 #[serde(rename_all = "snake_case")]
 pub enum RecordedOutcome {
     Ok(Value),
-    Error { class: String, message: String },
-    Timeout { message: String },
+    /// It happened, and what came back is no result.
+    Unusable {
+        result: Value,
+        class: String,
+        message: String,
+    },
+    Error {
+        class: String,
+        message: String,
+        /// The upstream has refused it.
+        #[serde(default, skip_serializing_if = "is_false")]
+        refused: bool,
+    },
+    Timeout {
+        message: String,
+        /// Absent where it is no other than `timeout`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        class: Option<String>,
+    },
 }
 
 impl RecordedBody {
@@ -125,12 +141,27 @@ impl RecordedBody {
                 effect: result.effect.clone(),
                 outcome: match &result.outcome {
                     WorkOutcome::Succeeded { payload } => RecordedOutcome::Ok(json(payload)),
-                    WorkOutcome::Failed { class, message } => RecordedOutcome::Error {
+                    WorkOutcome::Unusable {
+                        payload,
+                        class,
+                        message,
+                    } => RecordedOutcome::Unusable {
+                        result: json(payload),
                         class: class.clone(),
                         message: message.clone(),
                     },
-                    WorkOutcome::TimedOut { message } => RecordedOutcome::Timeout {
+                    WorkOutcome::Failed {
+                        class,
+                        message,
+                        refused,
+                    } => RecordedOutcome::Error {
+                        class: class.clone(),
                         message: message.clone(),
+                        refused: *refused,
+                    },
+                    WorkOutcome::TimedOut { class, message } => RecordedOutcome::Timeout {
+                        message: message.clone(),
+                        class: (*class != UnknownClass::Timeout).then(|| class.as_str().to_owned()),
                     },
                 },
             },
@@ -173,6 +204,7 @@ impl RecordedBody {
                     CallbackOutcome::Failed { class, message } => RecordedOutcome::Error {
                         class: class.clone(),
                         message: message.clone(),
+                        refused: false,
                     },
                 },
             },
@@ -296,10 +328,12 @@ impl RecordedOutcome {
     #[must_use]
     pub fn callback(&self) -> CallbackOutcome {
         match self.outcome() {
-            WorkOutcome::Succeeded { payload } => CallbackOutcome::Done { data: payload },
-            WorkOutcome::Failed { class, message } => CallbackOutcome::Failed { class, message },
-            WorkOutcome::TimedOut { message } => CallbackOutcome::Failed {
-                class: TIMEOUT_CLASS.to_owned(),
+            WorkOutcome::Succeeded { payload } | WorkOutcome::Unusable { payload, .. } => {
+                CallbackOutcome::Done { data: payload }
+            }
+            WorkOutcome::Failed { class, message, .. } => CallbackOutcome::Failed { class, message },
+            WorkOutcome::TimedOut { class, message } => CallbackOutcome::Failed {
+                class: class.as_str().to_owned(),
                 message,
             },
         }
@@ -312,13 +346,35 @@ impl RecordedOutcome {
             Self::Ok(result) => WorkOutcome::Succeeded {
                 payload: Bytes::from(result.to_string()),
             },
-            Self::Error { class, message } => WorkOutcome::Failed {
+            Self::Unusable {
+                result,
+                class,
+                message,
+            } => WorkOutcome::Unusable {
+                payload: Bytes::from(result.to_string()),
                 class: class.clone(),
                 message: message.clone(),
             },
-            Self::Timeout { message } => WorkOutcome::TimedOut {
+            Self::Error {
+                class,
+                message,
+                refused,
+            } => WorkOutcome::Failed {
+                class: class.clone(),
+                message: message.clone(),
+                refused: *refused,
+            },
+            Self::Timeout { message, class } => WorkOutcome::TimedOut {
+                class: class
+                    .as_deref()
+                    .map_or_else(UnknownClass::default, UnknownClass::of),
                 message: message.clone(),
             },
         }
     }
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
+const fn is_false(flag: &bool) -> bool {
+    !*flag
 }

@@ -167,7 +167,7 @@ fn attempt(suite: &Suite, case: &Case, definition: &Arc<Definition>, plan: &Plan
                 if let Some(item) = work::awaited_as(&ending.world, &spec.of).cloned() {
                     let own = match &spec.outcome {
                         Answer::Ok(result) => Some(result),
-                        Answer::Error { .. } | Answer::Timeout => None,
+                        Answer::Unusable { .. } | Answer::Error { .. } | Answer::Timeout(_) => None,
                     };
                     ending.answer(suite, plan, &item, own);
                 }
@@ -271,8 +271,9 @@ impl Ending {
             Some((_, Failing::Error)) => WorkOutcome::Failed {
                 class: CLASS.to_owned(),
                 message: String::new(),
+                refused: true,
             },
-            Some((_, Failing::Timeout)) => play::outcome(&Answer::Timeout),
+            Some((_, Failing::Timeout)) => WorkOutcome::timed_out(""),
             None => {
                 let default = || work::default_result(suite, &self.world, item);
                 succeeded(&own.cloned().unwrap_or_else(default))

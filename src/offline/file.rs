@@ -10,11 +10,12 @@ use serde_json::Value;
 use super::tree::{Shape, Tree};
 use crate::kernel::definition::fields::{self, Fields};
 use crate::kernel::definition::findings::Findings;
-use crate::kernel::definition::yaml::{self, Entry, Node};
+use crate::kernel::definition::model::RETRY_CLASSES;
+use crate::kernel::definition::yaml::{self, Entry, Node, Value as Written};
 use crate::kernel::definition::{Diagnostic, SourceFile, codes};
 use crate::kernel::duration::Millis;
 use crate::kernel::ids::{Key, TimeMs};
-use crate::kernel::input::{CancelMode, Found, Verdict};
+use crate::kernel::input::{CancelMode, Found, UnknownClass, Verdict};
 use crate::kernel::patch::IgnoreReason;
 use crate::kernel::record::Phase;
 
@@ -85,7 +86,7 @@ pub const ALL_STUCK: &str = "all";
 /// What `succeed` says for all work.
 const ALL_WORK: &str = "all";
 const CALLBACK: &[&str] = &["of", "ok", "error", "message"];
-const RESULT: &[&str] = &["of", "ok", "error", "message", "timeout"];
+const RESULT: &[&str] = &["of", "ok", "unusable", "error", "refused", "message", "timeout"];
 const EXPECT: &[&str] = &[
     "phase",
     "state",
@@ -209,8 +210,19 @@ pub struct SucceedSpec {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Answer {
     Ok(Value),
-    Error { class: String, message: String },
-    Timeout,
+    /// It happened, and what came back is no result.
+    Unusable {
+        result: Value,
+        class: String,
+        message: String,
+    },
+    Error {
+        class: String,
+        message: String,
+        /// The upstream has refused it.
+        refused: bool,
+    },
+    Timeout(UnknownClass),
 }
 
 /// What is expected after a step; what is not named may be anything.
@@ -550,16 +562,41 @@ impl Reader<'_, '_> {
         let fields = Fields::read(&entry.value, &entry.key_span, what, keys, self.findings)?;
         let of = fields.require("of", self.findings);
         let outcome = fields.one_of(&["ok", "error", "timeout"], self.findings)?;
+        let message = match fields.get("message") {
+            None => String::new(),
+            Some(entry) => self.text(entry, "a message")?,
+        };
+        for (key, beside) in [("unusable", "ok"), ("refused", "error")] {
+            if let Some(entry) = fields.get(key).filter(|_| outcome.key != beside) {
+                let message = format!("\"{key}\" goes with \"{beside}\"");
+                self.findings
+                    .error(codes::CONTRADICTION, entry.key_span.clone(), message);
+            }
+        }
         let answer = match &*outcome.key {
-            "ok" => Answer::Ok(self.tree(outcome)?.value()),
-            "error" => Answer::Error {
-                class: self.text(outcome, "an error class")?,
-                message: match fields.get("message") {
-                    None => String::new(),
-                    Some(entry) => self.text(entry, "a message")?,
-                },
-            },
-            _ => Answer::Timeout,
+            "ok" => {
+                let result = self.tree(outcome)?.value();
+                match fields.get("unusable") {
+                    None => Answer::Ok(result),
+                    Some(entry) => Answer::Unusable {
+                        result,
+                        class: self.text(entry, "an error class")?,
+                        message,
+                    },
+                }
+            }
+            "error" => {
+                let class = self.text(outcome, "an error class")?;
+                let refused = fields
+                    .get("refused")
+                    .and_then(|entry| fields::boolean(entry, self.findings));
+                Answer::Error {
+                    refused: refused.unwrap_or_else(|| is_refusal(&class)),
+                    class,
+                    message,
+                }
+            }
+            _ => Answer::Timeout(self.unknown(outcome)?),
         };
         let of = of?;
         Some(ResultSpec {
@@ -567,6 +604,25 @@ impl Reader<'_, '_> {
             of_span: of.value.span.clone(),
             outcome: answer,
         })
+    }
+
+    /// `true`, or one of the classes that tell unknown outcomes apart.
+    fn unknown(&mut self, entry: &Entry<'_>) -> Option<UnknownClass> {
+        let text = match &entry.value.value {
+            Written::Scalar(scalar) => &*scalar.text,
+            Written::List(_) | Written::Map(_) => "",
+        };
+        if text == "true" {
+            return Some(UnknownClass::Timeout);
+        }
+        let found = UnknownClass::ALL.into_iter().find(|class| class.as_str() == text);
+        if found.is_none() {
+            let names = UnknownClass::ALL.map(UnknownClass::as_str).join(", ");
+            let message = format!("expected `true` or one of {names}");
+            self.findings
+                .error(codes::WRONG_VALUE, entry.value.span.clone(), message);
+        }
+        found
     }
 
     fn expect(&mut self, entry: &Entry<'_>) -> Option<Expect> {
@@ -680,4 +736,11 @@ impl Reader<'_, '_> {
     fn tree(&mut self, entry: &Entry<'_>) -> Option<Tree> {
         Tree::read(&entry.value, &entry.key_span, self.findings)
     }
+}
+
+/// Whether workers say of a failure of this class that the upstream has refused: it has, where another attempt would
+/// not help.
+#[must_use]
+pub fn is_refusal(class: &str) -> bool {
+    !RETRY_CLASSES.contains(&class)
 }

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::compare::{difference, expectation};
-use super::file::ALL_STUCK;
+use super::file::{ALL_STUCK, is_refusal};
 use super::observe::Seen;
 use super::update::flow;
 use super::work;
@@ -348,13 +348,32 @@ fn said_of(of: String, outcome: &RecordedOutcome) -> Map<String, Value> {
     let mut said = Map::from_iter([("of".to_owned(), Value::from(of))]);
     match outcome {
         RecordedOutcome::Ok(payload) => said.insert("ok".to_owned(), payload.clone()),
-        RecordedOutcome::Error { class, message } => {
+        RecordedOutcome::Unusable {
+            result,
+            class,
+            message,
+        } => {
+            said.insert("message".to_owned(), Value::from(message.as_str()));
+            said.insert("unusable".to_owned(), Value::from(class.as_str()));
+            said.insert("ok".to_owned(), result.clone())
+        }
+        RecordedOutcome::Error {
+            class,
+            message,
+            refused,
+        } => {
             if !message.is_empty() {
                 said.insert("message".to_owned(), Value::from(message.as_str()));
             }
+            if *refused != is_refusal(class) {
+                said.insert("refused".to_owned(), Value::Bool(*refused));
+            }
             said.insert("error".to_owned(), Value::from(class.as_str()))
         }
-        RecordedOutcome::Timeout { .. } => said.insert("timeout".to_owned(), Value::Bool(true)),
+        RecordedOutcome::Timeout { class, .. } => {
+            let class = class.as_deref().map_or(Value::Bool(true), Value::from);
+            said.insert("timeout".to_owned(), class)
+        }
     };
     said
 }

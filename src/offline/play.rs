@@ -21,7 +21,6 @@ use crate::kernel::input::{CallbackOutcome, Control, DomainEvent, Settle, WorkOu
 use crate::kernel::json::Json;
 use crate::kernel::limits::Limits;
 use crate::kernel::schedule;
-use crate::kernel::transition::TIMEOUT_CLASS;
 
 /// Owner of the instances of cases.
 const TENANT: &str = "test";
@@ -244,11 +243,26 @@ fn succeed(world: &mut World, suite: &Suite, spec: &SucceedSpec) -> Result<Given
 pub fn outcome(answer: &Answer) -> WorkOutcome {
     match answer {
         Answer::Ok(result) => succeeded(result),
-        Answer::Error { class, message } => WorkOutcome::Failed {
+        Answer::Unusable {
+            result,
+            class,
+            message,
+        } => WorkOutcome::Unusable {
+            payload: Bytes::from(result.to_string()),
             class: class.clone(),
             message: message.clone(),
         },
-        Answer::Timeout => WorkOutcome::TimedOut {
+        Answer::Error {
+            class,
+            message,
+            refused,
+        } => WorkOutcome::Failed {
+            class: class.clone(),
+            message: message.clone(),
+            refused: *refused,
+        },
+        Answer::Timeout(class) => WorkOutcome::TimedOut {
+            class: *class,
             message: String::new(),
         },
     }
@@ -257,15 +271,15 @@ pub fn outcome(answer: &Answer) -> WorkOutcome {
 /// The same of a callback.
 fn called_back(answer: &Answer) -> CallbackOutcome {
     match answer {
-        Answer::Ok(data) => CallbackOutcome::Done {
+        Answer::Ok(data) | Answer::Unusable { result: data, .. } => CallbackOutcome::Done {
             data: Bytes::from(data.to_string()),
         },
-        Answer::Error { class, message } => CallbackOutcome::Failed {
+        Answer::Error { class, message, .. } => CallbackOutcome::Failed {
             class: class.clone(),
             message: message.clone(),
         },
-        Answer::Timeout => CallbackOutcome::Failed {
-            class: TIMEOUT_CLASS.to_owned(),
+        Answer::Timeout(class) => CallbackOutcome::Failed {
+            class: class.as_str().to_owned(),
             message: String::new(),
         },
     }

@@ -179,7 +179,7 @@ pub fn default_result(suite: &Suite, world: &World, item: &WorkItem) -> Value {
         steps.find_map(|step| match &step.action {
             Action::Result(spec) if without_index(&spec.of) == name => match &spec.outcome {
                 Answer::Ok(result) => Some(result.clone()),
-                Answer::Error { .. } | Answer::Timeout => None,
+                Answer::Unusable { .. } | Answer::Error { .. } | Answer::Timeout(_) => None,
             },
             _ => None,
         })

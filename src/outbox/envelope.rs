@@ -289,12 +289,13 @@ fn forwarded(
 fn told(outcome: &WorkOutcome) -> Result<(ResultType, serde_json::Value), Unsendable> {
     let error = |class: &str, message: &str| serde_json::json!({"class": class, "message": message});
     Ok(match outcome {
-        WorkOutcome::Succeeded { payload } => {
+        // A saga never tells of a result that cannot be used.
+        WorkOutcome::Succeeded { payload } | WorkOutcome::Unusable { payload, .. } => {
             let payload = serde_json::from_slice(payload).map_err(|error| Unsendable(error.to_string()))?;
             (ResultType::Succeeded, payload)
         }
-        WorkOutcome::Failed { class, message } => (ResultType::Failed, error(class, message)),
-        WorkOutcome::TimedOut { message } => (ResultType::TimedOut, error("timeout", message)),
+        WorkOutcome::Failed { class, message, .. } => (ResultType::Failed, error(class, message)),
+        WorkOutcome::TimedOut { class, message } => (ResultType::TimedOut, error(class.as_str(), message)),
     })
 }
 

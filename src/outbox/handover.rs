@@ -84,10 +84,7 @@ pub fn publish(
                 let sent = publisher.saga(&item, saga, key, message, suppressed).await;
                 let verdict = match &sent {
                     Sent::Unsendable(reason) if *awaited => {
-                        let outcome = WorkOutcome::Failed {
-                            class: CHILD_REFUSED.to_owned(),
-                            message: reason.clone(),
-                        };
+                        let outcome = WorkOutcome::failed(CHILD_REFUSED, reason.clone());
                         Some(sweeper::of_saga(&item, outcome, publisher.clock.now()))
                     }
                     Sent::Unsendable(reason) => {
@@ -132,10 +129,14 @@ pub fn submit(
                 (WorkOutcome::Succeeded { payload }, "accepted")
             }
             Submitted::Rejected { message } => {
-                let class = "rejected".to_owned();
-                (WorkOutcome::Failed { class, message }, "rejected")
+                let rejected = WorkOutcome::Failed {
+                    class: "rejected".to_owned(),
+                    message,
+                    refused: true,
+                };
+                (rejected, "rejected")
             }
-            Submitted::TimedOut { message } => (WorkOutcome::TimedOut { message }, "timed_out"),
+            Submitted::TimedOut { message } => (WorkOutcome::timed_out(message), "timed_out"),
         };
         let verdict = Verdict {
             instance: item.instance.clone(),

@@ -197,7 +197,7 @@ impl Publisher {
                 return Ok(done(row, item, Some(verdict), false, "unsendable"));
             }
         };
-        let mut verdict = sweeper::verdict_of(item, effect, &body, self.clock.now());
+        let mut verdict = sweeper::verdict_of(item, effect, &body, &self.limits, self.clock.now());
         verdict.publish = Some(Box::new(WorkItem {
             kind: WorkKind::Result {
                 effect: effect.clone(),

@@ -11,6 +11,7 @@ use tokio::sync::mpsc;
 
 use crate::kernel::envelope::EffectProgress;
 use crate::kernel::ids::{CommandId, EffectName, TimeMs};
+use crate::kernel::limits::Limits;
 use crate::kernel::work::WorkItem;
 use crate::ports::broker::{Broker, BrokerError, Publication, PublishError, WorkflowStreams};
 use crate::ports::clock::Clock;
@@ -24,6 +25,8 @@ pub struct Publisher {
     pub clock: Arc<dyn Clock>,
     /// Key of the ids of facts: nobody outside the cluster can guess one.
     pub fact_key: [u8; 32],
+    /// By which results are read.
+    pub limits: Limits,
     pub local: Option<LocalFirst>,
     /// The shard's.
     pub mailbox: mpsc::Sender<Mail>,

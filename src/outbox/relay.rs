@@ -24,6 +24,7 @@ use super::settings::Settings;
 use super::submitter::Submitter;
 use super::sweeper::Swept;
 use crate::kernel::envelope::EffectProgress;
+use crate::kernel::limits::Limits;
 use crate::kernel::work::{WorkKind, WorkRef};
 use crate::ports::broker::{Broker, WorkflowStreams};
 use crate::ports::clock::Clock;
@@ -55,6 +56,8 @@ pub struct RelaySpec {
     /// Id of the cluster, the secret part of message ids.
     pub cluster: String,
     pub settings: Settings,
+    /// By which results are read.
+    pub limits: Limits,
     pub clock: Arc<dyn Clock>,
     pub metrics: Arc<Metrics>,
 }
@@ -173,6 +176,7 @@ impl Desk {
                 broker: spec.broker,
                 streams: spec.streams,
                 fact_key: Publisher::fact_key(&spec.cluster),
+                limits: spec.limits,
                 settings: spec.settings,
                 clock: spec.clock,
                 local: spec.local,

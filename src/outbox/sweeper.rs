@@ -3,6 +3,7 @@
 //! An acknowledged message can still be lost with a power failure of the broker, so the result, the command and
 //! the deadline are looked at in this order.
 
+use bytes::Bytes;
 use serde_json::value::RawValue;
 
 use super::envelope;
@@ -12,6 +13,8 @@ use crate::kernel::children::{CHILD_REFUSED, SagaMessage};
 use crate::kernel::envelope::{EffectResult, ErrorPayload, ResultMetadata, ResultType};
 use crate::kernel::ids::{EffectName, Key, SagaName, TimeMs};
 use crate::kernel::input::{WorkOutcome, WorkResult};
+use crate::kernel::limits::Limits;
+use crate::kernel::outcome::{self, Expected};
 use crate::kernel::work::{WorkItem, WorkKind};
 use crate::ports::broker::{BrokerError, Expect, Publication, PublishError, StoredMessage};
 use crate::shard::mailbox::Verdict;
@@ -79,7 +82,7 @@ impl Publisher {
             .last_by_subject(&self.streams.events, &subject)
             .await?
         {
-            return Ok(Swept::Found(verdict(item, effect, &stored)));
+            return Ok(Swept::Found(self.verdict(item, effect, &stored)));
         }
         let now = self.clock.now();
         if now >= item.deadline.plus_ms(self.settings.deadline_grace.as_i64()) {
@@ -109,11 +112,7 @@ impl Publisher {
         let now = self.clock.now();
         if now >= item.deadline.plus_ms(self.settings.deadline_grace.as_i64()) {
             let message = "no answer before the deadline".to_owned();
-            return Ok(Swept::Found(of_saga(
-                item,
-                WorkOutcome::TimedOut { message },
-                now,
-            )));
+            return Ok(Swept::Found(of_saga(item, WorkOutcome::timed_out(message), now)));
         }
         let subject = envelope::saga_subject(item, saga, key);
         let last = self
@@ -130,12 +129,8 @@ impl Publisher {
             Sent::Stored | Sent::AlreadyThere => Ok(Swept::Republished),
             Sent::Answered => Ok(Swept::Waiting),
             Sent::Unsendable(message) => {
-                let class = CHILD_REFUSED.to_owned();
-                Ok(Swept::Found(of_saga(
-                    item,
-                    WorkOutcome::Failed { class, message },
-                    now,
-                )))
+                let refused = WorkOutcome::failed(CHILD_REFUSED, message);
+                Ok(Swept::Found(of_saga(item, refused, now)))
             }
         }
     }
@@ -152,13 +147,18 @@ impl Publisher {
                     .last_by_subject(&self.streams.events, &subject)
                     .await?;
                 Ok(stored.map_or(Swept::Failed, |stored| {
-                    Swept::Found(verdict(item, effect, &stored))
+                    Swept::Found(self.verdict(item, effect, &stored))
                 }))
             }
             // Reported again, it is looked up again.
             Err(PublishError::Unknown(_) | PublishError::Unavailable(_)) => Ok(Swept::Failed),
             Err(PublishError::Refused(reason)) => Err(BrokerError::Refused(reason)),
         }
+    }
+
+    /// A stored result as the shard takes it.
+    fn verdict(&self, item: &WorkItem, effect: &EffectName, stored: &StoredMessage) -> Verdict {
+        verdict_of(item, effect, &stored.payload, &self.limits, stored.time)
     }
 
     fn timed_out(&self, item: &WorkItem, effect: &EffectName, now: TimeMs) -> Publication {
@@ -213,51 +213,28 @@ pub fn of_saga(item: &WorkItem, outcome: WorkOutcome, now: TimeMs) -> Verdict {
     }
 }
 
-/// A stored result as the shard takes it.
-fn verdict(item: &WorkItem, effect: &EffectName, stored: &StoredMessage) -> Verdict {
-    verdict_of(item, effect, &stored.payload, stored.time)
-}
-
 /// The body of a result as the shard takes it.
-pub fn verdict_of(item: &WorkItem, effect: &EffectName, body: &[u8], time: TimeMs) -> Verdict {
-    let outcome = match serde_json::from_slice::<EffectResult<'_>>(body) {
-        Ok(result) => outcome(&result),
-        // Written by something that is not a worker of this runner; the saga must not wait for ever.
-        Err(error) => WorkOutcome::TimedOut {
-            message: format!("the recorded result cannot be read: {error}"),
-        },
+pub fn verdict_of(
+    item: &WorkItem,
+    effect: &EffectName,
+    body: &Bytes,
+    limits: &Limits,
+    time: TimeMs,
+) -> Verdict {
+    let expected = Expected {
+        tenant: Some(&item.instance.tenant).filter(|tenant| !tenant.is_none()),
+        effect,
+        command: item.command_id,
     };
     Verdict {
         instance: item.instance.clone(),
         result: WorkResult {
             command_id: item.command_id,
             effect: Some(effect.clone()),
-            outcome,
+            outcome: outcome::read(expected, body, limits).outcome,
         },
         time,
         publish: None,
-    }
-}
-
-fn outcome(result: &EffectResult<'_>) -> WorkOutcome {
-    let error = || {
-        serde_json::from_str::<ErrorPayload>(result.payload.get()).unwrap_or_else(|_| ErrorPayload {
-            class: "unknown".to_owned(),
-            message: "the recorded result gives no class".to_owned(),
-            ..ErrorPayload::default()
-        })
-    };
-    match result.result_type {
-        ResultType::Succeeded => WorkOutcome::Succeeded {
-            payload: bytes::Bytes::copy_from_slice(result.payload.get().as_bytes()),
-        },
-        ResultType::Failed => {
-            let ErrorPayload { class, message, .. } = error();
-            WorkOutcome::Failed { class, message }
-        }
-        ResultType::TimedOut => WorkOutcome::TimedOut {
-            message: error().message,
-        },
     }
 }
 
@@ -268,10 +245,7 @@ pub fn unsendable(item: &WorkItem, effect: &EffectName, message: String, now: Ti
         result: WorkResult {
             command_id: item.command_id,
             effect: Some(effect.clone()),
-            outcome: WorkOutcome::Failed {
-                class: "effect.unsendable".to_owned(),
-                message,
-            },
+            outcome: WorkOutcome::failed("effect.unsendable", message),
         },
         time: now,
         publish: None,

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use super::mailbox::{Arrival, Delivery};
 use crate::kernel::ids::TimeMs;
-use crate::kernel::input::{Input, InputBody, SourceStream, WorkOutcome};
+use crate::kernel::input::{Input, InputBody, SourceStream};
 
 /// What becomes of a delivery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -138,10 +138,7 @@ pub(super) fn bytes_of(delivery: &Delivery) -> usize {
 fn payload_bytes(input: &Input) -> usize {
     match &input.body {
         InputBody::Event(event) => event.payload.len(),
-        InputBody::Result(result) => match &result.outcome {
-            WorkOutcome::Succeeded { payload } => payload.len(),
-            WorkOutcome::Failed { message, .. } | WorkOutcome::TimedOut { message } => message.len(),
-        },
+        InputBody::Result(result) => result.outcome.bytes(),
         InputBody::Timer { .. } | InputBody::Control(_) => 0,
     }
 }

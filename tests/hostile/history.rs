@@ -154,13 +154,8 @@ impl World<'_> {
                 let back = below(rng, self.sent.len().min(3));
                 let command_id = self.sent[self.sent.len() - 1 - back];
                 let outcome = match below(rng, 4) {
-                    0 => WorkOutcome::Failed {
-                        class: "declined".to_owned(),
-                        message: "no".to_owned(),
-                    },
-                    1 => WorkOutcome::TimedOut {
-                        message: "who knows".to_owned(),
-                    },
+                    0 => WorkOutcome::failed("declined".to_owned(), "no".to_owned()),
+                    1 => WorkOutcome::timed_out("who knows".to_owned()),
                     _ => WorkOutcome::Succeeded {
                         payload: payload.into(),
                     },

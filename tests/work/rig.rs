@@ -278,6 +278,7 @@ impl Rig {
             local: options.local,
             cluster: "test-cluster".to_owned(),
             settings: options.settings,
+            limits: saga_runner::kernel::limits::Limits::default(),
             clock,
             metrics: Arc::clone(&self.metrics),
         });

@@ -94,26 +94,35 @@ async fn a_command_past_its_deadline_gets_a_result_that_says_so() {
     assert_eq!(rig.messages(&rig.streams.events).await, 1);
 }
 
+/// The stream has taken it, so no other result will ever stand there.
 #[tokio::test]
-async fn a_result_that_nobody_can_read_ends_the_wait() {
-    let rig = Rig::new().await;
-    let mut shard = handed_over(&rig).await;
-    rig.broker
-        .publish(Publication {
-            stream: rig.streams.events.clone(),
-            subject: result_subject(&effect(&rig, "o-1", 1)),
-            headers: Vec::new(),
-            payload: "garbage".into(),
-            expect: Expect::Nothing,
-        })
-        .await
-        .unwrap();
-    shard.overdue(at(1, 0)).await;
-    shard.until(|shard| shard.verdicts.len() == 1).await;
-    assert!(matches!(
-        shard.verdicts[0].result.outcome,
-        WorkOutcome::TimedOut { .. }
-    ));
+async fn a_result_that_cannot_be_read_ends_the_wait() {
+    for number in ["none", "1000000000000000000000000000000", "18446744073709551616"] {
+        let rig = Rig::new().await;
+        let mut shard = handed_over(&rig).await;
+        let item = effect(&rig, "o-1", 1);
+        let body = format!(
+            r#"{{"tenant_id":"acme","command_id":"{}","effect_name":"charge","result_type":"Succeeded","payload":{{"n":{number}}}}}"#,
+            item.command_id
+        );
+        rig.broker
+            .publish(Publication {
+                stream: rig.streams.events.clone(),
+                subject: result_subject(&item),
+                headers: Vec::new(),
+                payload: body.into(),
+                expect: Expect::Nothing,
+            })
+            .await
+            .unwrap();
+        shard.overdue(at(1, 0)).await;
+        shard.until(|shard| shard.verdicts.len() == 1).await;
+        let outcome = &shard.verdicts[0].result.outcome;
+        assert!(
+            matches!(outcome, WorkOutcome::TimedOut { class, .. } if class.as_str() == "result.refused"),
+            "{outcome:?}"
+        );
+    }
 }
 
 #[tokio::test]

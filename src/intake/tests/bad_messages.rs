@@ -3,7 +3,9 @@
 use serde_json::json;
 
 use super::*;
+use crate::intake::decode::Decoded;
 use crate::kernel::ids::{Key, shard_of};
+use crate::kernel::input::{UnknownClass, WorkOutcome};
 
 const EVENTS: SourceStream = SourceStream::AggregateEvents;
 
@@ -197,36 +199,68 @@ fn an_unreadable_message_always_goes_to_the_same_shard_of_its_tenant() {
     assert_eq!(shards[0], shard_of(&acme(), &key, 8));
 }
 
+/// There is no second result for a command, so one that cannot be read settles it as an unknown outcome.
 #[test]
-fn results_and_controls_that_cannot_be_read_have_a_reason() {
+fn results_that_cannot_be_read_are_unknown_outcomes() {
     const ID: &str = "00000000-0000-0000-0000-000000000007";
-    let result = |body: serde_json::Value| {
+    let outcome = |body: String| {
         let subject = format!("tenant.acme.effect_result.charge.{ID}");
-        unreadable(
-            &router(),
-            SourceStream::WorkflowEvents,
-            &message(&subject, body.to_string()),
+        let decoded = router()
+            .decoder
+            .decode(SourceStream::WorkflowEvents, &message(&subject, body));
+        let (addressed, result) = match decoded {
+            Ok(Decoded::Result { result, .. }) => (true, result),
+            Ok(Decoded::Unaddressed { tenant, result }) => {
+                assert_eq!(tenant, acme());
+                (false, result)
+            }
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(result.command_id.to_string(), ID);
+        let WorkOutcome::TimedOut { class, message } = result.outcome else {
+            panic!("{:?}", result.outcome);
+        };
+        assert_eq!(class, UnknownClass::ResultRefused);
+        (addressed, message)
+    };
+    let of = |kind: &str, payload: &str| {
+        format!(
+            r#"{{"tenant_id":"acme","command_id":"{ID}","effect_name":"charge","result_type":"{kind}","payload":{payload},"metadata":{{"saga":"order","key":"o-1"}}}}"#
         )
-        .reason
     };
-    let good = json!({
-        "tenant_id": "acme", "command_id": ID, "effect_name": "charge", "result_type": "Succeeded",
-        "payload": {}, "metadata": {"saga": "order", "key": "o-1"}
-    });
-    let but = |name: &str, value: serde_json::Value| {
-        let mut changed = good.clone();
-        changed[name] = value;
-        changed
-    };
-    assert_eq!(result(but("tenant_id", json!("other"))), "tenant.mismatch");
-    assert_eq!(result(but("effect_name", json!("refund"))), "result.mismatch");
-    assert_eq!(
-        result(but("command_id", json!("00000000-0000-0000-0000-000000000008"))),
-        "result.mismatch"
-    );
-    assert_eq!(result(but("result_type", json!("Perhaps"))), "payload.schema");
-    assert_eq!(result(json!({"tenant_id": "acme"})), "payload.schema");
+    let deep = format!("{}{}", "[".repeat(65), "]".repeat(65));
+    for (kind, payload, told) in [
+        ("Succeeded", format!("1{}", "0".repeat(30)), "range"),
+        ("Succeeded", r#"{"n":18446744073709551616}"#.to_owned(), "range"),
+        ("Succeeded", r#"{"n":9223372036854775808}"#.to_owned(), "range"),
+        ("Succeeded", r#"{"n":1,"n":2}"#.to_owned(), "twice"),
+        ("Succeeded", deep, "deeper"),
+        ("Failed", r#"{"message":"no class"}"#.to_owned(), "class"),
+        ("Failed", r#"{"class":""}"#.to_owned(), "class"),
+        ("TimedOut", "null".to_owned(), "payload"),
+    ] {
+        let (addressed, message) = outcome(of(kind, &payload));
+        assert!(addressed && message.contains(told), "{payload}: {message}");
+    }
+    let large = of("Succeeded", &format!("{:?}", "x".repeat(1024 * 1024)));
+    let good = of("Succeeded", "{}");
+    for body in [
+        large,
+        String::new(),
+        "no JSON".to_owned(),
+        good.replace("Succeeded", "Perhaps"),
+        good.replace("acme", "other"),
+        good.replace("charge", "refund"),
+        good.replace("0007", "0008"),
+        r#"{"tenant_id":"acme"}"#.to_owned(),
+    ] {
+        let (addressed, _) = outcome(body.clone());
+        assert!(!addressed, "{body:.200}");
+    }
+}
 
+#[test]
+fn controls_that_cannot_be_read_have_a_reason() {
     let control = |body: &str| {
         let subject = "tenant.acme.workflow.order.o-1";
         unreadable(&router(), SourceStream::WorkflowCommands, &message(subject, body)).reason

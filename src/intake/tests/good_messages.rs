@@ -229,16 +229,19 @@ fn results_and_controls_find_the_instance_that_they_name() {
     );
     assert_eq!(
         result("Failed", json!({"class": "declined", "message": "no money"})),
+        WorkOutcome::failed("declined", "no money")
+    );
+    assert_eq!(
+        result("Failed", json!({"class": "declined", "refused": true})),
         WorkOutcome::Failed {
             class: "declined".to_owned(),
-            message: "no money".to_owned()
+            message: String::new(),
+            refused: true
         }
     );
     assert_eq!(
         result("TimedOut", json!({"class": "timeout"})),
-        WorkOutcome::TimedOut {
-            message: String::new()
-        }
+        WorkOutcome::timed_out("")
     );
 
     let control = |body: &str| {

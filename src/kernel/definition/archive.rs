@@ -1,8 +1,8 @@
 //! The text under which a version of a saga is archived: everything that its hash covers.
 //!
 //! A saga that needs nothing besides its own file is archived as that file. Otherwise the archive is a JSON object
-//! with the file, the texts of the schemas that it names, its program in base64, and the hashes of the schemas of its
-//! effects.
+//! with the file, the texts of the schemas that it names, its program in base64, and what it pins of its effects: the
+//! hash of what they take, and the schema of what they give.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -19,8 +19,8 @@ use crate::kernel::json::Json;
 
 /// How an archive begins that is more than a file. No saga begins like this: `archive` is none of its keys.
 const MARK: &str = "{\"archive\":1,";
-/// Nesting of an archive, in levels.
-const DEPTH_MAX: usize = 8;
+/// Nesting of an archive, in levels: values that a schema names may be nested as deep as a YAML file.
+const DEPTH_MAX: usize = 256;
 
 /// An archive taken apart.
 #[derive(Debug, Default)]
@@ -48,7 +48,7 @@ pub fn text(
         .map(|(path, text)| (Cow::Owned(path.clone()), string(text)));
     let effects = effects
         .iter()
-        .map(|(name, contract)| (Cow::Owned(name.to_string()), contract.form()));
+        .map(|(name, contract)| (Cow::Owned(name.to_string()), contract.archived()));
     let program = program.map(|program| {
         let module = BASE64.encode(program.module.bytes());
         Json::Map(vec![(

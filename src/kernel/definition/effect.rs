@@ -32,7 +32,7 @@ pub struct EffectSchemas {
 impl EffectSchemas {
     #[must_use]
     pub fn contract(&self) -> Option<EffectContract> {
-        EffectContract::of(self.input.as_deref(), self.output.as_deref(), self.asks)
+        EffectContract::of(self.input.as_deref(), self.output.as_ref(), self.asks)
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-pub use super::contract::EffectContract;
+pub use super::contract::{EffectContract, PinnedSchema};
 pub use super::lifecycle::{Complete, Lifecycle, NoInstance, OnRunning, Reuse, StartRule};
 pub use super::migration::{Dropped, Migration, Places};
 pub use super::program::ProgramDefinition;

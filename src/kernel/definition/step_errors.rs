@@ -11,6 +11,7 @@ use super::steps::{RetryBounds, retry};
 use super::texts::EventParts;
 use super::yaml::{Entry, Node};
 use crate::kernel::expr::Root;
+use crate::kernel::outcome::{RESULT_EXPRESSION, RESULT_SCHEMA};
 use crate::kernel::transition::TIMEOUT_CLASS;
 
 /// Most attempts of a step for one error class.
@@ -48,6 +49,12 @@ impl<'r> Reading<'r, '_> {
                     continue;
                 };
                 let mut known = tables.iter().flat_map(|table| &table.classes).chain(&classes);
+                if [RESULT_SCHEMA, RESULT_EXPRESSION].contains(&class) {
+                    let message = format!("\"{class}\" is not tried again: what it fails on has happened");
+                    self.findings
+                        .error(codes::CONTRADICTION, item.span.clone(), message)
+                        .help(Some("say under \"on_error\" what follows".to_owned()));
+                }
                 if known.any(|known| known == class || known == ANY_CLASS) {
                     let message = format!("an entry before this one is for the class \"{class}\" already");
                     self.findings

@@ -270,12 +270,23 @@ impl<'r> Reading<'r, '_> {
         })
     }
 
-    /// Binds `result`, and `input` in the compensation, to what the effect of a step says about them.
+    /// Binds `result`, and `input` in the compensation, to what the effect of a step says about them; of a command only
+    /// what it sends is known.
     pub fn know_outcome(&mut self, action: Option<&Action>, sending: Option<&Types>) {
-        let (Some(types), Some(sending), Some(Action::Effect { effect, with })) =
-            (&mut self.types, sending, action)
-        else {
+        let (Some(types), Some(sending), Some(action)) = (&mut self.types, sending, action) else {
             return;
+        };
+        let (effect, with) = match action {
+            Action::Effect { effect, with } => (effect, with),
+            Action::Command(command) => {
+                types.sent = Some(command.payload.type_in(&sending.env).stored());
+                return;
+            }
+            Action::Publish(_)
+            | Action::Saga(_)
+            | Action::UndoSaga(_)
+            | Action::Nothing
+            | Action::Group(_) => return,
         };
         let schemas = self.effects.and_then(|effects| effects.get(effect.as_str()));
         let read = |schema: Option<&Arc<Schema>>| {

@@ -170,6 +170,11 @@ fn full() -> Record {
         last_history: Some(298),
         left: Some(left()),
         program: Some(Box::new(ProgramState {
+            tries: vec![ProgramTries {
+                name: "charge".to_owned(),
+                round: 1,
+                unknown: false,
+            }],
             pending: vec![Pending {
                 name: "charge".to_owned(),
                 outstanding: outstanding(10),

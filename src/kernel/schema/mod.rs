@@ -185,6 +185,14 @@ impl Schema {
         canonical::form(self)
     }
 
+    /// Reads [`Schema::canonical`].
+    ///
+    /// # Errors
+    /// A sentence, where it is something else.
+    pub fn from_canonical(form: &Json<'_>) -> Result<Self, String> {
+        canonical::read(form)
+    }
+
     #[must_use]
     pub fn root(&self) -> &Rules {
         &self.parts[0]

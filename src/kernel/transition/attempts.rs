@@ -8,9 +8,11 @@
 //!          backing off        running ──no retry left──▶ failed
 //! ```
 //!
-//! All attempts send the same input. They carry the same idempotency key until one has definitely failed; once
-//! nobody knows what became of one, the key stays, since that one may still happen. Where the effect says that an
-//! operator is asked then, the step is stuck until there is an answer ([`super::questions`]).
+//! All attempts send the same input, under one idempotency key until the upstream has refused it: an upstream that
+//! recognises keys may have stored the refusal under it. After an attempt that was not done the key stays, since
+//! another one says nothing about the world; after an unknown outcome it stays, since that attempt may still happen.
+//! Where the effect says that an operator is asked then, the step is stuck until there is an answer
+//! ([`super::questions`]).
 
 use bytes::Bytes;
 use serde_bytes::ByteBuf;
@@ -18,10 +20,11 @@ use serde_bytes::ByteBuf;
 use super::emission::Repetition;
 use super::ends::{self, Defeat};
 use super::place::Place;
+use super::results::Told;
 use super::run::Run;
 use super::scope::Locals;
 use super::slot::Slot;
-use super::{Rejection, TIMEOUT_CLASS, children, compensation, deadlines, questions, waits};
+use super::{Rejection, children, compensation, deadlines, questions, waits};
 use crate::kernel::definition::model::{Action, COMMAND_TIMEOUT_MS, PublishTemplate, Step};
 use crate::kernel::expr::Root;
 use crate::kernel::ids::CommandId;
@@ -106,30 +109,44 @@ pub(super) fn ended<'a>(
     run: &mut Run<'a>,
     slot: Slot,
     command: CommandId,
-    outcome: &'a WorkOutcome,
+    told: Told<'a, '_>,
 ) -> Result<(), Rejection> {
-    let defeat = match outcome {
-        WorkOutcome::Succeeded { payload } => return ends::acted(run, slot, payload),
+    let defeat = match told.outcome {
+        WorkOutcome::Succeeded { payload } | WorkOutcome::Unusable { payload, .. } => {
+            return match told.flaw {
+                None => ends::acted(run, slot, payload),
+                Some(flaw) => ends::unusable(run, slot, payload, flaw),
+            };
+        }
+        // The message says why the instance fails, the class what became of the attempt.
+        WorkOutcome::Failed { class, .. } if run.is_failing() => Defeat {
+            class,
+            message: told.flaw.map_or("", |flaw| flaw.message),
+        },
+        WorkOutcome::TimedOut { class, .. } if run.is_failing() => Defeat {
+            class: class.as_str(),
+            message: told.flaw.map_or("", |flaw| flaw.message),
+        },
         // What the step waits for proves that the action has happened, and nobody asks for its result.
         WorkOutcome::TimedOut { .. }
             if !ends::reads_result(slot.step(run)) && waits::buffered(run, slot)?.is_some() =>
         {
             return ends::acted(run, slot, NO_RESULT);
         }
-        WorkOutcome::TimedOut { message }
+        WorkOutcome::TimedOut { class, message }
             if questions::asks(run.ground.definition, &slot.step(run).action) =>
         {
-            return questions::ask(run, slot, command, message);
+            return questions::ask(run, slot, command, *class, message);
         }
-        WorkOutcome::Failed { class, message } => Defeat { class, message },
-        WorkOutcome::TimedOut { message } => Defeat {
-            class: TIMEOUT_CLASS,
+        WorkOutcome::Failed { class, message, .. } => Defeat { class, message },
+        WorkOutcome::TimedOut { class, message } => Defeat {
+            class: class.as_str(),
             message,
         },
     };
-    let is_known = matches!(outcome, WorkOutcome::Failed { .. });
-    run.slot_mut(slot).tries.end(is_known);
-    defeated(run, slot, defeat, is_known)
+    let ending = Ending::of(told.outcome);
+    run.slot_mut(slot).tries.end(ending);
+    defeated(run, slot, defeat, ending != Ending::Unknown)
 }
 
 /// An attempt has come to nothing: the step backs off, or has failed. `is_known`: it is certain that nothing of it
@@ -140,6 +157,9 @@ pub(super) fn defeated(
     defeat: Defeat<'_>,
     is_known: bool,
 ) -> Result<(), Rejection> {
+    if run.is_failing() {
+        return ends::failed(run, slot, defeat);
+    }
     let step = slot.step(run);
     let state = run.slot_mut(slot);
     let failures = count(&mut state.tries.failures, defeat.class);
@@ -172,14 +192,42 @@ pub(super) fn defeated(
     run.set_retry_timer(&timer, pause_ms)
 }
 
+/// What the end of an attempt without success says about the world.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ending {
+    /// The upstream has refused it.
+    Refused,
+    /// It has not happened, and no upstream has stored anything about it.
+    NotDone,
+    Unknown,
+}
+
+impl Ending {
+    /// That of an outcome that is no success.
+    pub(super) const fn of(outcome: &WorkOutcome) -> Self {
+        match outcome {
+            WorkOutcome::Failed { refused: true, .. } => Self::Refused,
+            WorkOutcome::Failed { refused: false, .. } => Self::NotDone,
+            WorkOutcome::TimedOut { .. } | WorkOutcome::Succeeded { .. } | WorkOutcome::Unusable { .. } => {
+                Self::Unknown
+            }
+        }
+    }
+}
+
 impl Tries {
-    /// An attempt has ended without success. After a definite failure the next one is new work to whoever
-    /// dedupes, unless an attempt of the same key may still happen.
-    pub(super) fn end(&mut self, is_known: bool) {
-        if !is_known {
-            self.unknown = true;
-        } else if !self.unknown {
-            self.round = self.round.saturating_add(1);
+    /// An attempt has ended without success.
+    ///
+    /// Only a refusal begins another round, which has another idempotency key: an upstream that recognises keys would
+    /// answer the old one with the refusal that it stored. It begins none while the outcome of an attempt under the key
+    /// is unknown. A refusal does not settle that: one may come from a part that looks at no keys (credentials, rates,
+    /// "this key is in use"), or because the attempt before has taken what there was. Under a new key that attempt and
+    /// the next one could both happen; under the old key the worst is the same refusal once more.
+    pub(super) const fn end(&mut self, ending: Ending) {
+        match ending {
+            Ending::Refused if !self.unknown => self.round = self.round.saturating_add(1),
+            Ending::Refused | Ending::NotDone => {}
+            Ending::Unknown => self.unknown = true,
         }
     }
 }

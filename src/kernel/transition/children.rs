@@ -261,10 +261,7 @@ fn nothing_left() -> WorkOutcome {
 }
 
 fn failed(class: &str, message: &str) -> WorkOutcome {
-    WorkOutcome::Failed {
-        class: class.to_owned(),
-        message: message.to_owned(),
-    }
+    WorkOutcome::failed(class, message)
 }
 
 /// What the record keeps of who asks for the instance.

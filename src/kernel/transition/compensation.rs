@@ -16,6 +16,7 @@
 
 use serde_bytes::ByteBuf;
 
+use super::attempts::Ending;
 use super::emission::Repetition;
 use super::place::Place;
 use super::run::Run;
@@ -304,7 +305,8 @@ pub(super) fn result(run: &mut Run<'_>, at: usize, outcome: &WorkOutcome) -> Res
         entry.tries.unknown = question.doubted;
     }
     let class = match outcome {
-        WorkOutcome::Succeeded { .. } => {
+        // Whatever it says about it.
+        WorkOutcome::Succeeded { .. } | WorkOutcome::Unusable { .. } => {
             entry.end(LedgerStatus::Undone);
             run.notes.push(Note::CompensationDone {
                 step: step.name.clone(),
@@ -312,17 +314,17 @@ pub(super) fn result(run: &mut Run<'_>, at: usize, outcome: &WorkOutcome) -> Res
             return resume(run);
         }
         WorkOutcome::Failed { class, .. } => {
-            entry.tries.end(true);
+            entry.tries.end(Ending::of(outcome));
             class.as_str()
         }
-        WorkOutcome::TimedOut { message } => {
+        WorkOutcome::TimedOut { class, message } => {
             let undo = step.compensate.as_ref().map(|compensation| &compensation.action);
             let asks = undo.is_some_and(|undo| questions::asks(run.ground.definition, undo));
             if let Some(command) = command.filter(|_| asks) {
                 doubt(run, at, command, message);
             }
-            run.record.ledger.entry(at).tries.end(false);
-            super::TIMEOUT_CLASS
+            run.record.ledger.entry(at).tries.end(Ending::Unknown);
+            class.as_str()
         }
     };
     run.notes.push(Note::CompensationFailed {
@@ -450,33 +452,26 @@ fn start(run: &mut Run<'_>, at: usize) -> Result<(), Rejection> {
         });
     };
     let path = Place::Compensation { step: &step.name }.to_string();
-    let mut locals = Locals {
-        result: Some(run.ground.values.keep(Json::Null)),
-        ..Locals::default()
+    let begun = match prepare(run, compensation, repetition, (input, result), &path) {
+        Ok(Some(kind)) => run.push_work_as(
+            path,
+            known_as.as_deref(),
+            repetition,
+            compensation.timeout_ms,
+            kind,
+        ),
+        Ok(None) => {
+            keep(run, at, step);
+            return Ok(());
+        }
+        Err(rejection) => Err(rejection),
     };
-    if let Some(result) = result {
-        locals.result = Some(run.parse_owned(result.into_vec(), &path)?);
-    }
-    // In its place there would be what the instance was given.
-    locals.input = Some(run.ground.values.keep(Json::Null));
-    if let Some(input) = input {
-        locals.input = Some(run.parse_owned(input.into_vec(), &path)?);
-    }
-    if let Some(when) = &compensation.when
-        && repetition.attempt == 1
-        && !run.test(when, locals, || format!("{path}.when"))?
-    {
-        keep(run, at, step);
-        return Ok(());
-    }
-    let kind = run.action(&compensation.action, locals, &path)?;
-    let outstanding = run.push_work_as(
-        path,
-        known_as.as_deref(),
-        repetition,
-        compensation.timeout_ms,
-        kind,
-    )?;
+    let outstanding = match begun {
+        Ok(outstanding) => outstanding,
+        // Whatever the input is that leads here, what was done must not be forgotten behind it.
+        Err(rejection) if rejection.is_of_rendering() => return impossible(run, at, step, &rejection),
+        Err(rejection) => return Err(rejection),
+    };
     let entry = run.record.ledger.entry(at);
     entry.status = LedgerStatus::Undoing;
     entry.outstanding = Some(outstanding);
@@ -485,6 +480,69 @@ fn start(run: &mut Run<'_>, at: usize) -> Result<(), Rejection> {
         attempt: repetition.attempt,
     });
     Ok(())
+}
+
+/// What undoes an entry of this input and result; `None` where there is nothing to undo.
+fn prepare(
+    run: &mut Run<'_>,
+    compensation: &Compensation,
+    repetition: Repetition,
+    (input, result): (Option<ByteBuf>, Option<ByteBuf>),
+    path: &str,
+) -> Result<Option<WorkKind>, Rejection> {
+    let mut locals = Locals {
+        result: Some(run.ground.values.keep(Json::Null)),
+        ..Locals::default()
+    };
+    if let Some(result) = result {
+        locals.result = Some(run.parse_owned(result.into_vec(), path)?);
+    }
+    // In its place there would be what the instance was given.
+    locals.input = Some(run.ground.values.keep(Json::Null));
+    if let Some(input) = input {
+        locals.input = Some(run.parse_owned(input.into_vec(), path)?);
+    }
+    if let Some(when) = &compensation.when
+        && repetition.attempt == 1
+        && !run.test(when, locals, || format!("{path}.when"))?
+    {
+        return Ok(None);
+    }
+    run.action(&compensation.action, locals, path).map(Some)
+}
+
+/// The compensation cannot be made from what the step was given and gave: as after its last attempt.
+fn impossible(run: &mut Run<'_>, at: usize, step: &Step, rejection: &Rejection) -> Result<(), Rejection> {
+    run.note(Note::CompensationFailed {
+        step: step.name.clone(),
+        class: rejection.reason.to_owned(),
+    });
+    let goes_on = goes_on(step);
+    if goes_on {
+        keep(run, at, step);
+    } else {
+        stop(run, at);
+    }
+    // Many may stand on the ledger, and the phase tells of them, too.
+    if run.work_room() <= WORK_LEFT {
+        return Ok(());
+    }
+    let mut payload = serde_json::json!({
+        "class": rejection.reason,
+        "message": rejection.message,
+        "step": step.name,
+    });
+    if goes_on {
+        payload["kept"] = true.into();
+    }
+    alert(run, at, COMPENSATION_FAILED_FACT, &payload)
+}
+
+/// Whether the step stays done where it cannot be undone.
+fn goes_on(step: &Step) -> bool {
+    step.compensate
+        .as_ref()
+        .is_some_and(|compensation| compensation.on_exhausted == OnExhausted::Continue)
 }
 
 /// The step has nothing to undo, or it is given up.
@@ -496,11 +554,7 @@ fn keep(run: &mut Run<'_>, at: usize, step: &Step) {
 }
 
 fn exhausted(run: &mut Run<'_>, at: usize, step: &Step, class: &str) -> Result<(), Rejection> {
-    let goes_on = step
-        .compensate
-        .as_ref()
-        .is_some_and(|compensation| compensation.on_exhausted == OnExhausted::Continue);
-    if goes_on {
+    if goes_on(step) {
         keep(run, at, step);
         let payload = serde_json::json!({"class": class, "kept": true, "step": step.name});
         alert(run, at, COMPENSATION_FAILED_FACT, &payload)?;

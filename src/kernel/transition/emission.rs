@@ -5,10 +5,11 @@ use bytes::Bytes;
 use super::place::Place;
 use super::run::Run;
 use super::scope::Locals;
-use super::{Rejection, children};
+use super::slot::Slot;
+use super::{Rejection, children, deadlines};
 use crate::kernel::definition::model::{Action, COMMAND_TIMEOUT_MS, CommandTemplate, Emit, PublishTemplate};
 use crate::kernel::patch::Note;
-use crate::kernel::record::Outstanding;
+use crate::kernel::record::{Outstanding, StepStatus};
 use crate::kernel::work::{Attempt, Piece, WorkItem, WorkKind, WorkRef};
 
 /// Which repetition of its place a work item is.
@@ -39,18 +40,45 @@ impl<'a> Run<'a> {
     /// Emits a list of commands and facts for which nobody waits.
     pub(super) fn emit(&mut self, emits: &[Emit], place: Place<'_>, iteration: u64) -> Result<(), Rejection> {
         for (index, emit) in emits.iter().enumerate() {
-            let path = place.emit_path(index);
-            let kind = match emit {
-                Emit::Effect(step) => {
-                    self.start_effect(*step, iteration)?;
-                    continue;
-                }
-                Emit::Command(command) => self.command(command, Locals::default(), false, &path)?,
-                Emit::Publish(publish) => self.fact(publish, &path)?,
-            };
-            self.note(Note::Emitted { work: path.clone() });
-            self.push_work(path, Repetition::once(iteration), COMMAND_TIMEOUT_MS, kind)?;
+            self.emit_one(emit, place.emit_path(index), iteration)?;
         }
+        Ok(())
+    }
+
+    /// The same for what is done at the end. Where the instance must end, what cannot be evaluated is left out.
+    pub(super) fn emit_at_end(&mut self, emits: &[Emit], place: Place<'_>) -> Result<(), Rejection> {
+        if !self.is_failing() {
+            return self.emit(emits, place, 0);
+        }
+        for (index, emit) in emits.iter().enumerate() {
+            let path = place.emit_path(index);
+            let Err(rejection) = self.emit_one(emit, path.clone(), 0) else {
+                continue;
+            };
+            if !rejection.is_of_content() {
+                return Err(rejection);
+            }
+            self.note(Note::FinallyFailed {
+                step: path,
+                class: rejection.reason.to_owned(),
+            });
+            if let Emit::Effect(step) = emit {
+                let slot = Slot::of(*step);
+                deadlines::clear(self, slot);
+                self.slot_mut(slot).status = StepStatus::Failed;
+            }
+        }
+        Ok(())
+    }
+
+    fn emit_one(&mut self, emit: &Emit, path: String, iteration: u64) -> Result<(), Rejection> {
+        let kind = match emit {
+            Emit::Effect(step) => return self.start_effect(*step, iteration),
+            Emit::Command(command) => self.command(command, Locals::default(), false, &path)?,
+            Emit::Publish(publish) => self.fact(publish, &path)?,
+        };
+        self.note(Note::Emitted { work: path.clone() });
+        self.push_work(path, Repetition::once(iteration), COMMAND_TIMEOUT_MS, kind)?;
         Ok(())
     }
 

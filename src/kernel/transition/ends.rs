@@ -2,13 +2,14 @@
 
 use serde_bytes::ByteBuf;
 
+use super::attempts::NO_RESULT;
 use super::place::Place;
+use super::results::Mode;
 use super::run::Run;
 use super::scope::Locals;
 use super::slot::Slot;
 use super::{
-    Rejection, TIMEOUT_CLASS, attempts, children, compensation, deadlines, errors, heartbeats, items,
-    machine, waits,
+    Rejection, attempts, children, compensation, deadlines, errors, heartbeats, items, machine, waits,
 };
 use crate::kernel::definition::model::{FAIL_IF_CLASS, Step};
 use crate::kernel::expr::Root;
@@ -39,10 +40,9 @@ pub(super) fn acted<'a>(run: &mut Run<'a>, slot: Slot, payload: &'a [u8]) -> Res
         state.take_input()
     };
     let read_at_end = end_reads_result(step);
-    let place = Place::Step { name: &step.name };
     // It is parsed only if something reads it, and then at once, so that what is no JSON is told here.
     let result = if reads_result(step) {
-        Some(run.parse(payload, &format!("the result of {place}"))?)
+        Some(run.result(payload, &step.name)?)
     } else {
         None
     };
@@ -58,6 +58,31 @@ pub(super) fn acted<'a>(run: &mut Run<'a>, slot: Slot, payload: &'a [u8]) -> Res
         ..Locals::default()
     };
     complete(run, slot, Some(payload), locals)
+}
+
+/// The action of the step has succeeded, and what came back cannot be used: it is done, so it stands on the ledger, and
+/// the step has failed. Another attempt would do it again, so there is none.
+pub(super) fn unusable(
+    run: &mut Run<'_>,
+    slot: Slot,
+    payload: &[u8],
+    defeat: Defeat<'_>,
+) -> Result<(), Rejection> {
+    let state = run.slot_mut(slot);
+    state.tries.unknown = false;
+    let input = state.take_input();
+    let result = kept(run, payload);
+    compensation::push(run, slot, input, result);
+    failed(run, slot, defeat)
+}
+
+/// What the ledger keeps of a result.
+fn kept<'p>(run: &Run<'_>, payload: &'p [u8]) -> &'p [u8] {
+    if run.mode == Mode::FailingWithoutResult {
+        NO_RESULT
+    } else {
+        payload
+    }
 }
 
 /// Nothing is left to wait for: the fields are set, and the step is done unless `fail_if` holds.
@@ -188,26 +213,16 @@ pub(super) fn late(run: &mut Run<'_>, at: usize, outcome: &WorkOutcome) -> Resul
         item: stray.item,
     };
     let step = slot.step(run);
-    let may_have_happened = match outcome {
-        WorkOutcome::Succeeded { .. } => false,
-        WorkOutcome::Failed { .. } => stray.unknown,
-        WorkOutcome::TimedOut { .. } => true,
-    };
-    let word = match outcome {
-        WorkOutcome::Succeeded { payload } => {
-            compensation::push_late(run, slot, stray.iteration, stray.input, Some(payload));
-            "succeeded"
+    let (word, result, may_have_happened) = match outcome {
+        WorkOutcome::Succeeded { payload } | WorkOutcome::Unusable { payload, .. } => {
+            ("succeeded", Some(kept(run, payload)), true)
         }
-        WorkOutcome::Failed { .. } | WorkOutcome::TimedOut { .. } => {
-            if may_have_happened {
-                compensation::push_late(run, slot, stray.iteration, stray.input, None);
-            }
-            match outcome {
-                WorkOutcome::Failed { class, .. } => class,
-                WorkOutcome::Succeeded { .. } | WorkOutcome::TimedOut { .. } => TIMEOUT_CLASS,
-            }
-        }
+        WorkOutcome::Failed { class, .. } => (class.as_str(), None, stray.unknown),
+        WorkOutcome::TimedOut { class, .. } => (class.as_str(), None, true),
     };
+    if may_have_happened {
+        compensation::push_late(run, slot, stray.iteration, stray.input, result);
+    }
     run.note(Note::LateResult {
         step: step.name.clone(),
         outcome: word.to_owned(),

@@ -25,6 +25,9 @@ const TOO_OFTEN: &str = "goto_limit";
 /// Does what the step says about an error of this class. By default the instance fails.
 pub(super) fn answer(run: &mut Run<'_>, slot: Slot, defeat: Defeat<'_>) -> Result<(), Rejection> {
     let step = slot.step(run);
+    if run.is_failing() {
+        return failure::fail(run, Cause::step(step.title(), defeat.class, defeat.message));
+    }
     let Some((class, answer)) = step.answer(defeat.class) else {
         return groups::failed(run, slot, defeat);
     };

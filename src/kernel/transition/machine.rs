@@ -37,8 +37,7 @@ pub(super) fn effect_done<'a>(
     let (Some(_), Some(payload)) = (step.state, payload) else {
         return Ok(());
     };
-    let place = Place::Step { name: &step.name };
-    let result = run.parse(payload, &format!("the result of {place}"))?;
+    let result = run.result(payload, &step.name)?;
     let ambient = Locals {
         result: Some(result),
         ..Locals::default()

@@ -105,7 +105,20 @@ pub struct Rejection {
     pub message: String,
 }
 
+/// Reason where record, definition and input do not belong together: nothing that the definition says is to blame.
+const MISMATCH: &str = "definition.mismatch";
+
 impl Rejection {
+    /// Whether the definition or the data is to blame, so that applying less may help.
+    fn is_of_content(&self) -> bool {
+        self.reason != MISMATCH
+    }
+
+    /// Whether an expression failed, or made more than a message may hold.
+    fn is_of_rendering(&self) -> bool {
+        ["expression", "fuel", "payload.syntax", "work.size"].contains(&self.reason)
+    }
+
     /// Whether later inputs must not be applied before this one is decided on. What has no place in a bounded
     /// buffer stands in nobody's way.
     #[must_use]
@@ -210,14 +223,7 @@ fn with_instance<'a>(ground: Ground<'a>, record: &'a Record) -> Result<Patch, Re
         },
         InputBody::Result(result) => match results::waiting(record, result) {
             None => Ok(results::without_step(record, result)),
-            Some(waiting) => {
-                let mut run = Run::of(ground, record);
-                if let Some(seen) = seen::result(result) {
-                    seen::remember_result(&mut run.record, seen);
-                }
-                results::apply(&mut run, waiting, &result.outcome)?;
-                run.conclude(Outcome::Applied)
-            }
+            Some(waiting) => results::take(ground, record, result, waiting),
         },
         InputBody::Timer { name } => {
             if !timers::is_current(record, name, ground.input.time) {

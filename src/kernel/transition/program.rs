@@ -8,16 +8,18 @@ use std::borrow::Cow;
 
 use bytes::Bytes;
 
+use super::attempts::Ending;
 use super::emission::Repetition;
+use super::results::Told;
 use super::run::Run;
-use super::{Rejection, TIMEOUT_CLASS, failure, waits};
+use super::{Rejection, failure, waits};
 use crate::kernel::definition::model::{COMMAND_TIMEOUT_MS, EFFECT_TIMEOUT_MS, ProgramDefinition};
 use crate::kernel::input::{CancelMode, WorkOutcome};
 use crate::kernel::json::Json;
 use crate::kernel::patch::Note;
 use crate::kernel::program::Failure;
 use crate::kernel::program::answer::{self, End, Work};
-use crate::kernel::record::{Pending, ProgramState, Record};
+use crate::kernel::record::{PROGRAM_TRIES_MAX, Pending, ProgramState, ProgramTries, Record, Tries};
 use crate::kernel::work::WorkKind;
 
 /// Most work of one instance whose outcome is to come.
@@ -76,23 +78,41 @@ pub(super) fn waiting(record: &Record, is: impl Fn(&Pending) -> bool) -> Option<
 }
 
 /// Work that the program has asked for has ended.
-pub(super) fn ended(run: &mut Run<'_>, at: usize, outcome: &WorkOutcome) -> Result<(), Rejection> {
+pub(super) fn ended(run: &mut Run<'_>, at: usize, told: Told<'_, '_>) -> Result<(), Rejection> {
     let program = run.record.program.get_or_insert_default();
     let Pending { name, outstanding } = program.pending.remove(at);
     run.settled.push(outstanding.row);
-    let (class, message, unknown) = match outcome {
-        WorkOutcome::Succeeded { payload } => {
-            note_end(run, &name, "succeeded");
+    remember(run.record.program.get_or_insert_default(), &name, told.outcome);
+    if run.is_failing() {
+        // The program cannot be asked about this one; about what else is under way it will be.
+        note_end(run, &name, told.flaw.map_or("failed", |flaw| flaw.class));
+        let (class, message) = told.flaw.map_or(("", ""), |flaw| (flaw.class, flaw.message));
+        return failure::fail(run, failure::Cause::declared(class, message.to_owned(), None));
+    }
+    let (class, message, unknown) = match (told.outcome, told.flaw) {
+        (WorkOutcome::Succeeded { payload } | WorkOutcome::Unusable { payload, .. }, flaw) => {
+            note_end(run, &name, flaw.map_or("succeeded", |flaw| flaw.class));
             let what = format!("the result of {name}");
             let result = run.parse_owned(payload.to_vec(), &what)?.clone();
-            let members = vec![
+            let mut members = vec![
                 (Cow::Borrowed("name"), text(&name)),
                 (Cow::Borrowed("result"), result),
             ];
-            return decide(run, "result", members);
+            let Some(flaw) = flaw else {
+                return decide(run, "result", members);
+            };
+            // It has happened, so the program may have to undo it.
+            let error = vec![
+                (Cow::Borrowed("class"), text(flaw.class)),
+                (Cow::Borrowed("message"), text(flaw.message)),
+                (Cow::Borrowed("unknown"), Json::Bool(false)),
+                (Cow::Borrowed("done"), Json::Bool(true)),
+            ];
+            members.push((Cow::Borrowed("error"), Json::Map(error)));
+            return decide(run, "error", members);
         }
-        WorkOutcome::Failed { class, message } => (class.as_str(), message, false),
-        WorkOutcome::TimedOut { message } => (TIMEOUT_CLASS, message, true),
+        (WorkOutcome::Failed { class, message, .. }, _) => (class.as_str(), message, false),
+        (WorkOutcome::TimedOut { class, message }, _) => (class.as_str(), message, true),
     };
     note_end(run, &name, class);
     let error = vec![
@@ -105,6 +125,40 @@ pub(super) fn ended(run: &mut Run<'_>, at: usize, outcome: &WorkOutcome) -> Resu
         (Cow::Borrowed("error"), Json::Map(error)),
     ];
     decide(run, "error", members)
+}
+
+/// Remembers what became of the work of a name, as a step does of its attempts: asked for again, it has the same key
+/// unless it was refused. A name for which there is no room keeps its key.
+fn remember(program: &mut ProgramState, name: &str, outcome: &WorkOutcome) {
+    let known = program.tries.iter().position(|tries| tries.name == name);
+    let before = known.map(|at| program.tries.remove(at));
+    let mut tries = before.unwrap_or_else(|| ProgramTries {
+        name: name.to_owned(),
+        ..ProgramTries::default()
+    });
+    if outcome.has_happened() {
+        // What is unknown of earlier attempts is known now: all of them are the same work.
+        tries.unknown = false;
+    } else {
+        let mut ended = Tries {
+            round: tries.round,
+            unknown: tries.unknown,
+            failures: Vec::new(),
+        };
+        ended.end(Ending::of(outcome));
+        (tries.round, tries.unknown) = (ended.round, ended.unknown);
+    }
+    if tries.round == 0 && !tries.unknown {
+        return;
+    }
+    if program.tries.len() >= PROGRAM_TRIES_MAX {
+        // An old refusal would come once more; an attempt whose outcome is unknown must not get a second key.
+        let Some(oldest) = program.tries.iter().position(|tries| !tries.unknown) else {
+            return;
+        };
+        program.tries.remove(oldest);
+    }
+    program.tries.push(tries);
 }
 
 fn note_end(run: &mut Run<'_>, name: &str, outcome: &str) {
@@ -255,7 +309,7 @@ fn undeclared(at: &str, what: &str, name: &str, key: &str) -> Rejection {
 }
 
 /// Sends work whose outcome comes back under `name`. Its idempotency key is that of the name: asked for again
-/// under the same name, it is the same piece of work.
+/// under the same name, it is the same piece of work, with another key only after a refusal.
 fn await_work(
     run: &mut Run<'_>,
     at: &str,
@@ -285,7 +339,13 @@ fn await_work(
     }
     let path = path_of(&name);
     run.note(Note::Emitted { work: path.clone() });
-    let outstanding = run.push_work(path, Repetition::once(0), timeout_ms, kind)?;
+    let tries = &run.record.program.get_or_insert_default().tries;
+    let tries = tries.iter().find(|tries| tries.name == name);
+    let repetition = Repetition {
+        round: tries.map_or(0, |tries| tries.round),
+        ..Repetition::once(0)
+    };
+    let outstanding = run.push_work(path, repetition, timeout_ms, kind)?;
     let program = run.record.program.get_or_insert_default();
     program.pending.push(Pending { name, outstanding });
     Ok(())

@@ -10,17 +10,19 @@
 //! Nothing is tried again meanwhile. Deadlines run on, and whatever gives the step up gives the question up with
 //! it: the outcome is unknown then as it is without a question.
 
+use super::attempts::Ending;
 use super::attempts::{self, NO_RESULT};
 use super::emission::Repetition;
 use super::ends::{self, Defeat};
 use super::place::Place;
+use super::results::Told;
 use super::run::Run;
 use super::slot::Slot;
 use super::{Rejection, TIMEOUT_CLASS, waits};
 use crate::kernel::definition::Definition;
 use crate::kernel::definition::model::{Action, COMMAND_TIMEOUT_MS};
 use crate::kernel::ids::{CommandId, EffectName};
-use crate::kernel::input::{Found, Settle, Verdict, WorkOutcome, WorkResult};
+use crate::kernel::input::{Found, Settle, UnknownClass, Verdict, WorkOutcome, WorkResult};
 use crate::kernel::patch::Note;
 use crate::kernel::record::{Question, Record, StepState, StepStatus};
 use crate::kernel::work::WorkKind;
@@ -42,7 +44,13 @@ pub(super) fn asks(definition: &Definition, action: &Action) -> bool {
 }
 
 /// Nobody knows what became of `command`: the step is stuck until an operator says so.
-pub(super) fn ask(run: &mut Run<'_>, slot: Slot, command: CommandId, message: &str) -> Result<(), Rejection> {
+pub(super) fn ask(
+    run: &mut Run<'_>,
+    slot: Slot,
+    command: CommandId,
+    class: UnknownClass,
+    message: &str,
+) -> Result<(), Rejection> {
     let step = slot.step(run);
     let since = run.record.updated;
     let idempotency_key = attempts::idempotency_key(run, slot);
@@ -54,9 +62,9 @@ pub(super) fn ask(run: &mut Run<'_>, slot: Slot, command: CommandId, message: &s
         since,
         doubted: state.tries.unknown,
     }));
-    state.tries.end(false);
+    state.tries.end(Ending::Unknown);
     state.status = StepStatus::Stuck;
-    state.error = Some(TIMEOUT_CLASS.to_owned());
+    state.error = Some(class.as_str().to_owned());
     run.note(Note::StepAsked {
         step: step.name.clone(),
     });
@@ -101,18 +109,20 @@ impl Question {
 pub(super) fn settle_by_result<'a>(
     run: &mut Run<'a>,
     slot: Slot,
-    outcome: &'a WorkOutcome,
+    told: Told<'a, '_>,
 ) -> Result<(), Rejection> {
-    let (class, message) = match outcome {
-        WorkOutcome::Succeeded { payload } => return done(run, slot, payload),
-        WorkOutcome::Failed { class, message } => (class, message),
+    let (class, message) = match told.outcome {
+        WorkOutcome::Succeeded { payload } | WorkOutcome::Unusable { payload, .. } => {
+            return done(run, slot, payload, told.flaw);
+        }
+        WorkOutcome::Failed { class, message, .. } => (class, message),
         WorkOutcome::TimedOut { .. } => return Ok(()),
     };
     let before = run.focus(Some(slot));
     let state = run.slot_mut(slot);
     // It says nothing about attempts before.
     state.tries.unknown = state.question.take().is_some_and(|question| question.doubted);
-    state.tries.end(true);
+    state.tries.end(Ending::of(told.outcome));
     attempts::defeated(run, slot, Defeat { class, message }, true)?;
     run.focus(before);
     Ok(())
@@ -127,7 +137,7 @@ pub(super) fn settle_by_proof(run: &mut Run<'_>) -> Result<(), Rejection> {
             let is_proved = waits::buffered(run, slot)?.is_some();
             run.focus(before);
             if is_proved {
-                done(run, slot, NO_RESULT)?;
+                done(run, slot, NO_RESULT, None)?;
             }
         }
     }
@@ -168,7 +178,7 @@ pub(super) fn settle<'a>(run: &mut Run<'a>, settle: &'a Settle) -> Result<(), Re
         });
         match &settle.found {
             None => again(run, slot)?,
-            Some(Found::Done { result }) => done(run, slot, result.as_bytes())?,
+            Some(Found::Done { result }) => done(run, slot, result.as_bytes(), None)?,
             Some(Found::NotDone) => not_done(run, slot)?,
         }
     }
@@ -204,10 +214,18 @@ fn is_stuck(run: &Run<'_>, slot: Slot) -> bool {
 }
 
 /// It has happened, with this result.
-fn done<'a>(run: &mut Run<'a>, slot: Slot, result: &'a [u8]) -> Result<(), Rejection> {
+fn done<'a>(
+    run: &mut Run<'a>,
+    slot: Slot,
+    result: &'a [u8],
+    flaw: Option<Defeat<'_>>,
+) -> Result<(), Rejection> {
     let before = run.focus(Some(slot));
     run.slot_mut(slot).question = None;
-    ends::acted(run, slot, result)?;
+    match flaw {
+        None => ends::acted(run, slot, result)?,
+        Some(flaw) => ends::unusable(run, slot, result, flaw)?,
+    }
     run.focus(before);
     Ok(())
 }
@@ -218,7 +236,7 @@ fn not_done(run: &mut Run<'_>, slot: Slot) -> Result<(), Rejection> {
     let state = run.slot_mut(slot);
     let question = state.question.take();
     state.tries.unknown = false;
-    state.tries.end(true);
+    state.tries.end(Ending::NotDone);
     let message = question.map_or_else(String::new, |question| question.message);
     let defeat = Defeat {
         class: TIMEOUT_CLASS,

@@ -3,6 +3,7 @@
 use serde_bytes::ByteBuf;
 
 use super::arena::Arena;
+use super::results::Mode;
 use super::scope::Locals;
 use super::slot::Slot;
 use super::{Context, Rejection, Trace};
@@ -63,6 +64,8 @@ pub(super) struct Run<'a> {
     pub turns: u32,
     /// Items that this input has started, bounded in [`super::items`].
     pub items_started: u32,
+    /// What is left out.
+    pub mode: Mode,
 }
 
 /// What the message says that starts an instance.
@@ -101,6 +104,8 @@ pub(super) struct Parsed<'a> {
     pub record: Option<&'a Json<'a>>,
     pub item: Option<&'a Json<'a>>,
     pub index: Option<&'a Json<'a>>,
+    /// The result that is the input, by its bytes.
+    pub result: Option<(&'a [u8], &'a Json<'a>)>,
 }
 
 impl<'a> Run<'a> {
@@ -184,6 +189,7 @@ impl<'a> Run<'a> {
             fresh: Vec::new(),
             turns: 0,
             items_started: 0,
+            mode: Mode::Whole,
         }
     }
 
@@ -219,6 +225,11 @@ impl<'a> Run<'a> {
     /// Whether the instance still goes forward.
     pub(super) fn is_running(&self) -> bool {
         self.record.phase == Phase::Running
+    }
+
+    /// Whether this input ends in the failure of the instance, because it could not be applied otherwise.
+    pub(super) fn is_failing(&self) -> bool {
+        self.mode != Mode::Whole
     }
 
     pub(super) fn note(&mut self, note: Note) {

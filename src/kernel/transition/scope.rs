@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use super::Rejection;
+use super::place::Place;
 use super::run::Run;
 use super::slot::Slot;
 use crate::kernel::expr::{Budget, EvalError, Expr, Root, Roots, Scope, Template, TextPart, UID_SEED};
@@ -92,6 +93,19 @@ impl<'a> Run<'a> {
                 message: format!("{what}: {error}"),
             }),
         }
+    }
+
+    /// The result of `step` that has come with this input, parsed once.
+    pub(super) fn result(&mut self, payload: &'a [u8], step: &str) -> Result<&'a Json<'a>, Rejection> {
+        if let Some((known, value)) = self.parsed.result
+            && std::ptr::eq(known, payload)
+        {
+            return Ok(value);
+        }
+        let place = Place::Step { name: step };
+        let value = self.parse(payload, &format!("the result of {place}"))?;
+        self.parsed.result = Some((payload, value));
+        Ok(value)
     }
 
     /// Keeps bytes and parses them.

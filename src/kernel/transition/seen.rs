@@ -30,7 +30,10 @@ pub(super) fn start(id: &str) -> u64 {
 pub(super) fn result(result: &WorkResult) -> Option<Seen> {
     let content = match &result.outcome {
         WorkOutcome::Succeeded { payload } => content(&[b"ok", payload]),
-        WorkOutcome::Failed { class, message } => content(&[b"failed", class.as_bytes(), message.as_bytes()]),
+        WorkOutcome::Unusable { payload, class, .. } => content(&[b"unusable", payload, class.as_bytes()]),
+        WorkOutcome::Failed { class, message, .. } => {
+            content(&[b"failed", class.as_bytes(), message.as_bytes()])
+        }
         WorkOutcome::TimedOut { .. } => return None,
     };
     Some(Seen {

@@ -166,7 +166,7 @@ fn end(run: &mut Run<'_>) -> Result<(), Rejection> {
     run.clear_instance_timers();
     run.readmit_deferred();
     let outcome = phase.as_str();
-    run.emit(emits, Place::Finally { outcome }, 0)?;
+    run.emit_at_end(emits, Place::Finally { outcome })?;
     if is_finished(definition, &run.record) {
         return over(run);
     }

@@ -68,10 +68,7 @@ async fn a_start_waits_in_the_inbox_until_what_comes_late_is_undone() {
     let first = charges().await;
     assert_eq!(first.len(), 1, "one charge");
     let charge = &first[0].1;
-    let outcome = WorkOutcome::Failed {
-        class: "declined".to_owned(),
-        message: String::new(),
-    };
+    let outcome = WorkOutcome::failed("declined".to_owned(), String::new());
     shard.verdict(pay("p"), charge.command_id, outcome).await;
     shard.settle().await;
     let second = shard.record(&pay("p")).expect("the next generation");

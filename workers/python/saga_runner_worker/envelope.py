@@ -12,6 +12,10 @@ Json = Any
 
 #: Longest message of a failure, in characters.
 MESSAGE_MAX = 1_024
+#: What the runner reads by default (`limits.payload_bytes`, `limits.json_depth`); integers have 64 signed bits.
+RESULT_BYTES_MAX = 1_048_576
+DEPTH_MAX = 64
+INTEGER_MIN, INTEGER_MAX = -(2**63), 2**63 - 1
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 TRACEPARENT = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
@@ -102,8 +106,23 @@ def text(value: Json) -> str:
     return value
 
 
-def error_payload(error_class: str, message: str) -> dict[str, str]:
-    return {"class": error_class, "message": message[:MESSAGE_MAX]}
+def error_payload(error_class: str, message: str, *, refused: bool = False) -> dict[str, Json]:
+    """`refused`: the upstream has refused, so the next attempt needs another idempotency key."""
+    payload: dict[str, Json] = {"class": error_class, "message": message[:MESSAGE_MAX]}
+    return {**payload, "refused": True} if refused else payload
+
+
+def check_limits(value: Json, depth: int = 0) -> None:
+    """Raises ValueError for JSON that the runner does not take."""
+    if isinstance(value, bool):
+        return
+    if isinstance(value, int) and not INTEGER_MIN <= value <= INTEGER_MAX:
+        raise ValueError("an integer is outside 64 signed bits; give it as text")
+    if isinstance(value, (dict, list, tuple)):
+        if depth >= DEPTH_MAX:
+            raise ValueError(f"it is nested deeper than {DEPTH_MAX} levels")
+        for member in value.values() if isinstance(value, dict) else value:
+            check_limits(member, depth + 1)
 
 
 def result(address: Address, command: Command | None, result_type: str, payload: Json, calls: int) -> bytes:
@@ -123,4 +142,9 @@ def result(address: Address, command: Command | None, result_type: str, payload:
         "timestamp": datetime.now(timezone.utc).isoformat().replace("+00:00", "Z"),
         "metadata": metadata,
     }
-    return json.dumps(body, allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode()
+    encoded = json.dumps(body, allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode()
+    # Whatever the payload was made of, this is what the runner reads.
+    check_limits(json.loads(encoded)["payload"])
+    if len(encoded) > RESULT_BYTES_MAX:
+        raise ValueError(f"it has {len(encoded)} bytes, at most {RESULT_BYTES_MAX} are allowed")
+    return encoded

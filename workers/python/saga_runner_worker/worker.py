@@ -200,8 +200,9 @@ class Worker:
         result_type, payload, calls = await self._next(effect, command, message.metadata.num_delivered or 1)
         try:
             body = result(address, command, result_type, payload, calls)
-        except (TypeError, ValueError) as error:
-            payload = error_payload("result.syntax", f"the handler's result is not JSON: {error}")
+        except (TypeError, ValueError, RecursionError) as error:
+            log.error("the result of command %s cannot be recorded: %s", command.command_id, error)
+            payload = error_payload("result.refused", f"the handler's result cannot be recorded: {error}")
             body = result(address, command, "TimedOut", payload, calls)
         if not await self._record(address, body):
             refused = "Failed" if result_type == "Failed" else "TimedOut"
@@ -277,7 +278,7 @@ class Worker:
                 await self._give_back(command, progress, delivered, pause)
         settled = isinstance(failure, Failed) and failure.settles
         unsettled = isinstance(failure, Unknown) or (progress["unsettled"] and not settled)
-        payload = error_payload(failure.error_class, failure.message)
+        payload = error_payload(failure.error_class, failure.message, refused=settled)
         return "TimedOut" if unsettled else "Failed", payload, progress["calls"]
 
     async def _give_back(self, command: Command, progress: dict[str, Json], delivered: int, delay: float) -> None:

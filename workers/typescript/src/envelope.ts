@@ -4,6 +4,9 @@
 // eslint-disable-next-line @typescript-eslint/no-explicit-any
 export type Json = any;
 
+/** What the runner reads by default (`limits.payload_bytes`, `limits.json_depth`). */
+const RESULT_BYTES_MAX = 1_048_576;
+const DEPTH_MAX = 64;
 /** Longest message of a failure, in characters. */
 const MESSAGE_MAX = 1_024;
 const NAME = /^[a-z0-9][a-z0-9_-]{0,62}$/;
@@ -103,10 +106,34 @@ export function readCommand(
   return { command, progress: value.progress ?? {} };
 }
 
-export const errorPayload = (errorClass: string, message: string): { class: string; message: string } => ({
+/** `refused`: the upstream has refused, so the next attempt needs another idempotency key. */
+export const errorPayload = (
+  errorClass: string,
+  message: string,
+  refused = false,
+): { class: string; message: string; refused?: true } => ({
   class: errorClass,
   message: message.slice(0, MESSAGE_MAX),
+  ...(refused && { refused: true as const }),
 });
+
+/** Numbers that JSON cannot hold, and integers that the runner does not read. */
+function checkNumber(value: unknown): void {
+  if (typeof value !== "number") return;
+  if (!Number.isFinite(value)) throw new Error(`${value} is no number in JSON`);
+  // From 1e21 on it is written with an exponent, and read as a double.
+  const written = Number.isInteger(value) && Math.abs(value) < 1e21;
+  if (written && (value >= 2 ** 63 || value < -(2 ** 63))) {
+    throw new Error("an integer is outside 64 signed bits; give it as text");
+  }
+}
+
+/** Throws where the runner would not read a result. */
+function checkDepth(value: Json, depth = 0): void {
+  if (typeof value !== "object" || value === null) return;
+  if (depth >= DEPTH_MAX) throw new Error(`it is nested deeper than ${DEPTH_MAX} levels`);
+  for (const member of Object.values(value)) checkDepth(member as Json, depth + 1);
+}
 
 export function result(
   address: Address,
@@ -115,7 +142,7 @@ export function result(
   payload: Json,
   calls: number,
 ): string {
-  return JSON.stringify({
+  const body = {
     tenant_id: address.tenant,
     command_id: address.commandId,
     effect_name: address.effect,
@@ -127,5 +154,13 @@ export function result(
       ...(command?.traceparent !== undefined && { traceparent: command.traceparent }),
       ...(calls > 0 && { calls }),
     },
+  };
+  const text = JSON.stringify(body, (_, value: unknown) => {
+    checkNumber(value);
+    return value;
   });
+  checkDepth(JSON.parse(text).payload);
+  const bytes = Buffer.byteLength(text);
+  if (bytes > RESULT_BYTES_MAX) throw new Error(`it has ${bytes} bytes, at most ${RESULT_BYTES_MAX} are allowed`);
+  return text;
 }

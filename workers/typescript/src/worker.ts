@@ -228,7 +228,9 @@ export class Worker {
     try {
       body = result(address, command, resultType, payload, calls);
     } catch (error) {
-      body = result(address, command, "TimedOut", errorPayload("result.syntax", `no JSON: ${String(error)}`), calls);
+      say(`the result of command ${address.commandId} cannot be recorded`, error);
+      const refused = errorPayload("result.refused", `the handler's result cannot be recorded: ${String(error)}`);
+      body = result(address, command, "TimedOut", refused, calls);
     }
     if (!(await this.record(address, body, command.traceparent))) {
       const refused = errorPayload("result.refused", `the broker refuses a result of ${body.length} characters`);
@@ -308,7 +310,8 @@ export class Worker {
     }
     const settled = failure instanceof Failed && failure.settles;
     const unsettled = failure instanceof Unknown || (progress.unsettled && !settled);
-    return [unsettled ? "TimedOut" : "Failed", errorPayload(failure.errorClass, failure.message), progress.calls];
+    const payload = errorPayload(failure.errorClass, failure.message, settled);
+    return [unsettled ? "TimedOut" : "Failed", payload, progress.calls];
   }
 
   private async attempt(effect: Effect, command: Command, limit: number, abort: AbortController): Promise<Json> {

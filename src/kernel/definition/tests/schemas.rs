@@ -208,3 +208,31 @@ fn an_effect_that_asks_an_operator_is_pinned_as_one() {
     let damaged = asking.source.replace("\"ask\"", "\"shrug\"");
     assert!(compile_archived(&damaged).is_err());
 }
+
+#[test]
+fn the_compensation_of_a_command_reads_what_the_command_sends() {
+    let body = |read: &str| {
+        format!(
+            "steps:\n  pay:\n    command: {{aggregate: Order, id: '${{key}}', type: Order.Pay, payload: {{cents: 1}}}}\n    compensate: {{command: {{aggregate: Order, id: '${{key}}', type: Order.Repay, payload: {{x: '${{{read}}}'}}}}}}\n"
+        )
+    };
+    super::saga(&body("input.cents"));
+    let findings = super::load_saga(&body("input.cent")).expect_err("a command sends no such thing");
+    let told: Vec<String> = findings.iter().map(ToString::to_string).collect();
+    assert_eq!(told.len(), 1, "{told:#?}");
+    assert!(
+        told[0].starts_with("probe.yaml:9:") && told[0].contains("cent"),
+        "{told:#?}"
+    );
+}
+
+#[test]
+fn what_has_happened_is_not_tried_again() {
+    for class in ["result.schema", "result.expression"] {
+        let body = format!("steps:\n  pay: {{effect: payments-charge, retry: {{errors: [{class}]}}}}\n");
+        let findings = super::load_saga(&body).expect_err("it is refused");
+        assert!(findings[0].to_string().contains(class), "{findings:#?}");
+    }
+    let body = "steps:\n  pay: {effect: payments-charge, retry: {errors: [response.malformed, response.size, result.refused]}}\n";
+    super::saga(body);
+}

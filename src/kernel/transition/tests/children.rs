@@ -122,7 +122,7 @@ pub(super) fn outcome(item: &WorkItem) -> (crate::kernel::ids::CommandId, WorkOu
 pub(super) fn class(outcome: &WorkOutcome) -> &str {
     match outcome {
         WorkOutcome::Failed { class, .. } => class,
-        WorkOutcome::Succeeded { .. } => "ok",
+        WorkOutcome::Succeeded { .. } | WorkOutcome::Unusable { .. } => "ok",
         WorkOutcome::TimedOut { .. } => "timeout",
     }
 }
@@ -173,7 +173,7 @@ fn a_child_that_failed_fails_the_step_and_leaves_nothing_to_undo() {
     ask(&parent, &mut child, PAY);
     child.fail("steps.charge", "declined");
     let (_, outcome) = outcome(child.newest("outcome"));
-    let WorkOutcome::Failed { class, message } = outcome else {
+    let WorkOutcome::Failed { class, message, .. } = outcome else {
         panic!("it has failed");
     };
     assert_eq!((class.as_str(), message.as_str()), (CHILD_FAILED, "declined: no"));

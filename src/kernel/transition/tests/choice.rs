@@ -119,12 +119,15 @@ fn a_condition_of_an_alternative_that_fails_names_its_place() {
     world.succeed("steps.reserve", &json!({}));
     let command = world.newest("steps.score").command_id;
     let payload = bytes::Bytes::from_static(b"{}");
-    let input = world.result_input(command, crate::kernel::input::WorkOutcome::Succeeded { payload });
-    let rejection = world.give(&input).expect_err("the field is missing");
-    assert_eq!(rejection.reason, "expression");
+    world.result(command, crate::kernel::input::WorkOutcome::Succeeded { payload });
+    let failure = world.last().failure.as_ref().expect("it fails");
+    assert_eq!(
+        (failure.code.as_str(), failure.step.as_deref()),
+        ("result.expression", Some("score"))
+    );
     assert!(
-        rejection.message.starts_with("steps.review.choice[0].when"),
-        "{rejection}"
+        failure.message.starts_with("steps.review.choice[0].when"),
+        "{failure:?}"
     );
 }
 

@@ -64,10 +64,7 @@ fn ok(result: &Value) -> WorkOutcome {
 }
 
 fn no(class: &str) -> WorkOutcome {
-    WorkOutcome::Failed {
-        class: class.to_owned(),
-        message: "no".to_owned(),
-    }
+    WorkOutcome::failed(class.to_owned(), "no".to_owned())
 }
 
 #[test]
@@ -366,7 +363,7 @@ fn live(world: &mut World, turns: &[(usize, u8)]) {
             (5, Some(command)) => world.result(command, no("declined")),
             (6, Some(command)) => {
                 let message = String::new();
-                world.result(command, WorkOutcome::TimedOut { message })
+                world.result(command, WorkOutcome::timed_out(message))
             }
             (7, _) if number > 6 => {
                 let reason = String::new();

@@ -226,7 +226,7 @@ fn told(world: &World) -> Vec<Value> {
     });
     answers
         .map(|outcome| match outcome {
-            WorkOutcome::Succeeded { .. } => json!("succeeded"),
+            WorkOutcome::Succeeded { .. } | WorkOutcome::Unusable { .. } => json!("succeeded"),
             WorkOutcome::Failed { class, .. } => json!(class),
             WorkOutcome::TimedOut { .. } => json!("timeout"),
         })

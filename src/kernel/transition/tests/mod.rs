@@ -26,6 +26,7 @@ mod questions;
 mod reminders;
 mod repeat;
 mod requests;
+mod results;
 mod retry;
 mod schemas;
 mod state_effects;

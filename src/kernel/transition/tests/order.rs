@@ -347,10 +347,7 @@ fn inputs_without_an_instance_are_told_apart() {
 fn the_refusal_of_a_command_that_nobody_awaits_is_noted() {
     let mut world = placed();
     let nowhere = CommandId(uuid::Uuid::from_u128(7));
-    let refused = WorkOutcome::Failed {
-        class: "rejected".to_owned(),
-        message: "no".to_owned(),
-    };
+    let refused = WorkOutcome::failed("rejected".to_owned(), "no".to_owned());
     let before = world.last().clone();
     assert_eq!(
         world.result(nowhere, refused),
@@ -452,19 +449,14 @@ fn of_two_results_of_a_command_the_first_stands_and_another_one_is_a_conflict() 
         world.result(command, success("r1")),
         Outcome::Ignored(IgnoreReason::Duplicate)
     );
-    let failure = WorkOutcome::Failed {
-        class: "sold_out".to_owned(),
-        message: String::new(),
-    };
+    let failure = WorkOutcome::failed("sold_out".to_owned(), String::new());
     for other in [success("r2"), failure] {
         assert_eq!(
             world.result(command, other),
             Outcome::Ignored(IgnoreReason::Conflict)
         );
     }
-    let unknown = WorkOutcome::TimedOut {
-        message: String::new(),
-    };
+    let unknown = WorkOutcome::timed_out(String::new());
     assert_eq!(
         world.result(command, unknown),
         Outcome::Ignored(IgnoreReason::Orphan),

@@ -10,7 +10,7 @@ use super::children::{ask, control, reopened, tell};
 use super::world::World;
 use crate::kernel::definition::{BinaryFiles, Definition, SchemaFiles, SourceFile, load_with};
 use crate::kernel::ids::Key;
-use crate::kernel::input::Control;
+use crate::kernel::input::{Control, WorkOutcome};
 use crate::kernel::ledger::LedgerStatus;
 use crate::kernel::patch::{IgnoreReason, Note, Outcome};
 use crate::kernel::program::tests::{ECHO, module};
@@ -280,6 +280,31 @@ fn the_same_name_is_the_same_piece_of_work_and_a_new_name_is_new_work() {
     assert_eq!(first.idempotency_key, second.idempotency_key);
     assert_ne!(first.command_id, second.command_id);
     assert_ne!(world.newest("program.b").idempotency_key, first.idempotency_key);
+}
+
+#[test]
+fn a_name_asked_for_again_after_a_refusal_has_another_key() {
+    // Each answer asks again, as what stands in the state says.
+    let asks = |next: &Value| json!({"state": {"answer": next}, "work": [pay("a")]});
+    let failing = |world: &mut World, outcome: WorkOutcome| {
+        let before = world.newest("program.a").idempotency_key.clone();
+        world.resolve("program.a", outcome);
+        (before, world.newest("program.a").idempotency_key.clone())
+    };
+    let refused = || WorkOutcome::Failed {
+        class: "declined".to_owned(),
+        message: String::new(),
+        refused: true,
+    };
+    let mut world = begun(&asks(&asks(&asks(&asks(&asks(&json!({"state": {}})))))));
+    let (before, after) = failing(&mut world, WorkOutcome::failed("transient", ""));
+    assert_eq!(before, after);
+    let (before, after) = failing(&mut world, refused());
+    assert_ne!(before, after);
+    let (before, after) = failing(&mut world, WorkOutcome::timed_out(""));
+    assert_eq!(before, after);
+    let (before, after) = failing(&mut world, refused());
+    assert_eq!(before, after, "it may have happened before it was refused");
 }
 
 #[test]

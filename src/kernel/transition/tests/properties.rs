@@ -111,13 +111,15 @@ fn told() -> Found {
 fn outcome(kind: u8) -> WorkOutcome {
     match kind {
         0..=2 => good(),
-        3..=6 => WorkOutcome::Failed {
-            class: ["declined", "transient", "out_of_stock", "unavailable"][usize::from(kind - 3)].to_owned(),
-            message: String::new(),
-        },
-        _ => WorkOutcome::TimedOut {
-            message: String::new(),
-        },
+        3..=6 => {
+            let class = ["declined", "transient", "out_of_stock", "unavailable"][usize::from(kind - 3)];
+            WorkOutcome::Failed {
+                class: class.to_owned(),
+                message: String::new(),
+                refused: kind == 3 || kind == 5,
+            }
+        }
+        _ => WorkOutcome::timed_out(String::new()),
     }
 }
 
@@ -259,15 +261,16 @@ fn check_ids(world: &World) {
     assert_eq!(ids.len(), world.sent.len(), "two attempts share a command id");
     for (at, item) in world.sent.iter().enumerate() {
         for other in &world.sent[..at] {
-            // Work is tried again with the same key only while nobody knows whether it happened.
+            // Work is tried again with the same key unless it was refused.
             let repeats = item.idempotency_key == other.idempotency_key;
-            let in_doubt = |earlier: &&WorkItem| {
-                earlier.idempotency_key == item.idempotency_key && !world.failed.contains(&earlier.command_id)
+            let may_come_again = |earlier: &&WorkItem| {
+                earlier.idempotency_key == item.idempotency_key
+                    && !world.refused.contains(&earlier.command_id)
             };
             // A migration may have given the step another name.
             let same = item.path == other.path
                 || item.path.replace("stay", "hotel") == other.path.replace("stay", "hotel");
-            let may_repeat = same && world.sent[..at].iter().any(|item| in_doubt(&item));
+            let may_repeat = same && world.sent[..at].iter().any(|item| may_come_again(&item));
             assert!(
                 !repeats || may_repeat,
                 "{} repeats the key of {}",

@@ -93,10 +93,7 @@ fn ok(result: &Value) -> WorkOutcome {
 }
 
 fn no(class: &str) -> WorkOutcome {
-    WorkOutcome::Failed {
-        class: class.to_owned(),
-        message: "no".to_owned(),
-    }
+    WorkOutcome::failed(class.to_owned(), "no".to_owned())
 }
 
 fn command(world: &World) -> CommandId {
@@ -166,13 +163,17 @@ fn what_has_happened_is_done_with_the_result_that_is_told() {
 }
 
 #[test]
-fn what_has_not_happened_fails_like_an_attempt_that_definitely_failed() {
+fn what_has_not_happened_fails_like_an_attempt_that_was_not_done() {
     let mut world = stuck("retry: {attempts: 2, backoff: {initial: 30s}}");
     let first = world.newest(CHARGE).idempotency_key.clone();
     world.control("r-1", not_done());
     assert_eq!(world.statuses()[0], StepStatus::BackingOff);
     world.advance(30_000);
-    assert_ne!(world.newest(CHARGE).idempotency_key, first, "it is another try");
+    assert_eq!(
+        world.newest(CHARGE).idempotency_key,
+        first,
+        "nobody has refused it"
+    );
     world.time_out(CHARGE);
     world.control("r-2", not_done());
     assert_eq!(world.phase(), Phase::Failed);
@@ -233,9 +234,7 @@ fn a_retry_sends_the_same_work_again_under_the_same_key() {
 fn a_result_that_comes_after_all_settles_the_question() {
     let mut world = stuck(UNDONE);
     let first = command(&world);
-    let again = WorkOutcome::TimedOut {
-        message: "deadline".to_owned(),
-    };
+    let again = WorkOutcome::timed_out("deadline".to_owned());
     assert_eq!(
         world.result(first, again),
         Outcome::Ignored(IgnoreReason::Orphan),

@@ -71,9 +71,9 @@ fn a_failed_attempt_is_followed_by_another_with_the_same_input() {
     let second = world.newest(CHARGE).clone();
     assert_eq!((second.attempt, world.statuses()[0]), (2, StepStatus::Running));
     assert_ne!(second.command_id, first.command_id);
-    assert_ne!(
+    assert_eq!(
         second.idempotency_key, first.idempotency_key,
-        "the first attempt definitely failed"
+        "nobody has refused the first attempt"
     );
     assert_eq!(
         world.payload(CHARGE),
@@ -118,6 +118,56 @@ fn a_class_without_a_table_fails_at_once() {
     world.fail(CHARGE, "declined");
     assert_eq!(world.phase(), Phase::Failed);
     assert!(world.ledger().is_empty());
+}
+
+#[test]
+fn only_a_refusal_gives_the_next_attempt_another_key() {
+    let key = |world: &World| world.newest(CHARGE).idempotency_key.clone();
+    let mut world = placed(true);
+    let first = key(&world);
+    world.fail(CHARGE, "transient");
+    world.advance(30_000);
+    assert_eq!(key(&world), first, "it was not done");
+    world.refuse(CHARGE, "throttled");
+    world.advance(30_000);
+    let second = key(&world);
+    assert_ne!(
+        second, first,
+        "the upstream may answer the first with its refusal"
+    );
+    world.time_out(CHARGE);
+    world.advance(900_000);
+    assert_eq!(key(&world), second, "it may have been done");
+}
+
+/// A refusal says nothing about an attempt before it that may still be under way: with another key both could happen.
+#[test]
+fn a_refusal_does_not_settle_what_is_unknown_under_the_same_key() {
+    let mut world = placed(true);
+    let first = world.newest(CHARGE).idempotency_key.clone();
+    world.time_out(CHARGE);
+    world.advance(30_000);
+    world.refuse(CHARGE, "transient");
+    world.advance(90_000);
+    let third = world.newest(CHARGE).clone();
+    assert_eq!((third.attempt, &third.idempotency_key), (3, &first));
+    world.refuse(CHARGE, "declined");
+    assert_eq!(world.ledger(), [LedgerStatus::Undoing], "it may have been done");
+}
+
+#[test]
+fn a_compensation_keeps_its_key_until_it_is_refused() {
+    let mut world = placed(true);
+    let first = |world: &World| world.newest(REFUND).idempotency_key.clone();
+    world.succeed(CHARGE, &json!({}));
+    world.fail("steps.ship", "rejected");
+    let before = first(&world);
+    world.fail(REFUND, "transient");
+    world.advance(60_000);
+    assert_eq!(first(&world), before);
+    world.refuse(REFUND, "permanent");
+    world.advance(60_000);
+    assert_ne!(first(&world), before);
 }
 
 #[test]

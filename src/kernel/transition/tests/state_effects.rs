@@ -139,7 +139,7 @@ proptest! {
                 }
                 let commands: Vec<_> = world.outbox.values().map(|item| item.command_id).collect();
                 let command = commands.get(which % commands.len().max(1)).copied();
-                let failed = |class: &str| WorkOutcome::Failed { class: class.to_owned(), message: String::new() };
+                let failed = |class: &str| WorkOutcome::failed(class.to_owned(), String::new());
                 match (kind, command) {
                     (0..=2, Some(command)) => {
                         let payload = json!({"id": number}).to_string().into();

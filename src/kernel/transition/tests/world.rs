@@ -38,8 +38,8 @@ pub(super) struct World {
     /// All work items ever, and all notes.
     pub sent: Vec<WorkItem>,
     pub notes: Vec<Note>,
-    /// Commands that definitely failed.
-    pub failed: BTreeSet<CommandId>,
+    /// Commands that were refused.
+    pub refused: BTreeSet<CommandId>,
     /// Every input and what it changed, in words.
     pub story: String,
     log_sequence: u64,
@@ -69,7 +69,7 @@ impl World {
             now: TimeMs(1_767_261_600_000),
             sent: Vec::new(),
             notes: Vec::new(),
-            failed: BTreeSet::new(),
+            refused: BTreeSet::new(),
             story: String::new(),
             log_sequence: 100,
             events: 0,
@@ -131,15 +131,25 @@ impl World {
 
     pub(super) fn fail(&mut self, path: &str, class: &str) -> Outcome {
         let (class, message) = (class.to_owned(), "no".to_owned());
-        self.resolve(path, WorkOutcome::Failed { class, message })
+        self.resolve(path, WorkOutcome::failed(class, message))
+    }
+
+    /// It fails, and its upstream has refused it.
+    pub(super) fn refuse(&mut self, path: &str, class: &str) -> Outcome {
+        let outcome = WorkOutcome::Failed {
+            class: class.to_owned(),
+            message: "no".to_owned(),
+            refused: true,
+        };
+        self.resolve(path, outcome)
     }
 
     pub(super) fn time_out(&mut self, path: &str) -> Outcome {
         let message = "deadline".to_owned();
-        self.resolve(path, WorkOutcome::TimedOut { message })
+        self.resolve(path, WorkOutcome::timed_out(message))
     }
 
-    fn resolve(&mut self, path: &str, outcome: WorkOutcome) -> Outcome {
+    pub(super) fn resolve(&mut self, path: &str, outcome: WorkOutcome) -> Outcome {
         let item = self.outbox.values().find(|item| item.path == path);
         let command = item
             .unwrap_or_else(|| panic!("{path} is not outstanding"))
@@ -148,8 +158,8 @@ impl World {
     }
 
     pub(super) fn result(&mut self, command_id: CommandId, outcome: WorkOutcome) -> Outcome {
-        if let WorkOutcome::Failed { .. } = outcome {
-            self.failed.insert(command_id);
+        if let WorkOutcome::Failed { refused: true, .. } = outcome {
+            self.refused.insert(command_id);
         }
         let input = self.result_input(command_id, outcome);
         self.must(&input)
@@ -385,6 +395,7 @@ impl World {
             InputBody::Event(event) => event.event_type.clone(),
             InputBody::Result(result) => match &result.outcome {
                 WorkOutcome::Succeeded { .. } => format!("{} succeeded", result.command_id),
+                WorkOutcome::Unusable { class, .. } => format!("{} unusable: {class}", result.command_id),
                 WorkOutcome::Failed { class, .. } => format!("{} failed: {class}", result.command_id),
                 WorkOutcome::TimedOut { .. } => format!("{} timed out", result.command_id),
             },
