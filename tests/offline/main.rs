@@ -3,6 +3,7 @@
 mod aliases;
 mod questions;
 mod replay;
+mod results;
 mod schedules;
 mod waits;
 

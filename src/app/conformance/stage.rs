@@ -13,6 +13,8 @@ use super::Spec;
 use super::process::Process;
 use crate::kernel::envelope::{EffectResult, ErrorPayload, ResultType};
 use crate::kernel::ids::{CommandId, Key, SagaName};
+use crate::kernel::limits::Limits;
+use crate::kernel::outcome::{self, Expected, WorkOutcome};
 use crate::kernel::subject::{self, Subject};
 use crate::nats::{ConsumerView, NatsBroker};
 use crate::ports::broker::{
@@ -240,6 +242,17 @@ impl Stage {
     fn fits(&self, sent: &Sent, stored: &StoredMessage) -> Result<ResultType, String> {
         let result: EffectResult<'_> = serde_json::from_slice(&stored.payload)
             .map_err(|error| format!("is no effect-result.json: {error}"))?;
+        let expected = Expected {
+            tenant: None,
+            effect: &result.effect_name,
+            command: result.command_id,
+        };
+        let read = outcome::read(expected, &stored.payload, &Limits::default());
+        if let (WorkOutcome::TimedOut { message, .. }, true) =
+            (&read.outcome, result.result_type != ResultType::TimedOut)
+        {
+            return Err(message.clone());
+        }
         let same = |what: &str, found: &str, wanted: &str| {
             let wrong = || format!("{what} is {found:?}, expected {wanted:?}");
             (found == wanted).then_some(()).ok_or_else(wrong)

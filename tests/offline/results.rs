@@ -1,0 +1,57 @@
+//! Results in cases: the runner judges them as it does in production.
+
+use super::Project;
+
+const CASES: &str = r"
+saga: trip
+cases:
+  - name: the room does not fit
+    steps:
+      - {event: Trip.Booked, data: {trip: t-1, cents: 5}}
+      - {result: {of: room, ok: {nr: x}}, expect: {failure: result.schema, ledger: [room], work: [{effect: unbook}]}}
+      - {result: {of: room.compensate, ok: {}}, expect: {phase: failed}}
+  - name: the worker cannot make a result
+    steps:
+      - {event: Trip.Booked, data: {trip: t-1, cents: 5}}
+      - result: {of: room, ok: {raw: 1}, unusable: result.expression, message: no nr}
+        expect: {failure: result.expression, ledger: [room], work: [{effect: unbook}]}
+      - {result: {of: room.compensate, ok: {}}, expect: {phase: failed}}
+  - name: a class of an unknown outcome
+    steps:
+      - {event: Trip.Booked, data: {trip: t-1, cents: 5}}
+      - {result: {of: room, timeout: response.malformed}, expect: {failure: response.malformed, phase: failed}}
+  - name: refused and not refused
+    steps:
+      - {event: Trip.Booked, data: {trip: t-1, cents: 5}}
+      - {result: {of: room, ok: {nr: 4}}}
+      - {result: {of: pay, error: transient, refused: true}, expect: {failure: transient}}
+      - {result: {of: room.compensate, error: permanent, refused: false}, expect: {phase: compensating}}
+";
+
+fn project(cases: &str) -> Project {
+    let project = Project::new(cases);
+    let effect = "apiVersion: sagas/v1\nkind: Effect\nname: book\nhttp: {method: POST, url: \"${upstreams.shop}/x\"}\noutput: {type: object, properties: {nr: {type: integer}}}\n";
+    project.write("effects/book.yaml", effect);
+    project
+}
+
+#[test]
+fn a_case_says_what_a_result_may_say() {
+    let (code, report) = project(CASES).json(&[]);
+    assert_eq!(code, Some(0), "{report:#}");
+}
+
+#[test]
+fn keys_of_another_outcome_are_refused() {
+    for said in [
+        "ok: {}, refused: true",
+        "error: declined, unusable: result.schema",
+        "timeout: never",
+    ] {
+        let cases = format!(
+            "saga: trip\ncases:\n  - name: x\n    steps:\n      - {{event: Trip.Booked, data: {{trip: t-1, cents: 5}}}}\n      - {{result: {{of: room, {said}}}}}\n"
+        );
+        let output = super::test(&[&project(&cases).path("").display().to_string()]);
+        assert_ne!(output.status.code(), Some(0), "{said}");
+    }
+}
