@@ -224,7 +224,7 @@ async fn called_once(rig: Rig, size: Size, consumers: &str, workers: u64) {
     let rounds = upstream.rounds(size, workers);
     // What a shared consumer brings while there is no room comes again by and by.
     assert!(
-        consumers == BY_TENANT || rounds <= size.rounds(workers) + 1,
+        consumers == BY_TENANT || rounds <= size.rounds(workers) + 2,
         "{rounds} rounds"
     );
     for worker in running {
