@@ -368,6 +368,18 @@ impl Lane {
         if watch.is_recalled() {
             return Next::Answer(self.taken_back(progress));
         }
+        self.after(command, progress, failure)
+    }
+
+    /// What a failed call means for the command: another one, or the end.
+    fn after(
+        &self,
+        command: &EffectCommand<'_>,
+        progress: &mut EffectProgress,
+        failure: CallFailure,
+    ) -> Next {
+        let deadline = TimeMs(command.metadata.deadline_ms);
+        let never_twice = self.definition.never_calls_twice();
         // A second call is made only where the first one has certainly done nothing.
         let pause = if never_twice && progress.unsettled {
             None

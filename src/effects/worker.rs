@@ -137,6 +137,7 @@ impl Worker {
         let recalls = Arc::new(Recalls::new(spec.settings.recalled_max));
         let worker: Arc<str> = uuid::Uuid::new_v4().simple().to_string().into();
         let shares = Share::divide(spec.settings.concurrency, spec.effects.len());
+        let ack_wait = spec.settings.ack_wait.duration();
         let mut lanes = Vec::with_capacity(spec.effects.len());
         for (((definition, provider), upstream), share) in
             spec.effects.iter().zip(providers).zip(upstreams).zip(shares)
@@ -155,11 +156,8 @@ impl Worker {
                 breakers: Arc::clone(&breakers),
                 share,
                 concurrency: Arc::new(Semaphore::new(concurrency(definition))),
-                hand_max: hand_max(definition, spec.settings.ack_wait.duration()),
-                hand: Arc::new(Semaphore::new(hand_max(
-                    definition,
-                    spec.settings.ack_wait.duration(),
-                ))),
+                hand_max: hand_max(definition, ack_wait),
+                hand: Arc::new(Semaphore::new(hand_max(definition, ack_wait))),
                 took: Took::default(),
                 pace: definition.limits.rate.map(RateLimiter::new).map(Mutex::new),
                 tenants: Tenants::new(definition.limits),
@@ -172,10 +170,7 @@ impl Worker {
             }));
         }
         let mut tasks = JoinSet::new();
-        let hands = Arc::new(Hands::new(
-            Arc::clone(&spec.clock),
-            spec.settings.ack_wait.duration(),
-        ));
+        let hands = Arc::new(Hands::new(Arc::clone(&spec.clock), ack_wait));
         let troubles = Arc::new(Troubles::default());
         for consumer in spec.consumers.iter().filter(|consumer| !consumer.external) {
             let brought = lanes
