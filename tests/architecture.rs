@@ -80,6 +80,7 @@ const HOMES: &[(&str, &[&str])] = &[
     ("cel", &["kernel"]),
     ("wasmi", &["kernel"]),
     ("lettre", &["effects"]),
+    ("idna", &["effects"]),
     ("prost", &["effects", "gateway"]),
     ("prost_reflect", &["kernel", "effects"]),
     ("tonic", &["clients", "effects", "gateway"]),

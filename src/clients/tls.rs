@@ -123,6 +123,26 @@ fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, pem::Error> 
     CertificateDer::pem_slice_iter(pem).collect()
 }
 
+/// Whether an error says that the other side has no certificate that is trusted, which another attempt does not change.
+#[must_use]
+pub fn is_untrusted(error: &(dyn Error + 'static)) -> bool {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        if let Some(rustls::Error::InvalidCertificate(_)) = error.downcast_ref() {
+            return true;
+        }
+        // Such an error does not count what it holds among its causes.
+        cause = match error
+            .downcast_ref::<std::io::Error>()
+            .and_then(std::io::Error::get_ref)
+        {
+            Some(inner) => Some(inner),
+            None => error.source(),
+        };
+    }
+    false
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -60,7 +60,18 @@ pub async fn attempt(
     effect: &str,
     input: &str,
 ) -> CallOutcome {
-    attempt_at(NOW, provider, environment, effect, input).await
+    call(NOW, LIMIT, provider, environment, effect, input).await
+}
+
+/// Makes one call that may take as long as `limit`.
+pub async fn attempt_within(
+    limit: std::time::Duration,
+    provider: &dyn Provider,
+    environment: &Environment,
+    effect: &str,
+    input: &str,
+) -> CallOutcome {
+    call(NOW, limit, provider, environment, effect, input).await
 }
 
 /// How long a call may take.
@@ -74,6 +85,17 @@ pub async fn attempt_at(
     effect: &str,
     input: &str,
 ) -> CallOutcome {
+    call(now, LIMIT, provider, environment, effect, input).await
+}
+
+async fn call(
+    now: TimeMs,
+    limit: std::time::Duration,
+    provider: &dyn Provider,
+    environment: &Environment,
+    effect: &str,
+    input: &str,
+) -> CallOutcome {
     let payload: &RawValue = serde_json::from_str(input).expect("json");
     let input = Json::parse(input.as_bytes(), 64).expect("json");
     let known = environment.secrets();
@@ -82,7 +104,7 @@ pub async fn attempt_at(
         input: &input,
         secrets: known.object(),
         now,
-        limit: LIMIT,
+        limit,
     };
     provider.call(&context).await
 }

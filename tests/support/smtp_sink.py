@@ -1,12 +1,14 @@
 """A mail server for tests: takes messages on loopback and writes each as a line of JSON.
 
-usage: smtp_sink.py plain|starttls|tls [CERTIFICATE KEY]
+usage: smtp_sink.py plain|utf8|seven|starttls|tls [CERTIFICATE KEY]
 
 The first line is the port. A recipient `refused@…` gets 550, `later@…` 451. A subject with `reject` gets 554 for the whole
-message, one with `vanish` no answer at all. Protected servers want the user `shop` with the password `s3cret`.
+message, one with `vanish` no answer at all, one with `slow` its answer after a second. `utf8` offers SMTPUTF8, `seven` not
+even 8BITMIME. Protected servers want the user `shop` with the password `s3cret`.
 """
 
 import asyncio
+import base64
 import email
 import email.policy
 import json
@@ -26,7 +28,10 @@ class Sink:
         return "250 OK"
 
     async def handle_DATA(self, server, session, envelope):
-        message = email.message_from_bytes(envelope.content, policy=email.policy.default)
+        content = envelope.content
+        if isinstance(content, str):
+            content = content.encode("utf-8", "surrogateescape")
+        message = email.message_from_bytes(content, policy=email.policy.default)
         subject = message["subject"] or ""
         if "reject" in subject:
             return "554 5.7.1 not wanted"
@@ -45,6 +50,9 @@ class Sink:
             "to": envelope.rcpt_tos,
             "user": (session.auth_data or b"").decode() if session.authenticated else None,
             "protected": session.ssl is not None or server.transport.get_extra_info("sslcontext") is not None,
+            "hello": session.host_name,
+            "options": envelope.mail_options,
+            "raw": base64.b64encode(content).decode(),
             "headers": headers,
             "parts": parts,
         }
@@ -52,6 +60,8 @@ class Sink:
         if "vanish" in subject:
             server.transport.abort()
             await asyncio.sleep(3600)
+        if "slow" in subject:
+            await asyncio.sleep(1)
         return "250 2.0.0 taken as 42"
 
 
@@ -63,7 +73,7 @@ def authenticate(server, session, envelope, mechanism, data):
 async def main():
     mode = sys.argv[1]
     context = None
-    if mode != "plain":
+    if mode in ("starttls", "tls"):
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(sys.argv[2], sys.argv[3])
 
@@ -72,7 +82,9 @@ async def main():
             Sink(),
             hostname="sink.test",
             authenticator=authenticate,
-            auth_required=mode != "plain",
+            auth_required=mode in ("starttls", "tls"),
+            enable_SMTPUTF8=mode == "utf8",
+            decode_data=mode == "seven",
             # Of a connection that is protected from its first byte the library knows nothing.
             auth_require_tls=mode == "starttls",
             require_starttls=mode == "starttls",

@@ -1,6 +1,7 @@
 //! From the templates of a definition to the bytes of a message.
 
 use data_encoding::BASE64;
+use lettre::Address;
 use lettre::address::Envelope;
 use lettre::message::header::{ContentType, HeaderName, HeaderValue};
 use lettre::message::{
@@ -21,13 +22,16 @@ pub struct Letter {
     pub envelope: Envelope,
     /// With the angle brackets. All attempts have the same one, so that a receiver can tell a repeated message.
     pub message_id: String,
+    /// That of the sender, in ASCII.
+    pub domain: String,
     pub bytes: Vec<u8>,
 }
 
 impl Letter {
     pub fn write(mail: &SmtpMail, key: &str, rendering: &mut Rendering<'_>) -> Result<Self, CallFailure> {
         let from = mailbox("from", &rendering.text("from", &mail.from)?)?;
-        let message_id = format!("<{key}@{}>", from.email.domain());
+        let domain = from.email.domain().to_owned();
+        let message_id = format!("<{key}@{domain}>");
         let mut builder = Message::builder()
             .from(from)
             .subject(line("subject", rendering.text("subject", &mail.subject)?)?)
@@ -63,11 +67,16 @@ impl Letter {
             envelope: message.envelope().clone(),
             bytes: message.formatted(),
             message_id,
+            domain,
         })
     }
 
+    /// Whether any server can take it. All but the part of an address before its `@` can be said in ASCII.
     pub fn is_ascii(&self) -> bool {
+        let is_ascii = |address: &Address| address.user().is_ascii() && address.domain().is_ascii();
         self.bytes.is_ascii()
+            && self.envelope.from().is_none_or(is_ascii)
+            && self.envelope.to().iter().all(is_ascii)
     }
 }
 
@@ -163,13 +172,28 @@ fn mailboxes(
     let mut all = Vec::new();
     for text in texts {
         let parsed: Mailboxes = text.parse().map_err(|error| misread(place, error))?;
-        all.extend(parsed);
+        for mailbox in parsed {
+            all.push(in_ascii(place, mailbox)?);
+        }
     }
     Ok(all)
 }
 
 fn mailbox(place: &str, text: &str) -> Result<Mailbox, CallFailure> {
-    text.parse().map_err(|error| misread(place, error))
+    let parsed = text.parse().map_err(|error| misread(place, error))?;
+    in_ascii(place, parsed)
+}
+
+/// The mailbox with its domain as it is asked for in the DNS (RFC 5891), which every server understands.
+fn in_ascii(place: &str, mailbox: Mailbox) -> Result<Mailbox, CallFailure> {
+    let domain = mailbox.email.domain();
+    if domain.is_ascii() {
+        return Ok(mailbox);
+    }
+    let illegal = || CallFailure::not_done("address.illegal", format!("{place}: the domain is no domain"));
+    let domain = idna::domain_to_ascii_strict(domain).map_err(|_| illegal())?;
+    let email = Address::new(mailbox.email.user(), domain).map_err(|error| misread(place, error))?;
+    Ok(Mailbox::new(mailbox.name, email))
 }
 
 fn misread(place: &str, error: lettre::address::AddressError) -> CallFailure {

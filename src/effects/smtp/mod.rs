@@ -1,8 +1,9 @@
 //! The SMTP provider: one message per attempt, over a connection of its own.
 //!
-//! Either all recipients are accepted or nothing is sent. Only the end of the message itself leaves a riddle:
-//! whatever fails before it has sent nothing.
+//! Either all recipients are accepted or nothing is sent. Only a message whose end was sent has an unknown outcome: a
+//! server throws away what it was sent before.
 
+mod conversation;
 mod message;
 #[cfg(test)]
 mod tests;
@@ -11,33 +12,35 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use async_trait::async_trait;
-use lettre::transport::smtp::authentication::{Credentials, Mechanism};
-use lettre::transport::smtp::client::{
-    AsyncSmtpConnection, Certificate, CertificateStore, Identity, TlsParameters,
-};
-use lettre::transport::smtp::commands::{Data, Mail, Rcpt};
-use lettre::transport::smtp::extension::{ClientId, MailBodyParameter, MailParameter};
+use lettre::transport::smtp::authentication::Credentials;
+use lettre::transport::smtp::client::{Certificate, CertificateStore, Identity, TlsParameters};
+use lettre::transport::smtp::extension::ClientId;
 use lettre::transport::smtp::response::Response;
 use reqwest::Url;
 
-use super::egress::EgressDenied;
 use super::environment::Environment;
 use super::provider::{CallContext, CallFailure, CallOutcome, Certainty, Provider};
 use super::rendering::{Rendering, Verdict};
 use super::settings::Settings;
 use crate::clients::UpstreamTls;
+use crate::clients::tls::{client_config, is_untrusted};
 use crate::kernel::breaker::CallEnd;
 use crate::kernel::definition::EffectDefinition;
-use crate::kernel::definition::effect::{AMBIGUOUS, Provider as ProviderDefinition, SmtpMail, SmtpSecurity};
+use crate::kernel::definition::effect::{Provider as ProviderDefinition, SmtpMail, SmtpSecurity};
 use crate::kernel::expr::{Budget, Root, Scope};
 use crate::kernel::json::Json;
+use conversation::{Conversation, Failed};
 use message::Letter;
 
 /// Port for messages of programs, opened in the clear.
 const SUBMISSION_PORT: u16 = 587;
 /// The same, protected from the first byte.
 const SUBMISSIONS_PORT: u16 = 465;
+/// How long the server may take to end the conversation behind a message that it has taken.
+const GOODBYE: Duration = Duration::from_secs(1);
 
 pub struct Smtp {
     definition: Arc<EffectDefinition>,
@@ -126,7 +129,9 @@ impl Server {
 }
 
 fn parameters(host: &str, upstream: Option<&UpstreamTls>) -> Result<TlsParameters, String> {
-    let failed = |error: lettre::transport::smtp::Error| format!("TLS cannot be set up: {error}");
+    let failed = |error: lettre::transport::smtp::Error| format!("TLS cannot be set up: {}", causes(&error));
+    // What cannot protect a connection of HTTP cannot protect one of mail, and is told with its cause.
+    client_config(upstream)?;
     let mut builder = TlsParameters::builder(host.to_owned());
     if let Some(ca) = upstream.and_then(|tls| tls.ca.as_ref()) {
         builder = builder
@@ -170,79 +175,24 @@ impl Smtp {
             let letter = Letter::write(mail, &call.command.metadata.idempotency_key, &mut rendering)?;
             (letter, credentials(mail, &mut rendering)?)
         };
-        // The last tenth of the time is for the message itself, so that a server which is slow before it leaves
-        // no riddle.
-        let prelude = Duration::from_millis(self.definition.timeout_ms / 10 * 9);
-        let mut connection = tokio::time::timeout(prelude, self.prepare(&letter, credentials))
-            .await
-            .unwrap_or_else(|_| {
-                let message = format!(
-                    "the server was not ready for the message within {} ms",
-                    prelude.as_millis()
-                );
-                Err(CallFailure::unreachable("timeout", message))
-            })?;
-        let answer = connection.message(&letter.bytes).await;
-        let accepted = match answer {
+        let hello = mail.hello.as_deref().unwrap_or(&letter.domain);
+        let conversation = Conversation {
+            server: &self.server,
+            network: self.environment.network(&self.settings.egress),
+            connect: Duration::from_millis(self.definition.connect_timeout_ms),
+            hello: client_id(hello),
+            begun: Instant::now(),
+            limit: call.limit,
+        };
+        let mut connection = conversation.prepare(&letter, credentials).await?;
+        let accepted = match conversation.send(&mut connection, &letter).await {
             Ok(response) => accepted(&response),
-            Err(error) if error.status().is_some() => return Ok(self.refused(&error, &letter, call, command)),
-            Err(error) => return Err(CallFailure::unanswered(AMBIGUOUS, causes(&error))),
+            Err(Failed::Refused(error)) => return Ok(self.refused(&error, &letter, call, command)),
+            Err(Failed::Settled(failure)) => return Err(failure),
         };
         // The message is accepted; how the conversation ends does not matter.
-        let _ = tokio::time::timeout(Duration::from_secs(1), connection.quit()).await;
+        let _ = tokio::time::timeout(GOODBYE, connection.quit()).await;
         Ok(self.judge(&accepted, &letter, call, command))
-    }
-
-    /// Connects and says who writes to whom, up to the point where the server waits for the message.
-    async fn prepare(
-        &self,
-        letter: &Letter,
-        credentials: Option<Credentials>,
-    ) -> Result<AsyncSmtpConnection, CallFailure> {
-        let server = &self.server;
-        let hello = ClientId::default();
-        let network = self.environment.network(&self.settings.egress);
-        let found = network.lookup(&server.host, server.port).await;
-        let addresses = found.map_err(|error| match EgressDenied::among(&*error) {
-            Some(denied) => CallFailure::not_done("egress.denied", denied.to_string()),
-            None => CallFailure::unreachable("transient", format!("{}: {error}", server.host)),
-        })?;
-        let wait = Some(Duration::from_millis(self.definition.connect_timeout_ms));
-        let at_once = server
-            .tls
-            .clone()
-            .filter(|_| server.security == SmtpSecurity::Tls);
-        let mut connection = AsyncSmtpConnection::connect_tokio1(&addresses[..], wait, &hello, at_once, None)
-            .await
-            .map_err(|error| not_sent(&error))?;
-        if let (SmtpSecurity::StartTls, Some(tls)) = (server.security, &server.tls) {
-            let protected = connection.starttls(tls.clone(), &hello).await;
-            protected.map_err(|error| not_sent(&error))?;
-        }
-        if let Some(credentials) = credentials {
-            let mechanisms = [Mechanism::Plain, Mechanism::Login];
-            let known = connection.auth(&mechanisms, &credentials).await;
-            known.map_err(|error| not_sent(&error))?;
-        }
-        let parameters = vec![MailParameter::Body(MailBodyParameter::EightBitMime)];
-        let parameters = if letter.is_ascii() { Vec::new() } else { parameters };
-        let sender = Mail::new(letter.envelope.from().cloned(), parameters);
-        let answer = connection.command(sender).await;
-        answer.map_err(|error| not_sent(&error))?;
-        for recipient in letter.envelope.to() {
-            let answer = connection.command(Rcpt::new(recipient.clone(), Vec::new())).await;
-            answer.map_err(|error| match not_sent(&error) {
-                failure if failure.certainty == Certainty::Refused => CallFailure {
-                    class: Cow::Borrowed("recipient.refused"),
-                    message: format!("{recipient}: {}", failure.message),
-                    ..failure
-                },
-                failure => failure,
-            })?;
-        }
-        let answer = connection.command(Data).await;
-        answer.map_err(|error| not_sent(&error))?;
-        Ok(connection)
     }
 
     fn judge(
@@ -291,6 +241,20 @@ impl Smtp {
     }
 }
 
+/// A domain, or an address in brackets.
+fn client_id(name: &str) -> ClientId {
+    let literal = name.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+    let Some(literal) = literal else {
+        return ClientId::Domain(name.to_owned());
+    };
+    let v6 = literal.strip_prefix("IPv6:").unwrap_or(literal);
+    match (literal.parse(), v6.parse()) {
+        (Ok(address), _) => ClientId::Ipv4(address),
+        (_, Ok(address)) => ClientId::Ipv6(address),
+        _ => ClientId::Domain(name.to_owned()),
+    }
+}
+
 fn credentials(mail: &SmtpMail, rendering: &mut Rendering<'_>) -> Result<Option<Credentials>, CallFailure> {
     let (Some(user), Some(password)) = (&mail.user, &mail.password) else {
         return Ok(None);
@@ -315,6 +279,7 @@ fn not_sent(error: &lettre::transport::smtp::Error) -> CallFailure {
             end: CallEnd::Answered,
             ..CallFailure::not_done("permanent", message)
         },
+        None if is_untrusted(error) => CallFailure::unreachable("tls.untrusted", message),
         None if error.is_timeout() => CallFailure::unreachable("timeout", message),
         // What the server lacks, such as STARTTLS, it will lack the next time.
         None if error.is_client() => CallFailure::not_done("permanent", message),

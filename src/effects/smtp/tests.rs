@@ -9,7 +9,8 @@ use serde_json::Value;
 use super::*;
 use crate::clients::testing::Authority;
 use crate::effects::egress::Egress;
-use crate::effects::testing::{KEY, attempt, failure, payload, secrets as known_secrets};
+use crate::effects::testing::{KEY, attempt_within, failure, payload, secrets as known_secrets};
+use crate::kernel::definition::effect::AMBIGUOUS;
 use crate::kernel::definition::{SourceFile, load};
 
 const INPUT: &str = r#"{"order":"o-1","to":"Ann <ann@example.org>","all":["bo@example.org","cy@example.org"],"note":"Grüße","file":"aGVsbG8="}"#;
@@ -38,6 +39,11 @@ impl Drop for Sink {
 
 impl Sink {
     fn start(mode: &str) -> Self {
+        let authority = Authority::new();
+        Self::identified(mode, &authority.certify("localhost"), authority.pem())
+    }
+
+    fn identified(mode: &str, identity: &crate::clients::Identity, ca: Vec<u8>) -> Self {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
         let found = Command::new(root.join("scripts/smtp-sink.sh"))
             .output()
@@ -49,8 +55,6 @@ impl Sink {
         );
         let packages = String::from_utf8(found.stdout).expect("a path");
         let folder = tempfile::tempdir().expect("a folder");
-        let authority = Authority::new();
-        let identity = authority.certify("localhost");
         for (name, pem) in [("cert.pem", &identity.certificate), ("key.pem", &identity.key)] {
             std::fs::write(folder.path().join(name), pem).expect("written");
         }
@@ -85,7 +89,7 @@ impl Sink {
             _alive: alive,
             port,
             letters,
-            ca: authority.pem(),
+            ca,
             _folder: folder,
         }
     }
@@ -146,6 +150,8 @@ impl Post {
             .with_tls(BTreeMap::from([("mail".to_owned(), tls)]));
         let settings = Settings {
             egress: self.egress.clone(),
+            // For texts that fill the buffers of a connection.
+            expression_steps: u64::MAX,
             ..Settings::default()
         };
         let ProviderDefinition::Smtp(mail) = &definition.provider else {
@@ -156,7 +162,9 @@ impl Post {
 
     async fn send(&self, section: &str, rest: &str, input: &str) -> CallOutcome {
         let provider = self.office(section, rest).expect("a provider");
-        attempt(&provider, &provider.environment, "mail-send", input).await
+        // As a worker that has time enough for whatever the definition asks.
+        let limit = Duration::from_millis(provider.definition.timeout_ms);
+        attempt_within(limit, &provider, &provider.environment, "mail-send", input).await
     }
 }
 
@@ -250,7 +258,7 @@ async fn a_connection_is_protected_before_the_password_is_told() {
         let unknown = failure(distrustful.send(&section, "", INPUT).await);
         assert_eq!(
             (&*unknown.class, unknown.certainty),
-            ("transient", Certainty::NotDone),
+            ("tls.untrusted", Certainty::NotDone),
             "{mode}: {unknown:?}"
         );
     }
@@ -386,6 +394,217 @@ async fn no_value_adds_recipients_or_headers() {
     let section = "  security: none\n  from: a@b.org\n  to: c@d.org\n  subject: x\n  text: x\n  attachments: [{name: a, base64: '${input.order}'}]\n";
     let broken = failure(post.send(section, "", INPUT).await);
     assert_eq!(&*broken.class, "attachment.illegal");
+}
+
+fn self_signed() -> crate::clients::Identity {
+    let mut parameters = rcgen::CertificateParams::new(vec!["localhost".to_owned()]).expect("a name");
+    parameters.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    let key = rcgen::KeyPair::generate().expect("a key");
+    let certificate = parameters.self_signed(&key).expect("signed");
+    crate::clients::Identity {
+        certificate: certificate.pem().into_bytes(),
+        key: key.serialize_pem().into_bytes(),
+    }
+}
+
+#[tokio::test]
+async fn a_certificate_that_is_its_own_authority_is_not_trusted_and_not_tried_again() {
+    let identity = self_signed();
+    for (mode, scheme) in [("starttls", "smtp"), ("tls", "smtps")] {
+        let sink = Sink::identified(mode, &identity, identity.certificate.clone());
+        let post = Post {
+            ca: Some(sink.ca.clone()),
+            ..Post::to(format!("{scheme}://localhost:{}", sink.port))
+        };
+        let unknown = failure(post.send(&format!("{LETTER}{LOGIN}"), "", INPUT).await);
+        assert_eq!(
+            (&*unknown.class, unknown.certainty),
+            ("tls.untrusted", Certainty::NotDone),
+            "{mode}: {unknown:?}"
+        );
+    }
+}
+
+#[test]
+fn a_file_without_authorities_is_told_at_start() {
+    let post = Post {
+        ca: Some(b"no certificate".to_vec()),
+        ..Post::to("smtp://localhost:1".to_owned())
+    };
+    let refused = post.office(LETTER, "").err().expect("refused");
+    assert!(refused.contains("hold no certificate"), "{refused}");
+}
+
+/// A server may take ten minutes to answer the end of a message; who asks again meanwhile sends a second one.
+#[test]
+fn a_message_is_given_the_times_of_the_standard_and_is_sent_once_by_default() {
+    for (rest, total, repeats) in [
+        ("", 900_000, false),
+        ("retry: {attempts: 5}\n", 900_000, false),
+        ("timeout: {total: 2s}\non_ambiguous: retry\n", 2_000, true),
+        ("retry: {errors: [transient, ambiguous]}\n", 900_000, true),
+    ] {
+        let definition = definition(LETTER, rest);
+        let classes = &definition.retry_classes;
+        assert_eq!(definition.timeout_ms, total, "{rest}");
+        assert_eq!(
+            classes.iter().any(|class| class == AMBIGUOUS),
+            repeats,
+            "{rest}: {classes:?}"
+        );
+        assert!(classes.iter().any(|class| class == "transient"), "{rest}");
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_is_slow_to_take_a_message_gets_one() {
+    let sink = Sink::start("plain");
+    let post = Post::to(format!("smtp://127.0.0.1:{}", sink.port));
+    let section = format!("  security: none\n{LETTER}");
+    let slow = INPUT.replace("o-1", "slow");
+    payload(post.send(&section, "timeout: {total: 4s}\n", &slow).await);
+    sink.letter();
+    let late = failure(post.send(&section, "timeout: {total: 500ms}\n", &slow).await);
+    assert_eq!(
+        (&*late.class, late.certainty),
+        (AMBIGUOUS, Certainty::Unknown),
+        "{late:?}"
+    );
+    sink.letter();
+}
+
+#[tokio::test]
+async fn a_message_whose_end_was_not_sent_was_not_taken() {
+    for (closes, class) in [(true, "transient"), (false, "timeout")] {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
+            .await
+            .expect("a free port");
+        let port = listener.local_addr().expect("bound").port();
+        let server = tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.expect("a client");
+            take_until_data(&mut stream).await;
+            // What is behind the answer to DATA is not read.
+            if closes { None } else { Some(stream) }
+        });
+        let post = Post::to(format!("smtp://127.0.0.1:{port}"));
+        let section =
+            "  security: none\n  from: a@b.org\n  to: c@d.org\n  subject: x\n  text: \"${input.note}\"\n";
+        let long = INPUT.replace("Grüße", &"a long message ".repeat(1_200_000));
+        let broken = failure(post.send(section, "timeout: {total: 2s}\n", &long).await);
+        assert_eq!(
+            (&*broken.class, broken.certainty),
+            (class, Certainty::NotDone),
+            "{broken:?}"
+        );
+        server.await.expect("it runs");
+    }
+}
+
+/// A server that says yes to everything up to the message.
+async fn take_until_data(stream: &mut tokio::net::TcpStream) {
+    use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _};
+
+    let (read, mut write) = stream.split();
+    write.write_all(b"220 here\r\n").await.expect("written");
+    let mut lines = tokio::io::BufReader::new(read).lines();
+    while let Some(line) = lines.next_line().await.expect("a command") {
+        let is_data = line == "DATA";
+        let answer: &[u8] = if is_data {
+            b"354 go on\r\n"
+        } else {
+            b"250 well\r\n"
+        };
+        write.write_all(answer).await.expect("written");
+        if is_data {
+            return;
+        }
+    }
+}
+
+fn raw(letter: &Value) -> Vec<u8> {
+    let raw = letter["raw"].as_str().expect("a text");
+    data_encoding::BASE64.decode(raw.as_bytes()).expect("base64")
+}
+
+#[tokio::test]
+async fn a_domain_that_is_not_ascii_goes_out_as_the_dns_has_it() {
+    let sink = Sink::start("seven");
+    let post = Post::to(format!("smtp://127.0.0.1:{}", sink.port));
+    let section = "  security: none
+  from: Büro <shop@bücher.example>
+  to: ${input.to}
+  reply_to: help@bücher.example
+  subject: \"${input.note}\"
+  text: \"${input.note}\"
+  headers: {X-Note: \"${input.note}\"}
+  attachments:
+    - {name: \"${input.note}.txt\", text: \"${input.note}\"}
+";
+    let input = INPUT.replace("Ann <ann@example.org>", "Änn <ann@straße.example>");
+    payload(post.send(section, "", &input).await);
+    let letter = sink.letter();
+    assert_eq!(
+        (&letter["from"], &letter["to"][0], &letter["hello"]),
+        (
+            &"shop@xn--bcher-kva.example".into(),
+            &"ann@xn--strae-oqa.example".into(),
+            &"xn--bcher-kva.example".into()
+        )
+    );
+    assert_eq!(letter["options"], serde_json::json!([]));
+    let bytes = raw(&letter);
+    assert!(bytes.is_ascii(), "{}", String::from_utf8_lossy(&bytes));
+    assert_eq!(letter["headers"]["subject"], "Grüße");
+    assert_eq!(letter["parts"][0]["text"], "Grüße");
+    assert_eq!(letter["parts"][1]["name"], "Grüße.txt");
+}
+
+#[tokio::test]
+async fn a_name_before_the_at_sign_that_is_not_ascii_needs_a_server_that_takes_it() {
+    let section = format!("  security: none\n{LETTER}");
+    let input = INPUT.replace("ann@example.org", "jürgen@bücher.example");
+    for mode in ["plain", "seven"] {
+        let sink = Sink::start(mode);
+        let post = Post::to(format!("smtp://127.0.0.1:{}", sink.port));
+        let refused = failure(post.send(&section, "", &input).await);
+        assert_eq!(
+            (&*refused.class, refused.certainty),
+            ("address.illegal", Certainty::NotDone),
+            "{mode}: {refused:?}"
+        );
+        // What arrives next is the first that it takes.
+        payload(post.send(&section, "", INPUT).await);
+        assert_eq!(sink.letter()["to"][0], "ann@example.org", "{mode}");
+    }
+    let sink = Sink::start("utf8");
+    let post = Post::to(format!("smtp://127.0.0.1:{}", sink.port));
+    payload(post.send(&section, "", &input).await);
+    let letter = sink.letter();
+    assert_eq!(letter["to"][0], "jürgen@xn--bcher-kva.example");
+    assert_eq!(
+        letter["options"],
+        serde_json::json!(["SMTPUTF8", "BODY=8BITMIME"])
+    );
+    let bytes = raw(&letter);
+    let text = String::from_utf8(bytes).expect("UTF-8");
+    assert!(text.contains("To: Ann <jürgen@xn--bcher-kva.example>"), "{text}");
+}
+
+#[tokio::test]
+async fn the_runner_says_who_it_is() {
+    let sink = Sink::start("plain");
+    let post = Post::to(format!("smtp://127.0.0.1:{}", sink.port));
+    for (key, hello) in [
+        ("", "example.com"),
+        ("  hello: mail.example.net\n", "mail.example.net"),
+        ("  hello: \"[192.0.2.1]\"\n", "[192.0.2.1]"),
+    ] {
+        payload(
+            post.send(&format!("  security: none\n{key}{LETTER}"), "", INPUT)
+                .await,
+        );
+        assert_eq!(sink.letter()["hello"], hello);
+    }
 }
 
 #[test]

@@ -47,13 +47,13 @@ pub struct EffectDefinition {
     pub name: EffectName,
     pub schemas: EffectSchemas,
     pub provider: Provider,
-    /// Whole call of one attempt, in milliseconds. Default 10,000.
+    /// Whole call of one attempt, in milliseconds. Default 10,000; of mail 900,000.
     pub timeout_ms: u64,
     /// Establishing the connection, in milliseconds. Default 2,000.
     pub connect_timeout_ms: u64,
     /// Attempts within one command, in the worker's memory.
     pub retry: RetryPolicy,
-    /// Error classes that are tried again. Default [`EFFECT_RETRY_CLASSES`].
+    /// Error classes that are tried again. Default [`EFFECT_RETRY_CLASSES`]; of mail without [`AMBIGUOUS`].
     pub retry_classes: Vec<String>,
     /// What follows a call that was begun and whose outcome is unknown.
     pub on_ambiguous: OnAmbiguous,
@@ -330,6 +330,8 @@ pub struct SmtpMail {
     pub server: Template,
     /// Absent: what the scheme of the server says.
     pub security: Option<SmtpSecurity>,
+    /// What the runner calls itself. Absent: the domain of `from`.
+    pub hello: Option<String>,
     pub user: Option<Template>,
     pub password: Option<Template>,
     /// Address, or name and address: `Shop <shop@example.com>`.

@@ -87,6 +87,8 @@ const OF_OTHERS: &str = "tells workers of saga-runner what to do; an external ef
 const TIMEOUT_MS: u64 = 10_000;
 const TIMEOUT_MS_MAX: u64 = 15 * 60_000;
 const CONNECT_TIMEOUT_MS: u64 = 2_000;
+/// Of mail: RFC 5321, 4.5.3.2 gives the end of a message ten minutes and what comes before it five.
+const MAIL_TIMEOUT_MS: u64 = TIMEOUT_MS_MAX;
 /// Attempts within one command are few; long retries belong to the saga.
 const RETRY: RetryBounds = RetryBounds {
     attempts: 1..=20,
@@ -134,8 +136,9 @@ pub fn compile(
         .get("redact")
         .map(|entry| redaction::read(entry, provider.as_ref(), &contract, env, findings))
         .unwrap_or_default();
-    let (timeout_ms, connect_timeout_ms) = timeouts(&fields, findings);
-    let (policy, mut retry_classes) = retries(&fields, findings);
+    let is_mail = section.is_some_and(|entry| entry.key == "smtp");
+    let (timeout_ms, connect_timeout_ms) = timeouts(&fields, is_mail, findings);
+    let (policy, mut retry_classes) = retries(&fields, is_mail, findings);
     let on_ambiguous = on_ambiguous(&fields, provider.as_ref(), &mut retry_classes, findings);
     contract.asks = on_ambiguous == OnAmbiguous::Ask;
     let on_recall = on_recall(&fields, findings);
@@ -248,8 +251,9 @@ fn refuse(keys: &[&str], fields: &Fields<'_, '_>, why: &str, findings: &mut Find
     }
 }
 
-fn timeouts(fields: &Fields<'_, '_>, findings: &mut Findings<'_>) -> (u64, u64) {
-    let default = (TIMEOUT_MS, CONNECT_TIMEOUT_MS);
+fn timeouts(fields: &Fields<'_, '_>, is_mail: bool, findings: &mut Findings<'_>) -> (u64, u64) {
+    let usual = if is_mail { MAIL_TIMEOUT_MS } else { TIMEOUT_MS };
+    let default = (usual, CONNECT_TIMEOUT_MS);
     let Some(entry) = fields.get("timeout") else {
         return default;
     };
@@ -266,7 +270,7 @@ fn timeouts(fields: &Fields<'_, '_>, findings: &mut Findings<'_>) -> (u64, u64) 
         let entry = fields.get(key)?;
         fields::duration(entry, 1..=TIMEOUT_MS_MAX, codes::WRONG_VALUE, findings)
     };
-    let total = read("total").unwrap_or(TIMEOUT_MS);
+    let total = read("total").unwrap_or(usual);
     let connect = read("connect");
     if connect.is_some_and(|connect| connect > total) {
         let span = fields
@@ -281,8 +285,17 @@ fn timeouts(fields: &Fields<'_, '_>, findings: &mut Findings<'_>) -> (u64, u64) 
     (total, connect.unwrap_or(CONNECT_TIMEOUT_MS.min(total)))
 }
 
-fn retries(fields: &Fields<'_, '_>, findings: &mut Findings<'_>) -> (RetryPolicy, Vec<String>) {
-    let default = || EFFECT_RETRY_CLASSES.map(str::to_owned).to_vec();
+fn retries(
+    fields: &Fields<'_, '_>,
+    is_mail: bool,
+    findings: &mut Findings<'_>,
+) -> (RetryPolicy, Vec<String>) {
+    let default = || {
+        let classes = EFFECT_RETRY_CLASSES.iter();
+        // Mail servers heed no idempotency key: a repeated message arrives twice.
+        let classes = classes.filter(|class| !is_mail || **class != AMBIGUOUS);
+        classes.map(|class| (*class).to_owned()).collect()
+    };
     let Some(entry) = fields.get("retry") else {
         return (RETRY.default, default());
     };
@@ -309,10 +322,13 @@ fn on_ambiguous(
     classes: &mut Vec<String>,
     findings: &mut Findings<'_>,
 ) -> OnAmbiguous {
-    let Some(entry) = fields.get(ON_AMBIGUOUS) else {
-        return OnAmbiguous::default();
-    };
     let listed = classes.iter().any(|class| class == AMBIGUOUS);
+    let Some(entry) = fields.get(ON_AMBIGUOUS) else {
+        return match provider {
+            Some(Provider::Smtp(_)) if !listed => OnAmbiguous::Fail,
+            Some(_) | None => OnAmbiguous::default(),
+        };
+    };
     let is_external = matches!(provider, Some(Provider::External));
     match fields::text(
         &entry.value,

@@ -14,6 +14,7 @@ use crate::kernel::expr::{Template, TextPart};
 const KEYS: &[&str] = &[
     "server",
     "security",
+    "hello",
     "user",
     "password",
     "from",
@@ -71,6 +72,7 @@ pub fn read(entry: &Entry<'_>, env: &Env, findings: &mut Findings<'_>) -> Option
         Some(server)
     });
     let security = fields.get("security").and_then(|entry| security(entry, findings));
+    let hello = fields.get("hello").and_then(|entry| hello(entry, findings));
     let user = fields
         .get("user")
         .and_then(|entry| text(entry, "a user", findings));
@@ -122,6 +124,7 @@ pub fn read(entry: &Entry<'_>, env: &Env, findings: &mut Findings<'_>) -> Option
     Some(SmtpMail {
         server: server?,
         security,
+        hello,
         user,
         password,
         from: from?,
@@ -182,6 +185,41 @@ fn security(entry: &Entry<'_>, findings: &mut Findings<'_>) -> Option<SmtpSecuri
             .help(Some("kinds are starttls, tls and none".to_owned()));
     }
     known.map(|(_, security)| *security)
+}
+
+/// The name is the same for all messages, so that a server can check it against the address that calls.
+fn hello(entry: &Entry<'_>, findings: &mut Findings<'_>) -> Option<String> {
+    let text = fields::text(&entry.value, &entry.key_span, "the name of this host", findings)?;
+    if !is_host(text) {
+        let message = format!("\"{}\" is not the name of a host", text.escape_debug());
+        findings
+            .error(codes::WRONG_VALUE, entry.value.span.clone(), message)
+            .help(Some(
+                "write a domain, or an address such as [192.0.2.1]".to_owned(),
+            ));
+        return None;
+    }
+    Some(text.to_owned())
+}
+
+/// A domain of letters, digits and `-`, or an address in brackets.
+fn is_host(text: &str) -> bool {
+    if let Some(literal) = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+        let v6 = literal.strip_prefix("IPv6:");
+        return v6.map_or_else(
+            || literal.parse::<std::net::Ipv4Addr>().is_ok(),
+            |literal| literal.parse::<std::net::Ipv6Addr>().is_ok(),
+        );
+    }
+    let is_label = |label: &str| {
+        (1..=63).contains(&label.len())
+            && label
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+    };
+    text.len() <= 253 && text.split('.').all(is_label)
 }
 
 fn headers(
