@@ -46,6 +46,7 @@ test: check ## everything that must pass
 	@scripts/nats-server.sh >/dev/null
 	@scripts/databases.sh postgres >/dev/null
 	@scripts/databases.sh mariadb >/dev/null
+	@scripts/databases.sh pgbouncer >/dev/null
 	@scripts/workers.sh >/dev/null
 	@scripts/smtp-sink.sh >/dev/null
 	NATS_SERVER=$$(scripts/nats-server.sh) cargo test --locked --no-fail-fast
@@ -62,6 +63,14 @@ faults-slow-upstream: setup ## 150 commands, 32 at a time, answers after 35 s: e
 		FAULTS_ANSWER_MS=$(or $(ANSWER_MS),35000) FAULTS_ACK_WAIT_MS=$(or $(ACK_WAIT_MS),30000) \
 		NATS_SERVER=$${NATS_SERVER:-$$(scripts/nats-server.sh)} cargo test --locked --test work -- --nocapture --exact \
 		slow::commands_that_wait_behind_slow_calls_are_called_once_on_nats
+
+.PHONY: faults-sql
+faults-sql: setup ## sagas on two databases under kills, cuts and crashes; SAGAS=1000, KILLS=100
+	@scripts/nats-server.sh >/dev/null
+	@scripts/databases.sh postgres >/dev/null
+	@scripts/databases.sh mariadb >/dev/null
+	FAULT_SAGAS=$(or $(SAGAS),1000) FAULT_KILLS=$(or $(KILLS),100) NATS_SERVER=$$(scripts/nats-server.sh) \
+		cargo test --locked --test sql -- --nocapture two_ledgers_are_exact
 
 .PHONY: bench
 bench: build ## criterion benches, then saga-runner bench on both brokers

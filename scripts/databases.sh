@@ -2,6 +2,7 @@
 # Prints the programs of a database server for the tests, one path a line:
 #   databases.sh postgres    initdb, postgres
 #   databases.sh mariadb     mariadb-install-db, mariadbd
+#   databases.sh pgbouncer   pgbouncer
 #
 # Looks into PATH and where Debian puts them, and last installs Debian's packages where this runs as root. Starts
 # nothing. Safe to run again.
@@ -49,7 +50,11 @@ mariadb)
   # The first calls the second's tools by name.
   programs_extra=(my_print_defaults)
   ;;
-*) fail "usage: databases.sh postgres|mariadb" ;;
+pgbouncer)
+  programs=(pgbouncer)
+  packages=(pgbouncer)
+  ;;
+*) fail "usage: databases.sh postgres|mariadb|pgbouncer" ;;
 esac
 
 for attempt in found installed; do

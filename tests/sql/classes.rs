@@ -188,7 +188,7 @@ async fn a_table_that_cannot_be_made_is_named() {
     // Made by somebody who may, it is enough.
     for text in [
         "CREATE TABLE saga_runner_effects (tenant text NOT NULL, idempotency_key text NOT NULL, effect text NOT NULL,
-         command_id text NOT NULL, result text, created_at timestamptz NOT NULL DEFAULT now(), PRIMARY KEY (tenant, idempotency_key))",
+         command_id text NOT NULL, fingerprint text NOT NULL, result text, created_at timestamptz NOT NULL DEFAULT now(), PRIMARY KEY (tenant, idempotency_key))",
         "GRANT SELECT, INSERT, UPDATE, DELETE ON saga_runner_effects TO poor",
     ] {
         books.execute(text).await.unwrap();
@@ -197,4 +197,65 @@ async fn a_table_that_cannot_be_made_is_named() {
     for text in ["DROP OWNED BY poor", "DROP ROLE poor"] {
         books.execute(text).await.unwrap();
     }
+}
+
+#[tokio::test]
+async fn a_file_that_an_address_names_is_read_at_start() {
+    let dir = tempfile::tempdir().unwrap();
+    let empty = dir.path().join("empty.pem");
+    std::fs::write(&empty, "nothing").unwrap();
+    let absent = dir.path().join("absent.pem");
+    for (file, said) in [(&empty, "holds no CERTIFICATE"), (&absent, "No such file")] {
+        let file = file.display();
+        let rig = Rig::new(format!(
+            "postgres://u@127.0.0.1/b?sslmode=verify-full&sslrootcert={file}"
+        ))
+        .await;
+        let text = effect(
+            "sql:\n  database: \"${upstreams.ledger}\"\n  statements:\n    - execute: DELETE FROM a\n",
+        );
+        let reason = rig
+            .try_worker(crate::rig::definition(&text))
+            .err()
+            .unwrap()
+            .reason;
+        assert!(reason.contains(said), "{reason}");
+        assert!(reason.contains(&format!("sslrootcert {file}")), "{reason}");
+    }
+}
+
+/// A number that a column cannot hold was stored as infinity.
+#[tokio::test]
+async fn numbers_beyond_the_range_of_a_column_are_refused() {
+    let (url, mut books) =
+        postgres("CREATE TABLE t (r real, d double precision, i int, n numeric(6, 2))").await;
+    let rig = Rig::new(url).await;
+    for (column, value, expected) in [
+        ("r", json!(1e300), "bind"),
+        ("r", json!(-1e39), "bind"),
+        ("r", json!("1e39"), "bind"),
+        ("r", json!(1e-60), "bind"),
+        ("d", json!("1e400"), "bind"),
+        ("d", json!("1e-400"), "bind"),
+        ("i", json!(3_000_000_000_i64), "bind"),
+        ("i", json!(1.5), "bind"),
+        ("n", json!(12_345.0), "permanent"),
+        ("n", json!(1e300), "permanent"),
+    ] {
+        let sql = format!(
+            "sql:\n  database: \"${{upstreams.ledger}}\"\n  statements:\n    - execute: INSERT INTO t ({column}) VALUES ($1)\n      \
+             bind: [\"${{input.v}}\"]\nretry: {{attempts: 1}}\n"
+        );
+        let refused = rig.once(&sql, json!({"v": value})).await;
+        assert_eq!(
+            class(&refused),
+            ("Failed", expected),
+            "{column} {value}: {refused}"
+        );
+    }
+    let rows: i64 = sqlx::query_scalar("SELECT count(*) FROM t")
+        .fetch_one(&mut books)
+        .await
+        .unwrap();
+    assert_eq!(rows, 0);
 }

@@ -1,99 +1,27 @@
 //! The real binary on a real nats-server, killed while its transactions run.
 
-use std::net::SocketAddr;
-use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
 use saga_runner::nats::NatsBroker;
 use saga_runner::ports::broker::Broker;
 use serde_json::json;
-use tempfile::TempDir;
 
-use crate::rig::{effect, payload, postgres, result, send, until};
+use crate::rig::{effect, payload, postgres, result, send, sqlite, until};
+use crate::runner::Runner;
 use crate::support::nats_server::NatsServer;
 
 const TABLES: &str =
     "CREATE TABLE ledger (id int PRIMARY KEY, total bigint NOT NULL); INSERT INTO ledger VALUES (1, 0);
      CREATE TABLE bookings (n int NOT NULL);";
 
-/// A runner in mode `effect`.
-struct Runner {
-    dir: TempDir,
-    address: SocketAddr,
-    process: Option<Child>,
-}
-
-impl Runner {
-    fn new(nats: &str, database: &str, sql: &str) -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let port = saga_runner::app::nats_server::free_port().unwrap();
-        let address = SocketAddr::from(([127, 0, 0, 1], port));
-        for folder in ["sagas", "effects"] {
-            std::fs::create_dir(dir.path().join(folder)).unwrap();
-        }
-        std::fs::write(dir.path().join("effects/ledger-book.yaml"), effect(sql)).unwrap();
-        let manifest = json!({
-            "apiVersion": "saga-runner/v1",
-            "kind": "Manifest",
-            "cluster": "kills",
-            "mode": "effect",
-            "tenants": ["acme"],
-            "sagas": dir.path().join("sagas"),
-            "effects": dir.path().join("effects"),
-            "data_dir": dir.path().join("data"),
-            "upstreams": {"ledger": database},
-            "http": {"listen": address},
-            "broker": {"kind": "nats", "nats": {"urls": [nats]}},
-            "worker": {"ack_wait": "1500ms", "recheck_after": "1s"},
-        });
-        std::fs::write(dir.path().join("manifest.yaml"), manifest.to_string()).unwrap();
-        Self {
-            dir,
-            address,
-            process: None,
-        }
-    }
-
-    async fn start(&mut self) {
-        let log = std::fs::File::options()
-            .create(true)
-            .append(true)
-            .open(self.dir.path().join("log"))
-            .unwrap();
-        let process = Command::new(env!("CARGO_BIN_EXE_saga-runner"))
-            .args(["run", "--config"])
-            .arg(self.dir.path().join("manifest.yaml"))
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(log)
-            .spawn()
-            .unwrap();
-        self.process = Some(process);
-        let client = reqwest::Client::builder().no_proxy().build().unwrap();
-        let ready = format!("http://{}/ready", self.address);
-        until(async || {
-            let ended = self.process.as_mut().unwrap().try_wait().unwrap();
-            let log = || std::fs::read_to_string(self.dir.path().join("log")).unwrap();
-            assert!(ended.is_none(), "{}", log());
-            let answer = client.get(&ready).send().await.ok()?;
-            answer.status().is_success().then_some(())
-        })
-        .await;
-    }
-
-    /// SIGKILL.
-    fn kill(&mut self) {
-        if let Some(mut process) = self.process.take() {
-            process.kill().unwrap();
-            process.wait().unwrap();
-        }
-    }
-}
-
-impl Drop for Runner {
-    fn drop(&mut self) {
-        self.kill();
-    }
+/// A runner in mode `effect` that has one effect.
+fn worker(nats: &str, database: &str, sql: &str) -> Runner {
+    let files = [("effects/ledger-book.yaml", effect(sql))];
+    Runner::new(
+        nats,
+        json!({"mode": "effect", "upstreams": {"ledger": database}}),
+        &files,
+    )
 }
 
 async fn connected(server: &NatsServer) -> Arc<dyn Broker> {
@@ -132,7 +60,7 @@ retry: {attempts: 20, backoff: {initial: 100ms, max: 500ms}}
 limits: {concurrency: 8}
 result: {n: "${input.n}"}
 "#;
-    let mut runner = Runner::new(&server.url(), &url, sql);
+    let mut runner = worker(&server.url(), &url, sql);
     runner.start().await;
     let broker = connected(&server).await;
     let mut ids = Vec::new();
@@ -156,6 +84,50 @@ result: {n: "${input.n}"}
     assert_eq!(rows, COMMANDS);
 }
 
+#[tokio::test]
+async fn a_file_of_sqlite_is_exact_after_several_kills_under_load() {
+    const COMMANDS: i64 = 200;
+    const KILLS: i64 = 5;
+    let (url, mut books, _dir) = sqlite(TABLES).await;
+    let server = NatsServer::start();
+    let sql = r#"
+sql:
+  database: "${upstreams.ledger}"
+  statements:
+    - execute: "INSERT INTO bookings VALUES ($1)"
+      bind: ["${input.n}"]
+    - execute: "UPDATE ledger SET total = total + $1 WHERE id = 1"
+      bind: ["${input.n}"]
+      expect: {rows: 1}
+retry: {attempts: 20, backoff: {initial: 100ms, max: 500ms}}
+limits: {concurrency: 4}
+result: {n: "${input.n}"}
+"#;
+    let mut runner = worker(&server.url(), &url, sql);
+    runner.start().await;
+    let broker = connected(&server).await;
+    let mut ids = Vec::new();
+    for n in 1..=COMMANDS {
+        ids.push((n, send(&*broker, json!({"n": n}), None).await));
+    }
+    let mut count = async || -> (i64, i64, i64) {
+        sqlx::query_as("SELECT (SELECT total FROM ledger), (SELECT coalesce(sum(n), 0) FROM bookings), (SELECT count(*) FROM bookings)")
+            .fetch_one(&mut books)
+            .await
+            .unwrap()
+    };
+    for kill in 1..=KILLS {
+        until(async || (count().await.2 >= kill * 25).then_some(())).await;
+        runner.kill();
+        runner.start().await;
+    }
+    for (n, id) in ids {
+        assert_eq!(payload(&result(&*broker, id).await)["n"], n);
+    }
+    let sum = COMMANDS * (COMMANDS + 1) / 2;
+    assert_eq!(count().await, (sum, sum, COMMANDS));
+}
+
 /// A lock of the test's holds the worker up between its statements and the commit.
 #[tokio::test]
 async fn a_worker_that_is_killed_before_or_behind_the_commit_leaves_one_booking() {
@@ -177,7 +149,7 @@ timeout: {connect: 5s, total: 1m}
 retry: {attempts: 20, backoff: {initial: 100ms, max: 500ms}}
 result: {total: "${response.statements[1].rows[0].total}"}
 "#;
-    let mut runner = Runner::new(&server.url(), &url, sql);
+    let mut runner = worker(&server.url(), &url, sql);
     runner.start().await;
     let broker = connected(&server).await;
 

@@ -11,8 +11,13 @@ mod support;
 
 mod classes;
 mod exactly_once;
+mod faults;
+mod journal;
 mod kills;
+mod limits;
 mod mariadb;
+mod pgbouncer;
 mod postgres;
 mod rig;
+mod runner;
 mod sqlite;

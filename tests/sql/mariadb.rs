@@ -213,3 +213,34 @@ async fn a_server_that_is_killed_in_the_middle_has_each_command_once() {
         .unwrap();
     assert_eq!(total, 1_830);
 }
+
+/// A server whose mode is not strict stores what comes nearest.
+#[tokio::test]
+async fn numbers_beyond_the_range_of_a_column_are_refused() {
+    let (url, mut books) =
+        mariadb("SET GLOBAL sql_mode = ''; CREATE TABLE t (r float, i int, n decimal(6, 2), s varchar(3))")
+            .await;
+    let rig = Rig::new(url).await;
+    for (column, value) in [
+        ("r", json!(1e300)),
+        ("i", json!(3_000_000_000_i64)),
+        ("n", json!(12_345)),
+        ("s", json!("long")),
+    ] {
+        let sql = format!(
+            "sql:\n  database: \"${{upstreams.ledger}}\"\n  statements:\n    - execute: INSERT INTO t ({column}) VALUES ($1)\n      \
+             bind: [\"${{input.v}}\"]\nretry: {{attempts: 1}}\n"
+        );
+        let refused = rig.once(&sql, json!({"v": value})).await;
+        assert_eq!(
+            class(&refused),
+            ("Failed", "permanent"),
+            "{column} {value}: {refused}"
+        );
+    }
+    let rows: i64 = sqlx::query_scalar("SELECT count(*) FROM t")
+        .fetch_one(&mut books)
+        .await
+        .unwrap();
+    assert_eq!(rows, 0);
+}

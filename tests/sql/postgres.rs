@@ -294,7 +294,80 @@ async fn a_server_must_be_who_it_says_where_the_address_asks_for_it() {
         let done = rig.once(sql, json!({})).await;
         match encrypted {
             Some(ssl) => assert_eq!(payload(&done), &json!({"ssl": ssl}), "{address}"),
-            None => assert_eq!(class(&done), ("Failed", "transient"), "{address}"),
+            None => assert_eq!(class(&done), ("Failed", "tls.untrusted"), "{address}: {done}"),
         }
     }
+}
+
+/// Types that the runner has no binary form for take texts without a cast, and moments may be endless.
+#[tokio::test]
+async fn every_type_takes_a_value_without_a_cast() {
+    let (url, _books) = postgres(
+        "CREATE TYPE pair AS (a int, b text); CREATE DOMAIN pause AS interval; CREATE TYPE \"Odd Name\" AS RANGE (subtype = int);
+         CREATE TABLE t (iv interval, ivs interval[], ip inet, net cidr, m money, r int4range, x xml, tz timetz, mac macaddr,
+             p point, b bit(3), c \"char\", u pair, o pause, q \"Odd Name\", nan numeric, inf numeric, t1 timestamptz,
+             t2 timestamp, d date, e time, nothing interval)",
+    )
+    .await;
+    let rig = Rig::new(url).await;
+    // What is bound, and what is read; a second expression where a type cannot be read as it is.
+    let columns = [
+        ("iv", json!("P1Y2M3DT4H5M6.5S"), json!("P1Y2M3DT4H5M6.5S"), ""),
+        ("ivs", json!(["1 day", "-2 hours"]), json!(["P1D", "PT-2H"]), ""),
+        ("ip", json!("10.1.2.3/8"), json!("10.1.2.3/8"), ""),
+        ("net", json!("2001:db8::/32"), json!("2001:db8::/32"), ""),
+        ("m", json!("12.34"), json!("12.34"), "m::numeric"),
+        ("r", json!("[1,5)"), json!("[1,5)"), "r::text"),
+        ("x", json!("<a>grün</a>"), json!("<a>grün</a>"), ""),
+        ("tz", json!("17:28:00.5+05:30"), json!("17:28:00.5+05:30"), ""),
+        (
+            "mac",
+            json!("08:00:2b:01:02:03"),
+            json!("08:00:2b:01:02:03"),
+            "mac::text",
+        ),
+        ("p", json!("(1,2)"), json!("(1,2)"), "p::text"),
+        ("b", json!("101"), json!("101"), "b::text"),
+        ("c", json!("x"), json!("x"), "c::text"),
+        ("u", json!("(1,two)"), json!("(1,two)"), "u::text"),
+        ("o", json!("1 mon"), json!("P1M"), ""),
+        ("q", json!("[3,4]"), json!("[3,4]"), "q::text"),
+        ("nan", json!("NaN"), json!("NaN"), ""),
+        ("inf", json!("-Infinity"), json!("-Infinity"), ""),
+        ("t1", json!("infinity"), json!("infinity"), ""),
+        ("t2", json!("-infinity"), json!("-infinity"), ""),
+        ("d", json!("infinity"), json!("infinity"), ""),
+        ("e", json!("24:00:00"), json!("24:00:00"), ""),
+        ("nothing", json!(null), json!(null), ""),
+    ];
+    let names: Vec<&str> = columns.iter().map(|(name, ..)| *name).collect();
+    let marks: Vec<String> = (1..=columns.len()).map(|number| format!("${number}")).collect();
+    let binds: Vec<String> = names
+        .iter()
+        .map(|name| format!("\"${{input.{name}}}\""))
+        .collect();
+    let read: Vec<String> = columns
+        .iter()
+        .map(|(name, _, _, expr)| format!("{} AS {name}", if expr.is_empty() { name } else { expr }))
+        .collect();
+    let sql = format!(
+        "sql:\n  database: \"${{upstreams.ledger}}\"\n  statements:\n    - execute: INSERT INTO t ({}) VALUES ({})\n      \
+         bind: [{}]\n    - query: SELECT {} FROM t\nresult: \"${{response.rows[0]}}\"\nretry: {{attempts: 1}}\n",
+        names.join(", "),
+        marks.join(", "),
+        binds.join(", "),
+        read.join(", "),
+    );
+    let input: serde_json::Map<_, _> = columns
+        .iter()
+        .map(|(name, value, ..)| ((*name).to_owned(), value.clone()))
+        .collect();
+    let done = rig.once(&sql, input.into()).await;
+    for (name, _, expected, _) in &columns {
+        assert_eq!(&payload(&done)[name], expected, "{name}");
+    }
+    // What the database cannot read as the type is its answer.
+    let sql = "sql:\n  database: \"${upstreams.ledger}\"\n  statements:\n    - execute: INSERT INTO t (iv) VALUES ($1)\n      \
+               bind: [soon]\nclassify:\n  - {when: response.sqlstate == \"22007\", as: no_interval}\n";
+    assert_eq!(class(&rig.once(sql, json!({})).await), ("Failed", "no_interval"));
 }

@@ -156,6 +156,11 @@ pub fn definition(text: &str) -> Arc<EffectDefinition> {
 
 /// Publishes a command; the key makes it the repetition of another.
 pub async fn send(broker: &dyn Broker, input: Value, key: Option<&str>) -> Uuid {
+    send_due(broker, input, key, 600_000).await
+}
+
+/// Publishes a command whose deadline is so many milliseconds away.
+pub async fn send_due(broker: &dyn Broker, input: Value, key: Option<&str>, due_ms: i64) -> Uuid {
     static COUNT: AtomicU64 = AtomicU64::new(1);
     let id = Uuid::from_u128(
         0x0199_0000_0000_7000_8000_0000_0000_0000 + u128::from(COUNT.fetch_add(1, Ordering::Relaxed)),
@@ -177,7 +182,7 @@ pub async fn send(broker: &dyn Broker, input: Value, key: Option<&str>) -> Uuid 
             idempotency_key: key.map_or_else(|| id.simple().to_string(), str::to_owned),
             path: "steps.book".to_owned(),
             attempt: 1,
-            deadline_ms: RealClock.now().plus_ms(600_000).0,
+            deadline_ms: RealClock.now().plus_ms(due_ms).0,
             traceparent: None,
             hops: 0,
         },

@@ -70,6 +70,10 @@ impl Proxy {
         }
     }
 
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
     pub fn url(&self) -> String {
         format!("nats://{}", self.address)
     }

@@ -3,8 +3,11 @@
 //! A command's row is put in before its statements, so that another attempt waits for it, and holds the result
 //! when the transaction is committed. So whatever became of an attempt, the next one finds out.
 
+use data_encoding::HEXLOWER;
+
 use super::connect::Held;
 use super::session::{Bounds, Fault, SqlError, Statement};
+use crate::effects::provider::CallContext;
 use crate::kernel::definition::effect::{Returned, SqlJournal};
 use crate::kernel::definition::sql_database::DatabaseKind;
 use crate::kernel::definition::sql_text::SqlText;
@@ -38,6 +41,8 @@ pub enum Claim {
     Ours,
     /// It was carried out before, with this result.
     Done(Vec<u8>),
+    /// The key belongs to another command, of this id.
+    Taken(String),
     NoTable,
 }
 
@@ -49,7 +54,8 @@ impl Journal {
             Statement::of(&text, returned, kind)
         };
         let key = "tenant = $1 AND idempotency_key = $2";
-        let columns = "(tenant, idempotency_key, effect, command_id) VALUES ($1, $2, $3, $4)";
+        let columns =
+            "(tenant, idempotency_key, effect, command_id, fingerprint) VALUES ($1, $2, $3, $4, $5)";
         // MySQL says in an error that the row is there, the others are asked not to.
         let or_nothing = match kind {
             DatabaseKind::Postgres | DatabaseKind::Sqlite => {
@@ -75,7 +81,10 @@ impl Journal {
                 format!("INSERT INTO {table} {columns}{or_nothing}"),
                 Returned::Count,
             ),
-            find: statement(format!("SELECT result FROM {table} WHERE {key}"), Returned::Rows),
+            find: statement(
+                format!("SELECT command_id, fingerprint, result FROM {table} WHERE {key}"),
+                Returned::Rows,
+            ),
             settle: statement(
                 format!("UPDATE {table} SET result = $3 WHERE {key}"),
                 Returned::Count,
@@ -88,10 +97,13 @@ impl Journal {
     }
 
     /// Takes the command for this attempt, behind whoever has it now.
-    pub async fn claim(&self, held: &mut Held<'_>, command: &EffectCommand<'_>) -> Result<Claim, SqlError> {
+    pub async fn claim(&self, held: &mut Held<'_>, call: &CallContext<'_>) -> Result<Claim, SqlError> {
+        let command = call.command;
+        let fingerprint = fingerprint(command.effect_name.as_str(), call.input);
         let mut values = key(command).to_vec();
         values.push(Json::Str(command.effect_name.to_string().into()));
         values.push(Json::Str(command.command_id.to_string().into()));
+        values.push(Json::Str((&*fingerprint).into()));
         match held.run(&self.claim, &values, BOUNDS).await {
             Ok(answer) if answer.affected == 1 => return Ok(Claim::Ours),
             Ok(_) => {}
@@ -101,8 +113,15 @@ impl Journal {
             Err(error) => return Err(error),
         }
         let found = held.run(&self.find, &key(command), BOUNDS).await?;
-        match found.rows.first().and_then(|row| row.get("result")) {
-            Some(Json::Str(result)) => Ok(Claim::Done(result.as_bytes().to_vec())),
+        let column = |name: &str| match found.rows.first().and_then(|row| row.get(name)) {
+            Some(Json::Str(text)) => Some(&**text),
+            _ => None,
+        };
+        match (column("fingerprint"), column("result")) {
+            (Some(known), _) if known != fingerprint => {
+                Ok(Claim::Taken(column("command_id").unwrap_or_default().to_owned()))
+            }
+            (Some(_), Some(result)) => Ok(Claim::Done(result.as_bytes().to_vec())),
             // It was deleted in between, or is not the runner's.
             _ => Err(SqlError::Lost(format!(
                 "the row of the command in {} is gone",
@@ -143,7 +162,7 @@ impl Journal {
             DatabaseKind::Postgres => vec![
                 format!(
                     "CREATE TABLE IF NOT EXISTS {table} (tenant text NOT NULL, idempotency_key text NOT NULL, \
-                     effect text NOT NULL, command_id text NOT NULL, result text, \
+                     effect text NOT NULL, command_id text NOT NULL, fingerprint text NOT NULL, result text, \
                      created_at timestamptz NOT NULL DEFAULT now(), PRIMARY KEY (tenant, idempotency_key))"
                 ),
                 format!("CREATE INDEX IF NOT EXISTS {index}_created_at ON {table} (created_at)"),
@@ -151,7 +170,7 @@ impl Journal {
             DatabaseKind::MySql => vec![format!(
                 "CREATE TABLE IF NOT EXISTS {table} (tenant varchar(63) NOT NULL, \
                  idempotency_key varchar(191) NOT NULL, effect varchar(63) NOT NULL, \
-                 command_id varchar(63) NOT NULL, result longtext, \
+                 command_id varchar(63) NOT NULL, fingerprint varchar(63) NOT NULL, result longtext, \
                  created_at datetime(3) NOT NULL DEFAULT (UTC_TIMESTAMP(3)), \
                  PRIMARY KEY (tenant, idempotency_key), KEY created_at (created_at)) \
                  ENGINE=InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
@@ -159,13 +178,27 @@ impl Journal {
             DatabaseKind::Sqlite => vec![
                 format!(
                     "CREATE TABLE IF NOT EXISTS {table} (tenant TEXT NOT NULL, idempotency_key TEXT NOT NULL, \
-                     effect TEXT NOT NULL, command_id TEXT NOT NULL, result TEXT, created_at TEXT NOT NULL \
+                     effect TEXT NOT NULL, command_id TEXT NOT NULL, fingerprint TEXT NOT NULL, result TEXT, \
+                     created_at TEXT NOT NULL \
                      DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now')), PRIMARY KEY (tenant, idempotency_key))"
                 ),
                 format!("CREATE INDEX IF NOT EXISTS {index}_created_at ON {table} (created_at)"),
             ],
         }
     }
+}
+
+/// What a command asks for, which is the same in all attempts: the effect and the payload, not the secrets, the attempt or
+/// the deadline.
+fn fingerprint(effect: &str, payload: &Json<'_>) -> String {
+    let mut hasher = blake3::Hasher::new_derive_key("saga-runner sql journal v1");
+    hasher.update(&(effect.len() as u64).to_be_bytes());
+    hasher.update(effect.as_bytes());
+    let mut bytes = Vec::new();
+    payload.write(&mut bytes);
+    hasher.update(&bytes);
+    let digest = hasher.finalize();
+    HEXLOWER.encode(&digest.as_bytes()[..16])
 }
 
 fn key(command: &EffectCommand<'_>) -> [Json<'static>; 2] {

@@ -10,6 +10,7 @@ mod outcome;
 mod pg_read;
 mod pg_write;
 mod postgres;
+mod relay;
 mod session;
 mod sqlite;
 
@@ -24,6 +25,7 @@ use super::environment::Environment;
 use super::provider::{CallContext, CallFailure, CallOutcome, Provider};
 use super::rendering::{Rendering, Verdict};
 use super::settings::Settings;
+use crate::kernel::breaker::CallEnd;
 use crate::kernel::definition::EffectDefinition;
 use crate::kernel::definition::effect::{AMBIGUOUS, SqlCall, SqlExpectation};
 use crate::kernel::definition::sql_database::{DatabaseKind, DatabaseUrl};
@@ -33,18 +35,22 @@ use crate::kernel::json::Json;
 use connect::{Held, Peer, Pool};
 use journal::{Claim, Journal};
 use outcome::{Stage, Statements, committed_unknown, failure, is_unknown};
-use session::{Bounds, SqlError, Statement};
+use session::{Bounds, End, SqlError, Statement};
 
 /// Most rows that one statement may give.
 const ROWS_MAX: usize = 1_000;
 /// What is left of an attempt for the commit, at most and as a share of the whole.
-const COMMIT_MS_MAX: u64 = 1_000;
-const COMMIT_SHARE: u64 = 10;
+const COMMIT_MAX: Duration = Duration::from_secs(1);
+const COMMIT_SHARE: u32 = 10;
+/// How long a server may go by what it was told last about the time that is left.
+const TOLD_FOR: Duration = Duration::from_millis(100);
 /// What an orderly end of a failed transaction may take. Beyond that the connection is closed.
 const ROLLBACK: Duration = Duration::from_secs(1);
 /// How often old rows are looked for, and most batches of them at a time.
 const TIDY_EVERY: Duration = Duration::from_hours(1);
 const TIDY_BATCHES: usize = 100;
+/// What one batch may take.
+const TIDY_MAX: Duration = Duration::from_secs(30);
 
 pub struct Sql {
     definition: Arc<EffectDefinition>,
@@ -52,8 +58,6 @@ pub struct Sql {
     settings: Settings,
     database: Arc<Database>,
     statements: Vec<Prepared>,
-    /// What the statements of one attempt may take.
-    patience: Duration,
 }
 
 struct Prepared {
@@ -95,6 +99,7 @@ impl Sql {
             None => String::new(),
             Some(template) => rendered(template).map_err(|error| format!("password: {error}"))?,
         };
+        connect::check_files(&url).map_err(|error| format!("database: {error}"))?;
         let kind = url.kind;
         if let Some(journal) = &call.journal
             && kind == DatabaseKind::Sqlite
@@ -112,15 +117,12 @@ impl Sql {
                 at + 1
             ));
         }
-        let reserve = (definition.timeout_ms / COMMIT_SHARE).min(COMMIT_MS_MAX);
-        let statement_ms = definition.timeout_ms.saturating_sub(reserve).max(1);
         let peer = Peer {
             url,
             password,
             read_only: call.read_only,
             network: environment.network(&settings.egress),
             connect_timeout: Duration::from_millis(definition.connect_timeout_ms),
-            statement_ms,
         };
         let wanted = usize::try_from(definition.limits.concurrency).unwrap_or(usize::MAX);
         let pool = Pool::new(peer, wanted.min(settings.sql_connections).max(1));
@@ -139,7 +141,6 @@ impl Sql {
                 journal,
                 tidied: Mutex::default(),
             }),
-            patience: Duration::from_millis(statement_ms),
         })
     }
 
@@ -190,17 +191,19 @@ impl Provider for Sql {
             Ok(values) => values,
             Err(failure) => return CallOutcome::Failed(failure),
         };
-        let work = self.prepare(call, &command, &values);
-        let done = tokio::time::timeout(self.patience, work).await;
+        let begun = Instant::now();
+        let patience = call.limit - (call.limit / COMMIT_SHARE).min(COMMIT_MAX);
+        let work = self.prepare(call, &command, &values, begun + patience);
+        let done = tokio::time::timeout_at(begun + patience, work).await;
         match done {
-            // Whatever was begun is undone: its connection is closed.
+            // Whatever was begun is undone: its connection is closed, and the server was told the same time.
             Err(_) => {
-                let message = format!("not done within {} ms", self.patience.as_millis());
+                let message = format!("not done within {} ms", patience.as_millis());
                 CallOutcome::Failed(CallFailure::unreachable("timeout", message))
             }
             Ok(Done::Settled(outcome)) => outcome,
             Ok(Done::Ready(held, payload)) => {
-                let outcome = self.commit(held, payload).await;
+                let outcome = self.commit(held, payload, begun + call.limit).await;
                 self.database.tidy_at_times();
                 outcome
             }
@@ -223,29 +226,33 @@ impl Sql {
         call: &CallContext<'_>,
         command: &Json<'_>,
         values: &[Vec<Json<'static>>],
+        until: Instant,
     ) -> Done<'_> {
         let mut made: Option<Result<(), CallFailure>> = None;
         loop {
-            let peer = self.database.pool.peer();
-            let mut held = match self.database.pool.begin(begin(peer)).await {
+            let mut held = match self.database.pool.begin(until).await {
                 Ok(held) => held,
                 Err(error) => return self.refused(&error, Stage::Before, call, command),
             };
             let claim = match &self.database.journal {
                 None => Ok(Claim::Ours),
-                Some(journal) => journal.claim(&mut held, call.command).await,
+                Some(journal) => journal.claim(&mut held, call).await,
             };
             match claim {
-                Ok(Claim::Ours) => return self.carry_out(held, call, command, values).await,
+                Ok(Claim::Ours) => return self.carry_out(held, call, command, values, until).await,
                 Ok(Claim::Done(payload)) => {
                     roll_back(held).await;
                     return Done::Settled(CallOutcome::Succeeded { payload });
+                }
+                Ok(Claim::Taken(by)) => {
+                    roll_back(held).await;
+                    return Done::Settled(CallOutcome::Failed(self.database.taken(call, &by)));
                 }
                 // Somebody else may make it at the same time, so a failure to do so counts only if it is not there.
                 Ok(Claim::NoTable) => {
                     roll_back(held).await;
                     match made {
-                        None => made = Some(self.database.make_table().await),
+                        None => made = Some(self.database.make_table(until).await),
                         Some(Err(failure)) => return Done::Settled(CallOutcome::Failed(failure)),
                         Some(Ok(())) => {
                             let message = "the table of commands is gone again";
@@ -253,6 +260,10 @@ impl Sql {
                             return Done::Settled(CallOutcome::Failed(failure));
                         }
                     }
+                }
+                Err(SqlError::Refused(refusal)) if refusal.fault == session::Fault::NoColumn => {
+                    roll_back(held).await;
+                    return Done::Settled(CallOutcome::Failed(self.database.outdated(&refusal.message)));
                 }
                 Err(error) => {
                     let refused = self.refused(&error, Stage::Before, call, command);
@@ -270,15 +281,30 @@ impl Sql {
         call: &CallContext<'_>,
         command: &Json<'_>,
         values: &[Vec<Json<'static>>],
+        until: Instant,
     ) -> Done<'p> {
         let mut answers = Statements::default();
+        let mut told = Instant::now();
         let mut bytes_left = self.settings.response_bytes;
         for (at, (prepared, values)) in self.statements.iter().zip(values).enumerate() {
             let bounds = Bounds {
                 rows: ROWS_MAX,
                 bytes: bytes_left,
             };
-            let answer = match held.run(&prepared.statement, values, bounds).await {
+            // The server counts each statement by itself; what is left for all of them is told again only where it
+            // has become less.
+            let now = Instant::now();
+            let bounded = if now.duration_since(told) < TOLD_FOR {
+                Ok(())
+            } else {
+                told = now;
+                held.bound(until.saturating_duration_since(now)).await
+            };
+            let answer = match bounded {
+                Ok(()) => held.run(&prepared.statement, values, bounds).await,
+                Err(error) => Err(error),
+            };
+            let answer = match answer {
                 Ok(answer) => answer,
                 Err(error) => {
                     let refused = self.refused(&error, Stage::Statement(at + 1), call, command);
@@ -371,8 +397,10 @@ impl Sql {
         })
     }
 
-    async fn commit(&self, held: Held<'_>, payload: Vec<u8>) -> CallOutcome {
-        match held.end("COMMIT").await {
+    async fn commit(&self, held: Held<'_>, payload: Vec<u8>, until: Instant) -> CallOutcome {
+        let ended = tokio::time::timeout_at(until, held.end(End::Commit)).await;
+        let ended = ended.unwrap_or_else(|_| Err(SqlError::Lost("no answer in time".to_owned())));
+        match ended {
             Ok(()) => CallOutcome::Succeeded { payload },
             // Nothing was changed, so nothing is unknown.
             Err(_) if self.is_safe() => CallOutcome::Succeeded { payload },
@@ -382,20 +410,9 @@ impl Sql {
     }
 }
 
-const fn begin(peer: &Peer) -> &'static str {
-    match (peer.url.kind, peer.read_only) {
-        (DatabaseKind::Postgres, false) | (DatabaseKind::Sqlite, true) => "BEGIN",
-        (DatabaseKind::Postgres, true) => "BEGIN READ ONLY",
-        (DatabaseKind::MySql, false) => "START TRANSACTION READ WRITE",
-        (DatabaseKind::MySql, true) => "START TRANSACTION READ ONLY",
-        // A reader that turns into a writer can find itself locked out half-way.
-        (DatabaseKind::Sqlite, false) => "BEGIN IMMEDIATE",
-    }
-}
-
 /// Ends a transaction that is not to happen.
 async fn roll_back(held: Held<'_>) {
-    let ended = tokio::time::timeout(ROLLBACK, held.end("ROLLBACK")).await;
+    let ended = tokio::time::timeout(ROLLBACK, held.end(End::RollBack)).await;
     if !matches!(ended, Ok(Ok(()))) {
         tracing::debug!(
             ?ended,
@@ -413,20 +430,61 @@ async fn leave(held: Held<'_>, error: &SqlError) {
 }
 
 impl Database {
+    /// The key of the command belongs to another one, so nothing is done, neither now nor with the same key.
+    fn taken(&self, call: &CallContext<'_>, by: &str) -> CallFailure {
+        let table = self.journal.as_ref().map_or("", |journal| &journal.table);
+        let metadata = &call.command.metadata;
+        tracing::error!(
+            tenant = %call.command.tenant_id,
+            effect = %call.command.effect_name,
+            command = %call.command.command_id,
+            key = metadata.idempotency_key,
+            by,
+            table,
+            "idempotency key belongs to another command"
+        );
+        CallFailure {
+            end: CallEnd::Answered,
+            ..CallFailure::not_done(
+                "journal.conflict",
+                format!(
+                    "the idempotency key {} stands in {table} for another command ({by}), of another effect or with \
+                     another payload",
+                    metadata.idempotency_key
+                ),
+            )
+        }
+    }
+
+    /// The table of commands was made for a runner that kept less of them.
+    fn outdated(&self, message: &str) -> CallFailure {
+        let table = self.journal.as_ref().map_or("", |journal| &journal.table);
+        CallFailure {
+            end: CallEnd::Answered,
+            ..CallFailure::not_done(
+                "permanent",
+                format!(
+                    "the table {table} has other columns than this runner needs ({message}): when no command of the \
+                     runner that made it is under way, drop or rename it, and a new one is made (docs/effects.md)"
+                ),
+            )
+        }
+    }
+
     /// Makes the table of commands, if the user of the database may.
-    async fn make_table(&self) -> Result<(), CallFailure> {
+    async fn make_table(&self, until: Instant) -> Result<(), CallFailure> {
         let Some(journal) = &self.journal else {
             return Ok(());
         };
         let made = async {
-            let mut held = self.pool.begin(begin(self.pool.peer())).await?;
+            let mut held = self.pool.begin(until).await?;
             for text in journal.definition() {
                 if let Err(error) = held.control(&text).await {
                     leave(held, &error).await;
                     return Err(error);
                 }
             }
-            held.end("COMMIT").await
+            held.end(End::Commit).await
         };
         match made.await {
             Ok(()) => {
@@ -469,7 +527,7 @@ impl Database {
             return Ok(());
         };
         for _ in 0..TIDY_BATCHES {
-            let mut held = self.pool.begin(begin(self.pool.peer())).await?;
+            let mut held = self.pool.begin(Instant::now() + TIDY_MAX).await?;
             let more = match journal.tidy(&mut held).await {
                 Ok(more) => more,
                 Err(error) => {
@@ -477,7 +535,7 @@ impl Database {
                     return Err(error);
                 }
             };
-            held.end("COMMIT").await?;
+            held.end(End::Commit).await?;
             if !more {
                 break;
             }

@@ -1,5 +1,7 @@
 //! A connection to MySQL or MariaDB.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 use data_encoding::BASE64;
 use futures::TryStreamExt as _;
@@ -13,10 +15,11 @@ use sqlx::{
     MySqlConnection, Row as _, Type, TypeInfo as _, ValueRef as _,
 };
 
-use super::connect::{Peer, lost};
+use super::connect::{Peer, Route, lost};
 use super::json_of_double;
 use super::session::{
-    Answer, Bounds, Fault, Refusal, Row, Session, SqlError, Statement, unclear, unreadable,
+    Access, Answer, Bounds, End, Fault, Refusal, Row, Session, SqlError, Statement, millis, unclear,
+    unreadable,
 };
 use crate::kernel::definition::effect::Returned;
 use crate::kernel::definition::sql_database::TlsMode;
@@ -25,13 +28,29 @@ use crate::kernel::json::Json;
 /// Deepest JSON that a column may hold, in levels.
 const JSON_DEPTH: usize = 64;
 
-pub struct MySql(MySqlConnection);
+/// A number or text that a column cannot hold is refused, whatever the server does by itself.
+const STRICT: &str = "SET SESSION sql_mode = CONCAT(@@sql_mode, ',STRICT_ALL_TABLES')";
+
+pub struct MySql {
+    connection: MySqlConnection,
+    make: Make,
+    /// What the server was told last that a statement may take, in milliseconds.
+    told_ms: Option<u64>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Make {
+    /// Counts every statement, in seconds.
+    MariaDb,
+    /// Counts statements that read, in milliseconds.
+    MySql,
+}
 
 impl MySql {
-    pub async fn open(peer: &Peer, host: &str) -> Result<Self, SqlError> {
+    pub async fn open(peer: &Peer, route: &Route) -> Result<Self, SqlError> {
         let url = &peer.url;
         let mut options = MySqlConnectOptions::new()
-            .host(host)
+            .host(&route.host)
             .port(url.port)
             .username(url.user.as_deref().unwrap_or("root"))
             .database(&url.database)
@@ -52,31 +71,68 @@ impl MySql {
         if let (Some(certificate), Some(key)) = (&url.client_certificate, &url.client_key) {
             options = options.ssl_client_cert(certificate).ssl_client_key(key);
         }
+        if let Some(relay) = &route.relay {
+            options = options.socket(relay.socket());
+        }
         let connection = options.disable_statement_logging().connect().await;
-        let mut session = Self(connection.map_err(failed)?);
-        let ms = peer.statement_ms;
-        let seconds = ms.div_ceil(1_000).max(1);
-        let locks = format!("SET SESSION innodb_lock_wait_timeout = {seconds}");
-        session.control(&locks).await?;
-        // MariaDB counts every statement in seconds, MySQL reading ones in milliseconds.
-        let (whole, fraction) = (ms / 1_000, ms % 1_000);
-        let mariadb = format!("SET SESSION max_statement_time = {whole}.{fraction:03}");
-        match session.control(&mariadb).await {
-            Err(SqlError::Refused(_)) => {
-                let mysql = format!("SET SESSION max_execution_time = {ms}");
-                session.control(&mysql).await?;
-            }
+        let mut session = Self {
+            connection: connection.map_err(failed)?,
+            make: Make::MariaDb,
+            told_ms: None,
+        };
+        match session.control("SET SESSION max_statement_time = 0").await {
+            Err(SqlError::Refused(_)) => session.make = Make::MySql,
             other => other?,
         }
+        session.control(STRICT).await?;
         Ok(session)
+    }
+}
+
+/// Each counts in a unit of its own; waiting for a row is counted in whole seconds by both.
+fn limits(make: Make, ms: u64) -> String {
+    let locks = format!("innodb_lock_wait_timeout = {}", ms.div_ceil(1_000));
+    match make {
+        Make::MariaDb => format!(
+            "SET SESSION max_statement_time = {}.{:03}, {locks}",
+            ms / 1_000,
+            ms % 1_000
+        ),
+        Make::MySql => format!("SET SESSION max_execution_time = {ms}, {locks}"),
     }
 }
 
 #[async_trait]
 impl Session for MySql {
+    async fn begin(&mut self, access: Access, limit: Duration) -> Result<(), SqlError> {
+        self.bound(limit).await?;
+        self.control(match access {
+            Access::ReadOnly => "START TRANSACTION READ ONLY",
+            Access::ReadWrite => "START TRANSACTION READ WRITE",
+        })
+        .await
+    }
+
+    async fn bound(&mut self, limit: Duration) -> Result<(), SqlError> {
+        let ms = millis(limit);
+        if self.told_ms != Some(ms) {
+            self.control(&limits(self.make, ms)).await?;
+            self.told_ms = Some(ms);
+        }
+        Ok(())
+    }
+
+    async fn end(&mut self, end: End) -> Result<(), SqlError> {
+        self.control(match end {
+            End::Commit => "COMMIT",
+            End::RollBack => "ROLLBACK",
+        })
+        .await
+    }
+
     async fn control(&mut self, text: &str) -> Result<(), SqlError> {
         let text = sqlx::raw_sql(AssertSqlSafe(text.to_owned()));
-        self.0.execute(text).await.map(drop).map_err(failed)
+        self.connection.execute(text).await.map(drop).map_err(failed)
     }
 
     async fn run(
@@ -92,7 +148,7 @@ impl Session for MySql {
         }
         let mut answer = Answer::default();
         let query = sqlx::query_with(statement.text.clone(), arguments);
-        let mut stream = self.0.fetch_many(query);
+        let mut stream = self.connection.fetch_many(query);
         while let Some(part) = stream.try_next().await.map_err(failed)? {
             match part {
                 Either::Left(done) => answer.affected += done.rows_affected(),
@@ -244,6 +300,7 @@ fn fault(number: u16, sqlstate: Option<&str>) -> Fault {
         1040 | 1041 | 1053 | 1077 | 1105 | 1158..=1161 | 1180 | 1203 | 1226 | 1927 => Fault::Unavailable,
         1290 | 1792 | 1836 => Fault::ReadOnly,
         1146 => Fault::NoTable,
+        1054 => Fault::NoColumn,
         1615 => Fault::Stale,
         _ => Fault::Other,
     }

@@ -9,6 +9,9 @@ use crate::kernel::breaker::CallEnd;
 use crate::kernel::definition::effect::Returned;
 use crate::kernel::json::Json;
 
+/// Class of a server whose certificate is not trusted.
+const TLS_UNTRUSTED: &str = "tls.untrusted";
+
 /// How far a transaction was.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
@@ -136,6 +139,7 @@ pub fn failure(error: &SqlError, stage: Stage, reads_only: bool) -> CallFailure 
             failure
         }
         SqlError::Lost(reason) => CallFailure::unreachable("transient", format!("{place}{reason}")),
+        SqlError::Untrusted(reason) => CallFailure::unreachable(TLS_UNTRUSTED, reason.clone()),
         SqlError::Denied(reason) => CallFailure::not_done("egress.denied", reason.clone()),
         SqlError::Bind(reason) => refused("bind", reason),
         SqlError::Column(reason) => refused("column", reason),
@@ -164,6 +168,7 @@ pub fn is_unknown(error: &SqlError) -> bool {
                 | Fault::NotNull
                 | Fault::Exclusion
                 | Fault::Conflict
+                | Fault::Ended
         ),
         _ => true,
     }
@@ -174,6 +179,7 @@ pub fn committed_unknown(error: &SqlError) -> CallFailure {
     let reason = match error {
         SqlError::Refused(refusal) => told(refusal),
         SqlError::Lost(reason)
+        | SqlError::Untrusted(reason)
         | SqlError::Denied(reason)
         | SqlError::Bind(reason)
         | SqlError::Column(reason)

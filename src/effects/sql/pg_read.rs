@@ -1,5 +1,7 @@
 //! Values of PostgreSQL, from its binary form to JSON.
 
+use std::net::IpAddr;
+
 use data_encoding::BASE64;
 use jiff::civil::{Date, DateTime, Time};
 use jiff::{SignedDuration, Timestamp};
@@ -51,7 +53,7 @@ pub fn value(bytes: &[u8], type_info: &PgTypeInfo) -> Result<Json<'static>, Faul
         }
         "FLOAT8" => Ok(json_of_double(f64::from_be_bytes(fixed(bytes)?))),
         "NUMERIC" => numeric(bytes).map(string).ok_or(Fault::Value),
-        "TEXT" | "VARCHAR" | "CHAR" | "\"CHAR\"" | "NAME" | "CITEXT" | "UNKNOWN" => text(bytes),
+        "TEXT" | "VARCHAR" | "CHAR" | "\"CHAR\"" | "NAME" | "CITEXT" | "UNKNOWN" | "XML" => text(bytes),
         "BYTEA" => Ok(string(BASE64.encode(bytes))),
         "UUID" => Ok(string(uuid::Uuid::from_bytes(fixed(bytes)?).to_string())),
         "TIMESTAMPTZ" => moment(bytes, |us| Some(at(us)?.to_string())),
@@ -64,7 +66,10 @@ pub fn value(bytes: &[u8], type_info: &PgTypeInfo) -> Result<Json<'static>, Faul
                 Ok(string(date.date().to_string()))
             }
         },
-        "TIME" => time(i64::from_be_bytes(fixed(bytes)?)),
+        "TIME" => time(i64::from_be_bytes(fixed(bytes)?)).map(string),
+        "TIMETZ" => zoned_time(bytes),
+        "INTERVAL" => interval(bytes).map(string).ok_or(Fault::Value),
+        "INET" | "CIDR" => network(bytes).map(string).ok_or(Fault::Value),
         "JSON" => json(bytes),
         "JSONB" => match bytes.split_first() {
             Some((1, bytes)) => json(bytes),
@@ -109,13 +114,74 @@ fn civil(us: i64) -> Option<DateTime> {
     epoch.checked_add(SignedDuration::from_micros(us)).ok()
 }
 
-fn time(us: i64) -> Result<Json<'static>, Fault> {
+fn time(us: i64) -> Result<String, Fault> {
     if us == DAY_US {
-        return Ok(string("24:00:00".to_owned()));
+        return Ok("24:00:00".to_owned());
     }
     let time = Time::midnight().checked_add(SignedDuration::from_micros(us));
-    time.map(|time| string(time.to_string()))
-        .map_err(|_| Fault::Value)
+    time.map(|time| time.to_string()).map_err(|_| Fault::Value)
+}
+
+/// The time, then how many seconds west of Greenwich it is told.
+fn zoned_time(bytes: &[u8]) -> Result<Json<'static>, Fault> {
+    let (us, zone) = bytes.split_at_checked(8).ok_or(Fault::Value)?;
+    let time = time(i64::from_be_bytes(fixed(us)?))?;
+    let west = i32::from_be_bytes(fixed(zone)?);
+    let sign = if west > 0 { '-' } else { '+' };
+    let (minutes, seconds) = (west.unsigned_abs() / 60, west.unsigned_abs() % 60);
+    let mut text = format!("{time}{sign}{:02}:{:02}", minutes / 60, minutes % 60);
+    if seconds > 0 {
+        text.push_str(&format!(":{seconds:02}"));
+    }
+    Ok(string(text))
+}
+
+/// Microseconds, days and months, each with a sign of its own, in the notation of ISO 8601.
+fn interval(bytes: &[u8]) -> Option<String> {
+    use std::fmt::Write as _;
+
+    let us = i64::from_be_bytes(fixed(bytes.get(..8)?).ok()?);
+    let days = i32::from_be_bytes(fixed(bytes.get(8..12)?).ok()?);
+    let months = i32::from_be_bytes(fixed(bytes.get(12..)?).ok()?);
+    let mut text = "P".to_owned();
+    for (number, unit) in [(months / 12, 'Y'), (months % 12, 'M'), (days, 'D')] {
+        if number != 0 {
+            write!(text, "{number}{unit}").ok()?;
+        }
+    }
+    let (minutes, rest) = (us / 60_000_000, us % 60_000_000);
+    if us != 0 || text.len() == 1 {
+        text.push('T');
+    }
+    for (number, unit) in [(minutes / 60, 'H'), (minutes % 60, 'M')] {
+        if number != 0 {
+            write!(text, "{number}{unit}").ok()?;
+        }
+    }
+    if rest != 0 || text.ends_with('T') {
+        let sign = if rest < 0 { "-" } else { "" };
+        let rest = rest.unsigned_abs();
+        let fraction = format!("{:06}", rest % 1_000_000);
+        let fraction = fraction.trim_end_matches('0');
+        let point = if fraction.is_empty() { "" } else { "." };
+        write!(text, "{sign}{}{point}{fraction}S", rest / 1_000_000).ok()?;
+    }
+    Some(text)
+}
+
+/// Family, length of the prefix, whether it is a network, length of the address, and the address.
+fn network(bytes: &[u8]) -> Option<String> {
+    let ([_, prefix, is_network, _], address) = bytes.split_first_chunk::<4>()?;
+    let (address, whole) = match address.len() {
+        4 => (IpAddr::from(fixed::<4>(address).ok()?), 32),
+        16 => (IpAddr::from(fixed::<16>(address).ok()?), 128),
+        _ => return None,
+    };
+    Some(if *prefix == whole && *is_network == 0 {
+        address.to_string()
+    } else {
+        format!("{address}/{prefix}")
+    })
 }
 
 /// Decimal digits in groups of four, as many of them behind the point as the column has.

@@ -12,6 +12,32 @@ use crate::kernel::json::Json;
 
 /// The server's time begins on 2000-01-01, in microseconds after 1970.
 const EPOCH_US: i64 = 946_684_800_000_000;
+const DAY_US: i64 = 86_400_000_000;
+/// The types that [`written`] knows.
+const BINARY: [&str; 22] = [
+    "BOOL",
+    "INT2",
+    "INT4",
+    "INT8",
+    "OID",
+    "FLOAT4",
+    "FLOAT8",
+    "NUMERIC",
+    "TEXT",
+    "VARCHAR",
+    "CHAR",
+    "NAME",
+    "CITEXT",
+    "UNKNOWN",
+    "BYTEA",
+    "UUID",
+    "TIMESTAMPTZ",
+    "TIMESTAMP",
+    "DATE",
+    "TIME",
+    "JSON",
+    "JSONB",
+];
 /// Most decimal digits of a number.
 const DIGITS_MAX: usize = 1_000;
 
@@ -21,6 +47,30 @@ pub struct Parameter {
     /// `None` for null.
     pub bytes: Option<Vec<u8>>,
     pub type_info: PgTypeInfo,
+}
+
+impl Parameter {
+    /// The value as the statement takes it: a type without a binary form here takes a text.
+    ///
+    /// # Errors
+    /// A sentence that names the type, and not the value.
+    pub fn of(value: &Json<'_>, type_info: &PgTypeInfo) -> Result<Self, String> {
+        if is_binary(type_info) {
+            return Ok(Self {
+                bytes: written(value, type_info)?,
+                type_info: type_info.clone(),
+            });
+        }
+        let type_info = if is_list(type_info) {
+            <Vec<String> as Type<Postgres>>::type_info()
+        } else {
+            <str as Type<Postgres>>::type_info()
+        };
+        Ok(Self {
+            bytes: written(value, &type_info)?,
+            type_info,
+        })
+    }
 }
 
 impl Encode<'_, Postgres> for Parameter {
@@ -50,6 +100,30 @@ impl Type<Postgres> for Parameter {
     }
 }
 
+/// Whether values of the type are written in its binary form. Others are texts that the database casts.
+pub fn is_binary(type_info: &PgTypeInfo) -> bool {
+    match type_info.kind() {
+        PgTypeKind::Array(element) => is_binary(element),
+        PgTypeKind::Domain(base) => is_binary(base),
+        PgTypeKind::Enum(_) => true,
+        PgTypeKind::Composite(_) | PgTypeKind::Range(_) => false,
+        PgTypeKind::Simple | PgTypeKind::Pseudo => BINARY.contains(&&*type_info.name().to_ascii_uppercase()),
+    }
+}
+
+/// Whether values of the type are lists.
+pub fn is_list(type_info: &PgTypeInfo) -> bool {
+    match type_info.kind() {
+        PgTypeKind::Array(_) => true,
+        PgTypeKind::Domain(base) => is_list(base),
+        PgTypeKind::Simple
+        | PgTypeKind::Pseudo
+        | PgTypeKind::Enum(_)
+        | PgTypeKind::Composite(_)
+        | PgTypeKind::Range(_) => false,
+    }
+}
+
 /// The value as a parameter of the type; `None` for null.
 ///
 /// # Errors
@@ -72,25 +146,47 @@ pub fn written(value: &Json<'_>, type_info: &PgTypeInfo) -> Result<Option<Vec<u8
         "INT4" => integer(value).map(|number: i32| number.to_be_bytes().to_vec()),
         "INT8" => integer(value).map(|number: i64| number.to_be_bytes().to_vec()),
         "OID" => integer(value).map(|number: u32| number.to_be_bytes().to_vec()),
-        "FLOAT4" => parsed(value).map(|number: f32| number.to_be_bytes().to_vec()),
-        "FLOAT8" => parsed(value).map(|number: f64| number.to_be_bytes().to_vec()),
+        "FLOAT4" => {
+            let number: Option<f32> = parsed(value);
+            number
+                .filter(|number| keeps(value, f64::from(*number)))
+                .map(|number| number.to_be_bytes().to_vec())
+        }
+        "FLOAT8" => {
+            let number: Option<f64> = parsed(value);
+            number
+                .filter(|number| keeps(value, *number))
+                .map(|number| number.to_be_bytes().to_vec())
+        }
         "NUMERIC" => is_scalar(value).then(|| numeric(&text(value))).flatten(),
         "TEXT" | "VARCHAR" | "CHAR" | "NAME" | "CITEXT" | "UNKNOWN" => Some(text(value).into_bytes()),
         "BYTEA" => string(value).and_then(|text| BASE64.decode(text.as_bytes()).ok()),
         "UUID" => parsed(value).map(|id: uuid::Uuid| id.into_bytes().to_vec()),
         "TIMESTAMPTZ" => string(value).and_then(|text| {
+            if let Some(end) = endless(text) {
+                return Some(end.to_be_bytes().to_vec());
+            }
             let at: Timestamp = text.parse().ok()?;
             Some((at.as_microsecond() - EPOCH_US).to_be_bytes().to_vec())
         }),
         "TIMESTAMP" => string(value).and_then(|text| {
+            if let Some(end) = endless(text) {
+                return Some(end.to_be_bytes().to_vec());
+            }
             let us = text.parse::<DateTime>().ok()?.duration_since(epoch()).as_micros();
             Some(i64::try_from(us).ok()?.to_be_bytes().to_vec())
         }),
         "DATE" => string(value).and_then(|text| {
+            if let Some(end) = endless(text) {
+                let end = if end > 0 { i32::MAX } else { i32::MIN };
+                return Some(end.to_be_bytes().to_vec());
+            }
             let date: Date = text.parse().ok()?;
             let days = date.duration_since(epoch().date()).as_secs() / 86_400;
             Some(i32::try_from(days).ok()?.to_be_bytes().to_vec())
         }),
+        // The end of a day, which no clock of the runner's shows.
+        "TIME" if string(value) == Some("24:00:00") => Some(DAY_US.to_be_bytes().to_vec()),
         "TIME" => string(value).and_then(|text| {
             let us = text
                 .parse::<Time>()
@@ -105,12 +201,31 @@ pub fn written(value: &Json<'_>, type_info: &PgTypeInfo) -> Result<Option<Vec<u8
     };
     bytes
         .map(Some)
-        .ok_or_else(|| format!("the value is no {}", type_info.name()))
+        .ok_or_else(|| format!("the value is no {}, or beyond its range", type_info.name()))
 }
 
 fn unknown(type_info: &PgTypeInfo) -> String {
-    let name = type_info.name();
-    format!("no value can be given as {name}; write CAST(CAST($n AS text) AS {name})")
+    format!("no value can be given as {}", type_info.name())
+}
+
+/// `infinity` and `-infinity`, as they stand behind and before all moments.
+fn endless(text: &str) -> Option<i64> {
+    match text {
+        "infinity" => Some(i64::MAX),
+        "-infinity" => Some(i64::MIN),
+        _ => None,
+    }
+}
+
+/// Whether a number that was read from the value is neither infinite nor zero where the value is not.
+fn keeps(value: &Json<'_>, number: f64) -> bool {
+    let text = text(value);
+    let mantissa = text.split(['e', 'E']).next().unwrap_or_default();
+    let has_digits = mantissa.bytes().any(|byte| byte.is_ascii_digit());
+    if number.is_infinite() {
+        return !has_digits;
+    }
+    number != 0.0 || !mantissa.bytes().any(|byte| (b'1'..=b'9').contains(&byte))
 }
 
 fn epoch() -> DateTime {
@@ -166,6 +281,16 @@ fn integer<T: TryFrom<i64>>(value: &Json<'_>) -> Option<T> {
 
 /// Decimal digits in groups of four.
 fn numeric(text: &str) -> Option<Vec<u8>> {
+    let special: Option<u16> = match text {
+        "NaN" => Some(0xc000),
+        "Infinity" => Some(0xd000),
+        "-Infinity" => Some(0xf000),
+        _ => None,
+    };
+    if let Some(sign) = special {
+        let words = [0, 0, sign, 0];
+        return Some(words.into_iter().flat_map(u16::to_be_bytes).collect());
+    }
     let (negative, text) = match text.strip_prefix('-') {
         Some(rest) => (true, rest),
         None => (false, text.strip_prefix('+').unwrap_or(text)),

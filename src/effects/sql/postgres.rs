@@ -1,31 +1,39 @@
 //! A connection to PostgreSQL.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 use futures::TryStreamExt as _;
 use sqlx::postgres::{PgArguments, PgDatabaseError, PgRow, PgSslMode, PgTypeInfo};
 use sqlx::{
     Arguments as _, AssertSqlSafe, Column as _, ConnectOptions as _, Either, Executor as _, PgConnection,
-    Row as _, Statement as _, TypeInfo as _, ValueRef as _,
+    Row as _, SqlSafeStr as _, SqlStr, Statement as _, TypeInfo as _, ValueRef as _,
 };
 
-use super::connect::{Peer, lost};
+use super::connect::{Peer, Route, lost};
 use super::pg_read;
 use super::pg_write::{self, Parameter};
 use super::session::{
-    Answer, Bounds, Fault, Refusal, Row, Session, SqlError, Statement, unclear, unreadable,
+    Access, Answer, Bounds, End, Fault, Refusal, Row, Session, SqlError, Statement, millis, unclear,
+    unreadable,
 };
 use crate::kernel::definition::effect::Returned;
-use crate::kernel::definition::sql_database::TlsMode;
+use crate::kernel::definition::sql_database::{PoolMode, TlsMode};
 use crate::kernel::json::Json;
 
-pub struct Postgres(PgConnection);
+pub struct Postgres {
+    connection: PgConnection,
+    pool_mode: PoolMode,
+}
 
 impl Postgres {
-    pub async fn open(peer: &Peer, host: &str) -> Result<Self, SqlError> {
+    pub async fn open(peer: &Peer, route: &Route) -> Result<Self, SqlError> {
         let url = &peer.url;
         let mut options = sqlx::postgres::PgConnectOptions::new_without_pgpass()
-            .host(host)
+            .host(&route.host)
             .port(url.port)
+            // Values go in their binary form; a pooler would have to know the setting.
+            .extra_float_digits(None)
             .username(url.user.as_deref().unwrap_or("postgres"))
             .password(&peer.password)
             .database(&url.database)
@@ -43,21 +51,89 @@ impl Postgres {
         if let (Some(certificate), Some(key)) = (&url.client_certificate, &url.client_key) {
             options = options.ssl_client_cert(certificate).ssl_client_key(key);
         }
+        if let Some(relay) = &route.relay {
+            options = options.socket(relay.folder());
+        }
+        if url.pool_mode == PoolMode::Transaction {
+            options = options.statement_cache_capacity(0);
+        }
         let connection = options.disable_statement_logging().connect().await;
-        let mut session = Self(connection.map_err(failed)?);
-        let ms = peer.statement_ms;
-        // A worker that stands still must not hold locks for longer than its attempt.
-        let limits = format!("SET statement_timeout = {ms}; SET idle_in_transaction_session_timeout = {ms}");
-        session.control(&limits).await?;
-        Ok(session)
+        Ok(Self {
+            connection: connection.map_err(failed)?,
+            pool_mode: url.pool_mode,
+        })
     }
+
+    /// The types that the database gives the values of a statement, and the statement itself, in which values that have
+    /// no binary form here are texts that the database reads.
+    async fn prepared(&mut self, statement: &Statement) -> Result<(SqlStr, Vec<PgTypeInfo>), SqlError> {
+        let prepared = self
+            .connection
+            .prepare(statement.text.clone())
+            .await
+            .map_err(failed)?;
+        let types = match prepared.parameters() {
+            Some(Either::Left(types)) => types.to_vec(),
+            Some(Either::Right(_)) | None => Vec::new(),
+        };
+        if types.iter().all(pg_write::is_binary) {
+            return Ok((statement.text.clone(), types));
+        }
+        let text = statement.source.written(|number| match types.get(number - 1) {
+            Some(type_info) if !pg_write::is_binary(type_info) => {
+                let text = if pg_write::is_list(type_info) {
+                    "text[]"
+                } else {
+                    "text"
+                };
+                // The name is the database's own, quoted by it where that is needed; the driver writes this one large.
+                let name = type_info.name().replace("\"CHAR\"", "\"char\"");
+                format!("CAST(CAST(${number} AS {text}) AS {name})")
+            }
+            Some(_) | None => format!("${number}"),
+        });
+        Ok((AssertSqlSafe(text).into_sql_str(), types))
+    }
+}
+
+/// Limits of one transaction: whatever pools connections between here and the server keeps no setting of it.
+fn limits(limit: Duration) -> String {
+    let ms = millis(limit);
+    format!(
+        "SET LOCAL statement_timeout = {ms}; SET LOCAL lock_timeout = {ms}; \
+         SET LOCAL idle_in_transaction_session_timeout = {ms}"
+    )
 }
 
 #[async_trait]
 impl Session for Postgres {
+    async fn begin(&mut self, access: Access, limit: Duration) -> Result<(), SqlError> {
+        let begin = match access {
+            Access::ReadOnly => "BEGIN READ ONLY",
+            Access::ReadWrite => "BEGIN",
+        };
+        self.control(&format!("{begin}; {}", limits(limit))).await
+    }
+
+    async fn bound(&mut self, limit: Duration) -> Result<(), SqlError> {
+        self.control(&limits(limit)).await
+    }
+
+    async fn end(&mut self, end: End) -> Result<(), SqlError> {
+        // The next transaction may be on another connection, and this connection with another client, so no statement
+        // stays prepared. It is one message, so that a pooler hands the connection on behind both.
+        self.control(match (end, self.pool_mode) {
+            (End::Commit, PoolMode::Session) => "COMMIT",
+            (End::Commit, PoolMode::Transaction) => "DEALLOCATE ALL; COMMIT",
+            (End::RollBack, PoolMode::Session) => "ROLLBACK",
+            (End::RollBack, PoolMode::Transaction) => "ROLLBACK; DEALLOCATE ALL",
+        })
+        .await
+    }
+
     async fn control(&mut self, text: &str) -> Result<(), SqlError> {
         let text = sqlx::raw_sql(AssertSqlSafe(text.to_owned()));
-        self.0.execute(text).await.map(drop).map_err(failed)
+        self.connection.execute(text).await.map(drop).map_err(failed)
     }
 
     async fn run(
@@ -66,28 +142,20 @@ impl Session for Postgres {
         values: &[Json<'_>],
         bounds: Bounds,
     ) -> Result<Answer, SqlError> {
-        let prepared = self.0.prepare(statement.text.clone()).await.map_err(failed)?;
-        let types: &[PgTypeInfo] = match prepared.parameters() {
-            Some(Either::Left(types)) => types,
-            Some(Either::Right(_)) | None => &[],
-        };
+        let (text, types) = self.prepared(statement).await?;
         let mut arguments = PgArguments::default();
         for (parameter, type_info) in types.iter().enumerate() {
             let value = statement.order.get(parameter).and_then(|at| values.get(*at));
             let value = value.unwrap_or(&Json::Null);
-            let bytes = pg_write::written(value, type_info)
+            let parameter = Parameter::of(value, type_info)
                 .map_err(|why| SqlError::Bind(format!("${}: {why}", parameter + 1)))?;
-            let parameter = Parameter {
-                bytes,
-                type_info: type_info.clone(),
-            };
             arguments
                 .add(parameter)
                 .map_err(|error| SqlError::Bind(error.to_string()))?;
         }
         let mut answer = Answer::default();
-        let query = sqlx::query_with(statement.text.clone(), arguments);
-        let mut stream = self.0.fetch_many(query);
+        let query = sqlx::query_with(text, arguments).persistent(self.pool_mode == PoolMode::Session);
+        let mut stream = self.connection.fetch_many(query);
         while let Some(part) = stream.try_next().await.map_err(failed)? {
             match part {
                 Either::Left(done) => answer.affected += done.rows_affected(),
@@ -153,10 +221,12 @@ fn fault(sqlstate: &str, message: &str) -> Fault {
         "23502" => Fault::NotNull,
         "23P01" => Fault::Exclusion,
         "40001" | "40P01" | "55P03" => Fault::Conflict,
-        "57014" | "25P03" | "25P04" => Fault::TimedOut,
+        // Each of them ends the transaction, a commit that is under way too.
+        "57014" | "25P03" | "25P04" => Fault::Ended,
         "0A000" if message.contains("cached plan") => Fault::Stale,
         "26000" => Fault::Stale,
         "42P01" => Fault::NoTable,
+        "42703" => Fault::NoColumn,
         "25006" => Fault::ReadOnly,
         code => match code.get(..2) {
             // Connection, resources, operator, system, inside.

@@ -1,5 +1,7 @@
 //! One connection to a database, whichever it is.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 use sqlx::{AssertSqlSafe, SqlSafeStr, SqlStr};
 
@@ -11,6 +13,16 @@ use crate::kernel::json::Json;
 /// A connection. After an error other than [`SqlError::Refused`] nothing is known about it, and it is thrown away.
 #[async_trait]
 pub trait Session: Send {
+    /// Begins a transaction whose statements may take as long as `limit` says.
+    async fn begin(&mut self, access: Access, limit: Duration) -> Result<(), SqlError>;
+
+    /// Tells the server how long the statements that follow in this transaction may take, so that it holds no locks for
+    /// a caller that has given up.
+    async fn bound(&mut self, limit: Duration) -> Result<(), SqlError>;
+
+    /// Ends the transaction.
+    async fn end(&mut self, end: End) -> Result<(), SqlError>;
+
     /// Carries out a text of the runner's own that takes no values.
     async fn control(&mut self, text: &str) -> Result<(), SqlError>;
 
@@ -23,9 +35,33 @@ pub trait Session: Send {
     ) -> Result<Answer, SqlError>;
 }
 
+/// What a transaction may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    ReadOnly,
+    ReadWrite,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    Commit,
+    RollBack,
+}
+
+/// Whole milliseconds, at least one: 0 means "without a limit" to databases.
+pub fn millis(limit: Duration) -> u64 {
+    u64::try_from(limit.as_millis())
+        .unwrap_or(u64::MAX)
+        .clamp(1, MILLIS_MAX)
+}
+
+/// What fits the timeouts of all databases, more than any call may take.
+const MILLIS_MAX: u64 = 86_400_000;
+
 /// A statement as its database reads it.
 #[derive(Debug, Clone)]
 pub struct Statement {
+    pub source: SqlText,
     pub text: SqlStr,
     pub returned: Returned,
     /// Which value each parameter takes, from 0.
@@ -35,6 +71,7 @@ pub struct Statement {
 impl Statement {
     pub fn of(text: &SqlText, returned: Returned, kind: DatabaseKind) -> Self {
         let in_order = || (0..text.placeholders().len()).collect();
+        let source = text.clone();
         let (text, order) = match kind {
             DatabaseKind::Postgres => (text.numbered('$'), in_order()),
             DatabaseKind::Sqlite => (text.numbered('?'), in_order()),
@@ -44,6 +81,7 @@ impl Statement {
             }
         };
         Self {
+            source,
             // No value is ever part of it: the loader refuses expressions in it.
             text: AssertSqlSafe(text).into_sql_str(),
             returned,
@@ -125,6 +163,8 @@ pub enum SqlError {
     Refused(Refusal),
     /// There is no connection, or it is gone, with the reason.
     Lost(String),
+    /// The server's certificate is not trusted, with the reason.
+    Untrusted(String),
     /// The address may not be called.
     Denied(String),
     /// A value does not fit its parameter.
@@ -158,11 +198,15 @@ pub enum Fault {
     Conflict,
     /// It took longer than it may.
     TimedOut,
+    /// It took longer than it may, and the database has undone the whole transaction.
+    Ended,
     /// The database has no room or is going down.
     Unavailable,
     /// The connection knows the statement as it was before the schema changed.
     Stale,
     NoTable,
+    /// A column that a statement names is not there.
+    NoColumn,
     /// It takes no changes, as a replica does.
     ReadOnly,
     Other,
@@ -178,9 +222,9 @@ impl Fault {
             Self::NotNull => ("not_null_violation", false),
             Self::Exclusion => ("exclusion_violation", false),
             Self::Conflict | Self::Stale => ("transient", false),
-            Self::TimedOut => ("timeout", true),
+            Self::TimedOut | Self::Ended => ("timeout", true),
             Self::Unavailable | Self::ReadOnly => ("transient", true),
-            Self::NoTable | Self::Other => ("permanent", false),
+            Self::NoTable | Self::NoColumn | Self::Other => ("permanent", false),
         }
     }
 

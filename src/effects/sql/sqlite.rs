@@ -16,7 +16,8 @@ use sqlx::{
 use super::connect::{Peer, lost};
 use super::json_of_double;
 use super::session::{
-    Answer, Bounds, Fault, Refusal, Row, Session, SqlError, Statement, unclear, unreadable,
+    Access, Answer, Bounds, End, Fault, Refusal, Row, Session, SqlError, Statement, millis, unclear,
+    unreadable,
 };
 use crate::kernel::definition::effect::Returned;
 use crate::kernel::json::Json;
@@ -43,7 +44,6 @@ impl Sqlite {
             .create_if_missing(false)
             .read_only(read_only)
             .foreign_keys(true)
-            .busy_timeout(Duration::from_millis(peer.statement_ms))
             .disable_statement_logging();
         let mut connection = options.connect().await.map_err(failed)?;
         let abandoned = Arc::new(AtomicBool::new(false));
@@ -60,6 +60,30 @@ impl Sqlite {
 
 #[async_trait]
 impl Session for Sqlite {
+    async fn begin(&mut self, access: Access, limit: Duration) -> Result<(), SqlError> {
+        self.bound(limit).await?;
+        self.control(match access {
+            Access::ReadOnly => "BEGIN",
+            // A reader that turns into a writer can find itself locked out half-way.
+            Access::ReadWrite => "BEGIN IMMEDIATE",
+        })
+        .await
+    }
+
+    /// How long it waits for others. What takes long by itself is ended by the look at `abandoned`.
+    async fn bound(&mut self, limit: Duration) -> Result<(), SqlError> {
+        self.control(&format!("PRAGMA busy_timeout = {}", millis(limit)))
+            .await
+    }
+
+    async fn end(&mut self, end: End) -> Result<(), SqlError> {
+        self.control(match end {
+            End::Commit => "COMMIT",
+            End::RollBack => "ROLLBACK",
+        })
+        .await
+    }
+
     async fn control(&mut self, text: &str) -> Result<(), SqlError> {
         let text = sqlx::raw_sql(AssertSqlSafe(text.to_owned()));
         self.connection.execute(text).await.map(drop).map_err(failed)
@@ -183,6 +207,9 @@ fn fault(code: i64, message: &str) -> Fault {
         // Memory, disk, full, cannot open.
         (_, 7 | 10 | 13 | 14) => Fault::Unavailable,
         (_, 1) if message.starts_with("no such table") => Fault::NoTable,
+        (_, 1) if message.starts_with("no such column") || message.contains("has no column named") => {
+            Fault::NoColumn
+        }
         _ => Fault::Other,
     }
 }

@@ -26,6 +26,16 @@ pub enum TlsMode {
     VerifyFull,
 }
 
+/// How long a connection of PostgreSQL stays the same one behind a pooler.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum PoolMode {
+    /// For good, as without a pooler.
+    #[default]
+    Session,
+    /// For one transaction.
+    Transaction,
+}
+
 /// A database, named by its URL. It holds no password.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DatabaseUrl {
@@ -44,6 +54,7 @@ pub struct DatabaseUrl {
     pub client_key: Option<String>,
     /// What the server shows as the name of the client.
     pub application: Option<String>,
+    pub pool_mode: PoolMode,
 }
 
 /// What breakers call it: host and port, or the path.
@@ -96,6 +107,7 @@ impl DatabaseUrl {
             client_certificate: None,
             client_key: None,
             application: None,
+            pool_mode: PoolMode::default(),
         };
         for parameter in parameters.split('&').filter(|parameter| !parameter.is_empty()) {
             let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
@@ -105,7 +117,7 @@ impl DatabaseUrl {
     }
 
     fn set(&mut self, name: &str, value: String) -> Result<(), String> {
-        const NAMES: &str = "sslmode, sslrootcert, sslcert, sslkey and application_name";
+        const NAMES: &str = "sslmode, sslrootcert, sslcert, sslkey, application_name and pool_mode";
         match name {
             "sslmode" => {
                 self.tls = match &*value {
@@ -124,6 +136,13 @@ impl DatabaseUrl {
             "sslrootcert" => self.root_certificate = Some(value),
             "sslcert" => self.client_certificate = Some(value),
             "sslkey" => self.client_key = Some(value),
+            "pool_mode" if self.kind == DatabaseKind::Postgres => {
+                self.pool_mode = match &*value {
+                    "session" => PoolMode::Session,
+                    "transaction" => PoolMode::Transaction,
+                    _ => return Err("pool_mode is session or transaction".to_owned()),
+                }
+            }
             "application_name" => self.application = Some(value),
             _ => {
                 return Err(format!(
@@ -156,6 +175,7 @@ fn file(path: &str) -> Result<DatabaseUrl, String> {
         client_certificate: None,
         client_key: None,
         application: None,
+        pool_mode: PoolMode::default(),
     })
 }
 

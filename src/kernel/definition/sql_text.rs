@@ -114,20 +114,23 @@ impl SqlText {
         self.has_question_mark
     }
 
-    /// The text with `mark` and its number for each placeholder.
+    /// The text with what `placeholder` says for each placeholder, given its number.
     #[must_use]
-    pub fn numbered(&self, mark: char) -> String {
+    pub fn written(&self, mut placeholder: impl FnMut(usize) -> String) -> String {
         let mut text = String::new();
         for piece in &self.pieces {
             match piece {
                 Piece::Literal(literal) => text.push_str(literal),
-                Piece::Bind(number) => {
-                    text.push(mark);
-                    text.push_str(&number.to_string());
-                }
+                Piece::Bind(number) => text.push_str(&placeholder(*number)),
             }
         }
         text
+    }
+
+    /// The text with `mark` and its number for each placeholder.
+    #[must_use]
+    pub fn numbered(&self, mark: char) -> String {
+        self.written(|number| format!("{mark}{number}"))
     }
 
     /// The text with `?` for each placeholder, and their numbers in the order of the text.
