@@ -135,7 +135,11 @@ async fn two_ledgers_are_exact_after_kills_cuts_and_crashes() {
         ("effects/ledger-debit.yaml", effect("ledger-debit", "one")),
         ("effects/ledger-credit.yaml", effect("ledger-credit", "other")),
     ];
-    let mut runner = Runner::new(&nats.url(), json!({"shards": 2, "upstreams": upstreams}), &files);
+    let mut runner = Runner::new(
+        &nats.url(),
+        json!({"shards": 2, "upstreams": upstreams, "gateway": {"url": "http://127.0.0.1:9/commands"}}),
+        &files,
+    );
     runner.start().await;
 
     let begun = Instant::now();

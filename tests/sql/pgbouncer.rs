@@ -1,7 +1,7 @@
 //! PostgreSQL behind PgBouncer in transaction mode: two connections to the server are shared by all that call.
 
 use std::net::TcpStream;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
@@ -47,9 +47,15 @@ impl Bouncer {
         let file = dir.path().join("pgbouncer.ini");
         std::fs::write(&file, config).unwrap();
         // It refuses to run as root.
-        let process = Command::new("setpriv")
-            .args(["--reuid", "nobody", "--regid", "nogroup", "--clear-groups"])
-            .arg(program.trim())
+        let mut command = if std::fs::metadata("/proc/self").unwrap().uid() == 0 {
+            let mut command = Command::new("setpriv");
+            command.args(["--reuid", "nobody", "--regid", "nogroup", "--clear-groups"]);
+            command.arg(program.trim());
+            command
+        } else {
+            Command::new(program.trim())
+        };
+        let process = command
             .arg(&file)
             .stdin(Stdio::null())
             .stdout(Stdio::null())

@@ -16,10 +16,11 @@ use tokio::time::Instant;
 
 use super::message::Letter;
 use super::{Server, causes, not_sent};
+use crate::effects::certainty::Ending;
 use crate::effects::egress::EgressDenied;
 use crate::effects::network::Network;
 use crate::effects::provider::{CallFailure, Certainty};
-use crate::kernel::definition::effect::{AMBIGUOUS, SmtpSecurity};
+use crate::kernel::definition::effect::SmtpSecurity;
 
 /// The greeting, and each command before the message.
 const COMMAND: Duration = Duration::from_mins(5);
@@ -65,8 +66,9 @@ impl Prelude {
         let until = self.until.min(Instant::now() + most);
         match tokio::time::timeout_at(until, answer).await {
             Ok(answer) => answer.map_err(|error| not_sent(&error)),
-            Err(_) if until < self.until => Err(CallFailure::unreachable(
-                "timeout",
+            Err(_) if until < self.until => Err(CallFailure::of(
+                Ending::LateUnsent,
+                false,
                 format!("no answer within {} s", most.as_secs()),
             )),
             Err(_) => Err(self.late()),
@@ -76,7 +78,7 @@ impl Prelude {
     fn late(self) -> CallFailure {
         let ms = self.whole.as_millis();
         let message = format!("the server was not ready for the message within {ms} ms");
-        CallFailure::unreachable("timeout", message)
+        CallFailure::of(Ending::LateUnsent, false, message)
     }
 }
 
@@ -100,8 +102,10 @@ impl Conversation<'_> {
             found
                 .map_err(|_| prelude.late())?
                 .map_err(|error| match EgressDenied::among(&*error) {
-                    Some(denied) => CallFailure::not_done("egress.denied", denied.to_string()),
-                    None => CallFailure::unreachable("transient", format!("{}: {error}", server.host)),
+                    Some(denied) => {
+                        CallFailure::of(Ending::Unsendable("egress.denied"), false, denied.to_string())
+                    }
+                    None => CallFailure::of(Ending::Unconnected, false, format!("{}: {error}", server.host)),
                 })?;
         let tls = server.tls.clone();
         let at_once = tls.clone().filter(|_| server.security == SmtpSecurity::Tls);
@@ -163,8 +167,9 @@ impl Conversation<'_> {
                 Ok(Ok(response)) => return Ok(response),
                 Ok(Err(error)) if error.status().is_some() => return Err(Failed::Refused(error)),
                 Ok(Err(error)) if is_ended() => {
-                    return Err(Failed::Settled(CallFailure::unanswered(
-                        AMBIGUOUS,
+                    return Err(Failed::Settled(CallFailure::of(
+                        Ending::Lost,
+                        false,
                         causes(&error),
                     )));
                 }
@@ -173,11 +178,15 @@ impl Conversation<'_> {
                 Err(_) if wait < until && before < sent.load(Ordering::Relaxed) => {}
                 Err(_) if is_ended() => {
                     let message = "the server has not said whether it takes the message";
-                    return Err(Failed::Settled(CallFailure::unanswered(AMBIGUOUS, message)));
+                    return Err(Failed::Settled(CallFailure::of(Ending::Late, false, message)));
                 }
                 Err(_) => {
                     let message = "the server did not read the message in time";
-                    return Err(Failed::Settled(CallFailure::unreachable("timeout", message)));
+                    return Err(Failed::Settled(CallFailure::of(
+                        Ending::LateUnsent,
+                        false,
+                        message,
+                    )));
                 }
             }
         }
@@ -192,7 +201,11 @@ fn parameters(letter: &Letter, connection: &AsyncSmtpConnection) -> Result<Vec<M
     let server = connection.server_info();
     if !server.supports_feature(Extension::SmtpUtfEight) {
         let message = "an address is not in ASCII before its @, and the server does not offer SMTPUTF8";
-        return Err(CallFailure::not_done("address.illegal", message));
+        return Err(CallFailure::of(
+            Ending::Unsendable("address.illegal"),
+            false,
+            message,
+        ));
     }
     let mut parameters = vec![MailParameter::SmtpUtfEight];
     if server.supports_feature(Extension::EightBitMime) {

@@ -8,11 +8,8 @@ mod message;
 #[cfg(test)]
 mod tests;
 
-use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
-
-use tokio::time::Instant;
 
 use async_trait::async_trait;
 use lettre::transport::smtp::authentication::Credentials;
@@ -20,14 +17,15 @@ use lettre::transport::smtp::client::{Certificate, CertificateStore, Identity, T
 use lettre::transport::smtp::extension::ClientId;
 use lettre::transport::smtp::response::Response;
 use reqwest::Url;
+use tokio::time::Instant;
 
+use super::certainty::{Ending, Said};
 use super::environment::Environment;
-use super::provider::{CallContext, CallFailure, CallOutcome, Certainty, Provider};
+use super::provider::{CallContext, CallFailure, CallOutcome, Provider};
 use super::rendering::{Rendering, Verdict};
 use super::settings::Settings;
 use crate::clients::UpstreamTls;
 use crate::clients::tls::{client_config, is_untrusted};
-use crate::kernel::breaker::CallEnd;
 use crate::kernel::definition::EffectDefinition;
 use crate::kernel::definition::effect::{Provider as ProviderDefinition, SmtpMail, SmtpSecurity};
 use crate::kernel::expr::{Budget, Root, Scope};
@@ -205,12 +203,12 @@ impl Smtp {
         let response = response_value(accepted, &letter.message_id);
         let steps = self.settings.expression_steps;
         let mut verdict = Verdict::on(&response, &self.definition, call, command, steps);
-        match verdict.class() {
-            None | Some("succeeded") => verdict.result(),
-            Some(class) => CallOutcome::Failed(verdict.redacted(CallFailure {
-                class: Cow::Owned(class.to_owned()),
-                ..CallFailure::unclear("", accepted.message.clone())
-            })),
+        match verdict.rule() {
+            Some(rule) if rule.class != "succeeded" => {
+                let failure = CallFailure::unclear("", accepted.message.clone());
+                CallOutcome::Failed(verdict.redacted(failure.ruled(rule, false)))
+            }
+            Some(_) | None => verdict.result(),
         }
     }
 
@@ -230,12 +228,9 @@ impl Smtp {
         let response = response_value(&said, &letter.message_id);
         let steps = self.settings.expression_steps;
         let mut verdict = Verdict::on(&response, &self.definition, call, command, steps);
-        match verdict.class() {
-            Some("succeeded") => verdict.result(),
-            Some(class) => CallOutcome::Failed(verdict.redacted(CallFailure {
-                class: Cow::Owned(class.to_owned()),
-                ..failure
-            })),
+        match verdict.rule() {
+            Some(rule) if rule.class == "succeeded" => verdict.result(),
+            Some(rule) => CallOutcome::Failed(verdict.redacted(failure.ruled(rule, false))),
             None => CallOutcome::Failed(verdict.redacted(failure)),
         }
     }
@@ -267,24 +262,18 @@ fn credentials(mail: &SmtpMail, rendering: &mut Rendering<'_>) -> Result<Option<
 /// A failure before the message was sent, or the server's refusal of it.
 fn not_sent(error: &lettre::transport::smtp::Error) -> CallFailure {
     let message = causes(error);
-    match code(error) {
-        // 421: the server closes the connection, for want of resources most likely.
-        Some(421) => CallFailure::unreachable("transient", message),
-        Some(_) if error.is_transient() => CallFailure {
-            end: CallEnd::Answered,
-            ..CallFailure::not_done("transient", message)
-        },
-        Some(_) => CallFailure {
-            certainty: Certainty::Refused,
-            end: CallEnd::Answered,
-            ..CallFailure::not_done("permanent", message)
-        },
-        None if is_untrusted(error) => CallFailure::unreachable("tls.untrusted", message),
-        None if error.is_timeout() => CallFailure::unreachable("timeout", message),
+    let ending = match code(error) {
+        // The server closes the connection, for want of resources most likely.
+        Some(421) => Ending::Said(Said::NotNow),
+        Some(_) if error.is_transient() => Ending::Said(Said::Conflict),
+        Some(_) => Ending::Said(Said::Refused),
+        None if is_untrusted(error) => Ending::Untrusted,
+        None if error.is_timeout() => Ending::LateUnsent,
         // What the server lacks, such as STARTTLS, it will lack the next time.
-        None if error.is_client() => CallFailure::not_done("permanent", message),
-        None => CallFailure::unreachable("transient", message),
-    }
+        None if error.is_client() => Ending::Unsendable("permanent"),
+        None => Ending::LostUnsent,
+    };
+    CallFailure::of(ending, false, message)
 }
 
 fn code(error: &lettre::transport::smtp::Error) -> Option<i64> {

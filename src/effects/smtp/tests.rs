@@ -9,7 +9,9 @@ use serde_json::Value;
 use super::*;
 use crate::clients::testing::Authority;
 use crate::effects::egress::Egress;
+use crate::effects::provider::Certainty;
 use crate::effects::testing::{KEY, attempt_within, failure, payload, secrets as known_secrets};
+use crate::kernel::breaker::CallEnd;
 use crate::kernel::definition::effect::AMBIGUOUS;
 use crate::kernel::definition::{SourceFile, load};
 

@@ -13,6 +13,8 @@ mod postgres;
 mod relay;
 mod session;
 mod sqlite;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 use std::sync::Mutex;
@@ -21,13 +23,13 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::time::Instant;
 
+use super::certainty::{Ending, Said};
 use super::environment::Environment;
 use super::provider::{CallContext, CallFailure, CallOutcome, Provider};
 use super::rendering::{Rendering, Verdict};
 use super::settings::Settings;
-use crate::kernel::breaker::CallEnd;
 use crate::kernel::definition::EffectDefinition;
-use crate::kernel::definition::effect::{AMBIGUOUS, SqlCall, SqlExpectation};
+use crate::kernel::definition::effect::{SqlCall, SqlExpectation};
 use crate::kernel::definition::sql_database::{DatabaseKind, DatabaseUrl};
 use crate::kernel::expr::{Budget, Root, Scope, Template};
 use crate::kernel::json::Json;
@@ -199,7 +201,7 @@ impl Provider for Sql {
             // Whatever was begun is undone: its connection is closed, and the server was told the same time.
             Err(_) => {
                 let message = format!("not done within {} ms", patience.as_millis());
-                CallOutcome::Failed(CallFailure::unreachable("timeout", message))
+                CallOutcome::Failed(CallFailure::of(Ending::LateUnsent, self.is_safe(), message))
             }
             Ok(Done::Settled(outcome)) => outcome,
             Ok(Done::Ready(held, payload)) => {
@@ -330,10 +332,11 @@ impl Sql {
             command,
             self.settings.expression_steps,
         );
-        if let Some(class) = verdict.class().filter(|class| *class != "succeeded") {
+        if let Some(rule) = verdict.rule().filter(|rule| rule.class != "succeeded") {
             roll_back(held).await;
             let message = "a rule of `classify` rejects the answer".to_owned();
-            return Done::Settled(CallOutcome::Failed(outcome::rejected(class, message)));
+            let failure = outcome::rejected("", message).ruled(rule, self.is_safe());
+            return Done::Settled(CallOutcome::Failed(failure));
         }
         let payload = match self.result(&mut verdict, &response) {
             Ok(payload) => payload,
@@ -384,16 +387,13 @@ impl Sql {
         let response = outcome::refused_response(refusal);
         let steps = self.settings.expression_steps;
         let mut verdict = Verdict::on(&response, &self.definition, call, command, steps);
-        Done::Settled(match verdict.class() {
+        Done::Settled(match verdict.rule() {
             None => CallOutcome::Failed(verdict.redacted(failure)),
-            Some("succeeded") => match self.result(&mut verdict, &response) {
+            Some(rule) if rule.class == "succeeded" => match self.result(&mut verdict, &response) {
                 Ok(payload) => CallOutcome::Succeeded { payload },
                 Err(failure) => CallOutcome::Failed(failure),
             },
-            Some(class) => CallOutcome::Failed(verdict.redacted(CallFailure {
-                class: class.to_owned().into(),
-                ..failure
-            })),
+            Some(rule) => CallOutcome::Failed(verdict.redacted(failure.ruled(rule, self.is_safe()))),
         })
     }
 
@@ -443,31 +443,26 @@ impl Database {
             table,
             "idempotency key belongs to another command"
         );
+        let message = format!(
+            "the idempotency key {} stands in {table} for another command ({by}), of another effect or with another payload",
+            metadata.idempotency_key
+        );
         CallFailure {
-            end: CallEnd::Answered,
-            ..CallFailure::not_done(
-                "journal.conflict",
-                format!(
-                    "the idempotency key {} stands in {table} for another command ({by}), of another effect or with \
-                     another payload",
-                    metadata.idempotency_key
-                ),
-            )
+            class: "journal.conflict".into(),
+            ..CallFailure::of(Ending::Said(Said::Conflict), false, message)
         }
     }
 
     /// The table of commands was made for a runner that kept less of them.
     fn outdated(&self, message: &str) -> CallFailure {
         let table = self.journal.as_ref().map_or("", |journal| &journal.table);
+        let message = format!(
+            "the table {table} has other columns than this runner needs ({message}): when no command of the runner that \
+             made it is under way, drop or rename it, and a new one is made (docs/effects.md)"
+        );
         CallFailure {
-            end: CallEnd::Answered,
-            ..CallFailure::not_done(
-                "permanent",
-                format!(
-                    "the table {table} has other columns than this runner needs ({message}): when no command of the \
-                     runner that made it is under way, drop or rename it, and a new one is made (docs/effects.md)"
-                ),
-            )
+            class: "permanent".into(),
+            ..CallFailure::of(Ending::Said(Said::Conflict), false, message)
         }
     }
 

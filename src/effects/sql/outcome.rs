@@ -2,15 +2,11 @@
 
 use std::borrow::Cow;
 
-use super::AMBIGUOUS;
 use super::session::{Answer, Fault, Refusal, SqlError};
+use crate::effects::certainty::{Ending, Said};
 use crate::effects::provider::{CallFailure, Certainty};
-use crate::kernel::breaker::CallEnd;
 use crate::kernel::definition::effect::Returned;
 use crate::kernel::json::Json;
-
-/// Class of a server whose certificate is not trusted.
-const TLS_UNTRUSTED: &str = "tls.untrusted";
 
 /// How far a transaction was.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -100,50 +96,62 @@ fn number(count: u64) -> Json<'static> {
 pub fn rejected(class: &str, message: String) -> CallFailure {
     CallFailure {
         class: Cow::Owned(class.to_owned()),
-        message,
-        certainty: Certainty::Refused,
-        end: CallEnd::Answered,
-        retry_after: None,
+        ..CallFailure::of(Ending::Said(Said::Refused), false, message)
     }
 }
 
-/// An error of a transaction that was not committed.
+/// An error of a transaction that was not committed, so nothing has reached the database as far as the world can see.
 pub fn failure(error: &SqlError, stage: Stage, reads_only: bool) -> CallFailure {
     let place = match stage {
         Stage::Statement(at) => format!("statement {at}: "),
         Stage::Before | Stage::Settling | Stage::Commit => String::new(),
     };
+    let of = |ending, message: &str| CallFailure::of(ending, reads_only, format!("{place}{message}"));
     // Once the command is taken, no earlier attempt is under way or done.
     let refused = |class: &str, message: &str| CallFailure {
-        certainty: if stage == Stage::Before {
-            Certainty::NotDone
-        } else {
-            Certainty::Refused
+        certainty: match stage {
+            Stage::Before => Certainty::NotDone,
+            Stage::Statement(_) | Stage::Settling | Stage::Commit => Certainty::Refused,
         },
         ..rejected(class, format!("{place}{message}"))
     };
     match error {
-        SqlError::Refused(refusal) => {
-            let (class, unwell) = match refusal.fault {
-                // A reader asks a replica by intent; it is the statement that is wrong.
-                Fault::ReadOnly if reads_only => ("permanent", false),
-                fault => fault.class(),
-            };
-            let mut failure = refused(class, &told(refusal));
-            if refusal.fault.passes() && class != "permanent" {
-                failure.certainty = Certainty::NotDone;
-            }
-            if unwell {
-                failure.end = CallEnd::Failed;
-            }
-            failure
-        }
-        SqlError::Lost(reason) => CallFailure::unreachable("transient", format!("{place}{reason}")),
-        SqlError::Untrusted(reason) => CallFailure::unreachable(TLS_UNTRUSTED, reason.clone()),
-        SqlError::Denied(reason) => CallFailure::not_done("egress.denied", reason.clone()),
+        SqlError::Refused(refusal) => match refusal.fault.meaning(reads_only) {
+            Meaning::Passes(ending) => of(ending, &told(refusal)),
+            Meaning::Refuses(class) => refused(class, &told(refusal)),
+        },
+        SqlError::Lost(reason) => of(Ending::LostUnsent, reason),
+        SqlError::Untrusted(reason) => of(Ending::Untrusted, reason),
+        SqlError::Denied(reason) => of(Ending::Unsendable("egress.denied"), reason),
         SqlError::Bind(reason) => refused("bind", reason),
         SqlError::Column(reason) => refused("column", reason),
         SqlError::TooLarge(reason) => refused("response.size", reason),
+    }
+}
+
+/// What a fault says about another attempt.
+enum Meaning {
+    /// The same statements may well succeed another time.
+    Passes(Ending),
+    /// They are refused, with this class.
+    Refuses(&'static str),
+}
+
+impl Fault {
+    const fn meaning(self, reads_only: bool) -> Meaning {
+        match self {
+            Self::Unique => Meaning::Refuses("unique_violation"),
+            Self::ForeignKey => Meaning::Refuses("foreign_key_violation"),
+            Self::Check => Meaning::Refuses("check_violation"),
+            Self::NotNull => Meaning::Refuses("not_null_violation"),
+            Self::Exclusion => Meaning::Refuses("exclusion_violation"),
+            Self::NoTable | Self::NoColumn | Self::Other => Meaning::Refuses("permanent"),
+            // A reader asks a replica by intent; it is the statement that is wrong.
+            Self::ReadOnly if reads_only => Meaning::Refuses("permanent"),
+            Self::Conflict | Self::Stale => Meaning::Passes(Ending::Said(Said::Conflict)),
+            Self::TimedOut | Self::Ended => Meaning::Passes(Ending::LateUnsent),
+            Self::Unavailable | Self::ReadOnly => Meaning::Passes(Ending::Said(Said::NotNow)),
+        }
     }
 }
 
@@ -185,5 +193,6 @@ pub fn committed_unknown(error: &SqlError) -> CallFailure {
         | SqlError::Column(reason)
         | SqlError::TooLarge(reason) => reason.clone(),
     };
-    CallFailure::unanswered(AMBIGUOUS, format!("the commit was not answered: {reason}"))
+    let message = format!("the commit was not answered: {reason}");
+    CallFailure::of(Ending::Lost, false, message)
 }

@@ -211,25 +211,3 @@ pub enum Fault {
     ReadOnly,
     Other,
 }
-
-impl Fault {
-    /// The error class, and whether a database that says so is not well.
-    pub const fn class(self) -> (&'static str, bool) {
-        match self {
-            Self::Unique => ("unique_violation", false),
-            Self::ForeignKey => ("foreign_key_violation", false),
-            Self::Check => ("check_violation", false),
-            Self::NotNull => ("not_null_violation", false),
-            Self::Exclusion => ("exclusion_violation", false),
-            Self::Conflict | Self::Stale => ("transient", false),
-            Self::TimedOut | Self::Ended => ("timeout", true),
-            Self::Unavailable | Self::ReadOnly => ("transient", true),
-            Self::NoTable | Self::NoColumn | Self::Other => ("permanent", false),
-        }
-    }
-
-    /// Whether the same statements may well succeed another time.
-    pub fn passes(self) -> bool {
-        matches!(self.class().0, "transient" | "timeout")
-    }
-}
