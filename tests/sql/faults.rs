@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use sqlx::Connection as _;
 
-use crate::rig::until;
+use crate::rig::PATIENCE;
 use crate::runner::Runner;
 use crate::support::databases::{DatabaseServer, Kind};
 use crate::support::nats_server::NatsServer;
@@ -225,12 +225,16 @@ async fn place(url: String, client: reqwest::Client, count: i64) {
             "payload": {"id": id, "cents": cents(n)},
             "metadata": {"correlation_id": id},
         });
-        until(async || {
+        let begin = Instant::now();
+        loop {
             let request = client.post(&url).header("content-type", "application/json");
-            let answer = request.body(body.to_string()).send().await.ok()?;
-            answer.status().is_success().then_some(())
-        })
-        .await;
+            let answer = request.body(body.to_string()).send().await;
+            if answer.is_ok_and(|answer| answer.status().is_success()) {
+                break;
+            }
+            assert!(begin.elapsed() < PATIENCE, "t-{n} is not taken");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
     }
 }
 
