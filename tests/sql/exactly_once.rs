@@ -150,8 +150,8 @@ macro_rules! tidied {
         payload(&rig.once(TOUCH, json!({})).await);
         for (key, at) in [("old", $old), ("young", $young)] {
             let text = format!(
-                "INSERT INTO saga_runner_effects (tenant, idempotency_key, effect, command_id, result, created_at) \
-                 VALUES ('acme', '{key}', 'e', 'c', '{{}}', {at})"
+                "INSERT INTO saga_runner_effects (tenant, idempotency_key, effect, command_id, fingerprint, result, \
+                 created_at) VALUES ('acme', '{key}', 'e', 'c', 'f', '{{}}', {at})"
             );
             books.execute(AssertSqlSafe(text)).await.unwrap();
         }

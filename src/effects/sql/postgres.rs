@@ -86,8 +86,14 @@ impl Postgres {
                 } else {
                     "text"
                 };
-                // The name is the database's own, quoted by it where that is needed; the driver writes this one large.
-                let name = type_info.name().replace("\"CHAR\"", "\"char\"");
+                // The name is the database's own, quoted by it where that is needed; the driver writes one of them large.
+                let name = match type_info.name() {
+                    "\"CHAR\"" => "\"char\"",
+                    // Without a length it would be that of one bit.
+                    "BIT" => "varbit",
+                    "BIT[]" => "varbit[]",
+                    name => name,
+                };
                 format!("CAST(CAST(${number} AS {text}) AS {name})")
             }
             Some(_) | None => format!("${number}"),

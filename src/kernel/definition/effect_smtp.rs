@@ -1,5 +1,7 @@
 //! Reading the `smtp` section of an effect file.
 
+use core::net::{Ipv4Addr, Ipv6Addr};
+
 use super::codes;
 use super::effect::{Attachment, AttachmentBody, SmtpMail, SmtpSecurity};
 use super::effect_file::REQUEST_ROOTS;
@@ -207,8 +209,8 @@ fn is_host(text: &str) -> bool {
     if let Some(literal) = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
         let v6 = literal.strip_prefix("IPv6:");
         return v6.map_or_else(
-            || literal.parse::<std::net::Ipv4Addr>().is_ok(),
-            |literal| literal.parse::<std::net::Ipv6Addr>().is_ok(),
+            || literal.parse::<Ipv4Addr>().is_ok(),
+            |literal| literal.parse::<Ipv6Addr>().is_ok(),
         );
     }
     let is_label = |label: &str| {
