@@ -78,7 +78,7 @@ result: {{id: "${{input.id}}"}}
 }
 
 /// One of the numbers of the large run.
-fn asked(name: &str, usual: usize) -> usize {
+fn size(name: &str, usual: usize) -> usize {
     std::env::var(name).map_or(usual, |text| text.parse().expect("a number"))
 }
 
@@ -107,7 +107,7 @@ async fn crashed(mut server: DatabaseServer) -> DatabaseServer {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_ledgers_are_exact_after_kills_cuts_and_crashes() {
-    let (sagas, kills) = (asked("FAULT_SAGAS", 50), asked("FAULT_KILLS", 5));
+    let (sagas, kills) = (size("FAULT_SAGAS", 50), size("FAULT_KILLS", 5));
     let count = i64::try_from(sagas).unwrap();
     let (one, other) = (start(Kind::Postgres), start(Kind::MariaDb));
     let (mut one, mut other) = (one.await.unwrap(), other.await.unwrap());
@@ -143,10 +143,13 @@ async fn two_ledgers_are_exact_after_kills_cuts_and_crashes() {
     runner.start().await;
 
     let begun = Instant::now();
+    // As many are asked for between two kills as between all others.
+    let (allowed, asked) = tokio::sync::watch::channel(count / i64::try_from(kills.max(1)).unwrap());
     let placing = tokio::spawn(place(
         runner.url("/v1/tenants/acme/events"),
         runner.client.clone(),
         count,
+        asked,
     ));
     let (mut cuts, mut restarts) = (0, 0);
     for kill in 1..=kills {
@@ -155,6 +158,8 @@ async fn two_ledgers_are_exact_after_kills_cuts_and_crashes() {
         tokio::time::sleep(Duration::from_millis(pause)).await;
         runner.kill();
         runner.launch();
+        let all = i64::try_from(kill + 1).unwrap() * count / i64::try_from(kills).unwrap();
+        allowed.send_replace(all.min(count));
         if kill % KILLS_PER_CUT == 0 {
             tokio::time::sleep(Duration::from_millis(pause)).await;
             near.cut();
@@ -170,6 +175,7 @@ async fn two_ledgers_are_exact_after_kills_cuts_and_crashes() {
             }
         }
     }
+    allowed.send_replace(count);
     runner.kill();
     runner.start().await;
     placing.await.unwrap();
@@ -210,9 +216,15 @@ async fn two_ledgers_are_exact_after_kills_cuts_and_crashes() {
     println!("rows exact");
 }
 
-/// Asks for all of them, over HTTP, each until it is taken.
-async fn place(url: String, client: reqwest::Client, count: i64) {
+/// Asks for all of them, over HTTP, each until it is taken, as far as is allowed.
+async fn place(
+    url: String,
+    client: reqwest::Client,
+    count: i64,
+    mut allowed: tokio::sync::watch::Receiver<i64>,
+) {
     for n in 1..=count {
+        allowed.wait_for(|allowed| *allowed >= n).await.unwrap();
         let id = format!("t-{n}");
         let body = json!({
             "tenant_id": "acme",
