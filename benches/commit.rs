@@ -12,7 +12,7 @@ use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_m
 use serde_bytes::ByteBuf;
 
 use saga_runner::kernel::ids::{
-    CommandId, DefinitionHash, EffectName, InstanceId, Key, SagaName, TenantId, TimeMs,
+    ClusterId, CommandId, DefinitionHash, EffectName, InstanceId, Key, SagaName, TenantId, TimeMs,
 };
 use saga_runner::kernel::input::SourceStream;
 use saga_runner::kernel::patch::Note;
@@ -123,6 +123,7 @@ impl Fixture {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let options = OpenOptions {
             cluster: "bench".to_owned(),
+            cluster_id: ClusterId::OFFLINE,
             shard: 0,
             shards: 1,
             create: true,

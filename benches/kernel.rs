@@ -6,7 +6,7 @@ use bytes::Bytes;
 use criterion::{Criterion, criterion_group, criterion_main};
 
 use saga_runner::kernel::definition::{self, Definition, SourceFile};
-use saga_runner::kernel::ids::{EventId, InstanceId, Key, TenantId, TimeMs};
+use saga_runner::kernel::ids::{ClusterId, EventId, InstanceId, Key, TenantId, TimeMs};
 use saga_runner::kernel::input::{
     DomainEvent, Input, InputBody, Origin, SourceStream, WorkOutcome, WorkResult,
 };
@@ -86,6 +86,7 @@ fn kernel(criterion: &mut Criterion) {
     let limits = Limits::default();
     let context = Context {
         limits: &limits,
+        cluster: ClusterId::OFFLINE,
         log_sequence: 1,
         generation: 1,
     };
@@ -165,6 +166,7 @@ fn run_items(
     loop {
         let context = Context {
             limits: &limits,
+            cluster: ClusterId::OFFLINE,
             log_sequence: inputs as u64 + 1,
             generation: 1,
         };

@@ -3,7 +3,7 @@
 use allocation_counter::measure;
 use bytes::Bytes;
 use saga_runner::kernel::definition::{Definition, SourceFile, load};
-use saga_runner::kernel::ids::{EventId, InstanceId, Key, TenantId, TimeMs};
+use saga_runner::kernel::ids::{ClusterId, EventId, InstanceId, Key, TenantId, TimeMs};
 use saga_runner::kernel::input::{
     DomainEvent, Input, InputBody, Origin, SourceStream, WorkOutcome, WorkResult,
 };
@@ -103,6 +103,7 @@ fn a_transition_asks_for_memory_seldom_and_an_event_for_nobody_hardly_ever() {
     let limits = Limits::default();
     let context = Context {
         limits: &limits,
+        cluster: ClusterId::OFFLINE,
         log_sequence: 1,
         generation: 1,
     };
@@ -156,6 +157,7 @@ fn a_result_costs_the_same_at_the_end_of_a_long_loop_as_at_its_beginning() {
     for log_sequence in 1..=999 {
         let context = Context {
             limits: &limits,
+            cluster: ClusterId::OFFLINE,
             log_sequence,
             generation: 1,
         };

@@ -15,7 +15,7 @@ use super::node::Node;
 use super::shards::Shown;
 use super::versions;
 use crate::kernel::definition::{Definition, DefinitionSet, Diagnostic, misfits};
-use crate::kernel::ids::{DefinitionHash, InstanceId};
+use crate::kernel::ids::{ClusterId, DefinitionHash, InstanceId};
 use crate::kernel::input::{Control, Input, InputBody, Origin};
 use crate::kernel::record::Record;
 use crate::kernel::transition::{Context, migrate, obstacles};
@@ -300,6 +300,8 @@ impl Judge<'_> {
         };
         let context = Context {
             limits: &self.node.manifest.limits,
+            // A rehearsal sends nothing.
+            cluster: ClusterId::OFFLINE,
             log_sequence: 0,
             generation: record.generation,
         };

@@ -5,6 +5,7 @@ mod answers;
 pub mod bench;
 mod catalog;
 mod clock;
+mod cluster;
 pub mod conformance;
 pub mod consumers;
 mod control;
@@ -60,6 +61,10 @@ pub enum StartError {
     Consumer(String),
     #[error("{0} [SR0409]")]
     Consumers(String),
+    #[error("{0} [SR0410]")]
+    Identity(String),
+    #[error("{0} [SR0411]")]
+    Unidentified(String),
     #[error("{0}")]
     Storage(String),
     #[error("{0}")]

@@ -8,13 +8,14 @@ use backon::{BackoffBuilder as _, ExponentialBuilder};
 use tokio_util::sync::CancellationToken;
 
 use super::catalog::Catalog;
+use super::cluster::Trouble;
 use super::definitions::Read;
 use super::running::{Parts, Running};
 use super::secrets::SecretsError;
-use super::{StartError, connect_broker, consumers, migration, reload, secrets, streams};
+use super::{StartError, cluster, connect_broker, consumers, migration, reload, secrets, shards, streams};
 use crate::config::{Manifest, secret};
 use crate::effects::{Registry, Secrets};
-use crate::kernel::ids::TimeMs;
+use crate::kernel::ids::{ClusterId, TimeMs};
 use crate::kernel::token::TokenKey;
 use crate::ports::broker::{Broker, BrokerError, StreamState};
 use crate::ports::clock::Clock;
@@ -116,13 +117,18 @@ impl Node {
     pub async fn start(&self) -> Result<(), StartError> {
         let broker = connect_broker(&self.manifest, Arc::clone(&self.clock)).await?;
         let streams = self.wait_for_streams(broker.as_ref()).await?;
+        let cluster_id = self.wait_for_cluster(broker.as_ref(), &streams).await?;
         self.wait_for_consumers(broker.as_ref()).await?;
         // Stays unset only in a node that was started before, which is not done.
         let _first = self.broker.set(Arc::clone(&broker));
         let messenger = Arc::clone(&broker).messenger();
         self.wait_for_secrets(messenger.as_deref()).await?;
-        let running = Running::start(&self.parts(), Arc::clone(&broker), &streams)?;
+        let running = Running::start(&self.parts(), Arc::clone(&broker), &streams, cluster_id)?;
         let _first = self.running.set(running);
+        if cluster_id.is_some() {
+            let (manifest, drain) = (self.manifest.clone(), self.drain.clone());
+            tokio::spawn(cluster::note_shards(Arc::clone(&broker), manifest, drain));
+        }
         tokio::spawn(secrets::keep(
             Arc::clone(&self.secrets),
             self.manifest.secrets.clone(),
@@ -142,6 +148,7 @@ impl Node {
         in_force.show(&self.metrics);
         tracing::info!(
             cluster = self.manifest.cluster,
+            cluster_id = cluster_id.map(tracing::field::display),
             mode = self.manifest.mode.as_str(),
             shards = self.manifest.shards,
             sagas = in_force.sagas.iter_active().count(),
@@ -218,6 +225,29 @@ impl Node {
                     tokio::time::sleep(delays.next().unwrap_or(Duration::from_secs(5))).await;
                 }
                 Err(error) => return Err(StartError::Broker(error.to_string())),
+            }
+        }
+    }
+
+    /// The id of the cluster, in a process that runs sagas.
+    async fn wait_for_cluster(
+        &self,
+        broker: &dyn Broker,
+        streams: &[StreamState; 3],
+    ) -> Result<Option<ClusterId>, StartError> {
+        if !self.manifest.mode.runs_sagas() {
+            return Ok(None);
+        }
+        let folder = shards::identity(&self.manifest)?;
+        loop {
+            match cluster::identify(broker, &self.manifest, folder, streams).await {
+                Ok(id) => return Ok(Some(id)),
+                Err(Trouble::Unavailable(message)) => {
+                    tracing::warn!(message, "waiting for the broker");
+                    self.set_waiting_for(format!("broker: {message}"));
+                    tokio::time::sleep(BROKER_AGAIN).await;
+                }
+                Err(Trouble::Refused(error)) => return Err(error),
             }
         }
     }

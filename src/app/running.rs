@@ -16,6 +16,7 @@ use crate::config::{Dispatch, Manifest};
 use crate::effects::{Breakers, Consumer, Local, Registry, Secrets, SystemResolver, Worker, WorkerSpec};
 use crate::intake::{Intake, IntakeSpec, ShardEndpoint, StreamStatus};
 use crate::kernel::definition::{DefinitionSet, EffectDefinition};
+use crate::kernel::ids::ClusterId;
 use crate::kernel::input::SourceStream;
 use crate::kernel::token::TokenKey;
 use crate::outbox::{LocalFirst, Relay, RelaySpec, Rest, Retention, RetentionSpec, Submitter};
@@ -69,11 +70,12 @@ struct Stages {
 }
 
 impl Running {
-    /// Opens the shards and starts all parts.
+    /// Opens the shards and starts all parts. `cluster` is the id of the cluster whose sagas run here.
     pub fn start(
         parts: &Parts<'_>,
         broker: Arc<dyn Broker>,
         streams: &[StreamState; 3],
+        cluster: Option<ClusterId>,
     ) -> Result<Self, StartError> {
         let mut stages = Stages::default();
         let (mut shown, mut submitter) = (Vec::new(), None);
@@ -82,8 +84,8 @@ impl Running {
         if let Some(local) = &local {
             local.expect(&served(&parts.catalog.now().effects));
         }
-        if parts.manifest.mode.runs_sagas() {
-            submitter = start_sagas(parts, &broker, streams, local.as_ref(), &mut stages)?;
+        if let Some(cluster) = cluster {
+            submitter = start_sagas(parts, &broker, streams, cluster, local.as_ref(), &mut stages)?;
             shown = stages.shards.iter().map(shards::Shown::of).collect();
         }
         if parts.manifest.mode.runs_effects() {
@@ -238,13 +240,14 @@ fn start_sagas(
     parts: &Parts<'_>,
     broker: &Arc<dyn Broker>,
     streams: &[StreamState; 3],
+    cluster: ClusterId,
     local: Option<&Arc<Local>>,
     stages: &mut Stages,
 ) -> Result<Option<Arc<Submitter>>, StartError> {
     let manifest = parts.manifest;
     let (notices, asked) = mpsc::channel::<Notice>(NOTICES_MAX);
     let in_force = parts.catalog.now();
-    let opened = shards::open_stores(manifest, &in_force.active())?;
+    let opened = shards::open_stores(manifest, cluster, &in_force.active())?;
     let definitions = opened.definitions;
     parts.catalog.replace(InForce {
         revision: opened.revision,

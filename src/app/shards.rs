@@ -12,6 +12,7 @@ use super::running::Parts;
 use crate::config::Manifest;
 use crate::config::manifest::StartPosition;
 use crate::kernel::definition::{self, Definition, DefinitionSet};
+use crate::kernel::ids::ClusterId;
 use crate::kernel::input::SourceStream;
 use crate::kernel::schedule;
 use crate::ports::broker::StreamState;
@@ -24,6 +25,8 @@ use crate::storage::{OpenOptions, Reader, Store};
 #[serde(deny_unknown_fields)]
 struct Marker {
     cluster: String,
+    /// The random id of the cluster, as its record in the broker has it.
+    id: ClusterId,
     shards: u16,
     /// Shards whose state was created.
     created: Vec<u16>,
@@ -59,15 +62,25 @@ pub(super) struct Opened {
 }
 
 /// Opens the state of every shard, and puts the loaded and the archived definitions together.
-pub(super) fn open_stores(manifest: &Manifest, active: &[Arc<Definition>]) -> Result<Opened, StartError> {
-    let path = manifest.data_dir.join("cluster.json");
-    let mut marker = read_marker(&path, manifest)?;
+pub(super) fn open_stores(
+    manifest: &Manifest,
+    id: ClusterId,
+    active: &[Arc<Definition>],
+) -> Result<Opened, StartError> {
+    let path = marker_path(manifest);
+    let mut marker = read_marker(&path, manifest)?.unwrap_or_else(|| Marker {
+        cluster: manifest.cluster.clone(),
+        id,
+        shards: manifest.shards,
+        created: Vec::new(),
+    });
     let mut stores = Vec::with_capacity(usize::from(manifest.shards));
     let mut archived = Vec::new();
     let (mut revision, mut changed) = (0, false);
     for index in 0..manifest.shards {
         let options = OpenOptions {
             cluster: manifest.cluster.clone(),
+            cluster_id: id,
             shard: index,
             shards: manifest.shards,
             create: !marker.created.contains(&index),
@@ -95,15 +108,20 @@ pub(super) fn open_stores(manifest: &Manifest, active: &[Arc<Definition>]) -> Re
     })
 }
 
-fn read_marker(path: &Path, manifest: &Manifest) -> Result<Marker, StartError> {
-    let fresh = Marker {
-        cluster: manifest.cluster.clone(),
-        shards: manifest.shards,
-        created: Vec::new(),
-    };
+/// The id of the cluster to which the folder belongs, `None` where it is fresh.
+pub(super) fn identity(manifest: &Manifest) -> Result<Option<ClusterId>, StartError> {
+    let marker = read_marker(&marker_path(manifest), manifest)?;
+    Ok(marker.map(|marker| marker.id))
+}
+
+fn marker_path(manifest: &Manifest) -> PathBuf {
+    manifest.data_dir.join("cluster.json")
+}
+
+fn read_marker(path: &Path, manifest: &Manifest) -> Result<Option<Marker>, StartError> {
     let text = match fs::read_to_string(path) {
         Ok(text) => text,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(fresh),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(StartError::Storage(format!("{}: {error}", path.display()))),
     };
     let marker: Marker = serde_json::from_str(&text)
@@ -118,7 +136,7 @@ fn read_marker(path: &Path, manifest: &Manifest) -> Result<Marker, StartError> {
             manifest.shards
         )));
     }
-    Ok(marker)
+    Ok(Some(marker))
 }
 
 /// Writes the marker so that a crash leaves the old one or the new one.

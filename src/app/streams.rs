@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use super::{StartError, connect_broker, runtime};
+use super::{StartError, cluster, connect_broker, runtime};
 use crate::config::Manifest;
 use crate::kernel::input::SourceStream;
 use crate::kernel::subject::{self, Tenancy};
-use crate::ports::broker::{Broker, BrokerError, StreamSpec, StreamState};
+use crate::ports::broker::{Broker, BrokerError, BucketSpec, StreamSpec, StreamState};
 
 /// What each stream must be, in the order of [`SourceStream::ALL`].
 #[must_use]
@@ -82,6 +82,9 @@ pub fn report(manifest: &Manifest, change: bool) -> Result<Vec<Line>, StartError
         for spec in specs(manifest) {
             lines.push(line(&*broker, &spec, change).await?);
         }
+        if manifest.mode.runs_sagas() {
+            lines.push(bucket_line(&*broker, &cluster::bucket(manifest), change).await?);
+        }
         Ok(lines)
     })
 }
@@ -117,6 +120,28 @@ async fn line(broker: &dyn Broker, spec: &StreamSpec, change: bool) -> Result<Li
         state.messages, state.bytes, state.first_sequence, state.last_sequence
     );
     Ok(line)
+}
+
+async fn bucket_line(broker: &dyn Broker, spec: &BucketSpec, change: bool) -> Result<Line, StartError> {
+    let compared = if change {
+        match broker.ensure_bucket(spec).await {
+            Ok(()) => Ok(Vec::new()),
+            Err(BrokerError::Mismatch { differences, .. }) => Ok(differences),
+            Err(error) => Err(error),
+        }
+    } else {
+        broker.check_bucket(spec).await
+    };
+    let (state, differences) = match compared {
+        Ok(differences) => ("exists", differences),
+        Err(BrokerError::NoStream(_)) => ("does not exist", vec!["the bucket does not exist".to_owned()]),
+        Err(error) => return Err(StartError::Broker(error.to_string())),
+    };
+    Ok(Line {
+        stream: format!("bucket {}", spec.name),
+        state: state.to_owned(),
+        differences,
+    })
 }
 
 /// The stream that plays `role`.

@@ -223,6 +223,8 @@ pub struct StreamsSettings {
     pub workflow_commands: StreamSettings,
     /// Results and facts. Default name `WORKFLOW_EVENTS`.
     pub workflow_events: StreamSettings,
+    /// Key-value bucket of the cluster's record. Default `WORKFLOW_CLUSTER`.
+    pub cluster_bucket: String,
     /// Copies of each message that the broker keeps. Default 1.
     pub replicas: u8,
     /// Where a new cluster begins to read the domain events. Default `new`.
@@ -241,6 +243,7 @@ impl Default for StreamsSettings {
             aggregate_events: named("AGGREGATE_EVENTS"),
             workflow_commands: named("WORKFLOW_COMMANDS"),
             workflow_events: named("WORKFLOW_EVENTS"),
+            cluster_bucket: "WORKFLOW_CLUSTER".to_owned(),
             replicas: 1,
             start: StartPosition::New,
             manage: true,

@@ -50,6 +50,12 @@ impl Writer {
                 keep,
                 answer: Some(answer),
             }),
+            Change::Bucket(spec, answer) => {
+                let _ = answer.send(self.ensure_bucket(&spec));
+            }
+            Change::Put(put, answer) => {
+                let _ = answer.send(Ok(self.put_entry(&put)));
+            }
             Change::Floors(answer) => {
                 let stored = self.try_store_floors();
                 let _ = answer.send(stored.map_err(|failed| self.change_refused(failed)));

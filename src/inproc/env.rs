@@ -5,10 +5,12 @@
 //! | `meta` | name | a number |
 //! | `streams` | name | [`StreamRow`] |
 //! | `queues` | stream id, durable name | [`QueueRow`] |
+//! | `entries` | bucket, `.`, key | [`EntryRow`] |
 //! | `messages.<stream id>` | sequence | a row of [`super::record`] |
 //! | `subjects.<stream id>` | subject | sequence of its newest message |
 //!
-//! Numbers in keys are big-endian. Rows about streams and queues end with a CRC32C.
+//! Numbers in keys are big-endian. Rows about streams, queues and entries end with a CRC32C.
+//! That a bucket exists is the number `bucket.<name>` of `meta`.
 
 use std::borrow::Cow;
 use std::fs;
@@ -30,8 +32,9 @@ const FORMAT: u64 = 1;
 const META: &str = "meta";
 const STREAMS: &str = "streams";
 const QUEUES: &str = "queues";
+const ENTRIES: &str = "entries";
 /// Besides those of the streams.
-const TABLES: u64 = 3;
+const TABLES: u64 = 4;
 /// More than the threads that the runtime lends for blocking reads.
 const READERS_MAX: u32 = 1_024;
 const PAGE_BYTES: usize = 4_096;
@@ -109,6 +112,13 @@ pub(super) struct QueueRow {
     pub consumer_sequence: u64,
 }
 
+/// An entry of a bucket as the store describes it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct EntryRow {
+    pub revision: u64,
+    pub value: Vec<u8>,
+}
+
 /// The two tables of one stream, for one transaction.
 pub(super) struct StreamTables<'txn> {
     pub messages: Table<'txn>,
@@ -167,7 +177,7 @@ impl Env {
     /// Makes the tables that are always there and returns the format of the store.
     fn prepare(&self) -> Result<u64, StoreError> {
         let txn = self.write()?;
-        for name in [META, STREAMS, QUEUES] {
+        for name in [META, STREAMS, QUEUES, ENTRIES] {
             txn.create_table(Some(name), TableFlags::empty())?;
         }
         let format = meta(&txn, "format")?.unwrap_or(FORMAT);
@@ -311,6 +321,31 @@ pub(super) fn put_queue(txn: &Rw<'_>, stream: u32, durable: &str, row: &QueueRow
         WriteFlags::UPSERT,
     )?;
     Ok(())
+}
+
+pub(super) fn entry<K: TransactionKind>(
+    txn: &Transaction<'_, K, NoWriteMap>,
+    bucket: &str,
+    key: &str,
+) -> Result<Option<EntryRow>, StoreError> {
+    let table = txn.open_table(Some(ENTRIES))?;
+    let found: Option<Vec<u8>> = txn.get(&table, &entry_key(bucket, key))?;
+    found
+        .map(|bytes| {
+            open_seal(&bytes).ok_or_else(|| StoreError::Damaged(format!("entry {key} of bucket {bucket}")))
+        })
+        .transpose()
+}
+
+pub(super) fn put_entry(txn: &Rw<'_>, bucket: &str, key: &str, row: &EntryRow) -> Result<(), StoreError> {
+    let table = txn.open_table(Some(ENTRIES))?;
+    txn.put(&table, entry_key(bucket, key), sealed(row), WriteFlags::UPSERT)?;
+    Ok(())
+}
+
+/// The name of a bucket has no dot.
+fn entry_key(bucket: &str, key: &str) -> Vec<u8> {
+    format!("{bucket}.{key}").into_bytes()
 }
 
 fn queue_key(stream: u32, durable: &str) -> Vec<u8> {

@@ -9,8 +9,11 @@ use std::time::Duration;
 
 use tokio::sync::{Semaphore, oneshot};
 
-use crate::ports::broker::{BrokerError, PublishAck, PublishError, QueueSpec, StreamSpec, StreamState};
+use crate::ports::broker::{
+    BrokerError, BucketSpec, PublishAck, PublishError, PutError, QueueSpec, StreamSpec, StreamState,
+};
 
+use super::entries::EntryPut;
 use super::queue::QueueShared;
 use super::record::Body;
 use super::stream::Stream;
@@ -46,6 +49,8 @@ pub(super) enum Change {
     Delete(String, Answer<()>),
     Join(Arc<Stream>, QueueSpec, Answer<Arc<QueueShared>>),
     Trim(Arc<Stream>, u64, Answer<()>),
+    Bucket(BucketSpec, Answer<()>),
+    Put(EntryPut, Answer<Result<u64, PutError>>),
     /// Store the floors of all queues now.
     Floors(Answer<()>),
     /// Only answer.
@@ -57,7 +62,9 @@ impl Change {
         match self {
             Self::Ensure(_, answer) => drop(answer.send(Err(error))),
             Self::Join(_, _, answer) => drop(answer.send(Err(error))),
-            Self::Delete(_, answer)
+            Self::Put(_, answer) => drop(answer.send(Err(error))),
+            Self::Bucket(_, answer)
+            | Self::Delete(_, answer)
             | Self::Trim(_, _, answer)
             | Self::Floors(answer)
             | Self::Ping(answer) => drop(answer.send(Err(error))),

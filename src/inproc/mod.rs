@@ -5,10 +5,12 @@
 //! There is one copy and no network: whoever needs more runs NATS.
 //!
 //! The way of a publication: [`inbox`] (bounded, ordered) → [`writer`] (one thread, group commit) → the tail of
-//! its [`stream`] → [`feed`]s of [`reader`]s and [`queue`]s. [`change`] makes and trims streams; [`mod@env`] and
+//! its [`stream`] → [`feed`]s of [`reader`]s and [`queue`]s. [`change`] makes and trims streams, [`entries`] keeps
+//! entries; [`mod@env`] and
 //! [`record`] say how things lie on the disk.
 
 mod change;
+mod entries;
 mod env;
 mod feed;
 mod filter;
@@ -36,13 +38,15 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bytes::Bytes;
 
 use crate::ports::broker::{
-    Broker, BrokerError, Expect, Publication, PublishAck, PublishError, Queue, QueueSpec, QueueState, Reader,
-    ReaderSpec, StoredMessage, StreamSpec, StreamState,
+    Broker, BrokerError, BucketSpec, Entry, Expect, Publication, PublishAck, PublishError, PutError, Queue,
+    QueueSpec, QueueState, Reader, ReaderSpec, StoredMessage, StreamSpec, StreamState,
 };
 use crate::ports::clock::Clock;
 
+use entries::EntryPut;
 use env::{Env, StoreError};
 use inbox::{Change, Expected, Inbox, Stop};
 use member::Member;
@@ -149,6 +153,18 @@ impl InprocBroker {
             .check()
             .map_err(|broken| BrokerError::Unavailable(broken.0))?;
         Ok(stream)
+    }
+
+    /// Reads what belongs to no stream.
+    async fn look<T, F>(&self, look: F) -> Result<T, BrokerError>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Env) -> Result<T, BrokerError> + Send + 'static,
+    {
+        let env = Arc::clone(&self.env);
+        tokio::task::spawn_blocking(move || look(&env))
+            .await
+            .map_err(|error| BrokerError::Unavailable(error.to_string()))?
     }
 
     /// Reads the store on a thread that may block.
@@ -344,6 +360,36 @@ impl Broker for InprocBroker {
         // Looks at what has come since somebody asked for work.
         queue.floor().await?;
         Ok(Some(queue.counts()))
+    }
+
+    async fn ensure_bucket(&self, spec: &BucketSpec) -> Result<(), BrokerError> {
+        let spec = spec.clone();
+        self.inbox.change(|answer| Change::Bucket(spec, answer)).await
+    }
+
+    async fn check_bucket(&self, spec: &BucketSpec) -> Result<Vec<String>, BrokerError> {
+        let name = spec.name.clone();
+        self.look(move |env| entries::check(env, &name)).await?;
+        Ok(entries::differences(spec))
+    }
+
+    async fn entry(&self, bucket: &str, key: &str) -> Result<Option<Entry>, BrokerError> {
+        let (bucket, key) = (bucket.to_owned(), key.to_owned());
+        self.look(move |env| entries::find(env, &bucket, &key)).await
+    }
+
+    async fn put_entry(
+        &self,
+        bucket: &str,
+        key: &str,
+        value: Bytes,
+        expected: Option<u64>,
+    ) -> Result<u64, PutError> {
+        let put = EntryPut::new(bucket, key, value, expected)?;
+        self.inbox
+            .change(|answer| Change::Put(put, answer))
+            .await
+            .unwrap_or_else(|error| Err(PutError::Unavailable(error.to_string())))
     }
 
     /// The way to the writer and back.

@@ -5,7 +5,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use uuid::Uuid;
 
 /// Longest tenant, saga and effect name, in bytes.
@@ -227,6 +228,53 @@ impl fmt::Display for DefinitionHash {
 impl fmt::Debug for DefinitionHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
+    }
+}
+
+/// Names a cluster: random, drawn when the cluster is new and never changed.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ClusterId(pub [u8; 16]);
+
+impl ClusterId {
+    /// Of what is played offline, where nothing reaches the outside world.
+    pub const OFFLINE: Self = Self([0; 16]);
+
+    /// Reads what [`fmt::Display`] writes: 32 lower-case hex digits.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+        if text.len() != 32 || !text.bytes().all(is_digit) {
+            return None;
+        }
+        u128::from_str_radix(text, 16)
+            .ok()
+            .map(|number| Self(number.to_be_bytes()))
+    }
+}
+
+impl fmt::Display for ClusterId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", u128::from_be_bytes(self.0))
+    }
+}
+
+impl fmt::Debug for ClusterId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl Serialize for ClusterId {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for ClusterId {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        Self::parse(&text)
+            .ok_or_else(|| D::Error::custom(format!("{text:?} is no cluster id: 32 lower-case hex digits")))
     }
 }
 

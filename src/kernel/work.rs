@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::children::SagaMessage;
-use super::ids::{CommandId, DefinitionHash, EffectName, InstanceId, Key, SagaName, TimeMs};
+use super::ids::{ClusterId, CommandId, DefinitionHash, EffectName, InstanceId, Key, SagaName, TimeMs};
 use super::input::WorkOutcome;
 
 /// Name of an outbox row: the shard's log sequence of the input that caused it, and the row's index
@@ -134,6 +134,7 @@ static IDEMPOTENCY_KEY: LazyLock<ContextKey> =
 /// What the id of one attempt is derived from.
 #[derive(Debug, Clone, Copy)]
 pub struct Attempt<'a> {
+    pub cluster: ClusterId,
     pub instance: &'a InstanceId,
     pub generation: u32,
     pub definition: &'a DefinitionHash,
@@ -154,6 +155,7 @@ impl Attempt<'_> {
     #[must_use]
     pub fn command_id(&self) -> CommandId {
         let mut hasher = Fields::new(&COMMAND_ID);
+        hasher.bytes(&self.cluster.0);
         hasher.instance(self.instance);
         hasher.number(u64::from(self.generation));
         hasher.bytes(&self.definition.0);
@@ -173,8 +175,11 @@ impl Attempt<'_> {
 /// A piece of work, whatever its attempts.
 #[derive(Debug, Clone, Copy)]
 pub struct Piece<'a> {
+    pub cluster: ClusterId,
     pub instance: &'a InstanceId,
-    pub generation: u32,
+    /// Id of the input that started this life of the instance. The number of the generation would not do: it
+    /// begins again once the tombstone of the key is pruned.
+    pub life: &'a str,
     pub path: &'a str,
     /// How often the surrounding state or loop was entered.
     pub iteration: u64,
@@ -189,8 +194,9 @@ impl Piece<'_> {
     #[must_use]
     pub fn idempotency_key(&self) -> String {
         let mut hasher = Fields::new(&IDEMPOTENCY_KEY);
+        hasher.bytes(&self.cluster.0);
         hasher.instance(self.instance);
-        hasher.number(u64::from(self.generation));
+        hasher.bytes(self.life.as_bytes());
         hasher.bytes(self.path.as_bytes());
         hasher.number(self.iteration);
         hasher.number(u64::from(self.round));
@@ -245,6 +251,7 @@ mod tests {
 
     fn attempt<'a>(instance: &'a InstanceId, input_id: &'a str, number: u32) -> CommandId {
         Attempt {
+            cluster: ClusterId::OFFLINE,
             instance,
             generation: 1,
             definition: &DefinitionHash([7; 32]),
@@ -273,8 +280,9 @@ mod tests {
         assert_ne!(attempt(&id, "e-1", 1), attempt(&id, "e-2", 1));
         let key = |round| {
             Piece {
+                cluster: ClusterId::OFFLINE,
                 instance: &id,
-                generation: 1,
+                life: "e-1",
                 path: "steps.charge",
                 iteration: 0,
                 round,
@@ -287,6 +295,67 @@ mod tests {
         assert_eq!(key(0).len(), 32);
     }
 
+    fn piece<'a>(id: &'a InstanceId, cluster: u8, life: &'a str) -> Piece<'a> {
+        Piece {
+            cluster: ClusterId([cluster; 16]),
+            instance: id,
+            life,
+            path: "steps.charge",
+            iteration: 0,
+            round: 0,
+            item: 0,
+        }
+    }
+
+    #[test]
+    fn the_key_of_a_piece_of_work_is_frozen() {
+        let id = instance("acme", "o-1");
+        assert_eq!(piece(&id, 7, "e-1").idempotency_key(), FROZEN_KEY);
+    }
+
+    #[test]
+    fn no_two_clusters_give_an_attempt_one_id() {
+        let id = instance("acme", "o-1");
+        let of = |cluster| {
+            Attempt {
+                cluster: ClusterId([cluster; 16]),
+                instance: &id,
+                generation: 1,
+                definition: &DefinitionHash([7; 32]),
+                input_id: "e-1",
+                input_time: TimeMs(1_767_225_600_000),
+                path: "steps.charge",
+                index: 0,
+                attempt: 1,
+            }
+            .command_id()
+        };
+        assert_ne!(of(1), of(2));
+    }
+
+    proptest::proptest! {
+        /// The same key for the same work, another one in another cluster, another life, or for other work.
+        #[test]
+        fn keys_are_equal_exactly_where_all_that_names_the_work_is(
+            left in (0..3_u8, "[ab]{0,2}", "[ab]{1,2}", "[ab]{0,2}", 0..3_u64, 0..3_u32, 0..3_u32),
+            right in (0..3_u8, "[ab]{0,2}", "[ab]{1,2}", "[ab]{0,2}", 0..3_u64, 0..3_u32, 0..3_u32),
+        ) {
+            let key = |fields: &(u8, String, String, String, u64, u32, u32)| {
+                let (cluster, life, key, path, iteration, round, item) = fields;
+                let id = instance("acme", key);
+                let piece = Piece {
+                    path,
+                    iteration: *iteration,
+                    round: *round,
+                    item: *item,
+                    ..piece(&id, *cluster, life)
+                };
+                piece.idempotency_key()
+            };
+            proptest::prop_assert_eq!(key(&left) == key(&right), left == right);
+        }
+    }
+
     #[test]
     fn moving_a_byte_between_tenant_and_key_changes_the_id() {
         assert_ne!(
@@ -295,5 +364,6 @@ mod tests {
         );
     }
 
-    const FROZEN_ID: &str = "019b76da-a800-747a-85db-8fef9d67148a";
+    const FROZEN_KEY: &str = "9d44a19c101048b72151f8f8b71e32a2";
+    const FROZEN_ID: &str = "019b76da-a800-79c1-9a8b-f9af3c5a1099";
 }

@@ -4,10 +4,11 @@
 //! queue ends with the connection that it began on, and its owner opens a new one.
 //!
 //! [`settings`] says how to connect, [`link`] keeps the connection, [`api`] asks the server, [`batch`] gathers what is
-//! published at the same time; the rest is one file for each promise of the port.
+//! published at the same time, [`buckets`] keeps entries; the rest is one file for each promise of the port.
 
 mod api;
 mod batch;
+mod buckets;
 mod error;
 mod link;
 mod message;
@@ -30,13 +31,14 @@ use std::time::Duration;
 
 use async_nats::jetstream::stream::LastRawMessageErrorKind;
 use async_trait::async_trait;
+use bytes::Bytes;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::ports::broker::{
-    Broker, BrokerError, KnownQueue, Publication, PublishAck, PublishError, Queue, QueueSpec, QueueState,
-    Reader, ReaderSpec, StoredMessage, StreamSpec, StreamState,
+    Broker, BrokerError, BucketSpec, Entry, KnownQueue, Publication, PublishAck, PublishError, PutError,
+    Queue, QueueSpec, QueueState, Reader, ReaderSpec, StoredMessage, StreamSpec, StreamState,
 };
 use crate::ports::messenger::Messenger;
 
@@ -237,6 +239,28 @@ impl Broker for NatsBroker {
 
     async fn delete_queue(&self, stream: &str, durable: &str) -> Result<(), BrokerError> {
         queue::delete(&self.link, stream, durable).await
+    }
+
+    async fn ensure_bucket(&self, spec: &BucketSpec) -> Result<(), BrokerError> {
+        buckets::ensure(&self.link, spec).await
+    }
+
+    async fn check_bucket(&self, spec: &BucketSpec) -> Result<Vec<String>, BrokerError> {
+        buckets::check(&self.link, spec).await
+    }
+
+    async fn entry(&self, bucket: &str, key: &str) -> Result<Option<Entry>, BrokerError> {
+        buckets::entry(&self.link, bucket, key).await
+    }
+
+    async fn put_entry(
+        &self,
+        bucket: &str,
+        key: &str,
+        value: Bytes,
+        expected: Option<u64>,
+    ) -> Result<u64, PutError> {
+        buckets::put(&self.link, &self.publisher, bucket, key, value, expected).await
     }
 
     /// Asks the API for the account, so an answer says that JetStream is up, too.

@@ -7,6 +7,7 @@ use async_nats::jetstream::context::{PublishError as ClientError, PublishErrorKi
 use async_nats::jetstream::message::PublishMessage;
 use async_nats::jetstream::publish::PublishAck as ServerAck;
 use async_nats::{HeaderMap, HeaderName, HeaderValue, header};
+use bytes::Bytes;
 use std::future::IntoFuture;
 use tokio::sync::Mutex;
 
@@ -66,6 +67,33 @@ impl Publisher {
                 Failure::Lost => PublishError::Unknown(Failure::LOST.to_owned()),
                 Failure::Answered(error) => refusal(&error, &message.expect),
             })
+    }
+
+    /// Stores one message where the newest on its subject has the sequence `last`, or none is there and that is 0.
+    /// [`PublishError::AlreadyThere`] says that it has another one.
+    pub async fn replace(
+        &self,
+        link: &Link,
+        stream: &str,
+        subject: String,
+        payload: Bytes,
+        last: u64,
+    ) -> Result<u64, PublishError> {
+        let generation = link.generation().map_err(PublishError::Unavailable)?;
+        check_subject(&subject)?;
+        let mut headers = HeaderMap::new();
+        headers.insert(
+            header::NATS_EXPECTED_LAST_SUBJECT_SEQUENCE,
+            HeaderValue::from(last),
+        );
+        headers.insert(header::NATS_EXPECTED_STREAM, header_value("stream", stream)?);
+        let outbound = PublishMessage::build().payload(payload).headers(headers);
+        match self.exchange(link, generation, subject, outbound).await {
+            Ok(ack) => Ok(ack.sequence),
+            Err(Failure::NotSent(error)) => Err(not_sent(&error)),
+            Err(Failure::Lost) => Err(PublishError::Unknown(Failure::LOST.to_owned())),
+            Err(Failure::Answered(error)) => Err(refusal(&error, &Expect::FirstOnSubject)),
+        }
     }
 
     /// Sends one message over the connection of that generation and waits for the server's answer to it.

@@ -19,7 +19,7 @@ use super::link::Link;
 /// Within it, a message id is remembered.
 const DUPLICATE_WINDOW: Duration = Duration::from_mins(2);
 
-type Config = Map<String, Value>;
+pub(super) type Config = Map<String, Value>;
 
 /// Creates the stream, or brings it to `spec` if it is ours; then compares what the server really keeps.
 ///
@@ -181,8 +181,22 @@ fn differences(spec: &StreamSpec, batches: bool, stored: &Config) -> Vec<String>
 }
 
 fn own_differences(spec: &StreamSpec, batches: bool, stored: &Config) -> Vec<String> {
+    let mut differences = compare(required(spec, batches), stored);
+    for name in FORBIDDEN {
+        if let Some(found) = stored.get(name).filter(|found| !is_void(found)) {
+            differences.push(format!("{name} is {found}, expected none"));
+        }
+    }
+    if stored.get("persist_mode").and_then(Value::as_str) == Some("async") {
+        differences.push("persist_mode is \"async\", expected \"default\"".to_owned());
+    }
+    differences
+}
+
+/// One line for each setting of `required` that is stored as something else.
+pub(super) fn compare(required: Config, stored: &Config) -> Vec<String> {
     let mut differences = Vec::new();
-    for (name, wanted) in required(spec, batches) {
+    for (name, wanted) in required {
         let found = stored.get(&name).unwrap_or(&Value::Null);
         let same = match wanted {
             // The server leaves out what is false.
@@ -194,14 +208,6 @@ fn own_differences(spec: &StreamSpec, batches: bool, stored: &Config) -> Vec<Str
         if !same {
             differences.push(format!("{name} is {found}, expected {wanted}"));
         }
-    }
-    for name in FORBIDDEN {
-        if let Some(found) = stored.get(name).filter(|found| !is_void(found)) {
-            differences.push(format!("{name} is {found}, expected none"));
-        }
-    }
-    if stored.get("persist_mode").and_then(Value::as_str) == Some("async") {
-        differences.push("persist_mode is \"async\", expected \"default\"".to_owned());
     }
     differences
 }

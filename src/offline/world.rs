@@ -10,7 +10,7 @@ use super::work;
 use crate::kernel::alias::{Alias, Via};
 use crate::kernel::definition::Definition;
 use crate::kernel::definition::model::NoInstance;
-use crate::kernel::ids::{CommandId, EventId, IdError, InstanceId, TimeMs};
+use crate::kernel::ids::{ClusterId, CommandId, EventId, IdError, InstanceId, TimeMs};
 use crate::kernel::input::{
     Control, DomainEvent, Input, InputBody, Origin, SourceStream, WorkOutcome, WorkResult,
 };
@@ -371,6 +371,7 @@ impl World {
     fn execute(&mut self, input: &Input) -> Given {
         let context = Context {
             limits: &self.limits,
+            cluster: ClusterId::OFFLINE,
             log_sequence: self.log_sequence + 1,
             generation: self.generation,
         };

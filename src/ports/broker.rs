@@ -1,4 +1,5 @@
-//! The broker: streams with per-subject expectations, contiguous readers, and shared work queues.
+//! The broker: streams with per-subject expectations, contiguous readers, shared work queues, and entries that are
+//! replaced by compare-and-set.
 //!
 //! Two adapters implement it, `nats` and `inproc`; one conformance suite (`tests/broker`) runs against both.
 //! The port names what the runner needs and no more.
@@ -82,6 +83,47 @@ pub trait Broker: Send + Sync + 'static {
         Err(BrokerError::Refused(format!(
             "durable {durable} cannot be removed from this broker"
         )))
+    }
+
+    /// Creates the bucket or updates it to `spec`, then reads back what the broker really keeps.
+    ///
+    /// # Errors
+    /// [`BrokerError::Mismatch`] where the broker keeps something else than was asked for.
+    async fn ensure_bucket(&self, spec: &BucketSpec) -> Result<(), BrokerError> {
+        Err(no_buckets(&spec.name))
+    }
+
+    /// Compares the bucket with `spec` and changes nothing: one line for each difference, none if all is well.
+    ///
+    /// # Errors
+    /// [`BrokerError::NoStream`] where it does not exist.
+    async fn check_bucket(&self, spec: &BucketSpec) -> Result<Vec<String>, BrokerError> {
+        Err(no_buckets(&spec.name))
+    }
+
+    /// What lies under exactly this key, as the last write left it.
+    ///
+    /// # Errors
+    /// [`BrokerError::NoStream`] where the bucket does not exist, [`BrokerError::Refused`] for what is no key.
+    async fn entry(&self, bucket: &str, _key: &str) -> Result<Option<Entry>, BrokerError> {
+        Err(no_buckets(bucket))
+    }
+
+    /// Replaces the entry that has the revision `expected`, or creates it where that is `None`, and returns the new
+    /// revision. An unknown outcome is read back: where the entry then holds exactly `value`, the write has
+    /// succeeded. So a value that several may write has to name its writer.
+    ///
+    /// # Errors
+    /// [`PutError`] tells a definite refusal from an unknown outcome. A repetition with the same expectation does no
+    /// harm, but may find its own first write as a conflict: read before it.
+    async fn put_entry(
+        &self,
+        bucket: &str,
+        _key: &str,
+        _value: Bytes,
+        _expected: Option<u64>,
+    ) -> Result<u64, PutError> {
+        Err(PutError::Refused(no_buckets(bucket).to_string()))
     }
 
     /// One round trip.
@@ -187,6 +229,90 @@ pub enum BrokerError {
     Unavailable(String),
     #[error("{0}")]
     Refused(String),
+}
+
+/// A place for entries, each of which has a key, a value and a revision.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BucketSpec {
+    pub name: String,
+    pub replicas: u8,
+}
+
+/// Longest name of a bucket, in bytes.
+pub const BUCKET_NAME_BYTES_MAX: usize = 128;
+/// Longest key of an entry, in bytes.
+pub const ENTRY_KEY_BYTES_MAX: usize = 256;
+/// Largest value of an entry, in bytes.
+pub const ENTRY_VALUE_BYTES_MAX: usize = 64 * 1024;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// Rises with every write of the bucket.
+    pub revision: u64,
+    pub value: Bytes,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PutError {
+    /// The entry has another revision than was expected, or is there, or is not.
+    #[error("the entry is not as expected")]
+    Conflict,
+    /// The broker will not store this, now or later.
+    #[error("refused: {0}")]
+    Refused(String),
+    /// The broker cannot store it now; it did not.
+    #[error("unavailable: {0}")]
+    Unavailable(String),
+    /// It was sent, and neither an answer nor what was read back tells what became of it.
+    #[error("no answer: {0}")]
+    Unknown(String),
+}
+
+/// Says what is wrong with the name of a bucket: letters, digits, `-` and `_`.
+///
+/// # Errors
+/// A sentence.
+pub fn check_bucket_name(name: &str) -> Result<(), String> {
+    let is_legal = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+    if name.is_empty() || name.len() > BUCKET_NAME_BYTES_MAX || !name.bytes().all(is_legal) {
+        return Err(format!(
+            "{name:?} is no name of a bucket: 1 to {BUCKET_NAME_BYTES_MAX} letters, digits, `-` and `_`"
+        ));
+    }
+    Ok(())
+}
+
+/// Says what is wrong with the key of an entry: tokens of letters, digits and `-/_=`, with dots between them.
+///
+/// # Errors
+/// A sentence.
+pub fn check_entry_key(key: &str) -> Result<(), String> {
+    let is_legal = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'/' | b'_' | b'=');
+    let is_token = |token: &str| !token.is_empty() && token.bytes().all(is_legal);
+    if key.len() > ENTRY_KEY_BYTES_MAX || !key.split('.').all(is_token) {
+        return Err(format!(
+            "{key:?} is no key of an entry: at most {ENTRY_KEY_BYTES_MAX} letters, digits, `-/_=` and single dots within"
+        ));
+    }
+    Ok(())
+}
+
+/// Says what is wrong with the size of a value.
+///
+/// # Errors
+/// A sentence.
+pub fn check_entry_value(value: &[u8]) -> Result<(), String> {
+    if value.len() > ENTRY_VALUE_BYTES_MAX {
+        return Err(format!(
+            "the value is {} bytes long, at most {ENTRY_VALUE_BYTES_MAX} are allowed",
+            value.len()
+        ));
+    }
+    Ok(())
+}
+
+fn no_buckets(name: &str) -> BrokerError {
+    BrokerError::Refused(format!("bucket {name}: this broker keeps no entries"))
 }
 
 /// A reader of one stream in stream order.

@@ -10,7 +10,7 @@ use super::staging::Run;
 use crate::kernel::alias::{Alias, Via};
 use crate::kernel::children::{Forwarded, SagaMessage};
 use crate::kernel::definition::model::{COMMAND_TIMEOUT_MS, NoInstance};
-use crate::kernel::ids::{DefinitionHash, TimeMs};
+use crate::kernel::ids::{ClusterId, DefinitionHash, TimeMs};
 use crate::kernel::input::{Control, DomainEvent, Input, InputBody, Origin, Owner};
 use crate::kernel::patch::{IgnoreReason, Outcome};
 use crate::kernel::work::{Attempt, Piece, WorkItem, WorkKind, WorkRef};
@@ -82,7 +82,7 @@ impl Run<'_> {
         let log_sequence = self.next_sequence();
         for (index, owner) in (0..=u16::MAX).zip(owners) {
             let row = WorkRef { log_sequence, index };
-            let item = message(alias, owner, input, event, self.ground.now);
+            let item = message(self.ground.cluster, alias, owner, input, event, self.ground.now);
             self.batch.put_work(row, &item)?;
             self.staged.work.push((row, item));
         }
@@ -177,7 +177,14 @@ fn size_at_most(alias: &Alias, event: &DomainEvent) -> usize {
 }
 
 /// The message that brings an event to an owner: the same for the same event, whoever makes it.
-fn message(alias: &Alias, owner: &Owner, input: &Input, event: &DomainEvent, now: TimeMs) -> WorkItem {
+fn message(
+    cluster: ClusterId,
+    alias: &Alias,
+    owner: &Owner,
+    input: &Input,
+    event: &DomainEvent,
+    now: TimeMs,
+) -> WorkItem {
     let id = &input.instance;
     let sequence = match input.origin {
         Origin::Stream { sequence, .. } => sequence,
@@ -186,6 +193,7 @@ fn message(alias: &Alias, owner: &Owner, input: &Input, event: &DomainEvent, now
     // Two messages with one id are two for the owner, who knows what to make of that.
     let path = format!("forward.{sequence}.{}", owner.key);
     let command = Attempt {
+        cluster,
         instance: id,
         generation: owner.generation,
         // It is not the doing of any definition.
@@ -197,8 +205,9 @@ fn message(alias: &Alias, owner: &Owner, input: &Input, event: &DomainEvent, now
         attempt: 1,
     };
     let piece = Piece {
+        cluster,
         instance: id,
-        generation: owner.generation,
+        life: &input.id,
         path: &path,
         iteration: 0,
         round: 0,

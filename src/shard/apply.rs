@@ -125,6 +125,7 @@ impl Run<'_> {
         let log_sequence = self.next_sequence();
         let context = Context {
             limits: self.ground.limits,
+            cluster: self.ground.cluster,
             log_sequence,
             generation,
         };
@@ -188,6 +189,7 @@ impl Run<'_> {
         let log_sequence = self.next_sequence();
         let context = Context {
             limits: self.ground.limits,
+            cluster: self.ground.cluster,
             log_sequence,
             generation: tombstone.generation,
         };
@@ -237,6 +239,7 @@ impl Run<'_> {
         let log_sequence = self.next_sequence();
         let context = Context {
             limits: self.ground.limits,
+            cluster: self.ground.cluster,
             log_sequence,
             generation,
         };

@@ -248,6 +248,7 @@ impl Desk {
                 definitions: &self.definitions,
                 scheduled_tenants: &self.scheduled_tenants,
                 limits: &self.limits,
+                cluster: self.store.cluster_id(),
                 now: self.clock.now(),
                 keep_ended: self.store.settings().keep_ended,
                 waiting: &self.waiting,

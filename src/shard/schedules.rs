@@ -11,7 +11,7 @@ use bytes::Bytes;
 
 use super::staging::Run;
 use crate::kernel::children::SagaMessage;
-use crate::kernel::ids::{CommandId, DefinitionHash, InstanceId, SagaName, TenantId, TimeMs};
+use crate::kernel::ids::{ClusterId, CommandId, DefinitionHash, InstanceId, SagaName, TenantId, TimeMs};
 use crate::kernel::input::{Control, Input, InputBody};
 use crate::kernel::patch::{IgnoreReason, Outcome, TimerRow};
 use crate::kernel::schedule::{self, Cron, Overlap, QUEUE_MAX, Schedule, Skip, Zone};
@@ -124,7 +124,7 @@ impl Run<'_> {
             log_sequence: self.next_sequence(),
             index: 0,
         };
-        let item = message(id, planned, awaited, self.ground.now);
+        let item = message(self.ground.cluster, id, planned, awaited, self.ground.now);
         self.batch.put_work(work, &item)?;
         if awaited {
             row.running.push(RunRow {
@@ -333,10 +333,11 @@ const fn skipped(skip: Skip) -> &'static str {
 }
 
 /// The message that starts a run: the same for the same planned time, whoever makes it.
-fn message(id: &InstanceId, planned: TimeMs, awaited: bool, now: TimeMs) -> WorkItem {
+fn message(cluster: ClusterId, id: &InstanceId, planned: TimeMs, awaited: bool, now: TimeMs) -> WorkItem {
     let input_id = format!("{SCHEDULE}@{}", planned.0);
     let path = format!("{SCHEDULE}.{planned}");
     let command = Attempt {
+        cluster,
         instance: id,
         generation: 1,
         // It is not the doing of any definition.
@@ -348,8 +349,9 @@ fn message(id: &InstanceId, planned: TimeMs, awaited: bool, now: TimeMs) -> Work
         attempt: 1,
     };
     let piece = Piece {
+        cluster,
         instance: id,
-        generation: 1,
+        life: &input_id,
         path: &path,
         iteration: 0,
         round: 0,

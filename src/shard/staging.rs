@@ -7,7 +7,7 @@ use super::careful::Fingerprint;
 use super::tally::Tally;
 use crate::kernel::definition::DefinitionSet;
 use crate::kernel::duration::Millis;
-use crate::kernel::ids::{InstanceId, TenantId, TimeMs};
+use crate::kernel::ids::{ClusterId, InstanceId, TenantId, TimeMs};
 use crate::kernel::limits::Limits;
 use crate::kernel::record::Record;
 use crate::kernel::work::{WorkItem, WorkRef};
@@ -22,6 +22,7 @@ pub(super) struct Ground<'a> {
     /// The tenants whose schedules this shard looks after.
     pub scheduled_tenants: &'a [TenantId],
     pub limits: &'a Limits,
+    pub cluster: ClusterId,
     pub now: TimeMs,
     /// How long a tombstone counts.
     pub keep_ended: Millis,

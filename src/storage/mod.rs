@@ -55,7 +55,7 @@ pub enum StorageError {
     #[error("{}: in use by another process; stop it, or choose another data_dir [SR0201]", .0.display())]
     Locked(PathBuf),
     #[error(
-        "{}: belongs to cluster {found:?}, this is {expected:?}; correct `cluster` or `data_dir` [SR0202]",
+        "{}: belongs to cluster {found}, this is {expected}; correct `cluster` or `data_dir` [SR0202]",
         path.display()
     )]
     Foreign {

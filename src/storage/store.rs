@@ -9,7 +9,7 @@ use super::read::Reader;
 use super::rows::{self, InboxRow, ParkedRow, ROW_FORMAT, Waiting};
 use super::write::Batch;
 use super::{Settings, StorageError, keys, tables};
-use crate::kernel::ids::InstanceId;
+use crate::kernel::ids::{ClusterId, InstanceId};
 
 /// Format level of the whole environment.
 const FORMAT_LEVEL: u8 = 1;
@@ -18,6 +18,7 @@ const FORMAT_LEVEL: u8 = 1;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OpenOptions {
     pub cluster: String,
+    pub cluster_id: ClusterId,
     pub shard: u16,
     pub shards: u16,
     /// Whether an empty folder may become this shard. False where the cluster already knows the shard: an empty
@@ -30,6 +31,7 @@ pub struct OpenOptions {
 pub struct Store {
     environment: Arc<Environment>,
     settings: Settings,
+    cluster_id: ClusterId,
     created: bool,
 }
 
@@ -62,6 +64,7 @@ impl Store {
         Ok(Self {
             environment: Arc::new(environment),
             settings: settings.clone(),
+            cluster_id: options.cluster_id,
             created,
         })
     }
@@ -70,6 +73,12 @@ impl Store {
     #[must_use]
     pub const fn was_created(&self) -> bool {
         self.created
+    }
+
+    /// The cluster whose state this is a part of.
+    #[must_use]
+    pub const fn cluster_id(&self) -> ClusterId {
+        self.cluster_id
     }
 
     #[must_use]
@@ -126,6 +135,7 @@ impl Store {
 struct Identity {
     level: u8,
     cluster: String,
+    cluster_id: ClusterId,
     shard: u16,
     shards: u16,
 }
@@ -135,6 +145,7 @@ impl Identity {
         Self {
             level: FORMAT_LEVEL,
             cluster: options.cluster.clone(),
+            cluster_id: options.cluster_id,
             shard: options.shard,
             shards: options.shards,
         }
@@ -144,11 +155,11 @@ impl Identity {
         if found.level > FORMAT_LEVEL {
             return Err(newer(dir.to_owned(), found.level));
         }
-        if found.cluster != self.cluster {
+        if (&found.cluster, found.cluster_id) != (&self.cluster, self.cluster_id) {
             return Err(StorageError::Foreign {
                 path: dir.to_owned(),
-                found: found.cluster.clone(),
-                expected: self.cluster.clone(),
+                found: found.whose(),
+                expected: self.whose(),
             });
         }
         if (found.shard, found.shards) != (self.shard, self.shards) {
@@ -159,6 +170,10 @@ impl Identity {
             });
         }
         Ok(())
+    }
+
+    fn whose(&self) -> String {
+        format!("{:?} ({})", self.cluster, self.cluster_id)
     }
 
     fn place(&self) -> String {
@@ -188,6 +203,7 @@ mod tests {
     fn options(cluster: &str, shard: u16, create: bool) -> OpenOptions {
         OpenOptions {
             cluster: cluster.to_owned(),
+            cluster_id: ClusterId([7; 16]),
             shard,
             shards: 4,
             create,
@@ -215,8 +231,13 @@ mod tests {
             shards: 8,
             ..options("shop", 0, true)
         };
+        let of_another_id = OpenOptions {
+            cluster_id: ClusterId([8; 16]),
+            ..options("shop", 0, true)
+        };
         for (other, code) in [
             (options("else", 0, true), "SR0202"),
+            (of_another_id, "SR0202"),
             (options("shop", 1, true), "SR0204"),
             (resharded, "SR0204"),
         ] {

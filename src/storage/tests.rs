@@ -17,7 +17,7 @@ use super::rows::{
 use super::write::Counters;
 use super::{Batch, OpenOptions, Settings, StorageError, Store};
 use crate::kernel::ids::{
-    CommandId, DefinitionHash, EffectName, EventId, InstanceId, Key, SagaName, TenantId, TimeMs,
+    ClusterId, CommandId, DefinitionHash, EffectName, EventId, InstanceId, Key, SagaName, TenantId, TimeMs,
 };
 use crate::kernel::input::{DomainEvent, Input, InputBody, Origin, Owner, SourceStream};
 use crate::kernel::ledger::Ledger;
@@ -28,6 +28,7 @@ use crate::kernel::work::{WorkItem, WorkKind, WorkRef};
 fn store(dir: &Path) -> Store {
     let options = OpenOptions {
         cluster: "shop".to_owned(),
+        cluster_id: ClusterId::OFFLINE,
         shard: 0,
         shards: 1,
         create: true,

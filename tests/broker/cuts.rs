@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use saga_runner::nats::{NatsBroker, Settings};
-use saga_runner::ports::broker::{Broker, Manner, PublishError, QueueSpec};
+use saga_runner::ports::broker::{Broker, BucketSpec, Manner, PublishError, PutError, QueueSpec};
 use serde_json::Value;
 
 use crate::nats::{api, connect, first, message, publish, reader_spec, settings, spec};
@@ -90,6 +91,81 @@ async fn cuts_under_load_never_show_a_reader_a_gap() {
         }
     };
     within("all", async { tokio::join!(writer, read) }).await;
+}
+
+fn bucket() -> BucketSpec {
+    BucketSpec {
+        name: "B".to_owned(),
+        replicas: 1,
+    }
+}
+
+/// The answer to a write is lost with its connection: the write is read back over the next one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_write_whose_answer_is_lost_is_read_back() {
+    let server = NatsServer::start();
+    let proxy = Proxy::start(server.address()).await;
+    let broker = connect(&proxy.url()).await;
+    let direct = connect(&server.url()).await;
+    broker.ensure_bucket(&bucket()).await.unwrap();
+    let mut revision = None;
+    for n in 1..=5_u64 {
+        let value = Bytes::from(n.to_string());
+        proxy.set(Fault::Stall);
+        let write = broker.put_entry("B", "a", value.clone(), revision);
+        let cut = async {
+            eventually("stored", || async {
+                let found = direct.entry("B", "a").await.unwrap();
+                found.is_some_and(|entry| entry.value == value)
+            })
+            .await;
+            proxy.cut();
+            proxy.set(Fault::None);
+        };
+        let (written, ()) = within("write", async { tokio::join!(write, cut) }).await;
+        revision = Some(written.expect("it was read back"));
+    }
+    assert_eq!(revision, Some(5), "each was stored once");
+}
+
+/// Whatever is cut, a counter that is read and replaced counts each of its steps once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cuts_never_make_a_write_count_twice() {
+    const WRITES: u64 = 200;
+    let server = NatsServer::start();
+    let proxy = Proxy::start(server.address()).await;
+    let broker = connect(&proxy.url()).await;
+    broker.ensure_bucket(&bucket()).await.unwrap();
+    let write = async {
+        let mut revision = None;
+        for n in 1..=WRITES {
+            let value = Bytes::from(n.to_string());
+            loop {
+                match broker.put_entry("B", "a", value.clone(), revision).await {
+                    Ok(written) => {
+                        revision = Some(written);
+                        break;
+                    }
+                    // Its own first write, which it could not read back.
+                    Err(PutError::Conflict) => {
+                        if let Ok(Some(found)) = broker.entry("B", "a").await {
+                            assert_eq!(found.value, value);
+                            revision = Some(found.revision);
+                            break;
+                        }
+                    }
+                    Err(PutError::Unavailable(_) | PutError::Unknown(_)) => {}
+                    Err(PutError::Refused(why)) => panic!("{why}"),
+                }
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+            if n % 10 == 5 {
+                proxy.cut();
+            }
+        }
+        revision
+    };
+    assert_eq!(within("writes", write).await, Some(WRITES));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -11,8 +11,8 @@ use bytes::Bytes;
 use saga_runner::inproc::{InprocBroker, Settings};
 use saga_runner::kernel::ids::TimeMs;
 use saga_runner::ports::broker::{
-    Broker, BrokerError, Expect, Manner, Publication, PublishAck, PublishError, Queue, QueueSpec, QueueState,
-    Reader, ReaderSpec, StoredMessage, StreamSpec, StreamState,
+    Broker, BrokerError, BucketSpec, Entry, Expect, Manner, Publication, PublishAck, PublishError, PutError,
+    Queue, QueueSpec, QueueState, Reader, ReaderSpec, StoredMessage, StreamSpec, StreamState,
 };
 use saga_runner::ports::clock::Clock;
 use tempfile::TempDir;
@@ -133,6 +133,28 @@ impl Broker for Client {
 
     async fn queue_state(&self, stream: &str, durable: &str) -> Result<Option<QueueState>, BrokerError> {
         self.0.current().queue_state(stream, durable).await
+    }
+
+    async fn ensure_bucket(&self, spec: &BucketSpec) -> Result<(), BrokerError> {
+        self.0.current().ensure_bucket(spec).await
+    }
+
+    async fn check_bucket(&self, spec: &BucketSpec) -> Result<Vec<String>, BrokerError> {
+        self.0.current().check_bucket(spec).await
+    }
+
+    async fn entry(&self, bucket: &str, key: &str) -> Result<Option<Entry>, BrokerError> {
+        self.0.current().entry(bucket, key).await
+    }
+
+    async fn put_entry(
+        &self,
+        bucket: &str,
+        key: &str,
+        value: Bytes,
+        expected: Option<u64>,
+    ) -> Result<u64, PutError> {
+        self.0.current().put_entry(bucket, key, value, expected).await
     }
 
     async fn ping(&self) -> Result<Duration, BrokerError> {

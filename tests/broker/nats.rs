@@ -7,8 +7,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use saga_runner::nats::{ConnectError, NatsBroker, Settings, Status};
 use saga_runner::ports::broker::{
-    Broker, BrokerError, Expect, KnownQueue, Manner, Publication, PublishError, QueueSpec, ReaderSpec,
-    StreamSpec,
+    Broker, BrokerError, BucketSpec, Expect, KnownQueue, Manner, Publication, PublishError, PutError,
+    QueueSpec, ReaderSpec, StreamSpec,
 };
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
@@ -493,4 +493,52 @@ async fn flushed_acknowledgements_have_reached_the_server() {
         info["num_ack_pending"] == 0 && info["ack_floor"]["stream_seq"] == 500
     })
     .await;
+}
+
+/// As `nats kv del` and `nats kv purge` leave it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_entry_that_was_removed_is_not_there_and_can_be_created() {
+    let server = NatsServer::start();
+    let broker = connect(&server.url()).await;
+    let bucket = BucketSpec {
+        name: "B".to_owned(),
+        replicas: 1,
+    };
+    broker.ensure_bucket(&bucket).await.unwrap();
+    let raw = async_nats::jetstream::new(async_nats::connect(server.url()).await.unwrap());
+    let theirs = raw
+        .get_key_value("B")
+        .await
+        .expect("NATS's own clients take it for a bucket");
+    for (n, value) in ["one", "two"].into_iter().enumerate() {
+        let value = Bytes::from_static(value.as_bytes());
+        let revision = broker.put_entry("B", "a.b", value.clone(), None).await.unwrap();
+        assert_eq!(theirs.get("a.b").await.unwrap(), Some(value));
+        match n {
+            0 => theirs.delete("a.b").await.unwrap(),
+            _ => theirs.purge("a.b").await.unwrap(),
+        }
+        assert_eq!(broker.entry("B", "a.b").await.unwrap(), None);
+        let stale = broker.put_entry("B", "a.b", Bytes::new(), Some(revision)).await;
+        assert_eq!(stale, Err(PutError::Conflict));
+    }
+    let entry = theirs.put("a.b", Bytes::from_static(b"theirs")).await.unwrap();
+    assert_eq!(broker.entry("B", "a.b").await.unwrap().unwrap().revision, entry);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_bucket_that_forgets_is_brought_to_its_spec() {
+    let server = NatsServer::start();
+    let broker = connect(&server.url()).await;
+    let config = json!({"name": "KV_B", "subjects": ["$KV.B.>"], "max_age": 60_000_000_000_u64, "discard": "old",
+        "max_msgs_per_subject": 1, "allow_rollup_hdrs": true, "deny_delete": true, "allow_direct": true});
+    api(&server.url(), "STREAM.CREATE.KV_B", config).await;
+    let bucket = BucketSpec {
+        name: "B".to_owned(),
+        replicas: 1,
+    };
+    let found = broker.check_bucket(&bucket).await.unwrap();
+    assert_eq!(found.len(), 2, "{found:?}");
+    broker.ensure_bucket(&bucket).await.unwrap();
+    assert_eq!(broker.check_bucket(&bucket).await.unwrap(), Vec::<String>::new());
 }

@@ -4,11 +4,12 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
+use bytes::Bytes;
 use data_encoding::BASE64URL_NOPAD;
 use nkeys::KeyPair;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair as TlsKey};
 use saga_runner::nats::{NatsBroker, Settings, Status};
-use saga_runner::ports::broker::{Broker as _, StreamSpec};
+use saga_runner::ports::broker::{Broker as _, BucketSpec, PutError, StreamSpec};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
@@ -93,6 +94,40 @@ async fn tokens_passwords_and_nkeys_open_the_door_and_others_do_not() {
     is_let_in(&server, json!({"nkey_seed_file": file})).await;
     let other = KeyPair::new_user().seed().expect("a seed");
     is_kept_out(&server, json!({"nkey_seed": other})).await;
+}
+
+/// What docs/operations.md asks for, and nothing else.
+#[tokio::test]
+async fn the_documented_rights_are_enough_for_the_record_of_a_cluster() {
+    let stream = "KV_WORKFLOW_CLUSTER";
+    let mut rights = vec!["$KV.WORKFLOW_CLUSTER.>".to_owned()];
+    for operation in ["INFO", "CREATE", "UPDATE", "MSG.GET"] {
+        rights.push(format!("$JS.API.STREAM.{operation}.{stream}"));
+    }
+    let config = format!(
+        "authorization {{ users: [{{ user: u, password: p, permissions: {{ publish: {rights:?}, subscribe: [\"_INBOX.>\"] }} }}] }}"
+    );
+    let server = guarded(config);
+    let broker = NatsBroker::connect(settings(&server, &json!({"user": "u", "password": "p"})))
+        .await
+        .expect("settings");
+    within("connect", broker.connected()).await.expect("let in");
+    let bucket = BucketSpec {
+        name: "WORKFLOW_CLUSTER".to_owned(),
+        replicas: 1,
+    };
+    broker.ensure_bucket(&bucket).await.expect("a bucket");
+    assert_eq!(broker.check_bucket(&bucket).await, Ok(Vec::new()));
+    let value = Bytes::from_static(b"{}");
+    let write = broker.put_entry(&bucket.name, "shop.cluster", value.clone(), None);
+    within("write", write).await.expect("written");
+    let again = broker.put_entry(&bucket.name, "shop.cluster", value, None).await;
+    assert_eq!(again, Err(PutError::Conflict));
+    let found = broker
+        .entry(&bucket.name, "shop.cluster")
+        .await
+        .expect("readable");
+    assert!(found.is_some());
 }
 
 /// A token as NATS signs them, valid for ever.

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use proptest::test_runner::TestRng;
 use saga_runner::kernel::definition::Definition;
-use saga_runner::kernel::ids::{CommandId, EventId, InstanceId, Key, TenantId, TimeMs};
+use saga_runner::kernel::ids::{ClusterId, CommandId, EventId, InstanceId, Key, TenantId, TimeMs};
 use saga_runner::kernel::input::{Control, DomainEvent, Input, InputBody, Origin, WorkOutcome, WorkResult};
 use saga_runner::kernel::limits::Limits;
 use saga_runner::kernel::patch::TimerRow;
@@ -82,6 +82,7 @@ impl World<'_> {
         self.log_sequence += 1;
         let context = Context {
             limits: &self.limits,
+            cluster: ClusterId::OFFLINE,
             log_sequence: self.log_sequence,
             generation: 1,
         };

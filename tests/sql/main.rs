@@ -10,6 +10,7 @@
 mod support;
 
 mod classes;
+mod clusters;
 mod exactly_once;
 mod faults;
 mod journal;

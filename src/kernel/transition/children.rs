@@ -445,6 +445,7 @@ fn answer(
         return Patch::ignored(IgnoreReason::Exists);
     }
     let command = Attempt {
+        cluster: context.cluster,
         instance,
         generation: context.generation,
         // It is not the doing of any definition.
@@ -456,8 +457,9 @@ fn answer(
         attempt: 1,
     };
     let piece = Piece {
+        cluster: context.cluster,
         instance,
-        generation: context.generation,
+        life: &input.id,
         path: OUTCOME,
         iteration: 0,
         round: 0,

@@ -138,8 +138,9 @@ impl<'a> Run<'a> {
     /// The key that all attempts of a piece of work have in common.
     pub(super) fn idempotency_key(&self, path: &str, repetition: Repetition) -> String {
         Piece {
+            cluster: self.ground.context.cluster,
             instance: self.ground.instance,
-            generation: self.record.generation,
+            life: &self.record.start_event,
             path,
             iteration: repetition.iteration,
             round: repetition.round,
@@ -172,6 +173,7 @@ impl<'a> Run<'a> {
         let ground = self.ground;
         let input = ground.input;
         let command = Attempt {
+            cluster: ground.context.cluster,
             instance: ground.instance,
             generation: self.record.generation,
             definition: &self.record.definition,

@@ -58,7 +58,7 @@ pub use migrate::{Obstacle, REFUSED, migrate, obstacles};
 use run::{Ground, Run};
 
 use super::definition::Definition;
-use super::ids::{DefinitionHash, InstanceId};
+use super::ids::{ClusterId, DefinitionHash, InstanceId};
 use super::input::{Control, Input, InputBody};
 use super::limits::Limits;
 use super::patch::{IgnoreReason, Note, Outcome, Patch};
@@ -80,6 +80,8 @@ pub const NO_INSTANCE: &str = "no_instance";
 #[derive(Debug, Clone, Copy)]
 pub struct Context<'a> {
     pub limits: &'a Limits,
+    /// Where the instance lives; [`ClusterId::OFFLINE`] where nothing reaches the outside world.
+    pub cluster: ClusterId,
     /// The shard's log sequence of this input: names the rows that the patch adds.
     pub log_sequence: u64,
     /// Generation that a new instance gets: 1, or one more than the tombstone's.

@@ -284,8 +284,14 @@ impl<'a> Run<'a> {
         self.parsed.record.get_or_insert_with(|| {
             let InstanceId { tenant, saga, key } = ground.instance;
             // Lengths first, so that no two different lists of parts read the same.
-            let parts = [tenant.as_str(), saga.as_str(), key.as_str(), &ground.input.id];
-            let mut seed = record.generation.to_string();
+            let parts = [
+                tenant.as_str(),
+                saga.as_str(),
+                key.as_str(),
+                &record.start_event,
+                &ground.input.id,
+            ];
+            let mut seed = ground.context.cluster.to_string();
             for part in parts {
                 write!(seed, ":{}:{part}", part.len()).expect("writing to a string");
             }

@@ -10,7 +10,9 @@ use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::kernel::definition::{Definition, DefinitionSet, compile_archived};
-use crate::kernel::ids::{CommandId, DefinitionHash, EventId, InstanceId, Key, SagaName, TenantId, TimeMs};
+use crate::kernel::ids::{
+    ClusterId, CommandId, DefinitionHash, EventId, InstanceId, Key, SagaName, TenantId, TimeMs,
+};
 use crate::kernel::input::{
     Control, DomainEvent, Input, InputBody, Origin, SourceStream, WorkOutcome, WorkResult,
 };
@@ -237,6 +239,7 @@ impl World {
 fn open_store(dir: &Path, settings: &crate::storage::Settings) -> Store {
     let options = OpenOptions {
         cluster: "test".to_owned(),
+        cluster_id: ClusterId::OFFLINE,
         shard: 3,
         shards: 4,
         create: true,

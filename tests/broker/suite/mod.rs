@@ -3,6 +3,7 @@
 //! `conformance!(ground, private)` makes a test of every case; `ground` is a function that returns the place on which
 //! the case plays; `private` returns one that may be restarted. Each case has a stream and subjects of its own, so a broker may be shared.
 
+mod entries;
 mod lookups;
 mod publishing;
 mod queues;
@@ -10,6 +11,7 @@ mod readers;
 mod restarts;
 mod streams;
 
+pub use entries::*;
 pub use lookups::*;
 pub use publishing::*;
 pub use queues::*;
@@ -99,11 +101,18 @@ macro_rules! conformance {
             members_together_hold_no_more_than_allowed
             a_queue_with_another_filter_is_not_joined
             a_queue_outlives_its_members
+            a_bucket_is_made_once_and_keeps_its_entries
+            an_entry_is_created_once
+            an_entry_is_replaced_at_the_revision_that_was_expected_only
+            of_two_writes_at_once_exactly_one_counts
+            keys_and_buckets_do_not_disturb_each_other
+            names_and_sizes_of_entries_have_bounds
         }
         $crate::conformance! { @cases $private;
             a_restart_keeps_messages_and_identity
             a_restart_keeps_the_state_of_queues
             a_restart_breaks_readers_and_loses_nothing
+            a_restart_keeps_entries_and_their_revisions
         }
     };
     (@cases $ground:path; $($case:ident)*) => {

@@ -10,7 +10,7 @@ use crate::kernel::children::{
     CHILD_CANCELLED, CHILD_DEPTH_MAX, CHILD_EXISTS, CHILD_FAILED, CHILD_GONE, CHILD_REFUSED, ParentRef,
     SagaMessage,
 };
-use crate::kernel::ids::{Key, SagaName};
+use crate::kernel::ids::{ClusterId, Key, SagaName};
 use crate::kernel::input::{CancelMode, Control, InputBody, Origin, WorkOutcome};
 use crate::kernel::ledger::LedgerStatus;
 use crate::kernel::limits::Limits;
@@ -132,6 +132,7 @@ fn to_ended(world: &World, record: Option<&Record>, id: &str, control: Control) 
     let input = world.input(id, Origin::Local, InputBody::Control(control));
     let context = Context {
         limits: &Limits::default(),
+        cluster: ClusterId::OFFLINE,
         log_sequence: 900,
         generation: 1,
     };
@@ -299,6 +300,7 @@ fn a_child_that_cannot_begin_says_why() {
     );
     let context = Context {
         limits: &Limits::default(),
+        cluster: ClusterId::OFFLINE,
         log_sequence: 1,
         generation: 1,
     };

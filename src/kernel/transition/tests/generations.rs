@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::build::loaded_as;
 use super::world::World;
 use crate::kernel::children::{CHILD_EXISTS, ParentRef, SagaMessage};
-use crate::kernel::ids::{CommandId, Key, SagaName};
+use crate::kernel::ids::{ClusterId, CommandId, Key, SagaName};
 use crate::kernel::input::{Control, WorkOutcome};
 use crate::kernel::patch::{IgnoreReason, Outcome};
 use crate::kernel::record::Phase;
@@ -134,6 +134,57 @@ fn another_generation_has_other_ids_and_hears_nothing_of_the_one_before() {
     complete(&mut world);
     assert_eq!(world.control("r-1", request()), Outcome::Applied);
     assert_eq!(world.last().generation, 3);
+}
+
+/// What the charge of a life is known by, where nothing is known of the lives before; `event` is the number of the
+/// event that starts it.
+fn charge_of_life(cluster: ClusterId, generation: u32, event: u64) -> String {
+    let mut world = renting("");
+    (world.cluster, world.generation) = (cluster, generation);
+    for _ in 1..event {
+        world.domain_event("Order.Placed", &json!({}));
+    }
+    place(&mut world);
+    world.newest("steps.charge").idempotency_key.clone()
+}
+
+/// Two clusters once moved the money of one transfer, because the second found the first one's key upstream; and so
+/// did two lives of one key, once the tombstone between them was pruned.
+#[test]
+fn a_key_names_cluster_and_life_and_not_the_generation_that_pruning_forgets() {
+    let (one, other) = (ClusterId([1; 16]), ClusterId([2; 16]));
+    let first = charge_of_life(one, 1, 1);
+    assert_ne!(first, charge_of_life(other, 1, 1), "another cluster");
+    assert_ne!(
+        first,
+        charge_of_life(one, 1, 2),
+        "another start behind a pruned tombstone"
+    );
+    assert_eq!(
+        first,
+        charge_of_life(one, 1, 1),
+        "a duplicate of the start behind a pruned tombstone"
+    );
+    assert_eq!(
+        first,
+        charge_of_life(one, 2, 1),
+        "and behind one that has only expired"
+    );
+}
+
+#[test]
+fn attempts_compensation_and_finally_of_one_life_are_different_work() {
+    let mut world = renting("finally: {failed: [{effect: tell, name: tell, with: {n: 1}}]}\n");
+    place(&mut world);
+    world.succeed("steps.charge", &json!({}));
+    world.fail("steps.ship", "broken");
+    world.succeed("steps.charge.compensate", &json!({}));
+    let awaited = world.sent.iter().filter(|item| item.kind.awaits_result());
+    let mut keys: Vec<&str> = awaited.map(|item| item.idempotency_key.as_str()).collect();
+    let all = keys.len();
+    keys.sort_unstable();
+    keys.dedup();
+    assert!(all >= 4 && keys.len() == all, "{keys:?}");
 }
 
 #[test]

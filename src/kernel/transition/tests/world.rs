@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::super::{Context, Last, Rejection, apply, apply_ended, migrate, reaches_ended};
 use crate::kernel::children::SagaMessage;
 use crate::kernel::definition::Definition;
-use crate::kernel::ids::{CommandId, EventId, InstanceId, Key, TenantId, TimeMs};
+use crate::kernel::ids::{ClusterId, CommandId, EventId, InstanceId, Key, TenantId, TimeMs};
 use crate::kernel::input::{
     Control, DomainEvent, Input, InputBody, Origin, SourceStream, WorkOutcome, WorkResult,
 };
@@ -26,6 +26,9 @@ pub(super) struct World {
     pub definition: Arc<Definition>,
     pub instance: InstanceId,
     pub limits: Limits,
+    pub cluster: ClusterId,
+    /// Which an instance gets whose tombstone does not count any more.
+    pub generation: u32,
     pub record: Option<Record>,
     pub ended: Option<Summary>,
     /// Rows whose result is awaited.
@@ -60,6 +63,8 @@ impl World {
             },
             definition,
             limits: Limits::default(),
+            cluster: ClusterId::OFFLINE,
+            generation: 1,
             record: None,
             ended: None,
             outbox: BTreeMap::new(),
@@ -242,8 +247,9 @@ impl World {
     fn apply(&mut self, input: &Input) -> Result<Patch, Rejection> {
         let context = Context {
             limits: &self.limits,
+            cluster: self.cluster,
             log_sequence: self.log_sequence,
-            generation: 1,
+            generation: self.generation,
         };
         if let (None, Some(summary)) = (&self.record, &self.ended)
             && reaches_ended(input)
@@ -285,8 +291,9 @@ impl World {
         let record = self.record.as_ref().expect("a live instance");
         let context = Context {
             limits: &self.limits,
+            cluster: self.cluster,
             log_sequence: self.log_sequence,
-            generation: 1,
+            generation: self.generation,
         };
         let attempt = || migrate(&self.definition, to, &self.instance, record, &input, &context);
         let patch = attempt()?;

@@ -1,0 +1,395 @@
+//! The record by which the broker knows a cluster.
+//!
+//! Its id is part of every idempotency key. It lies in the broker and in the folder, so that neither can lose it alone:
+//!
+//! ```text
+//! folder  record   what happens
+//! id      same     the id
+//! id      other    refused
+//! id      none     the id, and the record is written again
+//! fresh   id       the id
+//! fresh   none     another id is drawn, unless the runner's own streams hold something: then refused
+//! ```
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use tokio_util::sync::CancellationToken;
+
+use super::StartError;
+use crate::config::Manifest;
+use crate::kernel::ids::ClusterId;
+use crate::kernel::input::SourceStream;
+use crate::ports::broker::{Broker, BrokerError, BucketSpec, PutError, StreamState};
+
+/// How often the record is read and written before somebody else's writes are told as a fault.
+const ROUNDS_MAX: usize = 8;
+/// How long the note about shards waits before it asks the broker again.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// What the broker keeps of a cluster.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Record {
+    id: ClusterId,
+    /// The stream of its commands: two clusters of one name are told apart by it.
+    commands: String,
+    shards: u16,
+    /// Shards whose state was created at some time.
+    existed: Vec<u16>,
+}
+
+/// Why there is no id yet.
+pub(super) enum Trouble {
+    /// Waiting may help.
+    Unavailable(String),
+    Refused(StartError),
+}
+
+impl From<BrokerError> for Trouble {
+    fn from(error: BrokerError) -> Self {
+        match error {
+            BrokerError::Unavailable(message) => Self::Unavailable(message),
+            error => Self::Refused(StartError::Broker(error.to_string())),
+        }
+    }
+}
+
+impl From<PutError> for Trouble {
+    fn from(error: PutError) -> Self {
+        match error {
+            PutError::Refused(_) => Self::Refused(StartError::Broker(error.to_string())),
+            PutError::Conflict | PutError::Unavailable(_) | PutError::Unknown(_) => {
+                Self::Unavailable(error.to_string())
+            }
+        }
+    }
+}
+
+/// The bucket of the record.
+pub(super) fn bucket(manifest: &Manifest) -> BucketSpec {
+    BucketSpec {
+        name: manifest.streams.cluster_bucket.clone(),
+        replicas: manifest.streams.replicas,
+    }
+}
+
+fn key(manifest: &Manifest) -> String {
+    format!("{}.cluster", manifest.cluster)
+}
+
+/// The id of the cluster, which is in the record when this returns. `folder` is the one that the folder knows.
+pub(super) async fn identify(
+    broker: &dyn Broker,
+    manifest: &Manifest,
+    folder: Option<ClusterId>,
+    streams: &[StreamState; 3],
+) -> Result<ClusterId, Trouble> {
+    prepare_bucket(broker, manifest).await?;
+    for _ in 0..ROUNDS_MAX {
+        if let Some((record, _)) = read(broker, manifest).await? {
+            check(&record, manifest, folder).map_err(Trouble::Refused)?;
+            return Ok(record.id);
+        }
+        let id = match folder {
+            Some(id) => {
+                tracing::warn!(cluster_id = %id, "the broker has no record of this cluster; it is written again");
+                id
+            }
+            None => {
+                check_new(manifest, streams).map_err(Trouble::Refused)?;
+                ClusterId(*uuid::Uuid::new_v4().as_bytes())
+            }
+        };
+        let record = Record {
+            id,
+            commands: manifest.streams.workflow_commands.name.clone(),
+            shards: manifest.shards,
+            existed: Vec::new(),
+        };
+        match write(broker, manifest, &record, None).await {
+            Ok(_) => return Ok(id),
+            // Another process was faster, and its record counts.
+            Err(PutError::Conflict) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Err(Trouble::Unavailable(
+        "the record of the cluster changes all the time".to_owned(),
+    ))
+}
+
+async fn prepare_bucket(broker: &dyn Broker, manifest: &Manifest) -> Result<(), BrokerError> {
+    let spec = bucket(manifest);
+    if manifest.streams.manage {
+        return broker.ensure_bucket(&spec).await;
+    }
+    let differences = broker.check_bucket(&spec).await?;
+    if differences.is_empty() {
+        return Ok(());
+    }
+    Err(BrokerError::Mismatch {
+        stream: spec.name,
+        differences,
+    })
+}
+
+async fn read(broker: &dyn Broker, manifest: &Manifest) -> Result<Option<(Record, u64)>, Trouble> {
+    let name = &manifest.streams.cluster_bucket;
+    let Some(entry) = broker.entry(name, &key(manifest)).await? else {
+        return Ok(None);
+    };
+    match serde_json::from_slice(&entry.value) {
+        Ok(record) => Ok(Some((record, entry.revision))),
+        Err(error) => Err(Trouble::Refused(StartError::Identity(format!(
+            "bucket {name}, entry {}: the record of the cluster cannot be read: {error}",
+            key(manifest)
+        )))),
+    }
+}
+
+async fn write(
+    broker: &dyn Broker,
+    manifest: &Manifest,
+    record: &Record,
+    expected: Option<u64>,
+) -> Result<u64, PutError> {
+    let value = Bytes::from(serde_json::to_vec(record).expect("a record is plain data"));
+    broker
+        .put_entry(&manifest.streams.cluster_bucket, &key(manifest), value, expected)
+        .await
+}
+
+/// Whether the record is that of this manifest and this folder.
+fn check(record: &Record, manifest: &Manifest, folder: Option<ClusterId>) -> Result<(), StartError> {
+    let place = format!(
+        "bucket {}, entry {}",
+        manifest.streams.cluster_bucket,
+        key(manifest)
+    );
+    if let Some(folder) = folder.filter(|folder| *folder != record.id) {
+        return Err(StartError::Identity(format!(
+            "{}: the data belongs to cluster {folder}, and the broker knows {} ({place}); correct `data_dir` or the broker",
+            manifest.data_dir.display(),
+            record.id
+        )));
+    }
+    let commands = &manifest.streams.workflow_commands.name;
+    if record.commands != *commands {
+        return Err(StartError::Identity(format!(
+            "{place} is of the cluster whose stream of commands is {}, this one has {commands}; set another `cluster` or `streams.cluster_bucket`",
+            record.commands
+        )));
+    }
+    if record.shards != manifest.shards {
+        return Err(StartError::Identity(format!(
+            "{place} is of a cluster with {} shard(s), the manifest says {}",
+            record.shards, manifest.shards
+        )));
+    }
+    Ok(())
+}
+
+/// Whether nothing speaks against it that the cluster is new.
+fn check_new(manifest: &Manifest, streams: &[StreamState; 3]) -> Result<(), StartError> {
+    for stream in [SourceStream::WorkflowCommands, SourceStream::WorkflowEvents] {
+        let state = &streams[stream.index()];
+        if state.messages > 0 {
+            return Err(StartError::Unidentified(format!(
+                "stream {} holds {} message(s) of a cluster whose id is lost: neither {} nor bucket {} knows it, and another id changes every idempotency key",
+                state.identity.name,
+                state.messages,
+                manifest.data_dir.display(),
+                manifest.streams.cluster_bucket
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Notes in the record that all shards exist, however long the broker is away.
+pub(super) async fn note_shards(broker: Arc<dyn Broker>, manifest: Manifest, drain: CancellationToken) {
+    let noted = async {
+        while let Err(trouble) = try_note_shards(broker.as_ref(), &manifest).await {
+            match trouble {
+                Trouble::Unavailable(message) => {
+                    tracing::debug!(message, "the record of the cluster waits for the broker");
+                    tokio::time::sleep(AGAIN).await;
+                }
+                Trouble::Refused(error) => {
+                    tracing::error!(%error, "the record of the cluster cannot be written");
+                    return;
+                }
+            }
+        }
+    };
+    tokio::select! {
+        () = noted => {}
+        () = drain.cancelled() => {}
+    }
+}
+
+async fn try_note_shards(broker: &dyn Broker, manifest: &Manifest) -> Result<(), Trouble> {
+    let Some((record, revision)) = read(broker, manifest).await? else {
+        // The next start writes it again.
+        return Ok(());
+    };
+    let mut existed: Vec<u16> = record.existed.iter().copied().chain(0..manifest.shards).collect();
+    existed.sort_unstable();
+    existed.dedup();
+    if existed == record.existed {
+        return Ok(());
+    }
+    write(broker, manifest, &Record { existed, ..record }, Some(revision)).await?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::inproc::{InprocBroker, Settings};
+    use crate::ports::broker::{Expect, Publication, StreamSpec};
+
+    /// A broker of its own, and a manifest for it.
+    struct Place {
+        broker: Arc<InprocBroker>,
+        manifest: Manifest,
+        _dir: tempfile::TempDir,
+    }
+
+    impl Place {
+        fn new() -> Self {
+            let dir = tempfile::tempdir().expect("a folder");
+            let clock = Arc::new(crate::app::SystemClock::new());
+            let broker = InprocBroker::open(dir.path(), Settings::default(), clock).expect("opens");
+            let manifest = Manifest::named("shop");
+            Self {
+                broker,
+                manifest,
+                _dir: dir,
+            }
+        }
+
+        async fn identify(&self, folder: Option<ClusterId>) -> Result<ClusterId, String> {
+            let streams = crate::app::streams::prepare(&*self.broker, &self.manifest)
+                .await
+                .expect("streams");
+            let outcome = identify(&*self.broker, &self.manifest, folder, &streams).await;
+            outcome.map_err(|trouble| match trouble {
+                Trouble::Unavailable(message) => message,
+                Trouble::Refused(error) => error.to_string(),
+            })
+        }
+
+        async fn publish(&self, stream: &str, subject: &str) {
+            let message = Publication {
+                stream: stream.to_owned(),
+                subject: subject.to_owned(),
+                headers: Vec::new(),
+                payload: Bytes::from_static(b"{}"),
+                expect: Expect::Nothing,
+            };
+            self.broker.publish(message).await.expect("stored");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_new_cluster_draws_an_id_and_every_later_folder_takes_it() {
+        let place = Place::new();
+        let id = place.identify(None).await.expect("new");
+        assert_eq!(
+            place.identify(None).await,
+            Ok(id),
+            "a fresh folder beside the record"
+        );
+        assert_eq!(place.identify(Some(id)).await, Ok(id));
+        assert_ne!(Place::new().identify(None).await, Ok(id), "ids are random");
+    }
+
+    #[tokio::test]
+    async fn a_folder_of_another_cluster_is_refused() {
+        let place = Place::new();
+        place.identify(None).await.expect("new");
+        let message = place
+            .identify(Some(ClusterId([9; 16])))
+            .await
+            .expect_err("refused");
+        assert!(message.contains("SR0410"), "{message}");
+    }
+
+    #[tokio::test]
+    async fn a_lost_record_is_written_again_from_the_folder() {
+        let (place, id) = (Place::new(), ClusterId([9; 16]));
+        place.publish_to_commands().await;
+        assert_eq!(place.identify(Some(id)).await, Ok(id));
+        assert_eq!(place.identify(None).await, Ok(id), "it is in the record again");
+    }
+
+    #[tokio::test]
+    async fn without_folder_and_record_only_empty_streams_make_a_new_cluster() {
+        let place = Place::new();
+        place.publish_to_commands().await;
+        let message = place.identify(None).await.expect_err("refused");
+        assert!(
+            message.contains("SR0411") && message.contains("WORKFLOW_COMMANDS"),
+            "{message}"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_record_of_other_streams_or_shards_is_not_taken() {
+        let mut place = Place::new();
+        let id = place.identify(None).await.expect("new");
+        place.manifest.shards += 1;
+        let message = place.identify(Some(id)).await.expect_err("refused");
+        assert!(
+            message.contains("SR0410") && message.contains("shard"),
+            "{message}"
+        );
+        place.manifest.shards -= 1;
+        "OTHER".clone_into(&mut place.manifest.streams.workflow_commands.name);
+        let spec = StreamSpec {
+            name: "OTHER".to_owned(),
+            subjects: vec!["other.>".to_owned()],
+            ..crate::app::streams::specs(&place.manifest)[2].clone()
+        };
+        place.broker.ensure_stream(&spec).await.expect("made");
+        let state = place.broker.stream_state("OTHER").await.expect("there");
+        let streams = [state.clone(), state.clone(), state];
+        let outcome = identify(&*place.broker, &place.manifest, None, &streams).await;
+        let Err(Trouble::Refused(error)) = outcome else {
+            panic!("refused");
+        };
+        assert!(error.to_string().contains("SR0410"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn the_record_names_the_shards_once_they_exist() {
+        let place = Place::new();
+        place.identify(None).await.expect("new");
+        let existed = async || {
+            let found = read(&*place.broker, &place.manifest).await;
+            found.ok().flatten().expect("there").0.existed
+        };
+        assert_eq!(existed().await, Vec::<u16>::new());
+        note_shards(
+            place.broker.clone(),
+            place.manifest.clone(),
+            CancellationToken::new(),
+        )
+        .await;
+        assert_eq!(existed().await, (0..place.manifest.shards).collect::<Vec<u16>>());
+    }
+
+    impl Place {
+        /// As a cluster leaves them that has worked.
+        async fn publish_to_commands(&self) {
+            crate::app::streams::prepare(&*self.broker, &self.manifest)
+                .await
+                .expect("streams");
+            self.publish("WORKFLOW_COMMANDS", "effect.charge.x").await;
+        }
+    }
+}
