@@ -309,6 +309,13 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn processes_that_begin_a_cluster_at_once_agree_on_one_id() {
+        let place = Place::new();
+        let ids = futures::future::join_all((0..8).map(|_| place.identify(None))).await;
+        assert!(ids[0].is_ok() && ids.iter().all(|id| *id == ids[0]), "{ids:?}");
+    }
+
+    #[tokio::test]
     async fn a_folder_of_another_cluster_is_refused() {
         let place = Place::new();
         place.identify(None).await.expect("new");
