@@ -89,19 +89,24 @@ pub(super) async fn identify(
 ) -> Result<ClusterId, Trouble> {
     prepare_bucket(broker, manifest).await?;
     for _ in 0..ROUNDS_MAX {
-        if let Some((record, _)) = read(broker, manifest).await? {
+        if let Some((record, revision)) = read(broker, manifest).await? {
             check(&record, manifest, folder).map_err(Trouble::Refused)?;
-            return Ok(record.id);
+            let shards = manifest.shards;
+            if record.shards == shards {
+                return Ok(record.id);
+            }
+            // Before the folder knows it: later the folder would be refused.
+            match write(broker, manifest, &Record { shards, ..record }, Some(revision)).await {
+                Ok(_) | Err(PutError::Conflict) => continue,
+                Err(error) => return Err(error.into()),
+            }
         }
-        let id = match folder {
-            Some(id) => {
-                tracing::warn!(cluster_id = %id, "the broker has no record of this cluster; it is written again");
-                id
-            }
-            None => {
-                check_new(manifest, streams).map_err(Trouble::Refused)?;
-                ClusterId(*uuid::Uuid::new_v4().as_bytes())
-            }
+        let id = if let Some(id) = folder {
+            tracing::warn!(cluster_id = %id, "the broker has no record of this cluster; it is written again");
+            id
+        } else {
+            check_new(manifest, streams).map_err(Trouble::Refused)?;
+            ClusterId(*uuid::Uuid::new_v4().as_bytes())
         };
         let record = Record {
             id,
@@ -183,7 +188,8 @@ fn check(record: &Record, manifest: &Manifest, folder: Option<ClusterId>) -> Res
             record.commands
         )));
     }
-    if record.shards != manifest.shards {
+    // A fresh folder may have been given another number of them.
+    if folder.is_some() && record.shards != manifest.shards {
         return Err(StartError::Identity(format!(
             "{place} is of a cluster with {} shard(s), the manifest says {}",
             record.shards, manifest.shards
@@ -355,7 +361,22 @@ mod tests {
             message.contains("SR0410") && message.contains("shard"),
             "{message}"
         );
-        place.manifest.shards -= 1;
+        assert_eq!(
+            place.identify(None).await,
+            Ok(id),
+            "a fresh folder of another shape"
+        );
+        note_shards(
+            place.broker.clone(),
+            place.manifest.clone(),
+            CancellationToken::new(),
+        )
+        .await;
+        assert_eq!(
+            place.identify(Some(id)).await,
+            Ok(id),
+            "the record has followed it"
+        );
         "OTHER".clone_into(&mut place.manifest.streams.workflow_commands.name);
         let spec = StreamSpec {
             name: "OTHER".to_owned(),

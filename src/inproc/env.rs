@@ -329,7 +329,7 @@ pub(super) fn entry<K: TransactionKind>(
     key: &str,
 ) -> Result<Option<EntryRow>, StoreError> {
     let table = txn.open_table(Some(ENTRIES))?;
-    let found: Option<Vec<u8>> = txn.get(&table, &entry_key(bucket, key))?;
+    let found: Option<Vec<u8>> = txn.get(&table, entry_key(bucket, key))?;
     found
         .map(|bytes| {
             open_seal(&bytes).ok_or_else(|| StoreError::Damaged(format!("entry {key} of bucket {bucket}")))

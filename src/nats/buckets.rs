@@ -142,7 +142,7 @@ async fn read_back(link: &Link, bucket: &str, key: &str) -> Result<Option<Newest
     loop {
         match newest(link, bucket, key).await {
             Err(BrokerError::Unavailable(_)) if Instant::now() < deadline => {
-                tokio::time::sleep(READ_AGAIN).await
+                tokio::time::sleep(READ_AGAIN).await;
             }
             outcome => return outcome,
         }
