@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use saga_runner::nats::{NatsBroker, Settings};
+use saga_runner::nats::{NatsBroker, Settings, Status};
 use saga_runner::ports::broker::{Broker, BucketSpec, Manner, PublishError, PutError, QueueSpec};
 use serde_json::Value;
 
@@ -112,7 +112,10 @@ async fn a_write_whose_answer_is_lost_is_read_back() {
     for n in 1..=5_u64 {
         let value = Bytes::from(n.to_string());
         proxy.set(Fault::Stall);
-        let write = broker.put_entry("B", "a", value.clone(), revision);
+        let write = async {
+            let written = broker.put_entry("B", "a", value.clone(), revision).await;
+            written.unwrap_or_else(|error| panic!("write {n}: {error:?}"))
+        };
         let cut = async {
             eventually("stored", || async {
                 let found = direct.entry("B", "a").await.unwrap();
@@ -120,10 +123,16 @@ async fn a_write_whose_answer_is_lost_is_read_back() {
             })
             .await;
             proxy.cut();
+            // Until then the answer might still pass.
+            let mut status = broker.status();
+            let lost = status
+                .wait_for(|status| !matches!(status, Status::Ready { .. }))
+                .await;
+            lost.expect("the broker lives");
             proxy.set(Fault::None);
         };
         let (written, ()) = within("write", async { tokio::join!(write, cut) }).await;
-        revision = Some(written.expect("it was read back"));
+        revision = Some(written);
     }
     assert_eq!(revision, Some(5), "each was stored once");
 }
