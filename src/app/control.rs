@@ -165,7 +165,7 @@ impl Control for Node {
     fn metrics(&self) -> String {
         // Upstreams of effects that a reload has taken away are not told of any more.
         self.metrics.breakers.reset();
-        if let Some(breakers) = self.running().and_then(Running::breakers) {
+        for breakers in self.running().into_iter().flat_map(Running::breakers) {
             breakers.gauge();
         }
         if let Some(now) = self.gateway_breaker() {
@@ -380,10 +380,10 @@ impl Control for Node {
     }
 
     fn breakers(&self) -> Vec<BreakerView> {
-        let running = self.running();
-        running
-            .and_then(Running::breakers)
-            .map_or_else(Vec::new, |breakers| breakers.view(BREAKERS_SHOWN_MAX))
+        let all = self.running().into_iter().flat_map(Running::breakers);
+        all.flat_map(|breakers| breakers.view(BREAKERS_SHOWN_MAX))
+            .take(BREAKERS_SHOWN_MAX)
+            .collect()
     }
 
     fn force_breaker(
@@ -395,15 +395,16 @@ impl Control for Node {
         let running = self
             .running()
             .ok_or_else(|| ControlError::Unavailable(self.waiting_for()))?;
-        let Some(breakers) = running.breakers() else {
-            let message = "this process runs no effects: ask one in mode effect or combined";
+        let mut all = running.breakers().peekable();
+        if all.peek().is_none() {
+            let message = "this process runs no effects and submits to no gateway: ask another one";
             return Err(ControlError::Unavailable(message.to_owned()));
-        };
-        if breakers.force(upstream, tenant, force) {
+        }
+        if all.any(|breakers| breakers.force(upstream, tenant, force)) {
             Ok(())
         } else {
             Err(ControlError::NotFound(format!(
-                "no effect of this process calls {upstream:?}; GET /admin/breakers lists what is called"
+                "nothing of this process calls {upstream:?}; GET /admin/breakers lists what is called"
             )))
         }
     }
@@ -472,7 +473,7 @@ impl Node {
     /// Where the breaker of the gateway stands, if this process submits to one.
     fn gateway_breaker(&self) -> Option<BreakerState> {
         let submitter = self.running()?.submitter.as_ref()?;
-        Some(submitter.breaker())
+        Some(submitter.breakers().worst())
     }
 
     pub(super) fn running_or_unavailable(&self) -> Result<&Running, ControlError> {

@@ -103,8 +103,16 @@ impl Running {
         })
     }
 
-    /// The breakers of the worker that takes commands now, if there is one.
-    pub fn breakers(&self) -> Option<Arc<Breakers>> {
+    /// All breakers of this process: of the worker that takes commands now, and of the gateway.
+    pub fn breakers(&self) -> impl Iterator<Item = Arc<Breakers>> {
+        let gateway = self
+            .submitter
+            .as_ref()
+            .map(|submitter| Arc::clone(submitter.breakers()));
+        self.worker_breakers().into_iter().chain(gateway)
+    }
+
+    fn worker_breakers(&self) -> Option<Arc<Breakers>> {
         self.breakers
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -157,7 +165,7 @@ impl Running {
             self.local.as_ref(),
         )?;
         let breakers = new.as_ref().map(Worker::breakers);
-        if let (Some(new), Some(old)) = (&breakers, self.breakers()) {
+        if let (Some(new), Some(old)) = (&breakers, self.worker_breakers()) {
             new.keep_forced(&old);
         }
         *self.breakers.lock().unwrap_or_else(PoisonError::into_inner) = breakers;
@@ -260,7 +268,8 @@ fn start_sagas(
         Some(settings) => {
             let gateway = crate::gateway::open(settings, Arc::clone(broker).messenger())
                 .map_err(|error| StartError::Missing(error.to_string()))?;
-            Some(Submitter::new(gateway, &manifest.relay, Arc::clone(parts.clock)))
+            let (clock, metrics) = (Arc::clone(parts.clock), Arc::clone(parts.metrics));
+            Some(Submitter::new(gateway, &manifest.relay, clock, metrics))
         }
         None => None,
     };
@@ -293,6 +302,7 @@ fn start_sagas(
                 recovered: shard.began_after,
                 begun: shard.begun.clone(),
             }),
+            began_after: shard.began_after,
             cluster: manifest.cluster.clone(),
             settings: manifest.relay.clone(),
             limits: manifest.limits.clone(),

@@ -1,6 +1,7 @@
-//! What clients of other systems have in common, whoever they are called by: certificates, gRPC channels that use them,
-//! and how a failure is told.
+//! What clients of other systems have in common, whoever they are called by: breakers, certificates, gRPC channels that
+//! use them, and how a failure is told.
 
+pub mod breakers;
 #[cfg(feature = "grpc")]
 pub mod grpc;
 #[cfg(test)]

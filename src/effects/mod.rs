@@ -6,7 +6,6 @@
 //! Knows nothing about sagas; it never touches a shard.
 
 mod attempt;
-mod breakers;
 pub mod certainty;
 pub mod consumers;
 pub mod egress;
@@ -44,7 +43,8 @@ mod testing;
 mod transform;
 pub mod worker;
 
-pub use breakers::Breakers;
+use crate::clients::breakers;
+pub use crate::clients::breakers::Breakers;
 pub use consumers::{Consumer, Consumers, durable_name};
 pub use local::Local;
 pub use network::{Resolve, SystemResolver};

@@ -64,8 +64,8 @@ impl HttpGateway {
 #[async_trait]
 impl Gateway for HttpGateway {
     async fn submit(&self, command: &AggregateCommand<'_>, within: Duration) -> Result<(), GatewayError> {
-        let body = serde_json::to_vec(command).map_err(|error| GatewayError::Rejected {
-            message: format!("the command cannot be encoded: {error}"),
+        let body = serde_json::to_vec(command).map_err(|error| GatewayError::Unsendable {
+            message: error.to_string(),
         })?;
         let answer = self
             .client
@@ -102,10 +102,16 @@ async fn judge(answer: Response) -> Result<(), GatewayError> {
     }
     let message = message(answer).await;
     match status {
+        StatusCode::TOO_EARLY
+        | StatusCode::TOO_MANY_REQUESTS
+        | StatusCode::NOT_IMPLEMENTED
+        | StatusCode::SERVICE_UNAVAILABLE
+        | StatusCode::HTTP_VERSION_NOT_SUPPORTED => Err(GatewayError::Unavailable { message }),
         StatusCode::REQUEST_TIMEOUT => Err(GatewayError::Unknown { message }),
-        StatusCode::TOO_MANY_REQUESTS => Err(GatewayError::Unavailable { message }),
+        status if status.is_redirection() => Err(GatewayError::Unavailable { message }),
         status if status.is_client_error() => Err(GatewayError::Rejected { message }),
-        _ => Err(GatewayError::Unavailable { message }),
+        // Whoever fails may have failed after the work, and so may what stands between.
+        _ => Err(GatewayError::Unknown { message }),
     }
 }
 

@@ -54,7 +54,7 @@ fn presentable(text: &str) -> String {
 
 /// A value that no header may hold, and that therefore never arrives.
 fn unfit(what: &str) -> GatewayError {
-    GatewayError::Rejected {
+    GatewayError::Unsendable {
         message: format!("the {what} holds characters that no header may hold"),
     }
 }

@@ -175,12 +175,13 @@ impl Breaker {
         }
     }
 
-    /// Whether forgetting it at `now` changes nothing.
+    /// Whether it may be forgotten at `now`: its calls were all right, or there were none for a window after it was open.
     #[must_use]
     pub const fn is_idle(&self, now: u64) -> bool {
         match self.state {
             State::Closed { since, .. } => now.saturating_sub(since) > self.policy.window_ms,
-            State::Open { .. } | State::HalfOpen { .. } => false,
+            State::Open { until } => now.saturating_sub(until) > self.policy.window_ms,
+            State::HalfOpen { .. } => false,
         }
     }
 

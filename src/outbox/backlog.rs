@@ -15,7 +15,9 @@ pub type Row = (WorkRef, WorkItem);
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Destination {
     Effect(TenantId, EffectName),
-    Gateway,
+    /// Commands to aggregates. Those of an instance keep their order whatever the aggregate, so it is the tenant that
+    /// has rows of its own.
+    Gateway(TenantId),
     Facts,
     /// Other sagas.
     Sagas,
@@ -29,7 +31,7 @@ impl Destination {
     pub fn of(item: &WorkItem) -> Self {
         match &item.kind {
             WorkKind::Effect { effect, .. } => Self::Effect(item.instance.tenant.clone(), effect.clone()),
-            WorkKind::Command { .. } => Self::Gateway,
+            WorkKind::Command { .. } => Self::Gateway(item.instance.tenant.clone()),
             WorkKind::Fact { .. } => Self::Facts,
             WorkKind::Result { .. } => Self::Results,
             WorkKind::Recall { .. } => Self::Recalls,

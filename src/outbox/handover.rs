@@ -10,7 +10,7 @@ use futures::future::BoxFuture;
 
 use super::backlog::{Destination, Row};
 use super::publish::{Publisher, Sent};
-use super::submitter::{Submitted, Submitter};
+use super::submitter::{Earlier, Submitted, Submitter, given_up};
 use super::sweeper;
 use crate::kernel::children::CHILD_REFUSED;
 use crate::kernel::envelope::EffectProgress;
@@ -19,6 +19,11 @@ use crate::kernel::input::{WorkOutcome, WorkResult};
 use crate::kernel::work::{WorkItem, WorkKind, WorkRef};
 use crate::shard::mailbox::Verdict;
 use crate::telemetry::Metrics;
+
+/// Class of a command that the gateway refuses.
+const REJECTED: &str = "rejected";
+/// Class of a command that no gateway has carried out before its deadline.
+const UNAVAILABLE: &str = "gateway.unavailable";
 
 /// How the handing over of one row ended.
 pub struct Done {
@@ -115,11 +120,12 @@ pub fn submit(
     publisher: Arc<Publisher>,
     submitter: Option<Arc<Submitter>>,
     (row, item): Row,
+    earlier: Earlier,
 ) -> BoxFuture<'static, Done> {
     async move {
         let ended = match &submitter {
-            Some(submitter) => submitter.submit(&item).await,
-            None => without_gateway(&publisher, &item).await,
+            Some(submitter) => submitter.submit(&item, earlier).await,
+            None => without_gateway(&publisher, &item, earlier).await,
         };
         let awaited = item.kind.awaits_result();
         let (outcome, label) = match ended {
@@ -128,14 +134,9 @@ pub fn submit(
                 let payload = Bytes::from_static(b"{}");
                 (WorkOutcome::Succeeded { payload }, "accepted")
             }
-            Submitted::Rejected { message } => {
-                let rejected = WorkOutcome::Failed {
-                    class: "rejected".to_owned(),
-                    message,
-                    refused: true,
-                };
-                (rejected, "rejected")
-            }
+            Submitted::Rejected { message } => (failed(REJECTED, message, true), "rejected"),
+            Submitted::Unsendable { message } => (failed(REJECTED, message, false), "unsendable"),
+            Submitted::Unavailable { message } => (failed(UNAVAILABLE, message, false), "unavailable"),
             Submitted::TimedOut { message } => (WorkOutcome::timed_out(message), "timed_out"),
         };
         let verdict = Verdict {
@@ -153,7 +154,15 @@ pub fn submit(
     .boxed()
 }
 
-async fn without_gateway(publisher: &Publisher, item: &WorkItem) -> Submitted {
+fn failed(class: &str, message: String, refused: bool) -> WorkOutcome {
+    WorkOutcome::Failed {
+        class: class.to_owned(),
+        message,
+        refused,
+    }
+}
+
+async fn without_gateway(publisher: &Publisher, item: &WorkItem, earlier: Earlier) -> Submitted {
     tracing::warn!(instance = %item.instance, path = item.path, "no gateway is configured; the command waits");
     loop {
         let left = item.deadline.0.saturating_sub(publisher.clock.now().0);
@@ -162,9 +171,7 @@ async fn without_gateway(publisher: &Publisher, item: &WorkItem) -> Submitted {
             _ => break,
         }
     }
-    Submitted::TimedOut {
-        message: "no gateway is configured".to_owned(),
-    }
+    given_up(earlier, "no gateway is configured".to_owned())
 }
 
 pub fn done(

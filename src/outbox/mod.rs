@@ -5,6 +5,7 @@
 //! of them; a row leaves the outbox only when the shard says so.
 
 mod backlog;
+mod channels;
 mod envelope;
 mod fact;
 mod handover;

@@ -21,7 +21,7 @@ use super::handover::{Done, publish, submit};
 use super::local::{Called, LocalFirst, Way};
 use super::publish::Publisher;
 use super::settings::Settings;
-use super::submitter::Submitter;
+use super::submitter::{Earlier, Submitter};
 use super::sweeper::Swept;
 use crate::kernel::envelope::EffectProgress;
 use crate::kernel::limits::Limits;
@@ -53,6 +53,8 @@ pub struct RelaySpec {
     pub streams: WorkflowStreams,
     /// The worker of this process, where commands go to it directly.
     pub local: Option<LocalFirst>,
+    /// The shard's log ended here when this life of the process began: work up to it may have been handed over before.
+    pub began_after: u64,
     /// Id of the cluster, the secret part of message ids.
     pub cluster: String,
     pub settings: Settings,
@@ -139,6 +141,7 @@ struct Desk {
     shard: u16,
     publisher: Arc<Publisher>,
     submitter: Option<Arc<Submitter>>,
+    began_after: u64,
     released: mpsc::Receiver<Released>,
     mailbox: mpsc::Sender<Mail>,
     floor: Arc<SentFloor>,
@@ -183,6 +186,7 @@ impl Desk {
                 mailbox: spec.mailbox.clone(),
             }),
             submitter: spec.submitter,
+            began_after: spec.began_after,
             released: spec.released,
             mailbox: spec.mailbox,
             floor: spec.floor,
@@ -283,8 +287,13 @@ impl Desk {
             }
         }
         while let Some(row) = self.backlog.next_submission() {
-            self.submitting
-                .push(submit(Arc::clone(&self.publisher), self.submitter.clone(), row));
+            let earlier = if row.0.log_sequence <= self.began_after {
+                Earlier::Perhaps
+            } else {
+                Earlier::Never
+            };
+            let (publisher, submitter) = (Arc::clone(&self.publisher), self.submitter.clone());
+            self.submitting.push(submit(publisher, submitter, row, earlier));
         }
         while self.sweeping.len() < self.publisher.settings.sweep_in_flight.max(1) {
             let Some((row, item)) = self.overdue.pop_front() else {
@@ -360,7 +369,7 @@ impl Desk {
     fn finish(&mut self, done: Done) {
         let label = match done.destination {
             Destination::Effect(..) => "effect",
-            Destination::Gateway => "gateway",
+            Destination::Gateway(_) => "gateway",
             Destination::Facts => "fact",
             Destination::Sagas => "saga",
             Destination::Results => "result",
@@ -372,7 +381,7 @@ impl Desk {
             .inc();
         match &done.destination {
             Destination::Effect(..) => {}
-            chained @ (Destination::Gateway
+            chained @ (Destination::Gateway(_)
             | Destination::Facts
             | Destination::Sagas
             | Destination::Results

@@ -20,8 +20,11 @@ pub struct Settings {
     pub rows_in_memory: usize,
     /// Rows that are read from the outbox at a time. Default 1,000.
     pub refill_rows: usize,
-    /// Submissions that wait for the gateway's answer, all shards together. Default 64.
+    /// Submissions of one tenant to one type of aggregate that wait for the gateway's answer, all shards together.
+    /// Default 64.
     pub gateway_in_flight: usize,
+    /// Those of all tenants and types together, not counting the one that each of them always may have. Default 1,024.
+    pub gateway_in_flight_all: usize,
     /// First delay before something is handed over again. Default 50ms.
     pub retry_initial: Millis,
     /// Longest delay before something is handed over again, jitter not counted. Default 15s.
@@ -49,6 +52,7 @@ impl Default for Settings {
             rows_in_memory: 2_000,
             refill_rows: 1_000,
             gateway_in_flight: 64,
+            gateway_in_flight_all: 1_024,
             retry_initial: Millis(50),
             retry_max: Millis::seconds(15),
             breaker: BreakerPolicy::default(),

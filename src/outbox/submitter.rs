@@ -1,37 +1,59 @@
-//! Submitting aggregate commands: retried with the same id until the gateway decides or the deadline passes,
-//! behind one circuit breaker that all shards share.
+//! Submitting aggregate commands: retried with the same id until the gateway decides or the deadline passes.
+//!
+//! The commands of one tenant for aggregates of one type have places and a circuit breaker of their own, so that whoever
+//! is slow or fails costs nobody else anything.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::Semaphore;
-
+use super::channels::{Channel, Channels};
 use super::envelope;
 use super::publish::seed;
 use super::settings::Settings;
-use crate::kernel::breaker::{Admission, Breaker, BreakerState, CallEnd};
+use crate::clients::breakers::Breakers;
+use crate::kernel::breaker::CallEnd;
 use crate::kernel::envelope::AggregateCommand;
 use crate::kernel::work::{WorkItem, WorkKind};
 use crate::ports::clock::Clock;
 use crate::ports::gateway::{Gateway, GatewayError};
+use crate::telemetry::Metrics;
+
+/// How breakers name the gateway, before the type of aggregate.
+const UPSTREAM_PREFIX: &str = "gateway:";
 
 /// One gateway, shared by the relays of all shards.
 pub struct Submitter {
     gateway: Arc<dyn Gateway>,
     settings: Settings,
     clock: Arc<dyn Clock>,
-    breaker: Mutex<Breaker>,
-    places: Semaphore,
+    breakers: Arc<Breakers>,
+    channels: Channels,
+}
+
+/// Whether an earlier life of this process may have submitted a command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Earlier {
+    Never,
+    Perhaps,
 }
 
 /// What became of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Submitted {
     Accepted,
+    /// The gateway refuses it.
     Rejected {
         message: String,
     },
-    /// The deadline passed without a verdict.
+    /// It can be sent to no gateway.
+    Unsendable {
+        message: String,
+    },
+    /// The deadline passed, and the gateway has certainly not carried it out.
+    Unavailable {
+        message: String,
+    },
+    /// The deadline passed, and it may have been carried out.
     TimedOut {
         message: String,
     },
@@ -48,28 +70,29 @@ enum Attempt {
 
 impl Submitter {
     #[must_use]
-    pub fn new(gateway: Arc<dyn Gateway>, settings: &Settings, clock: Arc<dyn Clock>) -> Arc<Self> {
+    pub fn new(
+        gateway: Arc<dyn Gateway>,
+        settings: &Settings,
+        clock: Arc<dyn Clock>,
+        metrics: Arc<Metrics>,
+    ) -> Arc<Self> {
         Arc::new(Self {
             gateway,
-            breaker: Mutex::new(Breaker::new(settings.breaker)),
-            places: Semaphore::new(settings.gateway_in_flight.max(1)),
+            breakers: Breakers::of_any(settings.breaker, Arc::clone(&clock), metrics),
+            channels: Channels::new(settings.gateway_in_flight, settings.gateway_in_flight_all),
             settings: settings.clone(),
             clock,
         })
     }
 
-    /// Where the breaker stands: open, it holds all commands back.
+    /// The breakers, one for each tenant and aggregate type: open, one holds the commands of both back.
     #[must_use]
-    pub fn breaker(&self) -> BreakerState {
-        let now = self.now_ms();
-        self.breaker
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .state(now)
+    pub const fn breakers(&self) -> &Arc<Breakers> {
+        &self.breakers
     }
 
     /// Submits the command until there is a verdict.
-    pub async fn submit(&self, item: &WorkItem) -> Submitted {
+    pub async fn submit(&self, item: &WorkItem, earlier: Earlier) -> Submitted {
         let WorkKind::Command {
             aggregate_type,
             aggregate_id,
@@ -79,28 +102,42 @@ impl Submitter {
         } = &item.kind
         else {
             let message = "not an aggregate command".to_owned();
-            return Submitted::Rejected { message };
+            return Submitted::Unsendable { message };
         };
+        let channel = (item.instance.tenant.clone(), Arc::from(aggregate_type.as_str()));
         match envelope::aggregate_command(item, aggregate_type, aggregate_id, command_type, payload) {
-            Ok(command) => self.until_decided(item, &command).await,
-            Err(error) => Submitted::Rejected {
+            Ok(command) => self.until_decided(item, &command, &channel, earlier).await,
+            Err(error) => Submitted::Unsendable {
                 message: error.to_string(),
             },
         }
     }
 
-    async fn until_decided(&self, item: &WorkItem, command: &AggregateCommand<'_>) -> Submitted {
+    async fn until_decided(
+        &self,
+        item: &WorkItem,
+        command: &AggregateCommand<'_>,
+        channel: &Channel,
+        mut earlier: Earlier,
+    ) -> Submitted {
+        let upstream: Arc<str> = format!("{UPSTREAM_PREFIX}{}", channel.1).into();
         let mut delays = self.settings.delays(seed(item));
         let mut last = "it was never its turn".to_owned();
         loop {
-            let wait = match self.attempt(item, command).await {
+            let wait = match self.attempt(item, command, channel, &upstream).await {
                 Attempt::Ended(Ok(())) => return Submitted::Accepted,
                 Attempt::Ended(Err(GatewayError::Rejected { message })) => {
                     return Submitted::Rejected { message };
                 }
-                Attempt::Ended(Err(
-                    error @ (GatewayError::Unavailable { .. } | GatewayError::Unknown { .. }),
-                )) => {
+                Attempt::Ended(Err(GatewayError::Unsendable { message })) => {
+                    return Submitted::Unsendable { message };
+                }
+                Attempt::Ended(Err(error @ GatewayError::Unavailable { .. })) => {
+                    last = error.to_string();
+                    delays.next().unwrap_or(Duration::from_secs(1))
+                }
+                Attempt::Ended(Err(error @ GatewayError::Unknown { .. })) => {
+                    earlier = Earlier::Perhaps;
                     last = error.to_string();
                     delays.next().unwrap_or(Duration::from_secs(1))
                 }
@@ -110,7 +147,7 @@ impl Submitter {
                 }
                 Attempt::Late => {
                     let message = format!("no verdict before the deadline; last: {last}");
-                    return Submitted::TimedOut { message };
+                    return given_up(earlier, message);
                 }
             };
             tokio::time::sleep(wait.min(self.left(item))).await;
@@ -118,33 +155,32 @@ impl Submitter {
     }
 
     /// One call, unless something forbids it.
-    async fn attempt(&self, item: &WorkItem, command: &AggregateCommand<'_>) -> Attempt {
-        let Ok(place) = tokio::time::timeout(self.left(item), self.places.acquire()).await else {
+    async fn attempt(
+        &self,
+        item: &WorkItem,
+        command: &AggregateCommand<'_>,
+        channel: &Channel,
+        upstream: &Arc<str>,
+    ) -> Attempt {
+        let Ok(_place) = tokio::time::timeout(self.left(item), self.channels.enter(channel)).await else {
             return Attempt::Late;
         };
-        let _place = place.expect("the semaphore is never closed");
         // Looked at again: the wait for the place may have been long.
         let left = self.left(item);
         if left.is_zero() {
             return Attempt::Late;
         }
-        let admission = self
-            .breaker
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .admit(self.now_ms());
-        if let Admission::Wait { ms } = admission {
-            return Attempt::HeldBack(Duration::from_millis(ms));
-        }
-        let mut call = Call {
-            submitter: self,
-            end: CallEnd::Abandoned,
+        // Dropped with this future, it says nothing about the gateway.
+        let call = match self.breakers.admit(upstream, &channel.0) {
+            Ok(call) => call,
+            Err(ms) => return Attempt::HeldBack(Duration::from_millis(ms)),
         };
         let answer = self.gateway.submit(command, left).await;
-        call.end = match &answer {
+        call.ended(match &answer {
             Ok(()) | Err(GatewayError::Rejected { .. }) => CallEnd::Answered,
             Err(GatewayError::Unavailable { .. } | GatewayError::Unknown { .. }) => CallEnd::Failed,
-        };
+            Err(GatewayError::Unsendable { .. }) => CallEnd::Abandoned,
+        });
         Attempt::Ended(answer)
     }
 
@@ -152,25 +188,12 @@ impl Submitter {
         let left = item.deadline.0.saturating_sub(self.clock.now().0);
         Duration::from_millis(u64::try_from(left).unwrap_or(0))
     }
-
-    fn now_ms(&self) -> u64 {
-        u64::try_from(self.clock.monotonic().as_millis()).unwrap_or(u64::MAX)
-    }
 }
 
-/// Tells the breaker how a call ended, also when its future is dropped.
-struct Call<'a> {
-    submitter: &'a Submitter,
-    end: CallEnd,
-}
-
-impl Drop for Call<'_> {
-    fn drop(&mut self) {
-        let now = self.submitter.now_ms();
-        self.submitter
-            .breaker
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .record(now, self.end);
+/// What a command without a verdict is at its deadline.
+pub fn given_up(earlier: Earlier, message: String) -> Submitted {
+    match earlier {
+        Earlier::Never => Submitted::Unavailable { message },
+        Earlier::Perhaps => Submitted::TimedOut { message },
     }
 }

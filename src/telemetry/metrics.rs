@@ -263,7 +263,7 @@ impl Metrics {
             gateway_breaker: gauges(
                 r,
                 "gateway_breaker",
-                "1 where the breaker of the gateway stands.",
+                "1 where the breaker stands that holds back most of what goes to the gateway.",
                 &["state"],
             ),
             swept: counters(

@@ -264,7 +264,12 @@ impl Rig {
             let settings = serde_json::json!({ "url": url, "timeout": "2s" });
             let gateway =
                 saga_runner::gateway::open(&serde_json::from_value(settings).unwrap(), None).unwrap();
-            Submitter::new(gateway, &options.settings, Arc::clone(&clock))
+            Submitter::new(
+                gateway,
+                &options.settings,
+                Arc::clone(&clock),
+                Arc::clone(&self.metrics),
+            )
         });
         let relay = Relay::start(RelaySpec {
             shard: 0,
@@ -276,6 +281,7 @@ impl Rig {
             take_spilled: Box::new(move || flag.swap(false, Ordering::AcqRel)),
             streams: self.streams.clone(),
             local: options.local,
+            began_after: options.began_after,
             cluster: "test-cluster".to_owned(),
             settings: options.settings,
             limits: saga_runner::kernel::limits::Limits::default(),
@@ -301,6 +307,8 @@ impl Rig {
 pub struct RelayOptions {
     pub settings: outbox::Settings,
     pub gateway: Option<String>,
+    /// Rows up to this one are of an earlier life of the process.
+    pub began_after: u64,
     /// What the outbox holds when the relay starts.
     pub outbox: Vec<(WorkRef, WorkItem)>,
     pub mailbox: usize,
@@ -316,6 +324,7 @@ impl Default for RelayOptions {
                 ..outbox::Settings::default()
             },
             gateway: None,
+            began_after: 0,
             outbox: Vec::new(),
             mailbox: 16,
             local: None,

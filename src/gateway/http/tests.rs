@@ -69,15 +69,20 @@ async fn a_refusal_is_definite_and_tells_its_reason_in_bounded_length() {
 
 #[tokio::test]
 async fn patience_and_server_errors_are_not_refusals() {
-    for status in [429, 500, 503, 302] {
+    for status in [302, 425, 429, 501, 503, 505] {
         let answer = answering(ResponseTemplate::new(status)).await;
         assert!(
             matches!(answer, Err(GatewayError::Unavailable { .. })),
             "{status}: {answer:?}"
         );
     }
-    let answer = answering(ResponseTemplate::new(408)).await;
-    assert!(matches!(answer, Err(GatewayError::Unknown { .. })), "{answer:?}");
+    for status in [408, 500, 502, 504, 507, 520] {
+        let answer = answering(ResponseTemplate::new(status)).await;
+        assert!(
+            matches!(answer, Err(GatewayError::Unknown { .. })),
+            "{status}: {answer:?}"
+        );
+    }
 }
 
 #[tokio::test]

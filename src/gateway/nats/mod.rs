@@ -66,9 +66,9 @@ impl NatsGateway {
 #[async_trait]
 impl Gateway for NatsGateway {
     async fn submit(&self, command: &AggregateCommand<'_>, within: Duration) -> Result<(), GatewayError> {
-        let message = self.message(command).map_err(|reason| GatewayError::Rejected {
-            message: format!("the command cannot be sent: {reason}"),
-        })?;
+        let message = self
+            .message(command)
+            .map_err(|reason| GatewayError::Unsendable { message: reason })?;
         match self.messenger.request(message, self.timeout.min(within)).await {
             Ok(reply) => judge(&reply.payload),
             Err(error) => Err(unanswered(&error)),
@@ -80,7 +80,7 @@ impl Gateway for NatsGateway {
 fn unanswered(error: &MessengerError) -> GatewayError {
     let message = presentable(&error.to_string());
     match error {
-        MessengerError::Refused(_) => GatewayError::Rejected { message },
+        MessengerError::Refused(_) => GatewayError::Unsendable { message },
         MessengerError::Unavailable(_) | MessengerError::Unheard(_) => GatewayError::Unavailable { message },
         MessengerError::Unknown(_) => GatewayError::Unknown { message },
     }

@@ -174,7 +174,7 @@ impl World {
             let first = self.arrived.insert(row);
             match &destination {
                 Destination::Effect(..) => {}
-                Destination::Gateway
+                Destination::Gateway(_)
                 | Destination::Facts
                 | Destination::Sagas
                 | Destination::Results

@@ -1,5 +1,5 @@
-//! The breakers of a worker: one for each tenant and upstream, so that one tenant's trouble with an upstream is
-//! not another's.
+//! The breakers of a worker or a gateway: one for each tenant and upstream, so that one tenant's trouble with an upstream
+//! is not another's.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,7 +16,12 @@ const BREAKERS_MAX: usize = 10_000;
 /// How long a call waits that an operator holds back, in milliseconds.
 const FORCED_WAIT_MS: u64 = 5_000;
 
-/// All breakers of a worker.
+/// Upstreams that are not known from the beginning. Calls of further ones go without a breaker.
+const UPSTREAMS_MAX: usize = 256;
+/// How often breakers that say nothing are looked for while there is no room, in milliseconds.
+const SWEEP_MS: u64 = 1_000;
+
+/// All breakers of a worker, or of a gateway.
 pub struct Breakers {
     known: Mutex<Known>,
     clock: Arc<dyn Clock>,
@@ -27,7 +32,11 @@ pub struct Breakers {
 struct Known {
     /// By upstream. Upstreams come from definitions, so there are few.
     upstreams: BTreeMap<String, Upstream>,
+    /// The policy of upstreams that come later.
+    policy: Option<BreakerPolicy>,
     breakers: usize,
+    /// Not before this time is room looked for again.
+    swept: u64,
 }
 
 struct Upstream {
@@ -39,21 +48,62 @@ struct Upstream {
 }
 
 impl Upstream {
-    /// The breaker of `tenant`; `None` where there is room for no further one.
-    fn breaker(&mut self, tenant: &TenantId, breakers: &mut usize, now: u64) -> Option<&mut Breaker> {
-        if !self.tenants.contains_key(tenant) {
-            if *breakers >= BREAKERS_MAX {
-                let before = self.tenants.len();
-                self.tenants.retain(|_, breaker| !breaker.is_idle(now));
-                *breakers -= before - self.tenants.len();
-                if *breakers >= BREAKERS_MAX {
-                    return None;
-                }
-            }
-            *breakers += 1;
-            self.tenants.insert(tenant.clone(), Breaker::new(self.policy));
+    fn new(policy: BreakerPolicy) -> Self {
+        Self {
+            policy,
+            tenants: BTreeMap::new(),
+            forced: None,
+            forced_tenants: BTreeMap::new(),
         }
-        self.tenants.get_mut(tenant)
+    }
+
+    /// Where a breaker stands for its calls, whatever the reason.
+    fn state(&self, tenant: &TenantId, breaker: &Breaker, now: u64) -> BreakerState {
+        match self.forced_tenants.get(tenant).copied().or(self.forced) {
+            Some(BreakerForce::Open) => BreakerState::Open,
+            Some(BreakerForce::Closed) => BreakerState::Closed,
+            Some(BreakerForce::Auto) | None => breaker.state(now),
+        }
+    }
+}
+
+impl Known {
+    /// The upstream; `None` where there is none of this name, and no room for one.
+    fn upstream(&mut self, name: &str) -> Option<&mut Upstream> {
+        if let Some(policy) = self.policy
+            && !self.upstreams.contains_key(name)
+            && self.upstreams.len() < UPSTREAMS_MAX
+        {
+            self.upstreams.insert(name.to_owned(), Upstream::new(policy));
+        }
+        self.upstreams.get_mut(name)
+    }
+
+    /// The breaker of `tenant`; `None` where there is room for no further one.
+    fn breaker(&mut self, name: &str, tenant: &TenantId, now: u64) -> Option<&mut Breaker> {
+        if self.breakers >= BREAKERS_MAX && now >= self.swept {
+            self.swept = now.saturating_add(SWEEP_MS);
+            for upstream in self.upstreams.values_mut() {
+                upstream.tenants.retain(|_, breaker| !breaker.is_idle(now));
+            }
+            self.breakers = self
+                .upstreams
+                .values()
+                .map(|upstream| upstream.tenants.len())
+                .sum();
+        }
+        let has_room = self.breakers < BREAKERS_MAX;
+        let upstream = self.upstreams.get_mut(name)?;
+        if !upstream.tenants.contains_key(tenant) {
+            if !has_room {
+                return None;
+            }
+            self.breakers += 1;
+            upstream
+                .tenants
+                .insert(tenant.clone(), Breaker::new(upstream.policy));
+        }
+        upstream.tenants.get_mut(tenant)
     }
 }
 
@@ -83,20 +133,28 @@ impl Breakers {
         clock: Arc<dyn Clock>,
         metrics: Arc<Metrics>,
     ) -> Arc<Self> {
-        let upstreams = policies.into_iter().map(|(name, policy)| {
-            let upstream = Upstream {
-                policy,
-                tenants: BTreeMap::new(),
-                forced: None,
-                forced_tenants: BTreeMap::new(),
-            };
-            (name, upstream)
-        });
+        let upstreams = policies.into_iter();
+        let known = Known {
+            upstreams: upstreams
+                .map(|(name, policy)| (name, Upstream::new(policy)))
+                .collect(),
+            ..Known::default()
+        };
+        Self::with(known, clock, metrics)
+    }
+
+    /// Breakers with one policy, of upstreams that become known by their calls.
+    pub fn of_any(policy: BreakerPolicy, clock: Arc<dyn Clock>, metrics: Arc<Metrics>) -> Arc<Self> {
+        let known = Known {
+            policy: Some(policy),
+            ..Known::default()
+        };
+        Self::with(known, clock, metrics)
+    }
+
+    fn with(known: Known, clock: Arc<dyn Clock>, metrics: Arc<Metrics>) -> Arc<Self> {
         Arc::new(Self {
-            known: Mutex::new(Known {
-                upstreams: upstreams.collect(),
-                breakers: 0,
-            }),
+            known: Mutex::new(known),
             clock,
             metrics,
         })
@@ -106,17 +164,16 @@ impl Breakers {
     pub fn admit(self: &Arc<Self>, upstream: &Arc<str>, tenant: &TenantId) -> Result<Admitted, u64> {
         let now = self.now_ms();
         let mut guard = self.known();
-        let Known { upstreams, breakers } = &mut *guard;
-        if let Some(at) = upstreams.get_mut(&**upstream) {
-            match at.forced_tenants.get(tenant).copied().or(at.forced) {
-                Some(BreakerForce::Open) => return Err(FORCED_WAIT_MS),
-                Some(BreakerForce::Closed) => {}
-                Some(BreakerForce::Auto) | None => {
-                    if let Some(Admission::Wait { ms }) =
-                        at.breaker(tenant, breakers, now).map(|b| b.admit(now))
-                    {
-                        return Err(ms);
-                    }
+        let forced = guard
+            .upstream(upstream)
+            .and_then(|at| at.forced_tenants.get(tenant).copied().or(at.forced));
+        match forced {
+            Some(BreakerForce::Open) => return Err(FORCED_WAIT_MS),
+            Some(BreakerForce::Closed) => {}
+            Some(BreakerForce::Auto) | None => {
+                let breaker = guard.breaker(upstream, tenant, now);
+                if let Some(Admission::Wait { ms }) = breaker.map(|breaker| breaker.admit(now)) {
+                    return Err(ms);
                 }
             }
         }
@@ -225,21 +282,31 @@ impl Breakers {
         views
     }
 
+    /// Where the breaker stands that holds back most; closed where there is none.
+    pub fn worst(&self) -> BreakerState {
+        let now = self.now_ms();
+        let known = self.known();
+        let states = known.upstreams.values().flat_map(|upstream| {
+            let all = upstream.forced.is_some_and(|forced| forced == BreakerForce::Open);
+            let each = upstream
+                .tenants
+                .iter()
+                .map(|(tenant, breaker)| upstream.state(tenant, breaker, now));
+            each.chain(all.then_some(BreakerState::Open))
+        });
+        states.max().unwrap_or(BreakerState::Closed)
+    }
+
     /// Sets the gauges of what is known here.
     pub fn gauge(&self) {
         let now = self.now_ms();
         let known = self.known();
         for (name, upstream) in &known.upstreams {
             for state in BreakerState::ALL {
-                let tenants = upstream.tenants.iter().filter(|(tenant, breaker)| {
-                    let forced = upstream.forced_tenants.get(tenant).copied().or(upstream.forced);
-                    state
-                        == match forced {
-                            Some(BreakerForce::Open) => BreakerState::Open,
-                            Some(BreakerForce::Closed) => BreakerState::Closed,
-                            Some(BreakerForce::Auto) | None => breaker.state(now),
-                        }
-                });
+                let tenants = upstream
+                    .tenants
+                    .iter()
+                    .filter(|(tenant, breaker)| state == upstream.state(tenant, breaker, now));
                 let count = i64::try_from(tenants.count()).unwrap_or(i64::MAX);
                 self.metrics
                     .breakers
