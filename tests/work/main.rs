@@ -11,6 +11,7 @@ mod support;
 
 mod discipline;
 mod faults;
+mod gateway;
 mod grouping;
 mod load;
 mod local;

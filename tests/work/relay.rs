@@ -160,7 +160,7 @@ async fn a_refusal_is_a_verdict_and_an_unawaited_command_leaves_the_outbox_as_we
         .until(|shard| shard.verdicts.len() == 2 && shard.delivered == [at(1, 1)])
         .await;
     for verdict in &shard.verdicts {
-        let WorkOutcome::Failed { class, message } = &verdict.result.outcome else {
+        let WorkOutcome::Failed { class, message, .. } = &verdict.result.outcome else {
             panic!("{verdict:?}");
         };
         assert_eq!(class, "rejected");
@@ -169,7 +169,7 @@ async fn a_refusal_is_a_verdict_and_an_unawaited_command_leaves_the_outbox_as_we
 }
 
 #[tokio::test]
-async fn an_accepted_command_succeeds_and_one_past_its_deadline_times_out() {
+async fn an_accepted_command_succeeds_and_one_past_its_deadline_fails() {
     let rig = Rig::new().await;
     let gateway = MockServer::start().await;
     Mock::given(any())
@@ -190,7 +190,15 @@ async fn an_accepted_command_succeeds_and_one_past_its_deadline_times_out() {
         outcome(&shard, "a"),
         Some(WorkOutcome::Succeeded { .. })
     ));
-    assert!(matches!(outcome(&shard, "b"), Some(WorkOutcome::TimedOut { .. })));
+    assert!(
+        is_unavailable(outcome(&shard, "b").as_ref()),
+        "503 says that nothing was done"
+    );
+}
+
+/// Nothing was done, and it is certain.
+fn is_unavailable(outcome: Option<&WorkOutcome>) -> bool {
+    matches!(outcome, Some(WorkOutcome::Failed { class, .. }) if class == "gateway.unavailable")
 }
 
 fn outcome(shard: &ShardSide, key: &str) -> Option<WorkOutcome> {
@@ -231,10 +239,7 @@ async fn a_command_is_not_submitted_after_its_deadline_wherever_it_waited() {
     shard.until(|shard| outcome(shard, "behind").is_some()).await;
     for key in ["over", "behind"] {
         let outcome = outcome(&shard, key);
-        assert!(
-            matches!(outcome, Some(WorkOutcome::TimedOut { .. })),
-            "{key}: {outcome:?}"
-        );
+        assert!(is_unavailable(outcome.as_ref()), "{key}: {outcome:?}");
     }
     let mut submitted = aggregates(&gateway.received_requests().await.unwrap());
     submitted.dedup();
@@ -270,9 +275,10 @@ async fn a_repeated_command_keeps_its_ids_and_a_failing_gateway_is_left_alone() 
     late.deadline = rig.clock.now().plus_ms(300);
     shard.release(vec![(at(2, 0), late)]).await;
     shard.until(|shard| outcome(shard, "b").is_some()).await;
-    let Some(WorkOutcome::TimedOut { message }) = outcome(&shard, "b") else {
+    let Some(WorkOutcome::Failed { class, message, .. }) = outcome(&shard, "b") else {
         panic!("{:?}", outcome(&shard, "b"));
     };
+    assert_eq!(class, "gateway.unavailable");
     assert!(message.contains("breaker"), "{message}");
     let requests = gateway.received_requests().await.unwrap();
     assert_eq!(requests.len(), 3, "the breaker opens after three");

@@ -274,7 +274,7 @@ impl Rig {
         let relay = Relay::start(RelaySpec {
             shard: 0,
             broker,
-            submitter,
+            submitter: submitter.clone(),
             released: receiver,
             mailbox: sender,
             floor: Arc::clone(&floor),
@@ -290,6 +290,7 @@ impl Rig {
         });
         ShardSide {
             relay: Some(relay),
+            submitter,
             released,
             mailbox,
             floor,
@@ -335,6 +336,7 @@ impl Default for RelayOptions {
 /// The shard's side of a relay.
 pub struct ShardSide {
     relay: Option<Relay>,
+    submitter: Option<Arc<Submitter>>,
     pub released: mpsc::Sender<Released>,
     mailbox: mpsc::Receiver<Mail>,
     pub floor: Arc<SentFloor>,
@@ -350,6 +352,11 @@ pub struct ShardSide {
 }
 
 impl ShardSide {
+    /// What submits the commands for aggregates.
+    pub fn submitter(&self) -> &Submitter {
+        self.submitter.as_ref().expect("the test has a gateway")
+    }
+
     /// Commits the rows and releases them.
     pub async fn release(&mut self, rows: Vec<(WorkRef, WorkItem)>) {
         self.outbox.extend(rows.iter().cloned());
