@@ -51,6 +51,7 @@ test: check ## everything that must pass
 	@scripts/smtp-sink.sh >/dev/null
 	NATS_SERVER=$$(scripts/nats-server.sh) cargo test --locked --no-fail-fast
 	$(TARGET)/debug/saga-runner test sagas --coverage --chaos --min-coverage 90
+	$(TARGET)/debug/saga-runner test examples/webhooks/sagas --coverage --chaos --min-coverage 90
 
 .PHONY: fuzz
 fuzz: setup ## mutants of definitions through loader and kernel; MINUTES=10, SEED=n
