@@ -125,7 +125,7 @@ fn is_never_called(address: IpAddr) -> bool {
 fn is_public(address: IpAddr) -> bool {
     /// What the IANA registry of special-purpose addresses holds, but the anycast services in it that are public.
     const SPECIAL_V4: [Ipv4Net; 15] = [
-        Ipv4Net::new_assert(Ipv4Addr::new(0, 0, 0, 0), 8),
+        Ipv4Net::new_assert(Ipv4Addr::UNSPECIFIED, 8),
         Ipv4Net::new_assert(Ipv4Addr::new(10, 0, 0, 0), 8),
         Ipv4Net::new_assert(Ipv4Addr::new(100, 64, 0, 0), 10),
         Ipv4Net::new_assert(Ipv4Addr::new(127, 0, 0, 0), 8),

@@ -105,12 +105,7 @@ impl Worker {
         let draining = CancellationToken::new();
         let stopping = CancellationToken::new();
         let home = TaskTracker::new();
-        let environment = Environment::new(Arc::clone(&spec.secrets), &spec.upstreams, spec.tokens.clone());
-        let environment = environment
-            .with_tls(spec.upstream_tls.clone())
-            .with_resolver(Arc::clone(&spec.resolver))
-            .with_messenger(Arc::clone(&spec.broker).messenger());
-        let environment = Arc::new(environment);
+        let environment = Arc::new(environment(spec));
         let gate = Arc::new(Gate::new(
             spec.settings.answered_max,
             spec.settings.recheck_after.duration(),
@@ -271,6 +266,14 @@ fn upstream(definition: &EffectDefinition, provider: &dyn Provider) -> Option<Ar
         BreakerScope::Host => host.into(),
         BreakerScope::Effect => format!("effect:{}", definition.name).into(),
     })
+}
+
+/// What the templates of all calls may read, and how calls get where they lead.
+fn environment(spec: &WorkerSpec) -> Environment {
+    Environment::new(Arc::clone(&spec.secrets), &spec.upstreams, spec.tokens.clone())
+        .with_tls(spec.upstream_tls.clone())
+        .with_resolver(Arc::clone(&spec.resolver))
+        .with_messenger(Arc::clone(&spec.broker).messenger())
 }
 
 /// The policy of each upstream: what one of its effects says, or the default.

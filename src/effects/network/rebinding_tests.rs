@@ -31,7 +31,7 @@ fn peer(listener: TcpListener) -> Arc<AtomicUsize> {
 /// Two peers behind one port: where calls may go, and where they may not.
 fn peers() -> (u16, Arc<AtomicUsize>, Arc<AtomicUsize>) {
     for _ in 0..100 {
-        let allowed = TcpListener::bind((Ipv4Addr::new(127, 0, 0, 1), 0)).expect("a port");
+        let allowed = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
         let port = allowed.local_addr().expect("bound").port();
         if let Ok(inner) = TcpListener::bind((Ipv4Addr::new(127, 0, 0, 2), port)) {
             return (port, peer(allowed), peer(inner));
