@@ -181,7 +181,7 @@ async fn refusals_and_results_that_are_too_large_are_told_as_such() {
     shard.release(vec![(at(2, 0), effect(&rig, "o-2", 2))]).await;
     let (outcome, publish) = one_verdict(&mut shard).await;
     assert!(
-        matches!(&outcome, WorkOutcome::TimedOut { message } if message.contains("cannot be recorded")),
+        matches!(&outcome, WorkOutcome::TimedOut { message, .. } if message.contains("cannot be recorded")),
         "it happened, and nobody can know how: {outcome:?}"
     );
     assert!(publish.is_some());
