@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use super::answer::Answer;
 use super::codes;
 use super::compare::Fault;
-use super::file::{Action as Doing, Answer, Case, Step, Suite};
+use super::file::{Action as Doing, Case, Step, Suite};
 use super::play::{self, Obstacle, open, perform, succeeded};
 use super::work;
 use super::world::{Given, Manner, World};

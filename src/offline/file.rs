@@ -7,15 +7,15 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde_json::Value;
 
+use super::answer::Answer;
 use super::tree::{Shape, Tree};
 use crate::kernel::definition::fields::{self, Fields};
 use crate::kernel::definition::findings::Findings;
-use crate::kernel::definition::model::RETRY_CLASSES;
-use crate::kernel::definition::yaml::{self, Entry, Node, Value as Written};
+use crate::kernel::definition::yaml::{self, Entry, Node};
 use crate::kernel::definition::{Diagnostic, SourceFile, codes};
 use crate::kernel::duration::Millis;
 use crate::kernel::ids::{Key, TimeMs};
-use crate::kernel::input::{CancelMode, Found, UnknownClass, Verdict};
+use crate::kernel::input::{CancelMode, Found, Verdict};
 use crate::kernel::patch::IgnoreReason;
 use crate::kernel::record::Phase;
 
@@ -207,24 +207,6 @@ pub struct SucceedSpec {
     pub span: Range<usize>,
 }
 
-#[derive(Debug, Clone, PartialEq)]
-pub enum Answer {
-    Ok(Value),
-    /// It happened, and what came back is no result.
-    Unusable {
-        result: Value,
-        class: String,
-        message: String,
-    },
-    Error {
-        class: String,
-        message: String,
-        /// The upstream has refused it.
-        refused: bool,
-    },
-    Timeout(UnknownClass),
-}
-
 /// What is expected after a step; what is not named may be anything.
 #[derive(Debug, Default)]
 pub struct Expect {
@@ -266,9 +248,9 @@ pub fn read(file: &SourceFile) -> Result<Suite, Vec<Diagnostic>> {
     }
 }
 
-struct Reader<'r, 'c> {
+pub(super) struct Reader<'r, 'c> {
     folder: &'r Path,
-    findings: &'r mut Findings<'c>,
+    pub(super) findings: &'r mut Findings<'c>,
 }
 
 impl Reader<'_, '_> {
@@ -553,78 +535,6 @@ impl Reader<'_, '_> {
         .ok()
     }
 
-    fn result(
-        &mut self,
-        entry: &Entry<'_>,
-        what: &'static str,
-        keys: &'static [&'static str],
-    ) -> Option<ResultSpec> {
-        let fields = Fields::read(&entry.value, &entry.key_span, what, keys, self.findings)?;
-        let of = fields.require("of", self.findings);
-        let outcome = fields.one_of(&["ok", "error", "timeout"], self.findings)?;
-        let message = match fields.get("message") {
-            None => String::new(),
-            Some(entry) => self.text(entry, "a message")?,
-        };
-        for (key, beside) in [("unusable", "ok"), ("refused", "error")] {
-            if let Some(entry) = fields.get(key).filter(|_| outcome.key != beside) {
-                let message = format!("\"{key}\" goes with \"{beside}\"");
-                self.findings
-                    .error(codes::CONTRADICTION, entry.key_span.clone(), message);
-            }
-        }
-        let answer = match &*outcome.key {
-            "ok" => {
-                let result = self.tree(outcome)?.value();
-                match fields.get("unusable") {
-                    None => Answer::Ok(result),
-                    Some(entry) => Answer::Unusable {
-                        result,
-                        class: self.text(entry, "an error class")?,
-                        message,
-                    },
-                }
-            }
-            "error" => {
-                let class = self.text(outcome, "an error class")?;
-                let refused = fields
-                    .get("refused")
-                    .and_then(|entry| fields::boolean(entry, self.findings));
-                Answer::Error {
-                    refused: refused.unwrap_or_else(|| is_refusal(&class)),
-                    class,
-                    message,
-                }
-            }
-            _ => Answer::Timeout(self.unknown(outcome)?),
-        };
-        let of = of?;
-        Some(ResultSpec {
-            of: self.text(of, "the step whose work it is")?,
-            of_span: of.value.span.clone(),
-            outcome: answer,
-        })
-    }
-
-    /// `true`, or one of the classes that tell unknown outcomes apart.
-    fn unknown(&mut self, entry: &Entry<'_>) -> Option<UnknownClass> {
-        let text = match &entry.value.value {
-            Written::Scalar(scalar) => &*scalar.text,
-            Written::List(_) | Written::Map(_) => "",
-        };
-        if text == "true" {
-            return Some(UnknownClass::Timeout);
-        }
-        let found = UnknownClass::ALL.into_iter().find(|class| class.as_str() == text);
-        if found.is_none() {
-            let names = UnknownClass::ALL.map(UnknownClass::as_str).join(", ");
-            let message = format!("expected `true` or one of {names}");
-            self.findings
-                .error(codes::WRONG_VALUE, entry.value.span.clone(), message);
-        }
-        found
-    }
-
     fn expect(&mut self, entry: &Entry<'_>) -> Option<Expect> {
         let whole = self.tree(entry)?;
         if let Shape::Scalar(Value::Null) = whole.shape {
@@ -729,18 +639,11 @@ impl Reader<'_, '_> {
         Some(items)
     }
 
-    fn text(&mut self, entry: &Entry<'_>, what: &str) -> Option<String> {
+    pub(super) fn text(&mut self, entry: &Entry<'_>, what: &str) -> Option<String> {
         fields::text(&entry.value, &entry.key_span, what, self.findings).map(str::to_owned)
     }
 
-    fn tree(&mut self, entry: &Entry<'_>) -> Option<Tree> {
+    pub(super) fn tree(&mut self, entry: &Entry<'_>) -> Option<Tree> {
         Tree::read(&entry.value, &entry.key_span, self.findings)
     }
-}
-
-/// Whether workers say of a failure of this class that the upstream has refused: it has, where another attempt would
-/// not help.
-#[must_use]
-pub fn is_refusal(class: &str) -> bool {
-    !RETRY_CLASSES.contains(&class)
 }

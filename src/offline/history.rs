@@ -7,8 +7,9 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
+use super::answer::is_refusal;
 use super::compare::{difference, expectation};
-use super::file::{ALL_STUCK, is_refusal};
+use super::file::ALL_STUCK;
 use super::observe::Seen;
 use super::update::flow;
 use super::work;

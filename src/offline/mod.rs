@@ -4,6 +4,7 @@
 //! [`mod@file`] reads a suite with its places, [`world`] is one instance with what a shard keeps around it,
 //! [`play`] gives it the inputs of a case, [`compare`] holds what came out against what was expected.
 
+pub mod answer;
 pub mod branches;
 pub mod chaos;
 pub mod checks;

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde_json::Value;
 
+use super::answer::Answer;
 use super::codes;
 use super::compare::{self, Fault};
-use super::file::{Action, Answer, Case, EventSpec, Expect, OTHER_INSTANCE, Step, SucceedSpec, Suite};
+use super::file::{Action, Case, EventSpec, Expect, OTHER_INSTANCE, Step, SucceedSpec, Suite};
 use super::observe::Seen;
 use super::work;
 use super::world::{Given, Manner, World};

@@ -2,7 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::file::{Action, Answer, Suite};
+use super::answer::Answer;
+use super::file::{Action, Suite};
 use super::world::World;
 use crate::kernel::children::SagaMessage;
 use crate::kernel::definition::model::{BODY_OF_FOREACH, BODY_OF_REPEAT};
