@@ -10,7 +10,7 @@ use hyper_util::client::legacy::connect::dns::Name;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
 use tonic::{Code, ConnectError, Status};
 
-use super::UpstreamTls;
+use super::{UpstreamTls, ending, told};
 
 /// Connections that say nothing are asked for a sign of life by TCP.
 const TCP_KEEPALIVE: Duration = Duration::from_secs(30);
@@ -41,7 +41,7 @@ where
     if endpoint.uri().scheme_str() == Some("https") {
         endpoint = endpoint
             .tls_config(protection(tls))
-            .map_err(|error| format!("TLS cannot be set up: {error}"))?;
+            .map_err(|error| told("TLS cannot be set up", &error))?;
     }
     let resolver = tower::service_fn(move |name: Name| {
         let found = lookup(name.as_str().to_owned());
@@ -111,8 +111,16 @@ pub fn causes(status: &Status) -> Vec<&(dyn Error + 'static)> {
     causes
 }
 
-/// Whether these causes prove that nothing was sent. Only a failure to connect does.
+/// Whether there is no connection, so that nothing was sent.
+#[must_use]
+pub fn is_unconnected(causes: &[&(dyn Error + 'static)]) -> bool {
+    causes.iter().any(|cause| cause.is::<ConnectError>())
+}
+
+/// Whether these causes prove that the server has begun nothing: there is no connection, or the server has said so.
 #[must_use]
 pub fn is_unsent(causes: &[&(dyn Error + 'static)]) -> bool {
-    causes.iter().any(|cause| cause.is::<ConnectError>())
+    is_unconnected(causes)
+        || ending::is_not_begun(causes.iter().copied())
+        || ending::wants_certificate(causes.iter().copied())
 }

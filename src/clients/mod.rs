@@ -2,6 +2,8 @@
 //! use them, and how a failure is told.
 
 pub mod breakers;
+#[cfg(any(feature = "effect-http", feature = "grpc"))]
+pub mod ending;
 #[cfg(feature = "grpc")]
 pub mod grpc;
 #[cfg(test)]

@@ -112,7 +112,16 @@ impl Ending {
 }
 
 impl Said {
-    /// What a status of HTTP that is no success reports, or an error code of a service over NATS, which has the same codes.
+    /// What an error code of a service over NATS reports. From 400 to 599 they are those of HTTP.
+    #[must_use]
+    pub const fn of_service(code: i64) -> Self {
+        match code {
+            400..=599 => Self::of_status(code),
+            _ => Self::Broke,
+        }
+    }
+
+    /// What a status of HTTP that is no success reports.
     #[must_use]
     pub const fn of_status(code: i64) -> Self {
         match code {

@@ -6,6 +6,8 @@
 //! Knows nothing about sagas; it never touches a shard.
 
 mod attempt;
+#[cfg(any(feature = "effect-http", feature = "effect-nats"))]
+mod body;
 pub mod certainty;
 pub mod consumers;
 pub mod egress;

@@ -1,5 +1,6 @@
 //! From the templates of a definition to the parts of one call, and from its answer to an outcome.
 
+use super::certainty::{Ending, Said};
 use super::environment::Environment;
 use super::mask::Mask;
 use super::provider::{CallContext, CallFailure, CallOutcome};
@@ -7,6 +8,9 @@ use crate::kernel::definition::EffectDefinition;
 use crate::kernel::definition::effect::Classify;
 use crate::kernel::expr::{Budget, EvalError, Root, Scope, Template};
 use crate::kernel::json::Json;
+
+/// What a rule calls an answer that is no failure.
+const SUCCEEDED: &str = "succeeded";
 
 /// Renders the parts of one call within one budget of expression steps.
 pub struct Rendering<'a> {
@@ -110,6 +114,22 @@ impl<'a> Verdict<'a> {
         None
     }
 
+    /// What an answer means: the definition's own rules first, then `built_in`, the failure that the answer is without
+    /// them, `None` for a success.
+    pub fn outcome(&mut self, is_safe: bool, built_in: Option<CallFailure>) -> CallOutcome {
+        let failure = match (self.rule(), built_in) {
+            (None, None) => return self.result(),
+            (Some(rule), _) if rule.class == SUCCEEDED => return self.result(),
+            (None, Some(failure)) => failure,
+            (Some(rule), Some(failure)) => failure.ruled(rule, is_safe),
+            (Some(rule), None) => {
+                let message = format!("the answer is classified as {}", rule.class);
+                CallFailure::of(Ending::Said(Said::Refused), is_safe, message).ruled(rule, is_safe)
+            }
+        };
+        CallOutcome::Failed(self.redacted(failure))
+    }
+
     /// The failure that the answer means, without what the definition redacts.
     pub fn redacted(&self, failure: CallFailure) -> CallFailure {
         self.mask().scrub_failure(failure)
@@ -123,20 +143,33 @@ impl<'a> Verdict<'a> {
         ])
     }
 
-    /// The upstream did it; if its answer cannot be turned into a result, the outcome is not known to the saga.
+    /// The upstream did it. If its answer cannot be turned into the result, the answer itself is recorded.
     pub fn result(&mut self) -> CallOutcome {
         let mut payload = Vec::with_capacity(256);
-        match (&self.definition.result, self.response.get("body")) {
-            (Some(template), _) => {
-                if let Err(error) = template.render(&self.scope, &mut self.budget, &mut payload) {
-                    let failure = CallFailure::unclear("result.expression", format!("result: {error}"));
-                    return CallOutcome::Failed(self.redacted(failure));
-                }
-            }
-            // An answer without body is an empty result, so that a saga may still read it as an object.
-            (None, None | Some(Json::Null)) => payload.extend_from_slice(b"{}"),
-            (None, Some(body)) => body.write(&mut payload),
+        if let Some(template) = &self.definition.result
+            && let Err(error) = template.render(&self.scope, &mut self.budget, &mut payload)
+        {
+            payload.clear();
+            let hidden = self.definition.redaction.response.iter();
+            let response = hidden.fold(self.response.clone(), |value, path| path.hide(value));
+            write_body(&response, &mut payload);
+            return CallOutcome::Unusable {
+                payload,
+                class: "result.expression",
+                message: self.mask().clean_message(format!("result: {error}")),
+            };
+        }
+        if self.definition.result.is_none() {
+            write_body(self.response, &mut payload);
         }
         CallOutcome::Succeeded { payload }
+    }
+}
+
+/// An answer without body is an empty result, so that a saga may still read it as an object.
+fn write_body(response: &Json<'_>, payload: &mut Vec<u8>) {
+    match response.get("body") {
+        None | Some(Json::Null) => payload.extend_from_slice(b"{}"),
+        Some(body) => body.write(payload),
     }
 }

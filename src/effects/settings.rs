@@ -30,6 +30,9 @@ pub struct Settings {
     pub recheck_after: Millis,
     /// Largest body of an upstream's answer, in bytes. Default 1,048,576.
     pub response_bytes: usize,
+    /// How long a connection of HTTP is kept without a call whose server does not announce how long it keeps it (`Keep-Alive:
+    /// timeout=`). Below what servers keep by default: those that close first lose calls. Default 2s.
+    pub http_idle: Millis,
     /// Most expression steps of one call. Default 20,000.
     pub expression_steps: u64,
     /// Deepest nesting of JSON, in levels. Default 64.
@@ -56,6 +59,7 @@ impl Default for Settings {
             recalls_wait: Millis::seconds(2),
             recheck_after: Millis::seconds(60),
             response_bytes: 1024 * 1024,
+            http_idle: Millis::seconds(2),
             expression_steps: 20_000,
             json_depth: 64,
             sql_connections: 16,

@@ -9,7 +9,7 @@ use std::io::Write as _;
 pub enum Json<'a> {
     Null,
     Bool(bool),
-    /// Every JSON integer; those outside 64 signed bits are refused when read.
+    /// Every JSON integer; those outside 64 signed bits are refused when read, unless [`LargeIntegers`] says otherwise.
     Int(i64),
     /// A number with fraction or exponent, always finite.
     Double(f64),
@@ -33,12 +33,28 @@ pub enum JsonError {
     NumberRange { text: String },
 }
 
+/// What becomes of integers outside 64 signed bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LargeIntegers {
+    Refused,
+    /// They are text, with their digits as they stand.
+    Text,
+}
+
 impl<'a> Json<'a> {
     /// Reads exactly one JSON value.
     ///
     /// # Errors
     /// [`JsonError`] names the first rule that the bytes break.
     pub fn parse(bytes: &'a [u8], depth_max: usize) -> Result<Self, JsonError> {
+        Self::parse_with(bytes, depth_max, LargeIntegers::Refused)
+    }
+
+    /// The same, with a word on integers outside 64 signed bits.
+    ///
+    /// # Errors
+    /// As [`Self::parse`].
+    pub fn parse_with(bytes: &'a [u8], depth_max: usize, large: LargeIntegers) -> Result<Self, JsonError> {
         let text = std::str::from_utf8(bytes)
             .map_err(|error| JsonError::Syntax(format!("not UTF-8 at byte {}", error.valid_up_to())))?;
         let mut reader = Reader {
@@ -46,6 +62,7 @@ impl<'a> Json<'a> {
             at: 0,
             depth: 0,
             depth_max,
+            large,
         };
         reader.space();
         if reader.at == bytes.len() {
@@ -139,6 +156,7 @@ struct Reader<'a> {
     at: usize,
     depth: usize,
     depth_max: usize,
+    large: LargeIntegers,
 }
 
 impl<'a> Reader<'a> {
@@ -313,7 +331,11 @@ impl<'a> Reader<'a> {
             text: text.chars().take(40).collect(),
         };
         if integer {
-            return text.parse().map(Json::Int).map_err(|_| range());
+            return match (text.parse(), self.large) {
+                (Ok(number), _) => Ok(Json::Int(number)),
+                (Err(_), LargeIntegers::Text) => Ok(Json::Str(Cow::Borrowed(text))),
+                (Err(_), LargeIntegers::Refused) => Err(range()),
+            };
         }
         match text.parse::<f64>() {
             Ok(number) if number.is_finite() => Ok(Json::Double(number)),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use saga_runner::kernel::breaker::{BreakerPolicy, BreakerState};
-use saga_runner::kernel::definition::effect::{BreakerRule, BreakerScope};
+use saga_runner::kernel::definition::effect::{BreakerRule, BreakerScope, OnAmbiguous};
 use saga_runner::kernel::ids::{EffectName, TenantId};
 use saga_runner::kernel::rate::Rate;
 use saga_runner::kernel::work::{WorkItem, WorkKind};
@@ -132,6 +132,48 @@ async fn the_attempts_of_a_command_are_counted_across_workers() {
     assert_eq!(exhausted(&first_metrics) + exhausted(&second_metrics), 10);
     first.drain(Duration::from_secs(1)).await;
     second.drain(Duration::from_secs(1)).await;
+}
+
+#[tokio::test]
+async fn a_refusal_ends_the_command_whatever_is_tried_again() {
+    let rig = Rig::new().await;
+    let server = upstream(ResponseTemplate::new(402)).await;
+    let mut eager = definition(4);
+    eager.retry_classes.push("permanent".to_owned());
+    let _worker = rig.worker(eager, &server.uri());
+    let items = items(&rig, 1, 1);
+    enqueue_all(&rig, &items).await;
+    let result = rig.result(&items[0]).await;
+    assert_eq!(
+        (&result["result_type"], &result["payload"]["class"]),
+        (&"Failed".into(), &"permanent".into())
+    );
+    assert_eq!(result["payload"]["refused"], true);
+    assert_eq!(calls(&server).await, 1);
+}
+
+#[tokio::test]
+async fn an_unknown_outcome_is_tried_again_under_one_key_unless_no_second_call_may_be_made() {
+    for (on_ambiguous, made) in [(OnAmbiguous::Retry, 3), (OnAmbiguous::Fail, 1)] {
+        let rig = Rig::new().await;
+        let server = upstream(ResponseTemplate::new(502)).await;
+        let mut effect = definition(3);
+        effect.on_ambiguous = on_ambiguous;
+        let _worker = rig.worker(effect, &server.uri());
+        let items = items(&rig, 1, 1);
+        enqueue_all(&rig, &items).await;
+        let result = rig.result(&items[0]).await;
+        assert_eq!(
+            (&result["result_type"], &result["payload"]["class"]),
+            (&"TimedOut".into(), &"transient".into())
+        );
+        let requests = server.received_requests().await.unwrap();
+        let keys: Vec<_> = requests
+            .iter()
+            .map(|request| request.headers["idempotency-key"].clone())
+            .collect();
+        assert_eq!(keys, vec![keys[0].clone(); made]);
+    }
 }
 
 #[tokio::test]

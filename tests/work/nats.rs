@@ -130,7 +130,13 @@ async fn what_a_service_says_by_its_error_headers_has_the_classes_of_http() {
         (2, "b.*.reserve", "429", "Failed", "throttled"),
         (3, "c.*.reserve", "503", "Failed", "transient"),
         (4, "d.*.reserve", "504", "TimedOut", "timeout"),
-        (5, "e.*.reserve", "what", "Failed", "transient"),
+        (5, "e.*.reserve", "what", "TimedOut", "transient"),
+        (7, "g.*.reserve", "500", "TimedOut", "transient"),
+        (8, "h.*.reserve", "502", "TimedOut", "transient"),
+        (9, "i.*.reserve", "501", "Failed", "transient"),
+        (10, "j.*.reserve", "408", "TimedOut", "timeout"),
+        (11, "k.*.reserve", "425", "Failed", "transient"),
+        (12, "l.*.reserve", "42", "TimedOut", "transient"),
     ] {
         let headers = [
             ("Nats-Service-Error-Code", code),
@@ -156,6 +162,53 @@ async fn what_a_service_says_by_its_error_headers_has_the_classes_of_http() {
     );
     let result = outcome(&rig, &section, &work(&rig, 6, INPUT)).await;
     assert_eq!(result["payload"], json!({"had": true}), "{result}");
+}
+
+#[tokio::test]
+async fn a_service_that_breaks_down_leaves_the_outcome_open_unless_it_only_reads() {
+    let rig = Rig::on_nats().await;
+    let client = client(&rig).await;
+    let broken = [("Nats-Service-Error-Code", "500")];
+    let _asked = service(&client, "stock.*.reserve", &broken, "").await;
+    let reading = RESERVE.replace("nats:\n", "nats:\n  read_only: true\n");
+    let result = outcome(&rig, &reading, &work(&rig, 1, INPUT)).await;
+    assert_eq!(kind_and_class(&result), ("Failed", "transient"), "{result}");
+    // The code says what happened, unless a rule knows better.
+    let known =
+        format!("{RESERVE}classify: [{{when: response.code == 500, as: transient, outcome: not_done}}]\n");
+    let result = outcome(&rig, &known, &work(&rig, 2, INPUT)).await;
+    assert_eq!(kind_and_class(&result), ("Failed", "transient"), "{result}");
+    // No call follows where none may be the second one, whatever the class.
+    let mut asked = service(&client, "once.*.reserve", &broken, "").await;
+    let once = format!("{}on_ambiguous: fail\n", RESERVE.replace("stock.", "once."));
+    let result = outcome(&rig, &once, &work(&rig, 3, INPUT)).await;
+    assert_eq!(kind_and_class(&result), ("TimedOut", "transient"), "{result}");
+    assert_eq!(result["metadata"]["calls"], 1);
+    assert!(
+        asked.recv().await.is_some() && asked.try_recv().is_err(),
+        "asked once"
+    );
+}
+
+#[tokio::test]
+async fn an_answer_that_calls_itself_json_and_is_none_leaves_the_outcome_open() {
+    let rig = Rig::on_nats().await;
+    let client = client(&rig).await;
+    let json = [("Content-Type", "application/json")];
+    let _asked = service(&client, "stock.*.reserve", &json, "{\"a\":NaN}").await;
+    let result = outcome(&rig, RESERVE, &work(&rig, 1, INPUT)).await;
+    assert_eq!(
+        kind_and_class(&result),
+        ("TimedOut", "response.malformed"),
+        "{result}"
+    );
+    let _asked = service(&client, "large.*.reserve", &json, "{\"a\":18446744073709551615}").await;
+    let result = outcome(&rig, &RESERVE.replace("stock.", "large."), &work(&rig, 2, INPUT)).await;
+    assert_eq!(
+        result["payload"],
+        json!({"a": "18446744073709551615"}),
+        "{result}"
+    );
 }
 
 #[tokio::test]

@@ -11,18 +11,21 @@ mod tests;
 
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use prost_reflect::prost_types::method_options::IdempotencyLevel;
 use prost_reflect::{DescriptorPool, DynamicMessage, MethodDescriptor, SerializeOptions};
 use tokio::sync::OnceCell;
+use tokio::time::{Instant, timeout_at};
 use tonic::client::Grpc as Client;
 use tonic::codegen::http::uri::PathAndQuery;
 use tonic::metadata::{AsciiMetadataKey, AsciiMetadataValue, KeyRef, MetadataMap};
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Response, Status};
 
+use super::certainty::Ending;
 use super::environment::{Environment, traceparent};
 use super::network::Network;
 use super::origin::Origin;
@@ -34,6 +37,7 @@ use crate::kernel::definition::EffectDefinition;
 use crate::kernel::definition::effect::{GrpcCall, Provider as ProviderDefinition};
 use crate::kernel::json::Json;
 use codec::DynamicCodec;
+use status::Sent;
 
 pub struct Grpc {
     channel: Channel,
@@ -129,18 +133,35 @@ impl Grpc {
             let message = rendering.json("message", &template.message)?;
             (self.metadata(call, template, &mut rendering)?, message)
         };
-        let method = self.method(template, &metadata).await?;
+        let by = Instant::now() + call.limit;
+        let late = || format!("no answer within {} ms", call.limit.as_millis());
+        let method = timeout_at(by, self.method(template, &metadata)).await;
+        let method = method.unwrap_or_else(|_| {
+            let message = format!("reflection: {}", late());
+            Err(CallFailure::of(Ending::LateUnsent, false, message))
+        })?;
         let message = message_of(&method, &message)?;
         let mut request = Request::new(message);
         *request.metadata_mut() = metadata;
-        request.set_timeout(Duration::from_millis(self.definition.timeout_ms));
-        match self.send(&method, request).await {
-            Ok(answer) => Ok(self.succeeded(&answer, call, command)),
-            Err(status) => match status::unanswered(&status, self.is_safe()) {
-                Some(failure) => Err(failure),
-                None => Ok(self.judged(&status, call, command)),
+        request.set_timeout(by.duration_since(Instant::now()));
+        let codec = DynamicCodec::new(method.output());
+        let sent = codec.sent();
+        // The channel heeds the request's own timeout only once there is a connection.
+        let answer = timeout_at(by, self.send(codec, request)).await;
+        let sent = match sent.load(Ordering::Relaxed) {
+            true => Sent::Maybe,
+            false => Sent::No,
+        };
+        let (ending, message) = match answer {
+            Ok(Ok(answer)) => return Ok(self.succeeded(&answer, call, command)),
+            Ok(Err(status)) => match status::ending(&status, sent) {
+                Some(ending) => ending,
+                None => return Ok(self.judged(&status, call, command)),
             },
-        }
+            Err(_) if sent == Sent::No => (Ending::LateUnsent, late()),
+            Err(_) => (Ending::Late, late()),
+        };
+        Err(CallFailure::of(ending, self.is_safe(), message))
     }
 
     /// The values of the definition, and what every call carries.
@@ -187,7 +208,7 @@ impl Grpc {
 
     async fn send(
         &self,
-        method: &MethodDescriptor,
+        codec: DynamicCodec,
         request: Request<DynamicMessage>,
     ) -> Result<Response<DynamicMessage>, Status> {
         let mut client =
@@ -196,9 +217,7 @@ impl Grpc {
             .ready()
             .await
             .map_err(|error| Status::from_error(Box::new(error)))?;
-        client
-            .unary(request, self.path.clone(), DynamicCodec(method.output()))
-            .await
+        client.unary(request, self.path.clone(), codec).await
     }
 
     fn succeeded(
@@ -208,7 +227,7 @@ impl Grpc {
         command: &Json<'_>,
     ) -> CallOutcome {
         let unreadable =
-            |reason: String| CallOutcome::Failed(CallFailure::unclear("response.malformed", reason));
+            |reason: String| CallOutcome::Failed(CallFailure::of(Ending::Malformed, self.is_safe(), reason));
         let mut bytes = Vec::with_capacity(256);
         // Fields that were not sent have their defaults, so that a saga may read them without a guard.
         let options = SerializeOptions::new().skip_default_fields(false);
@@ -223,24 +242,14 @@ impl Grpc {
         let response = response_value(Code::Ok, "", answer.metadata(), body);
         let steps = self.settings.expression_steps;
         let mut verdict = Verdict::on(&response, &self.definition, call, command, steps);
-        match verdict.class() {
-            None | Some("succeeded") => verdict.result(),
-            Some(class) => CallOutcome::Failed(CallFailure {
-                class: Cow::Owned(class.to_owned()),
-                certainty: Certainty::Refused,
-                ..CallFailure::unclear("", format!("the answer is classified as {class}"))
-            }),
-        }
+        verdict.outcome(self.is_safe(), None)
     }
 
     fn judged(&self, status: &Status, call: &CallContext<'_>, command: &Json<'_>) -> CallOutcome {
         let response = response_value(status.code(), status.message(), status.metadata(), Json::Null);
         let steps = self.settings.expression_steps;
         let mut verdict = Verdict::on(&response, &self.definition, call, command, steps);
-        match verdict.class() {
-            Some("succeeded") => verdict.result(),
-            class => CallOutcome::Failed(verdict.redacted(status::refused(status, class))),
-        }
+        verdict.outcome(self.is_safe(), Some(status::failure(status, self.is_safe())))
     }
 }
 
@@ -278,19 +287,16 @@ fn method(pool: &DescriptorPool, call: &GrpcCall) -> Result<MethodDescriptor, St
     }
 }
 
-/// Nothing was called yet, whatever came of asking.
+/// Nothing was called yet, whatever came of asking. Asking changes nothing.
 fn undescribed(status: &Status) -> CallFailure {
-    let message = |text: &str| format!("reflection: {text}");
-    match status::unanswered(status, true) {
-        Some(failure) => CallFailure {
-            message: message(&failure.message),
-            ..failure
-        },
-        None => CallFailure {
-            certainty: Certainty::NotDone,
-            message: message(&format!("{}: {}", clients::name(status.code()), status.message())),
-            ..status::refused(status, None)
-        },
+    let failure = match status::ending(status, Sent::Maybe) {
+        Some((ending, message)) => CallFailure::of(ending, true, message),
+        None => status::failure(status, true),
+    };
+    CallFailure {
+        certainty: Certainty::NotDone,
+        message: format!("reflection: {}", failure.message),
+        ..failure
     }
 }
 

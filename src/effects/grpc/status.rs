@@ -1,6 +1,5 @@
 //! What a status says about a call.
 
-use std::borrow::Cow;
 use std::error::Error;
 use std::io;
 use std::time::Duration;
@@ -9,28 +8,34 @@ use tonic::{Code, Status, TimeoutExpired};
 use tonic_types::StatusExt as _;
 
 use super::codec::Malformed;
-use crate::clients::grpc::{causes, is_too_long, is_unsent, name};
+use crate::clients::ending::{is_not_begun, is_untrusted, wants_certificate};
+use crate::clients::grpc::{causes, is_too_long, is_unconnected, name};
+use crate::effects::certainty::{Ending, Said};
 use crate::effects::egress::EgressDenied;
-use crate::effects::provider::{CallFailure, Certainty};
-use crate::kernel::breaker::CallEnd;
-use crate::kernel::definition::effect::AMBIGUOUS;
+use crate::effects::provider::CallFailure;
 
 /// Longest wait that a server may ask for.
 const RETRY_AFTER_MAX: Duration = Duration::from_hours(1);
 
-/// The failure of a call that never got an answer of the server's own, `None` where the status is the server's.
-///
-/// Only a failure to connect proves that nothing was sent.
-pub fn unanswered(status: &Status, is_safe: bool) -> Option<CallFailure> {
+/// Whether the message of a call has left this process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sent {
+    No,
+    Maybe,
+}
+
+/// What became of a call that never got an answer of the server's own, `None` where the status is the server's.
+pub fn ending(status: &Status, sent: Sent) -> Option<(Ending, String)> {
     if let Some(denied) = status.source().and_then(EgressDenied::among) {
-        return Some(CallFailure::not_done("egress.denied", denied.to_string()));
+        return Some((Ending::Unsendable("egress.denied"), denied.to_string()));
     }
     let causes = causes(status);
+    let said = || status.message().to_owned();
     if causes.iter().any(|cause| cause.is::<Malformed>()) {
-        return Some(CallFailure::unclear("response.malformed", status.message()));
+        return Some((Ending::Malformed, said()));
     }
     if is_too_long(status) {
-        return Some(CallFailure::unclear("response.size", status.message()));
+        return Some((Ending::TooLong, said()));
     }
     if causes.is_empty() {
         return None;
@@ -38,72 +43,67 @@ pub fn unanswered(status: &Status, is_safe: bool) -> Option<CallFailure> {
     let message = causes.iter().fold("request failed".to_owned(), |text, cause| {
         format!("{text}: {cause}")
     });
-    let timed_out = |cause: &&(dyn Error + 'static)| {
-        let of_the_system = |error: &io::Error| error.kind() == io::ErrorKind::TimedOut;
-        cause.is::<TimeoutExpired>() || cause.downcast_ref().is_some_and(of_the_system)
-    };
-    let class = if causes.iter().any(timed_out) {
-        "timeout"
+    let each = || causes.iter().copied();
+    let is_late = each().any(is_late);
+    let ending = if is_unconnected(&causes) {
+        match is_late {
+            _ if is_untrusted(each()) => Ending::Untrusted,
+            true => Ending::LateUnsent,
+            false => Ending::Unconnected,
+        }
+    } else if wants_certificate(each()) {
+        Ending::Untrusted
+    } else if is_not_begun(each()) {
+        Ending::NotBegun
     } else {
-        "transient"
+        match (sent, is_late) {
+            (Sent::No, true) => Ending::LateUnsent,
+            (Sent::No, false) => Ending::LostUnsent,
+            (Sent::Maybe, true) => Ending::Late,
+            (Sent::Maybe, false) => Ending::Lost,
+        }
     };
-    Some(if is_unsent(&causes) || is_safe {
-        CallFailure::unreachable(class, message)
-    } else {
-        CallFailure::unanswered(AMBIGUOUS, message)
-    })
+    Some((ending, message))
 }
 
-/// The failure that a status of the server's own stands for. `class` is what the definition calls it.
-pub fn refused(status: &Status, class: Option<&str>) -> CallFailure {
+fn is_late(cause: &(dyn Error + 'static)) -> bool {
+    let of_the_system = |error: &io::Error| error.kind() == io::ErrorKind::TimedOut;
+    cause.is::<TimeoutExpired>() || cause.downcast_ref().is_some_and(of_the_system)
+}
+
+/// The failure that a status of the server's own stands for.
+pub fn failure(status: &Status, is_safe: bool) -> CallFailure {
     let code = status.code();
+    let message = match status.message() {
+        "" => name(code).to_owned(),
+        text => format!("{}: {}", name(code), text.replace(char::is_control, " ")),
+    };
     CallFailure {
-        class: class.map_or(Cow::Borrowed(built_in(code)), |class| {
-            Cow::Owned(class.to_owned())
-        }),
-        message: match status.message() {
-            "" => name(code).to_owned(),
-            text => format!("{}: {}", name(code), text.replace(char::is_control, " ")),
-        },
-        certainty: certainty(code),
-        end: end(code),
         retry_after: status
             .get_details_retry_info()
             .and_then(|info| info.retry_delay)
             .map(|delay| delay.min(RETRY_AFTER_MAX)),
-    }
-}
-
-const fn built_in(code: Code) -> &'static str {
-    match code {
-        Code::Unavailable | Code::Aborted | Code::Internal | Code::Unknown | Code::DataLoss => "transient",
-        Code::ResourceExhausted => "throttled",
-        Code::DeadlineExceeded => "timeout",
-        Code::Cancelled => AMBIGUOUS,
-        _ => "permanent",
+        ..CallFailure::of(Ending::Said(said(code)), is_safe, message)
     }
 }
 
 /// A server that broke down in the middle of a call may have done it.
-const fn certainty(code: Code) -> Certainty {
+const fn said(code: Code) -> Said {
     match code {
-        Code::Unavailable | Code::Aborted | Code::ResourceExhausted => Certainty::NotDone,
-        Code::Internal | Code::Unknown | Code::DataLoss | Code::DeadlineExceeded | Code::Cancelled => {
-            Certainty::Unknown
-        }
-        _ => Certainty::Refused,
-    }
-}
-
-/// Whether the server is well: a refusal is an answer like any other.
-const fn end(code: Code) -> CallEnd {
-    match code {
-        Code::Unavailable
-        | Code::ResourceExhausted
-        | Code::DeadlineExceeded
-        | Code::Internal
-        | Code::Unknown
-        | Code::DataLoss => CallEnd::Failed,
-        _ => CallEnd::Answered,
+        Code::Unavailable => Said::NotNow,
+        Code::Aborted => Said::Conflict,
+        Code::ResourceExhausted => Said::Throttled,
+        Code::Internal | Code::Unknown | Code::DataLoss => Said::Broke,
+        Code::DeadlineExceeded => Said::GaveUp,
+        Code::Cancelled => Said::Cancelled,
+        Code::Ok
+        | Code::InvalidArgument
+        | Code::NotFound
+        | Code::AlreadyExists
+        | Code::PermissionDenied
+        | Code::FailedPrecondition
+        | Code::OutOfRange
+        | Code::Unimplemented
+        | Code::Unauthenticated => Said::Refused,
     }
 }

@@ -3,14 +3,19 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use hyper::header::{HeaderMap, HeaderName, HeaderValue, LOCATION, RETRY_AFTER};
+use hyper::header::{CONTENT_TYPE, DATE, HeaderMap, HeaderName, HeaderValue, LOCATION, RETRY_AFTER};
 use hyper::{Response, StatusCode};
+use tokio::time::Instant;
 
 use super::Http;
 use super::body::{Body, BodyFault};
-use crate::effects::provider::{CallContext, CallFailure, CallOutcome, Certainty};
+use super::coding::{Undecoded, decoded};
+use crate::effects::body::{self, Form};
+use crate::effects::certainty::{Ending, Said};
+use crate::effects::provider::{CallContext, CallFailure, CallOutcome};
 use crate::effects::rendering::Verdict;
 use crate::kernel::breaker::CallEnd;
+use crate::kernel::ids::TimeMs;
 use crate::kernel::json::Json;
 
 /// Longest wait that an upstream may ask for.
@@ -19,43 +24,69 @@ const RETRY_AFTER_MAX: Duration = Duration::from_hours(1);
 const EXCERPT_BYTES: usize = 200;
 
 impl Http {
-    /// Reads the answer and says what it means: the definition's rules first, then the built-in ones.
-    pub(super) async fn judge(&self, mut answer: Response<Body>, call: &CallContext<'_>) -> CallOutcome {
+    /// Reads the answer, until `by`, and says what it means: the definition's rules first, then the built-in ones.
+    pub(super) async fn judge(
+        &self,
+        mut answer: Response<Body>,
+        call: &CallContext<'_>,
+        by: Instant,
+    ) -> CallOutcome {
         let status = answer.status();
         let headers = std::mem::take(answer.headers_mut());
-        let body = match self.read(answer.body_mut()).await {
-            Ok(body) => body,
-            Err(failure) => return CallOutcome::Failed(certain(failure, status)),
+        let read = self.read(answer.body_mut(), status, &headers, by).await;
+        let response = read.as_ref().map_err(Clone::clone).and_then(|body| {
+            let response = self.response_value(status, &headers, body);
+            Ok((body, response.map_err(|reason| self.malformed(reason))?))
+        });
+        let (body, response) = match response {
+            Ok(answer) => answer,
+            Err(failure) => return CallOutcome::Failed(failure),
         };
-        let response = self.response_value(status, &headers, &body);
         let steps = self.settings.expression_steps;
         let command = self.environment.command(call.command);
         let mut verdict = Verdict::on(&response, &self.definition, call, &command, steps);
-        let class = verdict
-            .class()
-            .or_else(|| (!status.is_success()).then(|| built_in(status)));
-        match class {
-            None | Some("succeeded") => verdict.result(),
-            Some(class) => CallOutcome::Failed(verdict.redacted(CallFailure {
-                class: Cow::Owned(class.to_owned()),
-                message: message(status, &headers, &self.told(&response, &body)),
-                certainty: certainty(status),
-                end: end(status),
-                retry_after: retry_after(&headers),
-            })),
-        }
+        let failure = (!status.is_success()).then(|| CallFailure {
+            retry_after: retry_after(&headers, call.now),
+            ..self.said(status, message(status, &headers, &self.told(&response, body)))
+        });
+        verdict.outcome(self.method.is_safe(), failure)
     }
 
-    /// Reads the body up to its bound.
-    async fn read(&self, body: &mut Body) -> Result<Vec<u8>, CallFailure> {
+    /// The failure that a status is.
+    fn said(&self, status: StatusCode, message: String) -> CallFailure {
+        CallFailure::of(Ending::Said(said(status)), self.method.is_safe(), message)
+    }
+
+    fn malformed(&self, reason: String) -> CallFailure {
+        CallFailure::of(Ending::Malformed, self.method.is_safe(), reason)
+    }
+
+    /// Reads the body up to its bound, and takes its coding away.
+    async fn read(
+        &self,
+        body: &mut Body,
+        status: StatusCode,
+        headers: &HeaderMap,
+        by: Instant,
+    ) -> Result<Vec<u8>, CallFailure> {
         let bytes_max = self.settings.response_bytes;
-        body.read(bytes_max).await.map_err(|fault| match fault {
-            BodyFault::TooLong => CallFailure::not_done(
-                "response.size",
-                format!("the answer is longer than {bytes_max} bytes"),
-            ),
-            BodyFault::Broken(error) => self.unanswered(&error),
-        })
+        let is_safe = self.method.is_safe();
+        let too_long = || {
+            let message = format!("the answer is longer than {bytes_max} bytes");
+            let failure = CallFailure::of(Ending::TooLong, is_safe, message);
+            certain(failure, status, is_safe)
+        };
+        let bytes = body.read(bytes_max, by).await.map_err(|fault| match fault {
+            BodyFault::TooLong => too_long(),
+            BodyFault::Broken(error) => certain(self.unanswered(&error), status, is_safe),
+        })?;
+        match decoded(headers, bytes, bytes_max) {
+            Ok(bytes) => Ok(bytes),
+            Err(Undecoded::TooLong) => Err(too_long()),
+            Err(Undecoded::Unreadable(reason)) if status.is_success() => Err(self.malformed(reason)),
+            // What a refusal says further is not needed.
+            Err(Undecoded::Unreadable(_)) => Ok(Vec::new()),
+        }
     }
 
     /// The body as it may be told. What is redacted is looked for in the values, not in one spelling of them.
@@ -79,17 +110,22 @@ impl Http {
         }
     }
 
-    fn response_value<'a>(&self, status: StatusCode, headers: &HeaderMap, body: &'a [u8]) -> Json<'a> {
-        let body = match body {
-            [] => Json::Null,
-            body => Json::parse(body, self.settings.json_depth)
-                .unwrap_or_else(|_| Json::Str(String::from_utf8_lossy(body))),
+    fn response_value<'a>(
+        &self,
+        status: StatusCode,
+        headers: &HeaderMap,
+        bytes: &'a [u8],
+    ) -> Result<Json<'a>, String> {
+        let content_type = headers.get(CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
+        let body = match body::value(bytes, Form::of(content_type), self.settings.json_depth) {
+            Err(_) if !status.is_success() => body::text(bytes),
+            read => read?,
         };
-        Json::Map(vec![
+        Ok(Json::Map(vec![
             ("body".into(), body),
             ("headers".into(), headers_value(headers)),
             ("status".into(), Json::Int(i64::from(status.as_u16()))),
-        ])
+        ]))
     }
 }
 
@@ -106,52 +142,28 @@ fn headers_value(headers: &HeaderMap) -> Json<'static> {
     Json::Map(headers.keys().map(member).collect())
 }
 
-/// A failure to read the rest of an answer whose status is known.
-fn certain(failure: CallFailure, status: StatusCode) -> CallFailure {
-    let certainty = if status.is_success() {
-        Certainty::Unknown
-    } else {
-        certainty(status)
-    };
-    let end = match failure.end {
-        CallEnd::Failed => CallEnd::Failed,
-        CallEnd::Answered | CallEnd::Abandoned => end(status),
-    };
+/// A failure to read the rest of an answer that reports a failure: the status is known, and says what happened.
+fn certain(failure: CallFailure, status: StatusCode, is_safe: bool) -> CallFailure {
+    if status.is_success() {
+        return failure;
+    }
+    let meaning = Ending::Said(said(status)).meaning(is_safe);
     CallFailure {
-        certainty,
-        end,
+        certainty: meaning.certainty,
+        end: match failure.end {
+            CallEnd::Failed => CallEnd::Failed,
+            CallEnd::Answered | CallEnd::Abandoned => meaning.end,
+        },
         ..failure
     }
 }
 
-pub(super) fn built_in(status: StatusCode) -> &'static str {
-    match status.as_u16() {
-        300..=399 => "egress.denied",
-        408 | 504 => "timeout",
-        429 => "throttled",
-        500..=599 => "transient",
-        _ => "permanent",
-    }
-}
-
-fn certainty(status: StatusCode) -> Certainty {
-    match status.as_u16() {
-        408 | 504 => Certainty::Unknown,
-        300..=399 | 429 | 500..=599 => Certainty::NotDone,
-        _ => Certainty::Refused,
-    }
-}
-
-/// Whether the upstream is well: a refusal is an answer like any other.
-fn end(status: StatusCode) -> CallEnd {
-    match status.as_u16() {
-        408 | 429 | 500..=599 => CallEnd::Failed,
-        _ => CallEnd::Answered,
-    }
+pub(super) fn said(status: StatusCode) -> Said {
+    Said::of_status(i64::from(status.as_u16()))
 }
 
 fn message(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> String {
-    if status.is_redirection() {
+    if matches!(said(status), Said::Moved | Said::Elsewhere) {
         let location = headers
             .get(LOCATION)
             .map(|value| String::from_utf8_lossy(value.as_bytes()));
@@ -177,10 +189,25 @@ fn excerpt(bytes: &[u8]) -> String {
     String::from_utf8_lossy(&head[..whole]).replace(char::is_control, " ")
 }
 
-/// What `Retry-After` asks for, in seconds. Dates are not read: they need the upstream's clock to be right.
-pub(super) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+/// What `Retry-After` asks for: seconds, or a date, which counts from the upstream's own `Date` where there is one, else
+/// from `now`.
+pub(super) fn retry_after(headers: &HeaderMap, now: TimeMs) -> Option<Duration> {
     let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
-    let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    let seconds = digits.then(|| text.parse().unwrap_or(u64::MAX))?;
-    Some(Duration::from_secs(seconds).min(RETRY_AFTER_MAX))
+    let wait = if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
+        Duration::from_secs(text.parse().unwrap_or(u64::MAX))
+    } else {
+        let until = date_ms(text)?;
+        let said = headers.get(DATE).and_then(|date| date_ms(date.to_str().ok()?));
+        let ms = until.checked_sub(said.unwrap_or(now.0))?;
+        Duration::from_millis(u64::try_from(ms).ok()?)
+    };
+    Some(wait.min(RETRY_AFTER_MAX))
+}
+
+/// A date of HTTP in its usual form (RFC 9110, 5.6.7), in milliseconds since 1970.
+fn date_ms(text: &str) -> Option<i64> {
+    let time = jiff::fmt::rfc2822::DateTimeParser::new()
+        .parse_timestamp(text)
+        .ok()?;
+    Some(time.as_millisecond())
 }

@@ -3,8 +3,9 @@
 use bytes::Bytes;
 use http_body_util::BodyExt as _;
 use hyper::body::{Body as _, Incoming};
+use tokio::time::{Instant, timeout_at};
 
-use super::client::Unanswered;
+use super::client::{Unanswered, late};
 use super::pool::Rest;
 
 /// What follows the head of an answer.
@@ -20,8 +21,13 @@ pub enum BodyFault {
 }
 
 impl Body {
-    /// The bytes, at most `bytes_max`.
-    pub async fn read(&mut self, bytes_max: usize) -> Result<Vec<u8>, BodyFault> {
+    /// The bytes, at most `bytes_max` and until `by`.
+    pub async fn read(&mut self, bytes_max: usize, by: Instant) -> Result<Vec<u8>, BodyFault> {
+        let read = timeout_at(by, self.read_all(bytes_max)).await;
+        read.unwrap_or_else(|_| Err(BodyFault::Broken(Unanswered::Lost(late()))))
+    }
+
+    async fn read_all(&mut self, bytes_max: usize) -> Result<Vec<u8>, BodyFault> {
         let announced = self.announced().and_then(|bytes| usize::try_from(bytes).ok());
         if announced.is_some_and(|bytes| bytes > bytes_max) {
             return Err(BodyFault::TooLong);

@@ -16,25 +16,25 @@ use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use http_body_util::Full;
 use hyper::body::Incoming;
-use hyper::header::{CONTENT_LENGTH, EXPECT, HeaderName, TRANSFER_ENCODING};
+use hyper::header::{CONTENT_LENGTH, EXPECT, HeaderMap, HeaderName, TRANSFER_ENCODING};
 use hyper::{Request, Response, Uri};
 use hyper_rustls::HttpsConnector;
 use hyper_util::client::legacy;
-use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::legacy::connect::dns::Name;
+use hyper_util::client::legacy::connect::{HttpConnector, capture_connection};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 use tower::Service;
 use ureq_proto::Error as Fault;
 
 use super::body::Body;
 use super::pool::Pool;
+use crate::clients::ending::{is_not_begun, is_untrusted, wants_certificate};
 use crate::clients::{UpstreamTls, tls};
+use crate::effects::certainty::Ending;
 use crate::effects::network::Network;
 use crate::effects::origin::Origin;
 
-/// Idle connections are dropped before common servers drop them, so a request is rarely sent into a closing one.
-const IDLE: Duration = Duration::from_secs(45);
 /// How often TCP asks for a sign of life where nothing is said, how many times, and how long what was sent may remain
 /// without a receipt.
 const KEEPALIVE: Duration = Duration::from_secs(15);
@@ -45,6 +45,10 @@ const FRAMING: [HeaderName; 3] = [CONTENT_LENGTH, EXPECT, TRANSFER_ENCODING];
 /// How often a request is sent again that the server has not begun.
 const RESENT_MAX: usize = 2;
 
+/// Longest time for which a connection is kept because its server announces so, and what is taken off from the time.
+const KEPT_MAX: Duration = Duration::from_mins(1);
+const KEPT_MARGIN: Duration = Duration::from_secs(1);
+
 type BoxError = Box<dyn Error + Send + Sync>;
 /// Connections without TLS.
 pub(super) type Plain = HttpConnector<Resolver>;
@@ -54,7 +58,10 @@ type Negotiated<C> = legacy::Client<InTime<C>, Full<Bytes>>;
 pub enum Client {
     Plain(Pool),
     /// Over TLS the server chooses the version of HTTP.
-    Tls(Negotiated<HttpsConnector<Plain>>),
+    Tls {
+        client: Negotiated<HttpsConnector<Plain>>,
+        idle: Duration,
+    },
 }
 
 /// What a client is made for.
@@ -65,6 +72,8 @@ pub struct ClientSpec<'a> {
     /// For look-up, connection and handshake together.
     pub connect_timeout: Duration,
     pub network: &'a Network,
+    /// How long a connection is kept without a call whose server does not say how long it keeps it.
+    pub idle: Duration,
 }
 
 impl Client {
@@ -82,32 +91,39 @@ impl Client {
         connector.set_tcp_user_timeout(Some(RECEIPT));
         let limit = spec.connect_timeout;
         if spec.origin.scheme != "https" {
-            let pool = Pool::new(InTime { connector, limit }, spec.origin, IDLE)?;
+            let pool = Pool::new(InTime { connector, limit }, spec.origin, spec.idle)?;
             return Ok(Self::Plain(pool));
         }
         let connector = HttpsConnector::from((connector, tls::client_config(spec.tls)?));
         let client = legacy::Client::builder(TokioExecutor::new())
             .timer(TokioTimer::new())
             .pool_timer(TokioTimer::new())
-            .pool_idle_timeout(IDLE)
+            .pool_idle_timeout(spec.idle)
             .build(InTime { connector, limit });
-        Ok(Self::Tls(client))
+        Ok(Self::Tls {
+            client,
+            idle: spec.idle,
+        })
     }
 
-    /// Sends a request and waits for the head of its answer.
+    /// Sends a request and waits for the head of its answer, until `by`.
     ///
     /// # Errors
     /// [`Unanswered`].
-    pub fn send(&self, mut request: Request<Bytes>) -> BoxFuture<'_, Result<Response<Body>, Unanswered>> {
+    pub fn send(
+        &self,
+        mut request: Request<Bytes>,
+        by: Instant,
+    ) -> BoxFuture<'_, Result<Response<Body>, Unanswered>> {
         for name in FRAMING {
             request.headers_mut().remove(name);
         }
         match self {
             Self::Plain(pool) => pool
-                .send(request)
+                .send(request, by)
                 .map(|answer| Ok(answer?.map(Body::Plain)))
                 .boxed(),
-            Self::Tls(client) => send_until_begun(client, request.map(Full::new))
+            Self::Tls { client, idle } => send_until_begun(client, *idle, request.map(Full::new), by)
                 .map(|answer| Ok(answer?.map(Body::Tls)))
                 .boxed(),
         }
@@ -117,18 +133,65 @@ impl Client {
 /// HTTP/2 tells which requests it has not begun, as those that are on the way when a server stops.
 async fn send_until_begun<C>(
     client: &Negotiated<C>,
+    idle: Duration,
     request: Request<Full<Bytes>>,
+    by: Instant,
 ) -> Result<Response<Incoming>, Unanswered>
 where
     InTime<C>: legacy::connect::Connect + Clone + Send + Sync + 'static,
 {
     for _ in 0..RESENT_MAX {
-        match client.request(request.clone()).await.map_err(Unanswered::from) {
-            Err(error) if error.is_not_begun() => {}
+        match send_once(client, idle, request.clone(), by).await {
+            Err(error) if error.ending() == Ending::NotBegun => {}
             end => return end,
         }
     }
-    client.request(request).await.map_err(Unanswered::from)
+    send_once(client, idle, request, by).await
+}
+
+async fn send_once<C>(
+    client: &Negotiated<C>,
+    idle: Duration,
+    mut request: Request<Full<Bytes>>,
+    by: Instant,
+) -> Result<Response<Incoming>, Unanswered>
+where
+    InTime<C>: legacy::connect::Connect + Clone + Send + Sync + 'static,
+{
+    let connection = capture_connection(&mut request);
+    let Ok(answer) = timeout_at(by, client.request(request)).await else {
+        // Without a connection it cannot have gone.
+        return Err(match &*connection.connection_metadata() {
+            Some(_) => Unanswered::Lost(late()),
+            None => Unanswered::Unsent(late()),
+        });
+    };
+    let answer = answer?;
+    // The pool keeps all of its connections for one time. What the server keeps for less is not used again.
+    if kept_for(answer.headers()).is_some_and(|kept| kept < idle)
+        && let Some(connection) = &*connection.connection_metadata()
+    {
+        connection.poison();
+    }
+    Ok(answer)
+}
+
+/// How long a connection may wait for its next request by what the server announces (`Keep-Alive: timeout=5`). The margin
+/// is for a request that is on its way when the time ends.
+pub(super) fn kept_for(headers: &HeaderMap) -> Option<Duration> {
+    let text = headers.get("keep-alive")?.to_str().ok()?;
+    let seconds = text.split(',').find_map(|parameter| {
+        let (name, value) = parameter.split_once('=')?;
+        let is_timeout = name.trim().eq_ignore_ascii_case("timeout");
+        is_timeout.then(|| value.trim().trim_matches('"').parse().ok())?
+    })?;
+    let announced = Duration::from_secs(seconds).min(KEPT_MAX);
+    Some(announced.saturating_sub(KEPT_MARGIN))
+}
+
+/// The error of a call whose time is over.
+pub(super) fn late() -> io::Error {
+    io::Error::new(ErrorKind::TimedOut, "no answer in time")
 }
 
 /// Why there is no answer, or no whole one. Its causes tell, beginning with the first.
@@ -152,16 +215,42 @@ pub enum Unanswered {
 }
 
 impl Unanswered {
-    /// Whether it is certain that nothing was sent.
-    pub fn is_unsent(&self) -> bool {
+    /// What became of the call.
+    pub fn ending(&self) -> Ending {
+        let unsent = if self.is_timeout() {
+            Ending::LateUnsent
+        } else {
+            Ending::LostUnsent
+        };
+        let lost = if self.is_timeout() {
+            Ending::Late
+        } else {
+            Ending::Lost
+        };
         match self {
-            Self::Unconnected(_) | Self::Unsendable(_) | Self::Unsent(_) => true,
-            Self::Lost(_) | Self::Malformed(_) | Self::Broken(_) => false,
-            Self::Negotiated(error) => error.is_connect(),
+            Self::Unsendable(_) => Ending::Unsendable("permanent"),
+            Self::Unconnected(_) => self.unconnected(),
+            Self::Negotiated(error) if error.is_connect() => self.unconnected(),
+            Self::Unsent(_) => unsent,
+            Self::Negotiated(_) if wants_certificate(self.causes()) => Ending::Untrusted,
+            Self::Negotiated(_) if is_not_begun(self.causes()) => Ending::NotBegun,
+            // It waited for a connection that ended, and was not given to another one.
+            Self::Negotiated(_) if self.is_canceled() => unsent,
+            Self::Lost(_) | Self::Malformed(_) | Self::Broken(_) | Self::Negotiated(_) => lost,
         }
     }
 
-    pub fn is_timeout(&self) -> bool {
+    fn unconnected(&self) -> Ending {
+        if is_untrusted(self.causes()) {
+            Ending::Untrusted
+        } else if self.is_timeout() {
+            Ending::LateUnsent
+        } else {
+            Ending::Unconnected
+        }
+    }
+
+    fn is_timeout(&self) -> bool {
         self.causes().any(|cause| {
             let io = cause.downcast_ref::<io::Error>();
             let hyper = cause.downcast_ref::<hyper::Error>();
@@ -170,15 +259,11 @@ impl Unanswered {
         })
     }
 
-    /// Whether the server has said that it has not begun the request.
-    fn is_not_begun(&self) -> bool {
-        self.causes()
-            .filter_map(|cause| cause.downcast_ref::<h2::Error>())
-            .any(|error| {
-                let refused = error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM);
-                let stopped = error.is_go_away() && error.reason() == Some(h2::Reason::NO_ERROR);
-                error.is_remote() && (refused || stopped)
-            })
+    fn is_canceled(&self) -> bool {
+        let mut errors = self
+            .causes()
+            .filter_map(|cause| cause.downcast_ref::<hyper::Error>());
+        errors.any(hyper::Error::is_canceled)
     }
 
     fn causes(&self) -> impl Iterator<Item = &(dyn Error + 'static)> {
@@ -240,16 +325,19 @@ mod tests {
 
     use h2::Reason;
     use hyper::Version;
-    use rustls::ServerConfig;
     use rustls::crypto::aws_lc_rs;
     use rustls::pki_types::pem::PemObject as _;
     use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+    use rustls::server::WebPkiClientVerifier;
+    use rustls::{RootCertStore, ServerConfig};
     use tokio::net::TcpListener;
     use tokio_rustls::TlsAcceptor;
 
     use super::*;
     use crate::clients::Identity;
     use crate::clients::testing::Authority;
+
+    const IDLE: Duration = Duration::from_secs(30);
 
     /// A server that speaks HTTP/2 and refuses the first so many requests before it begins them.
     async fn server(refusals: usize) -> String {
@@ -279,7 +367,8 @@ mod tests {
                 limit: Duration::from_secs(30),
             });
         let request = Request::post(server(refusals).await).body(Full::default());
-        send_until_begun(&client, request.expect("a request")).await
+        let by = Instant::now() + Duration::from_secs(30);
+        send_until_begun(&client, IDLE, request.expect("a request"), by).await
     }
 
     #[tokio::test]
@@ -287,24 +376,67 @@ mod tests {
         let last = answer(RESENT_MAX).await.expect("begun in the end");
         assert_eq!(last.status(), 200);
         let refused = answer(RESENT_MAX + 1).await.expect_err("refused each time");
-        assert!(refused.is_not_begun() && !refused.is_unsent(), "{refused:?}");
+        assert_eq!(refused.ending(), Ending::NotBegun, "{refused:?}");
+    }
+
+    /// The settings of a server that proves itself and may want to see a certificate of its callers.
+    fn server_config(own: &Identity, callers: Option<&Authority>) -> ServerConfig {
+        let certificate = CertificateDer::from_pem_slice(&own.certificate).expect("a certificate");
+        let key = PrivateKeyDer::from_pem_slice(&own.key).expect("a key");
+        let provider = Arc::new(aws_lc_rs::default_provider());
+        let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
+            .with_safe_default_protocol_versions()
+            .expect("versions");
+        let builder = match callers {
+            None => builder.with_no_client_auth(),
+            Some(authority) => {
+                let mut roots = RootCertStore::empty();
+                let authority = CertificateDer::from_pem_slice(&authority.pem()).expect("a certificate");
+                roots.add(authority).expect("an authority");
+                let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+                builder.with_client_cert_verifier(verifier.build().expect("a verifier"))
+            }
+        };
+        let mut config = builder.with_single_cert(vec![certificate], key).expect("a pair");
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        config
+    }
+
+    async fn listen() -> (TcpListener, Origin) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let port = listener.local_addr().expect("bound").port();
+        let origin = Origin {
+            scheme: "https".to_owned(),
+            host: "localhost".to_owned(),
+            port: Some(port),
+        };
+        (listener, origin)
+    }
+
+    fn client(origin: &Origin, tls: &UpstreamTls) -> Client {
+        let client = Client::new(ClientSpec {
+            origin,
+            tls: Some(tls),
+            connect_timeout: Duration::from_secs(30),
+            network: &Network::default(),
+            idle: IDLE,
+        });
+        client.expect("a client")
+    }
+
+    /// What becomes of a call that may take so long.
+    async fn ending(client: &Client, origin: &Origin, limit: Duration) -> Ending {
+        let request = Request::post(format!("https://{origin}/charges")).body(Bytes::from_static(b"{}"));
+        let by = Instant::now() + limit;
+        let answer = client.send(request.expect("a request"), by).await;
+        answer.map(drop).expect_err("no answer").ending()
     }
 
     /// A server that has to be asked for HTTP/2. It tells the number of the connection and what was asked, and says
     /// goodbye after two requests on each.
     async fn tls_server(own: &Identity) -> Origin {
-        let certificate = CertificateDer::from_pem_slice(&own.certificate).expect("a certificate");
-        let key = PrivateKeyDer::from_pem_slice(&own.key).expect("a key");
-        let mut config = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
-            .with_safe_default_protocol_versions()
-            .expect("versions")
-            .with_no_client_auth()
-            .with_single_cert(vec![certificate], key)
-            .expect("a pair");
-        config.alpn_protocols = vec![b"h2".to_vec()];
-        let acceptor = TlsAcceptor::from(Arc::new(config));
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let port = listener.local_addr().expect("bound").port();
+        let acceptor = TlsAcceptor::from(Arc::new(server_config(own, None)));
+        let (listener, origin) = listen().await;
         tokio::spawn(async move {
             for n in 0.. {
                 let (socket, _) = listener.accept().await.expect("a connection");
@@ -325,11 +457,7 @@ mod tests {
                 });
             }
         });
-        Origin {
-            scheme: "https".to_owned(),
-            host: "localhost".to_owned(),
-            port: Some(port),
-        }
+        origin
     }
 
     #[tokio::test]
@@ -340,22 +468,88 @@ mod tests {
             ca: Some(authority.pem()),
             identity: None,
         };
-        let client = Client::new(ClientSpec {
-            origin: &origin,
-            tls: Some(&tls),
-            connect_timeout: Duration::from_secs(30),
-            network: &Network::default(),
-        });
-        let client = client.expect("a client");
+        let client = client(&origin, &tls);
+        let by = Instant::now() + Duration::from_secs(30);
         for connection in [0, 0, 1, 1] {
             let url = format!("https://{origin}/charges?n=1");
             let request = Request::post(&url).body(Bytes::from_static(b"{}"));
-            let answer = client.send(request.expect("a request")).await.expect("an answer");
+            let answer = client
+                .send(request.expect("a request"), by)
+                .await
+                .expect("an answer");
             assert_eq!(answer.version(), Version::HTTP_2);
-            let Ok(body) = answer.into_body().read(1_000).await else {
+            let Ok(body) = answer.into_body().read(1_000, by).await else {
                 panic!("no body");
             };
             assert_eq!(body, format!("{connection}: POST {url}").into_bytes());
+        }
+    }
+
+    #[tokio::test]
+    async fn over_tls_a_call_whose_time_is_over_knows_whether_it_was_sent() {
+        let authority = Authority::new();
+        let tls = UpstreamTls {
+            ca: Some(authority.pem()),
+            identity: None,
+        };
+        let soon = Duration::from_millis(300);
+        // It never says hello.
+        let (mute, origin) = listen().await;
+        assert_eq!(
+            ending(&client(&origin, &tls), &origin, soon).await,
+            Ending::LateUnsent
+        );
+        drop(mute);
+
+        let (listener, origin) = listen().await;
+        let acceptor = TlsAcceptor::from(Arc::new(server_config(&authority.certify("localhost"), None)));
+        tokio::spawn(async move {
+            let (socket, _) = listener.accept().await.expect("a connection");
+            let socket = acceptor.accept(socket).await.expect("a handshake of TLS");
+            let mut connection = h2::server::handshake(socket).await.expect("a handshake");
+            let mut held = Vec::new();
+            while let Some(Ok(request)) = connection.accept().await {
+                held.push(request);
+            }
+        });
+        assert_eq!(ending(&client(&origin, &tls), &origin, soon).await, Ending::Late);
+    }
+
+    #[tokio::test]
+    async fn a_side_that_does_not_accept_the_certificate_of_the_other_has_begun_nothing() {
+        let authority = Authority::new();
+        let own = authority.certify("localhost");
+        let known = UpstreamTls {
+            ca: Some(authority.pem()),
+            identity: None,
+        };
+        let strange = UpstreamTls {
+            ca: Some(Authority::new().pem()),
+            identity: None,
+        };
+        let of_itself = UpstreamTls {
+            ca: Some(own.certificate.clone()),
+            identity: None,
+        };
+        for (tls, callers) in [
+            (&strange, None),
+            (&of_itself, None),
+            // In TLS 1.3 the server says so when a request may have been sent.
+            (&known, Some(&authority)),
+        ] {
+            let acceptor = TlsAcceptor::from(Arc::new(server_config(&own, callers)));
+            let (listener, origin) = listen().await;
+            tokio::spawn(async move {
+                loop {
+                    let (socket, _) = listener.accept().await.expect("a connection");
+                    assert!(acceptor.accept(socket).await.is_err(), "no handshake ends");
+                }
+            });
+            let wait = Duration::from_secs(30);
+            assert_eq!(
+                ending(&client(&origin, tls), &origin, wait).await,
+                Ending::Untrusted
+            );
         }
     }
 }

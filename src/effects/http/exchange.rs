@@ -9,11 +9,12 @@ use hyper::{Method, Request, Response};
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio::task::consume_budget;
+use tokio::time::{Instant, sleep_until};
 use ureq_proto::client::state::{RecvBody, RecvResponse};
 use ureq_proto::client::{Call, RecvBodyResult, RecvResponseResult, SendRequestResult};
 use ureq_proto::{BodyMode, Error as Fault};
 
-use super::client::Unanswered;
+use super::client::{Unanswered, late};
 
 /// Most bytes of an answer that are kept because their end has not come: those of its head, or between its chunks.
 pub(super) const UNENDED_BYTES_MAX: usize = 64 * 1024;
@@ -88,14 +89,15 @@ impl Outgoing {
         Ok(Self { wire, call })
     }
 
-    /// Sends the request until the head of its answer comes. What has not gone then is sent while the rest is read, unless
-    /// the server refuses.
+    /// Sends the request until the head of its answer comes, or until `by`. What has not gone then is sent while the rest is
+    /// read, unless the server refuses.
     ///
     /// # Errors
     /// [`Unanswered`]. A request of which nothing was sent is given back, too.
     pub async fn exchange(
         mut self: Box<Self>,
         stream: TcpStream,
+        by: Instant,
     ) -> Result<Response<Incoming>, (Unanswered, Option<Box<Self>>)> {
         let mut line = Line {
             stream,
@@ -103,7 +105,22 @@ impl Outgoing {
             gone: 0,
             input: BytesMut::new(),
         };
-        match self.answered(&mut line).await {
+        // Boxed: it is read once, while the rest of this is kept in several states.
+        let mut end = Box::pin(sleep_until(by));
+        let answered = tokio::select! {
+            biased;
+            answered = self.answered(&mut line) => Some(answered),
+            () = &mut end => None,
+        };
+        drop(end);
+        let Some(answered) = answered else {
+            let error = match line.gone {
+                0 => Unanswered::Unsent(late()),
+                _ => Unanswered::Lost(late()),
+            };
+            return Err((error, None));
+        };
+        match answered {
             Ok(answer) => {
                 if answer.status().is_client_error() || answer.status().is_server_error() {
                     line.gone = usize::MAX;

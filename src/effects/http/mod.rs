@@ -6,6 +6,7 @@
 mod answer;
 mod body;
 mod client;
+mod coding;
 mod exchange;
 mod oauth2;
 mod pool;
@@ -28,6 +29,7 @@ use self::body::Body;
 use self::client::{Client, ClientSpec, Unanswered};
 use self::oauth2::{Token, Tokens};
 
+use super::certainty::Ending;
 use super::egress::EgressDenied;
 use super::environment::Environment;
 use super::network::Network;
@@ -37,7 +39,7 @@ use super::rendering::Rendering;
 use super::settings::Settings;
 use crate::clients::told;
 use crate::kernel::definition::EffectDefinition;
-use crate::kernel::definition::effect::{AMBIGUOUS, HttpCall, Provider as ProviderDefinition};
+use crate::kernel::definition::effect::{HttpCall, Provider as ProviderDefinition};
 use crate::kernel::definition::http_proof::OAuth2;
 use crate::kernel::expr::Template;
 
@@ -75,6 +77,7 @@ impl Http {
                 tls: environment.tls(address),
                 connect_timeout: Duration::from_millis(definition.connect_timeout_ms),
                 network: &network,
+                idle: settings.http_idle.duration(),
             })
         };
         let tokens = |oauth2: &OAuth2| {
@@ -123,10 +126,11 @@ impl Http {
         if let Some((tokens, oauth2)) = self.tokens.as_ref().zip(self.oauth2()) {
             return Box::pin(self.attempt_with_token(tokens, oauth2, call)).await;
         }
+        let by = Instant::now() + call.limit;
         let request = self.request(call, None, call.now)?;
-        let answer = self.client.send(request).await;
+        let answer = self.client.send(request, by).await;
         // Boxed: thousands of calls wait for an answer at the same time, and few read one.
-        Ok(Box::pin(self.outcome(answer, call)).await)
+        Ok(Box::pin(self.outcome(answer, call, by)).await)
     }
 
     async fn attempt_with_token(
@@ -140,17 +144,17 @@ impl Http {
             let steps = self.settings.expression_steps;
             let command = self.environment.command(call.command);
             let mut rendering = Rendering::of(call, &command, &self.environment, steps);
-            tokens.ask(oauth2, &mut rendering)?
+            tokens.ask(oauth2, &mut rendering, call.now)?
         };
-        let total = Duration::from_millis(self.definition.timeout_ms);
+        let by = begin + call.limit;
         let mut carried: Vec<Arc<Token>> = Vec::with_capacity(2);
         loop {
             // What is left after the token is for the call, so that an endpoint which is slow leaves no riddle.
             let tenths = if carried.is_empty() { 5 } else { 9 };
-            let token = Box::pin(tokens.token(&ask, begin + total / 10 * tenths)).await?;
+            let token = Box::pin(tokens.token(&ask, begin + call.limit / 10 * tenths)).await?;
             let passed = i64::try_from(begin.elapsed().as_millis()).unwrap_or(0);
             let request = self.request(call, Some(&token), call.now.plus_ms(passed))?;
-            let answer = self.client.send(request).await;
+            let answer = self.client.send(request, by).await;
             let refused = matches!(&answer, Ok(answer) if answer.status() == StatusCode::UNAUTHORIZED);
             // Nothing was carried out for a token that was refused.
             let again = refused && token.refused(!carried.is_empty()) && carried.is_empty();
@@ -158,7 +162,7 @@ impl Http {
             if again {
                 continue;
             }
-            let outcome = Box::pin(self.outcome(answer, call)).await;
+            let outcome = Box::pin(self.outcome(answer, call, by)).await;
             return Ok(Token::scrub(&carried, outcome));
         }
     }
@@ -174,31 +178,20 @@ impl Http {
         &self,
         answer: Result<Response<Body>, Unanswered>,
         call: &CallContext<'_>,
+        by: Instant,
     ) -> CallOutcome {
         match answer {
-            Ok(answer) => self.judge(answer, call).await,
+            Ok(answer) => self.judge(answer, call, by).await,
             Err(error) => CallOutcome::Failed(self.unanswered(&error)),
         }
     }
 
     /// A call to which there is no answer, or no whole one.
     fn unanswered(&self, error: &Unanswered) -> CallFailure {
-        if let Some(denied) = EgressDenied::among(error) {
-            return CallFailure::not_done("egress.denied", denied.to_string());
-        }
-        let message = told("request failed", error);
-        if let Unanswered::Unsendable(_) = error {
-            return CallFailure::not_done("permanent", message);
-        }
-        let class = if error.is_timeout() {
-            "timeout"
-        } else {
-            "transient"
+        let (ending, message) = match EgressDenied::among(error) {
+            Some(denied) => (Ending::Unsendable("egress.denied"), denied.to_string()),
+            None => (error.ending(), told("request failed", error)),
         };
-        if error.is_unsent() || self.method.is_safe() {
-            CallFailure::unreachable(class, message)
-        } else {
-            CallFailure::unanswered(AMBIGUOUS, message)
-        }
+        CallFailure::of(ending, self.method.is_safe(), message)
     }
 }

@@ -7,18 +7,20 @@ use std::sync::{Arc, Mutex as StdMutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use data_encoding::BASE64;
-use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
+use hyper::header::{ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
 use hyper::{Method, Response};
 use moka::sync::Cache;
 use reqwest::Url;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout_at};
 
-use super::answer::{built_in, retry_after};
+use super::answer::{retry_after, said};
 use super::body::BodyFault;
 use super::client::{Client, Unanswered};
+use super::coding::{Undecoded, decoded};
 use super::request::{checked_url, request_of};
 use crate::clients::told;
+use crate::effects::certainty::Ending;
 use crate::effects::egress::EgressDenied;
 use crate::effects::mask::Mask;
 use crate::effects::network::Network;
@@ -29,6 +31,7 @@ use crate::effects::secrets::SCRUBBED_BYTES_MIN;
 use crate::kernel::breaker::CallEnd;
 use crate::kernel::definition::http_proof::{OAuth2, SendCredentials};
 use crate::kernel::expr::percent_encode;
+use crate::kernel::ids::TimeMs;
 use crate::kernel::json::Json;
 
 /// Tokens of one effect that are kept at the same time: one for each client that its templates name.
@@ -87,6 +90,8 @@ pub struct Ask {
     authorization: Option<HeaderValue>,
     form: String,
     fingerprint: [u8; 32],
+    /// When it is asked for, by the worker's clock.
+    now: TimeMs,
     /// What the endpoint may repeat and nobody may see.
     mask: Mask,
 }
@@ -105,7 +110,12 @@ impl Tokens {
     }
 
     /// Renders what the token of one call is asked for with.
-    pub fn ask(&self, oauth2: &OAuth2, rendering: &mut Rendering<'_>) -> Result<Ask, CallFailure> {
+    pub fn ask(
+        &self,
+        oauth2: &OAuth2,
+        rendering: &mut Rendering<'_>,
+        now: TimeMs,
+    ) -> Result<Ask, CallFailure> {
         let url = rendering.text("token_url", &oauth2.token_url)?;
         let url = checked_url("token_url", &url, &self.origin, &self.network)?;
         let id = rendering.text("client_id", &oauth2.client_id)?;
@@ -149,6 +159,7 @@ impl Tokens {
             url,
             authorization,
             form,
+            now,
             mask: Mask::of(SCRUBBED_BYTES_MIN, hidden.iter().map(String::as_str)),
         })
     }
@@ -169,7 +180,7 @@ impl Tokens {
             });
         }
         slot.token = None;
-        let fetched = timeout_at(by, self.fetch(ask)).await;
+        let fetched = timeout_at(by, self.fetch(ask, by)).await;
         let fetched = fetched.unwrap_or_else(|_| Err(late())).map_err(|failure| {
             match ask.mask.scrub(CallOutcome::Failed(failure)) {
                 CallOutcome::Failed(failure) => failure,
@@ -193,31 +204,38 @@ impl Tokens {
         }
     }
 
-    async fn fetch(&self, ask: &Ask) -> Result<Token, CallFailure> {
+    async fn fetch(&self, ask: &Ask, by: Instant) -> Result<Token, CallFailure> {
         let mut headers = HeaderMap::new();
         headers.insert(
             CONTENT_TYPE,
             HeaderValue::from_static("application/x-www-form-urlencoded"),
         );
         headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
+        headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
         if let Some(authorization) = &ask.authorization {
             headers.insert(AUTHORIZATION, authorization.clone());
         }
         let form = ask.form.clone().into();
         let request = request_of(&Method::POST, "token_url", &ask.url, headers, form)?;
         let begin = Instant::now();
-        let answer = self.client.send(request).await;
+        let answer = self.client.send(request, by).await;
         let mut answer = answer.map_err(|error| unreachable(&error))?;
-        let body = match answer.body_mut().read(ANSWER_BYTES_MAX).await {
+        let too_long = || {
+            let message = format!("the answer is longer than {ANSWER_BYTES_MAX} bytes");
+            failure("response.size", &message, None)
+        };
+        let body = match answer.body_mut().read(ANSWER_BYTES_MAX, by).await {
             Ok(body) => body,
             Err(BodyFault::Broken(error)) => return Err(unreachable(&error)),
-            Err(BodyFault::TooLong) => {
-                let message = format!("the answer is longer than {ANSWER_BYTES_MAX} bytes");
-                return Err(failure("response.size", &message, None));
-            }
+            Err(BodyFault::TooLong) => return Err(too_long()),
+        };
+        let body = match decoded(answer.headers(), body, ANSWER_BYTES_MAX) {
+            Ok(body) => body,
+            Err(Undecoded::TooLong) => return Err(too_long()),
+            Err(Undecoded::Unreadable(reason)) => return Err(failure("response.malformed", &reason, None)),
         };
         if !answer.status().is_success() {
-            return Err(refused(&answer, &body));
+            return Err(refused(&answer, &body, ask.now));
         }
         read(&body, begin).map_err(|message| failure("permanent", message, None))
     }
@@ -309,22 +327,21 @@ fn unreachable(error: &Unanswered) -> CallFailure {
     if let Some(denied) = EgressDenied::among(error) {
         return failure("egress.denied", &denied.to_string(), None);
     }
-    let class = if error.is_timeout() {
-        "timeout"
-    } else {
-        "transient"
-    };
+    // Asking changes nothing.
+    let class = error.ending().meaning(true).class;
     failure(class, &told("request failed", error), None)
 }
 
 /// Of a refusal only the code of its reason is told: endpoints repeat what they were sent.
-fn refused<B>(answer: &Response<B>, body: &[u8]) -> CallFailure {
+fn refused<B>(answer: &Response<B>, body: &[u8], now: TimeMs) -> CallFailure {
     let status = answer.status();
     let message = match reason(body) {
         Some(reason) => format!("{status}: {reason}"),
         None => status.to_string(),
     };
-    failure(built_in(status), &message, retry_after(answer.headers()))
+    // Asking changes nothing.
+    let class = Ending::Said(said(status)).meaning(true).class;
+    failure(class, &message, retry_after(answer.headers(), now))
 }
 
 /// `error` of RFC 6749, 5.2, where it is one.

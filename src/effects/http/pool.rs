@@ -17,10 +17,10 @@ use hyper::http::uri::{InvalidUri, PathAndQuery};
 use hyper::{Request, Response, Uri};
 use socket2::SockRef;
 use tokio::net::TcpStream;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout_at};
 use tower::ServiceExt as _;
 
-use super::client::{InTime, Plain, Unanswered};
+use super::client::{InTime, Plain, Unanswered, kept_for, late};
 use super::exchange::{Incoming, Outgoing};
 use crate::effects::origin::Origin;
 
@@ -32,7 +32,7 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// A pool that ends connections which have been without a call for `idle_max`.
+    /// A pool that ends connections which have been without a call for `idle_max`, or as long as their server announces.
     ///
     /// # Errors
     /// A sentence, where the origin cannot be written into a request.
@@ -56,11 +56,15 @@ impl Pool {
         })
     }
 
-    /// Sends a request to the origin, whatever host its URL names, and waits for the head of its answer.
+    /// Sends a request to the origin, whatever host its URL names, and waits for the head of its answer, until `by`.
     ///
     /// # Errors
     /// [`Unanswered`].
-    pub fn send(&self, request: Request<Bytes>) -> impl Future<Output = Result<Response<Rest>, Unanswered>> {
+    pub fn send(
+        &self,
+        request: Request<Bytes>,
+        by: Instant,
+    ) -> impl Future<Output = Result<Response<Rest>, Unanswered>> {
         // Before the future is made, which would keep all shapes of the request.
         let outgoing = Outgoing::new(self.addressed(request)).map(Box::new);
         async move {
@@ -68,12 +72,14 @@ impl Pool {
             loop {
                 let (socket, is_used) = match self.idle.take() {
                     Some(socket) => (socket, true),
-                    None => (self.connect().await?, false),
+                    None => (self.connect(by).await?, false),
                 };
-                outgoing = match outgoing.exchange(socket).await {
+                outgoing = match outgoing.exchange(socket, by).await {
                     Ok(answer) => {
+                        let keep = kept_for(answer.headers()).unwrap_or(self.idle.max);
                         return Ok(answer.map(|incoming| Rest {
                             incoming: Some(incoming),
+                            keep,
                             idle: Arc::clone(&self.idle),
                         }));
                     }
@@ -96,17 +102,24 @@ impl Pool {
         request
     }
 
-    async fn connect(&self) -> Result<TcpStream, Unanswered> {
+    async fn connect(&self, by: Instant) -> Result<TcpStream, Unanswered> {
         // Boxed: few calls connect while thousands wait for an answer.
-        let connecting = Box::pin(self.connector.clone().oneshot(self.origin.clone()));
-        let socket = connecting.await.map_err(Unanswered::Unconnected)?;
-        Ok(socket.into_inner())
+        let connecting = Box::pin(timeout_at(
+            by,
+            self.connector.clone().oneshot(self.origin.clone()),
+        ));
+        let socket = connecting
+            .await
+            .map_err(|_| Unanswered::Unconnected(late().into()))?;
+        Ok(socket.map_err(Unanswered::Unconnected)?.into_inner())
     }
 }
 
 /// An answer without its head. Where it is read to its end, its socket goes back to the pool.
 pub struct Rest {
     incoming: Option<Incoming>,
+    /// How long the socket may wait there.
+    keep: Duration,
     idle: Arc<Idle>,
 }
 
@@ -130,15 +143,16 @@ impl Rest {
         }
         let ended = self.incoming.take();
         if let Some(socket) = ended.and_then(Incoming::into_socket) {
-            self.idle.put(socket);
+            self.idle.put(socket, self.keep);
         }
         chunk
     }
 }
 
-/// Sockets without a call, and since when. Those at the end were used last and are used first, so that what is not
-/// needed any more comes to its end.
+/// Sockets without a call, and until when they are kept. Those at the end were used last and are used first, so that what is
+/// not needed any more comes to its end.
 struct Idle {
+    /// How long where the server does not say.
     max: Duration,
     waiting: Mutex<Waiting>,
 }
@@ -152,15 +166,20 @@ struct Waiting {
 
 impl Idle {
     fn take(&self) -> Option<TcpStream> {
+        let now = Instant::now();
         let mut waiting = self.waiting();
         std::iter::from_fn(|| waiting.sockets.pop_back())
+            .filter(|(_, end)| now < *end)
             .map(|(socket, _)| socket)
             .find(is_open)
     }
 
-    fn put(self: &Arc<Self>, socket: TcpStream) {
+    fn put(self: &Arc<Self>, socket: TcpStream, keep: Duration) {
+        if keep.is_zero() {
+            return;
+        }
         let mut waiting = self.waiting();
-        waiting.sockets.push_back((socket, Instant::now()));
+        waiting.sockets.push_back((socket, Instant::now() + keep));
         if !std::mem::replace(&mut waiting.is_reaped, true) {
             tokio::spawn(reap(Arc::downgrade(self)));
         }
@@ -172,12 +191,13 @@ impl Idle {
     /// When to look again, if there is anything left.
     fn expire(&self, now: Instant) -> Option<Instant> {
         let mut waiting = self.waiting();
-        // The first has waited longest.
-        let ends = |waiting: &Waiting| waiting.sockets.front().map(|(_, since)| *since + self.max);
-        while ends(&waiting).is_some_and(|end| end <= now) {
+        // The first has waited longest. A server that announces another time with each answer has the last one heeded
+        // when the socket is wanted.
+        let end = |waiting: &Waiting| waiting.sockets.front().map(|(_, end)| *end);
+        while end(&waiting).is_some_and(|end| end <= now) {
             waiting.sockets.pop_front();
         }
-        let next = ends(&waiting);
+        let next = end(&waiting);
         waiting.is_reaped = next.is_some();
         next
     }

@@ -1,7 +1,9 @@
 //! From templates to a request that can go nowhere but to the definition's own host.
 
 use bytes::Bytes;
-use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use hyper::header::{
+    ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue,
+};
 use hyper::{Method, Request, Uri};
 use reqwest::Url;
 
@@ -19,7 +21,7 @@ use crate::kernel::ids::TimeMs;
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 /// Headers that a request has beside those of its definition; `Host` is the client's.
-const OWN_HEADERS: usize = 6;
+const OWN_HEADERS: usize = 7;
 
 impl Http {
     /// Renders the request of one attempt, with its token, and signs it.
@@ -49,6 +51,10 @@ impl Http {
             headers.insert(TRACEPARENT, value("traceparent", &traceparent(call.command))?);
         }
         headers.entry(ACCEPT).or_insert(HeaderValue::from_static("*/*"));
+        // Without it a server may take any coding.
+        headers
+            .entry(ACCEPT_ENCODING)
+            .or_insert(HeaderValue::from_static("identity"));
         let mut body = Bytes::new();
         if let Some(template) = &template.body {
             // Only what is written is kept while the call waits.

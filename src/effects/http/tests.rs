@@ -10,7 +10,8 @@ use crate::clients::testing::Authority;
 use crate::clients::{Identity, UpstreamTls};
 use crate::effects::egress::Egress;
 use crate::effects::provider::Certainty;
-use crate::effects::testing::{KEY, attempt, failure, payload, secrets};
+use crate::effects::testing::{KEY, NOW, attempt, attempt_within, failure, payload, secrets};
+use crate::kernel::breaker::CallEnd;
 use crate::kernel::definition::effect::{
     Classify, EffectLimits, OnAmbiguous, OnRecall, Provider as ProviderDefinition,
 };
@@ -23,6 +24,7 @@ const REQUEST: [Root; 4] = [Root::Input, Root::Command, Root::Secrets, Root::Ups
 const ANSWER: [Root; 3] = [Root::Input, Root::Command, Root::Response];
 
 struct Charge {
+    method: &'static str,
     url: &'static str,
     headers: Vec<(&'static str, &'static str)>,
     body: Option<&'static str>,
@@ -35,6 +37,7 @@ struct Charge {
 impl Default for Charge {
     fn default() -> Self {
         Self {
+            method: "POST",
             url: "${upstreams.pay}/v1/orders/${url(input.order)}/charges",
             headers: vec![("Authorization", "Bearer ${secrets.token}")],
             body: Some("${input.amount}"),
@@ -50,7 +53,7 @@ impl Charge {
     fn provider(&self, upstream: &str) -> Result<Http, String> {
         let text = |text: &str, roots: &[Root]| Template::compile_text(text, roots).expect("a template");
         let call = HttpCall {
-            method: "POST".to_owned(),
+            method: self.method.to_owned(),
             url: text(self.url, &REQUEST),
             headers: self
                 .headers
@@ -197,21 +200,202 @@ async fn a_result_is_rendered_from_the_answer() {
 
 #[tokio::test]
 async fn statuses_have_classes_and_say_how_certain_they_are() {
-    for (status, class, certainty) in [
-        (400, "permanent", Certainty::Refused),
-        (402, "permanent", Certainty::Refused),
-        (408, "timeout", Certainty::Unknown),
-        (429, "throttled", Certainty::NotDone),
-        (504, "timeout", Certainty::Unknown),
-        (500, "transient", Certainty::NotDone),
-        (503, "transient", Certainty::NotDone),
+    use CallEnd::{Answered, Failed};
+    use Certainty::{NotDone, Refused, Unknown};
+    for (status, class, certainty, end) in [
+        (301, "egress.denied", NotDone, Answered),
+        (302, "egress.denied", Unknown, Answered),
+        (303, "egress.denied", Unknown, Answered),
+        (304, "permanent", Refused, Answered),
+        (307, "egress.denied", NotDone, Answered),
+        (400, "permanent", Refused, Answered),
+        (402, "permanent", Refused, Answered),
+        (408, "timeout", Unknown, Failed),
+        (409, "permanent", Refused, Answered),
+        (425, "transient", NotDone, Answered),
+        (429, "throttled", NotDone, Failed),
+        (500, "transient", Unknown, Failed),
+        (501, "transient", NotDone, Failed),
+        (502, "transient", Unknown, Failed),
+        (503, "transient", NotDone, Failed),
+        (504, "timeout", Unknown, Failed),
+        (505, "transient", NotDone, Failed),
+        (507, "transient", Unknown, Failed),
+        (599, "transient", Unknown, Failed),
     ] {
-        let failure = failure(Charge::default().answered(ResponseTemplate::new(status)).await);
+        let told = |failure: CallFailure| (failure.class.into_owned(), failure.certainty, failure.end);
+        let acting = failure(Charge::default().answered(ResponseTemplate::new(status)).await);
+        assert_eq!(told(acting), (class.to_owned(), certainty, end), "{status}");
+        let reading = Charge {
+            method: "GET",
+            body: None,
+            ..Charge::default()
+        };
+        let reading = failure(reading.answered(ResponseTemplate::new(status)).await);
+        let certainty = match certainty {
+            Unknown => NotDone,
+            known => known,
+        };
+        assert_eq!(told(reading), (class.to_owned(), certainty, end), "GET {status}");
+    }
+}
+
+/// An answer as bytes of a content type.
+fn answer(content_type: &str, body: impl AsRef<[u8]>) -> ResponseTemplate {
+    ResponseTemplate::new(200).set_body_raw(body.as_ref(), content_type)
+}
+
+fn gzip(bytes: &[u8]) -> Vec<u8> {
+    use std::io::Write as _;
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+    encoder.write_all(bytes).expect("written");
+    encoder.finish().expect("compressed")
+}
+
+#[tokio::test]
+async fn a_success_that_cannot_be_read_leaves_the_outcome_open() {
+    let json = "application/json";
+    let brotli = answer(json, b"\x0b\x02\x80{}\x03").insert_header("content-encoding", "br");
+    let broken = answer(json, b"\x1f\x8bno gzip").insert_header("content-encoding", "gzip");
+    let cut = gzip(br#"{"id":"c-1"}"#);
+    let cut = answer(json, &cut[..cut.len() - 9]).insert_header("content-encoding", "gzip");
+    for unreadable in [
+        answer(json, "{\"a\":NaN}"),
+        answer("application/problem+json; charset=utf-8", "{\"a\":1,\"a\":2}"),
+        answer(json, "{\"a\":1e400}"),
+        answer(json, b"\"\xff\""),
+        answer(json, "<html>"),
+        brotli,
+        broken,
+        cut,
+    ] {
+        let unread = failure(Charge::default().answered(unreadable.clone()).await);
         assert_eq!(
-            (&*failure.class, failure.certainty),
-            (class, certainty),
-            "{status}"
+            (&*unread.class, unread.certainty, unread.end),
+            ("response.malformed", Certainty::Unknown, CallEnd::Answered),
+            "{unread:?}"
         );
+        let reading = Charge {
+            method: "GET",
+            body: None,
+            ..Charge::default()
+        };
+        let unread = failure(reading.answered(unreadable).await);
+        assert_eq!(unread.certainty, Certainty::NotDone, "{unread:?}");
+    }
+    // Of a refusal the status is enough.
+    let refusal = ResponseTemplate::new(402).set_body_raw("<html>", json);
+    let refused = failure(Charge::default().answered(refusal).await);
+    assert_eq!(
+        (&*refused.class, refused.certainty),
+        ("permanent", Certainty::Refused)
+    );
+}
+
+#[tokio::test]
+async fn what_an_answer_says_is_kept_exactly() {
+    let json = "application/json";
+    let large = "\u{feff}{\"id\":18446744073709551615,\"n\":[-9223372036854775808]}";
+    assert_eq!(
+        payload(Charge::default().answered(answer(json, large)).await),
+        r#"{"id":"18446744073709551615","n":[-9223372036854775808]}"#
+    );
+    assert_eq!(
+        payload(Charge::default().answered(answer("text/plain", "NaN")).await),
+        r#""NaN""#
+    );
+    let packed = answer(json, gzip(br#"{"id":"c-1"}"#)).insert_header("content-encoding", "gzip");
+    assert_eq!(
+        payload(Charge::default().answered(packed).await),
+        r#"{"id":"c-1"}"#
+    );
+}
+
+#[tokio::test]
+async fn nothing_asks_for_a_coding_and_a_bomb_is_cut_off() {
+    let server = MockServer::start().await;
+    Mock::given(header("accept-encoding", "identity"))
+        .respond_with(ResponseTemplate::new(200))
+        .expect(1)
+        .mount(&server)
+        .await;
+    assert_eq!(payload(Charge::default().call(&server.uri(), INPUT).await), "{}");
+    let bomb = gzip(&vec![b' '; 64 * 1024 * 1024]);
+    let bomb = answer("application/json", bomb).insert_header("content-encoding", "gzip");
+    let cut = failure(Charge::default().answered(bomb).await);
+    assert_eq!(
+        (&*cut.class, cut.certainty),
+        ("response.size", Certainty::Unknown)
+    );
+}
+
+#[tokio::test]
+async fn a_result_that_cannot_be_rendered_is_told_beside_the_answer() {
+    let charge = Charge {
+        result: Some("${response.body.id}"),
+        ..Charge::default()
+    };
+    let outcome = charge
+        .answered(answer("application/json", r#"{"charge":"c-1"}"#))
+        .await;
+    let CallOutcome::Unusable {
+        payload,
+        class,
+        message,
+    } = outcome
+    else {
+        panic!("{outcome:?}");
+    };
+    assert_eq!(payload, br#"{"charge":"c-1"}"#);
+    assert_eq!(class, "result.expression");
+    assert!(message.starts_with("result: "), "{message}");
+}
+
+#[tokio::test]
+async fn a_call_ends_by_itself_and_says_what_it_knows() {
+    let limit = Duration::from_millis(200);
+    // Nothing is read and nothing is said; then half an answer.
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0")
+        .await
+        .expect("a port");
+    let halting = tokio::net::TcpListener::bind("127.0.0.1:0")
+        .await
+        .expect("a port");
+    let address =
+        |listener: &tokio::net::TcpListener| format!("http://{}", listener.local_addr().expect("bound"));
+    let (mute, half) = (address(&silent), address(&halting));
+    tokio::spawn(async move {
+        use tokio::io::AsyncWriteExt as _;
+        let mut held = Vec::new();
+        while let Ok((mut stream, _)) = halting.accept().await {
+            let part = b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{";
+            stream.write_all(part).await.expect("sent");
+            held.push(stream);
+        }
+    });
+    for upstream in [&mute, &half] {
+        for (method, class, certainty) in [
+            ("POST", "ambiguous", Certainty::Unknown),
+            ("GET", "timeout", Certainty::NotDone),
+        ] {
+            let charge = Charge {
+                method,
+                body: None,
+                ..Charge::default()
+            };
+            let provider = charge.provider(upstream).expect("a legal effect");
+            let begin = std::time::Instant::now();
+            let call = attempt_within(
+                limit,
+                &provider,
+                &provider.environment,
+                "payments-charge",
+                INPUT,
+            );
+            let late = failure(call.await);
+            assert_eq!((&*late.class, late.certainty), (class, certainty), "{late:?}");
+            assert!(begin.elapsed() < Duration::from_secs(3), "by itself: {late:?}");
+        }
     }
 }
 
@@ -238,6 +422,25 @@ async fn rules_of_the_definition_come_first_and_the_first_match_wins() {
 }
 
 #[tokio::test]
+async fn a_class_for_an_unknown_outcome_makes_it_one() {
+    for (status, class, certainty) in [
+        (503, "ambiguous", Certainty::Unknown),
+        (409, "timeout", Certainty::Unknown),
+        (404, "transient", Certainty::NotDone),
+        (502, "declined", Certainty::Unknown),
+        (200, "declined", Certainty::Refused),
+        (200, "transient", Certainty::NotDone),
+    ] {
+        let charge = Charge {
+            classify: vec![("response.status > 0", class)],
+            ..Charge::default()
+        };
+        let ruled = failure(charge.answered(ResponseTemplate::new(status)).await);
+        assert_eq!((&*ruled.class, ruled.certainty), (class, certainty), "{status}");
+    }
+}
+
+#[tokio::test]
 async fn an_upstream_that_asks_for_patience_is_heard_up_to_an_hour() {
     for (asked, seconds) in [
         ("7", 7),
@@ -247,6 +450,30 @@ async fn an_upstream_that_asks_for_patience_is_heard_up_to_an_hour() {
         let answer = ResponseTemplate::new(429).insert_header("Retry-After", asked);
         let failure = failure(Charge::default().answered(answer).await);
         assert_eq!(failure.retry_after, Some(Duration::from_secs(seconds)), "{asked}");
+    }
+}
+
+/// `NOW` is 22:13:20 on that day.
+#[tokio::test]
+async fn patience_until_a_date_counts_from_the_date_of_the_answer() {
+    let until = "Tue, 14 Nov 2023 22:14:20 GMT";
+    for (date, asked, wait) in [
+        (None, until, Some(59_500)),
+        (Some("Tue, 14 Nov 2023 22:14:13 GMT"), until, Some(7_000)),
+        (Some("garbage"), until, Some(59_500)),
+        (None, "Wed, 15 Nov 2023 22:14:20 GMT", Some(3_600_000)),
+        (None, "Tue, 14 Nov 2023 22:13:10 GMT", None),
+        (None, "-5", None),
+        (None, "soon", None),
+        (None, "", None),
+    ] {
+        let mut headers = hyper::HeaderMap::new();
+        headers.insert("retry-after", asked.parse().expect("a value"));
+        if let Some(date) = date {
+            headers.insert("date", date.parse().expect("a value"));
+        }
+        let told = answer::retry_after(&headers, NOW);
+        assert_eq!(told, wait.map(Duration::from_millis), "{asked:?} at {date:?}");
     }
 }
 
@@ -463,8 +690,9 @@ async fn an_upstream_and_its_caller_prove_who_they_are() {
         },
     ] {
         let refused = failure(charge(&tls).call(&address, INPUT).await);
-        assert!(
-            ["transient", "ambiguous"].contains(&&*refused.class),
+        assert_eq!(
+            (&*refused.class, refused.certainty),
+            ("tls.untrusted", Certainty::NotDone),
             "{refused:?}"
         );
     }

@@ -3,20 +3,19 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use tokio::time::timeout;
 
+use super::body::{self, Form};
+use super::certainty::{Ending, Said};
 use super::environment::{Environment, traceparent};
-use super::provider::{CallContext, CallFailure, CallOutcome, Certainty, Provider};
+use super::provider::{CallContext, CallFailure, CallOutcome, Provider};
 use super::rendering::{Rendering, Verdict};
 use super::settings::Settings;
-use crate::kernel::breaker::CallEnd;
 use crate::kernel::definition::EffectDefinition;
-use crate::kernel::definition::effect::{
-    AMBIGUOUS, NatsAct, NatsCall, Provider as ProviderDefinition, SubjectPart,
-};
+use crate::kernel::definition::effect::{NatsAct, NatsCall, Provider as ProviderDefinition, SubjectPart};
 use crate::kernel::json::Json;
 use crate::ports::messenger::{Messenger, MessengerError, Outgoing, Reply, Stored};
 
@@ -100,78 +99,94 @@ impl Nats {
             message(template, call, &mut rendering)?
         };
         let id = &call.command.metadata.idempotency_key;
-        let answer = match &template.act {
-            NatsAct::Request { .. } => {
-                let timeout = Duration::from_millis(self.definition.timeout_ms);
-                let reply = self.messenger.request(message, timeout).await;
-                return reply
-                    .map_err(|error| self.failed(&error))
-                    .and_then(|reply| self.judge(&reply, call, command));
+        let act = async {
+            match &template.act {
+                NatsAct::Request { .. } => {
+                    let reply = self.messenger.request(message, call.limit).await;
+                    reply.map(|reply| self.judge(&reply, call, command))
+                }
+                NatsAct::Publish => {
+                    let sent = self.messenger.send(message).await;
+                    sent.map(|()| self.done(Json::Null, call, command))
+                }
+                NatsAct::Store => {
+                    let stored = self.messenger.store(message, id).await;
+                    stored.map(|stored| self.done(kept(stored), call, command))
+                }
+                NatsAct::Put { .. } => {
+                    let stored = self.messenger.store(message, id).await;
+                    stored.map(|stored| self.done(revised(stored), call, command))
+                }
             }
-            NatsAct::Publish => self.messenger.send(message).await.map(|()| Json::Null),
-            NatsAct::Store => self.messenger.store(message, id).await.map(kept),
-            NatsAct::Put { .. } => self.messenger.store(message, id).await.map(revised),
         };
-        let body = answer.map_err(|error| self.failed(&error))?;
-        let response = response_value(0, "", Json::Map(Vec::new()), body);
-        Ok(self.verdict(&response, call, command))
+        // A message waits in the client until the server takes it, so that one may have gone at any time.
+        let late = |_| MessengerError::Unknown(format!("none within {} ms", call.limit.as_millis()));
+        let answer = timeout(call.limit, act).await.map_err(late);
+        answer
+            .and_then(|answer| answer)
+            .map_err(|error| self.failed(&error))
     }
 
     /// What somebody answered: the definition's rules first, then the protocol of NATS services.
-    fn judge(
-        &self,
-        reply: &Reply,
-        call: &CallContext<'_>,
-        command: &Json<'_>,
-    ) -> Result<CallOutcome, CallFailure> {
+    fn judge(&self, reply: &Reply, call: &CallContext<'_>, command: &Json<'_>) -> CallOutcome {
+        let is_safe = self.is_safe();
+        let code = header(reply, ERROR_CODE).map(|text| text.trim().parse().unwrap_or(500));
+        let said = excerpt(header(reply, ERROR_TEXT).unwrap_or_default());
+        let failure = code.map(|code| {
+            let ending = Ending::Said(Said::of_service(code));
+            CallFailure::of(ending, is_safe, format!("{code}: {said}"))
+        });
         let bytes_max = self.settings.response_bytes;
         if reply.payload.len() > bytes_max {
             let message = format!("the answer is longer than {bytes_max} bytes");
-            return Err(CallFailure::unclear("response.size", message));
+            let long = CallFailure::of(Ending::TooLong, is_safe, message);
+            return CallOutcome::Failed(match failure {
+                // The code says what happened.
+                Some(failure) => CallFailure {
+                    certainty: failure.certainty,
+                    end: failure.end,
+                    ..long
+                },
+                None => long,
+            });
         }
-        let code = header(reply, ERROR_CODE).map(|text| text.trim().parse().unwrap_or(500));
-        let said = excerpt(header(reply, ERROR_TEXT).unwrap_or_default());
-        let body = match &*reply.payload {
-            [] => Json::Null,
-            bytes => Json::parse(bytes, self.settings.json_depth)
-                .unwrap_or_else(|_| Json::Str(String::from_utf8_lossy(bytes))),
+        let form = Form::of(header(reply, "content-type").unwrap_or_default().as_bytes());
+        let body = match body::value(&reply.payload, form, self.settings.json_depth) {
+            Ok(body) => body,
+            Err(_) if failure.is_some() => body::text(&reply.payload),
+            Err(reason) => {
+                return CallOutcome::Failed(CallFailure::of(Ending::Malformed, is_safe, reason));
+            }
         };
         let response = response_value(code.unwrap_or(0), &said, headers_value(reply), body);
-        let Some(code) = code else {
-            return Ok(self.verdict(&response, call, command));
-        };
-        let steps = self.settings.expression_steps;
-        let mut verdict = Verdict::on(&response, &self.definition, call, command, steps);
-        match verdict.class() {
-            Some("succeeded") => Ok(verdict.result()),
-            class => Err(verdict.redacted(refused(code, &said, class))),
-        }
+        self.verdict(&response, failure, call, command)
     }
 
-    /// An answer without an error in it.
-    fn verdict(&self, response: &Json<'_>, call: &CallContext<'_>, command: &Json<'_>) -> CallOutcome {
+    /// What the server has taken.
+    fn done(&self, body: Json<'_>, call: &CallContext<'_>, command: &Json<'_>) -> CallOutcome {
+        let response = response_value(0, "", Json::Map(Vec::new()), body);
+        self.verdict(&response, None, call, command)
+    }
+
+    fn verdict(
+        &self,
+        response: &Json<'_>,
+        failure: Option<CallFailure>,
+        call: &CallContext<'_>,
+        command: &Json<'_>,
+    ) -> CallOutcome {
         let steps = self.settings.expression_steps;
-        let mut verdict = Verdict::on(response, &self.definition, call, command, steps);
-        match verdict.class() {
-            None | Some("succeeded") => verdict.result(),
-            Some(class) => CallOutcome::Failed(CallFailure {
-                class: Cow::Owned(class.to_owned()),
-                certainty: Certainty::Refused,
-                ..CallFailure::unclear("", format!("the answer is classified as {class}"))
-            }),
-        }
+        Verdict::on(response, &self.definition, call, command, steps).outcome(self.is_safe(), failure)
     }
 
     fn failed(&self, error: &MessengerError) -> CallFailure {
-        let message = error.to_string();
-        match error {
-            MessengerError::Refused(_) => CallFailure::not_done("permanent", message),
-            MessengerError::Unavailable(_) | MessengerError::Unheard(_) => {
-                CallFailure::unreachable("transient", message)
-            }
-            MessengerError::Unknown(_) if self.is_safe() => CallFailure::unreachable("timeout", message),
-            MessengerError::Unknown(_) => CallFailure::unanswered(AMBIGUOUS, message),
-        }
+        let ending = match error {
+            MessengerError::Refused(_) => Ending::Unsendable("permanent"),
+            MessengerError::Unavailable(_) => Ending::Unconnected,
+            MessengerError::Unheard(_) => Ending::NotBegun,
+            MessengerError::Unknown(_) => Ending::Late,
+        };
+        CallFailure::of(ending, self.is_safe(), error.to_string())
     }
 }
 
@@ -277,23 +292,6 @@ fn revised(stored: Stored) -> Json<'static> {
 
 fn whole(number: u64) -> Json<'static> {
     Json::Int(i64::try_from(number).unwrap_or(i64::MAX))
-}
-
-/// A service that understood the request and did not carry it out. Its codes are those of HTTP.
-fn refused(code: i64, said: &str, class: Option<&str>) -> CallFailure {
-    let (built_in, certainty, end) = match code {
-        408 | 504 => ("timeout", Certainty::Unknown, CallEnd::Failed),
-        429 => ("throttled", Certainty::NotDone, CallEnd::Failed),
-        400..=499 => ("permanent", Certainty::Refused, CallEnd::Answered),
-        _ => ("transient", Certainty::NotDone, CallEnd::Failed),
-    };
-    CallFailure {
-        class: class.map_or(Cow::Borrowed(built_in), |class| Cow::Owned(class.to_owned())),
-        message: format!("{code}: {said}"),
-        certainty,
-        end,
-        retry_after: None,
-    }
 }
 
 fn header<'a>(reply: &'a Reply, name: &str) -> Option<&'a str> {

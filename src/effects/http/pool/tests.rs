@@ -7,9 +7,15 @@ use hyper_util::client::legacy::connect::HttpConnector;
 
 use super::*;
 use crate::clients::told;
+use crate::effects::certainty::Ending;
 use crate::effects::http::client::Resolver;
 use crate::effects::http::exchange::UNENDED_BYTES_MAX;
 use crate::effects::network::Network;
+
+/// Until when a call that has time enough may take.
+fn in_time() -> Instant {
+    Instant::now() + Duration::from_secs(30)
+}
 
 /// What the server has seen.
 #[derive(Debug, PartialEq, Eq)]
@@ -136,7 +142,11 @@ async fn answered(pool: &Pool) -> String {
 }
 
 async fn sent(pool: &Pool, request: Request<Bytes>) -> String {
-    let mut rest = pool.send(request).await.expect("an answer").into_body();
+    let mut rest = pool
+        .send(request, in_time())
+        .await
+        .expect("an answer")
+        .into_body();
     let mut body = Vec::new();
     while let Some(chunk) = rest.chunk().await.expect("whole") {
         body.extend_from_slice(&chunk);
@@ -263,7 +273,9 @@ async fn a_connection_whose_answer_is_not_read_is_not_used() {
     let server = Server::start("HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\n{}", 9);
     let pool = server.pool();
     for n in 0..3 {
-        pool.send(post("http://elsewhere/")).await.expect("a head");
+        pool.send(post("http://elsewhere/"), in_time())
+            .await
+            .expect("a head");
         assert_eq!(server.connection(), n);
         assert_eq!(server.next(), Seen::End(n));
     }
@@ -345,6 +357,76 @@ async fn connections_end_when_nobody_needs_them() {
     }
 }
 
+/// Once, the server would have closed first, with the next call on its way.
+#[tokio::test]
+async fn a_connection_ends_before_the_time_that_its_server_announces() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let (tell, seen) = channel();
+    let server = Server::at(&listener, seen);
+    thread::spawn(move || {
+        for (socket, n) in listener.incoming().zip(0..) {
+            let mut socket = socket.expect("a connection");
+            let head = request_on(&socket);
+            tell.send(Seen::Request(n, head)).expect("told");
+            let answer = b"HTTP/1.1 200 OK\r\nkeep-alive: timeout=2, max=100\r\ncontent-length: 2\r\n\r\n{}";
+            socket.write_all(answer).expect("sent");
+            socket
+                .set_read_timeout(Some(Duration::from_secs(2)))
+                .expect("set");
+            // It closes at its own time, and tells only of a client that has closed before.
+            if let Ok(0) = socket.read(&mut [0]) {
+                tell.send(Seen::End(n)).expect("told");
+            }
+        }
+    });
+    let pool = server.pool();
+    assert_eq!(answered(&pool).await, "{}");
+    assert_eq!((server.connection(), idle(&pool)), (0, 1));
+    while pool.idle.waiting().is_reaped {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert_eq!(server.next(), Seen::End(0));
+    assert_eq!(answered(&pool).await, "{}");
+    assert_eq!(server.connection(), 1);
+}
+
+#[tokio::test]
+async fn what_the_server_announces_counts_instead_of_the_default() {
+    for (announced, kept) in [("timeout=1", 0), ("timeout=5", 4), ("max=7, Timeout=\"11\"", 10)] {
+        let answer = format!("HTTP/1.1 200 OK\r\nkeep-alive: {announced}\r\ncontent-length: 2\r\n\r\n{{}}");
+        let server = Server::start(answer.leak(), 1);
+        let pool = server.pool_for(Duration::from_secs(2));
+        let before = Instant::now();
+        answered(&pool).await;
+        let end = pool.idle.waiting().sockets.front().map(|(_, end)| *end);
+        let bounds = |end| (before..=Instant::now()).contains(&(end - Duration::from_secs(kept)));
+        assert_eq!(end.map(bounds), (kept > 0).then_some(true), "{announced}");
+    }
+}
+
+#[tokio::test]
+async fn a_call_whose_time_is_over_knows_whether_it_was_sent() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let (_tell, seen) = channel();
+    let server = Server::at(&listener, seen);
+    let pool = server.pool();
+    let soon = || Instant::now() + Duration::from_millis(100);
+    let silent = pool.send(post("http://elsewhere/"), soon()).await;
+    assert_eq!(silent.map(drop).expect_err("no answer").ending(), Ending::Late);
+    // A pool of connections that are never made.
+    let origin = Origin {
+        host: "192.0.2.1".to_owned(),
+        ..server.origin.clone()
+    };
+    let nowhere = Server { origin, ..server };
+    let unsent = nowhere.pool().send(post("http://elsewhere/"), soon()).await;
+    let ending = unsent.map(drop).expect_err("no connection").ending();
+    assert!(
+        [Ending::LateUnsent, Ending::Unconnected].contains(&ending),
+        "{ending:?}"
+    );
+}
+
 #[tokio::test]
 async fn those_that_were_used_last_are_kept() {
     let server = Server::start(ANSWER, 9);
@@ -353,7 +435,7 @@ async fn those_that_were_used_last_are_kept() {
     assert_eq!(idle(&pool), 2);
     let later = Instant::now() + pool.idle.max;
     let taken = pool.idle.take().expect("a connection");
-    pool.idle.put(taken);
+    pool.idle.put(taken, pool.idle.max);
     assert!(pool.idle.expire(later).is_some());
     assert_eq!(idle(&pool), 1);
     assert_eq!(pool.idle.expire(Instant::now() + pool.idle.max), None);
@@ -364,7 +446,7 @@ async fn those_that_were_used_last_are_kept() {
 async fn failed(answer: &'static str) -> Unanswered {
     let server = Server::start(answer, 1);
     let pool = server.pool();
-    let mut rest = match pool.send(post("http://elsewhere/")).await {
+    let mut rest = match pool.send(post("http://elsewhere/"), in_time()).await {
         Ok(answer) => answer.into_body(),
         Err(error) => return error,
     };
@@ -397,7 +479,7 @@ async fn answers_that_are_none_are_told_from_those_that_break_off() {
     ] {
         let error = failed(answer).await;
         assert!(matches!(error, Unanswered::Malformed(_)), "{answer:?}: {error:?}");
-        assert!(!error.is_unsent() && !error.is_timeout());
+        assert_eq!(error.ending(), Ending::Lost);
     }
     for answer in [
         "",
@@ -409,7 +491,7 @@ async fn answers_that_are_none_are_told_from_those_that_break_off() {
     ] {
         let error = failed(answer).await;
         assert!(matches!(error, Unanswered::Lost(_)), "{answer:?}: {error:?}");
-        assert!(!error.is_unsent() && !error.is_timeout());
+        assert_eq!(error.ending(), Ending::Lost);
     }
 }
 
@@ -443,7 +525,10 @@ async fn a_server_that_only_says_that_it_works_does_not_hold_up_others() {
         while socket.write_all(word.as_bytes()).is_ok() {}
     });
     let pool = server.pool();
-    let answer = tokio::time::timeout(Duration::from_millis(200), pool.send(post("http://elsewhere/")));
+    let answer = tokio::time::timeout(
+        Duration::from_millis(200),
+        pool.send(post("http://elsewhere/"), in_time()),
+    );
     assert!(answer.await.is_err(), "it is never answered");
 }
 
@@ -529,11 +614,11 @@ async fn an_end_without_an_answer_is_a_riddle_and_no_connection_is_none() {
     let server = Server::start("", 1);
     let error = server
         .pool()
-        .send(post("http://elsewhere/"))
+        .send(post("http://elsewhere/"), in_time())
         .await
         .map(drop)
         .expect_err("no answer");
-    assert!(!error.is_unsent(), "{error:?}");
+    assert_eq!(error.ending(), Ending::Lost, "{error:?}");
 
     let unused = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = unused.local_addr().expect("bound").port();
@@ -545,11 +630,11 @@ async fn an_end_without_an_answer_is_a_riddle_and_no_connection_is_none() {
     let nobody = Server { origin, ..server };
     let error = nobody
         .pool()
-        .send(post("http://elsewhere/"))
+        .send(post("http://elsewhere/"), in_time())
         .await
         .map(drop)
         .expect_err("no connection");
-    assert!(error.is_unsent() && !error.is_timeout(), "{error:?}");
+    assert_eq!(error.ending(), Ending::Unconnected, "{error:?}");
 }
 
 /// Thousands wait at the same time.
@@ -557,7 +642,7 @@ async fn an_end_without_an_answer_is_a_riddle_and_no_connection_is_none() {
 async fn a_call_that_waits_takes_little_memory() {
     let server = Server::start(ANSWER, 1);
     let pool = server.pool();
-    let call = size_of_val(&pool.send(post("http://elsewhere/")));
+    let call = size_of_val(&pool.send(post("http://elsewhere/"), in_time()));
     let exchange = size_of::<Outgoing>();
     assert!(call <= 512 && exchange <= 768, "{call} and {exchange} bytes");
 }
