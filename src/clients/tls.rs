@@ -11,6 +11,8 @@ use rustls::{ClientConfig, RootCertStore};
 use rustls_platform_verifier::BuilderVerifierExt as _;
 use serde::Deserialize;
 
+use super::told;
+
 /// PEM files that protect the connections to one upstream. Relative paths are relative to the manifest.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -46,7 +48,7 @@ impl UpstreamTlsFiles {
     /// Reads the files.
     ///
     /// # Errors
-    /// The path of the file that cannot be read, and why.
+    /// The path of the file that cannot be read or used, and why.
     pub fn read(&self) -> Result<UpstreamTls, String> {
         let read =
             |path: &PathBuf| std::fs::read(path).map_err(|error| format!("{}: {error}", path.display()));
@@ -57,10 +59,28 @@ impl UpstreamTlsFiles {
             }),
             _ => None,
         };
-        Ok(UpstreamTls {
+        let tls = UpstreamTls {
             ca: self.ca_file.as_ref().map(read).transpose()?,
             identity,
-        })
+        };
+        self.usable(&tls)?;
+        Ok(tls)
+    }
+
+    /// Whether the files hold what they are named for.
+    fn usable(&self, tls: &UpstreamTls) -> Result<(), String> {
+        let named = |path: &PathBuf, reason: String| format!("{}: {reason}", path.display());
+        if let (Some(path), Some(ca)) = (&self.ca_file, &tls.ca) {
+            authorities(ca).map_err(|reason| named(path, reason))?;
+        }
+        if let (Some(cert_file), Some(key_file), Some(own)) = (&self.cert_file, &self.key_file, &tls.identity)
+        {
+            chain(&own.certificate).map_err(|reason| named(cert_file, reason))?;
+            private_key(&own.key).map_err(|reason| named(key_file, reason))?;
+            client_config(Some(tls))
+                .map_err(|reason| format!("{} with {}: {reason}", cert_file.display(), key_file.display()))?;
+        }
+        Ok(())
     }
 }
 
@@ -86,29 +106,20 @@ pub struct Identity {
 /// # Errors
 /// A sentence where something in PEM is not what it should be.
 pub fn client_config(tls: Option<&UpstreamTls>) -> Result<ClientConfig, String> {
-    let failed = |error: &dyn Error| format!("TLS cannot be set up: {error}");
+    let failed = |error: &dyn Error| unusable(&told(&error.to_string(), error));
     let provider = CryptoProvider::get_default().cloned();
     let provider = provider.unwrap_or_else(|| Arc::new(aws_lc_rs::default_provider()));
     let builder = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .map_err(|error| failed(&error))?;
     let builder = match tls.and_then(|tls| tls.ca.as_ref()) {
-        Some(ca) => {
-            let mut roots = RootCertStore::empty();
-            for certificate in certificates(ca).map_err(|error| failed(&error))? {
-                roots.add(certificate).map_err(|error| failed(&error))?;
-            }
-            if roots.is_empty() {
-                return Err("TLS cannot be set up: the authorities hold no certificate in PEM".to_owned());
-            }
-            builder.with_root_certificates(roots)
-        }
+        Some(ca) => builder.with_root_certificates(authorities(ca).map_err(|reason| unusable(&reason))?),
         None => builder.with_platform_verifier().map_err(|error| failed(&error))?,
     };
     let mut config = match tls.and_then(|tls| tls.identity.as_ref()) {
         Some(identity) => {
-            let chain = certificates(&identity.certificate).map_err(|error| failed(&error))?;
-            let key = PrivateKeyDer::from_pem_slice(&identity.key).map_err(|error| failed(&error))?;
+            let chain = chain(&identity.certificate).map_err(|reason| unusable(&reason))?;
+            let key = private_key(&identity.key).map_err(|reason| unusable(&reason))?;
             builder
                 .with_client_auth_cert(chain, key)
                 .map_err(|error| failed(&error))?
@@ -117,6 +128,34 @@ pub fn client_config(tls: Option<&UpstreamTls>) -> Result<ClientConfig, String> 
     };
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(config)
+}
+
+fn unusable(reason: &str) -> String {
+    format!("TLS cannot be set up: {reason}")
+}
+
+/// The certificates of the authorities that are trusted.
+fn authorities(pem: &[u8]) -> Result<RootCertStore, String> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates(pem).map_err(|error| error.to_string())? {
+        roots.add(certificate).map_err(|error| error.to_string())?;
+    }
+    if roots.is_empty() {
+        return Err("the authorities hold no certificate in PEM".to_owned());
+    }
+    Ok(roots)
+}
+
+fn chain(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
+    let chain = certificates(pem).map_err(|error| error.to_string())?;
+    if chain.is_empty() {
+        return Err("there is no certificate in PEM".to_owned());
+    }
+    Ok(chain)
+}
+
+fn private_key(pem: &[u8]) -> Result<PrivateKeyDer<'static>, String> {
+    PrivateKeyDer::from_pem_slice(pem).map_err(|error| format!("there is no private key in PEM: {error}"))
 }
 
 fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, pem::Error> {
@@ -146,6 +185,7 @@ pub fn is_untrusted(error: &(dyn Error + 'static)) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clients::testing::Authority;
 
     #[test]
     fn authorities_without_a_certificate_are_refused() {
@@ -155,5 +195,51 @@ mod tests {
         };
         let refused = client_config(Some(&tls)).expect_err("every server would be refused");
         assert!(refused.contains("hold no certificate"), "{refused}");
+    }
+
+    #[test]
+    fn a_file_that_is_not_what_it_should_be_is_named() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let authority = Authority::new();
+        let (one, other) = (authority.certify("one"), authority.certify("other"));
+        let place = |name: &str, bytes: &[u8]| {
+            let path = folder.path().join(name);
+            std::fs::write(&path, bytes).expect("written");
+            path
+        };
+        let (certificate, key) = (place("cert.pem", &one.certificate), place("key.pem", &one.key));
+        let other = place("other.pem", &other.key);
+        let refused = |ca_file, cert_file, key_file| {
+            let files = UpstreamTlsFiles {
+                ca_file,
+                cert_file,
+                key_file,
+            };
+            files.read().err().unwrap_or_default()
+        };
+        for (reason, parts) in [
+            (
+                refused(Some(key.clone()), None, None),
+                ["key.pem: ", "no certificate"],
+            ),
+            (
+                refused(None, Some(key.clone()), Some(key.clone())),
+                ["key.pem: ", "no certificate"],
+            ),
+            (
+                refused(None, Some(certificate.clone()), Some(certificate.clone())),
+                ["cert.pem: ", "no private key"],
+            ),
+            (
+                refused(None, Some(certificate.clone()), Some(other)),
+                ["cert.pem with ", "KeyMismatch"],
+            ),
+        ] {
+            assert!(
+                parts.iter().all(|part| reason.contains(part)),
+                "{reason:?} lacks one of {parts:?}"
+            );
+        }
+        assert_eq!(refused(None, Some(certificate), Some(key)), "");
     }
 }

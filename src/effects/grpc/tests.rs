@@ -448,14 +448,7 @@ async fn a_call_ends_by_itself_and_tells_the_server_when() {
     })
     .await;
     let within = |provider: Grpc, limit: Duration| async move {
-        attempt_within(
-            limit,
-            &provider,
-            &provider.environment,
-            "stock-reserve",
-            INPUT,
-        )
-        .await
+        attempt_within(limit, &provider, &provider.environment, "stock-reserve", INPUT).await
     };
     let text = file(&described("Reserve"), "timeout: {total: 9s}");
     payload(within(provider(&text, &address), Duration::from_secs(2)).await);
