@@ -94,11 +94,6 @@ impl<'a> Verdict<'a> {
         }
     }
 
-    /// The class of the first rule that holds.
-    pub fn class(&mut self) -> Option<&'a str> {
-        Some(&self.rule()?.class)
-    }
-
     /// The first rule that holds. One that cannot be evaluated on this answer does not.
     pub fn rule(&mut self) -> Option<&'a Classify> {
         for rule in &self.definition.classify {
