@@ -90,7 +90,7 @@ impl Conversation<'_> {
         letter: &Letter,
         credentials: Option<Credentials>,
     ) -> Result<AsyncSmtpConnection, CallFailure> {
-        let whole = self.limit - END.min(self.limit * 2 / 3);
+        let whole = self.limit.saturating_sub(END.min(self.limit * 2 / 3));
         let prelude = Prelude {
             until: self.begun + whole,
             whole,

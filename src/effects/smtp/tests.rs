@@ -488,11 +488,11 @@ async fn a_message_whose_end_was_not_sent_was_not_taken() {
             // What is behind the answer to DATA is not read.
             if closes { None } else { Some(stream) }
         });
-        let post = Post::to(format!("smtp://127.0.0.1:{port}"));
+        let office = Post::to(format!("smtp://127.0.0.1:{port}"));
         let section =
             "  security: none\n  from: a@b.org\n  to: c@d.org\n  subject: x\n  text: \"${input.note}\"\n";
         let long = INPUT.replace("Grüße", &"a long message ".repeat(1_200_000));
-        let broken = failure(post.send(section, "timeout: {total: 2s}\n", &long).await);
+        let broken = failure(office.send(section, "timeout: {total: 2s}\n", &long).await);
         assert_eq!(
             (&*broken.class, broken.certainty),
             (class, Certainty::NotDone),

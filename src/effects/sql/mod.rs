@@ -194,7 +194,9 @@ impl Provider for Sql {
             Err(failure) => return CallOutcome::Failed(failure),
         };
         let begun = Instant::now();
-        let patience = call.limit - (call.limit / COMMIT_SHARE).min(COMMIT_MAX);
+        let patience = call
+            .limit
+            .saturating_sub((call.limit / COMMIT_SHARE).min(COMMIT_MAX));
         let work = self.prepare(call, &command, &values, begun + patience);
         let done = tokio::time::timeout_at(begun + patience, work).await;
         match done {

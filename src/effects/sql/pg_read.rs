@@ -129,11 +129,12 @@ fn zoned_time(bytes: &[u8]) -> Result<Json<'static>, Fault> {
     let west = i32::from_be_bytes(fixed(zone)?);
     let sign = if west > 0 { '-' } else { '+' };
     let (minutes, seconds) = (west.unsigned_abs() / 60, west.unsigned_abs() % 60);
-    let mut text = format!("{time}{sign}{:02}:{:02}", minutes / 60, minutes % 60);
-    if seconds > 0 {
-        text.push_str(&format!(":{seconds:02}"));
-    }
-    Ok(string(text))
+    let (hours, minutes) = (minutes / 60, minutes % 60);
+    Ok(string(if seconds == 0 {
+        format!("{time}{sign}{hours:02}:{minutes:02}")
+    } else {
+        format!("{time}{sign}{hours:02}:{minutes:02}:{seconds:02}")
+    }))
 }
 
 /// Microseconds, days and months, each with a sign of its own, in the notation of ISO 8601.
