@@ -16,7 +16,7 @@ use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use saga_runner::effects::{self, Consumers, Worker, WorkerSpec, durable_name};
 use saga_runner::inproc::{self, InprocBroker};
 use saga_runner::kernel::definition::EffectDefinition;
-use saga_runner::kernel::definition::effect::{EffectLimits, OnRecall, Provider};
+use saga_runner::kernel::definition::effect::{EffectLimits, OnAmbiguous, OnRecall, Provider};
 use saga_runner::kernel::ids::{CommandId, EffectName, InstanceId, Key, SagaName, TenantId, TimeMs};
 use saga_runner::kernel::retry::RetryPolicy;
 use saga_runner::kernel::subject::Tenancy;
@@ -96,11 +96,13 @@ impl Bench {
             take_spilled: Box::new(|| false),
             streams: streams.clone(),
             local: None,
+            began_after: 0,
             cluster: "bench".to_owned(),
             settings: outbox::Settings {
                 per_tenant_in_flight: usize::MAX,
                 ..outbox::Settings::default()
             },
+            limits: saga_runner::kernel::limits::Limits::default(),
             clock,
             metrics: Arc::new(Metrics::new()),
         });
@@ -129,6 +131,7 @@ impl Bench {
                 max_ms: 1_000,
             },
             retry_classes: Vec::new(),
+            on_ambiguous: OnAmbiguous::default(),
             on_recall: OnRecall::default(),
             limits: EffectLimits {
                 concurrency: 256,
@@ -148,6 +151,7 @@ impl Bench {
             settings: effects::Settings::default(),
             secrets: Arc::new(saga_runner::effects::Secrets::new(&BTreeMap::new())),
             upstream_tls: BTreeMap::new(),
+            resolver: Arc::new(effects::SystemResolver),
             tokens: None,
             upstreams: BTreeMap::new(),
             clock: Arc::new(SystemClock),

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant, SystemTime};
 use bytes::Bytes;
 use futures::StreamExt as _;
 use procfs::process::Process;
-use saga_runner::effects::{self, Consumers, Secrets, Worker, WorkerSpec, durable_name};
+use saga_runner::effects::{self, Consumers, Secrets, SystemResolver, Worker, WorkerSpec, durable_name};
 use saga_runner::kernel::definition::{EffectDefinition, SourceFile, load};
 use saga_runner::kernel::ids::{CommandId, EffectName, TenantId, TimeMs};
 use saga_runner::kernel::subject::{Subject, Tenancy};
@@ -231,6 +231,7 @@ impl Ground {
             },
             secrets: Arc::new(Secrets::new(&BTreeMap::new())),
             upstream_tls: BTreeMap::new(),
+            resolver: Arc::new(SystemResolver),
             tokens: None,
             upstreams: BTreeMap::from([("slow".to_owned(), upstream.to_owned())]),
             clock: Arc::new(SystemClock),

@@ -230,9 +230,10 @@ async fn settle_calls(stages: &Stages) {
         join_all(stages.shards.iter().map(ShardHandle::commit)).await;
         join_all(stages.relays.iter().map(|relay| relay.until(Rest::Nothing))).await;
     };
-    match tokio::time::timeout(RELAY_DRAIN, settled).await {
-        Ok(()) => tracing::info!("the outcomes of all calls are stored and published"),
-        Err(_) => tracing::info!("not all results could be published; they are after the next start"),
+    if tokio::time::timeout(RELAY_DRAIN, settled).await.is_ok() {
+        tracing::info!("the outcomes of all calls are stored and published");
+    } else {
+        tracing::info!("not all results could be published; they are after the next start");
     }
 }
 

@@ -359,7 +359,7 @@ impl Lane {
                 payload,
                 class,
                 message,
-            } => return Next::Answer(Answer::unusable(payload, class, message)),
+            } => return Next::Answer(Answer::unusable(payload, class, &message)),
             CallOutcome::Failed(failure) => {
                 Mask::at([(&*self.definition.redaction.input, &input)]).scrub_failure(failure)
             }

@@ -64,12 +64,12 @@ impl Answer {
     }
 
     /// It happened, and what came back is no result.
-    pub fn unusable(payload: Vec<u8>, class: &str, message: String) -> Self {
+    pub fn unusable(payload: Vec<u8>, class: &str, message: &str) -> Self {
         Self::Succeeded {
             payload,
             unusable: Some(ErrorPayload {
                 class: class.to_owned(),
-                message: bounded(&message),
+                message: bounded(message),
                 refused: false,
             }),
         }

@@ -148,9 +148,10 @@ impl Grpc {
         let sent = codec.sent();
         // The channel heeds the request's own timeout only once there is a connection.
         let answer = timeout_at(by, self.send(codec, request)).await;
-        let sent = match sent.load(Ordering::Relaxed) {
-            true => Sent::Maybe,
-            false => Sent::No,
+        let sent = if sent.load(Ordering::Relaxed) {
+            Sent::Maybe
+        } else {
+            Sent::No
         };
         let (ending, message) = match answer {
             Ok(Ok(answer)) => return Ok(self.succeeded(&answer, call, command)),

@@ -59,7 +59,7 @@ pub enum Client {
     Plain(Pool),
     /// Over TLS the server chooses the version of HTTP.
     Tls {
-        client: Negotiated<HttpsConnector<Plain>>,
+        client: Box<Negotiated<HttpsConnector<Plain>>>,
         idle: Duration,
     },
 }
@@ -101,7 +101,7 @@ impl Client {
             .pool_idle_timeout(spec.idle)
             .build(InTime { connector, limit });
         Ok(Self::Tls {
-            client,
+            client: Box::new(client),
             idle: spec.idle,
         })
     }

@@ -384,7 +384,7 @@ async fn a_call_ends_by_itself_and_says_what_it_knows() {
                 ..Charge::default()
             };
             let provider = charge.provider(upstream).expect("a legal effect");
-            let begin = std::time::Instant::now();
+            let begin = tokio::time::Instant::now();
             let call = attempt_within(limit, &provider, &provider.environment, "payments-charge", INPUT);
             let late = failure(call.await);
             assert_eq!((&*late.class, late.certainty), (class, certainty), "{late:?}");
