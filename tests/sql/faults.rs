@@ -105,12 +105,8 @@ async fn crashed(mut server: DatabaseServer) -> DatabaseServer {
     crash.await.unwrap()
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_ledgers_are_exact_after_kills_cuts_and_crashes() {
-    let (sagas, kills) = (size("FAULT_SAGAS", 50), size("FAULT_KILLS", 5));
-    let count = i64::try_from(sagas).unwrap();
-    let (one, other) = (start(Kind::Postgres), start(Kind::MariaDb));
-    let (mut one, mut other) = (one.await.unwrap(), other.await.unwrap());
+/// The same tables in both databases.
+async fn make_tables(one: &DatabaseServer, other: &DatabaseServer) {
     let mut admin = sqlx::PgConnection::connect(&one.url("postgres")).await.unwrap();
     sqlx::raw_sql(TABLES).execute(&mut admin).await.unwrap();
     let mut admin = sqlx::MySqlConnection::connect(&other.url("mysql")).await.unwrap();
@@ -121,6 +117,15 @@ async fn two_ledgers_are_exact_after_kills_cuts_and_crashes() {
     let mut admin = sqlx::MySqlConnection::connect(&other.url("books")).await.unwrap();
     sqlx::raw_sql(TABLES).execute(&mut admin).await.unwrap();
     sqlx::raw_sql(RULE).execute(&mut admin).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_ledgers_are_exact_after_kills_cuts_and_crashes() {
+    let (sagas, kills) = (size("FAULT_SAGAS", 50), size("FAULT_KILLS", 5));
+    let count = i64::try_from(sagas).unwrap();
+    let (one, other) = (start(Kind::Postgres), start(Kind::MariaDb));
+    let (mut one, mut other) = (one.await.unwrap(), other.await.unwrap());
+    make_tables(&one, &other).await;
     let (near, far) = (
         Proxy::start(one.address()).await,
         Proxy::start(other.address()).await,

@@ -69,14 +69,14 @@ async fn gateway(healthy: Arc<AtomicUsize>) -> String {
     url
 }
 
-fn options(url: &str, settings: outbox::Settings) -> RelayOptions {
+fn options(url: &str, settings: &outbox::Settings) -> RelayOptions {
     let defaults = RelayOptions::default();
     RelayOptions {
         gateway: Some(url.to_owned()),
         settings: outbox::Settings {
             retry_initial: defaults.settings.retry_initial,
             retry_max: defaults.settings.retry_max,
-            ..settings
+            ..settings.clone()
         },
         ..defaults
     }
@@ -116,7 +116,7 @@ async fn a_healthy_tenant_is_served_while_others_are_slow_hostile_and_many() {
         refill_rows: 100,
         ..outbox::Settings::default()
     };
-    let mut shard = rig.relay(Arc::clone(&rig.broker), options(&url, settings));
+    let mut shard = rig.relay(Arc::clone(&rig.broker), options(&url, &settings));
     shard.until_started().await;
     let mut rows = many(&rig, "slow", 1, 40);
     rows.extend(many(&rig, "hostile", 101, 40));
@@ -150,7 +150,7 @@ async fn a_tenant_whose_commands_fail_opens_no_breaker_but_its_own() {
         },
         ..outbox::Settings::default()
     };
-    let mut shard = rig.relay(Arc::clone(&rig.broker), options(&url, settings));
+    let mut shard = rig.relay(Arc::clone(&rig.broker), options(&url, &settings));
     shard.until_started().await;
     shard.release(many(&rig, "hostile", 1, 10)).await;
     let breakers = Arc::clone(shard.submitter().breakers());
@@ -213,7 +213,7 @@ async fn a_command_that_an_earlier_life_may_have_submitted_is_an_unknown_outcome
     let options = RelayOptions {
         outbox: vec![(at(5, 0), before)],
         began_after: 5,
-        ..options(&url, outbox::Settings::default())
+        ..options(&url, &outbox::Settings::default())
     };
     let mut shard = rig.relay(Arc::clone(&rig.broker), options);
     shard.release(vec![(at(6, 0), after)]).await;
