@@ -72,6 +72,7 @@ const HOMES: &[(&str, &[&str])] = &[
     ("axum", &["api", "app", "demo"]),
     ("hyper", &["effects"]),
     ("ipnet", &["effects"]),
+    ("flate2", &["effects"]),
     ("reqwest", &["effects", "gateway", "cli", "demo"]),
     ("rustls", &["clients", "app"]),
     ("sqlx", &["effects"]),
