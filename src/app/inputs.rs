@@ -53,12 +53,15 @@ pub(super) async fn recorded(node: &Node, id: &InstanceId) -> Result<RecordedInp
         let message = format!("the instance has taken more than {INPUTS_MAX} inputs");
         return Err(ControlError::Conflict(message));
     }
+    let no_sagas = || ControlError::Unavailable("this process runs no sagas".to_owned());
+    let cluster = node.running_or_unavailable()?.cluster.ok_or_else(no_sagas)?;
     let in_force = node.catalog.now();
     let definition = in_force.sagas.by_hash(&record.definition).map(AsRef::as_ref);
     let mut inputs = Vec::with_capacity(rows.len());
     for (_, row) in rows.into_iter().rev() {
         let input = redacted(body(node, id, &row).await?, &in_force.effects, definition);
         inputs.push(Recorded {
+            cluster,
             tenant: id.tenant.as_str().to_owned(),
             saga: id.saga.as_str().to_owned(),
             key: id.key.as_str().to_owned(),

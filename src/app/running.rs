@@ -47,6 +47,8 @@ pub(super) struct Parts<'n> {
 /// The running parts of a node. Read access needs no lock; the drain takes the parts out.
 pub(super) struct Running {
     pub broker: Arc<dyn Broker>,
+    /// The cluster whose sagas run here, if any do.
+    pub cluster: Option<ClusterId>,
     pub shards: Vec<shards::Shown>,
     /// Those of the effect worker, if this process has one. A reload brings another worker.
     breakers: std::sync::Mutex<Option<Arc<Breakers>>>,
@@ -70,7 +72,7 @@ struct Stages {
 }
 
 impl Running {
-    /// Opens the shards and starts all parts. `cluster` is the id of the cluster whose sagas run here.
+    /// Opens the shards and starts all parts.
     pub fn start(
         parts: &Parts<'_>,
         broker: Arc<dyn Broker>,
@@ -95,6 +97,7 @@ impl Running {
         }
         Ok(Self {
             broker,
+            cluster,
             shards: shown,
             breakers: std::sync::Mutex::new(stages.worker.as_ref().map(Worker::breakers)),
             submitter,

@@ -6,7 +6,9 @@ use serde_json::Value;
 
 use super::alias::Via;
 use super::children::ParentRef;
-use super::ids::{CommandId, EffectName, EventId, IdError, InstanceId, Key, SagaName, TenantId, TimeMs};
+use super::ids::{
+    ClusterId, CommandId, EffectName, EventId, IdError, InstanceId, Key, SagaName, TenantId, TimeMs,
+};
 use super::input::{
     CallbackOutcome, CancelMode, Control, DomainEvent, Input, InputBody, Origin, Settle, SourceStream,
     UnknownClass, WorkOutcome, WorkResult,
@@ -16,6 +18,8 @@ use super::patch::Note;
 /// One input and what became of it, in the order in which the instance took it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Recorded {
+    /// The cluster that took it: ids of commands and idempotency keys name it.
+    pub cluster: ClusterId,
     pub tenant: String,
     pub saga: String,
     pub key: String,

@@ -153,6 +153,7 @@ fn world(history: &History, definition: &Arc<Definition>) -> Result<World, Strin
     let start = TimeMs(first.time_ms);
     let mut world = World::new(Arc::clone(definition), instance, start, Manner::Plain);
     world.generation = first.generation;
+    world.cluster = first.cluster;
     Ok(world)
 }
 

@@ -64,6 +64,8 @@ impl Given {
 #[derive(Debug, Clone)]
 pub struct World {
     pub definition: Arc<Definition>,
+    /// Where the instance lives: its ids and keys name it.
+    pub cluster: ClusterId,
     pub instance: InstanceId,
     pub manner: Manner,
     pub now: TimeMs,
@@ -98,6 +100,7 @@ impl World {
     pub fn new(definition: Arc<Definition>, instance: InstanceId, start: TimeMs, manner: Manner) -> Self {
         Self {
             definition,
+            cluster: ClusterId::OFFLINE,
             instance,
             manner,
             now: start,
@@ -371,7 +374,7 @@ impl World {
     fn execute(&mut self, input: &Input) -> Given {
         let context = Context {
             limits: &self.limits,
-            cluster: ClusterId::OFFLINE,
+            cluster: self.cluster,
             log_sequence: self.log_sequence + 1,
             generation: self.generation,
         };

@@ -85,6 +85,7 @@ impl Recording {
         let given = self.world.give(&input);
         assert_eq!(given.outcome, Some(Outcome::Applied));
         self.lines.push(Recorded {
+            cluster: self.world.cluster,
             tenant: "acme".to_owned(),
             saga: "trip".to_owned(),
             key: "t-1".to_owned(),
