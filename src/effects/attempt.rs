@@ -112,7 +112,7 @@ impl Lane {
     ) -> Result<Box<Room>, (Duration, Reason)> {
         // Commands that were given back together should not come back together.
         let spread = |ms: u64| Duration::from_millis(ms + scattered(ms / 4 + 20, turn.seed));
-        let Some(tenant_place) = self.tenants.enter(tenant) else {
+        let Some(tenant_place) = self.tenants.enter(tenant, self.clock.monotonic()) else {
             let doublings = u32::try_from(turn.number.saturating_sub(1)).unwrap_or(u32::MAX);
             let ms = BUSY_MS.saturating_mul(1 << doublings.min(8)).min(BUSY_MS_MAX);
             return Err((spread(ms), Reason::TenantBusy));

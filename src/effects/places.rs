@@ -12,6 +12,10 @@ use crate::kernel::rate::RateLimiter;
 
 /// Tenants whose rate is remembered at a time; beyond it those that have been quiet are forgotten.
 const TENANTS_MAX: usize = 10_000;
+/// How long a tenant that has asked for a place counts as one that may ask again.
+const OTHERS_FOR: Duration = Duration::from_mins(1);
+/// The part of an effect's places that one tenant leaves to others, where its `limits` do not say.
+const LEFT_TO_OTHERS: u32 = 4;
 
 /// An effect's part of a worker's places: some of its own, so that no other effect can starve it, and the rest in
 /// common with all.
@@ -47,24 +51,46 @@ impl Share {
 /// What the commands of one effect have of each tenant.
 pub struct Tenants {
     limits: EffectLimits,
-    busy: Mutex<BTreeMap<TenantId, u32>>,
+    busy: Mutex<Busy>,
     rates: Mutex<BTreeMap<TenantId, RateLimiter>>,
+}
+
+/// Who has places, and who has asked for one lately.
+#[derive(Default)]
+struct Busy {
+    counts: BTreeMap<TenantId, u32>,
+    latest: Option<(TenantId, Duration)>,
+    /// The latest one that is another than `latest`.
+    other: Option<(TenantId, Duration)>,
+}
+
+impl Busy {
+    /// Notes that `tenant` asks, and says whether others have lately.
+    fn has_others(&mut self, tenant: &TenantId, now: Duration) -> bool {
+        let is_latest = self.latest.as_ref().is_some_and(|(latest, _)| latest == tenant);
+        let before = self.latest.replace((tenant.clone(), now));
+        if !is_latest && before.is_some() {
+            self.other = before;
+        }
+        self.other
+            .as_ref()
+            .is_some_and(|(_, seen)| now.saturating_sub(*seen) < OTHERS_FOR)
+    }
 }
 
 /// A tenant's place, free again when it is dropped.
 pub struct TenantPlace {
     tenants: Arc<Tenants>,
-    tenant: Option<TenantId>,
+    tenant: TenantId,
 }
 
 impl Drop for TenantPlace {
     fn drop(&mut self) {
-        let Some(tenant) = self.tenant.take() else { return };
         let mut busy = self.tenants.busy.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = busy.get_mut(&tenant) {
+        if let Some(count) = busy.counts.get_mut(&self.tenant) {
             *count -= 1;
             if *count == 0 {
-                busy.remove(&tenant);
+                busy.counts.remove(&self.tenant);
             }
         }
     }
@@ -74,27 +100,30 @@ impl Tenants {
     pub fn new(limits: EffectLimits) -> Arc<Self> {
         Arc::new(Self {
             limits,
-            busy: Mutex::new(BTreeMap::new()),
+            busy: Mutex::default(),
             rates: Mutex::new(BTreeMap::new()),
         })
     }
 
-    /// A place for a command of `tenant`, unless it has as many as it may.
-    pub fn enter(self: &Arc<Self>, tenant: &TenantId) -> Option<TenantPlace> {
-        let mut place = TenantPlace {
-            tenants: Arc::clone(self),
-            tenant: None,
+    /// A place for a command of `tenant`, unless it has as many as it may. A tenant that is alone may have all; one that is
+    /// not leaves some to the others, so that its slow calls do not stop theirs.
+    pub fn enter(self: &Arc<Self>, tenant: &TenantId, now: Duration) -> Option<TenantPlace> {
+        let mut busy = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = self.limits.concurrency.max(1);
+        let max = match self.limits.per_tenant {
+            Some(max) => max,
+            None if busy.has_others(tenant, now) => all - all.div_ceil(LEFT_TO_OTHERS).min(all - 1),
+            None => all,
         };
-        if let Some(max) = self.limits.per_tenant {
-            let mut busy = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
-            let count = busy.entry(tenant.clone()).or_insert(0);
-            if *count >= max {
-                return None;
-            }
-            *count += 1;
-            place.tenant = Some(tenant.clone());
+        let count = busy.counts.entry(tenant.clone()).or_insert(0);
+        if *count >= max {
+            return None;
         }
-        Some(place)
+        *count += 1;
+        Some(TenantPlace {
+            tenants: Arc::clone(self),
+            tenant: tenant.clone(),
+        })
     }
 
     /// Takes a call from the tenant's rate. `Err`: not before so long.
@@ -146,12 +175,51 @@ mod tests {
             ..EffectLimits::default()
         });
         let (acme, globex) = (tenant("acme"), tenant("globex"));
-        let first = tenants.enter(&acme).expect("free");
-        let _second = tenants.enter(&acme).expect("free");
-        assert!(tenants.enter(&acme).is_none());
-        assert!(tenants.enter(&globex).is_some(), "another tenant has its own");
+        let now = Duration::from_secs(9);
+        let first = tenants.enter(&acme, now).expect("free");
+        let _second = tenants.enter(&acme, now).expect("free");
+        assert!(tenants.enter(&acme, now).is_none());
+        assert!(
+            tenants.enter(&globex, now).is_some(),
+            "another tenant has its own"
+        );
         drop(first);
-        assert!(tenants.enter(&acme).is_some());
+        assert!(tenants.enter(&acme, now).is_some());
+    }
+
+    #[test]
+    fn a_tenant_has_all_places_while_it_is_alone_and_leaves_a_quarter_while_it_is_not() {
+        let tenants = Tenants::new(EffectLimits {
+            concurrency: 8,
+            ..EffectLimits::default()
+        });
+        let (acme, globex) = (tenant("acme"), tenant("globex"));
+        let now = Duration::from_secs(9);
+        let mut places: Vec<_> = (0..8).map_while(|_| tenants.enter(&acme, now)).collect();
+        assert_eq!(places.len(), 8, "it is alone");
+        let other = tenants.enter(&globex, now).expect("it has none yet");
+        places.truncate(5);
+        places.extend(tenants.enter(&acme, now));
+        assert_eq!(places.len(), 6);
+        assert!(tenants.enter(&acme, now).is_none(), "the rest is for others");
+        drop(other);
+        let later = now + OTHERS_FOR;
+        assert!(
+            tenants.enter(&acme, later).is_some(),
+            "nobody else has asked for long"
+        );
+    }
+
+    #[test]
+    fn an_effect_with_one_place_gives_it_to_whoever_asks() {
+        let tenants = Tenants::new(EffectLimits {
+            concurrency: 1,
+            ..EffectLimits::default()
+        });
+        let now = Duration::from_secs(9);
+        for name in ["acme", "globex", "acme"] {
+            assert!(tenants.enter(&tenant(name), now).is_some(), "{name}");
+        }
     }
 
     #[test]

@@ -13,6 +13,7 @@ mod discipline;
 mod faults;
 mod gateway;
 mod grouping;
+mod isolation;
 mod load;
 mod local;
 mod nats;
