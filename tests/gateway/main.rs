@@ -9,6 +9,7 @@ mod rig;
 mod support;
 
 mod peers;
+mod webhooks;
 
 use std::time::{Duration, Instant};
 

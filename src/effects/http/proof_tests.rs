@@ -428,7 +428,7 @@ async fn an_endpoint_and_its_caller_prove_who_they_are() {
     let stranger = failure(caller(&UpstreamTls::default()).call().await);
     assert_eq!(
         (&*stranger.class, stranger.certainty),
-        ("transient", Certainty::NotDone)
+        ("tls.untrusted", Certainty::NotDone)
     );
     drop(idp.stdin.take());
     idp.wait().expect("it ends");

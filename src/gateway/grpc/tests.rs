@@ -293,7 +293,10 @@ async fn what_no_metadata_may_hold_is_refused_before_anything_is_sent() {
     let mut broken = command(&payload);
     broken.metadata.idempotency_key = "a\nb".to_owned();
     let answer = gateway.submit(&broken, LONG).await;
-    assert!(matches!(answer, Err(GatewayError::Rejected { .. })), "{answer:?}");
+    assert!(
+        matches!(answer, Err(GatewayError::Unsendable { .. })),
+        "{answer:?}"
+    );
 }
 
 #[tokio::test]

@@ -147,12 +147,15 @@ async fn only_silence_leaves_open_what_happened() {
     let silent = submit(Err(MessengerError::Unknown(said()))).await;
     assert!(matches!(silent, Err(GatewayError::Unknown { .. })), "{silent:?}");
     let large = submit(Err(MessengerError::Refused(said()))).await;
-    assert!(matches!(large, Err(GatewayError::Rejected { .. })), "{large:?}");
+    assert!(matches!(large, Err(GatewayError::Unsendable { .. })), "{large:?}");
     let (gateway, messenger) = gateway(Ok(Vec::new()));
     let payload = payload();
     let mut endless = command(&payload);
     endless.aggregate_type = "x".repeat(2_000);
     let answer = gateway.submit(&endless, Duration::from_mins(1)).await;
-    assert!(matches!(answer, Err(GatewayError::Rejected { .. })), "{answer:?}");
+    assert!(
+        matches!(answer, Err(GatewayError::Unsendable { .. })),
+        "{answer:?}"
+    );
     assert!(messenger.asked.lock().expect("not poisoned").is_empty());
 }
