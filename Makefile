@@ -58,6 +58,17 @@ fuzz: setup ## mutants of definitions through loader and kernel; MINUTES=10, SEE
 	HOSTILE_MINUTES=$(or $(MINUTES),10) HOSTILE_SEED=$(or $(SEED),$$(date +%s)000000) \
 		cargo test --locked --test hostile -- --nocapture
 
+.PHONY: faults
+faults: setup ## upstreams of each kind that refuse, answer late and break off, under a runner that is killed; PIECES=5000, KILLS=10
+	@scripts/nats-server.sh >/dev/null
+	FAULTS_PIECES=$(or $(PIECES),5000) FAULTS_KILLS=$(or $(KILLS),10) NATS_SERVER=$$(scripts/nats-server.sh) \
+		cargo test --locked --test faults -- --nocapture --test-threads 1 once
+
+.PHONY: faults-isolation
+faults-isolation: setup ## what a tenant feels of others that are slow, hostile and many; COMMANDS=1000
+	ISOLATION_COMMANDS=$(or $(COMMANDS),1000) NATS_SERVER=$${NATS_SERVER:-$$(scripts/nats-server.sh)} \
+		cargo test --locked --test work -- --nocapture a_tenant_is_served_while_others
+
 .PHONY: faults-slow-upstream
 faults-slow-upstream: setup ## 150 commands, 32 at a time, answers after 35 s: each called once; COMMANDS, CONCURRENCY, ANSWER_MS, ACK_WAIT_MS
 	FAULTS_COMMANDS=$(or $(COMMANDS),150) FAULTS_CONCURRENCY=$(or $(CONCURRENCY),32) \

@@ -34,30 +34,46 @@ const PATIENCE: Duration = Duration::from_millis(1_500);
 const LATE: Duration = Duration::from_secs(2);
 const END_WITHIN: Duration = Duration::from_mins(5);
 
-const SAGA: &str = r#"
+/// Work that is asked for once, and tried again by the saga alone.
+fn saga(kind: Kind) -> String {
+    let action = match kind {
+        Kind::Gateway => {
+            r#"command: {aggregate: Job, id: "${key}", type: Job.Do, payload: {number: "${state.number}"}}"#
+        }
+        Kind::Http | Kind::Grpc | Kind::Nats | Kind::Smtp => {
+            "effect: peer-work\n    with: {number: \"${state.number}\"}"
+        }
+    };
+    format!(
+        r#"
 apiVersion: sagas/v1
 kind: Saga
 name: job
 start: Job.Asked
-key: {"Job.*": event.data.job}
-state: {init: {number: 0}}
-handlers: {Job.Asked: {set: {number: "${event.data.number}"}}}
+key: {{"Job.*": event.data.job}}
+state: {{init: {{number: 0}}}}
+handlers: {{Job.Asked: {{set: {{number: "${{event.data.number}}"}}}}}}
 steps:
   work:
-    effect: peer-work
-    with: {number: "${state.number}"}
+    {action}
     compensate: none
-    retry: {attempts: 60, errors: [declined, transient, timeout], backoff: {initial: 100ms, max: 1s}}
-"#;
+    retry:
+      attempts: 60
+      errors: [declined, rejected, gateway.unavailable, transient, timeout]
+      backoff: {{initial: 100ms, max: 1s}}
+"#
+    )
+}
 
 /// One call for each command, so that the kernel decides about every further one.
-fn effect(kind: Kind) -> String {
-    format!(
+fn effect(kind: Kind) -> Option<String> {
+    let section = kind.section()?;
+    Some(format!(
         "apiVersion: sagas/v1\nkind: Effect\nname: peer-work\ntimeout: {{connect: 1s, total: {}ms}}\n\
          retry: {{attempts: 1}}\n{}",
         PATIENCE.as_millis(),
-        kind.section().trim_start()
-    )
+        section.trim_start()
+    ))
 }
 
 fn setting(name: &str, default: usize) -> usize {
@@ -77,14 +93,22 @@ async fn under_faults(kind: Kind, dispatch: &str) {
         "dispatch": dispatch,
         "worker": {"ack_wait": "2s", "recheck_after": "1s", "yield_retry": "0s"},
     });
-    if let Some(address) = &peer.address {
-        extra["upstreams"] = json!({"peer": address});
+    match (&peer.address, kind) {
+        (Some(address), Kind::Gateway) => {
+            extra["gateway"] = json!({"url": address, "timeout": format!("{}ms", PATIENCE.as_millis())});
+        }
+        (Some(address), _) => extra["upstreams"] = json!({"peer": address}),
+        (None, _) => {}
     }
     let mut rig = Rig::new(Some(server.url()), "30m", Duration::from_secs(1), extra).await;
     rig.clear_definitions();
-    rig.add_saga("job", SAGA);
-    rig.add_effect("peer-work", &effect(kind));
-    rig.add_file("effects/gateway.binpb", &peers::descriptors());
+    rig.add_saga("job", &saga(kind));
+    if let Some(effect) = effect(kind) {
+        rig.add_effect("peer-work", &effect);
+    }
+    if kind == Kind::Grpc {
+        rig.add_file("effects/gateway.binpb", &peers::descriptors());
+    }
     rig.start().await;
 
     let begin = Instant::now();
@@ -111,7 +135,11 @@ async fn under_faults(kind: Kind, dispatch: &str) {
     let took = begin.elapsed();
     let figures = book.check(PATIENCE);
     assert_eq!(figures.pieces, pieces);
-    let results = one_result_each(&context, pieces).await;
+    // What a gateway says goes straight to the shard.
+    let results = match kind {
+        Kind::Gateway => pieces,
+        Kind::Http | Kind::Grpc | Kind::Nats | Kind::Smtp => one_result_each(&context, pieces).await,
+    };
     assert_eq!(rig.terminate().await, Some(0), "{}", rig.log_tail());
     print(kind, dispatch, figures, results, took);
 }
@@ -192,4 +220,9 @@ async fn nats_work_is_done_once_and_keys_change_only_after_refusals() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn mail_is_sent_once_to_a_server_that_knows_its_message_ids() {
     under_faults(Kind::Smtp, "broker").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn aggregate_commands_are_done_once_and_keys_change_only_after_refusals() {
+    under_faults(Kind::Gateway, "broker").await;
 }

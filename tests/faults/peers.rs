@@ -21,12 +21,15 @@ pub enum Kind {
     Grpc,
     Nats,
     Smtp,
+    /// Of aggregate commands, over HTTP: no effect calls it.
+    Gateway,
 }
 
 impl Kind {
     /// The effect's call and what it makes of answers.
-    pub const fn section(self) -> &'static str {
-        match self {
+    pub const fn section(self) -> Option<&'static str> {
+        let section = match self {
+            Self::Gateway => return None,
             Self::Http => {
                 r#"
 http: {method: POST, url: "${upstreams.peer}/work", body: {number: "${input.number}"}}
@@ -66,7 +69,8 @@ on_ambiguous: retry
 result: {}
 "#
             }
-        }
+        };
+        Some(section)
     }
 }
 
@@ -112,6 +116,10 @@ impl Peer {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let at = listener.local_addr().expect("bound");
         let (address, task) = match kind {
+            Kind::Gateway => (
+                Some(format!("http://{at}/commands")),
+                tokio::spawn(accept(listener, desk, commands)),
+            ),
             Kind::Http => (
                 Some(format!("http://{at}")),
                 tokio::spawn(accept(listener, desk, work)),
@@ -161,6 +169,25 @@ async fn work(stream: TcpStream, desk: Desk) -> std::io::Result<()> {
             Conduct::Done | Conduct::Late => "200 OK",
             Conduct::Refused => "402 Payment Required",
             Conduct::Broken => "502 Bad Gateway",
+            Conduct::Busy => "503 Service Unavailable",
+            Conduct::Reset => return Ok(()),
+        };
+        http::answer(&mut stream, status, "{}").await?;
+        desk.book.answered(place);
+    }
+    Ok(())
+}
+
+async fn commands(stream: TcpStream, desk: Desk) -> std::io::Result<()> {
+    let mut stream = BufReader::new(stream);
+    while let Some(request) = http::read(&mut stream).await? {
+        let command: serde_json::Value = serde_json::from_slice(&request.body).expect("JSON");
+        let number = command["payload_json"]["number"].as_u64().expect("a number");
+        let (place, conduct) = desk.take(number, request.key()).await;
+        let status = match conduct {
+            Conduct::Done | Conduct::Late => "202 Accepted",
+            Conduct::Refused => "422 Unprocessable Content",
+            Conduct::Broken => "500 Internal Server Error",
             Conduct::Busy => "503 Service Unavailable",
             Conduct::Reset => return Ok(()),
         };
