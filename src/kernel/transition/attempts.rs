@@ -219,14 +219,12 @@ impl Tries {
     /// An attempt has ended without success.
     ///
     /// Only a refusal begins another round, which has another idempotency key: an upstream that recognises keys would
-    /// answer the old one with the refusal that it stored. It begins none while the outcome of an attempt under the key
-    /// is unknown. A refusal does not settle that: one may come from a part that looks at no keys (credentials, rates,
-    /// "this key is in use"), or because the attempt before has taken what there was. Under a new key that attempt and
-    /// the next one could both happen; under the old key the worst is the same refusal once more.
+    /// answer the old one with the refusal that it stored. What is unknown stays so until the step is over, because an
+    /// upstream that does not recognise keys may have refused for want of what the attempt before has taken.
     pub(super) const fn end(&mut self, ending: Ending) {
         match ending {
-            Ending::Refused if !self.unknown => self.round = self.round.saturating_add(1),
-            Ending::Refused | Ending::NotDone => {}
+            Ending::Refused => self.round = self.round.saturating_add(1),
+            Ending::NotDone => {}
             Ending::Unknown => self.unknown = true,
         }
     }
