@@ -43,6 +43,9 @@ pub enum Ending {
 pub enum Said {
     /// It understood the call and refuses it.
     Refused,
+    /// It refuses without having looked for the idempotency key: who calls is not allowed to, or another call with this key
+    /// is under way. That says nothing about other calls with the key.
+    TurnedAway,
     /// The call belongs to another address, and calls are not redirected.
     Moved,
     /// The answer is at another address, so the call may have been carried out.
@@ -88,6 +91,7 @@ impl Ending {
             Self::TooLong => ("response.size", Unknown, Answered),
             Self::Said(said) => match said {
                 Said::Refused => ("permanent", Refused, Answered),
+                Said::TurnedAway => ("permanent", NotDone, Answered),
                 Said::Moved => ("egress.denied", NotDone, Answered),
                 Said::Elsewhere => ("egress.denied", Unknown, Answered),
                 Said::Throttled => ("throttled", NotDone, Failed),
@@ -129,6 +133,9 @@ impl Said {
             304 => Self::Refused,
             302 | 303 => Self::Elsewhere,
             300..=399 => Self::Moved,
+            // RFC 9110 for the first three; 409 is what a repeated key gets whose first request is not finished
+            // (draft-ietf-httpapi-idempotency-key-header, 2.7).
+            401 | 403 | 407 | 409 => Self::TurnedAway,
             408 | 504 => Self::GaveUp,
             425 => Self::Conflict,
             429 => Self::Throttled,

@@ -117,7 +117,7 @@ async fn serve(stream: TcpStream, calls: &Calls) -> std::io::Result<()> {
         let conduct = request.path.split('/').nth(1).unwrap_or_default();
         let long = format!("\"{}\"", "x".repeat(TOO_LONG));
         let (status, body) = match conduct {
-            "refuses" => ("409 Conflict", "{}"),
+            "refuses" => ("402 Payment Required", "{}"),
             "is-busy" => ("503 Service Unavailable", "{}"),
             "throttles" => ("429 Too Many Requests", "{}"),
             "breaks" => ("500 Internal Server Error", "{}"),

@@ -96,14 +96,13 @@ const fn said(code: Code) -> Said {
         Code::Internal | Code::Unknown | Code::DataLoss => Said::Broke,
         Code::DeadlineExceeded => Said::GaveUp,
         Code::Cancelled => Said::Cancelled,
+        Code::PermissionDenied | Code::Unauthenticated => Said::TurnedAway,
         Code::Ok
         | Code::InvalidArgument
         | Code::NotFound
         | Code::AlreadyExists
-        | Code::PermissionDenied
         | Code::FailedPrecondition
         | Code::OutOfRange
-        | Code::Unimplemented
-        | Code::Unauthenticated => Said::Refused,
+        | Code::Unimplemented => Said::Refused,
     }
 }

@@ -260,11 +260,11 @@ async fn each_status_has_its_class_and_says_what_became_of_the_call() {
         (Code::InvalidArgument, "permanent", Refused, CallEnd::Answered),
         (Code::NotFound, "permanent", Refused, CallEnd::Answered),
         (Code::AlreadyExists, "permanent", Refused, CallEnd::Answered),
-        (Code::PermissionDenied, "permanent", Refused, CallEnd::Answered),
+        (Code::PermissionDenied, "permanent", NotDone, CallEnd::Answered),
         (Code::FailedPrecondition, "permanent", Refused, CallEnd::Answered),
         (Code::OutOfRange, "permanent", Refused, CallEnd::Answered),
         (Code::Unimplemented, "permanent", Refused, CallEnd::Answered),
-        (Code::Unauthenticated, "permanent", Refused, CallEnd::Answered),
+        (Code::Unauthenticated, "permanent", NotDone, CallEnd::Answered),
     ] {
         *code.lock().expect("not poisoned") = given;
         let failure = failure(call(&provider, INPUT).await);

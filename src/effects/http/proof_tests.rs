@@ -228,7 +228,7 @@ async fn a_client_whom_the_upstream_refuses_does_not_ask_for_tokens_without_end(
         let failure = failure(caller.call().await);
         assert_eq!(
             (&*failure.class, failure.certainty),
-            ("permanent", Certainty::Refused)
+            ("permanent", Certainty::NotDone)
         );
         // What the upstream repeats of the token is masked.
         assert_eq!(failure.message, "401 Unauthorized: Bearer *** is refused");
