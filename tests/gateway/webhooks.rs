@@ -97,18 +97,22 @@ async fn webhooks_come_in_order_and_once_per_event_whatever_the_receiver_does() 
         .route("/hooks", post(hook))
         .with_state(Arc::clone(&receiver));
     tokio::spawn(async move { axum::serve(listener, hooks).await });
+    let folder = tempfile::tempdir().expect("a folder");
+    let key = folder.path().join("webhook.key");
+    std::fs::write(&key, KEY).expect("written");
     let extra = json!({
         "upstreams": {"customer": customer},
-        "secrets": {"webhook_key": {"file": "webhook.key"}},
+        "secrets": {"webhook_key": {"file": key}},
     });
     let mut rig = Rig::new(None, "30m", Duration::ZERO, extra).await;
-    rig.add_file("webhook.key", KEY.as_bytes());
     rig.clear_definitions();
     rig.add_saga("parcel-hooks", &example("sagas/parcel-hooks.yaml"));
     let effect = example("effects/webhook-deliver.yaml")
-        .replace("initial: 1s", "initial: 50ms")
+        .replace("initial: 1s", "initial: 100ms")
         .replace("total: 10s", "total: 500ms")
         .replace("connect: 2s", "connect: 400ms");
+    // Every call but the third fails, which a breaker would heed.
+    let effect = effect + "breaker: {min_calls: 1000}\n";
     rig.add_effect("webhook-deliver", &effect);
     rig.start().await;
     let parcels = ["p-1", "p-2", "p-3"];
