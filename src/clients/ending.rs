@@ -5,6 +5,8 @@ use std::io;
 
 use rustls::{AlertDescription, Error as TlsError};
 
+use super::tls::refuses_certificate;
+
 /// Whether the server has said that it has not begun the request: it refused the stream of HTTP/2, or was going away
 /// before it.
 #[must_use]
@@ -21,21 +23,7 @@ pub fn is_not_begun<'e>(mut causes: impl Iterator<Item = &'e (dyn Error + 'stati
 /// Whether there is no connection because one side does not accept the certificate of the other.
 #[must_use]
 pub fn is_untrusted<'e>(mut causes: impl Iterator<Item = &'e (dyn Error + 'static)>) -> bool {
-    causes.any(|cause| match tls_error(cause) {
-        Some(TlsError::InvalidCertificate(_) | TlsError::NoCertificatesPresented) => true,
-        Some(TlsError::AlertReceived(alert)) => matches!(
-            alert,
-            AlertDescription::BadCertificate
-                | AlertDescription::UnsupportedCertificate
-                | AlertDescription::CertificateRevoked
-                | AlertDescription::CertificateExpired
-                | AlertDescription::CertificateUnknown
-                | AlertDescription::UnknownCA
-                | AlertDescription::AccessDenied
-                | AlertDescription::CertificateRequired
-        ),
-        Some(_) | None => false,
-    })
+    causes.any(|cause| tls_error(cause).is_some_and(refuses_certificate))
 }
 
 /// Whether the server has hung up for want of a client certificate.

@@ -162,12 +162,33 @@ fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, pem::Error> 
     CertificateDer::pem_slice_iter(pem).collect()
 }
 
-/// Whether an error says that the other side has no certificate that is trusted, which another attempt does not change.
+/// Whether one side does not accept the certificate of the other.
+#[must_use]
+pub fn refuses_certificate(error: &rustls::Error) -> bool {
+    use rustls::AlertDescription as Alert;
+    match error {
+        rustls::Error::InvalidCertificate(_) | rustls::Error::NoCertificatesPresented => true,
+        rustls::Error::AlertReceived(alert) => matches!(
+            alert,
+            Alert::BadCertificate
+                | Alert::UnsupportedCertificate
+                | Alert::CertificateRevoked
+                | Alert::CertificateExpired
+                | Alert::CertificateUnknown
+                | Alert::UnknownCA
+                | Alert::AccessDenied
+                | Alert::CertificateRequired
+        ),
+        _ => false,
+    }
+}
+
+/// Whether an error says that one side does not accept the certificate of the other, which another attempt does not change.
 #[must_use]
 pub fn is_untrusted(error: &(dyn Error + 'static)) -> bool {
     let mut cause = Some(error);
     while let Some(error) = cause {
-        if let Some(rustls::Error::InvalidCertificate(_)) = error.downcast_ref() {
+        if error.downcast_ref().is_some_and(refuses_certificate) {
             return true;
         }
         // Such an error does not count what it holds among its causes.
