@@ -42,39 +42,31 @@ check: setup ## formatting, lints, docs, dependencies
 	@scripts/deny.sh
 
 .PHONY: test
-test: check ## everything that must pass
-	@scripts/nats-server.sh >/dev/null
-	@scripts/databases.sh postgres >/dev/null
-	@scripts/databases.sh mariadb >/dev/null
-	@scripts/databases.sh pgbouncer >/dev/null
-	@scripts/workers.sh >/dev/null
-	@scripts/smtp-sink.sh >/dev/null
-	NATS_SERVER=$$(scripts/nats-server.sh) cargo test --locked --no-fail-fast
-	$(TARGET)/debug/saga-runner test sagas --coverage --chaos --min-coverage 90
-	$(TARGET)/debug/saga-runner test examples/webhooks/sagas --coverage --chaos --min-coverage 90
+test: setup ## everything that must pass, with the time that each part takes
+	@scripts/test.sh
 
 .PHONY: fuzz
 fuzz: setup ## mutants of definitions through loader and kernel; MINUTES=10, SEED=n
 	HOSTILE_MINUTES=$(or $(MINUTES),10) HOSTILE_SEED=$(or $(SEED),$$(date +%s)000000) \
-		cargo test --locked --test hostile -- --nocapture
+		cargo test --locked --test language hostile -- --nocapture
 
 .PHONY: faults
 faults: setup ## upstreams of each kind that refuse, answer late and break off, under a runner that is killed; PIECES=5000, KILLS=10
 	@scripts/nats-server.sh >/dev/null
 	FAULTS_PIECES=$(or $(PIECES),5000) FAULTS_KILLS=$(or $(KILLS),10) NATS_SERVER=$$(scripts/nats-server.sh) \
-		cargo test --locked --test faults -- --nocapture --test-threads 1 once
+		cargo test --locked --test chaos faults -- --nocapture --test-threads 1 --skip outcomes::
 
 .PHONY: faults-isolation
 faults-isolation: setup ## what a tenant feels of others that are slow, hostile and many; COMMANDS=1000
 	ISOLATION_COMMANDS=$(or $(COMMANDS),1000) NATS_SERVER=$${NATS_SERVER:-$$(scripts/nats-server.sh)} \
-		cargo test --locked --test work -- --nocapture a_tenant_is_served_while_others
+		cargo test --locked --test runner a_tenant_is_served_while_others -- --nocapture
 
 .PHONY: faults-slow-upstream
 faults-slow-upstream: setup ## 150 commands, 32 at a time, answers after 35 s: each called once; COMMANDS, CONCURRENCY, ANSWER_MS, ACK_WAIT_MS
 	FAULTS_COMMANDS=$(or $(COMMANDS),150) FAULTS_CONCURRENCY=$(or $(CONCURRENCY),32) \
 		FAULTS_ANSWER_MS=$(or $(ANSWER_MS),35000) FAULTS_ACK_WAIT_MS=$(or $(ACK_WAIT_MS),30000) \
-		NATS_SERVER=$${NATS_SERVER:-$$(scripts/nats-server.sh)} cargo test --locked --test work -- --nocapture --exact \
-		slow::commands_that_wait_behind_slow_calls_are_called_once_on_nats
+		NATS_SERVER=$${NATS_SERVER:-$$(scripts/nats-server.sh)} cargo test --locked --test runner -- --nocapture --exact \
+		work::slow::commands_that_wait_behind_slow_calls_are_called_once_on_nats
 
 .PHONY: faults-sql
 faults-sql: setup ## sagas on two databases under kills, cuts and crashes; SAGAS=1000, KILLS=100
@@ -82,7 +74,7 @@ faults-sql: setup ## sagas on two databases under kills, cuts and crashes; SAGAS
 	@scripts/databases.sh postgres >/dev/null
 	@scripts/databases.sh mariadb >/dev/null
 	FAULT_SAGAS=$(or $(SAGAS),1000) FAULT_KILLS=$(or $(KILLS),100) NATS_SERVER=$$(scripts/nats-server.sh) \
-		cargo test --locked --test sql -- --nocapture two_ledgers_are_exact
+		cargo test --locked --test chaos two_ledgers_are_exact -- --nocapture
 
 .PHONY: bench
 bench: build ## criterion benches, then saga-runner bench on both brokers

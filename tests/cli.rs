@@ -2,14 +2,12 @@
 
 #![allow(clippy::disallowed_methods, reason = "waits for processes in real time")]
 
-mod support;
-
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::support::nats_server::NatsServer;
 use serde_json::{Value, json};
-use support::nats_server::NatsServer;
 use tempfile::TempDir;
 
 const PATIENCE: Duration = Duration::from_mins(1);

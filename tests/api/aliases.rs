@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::caller::{get, post, runner};
-use crate::rig::Rig;
+use crate::api::caller::{get, post, runner};
+use crate::support::rig::Rig;
 
 const PARCEL: &str = r#"
 apiVersion: sagas/v1

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use tempfile::NamedTempFile;
 use wiremock::{MockServer, ResponseTemplate};
 
-use crate::caller::{add_call, get, instance, post, send, service, until};
-use crate::rig::Rig;
+use crate::api::caller::{add_call, get, instance, post, send, service, until};
+use crate::support::rig::Rig;
 
 const CONTRACT: &str = r#"
 apiVersion: sagas/v1

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use wiremock::matchers::any;
 use wiremock::{Mock, MockServer, ResponseTemplate};
 
-use crate::rig::Rig;
+use crate::support::rig::Rig;
 
 /// Divides 100 by what its events carry, so a zero cannot be applied.
 const RATIO: &str = r#"

@@ -5,8 +5,8 @@ use std::time::Duration;
 use saga_runner::kernel::ids::{Key, TenantId, shard_of};
 use serde_json::{Value, json};
 
-use crate::caller::{post, send};
-use crate::rig::{Rig, TENANT};
+use crate::api::caller::{post, send};
+use crate::support::rig::{Rig, TENANT};
 
 const TRIP: &str = r#"
 apiVersion: sagas/v1

@@ -6,8 +6,8 @@ use std::time::Duration;
 use futures::future::join_all;
 use serde_json::{Value, json};
 
-use crate::caller::{event, get, instance, items, letters, post, runner, send, until};
-use crate::rig::{Rig, order_payload};
+use crate::api::caller::{event, get, instance, items, letters, post, runner, send, until};
+use crate::support::rig::{Rig, order_payload};
 
 /// More than the largest page.
 const MANY: usize = 510;

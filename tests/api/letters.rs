@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::caller::{get, instance, items, letters, post, runner, send, until};
-use crate::rig::Rig;
+use crate::api::caller::{get, instance, items, letters, post, runner, send, until};
+use crate::support::rig::Rig;
 
 async fn divide(rig: &Rig, tenant: &str, id: &str, key: &str, by: i64) {
     let payload = json!({"ratio": key, "by": by});
@@ -18,7 +18,7 @@ async fn one_letter(rig: &Rig, tenant: &str) -> Value {
     items(&page)[0].clone()
 }
 
-async fn decide(rig: &Rig, tenant: &str, letter: &Value, verb: &str) -> crate::caller::Answer {
+async fn decide(rig: &Rig, tenant: &str, letter: &Value, verb: &str) -> crate::api::caller::Answer {
     let id = letter["id"].as_str().expect("an id");
     post(rig, &format!("{}/{id}/{verb}", letters(tenant)), "").await
 }

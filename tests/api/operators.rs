@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::caller::{instance, runner, send, until};
-use crate::rig::Rig;
+use crate::api::caller::{instance, runner, send, until};
+use crate::support::rig::Rig;
 
 /// Its second step fails, and its first one cannot be undone.
 const STUCK: &str = r#"

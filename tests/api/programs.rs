@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::caller::{event, get, instance, letters, post, send, until};
-use crate::rig::Rig;
+use crate::api::caller::{event, get, instance, letters, post, send, until};
+use crate::support::rig::Rig;
 
 const EXAMPLE: &str = "examples/programs";
 

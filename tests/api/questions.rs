@@ -8,8 +8,8 @@ use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
-use crate::caller::{get, instance, items, post, runner, send, until};
-use crate::rig::Rig;
+use crate::api::caller::{get, instance, items, post, runner, send, until};
+use crate::support::rig::Rig;
 
 const SAGA: &str = r#"
 apiVersion: sagas/v1

@@ -6,8 +6,8 @@ use serde_json::json;
 use wiremock::matchers::any;
 use wiremock::{Mock, MockServer, Request, ResponseTemplate};
 
-use crate::caller::{add_call, get, post, until};
-use crate::rig::Rig;
+use crate::api::caller::{add_call, get, post, until};
+use crate::support::rig::Rig;
 
 /// Made in the step, so that it is in the command alone.
 const CARD: &str = "canary-of-the-card";

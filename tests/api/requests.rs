@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::caller::{event, get, instance, letters, post, runner, send, until};
-use crate::rig::{Rig, order_payload};
+use crate::api::caller::{event, get, instance, letters, post, runner, send, until};
+use crate::support::rig::{Rig, order_payload};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn probes_tell_what_operators_need() {

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::caller::{get, instance, post, runner, until};
-use crate::rig::Rig;
+use crate::api::caller::{get, instance, post, runner, until};
+use crate::support::rig::Rig;
 
 /// It starts on the next 29 February and not during a test.
 const LEAP: &str = r#"

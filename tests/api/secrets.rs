@@ -7,9 +7,9 @@ use serde_json::json;
 use wiremock::matchers::any;
 use wiremock::{Mock, MockServer, Request, ResponseTemplate};
 
-use crate::caller::{add_call, get, post, until};
-use crate::rig::Rig;
+use crate::api::caller::{add_call, get, post, until};
 use crate::support::nats_server::NatsServer;
+use crate::support::rig::Rig;
 
 const OLD: &str = "canary-of-the-old-secret";
 const NEW: &str = "canary-of-the-new-secret";

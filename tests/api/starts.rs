@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::caller::{get, instance, items, letters, post, runner, send, until};
+use crate::api::caller::{get, instance, items, letters, post, runner, send, until};
 
 const RENT: &str = r#"
 apiVersion: sagas/v1

@@ -5,8 +5,8 @@ use std::time::Duration;
 use serde_json::json;
 use wiremock::ResponseTemplate;
 
-use crate::caller::{add_call, instance, send, service, until};
-use crate::rig::Rig;
+use crate::api::caller::{add_call, instance, send, service, until};
+use crate::support::rig::Rig;
 
 const PATIENT: &str = r#"
 apiVersion: sagas/v1

@@ -12,9 +12,9 @@ use futures::stream::FuturesUnordered;
 use saga_runner::nats::{NatsBroker, Settings};
 use saga_runner::ports::broker::{Broker, Expect, Publication, PublishAck, PublishError};
 
-use crate::cuts::survive_kills;
-use crate::nats::{NatsGround, connect, connect_with, first, message, settings, spec};
-use crate::suite::{Ground, MESSAGE_BYTES_MAX, within};
+use crate::broker::cuts::survive_kills;
+use crate::broker::nats::{NatsGround, connect, connect_with, first, message, settings, spec};
+use crate::broker::suite::{Ground, MESSAGE_BYTES_MAX, within};
 use crate::support::nats_server::{NatsServer, Options};
 use crate::support::proxy::{Fault, Proxy};
 

@@ -8,8 +8,8 @@ use saga_runner::nats::{NatsBroker, Settings, Status};
 use saga_runner::ports::broker::{Broker, BucketSpec, Manner, PublishError, PutError, QueueSpec};
 use serde_json::Value;
 
-use crate::nats::{api, connect, first, message, publish, reader_spec, settings, spec};
-use crate::suite::{eventually, within};
+use crate::broker::nats::{api, connect, first, message, publish, reader_spec, settings, spec};
+use crate::broker::suite::{eventually, within};
 use crate::support::nats_server::NatsServer;
 use crate::support::proxy::{Fault, Proxy};
 

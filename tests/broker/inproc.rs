@@ -17,7 +17,7 @@ use saga_runner::ports::broker::{
 use saga_runner::ports::clock::Clock;
 use tempfile::TempDir;
 
-use crate::suite::Ground;
+use crate::broker::suite::Ground;
 
 struct RealClock;
 

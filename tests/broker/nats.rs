@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpListener;
 
-use crate::suite::{self, Ground, eventually, within};
+use crate::broker::suite::{self, Ground, eventually, within};
 use crate::support::nats_server::{NatsServer, Options};
 
 /// A server, and how brokers connect to it.
@@ -85,8 +85,8 @@ mod pushed {
             $(
                 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
                 async fn $case() {
-                    let case = crate::suite::Case::pushed(super::shared(), stringify!($case)).await;
-                    crate::suite::$case(case).await;
+                    let case = crate::broker::suite::Case::pushed(super::shared(), stringify!($case)).await;
+                    crate::broker::suite::$case(case).await;
                 }
             )*
         };

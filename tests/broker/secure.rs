@@ -13,7 +13,7 @@ use saga_runner::ports::broker::{Broker as _, BucketSpec, PutError, StreamSpec};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
-use crate::suite::{self, within};
+use crate::broker::suite::{self, within};
 use crate::support::nats_server::{NatsServer, Options};
 
 fn guarded(config: String) -> NatsServer {

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::rig::{Rig, TENANT};
 use crate::support::nats_server::NatsServer;
+use crate::support::rig::{Rig, TENANT};
 
 const PARCEL: &str = r#"
 apiVersion: sagas/v1

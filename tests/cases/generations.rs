@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::rig::{Rig, event_body};
+use crate::cases::{connect, publish};
 use crate::support::nats_server::NatsServer;
-use crate::{connect, publish};
+use crate::support::rig::{Rig, event_body};
 
 const VISIT: &str = r#"
 apiVersion: sagas/v1

@@ -6,7 +6,7 @@ use futures::StreamExt as _;
 use futures::stream;
 use serde_json::{Value, json};
 
-use crate::rig::{Rig, TENANT};
+use crate::support::rig::{Rig, TENANT};
 
 const SAGA: &str = r#"
 apiVersion: sagas/v1

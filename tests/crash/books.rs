@@ -7,7 +7,7 @@ use saga_runner::demo::audit::{Audit, Ending};
 use saga_runner::ports::broker::{Broker, ReaderSpec};
 use serde_json::Value;
 
-use crate::rig::{Rig, TENANT};
+use crate::support::rig::{Rig, TENANT};
 
 /// Checks the upstream's books and the streams against each other.
 pub async fn check(rig: &Rig, broker: &dyn Broker, endings: &BTreeMap<String, Value>) {

@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 use tokio::sync::Notify;
 
 use super::connect;
-use super::rig::Rig;
-use super::support::nats_server::NatsServer;
+use crate::support::nats_server::NatsServer;
+use crate::support::rig::Rig;
 
 /// Calls of each effect that are under way.
 const CALLS: usize = 5;

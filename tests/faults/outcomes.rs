@@ -11,10 +11,10 @@ use serde_json::{Value, json};
 use tokio::io::BufReader;
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::http;
-use crate::rig::Rig;
+use crate::faults::http;
+use crate::faults::until;
 use crate::support::nats_server::NatsServer;
-use crate::until;
+use crate::support::rig::Rig;
 
 const POLICIES: [&str; 3] = ["retry", "fail", "ask"];
 /// Calls of a command that may be made again, as the effect says.

@@ -9,9 +9,9 @@ use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tonic::Status;
 
-use crate::book::{Book, Conduct, Place};
-use crate::grpc_gateway;
-use crate::http;
+use crate::faults::book::{Book, Conduct, Place};
+use crate::faults::http;
+use crate::support::grpc_gateway;
 use crate::support::proxy::Proxy;
 
 /// A kind of upstream, and the lines of an effect file that calls it.

@@ -15,8 +15,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
 #[cfg(feature = "gateway-grpc")]
-#[path = "../support/grpc_gateway.rs"]
-mod grpc_gateway;
+use crate::support::grpc_gateway;
 
 /// One submission.
 #[derive(Debug, Clone)]

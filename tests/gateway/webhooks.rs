@@ -14,7 +14,7 @@ use hmac::{Hmac, KeyInit as _, Mac as _};
 use serde_json::{Value, json};
 use sha2::Sha256;
 
-use crate::rig::Rig;
+use crate::support::rig::Rig;
 
 const KEY: &str = "k3y-of-the-customer";
 

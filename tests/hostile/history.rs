@@ -12,7 +12,7 @@ use saga_runner::kernel::patch::TimerRow;
 use saga_runner::kernel::record::Record;
 use saga_runner::kernel::transition::{Context, apply};
 
-use crate::mutants::{below, pick};
+use crate::hostile::mutants::{below, pick};
 
 /// Inputs of one history.
 const INPUTS: u64 = 30;
@@ -45,7 +45,7 @@ struct World<'d> {
 }
 
 pub fn run(definition: &Definition, seed: u64) {
-    let mut rng = crate::rng(seed);
+    let mut rng = crate::hostile::rng(seed);
     let mut world = World {
         definition,
         instance: InstanceId {

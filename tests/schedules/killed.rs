@@ -5,8 +5,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 
-use crate::rig::Rig;
 use crate::support::nats_server::NatsServer;
+use crate::support::rig::Rig;
 
 const MINUTELY: &str = r#"
 apiVersion: sagas/v1

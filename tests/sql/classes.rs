@@ -3,7 +3,7 @@
 use serde_json::json;
 use sqlx::{Connection as _, Executor as _};
 
-use crate::rig::{Rig, class, effect, payload, postgres, send, until};
+use crate::sql::rig::{Rig, class, effect, payload, postgres, send, until};
 
 #[tokio::test]
 async fn constraints_and_refusals_have_classes_and_undo_everything() {
@@ -215,7 +215,7 @@ async fn a_file_that_an_address_names_is_read_at_start() {
             "sql:\n  database: \"${upstreams.ledger}\"\n  statements:\n    - execute: DELETE FROM a\n",
         );
         let reason = rig
-            .try_worker(crate::rig::definition(&text))
+            .try_worker(crate::sql::rig::definition(&text))
             .err()
             .unwrap()
             .reason;

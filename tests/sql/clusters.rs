@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::rig::{effect, postgres, until};
+use crate::sql::rig::{effect, postgres, until};
 
 const TABLES: &str =
     "CREATE TABLE transfers (id serial PRIMARY KEY, account text NOT NULL, amount bigint NOT NULL);";

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use sqlx::{AssertSqlSafe, Executor as _};
 
-use crate::rig::{Rig, effect, mariadb, payload, postgres, send, sqlite, until};
+use crate::sql::rig::{Rig, effect, mariadb, payload, postgres, send, sqlite, until};
 use crate::support::databases::{DatabaseServer, Kind};
 use crate::support::proxy::{Fault, Proxy};
 

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use sqlx::Connection as _;
 
-use crate::rig::PATIENCE;
-use crate::runner::Runner;
+use crate::sql::rig::PATIENCE;
+use crate::sql::runner::Runner;
 use crate::support::databases::{DatabaseServer, Kind};
 use crate::support::nats_server::NatsServer;
 use crate::support::proxy::Proxy;

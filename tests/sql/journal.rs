@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use sqlx::Executor as _;
 
-use crate::rig::{Rig, class, effect, mariadb, payload, postgres, send, sqlite};
+use crate::sql::rig::{Rig, class, effect, mariadb, payload, postgres, send, sqlite};
 
 const TABLES: &str =
     "CREATE TABLE accounts (id int PRIMARY KEY, balance int NOT NULL); INSERT INTO accounts VALUES (1, 100);";

@@ -6,8 +6,8 @@ use saga_runner::nats::NatsBroker;
 use saga_runner::ports::broker::Broker;
 use serde_json::json;
 
-use crate::rig::{effect, payload, postgres, result, send, sqlite, until};
-use crate::runner::Runner;
+use crate::sql::rig::{effect, payload, postgres, result, send, sqlite, until};
+use crate::sql::runner::Runner;
 use crate::support::nats_server::NatsServer;
 
 const TABLES: &str =

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use sqlx::{Connection as _, Executor as _};
 
-use crate::rig::{Rig, class, effect, mariadb, postgres, send_due, until};
+use crate::sql::rig::{Rig, class, effect, mariadb, postgres, send_due, until};
 
 /// How far away the deadlines are, in milliseconds.
 const DUE_MS: i64 = 1_500;

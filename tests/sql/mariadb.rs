@@ -3,7 +3,7 @@
 use serde_json::json;
 use sqlx::Executor as _;
 
-use crate::rig::{Rig, class, effect, mariadb, payload, send, until};
+use crate::sql::rig::{Rig, class, effect, mariadb, payload, send, until};
 use crate::support::databases::{DatabaseServer, Kind};
 
 #[tokio::test]

@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use serde_json::json;
 use sqlx::Connection as _;
 
-use crate::rig::{Rig, effect, payload, postgres, send, until};
+use crate::sql::rig::{Rig, effect, payload, postgres, send, until};
 
 /// Ends with the value.
 struct Bouncer {

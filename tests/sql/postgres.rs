@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::rig::{Rig, class, payload, postgres};
+use crate::sql::rig::{Rig, class, payload, postgres};
 
 #[tokio::test]
 async fn a_transaction_moves_money_and_its_rows_become_the_result() {
@@ -121,7 +121,7 @@ sql:
       bind: ["${input.n}"]
 result: "${response.rows[0]}"
 "#;
-    let text = crate::rig::effect(sql);
+    let text = crate::sql::rig::effect(sql);
     let _worker = rig.worker(&text);
     let mut sent = Vec::new();
     for n in [
@@ -142,12 +142,18 @@ result: "${response.rows[0]}"
         "1e-20",
         "100000000",
     ] {
-        sent.push((n, crate::rig::send(&*rig.broker, json!({"n": n}), None).await));
+        sent.push((
+            n,
+            crate::sql::rig::send(&*rig.broker, json!({"n": n}), None).await,
+        ));
     }
-    sent.push(("7", crate::rig::send(&*rig.broker, json!({"n": 7}), None).await));
+    sent.push((
+        "7",
+        crate::sql::rig::send(&*rig.broker, json!({"n": 7}), None).await,
+    ));
     sent.push((
         "2.5",
-        crate::rig::send(&*rig.broker, json!({"n": 2.5}), None).await,
+        crate::sql::rig::send(&*rig.broker, json!({"n": 2.5}), None).await,
     ));
     let mut connection = <sqlx::PgConnection as sqlx::Connection>::connect(&rig.database)
         .await
@@ -261,7 +267,7 @@ async fn a_password_comes_from_a_secret_and_is_told_to_nobody() {
     assert!(!refused.to_string().contains("wr0ng"), "{refused}");
     rig.secrets.clear();
     let missing = rig
-        .try_worker(crate::rig::definition(&crate::rig::effect(sql)))
+        .try_worker(crate::sql::rig::definition(&crate::sql::rig::effect(sql)))
         .err();
     let reason = missing.expect("a secret is missing").reason;
     assert!(reason.contains("ledger_password"), "{reason}");

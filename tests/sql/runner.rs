@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::rig::until;
+use crate::sql::rig::until;
 
 /// Ends with the value.
 pub struct Runner {

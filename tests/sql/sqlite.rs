@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::rig::{Rig, class, definition, effect, payload, send, sqlite};
+use crate::sql::rig::{Rig, class, definition, effect, payload, send, sqlite};
 
 const TABLES: &str =
     "CREATE TABLE accounts (id TEXT PRIMARY KEY, balance INTEGER NOT NULL CHECK (balance >= 0));

@@ -3,5 +3,7 @@
 #![allow(dead_code, reason = "each test program uses its part")]
 
 pub mod databases;
+pub mod grpc_gateway;
 pub mod nats_server;
 pub mod proxy;
+pub mod rig;

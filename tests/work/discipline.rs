@@ -14,7 +14,7 @@ use saga_runner::telemetry::Metrics;
 use wiremock::matchers::{any, path};
 use wiremock::{Mock, MockServer, ResponseTemplate};
 
-use crate::rig::{RelayOptions, Rig, at, definition, effect, until};
+use crate::work::rig::{RelayOptions, Rig, at, definition, effect, until};
 
 async fn upstream(answer: ResponseTemplate) -> MockServer {
     let server = MockServer::start().await;

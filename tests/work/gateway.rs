@@ -14,7 +14,7 @@ use saga_runner::ports::clock::Clock as _;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 
-use crate::rig::{RelayOptions, Rig, ShardSide, at, command};
+use crate::work::rig::{RelayOptions, Rig, ShardSide, at, command};
 
 /// A gateway on a bare socket that does to each tenant what its name says.
 async fn gateway(healthy: Arc<AtomicUsize>) -> String {

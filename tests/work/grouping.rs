@@ -13,7 +13,7 @@ use serde_json::Value;
 use wiremock::matchers::any;
 use wiremock::{Mock, MockServer, ResponseTemplate};
 
-use crate::rig::{self, RelayOptions, Rig, at, definition, effect, until};
+use crate::work::rig::{self, RelayOptions, Rig, at, definition, effect, until};
 
 pub async fn upstream(answer: ResponseTemplate) -> MockServer {
     let server = MockServer::start().await;

@@ -14,7 +14,7 @@ use saga_runner::kernel::work::WorkItem;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::rig::{RelayOptions, Rig, at, definition, effect};
+use crate::work::rig::{RelayOptions, Rig, at, definition, effect};
 
 const SLOW: u128 = 40;
 const HOSTILE: u128 = 40;

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::rig::{Rig, effect};
+use crate::work::rig::{Rig, effect};
 
 const COMMANDS: u128 = 5_000;
 const KILLS: usize = 10;
@@ -217,7 +217,7 @@ async fn every_command_has_one_result_whatever_upstream_and_worker_go_through() 
         .collect();
     let sent = futures::stream::iter(&items).map(|item| {
         let (tenant, command) = (item.instance.tenant.clone(), item.command_id);
-        let effect = crate::rig::effect_name();
+        let effect = crate::work::rig::effect_name();
         let envelope = json!({
             "tenant_id": tenant, "command_id": command, "effect_name": effect, "payload": {"amount": 12},
             "metadata": {

@@ -14,7 +14,7 @@ use saga_runner::ports::dispatch::Dispatch;
 use wiremock::matchers::any;
 use wiremock::{Mock, MockServer, ResponseTemplate};
 
-use crate::rig::{
+use crate::work::rig::{
     RelayOptions, Rig, ShardSide, at, command_subject, definition, effect, result_subject, until,
 };
 

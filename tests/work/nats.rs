@@ -12,7 +12,7 @@ use saga_runner::kernel::ids::EffectName;
 use saga_runner::kernel::work::{WorkItem, WorkKind};
 use serde_json::{Value, json};
 
-use crate::rig::{Rig, effect_name, enqueue, item};
+use crate::work::rig::{Rig, effect_name, enqueue, item};
 
 const INPUT: &str = r#"{"warehouse":"north-1","sku":"sku-7"}"#;
 const RETRY: &str = "retry: {attempts: 2, backoff: {initial: 100ms, max: 100ms}}\ntimeout: {total: 400ms}\n";

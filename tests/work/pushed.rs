@@ -10,11 +10,11 @@ use serde_json::{Value, json};
 use wiremock::matchers::any;
 use wiremock::{Mock, MockServer, ResponseTemplate};
 
-use crate::grouping::{
+use crate::support::nats_server::NatsServer;
+use crate::work::grouping::{
     commands, enqueue_all, floor, full_effect, items, named, queue_names, succeeded, upstream,
 };
-use crate::rig::{self, Rig, until};
-use crate::support::nats_server::NatsServer;
+use crate::work::rig::{self, Rig, until};
 
 const PUSH: &str = "delivery: push";
 const NAME: &str = "push-effect-test-charge";

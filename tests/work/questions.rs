@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 use wiremock::matchers::any;
 use wiremock::{Mock, MockServer, ResponseTemplate};
 
-use crate::rig::{Rig, command_subject, definition, effect, effect_name, enqueue, result_subject};
+use crate::work::rig::{Rig, command_subject, definition, effect, effect_name, enqueue, result_subject};
 
 /// An effect that asks.
 fn asking(attempts: u32) -> EffectDefinition {

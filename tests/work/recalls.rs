@@ -13,9 +13,9 @@ use serde_json::Value;
 use wiremock::matchers::any;
 use wiremock::{Mock, MockServer, ResponseTemplate};
 
-use crate::faults::{Fault, Faulty};
-use crate::grouping::enqueue_all;
-use crate::rig::{self, RelayOptions, Rig, at, definition, effect, effect_name, enqueue, until};
+use crate::work::faults::{Fault, Faulty};
+use crate::work::grouping::enqueue_all;
+use crate::work::rig::{self, RelayOptions, Rig, at, definition, effect, effect_name, enqueue, until};
 
 /// The outbox rows that take `items` back, handed to the broker by a relay.
 async fn take_all_back(rig: &Rig, items: &[WorkItem]) {

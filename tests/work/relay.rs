@@ -12,8 +12,10 @@ use saga_runner::shard::mailbox::Verdict;
 use wiremock::matchers::any;
 use wiremock::{Mock, MockServer, Request, ResponseTemplate};
 
-use crate::faults::{Fault, Faulty};
-use crate::rig::{PATIENCE, RelayOptions, Rig, ShardSide, at, command, command_subject, effect, fact, until};
+use crate::work::faults::{Fault, Faulty};
+use crate::work::rig::{
+    PATIENCE, RelayOptions, Rig, ShardSide, at, command, command_subject, effect, fact, until,
+};
 
 fn aggregates(requests: &[Request]) -> Vec<String> {
     requests

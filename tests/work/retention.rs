@@ -6,8 +6,8 @@ use saga_runner::kernel::duration::Millis;
 use saga_runner::kernel::input::SourceStream;
 use saga_runner::outbox::{self, Retention, RetentionSpec};
 
-use crate::grouping::{commands, named, theirs};
-use crate::rig::{self, RelayOptions, Rig, at, effect, until};
+use crate::work::grouping::{commands, named, theirs};
+use crate::work::rig::{self, RelayOptions, Rig, at, effect, until};
 
 #[tokio::test]
 async fn a_command_goes_only_when_it_is_answered_for_and_read() {

@@ -17,10 +17,10 @@ use saga_runner::telemetry::Metrics;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::faults::{Fault, Faulty};
-use crate::grouping::{enqueue_all, items, named, succeeded};
-use crate::rig::{Rig, plan, until};
 use crate::support::proxy::{self, Proxy};
+use crate::work::faults::{Fault, Faulty};
+use crate::work::grouping::{enqueue_all, items, named, succeeded};
+use crate::work::rig::{Rig, plan, until};
 
 const PUSH: &str = "delivery: push";
 const BY_TENANT: &str = "by: tenant";

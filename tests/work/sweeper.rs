@@ -5,7 +5,7 @@ use saga_runner::ports::broker::{Expect, Publication};
 use wiremock::matchers::any;
 use wiremock::{Mock, MockServer, ResponseTemplate};
 
-use crate::rig::{
+use crate::work::rig::{
     RelayOptions, Rig, ShardSide, at, command_subject, definition, effect, fact, result_subject, until,
 };
 

@@ -6,8 +6,8 @@ use saga_runner::ports::broker::{Expect, Publication};
 use wiremock::matchers::any;
 use wiremock::{Mock, MockServer, Request, ResponseTemplate};
 
-use crate::faults::{Fault, Faulty};
-use crate::rig::{self, Rig, command_subject, definition, effect, enqueue, until};
+use crate::work::faults::{Fault, Faulty};
+use crate::work::rig::{self, Rig, command_subject, definition, effect, enqueue, until};
 
 async fn upstream(answer: ResponseTemplate) -> MockServer {
     let server = MockServer::start().await;

@@ -11,7 +11,7 @@ use saga_runner::ports::control::Control;
 use saga_runner::telemetry::Metrics;
 use serde_json::json;
 
-use crate::example;
+use crate::workers::example;
 
 const SAGA: &str = r#"
 apiVersion: sagas/v1

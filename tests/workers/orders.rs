@@ -8,9 +8,9 @@ use saga_runner::nats::{NatsBroker, Settings};
 use saga_runner::ports::broker::Broker as _;
 use serde_json::json;
 
-use crate::rig::{Rig, TENANT, order_payload};
 use crate::support::nats_server::NatsServer;
-use crate::{Language, Worker};
+use crate::support::rig::{Rig, TENANT, order_payload};
+use crate::workers::{Language, Worker};
 
 const ORDERS: usize = 24;
 /// Kills of each worker.

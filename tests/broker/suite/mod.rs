@@ -119,8 +119,8 @@ macro_rules! conformance {
         $(
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $case() {
-                let ground: std::sync::Arc<dyn $crate::suite::Ground> = $ground();
-                $crate::suite::$case($crate::suite::Case::new(ground, stringify!($case)).await).await;
+                let ground: std::sync::Arc<dyn $crate::broker::suite::Ground> = $ground();
+                $crate::broker::suite::$case($crate::broker::suite::Case::new(ground, stringify!($case)).await).await;
             }
         )*
     };

@@ -2,11 +2,6 @@
 
 #![allow(clippy::disallowed_methods, reason = "the test waits in real time")]
 
-#[path = "../crash/rig.rs"]
-mod rig;
-#[path = "../support/mod.rs"]
-mod support;
-
 mod faults;
 mod killed;
 
@@ -16,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
+use crate::support::nats_server::NatsServer;
 use saga_runner::app::{Node, SystemClock, definitions};
 use saga_runner::config::Manifest;
 use saga_runner::kernel::envelope::ControlVerb;
@@ -24,7 +20,6 @@ use saga_runner::ports::clock::Clock;
 use saga_runner::ports::control::{Control, PageRequest, ScheduleView};
 use saga_runner::telemetry::Metrics;
 use serde_json::json;
-use support::nats_server::NatsServer;
 
 const TENANTS: [&str; 2] = ["acme", "globex"];
 const HOUR_MS: i64 = 3_600_000;

@@ -5,14 +5,7 @@
 
 #![allow(clippy::disallowed_methods, reason = "the test waits in real time")]
 
-#[path = "../crash/rig.rs"]
-mod rig;
-#[path = "../support/mod.rs"]
-mod support;
-
 mod book;
-#[path = "../support/grpc_gateway.rs"]
-mod grpc_gateway;
 mod http;
 mod outcomes;
 mod peers;
@@ -21,12 +14,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::support::nats_server::NatsServer;
+use crate::support::rig::{Rig, TENANT, event_body};
 use async_nats::jetstream;
 use book::{Book, Figures};
 use peers::{Kind, Peer};
-use rig::{Rig, TENANT, event_body};
 use serde_json::{Value, json};
-use support::nats_server::NatsServer;
 
 /// How long the runner waits for an answer; `total` of the effect.
 const PATIENCE: Duration = Duration::from_millis(1_500);

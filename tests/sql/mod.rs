@@ -6,9 +6,6 @@
     reason = "a test fails where it unwraps, and runs in real time"
 )]
 
-#[path = "../support/mod.rs"]
-mod support;
-
 mod classes;
 mod clusters;
 mod exactly_once;

@@ -2,16 +2,11 @@
 
 #![allow(clippy::disallowed_methods, reason = "the test waits in real time")]
 
-#[path = "../crash/rig.rs"]
-mod rig;
-#[path = "../support/mod.rs"]
-mod support;
-
 use std::time::Duration;
 
-use rig::{Rig, TENANT};
+use crate::support::nats_server::NatsServer;
+use crate::support::rig::{Rig, TENANT};
 use serde_json::{Value, json};
-use support::nats_server::NatsServer;
 
 const TALLY: &str = r#"
 apiVersion: sagas/v1

@@ -6,9 +6,6 @@
     reason = "a test fails where it unwraps, and runs in real time"
 )]
 
-#[path = "../support/mod.rs"]
-mod support;
-
 mod discipline;
 mod faults;
 mod gateway;

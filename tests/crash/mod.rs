@@ -3,22 +3,18 @@
 
 #![allow(clippy::disallowed_methods, reason = "the test waits in real time")]
 
-#[path = "../support/mod.rs"]
-mod support;
-
 mod books;
 mod calls;
-mod rig;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rig::{Rig, TENANT, event_body, order_payload};
+use crate::support::nats_server::{NatsServer, Options};
+use crate::support::rig::{Rig, TENANT, event_body, order_payload};
 use saga_runner::nats::{NatsBroker, Settings};
 use saga_runner::ports::broker::{Broker, Expect, Publication, PublishError};
 use serde_json::json;
-use support::nats_server::{NatsServer, Options};
 
 const KINDS: [&str; 8] = [
     "happy", "declined", "happy", "flaky", "noship", "happy", "nostock", "happy",

@@ -7,9 +7,6 @@
     reason = "a test fails where it unwraps, and measures real time"
 )]
 
-#[path = "../support/mod.rs"]
-mod support;
-
 mod suite;
 
 mod batches;

@@ -2,11 +2,6 @@
 
 #![allow(clippy::disallowed_methods, reason = "the test waits in real time")]
 
-#[path = "../crash/rig.rs"]
-mod rig;
-#[path = "../support/mod.rs"]
-mod support;
-
 mod aliases;
 mod generations;
 mod rolling;
@@ -15,12 +10,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rig::{Rig, TENANT, event_body, order_payload};
+use crate::support::nats_server::NatsServer;
+use crate::support::proxy::Proxy;
+use crate::support::rig::{Rig, TENANT, event_body, order_payload};
 use saga_runner::nats::{NatsBroker, Settings};
 use saga_runner::ports::broker::{Broker, Expect, Publication};
 use serde_json::{Value, json};
-use support::nats_server::NatsServer;
-use support::proxy::Proxy;
 
 async fn connect(url: &str) -> Arc<dyn Broker> {
     let settings: Settings = serde_json::from_value(json!({"urls": [url]})).expect("settings");

@@ -2,11 +2,6 @@
 
 #![allow(clippy::disallowed_methods, reason = "the test waits in real time")]
 
-#[path = "../crash/rig.rs"]
-mod rig;
-#[path = "../support/mod.rs"]
-mod support;
-
 mod aliases;
 mod callbacks;
 mod caller;

@@ -3,20 +3,15 @@
 
 #![allow(clippy::disallowed_methods, reason = "the test waits in real time")]
 
-#[path = "../crash/rig.rs"]
-mod rig;
-#[path = "../support/mod.rs"]
-mod support;
-
 mod peers;
 mod webhooks;
 
 use std::time::{Duration, Instant};
 
+use crate::support::nats_server::NatsServer;
+use crate::support::rig::{Rig, TENANT};
 use peers::Books;
-use rig::{Rig, TENANT};
 use serde_json::{Value, json};
-use support::nats_server::NatsServer;
 
 const PATIENCE: Duration = Duration::from_mins(1);
 

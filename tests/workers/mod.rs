@@ -7,18 +7,14 @@ mod custom;
 #[path = "../../examples/custom_provider.rs"]
 mod example;
 mod orders;
-#[path = "../crash/rig.rs"]
-mod rig;
-#[path = "../support/mod.rs"]
-mod support;
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 
+use crate::support::nats_server::NatsServer;
 use saga_runner::demo::upstream::{Settings, Upstream};
 use serde_json::{Value, json};
-use support::nats_server::NatsServer;
 
 const CHARGE: &str = r#"{"order": "{id}", "customer": "c-1", "amount": 100, "currency": "EUR"}"#;
 const SHIP: &str = r#"{"order": "{id}", "customer": "c-1", "items": [{"sku": "s", "qty": 1}]}"#;

@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# Everything that must pass, in parts, each with its budget in minutes on 2 cores from a clean clone. The budgets keep the
+# whole bearable: a change that makes a part exceed its own makes room first. `make test` calls this.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+runner=${CARGO_TARGET_DIR:-target}/debug/saga-runner
+report=()
+begun=$SECONDS
+
+# part NAME MINUTES FUNCTION
+part() {
+  local from=$SECONDS status=0
+  "$3" || status=$?
+  local took=$((SECONDS - from)) note=
+  ((took > $2 * 60)) && note='  over its budget'
+  ((status)) && note="$note  FAILED"
+  report+=("$(printf '%-22s %3d min %02d s of %2d min%s' "$1" $((took / 60)) $((took % 60)) "$2" "$note")")
+  ((status)) && finish "$status"
+  return 0
+}
+
+finish() {
+  local took=$((SECONDS - begun))
+  printf '\n%s\n' "${report[@]}"
+  printf '%-22s %3d min %02d s\n' whole $((took / 60)) $((took % 60))
+  exit "$1"
+}
+
+lints() (
+  set -e
+  make --no-print-directory check
+  cargo test --locked --no-run
+)
+
+tests() (
+  set -e
+  for tool in nats-server.sh 'databases.sh postgres' 'databases.sh mariadb' 'databases.sh pgbouncer' workers.sh smtp-sink.sh; do
+    # shellcheck disable=SC2086 # a script and its argument
+    scripts/$tool >/dev/null
+  done
+  NATS_SERVER=$(scripts/nats-server.sh) cargo test --locked --no-fail-fast
+  "$runner" test sagas --coverage --chaos --min-coverage 90
+  "$runner" test examples/webhooks/sagas --coverage --chaos --min-coverage 90
+)
+
+part 'build and lints' 10 lints
+part 'unit and integration' 8 tests
+finish 0

@@ -1,0 +1,8 @@
+//! What a compiler does not check: the layers, and that documents, schemas and error pages say what the code does.
+
+mod architecture;
+mod coming_from;
+mod doc_examples;
+mod docs;
+mod envelopes;
+mod error_pages;

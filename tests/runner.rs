@@ -1,0 +1,13 @@
+//! The runner and its parts on real brokers and real peers.
+
+mod support;
+
+mod api;
+mod broker;
+mod cases;
+mod cli;
+mod gateway;
+mod schedules;
+mod versions;
+mod work;
+mod workers;
