@@ -2,7 +2,7 @@
 //!
 //! Modules in reading order; ARCHITECTURE.md is the map.
 
-pub mod kernel;
+pub use saga_runner_kernel as kernel;
 
 pub mod ports;
 

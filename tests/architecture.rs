@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 
 /// What each layer may import of the others.
 const LAYERS: &[(&str, &[&str])] = &[
-    ("kernel", &[]),
+    ("language", &[]),
+    ("kernel", &["language"]),
     ("ports", &["kernel"]),
     ("telemetry", &["config"]),
     ("storage", &["kernel"]),
@@ -73,16 +74,16 @@ const HOMES: &[(&str, &[&str])] = &[
     (
         "blake3",
         &[
-            "kernel", "storage", "shard", "intake", "outbox", "effects", "inproc", "app",
+            "language", "kernel", "storage", "shard", "intake", "outbox", "effects", "inproc", "app",
         ],
     ),
-    ("cel", &["kernel"]),
+    ("cel", &["language"]),
     ("clap", &["cli", "config", "demo"]),
     ("comfy_table", &["cli", "demo"]),
     ("crc32c", &["kernel", "storage", "inproc"]),
-    ("data_encoding", &["kernel", "effects", "nats"]),
+    ("data_encoding", &["language", "kernel", "effects", "nats"]),
     ("flate2", &["effects"]),
-    ("granit_parser", &["kernel"]),
+    ("granit_parser", &["language"]),
     ("h2", &["clients", "effects"]),
     ("hdrhistogram", &["app"]),
     ("hmac", &["effects"]),
@@ -94,7 +95,9 @@ const HOMES: &[(&str, &[&str])] = &[
     ("ipnet", &["effects"]),
     (
         "jiff",
-        &["kernel", "ports", "outbox", "effects", "nats", "app", "offline"],
+        &[
+            "language", "kernel", "ports", "outbox", "effects", "nats", "app", "offline",
+        ],
     ),
     ("lettre", &["effects"]),
     ("libmdbx", &["storage", "inproc"]),
@@ -105,14 +108,14 @@ const HOMES: &[(&str, &[&str])] = &[
     ("procfs", &["app"]),
     ("prometheus", &["telemetry"]),
     ("prost", &["effects", "gateway"]),
-    ("prost_reflect", &["kernel", "effects"]),
-    ("regex", &["kernel"]),
+    ("prost_reflect", &["language", "effects"]),
+    ("regex", &["language"]),
     ("reqwest", &["effects", "gateway", "cli", "demo"]),
     ("rustls", &["clients", "app", "effects"]),
     ("rustls_platform_verifier", &["clients"]),
     ("serde_bytes", &["kernel"]),
     ("serde_saphyr", &["config", "effects", "offline"]),
-    ("sha2", &["kernel", "effects"]),
+    ("sha2", &["language", "effects"]),
     ("socket2", &["effects"]),
     ("sqlx", &["effects"]),
     (
@@ -136,8 +139,11 @@ const HOMES: &[(&str, &[&str])] = &[
     ),
     ("tracing_subscriber", &["telemetry"]),
     ("ureq_proto", &["effects"]),
-    ("uuid", &["kernel", "effects", "gateway", "api", "app"]),
-    ("wasmi", &["kernel"]),
+    (
+        "uuid",
+        &["language", "kernel", "effects", "gateway", "api", "app"],
+    ),
+    ("wasmi", &["language"]),
 ];
 
 /// Dependencies that any layer may name.
@@ -174,23 +180,30 @@ fn rust_files(dir: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// Files below `src/<layer>/` with their text, by layer.
+/// Files below `src/<layer>/` and `crates/<layer>/src/` with their text, by layer; each named `<layer>/<path>`.
 fn layers() -> BTreeMap<String, Vec<(String, String)>> {
-    let src = root().join("src");
     let mut layers: BTreeMap<String, Vec<(String, String)>> = BTreeMap::new();
-    for path in rust_files(&src) {
-        let relative = path.strip_prefix(&src).expect("below src");
-        if relative.components().count() < 2 {
-            continue;
+    for folder in ["src", "crates"] {
+        let folder = root().join(folder);
+        for path in rust_files(&folder) {
+            let relative = path.strip_prefix(&folder).expect("below the folder");
+            if relative.components().count() < 2 {
+                continue;
+            }
+            let layer = relative.components().next().expect("counted").as_os_str();
+            let text = fs::read_to_string(&path).expect("readable");
+            layers
+                .entry(layer.to_string_lossy().into_owned())
+                .or_default()
+                .push((relative.display().to_string().replacen("/src/", "/", 1), text));
         }
-        let layer = relative.components().next().expect("counted").as_os_str();
-        let text = fs::read_to_string(&path).expect("readable");
-        layers
-            .entry(layer.to_string_lossy().into_owned())
-            .or_default()
-            .push((relative.display().to_string(), text));
     }
     layers
+}
+
+/// Whether a layer is a crate of its own, so that its imports are those of its manifest.
+fn is_crate(layer: &str) -> bool {
+    root().join("crates").join(layer).exists()
 }
 
 /// Whether a file holds tests only.
@@ -240,17 +253,27 @@ fn names(line: &str, name: &str) -> bool {
         .any(|(at, _)| !line[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_' || c == ':'))
 }
 
-/// The dependencies of the manifest that production code may use, by the names that code knows.
-fn dependencies() -> BTreeSet<String> {
-    let text = fs::read_to_string(root().join("Cargo.toml")).expect("Cargo.toml");
+/// The dependencies of a manifest that production code may use, by the names that code knows.
+fn dependencies(manifest: &Path) -> BTreeSet<String> {
+    let text = fs::read_to_string(manifest).expect("a manifest");
     let section = text.split("\n[dependencies]\n").nth(1).expect("a section");
     let section = section.split("\n[").next().expect("its end");
+    let name = |line: &str| Some(line.split_once(['.', ' '])?.0.replace('-', "_"));
     section
         .lines()
         .filter(|line| !line.starts_with('#'))
-        .filter_map(|line| line.split_once(" = "))
-        .map(|(name, _)| name.replace('-', "_"))
+        .filter_map(name)
         .collect()
+}
+
+/// The manifests of the workspace, by layer; that of the runner without one.
+fn manifests() -> Vec<(Option<String>, PathBuf)> {
+    let mut manifests = vec![(None, root().join("Cargo.toml"))];
+    for layer in layers().into_keys().filter(|layer| is_crate(layer)) {
+        let path = root().join("crates").join(&layer).join("Cargo.toml");
+        manifests.push((Some(layer), path));
+    }
+    manifests
 }
 
 #[test]
@@ -285,6 +308,9 @@ fn imports_point_inward() {
     assert_eq!(layers, ruled, "each layer has a rule");
     let mut faults = Vec::new();
     for (layer, file, line) in production_lines() {
+        if is_crate(&layer) {
+            continue;
+        }
         let (_, allowed) = LAYERS.iter().find(|(name, _)| *name == layer).expect("compared");
         for (at, _) in line.match_indices("crate::") {
             let name: String = line[at + 7..]
@@ -314,12 +340,29 @@ fn each_external_dependency_has_its_home() {
 }
 
 #[test]
-fn each_dependency_of_the_manifest_is_listed_with_its_home() {
+fn each_dependency_of_a_manifest_is_listed_with_its_home() {
     let listed: BTreeSet<String> = HOMES.iter().map(|(name, _)| (*name).to_owned()).collect();
     let everywhere: BTreeSet<String> = EVERYWHERE.iter().map(|name| (*name).to_owned()).collect();
     let both: Vec<_> = listed.intersection(&everywhere).collect();
     assert!(both.is_empty(), "either a home or everywhere: {both:?}");
-    assert_eq!(&listed | &everywhere, dependencies());
+    let mut used = BTreeSet::new();
+    for (_, manifest) in manifests() {
+        used.extend(dependencies(&manifest));
+    }
+    used.retain(|name| !name.starts_with("saga_runner_"));
+    assert_eq!(&listed | &everywhere, used);
+}
+
+#[test]
+fn a_crate_depends_on_the_layers_below_it_only() {
+    for (layer, manifest) in manifests() {
+        let Some(layer) = layer else { continue };
+        let (_, allowed) = LAYERS.iter().find(|(name, _)| *name == layer).expect("a rule");
+        let allowed: BTreeSet<String> = allowed.iter().map(|name| format!("saga_runner_{name}")).collect();
+        let mut ours = dependencies(&manifest);
+        ours.retain(|name| name.starts_with("saga_runner_"));
+        assert_eq!(ours, allowed, "{layer}");
+    }
 }
 
 #[test]
@@ -329,7 +372,7 @@ fn the_interpreter_of_programs_is_named_in_one_module() {
         .filter(|(_, _, line)| line.contains("wasmi::"))
         .map(|(_, file, _)| file)
         .collect();
-    assert_eq!(named, BTreeSet::from(["kernel/program/engine.rs".to_owned()]));
+    assert_eq!(named, BTreeSet::from(["language/program/engine.rs".to_owned()]));
 }
 
 #[test]
@@ -377,8 +420,9 @@ fn unsafe_code_has_one_home() {
 
 #[test]
 fn no_module_swallows_the_centre() {
-    let large: Vec<String> = rust_files(&root().join("src"))
+    let large: Vec<String> = ["src", "crates"]
         .into_iter()
+        .flat_map(|folder| rust_files(&root().join(folder)))
         .filter(|path| !is_test(&path.display().to_string()))
         .filter_map(|path| {
             let lines = fs::read_to_string(&path).expect("readable").lines().count();
@@ -400,7 +444,11 @@ fn the_code_map_names_what_exists_and_all_of_it() {
         .split('`')
         .skip(1)
         .step_by(2)
-        .filter(|name| name.starts_with("src/") || name.starts_with("tests/"))
+        .filter(|name| {
+            ["src/", "crates/", "tests/"]
+                .iter()
+                .any(|folder| name.starts_with(folder))
+        })
         .collect();
     assert!(!named.is_empty(), "the code map names no path");
     for name in &named {
@@ -410,7 +458,11 @@ fn the_code_map_names_what_exists_and_all_of_it() {
         );
     }
     for layer in layers().keys() {
-        let path = format!("src/{layer}/");
+        let path = if is_crate(layer) {
+            format!("crates/{layer}/")
+        } else {
+            format!("src/{layer}/")
+        };
         assert!(
             named.contains(&path.as_str()),
             "the code map does not name {path}"
@@ -421,7 +473,8 @@ fn the_code_map_names_what_exists_and_all_of_it() {
 #[test]
 fn every_error_code_has_its_page_and_every_page_its_code() {
     let mut used = BTreeSet::new();
-    for path in rust_files(&root().join("src")) {
+    let files = ["src", "crates"].map(|folder| rust_files(&root().join(folder)));
+    for path in files.into_iter().flatten() {
         let text = fs::read_to_string(&path).expect("readable");
         for (at, _) in text.match_indices("SR0") {
             let code: String = text[at..].chars().take(6).collect();

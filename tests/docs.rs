@@ -25,12 +25,16 @@ const SETTINGS: [(&str, &str, &str); 19] = [
     ("`callbacks`", "src/config/manifest.rs", "CallbackSettings"),
     ("`http`", "src/config/manifest.rs", "HttpSettings"),
     ("`log`", "src/config/manifest.rs", "LogSettings"),
-    ("`limits`", "src/kernel/limits.rs", "Limits"),
+    ("`limits`", "crates/language/src/limits.rs", "Limits"),
     ("`shard`", "src/shard/settings.rs", "Settings"),
     ("`storage`", "src/storage/mod.rs", "Settings"),
     ("`intake`", "src/intake/settings.rs", "Settings"),
     ("`relay`", "src/outbox/settings.rs", "Settings"),
-    ("`relay.breaker`", "src/kernel/breaker.rs", "BreakerPolicy"),
+    (
+        "`relay.breaker`",
+        "crates/language/src/breaker.rs",
+        "BreakerPolicy",
+    ),
     ("`worker`", "src/effects/settings.rs", "Settings"),
     ("`worker.egress`", "src/effects/egress.rs", "Egress"),
 ];

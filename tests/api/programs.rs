@@ -51,7 +51,8 @@ async fn a_program_runs_to_its_end_even_when_its_file_is_gone() {
     let mut rig = Rig::new(None, "30m", Duration::ZERO, json!({})).await;
     add_example(&rig);
     rig.add_saga("echo", ECHO);
-    let module = wat::parse_str(include_str!("../../src/kernel/program/echo.wat")).expect("a module");
+    let module =
+        wat::parse_str(include_str!("../../crates/language/src/program/echo.wat")).expect("a module");
     rig.add_file("sagas/bin/echo.wasm", &module);
     rig.start().await;
 

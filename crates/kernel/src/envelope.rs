@@ -1,0 +1,441 @@
+//! Envelopes: the JSON that crosses the broker and the gateway.
+//!
+//! Every envelope carries its payload as raw JSON, so it is copied and never re-encoded. The shapes are
+//! documented for other languages in docs/envelopes.md.
+
+use saga_runner_language::alias::Alias;
+use saga_runner_language::ids::{CommandId, EffectName, Key, SagaName, TenantId};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use super::children::ParentRef;
+use super::input::{CallbackOutcome, CancelMode, Found, Settle, Verdict};
+
+/// A domain event as aggregates publish it.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct AggregateEvent<'a> {
+    #[serde(default)]
+    pub tenant_id: String,
+    #[serde(default)]
+    pub event_id: Option<String>,
+    pub event_type: String,
+    pub aggregate_type: String,
+    pub aggregate_id: String,
+    #[serde(default)]
+    pub sequence: u64,
+    #[serde(default = "one")]
+    pub schema_version: u32,
+    #[serde(borrow, default = "null")]
+    pub payload: &'a RawValue,
+    #[serde(default)]
+    pub metadata: EventMetadata,
+    /// The producer's clock, RFC 3339: data, never order.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timestamp: Option<String>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EventMetadata {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub correlation_id: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub causation_id: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub traceparent: Option<String>,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub hops: u32,
+}
+
+/// A command for an effect worker.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct EffectCommand<'a> {
+    pub tenant_id: TenantId,
+    pub command_id: CommandId,
+    pub effect_name: EffectName,
+    #[serde(borrow)]
+    pub payload: &'a RawValue,
+    pub metadata: CommandMetadata,
+    /// What was done about it before it became a message.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub progress: Option<EffectProgress>,
+}
+
+/// Where a command comes from, how long it is wanted, and what makes its repetition recognisable.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CommandMetadata {
+    pub saga: SagaName,
+    pub key: Key,
+    /// The key of the instance; the correlation id of all that a saga emits.
+    pub correlation_id: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub root_correlation_id: Option<String>,
+    pub causation_id: String,
+    /// The same for all attempts of this piece of work.
+    pub idempotency_key: String,
+    /// Place in the definition, e.g. `steps.charge`.
+    pub path: String,
+    pub attempt: u32,
+    /// Milliseconds since the epoch; an expired command is answered with `TimedOut`, not executed.
+    pub deadline_ms: i64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub traceparent: Option<String>,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub hops: u32,
+}
+
+/// Header of a result that its instance knows already: it is there for everyone else.
+pub const APPLIED_HEADER: &str = "saga-runner-applied";
+
+/// The one recorded result of a command.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct EffectResult<'a> {
+    pub tenant_id: TenantId,
+    pub command_id: CommandId,
+    pub effect_name: EffectName,
+    pub result_type: ResultType,
+    /// The result for `Succeeded`; `{"class": ..., "message": ...}` for the others.
+    #[serde(borrow)]
+    pub payload: &'a RawValue,
+    /// RFC 3339, the worker's clock: data, never order.
+    #[serde(default)]
+    pub timestamp: String,
+    #[serde(default)]
+    pub metadata: ResultMetadata,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ResultType {
+    Succeeded,
+    Failed,
+    TimedOut,
+}
+
+/// Address of the instance that waits. A result without it is routed by the command that it answers.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ResultMetadata {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub saga: Option<SagaName>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<Key>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub correlation_id: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub traceparent: Option<String>,
+    /// Calls that the worker made to the upstream for this command.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub calls: u32,
+    /// Of a `Succeeded` result: it happened, and this is why its payload, which is what the upstream said, is not the result
+    /// that the effect describes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unusable: Option<ErrorPayload>,
+}
+
+/// What the workers know about a command that was given back to the queue.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EffectProgress {
+    /// Calls that were made to the upstream so far.
+    pub calls: u32,
+    /// Whether one of them may have happened.
+    pub unsettled: bool,
+    /// The delivery after which it was given back. If it is not the one before the next, a worker died in between.
+    pub delivered: u64,
+    /// Milliseconds since the epoch before which it is not executed.
+    pub not_before_ms: i64,
+    /// The worker that made the last call.
+    pub worker: String,
+    /// Whether that worker has left the next call to others once.
+    #[serde(default)]
+    pub yielded: bool,
+    /// How the last call ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<ErrorPayload>,
+}
+
+/// Word to the workers that nobody waits for the result of a command any longer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EffectRecall {
+    pub tenant_id: TenantId,
+    pub command_id: CommandId,
+    pub effect_name: EffectName,
+}
+
+/// Payload of a `Failed` or `TimedOut` result.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ErrorPayload {
+    pub class: String,
+    #[serde(default)]
+    pub message: String,
+    /// Of a `Failed` result: the upstream understood the call and refused it, so it may have stored the refusal under the
+    /// idempotency key, and the next attempt needs another one.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub refused: bool,
+}
+
+/// Longest error class of a result or callback, in bytes; definitions name no longer ones.
+pub const CLASS_BYTES_MAX: usize = 128;
+/// Longest message of a callback, in bytes: it stands in the state of the instance.
+const CALLBACK_MESSAGE_BYTES_MAX: usize = 4_096;
+
+/// What a callback says.
+///
+/// # Errors
+/// A sentence for whoever calls back, who may be anybody with a token.
+pub fn callback_outcome(
+    ok: Option<&serde_json::Map<String, serde_json::Value>>,
+    error: Option<&ErrorPayload>,
+) -> Result<CallbackOutcome, &'static str> {
+    match (ok, error) {
+        (Some(data), None) => Ok(CallbackOutcome::Done {
+            data: serde_json::to_vec(data).expect("JSON").into(),
+        }),
+        (None, Some(ErrorPayload { class, message, .. })) => {
+            let unfit = |c: char| c.is_control() || c.is_whitespace();
+            if class.is_empty() || class.len() > CLASS_BYTES_MAX || class.contains(unfit) {
+                return Err("error.class is a word of 1 to 128 bytes");
+            }
+            if message.len() > CALLBACK_MESSAGE_BYTES_MAX {
+                return Err("error.message has at most 4096 bytes");
+            }
+            Ok(CallbackOutcome::Failed {
+                class: class.clone(),
+                message: message.clone(),
+            })
+        }
+        (Some(_), Some(_)) | (None, None) => Err("a callback has either ok or error"),
+    }
+}
+
+/// A command for an aggregate: the body of the gateway's SubmitCommand request.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct AggregateCommand<'a> {
+    pub tenant_id: TenantId,
+    pub command_id: CommandId,
+    pub aggregate_id: String,
+    pub aggregate_type: String,
+    /// `<AggregateType>.<Command>`, as the definition says.
+    pub command_type: String,
+    #[serde(borrow)]
+    pub payload_json: &'a RawValue,
+    pub metadata: CommandMetadata,
+}
+
+/// What a gateway replies to an aggregate command over NATS.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CommandReply {
+    pub status: CommandStatus,
+    /// Why, unless it was accepted.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub message: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CommandStatus {
+    /// Now or before: a repeated command is accepted again.
+    Accepted,
+    /// It will not be carried out.
+    Rejected,
+    /// It was not carried out; it may come again.
+    Unavailable,
+}
+
+/// A fact that a saga publishes about itself.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct WorkflowEvent<'a> {
+    pub tenant_id: TenantId,
+    pub event_id: CommandId,
+    pub event_type: String,
+    pub saga: SagaName,
+    pub key: Key,
+    #[serde(borrow)]
+    pub payload: &'a RawValue,
+    pub metadata: EventMetadata,
+}
+
+/// A message to one instance on `workflow.<saga>.<correlation>`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ControlMessage {
+    /// Makes a repeated request recognisable.
+    pub request_id: String,
+    /// Refuses members that it does not know; a flattened struct itself cannot.
+    #[serde(flatten)]
+    pub verb: ControlVerb,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "control", rename_all = "snake_case", deny_unknown_fields)]
+pub enum ControlVerb {
+    /// Stop the instance and compensate what it did.
+    Cancel {
+        #[serde(default)]
+        reason: String,
+        #[serde(default, skip_serializing_if = "is_default")]
+        mode: CancelMode,
+    },
+    /// Undo what is stuck, with all attempts anew; send the work of stuck steps once more.
+    Retry(Stuck),
+    /// What is stuck stays done.
+    Skip(Stuck),
+    /// What is stuck has been undone by other means; or what became of a stuck step.
+    Resolve(Stuck),
+    /// Tell a step that waits for it.
+    Signal {
+        name: String,
+        /// A JSON object.
+        #[serde(default, skip_serializing_if = "serde_json::Map::is_empty")]
+        data: serde_json::Map<String, serde_json::Value>,
+        /// Who says so.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        by: String,
+    },
+    /// Begin an instance without an event.
+    Start {
+        /// A JSON object, as the saga declares it.
+        #[serde(default, skip_serializing_if = "serde_json::Map::is_empty")]
+        input: serde_json::Map<String, serde_json::Value>,
+        /// The instance whose step asks for it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        parent: Option<ParentRef>,
+    },
+    /// From a parent to its child: stop, and undo what was done.
+    Recall {
+        parent: ParentRef,
+        /// Also if it has completed; the parent is told how that went.
+        #[serde(default)]
+        undo: bool,
+        /// The child was there, as far as the parent knows.
+        #[serde(default)]
+        known: bool,
+    },
+    /// From a child to its parent: how it has ended, or how undoing it has.
+    Outcome {
+        /// The command of the parent that is answered.
+        command_id: CommandId,
+        result_type: ResultType,
+        /// The result for `Succeeded`; `{"class": ..., "message": ...}` for the others.
+        #[serde(default)]
+        payload: serde_json::Value,
+    },
+    /// Say how a piece of work went: either what is read as `signal`, or why it failed.
+    Callback {
+        /// Its idempotency key.
+        work: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        ok: Option<serde_json::Map<String, serde_json::Value>>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        error: Option<ErrorPayload>,
+    },
+    /// Say that whoever was given the token of a piece of work is still at it.
+    Heartbeat {
+        /// Its idempotency key.
+        work: String,
+    },
+    /// From an instance to an alias: it has it from now on.
+    RegisterAlias {
+        /// Of the instance.
+        key: Key,
+        generation: u32,
+    },
+    /// From an instance to an alias: it has it no more.
+    ReleaseAlias { key: Key, generation: u32 },
+}
+
+/// What `control` says in a [`ForwardedEvent`].
+pub const FORWARD: &str = "forward";
+
+/// An event on its way from an alias to one of its owners. It stands among the control messages, and carries the
+/// payload as it came, which they cannot.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct ForwardedEvent<'a> {
+    pub request_id: String,
+    /// [`FORWARD`].
+    pub control: &'a str,
+    pub alias: Alias,
+    /// Of the owner that has registered the alias.
+    pub generation: u32,
+    /// When the message of the event was stored, in milliseconds since the epoch.
+    pub time_ms: i64,
+    #[serde(borrow)]
+    pub event: AggregateEvent<'a>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FoundAs {
+    Done,
+    NotDone,
+}
+
+/// What an operator speaks of, and why.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Stuck {
+    /// Only what this step did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<String>,
+    /// Only what it did for this item of a loop over a list.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub item: Option<u32>,
+    /// Who says so.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub by: String,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+    /// Whether the action of a stuck step has happened: said by whoever resolves it.
+    #[serde(rename = "as", default, skip_serializing_if = "Option::is_none")]
+    pub found: Option<FoundAs>,
+    /// What it has given, where it has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result: Option<serde_json::Value>,
+}
+
+impl Stuck {
+    /// The verdict in full. It is about entries of the ledger where nothing is said of what was found.
+    ///
+    /// # Errors
+    /// A sentence for whoever says so.
+    pub fn settle(self, verdict: Verdict) -> Result<Settle, &'static str> {
+        let found = match (self.found, self.result) {
+            (None, None) => None,
+            _ if verdict != Verdict::Resolve => return Err("only `resolve` takes `as` and `result`"),
+            (Some(_), _) if self.step.is_none() => return Err("`as` is about a step: say which"),
+            (Some(FoundAs::Done), result) => Some(Found::Done {
+                result: result.map_or("{}".to_owned(), |result| result.to_string()),
+            }),
+            (Some(FoundAs::NotDone), None) => Some(Found::NotDone),
+            (None | Some(FoundAs::NotDone), Some(_)) => {
+                return Err("only what is resolved as done has a result");
+            }
+        };
+        Ok(Settle {
+            verdict,
+            step: self.step,
+            item: self.item,
+            by: self.by,
+            reason: self.reason,
+            found,
+        })
+    }
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
+const fn one() -> u32 {
+    1
+}
+
+fn null<'a>() -> &'a RawValue {
+    RawValue::NULL
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
+const fn is_false(flag: &bool) -> bool {
+    !*flag
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
+const fn is_zero(number: &u32) -> bool {
+    *number == 0
+}

@@ -1,0 +1,239 @@
+//! Inputs: anything that can advance an instance.
+
+use bytes::Bytes;
+use saga_runner_language::ids::{CommandId, DefinitionHash, EffectName, InstanceId, Key, TimeMs};
+use serde::{Deserialize, Serialize};
+
+use super::children::ParentRef;
+pub use super::outcome::{UnknownClass, WorkOutcome};
+pub use saga_runner_language::event::DomainEvent;
+
+/// One input of one instance, routed and checked.
+///
+/// It is stored as it is (inbox, dead letters), so its encoding is a stored format.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Input {
+    pub instance: InstanceId,
+    /// Text that identifies this input for good: it goes into the ids of all work that the input causes,
+    /// so a redelivered, parked or retried input keeps it. The event id for events, `<command id>` for
+    /// results, `<timer id>@<due ms>` for timers, the request id for controls.
+    pub id: String,
+    /// The only clock that a transition sees: the broker's stored time of the message, the due time of a
+    /// timer, for local verdicts the owner's clock, never before the shard's last input.
+    pub time: TimeMs,
+    pub origin: Origin,
+    pub body: InputBody,
+}
+
+/// Where an input came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Origin {
+    /// A message of a source stream.
+    Stream { stream: SourceStream, sequence: u64 },
+    /// A durable timer of the shard.
+    Timer,
+    /// A verdict of the shard's own relay or sweeper.
+    Local,
+}
+
+/// The streams that shards read, in the order of their positions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum SourceStream {
+    /// Domain events of the aggregates.
+    AggregateEvents,
+    /// Results of effects.
+    WorkflowEvents,
+    /// Control messages (start, cancel, retry, ...).
+    WorkflowCommands,
+}
+
+impl SourceStream {
+    pub const ALL: [Self; 3] = [
+        Self::AggregateEvents,
+        Self::WorkflowEvents,
+        Self::WorkflowCommands,
+    ];
+
+    /// Index of this stream in [`Self::ALL`].
+    #[must_use]
+    pub const fn index(self) -> usize {
+        match self {
+            Self::AggregateEvents => 0,
+            Self::WorkflowEvents => 1,
+            Self::WorkflowCommands => 2,
+        }
+    }
+}
+
+/// What happened.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum InputBody {
+    Event(DomainEvent),
+    Result(WorkResult),
+    Timer { name: String },
+    Control(Control),
+}
+
+/// The one recorded outcome of a command of this instance.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct WorkResult {
+    pub command_id: CommandId,
+    /// The effect, or `None` for the gateway's verdict on an aggregate command.
+    pub effect: Option<EffectName>,
+    pub outcome: WorkOutcome,
+}
+
+/// A request of an operator or another saga, valid in every phase.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum Control {
+    /// Stop and compensate what was done.
+    Cancel { reason: String, mode: CancelMode },
+    /// Try again what stands in the way: compensations that exhausted their attempts, and steps that are stuck.
+    Retry,
+    /// What an operator says about what is stuck.
+    Settle(Settle),
+    /// Something that a step waits for, told by a person or a system.
+    Signal {
+        name: String,
+        /// A JSON object.
+        data: Bytes,
+        /// Who says so.
+        by: String,
+    },
+    /// Go over to another version of the saga.
+    Migrate {
+        to: DefinitionHash,
+        /// It is the version that an earlier migration came from: go back the way it came.
+        back: bool,
+    },
+    /// Begin the instance without an event.
+    Start {
+        /// A JSON object.
+        input: Bytes,
+        /// The instance whose step asks for it.
+        parent: Option<ParentRef>,
+    },
+    /// The parent takes the instance back.
+    Recall {
+        parent: ParentRef,
+        /// Undo it as well if it has completed, and tell how that went.
+        undo: bool,
+        /// The instance was there, as far as the parent knows.
+        known: bool,
+    },
+    /// Whoever was given the token of a piece of work says how it went.
+    Callback {
+        /// Its idempotency key, which all attempts share.
+        work: String,
+        outcome: CallbackOutcome,
+    },
+    /// Whoever was given the token of a piece of work is still at it.
+    Heartbeat {
+        /// Its idempotency key.
+        work: String,
+    },
+    /// To an alias: an instance has it from now on.
+    RegisterAlias { owner: Owner },
+    /// To an alias: an instance has it no more.
+    ReleaseAlias { owner: Owner },
+}
+
+/// An instance of the saga of an alias, of the same tenant.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Owner {
+    pub key: Key,
+    pub generation: u32,
+}
+
+/// What a callback says.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum CallbackOutcome {
+    /// `data` is a JSON object, read as `signal`.
+    Done { data: Bytes },
+    /// `class` is what `on_error` names.
+    Failed { class: String, message: String },
+}
+
+/// What an operator says about what is stuck: steps, and entries of the ledger.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Settle {
+    pub verdict: Verdict,
+    /// Only what this step did; all that is stuck otherwise.
+    pub step: Option<String>,
+    /// Only what it did for this item of a loop over a list.
+    pub item: Option<u32>,
+    /// Who says so.
+    pub by: String,
+    pub reason: String,
+    /// With [`Verdict::Resolve`]: it is about steps, and this is what became of them.
+    pub found: Option<Found>,
+}
+
+/// What an operator has found out about an action of which nobody knew whether it had happened.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Found {
+    /// It has happened.
+    Done {
+        /// Its result, as JSON.
+        result: String,
+    },
+    /// It has not happened and never will.
+    NotDone,
+}
+
+impl Found {
+    #[must_use]
+    pub const fn as_str(&self) -> &'static str {
+        match self {
+            Self::Done { .. } => "done",
+            Self::NotDone => "not_done",
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// Undo it, with all attempts anew; do what the step does once more.
+    Retry,
+    /// It stays done.
+    Skip,
+    /// It has been undone by other means.
+    Resolve,
+}
+
+impl Verdict {
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Retry => "retry",
+            Self::Skip => "skip",
+            Self::Resolve => "resolve",
+        }
+    }
+}
+
+/// What becomes of what a cancelled instance has begun.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CancelMode {
+    /// What it did is undone at once, and what still runs as soon as it succeeds.
+    #[default]
+    Compensate,
+    /// What runs comes to its end first; then everything is undone.
+    Drain,
+    /// Nothing is undone.
+    Abandon,
+}
+
+impl Control {
+    /// Cancels and undoes.
+    #[must_use]
+    pub fn cancel(reason: impl Into<String>) -> Self {
+        Self::Cancel {
+            reason: reason.into(),
+            mode: CancelMode::Compensate,
+        }
+    }
+}

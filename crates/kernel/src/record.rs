@@ -1,0 +1,519 @@
+//! The instance record: all that an instance remembers between two inputs.
+//!
+//! Its encoding (postcard behind a format byte) is a stored format; golden bytes guard it.
+
+use std::collections::BTreeMap;
+
+use saga_runner_language::alias::Alias;
+use saga_runner_language::ids::{CommandId, DefinitionHash, Key, SagaName, TimeMs};
+use serde::{Deserialize, Serialize};
+use serde_bytes::ByteBuf;
+
+use super::input::CancelMode;
+use super::items::Items;
+use super::ledger::Ledger;
+use super::patch::TimerRow;
+use super::work::WorkRef;
+pub use saga_runner_language::status::{Phase, StepStatus};
+
+/// How many event ids an instance remembers to recognise a producer's duplicates.
+pub const SEEN_EVENTS_MAX: usize = 64;
+/// How many commands an instance remembers whose results were definite, to recognise a second, other result.
+pub const SEEN_RESULTS_MAX: usize = 16;
+
+/// State of one instance.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Record {
+    /// Rises when a finished key is opened again.
+    pub generation: u32,
+    /// The definition that this instance runs under.
+    pub definition: DefinitionHash,
+    /// Number of inputs applied.
+    pub version: u64,
+    pub phase: Phase,
+    pub started: TimeMs,
+    /// Time of the latest input applied; it never goes back.
+    pub updated: TimeMs,
+    /// Id of the event or request that started the instance.
+    pub start_event: String,
+    /// Correlation id of the message that started the instance, where it differs from the key.
+    pub root_correlation_id: Option<String>,
+    pub traceparent: Option<String>,
+    pub hops: u32,
+    /// What it was given if a request started it: one JSON object.
+    pub input: Option<ByteBuf>,
+    /// The instance whose step has started it.
+    pub parent: Option<Box<Parent>>,
+    /// The user's state: one JSON object, keys sorted.
+    pub data: ByteBuf,
+    /// Index of the machine state, where the definition has a machine.
+    pub machine: Option<MachineState>,
+    /// One per step of the definition, in its order.
+    pub steps: Vec<StepState>,
+    /// What would have to be undone, oldest first.
+    pub ledger: Ledger,
+    /// Work that nothing waits for any more and whose outcome is still to come.
+    pub strays: Vec<Stray>,
+    /// Events and signals that came before the step that waits for them, oldest first.
+    pub buffer: Vec<Buffered>,
+    /// Timers that are set, by name.
+    pub timers: BTreeMap<String, TimerRow>,
+    pub failure: Option<Failure>,
+    /// How it completes, where that is early.
+    pub early: Option<Box<EarlyEnd>>,
+    /// The last events and controls applied, oldest first, at most [`SEEN_EVENTS_MAX`].
+    pub seen_events: Vec<Seen>,
+    /// The last definite results applied, oldest first, at most [`SEEN_RESULTS_MAX`].
+    pub seen_results: Vec<Seen>,
+    /// Inputs that wait in the inbox because the present state defers them.
+    pub deferred: u32,
+    /// Log sequence of the newest history row of this instance; each row names the one before.
+    pub last_history: Option<u64>,
+    /// The version from which it was brought over to this one, so that this can be undone.
+    pub left: Option<Left>,
+    /// What a program has asked for, where the definition has one.
+    pub program: Option<Box<ProgramState>>,
+    /// What it has registered and not released, oldest first, at most [`saga_runner_language::limits::Limits::aliases`].
+    pub aliases: Vec<Alias>,
+}
+
+/// What an instance remembers for its program.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProgramState {
+    /// Work whose outcome is to come, oldest first.
+    pub pending: Vec<Pending>,
+    /// The program has said that the instance is complete; it ends when nothing is under way any more.
+    pub completing: bool,
+    /// What became of work that did not succeed, by name, oldest first, at most [`PROGRAM_TRIES_MAX`].
+    pub tries: Vec<ProgramTries>,
+}
+
+/// Most names of a program's work for which it is remembered what became of it.
+pub const PROGRAM_TRIES_MAX: usize = 256;
+
+/// What the attempts under one name of a program came to so far.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProgramTries {
+    pub name: String,
+    /// As [`Tries::round`].
+    pub round: u32,
+    /// As [`Tries::unknown`].
+    pub unknown: bool,
+}
+
+/// Work of a program.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pending {
+    /// The program's own name for it.
+    pub name: String,
+    pub outstanding: Outstanding,
+}
+
+/// A version that an instance has left.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Left {
+    pub definition: DefinitionHash,
+    /// Steps of that version that had ended and have no place in the present one, by index.
+    pub forgotten: Vec<(u16, StepStatus)>,
+}
+
+/// What an instance knows of the one that started it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Parent {
+    pub saga: SagaName,
+    pub key: Key,
+    /// The command that started the instance.
+    pub command: CommandId,
+    /// How many sagas are above it.
+    pub depth: u32,
+    /// Whether the parent waits for the outcome.
+    pub waits: bool,
+    /// Whether the parent may undo it, for which the ledger outlives its completion.
+    pub undoable: bool,
+    /// Whether the outcome was told.
+    pub answered: bool,
+    /// The command that asks for it to be undone, until that is answered.
+    pub undo: Option<CommandId>,
+}
+
+/// What an instance remembers of an input that it applied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Seen {
+    /// Hash of the id.
+    pub id: u64,
+    /// Hash of the content, byte for byte.
+    pub content: u32,
+}
+
+/// Where a machine stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MachineState {
+    /// Index into the states of the definition.
+    pub state: u16,
+    /// How many states were entered so far; part of the idempotency keys of what they emit.
+    pub entries: u64,
+}
+
+/// One step of an instance.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct StepState {
+    pub status: StepStatus,
+    /// How often the step began anew, by `goto` or as the loops around came to it again; part of the idempotency
+    /// keys of its work.
+    pub iteration: u32,
+    /// Work in the outside world whose outcome the step waits for.
+    pub outstanding: Option<Outstanding>,
+    /// What was sent; kept until the outcome is known, and only where another attempt or the compensation
+    /// reads it.
+    pub sent: Option<Sent>,
+    /// Attempts of this iteration so far.
+    pub attempt: u32,
+    /// Error class of the latest attempt that failed, until one succeeds.
+    pub error: Option<String>,
+    pub tries: Tries,
+    /// Of a loop with a condition: the turn, the first being 0.
+    pub turn: u32,
+    /// Of a loop over a list, while it runs.
+    pub items: Option<Box<Items>>,
+    /// JSON result of the action of a step that waits; only where it is read at the end.
+    pub result: Option<ByteBuf>,
+    /// Idempotency key of the work of a step that waits for a callback: whoever has its token ends the wait.
+    pub callback: Option<String>,
+    /// Path under which its work began, where a migration has given the step another name since: attempts of the
+    /// same work are known outside by one key.
+    pub known_as: Option<String>,
+    /// Of a step that is stuck: what an operator is asked.
+    pub question: Option<Box<Question>>,
+}
+
+/// What became of work whose outcome nobody knows; an operator is to say so.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Question {
+    /// Its result settles the question by itself, should it come after all.
+    pub command: CommandId,
+    /// With which its upstream was called, and with which the next attempt would be.
+    pub idempotency_key: String,
+    /// Why the outcome is not known, for people.
+    pub message: String,
+    pub since: TimeMs,
+    /// The outcome of an attempt before was not known either.
+    pub doubted: bool,
+}
+
+/// Something that came early.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Buffered {
+    pub kind: MessageKind,
+    /// The event type, the name of the signal, or the idempotency key of the work that is called back.
+    pub name: String,
+    pub time: TimeMs,
+    /// JSON: what expressions see as `event` or `signal`; of a callback that says failure, class and message.
+    pub value: ByteBuf,
+}
+
+/// What a step may wait for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum MessageKind {
+    Event,
+    Signal,
+    /// A callback that says that it is done.
+    Callback,
+    /// A callback that says that it failed.
+    CallbackFailed,
+}
+
+/// What a step sent, so that every attempt sends the same.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sent {
+    /// JSON.
+    pub payload: ByteBuf,
+    /// Id of the aggregate that a command is for.
+    pub target: Option<String>,
+}
+
+/// What the attempts of a piece of work came to so far.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tries {
+    /// Rises when the upstream has refused an attempt, unless the outcome of one under the same key is unknown.
+    pub round: u32,
+    /// The outcome of one of the attempts under the present key is unknown.
+    pub unknown: bool,
+    /// In the order in which the classes first occurred.
+    pub failures: Vec<ClassFailures>,
+}
+
+/// How often attempts failed with one error class.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClassFailures {
+    pub class: String,
+    pub count: u32,
+}
+
+/// Work of a step that the instance stopped waiting for. A late success must be undone.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stray {
+    /// Index of the step.
+    pub step: u16,
+    /// Index of the item, for the steps of a loop over a list.
+    pub item: Option<u32>,
+    pub iteration: u32,
+    pub outstanding: Outstanding,
+    /// What was sent, as JSON; absent where the compensation does not read it.
+    pub input: Option<ByteBuf>,
+    /// Nobody knows what became of an attempt before.
+    pub unknown: bool,
+}
+
+/// A command that was sent and whose result has not come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Outstanding {
+    pub command: CommandId,
+    pub row: WorkRef,
+    pub attempt: u32,
+    pub round: u32,
+}
+
+/// Why an instance failed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failure {
+    /// What `fail: {code}` says, or the error class of the step that failed.
+    pub code: String,
+    pub message: String,
+    /// Name of the step that failed, if one did.
+    pub step: Option<String>,
+    pub time: TimeMs,
+    /// How it was cancelled, where that began it; the instance then ends as cancelled.
+    pub cancelled: Option<CancelMode>,
+    /// Names of steps that are not undone.
+    pub keep: Vec<String>,
+}
+
+/// The end of an instance that completes before everything is done.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EarlyEnd {
+    /// What `complete: {outcome}` says.
+    pub outcome: String,
+    /// Whether `finally` has begun: what is undone on the way is undone first.
+    pub begun: bool,
+}
+
+/// What stays of an instance that has ended.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Summary {
+    /// The final record.
+    pub record: Record,
+    pub ended: TimeMs,
+}
+
+/// Why stored bytes are not a record.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RecordError {
+    #[error("record has format {found}, this binary reads up to {newest}")]
+    Newer { found: u8, newest: u8 },
+    #[error("record cannot be decoded: {0}")]
+    Broken(String),
+}
+
+/// Format that this binary writes.
+pub const RECORD_FORMAT: u8 = 1;
+
+impl Record {
+    /// Encodes the record: the format byte, then postcard.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(self.encoded_bytes_at_most());
+        bytes.push(RECORD_FORMAT);
+        postcard::to_extend(self, bytes).expect("a record holds only types that postcard can encode")
+    }
+
+    /// At least as many bytes as [`Record::encode`] writes, cheap to tell.
+    #[must_use]
+    pub fn encoded_bytes_at_most(&self) -> usize {
+        // Numbers take at most 10 bytes each; the constants round up what a part has of them and of tags.
+        let text = |text: &str| text.len() + 10;
+        let blob = |bytes: &Option<ByteBuf>| bytes.as_ref().map_or(1, |bytes| bytes.len() + 10);
+        let option = |value: &Option<String>| value.as_deref().map_or(1, |value| text(value) + 1);
+        let step = |step: &StepState| {
+            let sent = step
+                .sent
+                .as_ref()
+                .map_or(1, |sent| sent.payload.len() + 11 + option(&sent.target));
+            let texts = option(&step.error) + option(&step.known_as) + option(&step.callback);
+            let question = step.question.as_ref();
+            let question = question.map_or(1, |question| question.bytes_at_most());
+            120 + sent + blob(&step.result) + texts + step.tries.bytes_at_most() + question
+        };
+        let steps: usize = self
+            .steps
+            .iter()
+            .map(|state| {
+                let items = state.items.as_ref().map_or(0, |items| {
+                    let running = items.running.iter().flat_map(|item| &item.steps);
+                    items.bytes_at_most() + running.map(step).sum::<usize>()
+                });
+                step(state) + items
+            })
+            .sum();
+        let buffer: usize = self
+            .buffer
+            .iter()
+            .map(|entry| 40 + entry.name.len() + entry.value.len())
+            .sum();
+        let strays: usize = self.strays.iter().map(|stray| 100 + blob(&stray.input)).sum();
+        let timers: usize = self.timers.keys().map(|name| 2 * text(name) + 30).sum();
+        let failure = self.failure.as_ref().map_or(0, |failure| {
+            let keep: usize = failure.keep.iter().map(|name| text(name)).sum();
+            30 + text(&failure.code) + text(&failure.message) + option(&failure.step) + keep
+        });
+        let early = self.early.as_ref().map_or(1, |early| 2 + text(&early.outcome));
+        let left = self.left.as_ref().map_or(0, |left| 50 + 8 * left.forgotten.len());
+        let program = self.program.as_ref().map_or(1, |program| {
+            let pending = program.pending.iter();
+            let tries = program.tries.iter().map(|tries| 20 + tries.name.len());
+            30 + pending.map(|pending| 70 + pending.name.len()).sum::<usize>() + tries.sum::<usize>()
+        });
+        let aliases: usize = self
+            .aliases
+            .iter()
+            .map(|alias| text(&alias.name) + text(&alias.value))
+            .sum();
+        260 + left
+            + aliases
+            + early
+            + program
+            + text(&self.start_event)
+            + option(&self.root_correlation_id)
+            + option(&self.traceparent)
+            + self.data.len()
+            + blob(&self.input)
+            + self.parent.as_ref().map_or(1, |parent| {
+                70 + text(parent.saga.as_str()) + text(parent.key.as_str())
+            })
+            + 15 * (self.seen_events.len() + self.seen_results.len())
+            + steps
+            + self.ledger.bytes_at_most()
+            + strays
+            + buffer
+            + timers
+            + failure
+    }
+
+    /// Decodes what [`Record::encode`] wrote.
+    ///
+    /// # Errors
+    /// [`RecordError::Newer`] for a format above [`RECORD_FORMAT`], [`RecordError::Broken`] for anything
+    /// that is not a record.
+    pub fn decode(bytes: &[u8]) -> Result<Self, RecordError> {
+        match bytes.split_first() {
+            Some((&RECORD_FORMAT, body)) => {
+                postcard::from_bytes(body).map_err(|error| RecordError::Broken(error.to_string()))
+            }
+            Some((&found, _)) if found > RECORD_FORMAT => Err(RecordError::Newer {
+                found,
+                newest: RECORD_FORMAT,
+            }),
+            Some((&found, _)) => Err(RecordError::Broken(format!("format {found} never existed"))),
+            None => Err(RecordError::Broken("empty".to_owned())),
+        }
+    }
+
+    /// The states of all steps in the order in which they are looked at: index in the definition, the item that it runs
+    /// for where it stands in a loop over a list, and the state.
+    pub fn step_states(&self) -> impl Iterator<Item = (u16, Option<u32>, &StepState)> {
+        (0..=u16::MAX).zip(&self.steps).flat_map(|(step, state)| {
+            let items = state.items.iter().flat_map(|items| {
+                let first = items.first;
+                items.running.iter().flat_map(move |item| {
+                    let steps = (first..=u16::MAX).zip(&item.steps);
+                    steps.map(move |(step, state)| (step, Some(item.index), state))
+                })
+            });
+            std::iter::once((step, None, state)).chain(items)
+        })
+    }
+
+    /// All commands whose outcome is to come, whoever waits for it.
+    pub fn outstanding(&self) -> impl Iterator<Item = Outstanding> {
+        let of_steps = self.step_states().filter_map(|(_, _, state)| state.outstanding);
+        let of_ledger = self.ledger.outstanding().map(|(_, outstanding)| outstanding);
+        let of_strays = self.strays.iter().map(|stray| stray.outstanding);
+        let of_program = self
+            .program
+            .iter()
+            .flat_map(|program| program.pending.iter().map(|pending| pending.outstanding));
+        of_steps.chain(of_ledger).chain(of_strays).chain(of_program)
+    }
+
+    /// How the instance ends or has ended, in one word: what `complete` said, else `completed`, `failed` or
+    /// `cancelled`.
+    #[must_use]
+    pub fn outcome(&self) -> &str {
+        match (&self.failure, &self.early) {
+            (None, Some(early)) => &early.outcome,
+            _ => self.end().as_str(),
+        }
+    }
+
+    /// How the instance ends once nothing is left to do.
+    #[must_use]
+    pub fn end(&self) -> Phase {
+        match &self.failure {
+            None => Phase::Completed,
+            Some(failure) if failure.cancelled.is_some() => Phase::Cancelled,
+            Some(_) => Phase::Failed,
+        }
+    }
+
+    /// Whether nothing can come back for this instance: no outcome is awaited, no compensation is under way,
+    /// waits for its next attempt, or for an operator.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        self.outstanding().next().is_none() && !self.ledger.has(|status| !status.rests())
+    }
+}
+
+impl Question {
+    /// At least as many bytes as the encoding takes.
+    #[must_use]
+    pub fn bytes_at_most(&self) -> usize {
+        100 + self.message.len()
+    }
+}
+
+impl Tries {
+    /// At least as many bytes as the encoding takes.
+    #[must_use]
+    pub fn bytes_at_most(&self) -> usize {
+        let failures = self.failures.iter().map(|failures| failures.class.len() + 20);
+        30 + failures.sum::<usize>()
+    }
+}
+
+impl StepState {
+    /// A step that has not started.
+    #[must_use]
+    pub const fn pending() -> Self {
+        Self {
+            status: StepStatus::Pending,
+            iteration: 0,
+            outstanding: None,
+            sent: None,
+            attempt: 0,
+            error: None,
+            tries: Tries {
+                round: 0,
+                unknown: false,
+                failures: Vec::new(),
+            },
+            turn: 0,
+            items: None,
+            result: None,
+            callback: None,
+            known_as: None,
+            question: None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

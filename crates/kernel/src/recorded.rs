@@ -1,0 +1,384 @@
+//! Inputs of an instance as they are shown outside: read back from the streams, given to a replay.
+
+use bytes::Bytes;
+use saga_runner_language::alias::Via;
+use saga_runner_language::ids::{
+    ClusterId, CommandId, EffectName, EventId, IdError, InstanceId, Key, SagaName, TenantId, TimeMs,
+};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::children::ParentRef;
+use super::input::{
+    CallbackOutcome, CancelMode, Control, DomainEvent, Input, InputBody, Origin, Settle, SourceStream,
+    UnknownClass, WorkOutcome, WorkResult,
+};
+use super::patch::Note;
+
+/// One input and what became of it, in the order in which the instance took it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Recorded {
+    /// The cluster that took it: ids of commands and idempotency keys name it.
+    pub cluster: ClusterId,
+    pub tenant: String,
+    pub saga: String,
+    pub key: String,
+    pub generation: u32,
+    /// Hash of the definition that the instance runs under.
+    pub definition: String,
+    pub id: String,
+    pub time_ms: i64,
+    pub input: RecordedBody,
+    /// `applied`, `deferred`, `dead`, or why it was ignored.
+    pub outcome: String,
+    pub notes: Vec<Note>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RecordedBody {
+    Event(RecordedEvent),
+    Result {
+        command_id: CommandId,
+        effect: Option<EffectName>,
+        outcome: RecordedOutcome,
+    },
+    Timer {
+        name: String,
+    },
+    Cancel {
+        reason: String,
+        #[serde(default)]
+        mode: CancelMode,
+    },
+    Retry {},
+    Settle(Settle),
+    Signal {
+        name: String,
+        data: Value,
+        by: String,
+    },
+    Start {
+        input: Value,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        parent: Option<ParentRef>,
+    },
+    Recall {
+        parent: ParentRef,
+        undo: bool,
+        known: bool,
+    },
+    Callback {
+        work: String,
+        outcome: RecordedOutcome,
+    },
+    Heartbeat {
+        work: String,
+    },
+    /// Its message is no longer in the stream.
+    Missing {
+        kind: String,
+    },
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RecordedEvent {
+    pub event_type: String,
+    pub aggregate_type: String,
+    pub aggregate_id: String,
+    pub sequence: u64,
+    pub schema_version: u32,
+    pub correlation_id: Option<String>,
+    pub causation_id: Option<String>,
+    pub hops: u32,
+    pub payload: Value,
+    /// The alias by which it came.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub via: Option<Box<Via>>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RecordedOutcome {
+    Ok(Value),
+    /// It happened, and what came back is no result.
+    Unusable {
+        result: Value,
+        class: String,
+        message: String,
+    },
+    Error {
+        class: String,
+        message: String,
+        /// The upstream has refused it.
+        #[serde(default, skip_serializing_if = "is_false")]
+        refused: bool,
+    },
+    Timeout {
+        message: String,
+        /// Absent where it is no other than `timeout`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        class: Option<String>,
+    },
+}
+
+impl RecordedBody {
+    /// Shows an input.
+    #[must_use]
+    pub fn of(body: &InputBody) -> Self {
+        let json = |bytes: &[u8]| serde_json::from_slice(bytes).unwrap_or(Value::Null);
+        match body {
+            InputBody::Event(event) => Self::Event(RecordedEvent {
+                event_type: event.event_type.clone(),
+                aggregate_type: event.aggregate_type.clone(),
+                aggregate_id: event.aggregate_id.clone(),
+                sequence: event.sequence,
+                schema_version: event.schema_version,
+                correlation_id: event.correlation_id.clone(),
+                causation_id: event.causation_id.clone(),
+                hops: event.hops,
+                payload: json(&event.payload),
+                via: event.via.clone(),
+            }),
+            InputBody::Result(result) => Self::Result {
+                command_id: result.command_id,
+                effect: result.effect.clone(),
+                outcome: match &result.outcome {
+                    WorkOutcome::Succeeded { payload } => RecordedOutcome::Ok(json(payload)),
+                    WorkOutcome::Unusable {
+                        payload,
+                        class,
+                        message,
+                    } => RecordedOutcome::Unusable {
+                        result: json(payload),
+                        class: class.clone(),
+                        message: message.clone(),
+                    },
+                    WorkOutcome::Failed {
+                        class,
+                        message,
+                        refused,
+                    } => RecordedOutcome::Error {
+                        class: class.clone(),
+                        message: message.clone(),
+                        refused: *refused,
+                    },
+                    WorkOutcome::TimedOut { class, message } => RecordedOutcome::Timeout {
+                        message: message.clone(),
+                        class: (*class != UnknownClass::Timeout).then(|| class.as_str().to_owned()),
+                    },
+                },
+            },
+            InputBody::Timer { name } => Self::Timer { name: name.clone() },
+            InputBody::Control(Control::Cancel { reason, mode }) => Self::Cancel {
+                reason: reason.clone(),
+                mode: *mode,
+            },
+            InputBody::Control(Control::Retry) => Self::Retry {},
+            InputBody::Control(Control::Settle(settle)) => Self::Settle(settle.clone()),
+            InputBody::Control(Control::Signal { name, data, by }) => Self::Signal {
+                name: name.clone(),
+                data: json(data),
+                by: by.clone(),
+            },
+            // Of no stream, and a replay runs under one version.
+            InputBody::Control(Control::Migrate { to, .. }) => Self::Missing {
+                kind: format!("migration to {to}"),
+            },
+            InputBody::Control(Control::Start { input, parent }) => Self::Start {
+                input: json(input),
+                parent: parent.clone(),
+            },
+            InputBody::Control(Control::Recall { parent, undo, known }) => Self::Recall {
+                parent: parent.clone(),
+                undo: *undo,
+                known: *known,
+            },
+            InputBody::Control(Control::Heartbeat { work }) => Self::Heartbeat { work: work.clone() },
+            // To the alias itself, never to an instance.
+            InputBody::Control(Control::RegisterAlias { .. } | Control::ReleaseAlias { .. }) => {
+                Self::Missing {
+                    kind: "alias".to_owned(),
+                }
+            }
+            InputBody::Control(Control::Callback { work, outcome }) => Self::Callback {
+                work: work.clone(),
+                outcome: match outcome {
+                    CallbackOutcome::Done { data } => RecordedOutcome::Ok(json(data)),
+                    CallbackOutcome::Failed { class, message } => RecordedOutcome::Error {
+                        class: class.clone(),
+                        message: message.clone(),
+                        refused: false,
+                    },
+                },
+            },
+        }
+    }
+}
+
+impl Recorded {
+    /// The instance whose input it is.
+    ///
+    /// # Errors
+    /// [`IdError`] where a name breaks its rules.
+    pub fn instance(&self) -> Result<InstanceId, IdError> {
+        Ok(InstanceId {
+            tenant: TenantId::parse(&self.tenant)?,
+            saga: SagaName::parse(&self.saga)?,
+            key: Key::parse(&self.key)?,
+        })
+    }
+
+    /// The input, `None` where it is missing. Its place in a stream is not kept: no transition reads it.
+    ///
+    /// # Errors
+    /// [`IdError`] where a name breaks its rules.
+    pub fn input(&self) -> Result<Option<Input>, IdError> {
+        let stream = |stream| Origin::Stream { stream, sequence: 0 };
+        let (origin, body) = match &self.input {
+            RecordedBody::Missing { .. } => return Ok(None),
+            RecordedBody::Event(event) => (
+                stream(SourceStream::AggregateEvents),
+                InputBody::Event(DomainEvent {
+                    event_id: EventId::parse(&self.id)?,
+                    event_type: event.event_type.clone(),
+                    aggregate_type: event.aggregate_type.clone(),
+                    aggregate_id: event.aggregate_id.clone(),
+                    sequence: event.sequence,
+                    schema_version: event.schema_version,
+                    correlation_id: event.correlation_id.clone(),
+                    causation_id: event.causation_id.clone(),
+                    traceparent: None,
+                    hops: event.hops,
+                    payload: Bytes::from(event.payload.to_string()),
+                    via: event.via.clone(),
+                }),
+            ),
+            RecordedBody::Result {
+                command_id,
+                effect,
+                outcome,
+            } => (
+                stream(SourceStream::WorkflowEvents),
+                InputBody::Result(WorkResult {
+                    command_id: *command_id,
+                    effect: effect.clone(),
+                    outcome: outcome.outcome(),
+                }),
+            ),
+            RecordedBody::Timer { name } => (Origin::Timer, InputBody::Timer { name: name.clone() }),
+            RecordedBody::Cancel { reason, mode } => (
+                stream(SourceStream::WorkflowCommands),
+                InputBody::Control(Control::Cancel {
+                    reason: reason.clone(),
+                    mode: *mode,
+                }),
+            ),
+            RecordedBody::Signal { name, data, by } => (
+                stream(SourceStream::WorkflowCommands),
+                InputBody::Control(Control::Signal {
+                    name: name.clone(),
+                    data: Bytes::from(data.to_string()),
+                    by: by.clone(),
+                }),
+            ),
+            RecordedBody::Start { input, parent } => (
+                stream(SourceStream::WorkflowCommands),
+                InputBody::Control(Control::Start {
+                    input: Bytes::from(input.to_string()),
+                    parent: parent.clone(),
+                }),
+            ),
+            RecordedBody::Recall { parent, undo, known } => (
+                stream(SourceStream::WorkflowCommands),
+                InputBody::Control(Control::Recall {
+                    parent: parent.clone(),
+                    undo: *undo,
+                    known: *known,
+                }),
+            ),
+            RecordedBody::Heartbeat { work } => (
+                stream(SourceStream::WorkflowCommands),
+                InputBody::Control(Control::Heartbeat { work: work.clone() }),
+            ),
+            RecordedBody::Callback { work, outcome } => (
+                stream(SourceStream::WorkflowCommands),
+                InputBody::Control(Control::Callback {
+                    work: work.clone(),
+                    outcome: outcome.callback(),
+                }),
+            ),
+            RecordedBody::Retry {} => (
+                stream(SourceStream::WorkflowCommands),
+                InputBody::Control(Control::Retry),
+            ),
+            RecordedBody::Settle(settle) => (
+                stream(SourceStream::WorkflowCommands),
+                InputBody::Control(Control::Settle(settle.clone())),
+            ),
+        };
+        Ok(Some(Input {
+            instance: self.instance()?,
+            id: self.id.clone(),
+            time: TimeMs(self.time_ms),
+            origin,
+            body,
+        }))
+    }
+}
+
+impl RecordedOutcome {
+    /// As the kernel takes it from a callback, which never says that nobody knows.
+    #[must_use]
+    pub fn callback(&self) -> CallbackOutcome {
+        match self.outcome() {
+            WorkOutcome::Succeeded { payload } | WorkOutcome::Unusable { payload, .. } => {
+                CallbackOutcome::Done { data: payload }
+            }
+            WorkOutcome::Failed { class, message, .. } => CallbackOutcome::Failed { class, message },
+            WorkOutcome::TimedOut { class, message } => CallbackOutcome::Failed {
+                class: class.as_str().to_owned(),
+                message,
+            },
+        }
+    }
+
+    /// As the kernel takes it.
+    #[must_use]
+    pub fn outcome(&self) -> WorkOutcome {
+        match self {
+            Self::Ok(result) => WorkOutcome::Succeeded {
+                payload: Bytes::from(result.to_string()),
+            },
+            Self::Unusable {
+                result,
+                class,
+                message,
+            } => WorkOutcome::Unusable {
+                payload: Bytes::from(result.to_string()),
+                class: class.clone(),
+                message: message.clone(),
+            },
+            Self::Error {
+                class,
+                message,
+                refused,
+            } => WorkOutcome::Failed {
+                class: class.clone(),
+                message: message.clone(),
+                refused: *refused,
+            },
+            Self::Timeout { message, class } => WorkOutcome::TimedOut {
+                class: class
+                    .as_deref()
+                    .map_or_else(UnknownClass::default, UnknownClass::of),
+                message: message.clone(),
+            },
+        }
+    }
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
+const fn is_false(flag: &bool) -> bool {
+    !*flag
+}

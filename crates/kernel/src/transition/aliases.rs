@@ -1,0 +1,120 @@
+//! Values by which events find an instance beside its key: registered on its way, released at its end.
+//!
+//! ```text
+//! step done ──register──▶ alias        alias ──event──▶ every instance that has it
+//! end       ──release───▶ alias
+//! ```
+
+use saga_runner_language::alias::{Alias, Via};
+use saga_runner_language::definition::model::COMMAND_TIMEOUT_MS;
+use saga_runner_language::expr::Template;
+use saga_runner_language::json::Json;
+
+use super::Rejection;
+use super::emission::Repetition;
+use super::place::Place;
+use super::run::Run;
+use super::scope::Locals;
+use crate::children::SagaMessage;
+use crate::patch::{IgnoreReason, Note};
+use crate::record::Record;
+use crate::work::WorkKind;
+
+/// Path of what an instance tells the aliases that it has no more.
+const RELEASE: &str = "aliases.release";
+
+impl<'a> Run<'a> {
+    /// Registers values; one that is null is none, and one that is registered already stays so.
+    pub(super) fn register(
+        &mut self,
+        aliases: &[(String, Template)],
+        locals: Locals<'a>,
+        place: Place<'_>,
+    ) -> Result<(), Rejection> {
+        for (name, template) in aliases {
+            let path = format!("{place}.alias.{name}");
+            let rendered = self.render(template, locals, || path.clone())?;
+            let Some(alias) = value(name, &rendered, &path)? else {
+                continue;
+            };
+            if self.record.aliases.contains(&alias) {
+                continue;
+            }
+            let max = self.ground.context.limits.aliases;
+            if self.record.aliases.len() >= max {
+                return Err(Rejection {
+                    reason: "alias.count",
+                    message: format!("{path}: an instance has at most {max} aliases"),
+                });
+            }
+            let message = SagaMessage::RegisterAlias {
+                generation: self.record.generation,
+            };
+            let nth = self.record.aliases.len();
+            self.tell(path, nth, &alias, message)?;
+            self.note(Note::AliasRegistered {
+                alias: alias.name.clone(),
+                value: alias.value.clone(),
+            });
+            self.record.aliases.push(alias);
+        }
+        Ok(())
+    }
+
+    /// Gives up all aliases.
+    pub(super) fn release_aliases(&mut self) -> Result<(), Rejection> {
+        for (nth, alias) in std::mem::take(&mut self.record.aliases).into_iter().enumerate() {
+            let message = SagaMessage::ReleaseAlias {
+                generation: self.record.generation,
+            };
+            self.tell(RELEASE.to_owned(), nth, &alias, message)?;
+            self.note(Note::AliasReleased {
+                alias: alias.name,
+                value: alias.value,
+            });
+        }
+        Ok(())
+    }
+
+    /// `nth` tells the messages of one input apart.
+    fn tell(
+        &mut self,
+        path: String,
+        nth: usize,
+        alias: &Alias,
+        message: SagaMessage,
+    ) -> Result<(), Rejection> {
+        let kind = WorkKind::Saga {
+            saga: self.ground.instance.saga.clone(),
+            key: alias.key(),
+            message,
+            awaited: false,
+        };
+        let repetition = Repetition {
+            item: u32::try_from(nth).unwrap_or(u32::MAX),
+            ..Repetition::once(self.record.version)
+        };
+        self.push_work(path, repetition, COMMAND_TIMEOUT_MS, kind)
+            .map(drop)
+    }
+}
+
+fn value(name: &str, rendered: &[u8], path: &str) -> Result<Option<Alias>, Rejection> {
+    let unfit = |message: String| Rejection {
+        reason: "alias.value",
+        message: format!("{path}: {message}"),
+    };
+    let value = Json::parse(rendered, 1).map_err(|error| unfit(error.to_string()))?;
+    Alias::new(name, &value).map_err(unfit)
+}
+
+/// Why an event that an alias has forwarded does not concern the instance, if it does not: it was on its way while
+/// the instance has given the alias up, or ended and begun anew.
+pub(super) fn refusal(record: &Record, via: &Via) -> Option<IgnoreReason> {
+    let is_same = record.generation == via.generation;
+    match is_same && record.aliases.contains(&via.alias) {
+        true => None,
+        false if is_same && record.phase.is_terminal() => Some(IgnoreReason::Ended),
+        false => Some(IgnoreReason::NoInstance),
+    }
+}

@@ -1,0 +1,639 @@
+//! Undoing: the ledger, last entry first, one at a time or all together.
+//!
+//! ```text
+//! held ──▶ undoing ──succeeded──▶ undone
+//!            │  ▲
+//!     failed │  │ timer `retry:<step>.compensate`
+//!            ▼  │
+//!        backing off          undoing ──attempts used up──▶ stuck ──operator's retry──▶ due
+//!                                              │              │
+//!                                  on_exhausted: continue     │ operator's skip, resolve
+//!                                              ▼              ▼
+//!                                             kept      kept, undone
+//! ```
+//!
+//! An effect that asks an operator where nobody knows its outcome makes the entry stuck without using its attempts up.
+
+use saga_runner_language::definition::Definition;
+use saga_runner_language::definition::model::{
+    Action, COMMAND_TIMEOUT_MS, Compensation, OnExhausted, OnLate, OnUnknown, Step, UndoOrder,
+};
+use saga_runner_language::expr::Root;
+use saga_runner_language::ids::CommandId;
+use saga_runner_language::json::Json;
+use serde_bytes::ByteBuf;
+
+use super::attempts::Ending;
+use super::emission::Repetition;
+use super::place::Place;
+use super::run::Run;
+use super::scope::Locals;
+use super::slot::Slot;
+use super::{Rejection, questions};
+use crate::input::{CancelMode, Settle, Verdict, WorkOutcome, WorkResult};
+use crate::ledger::{LedgerEntry, LedgerStatus};
+use crate::patch::Note;
+use crate::record::{Outstanding, Phase, Question, Record, Tries};
+use crate::work::WorkKind;
+
+/// Fact that tells operators of an entry that is stuck.
+pub(super) const COMPENSATION_FAILED_FACT: &str = "saga.compensation_failed";
+/// Fact that asks operators whether there is something to undo.
+pub(super) const COMPENSATION_ASKED_FACT: &str = "saga.compensation_asked";
+
+/// Most compensations of an instance that run at the same time.
+const PARALLEL_MAX: usize = 32;
+/// Work items of one input that compensations which run at the same time leave to others.
+const WORK_LEFT: usize = 16;
+
+const RETRY_PREFIX: &str = "retry:";
+const RETRY_SUFFIX: &str = ".compensate";
+
+/// Puts a step that succeeded on the ledger, if it can be undone.
+pub(super) fn push(run: &mut Run<'_>, slot: Slot, input: Option<ByteBuf>, result: &[u8]) {
+    let iteration = run.slot(slot).iteration;
+    put(run, slot, iteration, LedgerStatus::Held, input, Some(result));
+}
+
+/// The same for one of which nobody knows whether it happened.
+pub(super) fn push_unknown(run: &mut Run<'_>, slot: Slot, input: Option<ByteBuf>) {
+    let iteration = run.slot(slot).iteration;
+    if may_be_undone(slot.step(run)) {
+        put(run, slot, iteration, LedgerStatus::Held, input, None);
+    }
+}
+
+/// The same for what nothing waits for any more, which is undone although the instance may go on. Without a
+/// result nobody knows whether it happened.
+pub(super) fn push_late(
+    run: &mut Run<'_>,
+    slot: Slot,
+    iteration: u32,
+    input: Option<ByteBuf>,
+    result: Option<&[u8]>,
+) {
+    let step = slot.step(run);
+    let Some(compensation) = &step.compensate else {
+        return;
+    };
+    if is_kept(run, slot.step) {
+        return;
+    }
+    let cancelled = cancel_mode(&run.record);
+    let status = match (result, compensation.on_late) {
+        _ if cancelled == Some(CancelMode::Abandon) => return,
+        (None, _) if !may_be_undone(step) => return,
+        // It was waited for.
+        _ if cancelled == Some(CancelMode::Drain) => LedgerStatus::Held,
+        (None, _) | (Some(_), OnLate::Compensate) => LedgerStatus::Due,
+        (Some(_), OnLate::Accept) if run.record.phase == Phase::Running => LedgerStatus::Held,
+        (Some(_), OnLate::Accept | OnLate::Ignore) => return,
+    };
+    put(run, slot, iteration, status, input, result);
+}
+
+fn may_be_undone(step: &Step) -> bool {
+    step.compensate
+        .as_ref()
+        .is_some_and(|compensation| compensation.on_unknown != OnUnknown::Ignore)
+}
+
+/// Undoes steps while the instance goes on.
+pub(super) fn undo(run: &mut Run<'_>, slot: Slot, steps: &[u16]) -> Result<(), Rejection> {
+    // An item undoes nothing of another one.
+    let is_other =
+        |entry: &LedgerEntry| slot.item.is_some() && entry.item.is_some() && entry.item != slot.item;
+    for at in positions(run, LedgerStatus::Held, |entry| {
+        steps.contains(&entry.step) && !is_other(entry)
+    }) {
+        run.record.ledger.entry(at).status = LedgerStatus::Due;
+    }
+    proceed(run)
+}
+
+fn put(
+    run: &mut Run<'_>,
+    slot: Slot,
+    iteration: u32,
+    status: LedgerStatus,
+    input: Option<ByteBuf>,
+    result: Option<&[u8]>,
+) {
+    let Some(compensation) = slot.step(run).compensate.as_ref() else {
+        return;
+    };
+    let reads_result = reads(compensation, Root::Result);
+    let reads_input = reads(compensation, Root::Input);
+    run.record.ledger.push(LedgerEntry {
+        step: slot.step,
+        item: slot.item,
+        iteration,
+        input: input.filter(|_| reads_input),
+        result: match compensation.action {
+            // Whether it is known to have been there.
+            Action::UndoSaga(_) => result.map(|_| ByteBuf::from(*b"true")),
+            _ => result.filter(|_| reads_result).map(ByteBuf::from),
+        },
+        status,
+        attempt: 0,
+        tries: Tries::default(),
+        outstanding: None,
+        asks: result.is_none() && compensation.on_unknown == OnUnknown::Ask,
+        known_as: None,
+        question: None,
+    });
+}
+
+/// Whether the compensation of a step reads `root`.
+pub(super) fn reads(compensation: &Compensation, root: Root) -> bool {
+    let tests = compensation.when.as_ref().is_some_and(|when| when.reads(root));
+    tests
+        || match &compensation.action {
+            Action::Effect { with, .. } => with.reads(root),
+            Action::Command(command) => command.aggregate_id.reads(root) || command.payload.reads(root),
+            // It says which instance that is.
+            Action::UndoSaga(_) => root == Root::Input,
+            Action::Publish(_) | Action::Saga(_) | Action::Nothing | Action::Group(_) => false,
+        }
+}
+
+pub(super) fn cancel_mode(record: &Record) -> Option<CancelMode> {
+    record.failure.as_ref()?.cancelled
+}
+
+/// Whether a cancelled instance still waits for what ran, before it undoes anything.
+pub(super) fn drains(record: &Record) -> bool {
+    record.phase == Phase::Compensating
+        && cancel_mode(record) == Some(CancelMode::Drain)
+        && !record.strays.is_empty()
+}
+
+/// Leaves done all that was done; what is being undone already is undone to the end.
+pub(super) fn keep_all(run: &mut Run<'_>) {
+    for at in positions(run, LedgerStatus::Held, |_| true) {
+        run.record.ledger.entry(at).end(LedgerStatus::Kept);
+    }
+}
+
+/// Leaves done what the failure says is not to be undone.
+pub(super) fn keep_named(run: &mut Run<'_>) {
+    let names = run
+        .record
+        .failure
+        .as_ref()
+        .map_or(&[][..], |failure| &failure.keep);
+    if names.is_empty() {
+        return;
+    }
+    for at in positions(run, LedgerStatus::Held, |entry| is_kept(run, entry.step)) {
+        let index = run.record.ledger.entry(at).step;
+        let step = step(run, index);
+        keep(run, at, step);
+    }
+}
+
+/// Whether the failure of the instance, if there is one, keeps what this step does.
+fn is_kept(run: &Run<'_>, step: u16) -> bool {
+    let steps = &run.ground.definition.steps;
+    let failure = run.record.failure.as_ref();
+    failure.is_some_and(|failure| {
+        let mut names = failure.keep.iter();
+        names.any(|name| Step::is_called(steps, step, name))
+    })
+}
+
+/// Starts the next compensations, unless enough are under way, one in front is stuck, or nothing is left.
+pub(super) fn proceed(run: &mut Run<'_>) -> Result<(), Rejection> {
+    while let Some(at) = next(run) {
+        start(run, at)?;
+    }
+    Ok(())
+}
+
+fn next(run: &Run<'_>) -> Option<usize> {
+    if drains(&run.record) {
+        return None;
+    }
+    let all = match run.record.phase {
+        // What is held at the completion stays so, unless a parent has it undone.
+        Phase::Running | Phase::Finishing | Phase::Completed => false,
+        Phase::Compensating | Phase::CompensationFailed | Phase::Failed | Phase::Cancelled => true,
+    };
+    let parallel = run.ground.definition.undo_order == UndoOrder::Parallel;
+    let ledger = &run.record.ledger;
+    let busy = ledger.having(is_busy).count();
+    let room = run.ground.context.limits.work_items.saturating_sub(WORK_LEFT);
+    let has_room = busy == 0 || (parallel && busy < PARALLEL_MAX && run.work.len() < room);
+    if !has_room {
+        return None;
+    }
+    let mut newest = ledger.having(|status| match status {
+        LedgerStatus::Held => all,
+        LedgerStatus::Due => true,
+        // What is older waits for the operator, too.
+        LedgerStatus::Stuck => !parallel,
+        LedgerStatus::Undoing | LedgerStatus::BackingOff | LedgerStatus::Undone | LedgerStatus::Kept => false,
+    });
+    let (at, entry) = newest.next_back()?;
+    (entry.status != LedgerStatus::Stuck).then_some(at)
+}
+
+/// Whether a compensation is under way.
+const fn is_busy(status: LedgerStatus) -> bool {
+    matches!(status, LedgerStatus::Undoing | LedgerStatus::BackingOff)
+}
+
+/// Where the entries of this status are that `is` holds for.
+fn positions(run: &Run<'_>, status: LedgerStatus, is: impl Fn(&LedgerEntry) -> bool) -> Vec<usize> {
+    let entries = run.record.ledger.having(|other| other == status);
+    let meant = entries.filter(|(_, entry)| is(entry));
+    meant.map(|(at, _)| at).collect()
+}
+
+/// The entry that waits for the result of `outstanding`.
+pub(super) fn waiting(record: &Record, is: impl Fn(&Outstanding) -> bool) -> Option<usize> {
+    let mut awaited = record.ledger.outstanding();
+    awaited.find(|(_, outstanding)| is(outstanding)).map(|(at, _)| at)
+}
+
+/// The entry that is stuck because of the command of `result`, where that settles the question.
+pub(super) fn asked(record: &Record, result: &WorkResult) -> Option<usize> {
+    let is_meant = |question: &Question| question.is_settled_by(result);
+    let mut stuck = record.ledger.having(|status| status == LedgerStatus::Stuck);
+    let found = stuck.find(|(_, entry)| entry.question.as_deref().is_some_and(is_meant));
+    found.map(|(at, _)| at)
+}
+
+/// Nobody knows what became of the command of an entry, and its effect asks then.
+fn doubt(run: &mut Run<'_>, at: usize, command: CommandId, message: &str) {
+    let since = run.record.updated;
+    let entry = run.record.ledger.entry(at);
+    let (step, repetition, doubted) = (entry.step, repetition(entry), entry.tries.unknown);
+    let path = entry.known_as.clone().unwrap_or_else(|| {
+        let step = &run.ground.definition.steps[usize::from(step)].name;
+        Place::Compensation { step }.to_string()
+    });
+    let idempotency_key = run.idempotency_key(&path, repetition);
+    run.record.ledger.entry(at).question = Some(Box::new(Question {
+        command,
+        idempotency_key,
+        message: questions::short(message),
+        since,
+        doubted,
+    }));
+}
+
+/// The attempt that is made now, or was made last.
+fn repetition(entry: &LedgerEntry) -> Repetition {
+    Repetition {
+        iteration: u64::from(entry.iteration),
+        round: entry.tries.round,
+        attempt: entry.attempt,
+        item: entry.item.unwrap_or(0),
+    }
+}
+
+/// Applies the result of a compensation, also where an operator is asked for it meanwhile.
+pub(super) fn result(run: &mut Run<'_>, at: usize, outcome: &WorkOutcome) -> Result<(), Rejection> {
+    let entry = run.record.ledger.entry(at);
+    let step = &run.ground.definition.steps[usize::from(entry.step)];
+    let command = entry.outstanding.take().map(|outstanding| {
+        run.settled.push(outstanding.row);
+        outstanding.command
+    });
+    if let Some(question) = entry.question.take() {
+        entry.tries.unknown = question.doubted;
+    }
+    let class = match outcome {
+        // Whatever it says about it.
+        WorkOutcome::Succeeded { .. } | WorkOutcome::Unusable { .. } => {
+            entry.end(LedgerStatus::Undone);
+            run.notes.push(Note::CompensationDone {
+                step: step.name.clone(),
+            });
+            return resume(run);
+        }
+        WorkOutcome::Failed { class, .. } => {
+            entry.tries.end(Ending::of(outcome));
+            class.as_str()
+        }
+        WorkOutcome::TimedOut { class, message } => {
+            let undo = step.compensate.as_ref().map(|compensation| &compensation.action);
+            let asks = undo.is_some_and(|undo| questions::asks(run.ground.definition, undo));
+            if let Some(command) = command.filter(|_| asks) {
+                doubt(run, at, command, message);
+            }
+            run.record.ledger.entry(at).tries.end(Ending::Unknown);
+            class.as_str()
+        }
+    };
+    run.notes.push(Note::CompensationFailed {
+        step: step.name.clone(),
+        class: class.to_owned(),
+    });
+    let entry = run.record.ledger.entry(at);
+    if entry.question.is_some() {
+        ask(run, at)?;
+        return resume(run);
+    }
+    match delay(step, entry.attempt) {
+        Some(delay_ms) => {
+            entry.status = LedgerStatus::BackingOff;
+            let timer = timer_name(step, entry);
+            run.set_retry_timer(&timer, delay_ms)?;
+            resume(run)
+        }
+        None => exhausted(run, at, step, class),
+    }
+}
+
+/// The retry timer of a step has fired.
+pub(super) fn retry_due(run: &mut Run<'_>, timer: &str) -> Result<(), Rejection> {
+    let definition = run.ground.definition;
+    let due = positions(run, LedgerStatus::BackingOff, |entry| {
+        timer_name(&definition.steps[usize::from(entry.step)], entry) == timer
+    });
+    match due.first() {
+        Some(&at) => start(run, at),
+        None => Ok(()),
+    }
+}
+
+/// Whether a timer of this name is for the next attempt of a compensation.
+pub(super) fn is_timer(name: &str) -> bool {
+    name.strip_prefix(RETRY_PREFIX)
+        .is_some_and(|step| step.contains(RETRY_SUFFIX))
+}
+
+/// `retry:charge.compensate`, of a step that began anew `retry:charge.compensate#1`, of an item of a loop
+/// `retry:pack.item.compensate@3`.
+fn timer_name(step: &Step, entry: &LedgerEntry) -> String {
+    let turn = match entry.iteration {
+        0 => String::new(),
+        iteration => format!("#{iteration}"),
+    };
+    let item = entry.item.map_or_else(String::new, |item| format!("@{item}"));
+    format!("{RETRY_PREFIX}{}{RETRY_SUFFIX}{turn}{item}", step.name)
+}
+
+/// Gives every stuck entry its attempts anew. The caller has checked that there is one.
+pub(super) fn retry_all(run: &mut Run<'_>) -> Result<(), Rejection> {
+    for at in positions(run, LedgerStatus::Stuck, |_| true) {
+        run.record.ledger.entry(at).begin_anew();
+    }
+    resume(run)
+}
+
+/// Does what an operator says about stuck entries. The caller has checked that there is one.
+pub(super) fn settle(run: &mut Run<'_>, settle: &Settle) -> Result<(), Rejection> {
+    let definition = run.ground.definition;
+    for at in positions(run, LedgerStatus::Stuck, |entry| {
+        is_meant(definition, entry, settle)
+    }) {
+        let entry = run.record.ledger.entry(at);
+        let step = &definition.steps[usize::from(entry.step)];
+        match settle.verdict {
+            Verdict::Retry => entry.begin_anew(),
+            Verdict::Skip => entry.end(LedgerStatus::Kept),
+            Verdict::Resolve => entry.end(LedgerStatus::Undone),
+        }
+        run.notes.push(Note::Settled {
+            step: step.name.clone(),
+            verdict: settle.verdict.as_str().to_owned(),
+            by: settle.by.clone(),
+            reason: settle.reason.clone(),
+        });
+    }
+    resume(run)
+}
+
+/// Whether there is a stuck entry that an operator speaks of.
+pub(super) fn concerns(definition: &Definition, record: &Record, settle: &Settle) -> bool {
+    let mut stuck = record.ledger.having(|status| status == LedgerStatus::Stuck);
+    stuck.any(|(_, entry)| is_meant(definition, &entry, settle))
+}
+
+/// Whether an operator speaks of this stuck entry.
+fn is_meant(definition: &Definition, entry: &LedgerEntry, settle: &Settle) -> bool {
+    let Some(step) = definition.steps.get(usize::from(entry.step)) else {
+        return false;
+    };
+    settle.found.is_none()
+        && settle.step.as_ref().is_none_or(|name| step.is_named(name))
+        && settle.item.is_none_or(|item| entry.item == Some(item))
+}
+
+/// Goes on after something was taken off the ledger.
+pub(super) fn resume(run: &mut Run<'_>) -> Result<(), Rejection> {
+    if run.record.phase == Phase::CompensationFailed && !any_stuck(&run.record) {
+        run.record.phase = Phase::Compensating;
+    }
+    proceed(run)
+}
+
+pub(super) fn any_stuck(record: &Record) -> bool {
+    record.ledger.has(|status| status == LedgerStatus::Stuck)
+}
+
+fn start(run: &mut Run<'_>, at: usize) -> Result<(), Rejection> {
+    let entry = run.record.ledger.entry(at);
+    if entry.asks {
+        return ask(run, at);
+    }
+    entry.attempt = entry.attempt.saturating_add(1);
+    let (index, repetition) = (entry.step, repetition(entry));
+    let (input, result) = (entry.input.clone(), entry.result.clone());
+    let known_as = entry.known_as.clone();
+    let step = step(run, index);
+    let Some(compensation) = step.compensate.as_ref() else {
+        return Err(Rejection {
+            reason: "definition.mismatch",
+            message: format!("step {} is on the ledger without a compensation", step.name),
+        });
+    };
+    let path = Place::Compensation { step: &step.name }.to_string();
+    let begun = match prepare(run, compensation, repetition, (input, result), &path) {
+        Ok(Some(kind)) => run.push_work_as(
+            path,
+            known_as.as_deref(),
+            repetition,
+            compensation.timeout_ms,
+            kind,
+        ),
+        Ok(None) => {
+            keep(run, at, step);
+            return Ok(());
+        }
+        Err(rejection) => Err(rejection),
+    };
+    let outstanding = match begun {
+        Ok(outstanding) => outstanding,
+        // Whatever the input is that leads here, what was done must not be forgotten behind it.
+        Err(rejection) if rejection.is_of_rendering() => return impossible(run, at, step, &rejection),
+        Err(rejection) => return Err(rejection),
+    };
+    let entry = run.record.ledger.entry(at);
+    entry.status = LedgerStatus::Undoing;
+    entry.outstanding = Some(outstanding);
+    run.note(Note::CompensationStarted {
+        step: step.name.clone(),
+        attempt: repetition.attempt,
+    });
+    Ok(())
+}
+
+/// What undoes an entry of this input and result; `None` where there is nothing to undo.
+fn prepare(
+    run: &mut Run<'_>,
+    compensation: &Compensation,
+    repetition: Repetition,
+    (input, result): (Option<ByteBuf>, Option<ByteBuf>),
+    path: &str,
+) -> Result<Option<WorkKind>, Rejection> {
+    let mut locals = Locals {
+        result: Some(run.ground.values.keep(Json::Null)),
+        ..Locals::default()
+    };
+    if let Some(result) = result {
+        locals.result = Some(run.parse_owned(result.into_vec(), path)?);
+    }
+    // In its place there would be what the instance was given.
+    locals.input = Some(run.ground.values.keep(Json::Null));
+    if let Some(input) = input {
+        locals.input = Some(run.parse_owned(input.into_vec(), path)?);
+    }
+    if let Some(when) = &compensation.when
+        && repetition.attempt == 1
+        && !run.test(when, locals, || format!("{path}.when"))?
+    {
+        return Ok(None);
+    }
+    run.action(&compensation.action, locals, path).map(Some)
+}
+
+/// The compensation cannot be made from what the step was given and gave: as after its last attempt.
+fn impossible(run: &mut Run<'_>, at: usize, step: &Step, rejection: &Rejection) -> Result<(), Rejection> {
+    run.note(Note::CompensationFailed {
+        step: step.name.clone(),
+        class: rejection.reason.to_owned(),
+    });
+    let goes_on = goes_on(step);
+    if goes_on {
+        keep(run, at, step);
+    } else {
+        stop(run, at);
+    }
+    // Many may stand on the ledger, and the phase tells of them, too.
+    if run.work_room() <= WORK_LEFT {
+        return Ok(());
+    }
+    let mut payload = serde_json::json!({
+        "class": rejection.reason,
+        "message": rejection.message,
+        "step": step.name,
+    });
+    if goes_on {
+        payload["kept"] = true.into();
+    }
+    alert(run, at, COMPENSATION_FAILED_FACT, &payload)
+}
+
+/// Whether the step stays done where it cannot be undone.
+fn goes_on(step: &Step) -> bool {
+    step.compensate
+        .as_ref()
+        .is_some_and(|compensation| compensation.on_exhausted == OnExhausted::Continue)
+}
+
+/// The step has nothing to undo, or it is given up.
+fn keep(run: &mut Run<'_>, at: usize, step: &Step) {
+    run.record.ledger.entry(at).end(LedgerStatus::Kept);
+    run.note(Note::CompensationSkipped {
+        step: step.name.clone(),
+    });
+}
+
+fn exhausted(run: &mut Run<'_>, at: usize, step: &Step, class: &str) -> Result<(), Rejection> {
+    if goes_on(step) {
+        keep(run, at, step);
+        let payload = serde_json::json!({"class": class, "kept": true, "step": step.name});
+        alert(run, at, COMPENSATION_FAILED_FACT, &payload)?;
+        return proceed(run);
+    }
+    stop(run, at);
+    let payload = serde_json::json!({"class": class, "step": step.name});
+    alert(run, at, COMPENSATION_FAILED_FACT, &payload)
+}
+
+/// Leaves it to an operator whether there is something to undo, or still is.
+fn ask(run: &mut Run<'_>, at: usize) -> Result<(), Rejection> {
+    let index = run.record.ledger.entry(at).step;
+    let step = step(run, index);
+    stop(run, at);
+    run.note(Note::CompensationAsked {
+        step: step.name.clone(),
+    });
+    let payload = serde_json::json!({"step": step.name});
+    alert(run, at, COMPENSATION_ASKED_FACT, &payload)
+}
+
+/// From now on an operator must act.
+fn stop(run: &mut Run<'_>, at: usize) {
+    run.record.ledger.entry(at).status = LedgerStatus::Stuck;
+    // After the end the outcome stands; the entry alone asks for an operator then.
+    if run.record.phase == Phase::Compensating {
+        run.record.phase = Phase::CompensationFailed;
+    }
+}
+
+/// Tells operators.
+fn alert(run: &mut Run<'_>, at: usize, fact: &str, payload: &serde_json::Value) -> Result<(), Rejection> {
+    let entry = run.record.ledger.entry(at);
+    let (index, item) = (entry.step, entry.item.unwrap_or(0));
+    let kind = WorkKind::Fact {
+        fact_type: fact.to_owned(),
+        payload: payload.to_string().into(),
+    };
+    let step = step(run, index);
+    let end = if fact == COMPENSATION_ASKED_FACT {
+        "asked"
+    } else {
+        "exhausted"
+    };
+    let path = format!("{}.{end}", Place::Compensation { step: &step.name });
+    let repetition = Repetition {
+        item,
+        ..Repetition::once(run.record.version)
+    };
+    run.note(Note::Emitted { work: path.clone() });
+    run.push_work(path, repetition, COMMAND_TIMEOUT_MS, kind)?;
+    Ok(())
+}
+
+impl LedgerEntry {
+    /// It is to be undone with all attempts anew, whatever was asked.
+    fn begin_anew(&mut self) {
+        self.status = LedgerStatus::Due;
+        self.attempt = 0;
+        self.asks = false;
+        self.question = None;
+    }
+
+    /// Nothing more is done about it, so nothing more is read.
+    fn end(&mut self, status: LedgerStatus) {
+        self.status = status;
+        self.input = None;
+        self.result = None;
+        self.question = None;
+    }
+}
+
+fn delay(step: &Step, attempt: u32) -> Option<i64> {
+    let retry = step.compensate.as_ref()?.retry;
+    let delay_ms = retry.delay_before(attempt.checked_add(1)?)?;
+    Some(i64::try_from(delay_ms).unwrap_or(i64::MAX))
+}
+
+fn step<'a>(run: &Run<'a>, index: u16) -> &'a Step {
+    &run.ground.definition.steps[usize::from(index)]
+}

@@ -1,0 +1,243 @@
+//! Building work items: payloads, ids, and what travels with them.
+
+use bytes::Bytes;
+use saga_runner_language::definition::model::{
+    Action, COMMAND_TIMEOUT_MS, CommandTemplate, Emit, PublishTemplate,
+};
+
+use super::place::Place;
+use super::run::Run;
+use super::scope::Locals;
+use super::slot::Slot;
+use super::{Rejection, children, deadlines};
+use crate::patch::Note;
+use crate::record::{Outstanding, StepStatus};
+use crate::work::{Attempt, Piece, WorkItem, WorkKind, WorkRef};
+
+/// Which repetition of its place a work item is.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Repetition {
+    /// Tells apart the runs of a place that may run more than once: the number of the input for handlers
+    /// and timers, of the entry for states, 0 for what runs once.
+    pub iteration: u64,
+    pub round: u32,
+    pub attempt: u32,
+    /// Index of the item in a loop over a list, 0 elsewhere.
+    pub item: u32,
+}
+
+impl Repetition {
+    /// Work that nobody waits for has one attempt.
+    pub(super) const fn once(iteration: u64) -> Self {
+        Self {
+            iteration,
+            round: 0,
+            attempt: 1,
+            item: 0,
+        }
+    }
+}
+
+impl<'a> Run<'a> {
+    /// Emits a list of commands and facts for which nobody waits.
+    pub(super) fn emit(&mut self, emits: &[Emit], place: Place<'_>, iteration: u64) -> Result<(), Rejection> {
+        for (index, emit) in emits.iter().enumerate() {
+            self.emit_one(emit, place.emit_path(index), iteration)?;
+        }
+        Ok(())
+    }
+
+    /// The same for what is done at the end. Where the instance must end, what cannot be evaluated is left out.
+    pub(super) fn emit_at_end(&mut self, emits: &[Emit], place: Place<'_>) -> Result<(), Rejection> {
+        if !self.is_failing() {
+            return self.emit(emits, place, 0);
+        }
+        for (index, emit) in emits.iter().enumerate() {
+            let path = place.emit_path(index);
+            let Err(rejection) = self.emit_one(emit, path.clone(), 0) else {
+                continue;
+            };
+            if !rejection.is_of_content() {
+                return Err(rejection);
+            }
+            self.note(Note::FinallyFailed {
+                step: path,
+                class: rejection.reason.to_owned(),
+            });
+            if let Emit::Effect(step) = emit {
+                let slot = Slot::of(*step);
+                deadlines::clear(self, slot);
+                self.slot_mut(slot).status = StepStatus::Failed;
+            }
+        }
+        Ok(())
+    }
+
+    fn emit_one(&mut self, emit: &Emit, path: String, iteration: u64) -> Result<(), Rejection> {
+        let kind = match emit {
+            Emit::Effect(step) => return self.start_effect(*step, iteration),
+            Emit::Command(command) => self.command(command, Locals::default(), false, &path)?,
+            Emit::Publish(publish) => self.fact(publish, &path)?,
+        };
+        self.note(Note::Emitted { work: path.clone() });
+        self.push_work(path, Repetition::once(iteration), COMMAND_TIMEOUT_MS, kind)?;
+        Ok(())
+    }
+
+    /// Renders what a step or a compensation does.
+    pub(super) fn action(
+        &mut self,
+        action: &Action,
+        locals: Locals<'a>,
+        path: &str,
+    ) -> Result<WorkKind, Rejection> {
+        match action {
+            Action::Effect { effect, with } => {
+                let payload = self.render(with, locals, || format!("{path}.with"))?;
+                Ok(WorkKind::Effect {
+                    effect: effect.clone(),
+                    payload: Bytes::from(payload),
+                })
+            }
+            Action::Command(command) => self.command(command, locals, true, path),
+            Action::UndoSaga(saga) => children::undo(saga, locals, path),
+            Action::Publish(_) | Action::Saga(_) | Action::Nothing | Action::Group(_) => Err(Rejection {
+                reason: "definition.mismatch",
+                message: format!("{path} does nothing that has an outcome"),
+            }),
+        }
+    }
+
+    fn command(
+        &mut self,
+        command: &CommandTemplate,
+        locals: Locals<'a>,
+        awaited: bool,
+        path: &str,
+    ) -> Result<WorkKind, Rejection> {
+        let aggregate_id =
+            self.render_text(&command.aggregate_id, locals, || format!("{path}.command.id"))?;
+        let payload = self.render(&command.payload, locals, || format!("{path}.command.payload"))?;
+        Ok(WorkKind::Command {
+            aggregate_type: command.aggregate_type.clone(),
+            aggregate_id,
+            command_type: command.command_type.clone(),
+            payload: Bytes::from(payload),
+            awaited,
+        })
+    }
+
+    pub(super) fn fact(&mut self, publish: &PublishTemplate, path: &str) -> Result<WorkKind, Rejection> {
+        let payload = self.render(&publish.payload, Locals::default(), || {
+            format!("{path}.publish.payload")
+        })?;
+        Ok(WorkKind::Fact {
+            fact_type: publish.fact_type.clone(),
+            payload: Bytes::from(payload),
+        })
+    }
+
+    /// The key that all attempts of a piece of work have in common.
+    pub(super) fn idempotency_key(&self, path: &str, repetition: Repetition) -> String {
+        Piece {
+            cluster: self.ground.context.cluster,
+            instance: self.ground.instance,
+            life: &self.record.start_event,
+            path,
+            iteration: repetition.iteration,
+            round: repetition.round,
+            item: repetition.item,
+        }
+        .idempotency_key()
+    }
+
+    /// Adds a work item and returns what a waiting step or compensation remembers of it.
+    pub(super) fn push_work(
+        &mut self,
+        path: String,
+        repetition: Repetition,
+        timeout_ms: i64,
+        kind: WorkKind,
+    ) -> Result<Outstanding, Rejection> {
+        self.push_work_as(path, None, repetition, timeout_ms, kind)
+    }
+
+    /// The same for work that was begun under another path.
+    pub(super) fn push_work_as(
+        &mut self,
+        path: String,
+        known_as: Option<&str>,
+        repetition: Repetition,
+        timeout_ms: i64,
+        kind: WorkKind,
+    ) -> Result<Outstanding, Rejection> {
+        let index = self.next_index(&kind, &path)?;
+        let ground = self.ground;
+        let input = ground.input;
+        let command = Attempt {
+            cluster: ground.context.cluster,
+            instance: ground.instance,
+            generation: self.record.generation,
+            definition: &self.record.definition,
+            input_id: &input.id,
+            input_time: input.time,
+            path: &path,
+            index,
+            attempt: repetition.attempt,
+        }
+        .command_id();
+        let idempotency_key = self.idempotency_key(known_as.unwrap_or(&path), repetition);
+        let traceparent = self.event().and_then(|event| event.traceparent.as_ref());
+        self.work.push(WorkItem {
+            instance: ground.instance.clone(),
+            command_id: command,
+            idempotency_key,
+            path,
+            attempt: repetition.attempt,
+            created: self.record.updated,
+            deadline: self.record.updated.plus_ms(timeout_ms),
+            causation_id: input.id.clone(),
+            root_correlation_id: self.record.root_correlation_id.clone(),
+            traceparent: traceparent.or(self.record.traceparent.as_ref()).cloned(),
+            hops: self.record.hops.saturating_add(1),
+            kind,
+        });
+        Ok(Outstanding {
+            command,
+            row: WorkRef {
+                log_sequence: ground.context.log_sequence,
+                index,
+            },
+            attempt: repetition.attempt,
+            round: repetition.round,
+        })
+    }
+
+    /// Further work items that this input may make.
+    pub(super) fn work_room(&self) -> usize {
+        let limits = self.ground.context.limits;
+        limits.work_items.saturating_sub(self.work.len())
+    }
+
+    fn next_index(&self, kind: &WorkKind, path: &str) -> Result<u16, Rejection> {
+        let limits = self.ground.context.limits;
+        let payload = kind.payload();
+        if payload.len() > limits.payload_bytes {
+            return Err(Rejection {
+                reason: "work.size",
+                message: format!(
+                    "{path}: the payload would take {} bytes, at most {} are allowed",
+                    payload.len(),
+                    limits.payload_bytes
+                ),
+            });
+        }
+        u16::try_from(self.work.len())
+            .ok()
+            .filter(|_| self.work.len() < limits.work_items)
+            .ok_or_else(|| Rejection {
+                reason: "work.count",
+                message: format!("{path}: at most {} work items of one input", limits.work_items),
+            })
+    }
+}

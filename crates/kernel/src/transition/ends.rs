@@ -1,0 +1,238 @@
+//! Ends of a step: done, failed, abandoned, and results that come after.
+
+use saga_runner_language::definition::model::{FAIL_IF_CLASS, Step};
+use saga_runner_language::expr::Root;
+use serde_bytes::ByteBuf;
+
+use super::attempts::NO_RESULT;
+use super::place::Place;
+use super::results::Mode;
+use super::run::Run;
+use super::scope::Locals;
+use super::slot::Slot;
+use super::{
+    Rejection, attempts, children, compensation, deadlines, errors, heartbeats, items, machine, waits,
+};
+use crate::input::WorkOutcome;
+use crate::patch::Note;
+use crate::record::{StepStatus, Stray};
+
+/// Why a step failed.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Defeat<'a> {
+    /// Error class, which `retry` and `on_error` name.
+    pub class: &'a str,
+    pub message: &'a str,
+}
+
+/// The action of the step has succeeded with `payload`; what is left is to wait, or nothing.
+pub(super) fn acted<'a>(run: &mut Run<'a>, slot: Slot, payload: &'a [u8]) -> Result<(), Rejection> {
+    let step = slot.step(run);
+    let state = run.slot_mut(slot);
+    state.error = None;
+    // What is unknown of earlier attempts is known now: all of them are the same work.
+    state.tries.unknown = false;
+    // Where the work may be given up, it is sent once more.
+    let again = step.wait.as_ref().is_some_and(|wait| wait.heartbeat_ms.is_some());
+    let input = if again && !step.retry.is_empty() {
+        state.sent.as_ref().map(|sent| sent.payload.clone())
+    } else {
+        state.take_input()
+    };
+    let read_at_end = end_reads_result(step);
+    // It is parsed only if something reads it, and then at once, so that what is no JSON is told here.
+    let result = if reads_result(step) {
+        Some(run.result(payload, &step.name)?)
+    } else {
+        None
+    };
+    compensation::push(run, slot, input, payload);
+    if let Some(wait) = &step.wait {
+        // Loops read the results of their steps, too.
+        let kept = read_at_end || step.within.is_some();
+        run.slot_mut(slot).result = kept.then(|| ByteBuf::from(payload));
+        return waits::wait(run, slot, wait);
+    }
+    let locals = Locals {
+        result,
+        ..Locals::default()
+    };
+    complete(run, slot, Some(payload), locals)
+}
+
+/// The action of the step has succeeded, and what came back cannot be used: it is done, so it stands on the ledger, and
+/// the step has failed. Another attempt would do it again, so there is none.
+pub(super) fn unusable(
+    run: &mut Run<'_>,
+    slot: Slot,
+    payload: &[u8],
+    defeat: Defeat<'_>,
+) -> Result<(), Rejection> {
+    let state = run.slot_mut(slot);
+    state.tries.unknown = false;
+    let input = state.take_input();
+    let result = kept(run, payload);
+    compensation::push(run, slot, input, result);
+    failed(run, slot, defeat)
+}
+
+/// What the ledger keeps of a result.
+fn kept<'p>(run: &Run<'_>, payload: &'p [u8]) -> &'p [u8] {
+    if run.mode == Mode::FailingWithoutResult {
+        NO_RESULT
+    } else {
+        payload
+    }
+}
+
+/// Nothing is left to wait for: the fields are set, and the step is done unless `fail_if` holds.
+pub(super) fn complete<'a>(
+    run: &mut Run<'a>,
+    slot: Slot,
+    payload: Option<&'a [u8]>,
+    locals: Locals<'a>,
+) -> Result<(), Rejection> {
+    let step = slot.step(run);
+    let place = Place::Step { name: &step.name };
+    run.set(&step.set, locals, place)?;
+    let fails = match &step.fail_if {
+        Some(condition) => run.test(condition, locals, || format!("{place}.fail_if"))?,
+        None => false,
+    };
+    if fails {
+        let defeat = Defeat {
+            class: FAIL_IF_CLASS,
+            message: "fail_if holds",
+        };
+        return failed(run, slot, defeat);
+    }
+    run.register(&step.aliases, locals, place)?;
+    if let Some(payload) = payload {
+        run.fresh.push((slot, payload));
+        items::keep_result(run, slot, payload);
+    }
+    let state = run.slot_mut(slot);
+    state.status = StepStatus::Done;
+    state.sent = None;
+    deadlines::clear(run, slot);
+    run.note(Note::StepDone {
+        step: step.name.clone(),
+    });
+    machine::effect_done(run, slot, payload)
+}
+
+/// Whether the end of the step or its compensation reads its result.
+pub(super) fn reads_result(step: &Step) -> bool {
+    let undo_reads = step
+        .compensate
+        .as_ref()
+        .is_some_and(|compensation| compensation::reads(compensation, Root::Result));
+    undo_reads || end_reads_result(step)
+}
+
+fn end_reads_result(step: &Step) -> bool {
+    step.set
+        .iter()
+        .chain(&step.aliases)
+        .any(|(_, value)| value.reads(Root::Result))
+        || step
+            .fail_if
+            .as_ref()
+            .is_some_and(|condition| condition.reads(Root::Result))
+}
+
+/// The step has failed for good. It goes on the ledger if nobody knows whether one of its attempts happened.
+pub(super) fn failed(run: &mut Run<'_>, slot: Slot, defeat: Defeat<'_>) -> Result<(), Rejection> {
+    let step = slot.step(run);
+    deadlines::clear(run, slot);
+    let state = run.slot_mut(slot);
+    state.status = StepStatus::Failed;
+    state.error = Some(defeat.class.to_owned());
+    state.result = None;
+    let input = state.take_input();
+    let unknown = state.tries.unknown;
+    run.note(Note::StepFailed {
+        step: step.name.clone(),
+        class: defeat.class.to_owned(),
+    });
+    if step.at_end {
+        // The outcome stands.
+        run.note(Note::FinallyFailed {
+            step: step.name.clone(),
+            class: defeat.class.to_owned(),
+        });
+        return Ok(());
+    }
+    if unknown {
+        children::recall(run, slot.step, input.as_ref())?;
+        compensation::push_unknown(run, slot, input);
+    }
+    errors::answer(run, slot, defeat)
+}
+
+/// Stops waiting for the step. What is outstanding becomes a stray, since a late success must be undone.
+pub(super) fn abandon(run: &mut Run<'_>, slot: Slot) {
+    let step = slot.step(run);
+    for kind in [attempts::RETRY, waits::DELAY, waits::WAIT, heartbeats::HEARTBEAT] {
+        let timer = slot.timer(run, kind);
+        run.clear_timer(&timer);
+    }
+    deadlines::clear(run, slot);
+    let state = run.slot_mut(slot);
+    state.status = StepStatus::Abandoned;
+    // Its outcome is as unknown as ever; what that means is up to the compensation.
+    state.question = None;
+    let input = state.take_input();
+    let unknown = state.tries.unknown;
+    state.result = None;
+    let outstanding = state.outstanding.take();
+    let iteration = state.iteration;
+    run.note(Note::StepAbandoned {
+        step: step.name.clone(),
+    });
+    match outstanding {
+        Some(outstanding) => run.record.strays.push(Stray {
+            step: slot.step,
+            item: slot.item,
+            iteration,
+            outstanding,
+            input,
+            unknown,
+        }),
+        None if unknown => compensation::push_unknown(run, slot, input),
+        None => {}
+    }
+}
+
+/// The result of a stray: what happened must be undone.
+pub(super) fn late(run: &mut Run<'_>, at: usize, outcome: &WorkOutcome) -> Result<(), Rejection> {
+    let stray = run.record.strays.remove(at);
+    run.settled.push(stray.outstanding.row);
+    let slot = Slot {
+        step: stray.step,
+        item: stray.item,
+    };
+    let step = slot.step(run);
+    let (word, result, may_have_happened) = match outcome {
+        WorkOutcome::Succeeded { payload } | WorkOutcome::Unusable { payload, .. } => {
+            ("succeeded", Some(kept(run, payload)), true)
+        }
+        WorkOutcome::Failed { class, .. } => (class.as_str(), None, stray.unknown),
+        WorkOutcome::TimedOut { class, .. } => (class.as_str(), None, true),
+    };
+    if may_have_happened {
+        compensation::push_late(run, slot, stray.iteration, stray.input, result);
+    }
+    run.note(Note::LateResult {
+        step: step.name.clone(),
+        outcome: word.to_owned(),
+    });
+    compensation::proceed(run)
+}
+
+impl crate::record::StepState {
+    /// What was sent, which the record then no longer keeps here.
+    fn take_input(&mut self) -> Option<ByteBuf> {
+        self.sent.take().map(|sent| sent.payload)
+    }
+}

@@ -1,0 +1,297 @@
+//! Keys that are used again: what would start an instance that runs, or one that has ended.
+//!
+//! ```text
+//! generation 1: running ──▶ completed, failed, cancelled
+//!                  ▲                    │ a start, where `reuse` allows it
+//!   on_running ────┘                    ▼
+//!                              generation 2: running ──▶ ...
+//! ```
+//!
+//! While an instance is on its way to an end after which its key may be used again, a start waits for that end.
+
+use saga_runner_language::definition::Definition;
+use saga_runner_language::definition::model::{NoInstance, OnRunning};
+use saga_runner_language::ids::{InstanceId, TimeMs};
+
+use super::arena::Arena;
+use super::place::Place;
+use super::run::{Ground, Opening, Run};
+use super::{
+    Context, NO_INSTANCE, Rejection, START_RUNNING, Trace, check_definition, children, events, requests, seen,
+};
+use crate::input::{Control, DomainEvent, Input, InputBody};
+use crate::patch::{IgnoreReason, Outcome, Patch};
+use crate::record::{Phase, Record, Summary};
+
+/// What is known of an instance that has ended and whose key is not free yet.
+#[derive(Debug, Clone, Copy)]
+pub struct Last<'a> {
+    pub generation: u32,
+    /// How it ended.
+    pub phase: Phase,
+    pub ended: TimeMs,
+    /// Hash of the id of the event or request that started it, as [`Last::of`] makes it.
+    pub start: u64,
+    /// Its last record, while that is kept.
+    pub record: Option<&'a Record>,
+}
+
+impl<'a> Last<'a> {
+    #[must_use]
+    pub fn of(summary: &'a Summary) -> Self {
+        let record = &summary.record;
+        Self {
+            generation: record.generation,
+            phase: record.phase,
+            ended: summary.ended,
+            start: seen::start(&record.start_event),
+            record: Some(record),
+        }
+    }
+}
+
+/// Applies `input` to a key whose instance has ended. `active` is the version that new instances get, `own` that of
+/// the last record. The patch is about the generation that its record, if it has one, names.
+///
+/// # Errors
+/// As [`super::apply`].
+pub fn apply_ended(
+    active: Option<&Definition>,
+    own: Option<&Definition>,
+    instance: &InstanceId,
+    last: Last<'_>,
+    input: &Input,
+    context: &Context<'_>,
+    trace: Option<&dyn Trace>,
+) -> Result<Patch, Rejection> {
+    let (texts, values) = (Arena::default(), Arena::default());
+    let next = Context {
+        generation: last.generation.saturating_add(1),
+        ..*context
+    };
+    let ground = |definition, context| Ground {
+        definition,
+        instance,
+        before: None,
+        last: last.record,
+        input,
+        context,
+        texts: &texts,
+        values: &values,
+        trace,
+    };
+    if let InputBody::Event(event) = &input.body
+        && event.via.is_some()
+    {
+        return Ok(Patch::ignored(IgnoreReason::Ended));
+    }
+    let allows = active.filter(|active| active.lifecycle.reuse.allows(last.phase));
+    let asks_again = is_own_parent(&last, input);
+    if let Some(active) = allows.filter(|_| !asks_again) {
+        let ground = ground(active, &next);
+        if let Some(reason) = repeats(&last, input) {
+            return Ok(Patch::ignored(reason));
+        }
+        let patch = match &input.body {
+            InputBody::Event(event) if active.start.contains(&event.event_type) => {
+                events::start(ground, event)?
+            }
+            InputBody::Control(Control::Start { input, parent }) => {
+                requests::start(ground, input, parent.as_ref())?
+            }
+            _ => Patch::ignored(IgnoreReason::NoInstance),
+        };
+        if patch.outcome != Outcome::Ignored(IgnoreReason::NoInstance) {
+            return Ok(patch);
+        }
+    }
+    let of_last = own.zip(last.record).map(|(own, record)| {
+        let ground = Ground {
+            before: Some(record),
+            last: None,
+            ..ground(own, context)
+        };
+        (ground, record)
+    });
+    let Some((ground, record)) = of_last else {
+        let message = match last.record {
+            None => "it has ended, and its record is no longer kept".to_owned(),
+            Some(_) => format!("there is no definition of saga {}", instance.saga),
+        };
+        let answer = children::refusal(instance, input, context, &message);
+        return Ok(answer.unwrap_or_else(|| Patch::ignored(IgnoreReason::Ended)));
+    };
+    match &input.body {
+        InputBody::Control(Control::Start {
+            parent: Some(parent), ..
+        }) => Ok(children::start_again(ground, record, Some(parent))),
+        InputBody::Control(Control::Recall { parent, undo, known }) => {
+            check_definition(ground.definition, record)?;
+            children::taken_back(ground, record, parent, *undo, *known)
+        }
+        InputBody::Result(_) | InputBody::Timer { .. } => Ok(Patch::ignored(IgnoreReason::Stale)),
+        InputBody::Event(event) => {
+            check_definition(ground.definition, record)?;
+            let mut patch = after_end(ground, record, event)?;
+            if let Some(summary) = &mut patch.ended {
+                // It is kept no longer because of it.
+                summary.ended = last.ended;
+            }
+            Ok(patch)
+        }
+        InputBody::Control(_) => Ok(Patch::ignored(IgnoreReason::Ended)),
+    }
+}
+
+/// An event that comes after the end: a handler may note it in the state and tell others.
+pub(super) fn after_end<'a>(
+    ground: Ground<'a>,
+    record: &'a Record,
+    event: &'a DomainEvent,
+) -> Result<Patch, Rejection> {
+    let definition = ground.definition;
+    let after_end = &definition.lifecycle.after_end;
+    let Some((event_type, handlers)) = after_end.get_key_value(&event.event_type) else {
+        return Ok(Patch::ignored(IgnoreReason::Ended));
+    };
+    let seen = seen::event(event);
+    if let Some(reason) = seen::find_event(record, seen) {
+        return Ok(Patch::ignored(reason));
+    }
+    let mut run = Run::of(ground, record);
+    run.admit()?;
+    let chosen = run.choose(handlers, |index| Place::AfterEnd { event_type, index })?;
+    let Some((place, handler)) = chosen else {
+        return Ok(Patch::ignored(IgnoreReason::Ended));
+    };
+    events::check_hops(&run, event)?;
+    let iteration = run.record.version;
+    run.act(&handler.actions, place, iteration)?;
+    seen::remember_event(&mut run.record, seen);
+    run.finish(Outcome::Applied)
+}
+
+/// What becomes of an event that has no instance and starts none.
+pub(super) fn nobody(ground: Ground<'_>, event: &DomainEvent) -> Result<Patch, Rejection> {
+    match ground.definition.lifecycle.no_instance {
+        NoInstance::Ignore => Ok(Patch::ignored(IgnoreReason::NoInstance)),
+        NoInstance::DeadLetter => Err(Rejection {
+            reason: NO_INSTANCE,
+            message: format!(
+                "event {} of type {}: there is no instance {}",
+                event.event_id, event.event_type, ground.instance.key
+            ),
+        }),
+        NoInstance::Park(ms) => Ok(Patch {
+            outcome: Outcome::Deferred,
+            early: Some(ground.input.time.plus_ms(ms)),
+            ..Patch::ignored(IgnoreReason::NoInstance)
+        }),
+    }
+}
+
+/// Whether such an input may concern an instance that has ended.
+#[must_use]
+pub const fn reaches_ended(input: &Input) -> bool {
+    matches!(
+        input.body,
+        InputBody::Event(_) | InputBody::Control(Control::Start { .. } | Control::Recall { .. })
+    )
+}
+
+/// Whether the saga asks that has started the instance that has ended, by the same command.
+fn is_own_parent(last: &Last<'_>, input: &Input) -> bool {
+    let parent = last.record.and_then(|record| record.parent.as_ref());
+    match &input.body {
+        InputBody::Control(Control::Start {
+            parent: Some(asks), ..
+        }) => parent.is_some_and(|parent| parent.command == asks.command_id),
+        _ => false,
+    }
+}
+
+/// Whether an earlier generation has taken this event or request.
+fn repeats(last: &Last<'_>, input: &Input) -> Option<IgnoreReason> {
+    let seen = match &input.body {
+        InputBody::Event(event) => seen::event(event),
+        InputBody::Control(Control::Start { .. }) => seen::control(&input.id),
+        // A parent that asks again is told again.
+        InputBody::Control(_) | InputBody::Result(_) | InputBody::Timer { .. } => return None,
+    };
+    let known = last.record.and_then(|record| seen::find_event(record, seen));
+    known.or_else(|| (last.start == seen::start(&input.id)).then_some(IgnoreReason::Duplicate))
+}
+
+/// What becomes of a start that finds its instance: `None` where it is an input like any other.
+pub(super) fn meets<'a>(ground: Ground<'a>, record: &'a Record) -> Result<Option<Patch>, Rejection> {
+    let (event, seen) = match &ground.input.body {
+        InputBody::Event(event) if ground.definition.start.contains(&event.event_type) => {
+            (Some(event), seen::event(event))
+        }
+        InputBody::Control(Control::Start { parent, .. }) => {
+            let asks = parent.as_ref().map(|parent| parent.command_id);
+            if record.parent.as_ref().map(|parent| parent.command) == asks && asks.is_some() {
+                return Ok(None);
+            }
+            (None, seen::control(&ground.input.id))
+        }
+        _ => return Ok(None),
+    };
+    let lifecycle = &ground.definition.lifecycle;
+    let waits = end_ahead(record).is_some_and(|end| lifecycle.reuse.allows(end));
+    let differs =
+        record.phase == Phase::Running && event.is_some() && lifecycle.on_running != OnRunning::Handle;
+    let is_known = seen::find_event(record, seen).is_some() || record.start_event == ground.input.id;
+    if is_known || !(waits || differs) {
+        return Ok(None);
+    }
+    if let Some(event) = event
+        && !would_start(ground, event)?
+    {
+        return Ok(None);
+    }
+    if waits {
+        return Ok(Some(deferred(record)));
+    }
+    match lifecycle.on_running {
+        OnRunning::Handle => Ok(None),
+        OnRunning::Ignore => Ok(Some(Patch::ignored(IgnoreReason::Exists))),
+        OnRunning::Fail => Err(Rejection {
+            reason: START_RUNNING,
+            message: format!(
+                "instance {} runs, and on_running is \"fail\"",
+                ground.instance.key
+            ),
+        }),
+    }
+}
+
+fn would_start<'a>(ground: Ground<'a>, event: &'a DomainEvent) -> Result<bool, Rejection> {
+    if ground.definition.lifecycle.rules.is_empty() {
+        return Ok(true);
+    }
+    let mut run = Run::open(ground, Opening::event(event));
+    run.admit()?;
+    Ok(events::entrance(&mut run, event)?.is_some())
+}
+
+/// How the instance will have ended, where that is decided.
+fn end_ahead(record: &Record) -> Option<Phase> {
+    match record.phase {
+        Phase::Running => None,
+        Phase::Completed | Phase::Failed | Phase::Cancelled => Some(record.phase),
+        Phase::Compensating | Phase::CompensationFailed | Phase::Finishing => Some(record.end()),
+    }
+}
+
+/// The input waits in the inbox.
+pub(super) fn deferred(record: &Record) -> Patch {
+    let mut record = record.clone();
+    record.deferred = record.deferred.saturating_add(1);
+    Patch {
+        outcome: Outcome::Deferred,
+        record: Some(record),
+        deferred: true,
+        ..Patch::ignored(IgnoreReason::NoHandler)
+    }
+}

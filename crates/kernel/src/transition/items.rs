@@ -1,0 +1,379 @@
+//! `foreach`: the steps of a loop run once for each item of a list, some items at a time.
+//!
+//! Items begin as others end, so that no input makes more work than one transition may have. What an item did
+//! is on the ledger under its index. Items that are given up leave strays, whose late successes are undone.
+
+use saga_runner_language::definition::model::{BODY_OF_FOREACH, Foreach, Group, ItemJoin, OnItemError, Step};
+use saga_runner_language::expr::{Root, write_sorted};
+use saga_runner_language::json::{Json, write_string};
+use serde_bytes::ByteBuf;
+
+use super::ends::{self, Defeat};
+use super::joins::JOIN_UNREACHABLE;
+use super::place::Place;
+use super::run::Run;
+use super::scope::Locals;
+use super::slot::Slot;
+use super::turns::SOON_MS;
+use super::{Rejection, groups, settle, turns};
+use crate::items::{Item, Items};
+use crate::patch::Note;
+use crate::record::{StepState, StepStatus};
+
+/// Timer with which a loop goes on that had no room for more work.
+pub(super) const FOREACH: &str = "foreach";
+/// Error class of a loop over more items than it may have.
+const TOO_MANY_ITEMS: &str = "too_many_items";
+
+/// Takes the list of a loop.
+pub(super) fn start<'a>(run: &mut Run<'a>, slot: Slot, foreach: &'a Foreach) -> Result<(), Rejection> {
+    let step = slot.step(run);
+    let place = || format!("{}.foreach.over", Place::Step { name: &step.name });
+    let list = run.evaluate(&foreach.over, Locals::default(), place)?;
+    let Json::List(list) = list else {
+        return Err(Rejection {
+            reason: "expression",
+            message: format!("{}: the value is no list", place()),
+        });
+    };
+    let state = run.slot_mut(slot);
+    state.status = StepStatus::Running;
+    if list.len() > usize::try_from(foreach.max).unwrap_or(usize::MAX) {
+        let message = format!("{} items, at most {} are allowed", list.len(), foreach.max);
+        let defeat = Defeat {
+            class: TOO_MANY_ITEMS,
+            message: &message,
+        };
+        return ends::failed(run, slot, defeat);
+    }
+    let packed = |items: &[Json<'_>]| {
+        let mut json = Vec::new();
+        for (at, item) in items.iter().enumerate() {
+            json.push(if at == 0 { b'[' } else { b',' });
+            write_sorted(item, &mut json);
+        }
+        json.push(b']');
+        json
+    };
+    let items: Vec<Vec<u8>> = match foreach.chunk {
+        Some(size) => {
+            let size = usize::try_from(size).unwrap_or(usize::MAX);
+            list.chunks(size).map(packed).collect()
+        }
+        None => list
+            .iter()
+            .map(|item| {
+                let mut json = Vec::new();
+                write_sorted(item, &mut json);
+                json
+            })
+            .collect(),
+    };
+    let items = Items::new(foreach.steps.start, &items);
+    run.note(Note::ItemsStarted {
+        step: step.name.clone(),
+        items: items.total,
+    });
+    run.slot_mut(slot).items = Some(Box::new(items));
+    Ok(())
+}
+
+/// Leads every item on, starts others as there is room, and ends the loop. Tells whether anything has changed.
+pub(super) fn conclude<'a>(run: &mut Run<'a>, slot: Slot, foreach: &'a Foreach) -> Result<bool, Rejection> {
+    let mut changed = false;
+    for index in running(run, slot) {
+        changed |= lead(run, slot, foreach, index)?;
+        if run.slot(slot).status != StepStatus::Running {
+            return Ok(true);
+        }
+    }
+    changed |= fill(run, slot, foreach)?;
+    Ok(end(run, slot, foreach)? || changed)
+}
+
+/// An item has failed: what that means for the loop.
+pub(super) fn failed(run: &mut Run<'_>, slot: Slot, defeat: Defeat<'_>) -> Result<(), Rejection> {
+    let (Some((group, foreach)), Some(index)) = (slot.foreach(run), slot.item) else {
+        return Err(slot.mismatch(run, "is no step of an item"));
+    };
+    let around = Slot::of(group);
+    abandon(run, around, index);
+    if foreach.on_item_error == OnItemError::Fail {
+        for index in running(run, around) {
+            abandon(run, around, index);
+        }
+        return ends::failed(run, around, defeat);
+    }
+    let error = (foreach.on_item_error == OnItemError::Collect).then(|| {
+        let mut json = b"{\"error\":{\"class\":".to_vec();
+        write_string(defeat.class, &mut json);
+        json.extend_from_slice(b",\"message\":");
+        write_string(defeat.message, &mut json);
+        json.extend_from_slice(b"}}");
+        json
+    });
+    let reads_result = reads_result(around.step(run));
+    let step = around.step(run);
+    if let Some(items) = &mut run.slot_mut(around).items {
+        items.failed = items.failed.saturating_add(1);
+        if let Some(error) = error.filter(|_| reads_result) {
+            items.keep_result(index, &error);
+        }
+    }
+    run.note(Note::ItemFailed {
+        step: step.name.clone(),
+        item: index,
+        class: defeat.class.to_owned(),
+    });
+    Ok(())
+}
+
+/// Remembers the result of a step of an item, where the result of the loop is read.
+pub(super) fn keep_result(run: &mut Run<'_>, slot: Slot, payload: &[u8]) {
+    let Some((group, _)) = slot.foreach(run) else {
+        return;
+    };
+    if !reads_result(Slot::of(group).step(run)) {
+        return;
+    }
+    if let Some(item) = run.item_mut(slot) {
+        item.results.retain(|(step, _)| *step != slot.step);
+        item.results.push((slot.step, ByteBuf::from(payload)));
+    }
+}
+
+fn running(run: &Run<'_>, slot: Slot) -> Vec<u32> {
+    let items = run.slot(slot).items.as_ref();
+    items.map_or_else(Vec::new, |items| {
+        items.running.iter().map(|item| item.index).collect()
+    })
+}
+
+/// Starts what can start of an item, and ends it where all is over.
+fn lead(run: &mut Run<'_>, slot: Slot, foreach: &Foreach, index: u32) -> Result<bool, Rejection> {
+    let steps = foreach.steps.clone();
+    let present = |run: &Run<'_>| {
+        let items = run.slot(slot).items.as_ref();
+        items.is_some_and(|items| items.position(index).is_some())
+    };
+    let mut changed = false;
+    while present(run) && settle::frame(run, steps.clone(), Some(index))? {
+        changed = true;
+    }
+    let item = Slot {
+        step: steps.start,
+        item: Some(index),
+    };
+    if !present(run) || !groups::all_over(run, item, steps) {
+        return Ok(changed);
+    }
+    let result = result_of(run, slot, foreach, index);
+    let Some(item) = take(run, slot, index) else {
+        return Ok(changed);
+    };
+    remember_iterations(run, foreach, &item);
+    if let Some(items) = &mut run.slot_mut(slot).items {
+        items.done = items.done.saturating_add(1);
+        if let Some(result) = result {
+            items.keep_result(index, &result);
+        }
+    }
+    let step = slot.step(run);
+    run.note(Note::ItemDone {
+        step: step.name.clone(),
+        item: index,
+    });
+    Ok(true)
+}
+
+/// The result of an item that is over: that of its one step, or a map by step.
+fn result_of(run: &Run<'_>, slot: Slot, foreach: &Foreach, index: u32) -> Option<Vec<u8>> {
+    if !reads_result(slot.step(run)) {
+        return None;
+    }
+    let items = run.slot(slot).items.as_ref()?;
+    let item = items.running.get(items.position(index)?)?;
+    let definition = run.ground.definition;
+    let name = |step: u16| definition.steps.get(usize::from(step));
+    let mut json = Vec::new();
+    if foreach.on_item_error == OnItemError::Collect {
+        json.extend_from_slice(b"{\"ok\":");
+    }
+    let is_one = name(foreach.steps.start).is_some_and(|step| step.name.ends_with(BODY_OF_FOREACH));
+    if is_one {
+        let result = item.results.first();
+        json.extend_from_slice(result.map_or(b"null", |(_, json)| json.as_slice()));
+    } else {
+        let mut results: Vec<_> = item.results.iter().collect();
+        results.sort_by_key(|(step, _)| name(*step).map(Step::title));
+        json.push(b'{');
+        for (at, (step, result)) in results.iter().enumerate() {
+            if at > 0 {
+                json.push(b',');
+            }
+            write_string(name(*step).map_or("", Step::title), &mut json);
+            json.push(b':');
+            json.extend_from_slice(result);
+        }
+        json.push(b'}');
+    }
+    if foreach.on_item_error == OnItemError::Collect {
+        json.push(b'}');
+    }
+    Some(json)
+}
+
+/// Starts items while there is room for them among those that run, and for their work in this transition.
+fn fill<'a>(run: &mut Run<'a>, slot: Slot, foreach: &'a Foreach) -> Result<bool, Rejection> {
+    let window = usize::try_from(foreach.parallel).unwrap_or(usize::MAX);
+    let mut changed = false;
+    loop {
+        let Some(items) = &run.slot(slot).items else {
+            return Ok(changed);
+        };
+        if items.running.len() >= window || items.waiting() == 0 || is_enough(items, foreach) {
+            return Ok(changed);
+        }
+        // Half of the work is left to whatever else this input starts.
+        if run.work.len() * 2 >= run.ground.context.limits.work_items
+            || run.items_started >= ITEMS_PER_INPUT_MAX
+        {
+            let timer = slot.timer(run, FOREACH);
+            if !run.record.timers.contains_key(&timer) {
+                run.set_retry_timer(&timer, SOON_MS)?;
+            }
+            return Ok(changed);
+        }
+        run.items_started += 1;
+        let iterations: Vec<u32> = foreach
+            .steps
+            .clone()
+            .map(|step| run.slot(Slot::of(step)).iteration)
+            .collect();
+        let Some(items) = &mut run.slot_mut(slot).items else {
+            return Ok(changed);
+        };
+        let Some((index, value)) = items.take() else {
+            return Ok(changed);
+        };
+        let steps = iterations.into_iter().map(|iteration| StepState {
+            iteration,
+            ..StepState::pending()
+        });
+        items.running.push(Item {
+            index,
+            value,
+            steps: steps.collect(),
+            results: Vec::new(),
+        });
+        changed = true;
+        lead(run, slot, foreach, index)?;
+        if run.slot(slot).status != StepStatus::Running {
+            return Ok(true);
+        }
+    }
+}
+
+/// Most items that one input starts, should they have no work.
+const ITEMS_PER_INPUT_MAX: u32 = 128;
+
+fn end<'a>(run: &mut Run<'a>, slot: Slot, foreach: &'a Foreach) -> Result<bool, Rejection> {
+    let Some(items) = &run.slot(slot).items else {
+        return Ok(false);
+    };
+    let running = u32::try_from(items.running.len()).unwrap_or(u32::MAX);
+    let open = items.waiting().saturating_add(running);
+    let unreachable = match foreach.join {
+        ItemJoin::All => false,
+        ItemJoin::AtLeast(count) => items.done.saturating_add(open) < count,
+    };
+    if unreachable {
+        let message = format!("only {} of {} items can be done", items.done + open, items.total);
+        give_up(run, slot);
+        let defeat = Defeat {
+            class: JOIN_UNREACHABLE,
+            message: &message,
+        };
+        ends::failed(run, slot, defeat)?;
+        return Ok(true);
+    }
+    if open > 0 && !is_enough(items, foreach) {
+        return Ok(false);
+    }
+    give_up(run, slot);
+    let step = slot.step(run);
+    if reads_result(step)
+        && let Some(items) = &run.slot(slot).items
+    {
+        let place = Place::Step { name: &step.name };
+        let result = items.result();
+        let result = run.parse_owned(result, &format!("the result of {place}"))?;
+        let locals = Locals {
+            result: Some(result),
+            ..Locals::default()
+        };
+        run.set(&step.set, locals, place)?;
+    } else {
+        run.set(&step.set, Locals::default(), Place::Step { name: &step.name })?;
+    }
+    groups::done(run, slot);
+    Ok(true)
+}
+
+/// Stops waiting for the items that are left.
+pub(super) fn give_up(run: &mut Run<'_>, slot: Slot) {
+    for index in running(run, slot) {
+        abandon(run, slot, index);
+    }
+    let timer = slot.timer(run, FOREACH);
+    run.clear_timer(&timer);
+    if let Some(items) = &mut run.slot_mut(slot).items {
+        items.drop_waiting();
+    }
+}
+
+fn is_enough(items: &Items, foreach: &Foreach) -> bool {
+    match foreach.join {
+        ItemJoin::All => false,
+        ItemJoin::AtLeast(count) => items.done >= count,
+    }
+}
+
+/// Stops waiting for an item: what is outstanding becomes a stray.
+fn abandon(run: &mut Run<'_>, slot: Slot, index: u32) {
+    let Some(Group::Foreach(foreach)) = run.ground.definition.group(slot.step) else {
+        return;
+    };
+    for step in foreach.steps.clone() {
+        let member = Slot {
+            step,
+            item: Some(index),
+        };
+        if run.has_slot(member) && run.slot(member).status.is_under_way() {
+            ends::abandon(run, member);
+            let timer = member.timer(run, turns::REPEAT);
+            run.clear_timer(&timer);
+        }
+    }
+    if let Some(item) = take(run, slot, index) {
+        remember_iterations(run, foreach, &item);
+    }
+}
+
+fn take(run: &mut Run<'_>, slot: Slot, index: u32) -> Option<Item> {
+    let items = run.slot_mut(slot).items.as_mut()?;
+    let at = items.position(index)?;
+    Some(items.running.remove(at))
+}
+
+/// The next items of the same step, should the loop come again, count on from the highest iteration.
+fn remember_iterations(run: &mut Run<'_>, foreach: &Foreach, item: &Item) {
+    for (step, state) in foreach.steps.clone().zip(&item.steps) {
+        let common = run.slot_mut(Slot::of(step));
+        common.iteration = common.iteration.max(state.iteration);
+    }
+}
+
+fn reads_result(step: &Step) -> bool {
+    step.set.iter().any(|(_, template)| template.reads(Root::Result))
+}

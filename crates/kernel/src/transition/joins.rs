@@ -1,0 +1,157 @@
+//! `join`: how many of the steps that a step needs must be done, and what becomes of the others.
+//!
+//! A step that is needed by such joins alone may fail: they go on without it, or fail themselves once there
+//! cannot be enough any more.
+
+use saga_runner_language::definition::model::{Group, Join, Step, Stragglers};
+
+use super::Rejection;
+use super::ends::{self, Defeat};
+use super::groups;
+use super::run::Run;
+use super::slot::Slot;
+use crate::patch::Note;
+use crate::record::StepStatus;
+
+/// Error class of a step that waits for more of its needs than can be done.
+pub(super) const JOIN_UNREACHABLE: &str = "join_unreachable";
+
+/// How far the needs of a step have come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Standing {
+    Open,
+    Met,
+    OutOfReach,
+}
+
+/// How far the needs of a step have come.
+pub(super) fn standing(run: &Run<'_>, slot: Slot) -> Standing {
+    let step = slot.step(run);
+    let tally = Tally::of(run, slot);
+    let (met, out_of_reach) = match step.join {
+        Join::All => (tally.open == 0, tally.lost > 0),
+        Join::AtLeast { count, .. } => (tally.done >= count, tally.done.saturating_add(tally.open) < count),
+    };
+    if out_of_reach {
+        Standing::OutOfReach
+    } else if met {
+        Standing::Met
+    } else {
+        Standing::Open
+    }
+}
+
+/// Fails a step whose needs cannot be met any more.
+pub(super) fn out_of_reach(run: &mut Run<'_>, slot: Slot) -> Result<(), Rejection> {
+    let step = slot.step(run);
+    let tally = Tally::of(run, slot);
+    let message = format!(
+        "of {} needs {} are done and {} may still be",
+        step.needs.len(),
+        tally.done,
+        tally.open
+    );
+    let defeat = Defeat {
+        class: JOIN_UNREACHABLE,
+        message: &message,
+    };
+    ends::failed(run, slot, defeat)
+}
+
+/// The join of a step is met: gives up the needs that are not over, where the step says so.
+pub(super) fn leave_stragglers(run: &mut Run<'_>, slot: Slot) {
+    let step = slot.step(run);
+    let Join::AtLeast {
+        stragglers: Stragglers::Cancel,
+        ..
+    } = step.join
+    else {
+        return;
+    };
+    for need in &step.needs {
+        give_up(run, slot.peer(run, *need));
+    }
+}
+
+/// A step has failed and nothing is said about that. Tells whether it, or a group around it, is one that joins
+/// can do without; that group has then failed with it.
+pub(super) fn goes_on_without(run: &mut Run<'_>, slot: Slot, defeat: Defeat<'_>) -> bool {
+    let definition = run.ground.definition;
+    let mut at = slot;
+    while !Step::is_spare(&definition.steps, usize::from(at.step)) {
+        let Some(around) = at.step(run).within else {
+            return false;
+        };
+        // What an item is to the loop around it, the loop says.
+        if let Some(Group::Foreach(_)) | None = definition.group(around) {
+            return false;
+        }
+        at = at.peer(run, around);
+    }
+    if at != slot {
+        give_up(run, at);
+        let state = run.slot_mut(at);
+        state.status = StepStatus::Failed;
+        state.error = Some(defeat.class.to_owned());
+        run.note(Note::StepFailed {
+            step: at.step(run).name.clone(),
+            class: defeat.class.to_owned(),
+        });
+    }
+    true
+}
+
+/// Stops waiting for a step and for all that is nested in it. What has not started never will.
+pub(super) fn give_up(run: &mut Run<'_>, slot: Slot) {
+    let definition = run.ground.definition;
+    let nested = definition.group(slot.step).map_or(0..0, Group::members);
+    for step in std::iter::once(slot.step).chain(nested) {
+        let slot = Slot { step, ..slot };
+        // The steps of a loop over a list have no state for an item other than their own.
+        if !run.has_slot(slot) {
+            continue;
+        }
+        let status = run.slot(slot).status;
+        if status.is_under_way() {
+            groups::abandon(run, slot);
+            ends::abandon(run, slot);
+            run.slot_mut(slot).items = None;
+        } else if status == StepStatus::Pending {
+            run.slot_mut(slot).status = StepStatus::Abandoned;
+            run.note(Note::StepAbandoned {
+                step: slot.step(run).name.clone(),
+            });
+        }
+    }
+}
+
+/// What the needs of a step came to so far.
+#[derive(Debug, Default)]
+struct Tally {
+    done: u32,
+    /// They may be done later.
+    open: u32,
+    /// They failed, or were given up.
+    lost: u32,
+}
+
+impl Tally {
+    fn of(run: &Run<'_>, slot: Slot) -> Self {
+        let mut tally = Self::default();
+        for need in &slot.step(run).needs {
+            let count = match run.slot(slot.peer(run, *need)).status {
+                StepStatus::Done => &mut tally.done,
+                StepStatus::Skipped => continue,
+                StepStatus::Failed | StepStatus::Abandoned => &mut tally.lost,
+                StepStatus::Pending
+                | StepStatus::Running
+                | StepStatus::BackingOff
+                | StepStatus::Delayed
+                | StepStatus::Waiting
+                | StepStatus::Stuck => &mut tally.open,
+            };
+            *count += 1;
+        }
+        tally
+    }
+}

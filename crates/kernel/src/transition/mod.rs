@@ -1,0 +1,378 @@
+//! The transition: `(definition, record, input) -> patch`.
+//!
+//! Order within one input: what is stale or repeated is ignored; a result, timer or control updates what it
+//! is for; handlers run, those of the machine's state before those of the saga; the settle loop starts what
+//! can start; timers whose `cancel_when` holds are cleared; the instance ends if its outcome is reached.
+//!
+//! An input is applied as a whole or rejected as a whole. This module only decides which case an input is;
+//! each case has a module of its own.
+
+mod actions;
+mod aliases;
+mod arena;
+mod attempts;
+mod children;
+mod compensation;
+mod deadlines;
+mod early;
+mod emission;
+mod ends;
+mod errors;
+mod events;
+mod failure;
+mod generations;
+mod groups;
+mod heartbeats;
+mod items;
+mod joins;
+mod machine;
+mod mapping;
+mod members;
+mod migrate;
+mod place;
+mod program;
+mod questions;
+mod recalls;
+mod requests;
+mod results;
+mod run;
+mod schemas;
+mod scope;
+mod seen;
+mod settle;
+mod slot;
+mod timers;
+mod turns;
+mod waits;
+
+#[cfg(test)]
+mod tests;
+
+pub use children::refusal;
+pub use generations::{Last, apply_ended, reaches_ended};
+pub use questions::asked_effects;
+pub use requests::check as check_input;
+
+use arena::Arena;
+pub use migrate::{Obstacle, REFUSED, migrate, obstacles};
+use run::{Ground, Run};
+use saga_runner_language::classes::TIMEOUT_CLASS;
+use saga_runner_language::definition::Definition;
+use saga_runner_language::ids::{ClusterId, DefinitionHash, InstanceId};
+use saga_runner_language::limits::Limits;
+
+use super::input::{Control, Input, InputBody};
+use super::patch::{IgnoreReason, Note, Outcome, Patch};
+use super::record::{Phase, Record};
+
+/// Reason of an event or signal for which the buffer of its instance has no room.
+pub const BUFFER_FULL: &str = "buffer.full";
+
+/// Reason of a start event whose instance runs, where the saga says that it fails.
+pub const START_RUNNING: &str = "start.running";
+
+/// Reason of an event without an instance, where the saga wants to hear of those.
+pub const NO_INSTANCE: &str = "no_instance";
+
+/// What a transition may know besides definition, record and input.
+#[derive(Debug, Clone, Copy)]
+pub struct Context<'a> {
+    pub limits: &'a Limits,
+    /// Where the instance lives; [`ClusterId::OFFLINE`] where nothing reaches the outside world.
+    pub cluster: ClusterId,
+    /// The shard's log sequence of this input: names the rows that the patch adds.
+    pub log_sequence: u64,
+    /// Generation that a new instance gets: 1, or one more than the tombstone's.
+    pub generation: u32,
+}
+
+/// Hears what a transition decides, for those who want to know which parts of a definition were run. It cannot
+/// change anything.
+pub trait Trace {
+    /// The condition at `place` was tested.
+    fn tested(&self, place: String, held: bool);
+    /// What stands at `place` was chosen to be done.
+    fn taken(&self, place: String);
+}
+
+/// Why an input cannot be applied: it goes to the dead letters with [`Rejection::reason`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{reason}: {message}")]
+pub struct Rejection {
+    /// Stable reason code, e.g. `expression`, `fuel`, `state.size`, `work.count`, `timer.range`.
+    pub reason: &'static str,
+    /// What failed, with the place in the definition.
+    pub message: String,
+}
+
+/// Reason where record, definition and input do not belong together: nothing that the definition says is to blame.
+const MISMATCH: &str = "definition.mismatch";
+
+impl Rejection {
+    /// Whether the definition or the data is to blame, so that applying less may help.
+    fn is_of_content(&self) -> bool {
+        self.reason != MISMATCH
+    }
+
+    /// Whether an expression failed, or made more than a message may hold.
+    fn is_of_rendering(&self) -> bool {
+        ["expression", "fuel", "payload.syntax", "work.size"].contains(&self.reason)
+    }
+
+    /// Whether later inputs must not be applied before this one is decided on. What has no place in a bounded
+    /// buffer stands in nobody's way.
+    #[must_use]
+    pub fn parks(&self) -> bool {
+        ![BUFFER_FULL, START_RUNNING, NO_INSTANCE].contains(&self.reason)
+    }
+}
+
+/// Applies `input` to the instance.
+///
+/// # Errors
+/// [`Rejection`] where an expression fails or a limit is passed; nothing has changed then.
+pub fn apply(
+    definition: &Definition,
+    instance: &InstanceId,
+    record: Option<&Record>,
+    input: &Input,
+    context: &Context<'_>,
+) -> Result<Patch, Rejection> {
+    apply_traced(definition, instance, record, input, context, None)
+}
+
+/// The same, telling `trace` what is decided on the way.
+///
+/// # Errors
+/// As [`apply`].
+pub fn apply_traced(
+    definition: &Definition,
+    instance: &InstanceId,
+    record: Option<&Record>,
+    input: &Input,
+    context: &Context<'_>,
+    trace: Option<&dyn Trace>,
+) -> Result<Patch, Rejection> {
+    let (texts, values) = (Arena::default(), Arena::default());
+    let ground = Ground {
+        definition,
+        instance,
+        before: record,
+        last: None,
+        input,
+        context,
+        texts: &texts,
+        values: &values,
+        trace,
+    };
+    match record {
+        None => without_instance(ground),
+        Some(record) => {
+            check_definition(definition, record)?;
+            with_instance(ground, record)
+        }
+    }
+}
+
+fn without_instance(ground: Ground<'_>) -> Result<Patch, Rejection> {
+    match &ground.input.body {
+        // It was forwarded to an instance that has ended since, or to another generation.
+        InputBody::Event(event) if event.via.is_some() => Ok(Patch::ignored(IgnoreReason::NoInstance)),
+        InputBody::Event(event) => {
+            let starts = ground.definition.start.contains(&event.event_type);
+            let nobody = Patch::ignored(IgnoreReason::NoInstance);
+            let patch = if starts {
+                events::start(ground, event)?
+            } else {
+                nobody
+            };
+            if patch.outcome == Outcome::Ignored(IgnoreReason::NoInstance) {
+                return generations::nobody(ground, event);
+            }
+            Ok(patch)
+        }
+        InputBody::Control(Control::Start { input, parent }) => {
+            requests::start(ground, input, parent.as_ref())
+        }
+        InputBody::Control(Control::Recall { parent, undo, known }) => {
+            Ok(children::not_there(ground, parent, *undo, *known))
+        }
+        InputBody::Control(_) => Ok(Patch::ignored(IgnoreReason::NoInstance)),
+        InputBody::Result(result) => Ok(results::orphan(result)),
+        InputBody::Timer { .. } => Ok(Patch::ignored(IgnoreReason::Stale)),
+    }
+}
+
+fn with_instance<'a>(ground: Ground<'a>, record: &'a Record) -> Result<Patch, Rejection> {
+    if let InputBody::Event(event) = &ground.input.body
+        && let Some(via) = &event.via
+        && let Some(reason) = aliases::refusal(record, via)
+    {
+        return Ok(Patch::ignored(reason));
+    }
+    if let Some(patch) = generations::meets(ground, record)? {
+        return Ok(patch);
+    }
+    match &ground.input.body {
+        InputBody::Event(event) if record.phase.is_terminal() => {
+            generations::after_end(ground, record, event)
+        }
+        InputBody::Event(event) => match events::refusal(ground.definition, record, event) {
+            Some(reason) => Ok(Patch::ignored(reason)),
+            None => events::handle(Run::of(ground, record), record, event),
+        },
+        InputBody::Result(result) => match results::waiting(record, result) {
+            None => Ok(results::without_step(record, result)),
+            Some(waiting) => results::take(ground, record, result, waiting),
+        },
+        InputBody::Timer { name } => {
+            if !timers::is_current(record, name, ground.input.time) {
+                return Ok(Patch::ignored(IgnoreReason::Stale));
+            }
+            let mut run = Run::of(ground, record);
+            timers::fire(&mut run, name)?;
+            run.conclude(Outcome::Applied)
+        }
+        InputBody::Control(control) => with_control(ground, record, control),
+    }
+}
+
+fn with_control<'a>(
+    ground: Ground<'a>,
+    record: &'a Record,
+    control: &'a Control,
+) -> Result<Patch, Rejection> {
+    match control {
+        Control::Start { parent, .. } => return Ok(children::start_again(ground, record, parent.as_ref())),
+        Control::Recall { parent, undo, known } => {
+            return children::taken_back(ground, record, parent, *undo, *known);
+        }
+        // It may come as often as it likes, so it takes no place among the inputs that are remembered.
+        Control::Heartbeat { work } => return heartbeats::beat(ground, record, work),
+        // They are for aliases, which no instance is.
+        Control::RegisterAlias { .. } | Control::ReleaseAlias { .. } => {
+            return Ok(Patch::ignored(IgnoreReason::NoHandler));
+        }
+        Control::Cancel { .. }
+        | Control::Retry
+        | Control::Settle(_)
+        | Control::Signal { .. }
+        | Control::Callback { .. }
+        | Control::Migrate { .. } => {}
+    }
+    let seen = seen::control(&ground.input.id);
+    if let Some(reason) = seen::find_event(record, seen) {
+        return Ok(Patch::ignored(reason));
+    }
+    let mut run = match (control, record.phase) {
+        (Control::Cancel { .. } | Control::Signal { .. } | Control::Callback { .. }, Phase::Running) => {
+            Run::of(ground, record)
+        }
+        (Control::Retry, _) if compensation::any_stuck(record) || questions::any(record) => {
+            Run::of(ground, record)
+        }
+        // They were looked at before.
+        (
+            Control::Start { .. }
+            | Control::Recall { .. }
+            | Control::Heartbeat { .. }
+            | Control::RegisterAlias { .. }
+            | Control::ReleaseAlias { .. },
+            _,
+        ) => {
+            return Ok(Patch::ignored(IgnoreReason::Exists));
+        }
+        (Control::Settle(settle), _)
+            if compensation::concerns(ground.definition, record, settle)
+                || questions::concerns(ground.definition, record, settle) =>
+        {
+            Run::of(ground, record)
+        }
+        (_, phase) if phase.is_terminal() => return Ok(Patch::ignored(IgnoreReason::Ended)),
+        (Control::Migrate { to, .. }, _) => return without_target(record, to),
+        (
+            Control::Cancel { .. }
+            | Control::Retry
+            | Control::Settle(_)
+            | Control::Signal { .. }
+            | Control::Callback { .. },
+            _,
+        ) => {
+            return Ok(Patch::ignored(IgnoreReason::NoHandler));
+        }
+    };
+    seen::remember_event(&mut run.record, seen);
+    match control {
+        Control::Start { .. }
+        | Control::Recall { .. }
+        | Control::Heartbeat { .. }
+        | Control::RegisterAlias { .. }
+        | Control::ReleaseAlias { .. } => {}
+        Control::Cancel { reason, mode } => failure::cancel(&mut run, reason, *mode)?,
+        Control::Retry => {
+            questions::retry_all(&mut run)?;
+            compensation::retry_all(&mut run)?;
+        }
+        Control::Settle(settle) => {
+            questions::settle(&mut run, settle)?;
+            compensation::settle(&mut run, settle)?;
+        }
+        Control::Signal { name, data, by } => {
+            let message = waits::Message::signal(&run, name, data, by)?;
+            run.note(Note::Signalled {
+                signal: name.clone(),
+                by: by.clone(),
+            });
+            if ground.definition.program.is_some() {
+                program::signal(&mut run, message)?;
+            } else if !waits::offer(&mut run, message)? {
+                return Ok(Patch::ignored(IgnoreReason::NoHandler));
+            }
+        }
+        Control::Migrate { to, .. } => return without_target(record, to),
+        Control::Callback { work, outcome } => {
+            let message = waits::Message::callback(&run, work, outcome)?;
+            run.note(Note::CalledBack { work: work.clone() });
+            if !waits::offer(&mut run, message)? {
+                return Ok(Patch::ignored(IgnoreReason::Stale));
+            }
+        }
+    }
+    run.conclude(Outcome::Applied)
+}
+
+/// A migration whose target is not at hand; with it, `migrate` applies the input.
+fn without_target(record: &Record, to: &DefinitionHash) -> Result<Patch, Rejection> {
+    if record.definition == *to {
+        return Ok(Patch::ignored(IgnoreReason::Duplicate));
+    }
+    Err(Rejection {
+        reason: REFUSED,
+        message: format!("definition {to} is not loaded"),
+    })
+}
+
+/// Refuses a definition that the record does not belong to, so that the indices of one hold in the other.
+fn check_definition(definition: &Definition, record: &Record) -> Result<(), Rejection> {
+    let steps = definition.steps.len();
+    let fits = definition.hash == record.definition
+        && steps == record.steps.len()
+        && record
+            .ledger
+            .highest_step()
+            .is_none_or(|step| usize::from(step) < steps)
+        && record.strays.iter().all(|stray| usize::from(stray.step) < steps)
+        && program::fits(definition.program.as_ref(), record)
+        && record.machine.is_none() == definition.machine.is_none()
+        && record.machine.is_some() == machine::present(definition, record).is_some();
+    if fits {
+        return Ok(());
+    }
+    Err(Rejection {
+        reason: "definition.mismatch",
+        message: format!(
+            "the record belongs to definition {}, not to {}",
+            record.definition, definition.hash
+        ),
+    })
+}

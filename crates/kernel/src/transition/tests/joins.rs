@@ -1,0 +1,247 @@
+//! Joins: how many needs suffice, what fails without harm, what becomes of stragglers.
+
+use std::sync::Arc;
+
+use saga_runner_language::definition::Definition;
+use serde_json::json;
+
+use super::build::loaded;
+use super::world::World;
+use crate::ledger::LedgerStatus;
+use crate::record::{Phase, StepStatus};
+
+/// Three parallel steps, of which some suffice.
+pub(super) fn joining(rest: &str) -> Definition {
+    loaded(&format!(
+        r#"
+state: {{init: {{wanted: true}}}}
+handlers:
+  Order.Placed: {{set: {{wanted: "${{event.data.wanted}}"}}}}
+steps:
+  one: {{effect: one, compensate: {{effect: undo-one}}}}
+  two: {{effect: two, compensate: {{effect: undo-two}}, on_error: {{unavailable: {{continue: true}}}}}}
+  three: {{if: state.wanted, effect: three, compensate: {{effect: undo-three}}}}
+  joined: {{needs: [one, two, three], effect: joined, compensate: {{effect: undo-joined}}, {rest}}}
+  last: {{needs: [joined], effect: last}}
+"#
+    ))
+}
+
+fn placed(rest: &str, wanted: bool) -> World {
+    world(joining(rest), wanted)
+}
+
+fn world(definition: Definition, wanted: bool) -> World {
+    let mut world = World::of(Arc::new(definition));
+    world.event("Order.Placed", &json!({"wanted": wanted}));
+    world
+}
+
+fn status(world: &World, name: &str) -> StepStatus {
+    let steps = &world.definition.steps;
+    let at = steps.iter().position(|step| step.name == name).expect("a step");
+    world.statuses()[at]
+}
+
+fn ok(world: &mut World, steps: &[&str]) {
+    for step in steps {
+        world.succeed(&format!("steps.{step}"), &json!({}));
+    }
+}
+
+#[test]
+fn one_of_them_suffices_and_the_others_are_waited_for_at_the_end() {
+    let mut world = placed("join: any", true);
+    ok(&mut world, &["two"]);
+    assert_eq!(status(&world, "joined"), StepStatus::Running);
+    ok(&mut world, &["joined", "last"]);
+    assert_eq!(world.phase(), Phase::Running, "one and three still run");
+    ok(&mut world, &["one", "three"]);
+    assert_eq!(world.phase(), Phase::Completed);
+}
+
+#[test]
+fn a_need_may_fail_where_some_of_them_suffice() {
+    let mut world = placed("join: {at_least: 2}", true);
+    world.fail("steps.one", "declined");
+    assert_eq!(world.phase(), Phase::Running);
+    assert_eq!(status(&world, "one"), StepStatus::Failed);
+    ok(&mut world, &["two"]);
+    assert_eq!(status(&world, "joined"), StepStatus::Pending);
+    ok(&mut world, &["three", "joined", "last"]);
+    assert_eq!(world.phase(), Phase::Completed);
+}
+
+#[test]
+fn a_need_that_says_what_its_failure_means_still_fails_the_instance() {
+    let text = "join: any";
+    let mut definition = joining(text);
+    definition.steps[0].on_error.insert(
+        "*".to_owned(),
+        saga_runner_language::definition::model::OnError {
+            set: Vec::new(),
+            undo: Vec::new(),
+            complete: None,
+            then: saga_runner_language::definition::model::Then::Fail(Some(
+                saga_runner_language::definition::model::Fail {
+                    code: "no".to_owned(),
+                    message: None,
+                    keep: Vec::new(),
+                },
+            )),
+        },
+    );
+    let mut world = world(definition, true);
+    world.fail("steps.one", "declined");
+    assert_eq!(
+        world.last().failure.as_ref().map(|failure| failure.code.as_str()),
+        Some("no")
+    );
+}
+
+#[test]
+fn what_all_need_may_not_fail() {
+    let mut world = placed("join: all", true);
+    world.fail("steps.one", "declined");
+    assert_ne!(world.phase(), Phase::Running);
+}
+
+#[test]
+fn a_need_that_was_continued_counts_and_one_that_was_skipped_does_not() {
+    let mut world = placed("join: {at_least: 2}", false);
+    assert_eq!(status(&world, "three"), StepStatus::Skipped);
+    world.fail("steps.two", "unavailable");
+    assert_eq!(status(&world, "two"), StepStatus::Done);
+    assert_eq!(status(&world, "joined"), StepStatus::Pending);
+    ok(&mut world, &["one"]);
+    assert_eq!(status(&world, "joined"), StepStatus::Running);
+}
+
+#[test]
+fn out_of_reach_the_step_fails_with_a_class_of_its_own() {
+    let mut world = placed("join: {at_least: 3}", false);
+    let failure = world.last().failure.clone().expect("a failure");
+    assert_eq!(
+        (failure.code.as_str(), failure.step.as_deref()),
+        ("join_unreachable", Some("joined"))
+    );
+    // What ran is given up, and undone should it have succeeded.
+    ok(&mut world, &["one"]);
+    assert_eq!(world.outstanding(), ["steps.two", "steps.one.compensate"]);
+}
+
+#[test]
+fn out_of_reach_may_be_answered() {
+    let mut world = placed(
+        "join: {at_least: 2}, on_error: {join_unreachable: {continue: true}}",
+        true,
+    );
+    world.fail("steps.one", "declined");
+    world.fail("steps.two", "declined");
+    assert_eq!(status(&world, "joined"), StepStatus::Done);
+    ok(&mut world, &["three", "last"]);
+    assert_eq!(world.phase(), Phase::Completed);
+}
+
+#[test]
+fn stragglers_that_are_cancelled_are_undone_when_they_succeed_late() {
+    let mut world = placed("join: any, stragglers: cancel", true);
+    ok(&mut world, &["one"]);
+    assert_eq!(status(&world, "two"), StepStatus::Abandoned);
+    assert_eq!(status(&world, "three"), StepStatus::Abandoned);
+    ok(&mut world, &["two"]);
+    assert!(world.outstanding().contains(&"steps.two.compensate"));
+    ok(&mut world, &["two.compensate", "joined", "last"]);
+    assert_eq!(world.phase(), Phase::Completed);
+    // The record stays until nothing can come any more.
+    assert!(world.ended.is_none());
+    world.fail("steps.three", "declined");
+    assert!(world.ended.is_some());
+}
+
+#[test]
+fn what_else_needs_a_straggler_that_was_cancelled_is_out_of_reach() {
+    let mut world = world(
+        loaded(
+            r"
+steps:
+  one: {effect: one}
+  two: {effect: two}
+  joined: {needs: [one, two], join: any, stragglers: cancel, effect: joined}
+  other: {needs: [two], effect: other, on_error: {join_unreachable: {continue: true}}}
+",
+        ),
+        true,
+    );
+    ok(&mut world, &["one"]);
+    assert_eq!(status(&world, "other"), StepStatus::Done);
+    assert_eq!(world.outstanding(), ["steps.two", "steps.joined"]);
+}
+
+const GROUPS: &str = r#"
+steps:
+  one:
+    choice:
+      - when: "true"
+        steps:
+          first: {effect: first, compensate: {effect: undo-first}}
+          second: {needs: [first], effect: second}
+          side: {effect: side}
+  two: {repeat: {until: result.over, max: 3}, effect: two}
+  joined: {needs: [one, two], join: any, stragglers: cancel, effect: joined}
+"#;
+
+#[test]
+fn a_choice_fails_with_its_step_and_the_join_goes_on_without_it() {
+    let mut world = world(loaded(GROUPS), true);
+    world.fail("steps.first", "declined");
+    assert_eq!(status(&world, "one"), StepStatus::Failed);
+    assert_eq!(status(&world, "second"), StepStatus::Abandoned);
+    assert_eq!(status(&world, "side"), StepStatus::Abandoned);
+    assert_eq!(world.phase(), Phase::Running);
+    world.succeed("steps.two.turn", &json!({"over": true}));
+    assert_eq!(world.outstanding(), ["steps.side", "steps.joined"]);
+    ok(&mut world, &["joined", "side"]);
+    assert_eq!(world.phase(), Phase::Completed);
+}
+
+#[test]
+fn a_group_that_is_a_straggler_is_given_up_with_all_that_is_in_it() {
+    let mut world = world(loaded(GROUPS), true);
+    world.succeed("steps.two.turn", &json!({"over": true}));
+    for step in ["one", "first", "second", "side"] {
+        assert_eq!(status(&world, step), StepStatus::Abandoned, "{step}");
+    }
+    ok(&mut world, &["joined", "first", "first.compensate", "side"]);
+    assert_eq!(world.phase(), Phase::Completed);
+    assert_eq!(world.ledger(), [LedgerStatus::Undone]);
+}
+
+#[test]
+fn steps_of_an_item_are_joined_for_themselves() {
+    let mut world = world(
+        loaded(
+            r"
+state: {init: {items: [1, 2]}}
+steps:
+  lines:
+    foreach: {over: state.items}
+    steps:
+      one: {effect: one}
+      two: {effect: two}
+      joined: {needs: [one, two], join: any, stragglers: cancel, effect: joined}
+",
+        ),
+        true,
+    );
+    assert_eq!(world.outstanding().len(), 4);
+    world.fail("steps.one", "declined");
+    world.succeed("steps.two", &json!({}));
+    assert_eq!(world.outstanding(), ["steps.one", "steps.two", "steps.joined"]);
+    world.succeed("steps.one", &json!({}));
+    assert_eq!(world.outstanding(), ["steps.two", "steps.joined", "steps.joined"]);
+    for _ in 0..2 {
+        world.succeed("steps.joined", &json!({}));
+    }
+    assert_eq!(world.phase(), Phase::Completed);
+}

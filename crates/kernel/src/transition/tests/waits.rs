@@ -1,0 +1,307 @@
+//! Delays, waits, signals, and what comes early.
+
+use bytes::Bytes;
+use saga_runner_language::definition::Definition;
+use saga_runner_language::definition::model::{Action, Awaited, Delay, Emit, Step, Then, Wait};
+use serde_json::{Value, json};
+
+use super::build::{command, compensation, effect, expr, publish, saga, sets, step, template};
+use super::errors::then;
+use super::world::World;
+use crate::input::{CallbackOutcome, Control, InputBody, Origin};
+use crate::ledger::LedgerStatus;
+use crate::patch::{IgnoreReason, Outcome};
+use crate::record::{Phase, StepStatus};
+
+const HOUR_MS: i64 = 3_600_000;
+
+pub(super) fn signal(name: &str, data: &Value) -> Control {
+    Control::Signal {
+        name: name.to_owned(),
+        data: Bytes::from(data.to_string()),
+        by: "ada".to_owned(),
+    }
+}
+
+fn wait(on: Awaited, when: Option<&str>) -> Wait {
+    Wait {
+        on,
+        when: when.map(expr),
+        timeout: Some(Delay::Fixed(2 * HOUR_MS)),
+        heartbeat_ms: None,
+    }
+}
+
+/// score, approve (a signal), ship (a command, then an event), tell (a fact).
+pub(super) fn approving() -> Definition {
+    let mut saga = saga("approving", "Order.Placed");
+    saga.init = template(json!({"pause": "30m"}));
+    let score = step("score", &[], effect("fraud-score", json!({})));
+    let mut approve: Step = step("approve", &[0], Action::Nothing);
+    approve.wait = Some(wait(Awaited::Signal("review".to_owned()), None));
+    approve.set = sets(json!({"reviewer": "${signal.by}", "note": "${signal.note}"}));
+    approve.fail_if = Some(expr("!signal.approved"));
+    let mut ship = step(
+        "ship",
+        &[1],
+        Action::Command(command("Shipment.Create", "shp-${key}", json!({}))),
+    );
+    ship.wait = Some(wait(
+        Awaited::Event("Shipment.Created".to_owned()),
+        Some(r#"event.data.parcel != """#),
+    ));
+    ship.set = sets(json!({"parcel": "${event.data.parcel}", "accepted": "${result.sequence}"}));
+    ship.compensate = Some(compensation(Action::Command(command(
+        "Shipment.Cancel",
+        "shp-${key}",
+        json!({}),
+    ))));
+    let Emit::Publish(fact) = publish("order.shipped", json!({"parcel": "${state.parcel}"})) else {
+        panic!("a fact")
+    };
+    let mut tell = step("tell", &[2], Action::Publish(fact));
+    tell.delay = Some(Delay::Rendered(template(json!("${state.pause}"))));
+    saga.steps = vec![score, approve, ship, tell];
+    saga
+}
+
+fn scored() -> World {
+    let mut world = World::new(approving());
+    world.event("Order.Placed", &json!({}));
+    world.succeed("steps.score", &json!({}));
+    world
+}
+
+fn yes() -> Value {
+    json!({"approved": true, "note": "fine", "by": "somebody else"})
+}
+
+#[test]
+fn a_signal_ends_the_wait_and_a_command_waits_for_its_event() {
+    let mut world = scored();
+    assert_eq!(world.statuses()[1], StepStatus::Waiting);
+    assert_eq!(
+        world.timers.first().map(|row| row.name.as_str()),
+        Some("wait:approve")
+    );
+    assert_eq!(world.control("s-1", signal("review", &yes())), Outcome::Applied);
+    assert_eq!(world.data()["reviewer"], "ada", "who it is is not what they say");
+    assert_eq!(world.data()["note"], "fine");
+    assert!(world.timers.is_empty());
+    world.succeed("steps.ship", &json!({"sequence": 7}));
+    assert_eq!(world.statuses()[2], StepStatus::Waiting);
+    assert_eq!(
+        world.ledger(),
+        [LedgerStatus::Held],
+        "it happened, whatever comes"
+    );
+    world.event("Shipment.Created", &json!({"parcel": ""}));
+    assert_eq!(world.statuses()[2], StepStatus::Waiting, "`when` does not hold");
+    world.event("Shipment.Created", &json!({"parcel": "p-1"}));
+    assert_eq!(world.data()["parcel"], "p-1");
+    assert_eq!(world.data()["accepted"], 7);
+    assert_eq!(world.statuses()[3], StepStatus::Delayed);
+    assert_eq!(world.phase(), Phase::Running);
+    world.advance(30 * 60_000);
+    assert_eq!(world.payload("steps.tell"), json!({"parcel": "p-1"}));
+    assert_eq!(world.phase(), Phase::Completed);
+}
+
+#[test]
+fn what_comes_early_is_kept_and_taken_in_order() {
+    let mut world = World::new(approving());
+    world.event("Order.Placed", &json!({}));
+    world.control("s-1", signal("review", &yes()));
+    world.event("Shipment.Created", &json!({"parcel": ""}));
+    world.event("Shipment.Created", &json!({"parcel": "p-1"}));
+    world.event("Shipment.Created", &json!({"parcel": "p-2"}));
+    assert_eq!(world.last().buffer.len(), 4);
+    world.succeed("steps.score", &json!({}));
+    assert_eq!(world.statuses()[1..3], [StepStatus::Done, StepStatus::Running]);
+    world.succeed("steps.ship", &json!({"sequence": 7}));
+    assert_eq!(world.data()["parcel"], "p-1", "the first that fits");
+    assert_eq!(world.last().buffer.len(), 2);
+}
+
+#[test]
+fn an_event_that_came_proves_a_command_of_which_nobody_knows() {
+    let mut definition = approving();
+    definition.steps[2].set.retain(|(name, _)| name == "parcel");
+    let mut world = World::new(definition);
+    world.event("Order.Placed", &json!({}));
+    world.succeed("steps.score", &json!({}));
+    world.control("s-1", signal("review", &yes()));
+    world.event("Shipment.Created", &json!({"parcel": "p-1"}));
+    world.time_out("steps.ship");
+    assert_eq!(world.statuses()[2], StepStatus::Done);
+    assert_eq!(world.ledger(), [LedgerStatus::Held]);
+}
+
+#[test]
+fn a_wait_that_nothing_ends_times_out() {
+    let mut world = scored();
+    world.advance(2 * HOUR_MS);
+    let failure = world.last().failure.clone().expect("failed");
+    assert_eq!(
+        (failure.code.as_str(), failure.step.as_deref()),
+        ("timeout", Some("approve"))
+    );
+    let mut definition = approving();
+    definition.steps[1]
+        .on_error
+        .insert("timeout".to_owned(), then(Then::Continue));
+    let mut world = World::new(definition);
+    world.event("Order.Placed", &json!({}));
+    world.succeed("steps.score", &json!({}));
+    world.advance(2 * HOUR_MS);
+    assert_eq!(world.statuses()[1..3], [StepStatus::Done, StepStatus::Running]);
+    assert_eq!(
+        world.control("s-1", signal("review", &yes())),
+        Outcome::Ignored(IgnoreReason::NoHandler),
+        "nothing will wait for it"
+    );
+}
+
+#[test]
+fn a_refused_approval_fails_the_saga_and_a_failed_one_waits_for_nothing() {
+    let mut world = scored();
+    world.control("s-1", signal("review", &json!({"approved": false, "note": ""})));
+    assert_eq!(world.last().steps[1].error.as_deref(), Some("fail_if"));
+    assert_eq!(world.phase(), Phase::Failed);
+    let mut world = scored();
+    world.control("c-1", Control::cancel(String::new()));
+    assert_eq!(world.statuses()[1], StepStatus::Abandoned);
+    assert!(world.timers.is_empty());
+}
+
+#[test]
+fn a_buffer_that_is_full_refuses_and_blocks_nobody() {
+    let mut definition = approving();
+    definition.buffer = 2;
+    let mut world = World::new(definition);
+    world.event("Order.Placed", &json!({}));
+    world.control("s-1", signal("review", &yes()));
+    world.control("s-2", signal("review", &yes()));
+    let input = world.input("s-3", Origin::Local, InputBody::Control(signal("review", &yes())));
+    let rejection = world.give(&input).expect_err("no room");
+    assert_eq!(rejection.reason, "buffer.full");
+    assert!(!rejection.parks());
+    assert_eq!(
+        world.control("s-4", signal("other", &yes())),
+        Outcome::Ignored(IgnoreReason::NoHandler)
+    );
+}
+
+#[test]
+fn a_delay_may_be_an_instant_and_the_past_is_now() {
+    let delayed = |delay: &str| {
+        let mut saga = saga("later", "Order.Placed");
+        saga.init = template(json!({"at": delay}));
+        let mut later = step("later", &[], Action::Nothing);
+        later.delay = Some(Delay::Rendered(template(json!("${state.at}"))));
+        saga.steps = vec![later];
+        let mut world = World::new(saga);
+        let input = world.event_input("Order.Placed", &json!({}));
+        let given = world.give(&input);
+        (world, given)
+    };
+    let (mut world, _) = delayed("2026-01-01T10:00:05Z");
+    assert_eq!(world.statuses(), [StepStatus::Delayed]);
+    world.advance(5_000);
+    assert_eq!(world.phase(), Phase::Completed);
+    let (world, _) = delayed("2025-01-01T10:00:00Z");
+    assert_eq!(world.phase(), Phase::Completed);
+    let (_, given) = delayed("soon");
+    assert_eq!(given.expect_err("no duration").reason, "timer.value");
+    let (_, given) = delayed("9000d");
+    assert_eq!(given.expect_err("too long").reason, "timer.range");
+}
+
+/// ask (an effect that is called back), note (needs it).
+fn asking() -> World {
+    let mut saga = saga("asking", "Order.Placed");
+    saga.init = template(json!({"signed": ""}));
+    let mut ask = step("ask", &[], effect("signature-ask", json!({})));
+    ask.wait = Some(wait(Awaited::Callback, None));
+    ask.set = sets(json!({"signed": "${signal.name}"}));
+    ask.compensate = Some(compensation(effect("signature-drop", json!({}))));
+    ask.retry = vec![super::retry::table(&["*"], 3)];
+    saga.steps = vec![ask];
+    let mut world = World::new(saga);
+    world.event("Order.Placed", &json!({}));
+    world
+}
+
+fn called_back(world: &World, outcome: CallbackOutcome) -> Control {
+    let work = world.newest("steps.ask").idempotency_key.clone();
+    Control::Callback { work, outcome }
+}
+
+fn done(data: &Value) -> CallbackOutcome {
+    CallbackOutcome::Done {
+        data: Bytes::from(data.to_string()),
+    }
+}
+
+fn refused() -> CallbackOutcome {
+    CallbackOutcome::Failed {
+        class: "refused".to_owned(),
+        message: "not like this".to_owned(),
+    }
+}
+
+#[test]
+fn a_callback_ends_the_wait_of_its_work_and_of_no_other() {
+    let mut world = asking();
+    let callback = called_back(&world, done(&json!({"name": "ada", "time": "never"})));
+    world.succeed("steps.ask", &json!({}));
+    assert_eq!(world.statuses()[0], StepStatus::Waiting);
+    let other = Control::Callback {
+        work: "0".repeat(32),
+        outcome: done(&json!({"name": "eve"})),
+    };
+    assert_eq!(world.control("c-0", other), Outcome::Ignored(IgnoreReason::Stale));
+    assert_eq!(world.control("c-1", callback.clone()), Outcome::Applied);
+    assert_eq!(world.last().phase, Phase::Completed);
+    assert_eq!(world.data()["signed"], "ada");
+    assert_eq!(
+        world.control("c-2", callback),
+        Outcome::Ignored(IgnoreReason::NoInstance)
+    );
+}
+
+#[test]
+fn a_callback_that_comes_before_the_result_is_kept() {
+    let mut world = asking();
+    let callback = called_back(&world, done(&json!({"name": "ada"})));
+    assert_eq!(world.control("c-1", callback), Outcome::Applied);
+    assert_eq!(world.statuses()[0], StepStatus::Running);
+    world.succeed("steps.ask", &json!({}));
+    assert_eq!(world.last().phase, Phase::Completed);
+    assert_eq!(world.data()["signed"], "ada");
+}
+
+#[test]
+fn a_callback_that_says_failure_fails_the_step_and_what_was_asked_for_is_undone() {
+    let mut world = asking();
+    let callback = called_back(&world, refused());
+    world.succeed("steps.ask", &json!({}));
+    assert_eq!(world.control("c-1", callback), Outcome::Applied);
+    assert_eq!(world.statuses()[0], StepStatus::Failed);
+    assert_eq!(world.last().phase, Phase::Compensating);
+    let failure = world.last().failure.as_ref().expect("a failure");
+    assert_eq!(failure.code, "refused");
+    assert_eq!(world.ledger(), [LedgerStatus::Undoing]);
+}
+
+#[test]
+fn the_token_of_an_attempt_of_which_nobody_knows_still_counts() {
+    let mut world = asking();
+    let callback = called_back(&world, done(&json!({"name": "ada"})));
+    world.time_out("steps.ask");
+    world.advance(30_000);
+    assert_eq!(world.statuses()[0], StepStatus::Running, "the second attempt");
+    assert_eq!(world.control("c-1", callback), Outcome::Applied);
+    world.succeed("steps.ask", &json!({}));
+    assert_eq!(world.data()["signed"], "ada");
+}

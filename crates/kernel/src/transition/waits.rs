@@ -1,0 +1,409 @@
+//! Steps that let time pass, and steps that wait for an event, a signal or a callback.
+//!
+//! What comes before its step waits is kept in the buffer of the record. One event or signal ends every wait
+//! that it fits at that moment; from the buffer the first step that comes takes it.
+
+use std::borrow::Cow;
+
+use saga_runner_language::definition::Definition;
+use saga_runner_language::definition::model::{Awaited, Delay, Step, Wait};
+use saga_runner_language::duration::Millis;
+use saga_runner_language::expr::write_sorted;
+use saga_runner_language::json::Json;
+use serde_bytes::ByteBuf;
+
+use super::ends::{self, Defeat};
+use super::heartbeats::HEARTBEAT;
+use super::place::Place;
+use super::run::Run;
+use super::scope::Locals;
+use super::slot::Slot;
+use super::{BUFFER_FULL, Rejection, TIMEOUT_CLASS, attempts, heartbeats, questions};
+use crate::input::CallbackOutcome;
+use crate::patch::Note;
+use crate::record::{Buffered, MessageKind, Record, StepState, StepStatus};
+
+/// Timer of the first attempt of a step.
+pub(super) const DELAY: &str = "delay";
+/// Timer of the end of a wait.
+pub(super) const WAIT: &str = "wait";
+
+/// Begins a step: lets its delay pass, then does what it does.
+pub(super) fn begin(run: &mut Run<'_>, slot: Slot) -> Result<(), Rejection> {
+    let step = slot.step(run);
+    let Some(delay) = &step.delay else {
+        return attempts::start(run, slot);
+    };
+    let place = || format!("{}.delay", Place::Step { name: &step.name });
+    let after_ms = run.delay_ms(delay, Locals::default(), place)?;
+    if after_ms == 0 {
+        return attempts::start(run, slot);
+    }
+    run.slot_mut(slot).status = StepStatus::Delayed;
+    run.note(Note::StepDelayed {
+        step: step.name.clone(),
+    });
+    let timer = slot.timer(run, DELAY);
+    run.set_timer(&timer, after_ms, place)
+}
+
+/// The delay of a step is over.
+pub(super) fn delay_over(run: &mut Run<'_>, slot: Slot) -> Result<(), Rejection> {
+    if run.slot(slot).status != StepStatus::Delayed {
+        return Ok(());
+    }
+    attempts::start(run, slot)
+}
+
+/// Begins to wait, or takes what is in the buffer.
+pub(super) fn wait(run: &mut Run<'_>, slot: Slot, wait: &Wait) -> Result<(), Rejection> {
+    if let Some(at) = buffered(run, slot)? {
+        let found = run.record.buffer.remove(at);
+        let message = buffered_message(run, &found)?;
+        return over(run, slot, message);
+    }
+    let step = slot.step(run);
+    run.slot_mut(slot).status = StepStatus::Waiting;
+    run.note(Note::StepWaits {
+        step: step.name.clone(),
+    });
+    heartbeats::begin(run, slot, wait)?;
+    let Some(timeout) = &wait.timeout else {
+        return Ok(());
+    };
+    let place = || format!("{}.wait.timeout", Place::Step { name: &step.name });
+    let after_ms = run.delay_ms(timeout, Locals::default(), place)?;
+    let timer = slot.timer(run, WAIT);
+    run.set_timer(&timer, after_ms, place)
+}
+
+/// Nothing came in time.
+pub(super) fn timed_out(run: &mut Run<'_>, slot: Slot) -> Result<(), Rejection> {
+    if run.slot(slot).status != StepStatus::Waiting {
+        return Ok(());
+    }
+    let timer = slot.timer(run, HEARTBEAT);
+    run.clear_timer(&timer);
+    let defeat = Defeat {
+        class: TIMEOUT_CLASS,
+        message: "nothing came in time",
+    };
+    ends::failed(run, slot, defeat)
+}
+
+/// Whether the buffer holds what the step waits for, and where.
+pub(super) fn buffered(run: &mut Run<'_>, slot: Slot) -> Result<Option<usize>, Rejection> {
+    let step = slot.step(run);
+    let Some(wait) = &step.wait else {
+        return Ok(None);
+    };
+    for at in 0..run.record.buffer.len() {
+        let entry = &run.record.buffer[at];
+        let state = run.slot(slot);
+        if !names(wait, state, entry.kind, &entry.name) {
+            continue;
+        }
+        let locals = buffered_message(run, entry)?.locals();
+        if fits(run, step, wait, locals)? {
+            return Ok(Some(at));
+        }
+    }
+    Ok(None)
+}
+
+/// Whether a step of the definition waits for events of this type.
+pub(super) fn awaits_event(definition: &Definition, event_type: &str) -> bool {
+    definition.steps.iter().any(|step| {
+        step.expected_event()
+            .is_some_and(|expected| expected == event_type)
+    })
+}
+
+/// Gives an event or a signal to the steps that wait for it, or keeps it for one that will. Tells whether
+/// it was of use.
+pub(super) fn offer<'a>(run: &mut Run<'a>, message: Message<'a>) -> Result<bool, Rejection> {
+    let (waiting, ahead) = interested(run.ground.definition, &run.record, message);
+    let mut taken = false;
+    for slot in waiting {
+        // The end of another wait may have changed everything.
+        if !run.is_running() || !run.has_slot(slot) || run.slot(slot).status != StepStatus::Waiting {
+            continue;
+        }
+        let before = run.focus(Some(slot));
+        let step = slot.step(run);
+        let Some(wait) = &step.wait else { continue };
+        if fits(run, step, wait, message.locals())? {
+            taken = true;
+            over(run, slot, message)?;
+        }
+        run.focus(before);
+    }
+    if taken || !ahead {
+        return Ok(taken);
+    }
+    let max = run.ground.definition.buffer;
+    if run.record.buffer.len() >= max {
+        return Err(Rejection {
+            reason: BUFFER_FULL,
+            message: format!(
+                "{} came early, and {max} others already wait for their step",
+                message.name
+            ),
+        });
+    }
+    let mut value = Vec::with_capacity(256);
+    write_sorted(message.value, &mut value);
+    run.record.buffer.push(Buffered {
+        kind: message.kind,
+        name: message.name.to_owned(),
+        time: run.record.updated,
+        value: ByteBuf::from(value),
+    });
+    run.note(Note::Buffered {
+        name: message.name.to_owned(),
+    });
+    questions::settle_by_proof(run)?;
+    Ok(true)
+}
+
+/// The steps that wait for a message of this name, and whether one will.
+fn interested(definition: &Definition, record: &Record, message: Message<'_>) -> (Vec<Slot>, bool) {
+    let mut waiting = Vec::new();
+    let mut ahead = false;
+    for (slot, state) in Slot::all(record) {
+        let wait = definition.steps[usize::from(slot.step)].wait.as_ref();
+        if !wait.is_some_and(|wait| names(wait, state, message.kind, message.name)) {
+            continue;
+        }
+        match state.status {
+            StepStatus::Waiting => waiting.push(slot),
+            StepStatus::Pending
+            | StepStatus::Running
+            | StepStatus::BackingOff
+            | StepStatus::Delayed
+            | StepStatus::Stuck => {
+                ahead = true;
+            }
+            StepStatus::Done | StepStatus::Skipped | StepStatus::Failed | StepStatus::Abandoned => {}
+        }
+    }
+    (waiting, ahead)
+}
+
+/// Whether a message is what a step in this state waits for.
+fn names(wait: &Wait, state: &StepState, kind: MessageKind, name: &str) -> bool {
+    match (&wait.on, kind) {
+        (Awaited::Event(awaited), MessageKind::Event) | (Awaited::Signal(awaited), MessageKind::Signal) => {
+            awaited == name
+        }
+        (Awaited::Callback, MessageKind::Callback | MessageKind::CallbackFailed) => {
+            state.callback.as_deref() == Some(name)
+        }
+        (Awaited::Event(_) | Awaited::Signal(_) | Awaited::Callback, _) => false,
+    }
+}
+
+fn fits<'a>(run: &mut Run<'a>, step: &Step, wait: &Wait, locals: Locals<'a>) -> Result<bool, Rejection> {
+    match &wait.when {
+        None => Ok(true),
+        Some(when) => {
+            let place = || format!("{}.wait.when", Place::Step { name: &step.name });
+            run.test(when, locals, place)
+        }
+    }
+}
+
+/// What the step waited for has come.
+fn over<'a>(run: &mut Run<'a>, slot: Slot, message: Message<'a>) -> Result<(), Rejection> {
+    for kind in [WAIT, HEARTBEAT] {
+        let timer = slot.timer(run, kind);
+        run.clear_timer(&timer);
+    }
+    if message.kind == MessageKind::CallbackFailed {
+        let text = |member| match message.value.get(member) {
+            Some(Json::Str(text)) => text.as_ref(),
+            _ => "",
+        };
+        let defeat = Defeat {
+            class: text("class"),
+            message: text("message"),
+        };
+        return ends::failed(run, slot, defeat);
+    }
+    let kept = run.slot_mut(slot).result.take();
+    let payload = kept.map(|kept| run.ground.texts.keep(kept.into_vec()).as_slice());
+    let result = match payload {
+        Some(payload) => Some(run.parse(payload, "the result of the step")?),
+        None => None,
+    };
+    let locals = Locals {
+        result,
+        ..message.locals()
+    };
+    ends::complete(run, slot, payload, locals)
+}
+
+/// An event or a signal as steps may wait for it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Message<'a> {
+    kind: MessageKind,
+    name: &'a str,
+    /// What expressions see of it.
+    value: &'a Json<'a>,
+}
+
+impl<'a> Message<'a> {
+    /// The event that is the input.
+    pub(super) fn event(run: &mut Run<'a>, event_type: &'a str) -> Result<Self, Rejection> {
+        Ok(Self {
+            kind: MessageKind::Event,
+            name: event_type,
+            value: run.event_root()?,
+        })
+    }
+
+    /// A signal. What it says is read beside its name, its sender and its time.
+    pub(super) fn signal(
+        run: &Run<'a>,
+        name: &'a str,
+        data: &'a [u8],
+        by: &'a str,
+    ) -> Result<Self, Rejection> {
+        let data = run.parse(data, &format!("signal {name}"))?;
+        let said = [("name", name), ("by", by)];
+        Ok(Self {
+            kind: MessageKind::Signal,
+            name,
+            value: said_beside(run, data, said),
+        })
+    }
+
+    /// A callback; `work` is the idempotency key of the work whose token it has.
+    pub(super) fn callback(
+        run: &Run<'a>,
+        work: &'a str,
+        outcome: &'a CallbackOutcome,
+    ) -> Result<Self, Rejection> {
+        let (kind, value) = match outcome {
+            CallbackOutcome::Done { data } => {
+                let data = run.parse(data, "the callback")?;
+                (MessageKind::Callback, said_beside(run, data, []))
+            }
+            CallbackOutcome::Failed { class, message } => {
+                let text = |text: &'a str| Json::Str(Cow::Borrowed(text));
+                let members = vec![
+                    (Cow::Borrowed("class"), text(class)),
+                    (Cow::Borrowed("message"), text(message)),
+                ];
+                let value = run.ground.values.keep(Json::Map(members));
+                (MessageKind::CallbackFailed, value)
+            }
+        };
+        Ok(Self {
+            kind,
+            name: work,
+            value,
+        })
+    }
+
+    /// What expressions see of it.
+    pub(super) const fn value(self) -> &'a Json<'a> {
+        self.value
+    }
+
+    const fn locals(self) -> Locals<'a> {
+        let (event, signal) = match self.kind {
+            MessageKind::Event => (Some(self.value), None),
+            MessageKind::Signal | MessageKind::Callback => (None, Some(self.value)),
+            MessageKind::CallbackFailed => (None, None),
+        };
+        Locals {
+            result: None,
+            input: None,
+            error: None,
+            event,
+            signal,
+        }
+    }
+}
+
+/// `data` with what is known besides, which no sender may say.
+fn said_beside<'a, const N: usize>(
+    run: &Run<'a>,
+    data: &'a Json<'a>,
+    said: [(&'static str, &'a str); N],
+) -> &'a Json<'a> {
+    let mut members = match data {
+        Json::Map(members) => members.clone(),
+        _ => Vec::new(),
+    };
+    members.retain(|(member, _)| member != "time" && said.iter().all(|(name, _)| member != name));
+    for (name, text) in said {
+        members.push((Cow::Borrowed(name), Json::Str(Cow::Borrowed(text))));
+    }
+    let time = run.record.updated.to_string();
+    members.push((Cow::Borrowed("time"), Json::Str(Cow::Owned(time))));
+    run.ground.values.keep(Json::Map(members))
+}
+
+/// A message from the buffer. Its name is not looked at again.
+fn buffered_message<'a>(run: &Run<'a>, entry: &Buffered) -> Result<Message<'a>, Rejection> {
+    Ok(Message {
+        kind: entry.kind,
+        name: "",
+        value: run.parse_owned(entry.value.to_vec(), &entry.name)?,
+    })
+}
+
+impl<'a> Run<'a> {
+    /// How long something takes that cannot be an instant, in milliseconds.
+    pub(super) fn span_ms(
+        &mut self,
+        span: &Delay,
+        locals: Locals<'a>,
+        place: impl Fn() -> String,
+    ) -> Result<i64, Rejection> {
+        let template = match span {
+            Delay::Fixed(ms) => return Ok(*ms),
+            Delay::Rendered(template) => template,
+        };
+        let text = self.render_text(template, locals, &place)?;
+        match Millis::parse(&text) {
+            Ok(span) => Ok(span.as_i64()),
+            Err(message) => Err(Rejection {
+                reason: "timer.value",
+                message: format!("{}: {message}", place()),
+            }),
+        }
+    }
+
+    /// How long a delay is from now, in milliseconds: never negative.
+    pub(super) fn delay_ms(
+        &mut self,
+        delay: &Delay,
+        locals: Locals<'a>,
+        place: impl Fn() -> String,
+    ) -> Result<i64, Rejection> {
+        let template = match delay {
+            Delay::Fixed(ms) => return Ok(*ms),
+            Delay::Rendered(template) => template,
+        };
+        let text = self.render_text(template, locals, &place)?;
+        if let Ok(span) = Millis::parse(&text) {
+            return Ok(span.as_i64());
+        }
+        match text.parse::<jiff::Timestamp>() {
+            Ok(instant) => Ok(instant
+                .as_millisecond()
+                .saturating_sub(self.record.updated.0)
+                .max(0)),
+            Err(_) => Err(Rejection {
+                reason: "timer.value",
+                message: format!(
+                    "{}: {text:?} is neither a duration such as 30s or 1h 30m nor an instant such as 2026-01-31T15:00:00Z",
+                    place()
+                ),
+            }),
+        }
+    }
+}

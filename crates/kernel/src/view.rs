@@ -1,0 +1,463 @@
+//! Instances as people and the HTTP API see them: names instead of indices, times as text.
+//!
+//! A view is derived and never stored. Without its definition an instance is still shown, with indices for
+//! names.
+
+use std::collections::BTreeMap;
+
+use saga_runner_language::definition::Definition;
+use saga_runner_language::ids::{InstanceId, TimeMs};
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use super::ledger::{LedgerEntry, LedgerStatus};
+use super::record::{Failure, Question, Record, StepState, StepStatus, Summary};
+
+/// One instance.
+#[derive(Debug, Clone, Serialize)]
+pub struct InstanceView {
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub tenant: String,
+    pub saga: String,
+    pub key: String,
+    pub generation: u32,
+    /// `sha256:...` of the definition that it runs under.
+    pub definition: String,
+    pub phase: &'static str,
+    /// Number of inputs applied.
+    pub version: u64,
+    pub started: String,
+    pub updated: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ended: Option<String>,
+    pub start_event: String,
+    /// Name of the machine state.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub machine: Option<String>,
+    /// The instance whose step has started it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub parent: Option<ParentView>,
+    /// What it was given if a request started it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub input: Option<Box<RawValue>>,
+    /// The user's state.
+    pub state: Box<RawValue>,
+    pub steps: Vec<StepView>,
+    /// What was or will be undone, oldest first.
+    pub ledger: Vec<LedgerView>,
+    /// What waits for an operator.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub stuck: Vec<StuckView>,
+    /// Work that nothing waits for any more and whose outcome is still to come.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub strays: Vec<StrayView>,
+    /// Work of a program whose outcome is to come.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub work: Vec<PendingView>,
+    /// Events and signals that came before the step that waits for them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub buffer: Vec<BufferedView>,
+    pub timers: Vec<TimerView>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failure: Option<FailureView>,
+    /// The word for how it has completed, where it did so early.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub outcome: Option<String>,
+    /// Inputs that wait for the present machine state to be left.
+    pub deferred: u32,
+    /// By name the values by which events find it beside its key, oldest first.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub aliases: BTreeMap<String, Vec<String>>,
+}
+
+/// Who has started an instance.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ParentView {
+    pub saga: String,
+    pub key: String,
+}
+
+/// One step.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct StepView {
+    pub name: String,
+    pub status: &'static str,
+    pub attempt: u32,
+    /// Error class.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// The command whose outcome is awaited.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub command_id: Option<String>,
+    /// Number of the turn of the loops of and around the step, where it is not the first, which is 0.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub iteration: u32,
+    /// Of a loop over a list, while it runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub items: Option<ItemsView>,
+}
+
+/// How far a loop over a list has come.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ItemsView {
+    pub total: u32,
+    pub done: u32,
+    pub failed: u32,
+    /// Indices of the items that run.
+    pub running: Vec<u32>,
+}
+
+/// One entry of the ledger.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct LedgerView {
+    pub step: String,
+    /// Index of the item, in a loop over a list.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub item: Option<u32>,
+    /// Number of the turn of the loops around, where it is not the first.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub iteration: u32,
+    pub status: &'static str,
+    /// Attempts of its compensation.
+    pub attempt: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub command_id: Option<String>,
+}
+
+/// Something that waits for an operator.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct StuckView {
+    pub step: String,
+    /// Index of the item, in a loop over a list.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub item: Option<u32>,
+    pub what: StuckIn,
+    /// The command of which nobody knows what became, if it is about one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub command_id: Option<String>,
+    /// The idempotency key with which its upstream was called.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub idempotency_key: Option<String>,
+    /// Why not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub since: Option<String>,
+}
+
+/// What an operator is to decide about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StuckIn {
+    /// Whether what the step does has happened.
+    Step,
+    /// What becomes of what it did.
+    Compensation,
+}
+
+/// Work of a step that the instance stopped waiting for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct StrayView {
+    pub step: String,
+    pub command_id: String,
+}
+
+/// Work of a program, under the name that the program gave it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct PendingView {
+    pub name: String,
+    pub command_id: String,
+}
+
+/// Something that came early.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct BufferedView {
+    /// The event type, or the name of the signal.
+    pub name: String,
+    pub time: String,
+}
+
+/// One timer that is set.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct TimerView {
+    pub name: String,
+    pub due: String,
+}
+
+/// Why an instance failed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct FailureView {
+    pub code: String,
+    pub message: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub step: Option<String>,
+    pub time: String,
+}
+
+impl InstanceView {
+    /// Shows a live instance.
+    #[must_use]
+    pub fn new(id: &InstanceId, record: &Record, definition: Option<&Definition>) -> Self {
+        let step_name = |index: usize| {
+            definition
+                .and_then(|definition| definition.steps.get(index))
+                .map_or_else(|| format!("#{index}"), |step| step.name.clone())
+        };
+        let state_name = |index: u16| {
+            definition
+                .and_then(|definition| definition.machine.as_ref())
+                .and_then(|machine| machine.states.get(usize::from(index)))
+                .map_or_else(|| format!("#{index}"), |state| state.name.clone())
+        };
+        Self {
+            tenant: id.tenant.as_str().to_owned(),
+            saga: id.saga.as_str().to_owned(),
+            key: id.key.as_str().to_owned(),
+            generation: record.generation,
+            definition: record.definition.to_string(),
+            phase: record.phase.as_str(),
+            version: record.version,
+            started: record.started.to_string(),
+            updated: record.updated.to_string(),
+            ended: None,
+            start_event: record.start_event.clone(),
+            machine: record.machine.map(|machine| state_name(machine.state)),
+            parent: record.parent.as_ref().map(|parent| ParentView {
+                saga: parent.saga.to_string(),
+                key: parent.key.as_str().to_owned(),
+            }),
+            input: record.input.as_ref().map(|input| raw(input)),
+            state: raw(&record.data),
+            steps: record
+                .steps
+                .iter()
+                .enumerate()
+                .map(|(index, step)| StepView::new(step_name(index), step))
+                .collect(),
+            ledger: record
+                .ledger
+                .iter()
+                .map(|entry| LedgerView::new(step_name(usize::from(entry.step)), &entry))
+                .collect(),
+            stuck: stuck(record, &step_name),
+            strays: record
+                .strays
+                .iter()
+                .map(|stray| StrayView {
+                    step: step_name(usize::from(stray.step)),
+                    command_id: stray.outstanding.command.to_string(),
+                })
+                .collect(),
+            work: record
+                .program
+                .iter()
+                .flat_map(|program| &program.pending)
+                .map(|pending| PendingView {
+                    name: pending.name.clone(),
+                    command_id: pending.outstanding.command.to_string(),
+                })
+                .collect(),
+            buffer: record
+                .buffer
+                .iter()
+                .map(|entry| BufferedView {
+                    name: entry.name.clone(),
+                    time: entry.time.to_string(),
+                })
+                .collect(),
+            timers: record
+                .timers
+                .values()
+                .map(|timer| TimerView {
+                    name: timer.name.clone(),
+                    due: timer.due.to_string(),
+                })
+                .collect(),
+            failure: record.failure.as_ref().map(FailureView::new),
+            outcome: record.early.as_ref().map(|early| early.outcome.clone()),
+            deferred: record.deferred,
+            aliases: record.aliases.iter().fold(BTreeMap::new(), |mut shown, alias| {
+                let values: &mut Vec<String> = shown.entry(alias.name.clone()).or_default();
+                values.push(alias.value.clone());
+                shown
+            }),
+        }
+    }
+
+    /// Shows an instance that has ended.
+    #[must_use]
+    pub fn ended(id: &InstanceId, summary: &Summary, definition: Option<&Definition>) -> Self {
+        let ended: TimeMs = summary.ended;
+        Self {
+            ended: Some(ended.to_string()),
+            ..Self::new(id, &summary.record, definition)
+        }
+    }
+}
+
+fn stuck(record: &Record, step_name: &impl Fn(usize) -> String) -> Vec<StuckView> {
+    let asked = |question: Option<&Question>| StuckView {
+        step: String::new(),
+        item: None,
+        what: StuckIn::Step,
+        command_id: question.map(|question| question.command.to_string()),
+        idempotency_key: question.map(|question| question.idempotency_key.clone()),
+        message: question.map(|question| question.message.clone()),
+        since: question.map(|question| question.since.to_string()),
+    };
+    let of_steps = record
+        .step_states()
+        .filter(|(_, _, state)| state.status == StepStatus::Stuck)
+        .map(|(step, item, state)| StuckView {
+            step: step_name(usize::from(step)),
+            item,
+            ..asked(state.question.as_deref())
+        });
+    let mut stuck: Vec<StuckView> = of_steps.collect();
+    let entries = record.ledger.having(|status| status == LedgerStatus::Stuck);
+    stuck.extend(entries.map(|(_, entry)| StuckView {
+        step: step_name(usize::from(entry.step)),
+        item: entry.item,
+        what: StuckIn::Compensation,
+        ..asked(entry.question.as_deref())
+    }));
+    stuck
+}
+
+impl StepView {
+    fn new(name: String, step: &StepState) -> Self {
+        Self {
+            name,
+            status: step.status.as_str(),
+            attempt: step.attempt,
+            error: step.error.clone(),
+            command_id: step
+                .outstanding
+                .map(|outstanding| outstanding.command.to_string()),
+            iteration: step.turn.max(step.iteration),
+            items: step.items.as_ref().map(|items| ItemsView {
+                total: items.total,
+                done: items.done,
+                failed: items.failed,
+                running: items.running.iter().map(|item| item.index).collect(),
+            }),
+        }
+    }
+}
+
+impl LedgerView {
+    fn new(step: String, entry: &LedgerEntry) -> Self {
+        Self {
+            step,
+            item: entry.item,
+            iteration: entry.iteration,
+            status: entry.status.as_str(),
+            attempt: entry.attempt,
+            command_id: entry
+                .outstanding
+                .map(|outstanding| outstanding.command.to_string()),
+        }
+    }
+}
+
+impl FailureView {
+    fn new(failure: &Failure) -> Self {
+        Self {
+            code: failure.code.clone(),
+            message: failure.message.clone(),
+            step: failure.step.clone(),
+            time: failure.time.to_string(),
+        }
+    }
+}
+
+#[allow(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "the signature that serde asks for"
+)]
+const fn is_zero(number: &u32) -> bool {
+    *number == 0
+}
+
+/// Stored state is JSON by construction; should it not be, the view says null rather than fail.
+fn raw(bytes: &[u8]) -> Box<RawValue> {
+    serde_json::from_slice(bytes).unwrap_or_else(|_| RawValue::NULL.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_bytes::ByteBuf;
+
+    use super::*;
+    use crate::ledger::Ledger;
+    use crate::record::{MachineState, Phase};
+    use saga_runner_language::ids::{DefinitionHash, Key, SagaName, TenantId};
+
+    fn id() -> InstanceId {
+        InstanceId {
+            tenant: TenantId::none(),
+            saga: SagaName::parse("order").expect("legal"),
+            key: Key::parse("o-1").expect("legal"),
+        }
+    }
+
+    fn record() -> Record {
+        Record {
+            generation: 1,
+            definition: DefinitionHash([0; 32]),
+            version: 2,
+            phase: Phase::Running,
+            started: TimeMs(1_767_261_600_000),
+            updated: TimeMs(1_767_261_600_250),
+            start_event: "e-1".to_owned(),
+            root_correlation_id: None,
+            traceparent: None,
+            hops: 0,
+            input: None,
+            parent: None,
+            data: ByteBuf::from(r#"{"b":9007199254740993}"#),
+            machine: Some(MachineState { state: 3, entries: 1 }),
+            steps: vec![StepState::pending()],
+            ledger: Ledger::default(),
+            strays: Vec::new(),
+            buffer: Vec::new(),
+            timers: std::collections::BTreeMap::new(),
+            failure: None,
+            early: None,
+            seen_events: Vec::new(),
+            seen_results: Vec::new(),
+            deferred: 0,
+            last_history: None,
+            left: None,
+            program: None,
+            aliases: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn an_instance_is_shown_even_without_its_definition() {
+        let view = serde_json::to_value(InstanceView::new(&id(), &record(), None)).expect("encodes");
+        assert_eq!(view["steps"][0]["name"], "#0");
+        assert_eq!(view["machine"], "#3");
+        assert_eq!(view["started"], "2026-01-01T10:00:00Z");
+        assert_eq!(view["updated"], "2026-01-01T10:00:00.25Z");
+        assert_eq!(view["phase"], "running");
+        assert!(view.get("tenant").is_none() && view.get("ended").is_none());
+    }
+
+    #[test]
+    fn the_state_is_shown_as_it_is_stored() {
+        let text = serde_json::to_string(&InstanceView::new(&id(), &record(), None)).expect("encodes");
+        assert!(text.contains(r#""state":{"b":9007199254740993}"#), "{text}");
+    }
+
+    #[test]
+    fn an_ended_instance_says_when() {
+        let summary = Summary {
+            record: record(),
+            ended: TimeMs(1_767_261_601_000),
+        };
+        let view = InstanceView::ended(&id(), &summary, None);
+        assert_eq!(view.ended.as_deref(), Some("2026-01-01T10:00:01Z"));
+    }
+}

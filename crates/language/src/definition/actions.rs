@@ -1,0 +1,585 @@
+//! Handlers and what they do: state fields, timers, emissions, failure, the way to another state.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+use super::aliases::Aliases;
+use super::children::Sagas;
+use super::codes;
+use super::effect::Effects;
+use super::fields::{self, Fields, NameRule};
+use super::findings::Findings;
+use super::model::{
+    Actions, CommandTemplate, Delay, EffectContract, Emit, Fail, Handler, PublishTemplate, Step, TimerSet,
+};
+use super::schema_files::Schemas;
+use super::step_errors::ERROR_ROOTS;
+use super::steps::RESULT_ROOTS;
+use super::texts::{self, EventParts};
+use super::typing::{self, Types};
+use super::yaml::{Entry, Node, Value};
+use crate::expr::types::Type;
+use crate::expr::{Expr, Root, Template, nearest};
+use crate::ids::EffectName;
+use crate::limits::Limits;
+
+/// What the readers of one saga share.
+#[derive(Debug)]
+pub struct Reading<'r, 'c> {
+    pub findings: &'r mut Findings<'c>,
+    /// The effects there are; `None` where they are not looked up.
+    pub effects: Option<&'r Effects>,
+    /// The sagas there are; `None` where they are not looked up.
+    pub sagas: Option<&'r Sagas>,
+    pub schemas: &'r mut Schemas<'c>,
+    /// What is known about what expressions read; `None` where that is not checked again.
+    pub types: Option<Types>,
+    /// The contracts of the effects in use.
+    pub contracts: BTreeMap<EffectName, EffectContract>,
+    pub steps: Vec<&'r str>,
+    /// What expressions call the item of the loop around, where there is one.
+    pub item: Option<&'r str>,
+    /// Whether the saga takes an input.
+    pub takes_input: bool,
+    pub states: Vec<&'r str>,
+    /// Index of the state whose entry is read.
+    pub entered: Option<u16>,
+    /// Effects that states emit, which become steps behind those of the saga.
+    pub emitted: Vec<Step>,
+    pub timers: Timers<'r>,
+    pub aliases: Aliases<'r>,
+    /// Whether anything ends an instance early.
+    pub completes: bool,
+    /// Steps that a failure keeps, with their places.
+    pub kept: Vec<(&'r str, Range<usize>)>,
+}
+
+/// The timers that a saga names, with their places.
+#[derive(Debug, Default)]
+pub struct Timers<'r> {
+    /// Declared under `timers`.
+    pub declared: BTreeSet<&'r str>,
+    /// Set by a handler, a state or a timer.
+    pub set: BTreeMap<&'r str, Range<usize>>,
+    /// Cleared, or handled by a state.
+    pub named: Vec<(&'r str, Range<usize>)>,
+    pub handled: BTreeSet<&'r str>,
+    /// Declared without anything to do.
+    pub idle: Vec<(&'r str, Range<usize>)>,
+}
+
+impl Timers<'_> {
+    /// Whether the saga has a timer of this name.
+    pub fn is_known(&self, name: &str) -> bool {
+        self.declared.contains(name) || self.set.contains_key(name) || self.handled.contains(name)
+    }
+}
+
+/// Where actions stand, which decides what they may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Site {
+    Handler,
+    StateHandler,
+    StateTimer,
+    StateResult,
+    StateError,
+    Entry,
+    Timer,
+    AfterEnd,
+}
+
+impl Site {
+    const fn what(self) -> &'static str {
+        match self {
+            Self::Handler => "a handler",
+            Self::StateHandler => "a handler of a state",
+            Self::StateTimer => "a timer handler of a state",
+            Self::StateResult => "a result handler of a state",
+            Self::StateError => "an error handler of a state",
+            Self::Entry => "an entry",
+            Self::Timer => "a timer",
+            Self::AfterEnd => "a handler after the end",
+        }
+    }
+
+    const fn keys(self) -> &'static [&'static str] {
+        match self {
+            Self::Handler | Self::StateTimer | Self::StateResult | Self::StateError => &[
+                "when",
+                "set",
+                "clear_timer",
+                "timer",
+                "alias",
+                "emit",
+                "complete",
+                "fail",
+                "to",
+            ],
+            Self::StateHandler => &[
+                "when",
+                "set",
+                "clear_timer",
+                "timer",
+                "alias",
+                "emit",
+                "complete",
+                "fail",
+                "to",
+                "defer",
+            ],
+            Self::AfterEnd => &["when", "set", "emit"],
+            Self::Entry => &[
+                "set",
+                "clear_timer",
+                "timer",
+                "alias",
+                "emit",
+                "complete",
+                "fail",
+                "to",
+            ],
+            Self::Timer => &[
+                "after",
+                "every",
+                "during",
+                "cancel_when",
+                "set",
+                "clear_timer",
+                "timer",
+                "alias",
+                "emit",
+                "complete",
+                "fail",
+                "to",
+            ],
+        }
+    }
+
+    const fn event(self) -> EventParts {
+        match self {
+            // A state may be entered by an event as well as by a timer.
+            Self::Handler | Self::StateHandler | Self::Entry | Self::AfterEnd => EventParts::Whole,
+            Self::StateTimer | Self::StateResult | Self::StateError | Self::Timer => EventParts::Moment,
+        }
+    }
+}
+
+impl Site {
+    const fn roots(self) -> &'static [Root] {
+        match self {
+            Self::StateResult => RESULT_ROOTS,
+            Self::StateError => ERROR_ROOTS,
+            Self::AfterEnd => AFTER_END_ROOTS,
+            Self::Handler | Self::StateHandler | Self::StateTimer | Self::Entry | Self::Timer => ROOTS,
+        }
+    }
+}
+
+/// Roots when the instance has ended.
+const AFTER_END_ROOTS: &[Root] = &[
+    Root::Event,
+    Root::Outcome,
+    Root::State,
+    Root::Key,
+    Root::Steps,
+    Root::Record,
+];
+
+/// Roots of handlers, states and timers.
+const ROOTS: &[Root] = &[Root::Event, Root::State, Root::Key, Root::Steps, Root::Record];
+
+impl<'r> Reading<'r, '_> {
+    /// The alternatives under one event type or timer.
+    pub fn handlers(&mut self, entry: &'r Entry<'_>, site: Site) -> Vec<Handler> {
+        let known = self.types.clone();
+        if let (EventParts::Whole, Some(types)) = (site.event(), &mut self.types) {
+            types.enter_event(&entry.key);
+        }
+        let handlers = self.alternatives(entry, site);
+        self.types = known;
+        handlers
+    }
+
+    fn alternatives(&mut self, entry: &'r Entry<'_>, site: Site) -> Vec<Handler> {
+        let mut handlers = Vec::new();
+        let mut always_taken = false;
+        for item in fields::one_or_many(&entry.value) {
+            if always_taken {
+                let span = fields::visible(item, &entry.key_span, self.findings.text());
+                let message = "this alternative is never taken: one before it has no \"when\"";
+                self.findings.warning(codes::UNREACHABLE_HANDLER, span, message);
+            }
+            let Some(fields) = Fields::item(item, &entry.key_span, site.what(), site.keys(), self.findings)
+            else {
+                continue;
+            };
+            let when = fields
+                .get("when")
+                .and_then(|when| self.expr(when, site.roots(), site.event()));
+            always_taken |= fields.get("when").is_none();
+            let outside = self.assume(when.as_ref(), true);
+            let actions = self.actions(&fields, site);
+            self.types = outside;
+            // Those behind it are taken where this one is not.
+            self.assume(when.as_ref(), false);
+            handlers.push(Handler { when, actions });
+        }
+        handlers
+    }
+
+    /// Adds what a condition tells, and returns what was known before.
+    pub fn assume(&mut self, condition: Option<&Expr>, holds: bool) -> Option<Types> {
+        let before = self.types.clone();
+        if let (Some(types), Some(condition)) = (&mut self.types, condition) {
+            types.env = condition.narrowed(&types.env, holds);
+        }
+        before
+    }
+
+    /// The entry of a state.
+    pub fn entry(&mut self, entry: &'r Entry<'_>) -> Actions {
+        let site = Site::Entry;
+        Fields::read(
+            &entry.value,
+            &entry.key_span,
+            site.what(),
+            site.keys(),
+            self.findings,
+        )
+        .map(|fields| self.actions(&fields, site))
+        .unwrap_or_default()
+    }
+
+    /// The fields of a timer of the whole instance.
+    pub fn timer_fields<'n, 't>(&mut self, entry: &'n Entry<'t>) -> Option<Fields<'n, 't>> {
+        let site = Site::Timer;
+        Fields::read(
+            &entry.value,
+            &entry.key_span,
+            site.what(),
+            site.keys(),
+            self.findings,
+        )
+    }
+
+    pub fn actions(&mut self, fields: &Fields<'r, '_>, site: Site) -> Actions {
+        let mut actions = Actions::default();
+        if let Some(set) = fields.get("set") {
+            actions.set = self.set(set, site.roots(), site.event());
+        }
+        if let Some(clear) = fields.get("clear_timer") {
+            actions.clear_timers = self.clear_timers(clear);
+        }
+        if let Some(timers) = fields.get("timer") {
+            actions.timers = self.set_timers(timers, site.event());
+        }
+        actions.aliases = self.aliases(fields, site.roots(), site.event());
+        if let Some(emit) = fields.get("emit") {
+            actions.emit = match self.entered {
+                Some(state) if site == Site::Entry => self.state_emits(emit, state),
+                _ => self.emits(emit, site.roots(), site.event()),
+            };
+        }
+        actions.complete = fields
+            .get("complete")
+            .and_then(|complete| self.complete(complete, site.roots(), site.event()));
+        self.ends_here(fields, &["fail", "to"]);
+        actions.fail = fields
+            .get("fail")
+            .and_then(|fail| self.fail(fail, site.roots(), site.event()));
+        actions.to = fields.get("to").and_then(|to| self.state(to));
+        if let (Some(_), Some(to)) = (fields.get("fail"), fields.get("to")) {
+            self.findings.error(
+                codes::CONTRADICTION,
+                to.key_span.clone(),
+                "a saga that fails goes to no other state: \"fail\" and \"to\" exclude each other",
+            );
+        }
+        if let Some(defer) = fields.get("defer") {
+            actions.defer = fields::boolean(defer, self.findings).unwrap_or(false);
+            let others = [
+                "set",
+                "clear_timer",
+                "timer",
+                "alias",
+                "emit",
+                "complete",
+                "fail",
+                "to",
+            ];
+            if actions.defer && others.iter().any(|key| fields.get(key).is_some()) {
+                self.findings.error(
+                    codes::CONTRADICTION,
+                    defer.key_span.clone(),
+                    "\"defer\" keeps the event for later and does nothing else; only \"when\" may stand beside it",
+                );
+            }
+        }
+        actions
+    }
+
+    /// State fields, in code-point order.
+    pub fn set(
+        &mut self,
+        entry: &Entry<'_>,
+        roots: &'static [Root],
+        event: EventParts,
+    ) -> Vec<(String, Template)> {
+        let Some(entries) = fields::entries(&entry.value, &entry.key_span, "set", self.findings) else {
+            return Vec::new();
+        };
+        for field in entries {
+            if field.key.is_empty() {
+                self.findings.error(
+                    codes::NAME,
+                    field.key_span.clone(),
+                    "a field of the state has no name",
+                );
+            }
+        }
+        let (readable, findings) = self.readable(roots, event);
+        let set = texts::fields(entries, readable, findings).unwrap_or_default();
+        if let Some(types) = &self.types {
+            typing::state_fields(entry, &set, types, self.findings);
+        }
+        set
+    }
+
+    fn clear_timers(&mut self, entry: &'r Entry<'_>) -> Vec<String> {
+        let mut names = Vec::new();
+        for item in fields::one_or_many(&entry.value) {
+            if let Some(name) = fields::text(item, &entry.key_span, "the name of a timer", self.findings) {
+                self.timers.named.push((name, item.span.clone()));
+                names.push(name.to_owned());
+            }
+        }
+        names
+    }
+
+    fn set_timers(&mut self, entry: &'r Entry<'_>, event: EventParts) -> Vec<TimerSet> {
+        let Some(entries) = fields::entries(&entry.value, &entry.key_span, "timer", self.findings) else {
+            return Vec::new();
+        };
+        let mut timers = Vec::new();
+        for timer in entries {
+            fields::is_name(
+                &timer.key,
+                &timer.key_span,
+                "timer",
+                NameRule::Dashed,
+                self.findings,
+            );
+            let keys = &["after", "extend", "if_absent"];
+            let Some(fields) = Fields::read(&timer.value, &timer.key_span, "a timer", keys, self.findings)
+            else {
+                continue;
+            };
+            let span = fields.one_of(&["after", "extend"], self.findings);
+            let extend = span.is_some_and(|span| span.key == "extend");
+            if extend {
+                self.timers.named.push((&*timer.key, timer.key_span.clone()));
+            } else {
+                let place = timer.key_span.clone();
+                self.timers.set.entry(&timer.key).or_insert(place);
+            }
+            let if_absent = fields.get("if_absent");
+            if let (true, Some(entry)) = (extend, if_absent) {
+                let message = "\"extend\" moves a timer that is set, \"if_absent\" sets one that is not";
+                self.findings
+                    .error(codes::CONTRADICTION, entry.key_span.clone(), message);
+            }
+            let after = span.and_then(|span| self.delay(span, ROOTS, event));
+            timers.push(TimerSet {
+                name: timer.key.clone().into_owned(),
+                after: after.unwrap_or(Delay::Fixed(0)),
+                if_absent: if_absent
+                    .and_then(|answer| fields::boolean(answer, self.findings))
+                    .unwrap_or(false),
+                extend,
+            });
+        }
+        timers.sort_by(|left, right| left.name.cmp(&right.name));
+        timers
+    }
+
+    /// How long something takes: a duration, or an expression that gives one or an instant.
+    pub fn delay(&mut self, entry: &Entry<'_>, roots: &'static [Root], event: EventParts) -> Option<Delay> {
+        if let Value::Scalar(scalar) = &entry.value.value
+            && scalar.text.contains("${")
+        {
+            let template = self.text(entry, "a duration", roots, event)?;
+            if let (Some(types), Template::Value(_)) = (&self.types, &template) {
+                // A number has no unit.
+                typing::value(entry, &template, &Type::string(), &types.env, self.findings);
+            }
+            return Some(Delay::Rendered(template));
+        }
+        self.fixed(entry)
+    }
+
+    fn fixed(&mut self, entry: &Entry<'_>) -> Option<Delay> {
+        let max = Limits::default().timer_ms.unsigned_abs();
+        let ms = fields::duration(entry, 0..=max, codes::WRONG_VALUE, self.findings)?;
+        Some(Delay::Fixed(i64::try_from(ms).unwrap_or(i64::MAX)))
+    }
+
+    /// One emission, or a list of them.
+    pub fn emits(&mut self, entry: &Entry<'_>, roots: &'static [Root], event: EventParts) -> Vec<Emit> {
+        let mut emits = Vec::new();
+        for item in fields::one_or_many(&entry.value) {
+            let keys = &["command", "publish"];
+            let Some(fields) = Fields::item(item, &entry.key_span, "an emission", keys, self.findings) else {
+                continue;
+            };
+            let emit = match fields.one_of(keys, self.findings) {
+                Some(entry) if entry.key == "command" => self.command(entry, roots, event).map(Emit::Command),
+                Some(entry) => self.publish(entry, roots, event).map(Emit::Publish),
+                None => None,
+            };
+            emits.extend(emit);
+        }
+        emits
+    }
+
+    pub fn command(
+        &mut self,
+        entry: &Entry<'_>,
+        roots: &'static [Root],
+        event: EventParts,
+    ) -> Option<CommandTemplate> {
+        let keys = &["aggregate", "id", "type", "payload"];
+        let fields = Fields::read(&entry.value, &entry.key_span, "a command", keys, self.findings)?;
+        let aggregate_type = self.word(&fields, "aggregate");
+        let command_type = self.word(&fields, "type");
+        let id = fields.require("id", self.findings);
+        let payload = self.payload(&fields, roots, event);
+        let aggregate_id = id.and_then(|id| self.text(id, "the id of an aggregate", roots, event));
+        Some(CommandTemplate {
+            aggregate_type: aggregate_type?,
+            aggregate_id: aggregate_id?,
+            command_type: command_type?,
+            payload: payload?,
+        })
+    }
+
+    pub fn publish(
+        &mut self,
+        entry: &Entry<'_>,
+        roots: &'static [Root],
+        event: EventParts,
+    ) -> Option<PublishTemplate> {
+        let keys = &["type", "payload"];
+        let fields = Fields::read(
+            &entry.value,
+            &entry.key_span,
+            "a publication",
+            keys,
+            self.findings,
+        )?;
+        let fact_type = self.word(&fields, "type");
+        let payload = self.payload(&fields, roots, event);
+        Some(PublishTemplate {
+            fact_type: fact_type?,
+            payload: payload?,
+        })
+    }
+
+    fn word(&mut self, fields: &Fields<'_, '_>, key: &str) -> Option<String> {
+        let entry = fields.require(key, self.findings)?;
+        let text = fields::text(&entry.value, &entry.key_span, "text", self.findings)?;
+        if text.contains("${") {
+            let message = format!("{key} is fixed, found an expression in it");
+            self.findings
+                .error(codes::WRONG_VALUE, entry.value.span.clone(), message);
+            return None;
+        }
+        fields::is_word(text, &entry.value.span, key, self.findings).then(|| text.to_owned())
+    }
+
+    fn payload(
+        &mut self,
+        fields: &Fields<'_, '_>,
+        roots: &'static [Root],
+        event: EventParts,
+    ) -> Option<Template> {
+        let Some(entry) = fields.get("payload") else {
+            return Some(Template::Constant(b"{}".to_vec()));
+        };
+        self.object(entry, roots, event)
+    }
+
+    /// A map, or an expression that gives one.
+    pub fn object(
+        &mut self,
+        entry: &Entry<'_>,
+        roots: &'static [Root],
+        event: EventParts,
+    ) -> Option<Template> {
+        let (readable, findings) = self.readable(roots, event);
+        let template = texts::template(&entry.value, readable, findings)?;
+        let is_object = matches!(entry.value.value, Value::Map(_)) || matches!(template, Template::Value(_));
+        if !is_object {
+            let what = format!("{} as a map, or an expression that gives one", entry.key);
+            fields::expected(&entry.value, &entry.key_span, &what, self.findings);
+        }
+        is_object.then_some(template)
+    }
+
+    pub fn fail(&mut self, entry: &'r Entry<'_>, roots: &'static [Root], event: EventParts) -> Option<Fail> {
+        let keys = &["code", "message", "keep"];
+        let fields = Fields::read(&entry.value, &entry.key_span, "a failure", keys, self.findings)?;
+        let keep = fields.get("keep").map(|keep| self.kept(keep));
+        let code = fields.require("code", self.findings)?;
+        let text = fields::text(&code.value, &code.key_span, "a code", self.findings)?;
+        let legal = fields::is_name(text, &code.value.span, "code", NameRule::Dotted, self.findings);
+        let message = fields
+            .get("message")
+            .and_then(|message| self.text(message, "a message", roots, event));
+        legal.then(|| Fail {
+            code: text.to_owned(),
+            message,
+            keep: keep.unwrap_or_default(),
+        })
+    }
+
+    /// The index of the state that `entry` names.
+    pub fn state(&mut self, entry: &Entry<'_>) -> Option<u16> {
+        let name = fields::text(
+            &entry.value,
+            &entry.key_span,
+            "the name of a state",
+            self.findings,
+        )?;
+        let index = self.states.iter().position(|state| *state == name);
+        if index.is_none() {
+            let help = if self.states.is_empty() {
+                Some("the saga has no machine".to_owned())
+            } else {
+                nearest(name, self.states.iter().copied()).map(|near| format!("did you mean \"{near}\"?"))
+            };
+            let message = format!("unknown state \"{}\"", name.escape_debug());
+            self.findings
+                .error(codes::UNKNOWN_STATE, entry.value.span.clone(), message)
+                .help(help);
+        }
+        index.and_then(|index| u16::try_from(index).ok())
+    }
+}
+
+/// The keys of a map below `key`, without any finding: names that other parts refer to.
+pub fn names_under<'n>(node: &'n Node<'_>, path: &[&str]) -> Vec<&'n str> {
+    let mut at = node;
+    for key in path {
+        let Value::Map(entries) = &at.value else {
+            return Vec::new();
+        };
+        let Some(entry) = entries.iter().find(|entry| entry.key == *key) else {
+            return Vec::new();
+        };
+        at = &entry.value;
+    }
+    match &at.value {
+        Value::Map(entries) => entries.iter().map(|entry| &*entry.key).collect(),
+        Value::Scalar(_) | Value::List(_) => Vec::new(),
+    }
+}

@@ -1,0 +1,688 @@
+//! The canonical form of a saga, and its hash.
+//!
+//! What does not change what the saga does (comments, layout, quoting, the order of keys that have none) is
+//! not in it; everything else is. Instances are pinned to the hash, so this form is stored format: the tests
+//! freeze it. What a definition does not use leaves no trace ([`object`]), so that a key which a later runner
+//! understands does not make every saga look changed.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use sha2::{Digest, Sha256};
+
+use super::model::{
+    Action, Actions, Awaited, CommandTemplate, Compensation, Complete, Definition, Delay, Emit, Fail, Group,
+    Handler, ItemJoin, Join, Lifecycle, Machine, NoInstance, OnExhausted, OnItemError, OnLate, OnRunning,
+    OnUnknown, ProgramDefinition, PublishTemplate, RepeatCondition, Step, StepRetry, Stragglers, Then,
+    TimerDefinition, UndoOrder, Wait,
+};
+use crate::expr::{Expr, Template, TextPart, write_sorted};
+use crate::ids::DefinitionHash;
+use crate::json::Json;
+use crate::retry::RetryPolicy;
+use crate::schedule::Schedule;
+
+/// Semantics of the evaluator. A change that gives other results is another dialect.
+const DIALECT: i64 = 1;
+
+/// SHA-256 of the canonical form.
+#[must_use]
+pub fn hash(definition: &Definition) -> DefinitionHash {
+    DefinitionHash(Sha256::digest(bytes(definition)).into())
+}
+
+/// The canonical form: compact JSON with sorted keys.
+#[must_use]
+pub fn bytes(definition: &Definition) -> Vec<u8> {
+    let rules = definition
+        .keys
+        .iter()
+        .map(|rule| object([("pattern", text(&rule.pattern)), ("key", expression(&rule.key))]));
+    let mut form = object([
+        ("dialect", Json::Int(DIALECT)),
+        ("name", text(definition.name.as_str())),
+        ("start", list(definition.start.iter().map(|start| text(start)))),
+        ("keys", list(rules)),
+        ("init", template(&definition.init)),
+        ("handlers", handlers(&definition.handlers)),
+        ("machine", definition.machine.as_ref().map_or(Json::Null, machine)),
+        (
+            "steps",
+            list(definition.steps.iter().map(|step| self::step(step, definition))),
+        ),
+        (
+            "timers",
+            list(
+                definition
+                    .timers
+                    .iter()
+                    .map(|timer| self::timer(timer, definition)),
+            ),
+        ),
+        (
+            "cancel_when",
+            definition.cancel_when.as_ref().map_or(Json::Null, expression),
+        ),
+        (
+            "buffer",
+            Json::Int(i64::try_from(definition.buffer).unwrap_or(i64::MAX)),
+        ),
+        (
+            "compensation",
+            match definition.undo_order {
+                UndoOrder::Sequential => Json::Null,
+                UndoOrder::Parallel => text("parallel"),
+            },
+        ),
+        (
+            "finally",
+            object([
+                ("completed", list(definition.finally.completed.iter().map(emit))),
+                ("failed", list(definition.finally.failed.iter().map(emit))),
+                ("cancelled", list(definition.finally.cancelled.iter().map(emit))),
+            ]),
+        ),
+    ]);
+    if let Json::Map(members) = &mut form {
+        members.extend(schemas(definition).map(|(name, form)| (Cow::Borrowed(name), form)));
+    }
+    if let Json::Map(members) = &mut form
+        && !definition.by.is_empty()
+    {
+        let rules = definition.by.iter().map(|(event_type, rule)| {
+            let rule = object([("alias", text(&rule.alias)), ("value", expression(&rule.value))]);
+            (Cow::Borrowed(event_type.as_str()), rule)
+        });
+        members.push((Cow::Borrowed("by"), Json::Map(rules.collect())));
+    }
+    if let Json::Map(members) = &mut form
+        && !definition.lifecycle.is_default()
+    {
+        members.push((Cow::Borrowed("lifecycle"), lifecycle(&definition.lifecycle)));
+    }
+    if let (Json::Map(members), Some(program)) = (&mut form, &definition.program) {
+        members.push((Cow::Borrowed("program"), self::program(program)));
+    }
+    if let (Json::Map(members), Some(schedule)) = (&mut form, &definition.schedule) {
+        members.push((Cow::Borrowed("schedule"), self::schedule(schedule)));
+    }
+    // The source may hold a program, of which the hash alone is in the form.
+    let mut out = Vec::with_capacity(4096);
+    write_sorted(&form, &mut out);
+    out
+}
+
+/// What there is of schemas; a saga without any has none of these members.
+fn schemas(definition: &Definition) -> impl Iterator<Item = (&'static str, Json<'_>)> {
+    let events = definition.events.iter().map(|(name, event)| {
+        let upcast = event.upcast.iter().map(|(version, data)| {
+            let version = Cow::Owned(version.to_string());
+            (version, template(data))
+        });
+        let versions = event
+            .versions
+            .iter()
+            .map(|version| Json::Int(i64::from(*version)));
+        let form = object([
+            // In a list, since the schema `false`, which nothing fits, is not the same as none.
+            (
+                "schema",
+                list(event.schema.iter().map(|schema| schema.canonical())),
+            ),
+            ("versions", list(versions)),
+            ("upcast", Json::Map(upcast.collect())),
+        ]);
+        (Cow::Borrowed(name.as_str()), form)
+    });
+    let events = (!definition.events.is_empty()).then(|| Json::Map(events.collect()));
+    let effects = definition
+        .effects
+        .iter()
+        .map(|(name, contract)| (Cow::Borrowed(name.as_str()), contract.form()));
+    let effects = (!definition.effects.is_empty()).then(|| Json::Map(effects.collect()));
+    let state = definition.state_schema.as_ref().map(|schema| schema.canonical());
+    let input = definition.input.as_ref().map(|schema| schema.canonical());
+    [
+        ("events", events),
+        ("effects", effects),
+        ("input", input),
+        ("state", state),
+    ]
+    .into_iter()
+    .filter_map(|(name, form)| Some((name, form?)))
+}
+
+/// What is said about the life of instances; a saga that says nothing has none of it.
+fn lifecycle(lifecycle: &Lifecycle) -> Json<'_> {
+    let rules = lifecycle.rules.iter().map(|rule| {
+        object([
+            ("event", text(&rule.event)),
+            ("when", rule.when.as_ref().map_or(Json::Null, expression)),
+            ("set", members(&rule.set)),
+        ])
+    });
+    let on_running = match lifecycle.on_running {
+        OnRunning::Handle => Json::Null,
+        OnRunning::Ignore => text("ignore"),
+        OnRunning::Fail => text("fail"),
+    };
+    let reuse = lifecycle.reuse;
+    let no_instance = match lifecycle.no_instance {
+        NoInstance::Ignore => Json::Null,
+        NoInstance::DeadLetter => text("dead_letter"),
+        NoInstance::Park(ms) => Json::Int(ms),
+    };
+    object([
+        ("no_instance", no_instance),
+        ("after_end", handlers(&lifecycle.after_end)),
+        ("rules", list(rules)),
+        ("on_running", on_running),
+        (
+            "reuse",
+            object([
+                ("completed", Json::Bool(reuse.completed)),
+                ("failed", Json::Bool(reuse.failed)),
+                ("cancelled", Json::Bool(reuse.cancelled)),
+            ]),
+        ),
+    ])
+}
+
+/// What a program does is in its module, wherever that lies.
+fn program(program: &ProgramDefinition) -> Json<'_> {
+    let hash = DefinitionHash(*program.module.hash()).to_string();
+    object([
+        ("module", Json::Str(Cow::Owned(hash))),
+        ("events", list(program.events.iter().map(|name| text(name)))),
+        (
+            "effects",
+            list(program.effects.iter().map(|name| text(name.as_str()))),
+        ),
+        ("commands", list(program.commands.iter().map(|name| text(name)))),
+    ])
+}
+
+fn schedule(schedule: &Schedule) -> Json<'_> {
+    object([
+        ("cron", text(schedule.cron.text())),
+        ("zone", text(schedule.zone.name())),
+        ("catch_up", text(schedule.catch_up.as_str())),
+        ("overlap", text(schedule.overlap.as_str())),
+    ])
+}
+
+fn handlers(by_name: &BTreeMap<String, Vec<Handler>>) -> Json<'_> {
+    let members = by_name
+        .iter()
+        .map(|(name, handlers)| (Cow::Borrowed(name.as_str()), alternatives(handlers)));
+    Json::Map(members.collect())
+}
+
+fn by_step(by_step: &BTreeMap<u16, Vec<Handler>>) -> Json<'_> {
+    let members = by_step
+        .iter()
+        .map(|(step, handlers)| (Cow::Owned(step.to_string()), alternatives(handlers)));
+    Json::Map(members.collect())
+}
+
+fn alternatives(handlers: &[Handler]) -> Json<'_> {
+    list(handlers.iter().map(|handler| {
+        object([
+            ("when", handler.when.as_ref().map_or(Json::Null, expression)),
+            ("do", actions(&handler.actions)),
+        ])
+    }))
+}
+
+fn actions(actions: &Actions) -> Json<'_> {
+    let timers = actions.timers.iter().map(|timer| {
+        object([
+            ("name", text(&timer.name)),
+            ("after", delay(&timer.after)),
+            ("if_absent", Json::Bool(timer.if_absent)),
+            ("extend", Json::Bool(timer.extend)),
+        ])
+    });
+    object([
+        ("set", members(&actions.set)),
+        (
+            "clear_timers",
+            list(actions.clear_timers.iter().map(|name| text(name))),
+        ),
+        ("timers", list(timers)),
+        ("alias", members(&actions.aliases)),
+        ("emit", list(actions.emit.iter().map(emit))),
+        ("complete", actions.complete.as_ref().map_or(Json::Null, complete)),
+        ("fail", actions.fail.as_ref().map_or(Json::Null, fail)),
+        ("to", actions.to.map_or(Json::Null, |to| Json::Int(i64::from(to)))),
+        ("defer", Json::Bool(actions.defer)),
+    ])
+}
+
+fn fail(fail: &Fail) -> Json<'_> {
+    object([
+        ("code", text(&fail.code)),
+        ("message", fail.message.as_ref().map_or(Json::Null, template)),
+        ("keep", list(fail.keep.iter().map(|name| text(name)))),
+    ])
+}
+
+fn complete(complete: &Complete) -> Json<'_> {
+    object([
+        ("outcome", text(&complete.outcome)),
+        ("when", complete.when.as_ref().map_or(Json::Null, expression)),
+    ])
+}
+
+fn emit(emit: &Emit) -> Json<'_> {
+    match emit {
+        Emit::Command(template) => command(template),
+        Emit::Publish(template) => publish(template),
+        Emit::Effect(step) => object([("effect_step", Json::Int(i64::from(*step)))]),
+    }
+}
+
+fn publish(publish: &PublishTemplate) -> Json<'_> {
+    object([
+        ("publish", text(&publish.fact_type)),
+        ("payload", template(&publish.payload)),
+    ])
+}
+
+fn delay(delay: &Delay) -> Json<'_> {
+    match delay {
+        Delay::Fixed(ms) => Json::Int(*ms),
+        Delay::Rendered(rendered) => template(rendered),
+    }
+}
+
+fn wait(wait: &Wait) -> Json<'_> {
+    let (kind, what) = match &wait.on {
+        Awaited::Event(event_type) => ("event", text(event_type)),
+        Awaited::Signal(name) => ("signal", text(name)),
+        Awaited::Callback => ("callback", Json::Bool(true)),
+    };
+    object([
+        (kind, what),
+        ("when", wait.when.as_ref().map_or(Json::Null, expression)),
+        ("timeout", wait.timeout.as_ref().map_or(Json::Null, delay)),
+        ("heartbeat", wait.heartbeat_ms.map_or(Json::Null, Json::Int)),
+    ])
+}
+
+fn command(command: &CommandTemplate) -> Json<'_> {
+    object([
+        ("command", text(&command.command_type)),
+        ("aggregate", text(&command.aggregate_type)),
+        ("id", template(&command.aggregate_id)),
+        ("payload", template(&command.payload)),
+    ])
+}
+
+fn machine(machine: &Machine) -> Json<'_> {
+    let states = machine.states.iter().map(|state| {
+        object([
+            ("name", text(&state.name)),
+            ("entry", actions(&state.entry)),
+            ("handlers", handlers(&state.handlers)),
+            ("timers", handlers(&state.timer_handlers)),
+            ("final", Json::Bool(state.is_final)),
+            ("results", by_step(&state.result_handlers)),
+            ("errors", by_step(&state.error_handlers)),
+        ])
+    });
+    object([
+        ("initial", Json::Int(i64::from(machine.initial))),
+        ("states", list(states)),
+    ])
+}
+
+fn step<'d>(step: &'d Step, definition: &'d Definition) -> Json<'d> {
+    let needs = step.needs.iter().map(|need| step_name(definition, *need));
+    let state = step.state.map_or(Json::Null, |state| Json::Int(i64::from(state)));
+    let join = match step.join {
+        Join::All => Json::Null,
+        Join::AtLeast { count, stragglers } => object([
+            ("at_least", Json::Int(i64::from(count))),
+            ("cancel", Json::Bool(stragglers == Stragglers::Cancel)),
+        ]),
+    };
+    object([
+        ("join", join),
+        ("name", text(&step.name)),
+        (
+            "within",
+            step.within
+                .map_or(Json::Null, |group| step_name(definition, group)),
+        ),
+        ("needs", list(needs)),
+        ("if", step.condition.as_ref().map_or(Json::Null, expression)),
+        ("delay", step.delay.as_ref().map_or(Json::Null, delay)),
+        ("action", action(&step.action)),
+        ("wait", step.wait.as_ref().map_or(Json::Null, wait)),
+        ("retry", list(step.retry.iter().map(step_retry))),
+        ("on_error", on_errors(step, definition)),
+        ("set", members(&step.set)),
+        ("fail_if", step.fail_if.as_ref().map_or(Json::Null, expression)),
+        ("alias", members(&step.aliases)),
+        (
+            "compensate",
+            match &step.compensate {
+                None if step.stays_done => text("none"),
+                undoing => undoing.as_ref().map_or(Json::Null, compensation),
+            },
+        ),
+        // Of an attempt. The form has the name that the key had before.
+        ("deadline_ms", Json::Int(step.timeout_ms)),
+        ("deadline", step.deadline.as_ref().map_or(Json::Null, delay)),
+        ("state", state),
+        ("at_end", Json::Bool(step.at_end)),
+    ])
+}
+
+fn step_name(definition: &Definition, index: u16) -> Json<'_> {
+    let step = definition.steps.get(usize::from(index));
+    step.map_or(Json::Null, |step| text(&step.name))
+}
+
+fn group(group: &Group) -> Json<'_> {
+    match group {
+        Group::Choice(branches) => {
+            let branches = branches.iter().map(|branch| {
+                object([
+                    ("when", branch.when.as_ref().map_or(Json::Null, expression)),
+                    ("from", Json::Int(i64::from(branch.steps.start))),
+                    ("to", Json::Int(i64::from(branch.steps.end))),
+                ])
+            });
+            object([("choice", list(branches))])
+        }
+        Group::Repeat(repeat) => {
+            let (word, condition) = match &repeat.condition {
+                RepeatCondition::Until(condition) => ("until", condition),
+                RepeatCondition::While(condition) => ("while", condition),
+            };
+            let pause = repeat.pause.map_or(Json::Null, |pause| {
+                object([
+                    ("first_ms", whole(pause.first_ms)),
+                    ("factor", Json::Double(pause.factor)),
+                    ("max_ms", whole(pause.max_ms)),
+                ])
+            });
+            object([
+                ("repeat", text(word)),
+                ("condition", expression(condition)),
+                ("from", Json::Int(i64::from(repeat.steps.start))),
+                ("to", Json::Int(i64::from(repeat.steps.end))),
+                ("max", Json::Int(i64::from(repeat.max))),
+                ("pause", pause),
+            ])
+        }
+        Group::Foreach(foreach) => {
+            let join = match foreach.join {
+                ItemJoin::All => Json::Null,
+                ItemJoin::AtLeast(count) => Json::Int(i64::from(count)),
+            };
+            let on_item_error = match foreach.on_item_error {
+                OnItemError::Fail => "fail",
+                OnItemError::Continue => "continue",
+                OnItemError::Collect => "collect",
+            };
+            object([
+                ("foreach", expression(&foreach.over)),
+                ("as", text(&foreach.item)),
+                ("from", Json::Int(i64::from(foreach.steps.start))),
+                ("to", Json::Int(i64::from(foreach.steps.end))),
+                ("parallel", Json::Int(i64::from(foreach.parallel))),
+                ("max", Json::Int(i64::from(foreach.max))),
+                (
+                    "chunk",
+                    foreach
+                        .chunk
+                        .map_or(Json::Null, |size| Json::Int(i64::from(size))),
+                ),
+                ("at_least", join),
+                ("on_item_error", text(on_item_error)),
+            ])
+        }
+    }
+}
+
+/// Steps by name.
+fn names<'d>(steps: &[u16], definition: &'d Definition) -> Json<'d> {
+    list(steps.iter().map(|index| step_name(definition, *index)))
+}
+
+fn on_errors<'d>(step: &'d Step, definition: &'d Definition) -> Json<'d> {
+    let members = step.on_error.iter().map(|(class, answer)| {
+        let then = match &answer.then {
+            Then::Fail(failure) => object([("fail", failure.as_ref().map_or(Json::Null, fail))]),
+            Then::Continue => text("continue"),
+            Then::GoTo(target) => object([("goto", step_name(definition, *target))]),
+        };
+        let answer = object([
+            ("set", self::members(&answer.set)),
+            ("undo", names(&answer.undo, definition)),
+            ("complete", answer.complete.as_ref().map_or(Json::Null, complete)),
+            ("then", then),
+        ]);
+        (Cow::Borrowed(class.as_str()), answer)
+    });
+    Json::Map(members.collect())
+}
+
+fn step_retry(table: &StepRetry) -> Json<'_> {
+    object([
+        ("errors", list(table.classes.iter().map(|class| text(class)))),
+        ("policy", retry(&table.policy)),
+    ])
+}
+
+fn action(action: &Action) -> Json<'_> {
+    match action {
+        Action::Effect { effect, with } => {
+            object([("effect", text(effect.as_str())), ("with", template(with))])
+        }
+        Action::Command(template) => command(template),
+        Action::Publish(template) => publish(template),
+        Action::Saga(child) => object([
+            ("saga", text(child.saga.as_str())),
+            ("key", template(&child.key)),
+            ("input", template(&child.input)),
+            ("waits", Json::Bool(child.waits)),
+        ]),
+        Action::UndoSaga(saga) => object([("undo_saga", text(saga.as_str()))]),
+        Action::Nothing => Json::Null,
+        Action::Group(steps) => group(steps),
+    }
+}
+
+fn compensation(compensation: &Compensation) -> Json<'_> {
+    let on_unknown = match compensation.on_unknown {
+        OnUnknown::Compensate => Json::Bool(true),
+        OnUnknown::Ask => text("ask"),
+        OnUnknown::Ignore => Json::Null,
+    };
+    let on_late = match compensation.on_late {
+        OnLate::Compensate => Json::Null,
+        OnLate::Accept => text("accept"),
+        OnLate::Ignore => text("ignore"),
+    };
+    let on_exhausted = match compensation.on_exhausted {
+        OnExhausted::Stop => Json::Null,
+        OnExhausted::Continue => text("continue"),
+    };
+    object([
+        ("when", compensation.when.as_ref().map_or(Json::Null, expression)),
+        ("action", action(&compensation.action)),
+        ("on_unknown", on_unknown),
+        ("on_late", on_late),
+        ("on_exhausted", on_exhausted),
+        ("retry", retry(&compensation.retry)),
+        ("deadline_ms", Json::Int(compensation.timeout_ms)),
+    ])
+}
+
+fn retry(retry: &RetryPolicy) -> Json<'static> {
+    object([
+        ("attempts", Json::Int(i64::from(retry.attempts))),
+        ("initial_ms", whole(retry.initial_ms)),
+        ("factor", Json::Double(retry.factor)),
+        ("max_ms", whole(retry.max_ms)),
+    ])
+}
+
+fn whole(number: u64) -> Json<'static> {
+    Json::Int(i64::try_from(number).unwrap_or(i64::MAX))
+}
+
+fn timer<'d>(timer: &'d TimerDefinition, definition: &'d Definition) -> Json<'d> {
+    object([
+        ("name", text(&timer.name)),
+        ("after", delay(&timer.after)),
+        ("every", timer.every.as_ref().map_or(Json::Null, delay)),
+        (
+            "during",
+            timer
+                .during
+                .map_or(Json::Null, |step| step_name(definition, step)),
+        ),
+        (
+            "cancel_when",
+            timer.cancel_when.as_ref().map_or(Json::Null, expression),
+        ),
+        ("do", actions(&timer.actions)),
+    ])
+}
+
+fn members(set: &[(String, Template)]) -> Json<'_> {
+    Json::Map(
+        set.iter()
+            .map(|(name, value)| (Cow::Borrowed(name.as_str()), template(value)))
+            .collect(),
+    )
+}
+
+/// Each kind of template has a form of its own, so that a constant is never taken for an expression.
+fn template(template: &Template) -> Json<'_> {
+    match template {
+        Template::Constant(json) => object([("constant", Json::Str(String::from_utf8_lossy(json)))]),
+        Template::Value(expr) => object([("value", expression(expr))]),
+        Template::Text(parts) => {
+            let parts = parts.iter().map(|part| match part {
+                TextPart::Literal(literal) => text(literal),
+                TextPart::Expr(expr) => object([("value", expression(expr))]),
+            });
+            object([("text", list(parts))])
+        }
+        Template::List(items) => exact("list", list(items.iter().map(self::template))),
+        Template::Map(entries) => exact("map", members(entries)),
+    }
+}
+
+fn expression(expr: &Expr) -> Json<'_> {
+    Json::Str(compact(expr.text()))
+}
+
+/// The expression without the white space and comments that mean nothing. Texts with triple quotes or raw
+/// strings stay as they are.
+fn compact(text: &str) -> Cow<'_, str> {
+    if text.contains("\"\"\"") || text.contains("'''") {
+        return Cow::Borrowed(text);
+    }
+    let mut out = String::with_capacity(text.len());
+    let mut quote: Option<char> = None;
+    let mut chars = text.chars().peekable();
+    let mut gap = false;
+    while let Some(c) = chars.next() {
+        if let Some(open) = quote {
+            out.push(c);
+            if c == '\\' {
+                out.extend(chars.next());
+            } else if c == open {
+                quote = None;
+            }
+            continue;
+        }
+        if c == '/' && chars.peek() == Some(&'/') {
+            while chars.next_if(|c| *c != '\n').is_some() {}
+            gap = true;
+            continue;
+        }
+        if c.is_whitespace() {
+            gap = true;
+            continue;
+        }
+        let ends_word = out.bytes().last().is_some_and(is_word);
+        if gap && ends_word && u8::try_from(c).is_ok_and(is_word) {
+            out.push(' ');
+        }
+        gap = false;
+        if matches!(c, '"' | '\'') {
+            if out.ends_with(['r', 'R', 'b', 'B']) {
+                return Cow::Borrowed(text);
+            }
+            quote = Some(c);
+        }
+        out.push(c);
+    }
+    Cow::Owned(out)
+}
+
+const fn is_word(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || byte == b'_'
+}
+
+fn text(text: &str) -> Json<'_> {
+    Json::Str(Cow::Borrowed(text))
+}
+
+fn list<'a>(items: impl Iterator<Item = Json<'a>>) -> Json<'a> {
+    Json::List(items.collect())
+}
+
+/// An object without the members that say nothing: null, false, an empty list or map.
+fn object<'a, const N: usize>(members: [(&'static str, Json<'a>); N]) -> Json<'a> {
+    Json::Map(
+        members
+            .into_iter()
+            .filter(|(_, value)| says_something(value))
+            .map(|(name, value)| (Cow::Borrowed(name), value))
+            .collect(),
+    )
+}
+
+fn says_something(value: &Json<'_>) -> bool {
+    match value {
+        Json::Null | Json::Bool(false) => false,
+        Json::List(items) => !items.is_empty(),
+        Json::Map(members) => !members.is_empty(),
+        _ => true,
+    }
+}
+
+/// An object of one member that stays even if it is empty.
+fn exact<'a>(name: &'static str, value: Json<'a>) -> Json<'a> {
+    Json::Map(vec![(Cow::Borrowed(name), value)])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_meaningless_white_space_leaves_an_expression() {
+        for (text, expected) in [
+            ("a  +\n b", "a+b"),
+            ("x in  state.lines", "x in state.lines"),
+            ("'a  b' + \" c \"", "'a  b'+\" c \""),
+            (r#""a\"  b" + 'c'"#, r#""a\"  b"+'c'"#),
+            ("a // why\n + b", "a+b"),
+            ("a ? b : c", "a?b:c"),
+            (r"r'\' + ' x'", r"r'\' + ' x'"),
+            ("'''a  b'''  + c", "'''a  b'''  + c"),
+        ] {
+            assert_eq!(compact(text), expected, "{text}");
+        }
+    }
+}

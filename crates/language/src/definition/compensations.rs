@@ -1,0 +1,212 @@
+//! Reading how a step is undone.
+
+use super::actions::Reading;
+use super::children::Child;
+use super::codes;
+use super::fields::{self, Fields};
+use super::findings::Findings;
+use super::model::{Action, COMPENSATION_RETRY, Compensation, OnExhausted, OnLate, OnUnknown, UndoOrder};
+use super::steps::{RetryBounds, retry};
+use super::texts::EventParts;
+use super::typing::Types;
+use super::yaml::{Entry, Plain, Value};
+use crate::expr::types::Type;
+use crate::expr::{Expr, Root};
+
+/// Most attempts of a compensation.
+const COMPENSATION_ATTEMPTS_MAX: u32 = 1_000;
+
+const KEYS: &[&str] = &[
+    "effect",
+    "command",
+    "saga",
+    "with",
+    "when",
+    "on_unknown",
+    "on_late",
+    "on_exhausted",
+    "retry",
+    "timeout",
+];
+
+/// Roots when a step is undone.
+const ROOTS: &[Root] = &[
+    Root::Input,
+    Root::Result,
+    Root::State,
+    Root::Key,
+    Root::Steps,
+    Root::Failure,
+    Root::Event,
+    Root::Record,
+];
+
+/// What `compensate` says of a step that nothing undoes.
+const NONE: &str = "none";
+
+/// Whether `compensate` says that nothing undoes the step.
+pub fn is_none(entry: &Entry<'_>) -> bool {
+    matches!(&entry.value.value, Value::Scalar(scalar) if matches!(scalar.plain(), Plain::Text(NONE)))
+}
+
+impl Reading<'_, '_> {
+    pub fn compensation(&mut self, entry: &Entry<'_>, child: Child<'_>) -> Option<Compensation> {
+        let fields = Fields::read(
+            &entry.value,
+            &entry.key_span,
+            "a compensation",
+            KEYS,
+            self.findings,
+        )?;
+        let on_unknown = fields.get("on_unknown").and_then(|answer| {
+            let words = [
+                ("compensate", OnUnknown::Compensate),
+                ("ask", OnUnknown::Ask),
+                ("ignore", OnUnknown::Ignore),
+            ];
+            one_of(answer, &words, self.findings)
+        });
+        // A saga that was never started is undone by that.
+        let on_unknown = on_unknown.unwrap_or(match fields.get("saga") {
+            Some(_) => OnUnknown::Compensate,
+            None => OnUnknown::Ignore,
+        });
+        let on_late = fields.get("on_late").and_then(|answer| {
+            let words = [
+                ("compensate", OnLate::Compensate),
+                ("accept", OnLate::Accept),
+                ("ignore", OnLate::Ignore),
+            ];
+            one_of(answer, &words, self.findings)
+        });
+        let on_exhausted = fields.get("on_exhausted").and_then(|answer| {
+            let words = [("stop", OnExhausted::Stop), ("continue", OnExhausted::Continue)];
+            one_of(answer, &words, self.findings)
+        });
+        let without_result = on_unknown != OnUnknown::Ignore;
+        if let (true, Some(types)) = (without_result, &mut self.types) {
+            let result = types.env.root(Root::Result).or(&Type::null());
+            types.env.bind(Root::Result, result);
+        }
+        if let Some(types) = &mut self.types {
+            let sent = types.sent.take().unwrap_or_else(Type::dynamic);
+            types.env.bind(Root::Input, sent);
+        }
+        // The ledger keeps what was sent, not the item.
+        let item = self.item.take();
+        let when = fields
+            .get("when")
+            .and_then(|when| self.expr(when, ROOTS, EventParts::Moment));
+        let action = match fields.get("saga") {
+            Some(saga) => self.undo_child(saga, &fields, child),
+            None => self.action(&fields, ROOTS),
+        };
+        self.item = item;
+        let is_known = |types: &Types| !types.env.root(Root::Result).is_dynamic();
+        let checked = self.types.as_ref().is_some_and(is_known);
+        // Where the result has a type, each reading of it has been checked.
+        if let (true, Some(action), Some(entry)) =
+            (without_result && !checked, &action, fields.get("on_unknown"))
+        {
+            self.absent_result(action, when.as_ref(), entry);
+        }
+        let bounds = RetryBounds {
+            attempts: 1..=COMPENSATION_ATTEMPTS_MAX,
+            default: COMPENSATION_RETRY,
+        };
+        let policy = fields
+            .get("retry")
+            .and_then(|entry| {
+                let fields = Fields::read(
+                    &entry.value,
+                    &entry.key_span,
+                    "a retry",
+                    &["attempts", "backoff"],
+                    self.findings,
+                )?;
+                Some(retry(&fields, &bounds, self.findings))
+            })
+            .unwrap_or(COMPENSATION_RETRY);
+        let timeout_ms = self.timeout(&fields);
+        Some(Compensation {
+            when,
+            action: action?,
+            on_unknown,
+            on_late: on_late.unwrap_or(OnLate::Compensate),
+            on_exhausted: on_exhausted.unwrap_or(OnExhausted::Stop),
+            retry: policy,
+            timeout_ms,
+        })
+    }
+
+    /// `compensation` of a saga.
+    pub fn undo_order(&mut self, fields: &Fields<'_, '_>) -> UndoOrder {
+        let Some(entry) = fields.get("compensation") else {
+            return UndoOrder::default();
+        };
+        let words = [
+            ("sequential", UndoOrder::Sequential),
+            ("parallel", UndoOrder::Parallel),
+        ];
+        one_of(entry, &words, self.findings).unwrap_or_default()
+    }
+
+    /// A step whose outcome is unknown has no result: reading a field of it would stop the compensation.
+    fn absent_result(&mut self, action: &Action, when: Option<&Expr>, on_unknown: &Entry<'_>) {
+        let mut unguarded = None;
+        let mut look = |expr: &Expr| {
+            let field = expr.fields_of(Root::Result).into_iter().next();
+            if !expr.text().contains("null") && unguarded.is_none() {
+                unguarded = field;
+            }
+        };
+        when.into_iter().for_each(&mut look);
+        match action {
+            Action::Effect { with, .. } => with.for_each_expr(&mut look),
+            Action::Command(command) => {
+                command.aggregate_id.for_each_expr(&mut look);
+                command.payload.for_each_expr(&mut look);
+            }
+            Action::Publish(_)
+            | Action::Saga(_)
+            | Action::UndoSaga(_)
+            | Action::Nothing
+            | Action::Group(_) => {}
+        }
+        if let Some(field) = unguarded {
+            let message = format!("`result.{field}` is read, but with on_unknown there may be no result");
+            self.findings
+                .warning(codes::ABSENT_RESULT, on_unknown.key_span.clone(), message)
+                .help(Some(format!(
+                    "name what is to be undone by the key or by `input`, or write result == null ? null : result.{field}"
+                )));
+        }
+    }
+}
+
+/// One of a few words.
+pub fn one_of<T: Copy>(entry: &Entry<'_>, words: &[(&str, T)], findings: &mut Findings<'_>) -> Option<T> {
+    let names: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
+    let expected = names.join(", ");
+    if let Value::Scalar(scalar) = &entry.value.value
+        && let Plain::Text(text) = scalar.plain()
+    {
+        if let Some((_, value)) = words.iter().find(|(word, _)| *word == text) {
+            return Some(*value);
+        }
+        let message = format!(
+            "{} is \"{}\", expected one of {expected}",
+            entry.key,
+            text.escape_debug()
+        );
+        findings.error(codes::WRONG_VALUE, entry.value.span.clone(), message);
+        return None;
+    }
+    fields::expected(
+        &entry.value,
+        &entry.key_span,
+        &format!("one of {expected}"),
+        findings,
+    );
+    None
+}

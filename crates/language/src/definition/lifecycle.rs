@@ -1,0 +1,99 @@
+//! How instances begin, meet what would begin them again, and end early, as a definition says it.
+
+use std::collections::BTreeMap;
+
+use super::model::Handler;
+use crate::expr::{Expr, Template};
+use crate::status::Phase;
+
+/// What is said about the life of instances, besides what they do.
+#[derive(Debug, Default)]
+pub struct Lifecycle {
+    /// Empty where any event of the types in `start` begins an instance and nothing more. Otherwise for each of
+    /// these types the first whose condition holds.
+    pub rules: Vec<StartRule>,
+    pub on_running: OnRunning,
+    pub reuse: Reuse,
+    pub no_instance: NoInstance,
+    /// Handlers for what comes after the end, by event type.
+    pub after_end: BTreeMap<String, Vec<Handler>>,
+}
+
+impl Lifecycle {
+    /// Whether nothing is said.
+    #[must_use]
+    pub fn is_default(&self) -> bool {
+        self.rules.is_empty()
+            && self.on_running == OnRunning::Handle
+            && self.reuse == Reuse::default()
+            && self.no_instance == NoInstance::Ignore
+            && self.after_end.is_empty()
+    }
+}
+
+/// One way in which an event begins an instance.
+#[derive(Debug)]
+pub struct StartRule {
+    pub event: String,
+    /// Reads `event` and `key`.
+    pub when: Option<Expr>,
+    /// State fields, from the initial state.
+    pub set: Vec<(String, Template)>,
+}
+
+/// What becomes of a start event whose instance runs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum OnRunning {
+    /// It is an event like any other.
+    #[default]
+    Handle,
+    Ignore,
+    /// It is a dead letter.
+    Fail,
+}
+
+/// What becomes of an event whose instance does not exist and that starts none.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum NoInstance {
+    #[default]
+    Ignore,
+    DeadLetter,
+    /// It waits for its instance for so many milliseconds.
+    Park(i64),
+}
+
+/// After which ends a key may be used again.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Reuse {
+    pub completed: bool,
+    pub failed: bool,
+    pub cancelled: bool,
+}
+
+impl Reuse {
+    pub const ALWAYS: Self = Self {
+        completed: true,
+        failed: true,
+        cancelled: true,
+    };
+
+    /// Whether the key of an instance that has ended so may be used again.
+    #[must_use]
+    pub const fn allows(self, end: Phase) -> bool {
+        match end {
+            Phase::Completed => self.completed,
+            Phase::Failed => self.failed,
+            Phase::Cancelled => self.cancelled,
+            Phase::Running | Phase::Compensating | Phase::CompensationFailed | Phase::Finishing => false,
+        }
+    }
+}
+
+/// Ends the instance early and successfully.
+#[derive(Debug)]
+pub struct Complete {
+    /// The word for how it ended.
+    pub outcome: String,
+    /// False: it goes on. Absent: it always ends.
+    pub when: Option<Expr>,
+}

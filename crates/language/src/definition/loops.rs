@@ -1,0 +1,340 @@
+//! Loops: steps that run again until a condition holds, or once for each item of a list.
+//!
+//! A loop is a group. Around one step, that step becomes the only member, under a name that no file can give it.
+
+use super::actions::Reading;
+use super::codes;
+use super::fields::{self, Fields, NameRule};
+use super::groups::{GROUP_DEPTH_MAX, Outlined};
+use super::model::{
+    BODY_OF_FOREACH, BODY_OF_REPEAT, DEADLINE, Foreach, Group, ItemJoin, Join, OnItemError, Pause, Repeat,
+    RepeatCondition, Step,
+};
+use super::saga::member;
+use super::steps::{RESULT_ROOTS, RETRY_PAUSE_MS_MIN, START_ROOTS, STEP_KEYS, factor};
+use super::texts::EventParts;
+use super::yaml::{Entry, Plain, Value};
+use crate::expr::{Expr, Root};
+use crate::limits::Limits;
+
+/// Most times that a `repeat` runs its steps.
+pub const REPEAT_MAX: u32 = 10_000;
+/// Most items of a `foreach`.
+pub const ITEMS_MAX: u32 = 10_000;
+/// Items of a `foreach` that says nothing.
+const ITEMS_DEFAULT: u32 = 1_000;
+/// Most items of a `foreach` that run at the same time: their first work fits one transition.
+pub const PARALLEL_MAX: u32 = 64;
+/// Items that run at the same time where a `foreach` says nothing.
+const PARALLEL_DEFAULT: u32 = 10;
+/// What expressions call an item where a `foreach` says nothing.
+const ITEM: &str = "item";
+
+/// Keys of a loop around several steps.
+const LOOP_KEYS: &[&str] = &[
+    "needs",
+    "join",
+    "stragglers",
+    "if",
+    "repeat",
+    "foreach",
+    "steps",
+    "set",
+    "on_error",
+    "on_timeout",
+    "deadline",
+];
+/// Error classes of loops themselves. Around one step, that step answers all others.
+const LOOP_CLASSES: [&str; 4] = ["exhausted", "too_many_items", "join_unreachable", DEADLINE];
+
+/// The loop that an entry of `steps` is: its key.
+pub fn kind(entry: &Entry<'_>) -> Option<&'static str> {
+    ["foreach", "repeat"]
+        .into_iter()
+        .find(|key| member(&entry.value, key).is_some())
+}
+
+/// What expressions of the step `at` call the item of the `foreach` around it.
+pub fn item_name<'n>(at: usize, outline: &[Outlined<'n, '_>]) -> Option<&'n str> {
+    let mut around = outline.get(at)?.within;
+    while let Some(group) = around {
+        let group = &outline[usize::from(group)];
+        if kind(group.entry) == Some("foreach") {
+            let foreach = member(&group.entry.value, "foreach")?;
+            let Some(name) = member(&foreach.value, "as") else {
+                return Some(ITEM);
+            };
+            return match &name.value.value {
+                Value::Scalar(name) => Some(&name.text),
+                Value::List(_) | Value::Map(_) => Some(ITEM),
+            };
+        }
+        around = group.within;
+    }
+    None
+}
+
+impl<'r> Reading<'r, '_> {
+    /// Reads the loop at `at` of `outline`; its members are read as steps.
+    pub fn looped(&mut self, at: usize, outline: &[Outlined<'r, '_>]) -> Option<Step> {
+        let Outlined { entry, depth, .. } = outline[at];
+        self.name_of_step(entry);
+        let around_one = member(&entry.value, "steps").is_none();
+        let (what, keys) = if around_one {
+            ("a step", STEP_KEYS)
+        } else {
+            ("a loop", LOOP_KEYS)
+        };
+        let fields = Fields::read(&entry.value, &entry.key_span, what, keys, self.findings)?;
+        let looped = fields.one_of(&["foreach", "repeat"], self.findings)?;
+        if depth == GROUP_DEPTH_MAX {
+            let message = format!("groups of steps are nested deeper than {GROUP_DEPTH_MAX} levels");
+            self.findings
+                .error(codes::LIMIT, looped.key_span.clone(), message);
+            return None;
+        }
+        let needs = fields
+            .get("needs")
+            .map(|needs| self.needs(needs))
+            .unwrap_or_default();
+        let join = self.join(&fields, &needs);
+        let condition = fields
+            .get("if")
+            .and_then(|condition| self.start_condition(condition));
+        let deadline = self.deadline(&fields, START_ROOTS);
+        if let Some(steps) = fields.get("steps") {
+            self.member_steps(Some(steps), "a loop");
+        }
+        let members = super::groups::members(at, 0, outline);
+        let group = if looped.key == "foreach" {
+            if self.item.is_some() {
+                self.findings
+                    .error(
+                        codes::CONTRADICTION,
+                        looped.key_span.clone(),
+                        "a \"foreach\" within a \"foreach\"",
+                    )
+                    .help(Some(
+                        "make one list of all items, or start a saga for each of the outer ones".to_owned(),
+                    ));
+            }
+            self.foreach(looped, members)?
+        } else {
+            self.repeat(looped, members, around_one)?
+        };
+        let outside = self.item;
+        self.item = outside.or(item_name(at + 1, outline));
+        let mut on_error = self.on_error(&fields);
+        self.item = outside;
+        if around_one {
+            on_error.retain(|class, _| LOOP_CLASSES.contains(&class.as_str()));
+        }
+        // The result of a `foreach` is a list; each turn of a `repeat` has a result of its own.
+        let set = match (&group, fields.get("set")) {
+            (Group::Foreach(_), Some(set)) => self.set(set, RESULT_ROOTS, EventParts::Moment),
+            (Group::Repeat(_), Some(set)) if !around_one => {
+                self.findings
+                    .error(
+                        codes::UNKNOWN_KEY,
+                        set.key_span.clone(),
+                        "a \"repeat\" around several steps has no result",
+                    )
+                    .help(Some("write \"set\" in its steps".to_owned()));
+                Vec::new()
+            }
+            _ => Vec::new(),
+        };
+        Some(Step {
+            join,
+            on_error,
+            set,
+            deadline,
+            ..Step::group(entry.key.clone().into_owned(), needs, condition, group)
+        })
+    }
+
+    /// Reads the one step that a loop is around.
+    pub fn body(&mut self, entry: &'r Entry<'_>) -> Option<Step> {
+        let mut step = self.step(entry)?;
+        step.on_error
+            .retain(|class, _| !LOOP_CLASSES.contains(&class.as_str()));
+        let (suffix, set) = match kind(entry) {
+            Some("foreach") => (BODY_OF_FOREACH, Vec::new()),
+            _ => (BODY_OF_REPEAT, step.set),
+        };
+        Some(Step {
+            name: format!("{}{suffix}", step.name),
+            needs: Vec::new(),
+            join: Join::All,
+            condition: None,
+            set,
+            ..step
+        })
+    }
+
+    fn repeat(
+        &mut self,
+        entry: &'r Entry<'_>,
+        steps: std::ops::Range<u16>,
+        around_one: bool,
+    ) -> Option<Group> {
+        let keys = &["until", "while", "max", "delay", "backoff"];
+        let fields = Fields::read(&entry.value, &entry.key_span, "a repeat", keys, self.findings)?;
+        let condition = fields.one_of(&["until", "while"], self.findings);
+        let condition = condition.and_then(|condition| {
+            let until = condition.key == "until";
+            let roots = if until && around_one {
+                RESULT_ROOTS
+            } else {
+                START_ROOTS
+            };
+            let expr = self.condition(condition, roots)?;
+            Some(if until {
+                RepeatCondition::Until(expr)
+            } else {
+                RepeatCondition::While(expr)
+            })
+        });
+        let max = fields
+            .require("max", self.findings)
+            .and_then(|max| fields::integer(max, 1..=REPEAT_MAX, codes::WRONG_VALUE, self.findings));
+        let pause = self.pause(&fields);
+        Some(Group::Repeat(Repeat {
+            steps,
+            condition: condition?,
+            max: max?,
+            pause,
+        }))
+    }
+
+    /// `delay`, and how it grows.
+    fn pause(&mut self, fields: &Fields<'r, '_>) -> Option<Pause> {
+        let longest = Limits::default().timer_ms.unsigned_abs();
+        let delay = fields.get("delay").and_then(|delay| {
+            fields::duration(
+                delay,
+                RETRY_PAUSE_MS_MIN..=longest,
+                codes::WRONG_VALUE,
+                self.findings,
+            )
+        });
+        let Some(backoff) = fields.get("backoff") else {
+            return delay.map(|first_ms| Pause {
+                first_ms,
+                factor: 1.0,
+                max_ms: first_ms,
+            });
+        };
+        if fields.get("delay").is_none() {
+            let message = "a \"backoff\" makes the \"delay\" longer, and there is none";
+            self.findings
+                .error(codes::MISSING_KEY, backoff.key_span.clone(), message);
+        }
+        let keys = &["factor", "max"];
+        let fields = Fields::read(
+            &backoff.value,
+            &backoff.key_span,
+            "a backoff of a repeat",
+            keys,
+            self.findings,
+        )?;
+        let growth = fields
+            .get("factor")
+            .and_then(|entry| factor(entry, self.findings))
+            .unwrap_or(2.0);
+        let max = fields
+            .get("max")
+            .and_then(|max| fields::duration(max, delay.unwrap_or(0)..=longest, codes::RETRY, self.findings));
+        delay.map(|first_ms| Pause {
+            first_ms,
+            factor: growth,
+            max_ms: max.unwrap_or(longest),
+        })
+    }
+
+    fn foreach(&mut self, entry: &'r Entry<'_>, steps: std::ops::Range<u16>) -> Option<Group> {
+        let keys = &["over", "as", "parallel", "max", "chunk", "join", "on_item_error"];
+        let fields = Fields::read(&entry.value, &entry.key_span, "a foreach", keys, self.findings)?;
+        let over = fields
+            .require("over", self.findings)
+            .and_then(|over| self.condition(over, START_ROOTS));
+        let name = fields.get("as").map_or(Some(ITEM), |name| self.item_word(name));
+        let mut number = |key: &str, max: u32| {
+            let entry = fields.get(key)?;
+            fields::integer(entry, 1..=max, codes::WRONG_VALUE, self.findings)
+        };
+        let parallel = number("parallel", PARALLEL_MAX).unwrap_or(PARALLEL_DEFAULT);
+        let max = number("max", ITEMS_MAX).unwrap_or(ITEMS_DEFAULT);
+        let chunk = number("chunk", ITEMS_MAX);
+        let join = fields
+            .get("join")
+            .map_or(Some(ItemJoin::All), |join| self.join_count(join, ITEMS_MAX));
+        // Where some items suffice, others may fail.
+        let default = match join {
+            Some(ItemJoin::AtLeast(_)) => OnItemError::Continue,
+            Some(ItemJoin::All) | None => OnItemError::Fail,
+        };
+        let on_item_error = fields
+            .get("on_item_error")
+            .map_or(Some(default), |entry| self.on_item_error(entry));
+        Some(Group::Foreach(Foreach {
+            steps,
+            over: over?,
+            item: name?.to_owned(),
+            parallel,
+            max,
+            chunk,
+            join: join?,
+            on_item_error: on_item_error?,
+        }))
+    }
+
+    /// What expressions call an item.
+    fn item_word(&mut self, entry: &'r Entry<'_>) -> Option<&'r str> {
+        let name = fields::text(
+            &entry.value,
+            &entry.key_span,
+            "the name of an item",
+            self.findings,
+        )?;
+        let span = &entry.value.span;
+        if !fields::is_name(name, span, "item", NameRule::Identifier, self.findings) {
+            return None;
+        }
+        let taken = Root::ALL.iter().any(|root| root.name() == name) && name != ITEM;
+        if taken {
+            let message = format!("`{name}` means something else already; an item needs another name");
+            self.findings.error(codes::NAME, span.clone(), message);
+        }
+        (!taken).then_some(name)
+    }
+
+    fn on_item_error(&mut self, entry: &Entry<'_>) -> Option<OnItemError> {
+        Some(match self.one_word(entry, &["fail", "continue", "collect"])? {
+            "fail" => OnItemError::Fail,
+            "continue" => OnItemError::Continue,
+            _ => OnItemError::Collect,
+        })
+    }
+
+    pub fn one_word(&mut self, entry: &Entry<'_>, words: &[&'static str]) -> Option<&'static str> {
+        let found = match &entry.value.value {
+            Value::Scalar(scalar) => match scalar.plain() {
+                Plain::Text(text) => words.iter().find(|word| **word == text),
+                _ => None,
+            },
+            Value::List(_) | Value::Map(_) => None,
+        };
+        if found.is_none() {
+            let message = format!("{} is one of {}", entry.key, words.join(", "));
+            let span = fields::visible(&entry.value, &entry.key_span, self.findings.text());
+            self.findings.error(codes::WRONG_VALUE, span, message);
+        }
+        found.copied()
+    }
+
+    /// An expression that is evaluated when a group starts or goes on.
+    fn condition(&mut self, entry: &Entry<'_>, roots: &'static [Root]) -> Option<Expr> {
+        self.expr(entry, roots, EventParts::Moment)
+    }
+}

@@ -1,0 +1,189 @@
+//! Effects that the states of a machine emit by name, whose ends the same state handles.
+
+use super::actions::Reading;
+use super::children::Child;
+use super::codes;
+use super::fields::{self, Fields, NameRule};
+use super::model::{Action, Emit, OF_MACHINE, Step};
+use super::steps::{START_ROOTS, STEPS_MAX};
+use super::texts::EventParts;
+use super::yaml::Entry;
+use crate::expr::types::Type;
+use crate::expr::{Root, nearest};
+
+/// Roots of what the entry of a state emits for which nobody waits.
+const ENTRY_ROOTS: &[Root] = &[Root::Event, Root::State, Root::Key, Root::Steps, Root::Record];
+
+impl<'r> Reading<'r, '_> {
+    /// The emissions of the entry of a state: commands and facts, and effects with a name.
+    pub fn state_emits(&mut self, entry: &'r Entry<'_>, state: u16) -> Vec<Emit> {
+        let mut emits = Vec::new();
+        for item in fields::one_or_many(&entry.value) {
+            let keys = &[
+                "command",
+                "publish",
+                "effect",
+                "name",
+                "with",
+                "retry",
+                "compensate",
+                "timeout",
+                "deadline",
+            ];
+            let Some(fields) = Fields::item(
+                item,
+                &entry.key_span,
+                "an emission of a state",
+                keys,
+                self.findings,
+            ) else {
+                continue;
+            };
+            let chosen = fields.one_of(&["command", "publish", "effect"], self.findings);
+            let work = chosen
+                .filter(|chosen| chosen.key == "effect")
+                .and_then(|_| self.work(&fields));
+            let sending = self.types.clone();
+            self.know_outcome(work.as_ref().map(|step| &step.action), sending.as_ref());
+            // Read whatever the emission is, so that all that is wrong is told.
+            let retry = fields
+                .get("retry")
+                .map(|retry| self.step_retry(retry, None))
+                .unwrap_or_default();
+            let compensate = fields
+                .get("compensate")
+                .and_then(|compensate| self.compensation(compensate, Child::None));
+            self.types = sending;
+            let emit = match chosen {
+                Some(effect) if effect.key == "effect" => {
+                    let step = work.map(|step| Step {
+                        retry,
+                        compensate,
+                        ..step
+                    });
+                    self.state_effect(&fields, step, state).map(Emit::Effect)
+                }
+                Some(other) => {
+                    for key in ["name", "with", "retry", "compensate", "timeout", "deadline"] {
+                        if let Some(stray) = fields.get(key) {
+                            let message =
+                                format!("\"{key}\" belongs to an effect; nobody waits for a {}", other.key);
+                            self.findings
+                                .error(codes::CONTRADICTION, stray.key_span.clone(), message);
+                        }
+                    }
+                    if other.key == "command" {
+                        self.command(other, ENTRY_ROOTS, EventParts::Whole)
+                            .map(Emit::Command)
+                    } else {
+                        self.publish(other, ENTRY_ROOTS, EventParts::Whole)
+                            .map(Emit::Publish)
+                    }
+                }
+                None => None,
+            };
+            emits.extend(emit);
+        }
+        emits
+    }
+
+    /// Reads an effect as a step behind those of the saga, and returns its index.
+    fn state_effect(&mut self, fields: &Fields<'r, '_>, step: Option<Step>, state: u16) -> Option<u16> {
+        let name = fields.require("name", self.findings)?;
+        let text = fields::text(
+            &name.value,
+            &name.key_span,
+            "the name of an effect",
+            self.findings,
+        )?;
+        if !fields::is_name(
+            text,
+            &name.value.span,
+            "effect",
+            NameRule::Identifier,
+            self.findings,
+        ) {
+            return None;
+        }
+        let place = self.states.get(usize::from(state)).copied().unwrap_or_default();
+        let full = step_name(place, text);
+        if self.emitted.iter().any(|step| step.name == full) {
+            let message = format!("the state emits an effect \"{text}\" already");
+            self.findings
+                .error(codes::DUPLICATE_NAME, name.value.span.clone(), message);
+            return None;
+        }
+        let index = self.steps.len() + self.emitted.len();
+        if index >= STEPS_MAX {
+            let message = format!("steps and effects of states are more than {STEPS_MAX}");
+            self.findings
+                .error(codes::TOO_MANY, name.key_span.clone(), message);
+            return None;
+        }
+        self.emitted.push(Step {
+            name: full,
+            state: Some(state),
+            ..step?
+        });
+        u16::try_from(index).ok()
+    }
+
+    fn work(&mut self, fields: &Fields<'r, '_>) -> Option<Step> {
+        let action = self.action(fields, START_ROOTS);
+        let timeout_ms = self.timeout(fields);
+        let deadline = self.deadline(fields, START_ROOTS);
+        Some(Step {
+            timeout_ms,
+            deadline,
+            ..Step::doing(String::new(), action?)
+        })
+    }
+
+    /// Binds `result` to what the effect of an emitted step says about it.
+    pub fn know_result(&mut self, step: Option<u16>) {
+        let emitted = step.and_then(|step| {
+            let behind = usize::from(step).checked_sub(self.steps.len())?;
+            self.emitted.get(behind)
+        });
+        let (Some(types), Some(Action::Effect { effect, .. })) =
+            (&mut self.types, emitted.map(|step| &step.action))
+        else {
+            return;
+        };
+        let schemas = self.effects.and_then(|effects| effects.get(effect.as_str()));
+        let output = schemas.and_then(|schemas| schemas.output.as_ref());
+        let result = output.map_or_else(Type::dynamic, |schema| Type::of_schema(schema));
+        types.env.bind(Root::Result, result);
+    }
+
+    /// The step of the effect `name` that the entry of `state` emits.
+    pub fn emitted_step(&mut self, state: &str, name: &str, handler: &Entry<'_>) -> Option<u16> {
+        let wanted = step_name(state, name);
+        let found = self.emitted.iter().position(|step| step.name == wanted);
+        if let Some(found) = found {
+            return u16::try_from(self.steps.len() + found).ok();
+        }
+        let own = step_name(state, "");
+        let candidates = self
+            .emitted
+            .iter()
+            .filter_map(|step| step.name.strip_prefix(&own));
+        let help = nearest(name, candidates).map_or_else(
+            || format!("entry: {{emit: [{{effect: ..., name: {name}}}]}}"),
+            |near| format!("did you mean \"{near}\"?"),
+        );
+        let message = format!(
+            "the entry of the state emits no effect \"{}\"",
+            name.escape_debug()
+        );
+        self.findings
+            .error(codes::UNKNOWN_STEP, handler.key_span.clone(), message)
+            .help(Some(help));
+        None
+    }
+}
+
+/// The name of the step of an effect of a state. No file can name a step so.
+fn step_name(state: &str, effect: &str) -> String {
+    format!("{OF_MACHINE}{state}.{effect}")
+}

@@ -1,0 +1,165 @@
+//! Reading what a step does about failures: `retry`, `on_error`, `on_timeout`.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use super::actions::Reading;
+use super::codes;
+use super::fields::{self, Fields, NameRule};
+use super::model::{ANY_CLASS, HEARTBEAT_CLASS, OnError, RETRY_CLASSES, STEP_RETRY, StepRetry, Then, Wait};
+use super::steps::{RetryBounds, retry};
+use super::texts::EventParts;
+use super::yaml::{Entry, Node};
+use crate::classes::TIMEOUT_CLASS;
+use crate::classes::{RESULT_EXPRESSION, RESULT_SCHEMA};
+use crate::expr::Root;
+
+/// Most attempts of a step for one error class.
+const STEP_ATTEMPTS_MAX: u32 = 1_000;
+
+/// Roots when a step has failed.
+pub const ERROR_ROOTS: &[Root] = &[
+    Root::Error,
+    Root::State,
+    Root::Key,
+    Root::Steps,
+    Root::Event,
+    Root::Record,
+];
+
+impl<'r> Reading<'r, '_> {
+    /// One table, or a list of them.
+    pub fn step_retry(&mut self, entry: &Entry<'_>, wait: Option<&Wait>) -> Vec<StepRetry> {
+        let bounds = RetryBounds {
+            attempts: 1..=STEP_ATTEMPTS_MAX,
+            default: STEP_RETRY,
+        };
+        let mut tables: Vec<StepRetry> = Vec::new();
+        for item in fields::one_or_many(&entry.value) {
+            let keys = &["attempts", "errors", "backoff"];
+            let Some(fields) = Fields::item(item, &entry.key_span, "a retry", keys, self.findings) else {
+                continue;
+            };
+            let policy = retry(&fields, &bounds, self.findings);
+            let mut classes: Vec<String> = Vec::new();
+            let errors = fields.get("errors");
+            let items = errors.map(|errors| fields::one_or_many(&errors.value));
+            for item in items.unwrap_or_default() {
+                let Some(class) = self.class(item, &entry.key_span) else {
+                    continue;
+                };
+                let mut known = tables.iter().flat_map(|table| &table.classes).chain(&classes);
+                if [RESULT_SCHEMA, RESULT_EXPRESSION].contains(&class) {
+                    let message = format!("\"{class}\" is not tried again: what it fails on has happened");
+                    self.findings
+                        .error(codes::CONTRADICTION, item.span.clone(), message)
+                        .help(Some("say under \"on_error\" what follows".to_owned()));
+                }
+                if known.any(|known| known == class || known == ANY_CLASS) {
+                    let message = format!("an entry before this one is for the class \"{class}\" already");
+                    self.findings
+                        .error(codes::CONTRADICTION, item.span.clone(), message);
+                }
+                classes.push(class.to_owned());
+            }
+            if errors.is_none() {
+                classes = RETRY_CLASSES.map(str::to_owned).to_vec();
+                if wait.is_some_and(|wait| wait.heartbeat_ms.is_some()) {
+                    classes.push(HEARTBEAT_CLASS.to_owned());
+                }
+            }
+            tables.push(StepRetry { classes, policy });
+        }
+        tables
+    }
+
+    /// An error class, or `*` for all of them.
+    fn class<'n>(&mut self, node: &'n Node<'_>, at: &Range<usize>) -> Option<&'n str> {
+        let text = fields::text(node, at, "an error class", self.findings)?;
+        if text == ANY_CLASS {
+            return Some(text);
+        }
+        fields::is_name(text, &node.span, "error class", NameRule::Dotted, self.findings).then_some(text)
+    }
+
+    /// `on_error` by class, and `on_timeout`, which is short for one of them.
+    pub fn on_error(&mut self, fields: &Fields<'r, '_>) -> BTreeMap<String, OnError> {
+        let mut answers = BTreeMap::new();
+        if let Some(entry) = fields.get("on_error") {
+            let entries = fields::entries(&entry.value, &entry.key_span, "on_error", self.findings);
+            for entry in entries.unwrap_or_default() {
+                if entry.key != ANY_CLASS {
+                    let span = &entry.key_span;
+                    fields::is_name(&entry.key, span, "error class", NameRule::Dotted, self.findings);
+                }
+                let answer = self.answer(entry);
+                answers.extend(answer.map(|answer| (entry.key.clone().into_owned(), answer)));
+            }
+        }
+        if let Some(entry) = fields.get("on_timeout") {
+            if answers.contains_key(TIMEOUT_CLASS) {
+                let message = "on_timeout says the same as on_error with the class \"timeout\"";
+                self.findings
+                    .error(codes::CONTRADICTION, entry.key_span.clone(), message);
+            }
+            let answer = self.answer(entry);
+            answers.extend(answer.map(|answer| (TIMEOUT_CLASS.to_owned(), answer)));
+        }
+        answers
+    }
+
+    fn answer(&mut self, entry: &'r Entry<'_>) -> Option<OnError> {
+        let keys = &["set", "undo", "complete", "continue", "fail", "goto"];
+        let fields = Fields::read(
+            &entry.value,
+            &entry.key_span,
+            "an answer to an error",
+            keys,
+            self.findings,
+        )?;
+        let set = fields
+            .get("set")
+            .map(|set| self.set(set, ERROR_ROOTS, EventParts::Moment))
+            .unwrap_or_default();
+        let undo = fields
+            .get("undo")
+            .map(|undo| self.needs(undo))
+            .unwrap_or_default();
+        let complete = fields
+            .get("complete")
+            .and_then(|complete| self.complete(complete, ERROR_ROOTS, EventParts::Moment));
+        self.ends_here(&fields, &["continue", "fail", "goto"]);
+        let goes_on = fields
+            .get("continue")
+            .and_then(|answer| fields::boolean(answer, self.findings))
+            .unwrap_or(false);
+        let failure = fields
+            .get("fail")
+            .and_then(|fail| self.fail(fail, ERROR_ROOTS, EventParts::Moment));
+        let target = fields
+            .get("goto")
+            .and_then(|goto| self.step_name(&goto.value, goto));
+        let ways: Vec<&Entry<'_>> = ["continue", "fail", "goto"]
+            .into_iter()
+            .filter_map(|key| fields.get(key))
+            .collect();
+        if let [_, second, ..] = ways.as_slice() {
+            self.findings.error(
+                codes::CONTRADICTION,
+                second.key_span.clone(),
+                "what follows an error is one of continue, fail and goto",
+            );
+        }
+        let then = match target {
+            Some(target) => Then::GoTo(target),
+            None if goes_on => Then::Continue,
+            None => Then::Fail(failure),
+        };
+        Some(OnError {
+            set,
+            undo,
+            complete,
+            then,
+        })
+    }
+}

@@ -1,0 +1,424 @@
+//! Reading the steps of a saga and how they are undone.
+
+use std::ops::{Range, RangeInclusive};
+use std::sync::Arc;
+
+use super::actions::Reading;
+use super::children::Child;
+use super::codes;
+use super::compensations;
+use super::fields::{self, Fields, NameRule};
+use super::findings::Findings;
+use super::groups::{self, Outlined};
+use super::loops;
+use super::model::{Action, CHILD_TIMEOUT_MS, COMMAND_TIMEOUT_MS, EFFECT_TIMEOUT_MS, Step};
+use super::saga::member;
+use super::texts::{self, EventParts, Readable};
+use super::typing::{self, Types};
+use super::waits;
+use super::yaml::{Entry, Node, Plain, Scalar, Value};
+use crate::expr::types::Type;
+use crate::expr::{Root, Template, nearest};
+use crate::ids::EffectName;
+use crate::limits::Limits;
+use crate::retry::RetryPolicy;
+use crate::schema::Schema;
+
+/// Most steps of a saga.
+pub const STEPS_MAX: usize = 256;
+/// Shortest pause between two attempts of anything, in milliseconds.
+pub const RETRY_PAUSE_MS_MIN: u64 = 100;
+
+/// Keys of a step. Groups of steps have some of them only and are read elsewhere.
+pub const STEP_KEYS: &[&str] = &[
+    "needs",
+    "join",
+    "stragglers",
+    "if",
+    "delay",
+    "effect",
+    "command",
+    "publish",
+    "saga",
+    "with",
+    "wait",
+    "retry",
+    "on_error",
+    "on_timeout",
+    "set",
+    "fail_if",
+    "alias",
+    "compensate",
+    "timeout",
+    "deadline",
+    "choice",
+    "repeat",
+    "foreach",
+    "steps",
+];
+
+/// Roots when a step starts: it may be started by any input.
+pub const START_ROOTS: &[Root] = &[Root::State, Root::Key, Root::Steps, Root::Event, Root::Record];
+/// Roots when a step is done.
+pub const RESULT_ROOTS: &[Root] = &[
+    Root::Result,
+    Root::State,
+    Root::Key,
+    Root::Steps,
+    Root::Event,
+    Root::Record,
+];
+impl<'r> Reading<'r, '_> {
+    /// The steps of `outline`, which is that of `entry`.
+    pub fn steps(&mut self, entry: &'r Entry<'_>, outline: &[Outlined<'r, '_>]) -> Vec<Step> {
+        if fields::entries(&entry.value, &entry.key_span, "steps", self.findings).is_none() {
+            return Vec::new();
+        }
+        if outline.len() > STEPS_MAX {
+            let message = format!("{} steps, at most {STEPS_MAX} are allowed", outline.len());
+            self.findings
+                .error(codes::TOO_MANY, entry.key_span.clone(), message);
+            return Vec::new();
+        }
+        groups::unique_names(outline, self.findings);
+        let mut steps = Vec::with_capacity(outline.len());
+        for (at, outlined) in outline.iter().enumerate() {
+            let entry = outlined.entry;
+            self.item = loops::item_name(at, outline);
+            let outside = self.types.clone();
+            if let Some(types) = &mut self.types {
+                types.enter_step(at);
+            }
+            let step = if member(&entry.value, "choice").is_some() {
+                self.choice(at, outline)
+            } else if outlined.is_body {
+                self.body(entry)
+            } else if loops::kind(entry).is_some() {
+                self.looped(at, outline)
+            } else {
+                self.step(entry)
+            };
+            self.types = outside;
+            steps.extend(step.map(|step| Step {
+                within: outlined.within,
+                ..step
+            }));
+        }
+        self.item = None;
+        steps
+    }
+
+    pub fn step(&mut self, entry: &'r Entry<'_>) -> Option<Step> {
+        self.name_of_step(entry);
+        let fields = Fields::read(&entry.value, &entry.key_span, "a step", STEP_KEYS, self.findings)?;
+        let needs = fields
+            .get("needs")
+            .map(|needs| self.needs(needs))
+            .unwrap_or_default();
+        let join = self.join(&fields, &needs);
+        let known = self.types.clone();
+        let condition = fields
+            .get("if")
+            .and_then(|condition| self.start_condition(condition));
+        self.assume(condition.as_ref(), true);
+        let delay = fields
+            .get("delay")
+            .and_then(|delay| self.delay(delay, START_ROOTS, EventParts::Moment));
+        // What stands beside a loop bounds the loop.
+        let deadline = match loops::kind(entry) {
+            Some(_) => None,
+            None => self.deadline_of_step(&fields),
+        };
+        let action = self.step_action(&fields);
+        let sending = std::mem::replace(&mut self.types, known);
+        self.know_outcome(action.as_ref(), sending.as_ref());
+        if let Some(Action::Saga(child)) = &action {
+            self.know_child(child);
+        }
+        let wait = match fields.get("saga") {
+            // What it waits for is read with the saga.
+            Some(_) => None,
+            None => fields
+                .get("wait")
+                .and_then(|wait| self.wait(wait, action.as_ref())),
+        };
+        let (end_roots, end_event) = waits::end_roots(action.as_ref(), wait.as_ref());
+        let retry = fields
+            .get("retry")
+            .map(|retry| self.step_retry(retry, wait.as_ref()))
+            .unwrap_or_default();
+        let on_error = self.on_error(&fields);
+        if let Some(steps) = fields.get("steps") {
+            self.findings.error(
+                codes::CONTRADICTION,
+                steps.key_span.clone(),
+                "\"steps\" stand in a loop or in an alternative of a choice",
+            );
+        }
+        let outcome = self.types.clone();
+        if let (Some("foreach"), Some(types)) = (loops::kind(entry), &mut self.types) {
+            // What its `set` sees is the list of all results.
+            types.env.bind(Root::Result, Type::dynamic());
+        }
+        let set = fields
+            .get("set")
+            .map(|set| self.set(set, end_roots, end_event))
+            .unwrap_or_default();
+        self.types = outcome;
+        let fail_if = fields.get("fail_if").and_then(|condition| {
+            let readable = Readable {
+                roots: end_roots,
+                event: end_event,
+                steps: &self.steps,
+                item: self.item,
+                input: self.takes_input,
+                types: self.types.as_ref().map(|types| &types.env),
+            };
+            texts::expr(condition, readable, self.findings)
+        });
+        let aliases = self.aliases(&fields, end_roots, end_event);
+        let child = Child::of(fields.get("saga"), action.as_ref());
+        let undoing = fields.get("compensate");
+        let stays_done = undoing.is_some_and(compensations::is_none);
+        let compensate = undoing
+            .filter(|_| !stays_done)
+            .and_then(|compensate| self.compensation(compensate, child));
+        let timeout_ms = self.timeout(&fields);
+        Some(Step {
+            name: entry.key.clone().into_owned(),
+            within: None,
+            state: None,
+            at_end: false,
+            needs,
+            join,
+            condition,
+            delay,
+            action: action?,
+            wait,
+            retry,
+            on_error,
+            set,
+            fail_if,
+            aliases,
+            compensate,
+            stays_done,
+            timeout_ms,
+            deadline,
+        })
+    }
+
+    /// Says what is wrong with the name of a step.
+    pub fn name_of_step(&mut self, entry: &Entry<'_>) {
+        let (name, span) = (&entry.key, &entry.key_span);
+        fields::is_name(name, span, "step", NameRule::Identifier, self.findings);
+    }
+
+    /// Indices of the steps that `entry` names, in order.
+    pub fn needs(&mut self, entry: &Entry<'_>) -> Vec<u16> {
+        let items = fields::one_or_many(&entry.value).iter();
+        let mut indices: Vec<u16> = items.filter_map(|item| self.step_name(item, entry)).collect();
+        indices.sort_unstable();
+        indices.dedup();
+        indices
+    }
+
+    /// The index of the step that `item` of `entry` names.
+    pub fn step_name(&mut self, item: &Node<'_>, entry: &Entry<'_>) -> Option<u16> {
+        let name = fields::text(item, &entry.key_span, "the name of a step", self.findings)?;
+        if let Some(index) = self.steps.iter().position(|step| *step == name) {
+            return u16::try_from(index).ok();
+        }
+        let help = nearest(name, self.steps.iter().copied()).map(|near| format!("did you mean \"{near}\"?"));
+        let message = format!("unknown step \"{}\"", name.escape_debug());
+        self.findings
+            .error(codes::UNKNOWN_STEP, item.span.clone(), message)
+            .help(help);
+        None
+    }
+
+    pub fn action(&mut self, fields: &Fields<'_, '_>, roots: &'static [Root]) -> Option<Action> {
+        let with = fields.get("with");
+        let entry = fields.one_of(&["effect", "command"], self.findings);
+        let payload = with.and_then(|with| self.object(with, roots, EventParts::Moment));
+        let entry = entry?;
+        if entry.key == "command" {
+            if let Some(with) = with {
+                self.findings.error(
+                    codes::CONTRADICTION,
+                    with.key_span.clone(),
+                    "\"with\" belongs to an effect; a command has its \"payload\"",
+                );
+            }
+            return self
+                .command(entry, roots, EventParts::Moment)
+                .map(Action::Command);
+        }
+        let effect = self.effect(entry)?;
+        let template = match with {
+            Some(_) => payload?,
+            None => Template::Constant(b"{}".to_vec()),
+        };
+        let schemas = self.effects.and_then(|effects| effects.get(effect.as_str()));
+        if let (Some(types), Some(input)) = (&self.types, schemas.and_then(|schemas| schemas.input.as_ref()))
+        {
+            let (entry, expected) = (with.unwrap_or(entry), Type::of_schema(input));
+            typing::value(entry, &template, &expected, &types.env, self.findings);
+        }
+        Some(Action::Effect {
+            effect,
+            with: template,
+        })
+    }
+
+    /// Binds `result`, and `input` in the compensation, to what the effect of a step says about them; of a command only
+    /// what it sends is known.
+    pub fn know_outcome(&mut self, action: Option<&Action>, sending: Option<&Types>) {
+        let (Some(types), Some(sending), Some(action)) = (&mut self.types, sending, action) else {
+            return;
+        };
+        let (effect, with) = match action {
+            Action::Effect { effect, with } => (effect, with),
+            Action::Command(command) => {
+                types.sent = Some(command.payload.type_in(&sending.env).stored());
+                return;
+            }
+            Action::Publish(_)
+            | Action::Saga(_)
+            | Action::UndoSaga(_)
+            | Action::Nothing
+            | Action::Group(_) => return,
+        };
+        let schemas = self.effects.and_then(|effects| effects.get(effect.as_str()));
+        let read = |schema: Option<&Arc<Schema>>| {
+            schema.map_or_else(Type::dynamic, |schema| Type::of_schema(schema))
+        };
+        let input = read(schemas.and_then(|schemas| schemas.input.as_ref()));
+        let result = read(schemas.and_then(|schemas| schemas.output.as_ref()));
+        // What was sent is known better than what may be sent.
+        let sent = with.type_in(&sending.env).stored();
+        types.sent = Some(sent.and(&input));
+        types.env.bind(Root::Result, result);
+    }
+
+    fn effect(&mut self, entry: &Entry<'_>) -> Option<EffectName> {
+        self.effect_name(&entry.value, &entry.key_span)
+    }
+
+    /// The name of an effect that there is, whose contract is pinned.
+    pub fn effect_name(&mut self, node: &Node<'_>, at: &Range<usize>) -> Option<EffectName> {
+        let text = fields::text(node, at, "the name of an effect", self.findings)?;
+        let name = match EffectName::parse(text) {
+            Ok(name) => name,
+            Err(error) => {
+                self.findings
+                    .error(codes::NAME, node.span.clone(), error.to_string());
+                return None;
+            }
+        };
+        if let Some(effects) = self.effects
+            && !effects.contains_key(text)
+        {
+            let help = match nearest(text, effects.keys().map(String::as_str)) {
+                Some(near) => format!("did you mean \"{near}\"?"),
+                None => "an effect is defined by a file with `kind: Effect` and its name".to_owned(),
+            };
+            self.findings
+                .error(
+                    codes::UNKNOWN_EFFECT,
+                    node.span.clone(),
+                    format!("unknown effect \"{text}\""),
+                )
+                .help(Some(help));
+        }
+        let schemas = self.effects.and_then(|effects| effects.get(text));
+        let contract = schemas.and_then(super::effect::EffectSchemas::contract);
+        self.contracts
+            .extend(contract.map(|contract| (name.clone(), contract)));
+        Some(name)
+    }
+
+    /// How long an attempt may take, in milliseconds.
+    pub fn timeout(&mut self, fields: &Fields<'_, '_>) -> i64 {
+        let max = Limits::default().timer_ms.unsigned_abs();
+        let written = fields
+            .get("timeout")
+            .and_then(|entry| fields::duration(entry, 1..=max, codes::WRONG_VALUE, self.findings));
+        match written {
+            Some(ms) => i64::try_from(ms).unwrap_or(i64::MAX),
+            None if fields.get("command").is_some() => COMMAND_TIMEOUT_MS,
+            None if fields.get("saga").is_some() => CHILD_TIMEOUT_MS,
+            None => EFFECT_TIMEOUT_MS,
+        }
+    }
+}
+
+/// What a retry may be, and is where it says nothing.
+#[derive(Debug)]
+pub struct RetryBounds {
+    pub attempts: RangeInclusive<u32>,
+    pub default: RetryPolicy,
+}
+
+/// Reads `attempts` and `backoff: {initial, factor, max}`.
+pub fn retry(fields: &Fields<'_, '_>, bounds: &RetryBounds, findings: &mut Findings<'_>) -> RetryPolicy {
+    let mut policy = bounds.default;
+    if let Some(attempts) = fields.get("attempts") {
+        policy.attempts = fields::integer(attempts, bounds.attempts.clone(), codes::RETRY, findings)
+            .unwrap_or(policy.attempts);
+    }
+    let Some(backoff) = fields.get("backoff") else {
+        return policy;
+    };
+    let keys = &["initial", "factor", "max"];
+    let Some(fields) = Fields::read(&backoff.value, &backoff.key_span, "a backoff", keys, findings) else {
+        return policy;
+    };
+    let longest = Limits::default().timer_ms.unsigned_abs();
+    let pause = |key: &str, findings: &mut Findings<'_>| {
+        let entry = fields.get(key)?;
+        fields::duration(entry, RETRY_PAUSE_MS_MIN..=longest, codes::RETRY, findings)
+    };
+    if let Some(initial) = pause("initial", findings) {
+        policy.initial_ms = initial;
+        policy.max_ms = policy.max_ms.max(initial);
+    }
+    if let Some(max) = pause("max", findings) {
+        policy.max_ms = max;
+        if max < policy.initial_ms {
+            let span = fields.get("max").map_or(0..0, |entry| entry.value.span.clone());
+            let message = "the longest pause is shorter than the first";
+            findings.error(codes::RETRY, span, message);
+        }
+    }
+    if let Some(entry) = fields.get("factor") {
+        policy.factor = factor(entry, findings).unwrap_or(policy.factor);
+    }
+    policy
+}
+
+pub fn factor(entry: &Entry<'_>, findings: &mut Findings<'_>) -> Option<f64> {
+    let span: Range<usize> = entry.value.span.clone();
+    let number = match &entry.value.value {
+        Value::Scalar(scalar) => as_double(scalar),
+        Value::List(_) | Value::Map(_) => None,
+    };
+    let Some(number) = number else {
+        fields::expected(&entry.value, &entry.key_span, "a number", findings);
+        return None;
+    };
+    if !(1.0..=100.0).contains(&number) {
+        let message = format!("factor is {number}, allowed are 1 to 100");
+        findings.error(codes::RETRY, span, message);
+        return None;
+    }
+    Some(number)
+}
+
+/// A number, whole or not.
+pub fn as_double(scalar: &Scalar<'_>) -> Option<f64> {
+    match scalar.plain() {
+        Plain::Int(number) => i32::try_from(number).ok().map(f64::from),
+        Plain::Double(number) => Some(number),
+        Plain::Null | Plain::Bool(_) | Plain::Text(_) | Plain::Refused(_) => None,
+    }
+}

@@ -1,0 +1,199 @@
+//! Reading what a step does besides its work: what it waits for, and when it starts.
+
+use std::ops::Range;
+
+use super::actions::Reading;
+use super::codes;
+use super::fields::{self, Fields};
+use super::model::{Action, Awaited, Delay, Wait};
+use super::steps::{RESULT_ROOTS, START_ROOTS};
+use super::texts::EventParts;
+use super::yaml::Entry;
+use crate::expr::Root;
+use crate::limits::Limits;
+
+/// Shortest silence that a `heartbeat` allows, in milliseconds.
+pub const HEARTBEAT_MS_MIN: u64 = 1_000;
+
+/// Roots when a step starts and there is a signal.
+const SIGNAL_ROOTS: &[Root] = &[
+    Root::Signal,
+    Root::State,
+    Root::Key,
+    Root::Steps,
+    Root::Event,
+    Root::Record,
+];
+/// Roots when a step is done and there is a signal.
+const RESULT_SIGNAL_ROOTS: &[Root] = &[
+    Root::Result,
+    Root::Signal,
+    Root::State,
+    Root::Key,
+    Root::Steps,
+    Root::Event,
+    Root::Record,
+];
+
+/// What can be read at the end of a step.
+pub const fn end_roots(action: Option<&Action>, wait: Option<&Wait>) -> (&'static [Root], EventParts) {
+    let has_result = !matches!(action, Some(Action::Nothing | Action::Publish(_)));
+    match wait {
+        None if has_result => (RESULT_ROOTS, EventParts::Moment),
+        None => (START_ROOTS, EventParts::Moment),
+        Some(wait) => match (&wait.on, has_result) {
+            (Awaited::Event(_), true) => (RESULT_ROOTS, EventParts::Whole),
+            (Awaited::Event(_), false) => (START_ROOTS, EventParts::Whole),
+            (Awaited::Signal(_) | Awaited::Callback, true) => (RESULT_SIGNAL_ROOTS, EventParts::Moment),
+            (Awaited::Signal(_) | Awaited::Callback, false) => (SIGNAL_ROOTS, EventParts::Moment),
+        },
+    }
+}
+
+impl<'r> Reading<'r, '_> {
+    /// What the step does. One that only waits or lets time pass does nothing itself.
+    pub fn step_action(&mut self, fields: &Fields<'r, '_>) -> Option<Action> {
+        let acts = ["effect", "command", "publish", "saga"];
+        if !acts.iter().any(|key| fields.get(key).is_some())
+            && ["wait", "delay"].iter().any(|key| fields.get(key).is_some())
+        {
+            self.only_with_an_outcome(fields, &["with", "retry", "timeout"]);
+            return Some(Action::Nothing);
+        }
+        if let Some(entry) = fields.get("saga") {
+            fields.one_of(&acts, self.findings);
+            self.only_with_an_outcome(fields, &["with"]);
+            return self.child(entry, fields);
+        }
+        let Some(entry) = fields.get("publish") else {
+            return self.action(fields, START_ROOTS);
+        };
+        fields.one_of(&acts, self.findings);
+        self.only_with_an_outcome(fields, &["with", "retry", "timeout"]);
+        self.publish(entry, START_ROOTS, EventParts::Moment)
+            .map(Action::Publish)
+    }
+
+    fn only_with_an_outcome(&mut self, fields: &Fields<'_, '_>, keys: &[&str]) {
+        for key in keys {
+            if let Some(entry) = fields.get(key) {
+                let message = format!("\"{key}\" belongs to an effect or a command, and the step has none");
+                self.findings
+                    .error(codes::CONTRADICTION, entry.key_span.clone(), message);
+            }
+        }
+    }
+
+    /// `wait: {event | signal | callback, when, timeout}` of a step that does `action`.
+    pub fn wait(&mut self, entry: &'r Entry<'_>, action: Option<&Action>) -> Option<Wait> {
+        let keys = &["event", "signal", "callback", "when", "timeout", "heartbeat"];
+        let fields = Fields::read(&entry.value, &entry.key_span, "a wait", keys, self.findings)?;
+        let awaited = fields.one_of(&["event", "signal", "callback"], self.findings)?;
+        if awaited.key == "callback" {
+            return self.callback(&fields, awaited, action);
+        }
+        if let Some(heartbeat) = fields.get("heartbeat") {
+            let message = "only who was given a token can tell that it is alive";
+            self.findings
+                .error(codes::CONTRADICTION, heartbeat.key_span.clone(), message)
+                .help(Some("a \"heartbeat\" stands beside `callback: true`".to_owned()));
+        }
+        let what = if awaited.key == "event" {
+            "an event type"
+        } else {
+            "the name of a signal"
+        };
+        let name = fields::text(&awaited.value, &awaited.key_span, what, self.findings)?;
+        let span = &awaited.value.span;
+        let (on, roots, event) = if awaited.key == "event" {
+            let legal = fields::is_event_type(name, span, self.findings);
+            (
+                legal.then(|| Awaited::Event(name.to_owned())),
+                START_ROOTS,
+                EventParts::Whole,
+            )
+        } else {
+            let legal = fields::is_word(name, span, "signal", self.findings);
+            (
+                legal.then(|| Awaited::Signal(name.to_owned())),
+                SIGNAL_ROOTS,
+                EventParts::Moment,
+            )
+        };
+        // Read from here to the end of the step, whose types are forgotten then.
+        if let (Some(types), Some(Awaited::Event(event_type))) = (&mut self.types, &on) {
+            types.enter_event(event_type);
+        }
+        let when = fields.get("when").and_then(|when| self.expr(when, roots, event));
+        Some(Wait {
+            on: on?,
+            when,
+            timeout: self.wait_timeout(&fields, &entry.key_span),
+            heartbeat_ms: None,
+        })
+    }
+
+    /// `callback: true`
+    fn callback(
+        &mut self,
+        fields: &Fields<'r, '_>,
+        entry: &Entry<'_>,
+        action: Option<&Action>,
+    ) -> Option<Wait> {
+        let span = entry.key_span.clone();
+        if fields::boolean(entry, self.findings)? {
+            if matches!(action, Some(action) if !matches!(action, Action::Effect { .. })) {
+                self.findings
+                    .error(
+                        codes::CONTRADICTION,
+                        span.clone(),
+                        "a callback belongs to an effect, and the step has none",
+                    )
+                    .help(Some(
+                        "an effect hands out the token of its command as ${command.token}".to_owned(),
+                    ));
+            }
+        } else {
+            let message = "\"callback\" is true or not there";
+            self.findings.error(codes::WRONG_VALUE, span.clone(), message);
+        }
+        if let Some(when) = fields.get("when") {
+            let message = "a callback ends the wait, whatever it says";
+            self.findings
+                .error(codes::CONTRADICTION, when.key_span.clone(), message)
+                .help(Some("say with fail_if what is not good enough".to_owned()));
+        }
+        Some(Wait {
+            on: Awaited::Callback,
+            when: None,
+            timeout: self.wait_timeout(fields, &span),
+            heartbeat_ms: self.heartbeat(fields),
+        })
+    }
+
+    /// Longest silence of whoever has the token, in milliseconds.
+    fn heartbeat(&mut self, fields: &Fields<'_, '_>) -> Option<i64> {
+        let longest = Limits::default().timer_ms.unsigned_abs();
+        let entry = fields.get("heartbeat")?;
+        let ms = fields::duration(
+            entry,
+            HEARTBEAT_MS_MIN..=longest,
+            codes::WRONG_VALUE,
+            self.findings,
+        )?;
+        Some(i64::try_from(ms).unwrap_or(i64::MAX))
+    }
+
+    /// How long a wait lasts at most; `at` is where it begins.
+    fn wait_timeout(&mut self, fields: &Fields<'r, '_>, at: &Range<usize>) -> Option<Delay> {
+        let Some(timeout) = fields.get("timeout") else {
+            self.findings
+                .warning(codes::ENDLESS_WAIT, at.clone(), "the wait may never end")
+                .help(Some(
+                    "give it a timeout, and say with on_timeout what follows".to_owned(),
+                ));
+            return None;
+        };
+        self.delay(timeout, START_ROOTS, EventParts::Moment)
+    }
+}

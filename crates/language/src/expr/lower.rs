@@ -1,0 +1,398 @@
+//! From the syntax tree of CEL to our program.
+
+use std::sync::Arc;
+
+use cel::common::ast::{
+    CallExpr, ComprehensionExpr, EntryExpr, Expr as Tree, IdedExpr, LiteralValue, SelectExpr, SourceInfo,
+    operators,
+};
+use regex::{Regex, RegexBuilder};
+
+use super::fold::fold;
+use super::functions::{Function, UID_SEED};
+use super::nearest::nearest;
+use super::parse::{parse, with_stack};
+use super::places::{Place, Places};
+use super::program::{Arithmetic, Comparison, Loop, LoopKind, Node, Pattern};
+use super::{CompileError, Root};
+use crate::json::Json;
+
+/// Most operations inside each other: evaluation recurses on them on any thread's stack.
+const DEPTH_MAX: usize = 128;
+/// Largest compiled pattern, in bytes.
+const PATTERN_BYTES_MAX: usize = 256 * 1024;
+/// Patterns up to this size cost what other text operations cost.
+const PATTERN_BYTES_UNIT: usize = 16 * 1024;
+/// Macros, which the parser expands, and the one function that is not in the table.
+const OTHER_FUNCTIONS: [&str; 7] = ["matches", "has", "all", "exists", "exists_one", "map", "filter"];
+
+/// Parses and lowers `text`, which may begin only with `roots`, and within a loop with the name of its item.
+pub(super) fn compile(
+    text: &str,
+    roots: &[Root],
+    item: Option<&str>,
+) -> Result<(Node, Places), CompileError> {
+    with_stack(text, || {
+        let (tree, source) = parse(text)?;
+        let mut lowering = Lowering {
+            text,
+            roots,
+            item,
+            source: &source,
+            locals: Vec::new(),
+            depth: 0,
+            places: Places::default(),
+        };
+        let program = lowering.lower(&tree)?;
+        Ok((program, lowering.places))
+    })
+}
+
+struct Lowering<'t> {
+    text: &'t str,
+    roots: &'t [Root],
+    item: Option<&'t str>,
+    source: &'t SourceInfo,
+    /// Names of the elements of the loops around, by slot.
+    locals: Vec<Arc<str>>,
+    depth: usize,
+    places: Places,
+}
+
+impl Lowering<'_> {
+    fn lower(&mut self, tree: &IdedExpr) -> Result<Node, CompileError> {
+        if self.depth == DEPTH_MAX {
+            let message = format!("more than {DEPTH_MAX} operations inside each other");
+            return Err(self.fault(tree.id, &message, None));
+        }
+        self.depth += 1;
+        let at = self.places.open();
+        let node = match &tree.expr {
+            Tree::Literal(literal) => Node::Constant(self.literal(tree.id, literal)?),
+            Tree::Ident(name) => self.name(tree.id, name)?,
+            Tree::Select(select) => self.select(select)?,
+            Tree::List(list) => Node::List(self.all(&list.elements)?),
+            Tree::Map(map) => {
+                let entries = map.entries.iter().map(|entry| match &entry.expr {
+                    EntryExpr::MapEntry(entry) => Ok((self.lower(&entry.key)?, self.lower(&entry.value)?)),
+                    EntryExpr::StructField(_) => Err(self.fault(entry.id, "messages cannot be built", None)),
+                });
+                Node::Map(entries.collect::<Result<_, _>>()?)
+            }
+            Tree::Call(call) => self.call(tree.id, call)?,
+            Tree::Comprehension(each) => self.comprehension(tree.id, each)?,
+            Tree::Struct(_) => {
+                return Err(self.fault(tree.id, "messages cannot be built; write a map", None));
+            }
+            Tree::Unspecified => return Err(self.fault(tree.id, "not an expression", None)),
+        };
+        self.depth -= 1;
+        let node = fold(node).map_err(|error| self.fault(tree.id, &error.to_string(), None))?;
+        self.place(at, tree.id, &node);
+        Ok(node)
+    }
+
+    /// Notes where `node` stands, for findings about its type.
+    fn place(&mut self, at: usize, id: u64, node: &Node) {
+        let (first, last) = self.source.offset_for(id).unwrap_or((0, 0));
+        let mut place = Place {
+            start: self.text.floor_char_boundary(first as usize),
+            end: self.text.ceil_char_boundary(last as usize + 1),
+        };
+        match node {
+            Node::Path(_, fields) if !fields.is_empty() => {
+                // The token is the last dot or bracket; the path begins with its root.
+                let root = self.places.0.get(at + 1).copied().unwrap_or(place);
+                let field = fields.last().map_or(0, |field| field.len());
+                let rest = &self.text[place.end..];
+                let end = fields.last().and_then(|field| rest.find(&**field));
+                place = Place {
+                    start: root.start.min(place.start),
+                    end: place.end + end.unwrap_or(0) + field,
+                };
+                place.end = self.text.ceil_char_boundary(place.end);
+            }
+            // The pattern is compiled and is no part any more.
+            Node::Matches(..) => {
+                self.places.0.pop();
+            }
+            _ => {}
+        }
+        let has_parts = !node.is_constant() && !matches!(node, Node::Path(..) | Node::Local(..));
+        self.places.close(at, place, has_parts);
+    }
+
+    fn all<'e>(&mut self, trees: impl IntoIterator<Item = &'e IdedExpr>) -> Result<Vec<Node>, CompileError> {
+        trees.into_iter().map(|tree| self.lower(tree)).collect()
+    }
+
+    fn literal(&self, id: u64, literal: &LiteralValue) -> Result<Json<'static>, CompileError> {
+        Ok(match literal {
+            LiteralValue::Null => Json::Null,
+            LiteralValue::Boolean(answer) => Json::Bool(*answer.inner()),
+            LiteralValue::Int(number) => Json::Int(*number.inner()),
+            LiteralValue::Double(number) if number.inner().is_finite() => Json::Double(*number.inner()),
+            LiteralValue::Double(_) => return Err(self.fault(id, "number is out of range", None)),
+            LiteralValue::String(text) => Json::Str(text.inner().to_owned().into()),
+            LiteralValue::UInt(_) => {
+                let help = Some("leave out the u".to_owned());
+                return Err(self.fault(id, "unsigned integers do not exist here", help));
+            }
+            LiteralValue::Bytes(_) => return Err(self.fault(id, "bytes do not exist here", None)),
+        })
+    }
+
+    fn name(&self, id: u64, name: &str) -> Result<Node, CompileError> {
+        if let Some(slot) = self.locals.iter().rposition(|local| **local == *name) {
+            return Ok(Node::Local(slot, Arc::clone(&self.locals[slot])));
+        }
+        if self.item == Some(name) {
+            return Ok(Node::Path(Root::Item, Vec::new()));
+        }
+        if self.item.is_some() && name == Root::Index.name() {
+            return Ok(Node::Path(Root::Index, Vec::new()));
+        }
+        if let Some(root) = self.roots.iter().find(|root| root.name() == name) {
+            return Ok(Node::Path(*root, Vec::new()));
+        }
+        let readable = format!("here you can read {}", self.root_names());
+        if Root::ALL.iter().any(|root| root.name() == name) {
+            return Err(self.fault(id, &format!("`{name}` cannot be read here"), Some(readable)));
+        }
+        let locals = self.locals.iter().map(|local| &**local);
+        let names = self.roots.iter().map(|root| root.name());
+        let candidates = names.chain(self.item).chain(locals);
+        let help = nearest(name, candidates).map_or(readable, |near| format!("did you mean `{near}`?"));
+        Err(self.fault(id, &format!("unknown name `{name}`"), Some(help)))
+    }
+
+    fn root_names(&self) -> String {
+        let names = self.roots.iter().map(|root| root.name());
+        let names: Vec<&str> = names.chain(self.item).collect();
+        if names.is_empty() {
+            "no names".to_owned()
+        } else {
+            names.join(", ")
+        }
+    }
+
+    fn select(&mut self, select: &SelectExpr) -> Result<Node, CompileError> {
+        let operand = self.lower(&select.operand)?;
+        if select.test {
+            return Ok(Node::Has(Box::new(operand), Arc::from(select.field.as_str())));
+        }
+        Ok(member(operand, &select.field))
+    }
+
+    fn call(&mut self, id: u64, call: &CallExpr) -> Result<Node, CompileError> {
+        let written = call.target.iter().map(AsRef::as_ref).chain(&call.args);
+        let mut arguments = self.all(written)?;
+        let name = call.func_name.as_str();
+        // Operators cannot be written as calls, so their number of operands is right.
+        match (name, arguments.len()) {
+            (operators::LOGICAL_NOT, 1) => Ok(Node::Not(Box::new(arguments.remove(0)))),
+            (operators::NEGATE, 1) => Ok(Node::Negate(Box::new(arguments.remove(0)))),
+            (operators::CONDITIONAL, 3) => {
+                let mut next = || Box::new(arguments.remove(0));
+                Ok(Node::Condition(next(), next(), next()))
+            }
+            ("matches", 2) => {
+                let pattern = arguments.remove(1);
+                self.matches(id, arguments.remove(0), &pattern)
+            }
+            (_, 2) => {
+                let right = arguments.remove(1);
+                let left = arguments.remove(0);
+                match binary(name, left, right) {
+                    Ok(node) => Ok(node),
+                    Err((left, right)) => self.function(id, name, vec![left, right]),
+                }
+            }
+            _ => self.function(id, name, arguments),
+        }
+    }
+
+    fn function(&mut self, id: u64, name: &str, arguments: Vec<Node>) -> Result<Node, CompileError> {
+        let Some(function) = Function::ALL.iter().find(|function| function.name() == name) else {
+            let names = Function::ALL.iter().map(|function| function.name());
+            let help =
+                nearest(name, names.chain(OTHER_FUNCTIONS)).map(|near| format!("did you mean `{near}`?"));
+            let error = self.fault(id, &format!("unknown function `{name}`"), help);
+            return Err(self.at_name(name, error));
+        };
+        if arguments.len() != function.arguments() {
+            let message = format!(
+                "`{name}` takes {} argument(s), found {}",
+                function.arguments(),
+                arguments.len()
+            );
+            return Err(self.at_name(name, self.fault(id, &message, None)));
+        }
+        let mut arguments = arguments;
+        if *function == Function::Uid {
+            if !self.roots.contains(&Root::Record) {
+                let message = format!("`{name}` cannot be called here: nothing is decided here");
+                return Err(self.at_name(name, self.fault(id, &message, None)));
+            }
+            arguments.push(Node::Path(Root::Record, vec![Arc::from(UID_SEED)]));
+            self.places.open();
+        }
+        Ok(Node::Call(*function, arguments))
+    }
+
+    fn matches(&self, id: u64, text: Node, pattern: &Node) -> Result<Node, CompileError> {
+        let Node::Constant(Json::Str(pattern)) = pattern else {
+            return Err(self.fault(id, "the pattern of `matches` must be a literal string", None));
+        };
+        let pattern = compiled(pattern).map_err(|error| self.fault(id, &pattern_error(&error), None))?;
+        Ok(Node::Matches(Box::new(text), Box::new(pattern)))
+    }
+
+    fn comprehension(&mut self, id: u64, each: &ComprehensionExpr) -> Result<Node, CompileError> {
+        let Some((kind, condition, body)) = macro_of(each) else {
+            return Err(self.fault(id, "this macro does not exist here", None));
+        };
+        let range = self.lower(&each.iter_range)?;
+        let slot = self.locals.len();
+        self.locals.push(Arc::from(each.iter_var.as_str()));
+        let condition = condition.map(|condition| self.lower(condition)).transpose();
+        let body = self.lower(body);
+        self.locals.truncate(slot);
+        Ok(Node::Loop(Box::new(Loop {
+            kind,
+            range,
+            slot,
+            condition: condition?,
+            body: body?,
+        })))
+    }
+
+    /// The error at the name of the function instead of the bracket behind it, by which the parser knows a call.
+    fn at_name(&self, name: &str, error: CompileError) -> CompileError {
+        match self.text[..error.offset].trim_end().strip_suffix(name) {
+            Some(before) => CompileError {
+                offset: before.len(),
+                length: name.len(),
+                ..error
+            },
+            None => error,
+        }
+    }
+
+    fn fault(&self, id: u64, message: &str, help: Option<String>) -> CompileError {
+        // The parser names the last byte, not the one behind it.
+        let (first, last) = self.source.offset_for(id).unwrap_or((0, 0));
+        let offset = self.text.floor_char_boundary(first as usize);
+        let end = self.text.ceil_char_boundary(last as usize + 1);
+        CompileError {
+            message: message.to_owned(),
+            offset,
+            length: end.saturating_sub(offset),
+            help,
+        }
+    }
+}
+
+/// `operand.field`, as part of a path where it is one.
+fn member(operand: Node, field: &str) -> Node {
+    match operand {
+        Node::Path(root, mut fields) => {
+            fields.push(Arc::from(field));
+            Node::Path(root, fields)
+        }
+        operand => Node::Field(Box::new(operand), Arc::from(field)),
+    }
+}
+
+/// The operation of two operands called `name`, or the operands back.
+fn binary(name: &str, left: Node, right: Node) -> Result<Node, (Node, Node)> {
+    if let (operators::INDEX, Node::Path(..), Node::Constant(Json::Str(field))) = (name, &left, &right) {
+        return Ok(member(left, &field.clone()));
+    }
+    let (left, right) = (Box::new(left), Box::new(right));
+    Ok(match name {
+        operators::LOGICAL_AND => Node::And(left, right),
+        operators::LOGICAL_OR => Node::Or(left, right),
+        operators::INDEX => Node::Index(left, right),
+        operators::IN => Node::In(left, right),
+        operators::EQUALS => Node::Compare(Comparison::Equal, left, right),
+        operators::NOT_EQUALS => Node::Compare(Comparison::NotEqual, left, right),
+        operators::LESS => Node::Compare(Comparison::Less, left, right),
+        operators::LESS_EQUALS => Node::Compare(Comparison::LessOrEqual, left, right),
+        operators::GREATER => Node::Compare(Comparison::Greater, left, right),
+        operators::GREATER_EQUALS => Node::Compare(Comparison::GreaterOrEqual, left, right),
+        operators::ADD => Node::Arithmetic(Arithmetic::Add, left, right),
+        operators::SUBSTRACT => Node::Arithmetic(Arithmetic::Subtract, left, right),
+        operators::MULTIPLY => Node::Arithmetic(Arithmetic::Multiply, left, right),
+        operators::DIVIDE => Node::Arithmetic(Arithmetic::Divide, left, right),
+        operators::MODULO => Node::Arithmetic(Arithmetic::Modulo, left, right),
+        _ => return Err((*left, *right)),
+    })
+}
+
+/// Which macro a comprehension came from, by the shape that the parser gives it: what it gathers, and how.
+fn macro_of(each: &ComprehensionExpr) -> Option<(LoopKind, Option<&IdedExpr>, &IdedExpr)> {
+    let Tree::Call(step) = &each.loop_step.expr else {
+        return None;
+    };
+    match (
+        &each.accu_init.expr,
+        step.func_name.as_str(),
+        step.args.as_slice(),
+    ) {
+        (Tree::Literal(LiteralValue::Boolean(_)), operators::LOGICAL_AND, [_, body]) => {
+            Some((LoopKind::All, None, body))
+        }
+        (Tree::Literal(LiteralValue::Boolean(_)), operators::LOGICAL_OR, [_, body]) => {
+            Some((LoopKind::Exists, None, body))
+        }
+        (Tree::Literal(LiteralValue::Int(_)), operators::CONDITIONAL, [body, _, _]) => {
+            Some((LoopKind::ExistsOne, None, body))
+        }
+        (Tree::List(_), operators::ADD, [_, added]) => Some((LoopKind::Map, None, only(added)?)),
+        (Tree::List(_), operators::CONDITIONAL, [condition, step, _]) => match &step.expr {
+            Tree::Call(step) => Some((LoopKind::Map, Some(condition), only(step.args.get(1)?)?)),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// The item of a list of one.
+fn only(list: &IdedExpr) -> Option<&IdedExpr> {
+    match &list.expr {
+        Tree::List(list) => list.elements.first(),
+        _ => None,
+    }
+}
+
+/// Compiles a pattern into as little space as it needs, which tells what a search costs at worst.
+fn compiled(pattern: &str) -> Result<Pattern, regex::Error> {
+    let build = |bytes: usize| -> Result<Regex, regex::Error> {
+        RegexBuilder::new(pattern).size_limit(bytes).build()
+    };
+    let mut weight = 1;
+    loop {
+        match build(weight * PATTERN_BYTES_UNIT) {
+            Ok(regex) => return Ok(Pattern { regex, weight }),
+            Err(regex::Error::CompiledTooBig(_)) if weight * PATTERN_BYTES_UNIT < PATTERN_BYTES_MAX => {
+                weight *= 2;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+fn pattern_error(error: &regex::Error) -> String {
+    match error {
+        regex::Error::CompiledTooBig(_) => "the pattern is too large".to_owned(),
+        other => {
+            let text = other.to_string();
+            let reason = text.lines().last().unwrap_or_default().trim();
+            format!(
+                "the pattern is not a regular expression: {}",
+                reason.trim_start_matches("error: ")
+            )
+        }
+    }
+}

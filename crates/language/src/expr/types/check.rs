@@ -1,0 +1,439 @@
+//! Going through an expression as the evaluator would, with types instead of values.
+
+use std::sync::Arc;
+
+use super::narrow::path_of;
+use super::operations::{Refusal, arithmetic, call, compare, contained, negate};
+use super::{Env, Kinds, Type};
+use crate::expr::program::{Loop, LoopKind, Node};
+use crate::expr::{Expr, Root, nearest, places::Place};
+use crate::json::Json;
+
+/// Something that would fail, or not do what it seems to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fault {
+    pub kind: FaultKind,
+    /// Byte offset and length within the text of the expression.
+    pub offset: usize,
+    pub length: usize,
+    pub message: String,
+    pub help: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FaultKind {
+    /// A member that the value does not have.
+    UnknownField,
+    /// An operation that does not take such values.
+    Overload,
+    /// A member that may be missing, or a value that may be null.
+    Unguarded,
+    /// The same about the state, whose members come and go with the saga.
+    UnguardedState,
+    /// A comparison whose outcome is certain.
+    Certain,
+    /// The same, as a guard that is not needed.
+    CertainGuard,
+    /// A condition that is no boolean.
+    NotBool,
+}
+
+impl Expr {
+    /// The type of what the expression gives in `env`. What is wrong with it is added to `faults`.
+    pub fn type_in(&self, env: &Env, faults: &mut Vec<Fault>) -> Type {
+        let mut check = Check {
+            text: self.text(),
+            places: self.places(),
+            next: 0,
+            env: env.clone(),
+            faults,
+        };
+        check.visit(&self.program)
+    }
+
+    /// The same for a condition, which has to be a boolean.
+    pub fn check_condition(&self, env: &Env, faults: &mut Vec<Fault>) {
+        let found = self.type_in(env, faults);
+        if found.dynamic || found.is_never() || found.kinds == Kinds::BOOL {
+            return;
+        }
+        faults.push(Fault {
+            kind: FaultKind::NotBool,
+            offset: 0,
+            length: self.text().len(),
+            message: format!("expected a boolean, found {found}"),
+            help: Some("compare it with something, as in x != null".to_owned()),
+        });
+    }
+
+    /// What is known where the expression, a condition, came out as `truth`.
+    #[must_use]
+    pub fn narrowed(&self, env: &Env, truth: bool) -> Env {
+        let mut env = env.clone();
+        env.assume(&self.program, truth);
+        env
+    }
+}
+
+struct Check<'e, 'f> {
+    text: &'e str,
+    places: &'e [Place],
+    /// The place of the operation that is visited next.
+    next: usize,
+    env: Env,
+    faults: &'f mut Vec<Fault>,
+}
+
+impl Check<'_, '_> {
+    fn visit(&mut self, node: &Node) -> Type {
+        let at = self.next;
+        self.next += 1;
+        match node {
+            Node::Constant(json) => Type::of_json(json),
+            Node::Timestamp(_) => Type::of(Kinds::TIMESTAMP),
+            Node::Duration(_) => Type::of(Kinds::DURATION),
+            Node::Path(root, fields) => self.path(at, *root, fields),
+            Node::Local(slot, _) => self.env.base(super::env::Base::Local(*slot)),
+            Node::Field(operand, field) => {
+                let found = self.visit(operand);
+                let (offset, length) = self.behind(at, field);
+                self.member(node, &found, field, offset, length)
+            }
+            Node::Has(operand, field) => self.has(at, operand, field),
+            Node::Index(operand, index) => self.index(at, node, operand, index),
+            Node::List(items) => {
+                let items: Vec<Type> = items.iter().map(|item| self.visit(item)).collect();
+                match items.into_iter().reduce(|left, right| left.or(&right)) {
+                    Some(item) => Type::list(item),
+                    None => Type::of(Kinds::LIST),
+                }
+            }
+            Node::Map(entries) => self.map(entries),
+            Node::And(left, right) => self.logic(left, right, true),
+            Node::Or(left, right) => self.logic(left, right, false),
+            Node::Not(operand) => {
+                self.boolean(operand, "`!`");
+                Type::boolean()
+            }
+            Node::Negate(operand) => {
+                let found = self.visit(operand);
+                let result = negate(&found);
+                self.told(at, result)
+            }
+            Node::Condition(test, yes, no) => {
+                self.boolean(test, "`?:`");
+                let before = self.env.clone();
+                self.env.assume(test, true);
+                let yes = self.visit(yes);
+                self.env = before.clone();
+                self.env.assume(test, false);
+                let no = self.visit(no);
+                self.env = before;
+                yes.or(&no)
+            }
+            Node::Compare(comparison, left, right) => {
+                let (left, right) = (self.visit(left), self.visit(right));
+                let result = compare(*comparison, &left, &right);
+                self.told(at, result)
+            }
+            Node::Arithmetic(operator, left, right) => {
+                let (left, right) = (self.visit(left), self.visit(right));
+                let result = arithmetic(*operator, &left, &right);
+                self.told(at, result)
+            }
+            Node::In(needle, haystack) => {
+                let (needle, haystack) = (self.visit(needle), self.visit(haystack));
+                let result = contained(&needle, &haystack);
+                self.told(at, result)
+            }
+            Node::Matches(operand, _) => {
+                let found = self.visit(operand);
+                let result = super::operations::demand(&found, Kinds::STRING, "`matches`");
+                self.told(at, result.map(|()| Type::boolean()))
+            }
+            Node::Call(function, arguments) => {
+                let texts: Vec<Option<&str>> = arguments
+                    .iter()
+                    .map(|node| match node {
+                        Node::Constant(Json::Str(text)) => Some(text.as_ref()),
+                        _ => None,
+                    })
+                    .collect();
+                let arguments: Vec<Type> = arguments.iter().map(|node| self.visit(node)).collect();
+                let result = call(*function, &arguments, &texts);
+                self.told(at, result)
+            }
+            Node::Loop(each) => self.each(at, each),
+        }
+    }
+
+    fn path(&mut self, at: usize, root: Root, fields: &[Arc<str>]) -> Type {
+        let mut found = self.env.root(root).clone();
+        for (depth, field) in fields.iter().enumerate() {
+            if found.dynamic {
+                return found;
+            }
+            let (offset, length) = self.place(at).field(self.text, fields, depth);
+            let node = Node::Path(root, fields[..=depth].to_vec());
+            found = self.member(&node, &found, field, offset, length);
+        }
+        found
+    }
+
+    /// Reads `field` of `found`; `node` is the whole operation.
+    fn member(&mut self, node: &Node, found: &Type, field: &str, offset: usize, length: usize) -> Type {
+        if let Err(refusal) = super::operations::demand(found, Kinds::MAP, &format!("`.{field}`")) {
+            self.fault_at(refusal, offset, length, is_state(node));
+            return Type::dynamic();
+        }
+        let Some(object) = found.object.as_ref().filter(|_| !found.dynamic) else {
+            return Type::dynamic();
+        };
+        match (object.members.get(field), &object.rest) {
+            (Some(member), _) => {
+                if !member.required {
+                    let place = written(node);
+                    let refusal = Refusal {
+                        kind: FaultKind::Unguarded,
+                        message: format!("`{place}` may be missing"),
+                        help: Some(format!("ask first: has({place}) ? {place} : ...")),
+                    };
+                    self.fault_at(refusal, offset, length, is_state(node));
+                    // Told once in an expression.
+                    if let Some((base, path)) = path_of(node) {
+                        self.env.refine(base, &path, &Type::clone);
+                    }
+                }
+                member.value.clone()
+            }
+            (None, Some(rest)) => rest.clone(),
+            (None, None) => {
+                self.unknown(object.members.keys().map(String::as_str), field, offset, length);
+                Type::dynamic()
+            }
+        }
+    }
+
+    fn unknown<'m>(
+        &mut self,
+        members: impl Iterator<Item = &'m str> + Clone,
+        field: &str,
+        offset: usize,
+        length: usize,
+    ) {
+        let help = nearest(field, members.clone()).map_or_else(
+            || {
+                let names: Vec<&str> = members.take(12).collect();
+                match names[..] {
+                    [] => "there are no fields here".to_owned(),
+                    _ => format!("fields are {}", names.join(", ")),
+                }
+            },
+            |near| format!("did you mean `{near}`?"),
+        );
+        self.faults.push(Fault {
+            kind: FaultKind::UnknownField,
+            offset,
+            length,
+            message: format!("unknown field `{field}`"),
+            help: Some(help),
+        });
+    }
+
+    fn has(&mut self, at: usize, operand: &Node, field: &Arc<str>) -> Type {
+        let found = self.visit(operand);
+        let (offset, length) = self.behind(at, field);
+        if let Err(refusal) = super::operations::demand(&found, Kinds::MAP, "`has()`") {
+            self.fault_at(refusal, offset, length, is_state(operand));
+        } else if let Some(object) = found.object.as_ref().filter(|_| !found.dynamic)
+            && object.rest.is_none()
+            && !object.members.contains_key(&**field)
+        {
+            self.unknown(object.members.keys().map(String::as_str), field, offset, length);
+        }
+        Type::boolean()
+    }
+
+    fn index(&mut self, at: usize, node: &Node, operand: &Node, index: &Node) -> Type {
+        let (found, by) = (self.visit(operand), self.visit(index));
+        if found.dynamic || by.dynamic {
+            return Type::dynamic();
+        }
+        let (offset, length) = self.span(at);
+        if let (true, Node::Constant(Json::Str(field))) = (found.kinds == Kinds::MAP, index) {
+            return self.member(node, &found, field, offset, length);
+        }
+        if let Err(refusal) = super::operations::demand(&found, Kinds::MAP.with(Kinds::LIST), "`[...]`") {
+            return self.refuse(at, refusal);
+        }
+        let wanted = match (found.kinds.has(Kinds::LIST), found.kinds.has(Kinds::MAP)) {
+            (true, false) => Kinds::INT,
+            (false, true) => Kinds::STRING,
+            _ => Kinds::INT.with(Kinds::STRING),
+        };
+        if let Err(refusal) = super::operations::demand(&by, wanted, "`[...]` as an index") {
+            return self.refuse(at, refusal);
+        }
+        if found.kinds == Kinds::LIST {
+            return found.items();
+        }
+        let Some(object) = found.object.filter(|_| found.kinds == Kinds::MAP) else {
+            return Type::dynamic();
+        };
+        let members = object.members.values().map(|member| &member.value);
+        members
+            .chain(&object.rest)
+            .fold(Type::default(), |all, member| all.or(member))
+    }
+
+    fn map(&mut self, entries: &[(Node, Node)]) -> Type {
+        let mut members: Vec<(String, Type)> = Vec::new();
+        let mut rest = None;
+        for (key, value) in entries {
+            let at = self.next;
+            let by = self.visit(key);
+            if let Err(refusal) = super::operations::demand(&by, Kinds::STRING, "a map key") {
+                self.refuse(at, refusal);
+            }
+            let value = self.visit(value);
+            match key {
+                Node::Constant(Json::Str(name)) => members.push((name.clone().into_owned(), value)),
+                _ => rest = Some(rest.map_or_else(|| value.clone(), |rest: Type| rest.or(&value))),
+            }
+        }
+        let mut built = Type::object(members);
+        if let (Some(rest), Some(object)) = (rest, &mut built.object) {
+            Arc::make_mut(object).rest = Some(rest);
+        }
+        built
+    }
+
+    fn logic(&mut self, left: &Node, right: &Node, and: bool) -> Type {
+        let name = if and { "`&&`" } else { "`||`" };
+        self.boolean(left, name);
+        let before = self.env.clone();
+        self.env.assume(left, and);
+        self.boolean(right, name);
+        self.env = before;
+        Type::boolean()
+    }
+
+    fn boolean(&mut self, node: &Node, operation: &str) {
+        let at = self.next;
+        let found = self.visit(node);
+        if let Err(refusal) = super::operations::demand(&found, Kinds::BOOL, operation) {
+            self.refuse(at, refusal);
+        }
+    }
+
+    fn each(&mut self, at: usize, each: &Loop) -> Type {
+        let ranged = self.next;
+        let range = self.visit(&each.range);
+        let listed = Kinds::LIST.with(Kinds::MAP);
+        if let Err(refusal) = super::operations::demand(&range, listed, "a macro over items") {
+            self.refuse(ranged, refusal);
+        }
+        let element = match range.kinds {
+            _ if range.dynamic => Type::dynamic(),
+            Kinds::LIST => range.items(),
+            Kinds::MAP => Type::string(),
+            _ => Type::dynamic(),
+        };
+        let before = self.env.clone();
+        self.env.locals.truncate(each.slot);
+        self.env.locals.push(element);
+        if let Some(condition) = &each.condition {
+            self.boolean(condition, "a filter");
+            self.env.assume(condition, true);
+        }
+        let given = match each.kind {
+            LoopKind::Map => Type::list(self.visit(&each.body)),
+            LoopKind::All | LoopKind::Exists | LoopKind::ExistsOne => {
+                self.boolean(&each.body, "a macro");
+                Type::boolean()
+            }
+        };
+        debug_assert!(self.next > at, "the body was visited");
+        self.env = before;
+        given
+    }
+
+    /// The type that an operation gives, or dynamic where it is at fault.
+    fn told(&mut self, at: usize, result: Result<Type, Refusal>) -> Type {
+        result.unwrap_or_else(|refusal| {
+            let gives_boolean = matches!(refusal.kind, FaultKind::Certain | FaultKind::CertainGuard);
+            let dynamic = self.refuse(at, refusal);
+            if gives_boolean { Type::boolean() } else { dynamic }
+        })
+    }
+
+    fn refuse(&mut self, at: usize, refusal: Refusal) -> Type {
+        let (offset, length) = self.span(at);
+        let state = self.text[offset..offset + length].contains("state.");
+        self.fault_at(refusal, offset, length, state);
+        Type::dynamic()
+    }
+
+    fn fault_at(&mut self, refusal: Refusal, offset: usize, length: usize, state: bool) {
+        let kind = match refusal.kind {
+            FaultKind::Unguarded if state => FaultKind::UnguardedState,
+            kind => kind,
+        };
+        self.faults.push(Fault {
+            kind,
+            offset,
+            length,
+            message: refusal.message,
+            help: refusal.help,
+        });
+    }
+
+    fn place(&self, at: usize) -> Place {
+        self.places.get(at).copied().unwrap_or(Place {
+            start: 0,
+            end: self.text.len(),
+        })
+    }
+
+    /// The text of the operation at `at` and everything below it, as far as it was visited.
+    fn span(&self, at: usize) -> (usize, usize) {
+        let whole = Place {
+            start: 0,
+            end: self.text.len(),
+        };
+        let places = self.places.get(at..self.next).unwrap_or_default();
+        let joined = places.iter().copied().reduce(Place::joined).unwrap_or(whole);
+        let closed = joined.closed(self.text);
+        (closed.start, closed.end - closed.start)
+    }
+
+    /// The field that follows the dot at `at`.
+    fn behind(&self, at: usize, field: &str) -> (usize, usize) {
+        let place = self.place(at);
+        let found = self.text[place.start..].find(field);
+        found.map_or((place.start, place.end - place.start), |found| {
+            (place.start + found, field.len())
+        })
+    }
+}
+
+fn is_state(node: &Node) -> bool {
+    matches!(path_of(node), Some((super::env::Base::Root(Root::State), _)))
+}
+
+/// What is read, as the text has it.
+fn written(node: &Node) -> String {
+    match node {
+        Node::Path(root, fields) => {
+            let fields: Vec<&str> = fields.iter().map(|field| &**field).collect();
+            format!("{}.{}", root.name(), fields.join("."))
+        }
+        Node::Local(_, name) => name.to_string(),
+        Node::Field(operand, field) => format!("{}.{field}", written(operand)),
+        Node::Index(operand, index) => match &**index {
+            Node::Constant(Json::Str(field)) => format!("{}.{field}", written(operand)),
+            _ => format!("{}[...]", written(operand)),
+        },
+        _ => "...".to_owned(),
+    }
+}
