@@ -6,6 +6,7 @@ RUN apt-get update \
 WORKDIR /src
 COPY Cargo.toml Cargo.lock rust-toolchain.toml ./
 COPY benches benches
+COPY crates crates
 COPY src src
 RUN cargo build --release --locked \
  && install -D target/release/saga-runner /out/saga-runner \

@@ -12,6 +12,7 @@ use super::{StartError, SystemClock, definitions, runtime};
 use crate::api::{self, ApiState};
 use crate::config::Manifest;
 use crate::effects::Registry;
+use crate::ports::clock::Clock;
 use crate::telemetry::Metrics;
 
 /// How long background tasks may take to end once the drain is over.
@@ -22,13 +23,25 @@ const SHUTDOWN_GRACE: Duration = Duration::from_millis(500);
 /// # Errors
 /// [`StartError`] for what waiting cannot cure.
 pub fn main(manifest: Manifest, registry: Registry) -> Result<(), StartError> {
+    main_with_clock(manifest, registry, Arc::new(SystemClock::new()))
+}
+
+/// As [`main`], by another clock.
+///
+/// # Errors
+/// [`StartError`] for what waiting cannot cure.
+pub fn main_with_clock(
+    manifest: Manifest,
+    registry: Registry,
+    clock: Arc<dyn Clock>,
+) -> Result<(), StartError> {
     let runtime = runtime()?;
-    let outcome = runtime.block_on(serve(manifest, Arc::new(registry)));
+    let outcome = runtime.block_on(serve(manifest, Arc::new(registry), clock));
     runtime.shutdown_timeout(SHUTDOWN_GRACE);
     outcome
 }
 
-async fn serve(manifest: Manifest, registry: Arc<Registry>) -> Result<(), StartError> {
+async fn serve(manifest: Manifest, registry: Arc<Registry>, clock: Arc<dyn Clock>) -> Result<(), StartError> {
     // Before anything else: an unhandled SIGTERM would end the process without its drain.
     let mut signals = Signals::install()?;
     install_tls_provider();
@@ -41,13 +54,7 @@ async fn serve(manifest: Manifest, registry: Arc<Registry>) -> Result<(), StartE
         accept_events: manifest.http.accept_events,
         tenancy: manifest.tenancy(),
     };
-    let node = Node::with_registry(
-        manifest,
-        loaded,
-        Arc::new(SystemClock::new()),
-        Arc::new(Metrics::new()),
-        registry,
-    )?;
+    let node = Node::with_registry(manifest, loaded, clock, Arc::new(Metrics::new()), registry)?;
     let stop_http = CancellationToken::new();
     let http = tokio::spawn(serve_http(listener, Arc::clone(&node), api, stop_http.clone()));
 

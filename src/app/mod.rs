@@ -28,7 +28,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 pub use clock::SystemClock;
-pub use lifecycle::main;
+pub use lifecycle::{main, main_with_clock};
 pub use node::Node;
 
 pub use crate::effects::Registry;

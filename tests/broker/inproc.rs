@@ -233,7 +233,7 @@ fn killed_after(lines: usize, dir: &Path) -> Vec<String> {
     let mut child = Command::new(program)
         .args([
             "--exact",
-            "inproc::a_killed_process_loses_nothing_that_was_answered",
+            "broker::inproc::a_killed_process_loses_nothing_that_was_answered",
             "--nocapture",
         ])
         .env(CHILD, dir)

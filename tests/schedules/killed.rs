@@ -1,8 +1,18 @@
-//! The real binary, killed with SIGKILL again and again around planned times of every minute.
+//! A runner process, killed with SIGKILL again and again around planned times of every minute.
+//!
+//! Nobody waits for real minutes: the process is this test program, started anew as [`the_runner`], whose clock goes
+//! [`FASTER`] times as fast as the machine's. Everything behind the clock is what the binary runs.
 
 use std::collections::BTreeSet;
+use std::process::Command;
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use saga_runner::app::{self, SystemClock};
+use saga_runner::config::{Manifest, Overrides};
+use saga_runner::effects::Registry;
+use saga_runner::kernel::ids::TimeMs;
+use saga_runner::ports::clock::Clock;
 use serde_json::{Value, json};
 
 use crate::support::nats_server::NatsServer;
@@ -30,10 +40,64 @@ result: {at: "${input.at}"}
 /// Planned times that the runner is killed around.
 const MINUTES: u64 = 2;
 const TENANTS: [&str; 2] = ["acme", "globex"];
+/// How often the clock of the runner goes round while that of the machine goes round once: a minute takes two seconds.
+const FASTER: u64 = 30;
+/// When the clocks showed the same time, in milliseconds, and where the manifest is.
+const SINCE: &str = "FAST_CLOCK_SINCE";
+const MANIFEST: &str = "FAST_CLOCK_MANIFEST";
 
 fn now_ms() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
     u64::try_from(since.as_millis()).expect("a time of this age")
+}
+
+/// A clock that showed the machine's time at `since`, and has been faster from then on.
+struct FastClock {
+    clock: SystemClock,
+    since: u64,
+}
+
+impl FastClock {
+    fn now_ms(since: u64) -> u64 {
+        since + now_ms().saturating_sub(since) * FASTER
+    }
+}
+
+impl Clock for FastClock {
+    fn now(&self) -> TimeMs {
+        TimeMs(i64::try_from(Self::now_ms(self.since)).expect("a time of this age"))
+    }
+
+    fn monotonic(&self) -> Duration {
+        self.clock.monotonic()
+    }
+}
+
+#[test]
+#[ignore = "the process that the other tests here start and kill"]
+fn the_runner() {
+    let path = std::env::var_os(MANIFEST).expect("started by another test");
+    let since = std::env::var(SINCE).expect("started by another test");
+    let clock = FastClock {
+        clock: SystemClock::new(),
+        since: since.parse().expect("milliseconds"),
+    };
+    let manifest = Manifest::load(path.as_ref(), &Overrides::default()).expect("a manifest");
+    app::main_with_clock(manifest, Registry::default(), Arc::new(clock)).expect("it runs until it is killed");
+}
+
+fn launch(rig: &mut Rig, since: u64) {
+    let mut command = Command::new(std::env::current_exe().expect("this program"));
+    command
+        .args([
+            "--exact",
+            "schedules::killed::the_runner",
+            "--ignored",
+            "--nocapture",
+        ])
+        .env(SINCE, since.to_string())
+        .env(MANIFEST, rig.manifest());
+    rig.launch_as(command);
 }
 
 async fn get(rig: &Rig, path: &str) -> Option<Value> {
@@ -49,25 +113,29 @@ async fn each_minute_runs_once_under_kills(nats: Option<String>) {
     let mut rig = Rig::new(nats, "30m", Duration::ZERO, json!({"worker": {"ack_wait": "2s"}})).await;
     rig.add_saga("minutely", MINUTELY);
     rig.add_effect("count", COUNT);
-    rig.start().await;
+    let since = now_ms();
+    launch(&mut rig, since);
+    rig.wait_until_ready().await;
     let schedule = "/v1/tenants/acme/sagas/minutely/schedule";
     let first = get(&rig, schedule).await.expect("it has a schedule")["next"].clone();
-    let end = now_ms() / 60_000 * 60_000 + MINUTES * 60_000 + 3_000;
+    let end = FastClock::now_ms(since) / 60_000 * 60_000 + MINUTES * 60_000 + 30_000;
     let mut kills = 0;
-    while now_ms() < end {
-        // Often around the minute, seldom between.
-        let to_minute = 60_000 - now_ms() % 60_000;
-        let pause = match to_minute {
-            2_000..58_000 => to_minute - 1_500,
-            _ => 100 + kills * 7_919 % 400,
+    while FastClock::now_ms(since) < end {
+        // Shortly before a planned time, and at another moment after it each time.
+        let to_minute = (60_000 - FastClock::now_ms(since) % 60_000) / FASTER;
+        let pause = if to_minute > 500 {
+            to_minute - 150
+        } else {
+            100 + kills * 7_919 % 400
         };
         tokio::time::sleep(Duration::from_millis(pause)).await;
         rig.kill();
         kills += 1;
-        rig.launch();
+        launch(&mut rig, since);
     }
     rig.kill();
-    rig.start().await;
+    launch(&mut rig, since);
+    rig.wait_until_ready().await;
     assert!(kills >= 4, "only {kills} kills");
     let first: jiff::Timestamp = first.as_str().expect("a time").parse().expect("RFC 3339");
     for tenant in TENANTS {
@@ -101,7 +169,7 @@ async fn until_complete(rig: &Rig, tenant: &str, first: jiff::Timestamp) {
             return;
         }
         assert!(
-            begin.elapsed() < Duration::from_mins(2),
+            begin.elapsed() < Duration::from_mins(1),
             "{tenant}: {completed} of {keys:?} are completed\n{}",
             rig.log_tail()
         );

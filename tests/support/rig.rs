@@ -125,15 +125,26 @@ impl Rig {
     }
 
     fn launch_with(&mut self, arguments: &[&str]) {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_saga-runner"));
+        command
+            .args(["run", "--config"])
+            .arg(self.manifest())
+            .args(arguments);
+        self.launch_as(command);
+    }
+
+    pub fn manifest(&self) -> PathBuf {
+        self.dir.path().join("manifest.yaml")
+    }
+
+    /// Starts the runner by another command line, without waiting for it.
+    pub fn launch_as(&mut self, mut command: Command) {
         let log = std::fs::File::options()
             .create(true)
             .append(true)
             .open(self.log())
             .expect("a log");
-        let child = Command::new(env!("CARGO_BIN_EXE_saga-runner"))
-            .args(["run", "--config"])
-            .arg(self.dir.path().join("manifest.yaml"))
-            .args(arguments)
+        let child = command
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(log)
@@ -148,7 +159,7 @@ impl Rig {
         self.wait_until_ready().await;
     }
 
-    async fn wait_until_ready(&mut self) {
+    pub async fn wait_until_ready(&mut self) {
         let begin = Instant::now();
         loop {
             if let Ok(answer) = self.client.get(self.url("/ready")).send().await

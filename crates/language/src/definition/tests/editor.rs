@@ -208,7 +208,7 @@ fn assert_same_keys(schema: &str, load: fn(&str) -> Vec<super::Diagnostic>, maps
     let faults: Vec<String> = walk.faults.into_iter().collect();
     assert!(
         faults.is_empty(),
-        "a key is added to the loader and to src/kernel/definition/editor/*.json:\n{}",
+        "a key is added to the loader and to crates/language/src/definition/editor/*.json:\n{}",
         faults.join("\n")
     );
     assert!(walk.maps >= maps, "only {} maps were compared", walk.maps);
