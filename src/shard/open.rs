@@ -34,7 +34,7 @@ pub(super) struct Opening {
 
 /// Reads the state, stores initial positions in a new shard, and records the active definitions.
 pub(super) fn open(spec: &ShardSpec) -> Result<Opening, StorageError> {
-    let waiting = spec.store.waiting()?;
+    let waiting = spec.store.reader().waiting()?;
     spec.store.write(|batch| {
         let mut counters = batch.counters()?;
         let careful = if counters.clean || counters.log_sequence == 0 {

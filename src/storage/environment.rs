@@ -8,16 +8,17 @@ use libmdbx::{
     Database, DatabaseOptions, Mode, NoWriteMap, PageSize, ReadWriteOptions, SyncMode, TableFlags,
 };
 
-use super::StorageError;
+use saga_runner_partition::storage::{
+    ReadRows, ReadWork, Snapshots, StorageError, TableIndex, Take, WriteRows,
+};
+
+use super::from_mdbx;
 use super::raw::{Access, Cursor, Handle, Put, Transaction};
 
 /// Bytes of the checksum behind every value.
 const CHECKSUM_BYTES: usize = 4;
 /// Readers at the same time.
 const READERS_MAX: u32 = 126;
-
-/// Index of a table in the list that the environment was opened with.
-pub type TableIndex = usize;
 
 /// An open environment.
 #[derive(Debug)]
@@ -54,15 +55,11 @@ impl Environment {
         let database = Database::open_with_options(dir, options).map_err(|error| match error {
             // EAGAIN: the lock file is held.
             libmdbx::Error::Busy | libmdbx::Error::Other(11) => StorageError::Locked(dir.to_owned()),
-            other => other.into(),
+            other => from_mdbx(other),
         })?;
-        let transaction = database.begin_rw_txn()?;
-        for name in tables {
-            transaction.create_table(Some(name), TableFlags::default())?;
-        }
-        transaction.commit()?;
+        create_tables(&database, tables).map_err(from_mdbx)?;
         Ok(Self {
-            handles: permanent_handles(&database, tables)?,
+            handles: permanent_handles(&database, tables).map_err(from_mdbx)?,
             database,
             tables,
             writer: Mutex::new(()),
@@ -79,9 +76,9 @@ impl Environment {
     ) -> Result<R, E> {
         // Whoever panicked with it has given up its transaction.
         let _alone = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
-        let transaction = Transaction::begin(&self.database, Access::Write).map_err(StorageError::from)?;
+        let transaction = Transaction::begin(&self.database, Access::Write).map_err(from_mdbx)?;
         let result = work(&View::of(self, &transaction))?;
-        transaction.commit().map_err(StorageError::from)?;
+        transaction.commit().map_err(from_mdbx)?;
         Ok(result)
     }
 
@@ -93,13 +90,22 @@ impl Environment {
         &self,
         work: impl FnOnce(&Reading<'_>) -> Result<R, StorageError>,
     ) -> Result<R, StorageError> {
-        let transaction = Transaction::begin(&self.database, Access::Read)?;
+        let transaction = Transaction::begin(&self.database, Access::Read).map_err(from_mdbx)?;
         work(&View::of(self, &transaction))
     }
 }
 
+fn create_tables(database: &Database<NoWriteMap>, names: &[&str]) -> Result<(), libmdbx::Error> {
+    let transaction = database.begin_rw_txn()?;
+    for name in names {
+        transaction.create_table(Some(name), TableFlags::default())?;
+    }
+    transaction.commit()?;
+    Ok(())
+}
+
 /// Handles of the tables that stay valid as long as the environment is open.
-fn permanent_handles(database: &Database<NoWriteMap>, names: &[&str]) -> Result<Vec<Handle>, StorageError> {
+fn permanent_handles(database: &Database<NoWriteMap>, names: &[&str]) -> Result<Vec<Handle>, libmdbx::Error> {
     let transaction = database.begin_ro_txn()?;
     let mut handles = Vec::with_capacity(names.len());
     for name in names {
@@ -136,9 +142,6 @@ pub enum Read {}
 pub type Writing<'t> = View<'t, Write>;
 pub type Reading<'t> = View<'t, Read>;
 
-/// One row: key and checked value.
-pub type Row = (Vec<u8>, Vec<u8>);
-
 impl<'t, K> View<'t, K> {
     const fn of(environment: &'t Environment, transaction: &'t Transaction<'t>) -> Self {
         Self {
@@ -148,80 +151,8 @@ impl<'t, K> View<'t, K> {
         }
     }
 
-    /// The value of a key.
-    ///
-    /// # Errors
-    /// [`StorageError::Corrupt`] where its checksum does not match.
-    pub fn get(&self, table: TableIndex, key: &[u8]) -> Result<Option<Vec<u8>>, StorageError> {
-        match self.transaction.get(self.handle(table), key)? {
-            Some(framed) => self.checked(table, key, framed).map(Some),
-            None => Ok(None),
-        }
-    }
-
-    /// Number of rows, without counting them.
-    ///
-    /// # Errors
-    /// [`StorageError::Corrupt`] where the table's page is damaged.
-    pub fn count(&self, table: TableIndex) -> Result<u64, StorageError> {
-        Ok(self.transaction.rows(self.handle(table))?)
-    }
-
-    /// Calls `take` for the rows from `from` on, in key order, until it answers false.
-    ///
-    /// # Errors
-    /// [`StorageError::Corrupt`], or what `take` gives.
-    pub fn scan(
-        &self,
-        table: TableIndex,
-        from: &[u8],
-        mut take: impl FnMut(&[u8], Vec<u8>) -> Result<bool, StorageError>,
-    ) -> Result<(), StorageError> {
-        let mut cursor = self.cursor(table)?;
-        let mut row = if from.is_empty() {
-            cursor.first()?
-        } else {
-            cursor.at_or_behind(from)?
-        };
-        while let Some((key, framed)) = row {
-            let value = self.checked(table, &key, framed)?;
-            if !take(&key, value)? {
-                return Ok(());
-            }
-            row = cursor.next()?;
-        }
-        Ok(())
-    }
-
-    /// The first row at or behind `from`.
-    ///
-    /// # Errors
-    /// [`StorageError::Corrupt`] where its checksum does not match.
-    pub fn first(&self, table: TableIndex, from: &[u8]) -> Result<Option<Row>, StorageError> {
-        let mut found = None;
-        self.scan(table, from, |key, value| {
-            found = Some((key.to_vec(), value));
-            Ok(false)
-        })?;
-        Ok(found)
-    }
-
-    /// The last row of the table.
-    ///
-    /// # Errors
-    /// [`StorageError::Corrupt`] where its checksum does not match.
-    pub fn last(&self, table: TableIndex) -> Result<Option<Row>, StorageError> {
-        match self.cursor(table)?.last()? {
-            Some((key, framed)) => {
-                let value = self.checked(table, &key, framed)?;
-                Ok(Some((key, value)))
-            }
-            None => Ok(None),
-        }
-    }
-
     fn cursor(&self, table: TableIndex) -> Result<Cursor<'_>, StorageError> {
-        Ok(self.transaction.cursor(self.handle(table))?)
+        self.transaction.cursor(self.handle(table)).map_err(from_mdbx)
     }
 
     fn handle(&self, table: TableIndex) -> Handle {
@@ -241,23 +172,38 @@ impl<'t, K> View<'t, K> {
     }
 }
 
+impl<K> ReadRows for View<'_, K> {
+    fn get(&self, table: TableIndex, key: &[u8]) -> Result<Option<Vec<u8>>, StorageError> {
+        match self.transaction.get(self.handle(table), key).map_err(from_mdbx)? {
+            Some(framed) => self.checked(table, key, framed).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    fn count(&self, table: TableIndex) -> Result<u64, StorageError> {
+        self.transaction.rows(self.handle(table)).map_err(from_mdbx)
+    }
+
+    fn scan(&self, table: TableIndex, from: &[u8], take: &mut Take<'_>) -> Result<(), StorageError> {
+        let mut cursor = self.cursor(table)?;
+        let mut row = if from.is_empty() {
+            cursor.first()
+        } else {
+            cursor.at_or_behind(from)
+        }
+        .map_err(from_mdbx)?;
+        while let Some((key, framed)) = row {
+            let value = self.checked(table, &key, framed)?;
+            if !take(&key, value)? {
+                return Ok(());
+            }
+            row = cursor.next().map_err(from_mdbx)?;
+        }
+        Ok(())
+    }
+}
+
 impl Writing<'_> {
-    /// Inserts or replaces a row.
-    ///
-    /// # Errors
-    /// [`StorageError::Full`] where there is no room: the transaction is to be given up.
-    pub fn put(&self, table: TableIndex, key: &[u8], value: Vec<u8>) -> Result<(), StorageError> {
-        self.write_row(table, key, value, Put::Upsert)
-    }
-
-    /// Inserts a row behind all others of its table, whose pages then stay full.
-    ///
-    /// # Errors
-    /// [`StorageError::Full`] where there is no room, [`StorageError::Failed`] where the key is not the last one.
-    pub fn append(&self, table: TableIndex, key: &[u8], value: Vec<u8>) -> Result<(), StorageError> {
-        self.write_row(table, key, value, Put::Append)
-    }
-
     fn write_row(
         &self,
         table: TableIndex,
@@ -267,15 +213,32 @@ impl Writing<'_> {
     ) -> Result<(), StorageError> {
         let sum = checksum(key, &value);
         value.extend_from_slice(&sum.to_le_bytes());
-        Ok(self.transaction.put(self.handle(table), key, &value, how)?)
+        self.transaction
+            .put(self.handle(table), key, &value, how)
+            .map_err(from_mdbx)
+    }
+}
+
+impl WriteRows for Writing<'_> {
+    fn put(&self, table: TableIndex, key: &[u8], value: Vec<u8>) -> Result<(), StorageError> {
+        self.write_row(table, key, value, Put::Upsert)
     }
 
-    /// Deletes a row; whether there was one.
-    ///
-    /// # Errors
-    /// [`StorageError::Corrupt`] where pages are damaged.
-    pub fn delete(&self, table: TableIndex, key: &[u8]) -> Result<bool, StorageError> {
-        Ok(self.transaction.delete(self.handle(table), key)?)
+    /// The pages that it fills stay full.
+    fn append(&self, table: TableIndex, key: &[u8], value: Vec<u8>) -> Result<(), StorageError> {
+        self.write_row(table, key, value, Put::Append)
+    }
+
+    fn delete(&self, table: TableIndex, key: &[u8]) -> Result<bool, StorageError> {
+        self.transaction
+            .delete(self.handle(table), key)
+            .map_err(from_mdbx)
+    }
+}
+
+impl Snapshots for Environment {
+    fn read(&self, work: &mut ReadWork<'_>) -> Result<(), StorageError> {
+        Self::read(self, |view| work(view))
     }
 }
 
@@ -331,7 +294,9 @@ mod tests {
                 let mut framed = b"value".to_vec();
                 framed.extend_from_slice(&checksum(b"k", b"value").to_le_bytes());
                 framed[1] ^= 4;
-                Ok(view.transaction.put(view.handle(0), b"k", &framed, Put::Upsert)?)
+                view.transaction
+                    .put(view.handle(0), b"k", &framed, Put::Upsert)
+                    .map_err(from_mdbx)
             })
             .expect("commits");
         let read = environment.read(|view| view.get(0, b"k"));

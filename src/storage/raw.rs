@@ -158,10 +158,6 @@ impl Cursor<'_> {
         self.go(NOTHING, ffi::MDBX_FIRST)
     }
 
-    pub fn last(&mut self) -> Result<Option<Row>, Error> {
-        self.go(NOTHING, ffi::MDBX_LAST)
-    }
-
     pub fn next(&mut self) -> Result<Option<Row>, Error> {
         self.go(NOTHING, ffi::MDBX_NEXT)
     }

@@ -1,15 +1,16 @@
 //! The stored state of one shard.
 
-use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use saga_runner_partition::storage::{ReadRows as _, Snapshots, WriteRows as _};
+
 use super::environment::Environment;
 use super::read::Reader;
-use super::rows::{self, InboxRow, ParkedRow, ROW_FORMAT, Waiting};
+use super::rows::{self, ROW_FORMAT};
 use super::write::Batch;
-use super::{Settings, StorageError, keys, tables};
-use crate::kernel::ids::{ClusterId, InstanceId};
+use super::{Settings, StorageError, tables};
+use crate::kernel::ids::ClusterId;
 
 /// Format level of the whole environment.
 const FORMAT_LEVEL: u8 = 1;
@@ -89,7 +90,7 @@ impl Store {
     /// A view for other threads.
     #[must_use]
     pub fn reader(&self) -> Reader {
-        Reader::new(Arc::clone(&self.environment))
+        Reader::new(Arc::clone(&self.environment) as Arc<dyn Snapshots>)
     }
 
     /// Runs `work` in one transaction; an error leaves nothing.
@@ -101,32 +102,6 @@ impl Store {
         work: impl FnOnce(&Batch<'_>) -> Result<R, E>,
     ) -> Result<R, E> {
         self.environment.write(|view| work(&Batch::new(view)))
-    }
-
-    /// The instances that have something in the inbox, with what waits for them.
-    ///
-    /// # Errors
-    /// [`StorageError::Corrupt`].
-    pub fn waiting(&self) -> Result<HashMap<InstanceId, Waiting>, StorageError> {
-        self.environment.read(|view| {
-            let mut found: HashMap<InstanceId, Waiting> = HashMap::new();
-            view.scan(tables::INBOX, &[], |key, value| {
-                let mut rest = key;
-                let corrupt = || StorageError::Corrupt("a key of the inbox".to_owned());
-                let id = keys::read_instance(&mut rest).ok_or_else(corrupt)?;
-                let number = keys::read_number(rest).ok_or_else(corrupt)?;
-                let waiting = found.entry(id).or_default();
-                if number == keys::PARKED {
-                    let row: ParkedRow = rows::decode(&value, "a parked instance")?;
-                    waiting.behind = Some(row.dead_letter);
-                } else {
-                    let row: InboxRow = rows::decode(&value, "an inbox row")?;
-                    waiting.add(row.reason, value.len());
-                }
-                Ok(true)
-            })?;
-            Ok(found)
-        })
     }
 }
 

@@ -313,7 +313,7 @@ fn a_batch_appears_as_a_whole_or_not_at_all() {
         ),
         (0, 0, 0, 0, None)
     );
-    assert!(store.waiting().expect("reads").is_empty());
+    assert!(store.reader().waiting().expect("reads").is_empty());
     write(&store, fill);
     let counted = reader.check().expect("reads");
     assert_eq!(
@@ -351,7 +351,7 @@ fn what_waits_is_counted_as_it_is_stored() {
         batch.put_inbox(&first, 3, row(WaitReason::Deferred))?;
         batch.put_inbox(&second, 4, row(WaitReason::Deferred))
     });
-    let waiting = store.waiting().expect("reads");
+    let waiting = store.reader().waiting().expect("reads");
     assert_eq!(
         waiting[&first],
         Waiting {
@@ -377,7 +377,7 @@ fn what_waits_is_counted_as_it_is_stored() {
         batch.delete_inbox(&first, 3)?;
         batch.delete_inbox(&first, 9)
     });
-    let left = store.waiting().expect("reads");
+    let left = store.reader().waiting().expect("reads");
     assert_eq!(left.into_keys().collect::<Vec<_>>(), [second]);
 }
 

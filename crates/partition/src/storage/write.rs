@@ -2,8 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use super::StorageError;
-use super::environment::Writing;
 use super::keys;
 use super::read::Scheduled;
 use super::rows::{
@@ -14,23 +12,25 @@ use super::tables::{
     ALIASES, BEGUN, DEAD_LETTERS, DEFINITIONS, ENDED, HISTORY, INBOX, INSTANCES, META, OUTBOX, SCHEDULES,
     TIMERS, TOMBSTONES,
 };
-use crate::kernel::ids::{DefinitionHash, InstanceId, SagaName, TenantId, TimeMs};
-use crate::kernel::input::SourceStream;
-use crate::kernel::patch::TimerRow;
-use crate::kernel::record::Record;
-use crate::kernel::transition::Last;
-use crate::kernel::work::{WorkItem, WorkRef};
+use super::{StorageError, WriteRows};
+use saga_runner_kernel::ids::{DefinitionHash, InstanceId, SagaName, TenantId, TimeMs};
+use saga_runner_kernel::input::SourceStream;
+use saga_runner_kernel::patch::TimerRow;
+use saga_runner_kernel::record::Record;
+use saga_runner_kernel::transition::Last;
+use saga_runner_kernel::work::{WorkItem, WorkRef};
 
 /// Everything written through it appears together or not at all.
 pub struct Batch<'t> {
-    view: &'t Writing<'t>,
+    view: &'t dyn WriteRows,
 }
 
 /// A lane of a stream.
 type Lane = u16;
 
 impl<'t> Batch<'t> {
-    pub(super) const fn new(view: &'t Writing<'t>) -> Self {
+    #[must_use]
+    pub const fn new(view: &'t dyn WriteRows) -> Self {
         Self { view }
     }
 
@@ -83,7 +83,7 @@ impl<'t> Batch<'t> {
     /// Rows of the outbox whose calls have begun.
     pub fn begun(&self) -> Result<BTreeSet<WorkRef>, StorageError> {
         let mut rows = BTreeSet::new();
-        self.view.scan(BEGUN, &[], |key, _| {
+        self.view.scan(BEGUN, &[], &mut |key, _| {
             rows.insert(keys::read_work(key).ok_or_else(|| corrupt("a key of the begun calls"))?);
             Ok(true)
         })?;
@@ -129,7 +129,7 @@ impl<'t> Batch<'t> {
         limit: usize,
     ) -> Result<Vec<(TimeMs, WorkRef, TimerTarget)>, StorageError> {
         let mut due = Vec::new();
-        self.view.scan(TIMERS, &[], |key, value| {
+        self.view.scan(TIMERS, &[], &mut |key, value| {
             let (at, set_by) = keys::read_timer(key).ok_or_else(|| corrupt("a key of the timers"))?;
             if at > now || due.len() >= limit {
                 return Ok(false);
@@ -162,7 +162,7 @@ impl<'t> Batch<'t> {
         let prefix = keys::instance(id);
         let mut waiting = Vec::new();
         self.view
-            .scan(INBOX, &keys::inbox(id, keys::PARKED + 1), |key, value| {
+            .scan(INBOX, &keys::inbox(id, keys::PARKED + 1), &mut |key, value| {
                 let Some(number) = key.strip_prefix(prefix.as_slice()).and_then(keys::read_number) else {
                     return Ok(false);
                 };
@@ -208,7 +208,7 @@ impl<'t> Batch<'t> {
         }
         let from = self.view.get(META, DEAD_LETTERS_SEEN)?.unwrap_or_default();
         let mut rows = Vec::new();
-        self.view.scan(DEAD_LETTERS, &from, |key, value| {
+        self.view.scan(DEAD_LETTERS, &from, &mut |key, value| {
             let number = keys::read_number(key).ok_or_else(|| corrupt("a key of the dead letters"))?;
             rows.push((number, decode::<DeadLetter>(&value, "a dead letter")?));
             Ok(rows.len() < limit)
@@ -296,7 +296,7 @@ impl<'t> Batch<'t> {
     ) -> Result<Vec<DefinitionHash>, StorageError> {
         let excess = self.view.count(ENDED)?.saturating_sub(keep);
         let mut doomed = Vec::new();
-        self.view.scan(ENDED, &[], |key, value| {
+        self.view.scan(ENDED, &[], &mut |key, value| {
             let number = keys::read_number(key).ok_or_else(|| corrupt("a key of the ended instances"))?;
             let row: EndedRow = decode(&value, "an ended instance")?;
             let old = row.summary.ended < before || (doomed.len() as u64) < excess;
@@ -332,7 +332,7 @@ impl<'t> Batch<'t> {
         let mut doomed = Vec::new();
         let mut seen = 0;
         let mut next = Vec::new();
-        self.view.scan(TOMBSTONES, &from, |key, value| {
+        self.view.scan(TOMBSTONES, &from, &mut |key, value| {
             if seen == limit {
                 next = key.to_vec();
                 return Ok(false);
@@ -392,7 +392,7 @@ impl<'t> Batch<'t> {
     /// Forgets every version to which nobody refers and which is not active.
     pub fn prune_definitions(&self, is_active: impl Fn(&DefinitionHash) -> bool) -> Result<(), StorageError> {
         let mut hashes = Vec::new();
-        self.view.scan(DEFINITIONS, &[], |key, _| {
+        self.view.scan(DEFINITIONS, &[], &mut |key, _| {
             let hash = key.try_into().map_err(|_| corrupt("a key of the definitions"))?;
             hashes.push(DefinitionHash(hash));
             Ok(true)
@@ -507,7 +507,7 @@ impl<'t> Batch<'t> {
 pub struct Counters {
     /// Log sequence of the last input.
     pub log_sequence: u64,
-    /// As in `shard::mailbox::SentFloor`.
+    /// Rows up to here were handed over by the relay, as `log_sequence << 16 | index`.
     pub sent_floor: u64,
     /// Time of the last input: local verdicts never come before it.
     pub last_time: TimeMs,

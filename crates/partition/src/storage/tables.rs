@@ -1,6 +1,6 @@
 //! The tables of a shard.
 
-use super::environment::TableIndex;
+use super::TableIndex;
 
 /// Names, in the order of the indices below.
 pub const NAMES: &[&str] = &[

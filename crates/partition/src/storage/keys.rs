@@ -1,7 +1,7 @@
 //! Keys: order-preserving, and no key of one tenant can be a prefix or a forgery of another's.
 
-use crate::kernel::ids::{InstanceId, Key, SagaName, TenantId, TimeMs};
-use crate::kernel::work::WorkRef;
+use saga_runner_kernel::ids::{InstanceId, Key, SagaName, TenantId, TimeMs};
+use saga_runner_kernel::work::WorkRef;
 
 /// Appends `text` so that order is kept: byte `00` becomes `00 FF`, the end is `00 01`.
 fn escape(out: &mut Vec<u8>, text: &str) {

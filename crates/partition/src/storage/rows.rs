@@ -8,13 +8,13 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::StorageError;
-use crate::kernel::definition::Definition;
-use crate::kernel::ids::{CommandId, DefinitionHash, InstanceId, SagaName, TenantId, TimeMs};
-use crate::kernel::input::{Input, Owner, SourceStream};
-use crate::kernel::patch::{IgnoreReason, Note, Outcome};
-use crate::kernel::record::{Phase, Summary};
-use crate::kernel::schedule::Skip;
-use crate::kernel::work::WorkRef;
+use saga_runner_kernel::definition::Definition;
+use saga_runner_kernel::ids::{CommandId, DefinitionHash, InstanceId, SagaName, TenantId, TimeMs};
+use saga_runner_kernel::input::{Input, Owner, SourceStream};
+use saga_runner_kernel::patch::{IgnoreReason, Note, Outcome};
+use saga_runner_kernel::record::{Phase, Summary};
+use saga_runner_kernel::schedule::Skip;
+use saga_runner_kernel::work::WorkRef;
 
 /// Format of every row that this binary writes.
 pub const ROW_FORMAT: u8 = 1;

@@ -1,22 +1,22 @@
 //! Reads for other threads: short, consistent, paginated.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::StorageError;
-use super::environment::{Environment, Reading, View};
 use super::keys;
 use super::rows::{
     ActiveDefinitions, AliasRow, ArchivedRow, DeadLetter, EndedRow, HistoryRow, InboxRow, ParkedRow,
-    ScheduleRow, TimerTarget, Tombstone, Uses, decode,
+    ScheduleRow, TimerTarget, Tombstone, Uses, Waiting, decode,
 };
 use super::tables::{
     ALIASES, DEAD_LETTERS, DEFINITIONS, ENDED, HISTORY, INBOX, INSTANCES, META, OUTBOX, SCHEDULES, TIMERS,
     TOMBSTONES,
 };
 use super::write::{ACTIVE, uses_key};
-use crate::kernel::ids::{DefinitionHash, InstanceId, SagaName, TenantId, TimeMs};
-use crate::kernel::record::{Record, Summary};
-use crate::kernel::work::{WorkItem, WorkRef};
+use super::{ReadRows, Snapshots, StorageError};
+use saga_runner_kernel::ids::{DefinitionHash, InstanceId, SagaName, TenantId, TimeMs};
+use saga_runner_kernel::record::{Record, Summary};
+use saga_runner_kernel::work::{WorkItem, WorkRef};
 
 /// Rows that one call may look at, whatever it is looking for.
 const SCAN_MAX: usize = 20_000;
@@ -24,7 +24,7 @@ const SCAN_MAX: usize = 20_000;
 /// A cheap handle for reading one shard's state.
 #[derive(Debug, Clone)]
 pub struct Reader {
-    environment: Arc<Environment>,
+    store: Arc<dyn Snapshots>,
 }
 
 /// An instance as it is stored.
@@ -59,8 +59,25 @@ pub type Inbox = (Option<u64>, Vec<(u64, InboxRow)>);
 pub type Scheduled = (TenantId, SagaName, ScheduleRow);
 
 impl Reader {
-    pub(super) const fn new(environment: Arc<Environment>) -> Self {
-        Self { environment }
+    #[must_use]
+    pub fn new(store: Arc<dyn Snapshots>) -> Self {
+        Self { store }
+    }
+
+    /// Runs `work` on one consistent view.
+    fn view<R>(
+        &self,
+        work: impl FnOnce(&dyn ReadRows) -> Result<R, StorageError>,
+    ) -> Result<R, StorageError> {
+        let mut work = Some(work);
+        let mut result = None;
+        self.store.read(&mut |rows| {
+            if let Some(work) = work.take() {
+                result = Some(work(rows)?);
+            }
+            Ok(())
+        })?;
+        result.ok_or_else(|| StorageError::Failed("the store gave no view".to_owned()))
     }
 
     /// One instance, live or ended.
@@ -68,7 +85,7 @@ impl Reader {
     /// # Errors
     /// [`StorageError::Corrupt`].
     pub fn instance(&self, id: &InstanceId) -> Result<Option<Found>, StorageError> {
-        self.environment.read(|view| {
+        self.view(|view| {
             if let Some(bytes) = view.get(INSTANCES, &keys::instance(id))? {
                 return record(&bytes, id).map(|record| Some(Found::Live(record)));
             }
@@ -98,7 +115,7 @@ impl Reader {
         after: Option<&ListCursor>,
         limit: usize,
     ) -> Result<InstancePage, StorageError> {
-        self.environment.read(|view| {
+        self.view(|view| {
             let mut page = Vec::new();
             let mut ended_after = 0;
             match after {
@@ -130,9 +147,9 @@ impl Reader {
         wanted: impl Fn(&InstanceId, &Record) -> bool,
     ) -> Result<LivePage, StorageError> {
         let from = after.map_or_else(Vec::new, |key| [key, &[0]].concat());
-        self.environment.read(|view| {
+        self.view(|view| {
             let (mut page, mut next, mut looked) = (Vec::new(), None, 0);
-            view.scan(INSTANCES, &from, |key, value| {
+            view.scan(INSTANCES, &from, &mut |key, value| {
                 looked += 1;
                 let mut rest = key;
                 let id = keys::read_instance(&mut rest)
@@ -155,7 +172,7 @@ impl Reader {
     /// # Errors
     /// [`StorageError::Corrupt`].
     pub fn history(&self, last: Option<u64>, limit: usize) -> Result<Vec<(u64, HistoryRow)>, StorageError> {
-        self.environment.read(|view| {
+        self.view(|view| {
             let mut rows = Vec::new();
             let mut next = last;
             while let Some(sequence) = next.filter(|_| rows.len() < limit) {
@@ -183,11 +200,11 @@ impl Reader {
         after: Option<u64>,
         limit: usize,
     ) -> Result<DeadLetterPage, StorageError> {
-        self.environment.read(|view| {
+        self.view(|view| {
             let mut letters = Vec::new();
             let mut next = None;
             let mut looked = 0;
-            view.scan(DEAD_LETTERS, &behind(after), |key, value| {
+            view.scan(DEAD_LETTERS, &behind(after), &mut |key, value| {
                 looked += 1;
                 let number = number(key)?;
                 let letter: DeadLetter = decode(&value, "a dead letter")?;
@@ -208,10 +225,10 @@ impl Reader {
     /// # Errors
     /// [`StorageError::Corrupt`].
     pub fn inbox(&self, id: &InstanceId, limit: usize) -> Result<Inbox, StorageError> {
-        self.environment.read(|view| {
+        self.view(|view| {
             let prefix = keys::instance(id);
             let (mut behind, mut rows) = (None, Vec::new());
-            view.scan(INBOX, &prefix, |key, value| {
+            view.scan(INBOX, &prefix, &mut |key, value| {
                 let Some(number) = key.strip_prefix(prefix.as_slice()).and_then(keys::read_number) else {
                     return Ok(false);
                 };
@@ -227,14 +244,40 @@ impl Reader {
         })
     }
 
+    /// The instances that have something in the inbox, with what waits for them.
+    ///
+    /// # Errors
+    /// [`StorageError::Corrupt`].
+    pub fn waiting(&self) -> Result<HashMap<InstanceId, Waiting>, StorageError> {
+        self.view(|view| {
+            let mut found: HashMap<InstanceId, Waiting> = HashMap::new();
+            view.scan(INBOX, &[], &mut |key, value| {
+                let mut rest = key;
+                let corrupt = || StorageError::Corrupt("a key of the inbox".to_owned());
+                let id = keys::read_instance(&mut rest).ok_or_else(corrupt)?;
+                let number = keys::read_number(rest).ok_or_else(corrupt)?;
+                let waiting = found.entry(id).or_default();
+                if number == keys::PARKED {
+                    let row: ParkedRow = decode(&value, "a parked instance")?;
+                    waiting.behind = Some(row.dead_letter);
+                } else {
+                    let row: InboxRow = decode(&value, "an inbox row")?;
+                    waiting.add(row.reason, value.len());
+                }
+                Ok(true)
+            })?;
+            Ok(found)
+        })
+    }
+
     /// Timers due at or before `now`, counted up to `limit`.
     ///
     /// # Errors
     /// [`StorageError::Corrupt`].
     pub fn timers_due(&self, now: TimeMs, limit: usize) -> Result<usize, StorageError> {
-        self.environment.read(|view| {
+        self.view(|view| {
             let mut due = 0;
-            view.scan(TIMERS, &[], |key, _| {
+            view.scan(TIMERS, &[], &mut |key, _| {
                 let (at, _) = keys::read_timer(key)
                     .ok_or_else(|| StorageError::Corrupt("a key of the timers".to_owned()))?;
                 let counts = at <= now && due < limit;
@@ -254,7 +297,7 @@ impl Reader {
         after: Option<(TimeMs, WorkRef)>,
         limit: usize,
     ) -> Result<Vec<(TimeMs, WorkRef, TimerTarget)>, StorageError> {
-        self.environment.read(|view| {
+        self.view(|view| {
             let from = after.map_or_else(Vec::new, |(due, set_by)| {
                 let mut key = keys::timer(due, set_by).to_vec();
                 // The smallest key behind this one.
@@ -262,7 +305,7 @@ impl Reader {
                 key
             });
             let mut timers = Vec::new();
-            view.scan(TIMERS, &from, |key, value| {
+            view.scan(TIMERS, &from, &mut |key, value| {
                 let (due, set_by) = keys::read_timer(key)
                     .ok_or_else(|| StorageError::Corrupt("a key of the timers".to_owned()))?;
                 if timers.len() < limit {
@@ -279,9 +322,9 @@ impl Reader {
     /// # Errors
     /// [`StorageError::Corrupt`].
     pub fn definitions(&self) -> Result<Vec<(DefinitionHash, ArchivedRow, Uses)>, StorageError> {
-        self.environment.read(|view| {
+        self.view(|view| {
             let mut found = Vec::new();
-            view.scan(DEFINITIONS, &[], |key, value| {
+            view.scan(DEFINITIONS, &[], &mut |key, value| {
                 let hash = key
                     .try_into()
                     .map(DefinitionHash)
@@ -303,7 +346,7 @@ impl Reader {
     /// # Errors
     /// [`StorageError::Corrupt`].
     pub fn active_definitions(&self) -> Result<ActiveDefinitions, StorageError> {
-        self.environment.read(|view| match view.get(META, ACTIVE)? {
+        self.view(|view| match view.get(META, ACTIVE)? {
             Some(bytes) => decode(&bytes, "the active definitions"),
             None => Ok(ActiveDefinitions::default()),
         })
@@ -314,7 +357,7 @@ impl Reader {
     /// # Errors
     /// [`StorageError::Corrupt`].
     pub fn schedules(&self) -> Result<Vec<Scheduled>, StorageError> {
-        self.environment.read(schedules)
+        self.view(schedules)
     }
 
     /// Who has the alias of this address.
@@ -322,7 +365,7 @@ impl Reader {
     /// # Errors
     /// [`StorageError::Corrupt`].
     pub fn alias(&self, id: &InstanceId) -> Result<AliasRow, StorageError> {
-        self.environment.read(|view| alias(view, id))
+        self.view(|view| alias(view, id))
     }
 
     /// Rows of the outbox behind `after`, in order.
@@ -334,7 +377,7 @@ impl Reader {
         after: Option<WorkRef>,
         limit: usize,
     ) -> Result<Vec<(WorkRef, WorkItem)>, StorageError> {
-        self.environment.read(|view| work_after(view, after, limit))
+        self.view(|view| work_after(view, after, limit))
     }
 
     /// Proves that the environment answers.
@@ -342,7 +385,7 @@ impl Reader {
     /// # Errors
     /// What is wrong with it.
     pub fn check(&self) -> Result<Statistics, StorageError> {
-        self.environment.read(|view| {
+        self.view(|view| {
             Ok(Statistics {
                 live: view.count(INSTANCES)?,
                 ended: view.count(ENDED)?,
@@ -372,8 +415,8 @@ pub struct Statistics {
 }
 
 /// Rows of the outbox behind `after`, in order.
-pub(super) fn work_after<K>(
-    view: &View<'_, K>,
+pub(super) fn work_after(
+    view: &dyn ReadRows,
     after: Option<WorkRef>,
     limit: usize,
 ) -> Result<Vec<(WorkRef, WorkItem)>, StorageError> {
@@ -387,7 +430,7 @@ pub(super) fn work_after<K>(
     if limit == 0 {
         return Ok(rows);
     }
-    view.scan(OUTBOX, &from, |key, value| {
+    view.scan(OUTBOX, &from, &mut |key, value| {
         let row =
             keys::read_work(key).ok_or_else(|| StorageError::Corrupt("a key of the outbox".to_owned()))?;
         rows.push((row, decode(&value, "a work item")?));
@@ -397,7 +440,7 @@ pub(super) fn work_after<K>(
 }
 
 fn live_instances(
-    view: &Reading<'_>,
+    view: &dyn ReadRows,
     tenant: &TenantId,
     saga: &SagaName,
     after: Option<&ListCursor>,
@@ -414,7 +457,7 @@ fn live_instances(
         _ => prefix.clone(),
     };
     let mut next = None;
-    view.scan(INSTANCES, &from, |key, value| {
+    view.scan(INSTANCES, &from, &mut |key, value| {
         if !key.starts_with(&prefix) {
             return Ok(false);
         }
@@ -432,7 +475,7 @@ fn live_instances(
 }
 
 fn ended_instances(
-    view: &Reading<'_>,
+    view: &dyn ReadRows,
     tenant: &TenantId,
     saga: &SagaName,
     after: u64,
@@ -441,7 +484,7 @@ fn ended_instances(
 ) -> Result<Option<ListCursor>, StorageError> {
     let mut next = None;
     let mut looked = 0;
-    view.scan(ENDED, &behind((after > 0).then_some(after)), |key, value| {
+    view.scan(ENDED, &behind((after > 0).then_some(after)), &mut |key, value| {
         looked += 1;
         let row: EndedRow = decode(&value, "an ended instance")?;
         if row.instance.tenant == *tenant && row.instance.saga == *saga {
@@ -469,7 +512,7 @@ fn number(key: &[u8]) -> Result<u64, StorageError> {
 }
 
 /// Who has the alias of this address.
-pub(super) fn alias<K>(view: &View<'_, K>, id: &InstanceId) -> Result<AliasRow, StorageError> {
+pub(super) fn alias(view: &dyn ReadRows, id: &InstanceId) -> Result<AliasRow, StorageError> {
     match view.get(ALIASES, &keys::instance(id))? {
         Some(bytes) => decode(&bytes, "an alias"),
         None => Ok(AliasRow::default()),
@@ -477,9 +520,9 @@ pub(super) fn alias<K>(view: &View<'_, K>, id: &InstanceId) -> Result<AliasRow, 
 }
 
 /// Where the schedules stand.
-pub(super) fn schedules<K>(view: &View<'_, K>) -> Result<Vec<Scheduled>, StorageError> {
+pub(super) fn schedules(view: &dyn ReadRows) -> Result<Vec<Scheduled>, StorageError> {
     let mut rows = Vec::new();
-    view.scan(SCHEDULES, &[], |key, value| {
+    view.scan(SCHEDULES, &[], &mut |key, value| {
         let (tenant, saga) =
             keys::read_saga(key).ok_or_else(|| StorageError::Corrupt("a key of the schedules".to_owned()))?;
         rows.push((tenant, saga, decode(&value, "a schedule")?));

@@ -1,0 +1,3 @@
+//! KEEPS. The state of one partition, whatever store it lies in.
+
+pub mod storage;

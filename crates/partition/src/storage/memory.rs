@@ -1,0 +1,218 @@
+//! A store in memory: transactions as MDBX has them, with its bounds, and nothing that outlives the process.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::tables::NAMES;
+use super::{Batch, ReadRows, ReadWork, Reader, Row, Snapshots, StorageError, TableIndex, Take, WriteRows};
+
+/// Longest key, in bytes: that of MDBX with pages of 4 KiB.
+const KEY_BYTES_MAX: usize = 2_022;
+
+type Table = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// Rows in memory. Clones are other handles of the same rows.
+#[derive(Debug, Clone)]
+pub struct Memory(Arc<Mutex<Tables>>);
+
+#[derive(Debug)]
+struct Tables {
+    tables: Vec<Table>,
+    /// Bytes of all keys and values.
+    bytes: usize,
+    bytes_max: usize,
+}
+
+impl Default for Memory {
+    fn default() -> Self {
+        Self::bounded(usize::MAX)
+    }
+}
+
+impl Memory {
+    /// A store for at most `bytes_max` bytes of keys and values.
+    #[must_use]
+    pub fn bounded(bytes_max: usize) -> Self {
+        Self(Arc::new(Mutex::new(Tables {
+            tables: vec![Table::new(); NAMES.len()],
+            bytes: 0,
+            bytes_max,
+        })))
+    }
+
+    /// A store of its own with the same rows.
+    #[must_use]
+    pub fn copy(&self) -> Self {
+        let held = self.lock();
+        Self(Arc::new(Mutex::new(Tables {
+            tables: held.tables.clone(),
+            bytes: held.bytes,
+            bytes_max: held.bytes_max,
+        })))
+    }
+
+    /// Every row, by table and key.
+    #[must_use]
+    pub fn rows(&self) -> Vec<(TableIndex, Row)> {
+        let held = self.lock();
+        let of_table = |(index, table): (TableIndex, &Table)| {
+            let rows = table.iter();
+            rows.map(move |(key, value)| (index, (key.clone(), value.clone())))
+                .collect::<Vec<_>>()
+        };
+        held.tables.iter().enumerate().flat_map(of_table).collect()
+    }
+
+    #[must_use]
+    pub fn reader(&self) -> Reader {
+        Reader::new(Arc::new(self.clone()))
+    }
+
+    /// Runs `work` in one transaction; an error, or a panic, leaves nothing.
+    ///
+    /// # Errors
+    /// What `work` gives.
+    pub fn write<R, E: From<StorageError>>(
+        &self,
+        work: impl FnOnce(&Batch<'_>) -> Result<R, E>,
+    ) -> Result<R, E> {
+        self.write_rows(|rows| work(&Batch::new(rows)))
+    }
+
+    /// As [`Memory::write`], by rows.
+    ///
+    /// # Errors
+    /// What `work` gives.
+    pub fn write_rows<R, E: From<StorageError>>(
+        &self,
+        work: impl FnOnce(&dyn WriteRows) -> Result<R, E>,
+    ) -> Result<R, E> {
+        let transaction = Transaction {
+            tables: RefCell::new(self.lock()),
+            undo: RefCell::default(),
+        };
+        let result = work(&transaction)?;
+        // What was written stays.
+        transaction.undo.borrow_mut().clear();
+        Ok(result)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Tables> {
+        // Whoever panicked with it has given up its transaction.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Snapshots for Memory {
+    fn read(&self, work: &mut ReadWork<'_>) -> Result<(), StorageError> {
+        work(&*self.lock())
+    }
+}
+
+impl ReadRows for Tables {
+    fn get(&self, table: TableIndex, key: &[u8]) -> Result<Option<Vec<u8>>, StorageError> {
+        Ok(self.tables[table].get(key).cloned())
+    }
+
+    fn count(&self, table: TableIndex) -> Result<u64, StorageError> {
+        Ok(self.tables[table].len() as u64)
+    }
+
+    fn scan(&self, table: TableIndex, from: &[u8], take: &mut Take<'_>) -> Result<(), StorageError> {
+        let range = (Bound::Included(from), Bound::Unbounded);
+        for (key, value) in self.tables[table].range::<[u8], _>(range) {
+            if !take(key, value.clone())? {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// An open transaction that writes; dropped before its rows are accepted, it takes them back.
+struct Transaction<'m> {
+    tables: RefCell<MutexGuard<'m, Tables>>,
+    /// What stood there before, the first change first.
+    undo: RefCell<Vec<Changed>>,
+}
+
+/// Table, key, and the value before.
+type Changed = (TableIndex, Vec<u8>, Option<Vec<u8>>);
+
+impl Tables {
+    fn set(&mut self, table: TableIndex, key: &[u8], value: Option<Vec<u8>>) -> Option<Vec<u8>> {
+        let size = |value: &Vec<u8>| key.len() + value.len();
+        self.bytes += value.as_ref().map_or(0, size);
+        let before = match value {
+            Some(value) => self.tables[table].insert(key.to_vec(), value),
+            None => self.tables[table].remove(key),
+        };
+        self.bytes -= before.as_ref().map_or(0, size);
+        before
+    }
+}
+
+impl ReadRows for Transaction<'_> {
+    fn get(&self, table: TableIndex, key: &[u8]) -> Result<Option<Vec<u8>>, StorageError> {
+        self.tables.borrow().get(table, key)
+    }
+
+    fn count(&self, table: TableIndex) -> Result<u64, StorageError> {
+        self.tables.borrow().count(table)
+    }
+
+    fn scan(&self, table: TableIndex, from: &[u8], take: &mut Take<'_>) -> Result<(), StorageError> {
+        self.tables.borrow().scan(table, from, take)
+    }
+}
+
+impl WriteRows for Transaction<'_> {
+    fn put(&self, table: TableIndex, key: &[u8], value: Vec<u8>) -> Result<(), StorageError> {
+        if key.len() > KEY_BYTES_MAX {
+            return Err(StorageError::Failed(format!("a key of {} bytes", key.len())));
+        }
+        let mut tables = self.tables.borrow_mut();
+        let more = key.len() + value.len();
+        let before = tables.tables[table]
+            .get(key)
+            .map_or(0, |before| key.len() + before.len());
+        if tables.bytes.saturating_sub(before).saturating_add(more) > tables.bytes_max {
+            return Err(StorageError::Full(format!("at most {} bytes", tables.bytes_max)));
+        }
+        let before = tables.set(table, key, Some(value));
+        self.undo.borrow_mut().push((table, key.to_vec(), before));
+        Ok(())
+    }
+
+    fn append(&self, table: TableIndex, key: &[u8], value: Vec<u8>) -> Result<(), StorageError> {
+        let is_last = match self.tables.borrow().tables[table].last_key_value() {
+            Some((last, _)) => last.as_slice() < key,
+            None => true,
+        };
+        if !is_last {
+            return Err(StorageError::Failed("the key is not the last one".to_owned()));
+        }
+        self.put(table, key, value)
+    }
+
+    fn delete(&self, table: TableIndex, key: &[u8]) -> Result<bool, StorageError> {
+        let before = self.tables.borrow_mut().set(table, key, None);
+        let existed = before.is_some();
+        if existed {
+            self.undo.borrow_mut().push((table, key.to_vec(), before));
+        }
+        Ok(existed)
+    }
+}
+
+impl Drop for Transaction<'_> {
+    fn drop(&mut self) {
+        let undo = self.undo.take();
+        let tables = self.tables.get_mut();
+        for (table, key, before) in undo.into_iter().rev() {
+            tables.set(table, &key, before);
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! REMEMBERS. The state of one partition as rows of tables, and what is read and written there, by noun.
+//!
+//! A store gives transactions over rows: [`ReadRows`] and [`WriteRows`]. The nouns ([`Batch`], [`Reader`]) stand on top of
+//! those and are the same for every store. It decides nothing: what a row means is the machine's business.
+
+mod error;
+pub mod keys;
+mod memory;
+pub mod read;
+pub mod rows;
+pub mod tables;
+pub mod write;
+
+pub use error::StorageError;
+pub use memory::Memory;
+pub use read::Reader;
+pub use write::Batch;
+
+/// Index of a table in [`tables::NAMES`].
+pub type TableIndex = usize;
+
+/// One row: key and value.
+pub type Row = (Vec<u8>, Vec<u8>);
+
+/// Takes the rows of a scan until it answers false.
+pub type Take<'t> = dyn FnMut(&[u8], Vec<u8>) -> Result<bool, StorageError> + 't;
+
+/// Rows inside of a transaction. Keys are in the order of their bytes.
+pub trait ReadRows {
+    /// The value of a key.
+    ///
+    /// # Errors
+    /// [`StorageError::Corrupt`] where it is damaged.
+    fn get(&self, table: TableIndex, key: &[u8]) -> Result<Option<Vec<u8>>, StorageError>;
+
+    /// Number of rows, without counting them.
+    ///
+    /// # Errors
+    /// [`StorageError::Corrupt`] where the table is damaged.
+    fn count(&self, table: TableIndex) -> Result<u64, StorageError>;
+
+    /// Calls `take` for the rows from `from` on, in key order, until it answers false.
+    ///
+    /// # Errors
+    /// [`StorageError::Corrupt`], or what `take` gives.
+    fn scan(&self, table: TableIndex, from: &[u8], take: &mut Take<'_>) -> Result<(), StorageError>;
+
+    /// The first row at or behind `from`.
+    ///
+    /// # Errors
+    /// [`StorageError::Corrupt`] where it is damaged.
+    fn first(&self, table: TableIndex, from: &[u8]) -> Result<Option<Row>, StorageError> {
+        let mut found = None;
+        self.scan(table, from, &mut |key, value| {
+            found = Some((key.to_vec(), value));
+            Ok(false)
+        })?;
+        Ok(found)
+    }
+}
+
+/// Rows inside of a transaction that writes.
+pub trait WriteRows: ReadRows {
+    /// Inserts or replaces a row.
+    ///
+    /// # Errors
+    /// [`StorageError::Full`] where there is no room: the transaction is to be given up.
+    fn put(&self, table: TableIndex, key: &[u8], value: Vec<u8>) -> Result<(), StorageError>;
+
+    /// Inserts a row behind all others of its table.
+    ///
+    /// # Errors
+    /// [`StorageError::Full`] where there is no room, [`StorageError::Failed`] where the key is not the last one.
+    fn append(&self, table: TableIndex, key: &[u8], value: Vec<u8>) -> Result<(), StorageError>;
+
+    /// Deletes a row; whether there was one.
+    ///
+    /// # Errors
+    /// [`StorageError::Corrupt`] where the table is damaged.
+    fn delete(&self, table: TableIndex, key: &[u8]) -> Result<bool, StorageError>;
+}
+
+/// A store whose committed rows can be looked at.
+pub trait Snapshots: std::fmt::Debug + Send + Sync {
+    /// Calls `work` once, with one consistent view. Keep it short: a long reader makes a file grow.
+    ///
+    /// # Errors
+    /// What `work` gives, or why there is no view.
+    fn read(&self, work: &mut ReadWork<'_>) -> Result<(), StorageError>;
+}
+
+/// What is done with a view.
+pub type ReadWork<'w> = dyn FnMut(&dyn ReadRows) -> Result<(), StorageError> + 'w;

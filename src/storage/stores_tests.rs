@@ -1,0 +1,139 @@
+//! The store on disk and the one in memory are the same to whoever writes and reads: random transactions give the same
+//! rows, answers and refusals.
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use saga_runner_partition::storage::{Memory, ReadRows, Row, StorageError, TableIndex, WriteRows};
+
+use super::environment::Environment;
+use super::tables::NAMES;
+
+/// One call of a transaction.
+#[derive(Debug, Clone)]
+enum Step {
+    Put(TableIndex, Vec<u8>, Vec<u8>),
+    Append(TableIndex, Vec<u8>, Vec<u8>),
+    Delete(TableIndex, Vec<u8>),
+    Get(TableIndex, Vec<u8>),
+    Count(TableIndex),
+    Scan(TableIndex, Vec<u8>, usize),
+}
+
+/// Steps, and whether the transaction is given up at its end.
+type Transaction = (Vec<Step>, bool);
+
+fn key() -> impl Strategy<Value = Vec<u8>> {
+    prop_oneof![
+        // Few different ones, so that they meet.
+        20 => vec(0_u8..3, 1..4),
+        1 => Just(vec![1; 2_022]),
+        1 => Just(vec![1; 2_023]),
+    ]
+}
+
+fn value() -> impl Strategy<Value = Vec<u8>> {
+    prop_oneof![10 => vec(any::<u8>(), 0..20), 1 => vec(any::<u8>(), 5_000..9_000)]
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let table = 0..3_usize;
+    prop_oneof![
+        4 => (table.clone(), key(), value()).prop_map(|(table, key, value)| Step::Put(table, key, value)),
+        3 => (table.clone(), key(), value()).prop_map(|(table, key, value)| Step::Append(table, key, value)),
+        2 => (table.clone(), key()).prop_map(|(table, key)| Step::Delete(table, key)),
+        1 => (table.clone(), key()).prop_map(|(table, key)| Step::Get(table, key)),
+        1 => table.clone().prop_map(Step::Count),
+        2 => (table, vec(0_u8..3, 0..3), 0..5_usize).prop_map(|(table, from, most)| Step::Scan(table, from, most)),
+    ]
+}
+
+/// What an operator would be told: the same class of error, whatever its text.
+fn refusal(error: &StorageError) -> String {
+    format!("refused: {}", error.reason())
+}
+
+/// What a step answers.
+fn perform(rows: &dyn WriteRows, step: &Step) -> Result<String, StorageError> {
+    Ok(match step {
+        Step::Put(table, key, value) => format!("{:?}", rows.put(*table, key, value.clone())?),
+        Step::Append(table, key, value) => format!("{:?}", rows.append(*table, key, value.clone())?),
+        Step::Delete(table, key) => format!("{:?}", rows.delete(*table, key)?),
+        Step::Get(table, key) => format!("{:?}", rows.get(*table, key)?),
+        Step::Count(table) => format!("{:?}", rows.count(*table)?),
+        Step::Scan(table, from, most) => format!("{:?}", scanned(rows, *table, from, *most)?),
+    })
+}
+
+fn scanned(
+    rows: &(impl ReadRows + ?Sized),
+    table: TableIndex,
+    from: &[u8],
+    most: usize,
+) -> Result<Vec<Row>, StorageError> {
+    let mut found = Vec::new();
+    rows.scan(table, from, &mut |key, value| {
+        found.push((key.to_vec(), value));
+        Ok(found.len() < most)
+    })?;
+    Ok(found)
+}
+
+/// Runs a transaction up to its first refusal, and gives what each step has answered.
+fn run(
+    rows: &dyn WriteRows,
+    (steps, given_up): &Transaction,
+    told: &mut Vec<String>,
+) -> Result<(), StorageError> {
+    for step in steps {
+        let answer = perform(rows, step);
+        told.push(answer.as_ref().map_or_else(refusal, String::clone));
+        answer?;
+    }
+    if *given_up {
+        return Err(StorageError::Failed("given up".to_owned()));
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    #[test]
+    fn random_transactions_give_the_same_rows_answers_and_refusals_on_disk_and_in_memory(
+        transactions in vec((vec(step(), 1..12), any::<bool>()), 1..12)
+    ) {
+        let dir = tempfile::tempdir().expect("a folder");
+        let disk = Environment::open(dir.path(), NAMES, 64 << 20).expect("opens");
+        let memory = Memory::default();
+        for transaction in &transactions {
+            let (mut on_disk, mut in_memory) = (Vec::new(), Vec::new());
+            let first = disk.write(|rows| run(rows, transaction, &mut on_disk));
+            let second = memory.write_rows(|rows| run(rows, transaction, &mut in_memory));
+            prop_assert_eq!(on_disk, in_memory);
+            prop_assert_eq!(first.is_ok(), second.is_ok());
+        }
+        let mut rows = Vec::new();
+        disk.read(|view| {
+            for table in 0..NAMES.len() {
+                rows.extend(scanned(view, table, &[], usize::MAX)?.into_iter().map(|row| (table, row)));
+            }
+            Ok(())
+        })
+        .expect("reads");
+        prop_assert_eq!(rows, memory.rows());
+    }
+}
+
+#[test]
+fn a_full_store_in_memory_says_so_keeps_what_it_had_and_works_again_after_deletes() {
+    let memory = Memory::bounded(100);
+    let put = |key: u8, bytes: usize| memory.write_rows(|rows| rows.put(0, &[key], vec![7; bytes]));
+    put(1, 60).expect("there is room");
+    let full = put(2, 60).expect_err("there is none");
+    assert!(matches!(full, StorageError::Full(_)), "{full}");
+    assert_eq!(memory.rows(), [(0, (vec![1], vec![7; 60]))]);
+    memory
+        .write_rows::<_, StorageError>(|rows| rows.delete(0, &[1]))
+        .expect("deletes");
+    put(2, 60).expect("there is room again");
+}
