@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
-use super::lanes::bytes_of;
+use saga_runner_partition::machine::lanes::bytes_of;
+use saga_runner_partition::machine::message::Order;
+
 use super::mailbox::{Arrival, DeadLetterDecision, Delivery};
 use crate::kernel::definition::DefinitionSet;
 use crate::kernel::ids::{InstanceId, SagaName, TenantId};
@@ -56,6 +58,53 @@ impl Item {
             | Self::Pause { .. } => true,
             Self::Delivered(_) | Self::NotCalled(_) => false,
         }
+    }
+
+    /// What the partition is told by it.
+    pub fn order(&self) -> Order<'_> {
+        match self {
+            Self::Delivery(delivery) => Order::Delivery(delivery),
+            Self::Verdict(verdict) => Order::Local(&verdict.0, verdict.1.as_deref()),
+            Self::Delivered(rows) => Order::Delivered(rows),
+            Self::CallBegins { row, .. } => Order::CallBegins(*row),
+            Self::NotCalled(row) => Order::NotCalled(*row),
+            Self::Decision {
+                tenant,
+                number,
+                decision,
+                ..
+            } => Order::Decision {
+                tenant,
+                number: *number,
+                decision: *decision,
+            },
+            Self::Resume(id) => Order::Resume(id),
+            Self::Schedules(_) => Order::Schedules,
+            Self::Pause {
+                tenant, saga, paused, ..
+            } => Order::Pause {
+                tenant,
+                saga,
+                paused: *paused,
+            },
+        }
+    }
+
+    /// Answers whoever asked; that may have gone.
+    pub fn answer(self, answer: Option<Result<(), String>>) {
+        let reply = match self {
+            Self::CallBegins { reply, .. } | Self::Decision { reply, .. } | Self::Pause { reply, .. } => {
+                reply
+            }
+            Self::Schedules(Some(reply)) => reply,
+            Self::Schedules(None)
+            | Self::Delivery(_)
+            | Self::Verdict(_)
+            | Self::Delivered(_)
+            | Self::NotCalled(_)
+            | Self::Resume(_) => return,
+        };
+        let _gone = reply.send(answer.unwrap_or(Ok(())));
     }
 
     /// The inputs that it brings.

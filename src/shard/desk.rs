@@ -2,7 +2,7 @@
 //!
 //! What one commit does is in [`super::commit`].
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -11,23 +11,21 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 
+use saga_runner_partition::machine::activation::{activate, resumable};
+use saga_runner_partition::machine::lanes::{Acceptance, Held, HeldMail, Lanes, bytes_of};
+use saga_runner_partition::machine::timers::{Barriers, Firing};
+use saga_runner_partition::machine::{Keep, Partition};
+
 use super::batch::{Activation, Gathered, Item, Refill};
-use super::careful::Careful;
-use super::lanes::{Acceptance, Held, HeldMail, Lanes, bytes_of};
 use super::mailbox::{Delivery, Mail, Notice, Released, SentFloor, Verdict};
-use super::open::{self, Opening};
+use super::open::Opening;
 use super::status::{ShardState, ShardStatus};
 use super::sweep::Sweep;
-use super::timers::{Barriers, Firing};
 use super::{Settings, ShardSpec};
-use crate::kernel::definition::DefinitionSet;
-use crate::kernel::ids::{InstanceId, TenantId, TimeMs};
+use crate::kernel::ids::TimeMs;
 use crate::kernel::input::{Control, Input, InputBody, Origin, SourceStream};
-use crate::kernel::limits::Limits;
 use crate::kernel::work::WorkItem;
 use crate::ports::clock::Clock;
-use crate::storage::rows::Waiting;
-use crate::storage::write::Counters;
 use crate::storage::{Reader, StorageError, Store};
 use crate::telemetry::Metrics;
 
@@ -43,9 +41,7 @@ pub(super) struct Desk {
     pub index: u16,
     pub store: Store,
     pub reader: Reader,
-    pub definitions: Arc<DefinitionSet>,
-    pub scheduled_tenants: Vec<TenantId>,
-    pub limits: Limits,
+    pub partition: Partition,
     pub settings: Settings,
     pub clock: Arc<dyn Clock>,
     pub metrics: Arc<Metrics>,
@@ -56,16 +52,6 @@ pub(super) struct Desk {
     backlog: VecDeque<Mail>,
     pub status: Arc<ShardStatus>,
     pub floor: Arc<SentFloor>,
-    pub stream_identities: [(String, i64); 3],
-    /// Positions and counters of the last commit.
-    pub positions: [u64; 3],
-    pub counters: Counters,
-    pub waiting: HashMap<InstanceId, Waiting>,
-    /// Instances among them that wait for their definition.
-    pub unversioned: usize,
-    pub outbox_rows: u64,
-    pub next_due: Option<TimeMs>,
-    pub careful: Careful,
     pub lanes: Lanes,
     pub held: Held,
     /// Domain events are set aside.
@@ -113,25 +99,20 @@ impl Desk {
         if opening.has_schedules {
             gathered.push(Item::Schedules(None));
         }
-        Self {
-            index: spec.index,
-            reader: spec.store.reader(),
-            store: spec.store,
+        let keep = spec.store.settings();
+        let partition = Partition {
+            cluster: spec.store.cluster_id(),
             definitions: spec.definitions,
             scheduled_tenants: spec.scheduled_tenants,
             limits: spec.limits,
-            clock: spec.clock,
-            metrics: spec.metrics,
-            release: spec.release,
-            notices: spec.notices,
-            mailbox,
-            backlog: VecDeque::new(),
-            status,
-            floor,
-            stream_identities: spec
+            keep: Keep {
+                ended: keep.keep_ended,
+                ended_count: keep.keep_ended_count,
+                dead_letters: keep.keep_dead_letters,
+            },
+            streams: spec
                 .streams
                 .map(|state| (state.identity.name, state.identity.created_ns)),
-            lanes: Lanes::new(opening.positions),
             positions: opening.positions,
             counters: opening.counters,
             unversioned: opening
@@ -143,6 +124,21 @@ impl Desk {
             outbox_rows: opening.outbox_rows,
             next_due: opening.next_due,
             careful: opening.careful,
+        };
+        Self {
+            index: spec.index,
+            reader: spec.store.reader(),
+            store: spec.store,
+            partition,
+            clock: spec.clock,
+            metrics: spec.metrics,
+            release: spec.release,
+            notices: spec.notices,
+            mailbox,
+            backlog: VecDeque::new(),
+            status,
+            floor,
+            lanes: Lanes::new(opening.positions),
             held: Held::default(),
             holding: opening.outbox_rows > settings.outbox_soft,
             barriers: Barriers::new(),
@@ -165,7 +161,7 @@ impl Desk {
             self.halted(reason, &message, runtime);
             return;
         }
-        tracing::info!(shard = self.index, positions = ?self.positions, "shard works");
+        tracing::info!(shard = self.index, positions = ?self.partition.positions, "shard works");
         match self.work(runtime) {
             Ok(()) => self.close(),
             Err(End::Stopped) => self.status.set_state(ShardState::Stopped),
@@ -319,12 +315,12 @@ impl Desk {
             reply,
         } = activation;
         let resumable = self.store.write(|batch| {
-            open::activate(batch, &definitions, revision, self.positions)?;
-            open::resumable(&definitions, batch, &self.waiting)
+            activate(batch, &definitions, revision, self.partition.positions)?;
+            resumable(&definitions, batch, &self.partition.waiting)
         });
         match resumable {
             Ok(resumable) => {
-                self.definitions = definitions;
+                self.partition.definitions = definitions;
                 for id in resumable {
                     self.gathered.push(Item::Resume(id));
                 }
@@ -401,7 +397,9 @@ impl Desk {
     fn look_at_timers(&mut self, monotonic: Duration) -> Firing {
         let now = self.clock.now();
         let hold_max = self.settings.timer_hold_max.duration();
-        let firing = self.barriers.decide(self.next_due, now, monotonic, hold_max);
+        let firing = self
+            .barriers
+            .decide(self.partition.next_due, now, monotonic, hold_max);
         if firing == Firing::Ask {
             self.barriers.asked(now, monotonic);
             self.unsent.push(Notice::BarrierWanted { shard: self.index });
@@ -415,7 +413,9 @@ impl Desk {
             return Ok(());
         }
         let floor = self.floor.0.load(Ordering::Acquire);
-        let overdue = self.sweep.look(&self.reader, floor, now, &self.waiting)?;
+        let overdue = self
+            .sweep
+            .look(&self.reader, floor, now, &self.partition.waiting)?;
         let timers = self.reader.timers_due(self.clock.now(), OVERDUE_MAX)?;
         self.status.set_timers_overdue(timers);
         if !overdue.is_empty() {
@@ -435,7 +435,7 @@ impl Desk {
             return NOTICE_PAUSE;
         }
         let timer = match firing {
-            Firing::Idle => self.next_due.map_or(IDLE, |due| {
+            Firing::Idle => self.partition.next_due.map_or(IDLE, |due| {
                 let ms = due.0.saturating_sub(self.clock.now().0);
                 Duration::from_millis(u64::try_from(ms).unwrap_or(0))
             }),
@@ -517,9 +517,9 @@ impl Desk {
 
     /// Marks the stop as a clean one.
     fn close(&mut self) {
-        self.counters.clean = true;
-        self.counters.sent_floor = self.floor.0.load(Ordering::Acquire);
-        let counters = self.counters;
+        self.partition.counters.clean = true;
+        self.partition.counters.sent_floor = self.floor.0.load(Ordering::Acquire);
+        let counters = self.partition.counters;
         let closed = self
             .store
             .write::<_, StorageError>(|batch| batch.put_counters(&counters));

@@ -3,17 +3,14 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use bytes::Bytes;
+pub use saga_runner_partition::machine::message::{Arrival, DeadLetterDecision, Delivery, Lane, Unreadable};
 use tokio::sync::oneshot;
 
 use crate::kernel::definition::DefinitionSet;
 use crate::kernel::ids::{DefinitionHash, InstanceId};
 use crate::kernel::ids::{SagaName, TenantId, TimeMs};
-use crate::kernel::input::{Input, SourceStream, WorkResult};
+use crate::kernel::input::{SourceStream, WorkResult};
 use crate::kernel::work::{WorkItem, WorkRef};
-
-/// A reader's lane. Lane 0 is the shared reader of a stream.
-pub type Lane = u16;
 
 /// Mail for a shard, in the order of the mailbox.
 #[derive(Debug)]
@@ -74,45 +71,6 @@ pub enum Mail {
     Stop,
 }
 
-/// All that the messages in `(after, sequence]` of one lane yield for this shard, one indivisible unit.
-///
-/// A shard accepts a delivery exactly if `after <= position < sequence`. One at or below its position is a
-/// repetition and is dropped; one that begins above it would skip messages, so it is refused and the lane is
-/// rebuilt from the position. No inputs: a watermark.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Delivery {
-    pub stream: SourceStream,
-    pub lane: Lane,
-    pub after: u64,
-    pub sequence: u64,
-    pub inputs: Vec<Arrival>,
-}
-
-/// One thing that a message yields.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Arrival {
-    Input(Input),
-    /// The message can never become an input: straight to the dead letters.
-    Unreadable(Unreadable),
-}
-
-/// A message that could not be turned into an input.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Unreadable {
-    /// The tenant of the subject, none where that is what is wrong.
-    pub tenant: TenantId,
-    pub subject: String,
-    /// Stable reason code, e.g. `payload.syntax`.
-    pub reason: &'static str,
-    pub message: String,
-    pub time: TimeMs,
-    /// At most the first KiB of the payload.
-    pub excerpt: Bytes,
-    /// BLAKE3 of the whole payload.
-    pub payload_hash: [u8; 32],
-    pub sequence: u64,
-}
-
 /// An outcome that the shard's own relay or sweeper reports.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Verdict {
@@ -122,14 +80,6 @@ pub struct Verdict {
     /// The result as a message, where it has not been published yet: it becomes a row of the outbox in the
     /// commit that applies the result.
     pub publish: Option<Box<WorkItem>>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum DeadLetterDecision {
-    /// Apply the input again, then what waits behind it.
-    Retry,
-    /// Forget the input and go on with what waits behind it.
-    Discard,
 }
 
 /// What one commit made true, in the order of commits.

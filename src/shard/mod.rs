@@ -4,26 +4,17 @@
 //! It does not publish, call HTTP or read the broker; those sit behind the mailbox and the release channel. It
 //! never waits for either: a release that finds no room is left in the outbox, and the relay asks for it.
 
-mod aliases;
-mod apply;
 mod batch;
-mod careful;
 mod commit;
 mod desk;
-mod inbox;
-mod lanes;
+mod figures;
 pub mod mailbox;
 mod open;
-mod poison;
-mod schedules;
 mod settings;
-mod staging;
 pub mod status;
 mod sweep;
-mod tally;
 #[cfg(test)]
 mod tests;
-mod timers;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

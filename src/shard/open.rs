@@ -1,15 +1,16 @@
 //! What a shard finds when it opens its state, and whether the streams are still the ones it knows.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
+
+use saga_runner_partition::machine::activation::{activate, resumable};
+use saga_runner_partition::machine::careful::Careful;
 
 use super::ShardSpec;
-use super::careful::Careful;
-use crate::kernel::definition::DefinitionSet;
 use crate::kernel::ids::{InstanceId, TimeMs};
 use crate::kernel::input::SourceStream;
 use crate::kernel::work::WorkRef;
 use crate::ports::broker::StreamState;
-use crate::storage::rows::{ActiveDefinitions, ActiveSaga, ArchivedRow, PositionRow, Waiting};
+use crate::storage::rows::{PositionRow, Waiting};
 use crate::storage::write::Counters;
 use crate::storage::{Batch, StorageError};
 
@@ -68,29 +69,6 @@ fn has_schedules(spec: &ShardSpec, batch: &Batch<'_>) -> Result<bool, StorageErr
     let mut active = spec.definitions.iter_active();
     let wanted = !spec.scheduled_tenants.is_empty() && active.any(|saga| saga.schedule.is_some());
     Ok(wanted || !batch.schedules()?.is_empty())
-}
-
-/// Instances that waited for a definition which is loaded now.
-pub(super) fn resumable(
-    definitions: &DefinitionSet,
-    batch: &Batch<'_>,
-    waiting: &HashMap<InstanceId, Waiting>,
-) -> Result<Vec<InstanceId>, StorageError> {
-    let mut resumable = Vec::new();
-    for (id, waiting) in waiting {
-        if waiting.unversioned == 0 {
-            continue;
-        }
-        let known = match batch.record(id)? {
-            Some(record) => definitions.by_hash(&record.definition).is_some(),
-            None => true,
-        };
-        if known {
-            resumable.push(id.clone());
-        }
-    }
-    resumable.sort_unstable();
-    Ok(resumable)
 }
 
 type Halt = Option<(&'static str, String)>;
@@ -152,38 +130,4 @@ fn mismatch(row: &PositionRow, state: &StreamState) -> Halt {
         ));
     }
     None
-}
-
-/// Archives the active definitions and records since when each saga is active.
-pub(super) fn activate(
-    batch: &Batch<'_>,
-    definitions: &DefinitionSet,
-    revision: u64,
-    positions: [u64; 3],
-) -> Result<(), StorageError> {
-    let before = batch.active_definitions()?;
-    let mut sagas = BTreeMap::new();
-    for definition in definitions.iter_active() {
-        let row = ArchivedRow {
-            saga: definition.name.clone(),
-            source: definition.source.to_string(),
-        };
-        batch.put_definition(&definition.hash, &row)?;
-        let since = before
-            .sagas
-            .get(definition.name.as_str())
-            .map_or(positions, |active| active.since);
-        sagas.insert(
-            definition.name.to_string(),
-            ActiveSaga {
-                hash: definition.hash,
-                since,
-            },
-        );
-    }
-    let active = ActiveDefinitions { revision, sagas };
-    if active != before {
-        batch.put_active_definitions(&active)?;
-    }
-    batch.prune_definitions(|hash| definitions.is_active(hash))
 }

@@ -1,3 +1,4 @@
-//! KEEPS. The state of one partition, whatever store it lies in.
+//! One partition: what it keeps, whatever store that lies in, and what it decides.
 
+pub mod machine;
 pub mod storage;

@@ -7,10 +7,10 @@ use serde_json::json;
 use super::world::{EVENTS, Shard, World, added, event, list, opened};
 use crate::kernel::input::Input;
 use crate::shard::ShardState;
-use crate::shard::careful::fingerprint;
 use crate::shard::mailbox::Mail;
 use crate::storage::StorageError;
 use crate::storage::rows::Suspect;
+use saga_runner_partition::machine::careful::fingerprint;
 
 const MARK: &str = "a text that is found in the file";
 

@@ -188,7 +188,7 @@ impl WriteRows for Transaction<'_> {
 
     fn append(&self, table: TableIndex, key: &[u8], value: Vec<u8>) -> Result<(), StorageError> {
         let is_last = match self.tables.borrow().tables[table].last_key_value() {
-            Some((last, _)) => last.as_slice() < key,
+            Some((last, _)) => last.as_slice() <= key,
             None => true,
         };
         if !is_last {

@@ -67,10 +67,10 @@ pub trait WriteRows: ReadRows {
     /// [`StorageError::Full`] where there is no room: the transaction is to be given up.
     fn put(&self, table: TableIndex, key: &[u8], value: Vec<u8>) -> Result<(), StorageError>;
 
-    /// Inserts a row behind all others of its table.
+    /// Inserts a row behind all others of its table, or replaces the last one.
     ///
     /// # Errors
-    /// [`StorageError::Full`] where there is no room, [`StorageError::Failed`] where the key is not the last one.
+    /// [`StorageError::Full`] where there is no room, [`StorageError::Failed`] where rows stand behind it.
     fn append(&self, table: TableIndex, key: &[u8], value: Vec<u8>) -> Result<(), StorageError>;
 
     /// Deletes a row; whether there was one.

@@ -3,13 +3,13 @@
 use super::apply::{Fate, Turn};
 use super::poison::Fault;
 use super::staging::Run;
-use crate::kernel::alias::Alias;
-use crate::kernel::ids::{InstanceId, TimeMs};
-use crate::kernel::input::Input;
-use crate::kernel::patch::{IgnoreReason, Outcome, TimerRow};
-use crate::kernel::work::WorkRef;
 use crate::storage::StorageError;
 use crate::storage::rows::{InboxRow, WaitReason, Waiting, early_timer, encode_waiting};
+use saga_runner_kernel::alias::Alias;
+use saga_runner_kernel::ids::{InstanceId, TimeMs};
+use saga_runner_kernel::input::Input;
+use saga_runner_kernel::patch::{IgnoreReason, Outcome, TimerRow};
+use saga_runner_kernel::work::WorkRef;
 
 impl Run<'_> {
     /// Lets an input wait behind the earlier ones of its instance, or for its definition.

@@ -3,17 +3,17 @@
 use bytes::Bytes;
 
 use super::apply::{Fate, HistoryEntry, Turn, kind_in_full, source};
-use super::mailbox::{DeadLetterDecision, Unreadable};
+use super::message::{DeadLetterDecision, Unreadable};
 use super::staging::Run;
-use crate::kernel::alias::Alias;
-use crate::kernel::ids::TenantId;
-use crate::kernel::input::{Control, Input, InputBody, Owner, SourceStream, WorkResult};
-use crate::kernel::limits::Limits;
-use crate::kernel::record::Record;
-use crate::kernel::transition::{NO_INSTANCE, Rejection};
-use crate::kernel::work::WorkRef;
 use crate::storage::StorageError;
 use crate::storage::rows::{DeadLetter, HistoryOutcome, WaitReason};
+use saga_runner_kernel::alias::Alias;
+use saga_runner_kernel::ids::TenantId;
+use saga_runner_kernel::input::{Control, Input, InputBody, Owner, SourceStream, WorkResult};
+use saga_runner_kernel::limits::Limits;
+use saga_runner_kernel::record::Record;
+use saga_runner_kernel::transition::{NO_INSTANCE, Rejection};
+use saga_runner_kernel::work::WorkRef;
 
 /// Bytes of a payload that a dead letter shows.
 const EXCERPT_BYTES: usize = 1024;
@@ -24,7 +24,7 @@ const OVERFLOW: &str = "inbox.overflow";
 
 /// Why an input becomes a dead letter.
 #[derive(Debug)]
-pub(super) struct Fault {
+pub struct Fault {
     reason: &'static str,
     message: String,
     /// Whether later inputs of the instance wait for an operator's decision.

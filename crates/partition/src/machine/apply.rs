@@ -7,24 +7,24 @@ use std::sync::Arc;
 use super::careful::fingerprint;
 use super::poison::Fault;
 use super::staging::Run;
-use crate::kernel::alias::Alias;
-use crate::kernel::ids::{DefinitionHash, InstanceId};
-use crate::kernel::input::{Control, Input, InputBody, Origin, Settle, SourceStream};
-use crate::kernel::patch::{IgnoreReason, Note, Outcome, Patch};
-use crate::kernel::record::Record;
-use crate::kernel::schedule;
-use crate::kernel::transition::{
-    Context, Last, Rejection, apply, apply_ended, migrate, reaches_ended, refusal,
-};
-use crate::kernel::work::WorkRef;
 use crate::storage::StorageError;
 use crate::storage::rows::{
     EndedRow, HistoryOutcome, HistoryRow, Tombstone as Row, WaitReason, early_number, encode_waiting,
 };
+use saga_runner_kernel::alias::Alias;
+use saga_runner_kernel::ids::{DefinitionHash, InstanceId};
+use saga_runner_kernel::input::{Control, Input, InputBody, Origin, Settle, SourceStream};
+use saga_runner_kernel::patch::{IgnoreReason, Note, Outcome, Patch};
+use saga_runner_kernel::record::Record;
+use saga_runner_kernel::schedule;
+use saga_runner_kernel::transition::{
+    Context, Last, Rejection, apply, apply_ended, migrate, reaches_ended, refusal,
+};
+use saga_runner_kernel::work::WorkRef;
 
 /// One execution of an input.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Turn {
+pub struct Turn {
     /// How often it was begun, this time included.
     pub attempts: u32,
     /// Number of its inbox row, where it was deferred before.
@@ -46,7 +46,7 @@ type Applied = std::thread::Result<Result<Patch, Rejection>>;
 
 /// What an execution came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Fate {
+pub enum Fate {
     Settled,
     /// Deferred inputs of the instance are to be given again.
     Readmits,
@@ -426,7 +426,7 @@ impl Run<'_> {
 }
 
 /// What the history tells of an input besides the input.
-pub(super) struct HistoryEntry {
+pub struct HistoryEntry {
     pub outcome: HistoryOutcome,
     pub notes: Vec<Note>,
     pub late_source: bool,
@@ -494,7 +494,7 @@ const fn is_of_parent(input: &Input) -> bool {
 }
 
 /// What an input is called in histories and dead letters.
-pub(super) fn kind_in_full(input: &Input) -> String {
+pub fn kind_in_full(input: &Input) -> String {
     match &input.body {
         InputBody::Event(event) => match &event.via {
             None => format!("event {}", event.event_type),
@@ -513,7 +513,7 @@ pub(super) fn kind_in_full(input: &Input) -> String {
     }
 }
 
-pub(super) const fn source(input: &Input) -> Option<(SourceStream, u64)> {
+pub const fn source(input: &Input) -> Option<(SourceStream, u64)> {
     match input.origin {
         Origin::Stream { stream, sequence } => Some((stream, sequence)),
         Origin::Timer | Origin::Local => None,

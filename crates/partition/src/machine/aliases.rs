@@ -7,14 +7,14 @@
 use super::apply::{Fate, Turn};
 use super::poison::Fault;
 use super::staging::Run;
-use crate::kernel::alias::{Alias, Via};
-use crate::kernel::children::{Forwarded, SagaMessage};
-use crate::kernel::definition::model::{COMMAND_TIMEOUT_MS, NoInstance};
-use crate::kernel::ids::{ClusterId, DefinitionHash, TimeMs};
-use crate::kernel::input::{Control, DomainEvent, Input, InputBody, Origin, Owner};
-use crate::kernel::patch::{IgnoreReason, Outcome};
-use crate::kernel::work::{Attempt, Piece, WorkItem, WorkKind, WorkRef};
 use crate::storage::StorageError;
+use saga_runner_kernel::alias::{Alias, Via};
+use saga_runner_kernel::children::{Forwarded, SagaMessage};
+use saga_runner_kernel::definition::model::{COMMAND_TIMEOUT_MS, NoInstance};
+use saga_runner_kernel::ids::{ClusterId, DefinitionHash, TimeMs};
+use saga_runner_kernel::input::{Control, DomainEvent, Input, InputBody, Origin, Owner};
+use saga_runner_kernel::patch::{IgnoreReason, Outcome};
+use saga_runner_kernel::work::{Attempt, Piece, WorkItem, WorkKind, WorkRef};
 
 /// What a forwarded event has around its payload, in bytes, besides its own texts.
 const ENVELOPE_BYTES: usize = 2_048;

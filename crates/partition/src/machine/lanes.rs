@@ -2,13 +2,13 @@
 
 use std::collections::VecDeque;
 
-use super::mailbox::{Arrival, Delivery};
-use crate::kernel::ids::TimeMs;
-use crate::kernel::input::{Input, InputBody, SourceStream};
+use super::message::{Arrival, Delivery};
+use saga_runner_kernel::ids::TimeMs;
+use saga_runner_kernel::input::{Input, InputBody, SourceStream};
 
 /// What becomes of a delivery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Acceptance {
+pub enum Acceptance {
     Fits,
     /// All of it was taken before.
     Repeated,
@@ -20,7 +20,7 @@ pub(super) enum Acceptance {
 
 /// Up to where the shared lane of each stream was taken, committed or not.
 #[derive(Debug)]
-pub(super) struct Lanes {
+pub struct Lanes {
     taken: [u64; 3],
     refusing: [bool; 3],
 }
@@ -69,7 +69,7 @@ impl Lanes {
 ///
 /// Bounded: what does not fit is refused, and fed again by the intake once there is room.
 #[derive(Debug, Default)]
-pub(super) struct Held {
+pub struct Held {
     queue: VecDeque<HeldMail>,
     bytes: usize,
     deliveries: usize,
@@ -78,7 +78,7 @@ pub(super) struct Held {
 }
 
 #[derive(Debug)]
-pub(super) enum HeldMail {
+pub enum HeldMail {
     Delivery(Delivery),
     Barrier(TimeMs),
 }
@@ -124,7 +124,7 @@ impl Held {
 }
 
 /// Payload bytes of a delivery.
-pub(super) fn bytes_of(delivery: &Delivery) -> usize {
+pub fn bytes_of(delivery: &Delivery) -> usize {
     delivery
         .inputs
         .iter()

@@ -5,13 +5,13 @@
 
 use std::collections::HashMap;
 
-use crate::kernel::input::{Input, Origin};
 use crate::storage::rows::Suspect;
+use saga_runner_kernel::input::{Input, Origin};
 
 /// Names an input, whatever delivery brings it.
-pub(super) type Fingerprint = [u8; 16];
+pub type Fingerprint = [u8; 16];
 
-pub(super) fn fingerprint(input: &Input) -> Fingerprint {
+pub fn fingerprint(input: &Input) -> Fingerprint {
     let mut hasher = blake3::Hasher::new();
     for part in [
         input.instance.tenant.as_str(),
@@ -39,7 +39,7 @@ const fn index(origin: Origin) -> usize {
 
 /// How much care is still needed.
 #[derive(Debug, Default)]
-pub(super) struct Careful {
+pub struct Careful {
     left: [usize; ORIGINS],
     suspect: Option<Suspect>,
     /// Inputs that were begun too often, with the number of times.
@@ -90,8 +90,8 @@ impl Careful {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::ids::{InstanceId, Key, SagaName, TenantId, TimeMs};
-    use crate::kernel::input::{Control, InputBody};
+    use saga_runner_kernel::ids::{InstanceId, Key, SagaName, TenantId, TimeMs};
+    use saga_runner_kernel::input::{Control, InputBody};
 
     fn input(id: &str) -> Input {
         Input {

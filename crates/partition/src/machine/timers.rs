@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-use crate::kernel::ids::{InstanceId, TimeMs};
-use crate::kernel::input::{Input, InputBody, Origin, SourceStream};
+use saga_runner_kernel::ids::{InstanceId, TimeMs};
+use saga_runner_kernel::input::{Input, InputBody, Origin, SourceStream};
 
 /// Time between two requests for a barrier that does not come.
 const ASK_AGAIN: Duration = Duration::from_secs(5);
 
 /// What a shard knows of its streams' barriers.
 #[derive(Debug)]
-pub(super) struct Barriers {
+pub struct Barriers {
     /// Everything that each stream held at this instant has been taken.
     as_of: [TimeMs; 3],
     /// The barrier that was asked for: it has to cover this instant; and when it was asked for.
@@ -22,7 +22,7 @@ pub(super) struct Barriers {
 
 /// What to do about the next timer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Firing {
+pub enum Firing {
     /// Nothing is due.
     Idle,
     /// Fire what is due up to `until`; `late_source` where that is not covered by barriers.
@@ -102,7 +102,7 @@ impl Barriers {
 }
 
 /// A timer as an input: its time is the instant it was due.
-pub(super) fn timer_input(instance: InstanceId, name: String, due: TimeMs) -> Input {
+pub fn timer_input(instance: InstanceId, name: String, due: TimeMs) -> Input {
     Input {
         id: format!("{name}@{}", due.0),
         instance,

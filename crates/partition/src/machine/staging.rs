@@ -5,19 +5,19 @@ use std::collections::HashMap;
 
 use super::careful::Fingerprint;
 use super::tally::Tally;
-use crate::kernel::definition::DefinitionSet;
-use crate::kernel::duration::Millis;
-use crate::kernel::ids::{ClusterId, InstanceId, TenantId, TimeMs};
-use crate::kernel::limits::Limits;
-use crate::kernel::record::Record;
-use crate::kernel::work::{WorkItem, WorkRef};
 use crate::storage::rows::{UseChanges, Waiting};
 use crate::storage::write::Counters;
 use crate::storage::{Batch, StorageError};
+use saga_runner_kernel::definition::DefinitionSet;
+use saga_runner_kernel::duration::Millis;
+use saga_runner_kernel::ids::{ClusterId, InstanceId, TenantId, TimeMs};
+use saga_runner_kernel::limits::Limits;
+use saga_runner_kernel::record::Record;
+use saga_runner_kernel::work::{WorkItem, WorkRef};
 
 /// What applying inputs needs besides the batch.
 #[derive(Clone, Copy)]
-pub(super) struct Ground<'a> {
+pub struct Ground<'a> {
     pub definitions: &'a DefinitionSet,
     /// The tenants whose schedules this shard looks after.
     pub scheduled_tenants: &'a [TenantId],
@@ -33,7 +33,7 @@ pub(super) struct Ground<'a> {
 }
 
 /// A batch under way.
-pub(super) struct Run<'a> {
+pub struct Run<'a> {
     pub ground: Ground<'a>,
     pub batch: &'a Batch<'a>,
     pub staged: &'a mut Staged,
@@ -41,7 +41,7 @@ pub(super) struct Run<'a> {
 
 /// Changes of a batch.
 #[derive(Default)]
-pub(super) struct Staged {
+pub struct Staged {
     pub counters: Counters,
     pub positions: [u64; 3],
     pub records: Records,
@@ -81,7 +81,7 @@ impl Run<'_> {
 
 /// Records read or changed by a batch: each is decoded once and written once.
 #[derive(Default)]
-pub(super) struct Records(HashMap<InstanceId, Slot>);
+pub struct Records(HashMap<InstanceId, Slot>);
 
 struct Slot {
     record: Option<Record>,

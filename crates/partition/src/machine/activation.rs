@@ -1,0 +1,66 @@
+//! The definitions that a partition works under, and what waits for one of them.
+
+use std::collections::{BTreeMap, HashMap};
+
+use saga_runner_kernel::definition::DefinitionSet;
+use saga_runner_kernel::ids::InstanceId;
+
+use crate::storage::rows::{ActiveDefinitions, ActiveSaga, ArchivedRow, Waiting};
+use crate::storage::{Batch, StorageError};
+
+/// Archives the active definitions and records since when each saga is active.
+pub fn activate(
+    batch: &Batch<'_>,
+    definitions: &DefinitionSet,
+    revision: u64,
+    positions: [u64; 3],
+) -> Result<(), StorageError> {
+    let before = batch.active_definitions()?;
+    let mut sagas = BTreeMap::new();
+    for definition in definitions.iter_active() {
+        let row = ArchivedRow {
+            saga: definition.name.clone(),
+            source: definition.source.to_string(),
+        };
+        batch.put_definition(&definition.hash, &row)?;
+        let since = before
+            .sagas
+            .get(definition.name.as_str())
+            .map_or(positions, |active| active.since);
+        sagas.insert(
+            definition.name.to_string(),
+            ActiveSaga {
+                hash: definition.hash,
+                since,
+            },
+        );
+    }
+    let active = ActiveDefinitions { revision, sagas };
+    if active != before {
+        batch.put_active_definitions(&active)?;
+    }
+    batch.prune_definitions(|hash| definitions.is_active(hash))
+}
+
+/// Instances that waited for a definition which is loaded now.
+pub fn resumable(
+    definitions: &DefinitionSet,
+    batch: &Batch<'_>,
+    waiting: &HashMap<InstanceId, Waiting>,
+) -> Result<Vec<InstanceId>, StorageError> {
+    let mut resumable = Vec::new();
+    for (id, waiting) in waiting {
+        if waiting.unversioned == 0 {
+            continue;
+        }
+        let known = match batch.record(id)? {
+            Some(record) => definitions.by_hash(&record.definition).is_some(),
+            None => true,
+        };
+        if known {
+            resumable.push(id.clone());
+        }
+    }
+    resumable.sort_unstable();
+    Ok(resumable)
+}

@@ -1,0 +1,102 @@
+//! What a partition is told, and what it has made true.
+
+use bytes::Bytes;
+use saga_runner_kernel::ids::{InstanceId, SagaName, TenantId, TimeMs};
+use saga_runner_kernel::input::{Input, SourceStream};
+use saga_runner_kernel::work::{WorkItem, WorkRef};
+
+/// One thing that a partition is told; it is taken as a whole.
+#[derive(Debug, Clone, Copy)]
+pub enum Order<'a> {
+    Delivery(&'a Delivery),
+    /// An input of this process, and the message that becomes a row with it.
+    Local(&'a Input, Option<&'a WorkItem>),
+    /// Rows that were delivered, for which nobody waits.
+    Delivered(&'a [WorkRef]),
+    /// The call of this row begins. Answered.
+    CallBegins(WorkRef),
+    /// The call of this row was not made after all, or is known to have done nothing.
+    NotCalled(WorkRef),
+    /// An operator's decision on a dead letter. Answered.
+    Decision {
+        tenant: &'a TenantId,
+        number: u64,
+        decision: DeadLetterDecision,
+    },
+    /// The definition of this instance is there again.
+    Resume(&'a InstanceId),
+    /// Other definitions are in force: bring the schedules in line with them.
+    Schedules,
+    /// An operator pauses the schedule of a saga, or lets it go on. Answered.
+    Pause {
+        tenant: &'a TenantId,
+        saga: &'a SagaName,
+        paused: bool,
+    },
+    /// Timers may fire.
+    Timers(Fire),
+}
+
+/// Timers that are to fire.
+#[derive(Debug, Clone, Copy)]
+pub struct Fire {
+    /// Those that are due up to here.
+    pub until: TimeMs,
+    /// They do not wait for their streams.
+    pub late_source: bool,
+    /// At most so many.
+    pub limit: usize,
+}
+
+/// What somebody who asked is told; the error is a sentence.
+pub type Answer = Result<(), String>;
+
+/// A reader's lane. Lane 0 is the shared reader of a stream.
+pub type Lane = u16;
+
+/// All that the messages in `(after, sequence]` of one lane yield for this shard, one indivisible unit.
+///
+/// A shard accepts a delivery exactly if `after <= position < sequence`. One at or below its position is a
+/// repetition and is dropped; one that begins above it would skip messages, so it is refused and the lane is
+/// rebuilt from the position. No inputs: a watermark.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Delivery {
+    pub stream: SourceStream,
+    pub lane: Lane,
+    pub after: u64,
+    pub sequence: u64,
+    pub inputs: Vec<Arrival>,
+}
+
+/// One thing that a message yields.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Arrival {
+    Input(Input),
+    /// The message can never become an input: straight to the dead letters.
+    Unreadable(Unreadable),
+}
+
+/// A message that could not be turned into an input.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unreadable {
+    /// The tenant of the subject, none where that is what is wrong.
+    pub tenant: TenantId,
+    pub subject: String,
+    /// Stable reason code, e.g. `payload.syntax`.
+    pub reason: &'static str,
+    pub message: String,
+    pub time: TimeMs,
+    /// At most the first KiB of the payload.
+    pub excerpt: Bytes,
+    /// BLAKE3 of the whole payload.
+    pub payload_hash: [u8; 32],
+    pub sequence: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DeadLetterDecision {
+    /// Apply the input again, then what waits behind it.
+    Retry,
+    /// Forget the input and go on with what waits behind it.
+    Discard,
+}

@@ -1,0 +1,166 @@
+//! DECIDES what a partition makes of its inputs: in one transaction, from what is stored, what it is told and the time that
+//! comes with it. The same orders at the same times give the same rows, whatever store they lie in.
+//!
+//! [`Partition`] is what outlives a transaction in memory, [`staging::Run`] one transaction.
+
+pub mod activation;
+mod aliases;
+pub mod apply;
+pub mod careful;
+mod inbox;
+pub mod lanes;
+pub mod message;
+mod orders;
+mod poison;
+mod schedules;
+pub mod staging;
+pub mod tally;
+pub mod timers;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use saga_runner_kernel::definition::DefinitionSet;
+use saga_runner_kernel::duration::Millis;
+use saga_runner_kernel::ids::{ClusterId, InstanceId, TenantId, TimeMs};
+use saga_runner_kernel::input::SourceStream;
+use saga_runner_kernel::limits::Limits;
+
+use crate::storage::rows::{PositionRow, Waiting};
+use crate::storage::write::Counters;
+use crate::storage::{Batch, StorageError};
+use careful::Careful;
+use staging::{Ground, Run, Staged};
+
+/// Rows that one commit forgets at most, besides twice as many as it ended.
+const PRUNE_ROWS: usize = 64;
+
+/// What is kept of what has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Keep {
+    /// How long ended instances, their history and the tombstones of their keys are kept.
+    pub ended: Millis,
+    /// Most ended instances.
+    pub ended_count: u64,
+    /// Most dead letters.
+    pub dead_letters: u64,
+}
+
+/// What a partition knows besides its rows: what it works under, and what its last commit has left.
+#[derive(Debug)]
+pub struct Partition {
+    pub cluster: ClusterId,
+    pub definitions: Arc<DefinitionSet>,
+    /// The tenants whose schedules it looks after.
+    pub scheduled_tenants: Vec<TenantId>,
+    pub limits: Limits,
+    pub keep: Keep,
+    /// Name and time of creation of each source stream.
+    pub streams: [(String, i64); 3],
+    pub positions: [u64; 3],
+    pub counters: Counters,
+    pub waiting: HashMap<InstanceId, Waiting>,
+    /// Instances among them that wait for their definition.
+    pub unversioned: usize,
+    pub outbox_rows: u64,
+    pub next_due: Option<TimeMs>,
+    pub careful: Careful,
+}
+
+/// What a transaction found out besides rows.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Found {
+    pub next_due: Option<TimeMs>,
+    pub outbox_rows: u64,
+}
+
+impl Partition {
+    /// The changes of a batch that begins where the last commit has ended.
+    #[must_use]
+    pub fn stage(&self) -> Staged {
+        Staged {
+            counters: self.counters,
+            positions: self.positions,
+            ..Staged::default()
+        }
+    }
+
+    /// One transaction at the time `now`.
+    pub fn run_in<'a>(&'a self, batch: &'a Batch<'a>, staged: &'a mut Staged, now: TimeMs) -> Run<'a> {
+        Run {
+            ground: Ground {
+                definitions: &self.definitions,
+                scheduled_tenants: &self.scheduled_tenants,
+                limits: &self.limits,
+                cluster: self.cluster,
+                now,
+                keep_ended: self.keep.ended,
+                waiting: &self.waiting,
+                condemned: &self.careful.condemned,
+            },
+            batch,
+            staged,
+        }
+    }
+
+    /// Stores everything of a transaction besides the rows of its inputs; `prune`: what is old is forgotten, too.
+    ///
+    /// # Errors
+    /// [`StorageError`]: nothing of the transaction is to remain.
+    pub fn finish(
+        &self,
+        batch: &Batch<'_>,
+        staged: &mut Staged,
+        now: TimeMs,
+        prune: bool,
+    ) -> Result<Found, StorageError> {
+        staged.records.write(batch)?;
+        for stream in SourceStream::ALL {
+            let index = stream.index();
+            if staged.positions[index] == self.positions[index] {
+                continue;
+            }
+            let (name, created_ns) = &self.streams[index];
+            let row = PositionRow {
+                stream_name: name.clone(),
+                stream_created_ns: *created_ns,
+                sequence: staged.positions[index],
+            };
+            batch.put_position(stream, 0, &row)?;
+        }
+        batch.put_counters(&staged.counters)?;
+        if staged.ended > 0 || prune {
+            let before = now.plus_ms(-self.keep.ended.as_i64());
+            let rows = PRUNE_ROWS + 2 * staged.inputs;
+            let forgotten = batch.prune_dead_letters(self.keep.dead_letters, rows)?;
+            staged.tally.forgotten(forgotten);
+            let rows = PRUNE_ROWS + 2 * staged.ended;
+            for hash in batch.prune_ended(before, self.keep.ended_count, rows)? {
+                staged.uses.ended(hash, -1);
+            }
+        }
+        batch.change_uses(&staged.uses, |hash| self.definitions.is_active(hash))?;
+        Ok(Found {
+            next_due: batch.next_due()?,
+            outbox_rows: batch.outbox_rows()?,
+        })
+    }
+
+    /// Makes a committed batch the state of the partition.
+    pub fn adopt(&mut self, staged: &mut Staged, found: Found) {
+        self.counters = staged.counters;
+        self.positions = staged.positions;
+        for (id, waiting) in std::mem::take(&mut staged.waiting) {
+            let before = self.waiting.get(&id).is_some_and(|before| before.unversioned > 0);
+            self.unversioned += usize::from(waiting.unversioned > 0);
+            self.unversioned -= usize::from(before);
+            if waiting.is_empty() {
+                self.waiting.remove(&id);
+            } else {
+                self.waiting.insert(id, waiting);
+            }
+        }
+        self.next_due = found.next_due;
+        self.outbox_rows = found.outbox_rows;
+    }
+}

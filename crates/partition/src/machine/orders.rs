@@ -1,0 +1,98 @@
+//! Carries out what a partition is told.
+
+use saga_runner_kernel::input::Input;
+use saga_runner_kernel::work::{WorkItem, WorkRef};
+
+use super::apply::Turn;
+use super::message::{Answer, Arrival, Fire, Order};
+use super::staging::Run;
+use super::timers::timer_input;
+use crate::storage::StorageError;
+
+impl Run<'_> {
+    /// Carries out one order; the answer, where somebody has asked.
+    ///
+    /// # Errors
+    /// [`StorageError`]: nothing of the transaction is to remain.
+    pub fn carry_out(&mut self, order: Order<'_>) -> Result<Option<Answer>, StorageError> {
+        match order {
+            Order::Delivery(delivery) => {
+                for arrival in &delivery.inputs {
+                    match arrival {
+                        Arrival::Input(input) => self.take(input, Turn::FIRST)?,
+                        Arrival::Unreadable(message) => self.unreadable(delivery.stream, message)?,
+                    }
+                }
+                self.staged.positions[delivery.stream.index()] = delivery.sequence;
+                Ok(None)
+            }
+            Order::Local(input, publish) => {
+                self.verdict(input)?;
+                publish.map_or(Ok(()), |item| self.publish(item))?;
+                Ok(None)
+            }
+            Order::Delivered(rows) => {
+                for row in rows {
+                    self.batch.delete_work(*row)?;
+                }
+                Ok(None)
+            }
+            Order::CallBegins(row) => {
+                let stands = self.batch.begin_work(row)?;
+                let settled = || "the command is settled".to_owned();
+                Ok(Some(stands.then_some(()).ok_or_else(settled)))
+            }
+            Order::NotCalled(row) => self.batch.forget_begun(row).map(|()| None),
+            Order::Decision {
+                tenant,
+                number,
+                decision,
+            } => self.decide(tenant, number, decision).map(Some),
+            Order::Resume(id) => self.resume(id).map(|()| None),
+            Order::Schedules => self.reconcile_schedules().map(|()| None),
+            Order::Pause { tenant, saga, paused } => self.pause_schedule(tenant, saga, paused).map(Some),
+            Order::Timers(fire) => self.fire(fire).map(|()| None),
+        }
+    }
+
+    fn verdict(&mut self, input: &Input) -> Result<(), StorageError> {
+        let last = self.staged.counters.last_time;
+        if input.time >= last {
+            return self.take(input, Turn::FIRST);
+        }
+        // Local time never runs behind what the shard has seen.
+        let input = Input {
+            time: last,
+            ..Input::clone(input)
+        };
+        self.take(&input, Turn::FIRST)
+    }
+
+    /// Puts a message into the outbox that no transition has asked for.
+    fn publish(&mut self, item: &WorkItem) -> Result<(), StorageError> {
+        let log_sequence = self.next_sequence();
+        let row = WorkRef {
+            log_sequence,
+            index: 0,
+        };
+        self.batch.put_work(row, item)?;
+        self.staged.work.push((row, item.clone()));
+        Ok(())
+    }
+
+    fn fire(&mut self, fire: Fire) -> Result<(), StorageError> {
+        let turn = Turn {
+            late_source: fire.late_source,
+            ..Turn::FIRST
+        };
+        for (due, set_by, target) in self.batch.due_timers(fire.until, fire.limit)? {
+            // Cleared by a timer of the same instance that fired just before.
+            if !self.batch.delete_timer(due, set_by)? {
+                continue;
+            }
+            self.staged.tally.fired(due, fire.late_source);
+            self.take(&timer_input(target.instance, target.name, due), turn)?;
+        }
+        Ok(())
+    }
+}
