@@ -192,8 +192,8 @@ fn attempt(suite: &Suite, case: &Case, definition: &Arc<Definition>, plan: &Plan
     for _ in 0..INPUTS_MAX {
         if let Some(item) = ending.world.outbox.values().next().cloned() {
             ending.answer(suite, plan, &item, None);
-        } else if let (None, Some(row)) = (&ending.world.ended, ending.world.next_timer().cloned()) {
-            let given = ending.world.fire(row);
+        } else if let (None, Some(timer)) = (&ending.world.ended, ending.world.next_timer()) {
+            let given = ending.world.fire(timer);
             ending.note(given);
         } else if questions < QUESTIONS_MAX && ending.is_asked() {
             questions += 1;
@@ -221,7 +221,9 @@ impl Ending {
     }
 
     fn note(&mut self, given: Given) {
-        let message = given.rejection.map(|rejection| rejection.to_string());
+        let message = given
+            .rejection
+            .map(|(reason, message)| format!("{reason}: {message}"));
         self.rejected = self.rejected.take().or(message);
     }
 

@@ -1,5 +1,5 @@
 //! What must hold for every case: the same inputs come to the same end, byte for byte, also when each message is
-//! delivered twice and when the record is written and read between inputs.
+//! published twice. (Between inputs the record is always written and read.)
 
 use std::sync::Arc;
 
@@ -17,8 +17,7 @@ pub fn steadiness(suite: &Suite, case: &Case, definition: &Arc<Definition>, firs
     let mut faults = Vec::new();
     for (manner, how) in [
         (Manner::Plain, "played a second time"),
-        (Manner::Twice, "with every message delivered twice"),
-        (Manner::Stored, "with the record stored and read between inputs"),
+        (Manner::Twice, "with every message published twice"),
     ] {
         let Played {
             world,

@@ -78,11 +78,15 @@ pub fn compare(expect: &Expect, step: &Range<usize>, seen: &Seen, now: TimeMs, t
     if let Some(tree) = &expect.deferred {
         within(tree, Some(&Value::Bool(seen.deferred)), "deferred", &mut found);
     }
+    if let Some(tree) = &expect.blocked {
+        within(tree, Some(&Value::Bool(seen.blocked)), "blocked", &mut found);
+    }
     fate(expect, step, seen, &mut found);
     found
 }
 
-/// What becomes of an input is never passed over: ignored and rejected ones must be expected.
+/// What becomes of an input is never passed over: ignored and rejected ones, and those that wait behind a dead letter, must be
+/// expected.
 pub fn fate(expect: &Expect, step: &Range<usize>, seen: &Seen, found: &mut Vec<Fault>) {
     let rejected = seen.rejected.as_ref();
     match (&expect.rejected, rejected) {
@@ -96,6 +100,13 @@ pub fn fate(expect: &Expect, step: &Range<usize>, seen: &Seen, found: &mut Vec<F
             within(tree, Some(&reason.unwrap_or(Value::Null)), "rejected", found);
         }
         (None, None) => {}
+    }
+    if seen.waits && expect.blocked.is_none() {
+        found.push(Fault::unmet(
+            step.clone(),
+            "the input waits behind a dead letter of its instance".to_owned(),
+            Some("if that is meant, expect {blocked: true}".to_owned()),
+        ));
     }
     match (&expect.ignored, seen.ignored) {
         (None, Some(reason)) => found.push(Fault::unmet(

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use saga_runner_partition::machine::message::DeadLetterDecision;
 use serde_json::Value;
 
 use super::answer::Answer;
@@ -43,6 +44,7 @@ const ACTIONS: &[&str] = &[
     "retry",
     "skip",
     "resolve",
+    "dead_letter",
 ];
 const STEP: &[&str] = &[
     "event",
@@ -66,6 +68,7 @@ const STEP: &[&str] = &[
     "retry",
     "skip",
     "resolve",
+    "dead_letter",
     "as",
     "ok",
     "expect",
@@ -102,6 +105,7 @@ const EXPECT: &[&str] = &[
     "ignored",
     "rejected",
     "deferred",
+    "blocked",
 ];
 const WORK: &[&str] = &[
     "effect",
@@ -172,6 +176,8 @@ pub enum Action {
     Schedule(TimeMs),
     /// An operator decides about what is stuck: of a step, or all; or has found out what became of a step.
     Settle(Verdict, Option<String>, Option<Found>),
+    /// An operator decides about the dead letter behind which the instance waits.
+    DeadLetter(DeadLetterDecision, Range<usize>),
     /// A person or a system tells a step what it waits for.
     Signal {
         name: String,
@@ -227,6 +233,7 @@ pub struct Expect {
     pub ignored: Option<Tree>,
     pub rejected: Option<Tree>,
     pub deferred: Option<Tree>,
+    pub blocked: Option<Tree>,
 }
 
 /// Reads a test file, and with it the data files that it names, which stand relative to it.
@@ -385,6 +392,7 @@ impl Reader<'_, '_> {
             }
             "skip" => self.settle(entry, Verdict::Skip),
             "resolve" => self.resolve(&fields, entry),
+            "dead_letter" => self.dead_letter(entry),
             _ => match self.tree(entry)?.text() {
                 Some(_) => self.settle(entry, Verdict::Retry),
                 None => Some(Action::Retry),
@@ -409,6 +417,24 @@ impl Reader<'_, '_> {
                 .error(codes::WRONG_VALUE, entry.value.span.clone(), message);
         }
         mode
+    }
+
+    fn dead_letter(&mut self, entry: &Entry<'_>) -> Option<Action> {
+        let text = self.text(entry, "retry or discard")?;
+        let decision = match text.as_str() {
+            "retry" => DeadLetterDecision::Retry,
+            "discard" => DeadLetterDecision::Discard,
+            other => {
+                let message = format!(
+                    "dead_letter is \"{}\", expected retry or discard",
+                    other.escape_debug()
+                );
+                self.findings
+                    .error(codes::WRONG_VALUE, entry.value.span.clone(), message);
+                return None;
+            }
+        };
+        Some(Action::DeadLetter(decision, entry.value.span.clone()))
     }
 
     fn settle(&mut self, entry: &Entry<'_>, verdict: Verdict) -> Option<Action> {
@@ -572,6 +598,7 @@ impl Reader<'_, '_> {
         expect.ignored = part("ignored");
         expect.rejected = part("rejected");
         expect.deferred = part("deferred");
+        expect.blocked = part("blocked");
         expect.work = part("work");
         self.check_words(&expect);
         if let Some(work) = fields.get("work") {

@@ -151,10 +151,8 @@ fn world(history: &History, definition: &Arc<Definition>) -> Result<World, Strin
         ));
     }
     let start = TimeMs(first.time_ms);
-    let mut world = World::new(Arc::clone(definition), instance, start, Manner::Plain);
-    world.generation = first.generation;
-    world.cluster = first.cluster;
-    Ok(world)
+    let world = World::new(Arc::clone(definition), instance, start, Manner::Plain);
+    world.as_recorded(first.cluster, first.generation)
 }
 
 fn input(recorded: &Recorded, at: usize) -> Result<Input, String> {
@@ -170,12 +168,10 @@ fn input(recorded: &Recorded, at: usize) -> Result<Input, String> {
 
 fn give(world: &mut World, input: &Input) -> Given {
     world.now = world.now.max(input.time);
-    if let InputBody::Timer { name } = &input.body {
-        world
-            .timers
-            .retain(|row| row.name != *name || row.due != input.time);
+    match &input.body {
+        InputBody::Timer { name } => world.fire_recorded(input, name),
+        InputBody::Event(_) | InputBody::Result(_) | InputBody::Control(_) => world.give(input),
     }
-    world.give(input)
 }
 
 /// A result names a command by its id, in which the definition is hashed: the other version's command for the same

@@ -5,7 +5,6 @@ use serde_json::{Map, Value};
 use super::work;
 use super::world::{Given, World};
 use crate::kernel::patch::Outcome;
-use crate::kernel::view::InstanceView;
 
 /// An instance and the latest input, ready to be compared.
 #[derive(Debug)]
@@ -18,6 +17,10 @@ pub struct Seen {
     /// Reason and message.
     pub rejected: Option<(String, String)>,
     pub deferred: bool,
+    /// The input waits behind a dead letter.
+    pub waits: bool,
+    /// Inputs of the instance wait behind a dead letter from now on.
+    pub blocked: bool,
 }
 
 impl Seen {
@@ -32,15 +35,14 @@ impl Seen {
                 .filter(|item| !item.kind.is_incidental())
                 .map(|item| work::shown(world, item))
                 .collect(),
-            ignored: match given.outcome {
+            ignored: match given.shown() {
                 Some(Outcome::Ignored(reason)) => Some(reason.as_str()),
                 _ => None,
             },
-            rejected: given
-                .rejection
-                .as_ref()
-                .map(|rejection| (rejection.reason.to_owned(), rejection.message.clone())),
-            deferred: given.outcome == Some(Outcome::Deferred),
+            rejected: given.rejection.clone(),
+            deferred: given.shown() == Some(Outcome::Deferred),
+            waits: given.waits,
+            blocked: world.is_blocked(),
         }
     }
 
@@ -52,11 +54,8 @@ impl Seen {
 }
 
 fn instance(world: &World) -> Value {
-    let definition = Some(&*world.definition);
-    let view = match (&world.record, &world.ended) {
-        (Some(record), _) => InstanceView::new(&world.instance, record, definition),
-        (None, Some(summary)) => InstanceView::ended(&world.instance, summary, definition),
-        (None, None) => return Value::Null,
+    let Some(view) = world.view() else {
+        return Value::Null;
     };
     let mut view = serde_json::to_value(view).expect("views are plain data");
     for list in ["steps", "timers"] {

@@ -136,7 +136,7 @@ pub fn perform(world: &mut World, suite: &Suite, step: &Step) -> Result<Given, O
             match key_of(&world.definition, &event, world.now) {
                 Ok(key) if key == world.instance.key => Ok(world.give_event(event)),
                 Ok(key) => match Alias::of(&key) {
-                    Some(alias) => Ok(world.give_matched(event, alias)),
+                    Some(alias) => Ok(world.give_matched(event, &alias)),
                     None => Err(other_instance(world, step, &key)),
                 },
                 Err((reason, message)) => {
@@ -191,6 +191,10 @@ pub fn perform(world: &mut World, suite: &Suite, step: &Step) -> Result<Given, O
             reason: String::new(),
             found: found.clone(),
         }))),
+        Action::DeadLetter(decision, span) => world.decide(*decision).map_err(|message| {
+            let fault = Fault::new(codes::UNPLAYABLE, span.clone(), message, None);
+            Obstacle::Fault(Box::new(fault))
+        }),
         Action::Signal { name, data, by } => {
             let (name, data, by) = (name.clone(), data.clone(), by.clone());
             Ok(world.give_control(Control::Signal { name, data, by }))

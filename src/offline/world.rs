@@ -1,29 +1,43 @@
-//! One instance and what a shard keeps around it: outbox, due index, inbox, tombstone, and a clock that moves
-//! only when a case says so.
+//! One instance in a partition of its own, in memory, with a clock that moves only when a case says so. The partition
+//! decides as that of a shard does: it is the same machine.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
+
+use saga_runner_partition::machine::apply::Turn;
+use saga_runner_partition::machine::careful::Careful;
+use saga_runner_partition::machine::message::{Answer, DeadLetterDecision, Order};
+use saga_runner_partition::machine::staging::{Run, Staged};
+use saga_runner_partition::machine::watch::{Told, Watch};
+use saga_runner_partition::machine::{Keep, Partition};
+use saga_runner_partition::storage::read::Found;
+use saga_runner_partition::storage::rows::{TimerTarget, Tombstone};
+use saga_runner_partition::storage::write::Counters;
+use saga_runner_partition::storage::{Batch, Memory, StorageError};
 
 use super::coverage::{Covered, Listener};
 use super::file::EventSpec;
 use super::work;
-use crate::kernel::alias::{Alias, Via};
-use crate::kernel::definition::Definition;
-use crate::kernel::definition::model::NoInstance;
+use crate::kernel::alias::Alias;
+use crate::kernel::children::SagaMessage;
+use crate::kernel::definition::{Definition, DefinitionSet};
+use crate::kernel::duration::Millis;
 use crate::kernel::ids::{ClusterId, CommandId, EventId, IdError, InstanceId, TimeMs};
 use crate::kernel::input::{
-    Control, DomainEvent, Input, InputBody, Origin, SourceStream, WorkOutcome, WorkResult,
+    Control, DomainEvent, Input, InputBody, Origin, Owner, SourceStream, WorkOutcome, WorkResult,
 };
 use crate::kernel::limits::Limits;
-use crate::kernel::patch::{IgnoreReason, Note, Outcome, TimerRow};
-use crate::kernel::record::{Record, Summary};
-use crate::kernel::transition::{
-    Context, Last, NO_INSTANCE, Rejection, Trace, apply_ended, apply_traced, reaches_ended,
-};
+use crate::kernel::patch::{Note, Outcome};
+use crate::kernel::record::{Phase, Record, Summary};
+use crate::kernel::transition::Trace;
+use crate::kernel::view::InstanceView;
 use crate::kernel::work::{WorkItem, WorkKind, WorkRef};
 
-/// Most inputs that one input may set free, directly or through what it sets free.
-const READMITTED_MAX: usize = 10_000;
+/// Most messages that one input may send to aliases and from there, directly or through what it sets free.
+const MESSAGES_MAX: usize = 10_000;
+/// How long a shard keeps ended instances where its settings say nothing else.
+const KEEP_ENDED: Millis = Millis(7 * 24 * 3_600_000);
 
 /// How inputs are given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -31,10 +45,8 @@ pub enum Manner {
     /// Each once.
     #[default]
     Plain,
-    /// Each is delivered a second time right after the first.
+    /// Each is published a second time right after the first.
     Twice,
-    /// The record is written and read back between inputs.
-    Stored,
 }
 
 /// What one input came to, with what it set free.
@@ -42,84 +54,175 @@ pub enum Manner {
 pub struct Given {
     /// Of the input itself; `None` for time that passed without a timer.
     pub outcome: Option<Outcome>,
-    /// The first one among the input and what it set free.
-    pub rejection: Option<Rejection>,
+    /// Of the input at an alias, where it was addressed to one.
+    pub at_alias: Option<Outcome>,
+    /// Reason and message of the first dead letter among the input and what it set free.
+    pub rejection: Option<(String, String)>,
+    /// The input waits behind a dead letter.
+    pub waits: bool,
     pub work: Vec<WorkItem>,
     pub notes: Vec<Note>,
-    /// A repetition or a reading back did not leave things as they were.
+    /// A repetition did not leave things as they were, or the store has failed.
     pub unsteady: Option<String>,
 }
 
 impl Given {
+    /// What a case sees: what came of the input at the instance, or else at the alias that it was addressed to.
+    #[must_use]
+    pub fn shown(&self) -> Option<Outcome> {
+        self.outcome.or(self.at_alias)
+    }
+
     /// What another input brought besides.
     pub fn add(&mut self, other: Self) {
         self.outcome = self.outcome.or(other.outcome);
+        self.at_alias = self.at_alias.or(other.at_alias);
         self.rejection = self.rejection.take().or(other.rejection);
+        self.waits |= other.waits;
         self.unsteady = self.unsteady.take().or(other.unsteady);
         self.work.extend(other.work);
         self.notes.extend(other.notes);
     }
 }
 
-#[derive(Debug, Clone)]
+/// A timer that is set.
+pub type Timer = (TimeMs, WorkRef, TimerTarget);
+
+#[derive(Debug)]
 pub struct World {
     pub definition: Arc<Definition>,
-    /// Where the instance lives: its ids and keys name it.
-    pub cluster: ClusterId,
     pub instance: InstanceId,
     pub manner: Manner,
     pub now: TimeMs,
-    /// Of the instance; 1 unless its key was used before.
-    pub generation: u32,
     pub record: Option<Record>,
     pub ended: Option<Summary>,
     /// Rows whose result is awaited.
     pub outbox: BTreeMap<WorkRef, WorkItem>,
-    pub timers: BTreeSet<TimerRow>,
     /// All work ever.
     pub sent: Vec<WorkItem>,
     /// What tests call each piece of work.
     pub names: BTreeMap<CommandId, String>,
     /// Branches of the definition that were run.
     pub covered: Covered,
-    inbox: VecDeque<Input>,
-    /// Events that wait for the instance to begin, each with the name of the timer at which it waits no longer.
-    early: VecDeque<(String, Input)>,
-    /// Events that wait for the instance to register the alias that matches them, each with its timer.
-    unmatched: VecDeque<(String, Alias, Input)>,
-    /// Deferred inputs that are to be given again now.
-    readmitted: VecDeque<Input>,
-    limits: Limits,
-    log_sequence: u64,
+    store: Memory,
+    partition: Partition,
     /// Numbers the messages of the streams, and the ids of inputs that have none.
     messages: u64,
+}
+
+impl Clone for World {
+    /// A world with rows of its own.
+    fn clone(&self) -> Self {
+        Self {
+            definition: Arc::clone(&self.definition),
+            instance: self.instance.clone(),
+            manner: self.manner,
+            now: self.now,
+            record: self.record.clone(),
+            ended: self.ended.clone(),
+            outbox: self.outbox.clone(),
+            sent: self.sent.clone(),
+            names: self.names.clone(),
+            covered: self.covered.clone(),
+            store: self.store.copy(),
+            partition: self.partition.clone(),
+            messages: self.messages,
+        }
+    }
+}
+
+/// Hears what the machine says of each input.
+struct Ear<'w> {
+    instance: &'w InstanceId,
+    listener: Listener,
+    given: RefCell<Given>,
+}
+
+impl Watch for Ear<'_> {
+    fn told(&self, input: &Input, what: Told<'_>) {
+        let mut given = self.given.borrow_mut();
+        match what {
+            Told::Outcome(outcome, notes) => {
+                if input.instance == *self.instance {
+                    given.outcome = given.outcome.or(Some(outcome));
+                    given.notes.extend(notes.iter().cloned());
+                } else {
+                    given.at_alias = given.at_alias.or(Some(outcome));
+                }
+            }
+            Told::Dead { reason, message } => {
+                let dead = || (reason.to_owned(), message.to_owned());
+                given.rejection.get_or_insert_with(dead);
+            }
+            Told::Waits => given.waits = true,
+        }
+    }
+
+    fn trace(&self) -> &dyn Trace {
+        &self.listener
+    }
 }
 
 impl World {
     #[must_use]
     pub fn new(definition: Arc<Definition>, instance: InstanceId, start: TimeMs, manner: Manner) -> Self {
+        let definitions = DefinitionSet::new(vec![Arc::clone(&definition)], Vec::new());
         Self {
             definition,
-            cluster: ClusterId::OFFLINE,
             instance,
             manner,
             now: start,
-            generation: 1,
             record: None,
             ended: None,
             outbox: BTreeMap::new(),
-            timers: BTreeSet::new(),
             sent: Vec::new(),
             names: BTreeMap::new(),
             covered: Covered::new(),
-            inbox: VecDeque::new(),
-            early: VecDeque::new(),
-            unmatched: VecDeque::new(),
-            readmitted: VecDeque::new(),
-            limits: Limits::default(),
-            log_sequence: 0,
+            store: Memory::default(),
+            partition: Partition {
+                cluster: ClusterId::OFFLINE,
+                definitions: Arc::new(definitions),
+                scheduled_tenants: Vec::new(),
+                limits: Limits::default(),
+                keep: Keep {
+                    ended: KEEP_ENDED,
+                    ended_count: u64::MAX,
+                    dead_letters: u64::MAX,
+                },
+                streams: SourceStream::ALL.map(|stream| (format!("{stream:?}"), 0)),
+                positions: [0; 3],
+                counters: Counters::default(),
+                waiting: HashMap::new(),
+                unversioned: 0,
+                outbox_rows: 0,
+                next_due: None,
+                careful: Careful::default(),
+            },
             messages: 0,
         }
+    }
+
+    /// A world as it was for an instance that was recorded: in its cluster, and with its key used before.
+    ///
+    /// # Errors
+    /// A sentence, where the store fails.
+    pub fn as_recorded(mut self, cluster: ClusterId, generation: u32) -> Result<Self, String> {
+        self.partition.cluster = cluster;
+        if generation > 1 {
+            let before = Tombstone {
+                generation: generation - 1,
+                // So long ago that it does not count.
+                ended: TimeMs(0),
+                summary: 0,
+                phase: Phase::Completed,
+                start: 0,
+            };
+            let instance = &self.instance;
+            self.store
+                .write::<_, StorageError>(|batch| batch.put_tombstone(instance, &before))
+                .map_err(|error| error.to_string())?;
+        }
+        Ok(self)
     }
 
     /// What tests call a piece of work that this instance has sent.
@@ -136,15 +239,36 @@ impl World {
             .or(self.ended.as_ref().map(|summary| &summary.record))
     }
 
-    /// Everything that an instance leaves behind, as bytes: its record and all its work.
+    /// Whether inputs of the instance wait behind a dead letter.
+    #[must_use]
+    pub fn is_blocked(&self) -> bool {
+        let waiting = self.partition.waiting.get(&self.instance);
+        waiting.is_some_and(|waiting| waiting.is_blocked())
+    }
+
+    /// Everything that an instance leaves behind, as bytes: what there is to see of it, and all its work. Rows are numbered
+    /// by all inputs, those without effect included, so their numbers are left out.
     #[must_use]
     pub fn digest(&self) -> Vec<u8> {
-        let mut bytes = self.last().map(Record::encode).unwrap_or_default();
+        let mut bytes = self.view().map_or_else(Vec::new, |view| {
+            serde_json::to_vec(&view).expect("views are plain data")
+        });
         for item in &self.sent {
             let item = postcard::to_stdvec(item).expect("work items are plain data");
             bytes.extend(item);
         }
         bytes
+    }
+
+    /// What there is to see of the instance.
+    #[must_use]
+    pub fn view(&self) -> Option<InstanceView> {
+        let definition = Some(&*self.definition);
+        match (&self.record, &self.ended) {
+            (Some(record), _) => Some(InstanceView::new(&self.instance, record, definition)),
+            (None, Some(summary)) => Some(InstanceView::ended(&self.instance, summary, definition)),
+            (None, None) => None,
+        }
     }
 
     /// The event that `spec` describes, with the next message's number.
@@ -179,75 +303,25 @@ impl World {
 
     /// Gives an event.
     pub fn give_event(&mut self, event: DomainEvent) -> Given {
-        let id = event.event_id.as_str().to_owned();
-        self.give_message(SourceStream::AggregateEvents, id, InputBody::Event(event))
+        let instance = self.instance.clone();
+        self.give_to(instance, event)
     }
 
     /// Gives an event that is matched by an alias: at once if the instance has it, else as soon as it does.
-    pub fn give_matched(&mut self, event: DomainEvent, alias: Alias) -> Given {
-        let via = self.via(&alias);
-        if via.is_some() {
-            return self.give_event(DomainEvent { via, ..event });
-        }
-        let wait_ms = match self.definition.lifecycle.no_instance {
-            NoInstance::Park(ms) => ms,
-            NoInstance::Ignore | NoInstance::DeadLetter => self.limits.alias_wait_ms,
-        };
-        self.log_sequence += 1;
-        let row = early_timer(self.log_sequence, self.now.plus_ms(wait_ms));
+    pub fn give_matched(&mut self, event: DomainEvent, alias: &Alias) -> Given {
+        let address = alias.address(&self.instance.tenant, &self.instance.saga);
+        self.give_to(address, event)
+    }
+
+    fn give_to(&mut self, instance: InstanceId, event: DomainEvent) -> Given {
         let id = event.event_id.as_str().to_owned();
-        let input = self.message(SourceStream::AggregateEvents, id, InputBody::Event(event));
-        self.unmatched.push_back((row.name.clone(), alias, input));
-        self.timers.insert(row);
-        Given {
-            outcome: Some(Outcome::Deferred),
-            ..Given::default()
-        }
-    }
-
-    /// How an event comes by an alias, where the instance has that.
-    fn via(&self, alias: &Alias) -> Option<Box<Via>> {
-        let record = self.record.as_ref()?;
-        record.aliases.contains(alias).then(|| {
-            Box::new(Via {
-                alias: alias.clone(),
-                generation: record.generation,
-            })
-        })
-    }
-
-    /// Lets in what waits for an alias that the instance has now.
-    fn admit_matched(&mut self) {
-        for (timer, alias, mut input) in std::mem::take(&mut self.unmatched) {
-            match (self.via(&alias), &mut input.body) {
-                (via @ Some(_), InputBody::Event(event)) => {
-                    event.via = via;
-                    self.timers.retain(|row| row.name != timer);
-                    self.readmitted.push_back(input);
-                }
-                _ => self.unmatched.push_back((timer, alias, input)),
-            }
-        }
-    }
-
-    /// Nothing has registered the alias for which an event has waited.
-    fn give_up(&self, alias: &Alias, input: &Input) -> Given {
-        match self.definition.lifecycle.no_instance {
-            NoInstance::DeadLetter => Given {
-                rejection: Some(Rejection {
-                    reason: NO_INSTANCE,
-                    message: format!(
-                        "event {}: no instance has the alias {} {:?}",
-                        input.id, alias.name, alias.value
-                    ),
-                }),
-                ..Given::default()
-            },
-            NoInstance::Ignore | NoInstance::Park(_) => Given {
-                outcome: Some(Outcome::Ignored(IgnoreReason::NoInstance)),
-                ..Given::default()
-            },
-        }
+        let input = self.message(
+            instance,
+            SourceStream::AggregateEvents,
+            id,
+            InputBody::Event(event),
+        );
+        self.give(&input)
     }
 
     /// Gives a control message.
@@ -278,13 +352,13 @@ impl World {
     }
 
     fn give_message(&mut self, stream: SourceStream, id: String, body: InputBody) -> Given {
-        let input = self.message(stream, id, body);
+        let input = self.message(self.instance.clone(), stream, id, body);
         self.give(&input)
     }
 
-    fn message(&self, stream: SourceStream, id: String, body: InputBody) -> Input {
+    fn message(&self, instance: InstanceId, stream: SourceStream, id: String, body: InputBody) -> Input {
         Input {
-            instance: self.instance.clone(),
+            instance,
             id,
             time: self.now,
             origin: Origin::Stream {
@@ -295,201 +369,231 @@ impl World {
         }
     }
 
+    /// An operator decides about the dead letter behind which inputs of the instance wait.
+    ///
+    /// # Errors
+    /// A sentence, where there is none.
+    pub fn decide(&mut self, decision: DeadLetterDecision) -> Result<Given, String> {
+        let waiting = self.partition.waiting.get(&self.instance);
+        let number = waiting
+            .and_then(|waiting| waiting.behind)
+            .ok_or("no dead letter stands before the instance")?;
+        let tenant = self.instance.tenant.clone();
+        let mut answer: Option<Answer> = None;
+        let given = self.transact(|run| {
+            answer = run.carry_out(Order::Decision {
+                tenant: &tenant,
+                number,
+                decision,
+            })?;
+            Ok(())
+        });
+        answer.unwrap_or(Ok(())).map(|()| given)
+    }
+
     /// The timer that is due next.
     #[must_use]
-    pub fn next_timer(&self) -> Option<&TimerRow> {
-        self.timers.first()
+    pub fn next_timer(&self) -> Option<Timer> {
+        self.store.reader().timers(None, 1).ok()?.into_iter().next()
     }
 
     /// Lets time pass; timers fire in the order of their due times.
     pub fn advance(&mut self, ms: i64) -> Given {
         let until = self.now.plus_ms(ms);
         let mut given = Given::default();
-        while let Some(row) = self.timers.first().filter(|row| row.due <= until).cloned() {
-            given.add(self.fire(row));
+        while let Some(timer) = self.next_timer().filter(|(due, ..)| *due <= until) {
+            given.add(self.fire(timer));
         }
         self.now = until;
         given
     }
 
     /// Fires a timer that is set, at the time when it is due.
-    pub fn fire(&mut self, row: TimerRow) -> Given {
-        self.timers.remove(&row);
-        self.now = self.now.max(row.due);
-        if let Some(at) = self.early.iter().position(|(timer, _)| *timer == row.name) {
-            self.early.remove(at);
-            return Given {
-                outcome: Some(Outcome::Ignored(IgnoreReason::NoInstance)),
-                ..Given::default()
-            };
+    pub fn fire(&mut self, (due, set_by, target): Timer) -> Given {
+        self.now = self.now.max(due);
+        self.transact(|run| run.fire_one(due, set_by, target, false))
+    }
+
+    /// Fires a timer as it was recorded.
+    pub fn fire_recorded(&mut self, input: &Input, name: &str) -> Given {
+        let timers = self.store.reader().timers(None, usize::MAX).unwrap_or_default();
+        let is_it = |(due, _, target): &Timer| *due == input.time && target.name == name;
+        match timers.into_iter().find(is_it) {
+            Some(timer) => self.fire(timer),
+            // It was never set here, and that is what there is to see.
+            None => self.give(input),
         }
-        if let Some(at) = self.unmatched.iter().position(|(timer, ..)| *timer == row.name)
-            && let Some((_, alias, input)) = self.unmatched.remove(at)
-        {
-            return self.give_up(&alias, &input);
-        }
-        self.give(&Input {
-            instance: self.instance.clone(),
-            id: format!("{}@{}", row.name, row.due.0),
-            time: row.due,
-            origin: Origin::Timer,
-            body: InputBody::Timer { name: row.name },
-        })
     }
 
     /// Gives an input, and what it sets free.
     pub fn give(&mut self, input: &Input) -> Given {
-        let mut given = Given::default();
-        let mut waiting = VecDeque::from([input.clone()]);
-        for _ in 0..READMITTED_MAX {
-            let Some(input) = waiting.pop_front() else {
-                return given;
-            };
-            given.add(self.take(&input));
-            // What was deferred comes again before anything new, oldest first.
-            while let Some(readmitted) = self.readmitted.pop_back() {
-                waiting.push_front(readmitted);
-            }
-        }
-        given.unsteady = Some(format!("one input sets free more than {READMITTED_MAX} others"));
-        given
-    }
-
-    /// Gives one input and nothing else.
-    fn take(&mut self, input: &Input) -> Given {
-        let mut given = self.execute(input);
-        let deferred = given.outcome == Some(Outcome::Deferred);
-        if self.manner == Manner::Twice && !deferred && given.rejection.is_none() {
-            let before = self.digest();
-            let again = self.execute(input);
+        let mut given = self.take(input);
+        let is_kept = given.shown() == Some(Outcome::Deferred) || given.waits;
+        if self.manner == Manner::Twice && given.rejection.is_none() && !is_kept {
+            let (before, sent) = (self.last().map(plain), self.sent.len());
+            let again = self.take(input);
             if let Some(Outcome::Applied | Outcome::Deferred) = again.outcome {
                 given.unsteady = Some("the same message is applied a second time".to_owned());
-            } else if before != self.digest() {
+            } else if before != self.last().map(plain) || sent != self.sent.len() {
                 given.unsteady = Some("a message that is ignored changes the instance".to_owned());
             }
         }
         given
     }
 
-    fn execute(&mut self, input: &Input) -> Given {
-        let context = Context {
-            limits: &self.limits,
-            cluster: self.cluster,
-            log_sequence: self.log_sequence + 1,
-            generation: self.generation,
-        };
-        let record = self.record.as_ref();
-        let listener = Listener::default();
-        let applied = match (record, &self.ended) {
-            (None, Some(summary)) if reaches_ended(input) => {
-                let (definition, last) = (Some(&*self.definition), Last::of(summary));
-                let (id, trace) = (&self.instance, Some(&listener as &dyn Trace));
-                apply_ended(definition, definition, id, last, input, &context, trace)
+    fn take(&mut self, input: &Input) -> Given {
+        self.transact(|run| run.take(input, Turn::FIRST))
+    }
+
+    /// Runs one transaction of the machine, and then those of the messages that it sends to aliases and from there.
+    fn transact(&mut self, work: impl FnOnce(&mut Run<'_>) -> Result<(), StorageError>) -> Given {
+        let mut inputs = VecDeque::new();
+        let mut given = self.commit(work, &mut inputs);
+        let mut rest = MESSAGES_MAX;
+        while let Some((row, input)) = inputs.pop_front() {
+            if rest == 0 {
+                let message = format!("one input sends more than {MESSAGES_MAX} messages to aliases");
+                given.unsteady.get_or_insert(message);
+                break;
             }
-            _ => apply_traced(
-                &self.definition,
-                &self.instance,
-                record,
-                input,
-                &context,
-                Some(&listener),
-            ),
-        };
-        let patch = match applied {
-            Ok(patch) => patch,
-            Err(rejection) => {
-                return Given {
-                    rejection: Some(rejection),
-                    ..Given::default()
-                };
-            }
-        };
-        self.covered.append(&mut listener.heard(&patch.notes));
-        if let Outcome::Ignored(_) = patch.outcome {
-            return Given {
-                outcome: Some(patch.outcome),
-                notes: patch.notes,
-                ..Given::default()
-            };
+            rest -= 1;
+            let more = self.commit(
+                |run| {
+                    run.carry_out(Order::Delivered(&[row]))?;
+                    run.take(&input, Turn::FIRST)
+                },
+                &mut inputs,
+            );
+            given.add(more);
         }
-        self.log_sequence += 1;
-        let after = patch.ended.as_ref().map(|summary| &summary.record);
-        let after = patch.record.as_ref().or(after);
-        for (index, item) in (0..=u16::MAX).zip(&patch.work) {
-            self.names.insert(item.command_id, work::name(item, after));
+        given
+    }
+
+    /// One transaction; `inputs` gets what it sends to aliases, and from aliases to the instance.
+    fn commit(
+        &mut self,
+        work: impl FnOnce(&mut Run<'_>) -> Result<(), StorageError>,
+        inputs: &mut VecDeque<(WorkRef, Input)>,
+    ) -> Given {
+        let ear = Ear {
+            instance: &self.instance,
+            listener: Listener::default(),
+            given: RefCell::default(),
+        };
+        let mut staged = self.partition.stage();
+        let (partition, now) = (&self.partition, self.now);
+        let committed = self.store.write::<_, StorageError>(|batch: &Batch<'_>| {
+            let mut run = partition.run_in(batch, &mut staged, now);
+            run.ground.watch = Some(&ear);
+            work(&mut run)?;
+            partition.finish(batch, &mut staged, now, false)
+        });
+        let Ear { listener, given, .. } = ear;
+        let mut given = given.into_inner();
+        let found = match committed {
+            Ok(found) => found,
+            Err(error) => {
+                given.unsteady = Some(error.to_string());
+                return given;
+            }
+        };
+        self.partition.adopt(&mut staged, found);
+        if given.rejection.is_none() {
+            self.covered.append(&mut listener.heard(&given.notes));
+        }
+        self.look();
+        self.release(staged, &mut given, inputs);
+        given
+    }
+
+    /// Reads the instance back.
+    fn look(&mut self) {
+        let found = self.store.reader().instance(&self.instance).ok().flatten();
+        (self.record, self.ended) = match found {
+            Some(Found::Live(record)) => (Some(record), None),
+            Some(Found::Ended(summary)) => (None, Some(summary)),
+            None => (None, None),
+        };
+    }
+
+    /// Takes over the work that a commit has made true.
+    fn release(&mut self, staged: Staged, given: &mut Given, inputs: &mut VecDeque<(WorkRef, Input)>) {
+        let is_own = |item: &WorkItem| item.instance == self.instance;
+        for (row, item) in staged.work {
+            if let Some(input) = self.to_alias(&item) {
+                inputs.push_back((row, input));
+            }
+            if !is_own(&item) {
+                continue;
+            }
+            let record = self
+                .record
+                .as_ref()
+                .or(self.ended.as_ref().map(|ended| &ended.record));
+            self.names.insert(item.command_id, work::name(&item, record));
             self.sent.push(item.clone());
             if item.kind.awaits_result() {
-                let row = WorkRef {
-                    log_sequence: self.log_sequence,
-                    index,
-                };
                 self.outbox.insert(row, item.clone());
             }
+            given.work.push(item);
         }
-        for row in &patch.settled {
+        for row in &staged.settled {
             self.outbox.remove(row);
-        }
-        if let Some(until) = patch.early {
-            self.keep_early(input, until);
-        }
-        self.timers.retain(|row| !patch.timers_cleared.contains(row));
-        self.timers.extend(patch.timers_set);
-        if patch.deferred {
-            self.inbox.push_back(input.clone());
-        }
-        if patch.readmit {
-            self.readmitted = std::mem::take(&mut self.inbox);
-        }
-        let begins = self.record.is_none() && after.is_some_and(|after| after.version == 1);
-        if begins {
-            for (timer, input) in std::mem::take(&mut self.early) {
-                self.timers.retain(|row| row.name != timer);
-                self.readmitted.push_back(input);
-            }
-        }
-        let mut unsteady = None;
-        if let Some(summary) = patch.ended {
-            self.record = None;
-            self.ended = Some(summary);
-        } else if let Some(record) = patch.record {
-            self.ended = None;
-            self.record = Some(record);
-        }
-        self.admit_matched();
-        if self.manner == Manner::Stored
-            && let Some(record) = &self.record
-        {
-            match Record::decode(&record.encode()) {
-                Ok(read) if read == *record => self.record = Some(read),
-                Ok(_) => unsteady = Some("the record that is read back is another one".to_owned()),
-                Err(error) => unsteady = Some(error.to_string()),
-            }
-        }
-        Given {
-            outcome: Some(patch.outcome),
-            rejection: None,
-            work: patch.work,
-            notes: patch.notes,
-            unsteady,
         }
     }
 
-    /// Keeps an event for the instance that may begin.
-    fn keep_early(&mut self, input: &Input, until: TimeMs) {
-        let row = early_timer(self.log_sequence, until);
-        self.early.push_back((row.name.clone(), input.clone()));
-        self.timers.insert(row);
+    /// A message to an alias, or from one to the instance, as the input that it becomes.
+    fn to_alias(&self, item: &WorkItem) -> Option<Input> {
+        let WorkKind::Saga {
+            saga, key, message, ..
+        } = &item.kind
+        else {
+            return None;
+        };
+        let owner = |generation: u32| Owner {
+            key: item.instance.key.clone(),
+            generation,
+        };
+        let (id, body) = match message {
+            SagaMessage::RegisterAlias { generation } => {
+                let owner = owner(*generation);
+                let id = item.command_id.to_string();
+                (id, InputBody::Control(Control::RegisterAlias { owner }))
+            }
+            SagaMessage::ReleaseAlias { generation } => {
+                let owner = owner(*generation);
+                let id = item.command_id.to_string();
+                (id, InputBody::Control(Control::ReleaseAlias { owner }))
+            }
+            SagaMessage::Forward(forwarded) => {
+                let id = forwarded.event.event_id.as_str().to_owned();
+                (id, InputBody::Event(forwarded.event.clone()))
+            }
+            SagaMessage::Start { .. } | SagaMessage::Recall { .. } | SagaMessage::Outcome { .. } => {
+                return None;
+            }
+        };
+        Some(Input {
+            instance: InstanceId {
+                tenant: item.instance.tenant.clone(),
+                saga: saga.clone(),
+                key: key.clone(),
+            },
+            id,
+            time: self.now,
+            origin: Origin::Stream {
+                stream: SourceStream::WorkflowCommands,
+                sequence: self.messages,
+            },
+            body,
+        })
     }
 }
 
-/// The timer at which an input waits no longer.
-fn early_timer(number: u64, due: TimeMs) -> TimerRow {
-    TimerRow {
-        due,
-        set_by: WorkRef {
-            log_sequence: number,
-            index: 0,
-        },
-        name: format!("early/{number}"),
+/// A record without where its history stands, which counts ignored inputs, too.
+fn plain(record: &Record) -> Record {
+    Record {
+        last_history: None,
+        ..record.clone()
     }
 }

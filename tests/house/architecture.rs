@@ -29,7 +29,7 @@ const LAYERS: &[(&str, &[&str])] = &[
         ],
     ),
     ("api", &["kernel", "ports"]),
-    ("offline", &["kernel"]),
+    ("offline", &["kernel", "partition"]),
     (
         "app",
         &[

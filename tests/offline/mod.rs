@@ -1,6 +1,7 @@
 //! `saga-runner test` on the real binary: what is found, where, and what stays as it was.
 
 mod aliases;
+mod blocked;
 mod questions;
 mod replay;
 mod results;

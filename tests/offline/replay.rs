@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use saga_runner::kernel::definition::{SourceFile, load};
-use saga_runner::kernel::ids::{InstanceId, Key, TenantId, TimeMs};
+use saga_runner::kernel::ids::{ClusterId, InstanceId, Key, TenantId, TimeMs};
 use saga_runner::kernel::input::{Input, InputBody, Origin, WorkOutcome, WorkResult};
 use saga_runner::kernel::patch::Outcome;
 use saga_runner::kernel::recorded::{Recorded, RecordedBody};
@@ -85,7 +85,7 @@ impl Recording {
         let given = self.world.give(&input);
         assert_eq!(given.outcome, Some(Outcome::Applied));
         self.lines.push(Recorded {
-            cluster: self.world.cluster,
+            cluster: ClusterId::OFFLINE,
             tenant: "acme".to_owned(),
             saga: "trip".to_owned(),
             key: "t-1".to_owned(),

@@ -7,6 +7,7 @@
 use super::apply::{Fate, Turn};
 use super::poison::Fault;
 use super::staging::Run;
+use super::watch::Told;
 use crate::storage::StorageError;
 use saga_runner_kernel::alias::{Alias, Via};
 use saga_runner_kernel::children::{Forwarded, SagaMessage};
@@ -38,7 +39,7 @@ impl Run<'_> {
                 Outcome::Ignored(IgnoreReason::NoInstance)
             }
         };
-        self.staged.tally.input(input, outcome);
+        self.tell(input, Told::Outcome(outcome, &[]));
         Ok(Fate::Settled)
     }
 
@@ -67,7 +68,7 @@ impl Run<'_> {
             return self.keep_early(input, until, log_sequence, turn);
         }
         self.forward(alias, &row.owners, input, event)?;
-        self.staged.tally.input(input, Outcome::Applied);
+        self.tell(input, Told::Outcome(Outcome::Applied, &[]));
         Ok(Fate::Settled)
     }
 
@@ -103,9 +104,10 @@ impl Run<'_> {
         let full = row.owners.len() >= max;
         match row.owners.iter_mut().find(|known| known.key == owner.key) {
             Some(known) if known.generation >= owner.generation => {
-                self.staged
-                    .tally
-                    .input(input, Outcome::Ignored(IgnoreReason::Duplicate));
+                self.tell(
+                    input,
+                    Told::Outcome(Outcome::Ignored(IgnoreReason::Duplicate), &[]),
+                );
                 return Ok(Fate::Settled);
             }
             Some(known) => known.generation = owner.generation,
@@ -115,7 +117,7 @@ impl Run<'_> {
             None => row.owners.push(owner.clone()),
         }
         self.batch.put_alias(id, &row)?;
-        self.staged.tally.input(input, Outcome::Applied);
+        self.tell(input, Told::Outcome(Outcome::Applied, &[]));
         for (number, waiting, bytes) in self.batch.inbox(id)? {
             self.leave(id, number, waiting.reason, bytes)?;
             if let InputBody::Event(event) = &waiting.input.body {
@@ -153,7 +155,7 @@ impl Run<'_> {
             }
             NoInstance::Ignore | NoInstance::Park(_) => {
                 let gone = Outcome::Ignored(IgnoreReason::NoInstance);
-                self.staged.tally.input(input, gone);
+                self.tell(input, Told::Outcome(gone, &[]));
                 Ok(())
             }
         }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::careful::fingerprint;
 use super::poison::Fault;
 use super::staging::Run;
+use super::watch::{Told, Watch};
 use crate::storage::StorageError;
 use crate::storage::rows::{
     EndedRow, HistoryOutcome, HistoryRow, Tombstone as Row, WaitReason, early_number, encode_waiting,
@@ -18,7 +19,7 @@ use saga_runner_kernel::patch::{IgnoreReason, Note, Outcome, Patch};
 use saga_runner_kernel::record::Record;
 use saga_runner_kernel::schedule;
 use saga_runner_kernel::transition::{
-    Context, Last, Rejection, apply, apply_ended, migrate, reaches_ended, refusal,
+    Context, Last, Rejection, apply_ended, apply_traced, migrate, reaches_ended, refusal,
 };
 use saga_runner_kernel::work::WorkRef;
 
@@ -129,13 +130,14 @@ impl Run<'_> {
             log_sequence,
             generation,
         };
+        let trace = self.ground.watch.map(Watch::trace);
         let applied = catch_unwind(AssertUnwindSafe(|| {
             if let (InputBody::Control(Control::Migrate { to, .. }), Some(record)) = (&input.body, &record)
                 && let Some(target) = definitions.by_hash(to)
             {
                 return migrate(definition, target, id, record, input, &context);
             }
-            apply(definition, id, record.as_ref(), input, &context)
+            apply_traced(definition, id, record.as_ref(), input, &context, trace)
         }));
         self.conclude(input, record, applied, log_sequence, turn)
     }
@@ -200,9 +202,10 @@ impl Run<'_> {
             start: tombstone.start,
             record: record.as_ref(),
         };
+        let trace = self.ground.watch.map(Watch::trace);
         let applied = catch_unwind(AssertUnwindSafe(|| {
             let (active, own) = (active.map(Arc::as_ref), own.map(Arc::as_ref));
-            apply_ended(active, own, id, last, input, &context, None)
+            apply_ended(active, own, id, last, input, &context, trace)
         }));
         let ended = match &applied {
             Ok(Ok(patch)) => patch.ended.as_ref().map(|summary| &summary.record),
@@ -264,7 +267,7 @@ impl Run<'_> {
     }
 
     fn ignore(&mut self, input: &Input, record: Option<Record>, reason: IgnoreReason) -> Fate {
-        self.staged.tally.input(input, Outcome::Ignored(reason));
+        self.tell(input, Told::Outcome(Outcome::Ignored(reason), &[]));
         self.staged.records.give_back(&input.instance, record);
         Fate::Settled
     }
@@ -299,7 +302,7 @@ impl Run<'_> {
         if patch.deferred && !self.defer(input, log_sequence, turn)? {
             return self.bury(input, before, Fault::overflow(self.ground.limits), turn);
         }
-        self.staged.tally.input(input, patch.outcome);
+        self.tell(input, Told::Outcome(patch.outcome, &patch.notes));
         self.staged.tally.notes(&input.instance.saga, &patch.notes);
         let was = before.as_ref().map(Refers::of);
         let begins = before.is_none() && (patch.record.is_some() || patch.ended.is_some());

@@ -38,7 +38,7 @@ const fn index(origin: Origin) -> usize {
 }
 
 /// How much care is still needed.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Careful {
     left: [usize; ORIGINS],
     suspect: Option<Suspect>,

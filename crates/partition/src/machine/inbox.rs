@@ -3,6 +3,7 @@
 use super::apply::{Fate, Turn};
 use super::poison::Fault;
 use super::staging::Run;
+use super::watch::Told;
 use crate::storage::StorageError;
 use crate::storage::rows::{InboxRow, WaitReason, Waiting, early_timer, encode_waiting};
 use saga_runner_kernel::alias::Alias;
@@ -26,7 +27,7 @@ impl Run<'_> {
         let number = self.next_sequence();
         self.batch.put_inbox(id, number, row)?;
         self.set_waiting(id, waiting);
-        self.staged.tally.waiting(input);
+        self.tell(input, Told::Waits);
         Ok(())
     }
 
@@ -85,7 +86,7 @@ impl Run<'_> {
         let number = turn.deferred_as.unwrap_or(log_sequence);
         self.batch.put_inbox(id, number, row)?;
         self.batch.put_timer(id, &end_of_wait(number, until))?;
-        self.staged.tally.input(input, Outcome::Deferred);
+        self.tell(input, Told::Outcome(Outcome::Deferred, &[]));
         self.staged.records.give_back(id, None);
         Ok(Fate::Settled)
     }
@@ -102,7 +103,7 @@ impl Run<'_> {
                 return self.unmatched(&alias, &row.input);
             }
             let gone = Outcome::Ignored(IgnoreReason::NoInstance);
-            self.staged.tally.input(&row.input, gone);
+            self.tell(&row.input, Told::Outcome(gone, &[]));
         }
         Ok(())
     }

@@ -16,6 +16,7 @@ mod schedules;
 pub mod staging;
 pub mod tally;
 pub mod timers;
+pub mod watch;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -47,7 +48,7 @@ pub struct Keep {
 }
 
 /// What a partition knows besides its rows: what it works under, and what its last commit has left.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Partition {
     pub cluster: ClusterId,
     pub definitions: Arc<DefinitionSet>,
@@ -97,6 +98,7 @@ impl Partition {
                 keep_ended: self.keep.ended,
                 waiting: &self.waiting,
                 condemned: &self.careful.condemned,
+                watch: None,
             },
             batch,
             staged,

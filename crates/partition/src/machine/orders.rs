@@ -1,5 +1,6 @@
 //! Carries out what a partition is told.
 
+use saga_runner_kernel::ids::TimeMs;
 use saga_runner_kernel::input::Input;
 use saga_runner_kernel::work::{WorkItem, WorkRef};
 
@@ -8,6 +9,7 @@ use super::message::{Answer, Arrival, Fire, Order};
 use super::staging::Run;
 use super::timers::timer_input;
 use crate::storage::StorageError;
+use crate::storage::rows::TimerTarget;
 
 impl Run<'_> {
     /// Carries out one order; the answer, where somebody has asked.
@@ -81,18 +83,31 @@ impl Run<'_> {
     }
 
     fn fire(&mut self, fire: Fire) -> Result<(), StorageError> {
-        let turn = Turn {
-            late_source: fire.late_source,
-            ..Turn::FIRST
-        };
         for (due, set_by, target) in self.batch.due_timers(fire.until, fire.limit)? {
-            // Cleared by a timer of the same instance that fired just before.
-            if !self.batch.delete_timer(due, set_by)? {
-                continue;
-            }
-            self.staged.tally.fired(due, fire.late_source);
-            self.take(&timer_input(target.instance, target.name, due), turn)?;
+            self.fire_one(due, set_by, target, fire.late_source)?;
         }
         Ok(())
+    }
+
+    /// Fires one timer, unless one of the same instance that fired before has cleared it.
+    ///
+    /// # Errors
+    /// [`StorageError`]: nothing of the transaction is to remain.
+    pub fn fire_one(
+        &mut self,
+        due: TimeMs,
+        set_by: WorkRef,
+        target: TimerTarget,
+        late_source: bool,
+    ) -> Result<(), StorageError> {
+        if !self.batch.delete_timer(due, set_by)? {
+            return Ok(());
+        }
+        self.staged.tally.fired(due, late_source);
+        let turn = Turn {
+            late_source,
+            ..Turn::FIRST
+        };
+        self.take(&timer_input(target.instance, target.name, due), turn)
     }
 }

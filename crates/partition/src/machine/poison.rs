@@ -5,6 +5,7 @@ use bytes::Bytes;
 use super::apply::{Fate, HistoryEntry, Turn, kind_in_full, source};
 use super::message::{DeadLetterDecision, Unreadable};
 use super::staging::Run;
+use super::watch::Told;
 use crate::storage::StorageError;
 use crate::storage::rows::{DeadLetter, HistoryOutcome, WaitReason};
 use saga_runner_kernel::alias::Alias;
@@ -179,7 +180,13 @@ impl Run<'_> {
             }
             None => self.staged.records.give_back(id, None),
         }
-        self.staged.tally.dead(Some(input), &letter.reason);
+        self.tell(
+            input,
+            Told::Dead {
+                reason: &letter.reason,
+                message: &letter.message,
+            },
+        );
         tracing::warn!(
             instance = %id, reason = letter.reason, dead_letter = number,
             "an input cannot be applied and is a dead letter"

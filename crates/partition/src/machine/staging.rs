@@ -5,12 +5,14 @@ use std::collections::HashMap;
 
 use super::careful::Fingerprint;
 use super::tally::Tally;
+use super::watch::{Told, Watch};
 use crate::storage::rows::{UseChanges, Waiting};
 use crate::storage::write::Counters;
 use crate::storage::{Batch, StorageError};
 use saga_runner_kernel::definition::DefinitionSet;
 use saga_runner_kernel::duration::Millis;
 use saga_runner_kernel::ids::{ClusterId, InstanceId, TenantId, TimeMs};
+use saga_runner_kernel::input::Input;
 use saga_runner_kernel::limits::Limits;
 use saga_runner_kernel::record::Record;
 use saga_runner_kernel::work::{WorkItem, WorkRef};
@@ -30,6 +32,8 @@ pub struct Ground<'a> {
     pub waiting: &'a HashMap<InstanceId, Waiting>,
     /// Inputs that killed the process too often, with the number of times.
     pub condemned: &'a HashMap<Fingerprint, u32>,
+    /// Whoever wants to hear what becomes of each input.
+    pub watch: Option<&'a dyn Watch>,
 }
 
 /// A batch under way.
@@ -63,6 +67,18 @@ impl Run<'_> {
     pub fn next_sequence(&mut self) -> u64 {
         self.staged.counters.log_sequence += 1;
         self.staged.counters.log_sequence
+    }
+
+    /// Tells what became of an input.
+    pub fn tell(&mut self, input: &Input, what: Told<'_>) {
+        match what {
+            Told::Outcome(outcome, _) => self.staged.tally.input(input, outcome),
+            Told::Dead { reason, .. } => self.staged.tally.dead(Some(input), reason),
+            Told::Waits => self.staged.tally.waiting(input),
+        }
+        if let Some(watch) = self.ground.watch {
+            watch.told(input, what);
+        }
     }
 
     /// What waits for an instance, as this batch sees it.

@@ -254,6 +254,11 @@ impl<'t> Batch<'t> {
             .transpose()
     }
 
+    /// Keeps that a key was used.
+    pub fn put_tombstone(&self, id: &InstanceId, tombstone: &Tombstone) -> Result<(), StorageError> {
+        self.view.put(TOMBSTONES, &keys::tombstone(id), encode(tombstone))
+    }
+
     /// The last record of an ended instance, if it is still kept.
     pub fn ended(&self, id: &InstanceId, number: u64) -> Result<Option<Record>, StorageError> {
         let Some(bytes) = self.view.get(ENDED, &keys::number(number))? else {
@@ -279,8 +284,7 @@ impl<'t> Batch<'t> {
             phase: last.phase,
             start: last.start,
         };
-        self.view
-            .put(TOMBSTONES, &keys::tombstone(&row.instance), encode(&tombstone))?;
+        self.put_tombstone(&row.instance, &tombstone)?;
         self.view
             .append(ENDED, &keys::number(log_sequence), encode(row))?;
         self.delete_record(&row.instance)

@@ -1,0 +1,24 @@
+//! Watching a transaction: what becomes of each input, and what is decided on the way.
+
+use saga_runner_kernel::input::Input;
+use saga_runner_kernel::patch::{Note, Outcome};
+use saga_runner_kernel::transition::Trace;
+
+/// What became of an input.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Told<'a> {
+    /// The kernel has taken it, with what happened.
+    Outcome(Outcome, &'a [Note]),
+    /// It is a dead letter.
+    Dead { reason: &'a str, message: &'a str },
+    /// It waits behind a dead letter of its instance, or for the definition of it.
+    Waits,
+}
+
+/// Hears about each input, in the order in which they are decided.
+pub trait Watch {
+    fn told(&self, input: &Input, what: Told<'_>);
+
+    /// Hears what is decided within a transition.
+    fn trace(&self) -> &dyn Trace;
+}
