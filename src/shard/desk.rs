@@ -394,9 +394,14 @@ impl Desk {
         }
     }
 
+    /// Whether domain events that were read, or could be, wait for the outbox to shrink.
+    fn holds_back(&self) -> bool {
+        self.holding || !self.held.is_empty() || self.held.overflowed
+    }
+
     fn look_at_timers(&mut self, monotonic: Duration) -> Firing {
         let now = self.clock.now();
-        let hold_max = self.settings.timer_hold_max.duration();
+        let hold_max = (!self.holds_back()).then(|| self.settings.timer_hold_max.duration());
         let firing = self
             .barriers
             .decide(self.partition.next_due, now, monotonic, hold_max);

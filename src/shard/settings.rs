@@ -14,7 +14,7 @@ pub struct Settings {
     pub batch_inputs: usize,
     /// Payload bytes after which a commit takes no further delivery. Default 1 MiB.
     pub batch_bytes: usize,
-    /// Rows of the outbox above which domain events are held back. Default 50,000.
+    /// Rows of the outbox above which domain events are held back, and due timers with them. Default 50,000.
     pub outbox_soft: u64,
     /// Deliveries of domain events that are set aside meanwhile. Default 1,024.
     pub held_deliveries: usize,
@@ -30,7 +30,7 @@ pub struct Settings {
     /// How long after it was handed over such work counts as overdue, and how long it is then left alone.
     /// Default 30 s.
     pub sweep_after: Millis,
-    /// How long a due timer waits for its streams. Default 10 minutes.
+    /// How long a due timer waits for streams that cannot be read. Default 10 minutes.
     pub timer_hold_max: Millis,
     /// Pause before a batch is tried again that found no room on the disk. Default 1 s.
     pub full_pause: Millis,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::world::{EVENTS, Shard, World, event, pay, pay_opened};
+use super::world::{EVENTS, RESULTS, Shard, World, event, pay, pay_opened, result};
 use crate::kernel::ids::TimeMs;
 use crate::kernel::input::{InputBody, Origin};
 use crate::kernel::record::Phase;
@@ -95,6 +95,61 @@ async fn a_timer_whose_streams_stay_unreachable_fires_at_last_and_says_so() {
     shard.settle().await;
     assert!(shard.history(&pay("p"))[0].late_source);
     assert_eq!(world.metrics.timers_fired_late_source.get(), 1);
+    shard.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_backlog_of_timers_whose_streams_stay_unreachable_is_held_once() {
+    let mut world = World::new();
+    world.settings.batch_inputs = 8;
+    let shard = world.start();
+    let opened = (0..10).map(|number| pay_opened(&format!("p{number}"), 1));
+    shard.deliver(EVENTS, 1, opened.collect()).await;
+    world.clock.advance(2 * MINUTE);
+    shard.settle().await;
+    // One more becomes due while they are held, and waits as long as they do.
+    shard.deliver(EVENTS, 2, vec![pay_opened("late", 300_000)]).await;
+    world.clock.advance(11 * MINUTE);
+    for _ in 0..3 {
+        shard.settle().await;
+    }
+    assert_eq!(world.metrics.timers_fired_late_source.get(), 10);
+    assert_eq!(shard.record(&pay("late")).unwrap().timers.len(), 1);
+    world.clock.advance(5 * MINUTE);
+    shard.settle().await;
+    assert_eq!(world.metrics.timers_fired_late_source.get(), 11);
+    shard.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn timers_wait_for_events_that_the_shard_itself_holds_back() {
+    let mut world = World::new();
+    world.settings.outbox_soft = 4;
+    let shard = world.start();
+    let opened = ["p", "a", "b", "c", "d"].map(|key| pay_opened(key, 1));
+    shard.deliver(EVENTS, 1, opened.to_vec()).await;
+    let rows = shard.outbox().await;
+    let paid = event(pay("p"), "Pay.Settled", 2, &json!({"id": "p"}));
+    shard.deliver(EVENTS, 2, vec![paid]).await;
+    for _ in 0..3 {
+        world.clock.advance(11 * MINUTE);
+        shard.settle().await;
+    }
+    assert_eq!(shard.position(EVENTS), 1, "the payment is held back");
+    assert_eq!(world.metrics.timers_fired.get(), 0);
+
+    let answers = rows.iter().filter(|(_, item)| item.instance != pay("p")).take(2);
+    let receipts = answers.map(|(_, item)| result(item, 1, &json!({"receipt": "r"})));
+    shard.deliver(RESULTS, 1, receipts.collect()).await;
+    shard.barrier(world.clock.now()).await;
+    shard.settle().await;
+    let record = shard.record(&pay("p")).unwrap();
+    assert_eq!(
+        (record.phase, record.timers.len()),
+        (Phase::Running, 0),
+        "it is paid"
+    );
+    assert_eq!(world.metrics.timers_fired_late_source.get(), 0);
     shard.stop().await;
 }
 

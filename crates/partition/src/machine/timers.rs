@@ -1,4 +1,5 @@
-//! When timers may fire: behind a barrier of every source stream, or after they were held for too long.
+//! When timers may fire: behind a barrier of every source stream, or after they have waited too long for a stream that
+//! cannot be read.
 
 use std::time::Duration;
 
@@ -15,9 +16,9 @@ pub struct Barriers {
     as_of: [TimeMs; 3],
     /// The barrier that was asked for: it has to cover this instant; and when it was asked for.
     asked: Option<(TimeMs, Duration)>,
-    /// Since when a due timer has been waiting in this process. The time before the start does not count: after
-    /// an outage the streams hold what came meanwhile.
-    held_since: Option<Duration>,
+    /// Since when due timers have been waiting in this process without a break, by both clocks. The time before the
+    /// start does not count: after an outage the streams hold what came meanwhile.
+    held_since: Option<(Duration, TimeMs)>,
 }
 
 /// What to do about the next timer.
@@ -31,6 +32,15 @@ pub enum Firing {
     Ask,
     /// A barrier is on its way; look again after this time at the latest.
     Wait(Duration),
+}
+
+/// Whether a due timer still waits for its streams.
+enum Hold {
+    Lasts(Duration),
+    /// Whatever was due up to `until` has waited long enough.
+    Over {
+        until: TimeMs,
+    },
 }
 
 impl Barriers {
@@ -57,13 +67,14 @@ impl Barriers {
         self.as_of.into_iter().min().unwrap_or(TimeMs(i64::MIN))
     }
 
-    /// Decides about the earliest timer.
+    /// Decides about the earliest timer, which waits for its streams no longer than `hold_max`; `None`: for as long
+    /// as it takes, since the shard itself holds back what it has read of them.
     pub fn decide(
         &mut self,
         next_due: Option<TimeMs>,
         now: TimeMs,
         monotonic: Duration,
-        hold_max: Duration,
+        hold_max: Option<Duration>,
     ) -> Firing {
         let Some(due) = next_due.filter(|due| *due <= now) else {
             self.held_since = None;
@@ -77,21 +88,40 @@ impl Barriers {
                 late_source: false,
             };
         }
-        let held = monotonic.saturating_sub(*self.held_since.get_or_insert(monotonic));
-        if held >= hold_max {
-            self.held_since = None;
-            return Firing::Fire {
-                until: now,
-                late_source: true,
-            };
-        }
+        let left = match hold_max.map(|hold_max| self.hold(due, now, monotonic, hold_max)) {
+            Some(Hold::Over { until }) => {
+                return Firing::Fire {
+                    until,
+                    late_source: true,
+                };
+            }
+            Some(Hold::Lasts(left)) => left,
+            None => {
+                self.held_since = None;
+                ASK_AGAIN
+            }
+        };
         let since_asked = self.asked.map(|(_, at)| monotonic.saturating_sub(at));
         match since_asked {
-            Some(since) if since < ASK_AGAIN => {
-                let pause = ASK_AGAIN.saturating_sub(since);
-                Firing::Wait(pause.min(hold_max.saturating_sub(held)))
-            }
+            Some(since) if since < ASK_AGAIN => Firing::Wait(ASK_AGAIN.saturating_sub(since).min(left)),
             Some(_) | None => Firing::Ask,
+        }
+    }
+
+    /// How much longer a due timer waits for its streams. Each waits as long, those that were due when the wait began
+    /// and those that have become due since.
+    fn hold(&mut self, due: TimeMs, now: TimeMs, monotonic: Duration, hold_max: Duration) -> Hold {
+        let (since, began) = *self.held_since.get_or_insert((monotonic, now));
+        let held = monotonic.saturating_sub(since);
+        let late = u64::try_from(due.0.saturating_sub(began.0)).unwrap_or(0);
+        let needed = hold_max.saturating_add(Duration::from_millis(late));
+        if held < needed {
+            return Hold::Lasts(needed.saturating_sub(held));
+        }
+        let over = held.saturating_sub(hold_max).as_millis();
+        let until = began.plus_ms(i64::try_from(over).unwrap_or(i64::MAX));
+        Hold::Over {
+            until: until.min(now),
         }
     }
 
@@ -116,7 +146,7 @@ pub fn timer_input(instance: InstanceId, name: String, due: TimeMs) -> Input {
 mod tests {
     use super::*;
 
-    const HOLD: Duration = Duration::from_mins(10);
+    const HOLD: Option<Duration> = Some(Duration::from_mins(10));
     const DUE: TimeMs = TimeMs(1_000_000);
     const NOW: TimeMs = TimeMs(1_000_005);
 
@@ -179,6 +209,55 @@ mod tests {
         assert_eq!(barriers.decide(Some(DUE), NOW, at(1), HOLD), Firing::Ask);
         assert_eq!(
             barriers.decide(Some(DUE), NOW, at(601), HOLD),
+            Firing::Fire {
+                until: NOW,
+                late_source: true
+            }
+        );
+    }
+
+    #[test]
+    fn all_that_was_held_too_long_fires_one_after_the_other_and_nothing_else() {
+        let mut barriers = Barriers::new();
+        assert_eq!(barriers.decide(Some(DUE), NOW, at(1), HOLD), Firing::Ask);
+        // Another one becomes due 60 s later.
+        let (next, late) = (NOW.plus_ms(60_000), NOW.plus_ms(600_000));
+        let fire = Firing::Fire {
+            until: NOW,
+            late_source: true,
+        };
+        for due in [DUE, DUE.plus_ms(1), NOW] {
+            assert_eq!(barriers.decide(Some(due), late, at(601), HOLD), fire);
+        }
+        barriers.asked(late, at(601));
+        assert_eq!(
+            barriers.decide(Some(next), late, at(602), HOLD),
+            Firing::Wait(at(4)),
+            "it waits as long as the others did"
+        );
+        let later = NOW.plus_ms(660_000);
+        assert_eq!(
+            barriers.decide(Some(next), later, at(661), HOLD),
+            Firing::Fire {
+                until: next,
+                late_source: true
+            }
+        );
+    }
+
+    #[test]
+    fn while_the_shard_itself_holds_back_what_it_has_read_timers_wait() {
+        let mut barriers = Barriers::new();
+        assert_eq!(barriers.decide(Some(DUE), NOW, at(1), HOLD), Firing::Ask);
+        assert_eq!(barriers.decide(Some(DUE), NOW, at(5_000), None), Firing::Ask);
+        barriers.asked(NOW, at(5_000));
+        assert_eq!(
+            barriers.decide(Some(DUE), NOW, at(5_001), HOLD),
+            Firing::Wait(at(4)),
+            "the time before says nothing about the streams"
+        );
+        assert_eq!(
+            barriers.decide(Some(DUE), NOW, at(5_601), HOLD),
             Firing::Fire {
                 until: NOW,
                 late_source: true
