@@ -30,6 +30,8 @@ use crate::telemetry::Metrics;
 const RELEASES_MAX: usize = 256;
 /// Notices that may wait for the intake.
 const NOTICES_MAX: usize = 1_024;
+/// How long the readers may take to stop.
+const READERS_DRAIN: Duration = Duration::from_secs(5);
 /// How long the relays may finish what is in flight.
 const RELAY_DRAIN: Duration = Duration::from_secs(2);
 
@@ -205,16 +207,15 @@ impl Running {
         let sagas = async {
             let intake = async {
                 if let Some(intake) = stages.intake.take() {
-                    intake.drain().await;
+                    stopped("the readers", READERS_DRAIN, intake.drain()).await;
                 }
             };
             tokio::join!(intake, OptionFuture::from(workers_first));
             if self.local.is_some() {
                 settle_calls(&stages).await;
             }
-            for shard in stages.shards.drain(..) {
-                shard.stop().await;
-            }
+            let shards = stages.shards.drain(..).map(ShardHandle::stop);
+            stopped("the shards", timeout, join_all(shards)).await;
             let relays = stages.relays.drain(..).map(|relay| relay.drain(RELAY_DRAIN));
             join_all(relays).await;
         };
@@ -222,6 +223,15 @@ impl Running {
         if let Err(error) = self.broker.flush().await {
             tracing::warn!(%error, "the last acknowledgements may not have left");
         }
+    }
+}
+
+/// Waits until a part has stopped, not for ever: a disk or a connection may hang. What is not committed by then is read
+/// again after the next start.
+async fn stopped<T>(what: &str, timeout: Duration, stop: impl Future<Output = T>) {
+    if tokio::time::timeout(timeout, stop).await.is_err() {
+        let timeout_ms = timeout.as_millis();
+        tracing::warn!(what, timeout_ms, "they did not stop in time");
     }
 }
 

@@ -19,10 +19,16 @@ use super::mailbox::{Arrival, Released};
 use super::status::{Figures, ShardState};
 use crate::kernel::input::{Input, Origin};
 use crate::storage::StorageError;
-use crate::storage::rows::Suspect;
+use crate::storage::rows::{InboxRow, Suspect};
+
+/// Rows that a commit forgets at most which does nothing else: as many as find room for their deletion.
+const PRUNE_ALONE: [usize; 3] = [1_024, 64, 4];
 
 /// How often a commit forgets what is old although it ended nothing.
 const PRUNE_EVERY: Duration = Duration::from_secs(1);
+
+/// How often a shard that commits nothing looks for what is old.
+const PRUNE_IDLE: Duration = Duration::from_mins(1);
 
 /// What happens in a rehearsal: everything, and then nothing of it remains.
 enum Rehearsal {
@@ -66,6 +72,7 @@ impl Desk {
                     self.storage_full(message);
                     self.wait_for_room(runtime)?;
                     self.make_room(&mut items)?;
+                    self.prune()?;
                 }
                 Err(error) => return Err(error.into()),
             }
@@ -100,7 +107,8 @@ impl Desk {
             // They stay due, and mail that makes room comes first.
             Err(StorageError::Full(message)) => {
                 self.storage_full(message);
-                self.wait_for_room(runtime)
+                self.wait_for_room(runtime)?;
+                self.prune()
             }
             Err(error) => Err(error.into()),
         }
@@ -124,6 +132,38 @@ impl Desk {
             }
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// Forgets what is old in a commit of its own: behind inputs that find no room there is none for that either, and
+    /// a shard without inputs commits nothing else.
+    pub fn prune(&mut self) -> Result<(), End> {
+        let now = self.clock.now();
+        for rows in PRUNE_ALONE {
+            let mut staged = self.partition.stage();
+            let pruned = self
+                .store
+                .write::<_, StorageError>(|batch| self.partition.prune(batch, &mut staged, now, rows));
+            match pruned {
+                Ok(()) => {
+                    self.pruned(staged.pruned);
+                    figures::count(&staged.tally, &self.metrics, now);
+                    return Ok(());
+                }
+                Err(StorageError::Full(message)) => {
+                    tracing::debug!(shard = self.index, rows, message, "no room to forget what is old");
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        self.pruned(0);
+        Ok(())
+    }
+
+    /// When to look again for what is old.
+    fn pruned(&mut self, rows: usize) {
+        let now = self.clock.monotonic();
+        self.next_prune = now + PRUNE_EVERY;
+        self.next_idle_prune = now + if rows > 0 { PRUNE_EVERY } else { PRUNE_IDLE };
     }
 
     fn storage_full(&self, message: String) {
@@ -238,6 +278,9 @@ impl Desk {
         })?;
         let took = self.clock.monotonic().saturating_sub(begin);
         self.metrics.commit_seconds.observe(took.as_secs_f64());
+        if prune || staged.ended > 0 {
+            self.pruned(staged.pruned);
+        }
         self.adopt(staged, found);
         for (item, answer) in items.drain(..).zip(answers) {
             item.answer(answer);
@@ -255,10 +298,6 @@ impl Desk {
         let soft = self.settings.outbox_soft;
         // Some distance between the two bounds, so that it does not flicker.
         self.holding = found.outbox_rows > if self.holding { soft / 4 * 3 } else { soft };
-        let monotonic = self.clock.monotonic();
-        if staged.ended > 0 || monotonic >= self.next_prune {
-            self.next_prune = monotonic + PRUNE_EVERY;
-        }
         let figures = Figures {
             outbox_rows: found.outbox_rows,
             deliveries_held: self.held.deliveries(),

@@ -8,8 +8,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::{mpsc, watch};
 
 use saga_runner_partition::machine::activation::{activate, resumable};
 use saga_runner_partition::machine::lanes::{Acceptance, Held, HeldMail, Lanes, bytes_of};
@@ -48,6 +48,8 @@ pub(super) struct Desk {
     release: mpsc::Sender<Released>,
     notices: mpsc::Sender<Notice>,
     mailbox: mpsc::Receiver<Mail>,
+    /// Whether the shard is to stop although it cannot take its mail.
+    stopping: watch::Receiver<bool>,
     /// Mail that was taken from the mailbox while the disk was full.
     backlog: VecDeque<Mail>,
     pub status: Arc<ShardStatus>,
@@ -59,6 +61,7 @@ pub(super) struct Desk {
     barriers: Barriers,
     sweep: Sweep,
     pub next_prune: Duration,
+    pub next_idle_prune: Duration,
     gathered: Gathered,
     /// Since when something that is not urgent has been waiting for its commit.
     gathered_since: Option<Duration>,
@@ -84,6 +87,7 @@ impl Desk {
         spec: ShardSpec,
         opening: Opening,
         mailbox: mpsc::Receiver<Mail>,
+        stopping: watch::Receiver<bool>,
         status: Arc<ShardStatus>,
         floor: Arc<SentFloor>,
     ) -> Self {
@@ -135,6 +139,7 @@ impl Desk {
             release: spec.release,
             notices: spec.notices,
             mailbox,
+            stopping,
             backlog: VecDeque::new(),
             status,
             floor,
@@ -148,6 +153,7 @@ impl Desk {
                 now,
             ),
             next_prune: now,
+            next_idle_prune: now,
             gathered,
             gathered_since: None,
             unsent: Vec::new(),
@@ -193,6 +199,9 @@ impl Desk {
                     return Ok(());
                 }
                 continue;
+            }
+            if now >= self.next_idle_prune {
+                self.prune()?;
             }
             if self.gathered.is_empty() {
                 self.status.set_progress(self.clock.now());
@@ -452,7 +461,8 @@ impl Desk {
             (since + self.settings.idle_commit.duration()).saturating_sub(now)
         });
         let sweep = self.sweep.next().saturating_sub(now);
-        timer.min(commit).min(sweep).min(IDLE)
+        let prune = self.next_idle_prune.saturating_sub(now);
+        timer.min(commit).min(sweep).min(prune).min(IDLE)
     }
 
     /// Hands a release to the relay. The shard never waits for it: a release that finds no room is dropped, its
@@ -481,26 +491,28 @@ impl Desk {
         Ok(())
     }
 
-    /// Waits for room on the disk. Mail is taken meanwhile, so that a stop is noticed.
+    /// Waits for room on the disk. Mail is taken meanwhile, since it may say what can be deleted, and as much as the
+    /// mailbox holds; the word to stop comes beside it.
     pub fn wait_for_room(&mut self, runtime: &Handle) -> Result<(), End> {
         let pause = self.settings.full_pause.duration();
-        let room = self.settings.mailbox.saturating_sub(self.backlog.len());
-        let (mailbox, backlog) = (&mut self.mailbox, &mut self.backlog);
+        let backlog_max = self.settings.mailbox;
+        let (mailbox, backlog, stopping) = (&mut self.mailbox, &mut self.backlog, &mut self.stopping);
         let stopped = runtime.block_on(async {
             let until = tokio::time::sleep(pause);
-            tokio::pin!(until);
-            for _ in 0..room {
+            // An error: nobody can tell any more, nor does anybody wait.
+            let told = stopping.wait_for(|stopping| *stopping);
+            tokio::pin!(until, told);
+            loop {
                 tokio::select! {
                     biased;
+                    _ = &mut told => return true,
                     () = &mut until => return false,
-                    mail = mailbox.recv() => match mail {
+                    mail = mailbox.recv(), if backlog.len() < backlog_max => match mail {
                         None | Some(Mail::Stop) => return true,
                         Some(mail) => backlog.push_back(mail),
                     },
                 }
             }
-            until.await;
-            false
         });
         if stopped { Err(End::Stopped) } else { Ok(()) }
     }

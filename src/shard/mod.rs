@@ -20,7 +20,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 pub use settings::Settings;
 pub use status::{ShardState, ShardStatus};
@@ -67,6 +67,7 @@ pub struct ShardHandle {
     /// Rows of the outbox whose calls have begun before this start, and that have no outcome.
     pub begun: BTreeSet<WorkRef>,
     pub reader: Reader,
+    stopping: watch::Sender<bool>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -79,6 +80,7 @@ impl ShardHandle {
     /// [`StorageError`] where the state cannot be read.
     pub fn start(spec: ShardSpec) -> Result<Self, StorageError> {
         let (mail, mailbox) = mpsc::channel(spec.settings.mailbox);
+        let (stopping, told) = watch::channel(false);
         let index = spec.index;
         let reader = spec.store.reader();
         let mut opening = open::open(&spec)?;
@@ -89,7 +91,14 @@ impl ShardHandle {
             .store(opening.counters.sent_floor, std::sync::atomic::Ordering::Release);
         let began_after = opening.counters.log_sequence;
         let begun = std::mem::take(&mut opening.begun);
-        let desk = desk::Desk::new(spec, opening, mailbox, Arc::clone(&status), Arc::clone(&floor));
+        let desk = desk::Desk::new(
+            spec,
+            opening,
+            mailbox,
+            told,
+            Arc::clone(&status),
+            Arc::clone(&floor),
+        );
         let runtime = tokio::runtime::Handle::current();
         let thread = std::thread::Builder::new()
             .name(format!("shard-{index:04}"))
@@ -103,6 +112,7 @@ impl ShardHandle {
             began_after,
             begun,
             reader,
+            stopping,
             thread: Some(thread),
         })
     }
@@ -122,8 +132,10 @@ impl ShardHandle {
         }
     }
 
-    /// Commits what is in the mailbox and stops the thread.
+    /// Commits what is in the mailbox and stops the thread. Without room on the disk it stops at once.
     pub async fn stop(mut self) {
+        // A full disk keeps the mailbox full, so this is told beside it.
+        self.stopping.send_replace(true);
         // A mailbox that is closed belongs to a thread that has stopped.
         let _closed = self.mail.send(Mail::Stop).await;
         if let Some(thread) = self.thread.take() {

@@ -548,7 +548,7 @@ fn an_ended_instance_is_found_until_it_is_forgotten_and_its_tombstone_outlives_i
 
     // Beyond the number: the oldest two go, with their history; their keys stay used up.
     assert_eq!(
-        write(&store, |batch| batch.prune_ended(TimeMs(0), 4, 99)).len(),
+        write(&store, |batch| batch.prune_ended(TimeMs(0), 4, 99)).0.len(),
         2
     );
     assert_eq!(found("o-2"), None);
@@ -559,7 +559,10 @@ fn an_ended_instance_is_found_until_it_is_forgotten_and_its_tombstone_outlives_i
     assert_eq!(tombstone("o-1").map(|found| found.ended), Some(TimeMs(100)));
 
     // Beyond their age: in slices, and the tombstones with them.
-    while !write(&store, |batch| batch.prune_ended(TimeMs(401), 99, 1)).is_empty() {}
+    while !write(&store, |batch| batch.prune_ended(TimeMs(401), 99, 1))
+        .0
+        .is_empty()
+    {}
     for _ in 0..12 {
         write(&store, |batch| batch.prune_ended(TimeMs(401), 99, 1));
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::api::caller::{instance, runner, send, until};
+use crate::api::caller::{get, instance, runner, send, until};
 use crate::support::rig::Rig;
 
 /// Its second step fails, and its first one cannot be undone.
@@ -203,4 +203,47 @@ async fn a_failure_undoes_all_but_what_it_keeps_whatever_happens_to_the_process(
             ("all.item", "kept")
         ]
     );
+}
+
+/// Keeps what its event brings.
+const HOARD: &str = r#"
+apiVersion: sagas/v1
+kind: Saga
+name: hoard
+start: Hoard.Opened
+key: {"Hoard.*": event.data.hoard}
+state: {init: {text: ""}}
+handlers: {Hoard.Opened: {set: {text: "${event.data.text}"}}}
+machine:
+  initial: open
+  states:
+    open: {handlers: {Hoard.Closed: {to: closed}}}
+    closed: {final: true}
+"#;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_runner_whose_disk_is_full_stops_when_it_is_told() {
+    let extra = json!({
+        "shards": 1,
+        "storage": {"max_bytes": 16 << 20},
+        "shard": {"mailbox": 1},
+    });
+    let mut rig = Rig::new(None, "30m", Duration::ZERO, extra).await;
+    rig.add_saga("hoard", HOARD);
+    rig.start().await;
+    let text = "x".repeat(200_000);
+    let mut behind = 0;
+    for number in 0..200 {
+        let id = format!("h-{number}");
+        let payload = json!({"hoard": id, "text": text});
+        send(&rig, "acme", &id, "Hoard.Opened", payload).await;
+        behind += u32::from(get(&rig, "/ready").await.status != 200);
+        // As many as neither the mailbox nor the shard takes.
+        if behind == 8 {
+            break;
+        }
+    }
+    assert_eq!(behind, 8, "the disk is full");
+    let ended = tokio::time::timeout(Duration::from_secs(20), rig.terminate());
+    assert_eq!(ended.await.expect("it ends"), Some(0), "{}", rig.log_tail());
 }

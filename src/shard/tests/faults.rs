@@ -1,21 +1,34 @@
 //! Full disks, flipped bits, and inputs that kill the process.
 
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
+use std::time::Duration;
 
 use serde_json::json;
 
-use super::world::{EVENTS, Shard, World, added, event, list, opened};
+use super::world::{EVENTS, Shard, World, added, event, list, named, opened};
 use crate::kernel::input::Input;
 use crate::shard::ShardState;
-use crate::shard::mailbox::Mail;
+use crate::shard::mailbox::{Arrival, Delivery, Mail};
 use crate::storage::StorageError;
 use crate::storage::rows::Suspect;
 use saga_runner_partition::machine::careful::fingerprint;
+
+const DAY: Duration = Duration::from_hours(24);
 
 const MARK: &str = "a text that is found in the file";
 
 fn filled(key: &str, sequence: u64, text: &str) -> Input {
     event(list(key), "List.Filled", sequence, &json!({"text": text}))
+}
+
+fn delivery(sequence: u64, inputs: Vec<Input>) -> Mail {
+    Mail::Delivery(Delivery {
+        stream: EVENTS,
+        lane: 0,
+        after: sequence - 1,
+        sequence,
+        inputs: inputs.into_iter().map(Arrival::Input).collect(),
+    })
 }
 
 fn told(key: &str, sequence: u64, text: &str) -> Input {
@@ -83,6 +96,90 @@ async fn a_stop_is_heard_while_the_disk_is_full() {
     assert_eq!(status.state(), ShardState::Stopped);
     let again = world.start();
     assert!(again.position(EVENTS) >= position);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_stop_is_heard_while_the_disk_is_full_and_the_mailbox_takes_no_more() {
+    let mut world = World::new();
+    world.storage.max_bytes = 16 << 20;
+    world.settings.mailbox = 2;
+    let shard = world.start();
+    shard.deliver(EVENTS, 1, vec![opened("a", 1)]).await;
+    let text = "x".repeat(200_000);
+    let (mut sequence, mut refused) = (2, 0);
+    // Full for good: for so long it takes nothing from the mailbox.
+    while refused < 100 {
+        let delivery = delivery(sequence, vec![told("a", sequence, &text)]);
+        match shard.handle.mail.try_send(delivery) {
+            Ok(()) => (sequence, refused) = (sequence + 1, 0),
+            Err(_) => {
+                let full = matches!(shard.handle.status.state(), ShardState::Full(_));
+                refused += u32::from(full);
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        }
+    }
+    let status = std::sync::Arc::clone(&shard.handle.status);
+    tokio::time::timeout(Duration::from_secs(20), shard.stop())
+        .await
+        .expect("it stops");
+    assert_eq!(status.state(), ShardState::Stopped);
+}
+
+/// An instance that has come and gone, and leaves much behind.
+fn lived(key: &str, sequence: u64, text: &str) -> Mail {
+    let closed = named(key, "List.Closed", sequence);
+    delivery(
+        sequence,
+        vec![opened(key, sequence), filled(key, sequence, text), closed],
+    )
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_disk_that_is_full_of_what_may_be_forgotten_heals_by_itself() {
+    let mut world = World::new();
+    world.storage.max_bytes = 16 << 20;
+    let shard = world.start();
+    let text = "x".repeat(200_000);
+    let mut sequence = 0;
+    while shard.handle.status.state() == ShardState::Running && sequence < 200 {
+        sequence += 1;
+        shard.mail(lived(&format!("l{sequence}"), sequence, &text)).await;
+        let tried = async {
+            while shard.position(EVENTS) < sequence && shard.handle.status.state() == ShardState::Running {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(20), tried)
+            .await
+            .expect("it is tried");
+    }
+    assert!(matches!(shard.handle.status.state(), ShardState::Full(_)));
+    world.clock.advance_wall(DAY * 8);
+    shard.until(|state| *state == ShardState::Running).await;
+    shard.settle().await;
+    assert_eq!(shard.position(EVENTS), sequence);
+    assert!(shard.ended(&list("l1")).is_none(), "it is forgotten");
+    shard.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_shard_without_inputs_forgets_what_is_old() {
+    let world = World::new();
+    let shard = world.start();
+    shard.mail(lived("l1", 1, "text")).await;
+    shard.settle().await;
+    assert!(shard.ended(&list("l1")).is_some());
+    world.clock.advance(DAY * 8);
+    let forgotten = async {
+        while shard.ended(&list("l1")).is_some() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), forgotten)
+        .await
+        .expect("it is forgotten");
+    shard.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]

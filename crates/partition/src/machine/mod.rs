@@ -132,20 +132,49 @@ impl Partition {
         }
         batch.put_counters(&staged.counters)?;
         if staged.ended > 0 || prune {
-            let before = now.plus_ms(-self.keep.ended.as_i64());
-            let rows = PRUNE_ROWS + 2 * staged.inputs;
-            let forgotten = batch.prune_dead_letters(self.keep.dead_letters, rows)?;
-            staged.tally.forgotten(forgotten);
-            let rows = PRUNE_ROWS + 2 * staged.ended;
-            for hash in batch.prune_ended(before, self.keep.ended_count, rows)? {
-                staged.uses.ended(hash, -1);
-            }
+            let (letters, rows) = (PRUNE_ROWS + 2 * staged.inputs, PRUNE_ROWS + 2 * staged.ended);
+            self.forget(batch, staged, now, letters, rows)?;
         }
         batch.change_uses(&staged.uses, |hash| self.definitions.is_active(hash))?;
         Ok(Found {
             next_due: batch.next_due()?,
             outbox_rows: batch.outbox_rows()?,
         })
+    }
+
+    /// A transaction that does nothing but forget what is old, up to so many rows of each kind.
+    ///
+    /// # Errors
+    /// [`StorageError`]: nothing of the transaction is to remain.
+    pub fn prune(
+        &self,
+        batch: &Batch<'_>,
+        staged: &mut Staged,
+        now: TimeMs,
+        rows: usize,
+    ) -> Result<(), StorageError> {
+        self.forget(batch, staged, now, rows, rows)?;
+        batch.change_uses(&staged.uses, |hash| self.definitions.is_active(hash))
+    }
+
+    /// Deletes what is old, up to so many dead letters and so many rows of each other kind.
+    fn forget(
+        &self,
+        batch: &Batch<'_>,
+        staged: &mut Staged,
+        now: TimeMs,
+        letters: usize,
+        rows: usize,
+    ) -> Result<(), StorageError> {
+        let before = now.plus_ms(-self.keep.ended.as_i64());
+        let forgotten = batch.prune_dead_letters(self.keep.dead_letters, letters)?;
+        staged.tally.forgotten(forgotten);
+        let (ended, tombstones) = batch.prune_ended(before, self.keep.ended_count, rows)?;
+        staged.pruned = forgotten + ended.len() + tombstones;
+        for hash in ended {
+            staged.uses.ended(hash, -1);
+        }
+        Ok(())
     }
 
     /// Makes a committed batch the state of the partition.

@@ -57,6 +57,8 @@ pub struct Staged {
     pub uses: UseChanges,
     /// Instances that ended.
     pub ended: usize,
+    /// Rows deleted because they are old.
+    pub pruned: usize,
     /// Inputs applied, set aside or refused so far.
     pub inputs: usize,
     pub tally: Tally,

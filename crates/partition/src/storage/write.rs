@@ -291,13 +291,14 @@ impl<'t> Batch<'t> {
     }
 
     /// Forgets ended instances that are older than `before` or beyond `keep` in number, with their history, and
-    /// tombstones that are older; looks at up to `limit` rows of each. Gives the definition of each.
+    /// tombstones that are older; looks at up to `limit` rows of each. Gives the definition of each instance, and the
+    /// number of tombstones.
     pub fn prune_ended(
         &self,
         before: TimeMs,
         keep: u64,
         limit: usize,
-    ) -> Result<Vec<DefinitionHash>, StorageError> {
+    ) -> Result<(Vec<DefinitionHash>, usize), StorageError> {
         let excess = self.view.count(ENDED)?.saturating_sub(keep);
         let mut doomed = Vec::new();
         self.view.scan(ENDED, &[], &mut |key, value| {
@@ -313,8 +314,9 @@ impl<'t> Batch<'t> {
             self.forget_history(record.last_history)?;
             self.view.delete(ENDED, &keys::number(*number))?;
         }
-        self.prune_tombstones(before, limit)?;
-        Ok(doomed.into_iter().map(|(_, record)| record.definition).collect())
+        let tombstones = self.prune_tombstones(before, limit)?;
+        let definitions = doomed.into_iter().map(|(_, record)| record.definition);
+        Ok((definitions.collect(), tombstones))
     }
 
     fn forget_history(&self, mut next: Option<u64>) -> Result<(), StorageError> {
@@ -331,7 +333,7 @@ impl<'t> Batch<'t> {
 
     /// Goes once around all tombstones in small slices. In the order of their keys those of one slice share
     /// pages; in the order of time each would be on a page of its own.
-    fn prune_tombstones(&self, before: TimeMs, limit: usize) -> Result<(), StorageError> {
+    fn prune_tombstones(&self, before: TimeMs, limit: usize) -> Result<usize, StorageError> {
         let from = self.view.get(META, TOMBSTONES_SEEN)?.unwrap_or_default();
         let mut doomed = Vec::new();
         let mut seen = 0;
@@ -348,13 +350,13 @@ impl<'t> Batch<'t> {
             }
             Ok(true)
         })?;
-        for key in doomed {
-            self.view.delete(TOMBSTONES, &key)?;
+        for key in &doomed {
+            self.view.delete(TOMBSTONES, key)?;
         }
         if next != from {
             self.view.put(META, TOMBSTONES_SEEN, next)?;
         }
-        Ok(())
+        Ok(doomed.len())
     }
 
     /// Archives a version; one that is there stays as it is.
