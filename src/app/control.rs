@@ -1,6 +1,5 @@
 //! What operators can ask of a node.
 
-use std::fmt::Write as _;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -10,7 +9,7 @@ use tokio::sync::oneshot;
 use super::cursors::{forged, read_cursor, write_cursor};
 use super::node::Node;
 use super::running::Running;
-use super::{aliases, answers, consumers, inputs, migration, schedules, shards, streams, versions};
+use super::{aliases, answers, consumers, inputs, letters, migration, schedules, shards, streams, versions};
 use crate::config::BrokerKind;
 use crate::intake::decode::{Decoded, Decoder};
 use crate::kernel::alias::Alias;
@@ -36,7 +35,7 @@ use crate::shard::ShardState;
 use crate::shard::mailbox::{DeadLetterDecision, Mail};
 use crate::storage::StorageError;
 use crate::storage::read::Found;
-use crate::storage::rows::{DeadLetter, HistoryRow};
+use crate::storage::rows::HistoryRow;
 
 /// Most breakers in one answer.
 const BREAKERS_SHOWN_MAX: usize = 1_000;
@@ -353,6 +352,7 @@ impl Control for Node {
                 (shard, Some(number))
             }
         };
+        let in_force = self.catalog.now();
         let (mut items, mut next) = (Vec::new(), None);
         while let Some(shown) = running.shards.get(usize::from(shard)) {
             let (reader, owned, limit) = (shown.reader.clone(), tenant.clone(), page.limit - items.len());
@@ -360,7 +360,7 @@ impl Control for Node {
             items.extend(
                 letters
                     .into_iter()
-                    .map(|(number, letter)| letter_view(shard, number, letter)),
+                    .map(|(number, letter)| letters::view(shard, number, letter, &in_force.effects)),
             );
             if let Some(number) = more {
                 next = Some(format!("{shard}-{number}"));
@@ -630,34 +630,6 @@ async fn shard_check(shard: &shards::Shown) -> Check {
     }
 }
 
-fn letter_view(shard: u16, number: u64, letter: DeadLetter) -> DeadLetterView {
-    let instance = letter.input.map(|input| input.instance);
-    DeadLetterView {
-        id: format!("{shard}-{number}"),
-        reason: letter.reason,
-        message: letter.message,
-        subject: letter.subject,
-        saga: instance.as_ref().map(|id| id.saga.to_string()),
-        key: instance.as_ref().map(|id| id.key.to_string()),
-        time: rfc3339(letter.time),
-        attempts: letter.attempts,
-        excerpt: printable(&letter.excerpt),
-    }
-}
-
-/// Text as far as it is text; what could disturb a terminal or a log is escaped.
-fn printable(bytes: &[u8]) -> String {
-    let mut out = String::new();
-    for c in String::from_utf8_lossy(bytes).chars() {
-        if c.is_control() {
-            write!(out, "{}", c.escape_default()).expect("writing to a string");
-        } else {
-            out.push(c);
-        }
-    }
-    out
-}
-
 fn read_letter_id(text: &str) -> Option<(u16, u64)> {
     let (shard, number) = text.split_once('-')?;
     Some((shard.parse().ok()?, number.parse().ok()?))
@@ -671,15 +643,5 @@ fn may_follow(reuse: Reuse, phase: &str) -> bool {
         Some(phase) if phase.is_terminal() => reuse.allows(phase),
         // The instance knows its end; should that not allow it, the request is ignored.
         Some(_) => reuse != Reuse::default(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn excerpts_cannot_disturb_a_terminal() {
-        assert_eq!(printable(b"a\x1b[2Jb\0\xff"), "a\\u{1b}[2Jb\\u{0}\u{fffd}");
     }
 }

@@ -12,6 +12,7 @@ mod control;
 mod cursors;
 pub mod definitions;
 mod inputs;
+mod letters;
 mod lifecycle;
 mod migration;
 pub mod nats_server;

@@ -34,6 +34,8 @@ pub(super) enum Item {
     },
     /// The definition of this instance is there again.
     Resume(InstanceId),
+    /// The same, for the first input that waits for it.
+    ResumeFirst(InstanceId),
     /// Other definitions are in force: bring the schedules in line with them, then answer who changed them.
     Schedules(Option<oneshot::Sender<Result<(), String>>>),
     /// An operator pauses the schedule of a saga, or lets it go on.
@@ -54,6 +56,7 @@ impl Item {
             | Self::CallBegins { .. }
             | Self::Decision { .. }
             | Self::Resume(_)
+            | Self::ResumeFirst(_)
             | Self::Schedules(_)
             | Self::Pause { .. } => true,
             Self::Delivered(_) | Self::NotCalled(_) => false,
@@ -78,7 +81,11 @@ impl Item {
                 number: *number,
                 decision: *decision,
             },
-            Self::Resume(id) => Order::Resume(id),
+            Self::Resume(instance) => Order::Resume {
+                instance,
+                at_most: usize::MAX,
+            },
+            Self::ResumeFirst(instance) => Order::Resume { instance, at_most: 1 },
             Self::Schedules(_) => Order::Schedules,
             Self::Pause {
                 tenant, saga, paused, ..
@@ -102,7 +109,8 @@ impl Item {
             | Self::Verdict(_)
             | Self::Delivered(_)
             | Self::NotCalled(_)
-            | Self::Resume(_) => return,
+            | Self::Resume(_)
+            | Self::ResumeFirst(_) => return,
         };
         let _gone = reply.send(answer.unwrap_or(Ok(())));
     }
@@ -124,6 +132,7 @@ impl Item {
             | Self::NotCalled(_)
             | Self::Decision { .. }
             | Self::Resume(_)
+            | Self::ResumeFirst(_)
             | Self::Schedules(_)
             | Self::Pause { .. } => Vec::new(),
         }

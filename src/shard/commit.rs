@@ -17,6 +17,7 @@ use super::desk::{Desk, End};
 use super::figures;
 use super::mailbox::{Arrival, Released};
 use super::status::{Figures, ShardState};
+use crate::kernel::ids::InstanceId;
 use crate::kernel::input::{Input, Origin};
 use crate::storage::StorageError;
 use crate::storage::rows::{InboxRow, Suspect};
@@ -184,11 +185,12 @@ impl Desk {
                 Arrival::Unreadable(_) => false,
             }),
             Item::Verdict(verdict) => self.partition.careful.is_needed(verdict.0.origin),
+            Item::Resume(_) => self.partition.careful.is_needed(Origin::Local),
             Item::Delivered(_)
             | Item::CallBegins { .. }
             | Item::NotCalled(_)
             | Item::Decision { .. }
-            | Item::Resume(_)
+            | Item::ResumeFirst(_)
             | Item::Schedules(_)
             | Item::Pause { .. } => false,
         }
@@ -198,12 +200,17 @@ impl Desk {
     ///
     /// A delivery of several inputs cannot be split over commits, so they are rehearsed one by one first.
     fn commit_carefully(&mut self, part: &mut Vec<Item>) -> Result<(), StorageError> {
+        if let [Item::Resume(id)] = part.as_slice() {
+            self.resume_carefully(&id.clone())?;
+            part.clear();
+            return Ok(());
+        }
         let inputs: Vec<Input> = part.iter().flat_map(Item::inputs).cloned().collect();
         for (at, input) in inputs.iter().enumerate() {
-            let Some(suspect) = self.partition.careful.begin(input, self.settings.attempts) else {
+            let Some(suspects) = self.partition.careful.begin(input, self.settings.attempts) else {
                 continue;
             };
-            self.note_begun(Some(&suspect))?;
+            self.note_begun(&suspects)?;
             if inputs.len() > 1 {
                 self.rehearse(&inputs[..=at])?;
             }
@@ -215,6 +222,24 @@ impl Desk {
         Ok(())
     }
 
+    /// Applies what waited for the definition of an instance, each input in a commit of its own, which was noted as
+    /// begun before.
+    fn resume_carefully(&mut self, id: &InstanceId) -> Result<(), StorageError> {
+        loop {
+            let (behind, rows) = self.reader.inbox(id, usize::MAX)?;
+            let mut rows = rows.into_iter().map(|(_, row)| row);
+            let first = rows.find(|row| row.reason.is_blocking());
+            let Some(InboxRow { input, .. }) = first.filter(|_| behind.is_none()) else {
+                return Ok(());
+            };
+            if let Some(suspects) = self.partition.careful.begin(&input, self.settings.attempts) {
+                self.note_begun(&suspects)?;
+            }
+            self.commit(&mut vec![Item::ResumeFirst(id.clone())], None)?;
+            self.partition.careful.done(&input);
+        }
+    }
+
     /// Fires one timer, which was noted as begun before.
     fn fire_carefully(&mut self, fire: Fire) -> Result<(), StorageError> {
         let due = self
@@ -224,16 +249,16 @@ impl Desk {
             return self.commit(&mut Vec::new(), Some(fire));
         };
         let input = timer_input(target.instance, target.name, due);
-        if let Some(suspect) = self.partition.careful.begin(&input, self.settings.attempts) {
-            self.note_begun(Some(&suspect))?;
+        if let Some(suspects) = self.partition.careful.begin(&input, self.settings.attempts) {
+            self.note_begun(&suspects)?;
         }
         self.commit(&mut Vec::new(), Some(fire))?;
         self.partition.careful.done(&input);
         Ok(())
     }
 
-    fn note_begun(&self, suspect: Option<&Suspect>) -> Result<(), StorageError> {
-        self.store.write(|batch| batch.put_suspect(suspect))
+    fn note_begun(&self, suspects: &[Suspect]) -> Result<(), StorageError> {
+        self.store.write(|batch| batch.put_suspects(suspects))
     }
 
     /// Applies the last of `inputs`, and those of the same instance before it, and lets nothing of it remain.

@@ -39,10 +39,10 @@ pub(super) fn open(spec: &ShardSpec) -> Result<Opening, StorageError> {
     spec.store.write(|batch| {
         let mut counters = batch.counters()?;
         let careful = if counters.clean || counters.log_sequence == 0 {
-            batch.put_suspect(None)?;
+            batch.put_suspects(&[])?;
             Careful::default()
         } else {
-            Careful::after_crash(spec.settings.batch_inputs, batch.suspect()?)
+            Careful::after_crash(spec.settings.batch_inputs, batch.suspects()?)
         };
         counters.clean = false;
         batch.put_counters(&counters)?;

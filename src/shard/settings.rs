@@ -20,7 +20,8 @@ pub struct Settings {
     pub held_deliveries: usize,
     /// Payload bytes of domain events that are set aside meanwhile. Default 8 MiB.
     pub held_bytes: usize,
-    /// Times that an input is begun before it counts as what kills the process. Default 3.
+    /// Times that an input is begun before it counts as what kills the process; an unknown outcome in the place of a
+    /// result is begun as often again. Default 3.
     pub attempts: u32,
     /// Longest time that watermarks and deletions, for which nobody waits, are kept for a commit with inputs.
     /// Default 100 ms.

@@ -235,7 +235,7 @@ fn stored_rows_are_frozen() {
         input: [9; 16],
         attempts: 2,
     };
-    frozen(&suspect, "010909090909090909090909090909090902");
+    frozen(&vec![suspect], "01010909090909090909090909090909090902");
     let counters = Counters {
         log_sequence: 5,
         sent_floor: 6,

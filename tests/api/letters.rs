@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use wiremock::ResponseTemplate;
 
-use crate::api::caller::{get, instance, items, letters, post, runner, send, until};
+use crate::api::caller::{add_call, get, instance, items, letters, post, runner, send, service, until};
 use crate::support::rig::Rig;
 
 async fn divide(rig: &Rig, tenant: &str, id: &str, key: &str, by: i64) {
@@ -117,5 +118,70 @@ async fn a_poison_input_holds_up_its_own_instance_until_someone_decides() {
     until(&rig, &poisoned, |view| shares(view) == [100, 50, 25]).await;
     divide(&rig, "acme", "d-5", "r-1", 5).await;
     until(&rig, &poisoned, |view| shares(view) == [100, 50, 25, 20]).await;
+    assert!(items(&get(&rig, &letters("acme")).await.json()).is_empty());
+}
+
+/// Charges when it is opened. An event can be poison, and one more may wait behind it.
+const TILL: &str = r#"
+apiVersion: sagas/v1
+kind: Saga
+name: till
+start: Till.Opened
+key: {"Till.*": event.data.till}
+state: {init: {share: 0, notes: 0}}
+handlers:
+  Till.Divided: {set: {share: "${100 / event.data.by}"}}
+  Till.Noted: {set: {notes: "${state.notes + 1}"}}
+steps:
+  charge:
+    effect: charge
+    with: {till: "${key}"}
+    set: {receipt: "${result.receipt}"}
+    compensate: {effect: refund, with: {till: "${key}"}, on_unknown: compensate}
+"#;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn to_discard_a_result_settles_its_step_as_an_unknown_outcome_and_its_instance_ends() {
+    let extra = json!({"limits": {"inbox_inputs": 1}});
+    let mut rig = Rig::new(None, "30m", Duration::ZERO, extra).await;
+    let answer = json!({"receipt": "r-1", "card": "canary-of-the-card"});
+    let slow = ResponseTemplate::new(200).set_delay(Duration::from_secs(2));
+    let bank = service(slow.set_body_json(answer)).await;
+    let back = service(ResponseTemplate::new(200).set_body_json(json!({}))).await;
+    let result = "result: {receipt: \"${response.body.receipt}\", card: \"${response.body.card}\"}\n";
+    add_call(&rig, "charge", &bank, &format!("{result}redact: [result.card]\n"));
+    add_call(&rig, "refund", &back, "");
+    rig.add_saga("till", TILL);
+    rig.start().await;
+
+    // While the bank is asked, an event becomes poison and another one takes the only place behind it.
+    for (id, kind, by) in [
+        ("t-1", "Till.Opened", 1),
+        ("t-2", "Till.Divided", 0),
+        ("t-3", "Till.Noted", 1),
+    ] {
+        send(&rig, "acme", id, kind, json!({"till": "t", "by": by})).await;
+    }
+    let page = until(&rig, &letters("acme"), |page| items(page).len() == 2).await;
+    let [poison, unplaced] = [items(&page)[0].clone(), items(&page)[1].clone()];
+    assert_eq!(poison["reason"], "expression", "{page}");
+    assert_eq!(unplaced["reason"], "inbox.overflow", "{page}");
+    let excerpt = unplaced["excerpt"].as_str().expect("an excerpt");
+    assert!(
+        excerpt.contains("r-1") && !excerpt.contains("canary"),
+        "what the bank said, as far as it may be told: {excerpt}"
+    );
+
+    decide(&rig, "acme", &unplaced, "discard")
+        .await
+        .is_problem(409, "SR0503");
+    assert_eq!(decide(&rig, "acme", &poison, "discard").await.status, 204);
+    let till = instance("acme", "till", "t");
+    until(&rig, &till, |view| view["state"]["notes"] == 1).await;
+    assert_eq!(decide(&rig, "acme", &unplaced, "discard").await.status, 204);
+    let view = until(&rig, &till, |view| view["phase"] == "failed").await;
+    assert_eq!(view["failure"]["code"], "result.refused", "{view}");
+    let refunds = back.received_requests().await.expect("they are recorded");
+    assert_eq!(refunds.len(), 1);
     assert!(items(&get(&rig, &letters("acme")).await.json()).is_empty());
 }

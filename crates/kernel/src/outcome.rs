@@ -14,7 +14,7 @@ use serde_json::value::RawValue;
 use super::envelope::{CLASS_BYTES_MAX, EffectResult, ErrorPayload, ResultMetadata, ResultType};
 pub use saga_runner_language::classes::{RESULT_EXPRESSION, RESULT_SCHEMA};
 
-/// Class of a result that cannot be recorded or read.
+/// Class of a result that cannot be recorded or read, or that is not applied.
 pub const RESULT_REFUSED: &str = "result.refused";
 /// Class of an answer that cannot be read.
 pub const RESPONSE_MALFORMED: &str = "response.malformed";
@@ -53,7 +53,7 @@ pub enum UnknownClass {
     ResponseMalformed,
     /// The upstream answered, and the answer is too long.
     ResponseSize,
-    /// What was recorded as the result cannot be read.
+    /// What was recorded as the result cannot be read, or is not applied.
     ResultRefused,
 }
 
@@ -194,6 +194,15 @@ impl WorkOutcome {
         Self::TimedOut {
             class: UnknownClass::ResultRefused,
             message: format!("the recorded result cannot be read: {reason}"),
+        }
+    }
+
+    /// What stands in the place of a result that is not applied for this reason.
+    #[must_use]
+    pub fn not_applied(reason: &str) -> Self {
+        Self::TimedOut {
+            class: UnknownClass::ResultRefused,
+            message: format!("the result is not applied: {reason}"),
         }
     }
 

@@ -228,18 +228,18 @@ fn flip_every(path: &std::path::Path, needle: &[u8]) -> usize {
     found.len()
 }
 
-/// Leaves the state as a process does that dies while it applies `input` for the third time.
-fn die_with(world: &World, input: &Input) {
+/// Leaves the state as a process does that dies while it applies `input` for the last of `attempts` times.
+pub fn die_with(world: &World, input: &Input, attempts: u32) {
     let store = world.store();
     store
         .write::<_, StorageError>(|batch| {
             let mut counters = batch.counters()?;
             counters.clean = false;
             batch.put_counters(&counters)?;
-            batch.put_suspect(Some(&Suspect {
+            batch.put_suspects(&[Suspect {
                 input: fingerprint(input),
-                attempts: 3,
-            }))
+                attempts,
+            }])
         })
         .unwrap();
 }
@@ -257,7 +257,7 @@ async fn with_two_lists(world: &World) -> Shard {
 async fn an_input_that_kills_the_process_is_set_aside_and_its_neighbours_are_not() {
     let world = World::new();
     with_two_lists(&world).await.stop().await;
-    die_with(&world, &added("a", 2, 13));
+    die_with(&world, &added("a", 2, 13), 3);
     let shard = world.start();
     // The intake cuts deliveries differently each time.
     let inputs = vec![
@@ -284,7 +284,7 @@ async fn an_input_that_kills_the_process_is_set_aside_and_its_neighbours_are_not
 async fn care_after_a_crash_changes_no_outcome() {
     let world = World::new();
     with_two_lists(&world).await.stop().await;
-    die_with(&world, &added("other", 1, 1));
+    die_with(&world, &added("other", 1, 1), 3);
     let shard = world.start();
     for sequence in 2..=5 {
         let n = i64::try_from(sequence).unwrap();

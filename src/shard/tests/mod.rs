@@ -4,6 +4,8 @@ mod aliases;
 mod early;
 mod faults;
 mod generations;
+mod letters;
+mod owners;
 mod poison;
 mod schedules;
 mod streams;

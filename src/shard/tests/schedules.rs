@@ -7,6 +7,9 @@ use bytes::Bytes;
 use serde_json::json;
 use tokio::sync::oneshot;
 
+use saga_runner_partition::machine::timers::timer_input;
+
+use super::faults::die_with;
 use super::world::{CONTROLS, EVENTS, Shard, World, compile, event, list, set_of};
 use crate::kernel::children::{ParentRef, SagaMessage};
 use crate::kernel::definition::DefinitionSet;
@@ -15,6 +18,7 @@ use crate::kernel::input::{Control, Input, InputBody, Origin, WorkOutcome, WorkR
 use crate::kernel::schedule::{QUEUE_MAX, Skip, address};
 use crate::kernel::work::{WorkItem, WorkKind};
 use crate::ports::clock::Clock as _;
+use crate::shard::mailbox::DeadLetterDecision::{Discard, Retry};
 use crate::shard::mailbox::Mail;
 use crate::storage::rows::ScheduleRow;
 
@@ -500,4 +504,28 @@ async fn the_address_of_a_schedule_is_no_instance() {
     let (_, answer) = shard.outbox().await.remove(0);
     assert_eq!(key_of(&answer), "parent");
     shard.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_planned_time_that_killed_the_process_waits_for_an_operator_and_nothing_is_lost() {
+    for (decision, started) in [(Retry, &["2026-01-01T06:00:00Z"][..]), (Discard, &[])] {
+        let world = world("");
+        let shard = world.start();
+        shard.settle().await;
+        let at = row(&shard).next.unwrap().at;
+        shard.stop().await;
+        die_with(&world, &timer_input(schedule(), "schedule".to_owned(), at), 3);
+        world.clock.advance(6 * HOUR);
+
+        let shard = world.start();
+        fire(&world, &shard).await;
+        assert_eq!(starts(&shard).await, [""; 0]);
+        let (number, letter) = shard.dead_letters().remove(0);
+        assert_eq!(letter.reason, "poison.crash");
+        shard.decide(number, decision).await.unwrap();
+        assert_eq!(starts(&shard).await, started);
+        assert_eq!(next(&shard), "2026-01-02T06:00:00Z", "the next one is planned");
+        assert_eq!(shard.dead_letters(), []);
+        shard.stop().await;
+    }
 }

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
 
+use super::owners::orphans;
 use crate::kernel::definition::{Definition, DefinitionSet, compile_archived};
 use crate::kernel::ids::{
     ClusterId, CommandId, DefinitionHash, EventId, InstanceId, Key, SagaName, TenantId, TimeMs,
@@ -25,7 +26,7 @@ use crate::shard::mailbox::{Arrival, DeadLetterDecision, Delivery, Mail, Notice,
 use crate::shard::{Settings, ShardHandle, ShardSpec, ShardState};
 use crate::storage::read::Found;
 use crate::storage::rows::{DeadLetter, HistoryRow};
-use crate::storage::{OpenOptions, Store};
+use crate::storage::{OpenOptions, StorageError, Store};
 use crate::telemetry::Metrics;
 
 pub const EVENTS: SourceStream = SourceStream::AggregateEvents;
@@ -232,6 +233,7 @@ impl World {
             handle,
             released,
             noticed: heard,
+            definitions: Arc::clone(&self.definitions),
         }
     }
 }
@@ -252,6 +254,7 @@ pub struct Shard {
     pub handle: ShardHandle,
     pub released: mpsc::Receiver<Released>,
     pub noticed: mpsc::Receiver<Notice>,
+    definitions: Arc<DefinitionSet>,
 }
 
 impl Shard {
@@ -417,8 +420,16 @@ impl Shard {
             .expect("the state is reached")
     }
 
+    /// Stops it. Whatever the test has done to it, nothing may be left that waits for ever.
     pub async fn stop(self) {
+        let reader = self.handle.reader.clone();
         self.handle.stop().await;
+        match orphans(&reader, &self.definitions) {
+            Ok(found) => assert_eq!(found, [""; 0]),
+            // The test has destroyed it.
+            Err(StorageError::Corrupt(_)) => {}
+            Err(error) => panic!("{error}"),
+        }
     }
 }
 

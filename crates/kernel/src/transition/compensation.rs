@@ -29,7 +29,7 @@ use super::place::Place;
 use super::run::Run;
 use super::scope::Locals;
 use super::slot::Slot;
-use super::{Rejection, questions};
+use super::{Rejection, TIMER_DISCARDED, questions};
 use crate::input::{CancelMode, Settle, Verdict, WorkOutcome, WorkResult};
 use crate::ledger::{LedgerEntry, LedgerStatus};
 use crate::patch::Note;
@@ -349,14 +349,29 @@ pub(super) fn result(run: &mut Run<'_>, at: usize, outcome: &WorkOutcome) -> Res
 
 /// The retry timer of a step has fired.
 pub(super) fn retry_due(run: &mut Run<'_>, timer: &str) -> Result<(), Rejection> {
+    match of_timer(run, timer) {
+        Some(at) => start(run, at),
+        None => Ok(()),
+    }
+}
+
+/// The retry timer of a step is discarded: there is no further attempt.
+pub(super) fn give_up_retry(run: &mut Run<'_>, timer: &str) -> Result<(), Rejection> {
+    let Some(at) = of_timer(run, timer) else {
+        return Ok(());
+    };
+    let index = run.record.ledger.entry(at).step;
+    let step = step(run, index);
+    exhausted(run, at, step, TIMER_DISCARDED)
+}
+
+/// The entry that waits for a retry timer.
+fn of_timer(run: &Run<'_>, timer: &str) -> Option<usize> {
     let definition = run.ground.definition;
     let due = positions(run, LedgerStatus::BackingOff, |entry| {
         timer_name(&definition.steps[usize::from(entry.step)], entry) == timer
     });
-    match due.first() {
-        Some(&at) => start(run, at),
-        None => Ok(()),
-    }
+    due.first().copied()
 }
 
 /// Whether a timer of this name is for the next attempt of a compensation.

@@ -65,6 +65,9 @@ use super::input::{Control, Input, InputBody};
 use super::patch::{IgnoreReason, Note, Outcome, Patch};
 use super::record::{Phase, Record};
 
+/// Error class of a step whose next attempt an operator has given up by discarding its timer.
+pub const TIMER_DISCARDED: &str = "timer.discarded";
+
 /// Reason of an event or signal for which the buffer of its instance has no room.
 pub const BUFFER_FULL: &str = "buffer.full";
 
@@ -172,6 +175,48 @@ pub fn apply_traced(
             with_instance(ground, record)
         }
     }
+}
+
+/// Whether a part of the instance waits for this input, a result or a timer, and for no other.
+#[must_use]
+pub fn awaits(record: &Record, input: &Input) -> bool {
+    match &input.body {
+        InputBody::Result(result) => results::waiting(record, result).is_some(),
+        InputBody::Timer { name } => timers::is_current(record, name, input.time),
+        InputBody::Event(_) | InputBody::Control(_) => false,
+    }
+}
+
+/// Does without a timer that has fired and that an operator discards.
+///
+/// # Errors
+/// As [`apply`].
+pub fn discard_timer(
+    definition: &Definition,
+    instance: &InstanceId,
+    record: &Record,
+    input: &Input,
+    context: &Context<'_>,
+) -> Result<Patch, Rejection> {
+    let InputBody::Timer { name } = &input.body else {
+        return Ok(Patch::ignored(IgnoreReason::Stale));
+    };
+    check_definition(definition, record)?;
+    let (texts, values) = (Arena::default(), Arena::default());
+    let ground = Ground {
+        definition,
+        instance,
+        before: Some(record),
+        last: None,
+        input,
+        context,
+        texts: &texts,
+        values: &values,
+        trace: None,
+    };
+    let mut run = Run::of(ground, record);
+    timers::discard(&mut run, name)?;
+    run.conclude(Outcome::Applied)
 }
 
 fn without_instance(ground: Ground<'_>) -> Result<Patch, Rejection> {

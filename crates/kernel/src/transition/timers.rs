@@ -4,13 +4,16 @@ use saga_runner_language::definition::model::{DEADLINE, EVERY_MS_MIN, Group, Tim
 use saga_runner_language::expr::Root;
 use saga_runner_language::ids::TimeMs;
 
+use super::ends::{self, Defeat};
 use super::place::Place;
 use super::run::Run;
 use super::scope::Locals;
 use super::slot::Slot;
-use super::{Rejection, attempts, compensation, deadlines, heartbeats, program, turns, waits};
+use super::{
+    Rejection, TIMER_DISCARDED, attempts, compensation, deadlines, heartbeats, program, turns, waits,
+};
 use crate::patch::{Note, TimerRow};
-use crate::record::{Phase, Record};
+use crate::record::{Phase, Record, StepStatus};
 use crate::work::WorkRef;
 
 /// Whether the timer that fired is the one that is set now, not one that was replaced or cleared.
@@ -54,6 +57,42 @@ pub(super) fn fire(run: &mut Run<'_>, name: &str) -> Result<(), Rejection> {
             run.go_to(to)?;
         }
     }
+    Ok(())
+}
+
+/// Does without a timer that has fired and that an operator discards. A step that waited for it alone has failed, and
+/// a compensation is exhausted; a timer that repeats is set again.
+pub(super) fn discard(run: &mut Run<'_>, name: &str) -> Result<(), Rejection> {
+    let fired = run.record.timers.remove(name);
+    run.note(Note::TimerCleared {
+        timer: name.to_owned(),
+    });
+    if run.ground.definition.program.is_some() {
+        return Ok(());
+    }
+    if compensation::is_timer(name) {
+        return compensation::give_up_retry(run, name);
+    }
+    let Some((kind, slot)) = Slot::of_timer(run, name) else {
+        return match fired.filter(|_| run.is_running()) {
+            Some(row) => repeat(run, name, row.due),
+            None => Ok(()),
+        };
+    };
+    let state = run.slot(slot);
+    let class = match (kind, state.status) {
+        (attempts::RETRY, StepStatus::BackingOff) => state.error.clone(),
+        (waits::DELAY, StepStatus::Delayed) => None,
+        // Something else ends the step, too: a result, an event, or its members.
+        _ => return Ok(()),
+    };
+    let before = run.focus(Some(slot));
+    let defeat = Defeat {
+        class: class.as_deref().unwrap_or(TIMER_DISCARDED),
+        message: "an operator has discarded the timer of its next attempt",
+    };
+    ends::failed(run, slot, defeat)?;
+    run.focus(before);
     Ok(())
 }
 

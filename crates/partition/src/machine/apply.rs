@@ -4,7 +4,6 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use super::careful::fingerprint;
 use super::poison::Fault;
 use super::staging::Run;
 use super::watch::{Told, Watch};
@@ -80,12 +79,21 @@ impl Run<'_> {
     /// Applies an input, then what it readmits.
     pub fn settle(&mut self, input: &Input, turn: Turn) -> Result<Fate, StorageError> {
         if let Some(alias) = Alias::of(&input.instance.key) {
+            if let Some(condemned) = self.condemned(input) {
+                return self.bury_condemned(input, None, condemned, turn);
+            }
             return self.take_aliased(&alias, input, turn);
         }
-        match self.execute(input, turn)? {
-            Fate::Readmits => self.readmit(&input.instance),
-            Fate::Begins => self.welcome(&input.instance),
-            fate @ (Fate::Settled | Fate::Poison) => Ok(fate),
+        let fate = self.execute(input, turn)?;
+        self.follow(&input.instance, fate)
+    }
+
+    /// Applies what an input has readmitted.
+    pub fn follow(&mut self, id: &InstanceId, fate: Fate) -> Result<Fate, StorageError> {
+        match fate {
+            Fate::Readmits => self.readmit(id),
+            Fate::Begins => self.welcome(id),
+            Fate::Settled | Fate::Poison => Ok(fate),
         }
     }
 
@@ -119,9 +127,8 @@ impl Run<'_> {
         {
             return Ok(self.ignore(input, record, IgnoreReason::OtherKey));
         }
-        if let Some(attempts) = condemned(self, input) {
-            let turn = Turn { attempts, ..turn };
-            return self.bury(input, record, Fault::crash(attempts), turn);
+        if let Some(condemned) = self.condemned(input) {
+            return self.bury_condemned(input, record, condemned, turn);
         }
         let log_sequence = self.next_sequence();
         let context = Context {
@@ -184,9 +191,8 @@ impl Run<'_> {
         {
             return Ok(self.ignore(input, None, IgnoreReason::OtherKey));
         }
-        if let Some(attempts) = condemned(self, input) {
-            let turn = Turn { attempts, ..turn };
-            return self.bury(input, None, Fault::crash(attempts), turn);
+        if let Some(condemned) = self.condemned(input) {
+            return self.bury_condemned(input, None, condemned, turn);
         }
         let log_sequence = self.next_sequence();
         let context = Context {
@@ -287,7 +293,7 @@ impl Run<'_> {
     }
 
     /// Writes a patch as rows.
-    fn write(
+    pub fn write(
         &mut self,
         input: &Input,
         before: Option<Record>,
@@ -433,14 +439,6 @@ pub struct HistoryEntry {
     pub outcome: HistoryOutcome,
     pub notes: Vec<Note>,
     pub late_source: bool,
-}
-
-/// How often the process died with this input, if that was too often.
-fn condemned(run: &Run<'_>, input: &Input) -> Option<u32> {
-    if run.ground.condemned.is_empty() {
-        return None;
-    }
-    run.ground.condemned.get(&fingerprint(input)).copied()
 }
 
 /// Whether an instance had ended like that before.

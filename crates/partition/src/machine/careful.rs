@@ -1,12 +1,13 @@
 //! The first inputs after an unclean stop. One of them may be what killed the process, so each is begun alone,
-//! and that it is begun is durable before.
+//! and that it is begun is durable before. One that was begun too often is not begun again; what becomes of it is
+//! decided in [`super::poison`].
 //!
 //! Only inputs that the process may have been working on are looked at: as many of each origin as fit a batch.
 
 use std::collections::HashMap;
 
 use crate::storage::rows::Suspect;
-use saga_runner_kernel::input::{Input, Origin};
+use saga_runner_kernel::input::{Input, InputBody, Origin};
 
 /// Names an input, whatever delivery brings it.
 pub type Fingerprint = [u8; 16];
@@ -29,6 +30,8 @@ pub fn fingerprint(input: &Input) -> Fingerprint {
 
 /// Streams, then everything that does not come from a stream.
 const ORIGINS: usize = 4;
+/// Inputs that are remembered as begun and not finished; the oldest are forgotten.
+const SUSPECTS_MAX: usize = 256;
 
 const fn index(origin: Origin) -> usize {
     match origin {
@@ -37,21 +40,30 @@ const fn index(origin: Origin) -> usize {
     }
 }
 
+/// What becomes of an input that was begun too often.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Condemned {
+    /// How often the process died with it.
+    pub attempts: u32,
+    /// Nothing can be applied in its place either.
+    pub in_place_too: bool,
+}
+
 /// How much care is still needed.
 #[derive(Debug, Clone, Default)]
 pub struct Careful {
     left: [usize; ORIGINS],
-    suspect: Option<Suspect>,
-    /// Inputs that were begun too often, with the number of times.
-    pub condemned: HashMap<Fingerprint, u32>,
+    /// Inputs with which the process has died, oldest first: those that were begun too often, and the last one.
+    suspects: Vec<Suspect>,
+    pub condemned: HashMap<Fingerprint, Condemned>,
 }
 
 impl Careful {
-    /// After an unclean stop: `inputs` of each origin, and the input that was begun last.
-    pub fn after_crash(inputs: usize, suspect: Option<Suspect>) -> Self {
+    /// After an unclean stop: `inputs` of each origin, and the inputs that were begun and not finished.
+    pub fn after_crash(inputs: usize, suspects: Vec<Suspect>) -> Self {
         Self {
             left: [inputs; ORIGINS],
-            suspect,
+            suspects,
             condemned: HashMap::new(),
         }
     }
@@ -62,36 +74,58 @@ impl Careful {
     }
 
     /// What to make durable before `input` is begun; `None` if it was begun too often and must not be.
-    pub fn begin(&mut self, input: &Input, attempts_max: u32) -> Option<Suspect> {
-        let input = fingerprint(input);
-        let attempts = match self.suspect {
-            Some(suspect) if suspect.input == input => suspect.attempts,
-            Some(_) | None => 0,
+    ///
+    /// In the place of a result an unknown outcome is applied after `attempts_max` deaths, which may be begun as
+    /// often again.
+    pub fn begin(&mut self, input: &Input, attempts_max: u32) -> Option<Vec<Suspect>> {
+        let begun = fingerprint(input);
+        let known = self.suspects.iter().position(|suspect| suspect.input == begun);
+        let attempts = known.map_or(0, |at| self.suspects[at].attempts);
+        let last = match &input.body {
+            InputBody::Result(_) => attempts_max.saturating_mul(2),
+            InputBody::Event(_) | InputBody::Timer { .. } | InputBody::Control(_) => attempts_max,
         };
+        let in_place_too = attempts >= last;
         if attempts >= attempts_max {
-            self.condemned.insert(input, attempts);
+            let condemned = Condemned {
+                attempts,
+                in_place_too,
+            };
+            self.condemned.insert(begun, condemned);
+        }
+        if in_place_too {
             return None;
         }
-        let suspect = Suspect {
-            input,
+        // In memory it keeps its number: it is alive when the next one is begun, or this is never read again.
+        let mut suspects = self.suspects.clone();
+        if let Some(at) = known {
+            suspects.remove(at);
+        } else if suspects.len() >= SUSPECTS_MAX {
+            suspects.remove(0);
+        }
+        suspects.push(Suspect {
+            input: begun,
             attempts: attempts + 1,
-        };
-        Some(suspect)
+        });
+        Some(suspects)
     }
 
     /// The input is applied, or a dead letter.
     pub fn done(&mut self, input: &Input) {
         let left = &mut self.left[index(input.origin)];
         *left = left.saturating_sub(1);
-        self.condemned.remove(&fingerprint(input));
+        let done = fingerprint(input);
+        self.condemned.remove(&done);
+        self.suspects.retain(|suspect| suspect.input != done);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use saga_runner_kernel::ids::{InstanceId, Key, SagaName, TenantId, TimeMs};
-    use saga_runner_kernel::input::{Control, InputBody};
+    use saga_runner_kernel::ids::{ClusterId, DefinitionHash, InstanceId, Key, SagaName, TenantId, TimeMs};
+    use saga_runner_kernel::input::{Control, WorkOutcome, WorkResult};
+    use saga_runner_kernel::work::Attempt;
 
     fn input(id: &str) -> Input {
         Input {
@@ -107,25 +141,92 @@ mod tests {
         }
     }
 
+    fn result(id: &str) -> Input {
+        let input = input(id);
+        let command = Attempt {
+            cluster: ClusterId::OFFLINE,
+            instance: &input.instance,
+            generation: 1,
+            definition: &DefinitionHash([0; 32]),
+            input_id: id,
+            input_time: input.time,
+            path: "steps.charge",
+            index: 0,
+            attempt: 1,
+        };
+        Input {
+            body: InputBody::Result(WorkResult {
+                command_id: command.command_id(),
+                effect: None,
+                outcome: WorkOutcome::timed_out(""),
+            }),
+            ..input
+        }
+    }
+
     #[test]
     fn an_input_that_killed_the_process_three_times_is_not_begun_again() {
-        let mut suspect = None;
+        let mut suspects = Vec::new();
         for attempt in 1..=3 {
-            let mut careful = Careful::after_crash(8, suspect);
-            suspect = careful.begin(&input("bad"), 3);
-            assert_eq!(suspect.map(|suspect| suspect.attempts), Some(attempt));
+            let mut careful = Careful::after_crash(8, suspects);
+            suspects = careful.begin(&input("bad"), 3).unwrap();
+            assert_eq!(suspects.last().map(|suspect| suspect.attempts), Some(attempt));
         }
-        let mut careful = Careful::after_crash(8, suspect);
+        let mut careful = Careful::after_crash(8, suspects);
         assert!(careful.begin(&input("good"), 3).is_some());
         assert!(careful.begin(&input("bad"), 3).is_none());
-        assert_eq!(careful.condemned[&fingerprint(&input("bad"))], 3);
+        let condemned = careful.condemned[&fingerprint(&input("bad"))];
+        assert_eq!((condemned.attempts, condemned.in_place_too), (3, true));
         careful.done(&input("bad"));
         assert!(careful.condemned.is_empty());
     }
 
     #[test]
+    fn in_the_place_of_a_result_something_else_is_begun_three_times_more() {
+        let mut suspects = Vec::new();
+        for attempt in 1..=6 {
+            let mut careful = Careful::after_crash(8, suspects);
+            suspects = careful.begin(&result("bad"), 3).unwrap();
+            assert_eq!(suspects.last().map(|suspect| suspect.attempts), Some(attempt));
+            let condemned = careful.condemned.get(&fingerprint(&result("bad")));
+            let replaced = condemned.map(|condemned| (condemned.attempts, condemned.in_place_too));
+            assert_eq!(replaced, (attempt > 3).then_some((attempt - 1, false)));
+        }
+        let mut careful = Careful::after_crash(8, suspects);
+        assert_eq!(careful.begin(&result("bad"), 3), None);
+        assert!(careful.condemned[&fingerprint(&result("bad"))].in_place_too);
+    }
+
+    #[test]
+    fn two_inputs_of_one_commit_that_kill_the_process_are_both_found() {
+        let mut suspects = Vec::new();
+        for _ in 0..6 {
+            let mut careful = Careful::after_crash(8, suspects);
+            // The process dies with the first one that is begun.
+            suspects = careful
+                .begin(&input("bad"), 3)
+                .or_else(|| careful.begin(&input("worse"), 3))
+                .unwrap();
+        }
+        let mut careful = Careful::after_crash(8, suspects);
+        assert_eq!(careful.begin(&input("bad"), 3), None);
+        assert_eq!(careful.begin(&input("worse"), 3), None);
+        assert_eq!(careful.condemned.len(), 2);
+    }
+
+    #[test]
+    fn what_was_begun_and_finished_is_no_suspect_any_more() {
+        let mut careful = Careful::after_crash(8, vec![]);
+        assert_eq!(careful.begin(&input("a"), 3).unwrap().len(), 1);
+        careful.done(&input("a"));
+        let suspects = careful.begin(&input("b"), 3).unwrap();
+        assert_eq!(suspects.len(), 1);
+        assert_eq!(suspects[0].input, fingerprint(&input("b")));
+    }
+
+    #[test]
     fn care_ends_when_nothing_can_be_the_culprit() {
-        let mut careful = Careful::after_crash(2, None);
+        let mut careful = Careful::after_crash(2, Vec::new());
         let origin = input("a").origin;
         careful.done(&input("a"));
         assert!(careful.is_needed(origin));

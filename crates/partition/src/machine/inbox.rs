@@ -37,20 +37,19 @@ impl Run<'_> {
         waiting.inputs() < limits.inbox_inputs && waiting.bytes.saturating_add(bytes) <= limits.inbox_bytes
     }
 
-    /// Applies what waited for the definition of the instance, now that it is there.
-    pub fn resume(&mut self, id: &InstanceId) -> Result<(), StorageError> {
+    /// Applies what waited for the definition of the instance, now that it is there, up to so many inputs.
+    pub fn resume(&mut self, id: &InstanceId, at_most: usize) -> Result<(), StorageError> {
         if self.waiting(id).behind.is_some() {
             return Ok(());
         }
-        self.drain(id)
+        self.drain(id, at_most)
     }
 
-    /// Applies what waits and has nothing in its way any more, until one of it is poison.
-    pub fn drain(&mut self, id: &InstanceId) -> Result<(), StorageError> {
-        for (number, row, bytes) in self.batch.inbox(id)? {
-            if let WaitReason::Deferred | WaitReason::Early { .. } = row.reason {
-                continue;
-            }
+    /// Applies what waits and has nothing in its way any more, up to so many inputs, until one of it is poison.
+    pub fn drain(&mut self, id: &InstanceId, at_most: usize) -> Result<(), StorageError> {
+        let mut rows = self.batch.inbox(id)?;
+        rows.retain(|(_, row, _)| row.reason.is_blocking());
+        for (number, row, bytes) in rows.into_iter().take(at_most) {
             self.leave(id, number, row.reason, bytes)?;
             if self.settle(&row.input, Turn::FIRST)? == Fate::Poison {
                 break;

@@ -23,8 +23,11 @@ pub enum Order<'a> {
         number: u64,
         decision: DeadLetterDecision,
     },
-    /// The definition of this instance is there again.
-    Resume(&'a InstanceId),
+    /// The definition of this instance is there again: up to so many inputs that wait for it are applied.
+    Resume {
+        instance: &'a InstanceId,
+        at_most: usize,
+    },
     /// Other definitions are in force: bring the schedules in line with them.
     Schedules,
     /// An operator pauses the schedule of a saga, or lets it go on. Answered.

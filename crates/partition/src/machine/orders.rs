@@ -50,7 +50,7 @@ impl Run<'_> {
                 number,
                 decision,
             } => self.decide(tenant, number, decision).map(Some),
-            Order::Resume(id) => self.resume(id).map(|()| None),
+            Order::Resume { instance, at_most } => self.resume(instance, at_most).map(|()| None),
             Order::Schedules => self.reconcile_schedules().map(|()| None),
             Order::Pause { tenant, saga, paused } => self.pause_schedule(tenant, saga, paused).map(Some),
             Order::Timers(fire) => self.fire(fire).map(|()| None),

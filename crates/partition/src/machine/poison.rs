@@ -1,23 +1,25 @@
 //! Inputs that cannot be applied: dead letters, and what an operator decides about them.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use bytes::Bytes;
 
 use super::apply::{Fate, HistoryEntry, Turn, kind_in_full, source};
+use super::careful::{Condemned, fingerprint};
 use super::message::{DeadLetterDecision, Unreadable};
 use super::staging::Run;
 use super::watch::Told;
 use crate::storage::StorageError;
-use crate::storage::rows::{DeadLetter, HistoryOutcome, WaitReason};
+use crate::storage::rows::{DeadLetter, EXCERPT_BYTES, HistoryOutcome, WaitReason, Waiting};
 use saga_runner_kernel::alias::Alias;
-use saga_runner_kernel::ids::TenantId;
-use saga_runner_kernel::input::{Control, Input, InputBody, Owner, SourceStream, WorkResult};
+use saga_runner_kernel::definition::Definition;
+use saga_runner_kernel::ids::{DefinitionHash, TenantId};
+use saga_runner_kernel::input::{Control, Input, InputBody, Owner, SourceStream, WorkOutcome, WorkResult};
 use saga_runner_kernel::limits::Limits;
+use saga_runner_kernel::patch::Patch;
 use saga_runner_kernel::record::Record;
-use saga_runner_kernel::transition::{NO_INSTANCE, Rejection};
-use saga_runner_kernel::work::WorkRef;
-
-/// Bytes of a payload that a dead letter shows.
-const EXCERPT_BYTES: usize = 1024;
+use saga_runner_kernel::schedule;
+use saga_runner_kernel::transition::{Context, NO_INSTANCE, Rejection, apply, awaits, discard_timer};
 
 const CRASH: &str = "poison.crash";
 const PANIC: &str = "poison.panic";
@@ -30,14 +32,26 @@ pub struct Fault {
     message: String,
     /// Whether later inputs of the instance wait for an operator's decision.
     parks: bool,
+    /// Whether an unknown outcome is applied in the place of a result, instead of that.
+    settles: bool,
 }
 
 impl Fault {
-    pub fn crash(attempts: u32) -> Self {
+    fn crash(input: &Input, condemned: Condemned) -> Self {
+        let Condemned {
+            attempts,
+            in_place_too,
+        } = condemned;
+        let what = match &input.body {
+            InputBody::Result(_) if in_place_too => "this result, or an unknown outcome in its place",
+            InputBody::Result(_) => "this result",
+            InputBody::Event(_) | InputBody::Timer { .. } | InputBody::Control(_) => "this input",
+        };
         Self {
             reason: CRASH,
-            message: format!("the process died {attempts} times while it applied this input"),
+            message: format!("the process died {attempts} times while it applied {what}"),
             parks: true,
+            settles: !in_place_too,
         }
     }
 
@@ -46,7 +60,23 @@ impl Fault {
             reason: PANIC,
             message: "the transition panicked; please report it".to_owned(),
             parks: true,
+            settles: true,
         }
+    }
+
+    fn without_definition(definition: &DefinitionHash) -> Self {
+        Self {
+            reason: "definition.missing",
+            message: format!("definition {definition} is not loaded"),
+            parks: true,
+            settles: false,
+        }
+    }
+
+    /// What an operator is told where this prevents a decision.
+    fn told(self) -> String {
+        let Self { reason, message, .. } = self;
+        format!("what waits for it cannot be settled, so it stays: {reason}: {message}")
     }
 
     /// The first one stands, so nothing waits for a decision on this one.
@@ -65,6 +95,7 @@ impl Fault {
             reason,
             message,
             parks: false,
+            settles: false,
         }
     }
 
@@ -77,6 +108,7 @@ impl Fault {
                 limits.early_inputs, limits.early_bytes, limits.inbox_inputs, limits.inbox_bytes
             ),
             parks: false,
+            settles: false,
         }
     }
 
@@ -89,6 +121,7 @@ impl Fault {
                 owner.key
             ),
             parks: false,
+            settles: false,
         }
     }
 
@@ -99,6 +132,7 @@ impl Fault {
                 "the event has {bytes} bytes and would not fit into a message of {max} bytes with its address"
             ),
             parks: false,
+            settles: false,
         }
     }
 
@@ -113,6 +147,7 @@ impl Fault {
                 alias.value
             ),
             parks: false,
+            settles: false,
         }
     }
 
@@ -125,6 +160,7 @@ impl Fault {
                 limits.inbox_inputs, limits.inbox_bytes
             ),
             parks: false,
+            settles: false,
         }
     }
 }
@@ -133,6 +169,7 @@ impl From<Rejection> for Fault {
     fn from(rejection: Rejection) -> Self {
         Self {
             parks: rejection.parks(),
+            settles: true,
             reason: rejection.reason,
             message: rejection.message,
         }
@@ -140,8 +177,38 @@ impl From<Rejection> for Fault {
 }
 
 impl Run<'_> {
+    /// What becomes of an input that killed the process too often.
+    pub fn condemned(&self, input: &Input) -> Option<Condemned> {
+        if self.ground.condemned.is_empty() {
+            return None;
+        }
+        self.ground.condemned.get(&fingerprint(input)).copied()
+    }
+
+    /// Writes an input to the dead letters that killed the process too often.
+    pub fn bury_condemned(
+        &mut self,
+        input: &Input,
+        record: Option<Record>,
+        condemned: Condemned,
+        turn: Turn,
+    ) -> Result<Fate, StorageError> {
+        let turn = Turn {
+            attempts: condemned.attempts,
+            ..turn
+        };
+        let fault = Fault::crash(input, condemned);
+        let fault = Fault {
+            // The inputs of a schedule do not depend on each other.
+            parks: fault.parks && !schedule::is_address(&input.instance.key),
+            ..fault
+        };
+        self.bury(input, record, fault, turn)
+    }
+
     /// Writes an input to the dead letters. What comes later for its instance waits behind it, unless it is a
-    /// control, which has no place in the order of the instance.
+    /// control, which has no place in the order of the instance, or a result: what waits for that goes on with an
+    /// unknown outcome, where one can be applied.
     pub fn bury(
         &mut self,
         input: &Input,
@@ -151,7 +218,7 @@ impl Run<'_> {
     ) -> Result<Fate, StorageError> {
         let id = &input.instance;
         let number = self.next_sequence();
-        let letter = DeadLetter {
+        let mut letter = DeadLetter {
             tenant: id.tenant.clone(),
             reason: fault.reason.to_owned(),
             message: fault.message,
@@ -194,11 +261,87 @@ impl Run<'_> {
         if !fault.parks || matches!(input.body, InputBody::Control(_)) {
             return Ok(Fate::Settled);
         }
+        if let InputBody::Result(result) = &input.body
+            && fault.settles
+        {
+            match self.settle_as_unknown(input, result, &letter.message)? {
+                Ok(fate) => return Ok(fate),
+                Err(next) => {
+                    letter.message = format!(
+                        "{}; nor can an unknown outcome be applied in its place: {}: {}",
+                        letter.message, next.reason, next.message
+                    );
+                    self.batch.put_dead_letter(number, &letter)?;
+                }
+            }
+        }
         let mut waiting = self.waiting(id);
         waiting.behind = Some(number);
         self.batch.put_parked(id, Some(number))?;
         self.set_waiting(id, waiting);
         Ok(Fate::Poison)
+    }
+
+    /// Applies an unknown outcome in the place of a result, to whatever waits for the result. A fault: that cannot be
+    /// applied either, and nothing has changed.
+    fn settle_as_unknown(
+        &mut self,
+        input: &Input,
+        result: &WorkResult,
+        reason: &str,
+    ) -> Result<Result<Fate, Fault>, StorageError> {
+        let id = &input.instance;
+        let result = WorkResult {
+            outcome: WorkOutcome::not_applied(reason),
+            ..result.clone()
+        };
+        let input = Input {
+            body: InputBody::Result(result.clone()),
+            ..input.clone()
+        };
+        self.instead(&input, |definition, record, context| {
+            apply(definition, id, Some(record), &input, context)
+        })
+    }
+
+    /// Writes what `transition` makes of the instance of an input, where something in it waits for the input. A fault:
+    /// nothing has changed.
+    fn instead(
+        &mut self,
+        input: &Input,
+        transition: impl Fn(&Definition, &Record, &Context<'_>) -> Result<Patch, Rejection>,
+    ) -> Result<Result<Fate, Fault>, StorageError> {
+        let id = &input.instance;
+        let record = match self.staged.records.take(self.batch, id)? {
+            Some(record) if awaits(&record, input) => record,
+            record => {
+                self.staged.records.give_back(id, record);
+                return Ok(Ok(Fate::Settled));
+            }
+        };
+        let Some(definition) = self.ground.definitions.by_hash(&record.definition) else {
+            let fault = Fault::without_definition(&record.definition);
+            self.staged.records.give_back(id, Some(record));
+            return Ok(Err(fault));
+        };
+        let log_sequence = self.next_sequence();
+        let context = Context {
+            limits: self.ground.limits,
+            cluster: self.ground.cluster,
+            log_sequence,
+            generation: record.generation,
+        };
+        let applied = catch_unwind(AssertUnwindSafe(|| transition(definition, &record, &context)));
+        let fault = match applied {
+            Ok(Ok(patch)) => {
+                let written = self.write(input, Some(record), patch, log_sequence, Turn::FIRST);
+                return written.map(Ok);
+            }
+            Ok(Err(rejection)) => rejection.into(),
+            Err(_) => Fault::panic(),
+        };
+        self.staged.records.give_back(id, Some(record));
+        Ok(Err(fault))
     }
 
     /// Writes a message that never became an input to the dead letters.
@@ -241,11 +384,40 @@ impl Run<'_> {
             };
         };
         self.staged.inputs += 1;
-        self.batch.delete_dead_letter(number)?;
         let id = &input.instance;
+        if schedule::is_address(&id.key) {
+            self.batch.delete_dead_letter(number)?;
+            return match decision {
+                DeadLetterDecision::Retry => self.take_scheduled(&input),
+                DeadLetterDecision::Discard => self.forgo(&input),
+            }
+            .map(Ok);
+        }
         let mut waiting = self.waiting(id);
         let stood_in_the_way = waiting.behind == Some(number);
+        let may_settle = stood_in_the_way || !waiting.is_blocked();
+        let mut fate = Fate::Settled;
+        if self.is_awaited(&input)? {
+            if decision == DeadLetterDecision::Discard {
+                if !may_settle {
+                    return Ok(Err(blocked(waiting)));
+                }
+                match self.give_up(&input)? {
+                    Ok(settled) => fate = settled,
+                    Err(fault) => return Ok(Err(fault.told())),
+                }
+            }
+        } else if decision == DeadLetterDecision::Retry
+            && may_settle
+            && matches!(input.body, InputBody::Result(_))
+        {
+            return Ok(Err(
+                "nothing waits for it any more: it can be discarded only".to_owned()
+            ));
+        }
+        self.batch.delete_dead_letter(number)?;
         if stood_in_the_way {
+            waiting = self.waiting(id);
             waiting.behind = None;
             self.batch.put_parked(id, None)?;
             self.set_waiting(id, waiting);
@@ -255,37 +427,40 @@ impl Run<'_> {
             ..Turn::FIRST
         };
         let fate = match decision {
-            DeadLetterDecision::Retry if stood_in_the_way || !waiting.is_blocked() => {
-                self.settle(&input, turn)?
-            }
+            DeadLetterDecision::Retry if may_settle => self.settle(&input, turn)?,
             DeadLetterDecision::Retry => {
                 self.wait(&input, WaitReason::Parked)?;
                 Fate::Settled
             }
-            DeadLetterDecision::Discard => {
-                if let InputBody::Result(result) = &input.body {
-                    self.drop_work(&input, result)?;
-                }
-                Fate::Settled
-            }
+            DeadLetterDecision::Discard => self.follow(id, fate)?,
         };
         if stood_in_the_way && fate != Fate::Poison {
-            self.drain(id)?;
+            self.drain(id, usize::MAX)?;
         }
         Ok(Ok(()))
     }
 
-    /// Deletes the outbox row whose result is discarded: as long as it stood there, the result would be looked
-    /// up and applied again.
-    fn drop_work(&mut self, input: &Input, result: &WorkResult) -> Result<(), StorageError> {
+    /// Whether something in the instance waits for this input and for nothing else, so that it would wait for ever
+    /// if the input were forgotten.
+    fn is_awaited(&mut self, input: &Input) -> Result<bool, StorageError> {
         let record = self.staged.records.take(self.batch, &input.instance)?;
-        if let Some(row) = record.as_ref().and_then(|record| awaited_row(record, result))
-            && self.batch.delete_work(row)?
-        {
-            self.staged.settled.push(row);
-        }
+        let awaited = record.as_ref().is_some_and(|record| awaits(record, input));
         self.staged.records.give_back(&input.instance, record);
-        Ok(())
+        Ok(awaited)
+    }
+
+    /// Settles what waits for an input that an operator discards. A fault: that cannot be done, and nothing has
+    /// changed.
+    fn give_up(&mut self, input: &Input) -> Result<Result<Fate, Fault>, StorageError> {
+        match &input.body {
+            InputBody::Result(result) => {
+                self.settle_as_unknown(input, result, "an operator has discarded it")
+            }
+            InputBody::Timer { .. } => self.instead(input, |definition, record, context| {
+                discard_timer(definition, &input.instance, record, input, context)
+            }),
+            InputBody::Event(_) | InputBody::Control(_) => Ok(Ok(Fate::Settled)),
+        }
     }
 }
 
@@ -295,12 +470,14 @@ const fn may_come_again(input: &Input) -> bool {
     !matches!(input.body, InputBody::Control(Control::RegisterAlias { .. }))
 }
 
-/// The outbox row of the command that a result is for.
-fn awaited_row(record: &Record, result: &WorkResult) -> Option<WorkRef> {
-    record
-        .outstanding()
-        .find(|outstanding| outstanding.command == result.command_id)
-        .map(|outstanding| outstanding.row)
+/// Why a decision has to wait for another one.
+fn blocked(waiting: Waiting) -> String {
+    match waiting.behind {
+        Some(number) => {
+            format!("its instance waits behind dead letter {number}: decide about that one first")
+        }
+        None => "inputs of its instance wait for their definition, which is not loaded".to_owned(),
+    }
 }
 
 fn excerpt(input: &Input) -> Bytes {

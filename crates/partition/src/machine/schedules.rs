@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 
 use bytes::Bytes;
 
+use super::apply::Turn;
 use super::staging::Run;
 use crate::storage::StorageError;
 use crate::storage::rows::{PlannedRow, RunRow, ScheduleRow};
@@ -27,6 +28,9 @@ const RUN_MS_MAX: i64 = 10 * 366 * 24 * 3_600_000;
 impl Run<'_> {
     /// Takes what is addressed to a schedule.
     pub fn take_scheduled(&mut self, input: &Input) -> Result<(), StorageError> {
+        if let Some(condemned) = self.condemned(input) {
+            return self.bury_condemned(input, None, condemned, Turn::FIRST).map(drop);
+        }
         let outcome = match &input.body {
             InputBody::Timer { .. } => self.planned(input)?,
             InputBody::Result(result) => self.run_ended(input, result.command_id)?,
@@ -71,6 +75,27 @@ impl Run<'_> {
         self.plan(&input.instance, &mut row, schedule)?;
         self.batch.put_schedule(tenant, saga, &row)?;
         Ok(Outcome::Applied)
+    }
+
+    /// An operator does without the planned times that a timer was for. The next ones come.
+    pub fn forgo(&mut self, input: &Input) -> Result<(), StorageError> {
+        let id = &input.instance;
+        let Some(mut row) = self.batch.schedule(&id.tenant, &id.saga)? else {
+            return Ok(());
+        };
+        if row.next.is_none_or(|next| next.at != input.time) {
+            return Ok(());
+        }
+        let active = self.ground.definitions.active(&id.saga);
+        match active.and_then(|saga| saga.schedule.as_ref()) {
+            Some(schedule) => {
+                self.skip(id, &mut row, input.time, Skip::Missed, 1);
+                row.handled = self.ground.now.max(input.time);
+                self.plan(id, &mut row, schedule)?;
+            }
+            None => row.next = None,
+        }
+        self.batch.put_schedule(&id.tenant, &id.saga, &row)
     }
 
     /// Puts a planned time that is due among those that are to start, or skips it.

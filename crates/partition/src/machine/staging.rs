@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use super::careful::Fingerprint;
+use super::careful::{Condemned, Fingerprint};
 use super::tally::Tally;
 use super::watch::{Told, Watch};
 use crate::storage::rows::{UseChanges, Waiting};
@@ -30,8 +30,8 @@ pub struct Ground<'a> {
     pub keep_ended: Millis,
     /// Instances with something in the inbox, as of the last commit.
     pub waiting: &'a HashMap<InstanceId, Waiting>,
-    /// Inputs that killed the process too often, with the number of times.
-    pub condemned: &'a HashMap<Fingerprint, u32>,
+    /// Inputs that killed the process too often.
+    pub condemned: &'a HashMap<Fingerprint, Condemned>,
     /// Whoever wants to hear what becomes of each input.
     pub watch: Option<&'a dyn Watch>,
 }

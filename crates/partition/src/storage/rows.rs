@@ -117,6 +117,17 @@ pub enum WaitReason {
     },
 }
 
+impl WaitReason {
+    /// Whether what came later waits behind it.
+    #[must_use]
+    pub const fn is_blocking(self) -> bool {
+        match self {
+            Self::Parked | Self::Unversioned => true,
+            Self::Deferred | Self::Early { .. } => false,
+        }
+    }
+}
+
 /// What the names of timers begin with at which an input waits no longer for its instance; no saga can give a timer
 /// such a name.
 const EARLY_TIMER: &str = "early/";
@@ -213,6 +224,9 @@ impl Waiting {
         }
     }
 }
+
+/// Bytes of a payload that a dead letter shows.
+pub const EXCERPT_BYTES: usize = 1024;
 
 /// An input that could not be applied.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -493,18 +493,19 @@ impl<'t> Batch<'t> {
         self.view.put(ALIASES, &key, encode(row))
     }
 
-    pub fn suspect(&self) -> Result<Option<Suspect>, StorageError> {
-        self.view
-            .get(META, b"suspect")?
-            .map(|bytes| decode(&bytes, "the suspect"))
-            .transpose()
+    /// Inputs with which the process has died, oldest first.
+    pub fn suspects(&self) -> Result<Vec<Suspect>, StorageError> {
+        match self.view.get(META, SUSPECTS)? {
+            Some(bytes) => decode(&bytes, "the suspects"),
+            None => Ok(Vec::new()),
+        }
     }
 
-    pub fn put_suspect(&self, suspect: Option<&Suspect>) -> Result<(), StorageError> {
-        match suspect {
-            Some(suspect) => self.view.put(META, b"suspect", encode(suspect)),
-            None => self.view.delete(META, b"suspect").map(drop),
+    pub fn put_suspects(&self, suspects: &[Suspect]) -> Result<(), StorageError> {
+        if suspects.is_empty() {
+            return self.view.delete(META, SUSPECTS).map(drop);
         }
+        self.view.put(META, SUSPECTS, encode(&suspects))
     }
 }
 
@@ -528,6 +529,8 @@ pub struct Counters {
 const DEAD_LETTERS_SEEN: &[u8] = b"dead letters seen";
 /// Up to where the tombstones were looked through.
 const TOMBSTONES_SEEN: &[u8] = b"tombstones seen";
+/// Name of the inputs with which the process has died.
+const SUSPECTS: &[u8] = b"suspects";
 
 /// The active definitions.
 pub(super) const ACTIVE: &[u8] = b"active";

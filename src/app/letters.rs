@@ -1,0 +1,100 @@
+//! What operators see of dead letters.
+
+use std::borrow::Cow;
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use crate::kernel::definition::EffectDefinition;
+use crate::kernel::input::{InputBody, WorkOutcome, WorkResult};
+use crate::ports::control::{DeadLetterView, rfc3339};
+use crate::storage::rows::{DeadLetter, EXCERPT_BYTES};
+
+/// A dead letter as it is shown, without what `effects` redact.
+pub(super) fn view(
+    shard: u16,
+    number: u64,
+    letter: DeadLetter,
+    effects: &[Arc<EffectDefinition>],
+) -> DeadLetterView {
+    let excerpt = printable(&excerpt(&letter, effects));
+    let instance = letter.input.map(|input| input.instance);
+    DeadLetterView {
+        id: format!("{shard}-{number}"),
+        reason: letter.reason,
+        message: letter.message,
+        subject: letter.subject,
+        saga: instance.as_ref().map(|id| id.saga.to_string()),
+        key: instance.as_ref().map(|id| id.key.to_string()),
+        time: rfc3339(letter.time),
+        attempts: letter.attempts,
+        excerpt,
+    }
+}
+
+/// The first KiB of what the message said, without what its effect redacts of results.
+fn excerpt<'l>(letter: &'l DeadLetter, effects: &[Arc<EffectDefinition>]) -> Cow<'l, [u8]> {
+    match letter.input.as_ref().map(|input| &input.body) {
+        Some(InputBody::Result(result)) => cut(of_result(result, effects)),
+        Some(InputBody::Event(_) | InputBody::Timer { .. } | InputBody::Control(_)) | None => {
+            Cow::Borrowed(&letter.excerpt)
+        }
+    }
+}
+
+fn of_result<'r>(result: &'r WorkResult, effects: &[Arc<EffectDefinition>]) -> Cow<'r, [u8]> {
+    let payload = match &result.outcome {
+        WorkOutcome::Succeeded { payload } | WorkOutcome::Unusable { payload, .. } => payload,
+        WorkOutcome::Failed { class, message, .. } => return told(class, message),
+        WorkOutcome::TimedOut { class, message } => return told(class.as_str(), message),
+    };
+    let effect = effects
+        .iter()
+        .find(|effect| result.effect.as_ref() == Some(&effect.name));
+    let hidden = effect.map_or(&[][..], |effect| &effect.redaction.result);
+    if hidden.is_empty() {
+        return Cow::Borrowed(payload);
+    }
+    // What cannot be read is not shown: nobody knows what it holds.
+    let mut value = serde_json::from_slice(payload).unwrap_or(Value::Null);
+    hidden.iter().for_each(|path| path.hide_value(&mut value));
+    Cow::Owned(value.to_string().into_bytes())
+}
+
+fn told(class: &str, message: &str) -> Cow<'static, [u8]> {
+    Cow::Owned(format!("{class}: {message}").into_bytes())
+}
+
+fn cut(text: Cow<'_, [u8]>) -> Cow<'_, [u8]> {
+    match text {
+        Cow::Borrowed(text) => Cow::Borrowed(&text[..text.len().min(EXCERPT_BYTES)]),
+        Cow::Owned(mut text) => {
+            text.truncate(EXCERPT_BYTES);
+            Cow::Owned(text)
+        }
+    }
+}
+
+/// Text as far as it is text; what could disturb a terminal or a log is escaped.
+fn printable(bytes: &[u8]) -> String {
+    let mut out = String::new();
+    for c in String::from_utf8_lossy(bytes).chars() {
+        if c.is_control() {
+            write!(out, "{}", c.escape_default()).expect("writing to a string");
+        } else {
+            out.push(c);
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn excerpts_cannot_disturb_a_terminal() {
+        assert_eq!(printable(b"a\x1b[2Jb\0\xff"), "a\\u{1b}[2Jb\\u{0}\u{fffd}");
+    }
+}
