@@ -58,25 +58,36 @@ async fn serve(manifest: Manifest, registry: Arc<Registry>, clock: Arc<dyn Clock
     let stop_http = CancellationToken::new();
     let http = tokio::spawn(serve_http(listener, Arc::clone(&node), api, stop_http.clone()));
 
-    let outcome = tokio::select! {
-        outcome = node.start() => outcome,
-        () = signals.next() => Ok(()),
-        () = node.drain_requested() => Ok(()),
+    let begun = tokio::select! {
+        outcome = node.start() => outcome.map(|()| Begun::Running),
+        () = signals.next() => Ok(Begun::ToldToStop),
+        () = node.drain_requested() => Ok(Begun::ToldToStop),
     };
-    if outcome.is_ok() {
-        if !node.is_draining() {
+    match begun {
+        Ok(Begun::Running) => {
             serve_until_told(&node, &mut signals).await;
+            tracing::info!(timeout_ms = drain_timeout.as_millis(), "draining");
+            tokio::select! {
+                () = node.drain(drain_timeout) => tracing::info!("drained"),
+                () = signals.next() => tracing::warn!("second signal, leaving at once"),
+            }
         }
-        tracing::info!(timeout_ms = drain_timeout.as_millis(), "draining");
-        tokio::select! {
-            () = node.drain(drain_timeout) => tracing::info!("drained"),
-            () = signals.next() => tracing::warn!("second signal, leaving at once"),
-        }
+        // Nothing runs yet that would have to be drained.
+        Ok(Begun::ToldToStop) => tracing::info!("told to stop during the start, leaving at once"),
+        Err(_) => {}
     }
     stop_http.cancel();
     // The API answers until the end; a client that holds its connection does not hold the process.
     let _ended = tokio::time::timeout(SHUTDOWN_GRACE, http).await;
-    outcome
+    begun.map(drop)
+}
+
+/// How the start ended, where nothing was wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Begun {
+    Running,
+    /// By a signal or a drain, before everything ran.
+    ToldToStop,
 }
 
 /// Waits for the end; HUP is a reload meanwhile.

@@ -77,6 +77,13 @@ impl NatsServer {
         }
     }
 
+    /// Sends a signal to it, as SIGSTOP, after which it holds its connections and does not answer.
+    pub fn signal(&self, signal: nix::sys::signal::Signal) {
+        let process = self.process.as_ref().expect("nats-server runs");
+        let pid = nix::unistd::Pid::from_raw(i32::try_from(process.id()).expect("a pid"));
+        nix::sys::signal::kill(pid, signal).expect("signalled");
+    }
+
     /// Starts it again after [`Self::kill`], on the same port and data.
     pub fn launch(&mut self) {
         assert!(self.process.is_none(), "nats-server runs already");
