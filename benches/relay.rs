@@ -25,6 +25,7 @@ use saga_runner::outbox::{self, Relay, RelaySpec};
 use saga_runner::ports::broker::{Broker, StreamSpec, WorkflowStreams};
 use saga_runner::ports::clock::Clock;
 use saga_runner::shard::mailbox::{Mail, Released, SentFloor};
+use saga_runner::tasks::Tasks;
 use saga_runner::telemetry::Metrics;
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
@@ -86,6 +87,7 @@ impl Bench {
             }
         });
         let floor = Arc::new(SentFloor::default());
+        let metrics = Arc::new(Metrics::new());
         let relay = Relay::start(RelaySpec {
             shard: 0,
             broker: Arc::clone(&broker) as Arc<dyn Broker>,
@@ -103,8 +105,9 @@ impl Bench {
                 ..outbox::Settings::default()
             },
             limits: saga_runner::kernel::limits::Limits::default(),
-            clock,
-            metrics: Arc::new(Metrics::new()),
+            clock: Arc::clone(&clock),
+            tasks: Tasks::new(&metrics, &clock),
+            metrics,
         });
         Self {
             broker,
@@ -142,6 +145,7 @@ impl Bench {
             classify: Vec::new(),
             result: None,
         })];
+        let (metrics, clock) = (Arc::new(Metrics::new()), Arc::new(SystemClock) as Arc<dyn Clock>);
         Worker::start(&WorkerSpec {
             broker: Arc::clone(&self.broker),
             consumers: Consumers::of_each("bench", Tenancy::Multi, &effects),
@@ -154,8 +158,9 @@ impl Bench {
             resolver: Arc::new(effects::SystemResolver),
             tokens: None,
             upstreams: BTreeMap::new(),
-            clock: Arc::new(SystemClock),
-            metrics: Arc::new(Metrics::new()),
+            clock: Arc::clone(&clock),
+            tasks: Tasks::new(&metrics, &clock),
+            metrics,
             local: None,
             group: "bench".to_owned(),
         })

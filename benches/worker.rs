@@ -31,6 +31,7 @@ use saga_runner::ports::broker::{
     Broker, Expect, Manner, Publication, QueueSpec, StreamSpec, WorkflowStreams,
 };
 use saga_runner::ports::clock::Clock;
+use saga_runner::tasks::Tasks;
 use saga_runner::telemetry::Metrics;
 use serde_json::json;
 use uuid::Uuid;
@@ -235,6 +236,7 @@ impl Ground {
             tokens: None,
             upstreams: BTreeMap::from([("slow".to_owned(), upstream.to_owned())]),
             clock: Arc::new(SystemClock),
+            tasks: Tasks::new(metrics, &(Arc::new(SystemClock) as Arc<dyn Clock>)),
             metrics: Arc::clone(metrics),
             local: None,
             group: "bench".to_owned(),

@@ -39,6 +39,8 @@ pub mod config;
 
 pub mod telemetry;
 
+pub mod tasks;
+
 pub mod api;
 
 pub mod offline;

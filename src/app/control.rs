@@ -9,7 +9,9 @@ use tokio::sync::oneshot;
 use super::cursors::{forged, read_cursor, write_cursor};
 use super::node::Node;
 use super::running::Running;
-use super::{aliases, answers, consumers, inputs, letters, migration, schedules, shards, streams, versions};
+use super::{
+    aliases, answers, consumers, inputs, letters, migration, readiness, schedules, shards, streams, versions,
+};
 use crate::config::BrokerKind;
 use crate::intake::decode::{Decoded, Decoder};
 use crate::kernel::alias::Alias;
@@ -26,12 +28,11 @@ use crate::kernel::transition::check_input;
 use crate::kernel::view::InstanceView;
 use crate::ports::broker::{Expect, Message, Publication, PublishError};
 use crate::ports::control::{
-    AliasView, BreakerForce, BreakerView, Check, Control, ControlError, DeadLetterView, Decision,
-    DefinitionDetail, DefinitionInfo, DefinitionView, DrainStarted, Health, HistoryView, Info,
-    InstanceDetail, MigrationReport, MigrationRequest, Page, PageRequest, Published, Readiness,
-    RecordedInputs, ReloadError, Reloaded, ScheduleOrder, ScheduleView, rfc3339,
+    AliasView, BreakerForce, BreakerView, Control, ControlError, DeadLetterView, Decision, DefinitionDetail,
+    DefinitionInfo, DefinitionView, DrainStarted, Health, HistoryView, Info, InstanceDetail, MigrationReport,
+    MigrationRequest, Page, PageRequest, Published, Readiness, RecordedInputs, ReloadError, Reloaded,
+    ScheduleOrder, ScheduleView, rfc3339,
 };
-use crate::shard::ShardState;
 use crate::shard::mailbox::{DeadLetterDecision, Mail};
 use crate::storage::StorageError;
 use crate::storage::read::Found;
@@ -88,77 +89,11 @@ impl Control for Node {
     }
 
     async fn ready(&self) -> Readiness {
-        let mut reasons = Vec::new();
-        if self.is_draining() {
-            reasons.push("draining".to_owned());
-        }
-        match self.running() {
-            None => reasons.push(self.waiting_for()),
-            Some(running) => {
-                reasons.extend(shard_troubles(running));
-                reasons.extend(running.consumer_troubles().await);
-                for stream in running.streams().await {
-                    if !stream.connected {
-                        reasons.push(format!(
-                            "{} is not being read",
-                            streams::name(&self.manifest, stream.stream)
-                        ));
-                    }
-                }
-            }
-        }
-        Readiness {
-            ready: reasons.is_empty(),
-            reasons,
-            revision: self.catalog.now().revision,
-        }
+        readiness::ready(self).await
     }
 
     async fn health(&self) -> Health {
-        let mut checks = Vec::new();
-        let Some(running) = self.running() else {
-            checks.push(Check {
-                name: "start".to_owned(),
-                ok: false,
-                detail: self.waiting_for(),
-            });
-            return Health {
-                healthy: false,
-                checks,
-            };
-        };
-        checks.push(match running.broker.ping().await {
-            Ok(took) => Check {
-                name: "broker".to_owned(),
-                ok: true,
-                detail: format!("answers in {:.1} ms", took.as_secs_f64() * 1_000.0),
-            },
-            Err(error) => Check {
-                name: "broker".to_owned(),
-                ok: false,
-                detail: error.to_string(),
-            },
-        });
-        for stream in running.streams().await {
-            let halted = stream
-                .halted
-                .as_ref()
-                .map(|halt| format!("{}: {}", halt.reason, halt.message));
-            checks.push(Check {
-                name: streams::name(&self.manifest, stream.stream).to_owned(),
-                ok: stream.connected && halted.is_none(),
-                detail: halted.unwrap_or_else(|| format!("{} message(s) behind", stream.lag)),
-            });
-        }
-        for shard in &running.shards {
-            checks.push(shard_check(shard).await);
-        }
-        let planned = &self.catalog.now().consumers;
-        checks.push(consumers::check(running, &self.consumers_seen, planned).await);
-        Health {
-            healthy: checks.iter().all(|check| check.ok),
-            checks,
-        }
+        readiness::health(self).await
     }
 
     fn metrics(&self) -> String {
@@ -587,47 +522,6 @@ pub(super) async fn blocking<T: Send + 'static>(
     }
 }
 
-fn shard_troubles(running: &Running) -> Vec<String> {
-    running
-        .shards
-        .iter()
-        .filter_map(|shard| trouble(shard).map(|trouble| format!("shard {}: {trouble}", shard.index)))
-        .collect()
-}
-
-fn trouble(shard: &shards::Shown) -> Option<String> {
-    match shard.status.state() {
-        ShardState::Running => None,
-        ShardState::Full(message) => Some(format!("storage is full: {message}")),
-        ShardState::Halted { reason, message } => Some(format!("halted, {reason}: {message}")),
-        ShardState::Stopped => Some("stopped".to_owned()),
-    }
-}
-
-async fn shard_check(shard: &shards::Shown) -> Check {
-    let unversioned = shard.status.instances_unversioned();
-    let reader = shard.reader.clone();
-    let statistics = blocking(move || reader.check()).await;
-    let (ok, detail) = match (trouble(shard), statistics) {
-        (Some(trouble), _) => (false, trouble),
-        (None, Err(error)) => (false, error.to_string()),
-        (None, Ok(_)) if unversioned > 0 => (
-            false,
-            format!("the definition of {unversioned} instance(s) is not loaded; their inputs wait"),
-        ),
-        (None, Ok(rows)) => (
-            true,
-            format!(
-                "{} live and {} ended instance(s), {} in the outbox, {} timer(s), {} dead letter(s)",
-                rows.live, rows.ended, rows.outbox, rows.timers, rows.dead_letters
-            ),
-        ),
-    };
-    Check {
-        name: format!("shard {}", shard.index),
-        ok,
-        detail,
-    }
 }
 
 fn read_letter_id(text: &str) -> Option<(u16, u64)> {

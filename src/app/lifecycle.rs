@@ -13,6 +13,7 @@ use crate::api::{self, ApiState};
 use crate::config::Manifest;
 use crate::effects::Registry;
 use crate::ports::clock::Clock;
+use crate::tasks::Task;
 use crate::telemetry::Metrics;
 
 /// How long background tasks may take to end once the drain is over.
@@ -56,7 +57,8 @@ async fn serve(manifest: Manifest, registry: Arc<Registry>, clock: Arc<dyn Clock
     };
     let node = Node::with_registry(manifest, loaded, clock, Arc::new(Metrics::new()), registry)?;
     let stop_http = CancellationToken::new();
-    let http = tokio::spawn(serve_http(listener, Arc::clone(&node), api, stop_http.clone()));
+    let http = serve_http(listener, Arc::clone(&node), api, stop_http.clone());
+    let http = node.tasks.spawn(Task::Http, "", http);
 
     let begun = tokio::select! {
         outcome = node.start() => outcome.map(|()| Begun::Running),

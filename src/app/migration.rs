@@ -21,6 +21,7 @@ use crate::kernel::record::Record;
 use crate::kernel::transition::{Context, migrate, obstacles};
 use crate::ports::control::{ControlError, MigrationReport, MigrationRequest, Problem, Refusal};
 use crate::shard::mailbox::Mail;
+use crate::tasks::Task;
 
 /// Instances that are asked at a time, before the shard has committed them.
 const PAGE: usize = 200;
@@ -91,14 +92,16 @@ pub(super) async fn run(
     };
     let (number, sender) = node.migrations().add(order.report());
     let receiver = sender.subscribe();
-    tokio::spawn(async move {
+    let tasks = node.tasks.clone();
+    // The report tells how it ended.
+    drop(tasks.once(Task::Migration, async move {
         if let Err(error) = work(&node, &order, &sender).await {
             tracing::warn!(saga = %order.version.name, %error, "the migration was broken off");
             sender.send_modify(|report| report.problem = Some(error.to_string()));
         }
         sender.send_modify(|report| report.finished = true);
         tracing::info!(number, report = ?sender.borrow().counts(), "the migration has ended");
-    });
+    }));
     Ok(settled(receiver).await)
 }
 
@@ -116,7 +119,13 @@ async fn settled(mut receiver: watch::Receiver<MigrationReport>) -> MigrationRep
     // Whether it ended in time or its sender is gone, the report tells how far it came.
     let ended = receiver.wait_for(|report| report.finished);
     drop(tokio::time::timeout(PATIENCE, ended).await);
-    receiver.borrow().clone()
+    let mut report = receiver.borrow().clone();
+    // Without a sender nothing of it goes on.
+    if !report.finished && receiver.has_changed().is_err() {
+        report.finished = true;
+        report.problem = Some("the migration ended by a panic; the log has more".to_owned());
+    }
+    report
 }
 
 impl Order {
@@ -164,8 +173,9 @@ pub(super) fn begin_automatic(node: &Arc<Node>) {
             version: Arc::clone(target),
             request: MigrationRequest::default(),
         };
-        let (node, (sender, _)) = (Arc::clone(node), watch::channel(order.report()));
-        tokio::spawn(async move {
+        let (tasks, node) = (node.tasks.clone(), Arc::clone(node));
+        let (sender, _) = watch::channel(order.report());
+        drop(tasks.once(Task::Migration, async move {
             let done = work(&node, &order, &sender).await;
             let (saga, report) = (&order.version.name, sender.borrow().clone());
             match done {
@@ -177,7 +187,7 @@ pub(super) fn begin_automatic(node: &Arc<Node>) {
             for refusal in report.refusals.iter().take(REFUSALS_LOGGED) {
                 tracing::warn!(instance = refusal.instance, problems = ?refusal.problems, "it keeps its version");
             }
-        });
+        }));
     }
 }
 

@@ -17,6 +17,7 @@ mod lifecycle;
 mod migration;
 pub mod nats_server;
 mod node;
+mod readiness;
 mod reload;
 mod running;
 mod schedules;

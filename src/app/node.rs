@@ -21,6 +21,7 @@ use crate::ports::broker::{Broker, BrokerError, StreamState};
 use crate::ports::clock::Clock;
 use crate::ports::control::{LastReload, ReloadError, Reloaded};
 use crate::ports::messenger::Messenger;
+use crate::tasks::{Task, Tasks};
 use crate::telemetry::Metrics;
 
 /// How long the start waits before it asks the broker again for its consumers.
@@ -38,6 +39,7 @@ pub struct Node {
     migrations: Mutex<migration::Migrations>,
     me: Weak<Self>,
     pub(super) metrics: Arc<Metrics>,
+    pub(super) tasks: Tasks,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) started: TimeMs,
     secrets: Arc<Secrets>,
@@ -95,6 +97,7 @@ impl Node {
             last_reload: Mutex::new(None),
             migrations: Mutex::default(),
             me: Weak::clone(me),
+            tasks: Tasks::new(&metrics, &clock),
             metrics,
             clock,
             started,
@@ -126,24 +129,33 @@ impl Node {
         let running = Running::start(&self.parts(), Arc::clone(&broker), &streams, cluster_id)?;
         let _first = self.running.set(running);
         if cluster_id.is_some() {
-            let (manifest, drain) = (self.manifest.clone(), self.drain.clone());
-            tokio::spawn(cluster::note_shards(Arc::clone(&broker), manifest, drain));
+            self.keep(Task::Cluster, {
+                let broker = Arc::clone(&broker);
+                move |node| {
+                    let (manifest, drain) = (node.manifest.clone(), node.drain.clone());
+                    cluster::note_shards(Arc::clone(&broker), manifest, drain)
+                }
+            });
         }
-        tokio::spawn(secrets::keep(
-            Arc::clone(&self.secrets),
-            self.manifest.secrets.clone(),
-            messenger,
-            self.manifest.worker.secrets_every.duration(),
-            self.drain.clone(),
-        ));
-        tokio::spawn(consumers::watch(
-            broker,
-            self.manifest.clone(),
-            Arc::clone(&self.catalog),
-            Arc::clone(&self.consumers_seen),
-            Arc::clone(&self.metrics),
-            self.drain.clone(),
-        ));
+        self.keep(Task::Secrets, move |node| {
+            secrets::keep(
+                Arc::clone(&node.secrets),
+                node.manifest.secrets.clone(),
+                messenger.clone(),
+                node.manifest.worker.secrets_every.duration(),
+                node.drain.clone(),
+            )
+        });
+        self.keep(Task::Consumers, move |node| {
+            consumers::watch(
+                Arc::clone(&broker),
+                node.manifest.clone(),
+                Arc::clone(&node.catalog),
+                Arc::clone(&node.consumers_seen),
+                Arc::clone(&node.metrics),
+                node.drain.clone(),
+            )
+        });
         let in_force = self.catalog.now();
         in_force.show(&self.metrics);
         tracing::info!(
@@ -171,7 +183,24 @@ impl Node {
             registry: &self.registry,
             clock: &self.clock,
             metrics: &self.metrics,
+            tasks: &self.tasks,
         }
+    }
+
+    /// Begins what runs until the drain, and again after a panic.
+    fn keep<F>(&self, task: Task, begin: impl Fn(&Self) -> F + Send + Sync + 'static)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let (me, begin) = (Weak::clone(&self.me), Arc::new(begin));
+        self.tasks.keep(task, "", move || {
+            let work = me.upgrade().map(|node| begin(&node));
+            async move {
+                if let Some(work) = work {
+                    work.await;
+                }
+            }
+        });
     }
 
     pub(super) fn migrations(&self) -> MutexGuard<'_, migration::Migrations> {
@@ -190,11 +219,19 @@ impl Node {
         let Some(node) = self.me.upgrade() else {
             return Err(ReloadError::Unavailable("stopping".to_owned()));
         };
-        match tokio::spawn(async move { reload::reload(&node).await }).await {
-            Ok(outcome) => outcome,
-            Err(error) => Err(ReloadError::Unavailable(format!(
-                "the reload was broken off: {error}"
-            ))),
+        let tasks = self.tasks.clone();
+        let broken_off = |why: String| {
+            Err(ReloadError::Unavailable(format!(
+                "the reload was broken off: {why}"
+            )))
+        };
+        match tasks
+            .once(Task::Reload, async move { reload::reload(&node).await })
+            .await
+        {
+            Ok(Ok(outcome)) => outcome,
+            Ok(Err(panic)) => broken_off(panic),
+            Err(error) => broken_off(error.to_string()),
         }
     }
 

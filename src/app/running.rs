@@ -24,6 +24,7 @@ use crate::ports::broker::{Broker, StreamState, WorkflowStreams};
 use crate::ports::clock::Clock;
 use crate::shard::ShardHandle;
 use crate::shard::mailbox::{Notice, Released};
+use crate::tasks::Tasks;
 use crate::telemetry::Metrics;
 
 /// Releases that may wait for a relay.
@@ -44,6 +45,7 @@ pub(super) struct Parts<'n> {
     pub registry: &'n Arc<Registry>,
     pub clock: &'n Arc<dyn Clock>,
     pub metrics: &'n Arc<Metrics>,
+    pub tasks: &'n Tasks,
 }
 
 /// The running parts of a node. Read access needs no lock; the drain takes the parts out.
@@ -322,6 +324,7 @@ fn start_sagas(
             limits: manifest.limits.clone(),
             clock: Arc::clone(parts.clock),
             metrics: Arc::clone(parts.metrics),
+            tasks: parts.tasks.clone(),
         }));
         stages.shards.push(shard);
     }
@@ -346,6 +349,7 @@ fn start_sagas(
         }),
         settings: manifest.relay.clone(),
         clock: Arc::clone(parts.clock),
+        tasks: parts.tasks.clone(),
     }));
     stages.intake = Some(Intake::start(IntakeSpec {
         broker: Arc::clone(broker),
@@ -360,6 +364,7 @@ fn start_sagas(
         settings: manifest.intake.clone(),
         clock: Arc::clone(parts.clock),
         metrics: Arc::clone(parts.metrics),
+        tasks: parts.tasks.clone(),
         notices: asked,
     }));
     Ok(submitter)
@@ -408,6 +413,7 @@ fn start_worker(
         upstream_tls: upstream_tls(manifest)?,
         clock: Arc::clone(parts.clock),
         metrics: Arc::clone(parts.metrics),
+        tasks: parts.tasks.clone(),
         group: manifest.group().to_owned(),
         consumers,
         local: local.cloned(),

@@ -210,6 +210,7 @@ pub(super) fn start(
         initial_positions,
         clock: Arc::clone(parts.clock),
         metrics: Arc::clone(parts.metrics),
+        tasks: parts.tasks.clone(),
         release,
         notices: notices.clone(),
     })

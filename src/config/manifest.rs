@@ -90,6 +90,9 @@ pub struct Manifest {
     /// How long a drain may take before the process exits anyway. Default 25 s.
     #[serde(default = "default_drain_timeout")]
     pub drain_timeout: Millis,
+    /// How long a shard, a reader or a publication may get on with nothing before the process is not ready. Default 10 s.
+    #[serde(default = "default_stalled_after")]
+    pub stalled_after: Millis,
 }
 
 /// How callback tokens are made.
@@ -632,6 +635,10 @@ fn default_effects() -> PathBuf {
 
 const fn default_shards() -> u16 {
     8
+}
+
+const fn default_stalled_after() -> Millis {
+    Millis::seconds(10)
 }
 
 const fn default_drain_timeout() -> Millis {

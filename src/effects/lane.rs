@@ -33,6 +33,7 @@ use crate::kernel::json::Json;
 use crate::kernel::rate::RateLimiter;
 use crate::ports::broker::{Broker, Expect, Message, Publication, WorkflowStreams};
 use crate::ports::clock::Clock;
+use crate::tasks::Tasks;
 use crate::telemetry::Metrics;
 use crate::telemetry::metrics::{Histogram, IntCounter, IntGauge};
 
@@ -73,6 +74,7 @@ pub struct Lane {
     pub tenants: Arc<Tenants>,
     pub clock: Arc<dyn Clock>,
     pub metrics: Arc<Metrics>,
+    pub tasks: Tasks,
     pub series: Series,
     /// No new work; what has not been sent is given back.
     pub draining: CancellationToken,
@@ -538,7 +540,13 @@ impl Lane {
         let counter = self.series.of_answer(&answer);
         let happened = answer.may_have_happened();
         let late = self.late(to, &answer, calls);
-        match result::record(&*self.broker, self.publication(to, answer, calls)).await {
+        match result::record(
+            &*self.broker,
+            self.tasks.stuck(),
+            self.publication(to, answer, calls),
+        )
+        .await
+        {
             Recorded::Stored => counter.inc(),
             Recorded::Known if Box::pin(self.record_late(late)).await => counter.inc(),
             Recorded::Known => self.series.known.inc(),
@@ -553,7 +561,7 @@ impl Lane {
     async fn record_late(&self, late: Option<Box<Publication>>) -> bool {
         let Some(late) = late else { return false };
         result::settles(&*self.broker, &late).await
-            && result::record(&*self.broker, *late).await == Recorded::Stored
+            && result::record(&*self.broker, self.tasks.stuck(), *late).await == Recorded::Stored
     }
 
     /// The same answer as a second message, for the case that somebody has written before that nobody knows the
@@ -579,7 +587,13 @@ impl Lane {
         tracing::error!(effect = %to.effect, command = %to.command, reason, "broker refuses a result");
         let answer = Answer::refused(happened, reason);
         let counter = self.series.of_answer(&answer);
-        match result::record(&*self.broker, self.publication(to, answer, calls)).await {
+        match result::record(
+            &*self.broker,
+            self.tasks.stuck(),
+            self.publication(to, answer, calls),
+        )
+        .await
+        {
             Recorded::Stored => counter.inc(),
             Recorded::Known => self.series.known.inc(),
             Recorded::Refused(_) => return Disposition::GiveBack(REFUSED_DELAY),

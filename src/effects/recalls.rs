@@ -208,13 +208,15 @@ pub struct Source {
 }
 
 /// Hears what is taken back, and all that the stream still has of it, until `stopping`.
-pub async fn follow(recalls: Arc<Recalls>, source: Source, stopping: CancellationToken) {
+pub async fn follow(recalls: Arc<Recalls>, source: &Source, stopping: CancellationToken) {
+    // Where it is begun again after a panic, nothing was heard meanwhile.
+    recalls.current.send_replace(false);
     let mut next = None;
     let mut delay = REOPEN_FIRST;
     loop {
         let reason = tokio::select! {
             () = stopping.cancelled() => return,
-            ended = hear_all(&recalls, &source, &mut next, &mut delay) => match ended {
+            ended = hear_all(&recalls, source, &mut next, &mut delay) => match ended {
                 Ok(ReaderBroken(reason)) => reason,
                 Err(error) => error.to_string(),
             },

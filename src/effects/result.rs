@@ -9,6 +9,7 @@ use crate::kernel::envelope::{CommandMetadata, EffectResult, ErrorPayload, Resul
 use crate::kernel::ids::{CommandId, EffectName, TenantId, TimeMs};
 use crate::kernel::trace::is_traceparent;
 use crate::ports::broker::{Broker, Expect, Publication, PublishError};
+use crate::tasks::Stuck;
 
 /// Longest message of a failure, in bytes.
 const MESSAGE_BYTES_MAX: usize = 1_024;
@@ -180,7 +181,8 @@ pub fn subject(tenant: &TenantId, effect: &EffectName, command: CommandId) -> St
 }
 
 /// Publishes until the result stands in the stream. Waits as long as the broker is away.
-pub async fn record(broker: &dyn Broker, publication: Publication) -> Recorded {
+pub async fn record(broker: &dyn Broker, stuck: &Stuck, publication: Publication) -> Recorded {
+    let mut attempts = stuck.begin(&publication.stream);
     let mut delay = RETRY_FIRST;
     loop {
         match broker.publish(publication.clone()).await {
@@ -188,6 +190,7 @@ pub async fn record(broker: &dyn Broker, publication: Publication) -> Recorded {
             Err(PublishError::AlreadyThere) => return Recorded::Known,
             Err(PublishError::Refused(reason)) => return Recorded::Refused(reason),
             Err(PublishError::Unavailable(reason)) => {
+                attempts.failed(&reason);
                 tracing::debug!(
                     subject = publication.subject,
                     reason,
@@ -195,6 +198,7 @@ pub async fn record(broker: &dyn Broker, publication: Publication) -> Recorded {
                 );
             }
             Err(PublishError::Unknown(reason)) => {
+                attempts.failed(&reason);
                 tracing::debug!(
                     subject = publication.subject,
                     reason,

@@ -23,6 +23,7 @@ use crate::kernel::ids::{CommandId, EffectName, TenantId};
 use crate::kernel::subject::{Subject, Tenancy};
 use crate::ports::broker::{Broker, BrokerError, Manner, Message, Queue, QueueMessage, QueueSpec};
 use crate::ports::clock::Clock;
+use crate::tasks::Tasks;
 use crate::telemetry::Metrics;
 
 const REJOIN_FIRST: Duration = Duration::from_millis(100);
@@ -80,6 +81,7 @@ pub struct Parts {
     clock: Arc<dyn Clock>,
     metrics: Arc<Metrics>,
     troubles: Arc<Troubles>,
+    tasks: Tasks,
     draining: CancellationToken,
 }
 
@@ -100,6 +102,7 @@ impl Parts {
             clock: Arc::clone(&spec.clock),
             metrics: Arc::clone(&spec.metrics),
             troubles: Arc::clone(troubles),
+            tasks: spec.tasks.clone(),
             draining: draining.clone(),
         }
     }
@@ -134,7 +137,7 @@ enum Route {
 
 impl Source {
     /// Takes commands until the drain, joining the queue again whenever it breaks.
-    pub async fn run(self) {
+    pub async fn run(&self) {
         let buffer = self.lanes.values().map(|lane| lane.hand_max).max().unwrap_or(1);
         let spec = queue_spec(&self.consumer, &self.worker.stream, &self.worker.settings, buffer);
         tokio::select! {
@@ -172,7 +175,7 @@ impl Source {
             delay = (delay * 2).min(REJOIN_MAX);
         }
         self.worker.troubles.set(&spec.durable, None);
-        finish(&mut running).await;
+        finish(&mut running, &self.worker.tasks).await;
     }
 
     /// Takes commands while the queue lasts. `None`: the drain began, the queue is closed.
@@ -181,7 +184,7 @@ impl Source {
         let mut told = BTreeSet::new();
         loop {
             while let Some(ended) = running.try_join_next() {
-                report(ended);
+                report(&self.worker.tasks, ended);
             }
             let room = self.room(running.len());
             queue.make_room(room.left);
@@ -193,7 +196,7 @@ impl Source {
                 }
                 // Otherwise so much is asked for that what comes is occasion enough to ask for more.
                 Some(ended) = running.join_next(), if room.is_scarce() => {
-                    report(ended);
+                    report(&self.worker.tasks, ended);
                     continue;
                 }
                 next = queue.next() => next,

@@ -34,6 +34,7 @@ use crate::kernel::subject::Tenancy;
 use crate::kernel::token::TokenKey;
 use crate::ports::broker::{Broker, WorkflowStreams};
 use crate::ports::clock::Clock;
+use crate::tasks::{Task, Tasks};
 use crate::telemetry::Metrics;
 
 /// How often a drain tells what it waits for.
@@ -61,6 +62,7 @@ pub struct WorkerSpec {
     pub resolver: Arc<dyn Resolve>,
     pub clock: Arc<dyn Clock>,
     pub metrics: Arc<Metrics>,
+    pub tasks: Tasks,
     /// Workers of one group share the work.
     pub group: String,
     /// Where commands come from ([`super::Consumers::plan`]); those of external effects are left alone.
@@ -86,6 +88,7 @@ pub struct Worker {
     /// Calls of commands that came straight from the outbox.
     home: TaskTracker,
     stopping: CancellationToken,
+    tasks: Tasks,
 }
 
 impl Worker {
@@ -158,6 +161,7 @@ impl Worker {
                 tenants: Tenants::new(definition.limits),
                 clock: Arc::clone(&spec.clock),
                 metrics: Arc::clone(&spec.metrics),
+                tasks: spec.tasks.clone(),
                 series: Series::of(&spec.metrics, definition.name.as_str()),
                 draining: draining.clone(),
                 home: home.clone(),
@@ -171,20 +175,29 @@ impl Worker {
             let brought = lanes
                 .iter()
                 .filter(|lane| consumer.effects.contains(&lane.definition.name));
-            let source = Source {
+            let source = Arc::new(Source {
                 consumer: consumer.clone(),
                 lanes: by_effect(brought),
                 worker: Parts::of(spec, (&hands, &recalls), &troubles, &draining),
-            };
-            tasks.spawn(source.run());
+            });
+            // What it had in hand comes again, as after a crash.
+            tasks.spawn(spec.tasks.kept(Task::Consumer, &consumer.name, move || {
+                let source = Arc::clone(&source);
+                async move { source.run().await }
+            }));
         }
-        let source = recalls::Source {
+        let source = Arc::new(recalls::Source {
             broker: Arc::clone(&spec.broker),
             stream: spec.streams.commands.clone(),
             tenancy: spec.tenancy,
             reader: format!("{}-recalls", spec.group),
-        };
-        tasks.spawn(recalls::follow(recalls, source, draining.clone()));
+        });
+        let stopping_to_hear = draining.clone();
+        tasks.spawn(spec.tasks.kept(Task::Recalls, "", move || {
+            let (recalls, source) = (Arc::clone(&recalls), Arc::clone(&source));
+            let stopping = stopping_to_hear.clone();
+            async move { recalls::follow(recalls, &source, stopping).await }
+        }));
         if let Some(local) = &spec.local {
             local.serve_by(by_effect(&lanes));
         }
@@ -195,6 +208,7 @@ impl Worker {
             draining,
             home,
             stopping,
+            tasks: spec.tasks.clone(),
         })
     }
 
@@ -230,7 +244,7 @@ impl Worker {
     /// Waits for all that it has begun, and tells now and then that it does.
     async fn finish(&mut self) {
         let home = self.home.clone();
-        let finished = async { tokio::join!(finish(&mut self.lanes), home.wait()) };
+        let finished = async { tokio::join!(finish(&mut self.lanes, &self.tasks), home.wait()) };
         let mut finished = std::pin::pin!(finished);
         let mut told = tokio::time::interval(TELL_EVERY);
         loop {
@@ -303,17 +317,15 @@ fn policies(
         .collect())
 }
 
-pub(super) async fn finish(tasks: &mut JoinSet<()>) {
-    while let Some(ended) = tasks.join_next().await {
-        report(ended);
+pub(super) async fn finish(set: &mut JoinSet<()>, tasks: &Tasks) {
+    while let Some(ended) = set.join_next().await {
+        report(tasks, ended);
     }
 }
 
 /// A panic costs one command its turn: it is delivered again after the ack wait.
-pub(super) fn report(ended: Result<(), tokio::task::JoinError>) {
-    if let Err(error) = ended {
-        tracing::error!(%error, "a task of the effect worker ended abnormally");
-    }
+pub(super) fn report(tasks: &Tasks, ended: Result<(), tokio::task::JoinError>) {
+    tasks.ended(Task::Command, ended);
 }
 
 /// Calls of one effect that are made at the same time.

@@ -15,6 +15,7 @@ use crate::kernel::subject::{Tenancy, filter};
 use crate::ports::broker::Broker;
 use crate::ports::clock::Clock;
 use crate::shard::mailbox::Mail;
+use crate::tasks::Tasks;
 use crate::telemetry::Metrics;
 
 /// Most filter subjects of a reader: with more, the broker's matching costs more than what it saves.
@@ -46,6 +47,7 @@ pub(super) struct Context {
     pub settings: Settings,
     pub clock: Arc<dyn Clock>,
     pub metrics: Arc<Metrics>,
+    pub tasks: Tasks,
     pub progress: [Progress; 3],
     pub readers_opened: AtomicU64,
 }

@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tokio::sync::mpsc;
+use tokio::sync::{Mutex, mpsc};
 use tokio::task::JoinHandle;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -46,6 +46,7 @@ use crate::kernel::subject::Tenancy;
 use crate::ports::broker::Broker;
 use crate::ports::clock::Clock;
 use crate::shard::mailbox::Notice;
+use crate::tasks::{Task, Tasks};
 use crate::telemetry::Metrics;
 
 /// Requests to a shared reader that may wait.
@@ -70,6 +71,7 @@ pub struct IntakeSpec {
     pub settings: Settings,
     pub clock: Arc<dyn Clock>,
     pub metrics: Arc<Metrics>,
+    pub tasks: Tasks,
     pub notices: mpsc::Receiver<Notice>,
 }
 
@@ -129,6 +131,7 @@ impl Intake {
             readers_opened: AtomicU64::new(0),
             clock: spec.clock,
             metrics: spec.metrics,
+            tasks: spec.tasks.clone(),
         });
         for stream in SourceStream::ALL {
             ctx.progress(stream).moved(ctx.clock.monotonic());
@@ -139,13 +142,25 @@ impl Intake {
             let (hub, commands) = mpsc::channel(COMMANDS_MAX);
             let shared = Shared::new(&ctx, stream, &spec.shards, commands, hub.clone());
             hubs.push(hub);
-            tokio::spawn(shared.run(stop.clone()))
+            let of = format!("of {}", ctx.name(stream));
+            spec.tasks.spawn(Task::Reader, of, shared.run(stop.clone()))
         });
         Self {
             ctx,
             shards: spec.shards,
             readers: readers.into(),
-            notices: tokio::spawn(forward(spec.notices, hubs.clone(), stop.clone())),
+            notices: {
+                let forward = Arc::new(Mutex::new(Forward {
+                    notices: spec.notices,
+                    passing: None,
+                    hubs: hubs.clone(),
+                }));
+                let stop = stop.clone();
+                spec.tasks.keep(Task::Notices, "of the shards", move || {
+                    let (forward, stop) = (Arc::clone(&forward), stop.clone());
+                    async move { forward.lock().await.run(&stop).await }
+                })
+            },
             hubs,
             _stop_on_drop: stop.clone().drop_guard(),
             stop,
@@ -201,16 +216,31 @@ impl Intake {
     }
 }
 
-/// Passes on what shards ask, until they are gone.
-async fn forward(
-    mut notices: mpsc::Receiver<Notice>,
+/// Passes on what shards ask.
+struct Forward {
+    notices: mpsc::Receiver<Notice>,
+    /// The one in hand. A shard does not say twice that it has to be fed again, so none may get lost.
+    passing: Option<Notice>,
     hubs: Vec<mpsc::Sender<Command>>,
-    stop: CancellationToken,
-) {
-    while let Some(Some(notice)) = stop.run_until_cancelled(notices.recv()).await {
+}
+
+impl Forward {
+    /// Runs until the shards are gone or `stop`.
+    async fn run(&mut self, stop: &CancellationToken) {
+        loop {
+            if self.passing.is_none() {
+                self.passing = stop.run_until_cancelled(self.notices.recv()).await.flatten();
+            }
+            let Some(notice) = self.passing else { return };
+            self.pass_on(notice).await;
+            self.passing = None;
+        }
+    }
+
+    async fn pass_on(&self, notice: Notice) {
         match notice {
             Notice::BarrierWanted { shard } => {
-                for hub in &hubs {
+                for hub in &self.hubs {
                     // Without its reader a stream proves nothing, and health tells.
                     drop(hub.send(Command::Barrier { shard }).await);
                 }
@@ -220,7 +250,11 @@ async fn forward(
                 stream,
                 lane: 0,
                 position,
-            } => drop(hubs[stream.index()].send(Command::Gap { shard, position }).await),
+            } => drop(
+                self.hubs[stream.index()]
+                    .send(Command::Gap { shard, position })
+                    .await,
+            ),
             Notice::Gap { shard, lane, .. } => {
                 tracing::error!(shard, lane, "shard reports a gap in a lane that nobody reads");
             }

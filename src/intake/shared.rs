@@ -22,6 +22,7 @@ use super::view::View;
 use crate::kernel::input::SourceStream;
 use crate::ports::broker::Message;
 use crate::shard::mailbox::Arrival;
+use crate::tasks::Task;
 
 /// What a shared reader is asked.
 #[derive(Debug)]
@@ -262,13 +263,14 @@ impl Shared {
         let asked = self.wanted.remove(&shard) | self.probed.remove(&shard) | slot.feed.has_barrier();
         let (barriers, wanted) = watch::channel(u64::from(asked));
         let feed = Feed::new(shard, self.stream, slot.feed.mailbox(), position);
+        let of = format!("of shard {shard} in {}", self.ctx.name(self.stream));
         let private = Private::new(&self.ctx, self.stream, ticket, feed, self.hub.clone(), wanted);
         slot.feed.restart(position);
         slot.full_since = None;
         slot.full_for = Duration::ZERO;
         slot.state = State::Detached(Detached {
             ticket,
-            task: AbortOnDropHandle::new(tokio::spawn(private.run())),
+            task: AbortOnDropHandle::new(self.ctx.tasks.spawn(Task::PrivateReader, of, private.run())),
             barriers,
         });
     }

@@ -75,7 +75,8 @@ impl Batches {
 
     fn queue(&self, stream: &str) -> mpsc::Sender<Entry> {
         let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(queue) = queues.get(stream) {
+        // A desk that ended by a panic has left what it had without a verdict, which is looked up; another one goes on.
+        if let Some(queue) = queues.get(stream).filter(|queue| !queue.is_closed()) {
             return queue.clone();
         }
         let (queue, waiting) = mpsc::channel(self.queue_max);

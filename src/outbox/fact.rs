@@ -72,6 +72,7 @@ impl Publisher {
     ) -> Sent {
         let mut delays = self.settings.delays(seed(item));
         let mut salt = 0;
+        let mut attempts = self.tasks.stuck().begin(&publication.stream);
         publication.expect = self.expectation(item, salt);
         loop {
             match self.broker.publish(publication.clone()).await {
@@ -91,12 +92,15 @@ impl Publisher {
                         publication.expect = self.expectation(item, salt);
                         continue;
                     }
-                    Err(_) => {}
+                    Err(error) => attempts.failed(&error.to_string()),
                 },
                 Err(PublishError::Refused(reason)) => return Sent::Unsendable(reason),
                 // Not an answer to this expectation; a later attempt is verified like any other.
-                Err(PublishError::AlreadyThere | PublishError::Unavailable(_)) => {}
-                Err(PublishError::Unknown(_)) => {
+                Err(error @ (PublishError::AlreadyThere | PublishError::Unavailable(_))) => {
+                    attempts.failed(&error.to_string());
+                }
+                Err(PublishError::Unknown(reason)) => {
+                    attempts.failed(&reason);
                     if let Ok(true) = self.is_last(&publication, item, &is_ours).await {
                         return Sent::AlreadyThere;
                     }

@@ -24,6 +24,7 @@ use crate::kernel::envelope::EffectProgress;
 use crate::kernel::work::{WorkItem, WorkKind, WorkRef};
 use crate::ports::dispatch::{Attempted, Dispatch, EffectDesk, Intent};
 use crate::shard::mailbox::Mail;
+use crate::tasks::Task;
 
 /// How long a call waits for the commit before it; then its command takes the way of the queue.
 const RECORD_MAX: Duration = Duration::from_secs(5);
@@ -150,8 +151,9 @@ impl Publisher {
                 progress,
                 not_called,
             },
-            Err(_) => {
+            Err(panic) => {
                 tracing::error!(instance = %item.instance, command = %item.command_id, "a call panicked; its command goes to the queue");
+                self.tasks.panicked(Task::Call, Task::Call.as_str(), &*panic);
                 Called::Queue {
                     row: (row, item),
                     progress: maybe_called(),

@@ -16,6 +16,7 @@ use crate::kernel::work::WorkItem;
 use crate::ports::broker::{Broker, BrokerError, Publication, PublishError, WorkflowStreams};
 use crate::ports::clock::Clock;
 use crate::shard::mailbox::Mail;
+use crate::tasks::Tasks;
 
 /// What all publications of a relay share.
 pub struct Publisher {
@@ -30,6 +31,7 @@ pub struct Publisher {
     pub local: Option<LocalFirst>,
     /// The shard's.
     pub mailbox: mpsc::Sender<Mail>,
+    pub tasks: Tasks,
 }
 
 /// How an effect command was handed over.
@@ -99,13 +101,15 @@ impl Publisher {
         publication: Publication,
         mut delays: impl Iterator<Item = Duration>,
     ) -> Sent {
+        let mut attempts = self.tasks.stuck().begin(&publication.stream);
         loop {
             match self.broker.publish(publication.clone()).await {
                 Ok(_) => return Sent::Stored,
                 Err(PublishError::AlreadyThere) => return Sent::AlreadyThere,
                 Err(PublishError::Refused(reason)) => return Sent::Unsendable(reason),
-                Err(PublishError::Unavailable(_)) => {}
-                Err(PublishError::Unknown(_)) => {
+                Err(PublishError::Unavailable(reason)) => attempts.failed(&reason),
+                Err(PublishError::Unknown(reason)) => {
+                    attempts.failed(&reason);
                     // The subject is the command's own: whatever stands there is the command.
                     if let Ok(true) = self.stands(&publication.stream, &publication.subject).await {
                         return Sent::AlreadyThere;

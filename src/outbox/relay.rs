@@ -29,6 +29,7 @@ use crate::kernel::work::{WorkKind, WorkRef};
 use crate::ports::broker::{Broker, WorkflowStreams};
 use crate::ports::clock::Clock;
 use crate::shard::mailbox::{Mail, Released, SentFloor};
+use crate::tasks::{Task, Tasks};
 use crate::telemetry::Metrics;
 
 const TICK: Duration = Duration::from_millis(250);
@@ -62,6 +63,7 @@ pub struct RelaySpec {
     pub limits: Limits,
     pub clock: Arc<dyn Clock>,
     pub metrics: Arc<Metrics>,
+    pub tasks: Tasks,
 }
 
 /// A running relay. Dropped, it stops at once; what it had in hand is handed over after the next start.
@@ -92,7 +94,10 @@ impl Relay {
     pub fn start(spec: RelaySpec) -> Self {
         let draining = CancellationToken::new();
         let (questions, asked) = mpsc::channel(1);
-        let task = tokio::spawn(Desk::new(spec, draining.clone(), asked).run());
+        let (tasks, of) = (spec.tasks.clone(), format!("of shard {}", spec.shard));
+        let desk = Desk::new(spec, draining.clone(), asked);
+        // Its end closes the channel of releases, by which the shard learns of it.
+        let task = tasks.spawn(Task::Relay, of, desk.run());
         Self {
             task,
             draining,
@@ -184,6 +189,7 @@ impl Desk {
                 clock: spec.clock,
                 local: spec.local,
                 mailbox: spec.mailbox.clone(),
+                tasks: spec.tasks,
             }),
             submitter: spec.submitter,
             began_after: spec.began_after,

@@ -13,6 +13,7 @@ use super::settings::Settings;
 use crate::kernel::input::SourceStream;
 use crate::ports::broker::{Broker, BrokerError, WorkflowStreams};
 use crate::ports::clock::Clock;
+use crate::tasks::{Task, Tasks};
 
 /// The lowest position of all shards in a stream, `None` while one of them is not known.
 pub type Positions = Arc<dyn Fn(SourceStream) -> Option<u64> + Send + Sync>;
@@ -29,6 +30,7 @@ pub struct RetentionSpec {
     pub positions: Positions,
     pub settings: Settings,
     pub clock: Arc<dyn Clock>,
+    pub tasks: Tasks,
 }
 
 /// The running task; it ends when this is dropped.
@@ -38,11 +40,16 @@ impl Retention {
     /// Must be called within a tokio runtime.
     #[must_use]
     pub fn start(spec: RetentionSpec) -> Self {
-        Self(tokio::spawn(async move {
-            let mut trimmer = Trimmer::new(spec);
-            loop {
-                trimmer.round().await;
-                tokio::time::sleep(trimmer.spec.settings.trim_interval.duration()).await;
+        let tasks = spec.tasks.clone();
+        let spec = Arc::new(spec);
+        // What it knows of the ends of the streams it learns anew.
+        Self(tasks.keep(Task::Retention, "", move || {
+            let mut trimmer = Trimmer::new(Arc::clone(&spec));
+            async move {
+                loop {
+                    trimmer.round().await;
+                    tokio::time::sleep(trimmer.spec.settings.trim_interval.duration()).await;
+                }
             }
         }))
     }
@@ -55,7 +62,7 @@ impl Drop for Retention {
 }
 
 struct Trimmer {
-    spec: RetentionSpec,
+    spec: Arc<RetentionSpec>,
     commands: Horizon,
     events: Horizon,
 }
@@ -83,7 +90,7 @@ impl Horizon {
 }
 
 impl Trimmer {
-    fn new(spec: RetentionSpec) -> Self {
+    fn new(spec: Arc<RetentionSpec>) -> Self {
         Self {
             spec,
             commands: Horizon::default(),

@@ -330,8 +330,8 @@ impl Desk {
             instances_unversioned: self.partition.unversioned,
         };
         self.status.committed(self.partition.positions, figures);
+        self.status.set_progress(monotonic);
         let now = self.clock.now();
-        self.status.set_progress(now);
         #[allow(clippy::cast_precision_loss, reason = "a small count")]
         self.metrics.commit_inputs.observe(staged.inputs as f64);
         #[allow(clippy::cast_possible_wrap, reason = "a count of rows")]

@@ -30,7 +30,7 @@ use crate::storage::{Reader, StorageError, Store};
 use crate::telemetry::Metrics;
 
 /// Longest sleep of a shard that has nothing to do.
-const IDLE: Duration = Duration::from_secs(1);
+pub const IDLE: Duration = Duration::from_secs(1);
 /// Pause before a notice that found no room is sent again.
 const NOTICE_PAUSE: Duration = Duration::from_millis(10);
 /// Timers that are counted as overdue at most.
@@ -177,6 +177,11 @@ impl Desk {
 
     fn work(&mut self, runtime: &Handle) -> Result<(), End> {
         loop {
+            // Shards stop before their relays do.
+            if self.release.is_closed() {
+                let message = "the relay that empties its outbox has ended; restart the process";
+                return Err(End::Halt("relay.ended", message.to_owned()));
+            }
             self.gather();
             let now = self.clock.monotonic();
             let firing = self.look_at_timers(now);
@@ -204,7 +209,7 @@ impl Desk {
                 self.prune()?;
             }
             if self.gathered.is_empty() {
-                self.status.set_progress(self.clock.now());
+                self.status.set_progress(now);
             } else {
                 self.gathered_since.get_or_insert(now);
             }
@@ -329,6 +334,7 @@ impl Desk {
         });
         match resumable {
             Ok(resumable) => {
+                self.status.set_outdated(false);
                 self.partition.definitions = definitions;
                 for id in resumable {
                     self.gathered.push(Item::Resume(id));
@@ -337,6 +343,7 @@ impl Desk {
             }
             // Without room everything stays as it is until the next start or reload.
             Err(error @ StorageError::Full(_)) => {
+                self.status.set_outdated(true);
                 // Whoever asked may have gone.
                 let _gone = reply.send(Err(error.to_string()));
             }
@@ -427,10 +434,12 @@ impl Desk {
             return Ok(());
         }
         let floor = self.floor.0.load(Ordering::Acquire);
-        let overdue = self
-            .sweep
-            .look(&self.reader, floor, now, &self.partition.waiting)?;
-        let timers = self.reader.timers_due(self.clock.now(), OVERDUE_MAX)?;
+        let waiting = &self.partition.waiting;
+        let look = self.sweep.look(&self.reader, floor, now, waiting);
+        let timers = self.reader.timers_due(self.clock.now(), OVERDUE_MAX);
+        let (Some(overdue), Some(timers)) = (self.read(look)?, self.read(timers)?) else {
+            return Ok(());
+        };
         self.status.set_timers_overdue(timers);
         if !overdue.is_empty() {
             self.hand_over(Released {
@@ -485,10 +494,29 @@ impl Desk {
 
     /// Answers a refill from what is durable.
     pub fn refill(&self, refill: Refill) -> Result<(), End> {
-        let rows = self.reader.work_after(refill.after, refill.limit)?;
-        // Whoever asked may have gone.
-        let _gone = refill.reply.send(rows);
+        let rows = self.reader.work_after(refill.after, refill.limit);
+        // Without an answer the relay asks again, and an empty one would say that there is no more work.
+        if let Some(rows) = self.read(rows)? {
+            // Whoever asked may have gone.
+            let _gone = refill.reply.send(rows);
+        }
         Ok(())
+    }
+
+    /// What was read, `None` where another attempt may succeed: too many may be reading at the same time.
+    fn read<T>(&self, read: Result<T, StorageError>) -> Result<Option<T>, End> {
+        match read {
+            Ok(found) => {
+                self.status.set_unreadable(None);
+                Ok(Some(found))
+            }
+            Err(error @ StorageError::Corrupt(_)) => Err(error.into()),
+            Err(error) => {
+                tracing::warn!(shard = self.index, %error, "the shard's state could not be read, trying again");
+                self.status.set_unreadable(Some(error.to_string()));
+                Ok(None)
+            }
+        }
     }
 
     /// Waits for room on the disk. Mail is taken meanwhile, since it may say what can be deleted, and as much as the
@@ -548,20 +576,8 @@ impl Desk {
 
     /// Takes and drops mail so that nobody blocks on it, and does nothing, until told to stop.
     fn halted(&mut self, reason: &'static str, message: &str, runtime: &Handle) {
-        tracing::error!(
-            shard = self.index,
-            reason,
-            message,
-            "shard halted: a person must act"
-        );
-        self.status.set_state(ShardState::Halted {
-            reason,
-            message: message.to_owned(),
-        });
-        self.metrics
-            .shards_halted
-            .with_label_values(&[self.index.to_string().as_str(), reason])
-            .set(1);
+        self.status
+            .halt(self.index, reason, message.to_owned(), &self.metrics);
         self.backlog.clear();
         while let Some(mail) = runtime.block_on(self.mailbox.recv()) {
             match mail {

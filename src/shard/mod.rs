@@ -22,6 +22,7 @@ use std::thread::JoinHandle;
 
 use tokio::sync::{mpsc, watch};
 
+pub use desk::IDLE;
 pub use settings::Settings;
 pub use status::{ShardState, ShardStatus};
 
@@ -32,6 +33,7 @@ use crate::kernel::work::WorkRef;
 use crate::ports::broker::StreamState;
 use crate::ports::clock::Clock;
 use crate::storage::{Reader, StorageError, Store};
+use crate::tasks::{Task, Tasks};
 use crate::telemetry::Metrics;
 use mailbox::{Mail, Notice, Released, SentFloor};
 
@@ -52,6 +54,7 @@ pub struct ShardSpec {
     pub initial_positions: [u64; 3],
     pub clock: Arc<dyn Clock>,
     pub metrics: Arc<Metrics>,
+    pub tasks: Tasks,
     pub release: mpsc::Sender<Released>,
     pub notices: mpsc::Sender<Notice>,
 }
@@ -84,13 +87,14 @@ impl ShardHandle {
         let index = spec.index;
         let reader = spec.store.reader();
         let mut opening = open::open(&spec)?;
-        let status = Arc::new(ShardStatus::new(opening.positions, spec.clock.now()));
+        let status = Arc::new(ShardStatus::new(opening.positions, spec.clock.monotonic()));
         let floor = Arc::new(SentFloor::default());
         floor
             .0
             .store(opening.counters.sent_floor, std::sync::atomic::Ordering::Release);
         let began_after = opening.counters.log_sequence;
         let begun = std::mem::take(&mut opening.begun);
+        let (tasks, metrics) = (spec.tasks.clone(), Arc::clone(&spec.metrics));
         let desk = desk::Desk::new(
             spec,
             opening,
@@ -100,9 +104,15 @@ impl ShardHandle {
             Arc::clone(&floor),
         );
         let runtime = tokio::runtime::Handle::current();
-        let thread = std::thread::Builder::new()
-            .name(format!("shard-{index:04}"))
-            .spawn(move || desk.run(&runtime))
+        let shown = Arc::clone(&status);
+        let thread = tasks
+            .thread(
+                Task::Shard,
+                format!("shard-{index:04}"),
+                move || desk.run(&runtime),
+                // Its mailbox is closed by now, so nobody waits for it.
+                move |message| shown.halt(index, "shard.panicked", message, &metrics),
+            )
             .map_err(|error| StorageError::Failed(format!("no thread for shard {index}: {error}")))?;
         Ok(Self {
             index,

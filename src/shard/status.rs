@@ -1,10 +1,11 @@
 //! What others may know of a shard at any time, without asking by mail.
 
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{PoisonError, RwLock};
+use std::time::Duration;
 
-use crate::kernel::ids::TimeMs;
 use crate::kernel::input::SourceStream;
+use crate::telemetry::Metrics;
 
 /// State of a shard's thread.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,7 +29,10 @@ pub struct ShardStatus {
     state: RwLock<ShardState>,
     spilled: AtomicBool,
     commits: AtomicU64,
-    progress: AtomicI64,
+    /// Milliseconds of the monotonic clock.
+    progress: AtomicU64,
+    unreadable: RwLock<Option<String>>,
+    outdated: AtomicBool,
     outbox_rows: AtomicU64,
     timers_overdue: AtomicU64,
     deliveries_held: AtomicU64,
@@ -46,13 +50,15 @@ pub(super) struct Figures {
 }
 
 impl ShardStatus {
-    pub(super) fn new(positions: [u64; 3], now: TimeMs) -> Self {
+    pub(super) fn new(positions: [u64; 3], now: Duration) -> Self {
         Self {
             positions: positions.map(AtomicU64::new),
             state: RwLock::new(ShardState::Running),
             spilled: AtomicBool::new(false),
             commits: AtomicU64::new(0),
-            progress: AtomicI64::new(now.0),
+            progress: AtomicU64::new(millis(now)),
+            unreadable: RwLock::new(None),
+            outdated: AtomicBool::new(false),
             outbox_rows: AtomicU64::new(0),
             timers_overdue: AtomicU64::new(0),
             deliveries_held: AtomicU64::new(0),
@@ -86,10 +92,26 @@ impl ShardStatus {
         self.commits.load(Ordering::Relaxed)
     }
 
-    /// When the shard last committed something, or found that there was nothing to do.
+    /// When the shard last committed something, or found that there was nothing to do, by the monotonic clock. A thread
+    /// that hangs does neither.
     #[must_use]
-    pub fn last_progress(&self) -> TimeMs {
-        TimeMs(self.progress.load(Ordering::Acquire))
+    pub fn last_progress(&self) -> Duration {
+        Duration::from_millis(self.progress.load(Ordering::Acquire))
+    }
+
+    /// Why the shard's state could not be read when it was tried last, `None` where it could.
+    #[must_use]
+    pub fn unreadable(&self) -> Option<String> {
+        self.unreadable
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    /// Whether the shard had no room for the definitions of the last reload and works under those from before it.
+    #[must_use]
+    pub fn is_outdated(&self) -> bool {
+        self.outdated.load(Ordering::Acquire)
     }
 
     /// Rows in the outbox.
@@ -126,6 +148,16 @@ impl ShardStatus {
         *self.state.write().unwrap_or_else(PoisonError::into_inner) = state;
     }
 
+    /// The shard does nothing any more.
+    pub(super) fn halt(&self, shard: u16, reason: &'static str, message: String, metrics: &Metrics) {
+        tracing::error!(shard, reason, message, "shard halted: a person must act");
+        self.set_state(ShardState::Halted { reason, message });
+        metrics
+            .shards_halted
+            .with_label_values(&[shard.to_string().as_str(), reason])
+            .set(1);
+    }
+
     pub(super) fn set_spilled(&self) {
         self.spilled.store(true, Ordering::Release);
     }
@@ -134,8 +166,16 @@ impl ShardStatus {
         self.timers_overdue.store(timers as u64, Ordering::Relaxed);
     }
 
-    pub(super) fn set_progress(&self, now: TimeMs) {
-        self.progress.store(now.0, Ordering::Release);
+    pub(super) fn set_progress(&self, now: Duration) {
+        self.progress.store(millis(now), Ordering::Release);
+    }
+
+    pub(super) fn set_unreadable(&self, reason: Option<String>) {
+        *self.unreadable.write().unwrap_or_else(PoisonError::into_inner) = reason;
+    }
+
+    pub(super) fn set_outdated(&self, outdated: bool) {
+        self.outdated.store(outdated, Ordering::Release);
     }
 
     pub(super) fn committed(&self, positions: [u64; 3], figures: Figures) {
@@ -151,4 +191,8 @@ impl ShardStatus {
         }
         self.commits.fetch_add(1, Ordering::Release);
     }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }

@@ -86,6 +86,8 @@ pub struct Metrics {
     pub definitions_active: IntGaugeVec,
     /// Reloads of the definitions, by `outcome` (done, refused).
     pub reloads: IntCounterVec,
+    /// Tasks and threads that ended by a panic, by `task`.
+    pub task_panics: IntCounterVec,
     /// 1 for each shard that stopped, by `shard` and `reason`.
     pub shards_halted: IntGaugeVec,
 }
@@ -280,6 +282,12 @@ impl Metrics {
                 &["saga", "hash"],
             ),
             reloads: counters(r, "reloads_total", "Reloads of the definitions.", &["outcome"]),
+            task_panics: counters(
+                r,
+                "task_panics_total",
+                "Tasks and threads that ended by a panic.",
+                &["task"],
+            ),
             shards_halted: gauges(
                 r,
                 "shards_halted",

@@ -6,6 +6,7 @@
 mod begin;
 mod books;
 mod calls;
+mod unstored;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

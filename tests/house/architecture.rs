@@ -13,11 +13,15 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("ports", &["kernel"]),
     ("telemetry", &["config"]),
     ("storage", &["kernel"]),
-    ("shard", &["kernel", "ports", "storage", "telemetry"]),
-    ("intake", &["kernel", "ports", "shard", "telemetry"]),
+    ("tasks", &["ports", "telemetry"]),
+    ("shard", &["kernel", "ports", "storage", "tasks", "telemetry"]),
+    ("intake", &["kernel", "ports", "shard", "tasks", "telemetry"]),
     ("clients", &["kernel", "ports", "telemetry"]),
-    ("outbox", &["kernel", "ports", "shard", "clients", "telemetry"]),
-    ("effects", &["kernel", "ports", "clients", "telemetry"]),
+    (
+        "outbox",
+        &["kernel", "ports", "shard", "clients", "tasks", "telemetry"],
+    ),
+    ("effects", &["kernel", "ports", "clients", "tasks", "telemetry"]),
     ("gateway", &["kernel", "ports", "clients", "telemetry"]),
     ("inproc", &["kernel", "ports", "storage"]),
     ("nats", &["kernel", "ports"]),
@@ -45,6 +49,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "inproc",
             "nats",
             "config",
+            "tasks",
             "telemetry",
             "api",
         ],
@@ -134,7 +139,8 @@ const HOMES: &[(&str, &[&str])] = &[
     (
         "tokio",
         &[
-            "shard", "intake", "outbox", "effects", "gateway", "inproc", "nats", "api", "app", "cli", "demo",
+            "tasks", "shard", "intake", "outbox", "effects", "gateway", "inproc", "nats", "api", "app",
+            "cli", "demo",
         ],
     ),
     ("tokio_util", &["intake", "outbox", "effects", "app"]),
@@ -147,6 +153,7 @@ const HOMES: &[(&str, &[&str])] = &[
     (
         "tracing",
         &[
+            "tasks",
             "partition",
             "shard",
             "intake",
@@ -440,6 +447,59 @@ fn unsafe_code_has_one_home() {
         })
         .collect();
     assert_eq!(homes, ["src/storage/raw.rs"]);
+}
+
+/// What begins tasks and threads by itself, and why nobody has to notice their end.
+const SPAWNERS: &[(&str, &str)] = &[
+    ("app/bench/raw.rs", "a measurement that waits for it"),
+    ("demo/upstream.rs", "the demo"),
+    (
+        "effects/http/pool.rs",
+        "a call that wants an idle connection looks at it itself",
+    ),
+    (
+        "effects/sql/mod.rs",
+        "deletes old rows once, and the next one does it again",
+    ),
+    (
+        "effects/sql/relay.rs",
+        "ends with its connection, whose call sees it",
+    ),
+    ("inproc/mod.rs", "its end breaks all readers and publications"),
+    ("language/expr/parse.rs", "a scope that waits for it"),
+    (
+        "nats/batch.rs",
+        "its end breaks its publications, and the next one begins another",
+    ),
+    (
+        "nats/link.rs",
+        "after its end no other connection is used, and readiness tells",
+    ),
+    ("tasks/mod.rs", "the one way"),
+];
+
+#[test]
+fn tasks_and_threads_are_begun_where_a_panic_is_noticed() {
+    let begins = |line: &str| {
+        [
+            "tokio::spawn(",
+            "task::spawn(",
+            "thread::spawn(",
+            "thread::Builder",
+        ]
+        .iter()
+        .any(|call| line.contains(call))
+    };
+    let found: BTreeSet<String> = production_lines()
+        .into_iter()
+        .filter(|(_, _, line)| begins(line))
+        .map(|(_, file, _)| file)
+        .collect();
+    let known: BTreeSet<String> = SPAWNERS.iter().map(|(file, _)| (*file).to_owned()).collect();
+    let strays: Vec<_> = found.difference(&known).collect();
+    let stale: Vec<_> = known.difference(&found).collect();
+    assert!(strays.is_empty(), "use crate::tasks, or say why not: {strays:?}");
+    assert!(stale.is_empty(), "they begin none: {stale:?}");
 }
 
 #[test]

@@ -15,6 +15,7 @@ use saga_runner::kernel::ids::{CommandId, Key, SagaName, TenantId, TimeMs};
 use saga_runner::kernel::subject::{Subject, Tenancy};
 use saga_runner::ports::broker::{Broker, Expect, Publication, StreamSpec, WorkflowStreams};
 use saga_runner::ports::clock::Clock;
+use saga_runner::tasks::Tasks;
 use saga_runner::telemetry::Metrics;
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -113,6 +114,7 @@ impl Rig {
             resolver: Arc::new(SystemResolver),
             upstream_tls: BTreeMap::new(),
             clock: Arc::new(RealClock),
+            tasks: Tasks::new(&self.metrics, &(Arc::new(RealClock) as Arc<dyn Clock>)),
             metrics: Arc::clone(&self.metrics),
             group: "test".to_owned(),
             local: None,

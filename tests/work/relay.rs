@@ -1,13 +1,16 @@
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use saga_runner::kernel::breaker::BreakerPolicy;
+use saga_runner::kernel::ids::EffectName;
 use saga_runner::kernel::input::WorkOutcome;
 use saga_runner::kernel::work::WorkItem;
-use saga_runner::outbox;
+use saga_runner::outbox::{self, LocalFirst};
 use saga_runner::ports::broker::{Expect, Publication};
 use saga_runner::ports::clock::Clock as _;
+use saga_runner::ports::dispatch::{Dispatch, EffectDesk};
 use saga_runner::shard::mailbox::Verdict;
 use wiremock::matchers::any;
 use wiremock::{Mock, MockServer, Request, ResponseTemplate};
@@ -454,4 +457,41 @@ async fn a_drain_finishes_what_is_in_flight() {
     .await;
     shard.drain(Duration::from_secs(5)).await;
     assert_eq!(shard.delivered, [at(1, 0)]);
+}
+
+/// A worker of this process with a fault.
+struct Broken;
+
+impl Dispatch for Broken {
+    fn desk(&self, _: &EffectName) -> Option<Arc<dyn EffectDesk>> {
+        panic!("the desk is broken")
+    }
+
+    fn records_intent(&self, _: &EffectName) -> bool {
+        false
+    }
+}
+
+#[tokio::test]
+async fn a_relay_that_panics_is_counted_and_tells_its_shard_by_closing_its_channel() {
+    let rig = Rig::new().await;
+    let options = RelayOptions {
+        local: Some(LocalFirst {
+            dispatch: Arc::new(Broken),
+            recovered: 0,
+            begun: BTreeSet::new(),
+        }),
+        ..RelayOptions::default()
+    };
+    let mut shard = rig.relay(Arc::clone(&rig.broker), options);
+    shard.until_started().await;
+    shard.release(vec![(at(1, 0), effect(&rig, "o-1", 1))]).await;
+    until(async || shard.released.is_closed().then_some(())).await;
+    until(async || (!rig.tasks().troubles().is_empty()).then_some(())).await;
+    assert_eq!(
+        rig.tasks().troubles(),
+        ["relay of shard 0: it panicked, restart the process: the desk is broken"]
+    );
+    let panics = rig.metrics.task_panics.with_label_values(&["relay"]);
+    assert_eq!(panics.get(), 1);
 }

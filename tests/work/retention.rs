@@ -54,6 +54,7 @@ async fn goes_when_answered_for_and_read(rig: Rig, consumers: &str) {
             ..outbox::Settings::default()
         },
         clock: Arc::clone(&rig.clock) as _,
+        tasks: rig.tasks(),
     });
     let first = || async {
         rig.broker

@@ -25,6 +25,7 @@ use saga_runner::outbox::{self, LocalFirst, Relay, RelaySpec, Rest, Submitter};
 use saga_runner::ports::broker::{Broker, StreamSpec, WorkflowStreams};
 use saga_runner::ports::clock::Clock;
 use saga_runner::shard::mailbox::{Mail, Released, SentFloor, Verdict};
+use saga_runner::tasks::Tasks;
 use saga_runner::telemetry::Metrics;
 use tokio::sync::mpsc;
 use uuid::Uuid;
@@ -61,9 +62,14 @@ pub struct Rig {
     pub streams: WorkflowStreams,
     pub clock: Arc<MovedClock>,
     pub metrics: Arc<Metrics>,
+    tasks: Tasks,
 }
 
 impl Rig {
+    pub fn tasks(&self) -> Tasks {
+        self.tasks.clone()
+    }
+
     pub async fn new() -> Self {
         let clock = Arc::new(MovedClock::default());
         let dir = tempfile::tempdir().unwrap();
@@ -118,12 +124,14 @@ impl Rig {
             };
             broker.ensure_stream(&spec).await.unwrap();
         }
+        let (clock, metrics) = (Arc::new(MovedClock::default()), Arc::new(Metrics::new()));
         Self {
             ground,
             broker,
             streams,
-            clock: Arc::new(MovedClock::default()),
-            metrics: Arc::new(Metrics::new()),
+            tasks: Tasks::new(&metrics, &(Arc::clone(&clock) as Arc<dyn Clock>)),
+            clock,
+            metrics,
         }
     }
 
@@ -216,6 +224,7 @@ impl Rig {
             upstream_tls: std::collections::BTreeMap::new(),
             upstreams: BTreeMap::from([("pay".to_owned(), upstream.to_owned())]),
             clock: Arc::clone(&self.clock) as Arc<dyn Clock>,
+            tasks: self.tasks(),
             metrics,
             group: group.to_owned(),
             local: None,
@@ -286,6 +295,7 @@ impl Rig {
             settings: options.settings,
             limits: saga_runner::kernel::limits::Limits::default(),
             clock,
+            tasks: self.tasks(),
             metrics: Arc::clone(&self.metrics),
         });
         ShardSide {

@@ -19,6 +19,7 @@ use crate::kernel::subject::Tenancy;
 use crate::ports::broker::Broker;
 use crate::ports::clock::Clock;
 use crate::shard::mailbox::{Arrival, Mail, Notice};
+use crate::tasks::Tasks;
 use crate::telemetry::Metrics;
 
 pub(super) const STREAMS: [&str; 3] = ["AGGREGATE_EVENTS", "WORKFLOW_EVENTS", "WORKFLOW_COMMANDS"];
@@ -125,6 +126,7 @@ impl Plan {
             settings: self.settings,
             clock: Arc::clone(&clock) as Arc<dyn Clock>,
             metrics: Arc::clone(&metrics),
+            tasks: Tasks::new(&metrics, &(Arc::clone(&clock) as Arc<dyn Clock>)),
             notices: received,
         });
         World {

@@ -2,6 +2,7 @@
 
 mod aliases;
 mod early;
+mod ends;
 mod faults;
 mod generations;
 mod letters;

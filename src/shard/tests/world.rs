@@ -1,8 +1,8 @@
 //! A shard over a real environment in a temporary folder, with a clock that tests set.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -27,6 +27,7 @@ use crate::shard::{Settings, ShardHandle, ShardSpec, ShardState};
 use crate::storage::read::Found;
 use crate::storage::rows::{DeadLetter, HistoryRow};
 use crate::storage::{OpenOptions, StorageError, Store};
+use crate::tasks::Tasks;
 use crate::telemetry::Metrics;
 
 pub const EVENTS: SourceStream = SourceStream::AggregateEvents;
@@ -35,6 +36,9 @@ pub const CONTROLS: SourceStream = SourceStream::WorkflowCommands;
 
 /// The wall clock stands still unless a test moves it; the other one runs, and can be moved forward.
 pub struct TestClock {
+    /// The next call panics.
+    broken: AtomicBool,
+    gate: Arc<Gate>,
     wall_ms: AtomicI64,
     ahead_ms: AtomicU64,
     started: tokio::time::Instant,
@@ -45,6 +49,8 @@ pub const START: TimeMs = TimeMs(1_767_225_600_000);
 impl TestClock {
     fn new() -> Self {
         Self {
+            broken: AtomicBool::new(false),
+            gate: Arc::default(),
             wall_ms: AtomicI64::new(START.0),
             ahead_ms: AtomicU64::new(0),
             started: tokio::time::Instant::now(),
@@ -57,6 +63,18 @@ impl TestClock {
         self.ahead_ms.fetch_add(ms, Ordering::SeqCst);
     }
 
+    /// The thread that asks next panics.
+    pub fn panic_once(&self) {
+        self.broken.store(true, Ordering::SeqCst);
+    }
+
+    /// Threads that ask what time it is hang, as long as the value lives.
+    pub fn hang(&self) -> Hang {
+        *self.gate.closed.lock().unwrap() = true;
+        self.gate.somebody.store(false, Ordering::SeqCst);
+        Hang(Arc::clone(&self.gate))
+    }
+
     /// Time that passes while no shard runs.
     pub fn advance_wall(&self, by: Duration) {
         let ms = i64::try_from(by.as_millis()).unwrap();
@@ -64,8 +82,47 @@ impl TestClock {
     }
 }
 
+/// Lets no thread pass while it is closed.
+#[derive(Default)]
+struct Gate {
+    closed: Mutex<bool>,
+    opened: Condvar,
+    /// Somebody waits before it.
+    somebody: AtomicBool,
+}
+
+impl Gate {
+    fn pass(&self) {
+        let mut closed = self.closed.lock().unwrap();
+        while *closed {
+            self.somebody.store(true, Ordering::SeqCst);
+            closed = self.opened.wait(closed).unwrap();
+        }
+    }
+}
+
+pub struct Hang(Arc<Gate>);
+
+impl Hang {
+    /// Waits until a thread hangs.
+    pub async fn reached(&self) {
+        while !self.0.somebody.load(Ordering::SeqCst) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+}
+
+impl Drop for Hang {
+    fn drop(&mut self) {
+        *self.0.closed.lock().unwrap() = false;
+        self.0.opened.notify_all();
+    }
+}
+
 impl Clock for TestClock {
     fn now(&self) -> TimeMs {
+        assert!(!self.broken.swap(false, Ordering::SeqCst), "the clock is broken");
+        self.gate.pass();
         TimeMs(self.wall_ms.load(Ordering::SeqCst))
     }
 
@@ -225,6 +282,7 @@ impl World {
             initial_positions: [0; 3],
             clock: Arc::clone(&self.clock) as Arc<dyn Clock>,
             metrics: Arc::clone(&self.metrics),
+            tasks: Tasks::new(&self.metrics, &(Arc::clone(&self.clock) as Arc<dyn Clock>)),
             release,
             notices,
         })

@@ -1,0 +1,184 @@
+//! Whether the process takes work and gets on with it, and why not.
+//!
+//! Ready means that whatever there is to do was got on with in the last `stalled_after`, or that there was nothing to do. It
+//! does not tell of upstreams and gateways that are away: their work waits for them, and breakers tell of them.
+
+use std::time::Duration;
+
+use super::control::blocking;
+use super::node::Node;
+use super::{consumers, shards, streams};
+use crate::intake::StreamStatus;
+use crate::ports::control::{Check, Health, Readiness};
+use crate::shard::{self, ShardState};
+
+/// Why the process is not ready, if it is not.
+pub(super) async fn ready(node: &Node) -> Readiness {
+    let mut reasons = Vec::new();
+    if node.is_draining() {
+        reasons.push("draining".to_owned());
+    }
+    reasons.extend(node.tasks.troubles());
+    match node.running() {
+        None => reasons.push(node.waiting_for()),
+        Some(running) => {
+            let shards = running.shards.iter();
+            reasons.extend(shards.filter_map(|shard| {
+                let trouble = shard_trouble(node, shard)?;
+                Some(format!("shard {}: {trouble}", shard.index))
+            }));
+            reasons.extend(running.consumer_troubles().await);
+            for stream in running.streams().await {
+                if let Some(trouble) = stream_trouble(node, &stream) {
+                    let name = streams::name(&node.manifest, stream.stream);
+                    reasons.push(format!("{name} is not being read{trouble}"));
+                }
+            }
+            reasons.extend(unstored(node));
+        }
+    }
+    Readiness {
+        ready: reasons.is_empty(),
+        reasons,
+        revision: node.catalog.now().revision,
+    }
+}
+
+/// Each check, told.
+pub(super) async fn health(node: &Node) -> Health {
+    let mut checks = Vec::new();
+    let Some(running) = node.running() else {
+        checks.push(check("start", Err(node.waiting_for())));
+        return Health {
+            healthy: false,
+            checks,
+        };
+    };
+    checks.push(check(
+        "broker",
+        match running.broker.ping().await {
+            Ok(took) => Ok(format!("answers in {:.1} ms", took.as_secs_f64() * 1_000.0)),
+            Err(error) => Err(error.to_string()),
+        },
+    ));
+    for stream in running.streams().await {
+        let name = streams::name(&node.manifest, stream.stream);
+        checks.push(check(name, stream_check(node, &stream)));
+    }
+    let unstored = unstored(node);
+    checks.push(check(
+        "publications",
+        if unstored.is_empty() {
+            Ok("all are stored".to_owned())
+        } else {
+            Err(unstored.join("; "))
+        },
+    ));
+    for shard in &running.shards {
+        let name = format!("shard {}", shard.index);
+        checks.push(check(&name, shard_check(node, shard).await));
+    }
+    let planned = &node.catalog.now().consumers;
+    checks.push(consumers::check(running, &node.consumers_seen, planned).await);
+    let troubles = node.tasks.troubles();
+    checks.push(check(
+        "tasks",
+        if troubles.is_empty() {
+            Ok("all run".to_owned())
+        } else {
+            Err(troubles.join("; "))
+        },
+    ));
+    Health {
+        healthy: checks.iter().all(|check| check.ok),
+        checks,
+    }
+}
+
+fn check(name: &str, outcome: Result<String, String>) -> Check {
+    let ok = outcome.is_ok();
+    let (Ok(detail) | Err(detail)) = outcome;
+    Check {
+        name: name.to_owned(),
+        ok,
+        detail,
+    }
+}
+
+/// Streams that have taken no message for too long.
+fn unstored(node: &Node) -> Vec<String> {
+    node.tasks
+        .stuck()
+        .longer_than(node.manifest.stalled_after.duration())
+}
+
+/// What is wrong with the reading of a stream, as the end of a sentence.
+fn stream_trouble(node: &Node, stream: &StreamStatus) -> Option<String> {
+    if !stream.connected {
+        return Some(String::new());
+    }
+    // At rest it is looked at once in an interval; the look may just have begun when the last one was over.
+    let at_rest = node.manifest.intake.watermark_interval.duration() * 2;
+    let stalled = stream.quiet > node.manifest.stalled_after.duration() + at_rest;
+    stalled.then(|| format!(": no progress for {} s", stream.quiet.as_secs()))
+}
+
+fn stream_check(node: &Node, stream: &StreamStatus) -> Result<String, String> {
+    let behind = format!("{} message(s) behind", stream.lag);
+    match (&stream.halted, stream_trouble(node, stream)) {
+        (Some(halt), _) => Err(format!("{}: {}", halt.reason, halt.message)),
+        (None, Some(trouble)) => Err(format!("{behind}{trouble}")),
+        (None, None) => Ok(behind),
+    }
+}
+
+fn shard_trouble(node: &Node, shard: &shards::Shown) -> Option<String> {
+    match shard.status.state() {
+        ShardState::Running => {
+            let idle = node
+                .clock
+                .monotonic()
+                .saturating_sub(shard.status.last_progress());
+            // At rest it looks around once in that time.
+            let stalled = idle > node.manifest.stalled_after.duration() + shard::IDLE;
+            let reading = || {
+                Some(format!(
+                    "its state cannot be read: {}",
+                    shard.status.unreadable()?
+                ))
+            };
+            stalled.then(|| stalled_for(idle)).or_else(reading)
+        }
+        ShardState::Full(message) => Some(format!("storage is full: {message}")),
+        ShardState::Halted { reason, message } => Some(format!("halted, {reason}: {message}")),
+        ShardState::Stopped => Some("stopped".to_owned()),
+    }
+}
+
+fn stalled_for(idle: Duration) -> String {
+    format!("no progress for {} s", idle.as_secs())
+}
+
+async fn shard_check(node: &Node, shard: &shards::Shown) -> Result<String, String> {
+    if let Some(trouble) = shard_trouble(node, shard) {
+        return Err(trouble);
+    }
+    if shard.status.is_outdated() {
+        let message = "it had no room for the definitions of the last reload; make room and reload again";
+        return Err(message.to_owned());
+    }
+    let reader = shard.reader.clone();
+    let rows = blocking(move || reader.check())
+        .await
+        .map_err(|error| error.to_string())?;
+    let unversioned = shard.status.instances_unversioned();
+    if unversioned > 0 {
+        return Err(format!(
+            "the definition of {unversioned} instance(s) is not loaded; their inputs wait"
+        ));
+    }
+    Ok(format!(
+        "{} live and {} ended instance(s), {} in the outbox, {} timer(s), {} dead letter(s)",
+        rows.live, rows.ended, rows.outbox, rows.timers, rows.dead_letters
+    ))
+}
