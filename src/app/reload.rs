@@ -63,12 +63,15 @@ async fn attempt(node: &Node) -> Result<Reloaded, ReloadError> {
         .collect();
     let ways_changed = ways_changed(&before, &loaded.sagas);
     if sagas.is_empty() && !effects_changed && !ways_changed {
+        let outdated = |shard: &&shards::Shown| shard.status.is_outdated();
+        let shards: Vec<_> = running.shards.iter().filter(outdated).collect();
+        let problems = activate_in(&shards, &before.sagas, before.revision).await;
         return Ok(Reloaded {
             revision: before.revision,
             sagas,
             effects_changed,
             effects,
-            problems: Vec::new(),
+            problems,
         });
     }
     let archived = kept(&before, running).await?;
@@ -93,14 +96,9 @@ async fn attempt(node: &Node) -> Result<Reloaded, ReloadError> {
         effects_text: loaded.effects_text,
     });
     running.widen(&set).await;
-    let mut problems = Vec::new();
-    if !sagas.is_empty() || ways_changed {
-        for shard in &running.shards {
-            if let Err(problem) = activate(shard, &set, revision).await {
-                problems.push(format!("shard {}: {problem}", shard.index));
-            }
-        }
-    }
+    let changed = |shard: &&shards::Shown| !sagas.is_empty() || ways_changed || shard.status.is_outdated();
+    let shards: Vec<_> = running.shards.iter().filter(changed).collect();
+    let problems = activate_in(&shards, &set, revision).await;
     node.catalog.now().show(&node.metrics);
     if let Some(node) = node.myself() {
         migration::begin_automatic(&node);
@@ -114,7 +112,18 @@ async fn attempt(node: &Node) -> Result<Reloaded, ReloadError> {
     })
 }
 
-/// A shard that cannot change now does so at its next start.
+/// Puts the definitions in force in these shards; one line for each that could not change.
+async fn activate_in(shards: &[&shards::Shown], set: &Arc<DefinitionSet>, revision: u64) -> Vec<String> {
+    let mut problems = Vec::new();
+    for shard in shards {
+        if let Err(problem) = activate(shard, set, revision).await {
+            problems.push(format!("shard {}: {problem}", shard.index));
+        }
+    }
+    problems
+}
+
+/// A shard that cannot change now does so at the next reload or start.
 async fn activate(shard: &shards::Shown, set: &Arc<DefinitionSet>, revision: u64) -> Result<(), String> {
     let (reply, answer) = oneshot::channel();
     let mail = Mail::Activate {
@@ -135,11 +144,18 @@ async fn kept(before: &InForce, running: &Running) -> Result<Vec<Arc<Definition>
     let mut kept = before.active();
     for shard in &running.shards {
         let reader = shard.reader.clone();
-        let stored = blocking(move || reader.definitions())
+        let read = move || Ok((reader.definitions()?, reader.active_definitions()?));
+        let (stored, active) = blocking(read)
             .await
             .map_err(|error| ReloadError::Unavailable(error.to_string()))?;
         let used = stored.into_iter().filter(|(_, _, uses)| !uses.is_none());
-        kept.extend(used.filter_map(|(hash, _, _)| before.sagas.by_hash(&hash).cloned()));
+        let used = used.map(|(hash, _, _)| hash);
+        // A shard that had no room for an earlier reload begins instances under what was in force before it.
+        let active = active.sagas.into_values().map(|saga| saga.hash);
+        kept.extend(
+            used.chain(active)
+                .filter_map(|hash| before.sagas.by_hash(&hash).cloned()),
+        );
     }
     Ok(kept)
 }

@@ -202,3 +202,92 @@ async fn sighup_reloads_sagas_and_effects() {
     );
     assert!(metrics.contains("saga=\"other\""));
 }
+
+/// Keeps what it is told.
+const ALBUM: &str = r#"
+apiVersion: sagas/v1
+kind: Saga
+name: album
+start: Album.Opened
+key: {"Album.*": event.data.album}
+state: {init: {picture: ""}}
+handlers:
+  Album.Opened: {set: {picture: "${event.data.picture}"}}
+machine:
+  initial: open
+  states:
+    open: {handlers: {Album.Closed: {to: closed}}}
+    closed: {final: true}
+"#;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_shard_without_room_for_a_reload_takes_it_with_the_next_one() {
+    let storage = json!({"max_bytes": 16 << 20, "keep_ended": "1ms"});
+    let extra = json!({"shards": 1, "storage": storage});
+    let mut rig = Rig::new(None, "30m", Duration::ZERO, extra).await;
+    rig.clear_definitions();
+    rig.add_saga("album", ALBUM);
+    rig.start().await;
+    // Half of what the shard has room for.
+    let albums: Vec<String> = (0..40).map(|n| format!("a-{n}")).collect();
+    let event = async |album: &str, kind: &str, payload: Value| {
+        rig.send("Album", album, kind, payload).await;
+    };
+    for album in &albums {
+        event(
+            album,
+            "Opened",
+            json!({"album": album, "picture": "x".repeat(200_000)}),
+        )
+        .await;
+    }
+    rig.wait_for("album", "a-39", |view| view["phase"] == "running")
+        .await;
+    // The other half, and more.
+    for n in 0..10 {
+        let text = TALLY.replace("name: tally", &format!("name: tally-{n}"));
+        rig.add_saga(
+            &format!("tally-{n}"),
+            &format!("{text}# {}\n", "x".repeat(950_000)),
+        );
+    }
+    for _ in 0..2 {
+        let (status, body) = reload(&rig).await;
+        assert_eq!(status, 200, "{body}");
+        let problem = body["problems"][0].as_str().unwrap_or_default();
+        assert!(problem.contains("shard 0: storage is full"), "{body}");
+        let health = get(&rig, "/health").await;
+        assert!(
+            health
+                .to_string()
+                .contains("no room for the definitions of the last reload"),
+            "{health}"
+        );
+    }
+    for album in &albums {
+        event(album, "Closed", json!({"album": album})).await;
+    }
+    let begin = std::time::Instant::now();
+    loop {
+        let (status, body) = reload(&rig).await;
+        assert_eq!(
+            (status, &body["sagas"]),
+            (200, &json!([])),
+            "nothing has changed: {body}"
+        );
+        if body["problems"] == json!([]) {
+            break;
+        }
+        assert!(
+            begin.elapsed() < Duration::from_mins(1),
+            "{body}\n{}",
+            rig.log_tail()
+        );
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    send(&rig, "Tally", "Opened", "t-1", 1).await;
+    rig.wait_for("tally-9", "t-1", |view| view["phase"] == "running")
+        .await;
+    let health = get(&rig, "/health").await;
+    assert_eq!(health["healthy"], true, "{health}");
+}
