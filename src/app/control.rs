@@ -522,8 +522,6 @@ pub(super) async fn blocking<T: Send + 'static>(
     }
 }
 
-}
-
 fn read_letter_id(text: &str) -> Option<(u16, u64)> {
     let (shard, number) = text.split_once('-')?;
     Some((shard.parse().ok()?, number.parse().ok()?))

@@ -330,7 +330,7 @@ impl Desk {
             instances_unversioned: self.partition.unversioned,
         };
         self.status.committed(self.partition.positions, figures);
-        self.status.set_progress(monotonic);
+        self.status.set_progress(self.clock.monotonic());
         let now = self.clock.now();
         #[allow(clippy::cast_precision_loss, reason = "a small count")]
         self.metrics.commit_inputs.observe(staged.inputs as f64);
