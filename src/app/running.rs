@@ -22,8 +22,8 @@ use crate::kernel::token::TokenKey;
 use crate::outbox::{LocalFirst, Relay, RelaySpec, Rest, Retention, RetentionSpec, Submitter};
 use crate::ports::broker::{Broker, StreamState, WorkflowStreams};
 use crate::ports::clock::Clock;
-use crate::shard::ShardHandle;
 use crate::shard::mailbox::{Notice, Released};
+use crate::shard::{ShardHandle, ShardState};
 use crate::tasks::Tasks;
 use crate::telemetry::Metrics;
 
@@ -375,6 +375,7 @@ fn endpoint(shard: &ShardHandle) -> ShardEndpoint {
     ShardEndpoint {
         index: shard.index,
         mail: shard.mail.clone(),
+        halted: matches!(status.state(), ShardState::Halted { .. }),
         position: Arc::new(move |stream| status.position(stream)),
     }
 }

@@ -271,7 +271,6 @@ async fn hear_all(
         recalls.hear(&message, source.tenancy);
         heard = message.stream_sequence;
         *next = Some(heard + 1);
-        reader.acknowledge(heard).await;
     }
 }
 

@@ -114,19 +114,6 @@ impl InprocBroker {
         self.inbox.change(|answer| Change::Delete(name, answer)).await
     }
 
-    /// Messages of a stream behind what each open reader has acknowledged, by the reader's name.
-    pub fn reader_lags(&self, stream: &str) -> Vec<(String, u64)> {
-        let Some(stream) = self.registry.stream(stream) else {
-            return Vec::new();
-        };
-        let last = stream.tail().last();
-        let readers = stream.acknowledged.lock().unwrap_or_else(PoisonError::into_inner);
-        readers
-            .iter()
-            .map(|(name, acknowledged)| (name.clone(), last.saturating_sub(*acknowledged)))
-            .collect()
-    }
-
     /// Stops at once, as if the process had died: what is not durable by now is not stored. Blocks until the
     /// commit that is under way, if any, has ended.
     pub fn abort(&self) {

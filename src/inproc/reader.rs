@@ -53,14 +53,13 @@ impl InprocReader {
             ));
         }
         {
-            let mut readers = stream.acknowledged.lock().unwrap_or_else(PoisonError::into_inner);
-            if readers.contains_key(&spec.name) {
+            let mut readers = stream.readers.lock().unwrap_or_else(PoisonError::into_inner);
+            if !readers.insert(spec.name.clone()) {
                 return Err(BrokerError::Refused(format!(
                     "reader {} is open already",
                     spec.name
                 )));
             }
-            readers.insert(spec.name.clone(), spec.start_sequence.saturating_sub(1));
         }
         Ok(Self {
             env,
@@ -157,20 +156,25 @@ impl InprocReader {
         }
     }
 
-    async fn try_horizon(&mut self) -> Result<Option<Horizon>, ReaderBroken> {
+    /// Walks on to the end, or at least beyond `covered`; the last matching message up to there, and where it came to.
+    async fn try_horizon(&mut self, covered: Option<u64>) -> Result<Option<Horizon>, ReaderBroken> {
         for _ in 0..HORIZON_PAGES_MAX {
-            match self.advance()? {
-                Reach::End(covered) => {
-                    let after = self.buffer.back().map_or(self.taken, |entry| entry.sequence);
-                    return Ok(Some(Horizon { after, covered }));
-                }
-                Reach::Full => return Ok(None),
-                Reach::Store => {
-                    if let Some(page) = &mut self.page {
-                        let page = page.await;
-                        self.page_came(page)?;
-                    }
-                }
+            let reach = self.advance()?;
+            let reached = match (reach, covered) {
+                (Reach::End(last), _) => Some(last),
+                (_, Some(covered)) if self.feed.position() > covered => Some(covered),
+                _ => None,
+            };
+            if let Some(covered) = reached {
+                let after = self.buffer.back().map_or(self.taken, |entry| entry.sequence);
+                return Ok(Some(Horizon { after, covered }));
+            }
+            if let Reach::Full = reach {
+                return Ok(None);
+            }
+            if let Some(page) = &mut self.page {
+                let page = page.await;
+                self.page_came(page)?;
             }
         }
         Ok(None)
@@ -200,24 +204,25 @@ impl Reader for InprocReader {
         self.trust.check()?;
         // Whoever asks again and again has to let others run.
         tokio::task::coop::consume_budget().await;
-        let result = self.try_horizon().await;
+        let result = self.try_horizon(None).await;
         self.trust.keep(result)
     }
 
-    async fn acknowledge(&mut self, sequence: u64) {
-        let stream = self.feed.stream();
-        let sequence = sequence.min(stream.tail().last());
-        let mut readers = stream.acknowledged.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = readers.get_mut(&self.name) {
-            *known = sequence.max(*known);
-        }
+    async fn silent_up_to(&mut self, covered: u64) -> Result<Option<u64>, ReaderBroken> {
+        self.trust.check()?;
+        tokio::task::coop::consume_budget().await;
+        let result = self.try_horizon(Some(covered)).await;
+        let horizon = self.trust.keep(result)?;
+        Ok(horizon
+            .filter(|horizon| horizon.covered >= covered)
+            .map(|horizon| horizon.after))
     }
 }
 
 impl Drop for InprocReader {
     fn drop(&mut self) {
         let stream = self.feed.stream();
-        let mut readers = stream.acknowledged.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut readers = stream.readers.lock().unwrap_or_else(PoisonError::into_inner);
         readers.remove(&self.name);
     }
 }

@@ -4,7 +4,7 @@
 //! come from the store in pages.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use tokio::sync::watch;
@@ -35,8 +35,8 @@ pub(super) struct Stream {
     news: watch::Sender<u64>,
     /// Message ids. Only the writer locks it for longer than a look.
     pub window: Mutex<Window>,
-    /// What the open readers reported as durable elsewhere, by their name.
-    pub acknowledged: Mutex<BTreeMap<String, u64>>,
+    /// Names of the open readers.
+    pub readers: Mutex<BTreeSet<String>>,
 }
 
 #[derive(Debug)]
@@ -193,7 +193,7 @@ impl Stream {
             }),
             news: watch::Sender::new(last),
             window: Mutex::new(Window::new(settings.duplicate_window, settings.duplicate_ids_max)),
-            acknowledged: Mutex::new(BTreeMap::new()),
+            readers: Mutex::default(),
         })
     }
 

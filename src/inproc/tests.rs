@@ -784,21 +784,6 @@ async fn overlapping_subjects_and_too_many_streams_are_refused() {
     ));
 }
 
-#[tokio::test]
-async fn lags_of_readers_follow_their_acknowledgements() {
-    let place = place();
-    let broker = place.with_stream().await;
-    publish(&broker, "a", 10).await;
-    let mut reader = reader(&broker, &["a"], 3, 64).await;
-    let lag = || broker.reader_lags(STREAM).first().map(|(_, lag)| *lag);
-    assert_eq!(lag(), Some(8));
-    reader.acknowledge(7).await;
-    reader.acknowledge(5).await;
-    assert_eq!(lag(), Some(3));
-    drop(reader);
-    assert_eq!(lag(), None);
-}
-
 #[test]
 fn settings_refuse_unknown_names() {
     let settings: Settings = serde_json::from_str(r#"{"duplicate_window": "30s"}"#).unwrap();

@@ -2,10 +2,11 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::mpsc;
+use tokio::time::Sleep;
 
 use super::feed::Bounds;
 use super::route::Router;
@@ -28,6 +29,8 @@ pub struct ShardEndpoint {
     pub mail: mpsc::Sender<Mail>,
     /// The sequence of a stream up to which the shard has stored everything.
     pub position: Arc<dyn Fn(SourceStream) -> u64 + Send + Sync>,
+    /// It takes nothing until an operator has acted and it was started again.
+    pub halted: bool,
 }
 
 impl fmt::Debug for ShardEndpoint {
@@ -59,6 +62,11 @@ impl Context {
 
     pub fn progress(&self, stream: SourceStream) -> &Progress {
         &self.progress[stream.index()]
+    }
+
+    /// Resolves at this time of the monotonic clock.
+    pub fn until(&self, at: Duration) -> Sleep {
+        tokio::time::sleep(at.saturating_sub(self.clock.monotonic()))
     }
 
     pub fn bounds(&self) -> Bounds {
@@ -119,6 +127,8 @@ pub(super) struct Progress {
     pub end: AtomicU64,
     pub detached: AtomicU64,
     moved_ms: AtomicU64,
+    /// Messages that had been removed one by one before this process looked for the first time.
+    removed_before: OnceLock<Arc<[u64]>>,
     halted: Mutex<Option<Halt>>,
 }
 
@@ -142,6 +152,11 @@ impl Progress {
 
     pub fn heard_of(&self, sequence: u64) {
         self.end.fetch_max(sequence, Ordering::Relaxed);
+    }
+
+    /// `removed`: those of now, if nobody has looked before.
+    pub fn removed_before(&self, removed: &Arc<[u64]>) -> Arc<[u64]> {
+        Arc::clone(self.removed_before.get_or_init(|| Arc::clone(removed)))
     }
 
     pub fn halt(&self, halt: Halt) {

@@ -6,10 +6,12 @@
 //! [`private`] and [`view`] for how reading survives faults and slow shards.
 
 mod address;
+mod backoff;
 mod cloudevents;
 mod context;
 pub mod decode;
 mod feed;
+mod guard;
 mod headers;
 mod private;
 mod route;

@@ -10,7 +10,6 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio::time::Instant;
 
 use super::address;
 use super::context::Context;
@@ -35,8 +34,8 @@ pub(super) struct Private {
     answered: u64,
     /// While handing over: the shared reader keeps all above this.
     target: Option<u64>,
-    next_probe: Instant,
-    next_join: Instant,
+    next_probe: Duration,
+    next_join: Duration,
     batch: Vec<Message>,
     _counted: Counted,
 }
@@ -50,7 +49,7 @@ impl Private {
         hub: mpsc::Sender<Command>,
         wanted: watch::Receiver<u64>,
     ) -> Self {
-        let now = Instant::now();
+        let now = ctx.clock.monotonic();
         Self {
             view: View::new(ctx, stream, feed.sent(), false),
             _counted: Counted::new(ctx, stream),
@@ -101,13 +100,13 @@ impl Private {
         let shared = self.ctx.progress(self.stream).read.load(Ordering::Relaxed);
         let mailbox = self.feed.mailbox();
         self.target.is_none()
-            && Instant::now() >= self.next_join
+            && self.ctx.clock.monotonic() >= self.next_join
             && shared.saturating_sub(self.view.read()) <= self.ctx.settings.attach_within
             && mailbox.capacity() * 2 >= mailbox.max_capacity()
     }
 
     async fn ask_to_join(&mut self) {
-        self.next_join = Instant::now() + self.join_pause();
+        self.next_join = self.ctx.clock.monotonic() + self.join_pause();
         let (reply, answer) = oneshot::channel();
         let asked = self.hub.send(Command::Join {
             shard: self.feed.shard,
@@ -120,14 +119,14 @@ impl Private {
         {
             self.target = Some(target);
             // The rest of the way may hold no message for this shard at all.
-            self.next_probe = Instant::now();
+            self.next_probe = self.ctx.clock.monotonic();
         }
     }
 
     /// True: the shared reader has taken over.
     async fn hand_over(&mut self) -> bool {
         self.target = None;
-        self.next_join = Instant::now() + self.join_pause();
+        self.next_join = self.ctx.clock.monotonic() + self.join_pause();
         self.feed.watermark(self.view.read());
         if !self.mail_all().await {
             return true;
@@ -157,9 +156,9 @@ impl Private {
             }
             return;
         }
-        let now = Instant::now();
+        let now = self.ctx.clock.monotonic();
         let wanted = *self.wanted.borrow_and_update();
-        if !self.view.has_proof() && now >= self.next_probe {
+        if !self.view.is_probing() && now >= self.next_probe {
             let soon = wanted > self.answered || self.target.is_some();
             self.next_probe = now
                 + if soon {
@@ -167,20 +166,20 @@ impl Private {
                 } else {
                     self.ctx.settings.watermark_interval.duration()
                 };
-            if self.view.probe().await {
+            if self.view.begin_probe() {
                 self.probed = wanted;
-                return;
             }
         }
-        let wake = if self.view.has_proof() {
+        let wake = if self.view.is_probing() {
             now + self.ctx.settings.watermark_interval.duration()
         } else {
             self.next_probe
         };
+        let ctx = Arc::clone(&self.ctx);
         tokio::select! {
             biased;
-            Ok(()) = self.wanted.changed() => self.next_probe = Instant::now(),
-            () = tokio::time::sleep_until(wake) => {}
+            Ok(()) = self.wanted.changed() => self.next_probe = ctx.clock.monotonic(),
+            () = ctx.until(wake) => {}
             () = self.view.next(&mut self.batch) => self.take_batch().await,
         }
     }
@@ -208,7 +207,7 @@ impl Private {
             self.feed.watermark(self.view.read());
         }
         if silent && (*self.wanted.borrow() > self.answered || self.target.is_some()) {
-            self.next_probe = Instant::now();
+            self.next_probe = self.ctx.clock.monotonic();
         }
     }
 }

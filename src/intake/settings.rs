@@ -18,7 +18,7 @@ pub struct Settings {
     pub delivery_bytes: usize,
     /// Messages without inputs for a shard after which it is told how far the stream was read. Default 256.
     pub watermark_messages: u64,
-    /// How often an idle stream is asked how far it reaches, and progress is acknowledged. Default 1s.
+    /// How often a stream is asked how far it reaches, and whether it has dropped what was not read. Default 1s.
     pub watermark_interval: Millis,
     /// Wait before an unanswered barrier is asked for again. Default 50ms.
     pub barrier_retry: Millis,
@@ -34,7 +34,7 @@ pub struct Settings {
     pub overdue_after: Millis,
     /// First wait before a reader is opened again. Default 50ms.
     pub reopen_initial: Millis,
-    /// Longest wait before a reader is opened again. Default 5s.
+    /// Longest wait before a reader is opened again. A new connection ends it. Default 5s.
     pub reopen_max: Millis,
     /// Give an event without id the id `<stream>:<sequence>` instead of refusing it. Default false.
     pub event_id_from_sequence: bool,

@@ -9,7 +9,6 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -65,10 +64,9 @@ pub(super) struct Shared {
     /// Shards that wait for a barrier, and those whose barrier the running probe answers.
     wanted: BTreeSet<u16>,
     probed: BTreeSet<u16>,
-    next_probe: Instant,
-    next_tick: Instant,
-    window: Instant,
-    acknowledged: u64,
+    next_probe: Duration,
+    next_tick: Duration,
+    window: Duration,
 }
 
 struct Slot {
@@ -76,7 +74,7 @@ struct Slot {
     endpoint: ShardEndpoint,
     state: State,
     /// Since when the mailbox has been full, and how long it was before that in this window.
-    full_since: Option<Instant>,
+    full_since: Option<Duration>,
     full_for: Duration,
 }
 
@@ -85,7 +83,7 @@ enum State {
     Detached(Detached),
     /// Still fed by its private reader, while what comes now is kept.
     Joining(Detached),
-    /// The mailbox is closed.
+    /// The mailbox is closed, or nobody takes what is in it.
     Gone,
 }
 
@@ -106,13 +104,14 @@ impl Shared {
         commands: mpsc::Receiver<Command>,
         hub: mpsc::Sender<Command>,
     ) -> Self {
-        let now = Instant::now();
+        let now = ctx.clock.monotonic();
         let positions: Vec<u64> = shards.iter().map(|shard| (shard.position)(stream)).collect();
-        let newest = positions.iter().copied().max().unwrap_or(0);
-        let behind = |position: u64| newest - position > ctx.settings.detach_behind;
-        let start = positions
-            .iter()
-            .copied()
+        // Where a halted shard stands, the stream may have nothing any more.
+        let fed = || shards.iter().zip(&positions).filter(|(shard, _)| !shard.halted);
+        let newest = fed().map(|(_, position)| *position).max().unwrap_or(0);
+        let behind = |position: u64| newest.saturating_sub(position) > ctx.settings.detach_behind;
+        let start = fed()
+            .map(|(_, position)| *position)
             .filter(|position| !behind(*position))
             .min();
         let mut shared = Self {
@@ -130,17 +129,20 @@ impl Shared {
             next_probe: now,
             next_tick: now,
             window: now,
-            acknowledged: 0,
         };
         for (endpoint, position) in shards.iter().zip(positions) {
             shared.slots.push(Slot {
                 feed: Feed::new(endpoint.index, stream, endpoint.mail.clone(), position),
                 endpoint: endpoint.clone(),
-                state: State::Attached,
+                state: if endpoint.halted {
+                    State::Gone
+                } else {
+                    State::Attached
+                },
                 full_since: None,
                 full_for: Duration::ZERO,
             });
-            if behind(position) {
+            if behind(position) && !endpoint.halted {
                 shared.detach(shared.slots.len() - 1, position);
             }
         }
@@ -149,15 +151,17 @@ impl Shared {
 
     /// Runs until `stop`. Everything mailed stays mailed.
     pub async fn run(mut self, stop: CancellationToken) {
+        if self.slots.iter().all(|slot| matches!(slot.state, State::Gone)) {
+            // Nobody is to be fed.
+            return stop.cancelled().await;
+        }
+        let ctx = Arc::clone(&self.ctx);
         loop {
             self.settle();
             self.flush();
             self.detach_stalled();
             let full = self.slots.iter().position(|slot| slot.full_since.is_some());
-            if full.is_none() && !self.view.has_proof() && self.probe_is_due() {
-                self.probe().await;
-                continue;
-            }
+            self.look_at_the_clock(full.is_some());
             let wake = self.wake();
             let room = async {
                 match full {
@@ -169,7 +173,7 @@ impl Shared {
                 biased;
                 () = stop.cancelled() => break,
                 Some(command) = self.commands.recv() => self.obey(command).await,
-                () = tokio::time::sleep_until(wake) => self.tick().await,
+                () = ctx.until(wake) => {}
                 () = room => {}
                 () = self.view.next(&mut self.batch), if full.is_none() => self.take_batch().await,
             }
@@ -193,14 +197,14 @@ impl Shared {
                 }
             }
             self.probed.clear();
-        } else if !self.view.has_proof() {
+        } else if !self.view.is_probing() {
             // The reader broke before the proof came true.
             self.wanted.append(&mut self.probed);
         }
     }
 
     fn flush(&mut self) {
-        let now = Instant::now();
+        let now = self.ctx.clock.monotonic();
         for slot in self.slots.iter_mut().filter(|slot| slot.is_attached()) {
             match slot.feed.flush() {
                 Flushed::All => {
@@ -222,7 +226,7 @@ impl Shared {
     /// Leaves shards that hold up the others to readers of their own: those whose mailbox was full for
     /// `detach_after` at a stretch, or for half of a window of four times that.
     fn detach_stalled(&mut self) {
-        let now = Instant::now();
+        let now = self.ctx.clock.monotonic();
         let patience = self.ctx.settings.detach_after.duration();
         if now - self.window > patience * 4 {
             self.window = now;
@@ -275,49 +279,43 @@ impl Shared {
         });
     }
 
-    fn probe_is_due(&self) -> bool {
-        let now = Instant::now();
-        (!self.wanted.is_empty() && now >= self.next_probe) || now >= self.next_tick
-    }
-
-    async fn probe(&mut self) {
-        let now = Instant::now();
-        if now >= self.next_tick {
-            self.report().await;
+    /// Reports now and then, and begins a probe where it is time for one.
+    fn look_at_the_clock(&mut self, blocked: bool) {
+        let now = self.ctx.clock.monotonic();
+        let is_tick = now >= self.next_tick;
+        if is_tick {
+            self.next_tick = now + self.ctx.settings.watermark_interval.duration();
+            self.report();
+        }
+        let is_wanted = !self.wanted.is_empty() && now >= self.next_probe;
+        if blocked || self.view.is_probing() || !(is_tick || is_wanted) {
+            return;
         }
         self.next_probe = now + self.ctx.settings.barrier_retry.duration();
-        if self.view.probe().await {
+        if self.view.begin_probe() {
             self.probed.append(&mut self.wanted);
         }
     }
 
-    fn wake(&self) -> Instant {
+    fn wake(&self) -> Duration {
         let patience = self.ctx.settings.detach_after.duration();
         let stalled = self.slots.iter().filter_map(|slot| slot.full_since).min();
+        let is_blocked = stalled.is_some();
         // Past that, nobody was waiting behind it: look again later.
-        let now = Instant::now();
+        let now = self.ctx.clock.monotonic();
         let stalled = stalled.map(|since| match since + patience {
             due if due > now => due,
             _ => now + patience,
         });
-        let probe = (!self.wanted.is_empty() && !self.view.has_proof()).then_some(self.next_probe);
+        let wants = !self.wanted.is_empty() && !is_blocked && !self.view.is_probing();
         stalled
             .into_iter()
-            .chain(probe)
-            .fold(self.next_tick, Instant::min)
+            .chain(wants.then_some(self.next_probe))
+            .fold(self.next_tick, Duration::min)
     }
 
-    async fn tick(&mut self) {
-        let blocked = self.slots.iter().any(|slot| slot.full_since.is_some());
-        if Instant::now() >= self.next_tick && (blocked || self.view.has_proof()) {
-            self.report().await;
-        }
-    }
-
-    /// Acknowledges, and shows how far the shards are.
-    async fn report(&mut self) {
-        self.next_tick = Instant::now() + self.ctx.settings.watermark_interval.duration();
-        self.acknowledge().await;
+    /// Shows how far the shards are.
+    fn report(&self) {
         let position = |slot: &Slot| (slot.endpoint.position)(self.stream);
         let lowest = self.slots.iter().map(position).min();
         let end = self.ctx.progress(self.stream).end.load(Ordering::Relaxed);
@@ -327,17 +325,6 @@ impl Shared {
             .stream_lag
             .with_label_values(&[self.ctx.name(self.stream)])
             .set(i64::try_from(lag).unwrap_or(i64::MAX));
-    }
-
-    /// Detached shards do not count: their own readers answer for them.
-    async fn acknowledge(&mut self) {
-        let attached = self.slots.iter().filter(|slot| slot.is_attached());
-        let floor = attached.map(|slot| (slot.endpoint.position)(self.stream)).min();
-        let floor = floor.unwrap_or(0).min(self.view.read());
-        if floor > self.acknowledged {
-            self.acknowledged = floor;
-            self.view.acknowledge(floor).await;
-        }
     }
 
     async fn take_batch(&mut self) {
@@ -375,7 +362,7 @@ impl Shared {
             .inc_by(taken);
         self.after_batch();
         if silent && !self.wanted.is_empty() {
-            self.next_probe = Instant::now();
+            self.next_probe = self.ctx.clock.monotonic();
         }
     }
 
@@ -417,7 +404,7 @@ impl Shared {
             Command::Barrier { shard } => match &self.slots[at].state {
                 State::Attached => {
                     if self.wanted.is_empty() {
-                        self.next_probe = Instant::now();
+                        self.next_probe = self.ctx.clock.monotonic();
                     }
                     self.wanted.insert(shard);
                 }
@@ -502,7 +489,7 @@ impl Shared {
             State::Joining(reader) if reader.ticket == ticket => {
                 if *reader.barriers.borrow() > answered {
                     self.wanted.insert(slot.feed.shard);
-                    self.next_probe = Instant::now();
+                    self.next_probe = self.ctx.clock.monotonic();
                 }
                 slot.feed.take_over(read);
                 slot.state = State::Attached;

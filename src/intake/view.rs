@@ -4,23 +4,33 @@
 //! first time. Otherwise it is thrown away, and a new one under a new name begins behind the last message
 //! that was handled. A stream that was recreated, or lost what was not read yet, ends the view for good:
 //! going on would skip messages.
+//!
+//! Nothing but a broken reader stands in the way of messages. The broker is asked about the stream while they come; the
+//! end of the stream is looked for where none come.
 
+use std::future::pending;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use tokio::time::Instant;
 
+use super::backoff::Backoff;
 use super::context::{Context, Halt};
+use super::guard::{Guard, Lost, Removed, Survey, survey};
 use crate::kernel::ids::TimeMs;
 use crate::kernel::input::SourceStream;
-use crate::ports::broker::{BrokerError, Horizon, Message, Reader, ReaderSpec, StreamIdentity};
+use crate::ports::broker::{BrokerError, Message, Reader, ReaderBroken, ReaderSpec, StreamIdentity};
 
 /// Payload bytes after which a batch is full.
 const BATCH_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// Time between two looks at the stream for which messages have to wait.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How long they wait for it at most. Without an answer by then it is heeded when it comes.
+const LOOK_WAIT: Duration = Duration::from_millis(25);
+/// A view that nobody asked for this long may have missed more than its buffer holds.
+const STALLED_AFTER: Duration = Duration::from_secs(2);
 
 /// # Invariants
 /// Every matching message up to `read` was handled, none above it was.
@@ -34,37 +44,76 @@ pub(super) struct View {
     shared: bool,
     read: u64,
     reader: Option<Box<dyn Reader>>,
-    opening: Option<BoxFuture<'static, Result<Opened, Failure>>>,
+    opening: Option<BoxFuture<'static, Result<Box<dyn Reader>, BrokerError>>>,
     /// Consumer sequence of the last message that was taken.
     taken: u64,
+    /// The broker knew of more messages when it sent the last one.
+    behind: bool,
+    /// When the view was last asked for messages.
+    asked_at: Duration,
     identity: Option<StreamIdentity>,
-    delays: ExponentialBackoff,
-    delay: Duration,
+    guard: Guard,
+    removed: Option<Arc<[u64]>>,
+    question: Option<Question>,
+    /// Messages that jumped wait for the answer until then.
+    hold: Option<Duration>,
+    next_look: Duration,
+    backoff: Backoff,
     halted: bool,
-    proof: Option<Proof>,
+    probe: Option<Probe>,
 }
 
-struct Opened {
-    reader: Box<dyn Reader>,
-    identity: StreamIdentity,
-    last_sequence: u64,
-}
-
-enum Failure {
-    Later(BrokerError),
-    Halt(Halt),
-}
-
-/// Everything stored up to `as_of` is read once the message at `horizon.after` is.
-struct Proof {
+/// What the broker is being asked about the stream.
+struct Question {
+    purpose: Purpose,
     as_of: TimeMs,
-    horizon: Horizon,
-    /// When that message, or one before it, should have come: nothing behind it would tell that it was lost.
-    due: Instant,
+    read: u64,
+    answer: BoxFuture<'static, Result<Survey, BrokerError>>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Purpose {
+    /// To open a reader.
+    Open,
+    /// To prove how far everything was read.
+    Probe,
+    /// To see whether anything was removed.
+    Look,
+}
+
+/// The way to say that everything stored up to `as_of` is read.
+struct Probe {
+    as_of: TimeMs,
+    /// The end of the stream at that time, and its beginning.
+    covered: u64,
+    first: u64,
+    silence: Silence,
+}
+
+/// Whether nothing matches between the last message and `covered`.
+enum Silence {
+    /// Not known. Messages may be on their way; the reader is asked at this time if none has come.
+    Sought { at: Duration },
+    /// Nothing does behind the message at `after`.
+    Found {
+        after: u64,
+        /// When that message, or one before it, should have come: nothing behind it would tell that it was lost.
+        due: Duration,
+    },
+}
+
+/// What there is to be done next.
+enum Event {
+    Arrived(Result<Message, ReaderBroken>),
+    Answered(Result<Survey, BrokerError>),
+    Silent(Result<Option<u64>, ReaderBroken>),
+    /// The time has come that the probe waits for.
+    Due,
 }
 
 impl View {
     pub fn new(ctx: &Arc<Context>, stream: SourceStream, read: u64, shared: bool) -> Self {
+        let now = ctx.clock.monotonic();
         Self {
             ctx: Arc::clone(ctx),
             stream,
@@ -75,11 +124,17 @@ impl View {
             reader: None,
             opening: None,
             taken: 0,
+            behind: true,
+            asked_at: now,
             identity: None,
-            delays: delays(ctx),
-            delay: Duration::ZERO,
+            guard: Guard::default(),
+            removed: None,
+            question: None,
+            hold: None,
+            next_look: now,
+            backoff: Backoff::new(ctx),
             halted: false,
-            proof: None,
+            probe: None,
         }
     }
 
@@ -87,63 +142,183 @@ impl View {
         self.read
     }
 
-    /// Appends what has arrived, at least one message.
+    /// Appends what has arrived, or returns without a message where a probe has come further.
     ///
     /// The caller handles the messages in order and reports each by [`View::handled`]; those that it does not
-    /// report before it calls [`View::abandon`] come again.
+    /// report before it calls [`View::abandon`] come again. What it was given and has not taken it passes again.
     ///
     /// # Cancel safety
     /// No message is lost when the future is dropped.
     pub async fn next(&mut self, out: &mut Vec<Message>) {
-        while out.is_empty() {
-            self.widen();
-            if self.halted || self.filters.is_empty() {
-                return std::future::pending().await;
+        let now = self.ctx.clock.monotonic();
+        self.behind |= now.saturating_sub(self.asked_at) > STALLED_AFTER;
+        self.asked_at = now;
+        loop {
+            if !out.is_empty() {
+                self.vouch(out).await;
+                if !out.is_empty() {
+                    return;
+                }
             }
-            let Some(reader) = &mut self.reader else {
+            self.widen();
+            if self.halted {
+                return pending().await;
+            }
+            if self.filters.is_empty() {
+                // The state of the stream alone tells how far nothing matters.
+                let answer = answer_of(&mut self.question).await;
+                self.answered(answer);
+                return;
+            }
+            if self.reader.is_none() {
                 self.open().await;
                 continue;
-            };
-            let owed = self.proof.as_ref().map(|proof| proof.due);
-            let arrived = match owed {
-                None => Ok(reader.next().await),
-                Some(due) => tokio::time::timeout_at(due, reader.next()).await,
-            };
-            let Ok(message) = arrived else {
-                self.abandon("overdue");
-                continue;
-            };
-            let mut next = Some(message);
-            let mut bytes = 0;
-            while let Some(taken) = next {
-                // Messages that the old filters left out may lie before this one: it comes again.
-                if self.widen() {
-                    break;
-                }
-                match taken {
-                    Ok(message) => match self.distrust(&message, out.last()) {
-                        None => {
-                            self.taken = message.consumer_sequence;
-                            bytes += message.payload.len();
-                            out.push(message);
-                        }
-                        Some(reason) => {
-                            self.abandon(reason);
-                            break;
-                        }
-                    },
-                    Err(error) => {
-                        tracing::warn!(stream = self.ctx.name(self.stream), %error, "reader is broken");
-                        self.abandon("broken");
-                        break;
+            }
+            match self.event().await {
+                Event::Arrived(message) => self.collect(message, out),
+                Event::Answered(answer) => {
+                    let probed = self.is_probing();
+                    self.answered(answer);
+                    if probed {
+                        return;
                     }
                 }
-                let full = out.len() >= self.ctx.settings.batch_messages || bytes >= BATCH_BYTES_MAX;
-                next = match &mut self.reader {
-                    Some(reader) if !full => reader.ready(),
-                    _ => None,
+                Event::Silent(Ok(Some(after))) => {
+                    let due = self.due();
+                    if let Some(probe) = &mut self.probe {
+                        probe.silence = Silence::Found { after, due };
+                    }
+                    return;
+                }
+                Event::Silent(Ok(None)) => self.seek_later(),
+                Event::Silent(Err(error)) => self.broken(&error),
+                Event::Due => {
+                    if let Some(Probe {
+                        silence: Silence::Found { .. },
+                        ..
+                    }) = self.probe
+                    {
+                        self.abandon("overdue");
+                    }
+                }
+            }
+        }
+    }
+
+    /// # Cancel safety
+    /// Nothing is lost when the future is dropped.
+    async fn event(&mut self) -> Event {
+        let Some(reader) = &mut self.reader else {
+            return pending().await;
+        };
+        let wake = match &self.probe {
+            None => None,
+            Some(Probe {
+                silence: Silence::Found { due, .. },
+                ..
+            }) => Some(*due),
+            Some(Probe {
+                silence: Silence::Sought { at },
+                covered,
+                ..
+            }) if *at <= self.ctx.clock.monotonic() => {
+                return match reader.ready() {
+                    Some(arrived) => Event::Arrived(arrived),
+                    None => Event::Silent(reader.silent_up_to(*covered).await),
                 };
             }
+            Some(Probe {
+                silence: Silence::Sought { at },
+                ..
+            }) => Some(*at),
+        };
+        let ctx = &self.ctx;
+        let due = async {
+            match wake {
+                Some(at) => ctx.until(at).await,
+                None => pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            answer = answer_of(&mut self.question) => Event::Answered(answer),
+            arrived = reader.next() => Event::Arrived(arrived),
+            () = due => Event::Due,
+        }
+    }
+
+    /// Takes this message and what has arrived behind it.
+    fn collect(&mut self, message: Result<Message, ReaderBroken>, out: &mut Vec<Message>) {
+        let mut next = Some(message);
+        let mut bytes = 0;
+        while let Some(taken) = next {
+            // Messages that the old filters left out may lie before this one: it comes again.
+            if self.widen() {
+                return;
+            }
+            let message = match taken {
+                Ok(message) => message,
+                Err(error) => return self.broken(&error),
+            };
+            let before = out.last().map_or(self.read, |message| message.stream_sequence);
+            if let Some(reason) = self.distrust(&message, before) {
+                return self.abandon(reason);
+            }
+            if self.guard.passed(before, message.stream_sequence) && self.behind {
+                self.look_first();
+            }
+            self.taken = message.consumer_sequence;
+            self.behind = message.pending > 0;
+            bytes += message.payload.len();
+            out.push(message);
+            let full = out.len() >= self.ctx.settings.batch_messages || bytes >= BATCH_BYTES_MAX;
+            next = match &mut self.reader {
+                Some(reader) if !full => reader.ready(),
+                _ => None,
+            };
+        }
+    }
+
+    fn distrust(&self, message: &Message, before: u64) -> Option<&'static str> {
+        if message.delivered != 1 {
+            Some("redelivered")
+        } else if message.consumer_sequence != self.taken + 1 {
+            Some("gap")
+        } else if message.stream_sequence <= before {
+            Some("regressed")
+        } else {
+            None
+        }
+    }
+
+    /// Lets what jumped wait until the stream was looked at, if that was not done just before.
+    fn look_first(&mut self) {
+        let now = self.ctx.clock.monotonic();
+        if now >= self.next_look {
+            self.next_look = now + LOOK_EVERY;
+            self.hold = Some(now + LOOK_WAIT);
+        }
+    }
+
+    /// Keeps messages back until it is known that nothing was removed before them, or nobody answers.
+    ///
+    /// # Cancel safety
+    /// It goes on with the next call.
+    async fn vouch(&mut self, out: &mut Vec<Message>) {
+        let Some(until) = self.hold else { return };
+        if self.guard.has_unasked() {
+            let is_probe = self.question.as_ref().is_some_and(Question::is_probe);
+            self.ask(if is_probe { Purpose::Probe } else { Purpose::Look });
+        }
+        let ctx = Arc::clone(&self.ctx);
+        tokio::select! {
+            biased;
+            answer = answer_of(&mut self.question) => self.answered(answer),
+            () = ctx.until(until) => {}
+        }
+        self.hold = None;
+        if self.halted {
+            out.clear();
         }
     }
 
@@ -161,38 +336,20 @@ impl View {
         }
         self.filters = filters;
         self.abandon("reload");
-        self.delays = delays(&self.ctx);
-        self.delay = Duration::ZERO;
+        self.backoff.reset();
         true
-    }
-
-    fn distrust(&self, message: &Message, previous: Option<&Message>) -> Option<&'static str> {
-        let floor = previous.map_or(self.read, |message| message.stream_sequence);
-        if message.delivered != 1 {
-            Some("redelivered")
-        } else if message.consumer_sequence != self.taken + 1 {
-            Some("gap")
-        } else if message.stream_sequence <= floor {
-            Some("regressed")
-        } else {
-            None
-        }
     }
 
     /// Everything up to `sequence` is on its way to the shards.
     pub fn handled(&mut self, sequence: u64, pending: u64) {
         self.advance(sequence);
-        let due = self.due();
-        if let Some(proof) = &mut self.proof {
-            proof.due = due;
+        if self.probe.is_some() {
+            self.probe_goes_on(pending);
         }
         let progress = self.ctx.progress(self.stream);
         progress.heard_of(sequence.saturating_add(pending));
         // A reader that delivers is healthy: the next failure is tried again at once.
-        if self.delay > Duration::ZERO {
-            self.delays = delays(&self.ctx);
-            self.delay = Duration::ZERO;
-        }
+        self.backoff.reset();
     }
 
     fn advance(&mut self, sequence: u64) {
@@ -204,56 +361,180 @@ impl View {
         }
     }
 
+    fn broken(&mut self, error: &ReaderBroken) {
+        tracing::warn!(stream = self.ctx.name(self.stream), %error, "reader is broken");
+        self.abandon("broken");
+    }
+
     /// Throws the reader away; the next one begins behind what was handled.
     pub fn abandon(&mut self, reason: &'static str) {
         self.reader = None;
         self.opening = None;
-        self.proof = None;
-        self.delay = self
-            .delays
-            .next()
-            .unwrap_or(self.ctx.settings.reopen_max.duration());
-        if self.shared {
-            self.ctx
-                .progress(self.stream)
-                .connected
-                .store(false, Ordering::Relaxed);
-        }
+        self.question = None;
+        self.hold = None;
+        self.guard.unanswered();
+        self.probe = None;
+        self.backoff.failed();
+        self.connected(false);
         let labels = [self.ctx.name(self.stream), reason];
         self.ctx.metrics.readers_rebuilt.with_label_values(&labels).inc();
     }
 
+    /// Comes nearer to a reader.
+    ///
+    /// # Cancel safety
+    /// It goes on with the next call.
     async fn open(&mut self) {
-        let opening = self.opening.get_or_insert_with(|| {
-            open(
-                Arc::clone(&self.ctx),
-                self.stream,
-                self.filters.clone(),
-                self.read,
-                self.identity.clone(),
-                self.delay,
-            )
-            .boxed()
-        });
-        let opened = opening.await;
-        self.opening = None;
-        match opened {
-            Ok(opened) => {
-                self.reader = Some(opened.reader);
-                self.taken = 0;
-                self.identity = Some(opened.identity);
-                let progress = self.ctx.progress(self.stream);
-                progress.heard_of(opened.last_sequence);
-                if self.shared {
-                    progress.connected.store(true, Ordering::Relaxed);
+        if let Some(opening) = &mut self.opening {
+            let opened = opening.await;
+            self.opening = None;
+            match opened {
+                Ok(reader) => {
+                    self.reader = Some(reader);
+                    self.taken = 0;
+                    self.behind = true;
+                    self.connected(true);
                 }
+                Err(error) => self.unopened(&error),
             }
-            Err(Failure::Later(error)) => {
-                tracing::warn!(stream = self.ctx.name(self.stream), %error, "reader cannot be opened");
-                self.abandon("unopened");
-            }
-            Err(Failure::Halt(halt)) => self.halt(halt),
+            return;
         }
+        if self.question.is_none() {
+            self.backoff.wait().await;
+            // All behind what was read counts as jumped over: the stream may have dropped it meanwhile.
+            self.guard.passed(self.read, u64::MAX);
+            self.ask(Purpose::Open);
+        }
+        let answer = answer_of(&mut self.question).await;
+        self.answered(answer);
+    }
+
+    fn unopened(&mut self, error: &BrokerError) {
+        tracing::warn!(stream = self.ctx.name(self.stream), %error, "reader cannot be opened");
+        self.abandon("unopened");
+    }
+
+    fn ask(&mut self, purpose: Purpose) {
+        self.guard.ask();
+        let name = self.ctx.name(self.stream).to_owned();
+        let broker = Arc::clone(&self.ctx.broker);
+        self.question = Some(Question {
+            purpose,
+            // Before the question, so that whatever was stored by then lies within the answer.
+            as_of: self.ctx.clock.now(),
+            read: self.read,
+            answer: survey(broker, name, self.removed.clone()).boxed(),
+        });
+    }
+
+    fn answered(&mut self, answer: Result<Survey, BrokerError>) {
+        let Some(question) = self.question.take() else {
+            return;
+        };
+        let survey = match answer {
+            Ok(survey) => survey,
+            Err(error) if question.purpose == Purpose::Open => return self.unopened(&error),
+            Err(error) => {
+                self.guard.unanswered();
+                tracing::warn!(stream = self.ctx.name(self.stream), %error, "stream state is unknown");
+                if self.reader.is_none() {
+                    self.connected(false);
+                }
+                return;
+            }
+        };
+        // What the old filters left out is not known to be silent.
+        if self.widen() {
+            return;
+        }
+        if let Some(halt) = self.examine(&survey, question.read) {
+            return self.halt(halt);
+        }
+        let state = survey.state;
+        self.ctx.progress(self.stream).heard_of(state.last_sequence);
+        self.identity = Some(state.identity);
+        match question.purpose {
+            Purpose::Look => {}
+            Purpose::Open => {
+                let (broker, spec) = (Arc::clone(&self.ctx.broker), self.reader_spec());
+                self.opening = Some(async move { broker.reader(spec).await }.boxed());
+            }
+            Purpose::Probe => {
+                let now = self.ctx.clock.monotonic();
+                let silence = if self.filters.is_empty() {
+                    self.connected(true);
+                    Silence::Found { after: 0, due: now }
+                } else {
+                    Silence::Sought { at: now }
+                };
+                self.probe = Some(Probe {
+                    as_of: question.as_of,
+                    covered: state.last_sequence,
+                    first: state.first_sequence,
+                    silence,
+                });
+            }
+        }
+    }
+
+    fn reader_spec(&self) -> ReaderSpec {
+        ReaderSpec {
+            stream: self.ctx.name(self.stream).to_owned(),
+            filters: self.filters.clone(),
+            start_sequence: self.read + 1,
+            name: self.ctx.reader_name(self.stream),
+            buffer: self.ctx.settings.buffer,
+        }
+    }
+
+    /// Why the stream must not be read on, if it must not. `read`: as far as it was read when it was looked at.
+    fn examine(&mut self, survey: &Survey, read: u64) -> Option<Halt> {
+        let (name, state) = (self.ctx.name(self.stream), &survey.state);
+        if self
+            .identity
+            .as_ref()
+            .is_some_and(|known| *known != state.identity)
+        {
+            return Some(Halt {
+                reason: "stream.identity",
+                message: format!(
+                    "stream {name} was deleted and created again, its sequences mean other messages"
+                ),
+            });
+        }
+        if state.last_sequence < read {
+            return Some(Halt {
+                reason: "stream.identity",
+                message: format!(
+                    "stream {name} ends at {}, but was already read up to {read}",
+                    state.last_sequence
+                ),
+            });
+        }
+        let removed: Vec<u64> = match &survey.removed {
+            Removed::AsKnown => Vec::new(),
+            Removed::Listed(listed) => {
+                let before = self.ctx.progress(self.stream).removed_before(listed);
+                self.removed = Some(Arc::clone(listed));
+                let news = listed.iter().copied();
+                news.filter(|sequence| before.binary_search(sequence).is_err())
+                    .collect()
+            }
+            Removed::Many(count) => {
+                if self.removed.take().is_some() || self.identity.is_none() {
+                    tracing::warn!(
+                        stream = name,
+                        count,
+                        "too many messages were removed one by one to see whether each was read before"
+                    );
+                }
+                Vec::new()
+            }
+        };
+        let lost = self.guard.answered(state.first_sequence, &removed, self.read);
+        // Where nothing matters, nothing is lost.
+        lost.filter(|_| !self.filters.is_empty())
+            .map(|lost| gap(name, lost))
     }
 
     fn halt(&mut self, halt: Halt) {
@@ -264,66 +545,62 @@ impl View {
         self.ctx.progress(self.stream).halt(halt);
     }
 
-    /// Asks how far silence reaches. False: not known yet, ask again later.
-    pub async fn probe(&mut self) -> bool {
-        if self.halted {
+    /// Begins to seek the proof that everything stored until now is read. False: not now.
+    pub fn begin_probe(&mut self) -> bool {
+        let is_readable = self.filters.is_empty() || self.reader.is_some();
+        if self.halted || self.is_probing() || !is_readable {
             return false;
         }
-        // Before the question, so that whatever was stored by then lies within the answer.
-        let as_of = self.ctx.clock.now();
-        let horizon = if self.filters.is_empty() {
-            self.silence().await
-        } else {
-            let Some(reader) = &mut self.reader else {
-                return false;
-            };
-            match reader.horizon().await {
-                Ok(horizon) => horizon,
-                Err(error) => {
-                    tracing::warn!(stream = self.ctx.name(self.stream), %error, "reader is broken");
-                    self.abandon("broken");
-                    None
-                }
-            }
-        };
-        // Silence about the old filters proves nothing about the new ones.
-        if self.widen() {
-            return false;
-        }
-        let Some(horizon) = horizon else { return false };
-        self.ctx.progress(self.stream).heard_of(horizon.covered);
-        self.proof = Some(Proof {
-            as_of,
-            horizon,
-            due: self.due(),
-        });
+        self.ask(Purpose::Probe);
         true
     }
 
-    /// The horizon of a stream of which nothing matters.
-    async fn silence(&mut self) -> Option<Horizon> {
-        let state = match self.ctx.broker.stream_state(self.ctx.name(self.stream)).await {
-            Ok(state) => state,
-            Err(error) => {
-                tracing::warn!(stream = self.ctx.name(self.stream), %error, "stream state is unknown");
-                self.connected(false);
+    /// Whether a probe is under way. One that ends without [`View::proven`] has failed.
+    pub fn is_probing(&self) -> bool {
+        self.probe.is_some() || self.question.as_ref().is_some_and(Question::is_probe)
+    }
+
+    /// The instant up to which everything stored is handled, once a probe has come true.
+    pub fn proven(&mut self) -> Option<TimeMs> {
+        let read = self.read;
+        let probe = self.probe.take_if(|probe| match probe.silence {
+            // Messages come in their order: nothing before the last one is missing.
+            Silence::Sought { .. } => probe.covered <= read,
+            Silence::Found { after, .. } => after <= read || probe.covered <= read,
+        })?;
+        if probe.covered > read && !self.filters.is_empty() {
+            if probe.first > read + 1 {
+                let (from, to) = (read + 1, probe.first - 1);
+                self.halt(gap(self.ctx.name(self.stream), Lost { from, to }));
                 return None;
             }
-        };
-        if self
-            .identity
-            .as_ref()
-            .is_some_and(|known| *known != state.identity)
-        {
-            self.halt(recreated(self.ctx.name(self.stream)));
-            return None;
+            self.guard.passed(read, probe.covered + 1);
         }
-        self.identity = Some(state.identity);
-        self.connected(true);
-        Some(Horizon {
-            after: 0,
-            covered: state.last_sequence,
-        })
+        self.advance(probe.covered);
+        Some(probe.as_of)
+    }
+
+    /// A message was handled that has so many behind it.
+    fn probe_goes_on(&mut self, pending: u64) {
+        let overdue = self.due();
+        match self.probe.as_mut().map(|probe| &mut probe.silence) {
+            Some(Silence::Found { due, .. }) => *due = overdue,
+            // With more on their way, the next message tells what the reader would be asked.
+            Some(Silence::Sought { .. }) if pending > 0 => self.seek_later(),
+            Some(Silence::Sought { at }) => *at = Duration::ZERO,
+            None => {}
+        }
+    }
+
+    fn seek_later(&mut self) {
+        let later = self.ctx.clock.monotonic() + self.ctx.settings.barrier_retry.duration();
+        if let Some(Probe {
+            silence: Silence::Sought { at },
+            ..
+        }) = &mut self.probe
+        {
+            *at = later;
+        }
     }
 
     fn connected(&self, connected: bool) {
@@ -333,90 +610,35 @@ impl View {
         }
     }
 
-    fn due(&self) -> Instant {
-        Instant::now() + self.ctx.settings.overdue_after.duration()
-    }
-
-    pub fn has_proof(&self) -> bool {
-        self.proof.is_some()
-    }
-
-    /// The instant up to which everything stored is handled, once a probe has come true.
-    pub fn proven(&mut self) -> Option<TimeMs> {
-        let proof = self.proof.take_if(|proof| proof.horizon.after <= self.read)?;
-        self.advance(proof.horizon.covered);
-        Some(proof.as_of)
-    }
-
-    pub async fn acknowledge(&mut self, sequence: u64) {
-        if let Some(reader) = &mut self.reader {
-            reader.acknowledge(sequence).await;
-        }
+    fn due(&self) -> Duration {
+        self.ctx.clock.monotonic() + self.ctx.settings.overdue_after.duration()
     }
 }
 
-fn delays(ctx: &Context) -> ExponentialBackoff {
-    ExponentialBuilder::default()
-        .with_min_delay(ctx.settings.reopen_initial.duration())
-        .with_max_delay(ctx.settings.reopen_max.duration())
-        .without_max_times()
-        .with_jitter()
-        .build()
-}
-
-fn recreated(name: &str) -> Halt {
-    Halt {
-        reason: "stream.identity",
-        message: format!("stream {name} was deleted and created again, its sequences mean other messages"),
+impl Question {
+    fn is_probe(&self) -> bool {
+        self.purpose == Purpose::Probe
     }
 }
 
-async fn open(
-    ctx: Arc<Context>,
-    stream: SourceStream,
-    filters: Vec<String>,
-    read: u64,
-    identity: Option<StreamIdentity>,
-    delay: Duration,
-) -> Result<Opened, Failure> {
-    if delay > Duration::ZERO {
-        tokio::time::sleep(delay).await;
+/// # Cancel safety
+/// The question stays.
+async fn answer_of(question: &mut Option<Question>) -> Result<Survey, BrokerError> {
+    match question {
+        Some(question) => (&mut question.answer).await,
+        None => pending().await,
     }
-    let name = ctx.name(stream);
-    let state = ctx.broker.stream_state(name).await.map_err(Failure::Later)?;
-    if identity.is_some_and(|known| known != state.identity) {
-        return Err(Failure::Halt(recreated(name)));
-    }
-    if state.last_sequence < read {
-        return Err(Failure::Halt(Halt {
-            reason: "stream.identity",
-            message: format!(
-                "stream {name} ends at {}, but was already read up to {read}",
-                state.last_sequence
-            ),
-        }));
-    }
-    // A reader that never read anything begins with what there is.
-    if read > 0 && state.first_sequence > read + 1 {
-        return Err(Failure::Halt(Halt {
-            reason: "stream.gap",
-            message: format!(
-                "stream {name} begins at {}, but was read only up to {read}",
-                state.first_sequence
-            ),
-        }));
-    }
-    let spec = ReaderSpec {
-        stream: name.to_owned(),
-        filters,
-        start_sequence: read + 1,
-        name: ctx.reader_name(stream),
-        buffer: ctx.settings.buffer,
+}
+
+fn gap(name: &str, lost: Lost) -> Halt {
+    let Lost { from, to } = lost;
+    let messages = if from == to {
+        format!("message {from}")
+    } else {
+        format!("messages {from} to {to}")
     };
-    let reader = ctx.broker.reader(spec).await.map_err(Failure::Later)?;
-    Ok(Opened {
-        reader,
-        identity: state.identity,
-        last_sequence: state.last_sequence,
-    })
+    Halt {
+        reason: "stream.gap",
+        message: format!("{messages} of stream {name} were removed before it was known that they were read"),
+    }
 }

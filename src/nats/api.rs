@@ -197,6 +197,24 @@ impl Link {
         self.api(&format!("STREAM.INFO.{stream}"), &Value::Null).await
     }
 
+    /// Messages removed from the middle of a stream, ascending.
+    pub async fn removed(&self, stream: &str) -> Result<Vec<u64>, ApiError> {
+        #[derive(Deserialize)]
+        struct Info {
+            state: Details,
+        }
+        #[derive(Deserialize)]
+        struct Details {
+            #[serde(default)]
+            deleted: Option<Vec<u64>>,
+        }
+        let body = json!({ "deleted_details": true });
+        let info: Info = self.api(&format!("STREAM.INFO.{stream}"), &body).await?;
+        let mut removed = info.state.deleted.unwrap_or_default();
+        removed.sort_unstable();
+        Ok(removed)
+    }
+
     pub async fn consumer_info(&self, stream: &str, consumer: &str) -> Result<ConsumerInfo, ApiError> {
         self.api(&format!("CONSUMER.INFO.{stream}.{consumer}"), &Value::Null)
             .await

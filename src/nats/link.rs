@@ -114,6 +114,29 @@ impl Link {
         self.good.load(Ordering::Acquire) == generation && connects(&self.counters) == generation
     }
 
+    /// Waits for a connection that is not the one of now, if there is one now.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub fn next_connection(&self) -> impl Future<Output = ()> + Send + 'static {
+        let (good, mut status) = (Arc::clone(&self.good), self.status.clone());
+        let before = good.load(Ordering::Acquire);
+        async move {
+            loop {
+                // Marked before the look, so that a change after it wakes.
+                status.mark_unchanged();
+                let now = good.load(Ordering::Acquire);
+                if now != 0 && now != before {
+                    return;
+                }
+                if status.changed().await.is_err() {
+                    // The link has ended.
+                    return std::future::pending().await;
+                }
+            }
+        }
+    }
+
     /// Waits until the connection of that generation is gone.
     ///
     /// # Cancel safety

@@ -32,13 +32,15 @@ use std::time::Duration;
 use async_nats::jetstream::stream::LastRawMessageErrorKind;
 use async_trait::async_trait;
 use bytes::Bytes;
+use futures::FutureExt;
+use futures::future::BoxFuture;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::ports::broker::{
-    Broker, BrokerError, BucketSpec, Entry, KnownQueue, Publication, PublishAck, PublishError, PutError,
-    Queue, QueueSpec, QueueState, Reader, ReaderSpec, StoredMessage, StreamSpec, StreamState,
+    Broker, BrokerError, BucketSpec, DroppingLimit, Entry, KnownQueue, Publication, PublishAck, PublishError,
+    PutError, Queue, QueueSpec, QueueState, Reader, ReaderSpec, StoredMessage, StreamSpec, StreamState,
 };
 use crate::ports::messenger::Messenger;
 
@@ -175,6 +177,15 @@ impl Broker for NatsBroker {
         streams::read_state(&self.link, stream).await
     }
 
+    async fn dropping_limits(&self, stream: &str) -> Result<Vec<DroppingLimit>, BrokerError> {
+        streams::dropping_limits(&self.link, stream).await
+    }
+
+    async fn removed(&self, stream: &str) -> Result<Vec<u64>, BrokerError> {
+        let removed = self.link.removed(stream).await;
+        removed.map_err(|error| error.into_broker_error(stream))
+    }
+
     async fn publish(&self, message: Publication) -> Result<PublishAck, PublishError> {
         match &self.batches {
             Some(batches) => batches.publish(message).await,
@@ -261,6 +272,10 @@ impl Broker for NatsBroker {
         expected: Option<u64>,
     ) -> Result<u64, PutError> {
         buckets::put(&self.link, &self.publisher, bucket, key, value, expected).await
+    }
+
+    fn next_connection(&self) -> BoxFuture<'static, ()> {
+        self.link.next_connection().boxed()
     }
 
     /// Asks the API for the account, so an answer says that JetStream is up, too.

@@ -192,6 +192,10 @@ impl Pull {
         self.ahead.iter()
     }
 
+    pub fn has_ahead(&self) -> bool {
+        !self.ahead.is_empty()
+    }
+
     /// What the newest heartbeat told.
     pub fn searched(&self) -> Searched {
         self.searched

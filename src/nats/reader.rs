@@ -1,10 +1,8 @@
 //! A contiguous view of a stream: a consumer of its own, in memory, that delivers each message once.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_nats::Subject;
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::FutureExt;
@@ -20,12 +18,6 @@ use super::pull::{Arrived, Pull};
 
 /// After this time without its reader the server drops the consumer.
 const INACTIVE_MAX: Duration = Duration::from_mins(5);
-/// Acknowledgements follow the durable floor, which may lag; nothing is delivered twice in any case.
-const ACK_WAIT: Duration = Duration::from_hours(1);
-/// Above what a reader's owner leaves unacknowledged; beyond it the server would stop to deliver.
-const ACK_PENDING_MAX: i64 = 1_000_000;
-/// Replies kept to acknowledge with. When there are more, every second one is given up.
-const ACK_POINTS_MAX: usize = 1_024;
 /// How long to wait for the sign that an inquiry asks for; it takes about one round trip.
 const HORIZON_WAIT: Duration = Duration::from_millis(100);
 
@@ -36,19 +28,12 @@ pub(super) struct NatsReader {
     pull: Pull,
     /// Place of the newest message taken; all zero before the first.
     taken: Place,
-    ack_points: VecDeque<AckPoint>,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Place {
     stream_sequence: u64,
     consumer_sequence: u64,
-}
-
-struct AckPoint {
-    stream_sequence: u64,
-    /// A copy: the original would keep the whole read buffer of the connection alive.
-    reply: Box<str>,
 }
 
 impl NatsReader {
@@ -62,11 +47,9 @@ impl NatsReader {
             name: spec.name.clone(),
             deliver_policy: "by_start_sequence".to_owned(),
             opt_start_seq: Some(spec.start_sequence.max(1)),
-            ack_policy: "all".to_owned(),
-            ack_wait: nanos(ACK_WAIT),
-            // No second delivery: it would break the contiguity that this reader exists for.
-            max_deliver: 1,
-            max_ack_pending: ACK_PENDING_MAX,
+            // The owner's position is the progress. What waits for an acknowledgement would be delivered again, or keep the
+            // server from delivering more.
+            ack_policy: "none".to_owned(),
             replay_policy: "instant".to_owned(),
             inactive_threshold: nanos(INACTIVE_MAX),
             num_replicas: 1,
@@ -103,28 +86,15 @@ impl NatsReader {
             consumer: spec.name,
             pull,
             taken: Place::default(),
-            ack_points: VecDeque::new(),
         })
     }
 
     fn hand_over(&mut self, raw: async_nats::Message) -> Result<Message, ReaderBroken> {
-        let reply: Box<str> = raw.reply.as_deref().unwrap_or_default().into();
         let message = message::delivered(raw).map_err(ReaderBroken)?;
         self.taken = Place {
             stream_sequence: message.stream_sequence,
             consumer_sequence: message.consumer_sequence,
         };
-        if self.ack_points.len() == ACK_POINTS_MAX {
-            let mut keep = false;
-            self.ack_points.retain(|_| {
-                keep = !keep;
-                keep
-            });
-        }
-        self.ack_points.push_back(AckPoint {
-            stream_sequence: message.stream_sequence,
-            reply,
-        });
         Ok(message)
     }
 
@@ -140,17 +110,14 @@ impl NatsReader {
             })
     }
 
-    /// The horizon that what has arrived so far allows.
-    fn seen_up_to(&mut self, covered: u64) -> Option<Horizon> {
+    /// The last message up to `covered`, if what has arrived so far tells it.
+    fn seen_up_to(&mut self, covered: u64) -> Option<u64> {
         self.pull.drain();
         let newest = self.newest();
         let searched = self.pull.searched();
         let complete = newest.consumer_sequence >= searched.delivered;
         let reached = newest.stream_sequence.max(searched.stream_sequence) >= covered;
-        (complete && reached).then_some(Horizon {
-            after: newest.stream_sequence,
-            covered,
-        })
+        (complete && reached).then_some(newest.stream_sequence)
     }
 }
 
@@ -193,8 +160,13 @@ impl Reader for NatsReader {
             Ok(info) => info.state.last_seq,
             Err(error) => return horizon_failed(error),
         };
-        if let Some(horizon) = self.seen_up_to(covered) {
-            return Ok(Some(horizon));
+        let after = self.silent_up_to(covered).await?;
+        Ok(after.map(|after| Horizon { after, covered }))
+    }
+
+    async fn silent_up_to(&mut self, covered: u64) -> Result<Option<u64>, ReaderBroken> {
+        if let Some(after) = self.seen_up_to(covered) {
+            return Ok(Some(after));
         }
         if self.pull.is_full() {
             return Ok(None);
@@ -202,29 +174,14 @@ impl Reader for NatsReader {
         self.pull.inquire().await?;
         let deadline = Instant::now() + HORIZON_WAIT;
         while self.pull.arrival(deadline).await? {
-            if let Some(horizon) = self.seen_up_to(covered) {
-                return Ok(Some(horizon));
+            if let Some(after) = self.seen_up_to(covered) {
+                return Ok(Some(after));
+            }
+            if self.pull.has_ahead() {
+                return Ok(None);
             }
         }
         Ok(None)
-    }
-
-    async fn acknowledge(&mut self, sequence: u64) {
-        let mut newest = None;
-        while let Some(point) = self
-            .ack_points
-            .pop_front_if(|point| point.stream_sequence <= sequence)
-        {
-            newest = Some(point.reply);
-        }
-        if let Some(reply) = newest {
-            // Lost with the connection, it is made up for by the next one; it is a figure, no progress.
-            let _ = self
-                .link
-                .client
-                .publish(Subject::from(String::from(reply)), Bytes::new())
-                .await;
-        }
     }
 }
 

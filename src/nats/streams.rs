@@ -10,7 +10,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
-use crate::ports::broker::{BrokerError, StreamIdentity, StreamSpec, StreamState};
+use crate::ports::broker::{BrokerError, DroppingLimit, StreamIdentity, StreamSpec, StreamState};
 
 use super::api::{StreamInfo, nanos};
 use super::error::ApiError;
@@ -232,7 +232,53 @@ fn foreign_differences(spec: &StreamSpec, stored: &Config) -> Vec<String> {
             "max_msgs_per_subject is {kept}, expected -1; a newer message would replace one that was not yet read"
         ));
     }
+    for name in REMOVING {
+        if stored.get(name) == Some(&Value::Bool(true)) {
+            differences.push(format!(
+                "{name} is true, expected false; producers could remove messages that were not yet read"
+            ));
+        }
+    }
     differences
+}
+
+/// What a producer may switch on for a message, so that it goes, or lets others go, before it is read.
+const REMOVING: [&str; 3] = ["allow_msg_ttl", "allow_rollup_hdrs", "allow_msg_schedules"];
+
+pub(super) async fn dropping_limits(link: &Link, stream: &str) -> Result<Vec<DroppingLimit>, BrokerError> {
+    let info = link
+        .stream_info(stream)
+        .await
+        .map_err(|error| error.into_broker_error(stream))?;
+    Ok(limits(&info.config))
+}
+
+/// The limits that drop messages from the beginning.
+fn limits(stored: &Config) -> Vec<DroppingLimit> {
+    let number = |name: &str| {
+        let value = stored.get(name).and_then(Value::as_i64);
+        value.filter(|value| *value > 0)
+    };
+    let mut limits = Vec::new();
+    if let Some(age) = number("max_age") {
+        limits.push(DroppingLimit {
+            name: "max_age",
+            value: format!("{:?}", Duration::from_nanos(age.unsigned_abs())),
+        });
+    }
+    // With `new` a full stream refuses what comes, and keeps what it has.
+    if stored.get("discard").and_then(Value::as_str) == Some("new") {
+        return limits;
+    }
+    for name in ["max_msgs", "max_bytes"] {
+        if let Some(value) = number(name) {
+            limits.push(DroppingLimit {
+                name,
+                value: format!("{value} with discard \"old\""),
+            });
+        }
+    }
+    limits
 }
 
 fn is_void(value: &Value) -> bool {
@@ -336,10 +382,36 @@ mod tests {
             ("subjects", json!(["c.>"]), 2),
             ("retention", json!("interest"), 1),
             ("max_msgs_per_subject", json!(1), 1),
+            ("allow_msg_ttl", json!(true), 1),
+            ("allow_rollup_hdrs", json!(true), 1),
+            ("allow_msg_schedules", json!(true), 1),
         ] {
             let found = differences(&spec, false, &with(&spec, name, value));
             assert_eq!(found.len(), count, "{name}: {found:?}");
         }
+    }
+
+    #[test]
+    fn limits_that_drop_messages_are_told() {
+        let named = |config: Value| -> Vec<&'static str> {
+            let Value::Object(config) = config else {
+                panic!("a map");
+            };
+            limits(&config).into_iter().map(|limit| limit.name).collect()
+        };
+        assert!(named(json!({"max_age": 0, "max_msgs": -1, "max_bytes": -1, "discard": "old"})).is_empty());
+        assert_eq!(
+            named(json!({"max_age": 1_000_000_000, "max_msgs": 5, "max_bytes": 5, "discard": "old"})),
+            ["max_age", "max_msgs", "max_bytes"]
+        );
+        assert_eq!(
+            named(json!({"max_age": 1_000_000_000, "max_msgs": 5, "max_bytes": 5, "discard": "new"})),
+            ["max_age"]
+        );
+        let Value::Object(hour) = json!({"max_age": 3_600_000_000_000_u64}) else {
+            panic!("a map");
+        };
+        assert_eq!(limits(&hour)[0].value, "3600s");
     }
 
     #[test]

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use futures::future::BoxFuture;
 
 use super::messenger::Messenger;
 use crate::kernel::ids::TimeMs;
@@ -30,6 +31,21 @@ pub trait Broker: Send + Sync + 'static {
 
     /// Identity and bounds of a stream.
     async fn stream_state(&self, stream: &str) -> Result<StreamState, BrokerError>;
+
+    /// The messages that were removed one by one, ascending: those that [`StreamState::removed`] counts. Empty where the
+    /// broker removes messages from the beginning only.
+    async fn removed(&self, _stream: &str) -> Result<Vec<u64>, BrokerError> {
+        Ok(Vec::new())
+    }
+
+    /// The limits by which the stream drops messages, whether they were read or not. None where the broker has no such
+    /// limits.
+    ///
+    /// # Errors
+    /// [`BrokerError::NoStream`] where it does not exist.
+    async fn dropping_limits(&self, _stream: &str) -> Result<Vec<DroppingLimit>, BrokerError> {
+        Ok(Vec::new())
+    }
 
     /// Stores one message. Safe to run many at a time; messages are stored in the order in which the
     /// futures were first polled, unless the connection is lost in between.
@@ -126,6 +142,12 @@ pub trait Broker: Send + Sync + 'static {
         Err(PutError::Refused(no_buckets(bucket).to_string()))
     }
 
+    /// Resolves once a connection is made that was not there at the call, so that what failed for want of one need not
+    /// wait. Never where the broker is not reached by a connection.
+    fn next_connection(&self) -> BoxFuture<'static, ()> {
+        Box::pin(std::future::pending())
+    }
+
     /// One round trip.
     async fn ping(&self) -> Result<Duration, BrokerError>;
 
@@ -152,6 +174,14 @@ pub struct StreamSpec {
     pub foreign: bool,
 }
 
+/// A setting by which a stream drops its oldest messages.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DroppingLimit {
+    /// As the broker calls it.
+    pub name: &'static str,
+    pub value: String,
+}
+
 /// Name and creation time: a recreated stream of the same name is another stream.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 pub struct StreamIdentity {
@@ -169,6 +199,14 @@ pub struct StreamState {
     pub last_sequence: u64,
     pub messages: u64,
     pub bytes: u64,
+}
+
+impl StreamState {
+    /// How many messages are missing between the first and the last.
+    #[must_use]
+    pub const fn removed(&self) -> u64 {
+        (self.last_sequence + 1).saturating_sub(self.first_sequence + self.messages)
+    }
 }
 
 /// A message to store.
@@ -353,9 +391,12 @@ pub trait Reader: Send {
     /// taken. `Ok(None)`: more messages are on their way, ask again later.
     async fn horizon(&mut self) -> Result<Option<Horizon>, ReaderBroken>;
 
-    /// Reports that all up to `sequence` is durable elsewhere, for the broker's lag figures. Never a source
-    /// of progress.
-    async fn acknowledge(&mut self, sequence: u64);
+    /// The same for an end of the stream that the owner has asked for. `Ok(Some(after))`: `covered` is covered. To be
+    /// called where nothing is [`Reader::ready`]; it returns as soon as a message arrives.
+    ///
+    /// # Cancel safety
+    /// No message is lost when the future is dropped.
+    async fn silent_up_to(&mut self, covered: u64) -> Result<Option<u64>, ReaderBroken>;
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

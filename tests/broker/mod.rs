@@ -12,5 +12,6 @@ mod suite;
 mod batches;
 mod cuts;
 mod inproc;
+mod intake;
 mod nats;
 mod secure;

@@ -391,6 +391,42 @@ async fn a_dropped_reader_leaves_no_consumer_behind() {
     .await;
 }
 
+/// With a bound on what is not acknowledged the server stops to deliver at it, whoever needs no acknowledgement.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reader_leaves_nothing_to_be_acknowledged() {
+    let server = NatsServer::start();
+    let broker = connect(&server.url()).await;
+    broker.ensure_stream(&spec()).await.unwrap();
+    publish(&broker, 300).await;
+    let mut reader = broker.reader(reader_spec("r", 1)).await.unwrap();
+    for _ in 0..300 {
+        within("next", reader.next()).await.unwrap();
+    }
+    let info = api(&server.url(), "CONSUMER.INFO.S.r", Value::Null).await;
+    assert_eq!(info["config"]["ack_policy"], "none", "{info}");
+    assert_eq!(info["num_ack_pending"], 0, "{info}");
+    assert!(
+        info["config"]["max_ack_pending"].as_i64().unwrap_or(0) <= 0,
+        "{info}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn messages_removed_one_by_one_are_named() {
+    let server = NatsServer::start();
+    let broker = connect(&server.url()).await;
+    broker.ensure_stream(&spec()).await.unwrap();
+    publish(&broker, 9).await;
+    for sequence in [7, 3, 1] {
+        let body = json!({ "seq": sequence });
+        let answer = api(&server.url(), "STREAM.MSG.DELETE.S", body).await;
+        assert_eq!(answer["success"], true, "{answer}");
+    }
+    let state = broker.stream_state("S").await.unwrap();
+    assert_eq!((state.first_sequence, state.removed()), (2, 2));
+    assert_eq!(broker.removed("S").await.unwrap(), [3, 7]);
+}
+
 fn workers() -> QueueSpec {
     QueueSpec {
         group: None,

@@ -1,11 +1,12 @@
 //! A broker in memory whose readers fail on command.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use tokio::sync::watch;
 
 use crate::kernel::ids::TimeMs;
@@ -30,7 +31,15 @@ struct Streams {
     created: BTreeMap<String, i64>,
     faults: BTreeMap<u64, Fault>,
     opened: BTreeMap<String, Vec<ReaderSpec>>,
-    acknowledged: u64,
+    removed: BTreeSet<u64>,
+    /// Readers get nothing.
+    paused: bool,
+    /// Questions about the stream of events are not answered.
+    mute: bool,
+    away: bool,
+    connections: u64,
+    /// How often a reader was asked for the end of the stream although it had messages.
+    in_the_way: usize,
 }
 
 #[derive(Clone)]
@@ -75,6 +84,34 @@ impl Scripted {
         self.lock().first.insert(stream.to_owned(), sequence);
     }
 
+    /// Removes one message of the events.
+    pub fn remove(&self, sequence: u64) {
+        self.lock().removed.insert(sequence);
+    }
+
+    pub fn pause(&self, paused: bool) {
+        self.lock().paused = paused;
+        self.grown.send_replace(());
+    }
+
+    pub fn mute(&self, mute: bool) {
+        self.lock().mute = mute;
+        self.grown.send_replace(());
+    }
+
+    /// Loses the connection, with it all readers, or has a new one.
+    pub fn away(&self, away: bool) {
+        let mut streams = self.lock();
+        streams.away = away;
+        streams.connections += u64::from(!away);
+        drop(streams);
+        self.grown.send_replace(());
+    }
+
+    pub fn in_the_way(&self) -> usize {
+        self.lock().in_the_way
+    }
+
     pub fn recreate(&self, stream: &str) {
         let mut streams = self.lock();
         *streams.created.entry(stream.to_owned()).or_default() += 1;
@@ -83,10 +120,6 @@ impl Scripted {
 
     pub fn opened(&self, stream: &str) -> Vec<ReaderSpec> {
         self.lock().opened.get(stream).cloned().unwrap_or_default()
-    }
-
-    pub fn acknowledged(&self) -> u64 {
-        self.lock().acknowledged
     }
 }
 
@@ -101,17 +134,44 @@ impl Broker for Scripted {
     }
 
     async fn stream_state(&self, stream: &str) -> Result<StreamState, BrokerError> {
+        let mut grown = self.grown.subscribe();
+        while self.lock().mute && stream == super::world::STREAMS[0] {
+            grown.changed().await.expect("the broker lives");
+        }
         let streams = self.lock();
+        if streams.away {
+            return Err(BrokerError::Unavailable("not connected".to_owned()));
+        }
         let messages = streams.messages.get(stream).map_or(0, Vec::len) as u64;
+        let first = streams.first.get(stream).copied().unwrap_or(1);
+        let removed = if stream == super::world::STREAMS[0] {
+            streams.removed.range(first..).count() as u64
+        } else {
+            0
+        };
         Ok(StreamState {
             identity: StreamIdentity {
                 name: stream.to_owned(),
                 created_ns: streams.created.get(stream).copied().unwrap_or(0),
             },
-            first_sequence: streams.first.get(stream).copied().unwrap_or(1),
+            first_sequence: first,
             last_sequence: messages,
-            messages,
+            messages: (messages + 1).saturating_sub(first + removed),
             bytes: 0,
+        })
+    }
+
+    async fn removed(&self, _: &str) -> Result<Vec<u64>, BrokerError> {
+        Ok(self.lock().removed.iter().copied().collect())
+    }
+
+    fn next_connection(&self) -> BoxFuture<'static, ()> {
+        let (broker, mut grown) = (self.clone(), self.grown.subscribe());
+        let before = self.lock().connections;
+        Box::pin(async move {
+            while broker.lock().connections == before {
+                grown.changed().await.expect("the broker lives");
+            }
         })
     }
 
@@ -121,6 +181,9 @@ impl Broker for Scripted {
 
     async fn reader(&self, spec: ReaderSpec) -> Result<Box<dyn Reader>, BrokerError> {
         let mut streams = self.lock();
+        if streams.away {
+            return Err(BrokerError::Unavailable("not connected".to_owned()));
+        }
         let opened = streams.opened.entry(spec.stream.clone()).or_default();
         opened.push(spec.clone());
         Ok(Box::new(ScriptedReader {
@@ -211,8 +274,22 @@ impl ScriptedReader {
                 return Some(Err(ReaderBroken("scripted".to_owned())));
             }
             let mut streams = self.broker.lock();
+            if streams.away {
+                self.broken = true;
+                continue;
+            }
+            if streams.paused {
+                return None;
+            }
+            let first = streams.first.get(&self.spec.stream).copied().unwrap_or(1);
+            let (removed, is_events) = (&streams.removed, self.spec.stream == super::world::STREAMS[0]);
             let messages = streams.messages.get(&self.spec.stream)?;
-            let behind = |from: u64| messages.iter().filter(move |message| message.sequence >= from);
+            let behind = |from: u64| {
+                let kept = messages
+                    .iter()
+                    .filter(move |message| message.sequence >= from.max(first));
+                kept.filter(move |message| !is_events || !removed.contains(&message.sequence))
+            };
             let found = behind(self.next)
                 .find(|message| self.matches(&message.subject))?
                 .clone();
@@ -263,25 +340,29 @@ impl Reader for ScriptedReader {
         self.take()
     }
 
-    /// As a real broker may, it names a message that was not taken yet.
     async fn horizon(&mut self) -> Result<Option<Horizon>, ReaderBroken> {
-        let streams = self.broker.lock();
+        let covered = self.broker.stream_state(&self.spec.stream).await;
+        let covered = covered.expect("it answers").last_sequence;
+        let after = self.silent_up_to(covered).await?;
+        Ok(after.map(|after| Horizon { after, covered }))
+    }
+
+    /// As a real broker may, it names a message that was not taken yet.
+    async fn silent_up_to(&mut self, _: u64) -> Result<Option<u64>, ReaderBroken> {
+        let mut streams = self.broker.lock();
+        let has_more = streams.messages.get(&self.spec.stream).is_some_and(|messages| {
+            let mut ahead = messages.iter().filter(|message| message.sequence >= self.next);
+            ahead.any(|message| self.matches(&message.subject))
+        });
+        streams.in_the_way += usize::from(has_more && !streams.paused);
         let Some(messages) = streams.messages.get(&self.spec.stream) else {
-            return Ok(Some(Horizon { after: 0, covered: 0 }));
+            return Ok(Some(0));
         };
         let matching = messages.iter().filter(|message| self.matches(&message.subject));
         let after = matching
             .map(|message| message.sequence)
             .filter(|at| *at >= self.spec.start_sequence)
             .max();
-        Ok(Some(Horizon {
-            after: after.unwrap_or(0),
-            covered: messages.len() as u64,
-        }))
-    }
-
-    async fn acknowledge(&mut self, sequence: u64) {
-        let mut streams = self.broker.lock();
-        streams.acknowledged = streams.acknowledged.max(sequence);
+        Ok(Some(after.unwrap_or(0)))
     }
 }

@@ -10,6 +10,7 @@ use super::broker::{Fault, Scripted};
 use super::world::{Mood, Plan, STREAMS, Ticks, World, place, settings};
 use super::*;
 use crate::inproc::{self, InprocBroker};
+use crate::intake::Halt;
 use crate::kernel::duration::Millis;
 use crate::kernel::ids::{Key, shard_of};
 use crate::ports::broker::{Broker, Expect, Publication, StreamSpec};
@@ -122,24 +123,6 @@ async fn a_shard_without_messages_learns_how_far_the_stream_was_read() {
     let mut shard = world.shard(0, Mood::default());
     shard.knows(51).await;
     assert!(shard.applied().is_empty());
-}
-
-#[tokio::test]
-async fn progress_is_acknowledged_once_shards_have_stored_it() {
-    let broker = Scripted::new();
-    place(&broker, "o-1", 1);
-    place(&broker, "o-2", 1);
-    let mut world = Plan::new(1).start(broker);
-    let mut mailbox = world.mailbox(0);
-    while next_delivery(&mut mailbox).await.sequence < 2 {}
-    assert_eq!(world.broker.acknowledged(), 0, "nothing is stored yet");
-    world.positions[0][0].store(2, std::sync::atomic::Ordering::SeqCst);
-    soon(async {
-        while world.broker.acknowledged() < 2 {
-            tokio::task::yield_now().await;
-        }
-    })
-    .await;
 }
 
 /// Reads mail until the barriers of all streams have come; the sequences of events mailed before theirs.
@@ -273,16 +256,238 @@ async fn a_stream_that_lost_what_was_not_read_is_not_read_on() {
     let mut plan = Plan::new(1);
     plan.starts = vec![10];
     let world = plan.start(broker);
-    let halted = async {
+    assert_eq!(halted(&world).await.reason, "stream.gap");
+    assert!(world.broker.opened(STREAMS[0]).is_empty());
+}
+
+/// Waits until the events are not read on, and says why.
+async fn halted(world: &World) -> Halt {
+    soon(async {
         loop {
             if let Some(halt) = world.intake.status()[0].halted.clone() {
                 return halt;
             }
-            tokio::task::yield_now().await;
+            tokio::time::sleep(Duration::from_millis(1)).await;
         }
-    };
-    assert_eq!(soon(halted).await.reason, "stream.gap");
-    assert!(world.broker.opened(STREAMS[0]).is_empty());
+    })
+    .await
+}
+
+#[tokio::test]
+async fn what_is_dropped_while_nobody_reads_ends_reading() {
+    for one_by_one in [false, true] {
+        let broker = Scripted::new();
+        for order in 0..5 {
+            place(&broker, &format!("o-{order}"), 1);
+        }
+        let mut world = Plan::new(1).start(broker.clone());
+        let mut shard = world.shard(0, Mood::default());
+        shard.knows(5).await;
+        broker.pause(true);
+        for order in 5..20 {
+            place(&broker, &format!("o-{order}"), 1);
+        }
+        if one_by_one {
+            broker.remove(9);
+        } else {
+            broker.forget_before(STREAMS[0], 16);
+        }
+        broker.pause(false);
+        let halt = halted(&world).await;
+        assert_eq!(halt.reason, "stream.gap");
+        let lost = if one_by_one {
+            "message 9 of"
+        } else {
+            "messages 6 to 15 of"
+        };
+        assert!(halt.message.starts_with(lost), "{halt:?}");
+    }
+}
+
+/// Before anything behind the gap is mailed, where the reader knew that it was behind.
+#[tokio::test]
+async fn nothing_behind_a_gap_in_a_backlog_is_mailed() {
+    let broker = Scripted::new();
+    let mut plan = Plan::new(1);
+    plan.mailbox = 2;
+    plan.settings.batch_messages = 3;
+    plan.settings.delivery_inputs = 1;
+    for order in 0..40 {
+        place(&broker, &format!("o-{order}"), 1);
+    }
+    let mut world = plan.start(broker.clone());
+    let read = || world.intake.status()[0].read;
+    soon(async {
+        while read() == 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    })
+    .await;
+    // It stands there until the shard takes something.
+    broker.forget_before(STREAMS[0], 30);
+    let shard = world.shard(0, Mood::default());
+    let halt = halted(&world).await;
+    assert!(halt.message.contains("to 29 of"), "{halt:?}");
+    world.intake.drain().await;
+    assert!(
+        shard.applied().iter().all(|sequence| *sequence < 30),
+        "{:?}",
+        shard.applied()
+    );
+}
+
+#[tokio::test]
+async fn what_was_removed_before_the_start_or_behind_the_reader_is_not_missed() {
+    let broker = Scripted::new();
+    for order in 0..20 {
+        place(&broker, &format!("o-{order}"), 1);
+    }
+    broker.remove(15);
+    let mut world = Plan::new(1).start(broker.clone());
+    let mut shard = world.shard(0, Mood::default());
+    shard.knows(20).await;
+    broker.remove(3);
+    broker.forget_before(STREAMS[0], 10);
+    for round in 0..3 {
+        let mut barriers = world.metrics.messages_read.with_label_values(&[STREAMS[0]]).get();
+        place(&broker, &format!("late-{round}"), 1);
+        shard.knows(21 + round).await;
+        barriers += 1;
+        assert!(world.metrics.messages_read.with_label_values(&[STREAMS[0]]).get() >= barriers);
+        // Longer than the time between two looks.
+        tokio::time::sleep(settings().watermark_interval.duration() * 2).await;
+    }
+    assert_eq!(world.intake.status()[0].halted, None);
+}
+
+#[tokio::test]
+async fn a_stream_of_which_nothing_matters_may_drop_what_it_likes() {
+    let broker = Scripted::new();
+    let mut plan = Plan::new(1);
+    plan.definitions.clear();
+    for order in 0..20 {
+        place(&broker, &format!("o-{order}"), 1);
+    }
+    broker.forget_before(STREAMS[0], 15);
+    let mut world = plan.start(broker);
+    world.shard(0, Mood::default()).knows(20).await;
+    assert_eq!(world.intake.status()[0].halted, None);
+}
+
+#[tokio::test]
+async fn a_halted_shard_stops_no_other() {
+    let broker = Scripted::new();
+    for order in 0..20 {
+        place(&broker, &format!("o-{order}"), 2);
+    }
+    broker.forget_before(STREAMS[0], 15);
+    let mut plan = Plan::new(2);
+    plan.starts = vec![3, 20];
+    plan.halted = vec![0];
+    let mut world = plan.start(broker);
+    let mut shard = world.shard(1, Mood::default());
+    let mut mine = Vec::new();
+    for order in 20..40 {
+        let (sequence, owner) = place(&world.broker, &format!("o-{order}"), 2);
+        if owner == 1 {
+            mine.push(sequence);
+        }
+    }
+    shard.knows(40).await;
+    assert_eq!(shard.applied(), mine);
+    assert_eq!(world.intake.status()[0].halted, None);
+}
+
+#[tokio::test]
+async fn a_new_connection_ends_the_wait_for_the_next_attempt() {
+    let broker = Scripted::new();
+    let mut plan = Plan::new(1);
+    plan.settings.reopen_initial = Millis::seconds(3_600);
+    plan.settings.reopen_max = Millis::seconds(3_600);
+    place(&broker, "o-1", 1);
+    let mut world = plan.start(broker.clone());
+    let mut shard = world.shard(0, Mood::default());
+    shard.knows(1).await;
+    broker.away(true);
+    soon(async {
+        while world.intake.status()[0].connected {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    })
+    .await;
+    place(&broker, "o-2", 1);
+    broker.away(false);
+    shard.knows(2).await;
+    assert_eq!(shard.applied(), [1, 2]);
+}
+
+#[tokio::test]
+async fn a_broker_that_does_not_say_how_far_a_stream_reaches_holds_up_no_message() {
+    let broker = Scripted::new();
+    place(&broker, "first", 1);
+    let mut plan = Plan::new(1);
+    plan.settings.batch_messages = 3;
+    let mut world = plan.start(broker.clone());
+    let mut mailbox = world.mailbox(0);
+    while next_delivery(&mut mailbox).await.sequence < 1 {}
+    broker.mute(true);
+    world
+        .notices
+        .send(Notice::BarrierWanted { shard: 0 })
+        .await
+        .expect("the intake lives");
+    for order in 0..300 {
+        place(&broker, &format!("o-{order}"), 1);
+    }
+    while next_delivery(&mut mailbox).await.sequence < 301 {}
+    broker.mute(false);
+    let asked = world.clock.now();
+    world
+        .notices
+        .send(Notice::BarrierWanted { shard: 0 })
+        .await
+        .expect("the intake lives");
+    while !matches!(
+        soon(mailbox.recv()).await,
+        Some(Mail::Barrier { stream: SourceStream::AggregateEvents, as_of }) if as_of >= asked
+    ) {}
+    assert_eq!(
+        broker.in_the_way(),
+        0,
+        "its end is looked for where nothing else is to be done"
+    );
+}
+
+#[tokio::test]
+async fn on_the_embedded_broker_messages_that_are_trimmed_unread_end_reading() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let real = embedded(dir.path()).await;
+    let mut plan = Plan::new(1);
+    plan.mailbox = 1;
+    plan.settings.buffer = 8;
+    plan.settings.batch_messages = 4;
+    plan.settings.delivery_inputs = 1;
+    let mut world = plan.start_on(Arc::clone(&real) as Arc<dyn Broker>, Scripted::new());
+    for order in 0..300 {
+        store(&real, &format!("o-{order}")).await;
+    }
+    soon(async {
+        while world.intake.status()[0].read == 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    })
+    .await;
+    real.trim(STREAMS[0], 201).await.expect("trimmed");
+    let shard = world.shard(0, Mood::default());
+    let halt = halted(&world).await;
+    assert_eq!(halt.reason, "stream.gap");
+    assert!(halt.message.contains("to 200 of"), "{halt:?}");
+    world.intake.drain().await;
+    assert!(
+        shard.applied().iter().all(|sequence| *sequence < 201),
+        "{:?}",
+        shard.applied()
+    );
 }
 
 #[tokio::test]
@@ -380,11 +585,10 @@ async fn a_drained_intake_mails_no_more() {
     );
 }
 
-#[tokio::test]
-async fn on_the_embedded_broker_every_shard_gets_its_inputs_in_order() {
-    let dir = tempfile::tempdir().expect("a directory");
+/// An embedded broker with the streams.
+async fn embedded(dir: &std::path::Path) -> Arc<InprocBroker> {
     let clock = Arc::new(Ticks::new());
-    let real = InprocBroker::open(dir.path(), inproc::Settings::default(), clock).expect("a broker");
+    let real = InprocBroker::open(dir, inproc::Settings::default(), clock).expect("a broker");
     for name in STREAMS {
         let subjects = match name {
             "AGGREGATE_EVENTS" => vec!["tenant.*.aggregate.>".to_owned()],
@@ -400,6 +604,28 @@ async fn on_the_embedded_broker_every_shard_gets_its_inputs_in_order() {
         };
         real.ensure_stream(&spec).await.expect("a stream");
     }
+    real
+}
+
+/// Stores the event of an order.
+async fn store(real: &InprocBroker, order: &str) -> u64 {
+    let payload = event(json!({"event_id": order, "payload": {"order_id": order}}));
+    let ack = real
+        .publish(Publication {
+            stream: STREAMS[0].to_owned(),
+            subject: format!("tenant.acme.aggregate.Order.{order}"),
+            headers: Vec::new(),
+            payload: payload.into(),
+            expect: Expect::Nothing,
+        })
+        .await;
+    ack.expect("stored").sequence
+}
+
+#[tokio::test]
+async fn on_the_embedded_broker_every_shard_gets_its_inputs_in_order() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let real = embedded(dir.path()).await;
     let mut plan = Plan::new(3);
     plan.mailbox = 4;
     let mut world = plan.start_on(Arc::clone(&real) as Arc<dyn Broker>, Scripted::new());
@@ -414,19 +640,9 @@ async fn on_the_embedded_broker_every_shard_gets_its_inputs_in_order() {
     let mut expected = vec![Vec::new(); 3];
     for order in 0..300 {
         let order = format!("o-{order}");
-        let payload = event(json!({"event_id": order, "payload": {"order_id": order}}));
-        let ack = real
-            .publish(Publication {
-                stream: STREAMS[0].to_owned(),
-                subject: format!("tenant.acme.aggregate.Order.{order}"),
-                headers: Vec::new(),
-                payload: payload.into(),
-                expect: Expect::Nothing,
-            })
-            .await
-            .expect("stored");
+        let sequence = store(&real, &order).await;
         let key = Key::parse(&order).expect("legal");
-        expected[usize::from(shard_of(&acme(), &key, 3))].push(ack.sequence);
+        expected[usize::from(shard_of(&acme(), &key, 3))].push(sequence);
     }
     for (shard, expected) in shards.iter_mut().zip(expected) {
         shard.knows(300).await;

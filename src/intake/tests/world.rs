@@ -75,6 +75,7 @@ pub(super) struct Plan {
     pub mailbox: usize,
     pub settings: Settings,
     pub starts: Vec<u64>,
+    pub halted: Vec<u16>,
     pub definitions: Vec<Arc<crate::kernel::definition::Definition>>,
 }
 
@@ -85,6 +86,7 @@ impl Plan {
             mailbox: 64,
             settings: settings(),
             starts: vec![0; usize::from(shards)],
+            halted: Vec::new(),
             definitions: vec![super::order_saga()],
         }
     }
@@ -108,6 +110,7 @@ impl Plan {
             shards.push(ShardEndpoint {
                 index,
                 mail,
+                halted: self.halted.contains(&index),
                 position: Arc::new(move |stream: SourceStream| shown[stream.index()].load(Ordering::SeqCst)),
             });
             mailboxes.push(Some(mailbox));

@@ -75,7 +75,6 @@ macro_rules! conformance {
             a_dropped_next_loses_no_message
             a_buffer_of_one_still_delivers_everything
             readers_do_not_disturb_each_other
-            acknowledgements_of_a_reader_are_no_progress
             the_horizon_of_an_empty_stream_is_zero
             the_horizon_passes_a_tail_that_does_not_match
             the_horizon_waits_for_messages_not_yet_taken

@@ -143,27 +143,6 @@ pub async fn readers_do_not_disturb_each_other(case: Case) {
     );
 }
 
-pub async fn acknowledgements_of_a_reader_are_no_progress(case: Case) {
-    let case = case.with_stream().await;
-    case.publish_many("a", 20).await;
-    let mut reader = case.reader(&["a"], 1).await;
-    take(&mut *reader, 10).await;
-    // Also of more than was taken, and twice.
-    for sequence in [5, 10, 10, 1_000] {
-        within("acknowledge", reader.acknowledge(sequence)).await;
-    }
-    assert_eq!(
-        sequences(&take(&mut *reader, 10).await),
-        (11..=20).collect::<Vec<u64>>()
-    );
-    drop(reader);
-    let mut reader = case.reader(&["a"], 1).await;
-    assert_eq!(
-        sequences(&take(&mut *reader, 20).await),
-        (1..=20).collect::<Vec<u64>>()
-    );
-}
-
 /// Asks until the broker commits itself.
 async fn horizon(reader: &mut dyn Reader) -> Horizon {
     within("horizon", async {

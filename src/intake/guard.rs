@@ -1,0 +1,193 @@
+//! Whether messages were removed before they were read.
+//!
+//! A reader's deliveries stay numbered without a gap where the stream drops messages that it had not delivered yet:
+//! limits, age, an operator's purge. What shows is that the stream's sequence jumps, as it also does over messages that
+//! do not matter. A jump is innocent if all of the stream from before it on was still there when the stream was asked
+//! behind it.
+
+use std::sync::Arc;
+
+use crate::ports::broker::{Broker, BrokerError, StreamState};
+
+/// Messages removed one by one that are looked at. With more of them the answer would take the place of the messages.
+const REMOVED_MAX: u64 = 100_000;
+
+/// What a look at a stream has found.
+#[derive(Debug)]
+pub(super) struct Survey {
+    pub state: StreamState,
+    pub removed: Removed,
+}
+
+/// Messages that are missing between the first and the last.
+#[derive(Debug)]
+pub(super) enum Removed {
+    /// Those that were known before.
+    AsKnown,
+    /// All of them, ascending.
+    Listed(Arc<[u64]>),
+    /// Too many to be listed.
+    Many(u64),
+}
+
+/// Looks at a stream. `known`: what the last look found missing.
+pub(super) async fn survey(
+    broker: Arc<dyn Broker>,
+    stream: String,
+    known: Option<Arc<[u64]>>,
+) -> Result<Survey, BrokerError> {
+    let state = broker.stream_state(&stream).await?;
+    let count = state.removed();
+    let is_known = known.is_some_and(|known| {
+        let still = known.iter().filter(|sequence| **sequence >= state.first_sequence);
+        still.count() as u64 == count
+    });
+    let removed = if is_known {
+        Removed::AsKnown
+    } else if count == 0 {
+        Removed::Listed(Arc::from([]))
+    } else if count > REMOVED_MAX {
+        Removed::Many(count)
+    } else {
+        Removed::Listed(broker.removed(&stream).await?.into())
+    };
+    Ok(Survey { state, removed })
+}
+
+/// Messages that are gone and were not read, both ends included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Lost {
+    pub from: u64,
+    pub to: u64,
+}
+
+/// The jumps of one reader.
+///
+/// # Invariants
+/// `asked` lies before `jump`.
+#[derive(Debug, Default)]
+pub(super) struct Guard {
+    /// The position before the oldest jump that no look at the stream has answered for.
+    jump: Option<u64>,
+    /// The same for the look that is under way.
+    asked: Option<u64>,
+}
+
+impl Guard {
+    /// Nothing came between `from` and `to`; whether that is a jump.
+    pub fn passed(&mut self, from: u64, to: u64) -> bool {
+        let jumped = to > from + 1;
+        if jumped {
+            self.jump.get_or_insert(from);
+        }
+        jumped
+    }
+
+    /// Whether there are jumps for which no look was begun.
+    pub const fn has_unasked(&self) -> bool {
+        self.jump.is_some()
+    }
+
+    /// A look at the stream begins. It answers for all jumps so far.
+    pub fn ask(&mut self) {
+        let jump = self.jump.take();
+        self.asked = self.asked.or(jump);
+    }
+
+    /// The look failed.
+    pub fn unanswered(&mut self) {
+        self.jump = self.asked.take().or(self.jump);
+    }
+
+    /// The look has found the stream to begin at `first`. `removed`: messages that were removed one by one since reading
+    /// began, ascending. `read`: everything up to here was read, or was jumped over.
+    pub fn answered(&mut self, first: u64, removed: &[u64], read: u64) -> Option<Lost> {
+        let asked = self.asked.take();
+        if let Some(from) = asked
+            && first > from + 1
+        {
+            return Some(Lost {
+                from: from + 1,
+                to: first - 1,
+            });
+        }
+        // Whether a message behind that was read before it was removed is not known any more.
+        let surely_read = asked.or(self.jump).map_or(read, |from| from.min(read));
+        let unread = removed.partition_point(|sequence| *sequence <= surely_read);
+        removed.get(unread).map(|sequence| Lost {
+            from: *sequence,
+            to: *sequence,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn look(guard: &mut Guard, first: u64, read: u64) -> Option<Lost> {
+        guard.ask();
+        guard.answered(first, &[], read)
+    }
+
+    #[test]
+    fn a_jump_is_innocent_while_the_stream_begins_before_it() {
+        let mut guard = Guard::default();
+        assert!(!guard.passed(10, 11));
+        assert!(guard.passed(11, 20));
+        assert!(guard.passed(20, 30));
+        assert_eq!(look(&mut guard, 12, 30), None);
+        assert_eq!(look(&mut guard, 25, 30), None, "it was answered for");
+    }
+
+    #[test]
+    fn what_is_gone_behind_a_jump_is_named() {
+        let mut guard = Guard::default();
+        guard.passed(11, 20);
+        assert_eq!(look(&mut guard, 18, 20), Some(Lost { from: 12, to: 17 }));
+    }
+
+    #[test]
+    fn what_was_read_without_a_jump_may_go() {
+        let mut guard = Guard::default();
+        for sequence in 1..100 {
+            assert!(!guard.passed(sequence, sequence + 1));
+        }
+        assert_eq!(look(&mut guard, 101, 100), None);
+    }
+
+    #[test]
+    fn a_jump_behind_the_question_waits_for_the_next_one_and_a_failed_one_is_repeated() {
+        let mut guard = Guard::default();
+        guard.passed(5, 9);
+        guard.ask();
+        guard.passed(20, 30);
+        guard.unanswered();
+        assert_eq!(look(&mut guard, 7, 30), Some(Lost { from: 6, to: 6 }));
+
+        let mut guard = Guard::default();
+        guard.passed(5, 9);
+        guard.ask();
+        guard.passed(20, 30);
+        assert_eq!(guard.answered(6, &[], 30), None);
+        assert_eq!(look(&mut guard, 22, 30), Some(Lost { from: 21, to: 21 }));
+    }
+
+    #[test]
+    fn a_message_removed_by_itself_is_missed_where_it_was_not_surely_read() {
+        let one = |sequence| {
+            Some(Lost {
+                from: sequence,
+                to: sequence,
+            })
+        };
+        let mut guard = Guard::default();
+        guard.ask();
+        assert_eq!(guard.answered(1, &[3, 7], 7), None);
+        guard.ask();
+        assert_eq!(guard.answered(1, &[3, 7, 9], 8), one(9), "not yet reached");
+        guard.passed(4, 8);
+        guard.ask();
+        assert_eq!(guard.answered(1, &[3, 7], 8), one(7), "jumped over");
+    }
+}

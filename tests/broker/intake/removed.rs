@@ -1,0 +1,131 @@
+//! Messages that a stream gives up before they were read: reading ends there, and says which.
+
+use std::time::Duration;
+
+use saga_runner::intake::Halt;
+use serde_json::{Value, json};
+
+use super::{EVENTS, Plan, Stage, place, streams};
+use crate::nats::{api, connect};
+use crate::suite::eventually;
+use crate::support::nats_server::NatsServer;
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Reads a few events into a shard that takes none, lets `remove` do its work on unread ones, and lets the shard go on. What
+/// reading ended with, and the events that the shard got.
+async fn after(events: Value, orders: u64, remove: impl AsyncFn(&str)) -> (Halt, Vec<u64>) {
+    let server = NatsServer::start();
+    let broker = connect(&server.url()).await;
+    streams(&*broker, &server.url(), events).await;
+    let mut plan = Plan::new(&[0]);
+    plan.mailbox = 1;
+    plan.settings.buffer = 16;
+    plan.settings.batch_messages = 4;
+    plan.settings.delivery_inputs = 1;
+    let mut stage = plan.start(broker.clone());
+    place(&*broker, 0..100).await;
+    stuck(&stage).await;
+    place(&*broker, 100..orders).await;
+    remove(&server.url()).await;
+    let shard = stage.shard(0);
+    let halt = stage.halted().await;
+    let seen = shard.seen.borrow().clone();
+    stage.intake.drain().await;
+    (halt, seen.applied)
+}
+
+/// Waits until the reader stands, because the shard takes nothing.
+async fn stuck(stage: &Stage) {
+    let read = || stage.intake.status()[0].read;
+    eventually("the mailbox is full", || async {
+        let before = read();
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        before > 0 && before == read()
+    })
+    .await;
+}
+
+/// The first sequence that the text of a gap names.
+fn first_lost(halt: &Halt) -> u64 {
+    assert_eq!(halt.reason, "stream.gap", "{halt:?}");
+    let number = halt.message.split(' ').nth(1).expect("a sentence");
+    number.parse().expect("a sequence")
+}
+
+fn unbroken(applied: &[u64], upto: u64) {
+    let expected: Vec<u64> = (1..=applied.len() as u64).collect();
+    assert_eq!(applied, expected, "behind the gap nothing is mailed");
+    assert!(applied.len() as u64 <= upto, "{} of {upto}", applied.len());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn events_that_the_limit_of_the_stream_drops_unread_end_reading() {
+    let limits = json!({"max_msgs": 500});
+    let (halt, applied) = after(limits, 3_000, async |_| {}).await;
+    let lost = first_lost(&halt);
+    assert!(lost < 2_501 && halt.message.contains("to 2500"), "{halt:?}");
+    unbroken(&applied, lost - 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn events_that_an_operator_purges_unread_end_reading() {
+    let purge = async |url: &str| {
+        let answer = api(url, &format!("STREAM.PURGE.{EVENTS}"), json!({"seq": 900})).await;
+        assert_eq!(answer["success"], true, "{answer}");
+    };
+    let (halt, applied) = after(json!({}), 1_000, purge).await;
+    let lost = first_lost(&halt);
+    assert!(lost < 900 && halt.message.contains("to 899"), "{halt:?}");
+    unbroken(&applied, lost - 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_event_that_is_removed_by_itself_unread_ends_reading() {
+    let remove = async |url: &str| {
+        let answer = api(url, &format!("STREAM.MSG.DELETE.{EVENTS}"), json!({"seq": 500})).await;
+        assert_eq!(answer["success"], true, "{answer}");
+    };
+    let (halt, _) = after(json!({}), 1_000, remove).await;
+    assert_eq!(first_lost(&halt), 500);
+}
+
+/// An application may clean up behind the runner.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn events_that_were_read_may_go() {
+    let server = NatsServer::start();
+    let broker = connect(&server.url()).await;
+    streams(&*broker, &server.url(), json!({"max_msgs": 50})).await;
+    let mut stage = Plan::new(&[0]).start(broker.clone());
+    let shard = stage.shard(0);
+    let watermarks = stage.intake.status()[0].read;
+    for round in 0..40_u64 {
+        place(&*broker, round * 20..(round + 1) * 20).await;
+        shard
+            .until(PATIENCE, "it is fed", |seen| seen.position == (round + 1) * 20)
+            .await;
+    }
+    let removed = api(
+        &server.url(),
+        &format!("STREAM.MSG.DELETE.{EVENTS}"),
+        json!({"seq": 770}),
+    )
+    .await;
+    assert_eq!(removed["success"], true, "{removed}");
+    // Two looks at the stream behind that.
+    stage.want_barrier(0).await;
+    let barriers = shard
+        .until(PATIENCE, "a barrier", |seen| seen.barriers[0] > 0)
+        .await
+        .barriers[0];
+    stage.want_barrier(0).await;
+    shard
+        .until(PATIENCE, "a barrier", |seen| seen.barriers[0] > barriers)
+        .await;
+    assert_eq!(stage.intake.status()[0].halted, None, "from {watermarks}");
+    place(&*broker, 800..810).await;
+    shard
+        .until(PATIENCE, "it is fed", |seen| seen.position == 810)
+        .await;
+    stage.intake.drain().await;
+}
