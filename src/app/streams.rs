@@ -38,11 +38,40 @@ pub fn specs(manifest: &Manifest) -> [StreamSpec; 3] {
 /// [`BrokerError`]; a stream that must not be created and does not exist is [`BrokerError::NoStream`].
 pub async fn prepare(broker: &dyn Broker, manifest: &Manifest) -> Result<[StreamState; 3], BrokerError> {
     let [aggregate, events, commands] = specs(manifest);
-    Ok([
+    let states = [
         prepare_one(broker, manifest, &aggregate).await?,
         prepare_one(broker, manifest, &events).await?,
         prepare_one(broker, manifest, &commands).await?,
-    ])
+    ];
+    let limits = limits_not_accepted(broker, manifest).await?;
+    if limits.is_empty() {
+        return Ok(states);
+    }
+    Err(BrokerError::Refused(format!(
+        "stream {}: {} [SR0303]",
+        aggregate.name,
+        limits.join("; ")
+    )))
+}
+
+/// One line for each limit of the stream of events that could drop what was not read yet, and is not accepted.
+async fn limits_not_accepted(broker: &dyn Broker, manifest: &Manifest) -> Result<Vec<String>, BrokerError> {
+    if !manifest.mode.runs_sagas() {
+        return Ok(Vec::new());
+    }
+    let events = &manifest.streams.aggregate_events;
+    let mut limits = broker.dropping_limits(&events.name).await?;
+    limits.retain(|limit| {
+        let mut accepted = events.accept_limits.iter();
+        !accepted.any(|accepted| accepted.as_str() == limit.name)
+    });
+    let lines = limits.into_iter().map(|limit| {
+        format!(
+            "{} is {}, which drops events whether they were read or not; remove the limit, or accept it under streams.aggregate_events.accept_limits",
+            limit.name, limit.value
+        )
+    });
+    Ok(lines.collect())
 }
 
 async fn prepare_one(
@@ -81,6 +110,12 @@ pub fn report(manifest: &Manifest, change: bool) -> Result<Vec<Line>, StartError
         let mut lines = Vec::new();
         for spec in specs(manifest) {
             lines.push(line(&*broker, &spec, change).await?);
+        }
+        match limits_not_accepted(&*broker, manifest).await {
+            Ok(limits) => lines[0].differences.extend(limits),
+            // That is among the differences.
+            Err(BrokerError::NoStream(_)) => {}
+            Err(error) => return Err(StartError::Broker(error.to_string())),
         }
         if manifest.mode.runs_sagas() {
             lines.push(bucket_line(&*broker, &cluster::bucket(manifest), change).await?);

@@ -221,7 +221,7 @@ pub struct BrokerSettings {
 #[serde(deny_unknown_fields, default)]
 pub struct StreamsSettings {
     /// Domain events; belongs to the aggregates. Default name `AGGREGATE_EVENTS`.
-    pub aggregate_events: StreamSettings,
+    pub aggregate_events: EventsSettings,
     /// Commands of the runner. Default name `WORKFLOW_COMMANDS`.
     pub workflow_commands: StreamSettings,
     /// Results and facts. Default name `WORKFLOW_EVENTS`.
@@ -243,7 +243,7 @@ impl Default for StreamsSettings {
             name: name.to_owned(),
         };
         Self {
-            aggregate_events: named("AGGREGATE_EVENTS"),
+            aggregate_events: EventsSettings::default(),
             workflow_commands: named("WORKFLOW_COMMANDS"),
             workflow_events: named("WORKFLOW_EVENTS"),
             cluster_bucket: "WORKFLOW_CLUSTER".to_owned(),
@@ -258,6 +258,47 @@ impl Default for StreamsSettings {
 #[serde(deny_unknown_fields)]
 pub struct StreamSettings {
     pub name: String,
+}
+
+/// The stream of domain events.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct EventsSettings {
+    /// Default `AGGREGATE_EVENTS`.
+    pub name: String,
+    /// Limits of the stream that may drop events before they are read. Default: none; with any other the runner does not
+    /// start.
+    pub accept_limits: Vec<AcceptedLimit>,
+}
+
+impl Default for EventsSettings {
+    fn default() -> Self {
+        Self {
+            name: "AGGREGATE_EVENTS".to_owned(),
+            accept_limits: Vec::new(),
+        }
+    }
+}
+
+/// A limit by which a stream drops its oldest messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AcceptedLimit {
+    MaxAge,
+    MaxMsgs,
+    MaxBytes,
+}
+
+impl AcceptedLimit {
+    /// As the broker calls it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::MaxAge => "max_age",
+            Self::MaxMsgs => "max_msgs",
+            Self::MaxBytes => "max_bytes",
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]

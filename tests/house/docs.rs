@@ -13,12 +13,13 @@ fn read(path: impl AsRef<Path>) -> String {
 }
 
 /// Where each section of the manifest is declared.
-const SETTINGS: [(&str, &str, &str); 19] = [
+const SETTINGS: [(&str, &str, &str); 20] = [
     ("Top level", "src/config/manifest.rs", "Manifest"),
     ("`broker`", "src/config/manifest.rs", "BrokerSettings"),
     ("`broker.nats`", "src/nats/settings.rs", "Settings"),
     ("`broker.embedded`", "src/inproc/settings.rs", "Settings"),
     ("`streams`", "src/config/manifest.rs", "StreamsSettings"),
+    ("`streams`", "src/config/manifest.rs", "EventsSettings"),
     ("`streams`", "src/config/manifest.rs", "StreamSettings"),
     ("`gateway`", "src/gateway/settings.rs", "Settings"),
     ("`gateway`", "src/clients/tls.rs", "UpstreamTlsFiles"),
