@@ -23,6 +23,8 @@ pub(super) struct Feed {
     counted: u64,
     /// Matching messages from `next` on; an upper bound where not all could be counted.
     behind: u64,
+    /// The first messages that were removed before they were looked at, both ends included.
+    removed: Option<(u64, u64)>,
 }
 
 /// How far a walk came.
@@ -66,7 +68,14 @@ impl Feed {
             counted_to: 0,
             counted: 0,
             behind: 0,
+            removed: None,
         }
+    }
+
+    /// Begins with what the stream still has, from `start` on.
+    pub fn from_what_is_there(stream: Arc<Stream>, filters: Vec<Filter>, start: u64) -> Self {
+        let start = start.max(stream.tail().first());
+        Self::new(stream, filters, start)
     }
 
     pub fn stream(&self) -> &Arc<Stream> {
@@ -82,12 +91,24 @@ impl Feed {
         self.behind
     }
 
+    /// What was removed before it was looked at, both ends included.
+    pub fn removed(&self) -> Option<(u64, u64)> {
+        self.removed
+    }
+
+    fn pass_removed(&mut self, first: u64) {
+        if first > self.next {
+            self.removed.get_or_insert((self.next, first - 1));
+            self.next = first;
+        }
+    }
+
     /// Walks on and puts up to `room` matching messages into `found`.
     pub fn advance(&mut self, found: &mut VecDeque<Entry>, mut room: usize) -> Result<Reach, ReaderBroken> {
         let stream = Arc::clone(&self.stream);
         let tail = stream.tail();
         tail.check()?;
-        self.next = self.next.max(tail.first());
+        self.pass_removed(tail.first());
         if self.next > tail.last() {
             self.behind = 0;
             return Ok(Reach::End(tail.last()));
@@ -146,8 +167,14 @@ impl Feed {
 
     /// Takes up what was read.
     pub fn fetched(&mut self, page: Page, found: &mut VecDeque<Entry>) {
+        let (first, last) = {
+            let tail = self.stream.tail();
+            (tail.first(), tail.last())
+        };
+        // It may have been removed before the page was read.
+        self.pass_removed(first);
         self.next = self.next.max(page.next);
-        self.behind = (self.stream.tail().last() + 1).saturating_sub(self.next);
+        self.behind = (last + 1).saturating_sub(self.next);
         found.extend(page.entries);
     }
 }

@@ -65,7 +65,7 @@ impl InprocReader {
             env,
             runtime: Handle::current(),
             news: stream.news(),
-            feed: Feed::new(stream, filters, spec.start_sequence),
+            feed: Feed::from_what_is_there(stream, filters, spec.start_sequence),
             name: spec.name,
             buffer: VecDeque::new(),
             buffer_max: spec.buffer.clamp(1, BUFFER_MAX),
@@ -82,7 +82,9 @@ impl InprocReader {
             return Ok(Reach::Store);
         }
         let room = self.buffer_max.saturating_sub(self.buffer.len());
-        match self.feed.advance(&mut self.buffer, room) {
+        let reach = self.feed.advance(&mut self.buffer, room);
+        self.check_nothing_removed()?;
+        match reach {
             Ok(Reach::Store) => {
                 let fetch = self.feed.fetch(room);
                 let env = Weak::clone(&self.env);
@@ -100,7 +102,17 @@ impl InprocReader {
         self.page = None;
         let page = page.map_err(|error| ReaderBroken(format!("reading the store: {error}")))??;
         self.feed.fetched(page, &mut self.buffer);
-        Ok(())
+        self.check_nothing_removed()
+    }
+
+    /// Going on would skip messages.
+    fn check_nothing_removed(&self) -> Result<(), ReaderBroken> {
+        match self.feed.removed() {
+            None => Ok(()),
+            Some((from, to)) => Err(ReaderBroken(format!(
+                "messages {from} to {to} were removed before they were read"
+            ))),
+        }
     }
 
     fn hand_over(&mut self, entry: &Entry) -> Result<Message, ReaderBroken> {

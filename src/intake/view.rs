@@ -142,7 +142,7 @@ impl View {
         self.read
     }
 
-    /// Appends what has arrived, or returns without a message where a probe has come further.
+    /// Appends what has arrived, or returns without a message where a probe has come further or to its end.
     ///
     /// The caller handles the messages in order and reports each by [`View::handled`]; those that it does not
     /// report before it calls [`View::abandon`] come again. What it was given and has not taken it passes again.
@@ -153,6 +153,7 @@ impl View {
         let now = self.ctx.clock.monotonic();
         self.behind |= now.saturating_sub(self.asked_at) > STALLED_AFTER;
         self.asked_at = now;
+        let probes = self.is_probing();
         loop {
             if !out.is_empty() {
                 self.vouch(out).await;
@@ -161,6 +162,9 @@ impl View {
                 }
             }
             self.widen();
+            if probes && !self.is_probing() {
+                return;
+            }
             if self.halted {
                 return pending().await;
             }

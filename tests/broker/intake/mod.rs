@@ -30,7 +30,7 @@ apiVersion: sagas/v1
 kind: Saga
 name: order
 start: Order.Placed
-key: ${event.data.order_id}
+key: {"Order.*": event.data.order_id}
 state: {init: {}}
 steps:
   rest: {wait: {signal: enough, timeout: 40000h}}
