@@ -214,6 +214,7 @@ pub async fn follow(recalls: Arc<Recalls>, source: &Source, stopping: Cancellati
     let mut next = None;
     let mut delay = REOPEN_FIRST;
     loop {
+        let connection = source.broker.next_connection();
         let reason = tokio::select! {
             () = stopping.cancelled() => return,
             ended = hear_all(&recalls, source, &mut next, &mut delay) => match ended {
@@ -228,6 +229,7 @@ pub async fn follow(recalls: Arc<Recalls>, source: &Source, stopping: Cancellati
         );
         tokio::select! {
             () = stopping.cancelled() => return,
+            () = connection => delay = REOPEN_FIRST,
             () = tokio::time::sleep(delay) => {}
         }
         delay = (delay * 2).min(REOPEN_MAX);
