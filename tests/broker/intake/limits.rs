@@ -6,8 +6,8 @@ use saga_runner::ports::broker::Broker;
 use serde_json::{Value, json};
 
 use super::streams;
-use crate::nats::connect;
-use crate::suite::within;
+use crate::broker::nats::connect;
+use crate::broker::suite::within;
 use crate::support::nats_server::NatsServer;
 
 fn manifest(url: &str, mode: &str, accepted: &Value) -> Manifest {

@@ -21,7 +21,7 @@ use saga_runner::telemetry::Metrics;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 
-use crate::suite::{eventually, within};
+use crate::broker::suite::{eventually, within};
 
 pub const EVENTS: &str = "AGGREGATE_EVENTS";
 
@@ -82,7 +82,7 @@ pub async fn streams(broker: &dyn Broker, url: &str, events: Value) {
     for (name, value) in events.as_object().expect("settings") {
         config[name] = value.clone();
     }
-    let made = crate::nats::api(url, &format!("STREAM.CREATE.{EVENTS}"), config).await;
+    let made = crate::broker::nats::api(url, &format!("STREAM.CREATE.{EVENTS}"), config).await;
     assert!(made["error"].is_null(), "{made}");
     for (name, subjects) in [
         ("WORKFLOW_EVENTS", ["tenant.*.effect_result.>"]),

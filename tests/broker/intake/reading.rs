@@ -7,8 +7,8 @@ use saga_runner::ports::broker::Broker;
 use serde_json::json;
 
 use super::{Plan, owner, place, streams};
-use crate::nats::connect;
-use crate::suite::eventually;
+use crate::broker::nats::connect;
+use crate::broker::suite::eventually;
 use crate::support::nats_server::NatsServer;
 
 /// Twenty times what it takes without the timer.

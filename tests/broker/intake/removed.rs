@@ -6,8 +6,8 @@ use saga_runner::intake::Halt;
 use serde_json::{Value, json};
 
 use super::{EVENTS, Plan, Stage, place, streams};
-use crate::nats::{api, connect};
-use crate::suite::eventually;
+use crate::broker::nats::{api, connect};
+use crate::broker::suite::eventually;
 use crate::support::nats_server::NatsServer;
 
 const PATIENCE: Duration = Duration::from_secs(10);

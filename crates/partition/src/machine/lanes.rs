@@ -107,7 +107,7 @@ impl Held {
     pub fn push_barrier(&mut self, as_of: TimeMs) {
         // Of barriers in a row the last says all.
         if let Some(HeldMail::Barrier(last)) = self.queue.back_mut() {
-            *last = (*last).max(as_of);
+            *last = as_of;
         } else {
             self.queue.push_back(HeldMail::Barrier(as_of));
         }

@@ -54,8 +54,8 @@ impl Barriers {
 
     /// A barrier arrived, and everything before it was taken.
     pub fn raise(&mut self, stream: SourceStream, as_of: TimeMs) {
-        let known = &mut self.as_of[stream.index()];
-        *known = (*known).max(as_of);
+        // The newest one counts, not the highest: the clock may have been put back between the two.
+        self.as_of[stream.index()] = as_of;
         let covered = self.covered();
         if self.asked.is_some_and(|(asked, _)| covered >= asked) {
             self.asked = None;
@@ -76,6 +76,7 @@ impl Barriers {
         monotonic: Duration,
         hold_max: Option<Duration>,
     ) -> Firing {
+        self.forget_the_future(now);
         let Some(due) = next_due.filter(|due| *due <= now) else {
             self.held_since = None;
             return Firing::Idle;
@@ -123,6 +124,17 @@ impl Barriers {
         Hold::Over {
             until: until.min(now),
         }
+    }
+
+    /// Forgets what was proven by a clock that has been put back since: the same times come again, and with them inputs
+    /// that no barrier covers.
+    fn forget_the_future(&mut self, now: TimeMs) {
+        for as_of in &mut self.as_of {
+            if *as_of > now {
+                *as_of = TimeMs(i64::MIN);
+            }
+        }
+        self.asked = self.asked.filter(|(asked, _)| *asked <= now);
     }
 
     /// A barrier was asked for.
@@ -266,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn clocks_behind_the_barrier_do_not_fire_timers_early() {
+    fn a_barrier_of_a_clock_that_was_put_back_fires_nothing() {
         let mut barriers = Barriers::new();
         for stream in SourceStream::ALL {
             barriers.raise(stream, DUE.plus_ms(60_000));
@@ -275,12 +287,26 @@ mod tests {
             barriers.decide(Some(DUE), TimeMs(999_999), at(1), HOLD),
             Firing::Idle
         );
+        assert_eq!(barriers.decide(Some(DUE), NOW, at(1), HOLD), Firing::Ask);
+        barriers.asked(NOW, at(1));
+        for stream in SourceStream::ALL {
+            barriers.raise(stream, NOW);
+        }
         assert_eq!(
-            barriers.decide(Some(DUE), NOW, at(1), HOLD),
+            barriers.decide(Some(DUE), NOW, at(2), HOLD),
             Firing::Fire {
                 until: NOW,
                 late_source: false
             }
         );
+    }
+
+    #[test]
+    fn a_barrier_that_was_asked_for_before_the_clock_was_put_back_is_asked_for_again() {
+        let mut barriers = Barriers::new();
+        let before = NOW.plus_ms(60_000);
+        assert_eq!(barriers.decide(Some(DUE), before, at(1), HOLD), Firing::Ask);
+        barriers.asked(before, at(1));
+        assert_eq!(barriers.decide(Some(DUE), NOW, at(2), HOLD), Firing::Ask);
     }
 }
