@@ -7,6 +7,7 @@
 
 mod book;
 mod http;
+#[cfg(all(feature = "effect-http", feature = "effect-sql"))]
 mod outcomes;
 mod peers;
 

@@ -472,6 +472,17 @@ async fn a_call_ends_by_itself_and_tells_the_server_when() {
 }
 
 #[test]
+fn a_connection_that_ends_before_the_message_has_gone_was_not_asked() {
+    let mut ended = Status::unavailable("the connection broke");
+    ended.set_source(Arc::new(std::io::Error::from(
+        std::io::ErrorKind::ConnectionReset,
+    )));
+    let ending = |sent| status::ending(&ended, sent).expect("it is not the server's").0;
+    assert_eq!(ending(Sent::No), Ending::LostUnsent);
+    assert_eq!(ending(Sent::Maybe), Ending::Lost);
+}
+
+#[test]
 fn only_a_failure_to_connect_proves_that_nothing_was_sent() {
     let late = || std::io::Error::from(std::io::ErrorKind::TimedOut);
     let judged = |status: Status| {

@@ -610,6 +610,25 @@ async fn the_length_of_a_body_is_told_as_it_is() {
 }
 
 #[tokio::test]
+async fn a_connection_that_ends_before_the_first_byte_has_gone_was_not_asked() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let stream = TcpStream::connect(listener.local_addr().expect("bound")).await;
+    let stream = stream.expect("a connection");
+    drop(listener.accept().expect("accepted"));
+    stream.readable().await.expect("its end");
+    let request = Request::post("http://localhost/charges").body(Bytes::from_static(b"{}"));
+    let outgoing = Outgoing::new(request.expect("a request")).expect("it can be sent");
+    let by = Instant::now() + Duration::from_secs(30);
+    let (error, again) = Box::new(outgoing)
+        .exchange(stream, by)
+        .await
+        .map(drop)
+        .expect_err("no answer");
+    assert_eq!(error.ending(), Ending::LostUnsent, "{error:?}");
+    assert!(again.is_some(), "it can go over another connection");
+}
+
+#[tokio::test]
 async fn an_end_without_an_answer_is_a_riddle_and_no_connection_is_none() {
     let server = Server::start("", 1);
     let error = server
