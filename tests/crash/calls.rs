@@ -210,6 +210,8 @@ fn of(keys: &[String], answers: &[&str]) -> Vec<String> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_drain_brings_calls_at_home_to_their_end_also_those_of_a_worker_that_was_replaced() {
     let mut world = World::new("local", 32, "30s").await;
+    // Longer than relays are given to hand over what has come to its end.
+    world.bank.take(Duration::from_secs(3));
     let keys = world.begin(&ANSWERS).await;
     world.bank.until(keys.len()).await;
     for answer in ANSWERS {
