@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use super::session::{Answer, Fault, Refusal, SqlError};
 use crate::effects::certainty::{Ending, Said};
-use crate::effects::provider::{CallFailure, Certainty};
+use crate::effects::provider::CallFailure;
 use crate::kernel::definition::effect::Returned;
 use crate::kernel::json::Json;
 
@@ -108,12 +108,13 @@ pub fn failure(error: &SqlError, stage: Stage, reads_only: bool) -> CallFailure 
     };
     let of = |ending, message: &str| CallFailure::of(ending, reads_only, format!("{place}{message}"));
     // Once the command is taken, no earlier attempt is under way or done.
+    let said = match stage {
+        Stage::Before => Said::TurnedAway,
+        Stage::Statement(_) | Stage::Settling | Stage::Commit => Said::Refused,
+    };
     let refused = |class: &str, message: &str| CallFailure {
-        certainty: match stage {
-            Stage::Before => Certainty::NotDone,
-            Stage::Statement(_) | Stage::Settling | Stage::Commit => Certainty::Refused,
-        },
-        ..rejected(class, format!("{place}{message}"))
+        class: Cow::Owned(class.to_owned()),
+        ..CallFailure::of(Ending::Said(said), false, format!("{place}{message}"))
     };
     match error {
         SqlError::Refused(refusal) => match refusal.fault.meaning(reads_only) {
