@@ -124,3 +124,27 @@ pub fn is_unsent(causes: &[&(dyn Error + 'static)]) -> bool {
         || ending::is_not_begun(causes.iter().copied())
         || ending::wants_certificate(causes.iter().copied())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_certificate_that_cannot_be_used_is_told_with_its_cause() {
+        let identity = crate::clients::Identity {
+            certificate: b"no certificate".to_vec(),
+            key: b"no key".to_vec(),
+        };
+        let tls = UpstreamTls {
+            ca: None,
+            identity: Some(identity),
+        };
+        let endpoint = Endpoint::from_static("https://localhost");
+        let nowhere = |_| async { Ok(Vec::new()) };
+        let refused = channel(endpoint, Duration::from_secs(1), Some(&tls), nowhere)
+            .err()
+            .expect("there is nothing to prove it with");
+        let cause = refused.strip_prefix("TLS cannot be set up: ").unwrap_or_default();
+        assert!(cause.len() > "transport error".len(), "{refused}");
+    }
+}
