@@ -57,8 +57,8 @@ faults: setup ## upstreams of each kind that refuse, answer late and break off, 
 		cargo test --locked --test chaos faults -- --nocapture --test-threads 1 --skip outcomes::
 
 .PHONY: faults-isolation
-faults-isolation: setup ## what a tenant feels of others that are slow, hostile and many; COMMANDS=1000
-	ISOLATION_COMMANDS=$(or $(COMMANDS),1000) NATS_SERVER=$${NATS_SERVER:-$$(scripts/nats-server.sh)} \
+faults-isolation: setup ## what a tenant feels of others that are slow, hostile and flood without end; COMMANDS=1000, ANSWER_MS=20
+	ISOLATION_COMMANDS=$(or $(COMMANDS),1000) ISOLATION_ANSWER_MS=$(or $(ANSWER_MS),20) NATS_SERVER=$${NATS_SERVER:-$$(scripts/nats-server.sh)} \
 		cargo test --locked --test runner a_tenant_is_served_while_others -- --nocapture
 
 .PHONY: faults-slow-upstream

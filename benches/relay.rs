@@ -13,7 +13,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use saga_runner::effects::{self, Consumers, Worker, WorkerSpec, durable_name};
+use saga_runner::effects::consumers::Scope;
+use saga_runner::effects::{self, Consumer, Consumers, Worker, WorkerSpec, durable_name};
 use saga_runner::inproc::{self, InprocBroker};
 use saga_runner::kernel::definition::EffectDefinition;
 use saga_runner::kernel::definition::effect::{EffectLimits, OnAmbiguous, OnRecall, Provider};
@@ -148,7 +149,7 @@ impl Bench {
         let (metrics, clock) = (Arc::new(Metrics::new()), Arc::new(SystemClock) as Arc<dyn Clock>);
         Worker::start(&WorkerSpec {
             broker: Arc::clone(&self.broker),
-            consumers: Consumers::of_each("bench", Tenancy::Multi, &effects),
+            consumers: consumers(&effects),
             effects,
             tenancy: Tenancy::Multi,
             streams: self.streams.clone(),
@@ -279,6 +280,16 @@ fn relay(c: &mut Criterion) {
         runtime.block_on(worker.drain(Duration::from_secs(1)));
     });
     group.finish();
+}
+
+/// One consumer for each effect.
+fn consumers(effects: &[Arc<EffectDefinition>]) -> Vec<Consumer> {
+    let scope = Scope {
+        group: "bench",
+        tenancy: Tenancy::Multi,
+        tenants: None,
+    };
+    Consumers::default().plan(scope, effects).expect("it fits")
 }
 
 criterion_group!(benches, relay);

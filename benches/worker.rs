@@ -22,7 +22,10 @@ use std::time::{Duration, Instant, SystemTime};
 use bytes::Bytes;
 use futures::StreamExt as _;
 use procfs::process::Process;
-use saga_runner::effects::{self, Consumers, Secrets, SystemResolver, Worker, WorkerSpec, durable_name};
+use saga_runner::effects::consumers::Scope;
+use saga_runner::effects::{
+    self, Consumer, Consumers, Secrets, SystemResolver, Worker, WorkerSpec, durable_name,
+};
 use saga_runner::kernel::definition::{EffectDefinition, SourceFile, load};
 use saga_runner::kernel::ids::{CommandId, EffectName, TenantId, TimeMs};
 use saga_runner::kernel::subject::{Subject, Tenancy};
@@ -222,7 +225,7 @@ impl Ground {
     fn worker(&self, effects: Vec<Arc<EffectDefinition>>, upstream: &str, metrics: &Arc<Metrics>) -> Worker {
         let spec = WorkerSpec {
             broker: Arc::clone(&self.broker),
-            consumers: Consumers::of_each("bench", Tenancy::Multi, &effects),
+            consumers: consumers(&effects),
             effects,
             tenancy: Tenancy::Multi,
             streams: self.streams.clone(),
@@ -367,4 +370,14 @@ async fn slow(peer: Peer, rounds: u64) {
         IN_FLIGHT * rounds,
         took.as_secs_f64(),
     );
+}
+
+/// One consumer for each effect.
+fn consumers(effects: &[Arc<EffectDefinition>]) -> Vec<Consumer> {
+    let scope = Scope {
+        group: "bench",
+        tenancy: Tenancy::Multi,
+        tenants: None,
+    };
+    Consumers::default().plan(scope, effects).expect("it fits")
 }

@@ -520,7 +520,10 @@ impl Manifest {
                 ));
             }
         }
-        let by_tenant = matches!(consumers.by, Grouping::Tenant | Grouping::TenantAndEffect);
+        let by_tenant = matches!(
+            consumers.by,
+            Some(Grouping::Tenant | Grouping::TenantAndEffect)
+        );
         if by_tenant && !matches!(self.tenants, Some(TenantList::Listed(_))) {
             return Err(
                 "worker.consumers.by is tenant or tenant_and_effect, which needs a list under tenants"

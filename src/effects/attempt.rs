@@ -3,12 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::OwnedSemaphorePermit;
-
 use super::breakers::Admitted;
 use super::certainty::Ending;
 use super::held::Held;
-use super::lane::Lane;
+use super::lane::{Lane, Places};
+use super::line::Granted;
 use super::places::TenantPlace;
 use super::provider::{CallContext, CallFailure, CallOutcome, Certainty};
 use super::result::Answer;
@@ -21,8 +20,9 @@ use crate::ports::dispatch::Intent;
 
 /// Shortest pause before another attempt, in milliseconds.
 const PAUSE_MS_MIN: u64 = 50;
-/// First and longest delay of a command whose tenant has as many in hand as it may, in milliseconds.
+/// First delay of a command whose tenant has as many in hand as it may, in milliseconds.
 const BUSY_MS: u64 = 200;
+/// Longest delay of a command for which there is no room, in milliseconds.
 const BUSY_MS_MAX: u64 = 5_000;
 
 /// How long a provider may take beyond its limit to say what became of a call.
@@ -41,6 +41,8 @@ pub enum Reason {
     Breaker,
     /// The tenant has as many commands in hand as it may.
     TenantBusy,
+    /// The worker has no room in hand, and others of its consumer must not wait for it.
+    Busy,
     /// The tenant calls as fast as it may.
     TenantRate,
     /// The worker takes no more work.
@@ -59,6 +61,7 @@ impl Reason {
             Self::NotDue => "not_due",
             Self::Breaker => "breaker",
             Self::TenantBusy => "tenant_busy",
+            Self::Busy => "busy",
             Self::TenantRate => "tenant_rate",
             Self::Drain => "drain",
             Self::Broker => "broker",
@@ -92,13 +95,23 @@ impl<'h> Turn<'h> {
             intent: None,
         }
     }
+
+    /// How long to wait for room, the longer the more often there was none; `first_ms` at first.
+    pub fn patience(self, first_ms: u64) -> Duration {
+        let doublings = u32::try_from(self.number.saturating_sub(1)).unwrap_or(u32::MAX);
+        self.spread(first_ms.saturating_mul(1 << doublings.min(8)).min(BUSY_MS_MAX))
+    }
+
+    /// Commands that were given back together should not come back together.
+    fn spread(self, ms: u64) -> Duration {
+        Duration::from_millis(ms + scattered(ms / 4 + 20, self.seed))
+    }
 }
 
 /// Room for one call.
 pub struct Room {
     _tenant: TenantPlace,
-    _effect: OwnedSemaphorePermit,
-    _place: OwnedSemaphorePermit,
+    _place: Granted<Places>,
     breaker: Option<Admitted>,
 }
 
@@ -110,19 +123,16 @@ impl Lane {
         deadline: TimeMs,
         turn: Turn<'_>,
     ) -> Result<Box<Room>, (Duration, Reason)> {
-        // Commands that were given back together should not come back together.
-        let spread = |ms: u64| Duration::from_millis(ms + scattered(ms / 4 + 20, turn.seed));
+        let spread = |ms: u64| turn.spread(ms);
         let Some(tenant_place) = self.tenants.enter(tenant, self.clock.monotonic()) else {
-            let doublings = u32::try_from(turn.number.saturating_sub(1)).unwrap_or(u32::MAX);
-            let ms = BUSY_MS.saturating_mul(1 << doublings.min(8)).min(BUSY_MS_MAX);
-            return Err((spread(ms), Reason::TenantBusy));
+            return Err((turn.patience(BUSY_MS), Reason::TenantBusy));
         };
         let left = deadline.0.saturating_sub(self.clock.now().0);
         let left = Duration::from_millis(u64::try_from(left).unwrap_or(0));
-        let (effect, place) = tokio::select! {
+        let place = tokio::select! {
             biased;
             () = self.draining.cancelled() => return Err((Duration::ZERO, Reason::Drain)),
-            places = self.places() => places,
+            place = self.places.enter(tenant, false, || self.free_places()) => place,
             () = tokio::time::sleep(left) => return Err((Duration::ZERO, Reason::NotDue)),
         };
         let breaker = match &self.upstream {
@@ -140,17 +150,20 @@ impl Lane {
             })?;
         Ok(Box::new(Room {
             _tenant: tenant_place,
-            _effect: effect,
             _place: place,
             breaker,
         }))
     }
 
-    /// A place of the effect, then one of the process.
-    async fn places(&self) -> (OwnedSemaphorePermit, OwnedSemaphorePermit) {
+    /// A place of the effect, then one of the process, then the time that the rate leaves between two calls.
+    async fn free_places(&self) -> Places {
         let effect = Arc::clone(&self.concurrency).acquire_owned().await;
         let effect = effect.expect("the semaphore is never closed");
-        (effect, self.share.enter().await)
+        let place = self.share.enter().await;
+        if let Some(pace) = &self.pace {
+            pace.wait(&*self.clock).await;
+        }
+        (effect, place)
     }
 
     /// How long a call may take that begins now: the time of one attempt, at most what is left of the command's.

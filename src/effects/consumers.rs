@@ -13,8 +13,13 @@ use crate::kernel::definition::EffectDefinition;
 use crate::kernel::ids::{EffectName, TenantId};
 use crate::kernel::subject::{self, Tenancy};
 
+#[cfg(test)]
+mod tests;
+
 /// Most consumers of one worker: each is a task, a subscription and a request that waits.
 pub const CONSUMERS_MAX: usize = 1_024;
+/// Most consumers where the manifest does not say what has one of its own.
+pub const UNASKED_MAX: usize = 256;
 /// Most commands that a consumer may let out that pushes: all of them may wait in one process. Far below what a
 /// connection keeps for a subscription (65,536) before it drops messages.
 pub const PUSHED_MAX: usize = 16_384;
@@ -27,8 +32,8 @@ const HASH_BYTES: usize = 4;
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(try_from = "Written")]
 pub struct Consumers {
-    /// What has a consumer of its own. Default `effect`.
-    pub by: Grouping,
+    /// What has a consumer of its own. Default `tenant_and_effect` where the tenants are listed, else `effect`.
+    pub by: Option<Grouping>,
     /// How commands come from them. Default `pull`.
     pub delivery: Delivery,
     /// Effects that share a consumer, by the name of the category; the others have one each.
@@ -49,10 +54,9 @@ pub enum Delivery {
 }
 
 /// What has a consumer of its own.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Grouping {
-    #[default]
     Effect,
     Tenant,
     TenantAndEffect,
@@ -76,11 +80,11 @@ impl TryFrom<Written> for Consumers {
     type Error = String;
 
     fn try_from(written: Written) -> Result<Self, String> {
-        let by = written.by.unwrap_or_default();
+        let by = written.by;
         let mut faults = Vec::new();
         match (by, written.categories.is_empty()) {
-            (Grouping::Category, true) => faults.push("`by: category` needs `categories`".to_owned()),
-            (Grouping::Category, false) | (_, true) => {}
+            (Some(Grouping::Category), true) => faults.push("`by: category` needs `categories`".to_owned()),
+            (Some(Grouping::Category), false) | (_, true) => {}
             (_, false) => faults.push("`categories` needs `by: category`".to_owned()),
         }
         let mut seen = BTreeSet::new();
@@ -140,11 +144,24 @@ pub struct Scope<'a> {
     pub tenants: Option<&'a [TenantId]>,
 }
 
+impl Scope<'_> {
+    /// The grouping where the manifest has none. It depends on nothing that changes with an effect or a tenant more: every
+    /// change of it brings other consumers.
+    fn grouping(self) -> Grouping {
+        match (self.tenancy, self.tenants) {
+            (Tenancy::Multi, Some(_)) => Grouping::TenantAndEffect,
+            (Tenancy::Multi, None) | (Tenancy::Single, _) => Grouping::Effect,
+        }
+    }
+}
+
 /// One durable consumer on the stream of commands.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Consumer {
     /// What it brings, as `bind` names it.
     pub brings: String,
+    /// Whose commands it brings, where they are one tenant's.
+    pub tenant: Option<TenantId>,
     pub name: String,
     /// The workers that share it.
     pub group: String,
@@ -171,18 +188,6 @@ fn pushing(name: &str) -> String {
 }
 
 impl Consumers {
-    /// One consumer for each of these effects.
-    #[must_use]
-    pub fn of_each(group: &str, tenancy: Tenancy, effects: &[Arc<EffectDefinition>]) -> Vec<Consumer> {
-        let scope = Scope {
-            group,
-            tenancy,
-            tenants: None,
-        };
-        let planned = Self::default().plan(scope, effects);
-        planned.expect("defaults fit all effects whose names differ")
-    }
-
     /// Name of the consumer of an effect that workers elsewhere carry out.
     #[must_use]
     pub fn of_external(&self, group: &str, effect: &EffectName) -> String {
@@ -203,6 +208,7 @@ impl Consumers {
             scope,
             bind: &self.bind,
             push: self.delivery == Delivery::Push,
+            is_asked_for: self.by.is_some(),
             consumers: Vec::new(),
             faults: Vec::new(),
         };
@@ -215,7 +221,7 @@ impl Consumers {
             .filter(|effect| !effect.is_external())
             .map(|effect| effect.name.clone())
             .collect();
-        match self.by {
+        match self.by.unwrap_or_else(|| scope.grouping()) {
             Grouping::Effect => {
                 for effect in &served {
                     plan.add_effect(effect, false);
@@ -244,40 +250,46 @@ impl Consumers {
     }
 }
 
+/// A consumer before it is known whether it is bound.
+struct New {
+    brings: String,
+    name: String,
+    tenant: Option<TenantId>,
+    filters: Vec<String>,
+    effects: Vec<EffectName>,
+    external: bool,
+}
+
 struct Plan<'a> {
     scope: Scope<'a>,
     bind: &'a BTreeMap<String, String>,
     push: bool,
+    /// The manifest says what has a consumer of its own.
+    is_asked_for: bool,
     consumers: Vec<Consumer>,
     faults: Vec<String>,
 }
 
 impl Plan<'_> {
-    fn add(&mut self, brings: String, name: String, filters: Vec<String>, effects: Vec<EffectName>) {
-        self.add_any(brings, name, filters, effects, false);
-    }
-
-    fn add_any(
-        &mut self,
-        brings: String,
-        name: String,
-        filters: Vec<String>,
-        effects: Vec<EffectName>,
-        external: bool,
-    ) {
-        let bound = self.bind.get(&brings);
+    fn add(&mut self, consumer: New) {
+        let bound = self.bind.get(&consumer.brings);
         // Workers elsewhere pull.
-        let push = self.push && !external;
-        let name = if push { pushing(&name) } else { name };
+        let push = self.push && !consumer.external;
+        let name = if push {
+            pushing(&consumer.name)
+        } else {
+            consumer.name
+        };
         self.consumers.push(Consumer {
             name: bound.cloned().unwrap_or(name),
             group: self.scope.group.to_owned(),
             push,
             bound: bound.is_some(),
-            brings,
-            filters,
-            effects,
-            external,
+            brings: consumer.brings,
+            tenant: consumer.tenant,
+            filters: consumer.filters,
+            effects: consumer.effects,
+            external: consumer.external,
         });
     }
 
@@ -289,13 +301,14 @@ impl Plan<'_> {
     fn add_effect(&mut self, effect: &EffectName, external: bool) {
         let filter = self.filter(None, Some(effect));
         let name = durable_name(self.scope.group, effect);
-        self.add_any(
-            effect.to_string(),
+        self.add(New {
+            brings: effect.to_string(),
             name,
-            vec![filter],
-            vec![effect.clone()],
+            tenant: None,
+            filters: vec![filter],
+            effects: vec![effect.clone()],
             external,
-        );
+        });
     }
 
     /// The tenants, none where they are not known one by one.
@@ -320,7 +333,14 @@ impl Plan<'_> {
             // Of all effects, so that it stays the same consumer when effects come and go.
             let filter = self.filter(Some(&tenant), None);
             let name = format!("tenant-{}-{tenant}", self.scope.group);
-            self.add(tenant.to_string(), name, vec![filter], effects.to_vec());
+            self.add(New {
+                brings: tenant.to_string(),
+                name,
+                tenant: Some(tenant),
+                filters: vec![filter],
+                effects: effects.to_vec(),
+                external: false,
+            });
         }
     }
 
@@ -330,7 +350,14 @@ impl Plan<'_> {
                 let filter = self.filter(Some(&tenant), Some(effect));
                 let name = format!("{}@{tenant}", durable_name(self.scope.group, effect));
                 let brings = format!("{tenant}/{effect}");
-                self.add(brings, name, vec![filter], vec![effect.clone()]);
+                self.add(New {
+                    brings,
+                    name,
+                    tenant: Some(tenant.clone()),
+                    filters: vec![filter],
+                    effects: vec![effect.clone()],
+                    external: false,
+                });
             }
         }
     }
@@ -358,7 +385,14 @@ impl Plan<'_> {
                 self.scope.group,
                 &hash[..2 * HASH_BYTES]
             );
-            self.add(category.clone(), name, filters, effects);
+            self.add(New {
+                brings: category.clone(),
+                name,
+                tenant: None,
+                filters,
+                effects,
+                external: false,
+            });
         }
     }
 
@@ -384,7 +418,14 @@ impl Plan<'_> {
                 some_of(&brought)
             ));
         }
-        if self.consumers.len() > CONSUMERS_MAX {
+        if !self.is_asked_for && self.consumers.len() > UNASKED_MAX {
+            self.faults.push(format!(
+                "each tenant has a consumer for each effect, which makes {} of them; that many are made only where the manifest says so: \
+                 write worker.consumers.by, `tenant_and_effect` (at most {CONSUMERS_MAX}), `tenant`, or `effect`, with which the backlog of \
+                 a tenant stands before the commands of the others",
+                self.consumers.len()
+            ));
+        } else if self.consumers.len() > CONSUMERS_MAX {
             self.faults.push(format!(
                 "worker.consumers makes {} consumers, at most {CONSUMERS_MAX} are allowed",
                 self.consumers.len()
@@ -406,202 +447,4 @@ fn some_of(names: &BTreeSet<&str>) -> String {
         shown.push("...");
     }
     shown.join(", ")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::kernel::definition::{SourceFile, load};
-
-    fn effects(names: &[&str], external: &[&str]) -> Vec<Arc<EffectDefinition>> {
-        let text = |name: &str, section: &str| SourceFile {
-            path: format!("{name}.yaml"),
-            text: format!("apiVersion: sagas/v1\nkind: Effect\nname: {name}\n{section}\n").into(),
-        };
-        let own = names.iter().map(|name| text(name, "transform: {}\nresult: {}"));
-        let others = external.iter().map(|name| text(name, "external: {}"));
-        let loaded = load(&[], &own.chain(others).collect::<Vec<_>>());
-        assert!(
-            loaded.effects.len() == names.len() + external.len(),
-            "{:?}",
-            loaded.diagnostics
-        );
-        loaded.effects
-    }
-
-    fn settings(yaml: &str) -> Consumers {
-        serde_saphyr::from_str(yaml).expect("legal settings")
-    }
-
-    fn tenants() -> Vec<TenantId> {
-        ["acme", "globex"]
-            .map(|name| TenantId::parse(name).expect("legal"))
-            .to_vec()
-    }
-
-    fn plan(yaml: &str, effects: &[Arc<EffectDefinition>]) -> Result<Vec<Consumer>, Vec<String>> {
-        let tenants = tenants();
-        let scope = Scope {
-            group: "shop",
-            tenancy: Tenancy::Multi,
-            tenants: Some(&tenants),
-        };
-        settings(yaml).plan(scope, effects)
-    }
-
-    fn names_and_filters(consumers: &[Consumer]) -> Vec<(&str, Vec<&str>)> {
-        consumers
-            .iter()
-            .map(|consumer| {
-                let filters = consumer.filters.iter().map(String::as_str).collect();
-                (consumer.name.as_str(), filters)
-            })
-            .collect()
-    }
-
-    #[test]
-    fn each_grouping_has_names_that_tell_what_they_bring() {
-        let both = effects(&["charge", "refund"], &[]);
-        let found = plan("{}", &both).expect("fits");
-        assert_eq!(
-            names_and_filters(&found),
-            [
-                ("effect-shop-charge", vec!["tenant.*.effect.charge.>"]),
-                ("effect-shop-refund", vec!["tenant.*.effect.refund.>"]),
-            ]
-        );
-        let found = plan("by: tenant", &both).expect("fits");
-        assert_eq!(
-            names_and_filters(&found),
-            [
-                ("tenant-shop-acme", vec!["tenant.acme.effect.>"]),
-                ("tenant-shop-globex", vec!["tenant.globex.effect.>"]),
-            ]
-        );
-        let found = plan("by: tenant_and_effect", &both).expect("fits");
-        assert_eq!(found.len(), 4);
-        assert_eq!(
-            names_and_filters(&found)[1],
-            ("effect-shop-refund@acme", vec!["tenant.acme.effect.refund.>"])
-        );
-    }
-
-    #[test]
-    fn a_category_with_other_effects_has_another_consumer() {
-        let three = effects(&["charge", "mail", "refund"], &[]);
-        let found = plan("{by: category, categories: {pay: [refund, charge]}}", &three).expect("fits");
-        let first = found[0].clone();
-        assert_eq!(
-            first.filters,
-            ["tenant.*.effect.charge.>", "tenant.*.effect.refund.>"]
-        );
-        assert!(first.name.starts_with("effects-shop-pay-"), "{}", first.name);
-        assert_eq!(found[1].name, "effect-shop-mail");
-        let swapped = plan("{by: category, categories: {pay: [charge, refund]}}", &three).expect("fits");
-        assert_eq!(swapped[0], first, "the order does not matter");
-        let wider = plan(
-            "{by: category, categories: {pay: [charge, mail, refund]}}",
-            &three,
-        );
-        assert_ne!(wider.expect("fits")[0].name, first.name);
-    }
-
-    #[test]
-    fn a_bound_consumer_has_the_name_that_it_was_given() {
-        let both = effects(&["charge"], &["print"]);
-        let found = plan("bind: {charge: old-charge, print: old-print}", &both).expect("fits");
-        let short: Vec<_> = found
-            .iter()
-            .map(|consumer| (consumer.name.as_str(), consumer.bound, consumer.external))
-            .collect();
-        assert_eq!(short, [("old-print", true, true), ("old-charge", true, false)]);
-        let found = plan("{by: tenant_and_effect, bind: {acme/charge: theirs}}", &both).expect("fits");
-        let named = found.iter().find(|consumer| consumer.name == "theirs");
-        assert_eq!(
-            named.expect("it is there").filters,
-            ["tenant.acme.effect.charge.>"]
-        );
-    }
-
-    #[test]
-    fn settings_that_do_not_fit_are_told_all_at_once() {
-        let known = effects(&["charge"], &["print"]);
-        let yaml =
-            "{by: category, categories: {pay: [charge, gone], charge2: [print]}, bind: {nobody: theirs}}";
-        let faults = plan(yaml, &known).expect_err("must not fit").join("\n");
-        for expected in [
-            "categories.pay lists gone",
-            "categories.charge2 lists print",
-            "bind names \"nobody\", and no consumer brings that; there are charge2, pay, print",
-        ] {
-            assert!(faults.contains(expected), "{expected}: {faults}");
-        }
-        let faults = plan("by: tenant", &known).expect_err("must not fit").join("\n");
-        assert!(faults.contains("effect print is external"), "{faults}");
-        let clash = plan("{by: category, categories: {print: [charge]}, bind: {}}", &known);
-        let faults = clash.expect_err("must not fit").join("\n");
-        assert!(faults.contains("print is a category and an effect"), "{faults}");
-        let scope = Scope {
-            group: "shop",
-            tenancy: Tenancy::Multi,
-            tenants: None,
-        };
-        let unlisted = settings("by: tenant_and_effect").plan(scope, &known);
-        let faults = unlisted.expect_err("must not fit").join("\n");
-        assert!(faults.contains("tenants that are listed"), "{faults}");
-    }
-
-    #[test]
-    fn a_consumer_that_pushes_has_another_name_and_external_workers_pull() {
-        let both = effects(&["charge"], &["print"]);
-        let found = plan("delivery: push", &both).expect("fits");
-        let short: Vec<_> = found
-            .iter()
-            .map(|consumer| (consumer.name.as_str(), consumer.push))
-            .collect();
-        assert_eq!(
-            short,
-            [("effect-shop-print", false), ("push-effect-shop-charge", true)]
-        );
-    }
-
-    #[test]
-    fn there_is_a_bound_on_consumers() {
-        let many: Vec<TenantId> = (0..=CONSUMERS_MAX)
-            .map(|n| TenantId::parse(&format!("t{n}")).expect("legal"))
-            .collect();
-        let scope = Scope {
-            group: "shop",
-            tenancy: Tenancy::Multi,
-            tenants: Some(&many),
-        };
-        let faults = settings("by: tenant").plan(scope, &effects(&["charge"], &[]));
-        assert_eq!(
-            faults.expect_err("too many"),
-            ["worker.consumers makes 1025 consumers, at most 1024 are allowed"]
-        );
-    }
-
-    #[test]
-    fn settings_that_contradict_themselves_are_refused() {
-        for (yaml, expected) in [
-            ("by: category", "needs `categories`"),
-            ("categories: {a: [b]}", "needs `by: category`"),
-            ("{by: category, categories: {a: []}}", "category a has no effects"),
-            (
-                "{by: category, categories: {A: [b]}}",
-                "category \"A\" is no name",
-            ),
-            (
-                "{by: category, categories: {a: [c], b: [c]}}",
-                "effect c is listed twice",
-            ),
-            ("bind: {a: b.c}", "bind.a: \"b.c\" is no name"),
-            ("bind: {a: x, b: x}", "consumer x is bound twice"),
-            ("by: saga", "unknown variant"),
-        ] {
-            let error = serde_saphyr::from_str::<Consumers>(yaml).expect_err("must be refused");
-            assert!(error.to_string().contains(expected), "{yaml}: {error}");
-        }
-    }
 }

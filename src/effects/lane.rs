@@ -3,8 +3,7 @@
 //! Tens of thousands of commands may wait for an answer at the same time, so what is only needed before and after is boxed:
 //! an `async fn` has room for its largest part all the time.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -15,12 +14,14 @@ use super::attempt::{self, Reason, Room, Turn};
 use super::breakers::Breakers;
 use super::gate::Gate;
 use super::held::{Held, InHand};
+use super::line::{Granted, Line};
 use super::mask::Mask;
-use super::places::{Share, Tenants};
+use super::places::{Pace, Share, Tenants};
 use super::progress::{self, Written};
 use super::provider::{CallContext, CallFailure, CallOutcome, Provider};
 use super::recalls::{Recalls, Watch};
 use super::result::{self, Addressee, Answer, Recorded};
+use super::room::{Brought, Took};
 use super::secrets::Secrets;
 use super::settings::Settings;
 use crate::kernel::breaker::CallEnd;
@@ -30,7 +31,6 @@ use crate::kernel::definition::effect::{AMBIGUOUS, OnRecall};
 use crate::kernel::envelope::{EffectCommand, EffectProgress, ErrorPayload};
 use crate::kernel::ids::{CommandId, TenantId, TimeMs};
 use crate::kernel::json::Json;
-use crate::kernel::rate::RateLimiter;
 use crate::ports::broker::{Broker, Expect, Message, Publication, WorkflowStreams};
 use crate::ports::clock::Clock;
 use crate::tasks::Tasks;
@@ -40,12 +40,13 @@ use crate::telemetry::metrics::{Histogram, IntCounter, IntGauge};
 /// Longest delay of a negative acknowledgement. What is due later comes back in between and is given back again.
 const NAK_DELAY_MAX: Duration = Duration::from_mins(1);
 pub(super) const NAK_DELAY: Duration = Duration::from_secs(1);
-/// Commands that take longer do not wait here for room in hand, but in the queue, where other workers may have them.
-const AHEAD_BELOW: Duration = Duration::from_millis(100);
 /// Class of a command that was taken back.
 const RECALLED: &str = "recalled";
 /// The same for every answer that the broker refuses, so that nobody spins on it.
 const REFUSED_DELAY: Duration = Duration::from_secs(30);
+
+/// A place of the effect and one of the process.
+pub type Places = (OwnedSemaphorePermit, OwnedSemaphorePermit);
 
 /// All that the commands of one effect share.
 pub struct Lane {
@@ -65,12 +66,15 @@ pub struct Lane {
     pub share: Share,
     /// Calls of the effect that are made at the same time, however its commands came here.
     pub concurrency: Arc<Semaphore>,
-    /// Commands from consumers that are served; at most [`Self::hand_max`]. Others wait for it.
+    /// Those who wait for a place to call.
+    pub places: Line<Places>,
+    /// Commands from consumers that are served; at most [`Self::hand_max`]. Others wait for it in [`Self::line`].
     pub hand: Arc<Semaphore>,
     pub hand_max: usize,
+    pub line: Line<OwnedSemaphorePermit>,
     pub took: Took,
     /// How fast commands that come by consumers may be carried out.
-    pub pace: Option<Mutex<RateLimiter>>,
+    pub pace: Option<Pace>,
     pub tenants: Arc<Tenants>,
     pub clock: Arc<dyn Clock>,
     pub metrics: Arc<Metrics>,
@@ -120,31 +124,29 @@ impl Series {
 
 /// What to tell the broker about a delivery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Disposition {
+pub(super) enum Disposition {
     Done,
     Hopeless,
     GiveBack(Duration),
 }
 
 impl Lane {
-    /// Serves one delivery and answers for it. `hand` is its room, for which it waits here where it has none yet;
-    /// `created` is the time at which the consumer was made that has brought it.
+    /// Serves one delivery and answers for it. `hand` is its room, for which it waits here where it has none yet.
     pub async fn serve(
         self: Arc<Self>,
         delivery: InHand,
-        hand: Option<OwnedSemaphorePermit>,
-        created: TimeMs,
+        hand: Option<Granted<OwnedSemaphorePermit>>,
+        brought: Brought,
     ) {
         let disposition = {
             let work = std::pin::pin!(async {
                 // Where the drain ends the wait there is no room for a call either, so that the command is given back with word.
                 let _hand = match hand {
                     Some(hand) => Some(hand),
-                    None => self.in_line().await,
+                    None => self.in_line(&delivery.name().0, brought.by_tenant).await,
                 };
                 let served = Served::begin(&self);
-                self.in_time().await;
-                let disposition = self.process(&delivery, created).await;
+                let disposition = self.process(&delivery, brought.created).await;
                 drop(served);
                 disposition
             });
@@ -155,49 +157,7 @@ impl Lane {
                 never = delivery.keep() => match never {},
             }
         };
-        let stream_sequence = delivery.message.stream_sequence;
-        let claim = delivery.release();
-        let answered = match disposition {
-            Disposition::Done => claim.ack().await,
-            Disposition::Hopeless => claim.term().await,
-            Disposition::GiveBack(delay) => claim.nak(delay).await,
-        };
-        // Unacknowledged, it comes again, and the gate finds its result.
-        if let Err(error) = answered {
-            tracing::debug!(stream_sequence, %error, "delivery was not answered for");
-        }
-    }
-
-    /// Waits for room in hand. `None`: the drain began.
-    async fn in_line(&self) -> Option<OwnedSemaphorePermit> {
-        tokio::select! {
-            biased;
-            () = self.draining.cancelled() => None,
-            free = Arc::clone(&self.hand).acquire_owned() => Some(free.expect("the semaphore is never closed")),
-        }
-    }
-
-    /// How many commands may wait here for room in hand: as many as there is room for, where they come by quickly enough
-    /// that the way to the broker counts.
-    pub fn ahead(&self) -> usize {
-        let is_quick = self.took.mean() < AHEAD_BELOW && self.pace.is_none();
-        if is_quick { self.hand_max } else { 0 }
-    }
-
-    /// Waits until the rate allows another command, or until the drain begins.
-    async fn in_time(&self) {
-        let Some(pace) = &self.pace else { return };
-        let now = u64::try_from(self.clock.monotonic().as_micros()).unwrap_or(u64::MAX);
-        let wait = {
-            let mut limiter = pace.lock().unwrap_or_else(PoisonError::into_inner);
-            limiter.reserve(now, u64::MAX).unwrap_or(0)
-        };
-        tokio::select! {
-            biased;
-            () = self.draining.cancelled() => {}
-            () = tokio::time::sleep(Duration::from_micros(wait)), if wait > 0 => {}
-            () = std::future::ready(()), if wait == 0 => {}
-        }
+        answer_for(delivery, disposition).await;
     }
 
     async fn process(&self, delivery: &InHand, created: TimeMs) -> Disposition {
@@ -257,7 +217,7 @@ impl Lane {
                 progress.delivered = held.delivered();
                 if held.is_lost() {
                     // Whoever has it now leaves word.
-                    self.count_given_back(reason);
+                    self.count_given_back(&name, reason);
                     return Disposition::GiveBack(delay);
                 }
                 let deadline = TimeMs(command.metadata.deadline_ms);
@@ -486,17 +446,21 @@ impl Lane {
             false,
         )
         .await;
-        self.count_given_back(reason);
+        self.count_given_back(name, reason);
         // At its deadline somebody must say so.
         let left = deadline.0.saturating_sub(self.clock.now().0);
         let left = Duration::from_millis(u64::try_from(left).unwrap_or(0));
         Disposition::GiveBack(delay.min(left).min(NAK_DELAY_MAX))
     }
 
-    pub fn count_given_back(&self, reason: Reason) {
+    /// Leaves a trace of a command that goes back to the queue.
+    pub fn count_given_back(&self, (tenant, command): &(TenantId, CommandId), reason: Reason) {
+        let effect = &self.definition.name;
+        let reason = reason.as_str();
+        tracing::debug!(%tenant, %effect, %command, reason, "a command was given back");
         self.metrics
             .effects_given_back
-            .with_label_values(&[self.definition.name.as_str(), reason.as_str()])
+            .with_label_values(&[effect.as_str(), reason])
             .inc();
     }
 
@@ -606,29 +570,17 @@ impl Lane {
     }
 }
 
-/// How long a command has room in hand, on the average of the last few.
-pub struct Took(AtomicU64);
-
-impl Default for Took {
-    /// Nothing is known yet.
-    fn default() -> Self {
-        Self(AtomicU64::new(u64::MAX))
-    }
-}
-
-impl Took {
-    fn mean(&self) -> Duration {
-        Duration::from_micros(self.0.load(Ordering::Relaxed))
-    }
-
-    /// One more, that weighs an eighth. Of two at the same time one may be lost, which does not matter.
-    fn add(&self, took: Duration) {
-        let took = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
-        let mean = match self.0.load(Ordering::Relaxed) {
-            u64::MAX => took,
-            mean => mean - mean / 8 + took / 8,
-        };
-        self.0.store(mean, Ordering::Relaxed);
+/// Tells the broker what became of a delivery. Unacknowledged, it comes again, and the gate finds its result.
+pub(super) async fn answer_for(delivery: InHand, disposition: Disposition) {
+    let stream_sequence = delivery.message.stream_sequence;
+    let claim = delivery.release();
+    let answered = match disposition {
+        Disposition::Done => claim.ack().await,
+        Disposition::Hopeless => claim.term().await,
+        Disposition::GiveBack(delay) => claim.nak(delay).await,
+    };
+    if let Err(error) = answered {
+        tracing::debug!(stream_sequence, %error, "delivery was not answered for");
     }
 }
 

@@ -120,11 +120,8 @@ impl Desk {
         match self.lane.next(command, turn, &mut progress).await {
             Next::Answer(answer) => self.answered(command, answer, progress.calls),
             Next::GiveBack(_, reason) => {
-                self.lane
-                    .metrics
-                    .effects_given_back
-                    .with_label_values(&[command.effect_name.as_str(), reason.as_str()])
-                    .inc();
+                let name = (command.tenant_id.clone(), command.command_id);
+                self.lane.count_given_back(&name, reason);
                 Attempted::Elsewhere(progress)
             }
         }

@@ -19,6 +19,7 @@ mod held;
 #[cfg(feature = "effect-http")]
 mod http;
 mod lane;
+mod line;
 mod local;
 mod mask;
 #[cfg(feature = "effect-nats")]
@@ -33,6 +34,7 @@ mod recalls;
 pub mod registry;
 mod rendering;
 mod result;
+mod room;
 pub mod secrets;
 pub mod settings;
 #[cfg(feature = "effect-smtp")]

@@ -1,21 +1,22 @@
 //! Places for calls: how many a worker makes at the same time, how many of them for one effect and one tenant.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::kernel::definition::effect::EffectLimits;
 use crate::kernel::ids::TenantId;
-use crate::kernel::rate::RateLimiter;
+use crate::kernel::rate::{Rate, RateLimiter};
+use crate::ports::clock::Clock;
 
 /// Tenants whose rate is remembered at a time; beyond it those that have been quiet are forgotten.
 const TENANTS_MAX: usize = 10_000;
 /// How long a tenant that has asked for a place counts as one that may ask again.
 const OTHERS_FOR: Duration = Duration::from_mins(1);
-/// The part of an effect's places that one tenant leaves to others, where its `limits` do not say.
-const LEFT_TO_OTHERS: u32 = 4;
+/// The part of an effect's places that one tenant leaves to others of those that they have not taken, where its `limits` do not say.
+const LEFT_TO_OTHERS: usize = 4;
 
 /// An effect's part of a worker's places: some of its own, so that no other effect can starve it, and the rest in
 /// common with all.
@@ -37,6 +38,11 @@ impl Share {
         (0..effects).map(share).collect()
     }
 
+    /// Most places that it can have at the same time.
+    pub fn most(&self) -> usize {
+        self.own.available_permits() + self.common.available_permits()
+    }
+
     /// Waits for a place.
     pub async fn enter(&self) -> OwnedSemaphorePermit {
         let place = tokio::select! {
@@ -48,9 +54,51 @@ impl Share {
     }
 }
 
+/// How fast the calls of one effect follow each other, of which one at a time waits for its turn.
+pub struct Pace(tokio::sync::Mutex<Turn>);
+
+struct Turn {
+    limiter: RateLimiter,
+    /// When the next call may be made, where whoever has asked for that has gone.
+    next: Option<Duration>,
+}
+
+impl Pace {
+    pub fn new(rate: Rate) -> Self {
+        Self(tokio::sync::Mutex::new(Turn {
+            limiter: RateLimiter::new(rate),
+            next: None,
+        }))
+    }
+
+    /// Waits until another call may be made. Dropped while it waits, it leaves its turn to the next one.
+    pub async fn wait(&self, clock: &dyn Clock) {
+        let mut turn = self.0.lock().await;
+        let now = clock.monotonic();
+        let next = if let Some(next) = turn.next {
+            next
+        } else {
+            let now_us = u64::try_from(now.as_micros()).unwrap_or(u64::MAX);
+            let wait_us = turn
+                .limiter
+                .reserve(now_us, u64::MAX)
+                .unwrap_or_else(|wait_us| wait_us);
+            now + Duration::from_micros(wait_us)
+        };
+        turn.next = Some(next);
+        let wait = next.saturating_sub(now);
+        if !wait.is_zero() {
+            tokio::time::sleep(wait).await;
+        }
+        turn.next = None;
+    }
+}
+
 /// What the commands of one effect have of each tenant.
 pub struct Tenants {
     limits: EffectLimits,
+    /// Calls that this worker makes at the same time.
+    places: usize,
     busy: Mutex<Busy>,
     rates: Mutex<BTreeMap<TenantId, RateLimiter>>,
 }
@@ -58,24 +106,41 @@ pub struct Tenants {
 /// Who has places, and who has asked for one lately.
 #[derive(Default)]
 struct Busy {
-    counts: BTreeMap<TenantId, u32>,
+    counts: BTreeMap<TenantId, usize>,
+    /// The sum of them.
+    taken: usize,
     latest: Option<(TenantId, Duration)>,
     /// The latest one that is another than `latest`.
     other: Option<(TenantId, Duration)>,
 }
 
 impl Busy {
-    /// Notes that `tenant` asks, and says whether others have lately.
-    fn has_others(&mut self, tenant: &TenantId, now: Duration) -> bool {
+    /// Notes that `tenant` asks.
+    fn note(&mut self, tenant: &TenantId, now: Duration) {
         let is_latest = self.latest.as_ref().is_some_and(|(latest, _)| latest == tenant);
         let before = self.latest.replace((tenant.clone(), now));
         if !is_latest && before.is_some() {
             self.other = before;
         }
+    }
+
+    /// Places that tenants other than this one have.
+    fn of_others(&self, tenant: &TenantId) -> usize {
+        self.taken - self.counts.get(tenant).copied().unwrap_or(0)
+    }
+
+    /// Whether more than one tenant has asked lately.
+    fn is_shared(&self, now: Duration) -> bool {
         self.other
             .as_ref()
             .is_some_and(|(_, seen)| now.saturating_sub(*seen) < OTHERS_FOR)
     }
+}
+
+/// A part of what others have not taken.
+fn part_of(all: usize, others: usize) -> usize {
+    let rest = all.saturating_sub(others).max(1);
+    rest - rest.div_ceil(LEFT_TO_OTHERS).min(rest - 1)
 }
 
 /// A tenant's place, free again when it is dropped.
@@ -86,44 +151,62 @@ pub struct TenantPlace {
 
 impl Drop for TenantPlace {
     fn drop(&mut self) {
-        let mut busy = self.tenants.busy.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut busy = self.tenants.lock();
         if let Some(count) = busy.counts.get_mut(&self.tenant) {
             *count -= 1;
             if *count == 0 {
                 busy.counts.remove(&self.tenant);
             }
+            busy.taken -= 1;
         }
     }
 }
 
 impl Tenants {
-    pub fn new(limits: EffectLimits) -> Arc<Self> {
+    pub fn new(limits: EffectLimits, places: usize) -> Arc<Self> {
         Arc::new(Self {
             limits,
+            places,
             busy: Mutex::default(),
             rates: Mutex::new(BTreeMap::new()),
         })
     }
 
-    /// A place for a command of `tenant`, unless it has as many as it may. A tenant that is alone may have all; one that is
-    /// not leaves some to the others, so that its slow calls do not stop theirs.
-    pub fn enter(self: &Arc<Self>, tenant: &TenantId, now: Duration) -> Option<TenantPlace> {
-        let mut busy = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
-        let all = self.limits.concurrency.max(1);
-        let max = match self.limits.per_tenant {
-            Some(max) => max,
-            None if busy.has_others(tenant, now) => all - all.div_ceil(LEFT_TO_OTHERS).min(all - 1),
+    /// Notes that there is a command of `tenant`.
+    pub fn note(&self, tenant: &TenantId, now: Duration) {
+        self.lock().note(tenant, now);
+    }
+
+    /// Most of `all` that one tenant may have while others have so many. A tenant that is alone may have all; one that is not
+    /// leaves some of what others have not taken to those that have none, so that its slow calls do not stop theirs.
+    pub fn most_of(&self, all: usize, others: usize, now: Duration) -> usize {
+        match self.limits.per_tenant {
+            Some(most) => usize::try_from(most).unwrap_or(usize::MAX).min(all),
+            None if self.lock().is_shared(now) => part_of(all, others),
             None => all,
-        };
+        }
+    }
+
+    /// A place for a command of `tenant`, unless it has as many as it may.
+    pub fn enter(self: &Arc<Self>, tenant: &TenantId, now: Duration) -> Option<TenantPlace> {
+        self.note(tenant, now);
+        let theirs = self.lock().of_others(tenant);
+        let most = self.most_of(self.places, theirs, now);
+        let mut busy = self.lock();
         let count = busy.counts.entry(tenant.clone()).or_insert(0);
-        if *count >= max {
+        if *count >= most {
             return None;
         }
         *count += 1;
+        busy.taken += 1;
         Some(TenantPlace {
             tenants: Arc::clone(self),
             tenant: tenant.clone(),
         })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Busy> {
+        self.busy.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes a call from the tenant's rate. `Err`: not before so long.
@@ -148,7 +231,6 @@ impl Tenants {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::rate::Rate;
 
     fn tenant(name: &str) -> TenantId {
         TenantId::parse(name).expect("legal")
@@ -170,10 +252,11 @@ mod tests {
 
     #[test]
     fn a_tenant_has_no_more_places_than_it_may() {
-        let tenants = Tenants::new(EffectLimits {
+        let limits = EffectLimits {
             per_tenant: Some(2),
             ..EffectLimits::default()
-        });
+        };
+        let tenants = Tenants::new(limits, 8);
         let (acme, globex) = (tenant("acme"), tenant("globex"));
         let now = Duration::from_secs(9);
         let first = tenants.enter(&acme, now).expect("free");
@@ -189,20 +272,19 @@ mod tests {
 
     #[test]
     fn a_tenant_has_all_places_while_it_is_alone_and_leaves_a_quarter_while_it_is_not() {
-        let tenants = Tenants::new(EffectLimits {
-            concurrency: 8,
-            ..EffectLimits::default()
-        });
+        let tenants = Tenants::new(EffectLimits::default(), 8);
         let (acme, globex) = (tenant("acme"), tenant("globex"));
         let now = Duration::from_secs(9);
         let mut places: Vec<_> = (0..8).map_while(|_| tenants.enter(&acme, now)).collect();
         assert_eq!(places.len(), 8, "it is alone");
         let other = tenants.enter(&globex, now).expect("it has none yet");
-        places.truncate(5);
+        places.truncate(4);
+        places.extend(tenants.enter(&acme, now));
+        assert!(tenants.enter(&acme, now).is_none(), "three quarters of seven");
+        drop(other);
         places.extend(tenants.enter(&acme, now));
         assert_eq!(places.len(), 6);
         assert!(tenants.enter(&acme, now).is_none(), "the rest is for others");
-        drop(other);
         let later = now + OTHERS_FOR;
         assert!(
             tenants.enter(&acme, later).is_some(),
@@ -211,11 +293,21 @@ mod tests {
     }
 
     #[test]
+    fn tenants_with_slow_calls_leave_a_place_to_one_that_has_none() {
+        let tenants = Tenants::new(EffectLimits::default(), 8);
+        let now = Duration::from_secs(9);
+        tenants.note(&tenant("healthy"), now);
+        let mut taken = Vec::new();
+        for (name, part) in [("slow", 6), ("slower", 1), ("healthy", 1)] {
+            let before = taken.len();
+            taken.extend((0..8).map_while(|_| tenants.enter(&tenant(name), now)));
+            assert_eq!(taken.len() - before, part, "{name}");
+        }
+    }
+
+    #[test]
     fn an_effect_with_one_place_gives_it_to_whoever_asks() {
-        let tenants = Tenants::new(EffectLimits {
-            concurrency: 1,
-            ..EffectLimits::default()
-        });
+        let tenants = Tenants::new(EffectLimits::default(), 1);
         let now = Duration::from_secs(9);
         for name in ["acme", "globex", "acme"] {
             assert!(tenants.enter(&tenant(name), now).is_some(), "{name}");
@@ -224,13 +316,14 @@ mod tests {
 
     #[test]
     fn a_tenant_calls_no_faster_than_it_may() {
-        let tenants = Tenants::new(EffectLimits {
+        let limits = EffectLimits {
             tenant_rate: Some(Rate {
                 calls: 10,
                 per_ms: 1_000,
             }),
             ..EffectLimits::default()
-        });
+        };
+        let tenants = Tenants::new(limits, 8);
         let (acme, now) = (tenant("acme"), Duration::from_secs(9));
         assert_eq!(tenants.call(&acme, now), Ok(()));
         assert_eq!(tenants.call(&acme, now), Err(Duration::from_millis(100)));

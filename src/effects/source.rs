@@ -13,10 +13,11 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::consumers::Consumer;
-use super::held::{Hands, InHand};
+use super::held::Hands;
 use super::lane::Lane;
 use super::local::Lanes;
 use super::recalls::Recalls;
+use super::room::Brought;
 use super::settings::Settings;
 use super::worker::{WorkerSpec, finish, report};
 use crate::kernel::ids::{CommandId, EffectName, TenantId};
@@ -28,9 +29,7 @@ use crate::telemetry::Metrics;
 
 const REJOIN_FIRST: Duration = Duration::from_millis(100);
 const REJOIN_MAX: Duration = Duration::from_secs(10);
-/// How long a command is left to others that this worker has no room for.
-const BUSY_DELAY: Duration = Duration::from_millis(500);
-/// The same of one whose effect this worker does not have.
+/// How long a command is left to others whose effect this worker does not have.
 const UNKNOWN_DELAY: Duration = Duration::from_secs(5);
 /// Unknown effects that are told, each once.
 const UNKNOWN_TOLD_MAX: usize = 100;
@@ -226,12 +225,16 @@ impl Source {
                 tracing::debug!(effect = %lane.definition.name, "a command in hand was delivered again");
                 continue;
             };
-            let hand = Arc::clone(&lane.hand).try_acquire_owned().ok();
+            let brought = Brought {
+                created,
+                by_tenant: self.consumer.tenant.is_some(),
+            };
+            let hand = lane.hand(&delivery.name().0, brought.by_tenant);
             if hand.is_none() && !self.consumer.push && self.lanes.len() > 1 {
                 // Others behind it, of effects that have room, must not wait.
-                self.give_back_busy(&lane, delivery).await;
+                running.spawn(lane.give_back_busy(delivery));
             } else {
-                running.spawn(lane.serve(delivery, hand, created));
+                running.spawn(lane.serve(delivery, hand, brought));
             }
         }
     }
@@ -256,23 +259,13 @@ impl Source {
         let (Some(lane), None, false) = (lanes.next(), lanes.next(), self.consumer.push) else {
             return Room::WITHOUT_END;
         };
-        let all = lane.hand_max.saturating_add(lane.ahead());
+        let all = match &self.consumer.tenant {
+            Some(tenant) => lane.room_of(tenant),
+            None => lane.hand_max.saturating_add(lane.ahead()),
+        };
         Room {
             left: all.saturating_sub(in_hand),
             all,
-        }
-    }
-
-    async fn give_back_busy(&self, lane: &Lane, delivery: InHand) {
-        let spread = Duration::from_millis(delivery.message.stream_sequence % 256);
-        self.worker
-            .metrics
-            .effects_given_back
-            .with_label_values(&[lane.definition.name.as_str(), "busy"])
-            .inc();
-        let claim = delivery.release();
-        if let Err(error) = claim.nak(BUSY_DELAY + spread).await {
-            tracing::debug!(%error, "delivery was not answered for");
         }
     }
 

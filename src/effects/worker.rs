@@ -1,7 +1,7 @@
 //! The worker: one shared queue and one bound on concurrency per effect, and an orderly end.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::Semaphore;
@@ -14,14 +14,16 @@ use super::consumers::Consumer;
 use super::environment::Environment;
 use super::gate::Gate;
 use super::held::Hands;
-use super::lane::{Lane, Series, Took};
+use super::lane::{Lane, Series};
+use super::line::Line;
 use super::local::{Lanes, Local};
 use super::network::Resolve;
-use super::places::{Share, Tenants};
+use super::places::{Pace, Share, Tenants};
 use super::provider::Provider;
 use super::providers;
 use super::recalls::{self, Recalls};
 use super::registry::Registry;
+use super::room::Took;
 use super::secrets::Secrets;
 use super::settings::Settings;
 use super::source::{Parts, Source, Troubles};
@@ -29,7 +31,7 @@ use crate::clients::UpstreamTls;
 use crate::kernel::breaker::BreakerPolicy;
 use crate::kernel::definition::EffectDefinition;
 use crate::kernel::definition::effect::BreakerScope;
-use crate::kernel::rate::{Rate, RateLimiter};
+use crate::kernel::rate::Rate;
 use crate::kernel::subject::Tenancy;
 use crate::kernel::token::TokenKey;
 use crate::ports::broker::{Broker, WorkflowStreams};
@@ -140,6 +142,14 @@ impl Worker {
         for (((definition, provider), upstream), share) in
             spec.effects.iter().zip(providers).zip(upstreams).zip(shares)
         {
+            // More could never be called at the same time.
+            let calls = concurrency(definition).min(share.most()).max(1);
+            let hand_max = hand_max(definition, calls, ack_wait);
+            let tenants = Tenants::new(definition.limits, calls);
+            let parts = {
+                let (tenants, clock) = (Arc::clone(&tenants), Arc::clone(&spec.clock));
+                move |others| tenants.most_of(hand_max, others, clock.monotonic())
+            };
             lanes.push(Arc::new(Lane {
                 definition: Arc::clone(definition),
                 provider,
@@ -153,12 +163,14 @@ impl Worker {
                 upstream,
                 breakers: Arc::clone(&breakers),
                 share,
-                concurrency: Arc::new(Semaphore::new(concurrency(definition))),
-                hand_max: hand_max(definition, ack_wait),
-                hand: Arc::new(Semaphore::new(hand_max(definition, ack_wait))),
+                concurrency: Arc::new(Semaphore::new(calls)),
+                places: Line::new(|_| usize::MAX),
+                hand_max,
+                hand: Arc::new(Semaphore::new(hand_max)),
+                line: Line::new(parts),
                 took: Took::default(),
-                pace: definition.limits.rate.map(RateLimiter::new).map(Mutex::new),
-                tenants: Tenants::new(definition.limits),
+                pace: definition.limits.rate.map(Pace::new),
+                tenants,
                 clock: Arc::clone(&spec.clock),
                 metrics: Arc::clone(&spec.metrics),
                 tasks: spec.tasks.clone(),
@@ -335,8 +347,7 @@ fn concurrency(definition: &EffectDefinition) -> usize {
 }
 
 /// Commands of one effect that this worker has in hand at the same time.
-fn hand_max(definition: &EffectDefinition, ack_wait: Duration) -> usize {
-    let calls = concurrency(definition);
+fn hand_max(definition: &EffectDefinition, calls: usize, ack_wait: Duration) -> usize {
     let rate = definition.limits.rate;
     rate.map_or(calls, |rate| pulled_ahead(rate, ack_wait).min(calls))
 }

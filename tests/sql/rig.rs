@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
-use saga_runner::effects::{self, Consumers, SystemResolver, Worker, WorkerError, WorkerSpec};
+use saga_runner::effects::consumers::Scope;
+use saga_runner::effects::{self, Consumer, Consumers, SystemResolver, Worker, WorkerError, WorkerSpec};
 use saga_runner::inproc::{self, InprocBroker};
 use saga_runner::kernel::definition::{EffectDefinition, SourceFile, load};
 use saga_runner::kernel::duration::Millis;
@@ -103,7 +104,7 @@ impl Rig {
         let effects = vec![effect];
         Worker::start(&WorkerSpec {
             broker: Arc::clone(&self.broker),
-            consumers: Consumers::of_each("test", Tenancy::Multi, &effects),
+            consumers: consumers(&effects),
             effects,
             tenancy: Tenancy::Multi,
             streams: self.streams.clone(),
@@ -328,4 +329,14 @@ pub async fn mariadb(tables: &str) -> (String, sqlx::MySqlConnection) {
         .await
         .unwrap();
     (url, connection)
+}
+
+/// One consumer for each effect.
+fn consumers(effects: &[Arc<EffectDefinition>]) -> Vec<Consumer> {
+    let scope = Scope {
+        group: "test",
+        tenancy: Tenancy::Multi,
+        tenants: None,
+    };
+    Consumers::default().plan(scope, effects).expect("it fits")
 }

@@ -214,6 +214,31 @@ pub async fn full_effect(rig: Rig, consumers: &str) -> u64 {
 }
 
 #[tokio::test]
+async fn a_command_for_which_there_was_no_room_is_known_not_to_have_been_called() {
+    let rig = Rig::on_nats().await;
+    let server = MockServer::start().await;
+    let slow = ResponseTemplate::new(200).set_delay(Duration::from_secs(1));
+    let once = Mock::given(any()).respond_with(slow).up_to_n_times(1);
+    once.mount(&server).await;
+    let throttled = Mock::given(any()).respond_with(ResponseTemplate::new(429));
+    throttled.mount(&server).await;
+    let mut charge = named("charge", 1);
+    charge.retry.attempts = 1;
+    let consumers = "{by: category, categories: {both: [charge, mail]}}";
+    let (_worker, metrics) = rig.grouped(consumers, vec![charge, named("mail", 1)], &server.uri());
+    let work = items(&rig, "acme", "charge", 1, 2);
+    enqueue_all(&rig, &work).await;
+    let mut results = Vec::new();
+    for item in &work {
+        results.push(rig.result(item).await["result_type"].to_string());
+    }
+    results.sort();
+    assert_eq!(results, ["\"Failed\"", "\"Succeeded\""]);
+    let busy = metrics.effects_given_back.with_label_values(&["charge", "busy"]);
+    assert!(busy.get() >= 1, "it is counted");
+}
+
+#[tokio::test]
 async fn another_grouping_executes_nothing_again() {
     other_grouping(Rig::new().await).await;
 }
@@ -226,7 +251,7 @@ async fn another_grouping_executes_nothing_again_on_nats() {
 async fn other_grouping(rig: Rig) {
     let server = upstream(ResponseTemplate::new(200)).await;
     let done = items(&rig, "acme", "charge", 1, 5);
-    let (first, _) = rig.grouped("{}", vec![named("charge", 4)], &server.uri());
+    let (first, _) = rig.grouped("by: effect", vec![named("charge", 4)], &server.uri());
     enqueue_all(&rig, &done).await;
     succeeded(&rig, &done).await;
     first.drain(Duration::from_secs(5)).await;
@@ -263,7 +288,7 @@ async fn config(stream: &jetstream::stream::Stream, name: &str) -> Value {
     serde_json::to_value(&consumer.cached_info().config).unwrap()
 }
 
-const BIND: &str = "bind: {charge: theirs}";
+const BIND: &str = "{by: effect, bind: {charge: theirs}}";
 
 #[tokio::test]
 async fn a_bound_consumer_is_used_and_left_as_it_is() {

@@ -16,7 +16,7 @@ use crate::work::grouping::{
 };
 use crate::work::rig::{self, Rig, until};
 
-const PUSH: &str = "delivery: push";
+const PUSH: &str = "{by: effect, delivery: push}";
 const NAME: &str = "push-effect-test-charge";
 
 async fn calls(server: &MockServer) -> usize {
@@ -170,7 +170,7 @@ fn theirs() -> consumer::push::Config {
     }
 }
 
-const BIND: &str = "{delivery: push, bind: {charge: theirs}}";
+const BIND: &str = "{by: effect, delivery: push, bind: {charge: theirs}}";
 
 async fn config(stream: &jetstream::stream::Stream) -> Value {
     let info = stream.consumer_info("theirs").await.unwrap();
@@ -216,7 +216,7 @@ async fn a_consumer_that_delivers_otherwise_is_refused() {
     };
     stream.create_consumer(theirs()).await.unwrap();
     assert_eq!(told(BIND).await, "");
-    let pulled = told("bind: {charge: theirs}").await;
+    let pulled = told("{by: effect, bind: {charge: theirs}}").await;
     assert_eq!(
         pulled,
         "consumer theirs pushes to their.own.subject, expected a pull consumer (delivery: pull)"

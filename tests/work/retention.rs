@@ -24,7 +24,7 @@ async fn trimming_waits_for_a_category_that_is_pushed() {
 async fn trimming_waits_for_a_consumer_that_is_bound() {
     let rig = Rig::on_nats().await;
     commands(&rig).await.create_consumer(theirs()).await.unwrap();
-    goes_when_answered_for_and_read(rig, "bind: {charge: theirs}").await;
+    goes_when_answered_for_and_read(rig, "{by: effect, bind: {charge: theirs}}").await;
 }
 
 async fn goes_when_answered_for_and_read(rig: Rig, consumers: &str) {

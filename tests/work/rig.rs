@@ -210,7 +210,7 @@ impl Rig {
         let effects: Vec<_> = effects.into_iter().map(Arc::new).collect();
         WorkerSpec {
             broker: Arc::clone(&self.broker),
-            consumers: plan("{}", group, &effects),
+            consumers: plan("by: effect", group, &effects),
             effects,
             tenancy: Tenancy::Multi,
             streams: self.streams.clone(),
@@ -486,12 +486,25 @@ impl ShardSide {
 
 /// The consumers that these settings make for the tenants acme and globex.
 pub fn plan(settings: &str, group: &str, effects: &[Arc<EffectDefinition>]) -> Vec<Consumer> {
+    plan_for(Some(&["acme", "globex"]), settings, group, effects)
+}
+
+/// The consumers that these settings make for these tenants, or for any.
+pub fn plan_for(
+    tenants: Option<&[&str]>,
+    settings: &str,
+    group: &str,
+    effects: &[Arc<EffectDefinition>],
+) -> Vec<Consumer> {
     let settings: Consumers = serde_saphyr::from_str(settings).unwrap();
-    let tenants = ["acme", "globex"].map(|name| TenantId::parse(name).unwrap());
+    let tenants: Option<Vec<_>> = tenants.map(|names| {
+        let names = names.iter();
+        names.map(|name| TenantId::parse(name).unwrap()).collect()
+    });
     let scope = Scope {
         group,
         tenancy: Tenancy::Multi,
-        tenants: Some(&tenants),
+        tenants: tenants.as_deref(),
     };
     settings.plan(scope, effects).unwrap()
 }

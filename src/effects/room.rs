@@ -1,0 +1,148 @@
+//! Room in hand: how many commands of a lane are served at the same time, who gets room next, and what becomes of those
+//! for whom there is none.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::attempt::{Reason, Turn};
+use super::held::InHand;
+use super::lane::{Disposition, Lane, answer_for};
+use super::line::Granted;
+use super::progress;
+use crate::kernel::envelope::{EffectCommand, EffectProgress};
+use crate::kernel::ids::{TenantId, TimeMs};
+
+/// First delay of a command for which there is no room, in milliseconds.
+const BUSY_DELAY_MS: u64 = 500;
+/// Commands that take longer do not wait here for room in hand, but in the queue, where other workers may have them.
+const AHEAD_BELOW: Duration = Duration::from_millis(100);
+
+/// What is known of a delivery from the consumer that has brought it.
+#[derive(Debug, Clone, Copy)]
+pub struct Brought {
+    /// When the consumer was made.
+    pub created: TimeMs,
+    /// It brings the commands of one tenant. That tenant alone waits where it has its part of the room.
+    pub by_tenant: bool,
+}
+
+impl Lane {
+    /// Waits for room in hand. `None`: the drain began.
+    pub(super) async fn in_line(
+        &self,
+        tenant: &TenantId,
+        by_tenant: bool,
+    ) -> Option<Granted<OwnedSemaphorePermit>> {
+        self.tenants.note(tenant, self.clock.monotonic());
+        let room = async || {
+            let room = Arc::clone(&self.hand).acquire_owned().await;
+            room.expect("the semaphore is never closed")
+        };
+        tokio::select! {
+            biased;
+            () = self.draining.cancelled() => None,
+            room = self.line.enter(tenant, by_tenant, room) => Some(room),
+        }
+    }
+
+    /// Room in hand, if there is some that nobody waits for.
+    pub fn hand(&self, tenant: &TenantId, by_tenant: bool) -> Option<Granted<OwnedSemaphorePermit>> {
+        self.tenants.note(tenant, self.clock.monotonic());
+        self.line.try_enter(tenant, by_tenant, || {
+            Arc::clone(&self.hand).try_acquire_owned().ok()
+        })
+    }
+
+    /// How many commands of `tenant` may be here at the same time, in hand or waiting for room: its part of the room, and fewer
+    /// the more tenants have some here, so that what waits can be had by other workers.
+    pub fn room_of(&self, tenant: &TenantId) -> usize {
+        let (others, theirs) = self.line.others(tenant);
+        let part = self
+            .tenants
+            .most_of(self.hand_max, theirs, self.clock.monotonic());
+        (part.saturating_add(self.ahead()) / (others + 1)).max(1)
+    }
+
+    /// Gives a command back for which there is no room, with word that nothing was done.
+    pub async fn give_back_busy(self: Arc<Self>, delivery: InHand) {
+        let name = delivery.name().clone();
+        let message = &delivery.message;
+        let stream = &self.streams.commands;
+        let effect = &self.definition.name;
+        let announced = self.definition.never_calls_twice();
+        let disposition = {
+            let work = std::pin::pin!(async {
+                // Its message says more than this worker has to know: what it begins with is read when it is served.
+                let initial = initial_progress(&message.payload);
+                let read = progress::read(
+                    &*self.broker,
+                    stream,
+                    effect,
+                    &name,
+                    message,
+                    initial.as_ref(),
+                    announced,
+                );
+                match read.await {
+                    Ok(mut progress) if !delivery.is_lost() => {
+                        progress.delivered = delivery.delivered();
+                        progress::write(&*self.broker, stream, effect, &name, &progress, false).await;
+                    }
+                    // Without word the next worker assumes that a call may have happened.
+                    Ok(_) | Err(_) => {}
+                }
+                self.count_given_back(&name, Reason::Busy);
+                Disposition::GiveBack(Turn::of(message, &delivery).patience(BUSY_DELAY_MS))
+            });
+            tokio::select! {
+                biased;
+                disposition = work => disposition,
+                () = self.stopping.cancelled() => Disposition::GiveBack(Duration::ZERO),
+                never = delivery.keep() => match never {},
+            }
+        };
+        answer_for(delivery, disposition).await;
+    }
+
+    /// How many commands may wait here for room in hand: as many as there is room for, where they come by quickly enough
+    /// that the way to the broker counts.
+    pub fn ahead(&self) -> usize {
+        let is_quick = self.took.mean() < AHEAD_BELOW && self.pace.is_none();
+        if is_quick { self.hand_max } else { 0 }
+    }
+}
+
+/// What the message of a command says that was done before, if it can be read.
+fn initial_progress(payload: &[u8]) -> Option<EffectProgress> {
+    let command: Result<EffectCommand<'_>, _> = serde_json::from_slice(payload);
+    command.ok()?.progress
+}
+
+/// How long a command has room in hand, on the average of the last few.
+pub struct Took(AtomicU64);
+
+impl Default for Took {
+    /// Nothing is known yet.
+    fn default() -> Self {
+        Self(AtomicU64::new(u64::MAX))
+    }
+}
+
+impl Took {
+    fn mean(&self) -> Duration {
+        Duration::from_micros(self.0.load(Ordering::Relaxed))
+    }
+
+    /// One more, that weighs an eighth. Of two at the same time one may be lost, which does not matter.
+    pub(super) fn add(&self, took: Duration) {
+        let took = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        let mean = match self.0.load(Ordering::Relaxed) {
+            u64::MAX => took,
+            mean => mean - mean / 8 + took / 8,
+        };
+        self.0.store(mean, Ordering::Relaxed);
+    }
+}
