@@ -11,6 +11,7 @@ pub mod consumers;
 mod control;
 mod cursors;
 pub mod definitions;
+pub mod exit;
 mod inputs;
 mod letters;
 mod lifecycle;

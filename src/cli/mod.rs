@@ -6,7 +6,6 @@ pub mod consumers;
 pub mod definition;
 pub mod diagnostics;
 pub mod effect;
-pub mod exit;
 pub mod graph;
 pub mod init;
 pub mod instance;
@@ -25,8 +24,8 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 
-use self::exit::Failure;
 use crate::app::Registry;
+use crate::app::exit::{self, Failure};
 use crate::config::{LogFormat, Manifest, Mode, Overrides};
 use crate::demo;
 

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use clap::ValueEnum;
+use clap::builder::PossibleValue;
 use serde::Deserialize;
 
 use super::secret::SecretReference;
@@ -13,6 +15,7 @@ use crate::kernel::duration::Millis;
 use crate::kernel::ids::TenantId;
 use crate::kernel::limits::Limits;
 use crate::kernel::subject::Tenancy;
+use crate::telemetry::logging::LogFormat;
 
 /// Everything that one runner is told.
 #[derive(Debug, Clone, Deserialize)]
@@ -115,7 +118,7 @@ pub enum Kind {
 }
 
 /// How effect commands get to a worker.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Dispatch {
     /// By a stream, from which every worker takes them.
@@ -126,7 +129,7 @@ pub enum Dispatch {
 }
 
 /// What a process does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
     /// Runs sagas; effect workers run elsewhere.
@@ -347,13 +350,17 @@ impl Default for LogSettings {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum LogFormat {
-    /// One JSON object a line.
-    Json,
-    /// For people.
-    Pretty,
+impl ValueEnum for LogFormat {
+    fn value_variants<'a>() -> &'a [Self] {
+        &[Self::Json, Self::Pretty]
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        Some(match self {
+            Self::Json => PossibleValue::new("json").help("One JSON object a line"),
+            Self::Pretty => PossibleValue::new("pretty").help("For people"),
+        })
+    }
 }
 
 /// What flags and environment lay over the file.
@@ -520,10 +527,7 @@ impl Manifest {
                 ));
             }
         }
-        let by_tenant = matches!(
-            consumers.by,
-            Some(Grouping::Tenant | Grouping::TenantAndEffect)
-        );
+        let by_tenant = matches!(consumers.by, Some(Grouping::Tenant | Grouping::TenantAndEffect));
         if by_tenant && !matches!(self.tenants, Some(TenantList::Listed(_))) {
             return Err(
                 "worker.consumers.by is tenant or tenant_and_effect, which needs a list under tenants"

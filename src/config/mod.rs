@@ -8,7 +8,8 @@ pub mod manifest;
 mod schema_tests;
 pub mod secret;
 
-pub use manifest::{BrokerKind, Dispatch, LogFormat, Manifest, Mode, Overrides, StreamSettings, TenantList};
+pub use crate::telemetry::logging::LogFormat;
+pub use manifest::{BrokerKind, Dispatch, Manifest, Mode, Overrides, StreamSettings, TenantList};
 
 use std::path::{Path, PathBuf};
 

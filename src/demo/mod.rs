@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use crate::cli::exit::Failure;
+use crate::app::exit::Failure;
 use crate::kernel::duration::Millis;
 
 #[derive(Debug, Args)]

@@ -13,8 +13,8 @@ use super::DemoArguments;
 use super::audit::{Audit, Ending};
 use super::runner::Runner;
 use super::upstream::{self, Upstream};
+use crate::app::exit::{FINDINGS, Failure};
 use crate::app::nats_server::{self, free_port};
-use crate::cli::exit::{FINDINGS, Failure};
 
 const TENANT: &str = "acme";
 
@@ -114,7 +114,7 @@ fn shorten_timer(arguments: &DemoArguments, dir: &Path) -> Result<(), Failure> {
         let source = arguments.definitions.join(kind);
         let files = std::fs::read_dir(&source).map_err(|error| {
             Failure::new(
-                crate::cli::exit::NO_INPUT,
+                crate::app::exit::NO_INPUT,
                 format!("{}: {error}", source.display()),
             )
         })?;

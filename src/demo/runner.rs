@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::process::{Child, Command};
 
-use crate::cli::exit::Failure;
+use crate::app::exit::Failure;
 
 /// A runner under the demo's control.
 pub struct Runner {

@@ -2,9 +2,18 @@
 
 use std::io::IsTerminal as _;
 
+use serde::Deserialize;
 use tracing_subscriber::EnvFilter;
 
-use crate::config::LogFormat;
+/// How a line of the log is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// One JSON object a line.
+    Json,
+    /// For people.
+    Pretty,
+}
 
 /// Starts logging for the process. A second call has no effect.
 ///

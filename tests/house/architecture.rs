@@ -5,13 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What each layer may import of the others.
+/// What each layer may import of the others, lower layers first: each imports only what stands before it here.
 const LAYERS: &[(&str, &[&str])] = &[
     ("language", &[]),
     ("kernel", &["language"]),
     ("partition", &["kernel"]),
     ("ports", &["kernel"]),
-    ("telemetry", &["config"]),
+    ("telemetry", &[]),
     ("storage", &["kernel"]),
     ("tasks", &["ports", "telemetry"]),
     ("shard", &["kernel", "ports", "storage", "tasks", "telemetry"]),
@@ -23,12 +23,21 @@ const LAYERS: &[(&str, &[&str])] = &[
     ),
     ("effects", &["kernel", "ports", "clients", "tasks", "telemetry"]),
     ("gateway", &["kernel", "ports", "clients", "telemetry"]),
-    ("inproc", &["kernel", "ports", "storage"]),
+    ("inproc", &["kernel", "ports"]),
     ("nats", &["kernel", "ports"]),
     (
         "config",
         &[
-            "kernel", "clients", "gateway", "shard", "storage", "intake", "outbox", "effects", "nats",
+            "kernel",
+            "telemetry",
+            "clients",
+            "gateway",
+            "shard",
+            "storage",
+            "intake",
+            "outbox",
+            "effects",
+            "nats",
             "inproc",
         ],
     ),
@@ -54,6 +63,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "api",
         ],
     ),
+    ("demo", &["kernel", "ports", "app", "config"]),
     (
         "cli",
         &[
@@ -68,7 +78,6 @@ const LAYERS: &[(&str, &[&str])] = &[
             "offline",
         ],
     ),
-    ("demo", &["kernel", "ports", "app", "cli", "config"]),
 ];
 
 /// The only layers that may name an external crate; none where only `src/main.rs` does.
@@ -327,6 +336,18 @@ fn what_stands_below_a_test_module_is_read_too() {
             assert_eq!(found, 2, "{file}: what stands below `mod tests;` is not read");
             break;
         }
+    }
+}
+
+#[test]
+fn the_layers_have_an_order() {
+    for (at, (layer, allowed)) in LAYERS.iter().enumerate() {
+        let lower: BTreeSet<&str> = LAYERS[..at].iter().map(|(name, _)| *name).collect();
+        let upper: Vec<_> = allowed.iter().filter(|name| !lower.contains(*name)).collect();
+        assert!(
+            upper.is_empty(),
+            "{layer} may import {upper:?}, which stand beside or above it"
+        );
     }
 }
 

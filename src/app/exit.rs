@@ -1,4 +1,4 @@
-//! Exit codes, after sysexits.
+//! Exit codes, after sysexits, and what a command line tool says when it fails.
 
 use std::fmt;
 
