@@ -88,7 +88,7 @@ pub enum IgnoreReason {
 }
 
 impl IgnoreReason {
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 10] = [
         Self::NoInstance,
         Self::Ended,
         Self::Duplicate,
@@ -96,6 +96,8 @@ impl IgnoreReason {
         Self::Orphan,
         Self::NoHandler,
         Self::Conflict,
+        Self::OtherKey,
+        Self::Refused,
         Self::Exists,
     ];
 
