@@ -3,19 +3,27 @@
 //!
 //! Duplicate detection is stream-wide: whoever may publish anything to the stream could use up an id that they
 //! know, and suppress someone else's message.
+//!
+//! The broker forgets ids after a while. Each fact says in a header where it stood in its shard's log, signed, and facts of an
+//! instance go one after the other: so the last message on the subject tells which of them are stored.
 
 use serde::Deserialize;
 
+use super::backlog::encode;
 use super::envelope;
 use super::publish::{Publisher, Sent, pause, seed};
 use crate::kernel::children::SagaMessage;
+use crate::kernel::envelope::POSITION_HEADER;
 use crate::kernel::ids::{CommandId, Key, SagaName};
-use crate::kernel::work::WorkItem;
+use crate::kernel::work::{WorkItem, WorkRef};
 use crate::ports::broker::{BrokerError, Expect, Publication, PublishError, StoredMessage};
 
 /// After so many foreign messages under our ids the fact goes out without one: it may then be stored twice,
 /// which consumers of facts must expect, but not be lost.
 const SALTS_MAX: u32 = 4;
+
+/// Digits of the signature of a position.
+const SIGNATURE_HEX: usize = 32;
 
 /// Who wrote a stored message.
 #[derive(Deserialize)]
@@ -30,18 +38,58 @@ impl Publisher {
         blake3::derive_key("saga-runner fact message id v1", cluster.as_bytes())
     }
 
-    /// Publishes the fact until it stands in the stream; `suppressed` hears of ids that others had used.
+    /// Publishes the fact of an outbox row until it stands in the stream; `suppressed` hears of ids that others had used.
     pub async fn fact(
         &self,
+        row: WorkRef,
         item: &WorkItem,
         fact_type: &str,
         payload: &[u8],
         suppressed: impl Fn(),
     ) -> Sent {
-        match envelope::fact(&self.streams.events, item, fact_type, payload) {
-            Ok(publication) => self.recognisably(item, publication, is_ours, suppressed).await,
-            Err(error) => error.into(),
+        let mut publication = match envelope::fact(&self.streams.events, item, fact_type, payload) {
+            Ok(publication) => publication,
+            Err(error) => return error.into(),
+        };
+        if row.log_sequence <= self.began_after || self.is_old(item) {
+            // It may have been published long ago, and only the news of that was lost.
+            let mut delays = self.settings.delays(seed(item));
+            loop {
+                match self.is_passed(&publication, row).await {
+                    Ok(true) => return Sent::AlreadyThere,
+                    Ok(false) => break,
+                    Err(_) => pause(&mut delays).await,
+                }
+            }
         }
+        let position = self.position(&publication.subject, encode(row));
+        publication.headers.push((POSITION_HEADER.to_owned(), position));
+        self.recognisably(item, publication, is_ours, suppressed).await
+    }
+
+    /// Where a fact stood, so that nobody else can say it.
+    fn position(&self, subject: &str, encoded: u64) -> String {
+        let mut hasher = blake3::Hasher::new_keyed(&self.fact_key);
+        hasher.update(b"position");
+        hasher.update(&encoded.to_le_bytes());
+        hasher.update(subject.as_bytes());
+        format!("{encoded}-{}", &hasher.finalize().to_hex()[..SIGNATURE_HEX])
+    }
+
+    /// Whether the fact of this row, or a later one of its instance, is the last message on its subject.
+    async fn is_passed(&self, publication: &Publication, row: WorkRef) -> Result<bool, BrokerError> {
+        let subject = &publication.subject;
+        let last = self.broker.last_by_subject(&publication.stream, subject).await?;
+        let said = last.as_ref().and_then(|stored| {
+            let mut headers = stored.headers.iter();
+            headers
+                .find(|(name, _)| name == POSITION_HEADER)
+                .map(|(_, value)| value)
+        });
+        Ok(said.is_some_and(|said| {
+            let encoded = said.split_once('-').and_then(|(encoded, _)| encoded.parse().ok());
+            encoded.is_some_and(|encoded| encoded >= encode(row) && *said == self.position(subject, encoded))
+        }))
     }
 
     /// Publishes a message to another saga until it stands in the stream.

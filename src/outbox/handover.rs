@@ -35,6 +35,14 @@ pub struct Done {
     /// Nobody waits for a result: the shard may delete the row.
     pub delivered: bool,
     pub outcome: &'static str,
+    /// The broker does not take it, and nothing but its message tells of it: it stays in the outbox.
+    pub refused: Option<Box<Refused>>,
+}
+
+/// What the broker does not take now.
+pub struct Refused {
+    pub item: WorkItem,
+    pub reason: String,
 }
 
 /// Hands an effect command or a fact to the broker; `progress` says what was done about the command before.
@@ -59,25 +67,16 @@ pub fn publish(
             }
             WorkKind::Fact { fact_type, payload } => {
                 let suppressed = || metrics.relayed.with_label_values(&["fact", "suppressed"]).inc();
-                let sent = publisher.fact(&item, fact_type, payload, suppressed).await;
-                if let Sent::Unsendable(reason) = &sent {
-                    tracing::error!(instance = %item.instance, fact_type, reason, "broker refuses a fact; it is dropped");
-                }
-                done(row, &item, None, true, outcome(&sent))
+                let sent = publisher.fact(row, &item, fact_type, payload, suppressed).await;
+                delivered(row, item, sent)
             }
             WorkKind::Result { effect, body } => {
                 let sent = publisher.result(&item, effect, body).await;
-                if let Sent::Unsendable(reason) = &sent {
-                    tracing::error!(instance = %item.instance, %effect, reason, "broker refuses a result; its instance has it");
-                }
-                done(row, &item, None, true, outcome(&sent))
+                delivered(row, item, sent)
             }
             WorkKind::Recall { effect, command } => {
                 let sent = publisher.recall(&item, effect, *command).await;
-                if let Sent::Unsendable(reason) = &sent {
-                    tracing::warn!(instance = %item.instance, %effect, reason, "broker refuses word to the workers");
-                }
-                done(row, &item, None, true, outcome(&sent))
+                delivered(row, item, sent)
             }
             WorkKind::Saga {
                 saga,
@@ -87,23 +86,36 @@ pub fn publish(
             } => {
                 let suppressed = || metrics.relayed.with_label_values(&["saga", "suppressed"]).inc();
                 let sent = publisher.saga(&item, saga, key, message, suppressed).await;
+                if !*awaited {
+                    return delivered(row, item, sent);
+                }
                 let verdict = match &sent {
-                    Sent::Unsendable(reason) if *awaited => {
+                    Sent::Unsendable(reason) => {
                         let outcome = WorkOutcome::failed(CHILD_REFUSED, reason.clone());
                         Some(sweeper::of_saga(&item, outcome, publisher.clock.now()))
                     }
-                    Sent::Unsendable(reason) => {
-                        tracing::error!(instance = %item.instance, %saga, reason, "broker refuses a message to a saga; it is dropped");
-                        None
-                    }
                     Sent::Stored | Sent::AlreadyThere | Sent::Answered => None,
                 };
-                done(row, &item, verdict, !*awaited, outcome(&sent))
+                done(row, &item, verdict, false, outcome(&sent))
             }
             WorkKind::Command { .. } => done(row, &item, None, false, "misrouted"),
         }
     }
     .boxed()
+}
+
+/// The end of a message for whose delivery nobody waits.
+fn delivered(row: WorkRef, item: WorkItem, sent: Sent) -> Done {
+    match sent {
+        Sent::Unsendable(reason) => Done {
+            refused: Some(Box::new(Refused {
+                reason,
+                item: item.clone(),
+            })),
+            ..done(row, &item, None, false, "refused")
+        },
+        sent => done(row, &item, None, true, outcome(&sent)),
+    }
 }
 
 const fn outcome(sent: &Sent) -> &'static str {
@@ -188,5 +200,6 @@ pub fn done(
         verdict,
         delivered,
         outcome,
+        refused: None,
     }
 }

@@ -11,6 +11,7 @@ mod fact;
 mod handover;
 mod local;
 mod publish;
+mod refused;
 pub mod relay;
 pub mod retention;
 pub mod settings;

@@ -26,6 +26,8 @@ pub struct Publisher {
     pub clock: Arc<dyn Clock>,
     /// Key of the ids of facts: nobody outside the cluster can guess one.
     pub fact_key: [u8; 32],
+    /// Work up to here is of an earlier life of the process.
+    pub began_after: u64,
     /// By which results are read.
     pub limits: Limits,
     pub local: Option<LocalFirst>,
@@ -42,7 +44,7 @@ pub enum Sent {
     AlreadyThere,
     /// It has a result, so it must not be sent again.
     Answered,
-    /// It will never be a message.
+    /// The broker does not take it, or it will never be a message.
     Unsendable(String),
 }
 
@@ -124,7 +126,7 @@ impl Publisher {
         Ok(self.broker.last_by_subject(stream, subject).await?.is_some())
     }
 
-    fn is_old(&self, item: &WorkItem) -> bool {
+    pub fn is_old(&self, item: &WorkItem) -> bool {
         let TimeMs(now) = self.clock.now();
         now.saturating_sub(item.created.0) >= self.settings.recheck_after.as_i64()
     }

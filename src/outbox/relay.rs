@@ -17,9 +17,10 @@ use tokio::task::{JoinError, JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use super::backlog::{Backlog, Destination, Row, Scope, decode, encode};
-use super::handover::{Done, publish, submit};
+use super::handover::{Done, Refused, publish, submit};
 use super::local::{Called, LocalFirst, Way};
 use super::publish::Publisher;
+use super::refused::RefusedRows;
 use super::settings::Settings;
 use super::submitter::{Earlier, Submitter};
 use super::sweeper::Swept;
@@ -162,6 +163,7 @@ struct Desk {
     /// Calls that the worker of this process makes, each on a task of its own.
     calling: JoinSet<Called>,
     sweeping: FuturesUnordered<BoxFuture<'static, (WorkRef, Swept)>>,
+    refused: RefusedRows,
     overdue: VecDeque<Row>,
     overdue_known: BTreeSet<WorkRef>,
     delivered: Vec<(WorkRef, Destination)>,
@@ -184,6 +186,7 @@ impl Desk {
                 broker: spec.broker,
                 streams: spec.streams,
                 fact_key: Publisher::fact_key(&spec.cluster),
+                began_after: spec.began_after,
                 limits: spec.limits,
                 settings: spec.settings,
                 clock: spec.clock,
@@ -205,6 +208,7 @@ impl Desk {
             submitting: FuturesUnordered::new(),
             calling: JoinSet::new(),
             sweeping: FuturesUnordered::new(),
+            refused: RefusedRows::default(),
             overdue: VecDeque::new(),
             overdue_known: BTreeSet::new(),
             delivered: Vec::new(),
@@ -385,6 +389,13 @@ impl Desk {
             .relayed
             .with_label_values(&[label, done.outcome])
             .inc();
+        if let Some(refused) = done.refused {
+            self.keep_refused(done.row, label, *refused);
+            return;
+        }
+        if self.refused.forget(done.row) {
+            tracing::info!(instance = %done.instance, row = ?done.row, "the broker takes what it had refused");
+        }
         match &done.destination {
             Destination::Effect(..) => {}
             chained @ (Destination::Gateway(_)
@@ -410,6 +421,34 @@ impl Desk {
         } else {
             self.backlog.hand_over(done.row, &done.destination);
         }
+    }
+
+    /// The row stays where it is, those of its instance wait behind it, and it is tried again.
+    fn keep_refused(&mut self, row: WorkRef, destination: &str, refused: Refused) {
+        let Refused { item, reason } = refused;
+        let instance = item.instance.clone();
+        let pause = self.publisher.settings.retry_max.duration();
+        let due = self.publisher.clock.monotonic() + pause;
+        if self.refused.keep((row, item), due) {
+            tracing::error!(%instance, ?row, destination, reason, "the broker refuses a message; it stays in the outbox");
+        } else {
+            tracing::debug!(%instance, ?row, destination, reason, "the broker still refuses a message");
+        }
+    }
+
+    /// Tries again what was refused, as far as there is room.
+    fn retry_refused(&mut self) {
+        let room = self.publisher.settings.publish_in_flight.max(1);
+        let room = room.saturating_sub(self.publishing.len());
+        let now = self.publisher.clock.monotonic();
+        for row in self.refused.due(now, room) {
+            self.publish(row, None);
+        }
+        let count = i64::try_from(self.refused.len()).unwrap_or(i64::MAX);
+        self.metrics
+            .outbox_refused
+            .with_label_values(&[&self.shard.to_string()])
+            .set(count);
     }
 
     fn swept(&mut self, row: WorkRef, swept: Swept) {
@@ -511,6 +550,7 @@ impl Desk {
 
     fn tick(&mut self) {
         self.refill_paused = false;
+        self.retry_refused();
         self.ticks = self.ticks.wrapping_add(1);
         if self.ticks.is_multiple_of(RESYNC_TICKS) {
             self.backlog.resync();

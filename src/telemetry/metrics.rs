@@ -38,6 +38,8 @@ pub struct Metrics {
     pub outbox_rows: IntGaugeVec,
     /// Age of the oldest row that was not yet handed over, by `shard`.
     pub outbox_oldest_seconds: IntGaugeVec,
+    /// Rows that the broker refuses and that stay in the outbox, by `shard`.
+    pub outbox_refused: IntGaugeVec,
     /// Work handed over, by `destination` (effect, gateway, fact) and `outcome`.
     pub relayed: IntCounterVec,
     /// Timers that fired.
@@ -158,6 +160,12 @@ impl Metrics {
                 r,
                 "outbox_oldest_seconds",
                 "Age of the oldest row that was not handed over.",
+                &["shard"],
+            ),
+            outbox_refused: gauges(
+                r,
+                "outbox_refused_rows",
+                "Rows that the broker refuses and that stay in the outbox.",
                 &["shard"],
             ),
             relayed: counters(

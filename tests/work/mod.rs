@@ -7,6 +7,7 @@
 )]
 
 mod discipline;
+mod facts;
 mod faults;
 mod gateway;
 mod grouping;

@@ -85,6 +85,8 @@ pub struct CommandMetadata {
 
 /// Header of a result that its instance knows already: it is there for everyone else.
 pub const APPLIED_HEADER: &str = "saga-runner-applied";
+/// Where a fact stood in the log of its shard, for the runner itself.
+pub const POSITION_HEADER: &str = "saga-runner-position";
 
 /// The one recorded result of a command.
 #[derive(Debug, Serialize, Deserialize)]
