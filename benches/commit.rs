@@ -82,6 +82,7 @@ fn work_item(instance: &InstanceId) -> WorkItem {
         attempt: 1,
         created: TimeMs(1_767_225_600_000),
         deadline: TimeMs(1_767_226_500_000),
+        waited_ms: 0,
         causation_id: "01980000-0000-7000-8000-000000000000".to_owned(),
         root_correlation_id: None,
         traceparent: None,

@@ -233,6 +233,7 @@ fn item(n: u64) -> WorkItem {
         attempt: 1,
         created: now,
         deadline: now.plus_ms(900_000),
+        waited_ms: 0,
         causation_id: "e-1".to_owned(),
         root_correlation_id: None,
         traceparent: None,

@@ -28,7 +28,7 @@ use crate::kernel::breaker::CallEnd;
 use crate::kernel::classes::TIMEOUT_CLASS;
 use crate::kernel::definition::EffectDefinition;
 use crate::kernel::definition::effect::{AMBIGUOUS, OnRecall};
-use crate::kernel::envelope::{EffectCommand, EffectProgress, ErrorPayload};
+use crate::kernel::envelope::{EffectCommand, EffectProgress, ErrorPayload, deadline_of};
 use crate::kernel::ids::{CommandId, TenantId, TimeMs};
 use crate::kernel::json::Json;
 use crate::ports::broker::{Broker, Expect, Message, Publication, WorkflowStreams};
@@ -470,8 +470,10 @@ impl Lane {
         message: &'a Message,
         name: &(TenantId, CommandId),
     ) -> Result<EffectCommand<'a>, String> {
-        let command: EffectCommand<'a> = serde_json::from_slice(&message.payload)
+        let mut command: EffectCommand<'a> = serde_json::from_slice(&message.payload)
             .map_err(|error| format!("command cannot be read: {error}"))?;
+        let deadline = &mut command.metadata.deadline_ms;
+        *deadline = deadline_of(*deadline, &message.headers);
         if command.tenant_id != name.0 {
             return Err("tenant of the command is not that of its subject".to_owned());
         }

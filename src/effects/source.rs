@@ -20,6 +20,7 @@ use super::recalls::Recalls;
 use super::room::Brought;
 use super::settings::Settings;
 use super::worker::{WorkerSpec, finish, report};
+use crate::kernel::envelope::deadline_of;
 use crate::kernel::ids::{CommandId, EffectName, TenantId};
 use crate::kernel::subject::{Subject, Tenancy};
 use crate::ports::broker::{Broker, BrokerError, Manner, Message, Queue, QueueMessage, QueueSpec};
@@ -293,6 +294,7 @@ impl Source {
             answered(delivery.receipt.term().await, &delivery.message);
             return;
         };
+        let deadline = deadline_of(deadline, &delivery.message.headers);
         if deadline <= worker.clock.now().0 {
             answered(delivery.receipt.term().await, &delivery.message);
         } else {

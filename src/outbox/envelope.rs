@@ -7,8 +7,8 @@ use serde_json::value::RawValue;
 use crate::kernel::children::{Forwarded, ParentRef, SagaMessage};
 use crate::kernel::envelope::{
     APPLIED_HEADER, AggregateCommand, AggregateEvent, CommandMetadata, ControlMessage, ControlVerb,
-    EffectCommand, EffectProgress, EffectRecall, EventMetadata, FORWARD, ForwardedEvent, ResultType,
-    WorkflowEvent,
+    DEADLINE_HEADER, EffectCommand, EffectProgress, EffectRecall, EventMetadata, FORWARD, ForwardedEvent,
+    ResultType, WorkflowEvent,
 };
 use crate::kernel::ids::{CommandId, EffectName, Key, SagaName};
 use crate::kernel::input::WorkOutcome;
@@ -65,10 +65,14 @@ pub fn effect_command(
     progress: Option<EffectProgress>,
 ) -> Result<Publication, Unsendable> {
     let command = command(item, effect, payload, progress)?;
+    let mut headers = headers(item);
+    if item.waited_ms > 0 {
+        headers.push((DEADLINE_HEADER.to_owned(), item.ends().0.to_string()));
+    }
     Ok(Publication {
         stream: stream.to_owned(),
         subject: effect_subject(item, effect),
-        headers: headers(item),
+        headers,
         payload: encode(&command, payload.len()),
         expect: Expect::FirstOnSubject,
     })

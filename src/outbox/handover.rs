@@ -177,7 +177,7 @@ fn failed(class: &str, message: String, refused: bool) -> WorkOutcome {
 async fn without_gateway(publisher: &Publisher, item: &WorkItem, earlier: Earlier) -> Submitted {
     tracing::warn!(instance = %item.instance, path = item.path, "no gateway is configured; the command waits");
     loop {
-        let left = item.deadline.0.saturating_sub(publisher.clock.now().0);
+        let left = item.ends().0.saturating_sub(publisher.clock.now().0);
         match u64::try_from(left) {
             Ok(left) if left > 0 => tokio::time::sleep(Duration::from_millis(left)).await,
             _ => break,

@@ -173,7 +173,11 @@ impl Publisher {
             return Err((EffectProgress::default(), false));
         };
         let record = Record::new(&self.mailbox, row);
-        let body = match envelope::command(item, effect, payload, None) {
+        let command = envelope::command(item, effect, payload, None).map(|mut command| {
+            command.metadata.deadline_ms = item.ends().0;
+            command
+        });
+        let body = match command {
             Ok(command) => match desk.first_attempt(&command, &record).await {
                 Attempted::Answered(body) => body,
                 Attempted::Elsewhere(_) if record.is(SETTLED) => {

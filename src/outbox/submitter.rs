@@ -185,7 +185,7 @@ impl Submitter {
     }
 
     fn left(&self, item: &WorkItem) -> Duration {
-        let left = item.deadline.0.saturating_sub(self.clock.now().0);
+        let left = item.ends().0.saturating_sub(self.clock.now().0);
         Duration::from_millis(u64::try_from(left).unwrap_or(0))
     }
 }

@@ -85,7 +85,7 @@ impl Publisher {
             return Ok(Swept::Found(self.verdict(item, effect, &stored)));
         }
         let now = self.clock.now();
-        if now >= item.deadline.plus_ms(self.settings.deadline_grace.as_i64()) {
+        if now >= item.ends().plus_ms(self.settings.deadline_grace.as_i64()) {
             return self.give_up(item, effect, now).await;
         }
         let command = envelope::effect_subject(item, effect);
@@ -110,7 +110,7 @@ impl Publisher {
         message: &SagaMessage,
     ) -> Result<Swept, BrokerError> {
         let now = self.clock.now();
-        if now >= item.deadline.plus_ms(self.settings.deadline_grace.as_i64()) {
+        if now >= item.ends().plus_ms(self.settings.deadline_grace.as_i64()) {
             let message = "no answer before the deadline".to_owned();
             return Ok(Swept::Found(of_saga(item, WorkOutcome::timed_out(message), now)));
         }

@@ -116,6 +116,7 @@ fn work_item() -> WorkItem {
         attempt: 1,
         created: TimeMs(1_767_225_600_000),
         deadline: TimeMs(1_767_225_660_000),
+        waited_ms: 0,
         causation_id: "e-1".to_owned(),
         root_correlation_id: None,
         traceparent: None,

@@ -546,6 +546,7 @@ pub fn item(rig: &Rig, key: &str, n: u128, kind: WorkKind) -> WorkItem {
         attempt: 1,
         created: now,
         deadline: now.plus_ms(600_000),
+        waited_ms: 0,
         causation_id: "e-1".to_owned(),
         root_correlation_id: None,
         traceparent: None,

@@ -136,6 +136,26 @@ async fn an_expired_command_is_answered_and_never_executed() {
 }
 
 #[tokio::test]
+async fn a_command_of_a_backlog_is_executed_and_its_body_says_nothing_of_the_backlog() {
+    let rig = Rig::on_nats().await;
+    let mut item = effect(&rig, "o-1", 1);
+    item.deadline = item.created.plus_ms(-1);
+    item.waited_ms = 60_000;
+    let server = upstream(ResponseTemplate::new(200)).await;
+    let _worker = rig.worker(definition(3), &server.uri());
+    enqueue(&rig, &item).await;
+    let result = rig.result(&item).await;
+    assert_eq!(result["result_type"], "Succeeded", "{result}");
+    let subject = command_subject(&item);
+    let stored = rig.broker.last_by_subject(&rig.streams.commands, &subject).await;
+    let stored = stored.unwrap().expect("the command");
+    let body: serde_json::Value = serde_json::from_slice(&stored.payload).unwrap();
+    assert_eq!(body["metadata"]["deadline_ms"], item.deadline.0);
+    let later = ("saga-runner-deadline-ms".to_owned(), item.ends().0.to_string());
+    assert!(stored.headers.contains(&later), "{:?}", stored.headers);
+}
+
+#[tokio::test]
 async fn a_command_that_was_answered_is_not_executed_again() {
     let rig = Rig::new().await;
     let item = effect(&rig, "o-1", 1);

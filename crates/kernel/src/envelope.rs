@@ -85,6 +85,17 @@ pub struct CommandMetadata {
 
 /// Header of a result that its instance knows already: it is there for everyone else.
 pub const APPLIED_HEADER: &str = "saga-runner-applied";
+/// Header of a command whose input had waited in a backlog: its deadline in milliseconds since 1970, in place of the one in its body.
+pub const DEADLINE_HEADER: &str = "saga-runner-deadline-ms";
+
+/// The deadline of a command whose body and headers say these.
+#[must_use]
+pub fn deadline_of(body_ms: i64, headers: &[(String, String)]) -> i64 {
+    let said = headers.iter().find(|(name, _)| name == DEADLINE_HEADER);
+    let later = said.and_then(|(_, value)| value.parse().ok());
+    later.map_or(body_ms, |later: i64| later.max(body_ms))
+}
+
 /// Where a fact stood in the log of its shard, for the runner itself.
 pub const POSITION_HEADER: &str = "saga-runner-position";
 

@@ -35,8 +35,11 @@ pub struct WorkItem {
     pub attempt: u32,
     /// When the input that caused it was stored, or the one before of its instance where that is later.
     pub created: TimeMs,
-    /// After this instant the work is no longer wanted and its outcome is recorded as timed out.
+    /// After this instant the work is no longer wanted and its outcome is recorded as timed out, as the transition has it. What
+    /// is sent says this one, so that it is the same whenever the transition is made.
     pub deadline: TimeMs,
+    /// How long the input had waited in a backlog before it was applied, in milliseconds; the work gets as much longer.
+    pub waited_ms: i64,
     /// Id of the input that caused it.
     pub causation_id: String,
     /// Correlation id of the message that started the instance, where it differs from the key.
@@ -45,6 +48,14 @@ pub struct WorkItem {
     /// Hops of the chain of messages that cause each other.
     pub hops: u32,
     pub kind: WorkKind,
+}
+
+impl WorkItem {
+    /// When it is really given up.
+    #[must_use]
+    pub const fn ends(&self) -> TimeMs {
+        self.deadline.plus_ms(self.waited_ms)
+    }
 }
 
 /// Where a work item goes.

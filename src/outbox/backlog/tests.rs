@@ -57,6 +57,7 @@ fn item(kind: u8, key: u8, n: u64) -> WorkItem {
         attempt: 1,
         created: TimeMs(0),
         deadline: TimeMs(0),
+        waited_ms: 0,
         causation_id: String::new(),
         root_correlation_id: None,
         traceparent: None,

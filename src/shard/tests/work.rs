@@ -11,6 +11,7 @@ use crate::kernel::duration::Millis;
 use crate::kernel::ids::EffectName;
 use crate::kernel::input::WorkOutcome;
 use crate::kernel::work::{WorkItem, WorkKind, WorkRef};
+use crate::ports::clock::Clock as _;
 use crate::shard::mailbox::{Mail, Notice};
 
 fn told(key: &str, sequence: u64) -> crate::kernel::input::Input {
@@ -121,6 +122,30 @@ async fn a_release_that_finds_no_room_is_told_and_can_be_asked_for() {
     assert_eq!(rows.len(), 1);
     assert_eq!(rows[0].1.instance, pay("p2"));
     shard.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_command_says_the_same_deadline_however_long_its_input_had_waited() {
+    let mut made = Vec::new();
+    for waited in [0, 1, 3_600] {
+        let world = World::new();
+        world.clock.advance(Duration::from_secs(waited));
+        let shard = world.start();
+        shard.deliver(EVENTS, 1, vec![pay_opened("p", 1)]).await;
+        let (_, item) = shard.outbox().await.remove(0);
+        assert!(item.ends() > world.clock.now(), "it is given its time: {item:?}");
+        made.push(item);
+        shard.stop().await;
+    }
+    let said = |item: &WorkItem| (item.command_id, item.created, item.deadline);
+    assert_eq!(said(&made[0]), said(&made[1]));
+    assert_eq!(said(&made[0]), said(&made[2]));
+    let waited: Vec<i64> = made.iter().map(|item| item.waited_ms).collect();
+    assert_eq!(
+        waited,
+        [0, 0, 3_599_999],
+        "its input was stored a millisecond later"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
@@ -18,6 +19,8 @@ DEPTH_MAX = 64
 INTEGER_MIN, INTEGER_MAX = -(2**63), 2**63 - 1
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+#: The deadline of a command whose cause had waited in a backlog, in place of the one in its body.
+DEADLINE_HEADER = "saga-runner-deadline-ms"
 TRACEPARENT = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 
 
@@ -75,8 +78,9 @@ class Command:
         return self.address.command_id
 
     @staticmethod
-    def parse(body: bytes, address: Address) -> Command:
+    def parse(body: bytes, address: Address, headers: Mapping[str, str] | None = None) -> Command:
         """Raises ValueError with a sentence for people."""
+        later = (headers or {}).get(DEADLINE_HEADER, "")
         try:
             value = json.loads(body)
             metadata = value["metadata"]
@@ -86,7 +90,7 @@ class Command:
                 address=address,
                 input=value["payload"],
                 idempotency_key=text(metadata["idempotency_key"]),
-                deadline=int(metadata["deadline_ms"]) / 1000,
+                deadline=max(int(metadata["deadline_ms"]), int(later) if later.isdecimal() else 0) / 1000,
                 saga=text(metadata["saga"]),
                 key=text(metadata["key"]),
                 correlation_id=text(metadata["correlation_id"]),

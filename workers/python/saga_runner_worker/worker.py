@@ -191,7 +191,7 @@ class Worker:
         if await self._is_answered(address, message):
             return True
         try:
-            command = Command.parse(message.data, address)
+            command = Command.parse(message.data, address, message.headers)
         except ValueError as error:
             log.error("command %s cannot be executed: %s", address.command_id, error)
             payload = error_payload("command.invalid", str(error))

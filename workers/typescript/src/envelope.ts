@@ -9,6 +9,8 @@ const RESULT_BYTES_MAX = 1_048_576;
 const DEPTH_MAX = 64;
 /** Longest message of a failure, in characters. */
 const MESSAGE_MAX = 1_024;
+/** The deadline of a command whose cause had waited in a backlog, in place of the one in its body. */
+export const DEADLINE_HEADER = "saga-runner-deadline-ms";
 const NAME = /^[a-z0-9][a-z0-9_-]{0,62}$/;
 const UUID = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/;
 const TRACEPARENT = /^00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}$/;
@@ -74,11 +76,12 @@ export function subjectOf(address: Address, kind: string): string {
   return `${prefix}${kind}.${address.effect}.${address.commandId}`;
 }
 
-/** Throws an error with a sentence for people. */
+/** `laterDeadline` is what the header of that name says. Throws an error with a sentence for people. */
 export function readCommand(
   body: string,
   address: Address,
   signal: AbortSignal,
+  laterDeadline?: string,
 ): { command: Command; progress: Partial<Progress> } {
   const value: Json = JSON.parse(body);
   const metadata: Json = value?.metadata;
@@ -96,7 +99,7 @@ export function readCommand(
     ...address,
     input: value.payload,
     idempotencyKey: text("idempotency_key"),
-    deadlineMs: metadata.deadline_ms,
+    deadlineMs: Math.max(metadata.deadline_ms, /^\d+$/.test(laterDeadline ?? "") ? Number(laterDeadline) : 0),
     saga: text("saga"),
     key: text("key"),
     correlationId: text("correlation_id"),

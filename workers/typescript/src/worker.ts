@@ -15,6 +15,7 @@ import {
 import { connect, headers, nanos, type NodeConnectionOptions } from "@nats-io/transport-node";
 
 import {
+  DEADLINE_HEADER,
   addressOf,
   errorPayload,
   isName,
@@ -215,7 +216,7 @@ export class Worker {
     const abort = new AbortController();
     let read;
     try {
-      read = readCommand(message.string(), address, abort.signal);
+      read = readCommand(message.string(), address, abort.signal, message.headers?.get(DEADLINE_HEADER));
     } catch (error) {
       say(`command ${address.commandId} cannot be executed`, error);
       const payload = errorPayload("command.invalid", String(error));

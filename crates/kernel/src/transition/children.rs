@@ -473,6 +473,7 @@ fn answer(
         attempt: 1,
         created: input.time,
         deadline: input.time.plus_ms(COMMAND_TIMEOUT_MS),
+        waited_ms: 0,
         causation_id: input.id.clone(),
         root_correlation_id: None,
         traceparent: asks.traceparent.clone(),

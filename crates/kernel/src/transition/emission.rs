@@ -196,6 +196,7 @@ impl<'a> Run<'a> {
             attempt: repetition.attempt,
             created: self.record.updated,
             deadline: self.record.updated.plus_ms(timeout_ms),
+            waited_ms: 0,
             causation_id: input.id.clone(),
             root_correlation_id: self.record.root_correlation_id.clone(),
             traceparent: traceparent.or(self.record.traceparent.as_ref()).cloned(),

@@ -226,6 +226,7 @@ fn message(
         attempt: 1,
         created: now,
         deadline: now.plus_ms(COMMAND_TIMEOUT_MS),
+        waited_ms: 0,
         causation_id: input.id.clone(),
         root_correlation_id: None,
         traceparent: event.traceparent.clone(),
