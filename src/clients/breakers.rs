@@ -57,13 +57,33 @@ impl Upstream {
         }
     }
 
-    /// Where a breaker stands for its calls, whatever the reason.
-    fn state(&self, tenant: &TenantId, breaker: &Breaker, now: u64) -> BreakerState {
-        match self.forced_tenants.get(tenant).copied().or(self.forced) {
-            Some(BreakerForce::Open) => BreakerState::Open,
-            Some(BreakerForce::Closed) => BreakerState::Closed,
-            Some(BreakerForce::Auto) | None => breaker.state(now),
-        }
+    /// What an operator says about the calls of this tenant.
+    fn forced(&self, tenant: &TenantId) -> Option<BreakerForce> {
+        self.forced_tenants.get(tenant).copied().or(self.forced)
+    }
+
+    /// Where the breaker of a tenant stands for its calls, whatever the reason.
+    fn state(&self, tenant: &TenantId, now: u64) -> BreakerState {
+        let breaker = self.tenants.get(tenant);
+        let own = breaker.map_or(BreakerState::Closed, |breaker| breaker.state(now));
+        stands(self.forced(tenant), own)
+    }
+
+    /// The tenants that are known by a breaker or by a word of an operator, with where each stands.
+    fn states(&self, now: u64) -> impl Iterator<Item = (&TenantId, BreakerState)> {
+        let forced = self.forced_tenants.keys();
+        let only_forced = forced.filter(|tenant| !self.tenants.contains_key(tenant));
+        let known = self.tenants.keys().chain(only_forced);
+        known.map(move |tenant| (tenant, self.state(tenant, now)))
+    }
+}
+
+/// Where a breaker stands that an operator may have set.
+const fn stands(forced: Option<BreakerForce>, own: BreakerState) -> BreakerState {
+    match forced {
+        Some(BreakerForce::Open) => BreakerState::Open,
+        Some(BreakerForce::Closed) => BreakerState::Closed,
+        Some(BreakerForce::Auto) | None => own,
     }
 }
 
@@ -164,9 +184,7 @@ impl Breakers {
     pub fn admit(self: &Arc<Self>, upstream: &Arc<str>, tenant: &TenantId) -> Result<Admitted, u64> {
         let now = self.now_ms();
         let mut guard = self.known();
-        let forced = guard
-            .upstream(upstream)
-            .and_then(|at| at.forced_tenants.get(tenant).copied().or(at.forced));
+        let forced = guard.upstream(upstream).and_then(|at| at.forced(tenant));
         match forced {
             Some(BreakerForce::Open) => return Err(FORCED_WAIT_MS),
             Some(BreakerForce::Closed) => {}
@@ -189,11 +207,12 @@ impl Breakers {
     fn record(&self, upstream: &str, tenant: &TenantId, end: CallEnd) {
         let now = self.now_ms();
         let mut known = self.known();
-        let breaker = known
-            .upstreams
-            .get_mut(upstream)
-            .and_then(|upstream| upstream.tenants.get_mut(tenant));
-        let Some(breaker) = breaker else { return };
+        let at = known.upstreams.get_mut(upstream);
+        // What an operator lets through or holds back tells nothing about when to open or close.
+        let at = at.filter(|at| matches!(at.forced(tenant), None | Some(BreakerForce::Auto)));
+        let Some(breaker) = at.and_then(|at| at.tenants.get_mut(tenant)) else {
+            return;
+        };
         let was_open = breaker.is_open(now);
         breaker.record(now, end);
         let opened = !was_open && breaker.is_open(now);
@@ -204,13 +223,20 @@ impl Breakers {
         }
     }
 
-    /// Sets what an operator says, for one tenant or for all that have no word of their own. `false`: no such
-    /// upstream.
+    /// Sets what an operator says, for one tenant or for all that have no word of their own. A breaker that is set to
+    /// closed forgets why it was open: it begins anew when it decides again. `false`: no such upstream.
     pub fn force(&self, upstream: &str, tenant: Option<&TenantId>, force: BreakerForce) -> bool {
         let mut known = self.known();
         let Some(at) = known.upstreams.get_mut(upstream) else {
             return false;
         };
+        if force == BreakerForce::Closed {
+            let policy = at.policy;
+            let meant = |of: &TenantId| tenant.is_none_or(|tenant| tenant == of);
+            for (_, breaker) in at.tenants.iter_mut().filter(|(of, _)| meant(of)) {
+                *breaker = Breaker::new(policy);
+            }
+        }
         match (tenant, force) {
             (None, BreakerForce::Auto) => {
                 at.forced = None;
@@ -255,28 +281,21 @@ impl Breakers {
             views.push(BreakerView {
                 upstream: name.clone(),
                 tenant: None,
-                state: BreakerState::Closed,
+                state: stands(upstream.forced, BreakerState::Closed),
                 forced: upstream.forced,
             });
-            let of_tenant = |tenant: &TenantId| {
-                let state = upstream
-                    .tenants
-                    .get(tenant)
-                    .map_or(BreakerState::Closed, |breaker| breaker.state(now));
+            let of_tenants = upstream.states(now).filter_map(|(tenant, state)| {
                 let forced = upstream.forced_tenants.get(tenant).copied();
-                let told = state != BreakerState::Closed || forced.is_some();
+                // What is said of all tenants is said once.
+                let told = forced.is_some() || upstream.forced.is_none() && state != BreakerState::Closed;
                 told.then(|| BreakerView {
                     upstream: name.clone(),
                     tenant: Some(tenant.clone()),
                     state,
                     forced,
                 })
-            };
-            let forced = upstream
-                .forced_tenants
-                .keys()
-                .filter(|tenant| !upstream.tenants.contains_key(tenant));
-            views.extend(upstream.tenants.keys().chain(forced).filter_map(of_tenant));
+            });
+            views.extend(of_tenants);
         }
         views.truncate(limit);
         views
@@ -287,12 +306,9 @@ impl Breakers {
         let now = self.now_ms();
         let known = self.known();
         let states = known.upstreams.values().flat_map(|upstream| {
-            let all = upstream.forced.is_some_and(|forced| forced == BreakerForce::Open);
-            let each = upstream
-                .tenants
-                .iter()
-                .map(|(tenant, breaker)| upstream.state(tenant, breaker, now));
-            each.chain(all.then_some(BreakerState::Open))
+            let others = stands(upstream.forced, BreakerState::Closed);
+            let each = upstream.states(now).map(|(_, state)| state);
+            each.chain([others])
         });
         states.max().unwrap_or(BreakerState::Closed)
     }
@@ -302,16 +318,21 @@ impl Breakers {
         let now = self.now_ms();
         let known = self.known();
         for (name, upstream) in &known.upstreams {
+            // An operator's word counts for tenants that have not called yet.
+            let others = upstream
+                .forced
+                .map(|forced| stands(Some(forced), BreakerState::Closed));
+            let states: Vec<BreakerState> = upstream
+                .states(now)
+                .map(|(_, state)| state)
+                .chain(others)
+                .collect();
             for state in BreakerState::ALL {
-                let tenants = upstream
-                    .tenants
-                    .iter()
-                    .filter(|(tenant, breaker)| state == upstream.state(tenant, breaker, now));
-                let count = i64::try_from(tenants.count()).unwrap_or(i64::MAX);
+                let count = states.iter().filter(|found| **found == state).count();
                 self.metrics
                     .breakers
                     .with_label_values(&[name.as_str(), state.as_str()])
-                    .set(count);
+                    .set(i64::try_from(count).unwrap_or(i64::MAX));
             }
         }
     }
@@ -322,5 +343,139 @@ impl Breakers {
 
     fn now_ms(&self) -> u64 {
         u64::try_from(self.clock.monotonic().as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::time::Duration;
+
+    use super::*;
+    use crate::kernel::ids::TimeMs;
+
+    /// Stands still until it is set.
+    #[derive(Default)]
+    struct Hand(AtomicU64);
+
+    impl Clock for Hand {
+        fn now(&self) -> TimeMs {
+            TimeMs(0)
+        }
+
+        fn monotonic(&self) -> Duration {
+            Duration::from_millis(self.0.load(Ordering::Relaxed))
+        }
+    }
+
+    const POLICY: BreakerPolicy = BreakerPolicy {
+        window_ms: 1_000,
+        calls_min: 4,
+        failure_rate: 0.5,
+        open_ms: 500,
+        probes: 2,
+    };
+
+    struct Rig {
+        breakers: Arc<Breakers>,
+        clock: Arc<Hand>,
+        metrics: Arc<Metrics>,
+        bank: Arc<str>,
+        acme: TenantId,
+    }
+
+    impl Rig {
+        fn new() -> Self {
+            let (clock, metrics) = (Arc::new(Hand::default()), Arc::new(Metrics::new()));
+            let policies = BTreeMap::from([("bank".to_owned(), POLICY)]);
+            Self {
+                breakers: Breakers::new(
+                    policies,
+                    Arc::clone(&clock) as Arc<dyn Clock>,
+                    Arc::clone(&metrics),
+                ),
+                clock,
+                metrics,
+                bank: Arc::from("bank"),
+                acme: TenantId::parse("acme").expect("legal"),
+            }
+        }
+
+        /// As many calls as fit, each with this end.
+        fn call(&self, times: usize, end: CallEnd) -> usize {
+            let admitted = (0..times).filter_map(|_| self.breakers.admit(&self.bank, &self.acme).ok());
+            admitted.map(|call| call.ended(end)).count()
+        }
+
+        fn force(&self, tenant: Option<&TenantId>, force: BreakerForce) {
+            assert!(self.breakers.force("bank", tenant, force));
+        }
+
+        /// What is shown of all tenants, and of acme where it is told apart.
+        fn shown(&self) -> (BreakerState, Option<BreakerState>) {
+            let views = self.breakers.view(10);
+            let of_acme = views.iter().find(|view| view.tenant.as_ref() == Some(&self.acme));
+            (views[0].state, of_acme.map(|view| view.state))
+        }
+
+        /// Closed, half open, open.
+        fn gauged(&self) -> [i64; 3] {
+            self.breakers.gauge();
+            BreakerState::ALL.map(|state| {
+                let gauge = &self.metrics.breakers;
+                gauge.with_label_values(&["bank", state.as_str()]).get()
+            })
+        }
+    }
+
+    use BreakerState::{Closed, Open};
+
+    #[test]
+    fn a_breaker_that_an_operator_sets_is_shown_as_it_is_set() {
+        let rig = Rig::new();
+        rig.call(4, CallEnd::Failed);
+        assert_eq!((rig.shown(), rig.gauged()), ((Closed, Some(Open)), [0, 0, 1]));
+        rig.force(Some(&rig.acme), BreakerForce::Closed);
+        assert_eq!((rig.shown(), rig.gauged()), ((Closed, Some(Closed)), [1, 0, 0]));
+        rig.force(None, BreakerForce::Open);
+        assert_eq!((rig.shown(), rig.gauged()), ((Open, None), [0, 0, 2]));
+        assert_eq!(rig.call(1, CallEnd::Answered), 0);
+        rig.force(None, BreakerForce::Auto);
+        assert_eq!((rig.shown(), rig.gauged()), ((Closed, None), [1, 0, 0]));
+    }
+
+    #[test]
+    fn a_word_about_a_tenant_that_has_not_called_yet_is_shown_and_counted() {
+        let rig = Rig::new();
+        rig.force(None, BreakerForce::Open);
+        assert_eq!((rig.shown(), rig.gauged()), ((Open, None), [0, 0, 1]));
+        assert_eq!(rig.breakers.worst(), Open);
+        rig.force(Some(&rig.acme), BreakerForce::Closed);
+        assert_eq!((rig.shown(), rig.gauged()), ((Open, Some(Closed)), [1, 0, 1]));
+    }
+
+    #[test]
+    fn a_breaker_that_was_set_to_closed_begins_anew_when_it_decides_again() {
+        let rig = Rig::new();
+        rig.call(4, CallEnd::Failed);
+        rig.force(None, BreakerForce::Closed);
+        rig.clock.0.store(600, Ordering::Relaxed);
+        assert_eq!(rig.call(28, CallEnd::Answered), 28);
+        assert_eq!(rig.call(28, CallEnd::Failed), 28, "every call is made");
+        rig.force(None, BreakerForce::Auto);
+        assert_eq!(rig.shown(), (Closed, None));
+        assert_eq!(rig.call(1, CallEnd::Failed), 1);
+        assert_eq!(rig.shown(), (Closed, None), "one failure does not open it");
+        rig.call(3, CallEnd::Failed);
+        assert_eq!(rig.shown(), (Closed, Some(Open)));
+    }
+
+    #[test]
+    fn a_breaker_that_was_set_to_open_is_as_it_was_when_it_decides_again() {
+        let rig = Rig::new();
+        rig.call(4, CallEnd::Failed);
+        rig.force(None, BreakerForce::Open);
+        rig.force(None, BreakerForce::Auto);
+        assert_eq!(rig.shown(), (Closed, Some(Open)));
     }
 }

@@ -106,7 +106,7 @@ async fn breakers_are_listed_and_set_by_operators() {
     let told = get(&rig, "/info").await.json();
     assert_eq!(
         told["breakers"],
-        json!([{"upstream": upstream, "tenant": "acme", "state": "closed", "forced": "open"}])
+        json!([{"upstream": upstream, "tenant": "acme", "state": "open", "forced": "open"}])
     );
 
     // A reload brings other breakers, to which the same was said.
