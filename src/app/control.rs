@@ -33,7 +33,7 @@ use crate::ports::control::{
     MigrationRequest, Page, PageRequest, Published, Readiness, RecordedInputs, ReloadError, Reloaded,
     ScheduleOrder, ScheduleView, rfc3339,
 };
-use crate::shard::mailbox::{DeadLetterDecision, Mail};
+use crate::shard::mailbox::{DeadLetterDecision, Mail, Refused};
 use crate::storage::StorageError;
 use crate::storage::read::Found;
 use crate::storage::rows::HistoryRow;
@@ -398,8 +398,9 @@ impl Control for Node {
             .map_err(|error| stopped(error.to_string()))?;
         match answer.await.map_err(|error| stopped(error.to_string()))? {
             Ok(()) => Ok(()),
-            Err(message) if message.starts_with("no such") => Err(unknown()),
-            Err(message) => Err(ControlError::Conflict(message)),
+            Err(Refused::NotFound(_)) => Err(unknown()),
+            Err(refused @ Refused::Conflict(_)) => Err(ControlError::Conflict(refused.to_string())),
+            Err(refused @ Refused::Unavailable { .. }) => Err(ControlError::Unavailable(refused.to_string())),
         }
     }
 }

@@ -136,7 +136,8 @@ async fn activate(shard: &shards::Shown, set: &Arc<DefinitionSet>, revision: u64
         .send(mail)
         .await
         .map_err(|_| "it has stopped".to_owned())?;
-    answer.await.map_err(|_| "it has stopped".to_owned())?
+    let answer = answer.await.map_err(|_| "it has stopped".to_owned())?;
+    answer.map_err(|refused| refused.to_string())
 }
 
 /// The versions that an instance runs under, or may begin under before its shard has changed.

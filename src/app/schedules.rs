@@ -9,7 +9,7 @@ use crate::kernel::alias;
 use crate::kernel::ids::{Key, SagaName, TenantId};
 use crate::kernel::schedule::{self, SCHEDULE_KEY, Zone};
 use crate::ports::control::{ControlError, ScheduleOrder, ScheduleView, SkippedView};
-use crate::shard::mailbox::Mail;
+use crate::shard::mailbox::{Mail, Refused};
 use crate::storage::rows::ScheduleRow;
 
 /// The schedules of a tenant, by saga.
@@ -39,10 +39,9 @@ pub(super) async fn order(
     shard.mail.send(mail).await.map_err(|_| stopped())?;
     match answer.await.map_err(|_| stopped())? {
         Ok(()) => Ok(()),
-        Err(message) if message.starts_with("no such") => {
-            Err(ControlError::NotFound(format!("saga {saga} has no schedule")))
-        }
-        Err(message) => Err(ControlError::Unavailable(message)),
+        Err(Refused::NotFound(_)) => Err(ControlError::NotFound(format!("saga {saga} has no schedule"))),
+        Err(refused @ Refused::Conflict(_)) => Err(ControlError::Conflict(refused.to_string())),
+        Err(refused @ Refused::Unavailable { .. }) => Err(ControlError::Unavailable(refused.to_string())),
     }
 }
 

@@ -23,7 +23,7 @@ use super::sweeper;
 use crate::kernel::envelope::EffectProgress;
 use crate::kernel::work::{WorkItem, WorkKind, WorkRef};
 use crate::ports::dispatch::{Attempted, Dispatch, EffectDesk, Intent};
-use crate::shard::mailbox::Mail;
+use crate::shard::mailbox::{Mail, Refused};
 use crate::tasks::Task;
 
 /// How long a call waits for the commit before it; then its command takes the way of the queue.
@@ -87,7 +87,7 @@ impl<'p> Record<'p> {
         self.state.load(Ordering::Acquire) == state
     }
 
-    async fn ask(&self) -> Option<Result<(), String>> {
+    async fn ask(&self) -> Option<Result<(), Refused>> {
         let (reply, answer) = oneshot::channel();
         let row = self.row;
         self.mailbox.send(Mail::CallBegins { row, reply }).await.ok()?;
@@ -102,7 +102,7 @@ impl Intent for Record<'_> {
         let state = match tokio::time::timeout(RECORD_MAX, self.ask()).await {
             Ok(Some(Ok(()))) => STANDS,
             Ok(Some(Err(reason))) => {
-                tracing::debug!(row = ?self.row, reason, "a call is not made");
+                tracing::debug!(row = ?self.row, %reason, "a call is not made");
                 SETTLED
             }
             Ok(None) | Err(_) => {

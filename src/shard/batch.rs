@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 use saga_runner_partition::machine::lanes::bytes_of;
 use saga_runner_partition::machine::message::Order;
 
-use super::mailbox::{Arrival, DeadLetterDecision, Delivery};
+use super::mailbox::{Arrival, DeadLetterDecision, Delivery, Refused};
 use crate::kernel::definition::DefinitionSet;
 use crate::kernel::ids::{InstanceId, SagaName, TenantId};
 use crate::kernel::input::Input;
@@ -23,27 +23,27 @@ pub(super) enum Item {
     Delivered(Vec<WorkRef>),
     CallBegins {
         row: WorkRef,
-        reply: oneshot::Sender<Result<(), String>>,
+        reply: oneshot::Sender<Result<(), Refused>>,
     },
     NotCalled(WorkRef),
     Decision {
         tenant: TenantId,
         number: u64,
         decision: DeadLetterDecision,
-        reply: oneshot::Sender<Result<(), String>>,
+        reply: oneshot::Sender<Result<(), Refused>>,
     },
     /// The definition of this instance is there again.
     Resume(InstanceId),
     /// The same, for the first input that waits for it.
     ResumeFirst(InstanceId),
     /// Other definitions are in force: bring the schedules in line with them, then answer who changed them.
-    Schedules(Option<oneshot::Sender<Result<(), String>>>),
+    Schedules(Option<oneshot::Sender<Result<(), Refused>>>),
     /// An operator pauses the schedule of a saga, or lets it go on.
     Pause {
         tenant: TenantId,
         saga: SagaName,
         paused: bool,
-        reply: oneshot::Sender<Result<(), String>>,
+        reply: oneshot::Sender<Result<(), Refused>>,
     },
 }
 
@@ -98,7 +98,7 @@ impl Item {
     }
 
     /// Answers whoever asked; that may have gone.
-    pub fn answer(self, answer: Option<Result<(), String>>) {
+    pub fn answer(self, answer: Option<Result<(), Refused>>) {
         let reply = match self {
             Self::CallBegins { reply, .. } | Self::Decision { reply, .. } | Self::Pause { reply, .. } => {
                 reply
@@ -152,7 +152,7 @@ pub(super) struct Refill {
 pub(super) struct Activation {
     pub definitions: Arc<DefinitionSet>,
     pub revision: u64,
-    pub reply: oneshot::Sender<Result<(), String>>,
+    pub reply: oneshot::Sender<Result<(), Refused>>,
 }
 
 /// What was taken from the mailbox and is not yet committed.

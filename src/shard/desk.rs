@@ -17,7 +17,7 @@ use saga_runner_partition::machine::timers::{Barriers, Firing};
 use saga_runner_partition::machine::{Keep, Partition};
 
 use super::batch::{Activation, Gathered, Item, Refill};
-use super::mailbox::{Delivery, Mail, Notice, Released, SentFloor, Verdict};
+use super::mailbox::{Delivery, Mail, Notice, Refused, Released, SentFloor, Verdict};
 use super::open::Opening;
 use super::status::{ShardState, ShardStatus};
 use super::sweep::Sweep;
@@ -345,7 +345,8 @@ impl Desk {
             Err(error @ StorageError::Full(_)) => {
                 self.status.set_outdated(true);
                 // Whoever asked may have gone.
-                let _gone = reply.send(Err(error.to_string()));
+                let (shard, message) = (self.index, error.to_string());
+                let _gone = reply.send(Err(Refused::Unavailable { shard, message }));
             }
             Err(error) => return Err(error.into()),
         }
@@ -586,7 +587,11 @@ impl Desk {
                 | Mail::DeadLetter { reply, .. }
                 | Mail::Activate { reply, .. }
                 | Mail::PauseSchedule { reply, .. } => {
-                    let _gone = reply.send(Err(format!("shard {} is halted: {message}", self.index)));
+                    let refused = Refused::Unavailable {
+                        shard: self.index,
+                        message: format!("halted: {message}"),
+                    };
+                    let _gone = reply.send(Err(refused));
                 }
                 // A refill is dropped without an answer: an empty one would say that there is no more work.
                 Mail::Refill { .. }

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-pub use saga_runner_partition::machine::message::{Arrival, DeadLetterDecision, Delivery, Lane, Unreadable};
+pub use saga_runner_partition::machine::message::{
+    Arrival, DeadLetterDecision, Delivery, Lane, Refused, Unreadable,
+};
 use tokio::sync::oneshot;
 
 use crate::kernel::definition::DefinitionSet;
@@ -36,7 +38,7 @@ pub enum Mail {
     /// The call of this row begins as soon as the answer says that this is durable. An error: it must not.
     CallBegins {
         row: WorkRef,
-        reply: oneshot::Sender<Result<(), String>>,
+        reply: oneshot::Sender<Result<(), Refused>>,
     },
     /// The call of this row was not made after all, or is known to have done nothing.
     NotCalled(WorkRef),
@@ -51,21 +53,21 @@ pub enum Mail {
         tenant: TenantId,
         number: u64,
         decision: DeadLetterDecision,
-        reply: oneshot::Sender<Result<(), String>>,
+        reply: oneshot::Sender<Result<(), Refused>>,
     },
     /// An operator pauses the schedule of a saga, or lets it go on.
     PauseSchedule {
         tenant: TenantId,
         saga: SagaName,
         paused: bool,
-        reply: oneshot::Sender<Result<(), String>>,
+        reply: oneshot::Sender<Result<(), Refused>>,
     },
     /// Commit what came before this mail, then work under these definitions.
     Activate {
         definitions: Arc<DefinitionSet>,
         /// Revision of the active ones.
         revision: u64,
-        reply: oneshot::Sender<Result<(), String>>,
+        reply: oneshot::Sender<Result<(), Refused>>,
     },
     /// Commit what came before this mail, then stop the thread.
     Stop,

@@ -24,7 +24,7 @@ use saga_runner::nats::{NatsBroker, Settings};
 use saga_runner::outbox::{self, LocalFirst, Relay, RelaySpec, Rest, Submitter};
 use saga_runner::ports::broker::{Broker, StreamSpec, WorkflowStreams};
 use saga_runner::ports::clock::Clock;
-use saga_runner::shard::mailbox::{Mail, Released, SentFloor, Verdict};
+use saga_runner::shard::mailbox::{Mail, Refused, Released, SentFloor, Verdict};
 use saga_runner::tasks::Tasks;
 use saga_runner::telemetry::Metrics;
 use tokio::sync::mpsc;
@@ -466,7 +466,7 @@ impl ShardSide {
                     self.begun.push(row);
                     let _gone = reply.send(Ok(()));
                 } else {
-                    let _gone = reply.send(Err("settled".to_owned()));
+                    let _gone = reply.send(Err(Refused::Conflict("the command is settled")));
                 }
             }
             Mail::NotCalled(row) => self.not_called.push(row),

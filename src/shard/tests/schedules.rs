@@ -19,7 +19,7 @@ use crate::kernel::schedule::{QUEUE_MAX, Skip, address};
 use crate::kernel::work::{WorkItem, WorkKind};
 use crate::ports::clock::Clock as _;
 use crate::shard::mailbox::DeadLetterDecision::{Discard, Retry};
-use crate::shard::mailbox::Mail;
+use crate::shard::mailbox::{Mail, Refused};
 use crate::storage::rows::ScheduleRow;
 
 const HOUR: Duration = Duration::from_hours(1);
@@ -454,7 +454,7 @@ async fn a_paused_schedule_skips_until_it_goes_on() {
     shard.stop().await;
 }
 
-async fn pause(shard: &Shard, of: &str, paused: bool) -> Result<(), String> {
+async fn pause(shard: &Shard, of: &str, paused: bool) -> Result<(), Refused> {
     let (reply, answer) = oneshot::channel();
     shard
         .mail(Mail::PauseSchedule {

@@ -12,7 +12,7 @@ use crate::kernel::ids::EffectName;
 use crate::kernel::input::WorkOutcome;
 use crate::kernel::work::{WorkItem, WorkKind, WorkRef};
 use crate::ports::clock::Clock as _;
-use crate::shard::mailbox::{Mail, Notice};
+use crate::shard::mailbox::{Mail, Notice, Refused};
 
 fn told(key: &str, sequence: u64) -> crate::kernel::input::Input {
     event(list(key), "List.Told", sequence, &json!({"text": "news"}))
@@ -255,7 +255,7 @@ async fn events_beyond_what_can_be_held_are_fed_again_when_there_is_room() {
     shard.stop().await;
 }
 
-async fn call_begins(shard: &super::world::Shard, row: WorkRef) -> Result<(), String> {
+async fn call_begins(shard: &super::world::Shard, row: WorkRef) -> Result<(), Refused> {
     let (reply, answer) = tokio::sync::oneshot::channel();
     shard.mail(Mail::CallBegins { row, reply }).await;
     answer.await.unwrap()

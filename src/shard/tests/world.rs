@@ -22,7 +22,9 @@ use crate::kernel::record::Record;
 use crate::kernel::work::{WorkItem, WorkRef};
 use crate::ports::broker::{StreamIdentity, StreamState};
 use crate::ports::clock::Clock;
-use crate::shard::mailbox::{Arrival, DeadLetterDecision, Delivery, Mail, Notice, Released, Verdict};
+use crate::shard::mailbox::{
+    Arrival, DeadLetterDecision, Delivery, Mail, Notice, Refused, Released, Verdict,
+};
 use crate::shard::{Settings, ShardHandle, ShardSpec, ShardState};
 use crate::storage::read::Found;
 use crate::storage::rows::{DeadLetter, HistoryRow};
@@ -361,7 +363,7 @@ impl Shard {
         self.outbox().await;
     }
 
-    pub async fn decide(&self, number: u64, decision: DeadLetterDecision) -> Result<(), String> {
+    pub async fn decide(&self, number: u64, decision: DeadLetterDecision) -> Result<(), Refused> {
         self.decide_as("t1", number, decision).await
     }
 
@@ -370,7 +372,7 @@ impl Shard {
         tenant: &str,
         number: u64,
         decision: DeadLetterDecision,
-    ) -> Result<(), String> {
+    ) -> Result<(), Refused> {
         let (reply, answer) = oneshot::channel();
         self.mail(Mail::DeadLetter {
             tenant: TenantId::parse(tenant).unwrap(),

@@ -51,8 +51,22 @@ pub struct Fire {
     pub limit: usize,
 }
 
-/// What somebody who asked is told; the error is a sentence.
-pub type Answer = Result<(), String>;
+/// What somebody who asked is told.
+pub type Answer = Result<(), Refused>;
+
+/// Why a partition does not do what it is asked for.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// What it is about does not exist.
+    #[error("there is no such {0}")]
+    NotFound(&'static str),
+    /// It cannot be done as things are, however often it is asked.
+    #[error("{0}")]
+    Conflict(&'static str),
+    /// It cannot be done now.
+    #[error("shard {shard}: {message}")]
+    Unavailable { shard: u16, message: String },
+}
 
 /// A reader's lane. Lane 0 is the shared reader of a stream.
 pub type Lane = u16;

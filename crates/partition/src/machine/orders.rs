@@ -5,7 +5,7 @@ use saga_runner_kernel::input::Input;
 use saga_runner_kernel::work::{WorkItem, WorkRef};
 
 use super::apply::Turn;
-use super::message::{Answer, Arrival, Fire, Order};
+use super::message::{Answer, Arrival, Fire, Order, Refused};
 use super::staging::Run;
 use super::timers::timer_input;
 use crate::storage::StorageError;
@@ -41,7 +41,7 @@ impl Run<'_> {
             }
             Order::CallBegins(row) => {
                 let stands = self.batch.begin_work(row)?;
-                let settled = || "the command is settled".to_owned();
+                let settled = || Refused::Conflict("the command is settled");
                 Ok(Some(stands.then_some(()).ok_or_else(settled)))
             }
             Order::NotCalled(row) => self.batch.forget_begun(row).map(|()| None),

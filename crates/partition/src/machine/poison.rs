@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::apply::{Fate, HistoryEntry, Turn, kind_in_full, source};
 use super::careful::{Condemned, fingerprint};
-use super::message::{DeadLetterDecision, Unreadable};
+use super::message::{Answer, DeadLetterDecision, Refused, Unreadable};
 use super::staging::Run;
 use super::watch::Told;
 use crate::storage::StorageError;
@@ -370,17 +370,17 @@ impl Run<'_> {
         tenant: &TenantId,
         number: u64,
         decision: DeadLetterDecision,
-    ) -> Result<Result<(), String>, StorageError> {
+    ) -> Result<Answer, StorageError> {
         let found = self.batch.dead_letter(number)?;
         let Some(letter) = found.filter(|letter| letter.tenant == *tenant) else {
-            return Ok(Err("no such dead letter".to_owned()));
+            return Ok(Err(Refused::NotFound("dead letter")));
         };
         let Some(input) = letter.input else {
             return match decision {
                 DeadLetterDecision::Discard => self.batch.delete_dead_letter(number).map(Ok),
-                DeadLetterDecision::Retry => Ok(Err(
-                    "the message could not be read: publish it again, corrected".to_owned(),
-                )),
+                DeadLetterDecision::Retry => Ok(Err(Refused::Conflict(
+                    "the message could not be read: publish it again, corrected",
+                ))),
             };
         };
         self.staged.inputs += 1;

@@ -10,6 +10,7 @@ use std::collections::BTreeSet;
 use bytes::Bytes;
 
 use super::apply::Turn;
+use super::message::{Answer, Refused};
 use super::staging::Run;
 use crate::storage::StorageError;
 use crate::storage::rows::{PlannedRow, RunRow, ScheduleRow};
@@ -299,10 +300,10 @@ impl Run<'_> {
         tenant: &TenantId,
         saga: &SagaName,
         paused: bool,
-    ) -> Result<Result<(), String>, StorageError> {
+    ) -> Result<Answer, StorageError> {
         let row = self.batch.schedule(tenant, saga)?;
         let Some(mut row) = row.filter(|row| row.next.is_some()) else {
-            return Ok(Err("no such schedule".to_owned()));
+            return Ok(Err(Refused::NotFound("schedule")));
         };
         row.paused = paused;
         self.batch.put_schedule(tenant, saga, &row).map(Ok)
