@@ -6,6 +6,7 @@ mod ends;
 mod faults;
 mod generations;
 mod letters;
+mod of_no_use;
 mod owners;
 mod poison;
 mod schedules;

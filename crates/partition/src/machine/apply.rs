@@ -172,7 +172,8 @@ impl Run<'_> {
             }
             Ok(Err(rejection)) if is_answer(input) => {
                 tracing::warn!(instance = %input.instance, %rejection, "what an operator says does not fit; the question stands");
-                Ok(self.ignore(input, record, IgnoreReason::Refused))
+                let refused = Patch::ignored(IgnoreReason::Refused);
+                self.write(input, record, refused, log_sequence, turn)
             }
             Ok(Err(rejection)) => self.bury(input, record, rejection.into(), turn),
             Err(_) => self.bury(input, record, Fault::panic(), turn),
@@ -372,7 +373,7 @@ impl Run<'_> {
         } else {
             match before {
                 // Nothing changed, and yet there is something to tell.
-                Some(mut record) if !row.notes.is_empty() => {
+                Some(mut record) if !row.notes.is_empty() || is_told(input, patch.outcome) => {
                     let previous = record.last_history;
                     self.write_history(input, previous, &mut record, row, log_sequence)?;
                     self.staged.records.change(id, record);
@@ -466,6 +467,26 @@ const fn is_answer(input: &Input) -> bool {
     )
 }
 
+/// Whether the history tells that an input was of no use: whoever gave the command looks there. A repetition was of use
+/// before, and a sign of life may come as often as it likes.
+const fn is_told(input: &Input, outcome: Outcome) -> bool {
+    let Outcome::Ignored(reason) = outcome else {
+        return false;
+    };
+    let of_use_before = matches!(reason, IgnoreReason::Duplicate);
+    !of_use_before
+        && matches!(
+            &input.body,
+            InputBody::Control(
+                Control::Cancel { .. }
+                    | Control::Retry
+                    | Control::Settle(_)
+                    | Control::Signal { .. }
+                    | Control::Callback { .. }
+            )
+        )
+}
+
 /// The versions that a live instance refers to.
 #[derive(Clone, Copy)]
 struct Refers {
@@ -516,8 +537,19 @@ pub fn kind_in_full(input: &Input) -> String {
             None => "verdict of the gateway".to_owned(),
         },
         InputBody::Timer { name } => format!("timer {name}"),
-        InputBody::Control(Control::Migrate { to, .. }) => format!("migration to {to}"),
-        InputBody::Control(_) => "control".to_owned(),
+        InputBody::Control(control) => match control {
+            Control::Migrate { to, .. } => format!("migration to {to}"),
+            Control::Signal { name, .. } => format!("signal {name}"),
+            Control::Settle(settle) => settle.verdict.as_str().to_owned(),
+            Control::Cancel { .. } => "cancel".to_owned(),
+            Control::Retry => "retry".to_owned(),
+            Control::Start { .. } => "start".to_owned(),
+            Control::Recall { .. } => "recall".to_owned(),
+            Control::Callback { .. } => "callback".to_owned(),
+            Control::Heartbeat { .. } => "heartbeat".to_owned(),
+            Control::RegisterAlias { .. } => "registration of an alias".to_owned(),
+            Control::ReleaseAlias { .. } => "release of an alias".to_owned(),
+        },
     }
 }
 
