@@ -1,25 +1,39 @@
 //! The versions of sagas that a cluster keeps. They belong to no tenant.
 
-use std::collections::BTreeMap;
-
 use axum::Json;
-use axum::extract::{Path, Query, State};
+use axum::extract::{Path, State};
 use axum::response::{IntoResponse, Response};
+use serde::Deserialize;
 use serde_json::json;
 
 use super::ApiState;
-use super::extract::Names;
+use super::extract::{Names, Parameters};
 use super::problem::Problem;
 use crate::ports::control::MigrationRequest;
+
+/// `?saga=...`
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ListParameters {
+    saga: Option<String>,
+}
+
+/// `?dry_run=...&undo=...`
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct MigrateParameters {
+    dry_run: Option<String>,
+    undo: Option<String>,
+}
 
 /// All versions with the numbers of their instances: `?saga=<name>`.
 pub async fn list(
     State(state): State<ApiState>,
-    Query(query): Query<BTreeMap<String, String>>,
+    Parameters(query): Parameters<ListParameters>,
 ) -> Result<Response, Problem> {
     let mut items = state.control.definitions().await?;
-    if let Some(saga) = query.get("saga") {
-        items.retain(|item| item.saga == *saga);
+    if let Some(saga) = query.saga {
+        items.retain(|item| item.saga == saga);
     }
     Ok(Json(json!({ "items": items })).into_response())
 }
@@ -29,17 +43,17 @@ pub async fn list(
 pub async fn migrate(
     State(state): State<ApiState>,
     Path(names): Path<Names>,
-    Query(query): Query<BTreeMap<String, String>>,
+    Parameters(query): Parameters<MigrateParameters>,
 ) -> Result<Response, Problem> {
     let hash = names.get("hash").map_or("", String::as_str);
-    let flag = |name: &str| match query.get(name).map(String::as_str) {
+    let flag = |name: &str, value: Option<&str>| match value {
         None | Some("false") => Ok(false),
         Some("true") => Ok(true),
         Some(_) => Err(Problem::invalid(format!("{name} is true or false"))),
     };
     let request = MigrationRequest {
-        dry_run: flag("dry_run")?,
-        undo: flag("undo")?,
+        dry_run: flag("dry_run", query.dry_run.as_deref())?,
+        undo: flag("undo", query.undo.as_deref())?,
     };
     Ok(Json(state.control.migrate(hash, request).await?).into_response())
 }

@@ -1,9 +1,13 @@
-//! What a request names, checked: tenant, saga, key, cursor, page size, body.
+//! What a request names, checked: tenant, saga, key, cursor, page size, query parameters.
 
 use std::collections::BTreeMap;
 
-use axum::body::Bytes;
-use axum::http::{HeaderMap, header};
+use axum::extract::{FromRequestParts, Query, Request};
+use axum::http::request::Parts;
+use axum::middleware::Next;
+use axum::response::{IntoResponse as _, Response};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
 
 use super::problem::Problem;
 use crate::kernel::alias::{Alias, VALUE_BYTES_MAX};
@@ -65,33 +69,51 @@ pub fn alias(names: &Names) -> Result<Alias, Problem> {
     )))
 }
 
-/// `?after=...&limit=...`; a limit above the maximum is lowered to it.
-pub fn page(query: &BTreeMap<String, String>) -> Result<PageRequest, Problem> {
-    let limit = match query.get("limit") {
-        None => PAGE_DEFAULT,
-        Some(text) => match text.parse::<u64>() {
-            Ok(0) | Err(_) => return Err(Problem::invalid("limit must be a whole number from 1")),
-            Ok(limit) => usize::try_from(limit).unwrap_or(PAGE_MAX).min(PAGE_MAX),
-        },
-    };
-    Ok(PageRequest {
-        after: query.get("after").cloned(),
-        limit,
-    })
+/// The query parameters of a request, which the handler names. An unknown or repeated one is an error: a filter that is
+/// ignored would be taken for one that holds.
+#[derive(Debug)]
+pub struct Parameters<T>(pub T);
+
+impl<T: DeserializeOwned, S: Sync> FromRequestParts<S> for Parameters<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Problem> {
+        match Query::<T>::try_from_uri(&parts.uri) {
+            Ok(Query(found)) => Ok(Self(found)),
+            Err(rejection) => Err(Problem::invalid(rejection.body_text())),
+        }
+    }
 }
 
-/// Refuses a body that does not call itself JSON.
-pub fn json_body(headers: &HeaderMap, body: Bytes) -> Result<Bytes, Problem> {
-    let kind = headers
-        .get(header::CONTENT_TYPE)
-        .and_then(|value| value.to_str().ok())
-        .unwrap_or("");
-    let essence = kind.split(';').next().unwrap_or("").trim();
-    if essence == "application/json" || essence.ends_with("+json") {
-        Ok(body)
-    } else {
-        Err(Problem::media_type(format!(
-            "the body must be application/json, found {kind:?}"
-        )))
+/// Refuses any query parameter.
+pub async fn no_parameters(request: Request, next: Next) -> Response {
+    match request.uri().query() {
+        None | Some("") => next.run(request).await,
+        Some(_) => Problem::invalid("this page takes no query parameters").into_response(),
+    }
+}
+
+/// `?after=...&limit=...`
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct PageParameters {
+    after: Option<String>,
+    limit: Option<String>,
+}
+
+impl PageParameters {
+    /// A limit above the maximum is lowered to it.
+    pub fn page(self) -> Result<PageRequest, Problem> {
+        let limit = match self.limit {
+            None => PAGE_DEFAULT,
+            Some(text) => match text.parse::<u64>() {
+                Ok(0) | Err(_) => return Err(Problem::invalid("limit must be a whole number from 1")),
+                Ok(limit) => usize::try_from(limit).unwrap_or(PAGE_MAX).min(PAGE_MAX),
+            },
+        };
+        Ok(PageRequest {
+            after: self.after,
+            limit,
+        })
     }
 }

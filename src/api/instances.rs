@@ -1,17 +1,15 @@
 //! Events, instances and dead letters of one tenant.
 
-use std::collections::BTreeMap;
-
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
-use axum::extract::{Path, Query, State};
-use axum::http::{HeaderMap, StatusCode};
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 
 use super::ApiState;
-use super::extract::{self, Names};
+use super::extract::{self, Names, PageParameters, Parameters};
 use super::problem::Problem;
 use crate::kernel::envelope::{ControlVerb, ErrorPayload, FoundAs, Stuck, callback_outcome};
 use crate::kernel::ids::{EventId, InstanceId, Key};
@@ -27,7 +25,6 @@ const HISTORY_MAX: usize = 1_000;
 pub async fn publish_event(
     State(state): State<ApiState>,
     Path(names): Path<Names>,
-    headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, Problem> {
     if !state.accept_events {
@@ -36,8 +33,7 @@ pub async fn publish_event(
         ));
     }
     let tenant = extract::tenant(state.tenancy, &names)?;
-    let body = extract::json_body(&headers, sized(body)?)?;
-    let published = state.control.publish_event(&tenant, body).await?;
+    let published = state.control.publish_event(&tenant, sized(body)?).await?;
     Ok((StatusCode::ACCEPTED, Json(published)).into_response())
 }
 
@@ -45,22 +41,29 @@ pub async fn publish_event(
 pub async fn list(
     State(state): State<ApiState>,
     Path(names): Path<Names>,
-    Query(query): Query<BTreeMap<String, String>>,
+    Parameters(query): Parameters<PageParameters>,
 ) -> Result<Response, Problem> {
     let tenant = extract::tenant(state.tenancy, &names)?;
     let saga = extract::saga(&names)?;
-    let page = extract::page(&query)?;
+    let page = query.page()?;
     Ok(Json(state.control.instances(&tenant, &saga, page).await?).into_response())
+}
+
+/// `?history=...`
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ShowParameters {
+    history: Option<String>,
 }
 
 /// One instance with state, steps, timers and history: `?history=<0..1000>`.
 pub async fn show(
     State(state): State<ApiState>,
     Path(names): Path<Names>,
-    Query(query): Query<BTreeMap<String, String>>,
+    Parameters(query): Parameters<ShowParameters>,
 ) -> Result<Response, Problem> {
     let id = extract::instance(state.tenancy, &names)?;
-    let history = match query.get("history") {
+    let history = match query.history {
         None => HISTORY_DEFAULT,
         Some(text) => text
             .parse::<usize>()
@@ -218,7 +221,6 @@ pub async fn callback(
     let Some(callback) = callback else {
         return Err(Problem::not_found("the token is not one of this cluster"));
     };
-    state.control.instance(&callback.instance, 0).await?;
     let published = state
         .control
         .control(&callback.instance, &request_id, verb)
@@ -297,8 +299,6 @@ async fn control(
     verb: ControlVerb,
 ) -> Result<Response, Problem> {
     let id = extract::instance(state.tenancy, names)?;
-    // Looked up first, so that a request for nothing is told so.
-    state.control.instance(&id, 0).await?;
     let request_id = request_id.unwrap_or_else(uuid_text);
     let published = state.control.control(&id, &request_id, verb).await?;
     Ok((StatusCode::ACCEPTED, Json(published)).into_response())
@@ -308,10 +308,10 @@ async fn control(
 pub async fn dead_letters(
     State(state): State<ApiState>,
     Path(names): Path<Names>,
-    Query(query): Query<BTreeMap<String, String>>,
+    Parameters(query): Parameters<PageParameters>,
 ) -> Result<Response, Problem> {
     let tenant = extract::tenant(state.tenancy, &names)?;
-    let page = extract::page(&query)?;
+    let page = query.page()?;
     Ok(Json(state.control.dead_letters(&tenant, page).await?).into_response())
 }
 

@@ -3,12 +3,18 @@
 //! It knows `ports::control` and nothing behind it. Errors are problem+json (RFC 9457) with a stable code.
 
 pub mod aliases;
+mod connections;
 mod definitions;
 pub mod extract;
+mod guard;
 pub mod instances;
 pub mod operations;
 pub mod problem;
 mod schedules;
+mod settings;
+
+pub use connections::serve;
+pub use settings::{Authentication, Settings};
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,10 +24,11 @@ use axum::extract::{DefaultBodyLimit, Request};
 use axum::http::{StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse as _, Response};
-use axum::routing::{get, post};
+use axum::routing::{MethodRouter, get, post};
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::timeout::TimeoutLayer;
 
+use self::guard::Hosts;
 use self::problem::Problem;
 use crate::kernel::subject::Tenancy;
 use crate::ports::control::Control;
@@ -65,51 +72,70 @@ fn panicked(_cause: Box<dyn std::any::Any + Send>) -> Response {
 }
 
 /// Builds the router.
-pub fn router(state: ApiState) -> Router {
+pub fn router(state: ApiState, settings: &Settings) -> Router {
     let tenant = Router::new()
-        .route("/events", post(instances::publish_event))
+        .route("/events", plain(post(instances::publish_event)))
         .route(
             "/sagas/{saga}/instances",
-            get(instances::list).post(instances::start),
+            plain(post(instances::start)).get(instances::list),
         )
         .route("/sagas/{saga}/instances/{key}", get(instances::show))
-        .route("/sagas/{saga}/instances/{key}/inputs", get(instances::inputs))
-        .route("/sagas/{saga}/instances/{key}/cancel", post(instances::cancel))
+        .route(
+            "/sagas/{saga}/instances/{key}/inputs",
+            plain(get(instances::inputs)),
+        )
+        .route(
+            "/sagas/{saga}/instances/{key}/cancel",
+            plain(post(instances::cancel)),
+        )
         .route(
             "/sagas/{saga}/instances/{key}/signals/{name}",
-            post(instances::signal),
+            plain(post(instances::signal)),
         )
-        .route("/sagas/{saga}/instances/{key}/retry", post(instances::retry))
-        .route("/sagas/{saga}/instances/{key}/skip", post(instances::skip))
-        .route("/sagas/{saga}/instances/{key}/resolve", post(instances::resolve))
-        .route("/sagas/{saga}/aliases/{name}/{value}", get(aliases::show))
-        .route("/schedules", get(schedules::list))
-        .route("/sagas/{saga}/schedule", get(schedules::show))
-        .route("/sagas/{saga}/schedule/pause", post(schedules::pause))
-        .route("/sagas/{saga}/schedule/resume", post(schedules::resume))
+        .route(
+            "/sagas/{saga}/instances/{key}/retry",
+            plain(post(instances::retry)),
+        )
+        .route("/sagas/{saga}/instances/{key}/skip", plain(post(instances::skip)))
+        .route(
+            "/sagas/{saga}/instances/{key}/resolve",
+            plain(post(instances::resolve)),
+        )
+        .route("/sagas/{saga}/aliases/{name}/{value}", plain(get(aliases::show)))
+        .route("/schedules", plain(get(schedules::list)))
+        .route("/sagas/{saga}/schedule", plain(get(schedules::show)))
+        .route("/sagas/{saga}/schedule/pause", plain(post(schedules::pause)))
+        .route("/sagas/{saga}/schedule/resume", plain(post(schedules::resume)))
         .route("/dead-letters", get(instances::dead_letters))
-        .route("/dead-letters/{id}/retry", post(instances::retry_dead_letter))
-        .route("/dead-letters/{id}/discard", post(instances::discard_dead_letter));
+        .route(
+            "/dead-letters/{id}/retry",
+            plain(post(instances::retry_dead_letter)),
+        )
+        .route(
+            "/dead-letters/{id}/discard",
+            plain(post(instances::discard_dead_letter)),
+        );
     // Without multi-tenancy the tenant segment is absent, as it is in subjects.
     let prefix = match state.tenancy {
         Tenancy::Multi => "/v1/tenants/{tenant}",
         Tenancy::Single => "/v1",
     };
-    Router::new()
-        .route("/live", get(operations::live))
+    let router = probes()
         .route("/health", get(operations::health))
-        .route("/ready", get(operations::ready))
         .route("/metrics", get(operations::metrics))
-        .route("/info", get(operations::info))
-        .route("/admin/drain", post(operations::drain))
-        .route("/admin/reload", post(operations::reload))
+        .route("/info", plain(get(operations::info)))
+        .route("/admin/drain", plain(post(operations::drain)))
+        .route("/admin/reload", plain(post(operations::reload)))
         .route("/v1/definitions", get(definitions::list))
-        .route("/v1/definitions/{hash}", get(definitions::show))
-        .route("/admin/breakers", get(operations::breakers))
-        .route("/admin/breakers/{upstream}", post(operations::force_breaker))
+        .route("/v1/definitions/{hash}", plain(get(definitions::show)))
+        .route("/admin/breakers", plain(get(operations::breakers)))
+        .route(
+            "/admin/breakers/{upstream}",
+            plain(post(operations::force_breaker)),
+        )
         .route("/v1/definitions/{hash}/migrate", post(definitions::migrate))
-        .route("/v1/migrations/{id}", get(definitions::migration))
-        .route("/v1/callbacks/{token}", post(instances::callback))
+        .route("/v1/migrations/{id}", plain(get(definitions::migration)))
+        .route("/v1/callbacks/{token}", plain(post(instances::callback)))
         .nest(prefix, tenant)
         .fallback(problem::no_such_page)
         .method_not_allowed_fallback(problem::no_such_method)
@@ -119,8 +145,28 @@ pub fn router(state: ApiState) -> Router {
             REQUEST_TIMEOUT,
         ))
         .layer(middleware::from_fn(bounded))
-        .layer(CatchPanicLayer::custom(panicked))
-        .with_state(state)
+        .layer(middleware::from_fn_with_state(
+            Hosts::new(&settings.hosts),
+            guard::guard,
+        ));
+    router.layer(CatchPanicLayer::custom(panicked)).with_state(state)
+}
+
+/// What is answered where there are more connections than there may be.
+pub fn crowded(state: ApiState) -> Router {
+    probes().fallback(problem::too_many_connections).with_state(state)
+}
+
+/// What orchestrators ask.
+fn probes() -> Router<ApiState> {
+    Router::new()
+        .route("/live", get(operations::live))
+        .route("/ready", get(operations::ready))
+}
+
+/// Methods that take no query parameter.
+fn plain(methods: MethodRouter<ApiState>) -> MethodRouter<ApiState> {
+    methods.layer(middleware::from_fn(extract::no_parameters))
 }
 
 #[cfg(test)]

@@ -4,13 +4,13 @@ use axum::Json;
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
 use axum::extract::{Path, State};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use serde_json::json;
 
+use super::ApiState;
 use super::problem::Problem;
-use super::{ApiState, extract};
 use crate::kernel::ids::TenantId;
 use crate::kernel::subject::Tenancy;
 use crate::ports::control::{BreakerForce, DrainStarted, ReloadError};
@@ -92,10 +92,9 @@ struct ForceRequest {
 pub async fn force_breaker(
     State(state): State<ApiState>,
     Path(upstream): Path<String>,
-    headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, Problem> {
-    let body = extract::json_body(&headers, super::instances::sized(body)?)?;
+    let body = super::instances::sized(body)?;
     let request: ForceRequest = serde_json::from_slice(&body)
         .map_err(|error| Problem::invalid(format!("the body is not as expected: {error}")))?;
     let tenant = match (state.tenancy, request.tenant) {

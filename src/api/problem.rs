@@ -1,10 +1,13 @@
 //! Errors as RFC 9457 problem details.
 
 use axum::Json;
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::extract::State;
+use axum::http::{HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
+use super::ApiState;
+use crate::kernel::subject::Tenancy;
 use crate::ports::control::ControlError;
 
 /// One refused request.
@@ -61,6 +64,11 @@ impl Problem {
         )
     }
 
+    /// Of a request that no client of the API makes.
+    pub fn foreign(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::FORBIDDEN, "foreign request", "SR0509", detail)
+    }
+
     pub fn internal(detail: impl Into<String>) -> Self {
         Self::new(
             StatusCode::INTERNAL_SERVER_ERROR,
@@ -107,8 +115,21 @@ impl IntoResponse for Problem {
     }
 }
 
-pub async fn no_such_page() -> Problem {
-    Problem::not_found("no such page; the README lists the API")
+pub async fn no_such_page(State(state): State<ApiState>, uri: Uri) -> Problem {
+    let has_tenant = uri.path().starts_with("/v1/tenants/");
+    Problem::not_found(match state.tenancy {
+        Tenancy::Multi if !has_tenant && uri.path().starts_with("/v1/") => {
+            "no such page; the pages of a tenant begin with /v1/tenants/<tenant>"
+        }
+        Tenancy::Single if has_tenant => {
+            "no such page; this runner works without tenants, and its pages begin with /v1"
+        }
+        Tenancy::Multi | Tenancy::Single => "no such page; the README lists the API",
+    })
+}
+
+pub async fn too_many_connections() -> Problem {
+    Problem::unavailable("the API has as many connections as it may have (http.connections_max); come again")
 }
 
 pub async fn no_such_method() -> Response {

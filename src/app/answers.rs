@@ -1,16 +1,175 @@
-//! What operators say about what is stuck, checked before it is sent: afterwards only the history tells that it was of
-//! no use.
+//! Commands to instances, checked before they are sent: one that would change nothing is refused, since afterwards only
+//! the history tells that it was of no use.
+//!
+//! Whether it would is asked of the transition itself, with the instance as it is now. The instance may be another one
+//! when the command comes to it; then the history has the last word.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use super::control::blocking;
 use super::node::Node;
+use crate::kernel::definition::Definition;
+use crate::kernel::definition::model::Awaited;
 use crate::kernel::envelope::ControlVerb;
-use crate::kernel::ids::InstanceId;
-use crate::kernel::input::{Found, Verdict};
+use crate::kernel::ids::{ClusterId, InstanceId};
+use crate::kernel::input::{Control, Found, Input, InputBody, Origin, Settle, Verdict};
 use crate::kernel::json::Json;
-use crate::kernel::transition::asked_effects;
+use crate::kernel::limits::Limits;
+use crate::kernel::patch::{IgnoreReason, Outcome};
+use crate::kernel::record::{Phase, Record, StepState, StepStatus};
+use crate::kernel::transition::{Context, apply, asked_effects};
 use crate::kernel::view::{InstanceView, StuckIn};
 use crate::ports::control::ControlError;
 use crate::storage::read::Found as Instance;
+
+/// Checks a command to an instance, as the intake is going to read it.
+///
+/// # Errors
+/// [`ControlError::NotFound`] without the instance, [`ControlError::Conflict`] for what would change nothing, or could
+/// not be applied.
+pub(super) async fn check_use(
+    node: &Node,
+    id: &InstanceId,
+    request_id: &str,
+    control: Control,
+) -> Result<(), ControlError> {
+    let reader = node.shard(id)?.reader.clone();
+    let in_force = node.catalog.now();
+    let limits = node.manifest.limits.clone();
+    let input = Input {
+        instance: id.clone(),
+        id: request_id.to_owned(),
+        time: node.clock.now(),
+        origin: Origin::Local,
+        body: InputBody::Control(control),
+    };
+    let refusal = blocking(move || {
+        let record = match reader.instance(&input.instance)? {
+            None => return Ok(Some(ControlError::NotFound(missing(&input.instance)))),
+            Some(Instance::Live(record)) => record,
+            Some(Instance::Ended(summary)) => summary.record,
+        };
+        // Where the version is not loaded, the command waits for it.
+        let definition = in_force.sagas.by_hash(&record.definition);
+        Ok(definition.and_then(|definition| useless(definition, &record, &input, &limits)))
+    });
+    refusal.await?.map_or(Ok(()), Err)
+}
+
+/// Why there is nothing that a command could be for.
+pub(super) fn missing(id: &InstanceId) -> String {
+    format!("no instance {} of saga {}", id.key, id.saga)
+}
+
+/// What the transition says to the input, where that is no.
+fn useless(
+    definition: &Arc<Definition>,
+    record: &Record,
+    input: &Input,
+    limits: &Limits,
+) -> Option<ControlError> {
+    let context = Context {
+        limits,
+        // Nothing of this reaches the outside world.
+        cluster: ClusterId::OFFLINE,
+        log_sequence: 0,
+        generation: record.generation,
+    };
+    match apply(definition, &input.instance, Some(record), input, &context) {
+        Err(rejection) => {
+            let message = format!("it cannot be applied as things are: {rejection}");
+            Some(ControlError::Conflict(message))
+        }
+        Ok(patch) => match patch.outcome {
+            // A repetition is sent like the first: its sender may not know of that.
+            Outcome::Applied | Outcome::Deferred | Outcome::Ignored(IgnoreReason::Duplicate) => None,
+            Outcome::Ignored(_) if is_early(record, input) => None,
+            Outcome::Ignored(reason) => {
+                let message = of_no_use(definition, record, input, reason);
+                Some(ControlError::Conflict(message))
+            }
+        },
+    }
+}
+
+/// Whether it is a sign of life of work that was given out and whose step is about to wait for it: whoever sends it must not
+/// take it for lost.
+fn is_early(record: &Record, input: &Input) -> bool {
+    let InputBody::Control(Control::Heartbeat { work }) = &input.body else {
+        return false;
+    };
+    let is_meant =
+        |state: &StepState| state.callback.as_deref() == Some(work) && state.status != StepStatus::Waiting;
+    record.step_states().any(|(_, _, state)| is_meant(state))
+}
+
+/// Why a command changes nothing, for whoever gave it.
+fn of_no_use(definition: &Definition, record: &Record, input: &Input, reason: IgnoreReason) -> String {
+    let (key, phase) = (&input.instance.key, record.phase.as_str());
+    let InputBody::Control(control) = &input.body else {
+        return format!("it would change nothing: {}", reason.as_str());
+    };
+    match control {
+        Control::Cancel { .. } => format!("instance {key} is {phase}: only a running one can be cancelled"),
+        Control::Signal { name, .. } if record.phase == Phase::Running => {
+            let known = signals(definition);
+            let known = if known.is_empty() {
+                "its saga waits for none".to_owned()
+            } else {
+                let known: Vec<&str> = known.into_iter().collect();
+                format!("its saga waits for {}", known.join(", "))
+            };
+            format!("no step of instance {key} waits for the signal {name}, now or next: {known}")
+        }
+        Control::Signal { .. } => format!("instance {key} is {phase}: only a running one takes signals"),
+        Control::Heartbeat { .. } if reason == IgnoreReason::NoHandler => {
+            format!("the step of instance {key} that waits for this callback takes no signs of life")
+        }
+        Control::Callback { .. } | Control::Heartbeat { .. } => {
+            format!("nothing of instance {key}, which is {phase}, waits for this callback any more")
+        }
+        Control::Retry => format!("nothing of instance {key}, which is {phase}, is stuck"),
+        Control::Settle(settle) => not_stuck(definition, record, input, settle),
+        Control::Migrate { .. }
+        | Control::Start { .. }
+        | Control::Recall { .. }
+        | Control::RegisterAlias { .. }
+        | Control::ReleaseAlias { .. } => format!("it would change nothing: {}", reason.as_str()),
+    }
+}
+
+/// Nothing is stuck of what an operator speaks of.
+fn not_stuck(definition: &Definition, record: &Record, input: &Input, settle: &Settle) -> String {
+    let key = &input.instance.key;
+    let Some(step) = &settle.step else {
+        return format!(
+            "nothing of instance {key}, which is {}, is stuck: {} is for what is",
+            record.phase.as_str(),
+            settle.verdict.as_str()
+        );
+    };
+    let mut named = definition.steps.iter().zip(&record.steps);
+    match named.find(|(named, _)| named.is_named(step)) {
+        None => format!("saga {} has no step {step}", input.instance.saga),
+        Some((_, state)) => format!(
+            "step {step} of instance {key} is {}, not stuck: {} is for what is",
+            state.status.as_str(),
+            settle.verdict.as_str()
+        ),
+    }
+}
+
+/// The signals that the steps of a saga wait for.
+fn signals(definition: &Definition) -> BTreeSet<&str> {
+    let waits = definition.steps.iter().filter_map(|step| step.wait.as_ref());
+    waits
+        .filter_map(|wait| match &wait.on {
+            Awaited::Signal(name) => Some(name.as_str()),
+            Awaited::Event(_) | Awaited::Callback => None,
+        })
+        .collect()
+}
 
 /// Checks an answer against the instance as it is now, and a result against what its effect gives.
 ///

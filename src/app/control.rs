@@ -6,13 +6,13 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use tokio::sync::oneshot;
 
-use super::cursors::{forged, read_cursor, write_cursor};
 use super::node::Node;
+use super::pages::{self, read_letter_id};
 use super::running::Running;
 use super::{
-    aliases, answers, consumers, inputs, letters, migration, readiness, schedules, shards, streams, versions,
+    aliases, answers, consumers, inputs, migration, readiness, schedules, shards, streams, versions,
 };
-use crate::config::BrokerKind;
+use crate::config::{BrokerKind, TenantList};
 use crate::intake::decode::{Decoded, Decoder};
 use crate::kernel::alias::Alias;
 use crate::kernel::breaker::BreakerState;
@@ -20,7 +20,7 @@ use crate::kernel::definition::model::Reuse;
 use crate::kernel::definition::{Definition, EffectDefinition};
 use crate::kernel::envelope::{AggregateEvent, ControlMessage, ControlVerb};
 use crate::kernel::ids::{InstanceId, SagaName, TenantId, shard_of};
-use crate::kernel::input::SourceStream;
+use crate::kernel::input::{Control as ControlInput, SourceStream};
 use crate::kernel::record::Phase;
 use crate::kernel::subject::Subject;
 use crate::kernel::token::Callback;
@@ -31,7 +31,7 @@ use crate::ports::control::{
     AliasView, BreakerForce, BreakerView, Control, ControlError, DeadLetterView, Decision, DefinitionDetail,
     DefinitionInfo, DefinitionView, DrainStarted, Health, HistoryView, Info, InstanceDetail, MigrationReport,
     MigrationRequest, Page, PageRequest, Published, Readiness, RecordedInputs, ReloadError, Reloaded,
-    ScheduleOrder, ScheduleView, rfc3339,
+    ScheduleOrder, ScheduleView, Tenants, rfc3339,
 };
 use crate::shard::mailbox::{DeadLetterDecision, Mail, Refused};
 use crate::storage::StorageError;
@@ -66,6 +66,10 @@ impl Control for Node {
                 BrokerKind::Nats => "nats",
             },
             shards: self.manifest.shards,
+            tenants: self.manifest.tenants.as_ref().map(|tenants| match tenants {
+                TenantList::Listed(list) => Tenants::Listed(list.clone()),
+                TenantList::Any => Tenants::Any("any"),
+            }),
             started: rfc3339(self.started),
             revision: in_force.revision,
             reload: self.last_reload(),
@@ -210,6 +214,13 @@ impl Control for Node {
             payload: payload.into(),
             expect: Expect::MessageId(blake3::hash(id.as_bytes()).to_hex().to_string()),
         };
+        let read = self.read_as_intake(SourceStream::WorkflowCommands, &publication)?;
+        // What starts an instance was checked before.
+        if let Decoded::Control { control, .. } = read
+            && !matches!(control, ControlInput::Start { .. })
+        {
+            answers::check_use(self, instance, request_id, control).await?;
+        }
         self.publish(publication).await
     }
 
@@ -219,28 +230,7 @@ impl Control for Node {
         saga: &SagaName,
         page: PageRequest,
     ) -> Result<Page<InstanceView>, ControlError> {
-        let running = self.running_or_unavailable()?;
-        let mut cursor = page.after.as_deref().map_or(Ok((0, None)), read_cursor)?;
-        let mut items = Vec::new();
-        while let Some(shard) = running.shards.get(usize::from(cursor.0)) {
-            let (reader, tenant, saga) = (shard.reader.clone(), tenant.clone(), saga.clone());
-            let (after, limit) = (cursor.1.clone(), page.limit - items.len());
-            let (found, next) =
-                blocking(move || reader.instances(&tenant, &saga, after.as_ref(), limit)).await?;
-            items.extend(found.into_iter().map(|(id, found)| self.view(&id, &found)));
-            cursor = match next {
-                Some(next) => (cursor.0, Some(next)),
-                None => (cursor.0 + 1, None),
-            };
-            if items.len() >= page.limit {
-                break;
-            }
-        }
-        let more = usize::from(cursor.0) < running.shards.len();
-        Ok(Page {
-            items,
-            next: more.then(|| write_cursor(&cursor)),
-        })
+        pages::instances(self, tenant, saga, page).await
     }
 
     async fn instance(&self, id: &InstanceId, history: usize) -> Result<InstanceDetail, ControlError> {
@@ -259,10 +249,7 @@ impl Control for Node {
         })
         .await?;
         let Some((found, rows)) = found else {
-            return Err(ControlError::NotFound(format!(
-                "no instance {} of saga {}",
-                id.key, id.saga
-            )));
+            return Err(ControlError::NotFound(answers::missing(id)));
         };
         Ok(InstanceDetail {
             instance: self.view(id, &found),
@@ -279,31 +266,7 @@ impl Control for Node {
         tenant: &TenantId,
         page: PageRequest,
     ) -> Result<Page<DeadLetterView>, ControlError> {
-        let running = self.running_or_unavailable()?;
-        let (mut shard, mut after) = match page.after.as_deref() {
-            None => (0, None),
-            Some(text) => {
-                let (shard, number) = read_letter_id(text).ok_or_else(forged)?;
-                (shard, Some(number))
-            }
-        };
-        let in_force = self.catalog.now();
-        let (mut items, mut next) = (Vec::new(), None);
-        while let Some(shown) = running.shards.get(usize::from(shard)) {
-            let (reader, owned, limit) = (shown.reader.clone(), tenant.clone(), page.limit - items.len());
-            let (letters, more) = blocking(move || reader.dead_letters(&owned, after, limit)).await?;
-            items.extend(
-                letters
-                    .into_iter()
-                    .map(|(number, letter)| letters::view(shard, number, letter, &in_force.effects)),
-            );
-            if let Some(number) = more {
-                next = Some(format!("{shard}-{number}"));
-                break;
-            }
-            (shard, after) = (shard + 1, None);
-        }
-        Ok(Page { items, next })
+        pages::dead_letters(self, tenant, page).await
     }
 
     async fn definitions(&self) -> Result<Vec<DefinitionView>, ControlError> {
@@ -441,7 +404,20 @@ impl Node {
 
     /// Reads an event as the intake is going to, so that its sender learns of what would be a dead letter.
     fn check_event(&self, publication: &Publication) -> Result<(), ControlError> {
-        let decoder = self.decoder();
+        match self.read_as_intake(SourceStream::AggregateEvents, publication)? {
+            Decoded::Event { event, .. } => {
+                let defect = self.decoder().check(&event.payload).err();
+                defect.map_or(Ok(()), |defect| Err(ControlError::Invalid(defect.to_string())))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn read_as_intake(
+        &self,
+        stream: SourceStream,
+        publication: &Publication,
+    ) -> Result<Decoded, ControlError> {
         let message = Message {
             subject: publication.subject.clone(),
             headers: Vec::new(),
@@ -452,18 +428,13 @@ impl Node {
             pending: 0,
             time: self.clock.now(),
         };
-        let defect = match decoder.decode(SourceStream::AggregateEvents, &message) {
-            Ok(Decoded::Event { event, .. }) => decoder.check(&event.payload).err(),
-            Ok(_) => None,
-            Err((_, defect)) => Some(defect),
-        };
-        match defect {
-            None => Ok(()),
-            Some(defect) if defect.reason == "tenant.unknown" => {
-                Err(ControlError::NotFound(defect.to_string()))
+        self.decoder().decode(stream, &message).map_err(|(_, defect)| {
+            if defect.reason == "tenant.unknown" {
+                ControlError::NotFound(defect.to_string())
+            } else {
+                ControlError::Invalid(defect.to_string())
             }
-            Some(defect) => Err(ControlError::Invalid(defect.to_string())),
-        }
+        })
     }
 
     async fn publish(&self, publication: Publication) -> Result<Published, ControlError> {
@@ -482,7 +453,7 @@ impl Node {
         }
     }
 
-    fn view(&self, id: &InstanceId, found: &Found) -> InstanceView {
+    pub(super) fn view(&self, id: &InstanceId, found: &Found) -> InstanceView {
         let record = match found {
             Found::Live(record) => record,
             Found::Ended(summary) => &summary.record,
@@ -521,11 +492,6 @@ pub(super) async fn blocking<T: Send + 'static>(
             "the read was broken off: {error}"
         ))),
     }
-}
-
-fn read_letter_id(text: &str) -> Option<(u16, u64)> {
-    let (shard, number) = text.split_once('-')?;
-    Some((shard.parse().ok()?, number.parse().ok()?))
 }
 
 /// Whether another generation may follow an instance in this phase, now or when it has ended.

@@ -31,6 +31,8 @@ pub enum Folders {
 pub struct Files {
     pub sagas: Vec<SourceFile>,
     pub effects: Vec<SourceFile>,
+    /// Manifests among files of both kinds.
+    pub manifests: Vec<SourceFile>,
     /// The schemas that they name.
     pub schemas: SchemaFiles,
     /// The programs and descriptors that they name.
@@ -78,7 +80,7 @@ impl Files {
     /// Every text by the name under which findings know it.
     #[must_use]
     pub fn texts(&self) -> BTreeMap<String, Arc<str>> {
-        let definitions = self.sagas.iter().chain(&self.effects);
+        let definitions = self.sagas.iter().chain(&self.effects).chain(&self.manifests);
         let schemas = self.schemas.0.iter();
         definitions
             .map(|file| (file.path.clone(), Arc::clone(&file.text)))
@@ -110,7 +112,7 @@ pub fn read(folders: &Folders) -> Result<Files, String> {
                 if is_effect(&file.text) {
                     files.effects.push(file);
                 } else if is_manifest(&file.text) {
-                    // A folder of definitions may hold a manifest; it has its own check at start.
+                    files.manifests.push(file);
                 } else {
                     files.sagas.push(file);
                 }
@@ -363,6 +365,7 @@ mod tests {
         };
         assert_eq!(names(&files.effects), ["a.yaml"]);
         assert_eq!(names(&files.sagas), ["b.yml"]);
+        assert_eq!(names(&files.manifests), ["m.yaml"]);
     }
 
     #[test]

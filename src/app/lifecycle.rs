@@ -13,6 +13,7 @@ use crate::api::{self, ApiState};
 use crate::config::Manifest;
 use crate::effects::Registry;
 use crate::ports::clock::Clock;
+use crate::ports::control::Control;
 use crate::tasks::Task;
 use crate::telemetry::Metrics;
 
@@ -51,13 +52,15 @@ async fn serve(manifest: Manifest, registry: Arc<Registry>, clock: Arc<dyn Clock
         .await
         .map_err(|error| StartError::System(format!("http.listen {}: {error}", manifest.http.listen)))?;
     let drain_timeout = manifest.drain_timeout.duration();
-    let api = ApiSettings {
-        accept_events: manifest.http.accept_events,
-        tenancy: manifest.tenancy(),
-    };
+    let (settings, tenancy) = (manifest.http.clone(), manifest.tenancy());
     let node = Node::with_registry(manifest, loaded, clock, Arc::new(Metrics::new()), registry)?;
     let stop_http = CancellationToken::new();
-    let http = serve_http(listener, Arc::clone(&node), api, stop_http.clone());
+    let api = ApiState {
+        control: Arc::clone(&node) as Arc<dyn Control>,
+        tenancy,
+        accept_events: settings.accept_events,
+    };
+    let http = serve_http(listener, api, settings, stop_http.clone());
     let http = node.tasks.spawn(Task::Http, "", http);
 
     let begun = tokio::select! {
@@ -146,21 +149,14 @@ impl Signals {
     }
 }
 
-struct ApiSettings {
-    accept_events: bool,
-    tenancy: crate::kernel::subject::Tenancy,
-}
-
-async fn serve_http(listener: TcpListener, node: Arc<Node>, settings: ApiSettings, stop: CancellationToken) {
-    let state = ApiState {
-        control: node,
-        tenancy: settings.tenancy,
-        accept_events: settings.accept_events,
-    };
-    let server = axum::serve(listener, api::router(state)).with_graceful_shutdown(stop.cancelled_owned());
-    if let Err(error) = server.await {
-        tracing::error!(%error, "the HTTP API stopped");
-    }
+async fn serve_http(
+    listener: TcpListener,
+    state: ApiState,
+    settings: api::Settings,
+    stop: CancellationToken,
+) {
+    let crowded = api::crowded(state.clone());
+    api::serve(listener, api::router(state, &settings), crowded, &settings, stop).await;
 }
 
 /// One TLS provider for every client in the process.

@@ -18,6 +18,7 @@ mod lifecycle;
 mod migration;
 pub mod nats_server;
 mod node;
+mod pages;
 mod readiness;
 mod reload;
 mod running;
@@ -38,7 +39,7 @@ pub use crate::effects::Registry;
 
 use crate::config::{BrokerKind, ConfigError, Manifest};
 use crate::inproc::InprocBroker;
-use crate::kernel::definition::Diagnostic;
+use crate::kernel::definition::{Diagnostic, Severity};
 use crate::nats::NatsBroker;
 use crate::ports::broker::Broker;
 use crate::ports::clock::Clock;
@@ -50,7 +51,7 @@ pub enum StartError {
     Config(#[from] ConfigError),
     #[error("{0} [SR0401]")]
     Unreadable(String),
-    #[error("{} finding(s) in the definitions [SR0405]", findings.len())]
+    #[error("{} in the definitions [SR0405]", counted(findings))]
     Definitions {
         findings: Vec<Diagnostic>,
         /// Texts of the files, for the excerpts.
@@ -74,6 +75,16 @@ pub enum StartError {
     Broker(String),
     #[error("{0}")]
     System(String),
+}
+
+/// How many errors and warnings there are, for people.
+fn counted(findings: &[Diagnostic]) -> String {
+    let is_error = |finding: &&Diagnostic| finding.severity == Severity::Error;
+    let errors = findings.iter().filter(is_error).count();
+    match findings.len() - errors {
+        0 => format!("{errors} error(s)"),
+        warnings => format!("{errors} error(s) and {warnings} warning(s)"),
+    }
 }
 
 /// The asynchronous half of the process.

@@ -18,6 +18,9 @@ use crate::kernel::definition::{Definition, DefinitionSet};
 use crate::ports::control::{LastReload, ReloadError, Reloaded, SagaChange, rfc3339};
 use crate::shard::mailbox::Mail;
 
+/// Findings of a refused reload that `/info` keeps; the log and the answer have all.
+const FINDINGS_KEPT_MAX: usize = 100;
+
 /// Reads the files again and puts them in force.
 pub(super) async fn reload(node: &Node) -> Result<Reloaded, ReloadError> {
     let _alone = node.reloading.lock().await;
@@ -31,12 +34,24 @@ pub(super) async fn reload(node: &Node) -> Result<Reloaded, ReloadError> {
         Ok(done) => {
             tracing::info!(revision = done.revision, changes = ?done.sagas, "definitions are reloaded");
         }
-        Err(error) => tracing::warn!(%error, "the reload is refused, everything stays as it is"),
+        Err(error) => {
+            for finding in error.findings() {
+                let at = (finding.line, finding.column);
+                tracing::warn!(
+                    code = finding.code, severity = ?finding.severity, file = finding.file, line = at.0,
+                    column = at.1, help = finding.help, "{}", finding.message
+                );
+            }
+            tracing::warn!(%error, "the reload is refused, everything stays as it is");
+        }
     }
     node.note_reload(LastReload {
         time: rfc3339(node.clock.now()),
         ok: outcome.is_ok(),
         message,
+        findings: outcome.as_ref().err().map_or_else(Vec::new, |error| {
+            error.findings().iter().take(FINDINGS_KEPT_MAX).cloned().collect()
+        }),
     });
     outcome
 }

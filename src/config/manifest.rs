@@ -8,6 +8,7 @@ use clap::ValueEnum;
 use clap::builder::PossibleValue;
 use serde::Deserialize;
 
+use super::ConfigError;
 use super::secret::SecretReference;
 use crate::clients::UpstreamTlsFiles;
 use crate::effects::consumers::{Delivery, Grouping, PUSHED_MAX};
@@ -75,7 +76,7 @@ pub struct Manifest {
     #[serde(default)]
     pub callbacks: Option<CallbackSettings>,
     #[serde(default)]
-    pub http: HttpSettings,
+    pub http: crate::api::Settings,
     #[serde(default)]
     pub log: LogSettings,
     #[serde(default)]
@@ -315,25 +316,6 @@ pub enum StartPosition {
 
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct HttpSettings {
-    /// Address of the HTTP API. Default `127.0.0.1:8080`; it has no authentication, so keep it there or
-    /// behind something that has.
-    pub listen: SocketAddr,
-    /// Accept events by `POST /v1/tenants/{tenant}/events`. Default false; `dev` turns it on.
-    pub accept_events: bool,
-}
-
-impl Default for HttpSettings {
-    fn default() -> Self {
-        Self {
-            listen: SocketAddr::from(([127, 0, 0, 1], 8080)),
-            accept_events: false,
-        }
-    }
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
 pub struct LogSettings {
     /// Default `json`.
     pub format: LogFormat,
@@ -396,7 +378,7 @@ impl Manifest {
         }
     }
 
-    pub(super) fn apply(&mut self, overrides: &Overrides) -> Result<(), String> {
+    fn apply(&mut self, overrides: &Overrides) -> Result<(), String> {
         let Overrides {
             mode,
             data_dir,
@@ -419,14 +401,24 @@ impl Manifest {
     /// Lays flags and environment over a manifest that was not read from a file.
     ///
     /// # Errors
-    /// [`ConfigError::Invalid`](super::ConfigError::Invalid) where the result contradicts itself.
-    pub fn overridden(mut self, overrides: &Overrides) -> Result<Self, super::ConfigError> {
+    /// As [`Manifest::load`], where the result contradicts itself.
+    pub fn overridden(self, overrides: &Overrides) -> Result<Self, ConfigError> {
+        self.laid_over(overrides, Path::new("command line"))
+    }
+
+    /// Lays flags and environment over a manifest that was read from `path`, and checks what comes out.
+    pub(super) fn laid_over(mut self, overrides: &Overrides, path: &Path) -> Result<Self, ConfigError> {
+        let path = || path.to_owned();
         self.apply(overrides)
             .and_then(|()| self.check())
-            .map_err(|message| super::ConfigError::Invalid {
-                path: PathBuf::from("command line"),
+            .map_err(|message| ConfigError::Invalid {
+                path: path(),
                 message,
             })?;
+        if self.http.is_exposed() {
+            let listen = self.http.listen;
+            return Err(ConfigError::Exposed { path: path(), listen });
+        }
         Ok(self)
     }
 
@@ -440,7 +432,7 @@ impl Manifest {
         Ok(())
     }
 
-    pub(super) fn check(&self) -> Result<(), String> {
+    fn check(&self) -> Result<(), String> {
         crate::kernel::ids::SagaName::parse(&self.cluster).map_err(|error| format!("cluster: {error}"))?;
         crate::kernel::ids::SagaName::parse(self.group()).map_err(|error| format!("group: {error}"))?;
         if !(1..=1024).contains(&self.shards) {
@@ -488,6 +480,7 @@ impl Manifest {
             .check()
             .map_err(|reason| format!("worker.egress: {reason}"))?;
         self.check_secrets()?;
+        self.http.check()?;
         if self.broker.kind == BrokerKind::Embedded && self.mode != Mode::Combined {
             return Err(format!(
                 "mode {} needs a broker that other processes can reach: set broker.kind to nats",

@@ -11,6 +11,7 @@ pub mod secret;
 pub use crate::telemetry::logging::LogFormat;
 pub use manifest::{BrokerKind, Dispatch, Manifest, Mode, Overrides, StreamSettings, TenantList};
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 /// Why a manifest cannot be used. The process exits with 78 (configuration) or 66 (no such file).
@@ -27,6 +28,11 @@ pub enum ConfigError {
     },
     #[error("{}: {message} [SR0403]", path.display())]
     Invalid { path: PathBuf, message: String },
+    #[error(
+        "{}: http.listen {listen} can be reached from other machines, and whoever reaches the API may do everything: listen on 127.0.0.1, or say http.authentication: in_front where only authenticated requests get there [SR0412]",
+        path.display()
+    )]
+    Exposed { path: PathBuf, listen: SocketAddr },
     #[error("secret {name}: {message} [SR0404]")]
     Secret { name: String, message: String },
 }
@@ -36,6 +42,20 @@ pub const MANIFEST_SCHEMA: &str = include_str!("manifest.schema.json");
 
 /// Largest manifest, in bytes.
 const MANIFEST_BYTES_MAX: u64 = 1024 * 1024;
+
+impl ConfigError {
+    /// The code, which has a page under docs/errors/.
+    #[must_use]
+    pub const fn code(&self) -> &'static str {
+        match self {
+            Self::Unreadable { .. } => "SR0401",
+            Self::Syntax { .. } => "SR0402",
+            Self::Invalid { .. } => "SR0403",
+            Self::Secret { .. } => "SR0404",
+            Self::Exposed { .. } => "SR0412",
+        }
+    }
+}
 
 impl Manifest {
     /// Reads the manifest at `path` and lays `overrides` over it.
@@ -67,14 +87,7 @@ impl Manifest {
             serde_saphyr::from_str_with_options(text, options()).map_err(|error| syntax(path, &error))?;
         let base = path.parent().unwrap_or_else(|| Path::new("."));
         manifest.resolve_paths(base);
-        manifest
-            .apply(overrides)
-            .and_then(|()| manifest.check())
-            .map_err(|message| ConfigError::Invalid {
-                path: path.to_owned(),
-                message,
-            })?;
-        Ok(manifest)
+        manifest.laid_over(overrides, path)
     }
 }
 

@@ -66,6 +66,8 @@ fn every_shipped_manifest_validates_and_a_slip_does_not() {
         schema
             .check(&manifest)
             .unwrap_or_else(|violation| panic!("{path}: {violation}"));
+        let read = Manifest::load(&root.join(path), &super::Overrides::default());
+        assert!(read.is_ok(), "{path}: {read:?}");
     }
     let slip = json_of_text(
         "slip",

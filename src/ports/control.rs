@@ -57,6 +57,10 @@ pub trait Control: Send + Sync + 'static {
     ) -> Result<Published, ControlError>;
 
     /// Sends a control message to an instance.
+    ///
+    /// # Errors
+    /// [`ControlError::NotFound`] without the instance, [`ControlError::Conflict`] for a message that would change
+    /// nothing as things are.
     async fn control(
         &self,
         instance: &InstanceId,
@@ -253,6 +257,9 @@ pub struct Info {
     pub mode: &'static str,
     pub broker: &'static str,
     pub shards: u16,
+    /// The tenants served: their names, or `any`; absent where the runner works without tenants.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tenants: Option<Tenants>,
     pub started: String,
     /// Rises whenever the active sagas change.
     pub revision: u64,
@@ -272,6 +279,15 @@ pub struct Info {
     /// Where the breaker of the gateway stands, in a process that submits to one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gateway_breaker: Option<&'static str>,
+}
+
+/// Whom a runner serves.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum Tenants {
+    Listed(Vec<TenantId>),
+    /// The word `any`.
+    Any(&'static str),
 }
 
 /// A consumer that brings commands to workers.
@@ -395,6 +411,9 @@ pub struct LastReload {
     pub time: String,
     pub ok: bool,
     pub message: String,
+    /// What is wrong with the definitions, at most 100 findings.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub findings: Vec<Diagnostic>,
 }
 
 /// Why a reload changed nothing.
@@ -407,6 +426,17 @@ pub enum ReloadError {
     },
     #[error("{0}")]
     Unavailable(String),
+}
+
+impl ReloadError {
+    /// What is wrong with the definitions, where that is why.
+    #[must_use]
+    pub fn findings(&self) -> &[Diagnostic] {
+        match self {
+            Self::Refused { findings, .. } => findings,
+            Self::Unavailable(_) => &[],
+        }
+    }
 }
 
 /// One archived version of a saga, and who uses it.

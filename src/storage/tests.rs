@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_bytes::ByteBuf;
 
-use super::read::{Found, ListCursor};
+use super::read::{Bound, Found, ListCursor};
 use super::rows::{
     ActiveDefinitions, ActiveSaga, AliasRow, ArchivedRow, DeadLetter, EndedRow, HistoryOutcome, HistoryRow,
     InboxRow, ParkedRow, PositionRow, Suspect, TimerTarget, Tombstone, UseChanges, Uses, WaitReason, Waiting,
@@ -448,7 +448,7 @@ fn instances_are_listed_page_by_page_within_their_tenant_and_saga() {
             .instances(&wanted.tenant, &wanted.saga, after.as_ref(), 2)
             .expect("reads");
         assert!(page.len() <= 2);
-        keys.extend(page.into_iter().map(|(id, _)| id.key.to_string()));
+        keys.extend(page.into_iter().map(|listed| listed.id.key.to_string()));
         after = next;
         if after.is_none() {
             break;
@@ -456,6 +456,42 @@ fn instances_are_listed_page_by_page_within_their_tenant_and_saga() {
     }
     let expected = ["live-0", "live-1", "live-2", "ended-1", "ended-2", "ended-3"];
     assert_eq!(keys, expected);
+}
+
+#[test]
+fn a_page_ends_with_the_row_that_passes_its_bytes_and_the_next_goes_on_behind_it() {
+    let dir = tempfile::tempdir().expect("folder");
+    let store = store(dir.path());
+    write(&store, |batch| {
+        for number in 1..=3 {
+            batch.put_record(&id("acme", "order", &format!("live-{number}")), &record(1, None))?;
+            batch.end(number, &ended_row(&format!("ended-{number}"), 5, None))?;
+            batch.put_dead_letter(number, &dead_letter("acme"))?;
+        }
+        Ok(())
+    });
+    let wanted = id("acme", "order", "any");
+    let one = Bound { items: 9, bytes: 1 };
+    let (mut keys, mut after) = (Vec::new(), None);
+    loop {
+        let reader = store.reader();
+        let page = reader.instances(&wanted.tenant, &wanted.saga, after.as_ref(), one);
+        let (page, next) = page.expect("reads");
+        assert!(page.len() <= 1);
+        keys.extend(page.iter().map(|listed| listed.id.key.to_string()));
+        assert!(next.is_none() || page.last().map(|listed| &listed.place) == next.as_ref());
+        after = next;
+        if after.is_none() {
+            break;
+        }
+    }
+    let expected = ["live-1", "live-2", "live-3", "ended-1", "ended-2", "ended-3"];
+    assert_eq!(keys, expected);
+    let (letters, next) = store
+        .reader()
+        .dead_letters(&wanted.tenant, Some(1), one)
+        .expect("reads");
+    assert_eq!((letters.len(), letters[0].0, next), (1, 2, Some(2)));
 }
 
 #[test]

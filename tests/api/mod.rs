@@ -6,8 +6,10 @@ mod aliases;
 mod callbacks;
 mod caller;
 mod children;
+mod clients;
 mod instances;
 mod letters;
+mod of_no_use;
 mod operators;
 #[cfg(feature = "wasm")]
 mod programs;

@@ -217,11 +217,42 @@ async fn a_wrong_request_is_told_what_is_wrong() {
     assert_eq!(get(&rig, "/ready").await.status, 200);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_parameter_that_a_page_does_not_know_is_told_and_never_ignored() {
+    let rig = runner(Duration::ZERO).await;
+    send(&rig, "acme", "e-1", "Ratio.Opened", json!({"ratio": "r-1"})).await;
+    let found = instance("acme", "ratio", "r-1");
+    until(&rig, &found, |_| true).await;
+    for path in [
+        "/v1/tenants/acme/sagas/ratio/instances?phase=failed".to_owned(),
+        "/v1/tenants/acme/sagas/ratio/instances?limit=1&limit=2".to_owned(),
+        format!("{}?reason=expression", letters("acme")),
+        format!("{found}?histroy=1"),
+        format!("{found}/inputs?limit=1"),
+        "/v1/definitions?name=ratio".to_owned(),
+        "/v1/tenants/acme/schedules?saga=ratio".to_owned(),
+        "/info?verbose=true".to_owned(),
+    ] {
+        get(&rig, &path).await.is_problem(400, "SR0501");
+    }
+    for path in [
+        format!("{found}/cancel?mode=abandon"),
+        "/admin/reload?dry_run=true".to_owned(),
+    ] {
+        post(&rig, &path, "").await.is_problem(400, "SR0501");
+    }
+    assert_eq!(
+        get(&rig, &found).await.json()["phase"],
+        "running",
+        "nothing was done"
+    );
+}
+
 /// Only the head of a request whose body has `length` bytes, and the answer.
 fn without_body(rig: &Rig, length: usize) -> String {
     let mut stream = std::net::TcpStream::connect(rig.address()).expect("connected");
     let head = format!(
-        "POST /v1/tenants/acme/events HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n\
+        "POST /v1/tenants/acme/events HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
          connection: close\r\ncontent-length: {length}\r\n\r\n"
     );
     stream.write_all(head.as_bytes()).expect("sent");
@@ -364,5 +395,5 @@ async fn the_versions_of_sagas_are_told_with_their_instances() {
     assert!(text.contains(hash) && text.contains("active"), "{text}");
     let shown = definition(&["show", hash]);
     assert!(String::from_utf8_lossy(&shown.stdout).contains("name: ratio"));
-    assert_eq!(definition(&["show", "00000000"]).status.code(), Some(1));
+    assert_eq!(definition(&["show", "00000000"]).status.code(), Some(4));
 }

@@ -24,7 +24,7 @@ const SETTINGS: [(&str, &str, &str); 20] = [
     ("`gateway`", "src/gateway/settings.rs", "Settings"),
     ("`gateway`", "src/clients/tls.rs", "UpstreamTlsFiles"),
     ("`callbacks`", "src/config/manifest.rs", "CallbackSettings"),
-    ("`http`", "src/config/manifest.rs", "HttpSettings"),
+    ("`http`", "src/api/settings.rs", "Settings"),
     ("`log`", "src/config/manifest.rs", "LogSettings"),
     ("`limits`", "crates/language/src/limits.rs", "Limits"),
     ("`shard`", "src/shard/settings.rs", "Settings"),

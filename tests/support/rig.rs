@@ -319,8 +319,14 @@ fn copy_definitions(dir: &Path, unpaid_after: &str) {
     }
 }
 
+/// Lays `extra` over `into`, object by object.
 fn merge(into: &mut Value, extra: Value) {
-    if let (Some(into), Value::Object(extra)) = (into.as_object_mut(), extra) {
-        into.extend(extra);
+    match (into, extra) {
+        (Value::Object(into), Value::Object(extra)) => {
+            for (key, value) in extra {
+                merge(into.entry(key).or_insert(Value::Null), value);
+            }
+        }
+        (into, extra) => *into = extra,
     }
 }

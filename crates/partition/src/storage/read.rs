@@ -43,11 +43,46 @@ pub enum ListCursor {
     Ended(u64),
 }
 
+/// How much of a list one read gives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bound {
+    pub items: usize,
+    /// Of the rows as they are stored; the one that passes it is given as well.
+    pub bytes: usize,
+}
+
+impl From<usize> for Bound {
+    fn from(items: usize) -> Self {
+        Self {
+            items,
+            bytes: usize::MAX,
+        }
+    }
+}
+
+impl Bound {
+    /// Counts a row that was given; whether it was the last.
+    const fn is_reached_by(&mut self, bytes: usize) -> bool {
+        self.items = self.items.saturating_sub(1);
+        self.bytes = self.bytes.saturating_sub(bytes);
+        self.items == 0 || self.bytes == 0
+    }
+}
+
+/// An instance in a list.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Listed {
+    pub id: InstanceId,
+    pub found: Found,
+    /// The list goes on behind it.
+    pub place: ListCursor,
+}
+
 /// Some dead letters with their numbers, and the number behind which the list goes on.
 pub type DeadLetterPage = (Vec<(u64, DeadLetter)>, Option<u64>);
 
 /// Some instances, and where the list goes on.
-pub type InstancePage = (Vec<(InstanceId, Found)>, Option<ListCursor>);
+pub type InstancePage = (Vec<Listed>, Option<ListCursor>);
 
 /// Some live instances, and the key behind which the list goes on.
 pub type LivePage = (Vec<(InstanceId, Record)>, Option<Vec<u8>>);
@@ -103,7 +138,7 @@ impl Reader {
 
     /// Instances of a saga: the live ones by key, then the ended ones by the time of their end.
     ///
-    /// A page may be shorter than `limit` although the list goes on, because one call looks at a bounded number
+    /// A page may be shorter than its bound although the list goes on, because one call looks at a bounded number
     /// of rows.
     ///
     /// # Errors
@@ -113,21 +148,23 @@ impl Reader {
         tenant: &TenantId,
         saga: &SagaName,
         after: Option<&ListCursor>,
-        limit: usize,
+        bound: impl Into<Bound>,
     ) -> Result<InstancePage, StorageError> {
+        let bound = bound.into();
         self.view(|view| {
+            let mut left = bound;
             let mut page = Vec::new();
             let mut ended_after = 0;
             match after {
                 Some(ListCursor::Ended(sequence)) => ended_after = *sequence,
                 live => {
-                    let next = live_instances(view, tenant, saga, live, limit, &mut page)?;
+                    let next = live_instances(view, tenant, saga, live, &mut left, &mut page)?;
                     if next.is_some() {
                         return Ok((page, next));
                     }
                 }
             }
-            let next = ended_instances(view, tenant, saga, ended_after, limit, &mut page)?;
+            let next = ended_instances(view, tenant, saga, ended_after, &mut left, &mut page)?;
             Ok((page, next))
         })
     }
@@ -198,9 +235,11 @@ impl Reader {
         &self,
         tenant: &TenantId,
         after: Option<u64>,
-        limit: usize,
+        bound: impl Into<Bound>,
     ) -> Result<DeadLetterPage, StorageError> {
+        let bound = bound.into();
         self.view(|view| {
+            let mut left = bound;
             let mut letters = Vec::new();
             let mut next = None;
             let mut looked = 0;
@@ -208,10 +247,12 @@ impl Reader {
                 looked += 1;
                 let number = number(key)?;
                 let letter: DeadLetter = decode(&value, "a dead letter")?;
+                let mut is_last = looked >= SCAN_MAX;
                 if letter.tenant == *tenant {
                     letters.push((number, letter));
+                    is_last |= left.is_reached_by(value.len());
                 }
-                if letters.len() >= limit || looked >= SCAN_MAX {
+                if is_last {
                     next = Some(number);
                 }
                 Ok(next.is_none())
@@ -444,8 +485,8 @@ fn live_instances(
     tenant: &TenantId,
     saga: &SagaName,
     after: Option<&ListCursor>,
-    limit: usize,
-    page: &mut Vec<(InstanceId, Found)>,
+    left: &mut Bound,
+    page: &mut Vec<Listed>,
 ) -> Result<Option<ListCursor>, StorageError> {
     let prefix = keys::saga_prefix(tenant, saga);
     let from = match after {
@@ -464,12 +505,12 @@ fn live_instances(
         let mut rest = key;
         let id = keys::read_instance(&mut rest)
             .ok_or_else(|| StorageError::Corrupt("a key of the instances".to_owned()))?;
-        page.push((id.clone(), Found::Live(record(&value, &id)?)));
-        if page.len() >= limit {
-            next = Some(ListCursor::Live(key.to_vec()));
-            return Ok(false);
-        }
-        Ok(true)
+        let place = ListCursor::Live(key.to_vec());
+        let is_last = left.is_reached_by(value.len());
+        next = is_last.then(|| place.clone());
+        let found = Found::Live(record(&value, &id)?);
+        page.push(Listed { id, found, place });
+        Ok(!is_last)
     })?;
     Ok(next)
 }
@@ -479,22 +520,26 @@ fn ended_instances(
     tenant: &TenantId,
     saga: &SagaName,
     after: u64,
-    limit: usize,
-    page: &mut Vec<(InstanceId, Found)>,
+    left: &mut Bound,
+    page: &mut Vec<Listed>,
 ) -> Result<Option<ListCursor>, StorageError> {
     let mut next = None;
     let mut looked = 0;
     view.scan(ENDED, &behind((after > 0).then_some(after)), &mut |key, value| {
         looked += 1;
         let row: EndedRow = decode(&value, "an ended instance")?;
+        let place = ListCursor::Ended(number(key)?);
+        let mut is_last = looked >= SCAN_MAX;
         if row.instance.tenant == *tenant && row.instance.saga == *saga {
-            page.push((row.instance, Found::Ended(row.summary)));
+            is_last |= left.is_reached_by(value.len());
+            page.push(Listed {
+                id: row.instance,
+                found: Found::Ended(row.summary),
+                place: place.clone(),
+            });
         }
-        if page.len() >= limit || looked >= SCAN_MAX {
-            next = Some(ListCursor::Ended(number(key)?));
-            return Ok(false);
-        }
-        Ok(true)
+        next = is_last.then_some(place);
+        Ok(!is_last)
     })?;
     Ok(next)
 }

@@ -1,0 +1,168 @@
+//! Pages of lists that go over all shards, bounded in items and in bytes.
+
+use std::io;
+
+use serde::Serialize;
+
+use super::control::blocking;
+use super::cursors::{forged, read_cursor, write_cursor};
+use super::letters;
+use super::node::Node;
+use crate::kernel::ids::{SagaName, TenantId};
+use crate::kernel::view::InstanceView;
+use crate::ports::control::{ControlError, DeadLetterView, Page, PageRequest};
+use crate::storage::read::Bound;
+
+/// What there is still room for on a page. The item that passes the bytes is on it, so that each page goes on.
+struct Room {
+    items: usize,
+    bytes: usize,
+}
+
+impl Room {
+    fn of(node: &Node, page: &PageRequest) -> Self {
+        Self {
+            items: page.limit,
+            bytes: node.manifest.http.page_bytes_max,
+        }
+    }
+
+    const fn is_over(&self) -> bool {
+        self.items == 0 || self.bytes == 0
+    }
+
+    /// No more is read than could be shown. What is stored is shorter than what is shown of it.
+    const fn bound(&self) -> Bound {
+        Bound {
+            items: self.items,
+            bytes: self.bytes,
+        }
+    }
+
+    fn take(&mut self, item: &impl Serialize) {
+        self.items = self.items.saturating_sub(1);
+        self.bytes = self.bytes.saturating_sub(json_bytes(item));
+    }
+}
+
+/// How long something is as JSON.
+fn json_bytes(item: &impl Serialize) -> usize {
+    struct Count(usize);
+
+    impl io::Write for Count {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0 = self.0.saturating_add(bytes.len());
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    let mut count = Count(0);
+    serde_json::to_writer(&mut count, item).expect("a view is plain data");
+    count.0
+}
+
+/// Instances of a saga: of each shard the live ones, then the ended ones.
+pub(super) async fn instances(
+    node: &Node,
+    tenant: &TenantId,
+    saga: &SagaName,
+    page: PageRequest,
+) -> Result<Page<InstanceView>, ControlError> {
+    let running = node.running_or_unavailable()?;
+    let mut cursor = page.after.as_deref().map_or(Ok((0, None)), read_cursor)?;
+    let mut room = Room::of(node, &page);
+    let mut items = Vec::new();
+    while let Some(shard) = running.shards.get(usize::from(cursor.0))
+        && !room.is_over()
+    {
+        let (reader, tenant, saga) = (shard.reader.clone(), tenant.clone(), saga.clone());
+        let (after, bound) = (cursor.1.clone(), room.bound());
+        let (found, next) = blocking(move || reader.instances(&tenant, &saga, after.as_ref(), bound)).await?;
+        let mut goes_on_behind = next;
+        let count = found.len();
+        for (at, listed) in (1..).zip(found) {
+            let view = node.view(&listed.id, &listed.found);
+            room.take(&view);
+            items.push(view);
+            if room.is_over() && at < count {
+                goes_on_behind = Some(listed.place);
+                break;
+            }
+        }
+        cursor = match goes_on_behind {
+            Some(place) => (cursor.0, Some(place)),
+            None => (cursor.0 + 1, None),
+        };
+    }
+    let more = usize::from(cursor.0) < running.shards.len();
+    Ok(Page {
+        items,
+        next: more.then(|| write_cursor(&cursor)),
+    })
+}
+
+/// Dead letters of a tenant, of one shard after the other, oldest first.
+pub(super) async fn dead_letters(
+    node: &Node,
+    tenant: &TenantId,
+    page: PageRequest,
+) -> Result<Page<DeadLetterView>, ControlError> {
+    let running = node.running_or_unavailable()?;
+    let (mut shard, mut after) = match page.after.as_deref() {
+        None => (0, None),
+        Some(text) => {
+            let (shard, number) = read_letter_id(text).ok_or_else(forged)?;
+            (shard, Some(number))
+        }
+    };
+    let in_force = node.catalog.now();
+    let mut room = Room::of(node, &page);
+    let (mut items, mut next) = (Vec::new(), None);
+    while let Some(shown) = running.shards.get(usize::from(shard)) {
+        let (reader, owned, bound) = (shown.reader.clone(), tenant.clone(), room.bound());
+        let (found, more) = blocking(move || reader.dead_letters(&owned, after, bound)).await?;
+        let mut goes_on_behind = more;
+        let count = found.len();
+        for (at, (number, letter)) in (1..).zip(found) {
+            let view = letters::view(shard, number, letter, &in_force.effects);
+            room.take(&view);
+            items.push(view);
+            if room.is_over() && at < count {
+                goes_on_behind = Some(number);
+                break;
+            }
+        }
+        if let Some(number) = goes_on_behind {
+            next = Some(format!("{shard}-{number}"));
+            break;
+        }
+        (shard, after) = (shard + 1, None);
+        if room.is_over() {
+            // Nothing has the number 0.
+            let more = usize::from(shard) < running.shards.len();
+            next = more.then(|| format!("{shard}-0"));
+            break;
+        }
+    }
+    Ok(Page { items, next })
+}
+
+/// Shard and number of a dead letter, as its view names it.
+pub(super) fn read_letter_id(text: &str) -> Option<(u16, u64)> {
+    let (shard, number) = text.split_once('-')?;
+    Some((shard.parse().ok()?, number.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn excerpts_cannot_disturb_a_terminal() {
+        assert_eq!(printable(b"a\x1b[2Jb\0\xff"), "a\\u{1b}[2Jb\\u{0}\u{fffd}");
+    }
+}
