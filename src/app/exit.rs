@@ -2,16 +2,30 @@
 
 use std::fmt;
 
+use super::diagnostics;
+
 /// Findings in the definitions, or a check that failed.
 pub const FINDINGS: u8 = 1;
+/// The runner does not have what is asked for (404).
+pub const NOT_FOUND: u8 = 4;
+/// The command would change nothing, or cannot be carried out as things are (409).
+pub const CONFLICT: u8 = 5;
 /// The command line is wrong.
 pub const USAGE: u8 = 64;
+/// The runner does not take the request as it is (400, 413, 415, 422).
+pub const DATA: u8 = 65;
 /// A file cannot be read.
 pub const NO_INPUT: u8 = 66;
+/// No runner answers, or it cannot do this now (503).
+pub const UNAVAILABLE: u8 = 69;
 /// Something that should work did not.
 pub const SOFTWARE: u8 = 70;
 /// A file cannot be written, or is there already.
 pub const CANNOT_CREATE: u8 = 73;
+/// Standard output cannot be written.
+pub const IO: u8 = 74;
+/// The runner refuses the request because of where it comes from (403).
+pub const NO_PERMISSION: u8 = 77;
 /// The configuration, the definitions or the stored data do not let the runner start.
 pub const CONFIG: u8 = 78;
 
@@ -20,6 +34,8 @@ pub const CONFIG: u8 = 78;
 pub struct Failure {
     pub code: u8,
     pub message: String,
+    /// Findings with their excerpts, printed before the line.
+    pub frames: String,
 }
 
 impl Failure {
@@ -27,6 +43,7 @@ impl Failure {
         Self {
             code,
             message: message.to_string(),
+            frames: String::new(),
         }
     }
 
@@ -53,6 +70,16 @@ impl From<crate::config::ConfigError> for Failure {
 
 impl From<crate::app::StartError> for Failure {
     fn from(error: crate::app::StartError) -> Self {
-        Self::new(CONFIG, error)
+        let frames = match &error {
+            crate::app::StartError::Definitions { findings, texts } => {
+                let color = diagnostics::coloured(&std::io::stderr());
+                diagnostics::render(findings, &|path| texts.get(path).cloned(), color)
+            }
+            _ => String::new(),
+        };
+        Self {
+            frames,
+            ..Self::new(CONFIG, error)
+        }
     }
 }

@@ -58,7 +58,9 @@ fn of_result<'r>(result: &'r WorkResult, effects: &[Arc<EffectDefinition>]) -> C
     }
     // What cannot be read is not shown: nobody knows what it holds.
     let mut value = serde_json::from_slice(payload).unwrap_or(Value::Null);
-    hidden.iter().for_each(|path| path.hide_value(&mut value));
+    for path in hidden {
+        path.hide_value(&mut value);
+    }
     Cow::Owned(value.to_string().into_bytes())
 }
 

@@ -156,13 +156,3 @@ pub(super) fn read_letter_id(text: &str) -> Option<(u16, u64)> {
     let (shard, number) = text.split_once('-')?;
     Some((shard.parse().ok()?, number.parse().ok()?))
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn excerpts_cannot_disturb_a_terminal() {
-        assert_eq!(printable(b"a\x1b[2Jb\0\xff"), "a\\u{1b}[2Jb\\u{0}\u{fffd}");
-    }
-}

@@ -4,8 +4,9 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::exit::Failure;
 use crate::app::bench::{self, Plan, Where};
+use crate::app::exit::Failure;
+use crate::app::out;
 use crate::config::{Dispatch, LogFormat};
 use crate::kernel::duration::Millis;
 use crate::telemetry::logging;
@@ -58,7 +59,7 @@ pub struct BenchArguments {
 
 pub fn bench(arguments: &BenchArguments) -> Result<(), Failure> {
     logging::start(LogFormat::Pretty, &arguments.log)
-        .map_err(|message| Failure::new(super::exit::USAGE, message))?;
+        .map_err(|message| Failure::new(crate::app::exit::USAGE, message))?;
     let broker = match (&arguments.nats_server, &arguments.nats_url) {
         (Some(program), _) => Where::NatsServer {
             program: program.clone(),
@@ -81,9 +82,9 @@ pub fn bench(arguments: &BenchArguments) -> Result<(), Failure> {
     let report = bench::run(&plan)?;
     if arguments.json {
         let json = serde_json::to_string_pretty(&report).expect("a report is plain data");
-        println!("{json}");
+        out::line(json)?;
     } else {
-        println!("{report}");
+        out::line(report)?;
     }
     Ok(())
 }

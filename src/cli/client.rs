@@ -1,11 +1,13 @@
 //! A client of the HTTP API, for commands that ask a running process.
 
+use std::fmt::Write as _;
 use std::time::Duration;
 
 use clap::Args;
+use reqwest::StatusCode;
 use serde_json::Value;
 
-use super::exit::{self, Failure};
+use crate::app::exit::{self, Failure};
 use crate::clients::told;
 
 /// Longest wait for an answer.
@@ -19,9 +21,40 @@ pub struct ServerArguments {
         long,
         env = "SAGA_RUNNER_URL",
         value_name = "URL",
-        default_value = "http://127.0.0.1:8080"
+        default_value = "http://127.0.0.1:8080",
+        value_parser = base_url
     )]
     url: String,
+}
+
+/// Whose instances and schedules are meant.
+#[derive(Debug, Clone, Args)]
+pub struct TenantArguments {
+    /// The tenant. Not needed where the runner serves one tenant, or works without tenants.
+    #[arg(long, env = "SAGA_RUNNER_TENANT", value_name = "NAME")]
+    tenant: Option<String>,
+}
+
+/// Reads the URL of a runner.
+pub fn base_url(text: &str) -> Result<String, String> {
+    let url = reqwest::Url::parse(text).map_err(|error| error.to_string())?;
+    if !["http", "https"].contains(&url.scheme()) || url.host_str().is_none() {
+        return Err("write http://HOST:PORT or https://HOST:PORT".to_owned());
+    }
+    Ok(text.trim_end_matches('/').to_owned())
+}
+
+/// One segment of a path: names and keys may hold anything that a path may not.
+pub fn escaped(name: &str) -> String {
+    let mut text = String::with_capacity(name.len());
+    for byte in name.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {
+            text.push(char::from(byte));
+        } else {
+            let _infallible = write!(text, "%{byte:02X}");
+        }
+    }
+    text
 }
 
 pub struct Client {
@@ -33,12 +66,13 @@ pub struct Client {
 impl Client {
     /// A client whose paths follow `url`.
     pub fn at(url: &str) -> Result<Self, Failure> {
-        Self::new(&ServerArguments { url: url.to_owned() })
+        let url = base_url(url).map_err(|error| Failure::new(exit::USAGE, format!("{url}: {error}")))?;
+        Self::new(&ServerArguments { url })
     }
 
     pub fn new(server: &ServerArguments) -> Result<Self, Failure> {
         Ok(Self {
-            base: server.url.trim_end_matches('/').to_owned(),
+            base: server.url.clone(),
             http: reqwest::Client::builder()
                 .timeout(PATIENCE)
                 .build()
@@ -48,6 +82,29 @@ impl Client {
                 .build()
                 .map_err(Failure::software)?,
         })
+    }
+
+    /// What the paths of the tenant begin with. Where none is named, the runner tells whether it serves just one.
+    pub fn tenant_path(&self, named: &TenantArguments) -> Result<String, Failure> {
+        if let Some(tenant) = &named.tenant {
+            return Ok(format!("/v1/tenants/{}", escaped(tenant)));
+        }
+        let info = self.get("/info")?;
+        let several = |which: &str| {
+            let message = format!("this runner serves {which}: name one with --tenant or SAGA_RUNNER_TENANT");
+            Err(Failure::new(exit::USAGE, message))
+        };
+        match &info["tenants"] {
+            Value::Array(tenants) => match &tenants[..] {
+                [Value::String(only)] => Ok(format!("/v1/tenants/{}", escaped(only))),
+                tenants => {
+                    let all: Vec<&str> = tenants.iter().filter_map(Value::as_str).collect();
+                    several(&format!("the tenants {}", all.join(", ")))
+                }
+            },
+            Value::String(_) => several("any tenant"),
+            _ => Ok("/v1".to_owned()),
+        }
     }
 
     /// Asks for a page.
@@ -77,15 +134,53 @@ impl Client {
                 let response = request.send().await?;
                 Ok::<_, reqwest::Error>((response.status(), response.text().await?))
             })
-            .map_err(|error| Failure::software(told(&format!("no answer from {}", self.base), &error)))?;
+            .map_err(|error| {
+                Failure::new(
+                    exit::UNAVAILABLE,
+                    told(&format!("no answer from {}", self.base), &error),
+                )
+            })?;
         let json = serde_json::from_str::<Value>(&body).ok();
         if status.is_success() {
             return json.ok_or_else(|| Failure::software(format!("{} does not answer with JSON", self.base)));
         }
         let told = json.as_ref().and_then(|json| json["detail"].as_str());
         Err(Failure::new(
-            exit::FINDINGS,
+            exit_code(status),
             told.map_or_else(|| format!("{} answers {status}", self.base), str::to_owned),
         ))
+    }
+}
+
+/// What a refusal means for whoever called the command.
+fn exit_code(status: StatusCode) -> u8 {
+    match status {
+        StatusCode::NOT_FOUND => exit::NOT_FOUND,
+        StatusCode::CONFLICT => exit::CONFLICT,
+        StatusCode::FORBIDDEN | StatusCode::UNAUTHORIZED => exit::NO_PERMISSION,
+        StatusCode::SERVICE_UNAVAILABLE | StatusCode::BAD_GATEWAY | StatusCode::GATEWAY_TIMEOUT => {
+            exit::UNAVAILABLE
+        }
+        status if status.is_client_error() => exit::DATA,
+        _ => exit::SOFTWARE,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_one_segment_of_the_path() {
+        assert_eq!(escaped("o-1_a.b~"), "o-1_a.b~");
+        assert_eq!(escaped("a/b c\u{e9}?"), "a%2Fb%20c%C3%A9%3F");
+    }
+
+    #[test]
+    fn only_the_url_of_a_server_is_taken() {
+        assert_eq!(base_url("http://a:1/"), Ok("http://a:1".to_owned()));
+        for wrong in ["", "not a url", "localhost:8080", "ftp://a", "/path"] {
+            assert!(base_url(wrong).is_err(), "{wrong}");
+        }
     }
 }

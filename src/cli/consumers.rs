@@ -4,9 +4,10 @@ use clap::{Args, Subcommand};
 use serde_json::json;
 
 use super::ManifestArguments;
-use super::exit::{self, Failure};
 use crate::app;
 use crate::app::consumers::Line;
+use crate::app::exit::{self, Failure};
+use crate::app::out;
 
 #[derive(Debug, Subcommand)]
 pub enum ConsumersCommand {
@@ -40,7 +41,7 @@ pub fn consumers(command: ConsumersCommand) -> Result<(), Failure> {
         ConsumersCommand::Delete(arguments) => {
             let name = arguments.name;
             app::consumers::delete(&arguments.manifest.load(None)?, &name)?;
-            println!("{name} is removed");
+            out::line(format_args!("{name} is removed"))?;
             Ok(())
         }
     }
@@ -51,10 +52,10 @@ fn list(arguments: ListArguments) -> Result<(), Failure> {
     if arguments.json {
         let all: Vec<_> = lines.iter().map(as_json).collect();
         let text = serde_json::to_string_pretty(&all).expect("lines are plain data");
-        println!("{text}");
+        out::line(text)?;
     } else {
         for line in &lines {
-            tell(line);
+            tell(line)?;
         }
     }
     let differences: usize = lines.iter().map(|line| line.differences.len()).sum();
@@ -67,7 +68,7 @@ fn list(arguments: ListArguments) -> Result<(), Failure> {
     Ok(())
 }
 
-fn tell(line: &Line) {
+fn tell(line: &Line) -> Result<(), Failure> {
     let mut said = vec![match &line.brings {
         Some(brings) => format!("brings {brings}"),
         None => "left behind".to_owned(),
@@ -85,10 +86,11 @@ fn tell(line: &Line) {
         ),
         None => "does not exist".to_owned(),
     });
-    println!("{}: {}", line.name, said.join(", "));
+    out::line(format_args!("{}: {}", line.name, said.join(", ")))?;
     for difference in &line.differences {
-        println!("  {difference}");
+        out::line(format_args!("  {difference}"))?;
     }
+    Ok(())
 }
 
 fn as_json(line: &Line) -> serde_json::Value {

@@ -4,8 +4,9 @@ use clap::{Args, Subcommand};
 use comfy_table::{CellAlignment, Table, presets};
 use serde_json::Value;
 
-use super::client::{Client, ServerArguments};
-use super::exit::{self, Failure};
+use super::client::{Client, ServerArguments, escaped};
+use crate::app::exit::{self, Failure};
+use crate::app::out;
 
 #[derive(Debug, Subcommand)]
 pub enum DefinitionCommand {
@@ -66,13 +67,12 @@ pub fn definition(command: &DefinitionCommand) -> Result<(), Failure> {
 }
 
 fn list(arguments: &ListArguments) -> Result<(), Failure> {
-    // A name is one token, so it needs no escapes; what is no name finds nothing.
-    let query = arguments.saga.as_ref().map(|saga| format!("?saga={saga}"));
+    let query = arguments.saga.as_ref();
+    let query = query.map(|saga| format!("?saga={}", escaped(saga)));
     let path = format!("/v1/definitions{}", query.unwrap_or_default());
     let answer = Client::new(&arguments.server)?.get(&path)?;
     if arguments.json {
-        println!("{answer:#}");
-        return Ok(());
+        return out::line(format_args!("{answer:#}"));
     }
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
@@ -96,28 +96,26 @@ fn list(arguments: &ListArguments) -> Result<(), Failure> {
             column.set_cell_alignment(CellAlignment::Right);
         }
     }
-    println!("{table}");
-    Ok(())
+    out::line(table)
 }
 
 fn show(arguments: &ShowArguments) -> Result<(), Failure> {
-    let path = format!("/v1/definitions/{}", arguments.hash);
+    let path = format!("/v1/definitions/{}", escaped(&arguments.hash));
     let answer = Client::new(&arguments.server)?.get(&path)?;
-    eprintln!(
+    out::note(format_args!(
         "{} {}, {} live and {} ended instance(s)",
         text(&answer["saga"]),
         text(&answer["hash"]),
         text(&answer["live"]),
         text(&answer["ended"])
-    );
-    print!("{}", text(&answer["source"]));
-    Ok(())
+    ));
+    out::text(text(&answer["source"]))
 }
 
 fn migrate(arguments: &MigrateArguments) -> Result<(), Failure> {
     let client = Client::new(&arguments.server)?;
     let hash = match &arguments.to {
-        Some(hash) => hash.clone(),
+        Some(hash) => escaped(hash),
         None => active(&client, &arguments.saga)?,
     };
     let path = format!(
@@ -127,17 +125,17 @@ fn migrate(arguments: &MigrateArguments) -> Result<(), Failure> {
     let mut report = client.post(&path)?;
     let poll = format!("/v1/migrations/{}", text(&report["id"]));
     while report["finished"] == false {
-        eprintln!(
+        out::note(format_args!(
             "{} of {} instance(s) looked at, {} refused",
             report["seen"], report["total"], report["refused"]
-        );
+        ));
         // The answer comes at the end or after a moment.
         report = client.get(&poll)?;
     }
     if arguments.json {
-        println!("{report:#}");
+        out::line(format_args!("{report:#}"))?;
     } else {
-        show_report(arguments, &report);
+        show_report(arguments, &report)?;
     }
     if let Some(problem) = report["problem"].as_str() {
         return Err(Failure::software(problem));
@@ -151,49 +149,50 @@ fn migrate(arguments: &MigrateArguments) -> Result<(), Failure> {
     }
 }
 
-fn show_report(arguments: &MigrateArguments, report: &Value) {
+fn show_report(arguments: &MigrateArguments, report: &Value) -> Result<(), Failure> {
     let verb = match (arguments.dry_run, arguments.undo) {
         (true, false) => "would go over",
         (true, true) => "would go back",
         (false, false) => "went over",
         (false, true) => "went back",
     };
-    println!(
+    out::line(format_args!(
         "{} instance(s) {verb}, {} stay as they are",
         report["moved"], report["refused"]
-    );
+    ))?;
     let refusals = report["refusals"].as_array().map_or(&[][..], Vec::as_slice);
     for refusal in refusals {
-        println!(
+        out::line(format_args!(
             "{} stays with {}",
             text(&refusal["instance"]),
             text(&refusal["from"])
-        );
+        ))?;
         for problem in refusal["problems"].as_array().into_iter().flatten() {
             let (at, message) = (text(&problem["at"]), text(&problem["message"]));
             if at.is_empty() {
-                println!("  {message}");
+                out::line(format_args!("  {message}"))?;
             } else {
-                println!("  {at}: {message}");
+                out::line(format_args!("  {at}: {message}"))?;
             }
         }
     }
     let told = u64::try_from(refusals.len()).unwrap_or(u64::MAX);
     let untold = report["refused"].as_u64().unwrap_or(0).saturating_sub(told);
     if untold > 0 {
-        println!("and {untold} more");
+        out::line(format_args!("and {untold} more"))?;
     }
+    Ok(())
 }
 
 /// Hash of the active version of a saga.
 fn active(client: &Client, saga: &str) -> Result<String, Failure> {
-    let answer = client.get(&format!("/v1/definitions?saga={saga}"))?;
+    let answer = client.get(&format!("/v1/definitions?saga={}", escaped(saga)))?;
     let mut items = answer["items"].as_array().into_iter().flatten();
     items
         .find(|item| item["active"] == true)
         .and_then(|item| item["hash"].as_str())
         .map(str::to_owned)
-        .ok_or_else(|| Failure::new(exit::FINDINGS, format!("saga {saga} has no active version")))
+        .ok_or_else(|| Failure::new(exit::NOT_FOUND, format!("saga {saga} has no active version")))
 }
 
 fn text(value: &Value) -> String {

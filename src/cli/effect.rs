@@ -7,8 +7,9 @@ use comfy_table::{Table, presets};
 use serde_json::{Value, json};
 
 use super::OverrideArguments;
-use super::exit::{self, Failure};
 use crate::app::conformance::{self, Report, Spec, Status};
+use crate::app::exit::{self, Failure};
+use crate::app::out;
 use crate::config::Manifest;
 use crate::kernel::duration::Millis;
 use crate::kernel::ids::{EffectName, TenantId};
@@ -68,11 +69,8 @@ pub fn effect(command: EffectCommand) -> Result<(), Failure> {
     let output = arguments.output;
     let report = conformance::run(spec(arguments)?)?;
     match output {
-        Output::Json => println!(
-            "{}",
-            serde_json::to_string_pretty(&report).map_err(Failure::software)?
-        ),
-        Output::Table => println!("{}", table(&report)),
+        Output::Json => out::line(serde_json::to_string_pretty(&report).map_err(Failure::software)?)?,
+        Output::Table => out::line(table(&report))?,
     }
     if report.passed {
         return Ok(());

@@ -1,12 +1,12 @@
 //! `graph`: a saga as a picture.
 
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 
-use super::exit::{self, Failure};
 use super::test;
+use crate::app::exit::{self, Failure};
+use crate::app::out;
 use crate::offline::graph::Graph;
 use crate::offline::svg;
 
@@ -46,9 +46,7 @@ pub fn graph(arguments: &GraphArguments) -> Result<(), Failure> {
         Format::Mermaid => graph.mermaid(),
         Format::Svg => svg::svg(&graph),
     };
-    std::io::stdout()
-        .write_all(drawn.as_bytes())
-        .map_err(Failure::software)
+    out::text(drawn)
 }
 
 fn real(path: &Path) -> std::io::Result<PathBuf> {

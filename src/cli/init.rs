@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 
-use super::exit::{self, Failure};
+use crate::app::exit::{self, Failure};
+use crate::app::out;
 use crate::config;
 use crate::kernel::definition::editor;
 
@@ -95,15 +96,15 @@ pub fn init(arguments: &InitArguments) -> Result<(), Failure> {
     for (path, text) in &files {
         write(path, text)
             .map_err(|error| Failure::new(exit::CANNOT_CREATE, format!("{}: {error}", path.display())))?;
-        println!("{}", path.display());
+        out::line(path.display())?;
     }
     let (shown, saga) = (dir.display(), arguments.template.saga());
-    eprintln!(
+    out::note(format_args!(
         "check     saga-runner validate {shown}\n\
          run       saga-runner run --config {shown}/saga-runner.yaml\n\
          send      curl -X POST http://127.0.0.1:8080/v1/tenants/acme/events -H 'content-type: application/json' -d @{shown}/event.json\n\
          look      curl http://127.0.0.1:8080/v1/tenants/acme/sagas/{saga}/instances"
-    );
+    ));
     Ok(())
 }
 

@@ -1,12 +1,11 @@
 //! `instance`: what an operator sees and decides about one instance of a running cluster.
 
-use std::fmt::Write as _;
-
 use clap::{Args, Subcommand, ValueEnum};
 use serde_json::{Value, json};
 
-use super::client::{Client, ServerArguments};
-use super::exit::Failure;
+use super::client::{Client, ServerArguments, TenantArguments, escaped};
+use crate::app::exit::Failure;
+use crate::app::out;
 
 #[derive(Debug, Subcommand)]
 pub enum InstanceCommand {
@@ -28,9 +27,8 @@ pub struct NameArguments {
     saga: String,
     /// The key of the instance.
     key: String,
-    /// The tenant, where there are several.
-    #[arg(long, value_name = "NAME")]
-    tenant: Option<String>,
+    #[command(flatten)]
+    tenant: TenantArguments,
     #[command(flatten)]
     server: ServerArguments,
 }
@@ -122,9 +120,9 @@ fn json(text: &str) -> Result<Value, serde_json::Error> {
 pub fn instance(command: &InstanceCommand) -> Result<(), Failure> {
     match command {
         InstanceCommand::Show(name) => {
-            let shown = Client::new(&name.server)?.get(&name.path())?;
-            println!("{shown:#}");
-            Ok(())
+            let client = Client::new(&name.server)?;
+            let shown = client.get(&name.path(&client)?)?;
+            out::line(format_args!("{shown:#}"))
         }
         InstanceCommand::Cancel(arguments) => {
             let body = json!({"reason": arguments.reason, "mode": arguments.mode.as_str()});
@@ -154,43 +152,22 @@ fn body(arguments: &StuckArguments) -> Value {
     })
 }
 
-/// The answer says that the request is stored; what becomes of it is in the history.
+/// What can be seen to be of no use is refused. Otherwise the answer says that the request is stored; what becomes of it
+/// is in the history.
 fn ask(name: &NameArguments, verb: &str, body: &Value) -> Result<(), Failure> {
-    let path = format!("{}/{verb}", name.path());
-    let stored = Client::new(&name.server)?.post_json(&path, body)?;
-    eprintln!("the request is stored; `saga-runner instance show` tells what came of it");
-    println!("{stored:#}");
-    Ok(())
+    let client = Client::new(&name.server)?;
+    let path = format!("{}/{verb}", name.path(&client)?);
+    let stored = client.post_json(&path, body)?;
+    out::note(format_args!(
+        "the request is stored; `saga-runner instance show` tells what came of it"
+    ));
+    out::line(format_args!("{stored:#}"))
 }
 
 impl NameArguments {
-    fn path(&self) -> String {
-        let tenant = self.tenant.as_ref().map(|tenant| format!("/tenants/{tenant}"));
-        let tenant = tenant.unwrap_or_default();
-        format!("/v1{tenant}/sagas/{}/instances/{}", self.saga, escaped(&self.key))
-    }
-}
-
-/// A key may hold anything that a path may not.
-fn escaped(key: &str) -> String {
-    let mut text = String::with_capacity(key.len());
-    for byte in key.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {
-            text.push(char::from(byte));
-        } else {
-            let _infallible = write!(text, "%{byte:02X}");
-        }
-    }
-    text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_key_is_one_segment_of_the_path() {
-        assert_eq!(escaped("o-1_a.b~"), "o-1_a.b~");
-        assert_eq!(escaped("a/b c\u{e9}?"), "a%2Fb%20c%C3%A9%3F");
+    fn path(&self, client: &Client) -> Result<String, Failure> {
+        let tenant = client.tenant_path(&self.tenant)?;
+        let (saga, key) = (escaped(&self.saga), escaped(&self.key));
+        Ok(format!("{tenant}/sagas/{saga}/instances/{key}"))
     }
 }

@@ -1,14 +1,17 @@
-//! The command line. Data goes to standard output, everything else to standard error.
+//! The command line. Data goes to standard output, everything else to standard error, both by [`out`].
+
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 pub mod bench;
 pub mod client;
 pub mod consumers;
 pub mod definition;
-pub mod diagnostics;
+
 pub mod effect;
 pub mod graph;
 pub mod init;
 pub mod instance;
+
 pub mod replay;
 pub mod run;
 pub mod schedule;
@@ -26,6 +29,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::app::Registry;
 use crate::app::exit::{self, Failure};
+use crate::app::out;
 use crate::config::{LogFormat, Manifest, Mode, Overrides};
 use crate::demo;
 
@@ -197,7 +201,10 @@ pub fn main_with(registry: Registry) -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("saga-runner: {failure}");
+            if !failure.frames.is_empty() {
+                out::note(failure.frames.trim_end());
+            }
+            out::note(format_args!("saga-runner: {failure}"));
             failure.code.into()
         }
     }

@@ -7,8 +7,9 @@ use std::sync::Arc;
 use clap::Args;
 
 use super::client::Client;
-use super::exit::{self, Failure};
 use super::test;
+use crate::app::exit::{self, Failure};
+use crate::app::out;
 use crate::kernel::definition::{self, Definition};
 use crate::offline::history::{self, History};
 
@@ -46,11 +47,14 @@ pub fn replay(arguments: &ReplayArguments) -> Result<(), Failure> {
             .get(&first.saga)
             .ok_or_else(|| failed(format!("there is no saga {}", first.saga)))?;
         match history::replay(history, recorded.as_ref(), definition).map_err(failed)? {
-            None => println!("ok       {name}: {} input(s)", history.len()),
+            None => out::line(format_args!("ok       {name}: {} input(s)", history.len()))?,
             Some(found) => {
                 diverged += 1;
-                println!("DIVERGES {name}: at input {} ({})", found.input, found.what);
-                println!("{}", found.difference);
+                out::line(format_args!(
+                    "DIVERGES {name}: at input {} ({})",
+                    found.input, found.what
+                ))?;
+                out::line(found.difference)?;
             }
         }
     }
@@ -58,7 +62,7 @@ pub fn replay(arguments: &ReplayArguments) -> Result<(), Failure> {
         let message = format!("{diverged} of {} instance(s) diverge", histories.len());
         return Err(Failure::new(exit::FINDINGS, message));
     }
-    eprintln!("{} instance(s) replayed", histories.len());
+    out::note(format_args!("{} instance(s) replayed", histories.len()));
     Ok(())
 }
 

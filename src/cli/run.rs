@@ -4,8 +4,9 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::exit::Failure;
 use super::{ManifestArguments, OverrideArguments};
+use crate::app::exit::Failure;
+use crate::app::out;
 use crate::app::{self, Registry};
 use crate::config::{LogFormat, Manifest, Mode, TenantList};
 use crate::kernel::ids::TenantId;
@@ -82,14 +83,14 @@ pub fn dev(arguments: DevArguments, registry: Registry) -> Result<(), Failure> {
 fn banner(manifest: &Manifest) {
     let base = format!("http://{}", manifest.http.listen);
     let kept = std::path::absolute(&manifest.data_dir).unwrap_or_else(|_| manifest.data_dir.clone());
-    eprintln!(
+    out::note(format_args!(
         "saga-runner dev: not for production\n  data      {}\n  API       {base}/info\n  send      curl -X POST {base}/v1/tenants/acme/events -H 'content-type: application/json' -d @event.json\n  look      curl {base}/v1/tenants/acme/sagas/order/instances",
         kept.display()
-    );
+    ));
 }
 
 fn start(manifest: Manifest, registry: Registry) -> Result<(), Failure> {
     logging::start(manifest.log.format, &manifest.log.level)
-        .map_err(|message| Failure::new(super::exit::CONFIG, message))?;
+        .map_err(|message| Failure::new(crate::app::exit::CONFIG, message))?;
     app::main(manifest, registry).map_err(Failure::from)
 }

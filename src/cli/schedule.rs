@@ -4,8 +4,9 @@ use clap::{Args, Subcommand};
 use comfy_table::{Table, presets};
 use serde_json::Value;
 
-use super::client::{Client, ServerArguments};
-use super::exit::Failure;
+use super::client::{Client, ServerArguments, TenantArguments, escaped};
+use crate::app::exit::Failure;
+use crate::app::out;
 
 #[derive(Debug, Subcommand)]
 pub enum ScheduleCommand {
@@ -22,9 +23,8 @@ pub struct ListArguments {
     /// Print JSON, which tells more.
     #[arg(long)]
     json: bool,
-    /// The tenant, where there are several.
-    #[arg(long, value_name = "NAME")]
-    tenant: Option<String>,
+    #[command(flatten)]
+    tenant: TenantArguments,
     #[command(flatten)]
     server: ServerArguments,
 }
@@ -33,9 +33,8 @@ pub struct ListArguments {
 pub struct NameArguments {
     /// The saga.
     saga: String,
-    /// The tenant, where there are several.
-    #[arg(long, value_name = "NAME")]
-    tenant: Option<String>,
+    #[command(flatten)]
+    tenant: TenantArguments,
     #[command(flatten)]
     server: ServerArguments,
 }
@@ -49,11 +48,11 @@ pub fn schedule(command: &ScheduleCommand) -> Result<(), Failure> {
 }
 
 fn list(arguments: &ListArguments) -> Result<(), Failure> {
-    let path = format!("/v1{}/schedules", tenant(arguments.tenant.as_ref()));
-    let answer = Client::new(&arguments.server)?.get(&path)?;
+    let client = Client::new(&arguments.server)?;
+    let path = format!("{}/schedules", client.tenant_path(&arguments.tenant)?);
+    let answer = client.get(&path)?;
     if arguments.json {
-        println!("{answer:#}");
-        return Ok(());
+        return out::line(format_args!("{answer:#}"));
     }
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
@@ -90,18 +89,13 @@ fn list(arguments: &ListArguments) -> Result<(), Failure> {
             count(&item["queued"]),
         ]);
     }
-    println!("{table}");
-    Ok(())
+    out::line(table)
 }
 
 fn order(arguments: &NameArguments, verb: &str) -> Result<(), Failure> {
-    let tenant = tenant(arguments.tenant.as_ref());
-    let path = format!("/v1{tenant}/sagas/{}/schedule/{verb}", arguments.saga);
-    let shown = Client::new(&arguments.server)?.post(&path)?;
-    println!("{shown:#}");
-    Ok(())
-}
-
-fn tenant(name: Option<&String>) -> String {
-    name.map_or_else(String::new, |name| format!("/tenants/{name}"))
+    let client = Client::new(&arguments.server)?;
+    let tenant = client.tenant_path(&arguments.tenant)?;
+    let path = format!("{tenant}/sagas/{}/schedule/{verb}", escaped(&arguments.saga));
+    let shown = client.post(&path)?;
+    out::line(format_args!("{shown:#}"))
 }

@@ -1,10 +1,9 @@
 //! `schema`: JSON Schemas of the files, for editors.
 
-use std::io::Write as _;
-
 use clap::{Args, ValueEnum};
 
-use super::exit::Failure;
+use crate::app::exit::Failure;
+use crate::app::out;
 use crate::config;
 use crate::kernel::definition::editor;
 
@@ -27,7 +26,5 @@ pub fn schema(arguments: &SchemaArguments) -> Result<(), Failure> {
         FileKind::Effect => editor::EFFECT,
         FileKind::Manifest => config::MANIFEST_SCHEMA,
     };
-    std::io::stdout()
-        .write_all(text.as_bytes())
-        .map_err(Failure::software)
+    out::text(text)
 }

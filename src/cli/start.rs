@@ -5,8 +5,9 @@ use std::path::Path;
 use clap::Args;
 use serde_json::{Map, Value};
 
-use super::client::{Client, ServerArguments};
-use super::exit::{self, Failure};
+use super::client::{Client, ServerArguments, TenantArguments, escaped};
+use crate::app::exit::{self, Failure};
+use crate::app::out;
 
 #[derive(Debug, Args)]
 pub struct StartArguments {
@@ -19,9 +20,8 @@ pub struct StartArguments {
     /// The input, as JSON, or @FILE with it.
     #[arg(long, value_name = "JSON|@FILE", default_value = "{}")]
     input: String,
-    /// The tenant, where the cluster has several.
-    #[arg(long, value_name = "TENANT")]
-    tenant: Option<String>,
+    #[command(flatten)]
+    tenant: TenantArguments,
     /// Makes a repetition of this request recognisable.
     #[arg(long, value_name = "ID")]
     request_id: Option<String>,
@@ -40,19 +40,11 @@ pub fn start(arguments: &StartArguments) -> Result<(), Failure> {
     };
     say("key", &arguments.key);
     say("request_id", &arguments.request_id);
-    // Names of tenants and sagas need no escapes; what is no name is refused by the API.
-    let tenant = arguments
-        .tenant
-        .as_ref()
-        .map(|tenant| format!("/tenants/{tenant}"));
-    let path = format!(
-        "/v1{}/sagas/{}/instances",
-        tenant.unwrap_or_default(),
-        arguments.saga
-    );
-    let answer = Client::new(&arguments.server)?.post_json(&path, &Value::Object(body))?;
-    println!("{}", answer["key"].as_str().unwrap_or_default());
-    Ok(())
+    let client = Client::new(&arguments.server)?;
+    let tenant = client.tenant_path(&arguments.tenant)?;
+    let path = format!("{tenant}/sagas/{}/instances", escaped(&arguments.saga));
+    let answer = client.post_json(&path, &Value::Object(body))?;
+    out::line(answer["key"].as_str().unwrap_or_default())
 }
 
 fn input(text: &str) -> Result<Value, Failure> {

@@ -3,8 +3,9 @@
 use clap::Subcommand;
 
 use super::ManifestArguments;
-use super::exit::{self, Failure};
 use crate::app;
+use crate::app::exit::{self, Failure};
+use crate::app::out;
 
 #[derive(Debug, Subcommand)]
 pub enum StreamsCommand {
@@ -23,9 +24,9 @@ pub fn streams(command: StreamsCommand) -> Result<(), Failure> {
     let report = app::streams::report(&manifest, change)?;
     let mut differences = 0;
     for line in &report {
-        println!("{}: {}", line.stream, line.state);
+        out::line(format_args!("{}: {}", line.stream, line.state))?;
         for difference in &line.differences {
-            println!("  {difference}");
+            out::line(format_args!("  {difference}"))?;
             differences += 1;
         }
     }

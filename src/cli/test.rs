@@ -1,15 +1,15 @@
 //! `test`: cases of definitions, played offline.
 
 use std::collections::BTreeMap;
-use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
 
-use super::exit::{self, Failure};
-use super::{diagnostics, replay};
+use super::replay;
 use crate::app::definitions::{self, Folders};
+use crate::app::exit::{self, Failure};
+use crate::app::{diagnostics, out};
 use crate::kernel::definition::{Definition, Diagnostic, Severity, SourceFile};
 use crate::offline::coverage::{Coverage, Covered};
 use crate::offline::file::{self, Suite};
@@ -89,7 +89,7 @@ pub fn test(arguments: &TestArguments) -> Result<(), Failure> {
     }
     let wanted = arguments.coverage || arguments.min_coverage.is_some();
     let coverage = wanted.then(|| cover(&sagas, &reports, &arguments.path));
-    print(&reports, coverage.as_deref(), &files, arguments.format);
+    print(&reports, coverage.as_deref(), &files, arguments.format)?;
     verdict(&reports, coverage.as_deref().unwrap_or_default(), arguments)
 }
 
@@ -104,8 +104,7 @@ fn print_case(source: &str, arguments: &TestArguments) -> Result<(), Failure> {
     let (definition, _) = sagas
         .get(saga)
         .ok_or_else(|| failed(format!("there is no saga {saga}")))?;
-    print!("{}", history::case(history, definition).map_err(failed)?);
-    Ok(())
+    out::text(history::case(history, definition).map_err(failed)?)
 }
 
 fn verdict(reports: &[CaseReport], coverage: &[Coverage], arguments: &TestArguments) -> Result<(), Failure> {
@@ -114,11 +113,13 @@ fn verdict(reports: &[CaseReport], coverage: &[Coverage], arguments: &TestArgume
         let message = format!("{failed} of {} case(s) failed", reports.len());
         return Err(Failure::new(exit::FINDINGS, message));
     }
-    eprintln!("{} case(s) passed", reports.len());
+    out::note(format_args!("{} case(s) passed", reports.len()));
     if arguments.chaos {
         let runs: usize = reports.iter().map(|case| case.chaos_runs).sum();
         let open = reports.iter().filter(|case| case.is_open).count();
-        eprintln!("{runs} run(s) with a failure came to an end; {open} case(s) have no end to come to");
+        out::note(format_args!(
+            "{runs} run(s) with a failure came to an end; {open} case(s) have no end to come to"
+        ));
     }
     let min = arguments.min_coverage.unwrap_or(0);
     let below: Vec<&str> = coverage
@@ -172,7 +173,7 @@ pub(super) fn load(path: &Path, definitions: Option<&Path>) -> Result<Sagas, Fai
         .collect::<Vec<_>>();
     if !errors.is_empty() {
         let all: Vec<SourceFile> = files.sagas.into_iter().chain(files.effects).collect();
-        show(&errors, &all);
+        show(&errors, &all)?;
         return Err(Failure::new(
             exit::FINDINGS,
             format!("{} error(s) in the definitions", errors.len()),
@@ -224,7 +225,7 @@ fn play(
         }
     }
     if !findings.is_empty() {
-        show(&findings, files);
+        show(&findings, files)?;
         return Err(Failure::new(
             exit::FINDINGS,
             format!("{} error(s) in the test files", findings.len()),
@@ -255,29 +256,34 @@ fn write_updates(files: &[SourceFile], reports: &[CaseReport]) -> Result<bool, F
         any = true;
         std::fs::write(&file.path, update::apply(&file.text, cures))
             .map_err(|error| Failure::new(exit::CANNOT_CREATE, format!("{}: {error}", file.path)))?;
-        eprintln!("{} is updated", file.path);
+        out::note(format_args!("{} is updated", file.path));
     }
     Ok(any)
 }
 
-fn print(reports: &[CaseReport], coverage: Option<&[Coverage]>, files: &[SourceFile], format: Format) {
+fn print(
+    reports: &[CaseReport],
+    coverage: Option<&[Coverage]>,
+    files: &[SourceFile],
+    format: Format,
+) -> Result<(), Failure> {
     if format == Format::Json {
         let json = report::json(reports, coverage);
         let json = serde_json::to_string_pretty(&json).expect("reports are plain data");
-        println!("{json}");
-        return;
+        return out::line(json);
     }
     for case in reports {
         let word = if case.passed() { "ok    " } else { "FAILED" };
-        println!("{word} {}: {}", case.saga, case.name);
-        show(&case.findings, files);
+        out::line(format_args!("{word} {}: {}", case.saga, case.name))?;
+        show(&case.findings, files)?;
     }
     if let Some(coverage) = coverage {
-        print_coverage(coverage);
+        print_coverage(coverage)?;
     }
+    Ok(())
 }
 
-fn print_coverage(coverage: &[Coverage]) {
+fn print_coverage(coverage: &[Coverage]) -> Result<(), Failure> {
     let mut table = comfy_table::Table::new();
     table.load_style(comfy_table::presets::ASCII_MARKDOWN);
     table.set_header(["saga", "branches", "run", "%"]);
@@ -289,19 +295,23 @@ fn print_coverage(coverage: &[Coverage]) {
             saga.percent().to_string(),
         ]);
     }
-    println!("\n{table}");
+    out::line(format_args!("\n{table}"))?;
     for saga in coverage {
         for branch in &saga.uncovered {
-            println!("not run: {}:{}: {}", saga.file, branch.line, branch.branch);
+            out::line(format_args!(
+                "not run: {}:{}: {}",
+                saga.file, branch.line, branch.branch
+            ))?;
         }
     }
+    Ok(())
 }
 
-fn show(findings: &[Diagnostic], files: &[SourceFile]) {
-    let color = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+fn show(findings: &[Diagnostic], files: &[SourceFile]) -> Result<(), Failure> {
+    let color = diagnostics::coloured(&std::io::stdout());
     let text_of = |path: &str| {
         let file = files.iter().find(|file| file.path == path);
         file.map(|file| Arc::clone(&file.text))
     };
-    print!("{}", diagnostics::render(findings, &text_of, color));
+    out::text(diagnostics::render(findings, &text_of, color))
 }

@@ -1,15 +1,15 @@
 //! `validate`: every mistake of every file, with its place.
 
-use std::io::IsTerminal as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 
-use super::diagnostics;
-use super::exit::{self, Failure};
 use crate::app::SystemClock;
 use crate::app::definitions::{self, Folders};
-use crate::kernel::definition::{Loaded, Severity};
+use crate::app::exit::{self, Failure};
+use crate::app::{diagnostics, out};
+use crate::config::{ConfigError, Manifest, Overrides};
+use crate::kernel::definition::{Diagnostic, Loaded, Severity, SourceFile};
 use crate::ports::clock::Clock as _;
 
 #[derive(Debug, Args)]
@@ -36,18 +36,27 @@ const TIMES_SHOWN: usize = 3;
 pub fn validate(arguments: &ValidateArguments) -> Result<(), Failure> {
     let files = definitions::read(&Folders::Mixed(arguments.path.clone()))
         .map_err(|error| Failure::new(exit::NO_INPUT, error))?;
+    let count = files.sagas.len() + files.effects.len() + files.manifests.len();
+    if count == 0 {
+        let path = arguments.path.display();
+        return Err(Failure::new(
+            exit::NO_INPUT,
+            format!("{path}: there is no saga and no effect"),
+        ));
+    }
     let loaded = files.load();
     let texts = files.texts();
-    let findings = loaded.findings();
+    let mut findings = loaded.findings();
+    findings.extend(files.manifests.iter().filter_map(wrong_manifest));
     match arguments.output {
         Output::Json => {
             let json = serde_json::to_string_pretty(&findings).expect("findings are plain data");
-            println!("{json}");
+            out::line(json)?;
         }
         Output::Text => {
-            let color = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+            let color = diagnostics::coloured(&std::io::stdout());
             let frames = diagnostics::render(&findings, &|path| texts.get(path).cloned(), color);
-            print!("{frames}");
+            out::text(frames)?;
         }
     }
     let errors = findings
@@ -57,20 +66,43 @@ pub fn validate(arguments: &ValidateArguments) -> Result<(), Failure> {
     if errors > 0 {
         return Err(Failure::new(
             exit::FINDINGS,
-            format!(
-                "{errors} error(s) in {} file(s)",
-                files.sagas.len() + files.effects.len()
-            ),
+            format!("{errors} error(s) in {count} file(s)"),
         ));
     }
     tell_schedules(&loaded);
-    eprintln!(
+    out::note(format_args!(
         "{} saga(s) and {} effect(s) are well, {} warning(s)",
         loaded.sagas.len(),
         loaded.effects.len(),
         findings.len()
-    );
+    ));
     Ok(())
+}
+
+/// What is wrong with a manifest first.
+fn wrong_manifest(file: &SourceFile) -> Option<Diagnostic> {
+    let error = Manifest::parse(&file.text, Path::new(&file.path), &Overrides::default()).err()?;
+    let (line, column, message) = match &error {
+        ConfigError::Syntax {
+            line,
+            column,
+            message,
+            ..
+        } => (*line, *column, message.clone()),
+        ConfigError::Invalid { message, .. } => (0, 0, message.clone()),
+        other => (0, 0, other.to_string()),
+    };
+    let place = |number| usize::try_from(number).unwrap_or(0);
+    Some(Diagnostic {
+        code: error.code(),
+        severity: Severity::Error,
+        file: file.path.clone(),
+        line: place(line),
+        column: place(column),
+        span: 0..0,
+        message,
+        help: None,
+    })
 }
 
 /// An expression that is well need not be the one that was meant.
@@ -85,6 +117,10 @@ fn tell_schedules(loaded: &Loaded) {
             .take(TIMES_SHOWN)
             .map(|time| schedule.zone.shown(time))
             .collect();
-        eprintln!("{} starts by the clock, next at {}", saga.name, shown.join(", "));
+        out::note(format_args!(
+            "{} starts by the clock, next at {}",
+            saga.name,
+            shown.join(", ")
+        ));
     }
 }

@@ -142,8 +142,7 @@ mod tests {
         let endpoint = Endpoint::from_static("https://localhost");
         let nowhere = |_| async { Ok(Vec::new()) };
         let refused = channel(endpoint, Duration::from_secs(1), Some(&tls), nowhere)
-            .err()
-            .expect("there is nothing to prove it with");
+            .expect_err("there is nothing to prove it with");
         let cause = refused.strip_prefix("TLS cannot be set up: ").unwrap_or_default();
         assert!(cause.len() > "transport error".len(), "{refused}");
     }

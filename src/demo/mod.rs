@@ -13,6 +13,7 @@ use std::time::Duration;
 use clap::Args;
 
 use crate::app::exit::Failure;
+use crate::app::out;
 use crate::kernel::duration::Millis;
 
 #[derive(Debug, Args)]
@@ -68,7 +69,10 @@ pub fn run_upstream(arguments: &UpstreamArguments) -> Result<(), Failure> {
         let upstream = upstream::Upstream::start(arguments.listen, settings)
             .await
             .map_err(Failure::software)?;
-        eprintln!("demo upstream listens on http://{}", upstream.address);
+        out::note(format_args!(
+            "demo upstream listens on http://{}",
+            upstream.address
+        ));
         tokio::signal::ctrl_c().await.map_err(Failure::software)
     })
 }

@@ -15,6 +15,7 @@ use super::runner::Runner;
 use super::upstream::{self, Upstream};
 use crate::app::exit::{FINDINGS, Failure};
 use crate::app::nats_server::{self, free_port};
+use crate::app::out;
 
 const TENANT: &str = "acme";
 
@@ -330,17 +331,19 @@ async fn instance(stage: &Stage, saga: &str, key: &str) -> Option<Value> {
 
 fn report(stage: &Stage, endings: &[Ending]) -> Result<(), Failure> {
     let audit = Audit::new(endings, &stage.upstream.deeds());
-    println!("{}", audit.table);
-    println!(
+    out::line(audit.table)?;
+    out::line(format_args!(
         "upstream: {} charges, {} shipments, {} refunds; {} calls were repeated, each with its own idempotency key",
         audit.charges, audit.shipments, audit.refunds, audit.repeated_calls
-    );
+    ))?;
     if audit.faults.is_empty() {
-        println!("books are even: every charge without a shipped order has its refund");
+        out::line(format_args!(
+            "books are even: every charge without a shipped order has its refund"
+        ))?;
         return Ok(());
     }
     for fault in &audit.faults {
-        println!("  {fault}");
+        out::line(format_args!("  {fault}"))?;
     }
     Err(Failure::new(
         FINDINGS,
@@ -349,5 +352,5 @@ fn report(stage: &Stage, endings: &[Ending]) -> Result<(), Failure> {
 }
 
 fn say(text: &str) {
-    eprintln!("demo: {text}");
+    out::note(format_args!("demo: {text}"));
 }

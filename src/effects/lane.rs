@@ -14,14 +14,14 @@ use super::attempt::{self, Reason, Room, Turn};
 use super::breakers::Breakers;
 use super::gate::Gate;
 use super::held::{Held, InHand};
-use super::line::{Granted, Line};
+use super::line::Line;
 use super::mask::Mask;
 use super::places::{Pace, Share, Tenants};
 use super::progress::{self, Written};
 use super::provider::{CallContext, CallFailure, CallOutcome, Provider};
 use super::recalls::{Recalls, Watch};
 use super::result::{self, Addressee, Answer, Recorded};
-use super::room::{Brought, Took};
+use super::room::{Brought, Hand, Took};
 use super::secrets::Secrets;
 use super::settings::Settings;
 use crate::kernel::breaker::CallEnd;
@@ -132,12 +132,7 @@ pub(super) enum Disposition {
 
 impl Lane {
     /// Serves one delivery and answers for it. `hand` is its room, for which it waits here where it has none yet.
-    pub async fn serve(
-        self: Arc<Self>,
-        delivery: InHand,
-        hand: Option<Granted<OwnedSemaphorePermit>>,
-        brought: Brought,
-    ) {
+    pub async fn serve(self: Arc<Self>, delivery: InHand, hand: Option<Hand>, brought: Brought) {
         let disposition = {
             let work = std::pin::pin!(async {
                 // Where the drain ends the wait there is no room for a call either, so that the command is given back with word.

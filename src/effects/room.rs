@@ -20,6 +20,9 @@ const BUSY_DELAY_MS: u64 = 500;
 /// Commands that take longer do not wait here for room in hand, but in the queue, where other workers may have them.
 const AHEAD_BELOW: Duration = Duration::from_millis(100);
 
+/// Room for one command. It is kept for as long as the command, so it is small there.
+pub type Hand = Box<Granted<OwnedSemaphorePermit>>;
+
 /// What is known of a delivery from the consumer that has brought it.
 #[derive(Debug, Clone, Copy)]
 pub struct Brought {
@@ -31,11 +34,7 @@ pub struct Brought {
 
 impl Lane {
     /// Waits for room in hand. `None`: the drain began.
-    pub(super) async fn in_line(
-        &self,
-        tenant: &TenantId,
-        by_tenant: bool,
-    ) -> Option<Granted<OwnedSemaphorePermit>> {
+    pub(super) async fn in_line(&self, tenant: &TenantId, by_tenant: bool) -> Option<Hand> {
         self.tenants.note(tenant, self.clock.monotonic());
         let room = async || {
             let room = Arc::clone(&self.hand).acquire_owned().await;
@@ -44,16 +43,18 @@ impl Lane {
         tokio::select! {
             biased;
             () = self.draining.cancelled() => None,
-            room = self.line.enter(tenant, by_tenant, room) => Some(room),
+            room = self.line.enter(tenant, by_tenant, room) => Some(Box::new(room)),
         }
     }
 
     /// Room in hand, if there is some that nobody waits for.
-    pub fn hand(&self, tenant: &TenantId, by_tenant: bool) -> Option<Granted<OwnedSemaphorePermit>> {
+    pub fn hand(&self, tenant: &TenantId, by_tenant: bool) -> Option<Hand> {
         self.tenants.note(tenant, self.clock.monotonic());
-        self.line.try_enter(tenant, by_tenant, || {
-            Arc::clone(&self.hand).try_acquire_owned().ok()
-        })
+        self.line
+            .try_enter(tenant, by_tenant, || {
+                Arc::clone(&self.hand).try_acquire_owned().ok()
+            })
+            .map(Box::new)
     }
 
     /// How many commands of `tenant` may be here at the same time, in hand or waiting for room: its part of the room, and fewer

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -142,14 +142,9 @@ impl Worker {
         for (((definition, provider), upstream), share) in
             spec.effects.iter().zip(providers).zip(upstreams).zip(shares)
         {
-            // More could never be called at the same time.
-            let calls = concurrency(definition).min(share.most()).max(1);
-            let hand_max = hand_max(definition, calls, ack_wait);
+            let (calls, hand_max) = room(definition, &share, ack_wait);
             let tenants = Tenants::new(definition.limits, calls);
-            let parts = {
-                let (tenants, clock) = (Arc::clone(&tenants), Arc::clone(&spec.clock));
-                move |others| tenants.most_of(hand_max, others, clock.monotonic())
-            };
+            let line = line(&tenants, &spec.clock, hand_max);
             lanes.push(Arc::new(Lane {
                 definition: Arc::clone(definition),
                 provider,
@@ -167,7 +162,7 @@ impl Worker {
                 places: Line::new(|_| usize::MAX),
                 hand_max,
                 hand: Arc::new(Semaphore::new(hand_max)),
-                line: Line::new(parts),
+                line,
                 took: Took::default(),
                 pace: definition.limits.rate.map(Pace::new),
                 tenants,
@@ -180,36 +175,8 @@ impl Worker {
                 stopping: stopping.clone(),
             }));
         }
-        let mut tasks = JoinSet::new();
-        let hands = Arc::new(Hands::new(Arc::clone(&spec.clock), ack_wait));
         let troubles = Arc::new(Troubles::default());
-        for consumer in spec.consumers.iter().filter(|consumer| !consumer.external) {
-            let brought = lanes
-                .iter()
-                .filter(|lane| consumer.effects.contains(&lane.definition.name));
-            let source = Arc::new(Source {
-                consumer: consumer.clone(),
-                lanes: by_effect(brought),
-                worker: Parts::of(spec, (&hands, &recalls), &troubles, &draining),
-            });
-            // What it had in hand comes again, as after a crash.
-            tasks.spawn(spec.tasks.kept(Task::Consumer, &consumer.name, move || {
-                let source = Arc::clone(&source);
-                async move { source.run().await }
-            }));
-        }
-        let source = Arc::new(recalls::Source {
-            broker: Arc::clone(&spec.broker),
-            stream: spec.streams.commands.clone(),
-            tenancy: spec.tenancy,
-            reader: format!("{}-recalls", spec.group),
-        });
-        let stopping_to_hear = draining.clone();
-        tasks.spawn(spec.tasks.kept(Task::Recalls, "", move || {
-            let (recalls, source) = (Arc::clone(&recalls), Arc::clone(&source));
-            let stopping = stopping_to_hear.clone();
-            async move { recalls::follow(recalls, &source, stopping).await }
-        }));
+        let tasks = follow(spec, &lanes, &recalls, &troubles, &draining);
         if let Some(local) = &spec.local {
             local.serve_by(by_effect(&lanes));
         }
@@ -294,6 +261,49 @@ fn upstream(definition: &EffectDefinition, provider: &dyn Provider) -> Option<Ar
     })
 }
 
+/// Begins to take commands, and to hear which of them are taken back.
+fn follow(
+    spec: &WorkerSpec,
+    lanes: &[Arc<Lane>],
+    recalls: &Arc<Recalls>,
+    troubles: &Arc<Troubles>,
+    draining: &CancellationToken,
+) -> JoinSet<()> {
+    let mut tasks = JoinSet::new();
+    let hands = Arc::new(Hands::new(
+        Arc::clone(&spec.clock),
+        spec.settings.ack_wait.duration(),
+    ));
+    for consumer in spec.consumers.iter().filter(|consumer| !consumer.external) {
+        let brought = lanes
+            .iter()
+            .filter(|lane| consumer.effects.contains(&lane.definition.name));
+        let source = Arc::new(Source {
+            consumer: consumer.clone(),
+            lanes: by_effect(brought),
+            worker: Parts::of(spec, (&hands, recalls), troubles, draining),
+        });
+        // What it had in hand comes again, as after a crash.
+        tasks.spawn(spec.tasks.kept(Task::Consumer, &consumer.name, move || {
+            let source = Arc::clone(&source);
+            async move { source.run().await }
+        }));
+    }
+    let source = Arc::new(recalls::Source {
+        broker: Arc::clone(&spec.broker),
+        stream: spec.streams.commands.clone(),
+        tenancy: spec.tenancy,
+        reader: format!("{}-recalls", spec.group),
+    });
+    let (recalls, stopping_to_hear) = (Arc::clone(recalls), draining.clone());
+    tasks.spawn(spec.tasks.kept(Task::Recalls, "", move || {
+        let (recalls, source) = (Arc::clone(&recalls), Arc::clone(&source));
+        let stopping = stopping_to_hear.clone();
+        async move { recalls::follow(recalls, &source, stopping).await }
+    }));
+    tasks
+}
+
 /// What the templates of all calls may read, and how calls get where they lead.
 fn environment(spec: &WorkerSpec) -> Environment {
     Environment::new(Arc::clone(&spec.secrets), &spec.upstreams, spec.tokens.clone())
@@ -344,6 +354,18 @@ pub(super) fn report(tasks: &Tasks, ended: Result<(), tokio::task::JoinError>) {
 fn concurrency(definition: &EffectDefinition) -> usize {
     let calls = usize::try_from(definition.limits.concurrency.max(1)).unwrap_or(usize::MAX);
     calls.min(Semaphore::MAX_PERMITS)
+}
+
+/// Calls of one effect at the same time, no more than there are places for, and commands in hand.
+fn room(definition: &EffectDefinition, share: &Share, ack_wait: Duration) -> (usize, usize) {
+    let calls = concurrency(definition).min(share.most()).max(1);
+    (calls, hand_max(definition, calls, ack_wait))
+}
+
+/// A line for room in hand, of which no tenant gets more than its part.
+fn line(tenants: &Arc<Tenants>, clock: &Arc<dyn Clock>, hand_max: usize) -> Line<OwnedSemaphorePermit> {
+    let (tenants, clock) = (Arc::clone(tenants), Arc::clone(clock));
+    Line::new(move |others| tenants.most_of(hand_max, others, clock.monotonic()))
 }
 
 /// Commands of one effect that this worker has in hand at the same time.

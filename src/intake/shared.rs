@@ -209,7 +209,7 @@ impl Shared {
             match slot.feed.flush() {
                 Flushed::All => {
                     if let Some(since) = slot.full_since.take() {
-                        slot.full_for += now - since;
+                        slot.full_for += now.saturating_sub(since);
                     }
                 }
                 Flushed::Full => {
@@ -228,7 +228,7 @@ impl Shared {
     fn detach_stalled(&mut self) {
         let now = self.ctx.clock.monotonic();
         let patience = self.ctx.settings.detach_after.duration();
-        if now - self.window > patience * 4 {
+        if now.saturating_sub(self.window) > patience * 4 {
             self.window = now;
             self.slots
                 .iter_mut()
@@ -244,7 +244,7 @@ impl Shared {
         for at in 0..self.slots.len() {
             let slot = &self.slots[at];
             let Some(since) = slot.full_since else { continue };
-            let stretch = now - since;
+            let stretch = now.saturating_sub(since);
             if slot.is_attached() && (stretch >= patience || slot.full_for + stretch >= patience * 2) {
                 let from = slot.feed.sent();
                 tracing::info!(

@@ -153,7 +153,7 @@ impl View {
         let now = self.ctx.clock.monotonic();
         self.behind |= now.saturating_sub(self.asked_at) > STALLED_AFTER;
         self.asked_at = now;
-        let probes = self.is_probing();
+        let is_sought = self.is_probing();
         loop {
             if !out.is_empty() {
                 self.vouch(out).await;
@@ -162,7 +162,7 @@ impl View {
                 }
             }
             self.widen();
-            if probes && !self.is_probing() {
+            if is_sought && !self.is_probing() {
                 return;
             }
             if self.halted {
@@ -181,9 +181,9 @@ impl View {
             match self.event().await {
                 Event::Arrived(message) => self.collect(message, out),
                 Event::Answered(answer) => {
-                    let probed = self.is_probing();
+                    let for_probe = self.question.as_ref().is_some_and(Question::is_probe);
                     self.answered(answer);
-                    if probed {
+                    if for_probe {
                         return;
                     }
                 }

@@ -12,7 +12,7 @@ use saga_runner_partition::machine::staging::{Run, Staged};
 use saga_runner_partition::machine::watch::{Told, Watch};
 use saga_runner_partition::machine::{Keep, Partition};
 use saga_runner_partition::storage::read::Found;
-use saga_runner_partition::storage::rows::{TimerTarget, Tombstone};
+use saga_runner_partition::storage::rows::{TimerTarget, Tombstone, Waiting};
 use saga_runner_partition::storage::write::Counters;
 use saga_runner_partition::storage::{Batch, Memory, StorageError};
 
@@ -243,7 +243,7 @@ impl World {
     #[must_use]
     pub fn is_blocked(&self) -> bool {
         let waiting = self.partition.waiting.get(&self.instance);
-        waiting.is_some_and(|waiting| waiting.is_blocked())
+        waiting.is_some_and(Waiting::is_blocked)
     }
 
     /// Everything that an instance leaves behind, as bytes: what there is to see of it, and all its work. Rows are numbered
@@ -388,7 +388,10 @@ impl World {
             })?;
             Ok(())
         });
-        answer.unwrap_or(Ok(())).map(|()| given)
+        match answer {
+            Some(Err(refused)) => Err(refused.to_string()),
+            Some(Ok(())) | None => Ok(given),
+        }
     }
 
     /// The timer that is due next.

@@ -108,11 +108,13 @@ pub fn publish(
 fn delivered(row: WorkRef, item: WorkItem, sent: Sent) -> Done {
     match sent {
         Sent::Unsendable(reason) => Done {
-            refused: Some(Box::new(Refused {
-                reason,
-                item: item.clone(),
-            })),
-            ..done(row, &item, None, false, "refused")
+            destination: Destination::of(&item),
+            instance: item.instance.clone(),
+            row,
+            verdict: None,
+            delivered: false,
+            outcome: "refused",
+            refused: Some(Box::new(Refused { item, reason })),
         },
         sent => done(row, &item, None, true, outcome(&sent)),
     }

@@ -155,32 +155,32 @@ impl Tasks {
     }
 
     /// Begins a task that may begin anew whenever it panics. Must be called within a tokio runtime.
-    pub fn keep<F: Future<Output = ()> + Send>(
+    pub fn keep<F>(
         &self,
         task: Task,
         of: impl Display,
         begin: impl FnMut() -> F + Send + 'static,
     ) -> JoinHandle<()>
     where
-        F: 'static,
+        F: Future<Output = ()> + Send + 'static,
     {
         tokio::spawn(self.kept(task, of, begin))
     }
 
     /// The same as a future, for those who spawn it into a set of theirs.
-    pub fn kept<F: Future<Output = ()> + Send>(
+    pub fn kept<F>(
         &self,
         task: Task,
         of: impl Display,
         begin: impl FnMut() -> F + Send + 'static,
     ) -> impl Future<Output = ()> + Send + 'static
     where
-        F: 'static,
+        F: Future<Output = ()> + Send + 'static,
     {
         self.paced(PACE, task, of, begin)
     }
 
-    fn paced<F: Future<Output = ()> + Send>(
+    fn paced<F>(
         &self,
         pace: Pace,
         task: Task,
@@ -188,7 +188,7 @@ impl Tasks {
         mut begin: impl FnMut() -> F + Send + 'static,
     ) -> impl Future<Output = ()> + Send + 'static
     where
-        F: 'static,
+        F: Future<Output = ()> + Send + 'static,
     {
         let (tasks, name) = (self.clone(), named(task, of));
         async move {

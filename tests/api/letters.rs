@@ -147,10 +147,10 @@ async fn to_discard_a_result_settles_its_step_as_an_unknown_outcome_and_its_inst
     let answer = json!({"receipt": "r-1", "card": "canary-of-the-card"});
     let slow = ResponseTemplate::new(200).set_delay(Duration::from_secs(2));
     let bank = service(slow.set_body_json(answer)).await;
-    let back = service(ResponseTemplate::new(200).set_body_json(json!({}))).await;
+    let refunds = service(ResponseTemplate::new(200).set_body_json(json!({}))).await;
     let result = "result: {receipt: \"${response.body.receipt}\", card: \"${response.body.card}\"}\n";
     add_call(&rig, "charge", &bank, &format!("{result}redact: [result.card]\n"));
-    add_call(&rig, "refund", &back, "");
+    add_call(&rig, "refund", &refunds, "");
     rig.add_saga("till", TILL);
     rig.start().await;
 
@@ -181,7 +181,7 @@ async fn to_discard_a_result_settles_its_step_as_an_unknown_outcome_and_its_inst
     assert_eq!(decide(&rig, "acme", &unplaced, "discard").await.status, 204);
     let view = until(&rig, &till, |view| view["phase"] == "failed").await;
     assert_eq!(view["failure"]["code"], "result.refused", "{view}");
-    let refunds = back.received_requests().await.expect("they are recorded");
+    let refunds = refunds.received_requests().await.expect("they are recorded");
     assert_eq!(refunds.len(), 1);
     assert!(items(&get(&rig, &letters("acme")).await.json()).is_empty());
 }

@@ -191,6 +191,8 @@ fn a_wrong_command_line_exits_with_64() {
         &["bench", "--publish-batch", "400"],
         &["bench", "--sync-always"],
         &["bench", "--nats-server", "x", "--nats-url", "nats://y"],
+        &["instance", "show", "order", "o-1", "--url", "not a url"],
+        &["schedule", "list", "--url", "ftp://a"],
     ] {
         let output = call(arguments);
         assert_eq!(output.status.code(), Some(64), "{arguments:?}: {output:?}");
@@ -232,7 +234,7 @@ fn a_runner_that_does_not_listen_is_told_with_the_reason() {
     let url = format!("http://127.0.0.1:{port}");
     let output = call(&["instance", "show", "order", "o-1", "--url", &url]);
     let told = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(70), "{told}");
+    assert_eq!(output.status.code(), Some(69), "{told}");
     assert!(
         told.contains(&format!("no answer from {url}: ")) && told.contains("refused"),
         "{told}"
@@ -471,9 +473,209 @@ fn validate_tells_good_from_bad() {
     let absent = call(&["validate", "/no/such/folder"]);
     assert_eq!(absent.status.code(), Some(66), "{}", text(&absent.stderr));
 
-    let (exit, line) = home.refusal_of_definitions();
+    let (exit, shown) = home.refusal_of_definitions();
+    assert_eq!(exit, Some(78), "{shown}");
+    assert!(shown.contains("SR0405"), "{shown}");
+    for finding in findings {
+        let text = |key: &str| finding[key].as_str().expect("text");
+        let place = format!("{}:{}:{}", text("file"), finding["line"], finding["column"]);
+        // A manifest names its folders as it likes.
+        let place = place.rsplit('/').next().expect("a file");
+        assert!(
+            shown.contains(text("code")) && shown.contains(place),
+            "{finding}: {shown}"
+        );
+    }
+}
+
+#[test]
+fn validate_finds_wrong_manifests_and_does_not_call_nothing_well() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let folder = dir.path().to_str().expect("UTF-8");
+    let empty = call(&["validate", folder]);
+    assert_eq!(empty.status.code(), Some(66), "{}", text(&empty.stderr));
+    let head = "apiVersion: saga-runner/v1\nkind: Manifest\ncluster: a\n";
+    let manifest = dir.path().join("manifest.yaml");
+    for (body, code) in [
+        ("shrads: 2\n", "SR0402"),
+        ("shards: 0\n", "SR0403"),
+        ("http: {listen: \"0.0.0.0:8080\"}\n", "SR0412"),
+    ] {
+        std::fs::write(&manifest, format!("{head}{body}")).expect("written");
+        for path in [folder, manifest.to_str().expect("UTF-8")] {
+            let checked = call(&["validate", path, "-o", "json"]);
+            assert_eq!(checked.status.code(), Some(1), "{}", text(&checked.stderr));
+            let findings: Value = serde_json::from_slice(&checked.stdout).expect("JSON");
+            assert_eq!(findings[0]["code"], code, "{findings}");
+        }
+    }
+    std::fs::write(&manifest, head).expect("written");
+    assert_eq!(call(&["validate", folder]).status.code(), Some(0));
+}
+
+#[test]
+fn a_refused_reload_tells_every_finding() {
+    let home = Home::new();
+    let runner = home.start();
+    let broken = TALLY
+        .replace("start:", "strat:")
+        .replace("name: tally", "name: broken");
+    std::fs::write(home.path("sagas/broken.yaml"), broken).expect("written");
+    let folder = home.dir.path().to_str().expect("UTF-8");
+    let checked = call(&["validate", folder, "-o", "json"]);
+    let findings: Value = serde_json::from_slice(&checked.stdout).expect("JSON");
+    let errors = findings.as_array().expect("an array").iter();
+    let errors: Vec<&Value> = errors.filter(|finding| finding["severity"] == "error").collect();
+    assert!(!errors.is_empty());
+    let pid = nix::unistd::Pid::from_raw(i32::try_from(runner.0.id()).expect("a pid"));
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGHUP).expect("signalled");
+    let address = home.manifest["http"]["listen"].as_str().expect("an address");
+    let begin = Instant::now();
+    let kept = loop {
+        let answer = get(address, "/info");
+        let body = answer.split("\r\n\r\n").nth(1).unwrap_or("null");
+        let info: Value = serde_json::from_str(body).unwrap_or_default();
+        if let Some(findings) = info["reload"]["findings"].as_array() {
+            break findings.clone();
+        }
+        assert!(begin.elapsed() < PATIENCE, "{answer}");
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    let log = std::fs::read_to_string(home.path("runner.log")).expect("a log");
+    let lines: Vec<Value> = log
+        .lines()
+        .filter_map(|line| serde_json::from_str(line).ok())
+        .collect();
+    for error in errors {
+        let same = |told: &Value| {
+            let keys = ["code", "line", "column", "message"];
+            keys.iter().all(|key| told[*key] == error[*key])
+        };
+        assert!(lines.iter().any(same), "{error}: {log}");
+        assert!(kept.iter().any(same), "{error}: {kept:?}");
+    }
+    assert_eq!(runner.stop(), Some(0));
+}
+
+#[test]
+fn an_api_that_others_could_reach_is_refused_with_78() {
+    let home = Home::new();
+    let (exit, line) = home.refusal(&home.with(json!({"http": {"listen": "0.0.0.0:1"}})));
     assert_eq!(exit, Some(78), "{line}");
-    assert!(line.contains("SR0405"), "{line}");
+    assert!(
+        line.contains("SR0412") && line.contains("http.authentication"),
+        "{line}"
+    );
+    for verb in [
+        &["run", "--config", "manifest.yaml"][..],
+        &["dev", "--data-dir", "d"],
+    ] {
+        let output = binary()
+            .args(verb)
+            .args(["--listen", "0.0.0.0:1"])
+            .current_dir(home.dir.path())
+            .output()
+            .expect("the binary starts");
+        assert_eq!(
+            output.status.code(),
+            Some(78),
+            "{verb:?}: {}",
+            text(&output.stderr)
+        );
+        assert!(text(&output.stderr).contains("SR0412"), "{verb:?}");
+    }
+}
+
+#[test]
+fn a_reader_that_goes_away_ends_no_command() {
+    let root = env!("CARGO_MANIFEST_DIR");
+    let order = format!("{root}/sagas/order.yaml");
+    for (arguments, code) in [
+        (&["schema", "saga"][..], 0),
+        (&["validate", root, "-o", "json"], 0),
+        (&["graph", &order], 0),
+        (&["--help"], 0),
+        (&["validate", "/no/such/folder"], 66),
+    ] {
+        let output = binary()
+            .args(arguments)
+            .stdout(nobody_reads())
+            .output()
+            .expect("the binary starts");
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {output:?}");
+        assert!(!text(&output.stderr).contains("panicked"), "{output:?}");
+        let silent = binary()
+            .args(arguments)
+            .stderr(nobody_reads())
+            .output()
+            .expect("the binary starts");
+        assert_eq!(silent.status.code(), Some(code), "{arguments:?}");
+    }
+    let full = std::fs::File::options()
+        .write(true)
+        .open("/dev/full")
+        .expect("a device");
+    let output = binary()
+        .args(["schema", "saga"])
+        .stdout(full)
+        .output()
+        .expect("the binary starts");
+    assert_eq!(output.status.code(), Some(74), "{output:?}");
+    assert!(text(&output.stderr).contains("standard output"), "{output:?}");
+}
+
+/// A pipe whose reading end is closed.
+fn nobody_reads() -> Stdio {
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    Stdio::from(writer)
+}
+
+#[test]
+fn the_tenant_need_not_be_named_where_there_is_one() {
+    let with = |tenants: Option<Value>| {
+        let mut home = Home::new();
+        let keys = home.manifest.as_object_mut().expect("an object");
+        keys.extend(tenants.map(|list| ("tenants".to_owned(), list)));
+        home.write("manifest.yaml", &home.manifest);
+        let runner = home.start();
+        (home, runner)
+    };
+    let list = |home: &Home, more: &[&str], tenant: Option<&str>| {
+        let address = home.manifest["http"]["listen"].as_str().expect("an address");
+        let url = format!("http://{address}");
+        let mut command = binary();
+        command
+            .args(["schedule", "list", "--json", "--url", &url])
+            .args(more);
+        if let Some(tenant) = tenant {
+            command.env("SAGA_RUNNER_TENANT", tenant);
+        }
+        let output = command.output().expect("the binary starts");
+        (output.status.code(), text(&output.stderr))
+    };
+    let (home, runner) = with(None);
+    assert_eq!(list(&home, &[], None).0, Some(0), "without tenants");
+    let (exit, told) = list(&home, &["--tenant", "acme"], None);
+    assert!(
+        exit == Some(4) && told.contains("works without tenants"),
+        "{told}"
+    );
+    assert_eq!(runner.stop(), Some(0));
+
+    let (home, runner) = with(Some(json!(["acme"])));
+    assert_eq!(list(&home, &[], None).0, Some(0), "with one");
+    assert_eq!(runner.stop(), Some(0));
+
+    let (home, runner) = with(Some(json!(["acme", "globex"])));
+    let (exit, told) = list(&home, &[], None);
+    assert!(exit == Some(64) && told.contains("acme, globex"), "{told}");
+    assert_eq!(list(&home, &[], Some("globex")).0, Some(0));
+    assert_eq!(list(&home, &["--tenant", "acme"], Some("No Name")).0, Some(0));
+    assert_eq!(list(&home, &[], Some("No Name")).0, Some(65));
+    let address = home.manifest["http"]["listen"].as_str().expect("an address");
+    assert!(get(address, "/v1/schedules").contains("begin with /v1/tenants/<tenant>"));
+    assert_eq!(runner.stop(), Some(0));
 }
 
 impl Home {

@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use saga_runner::cli::diagnostics::render;
+use saga_runner::app::diagnostics::render;
 use saga_runner::kernel::definition::{
     BinaryFiles, Loaded, SchemaFiles, Severity, SourceFile, load, load_with,
 };

@@ -1,6 +1,7 @@
 #![allow(
     dead_code,
-    reason = "several test programs share it, and none needs all of it"
+    clippy::disallowed_methods,
+    reason = "several test programs share it, none needs all of it, and it waits in real time"
 )]
 //! The real binary, a real upstream, and either broker, all on loopback; killed as the test says.
 

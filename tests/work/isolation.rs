@@ -283,7 +283,7 @@ async fn measured(way: Way) {
         beside = healthy.one_by_one(commands) => beside,
         never = flood.flood(&upstream) => match never {},
     };
-    let calls = upstream.calls("flood") - before;
+    let calls = u32::try_from(upstream.calls("flood") - before).unwrap();
     print(
         &format!("{}, beside slow, hostile and flooding tenants", way.what),
         &beside,
@@ -291,7 +291,7 @@ async fn measured(way: Way) {
     println!(
         "{}, calls of the flood: {:.0}/s",
         way.what,
-        calls as f64 / begun.elapsed().as_secs_f64()
+        f64::from(calls) / begun.elapsed().as_secs_f64()
     );
     if asked.is_some() && way.is_listed {
         let (beside, alone) = (percentile(&beside, 99), percentile(&alone, 99));

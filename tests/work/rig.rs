@@ -466,7 +466,7 @@ impl ShardSide {
                     self.begun.push(row);
                     let _gone = reply.send(Ok(()));
                 } else {
-                    let _gone = reply.send(Err(Refused::Conflict("the command is settled")));
+                    let _gone = reply.send(Err(Refused::Conflict("the command is settled".into())));
                 }
             }
             Mail::NotCalled(row) => self.not_called.push(row),

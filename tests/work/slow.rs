@@ -70,7 +70,7 @@ impl Size {
 
     fn spec(&self, rig: &Rig, consumers: &str, upstream: &Upstream) -> WorkerSpec {
         // Two, so that a consumer may have to serve more than one.
-        let effects = vec![self.effect(), named("refund", 2)];
+        let effects = vec![self.effect(), named("refund", 3)];
         let mut spec = rig.spec("test", effects, &upstream.url, Arc::new(Metrics::new()));
         spec.settings.ack_wait = Millis(u64::try_from(self.ack_wait.as_millis()).unwrap());
         spec.consumers = plan(consumers, "test", &spec.effects);
@@ -324,10 +324,10 @@ async fn a_delivery_that_begins_nothing_leaves_no_doubt_about_calls_on_nats() {
     no_doubt(Rig::on_nats().await).await;
 }
 
-/// Takes the place that two effects have in common, of a worker that has three, by calls of the other effect.
+/// Takes the places that two effects have in common, of a worker that has four, by calls of the other effect.
 async fn take_common(rig: &Rig, upstream: &Upstream) {
-    enqueue_all(rig, &items(rig, "acme", "refund", 500, 2)).await;
-    until(async || (upstream.calls() == 2).then_some(())).await;
+    enqueue_all(rig, &items(rig, "acme", "refund", 500, 3)).await;
+    until(async || (upstream.calls() == 3).then_some(())).await;
 }
 
 /// A command that waits for a place is delivered again and given back. Whoever gets it next knows that nobody called.
@@ -342,12 +342,12 @@ async fn no_doubt(rig: Rig) {
     broker.loses_claims.store(true, Ordering::Relaxed);
     let mut spec = size.spec(&rig, "by: effect", &upstream);
     spec.broker = Arc::clone(&broker) as Arc<dyn Broker>;
-    spec.settings.concurrency = 3;
+    spec.settings.concurrency = 4;
     let worker = Worker::start(&spec).unwrap();
     take_common(&rig, &upstream).await;
     let work = size.work(&rig);
     enqueue_all(&rig, &work).await;
-    until(async || (broker.delivered_again.load(Ordering::Relaxed) >= 4).then_some(())).await;
+    until(async || (broker.delivered_again.load(Ordering::Relaxed) == 2).then_some(())).await;
     worker.drain(Duration::from_secs(20)).await;
     let waited = work.iter().find(|item| upstream.calls_of(item) == 0).unwrap();
     let refusing = Upstream::start(Duration::ZERO).await;
@@ -379,7 +379,7 @@ async fn a_worker_that_was_cut_off_begins_nothing_that_another_one_has() {
     broker.connected().await.unwrap();
     let mut cut_off = size.spec(&rig, "by: effect", &slow);
     cut_off.broker = broker;
-    cut_off.settings.concurrency = 3;
+    cut_off.settings.concurrency = 4;
     let lost = cut_off
         .metrics
         .effects_given_back
@@ -389,7 +389,7 @@ async fn a_worker_that_was_cut_off_begins_nothing_that_another_one_has() {
     let work = size.work(&rig);
     enqueue_all(&rig, &work).await;
     let running = cut_off.metrics.effects_running.with_label_values(&["charge"]);
-    until(async || (slow.calls() == 3 && running.get() == 2).then_some(())).await;
+    until(async || (slow.calls() == 4 && running.get() == 2).then_some(())).await;
     let waiting = work.iter().find(|item| slow.calls_of(item) == 0).unwrap();
     proxy.set(proxy::Fault::BlackHole);
     let second = Worker::start(&size.spec(&rig, "by: effect", &quick)).unwrap();

@@ -110,13 +110,12 @@ async fn a_stop_is_heard_while_the_disk_is_full_and_the_mailbox_takes_no_more() 
     // Full for good: for so long it takes nothing from the mailbox.
     while refused < 100 {
         let delivery = delivery(sequence, vec![told("a", sequence, &text)]);
-        match shard.handle.mail.try_send(delivery) {
-            Ok(()) => (sequence, refused) = (sequence + 1, 0),
-            Err(_) => {
-                let full = matches!(shard.handle.status.state(), ShardState::Full(_));
-                refused += u32::from(full);
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
+        if shard.handle.mail.try_send(delivery).is_ok() {
+            (sequence, refused) = (sequence + 1, 0);
+        } else {
+            let full = matches!(shard.handle.status.state(), ShardState::Full(_));
+            refused += u32::from(full);
+            tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
     let status = std::sync::Arc::clone(&shard.handle.status);

@@ -16,7 +16,9 @@ use saga_runner::kernel::input::{Origin, SourceStream};
 use saga_runner::kernel::limits::Limits;
 use saga_runner::kernel::subject::Tenancy;
 use saga_runner::ports::broker::{Broker, Expect, Publication, StreamSpec};
+use saga_runner::ports::clock::Clock;
 use saga_runner::shard::mailbox::{Arrival, Mail, Notice};
+use saga_runner::tasks::Tasks;
 use saga_runner::telemetry::Metrics;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
@@ -157,7 +159,10 @@ impl Plan {
                 position,
             });
         }
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+        let metrics = Arc::new(Metrics::new());
         let intake = Intake::start(IntakeSpec {
+            tasks: Tasks::new(&metrics, &clock),
             broker,
             shard_count: u16::try_from(endpoints.len()).expect("few"),
             shards: endpoints,
@@ -168,8 +173,8 @@ impl Plan {
             reader_prefix: "stage".to_owned(),
             limits: Limits::default(),
             settings: self.settings,
-            clock: Arc::new(SystemClock::new()),
-            metrics: Arc::new(Metrics::new()),
+            clock,
+            metrics,
             notices: asked,
         });
         Stage {
@@ -262,18 +267,16 @@ impl Shard {
     pub async fn until(&self, patience: Duration, what: &str, holds: impl FnMut(&Seen) -> bool) -> Seen {
         let mut changes = self.seen.clone();
         let wait = changes.wait_for(holds);
-        match tokio::time::timeout(patience, wait).await {
-            Ok(seen) => seen.expect("the shard lives").clone(),
-            Err(_) => {
-                let seen = self.seen.borrow();
-                panic!(
-                    "shard {}: {what}: not within {patience:?}; at {} with {} input(s), barriers {:?}",
-                    self.index,
-                    seen.position,
-                    seen.applied.len(),
-                    seen.barriers
-                );
-            }
+        if let Ok(seen) = tokio::time::timeout(patience, wait).await {
+            return seen.expect("the shard lives").clone();
         }
+        let seen = self.seen.borrow();
+        panic!(
+            "shard {}: {what}: not within {patience:?}; at {} with {} input(s), barriers {:?}",
+            self.index,
+            seen.position,
+            seen.applied.len(),
+            seen.barriers
+        );
     }
 }

@@ -53,10 +53,16 @@ fn first_lost(halt: &Halt) -> u64 {
     number.parse().expect("a sequence")
 }
 
-fn unbroken(applied: &[u64], upto: u64) {
-    let expected: Vec<u64> = (1..=applied.len() as u64).collect();
-    assert_eq!(applied, expected, "behind the gap nothing is mailed");
-    assert!(applied.len() as u64 <= upto, "{} of {upto}", applied.len());
+/// Of what stood before the gap the shard got a part without a gap. (A reader that did not know that it was behind may go on for a
+/// second; where it knew, `nothing_behind_a_gap_in_a_backlog_is_mailed`.)
+fn unbroken(applied: &[u64], lost: u64) {
+    let before: Vec<u64> = applied
+        .iter()
+        .copied()
+        .filter(|sequence| *sequence < lost)
+        .collect();
+    let expected: Vec<u64> = (1..=before.len() as u64).collect();
+    assert_eq!(before, expected);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -65,7 +71,7 @@ async fn events_that_the_limit_of_the_stream_drops_unread_end_reading() {
     let (halt, applied) = after(limits, 3_000, async |_| {}).await;
     let lost = first_lost(&halt);
     assert!(lost < 2_501 && halt.message.contains("to 2500"), "{halt:?}");
-    unbroken(&applied, lost - 1);
+    unbroken(&applied, lost);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -77,7 +83,7 @@ async fn events_that_an_operator_purges_unread_end_reading() {
     let (halt, applied) = after(json!({}), 1_000, purge).await;
     let lost = first_lost(&halt);
     assert!(lost < 900 && halt.message.contains("to 899"), "{halt:?}");
-    unbroken(&applied, lost - 1);
+    unbroken(&applied, lost);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -98,7 +104,6 @@ async fn events_that_were_read_may_go() {
     streams(&*broker, &server.url(), json!({"max_msgs": 50})).await;
     let mut stage = Plan::new(&[0]).start(broker.clone());
     let shard = stage.shard(0);
-    let watermarks = stage.intake.status()[0].read;
     for round in 0..40_u64 {
         place(&*broker, round * 20..(round + 1) * 20).await;
         shard
@@ -122,7 +127,7 @@ async fn events_that_were_read_may_go() {
     shard
         .until(PATIENCE, "a barrier", |seen| seen.barriers[0] > barriers)
         .await;
-    assert_eq!(stage.intake.status()[0].halted, None, "from {watermarks}");
+    assert_eq!(stage.intake.status()[0].halted, None);
     place(&*broker, 800..810).await;
     shard
         .until(PATIENCE, "it is fed", |seen| seen.position == 810)

@@ -43,6 +43,7 @@ pub fn activate(
 }
 
 /// Instances that waited for a definition which is loaded now.
+#[allow(clippy::implicit_hasher, reason = "it is the map of the partition")]
 pub fn resumable(
     definitions: &DefinitionSet,
     batch: &Batch<'_>,

@@ -1,5 +1,7 @@
 //! What a partition is told, and what it has made true.
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 use saga_runner_kernel::ids::{InstanceId, SagaName, TenantId, TimeMs};
 use saga_runner_kernel::input::{Input, SourceStream};
@@ -62,7 +64,7 @@ pub enum Refused {
     NotFound(&'static str),
     /// It cannot be done as things are, however often it is asked.
     #[error("{0}")]
-    Conflict(&'static str),
+    Conflict(Cow<'static, str>),
     /// It cannot be done now.
     #[error("shard {shard}: {message}")]
     Unavailable { shard: u16, message: String },

@@ -41,7 +41,7 @@ impl Run<'_> {
             }
             Order::CallBegins(row) => {
                 let stands = self.batch.begin_work(row)?;
-                let settled = || Refused::Conflict("the command is settled");
+                let settled = || Refused::Conflict("the command is settled".into());
                 Ok(Some(stands.then_some(()).ok_or_else(settled)))
             }
             Order::NotCalled(row) => self.batch.forget_begun(row).map(|()| None),

@@ -379,7 +379,7 @@ impl Run<'_> {
             return match decision {
                 DeadLetterDecision::Discard => self.batch.delete_dead_letter(number).map(Ok),
                 DeadLetterDecision::Retry => Ok(Err(Refused::Conflict(
-                    "the message could not be read: publish it again, corrected",
+                    "the message could not be read: publish it again, corrected".into(),
                 ))),
             };
         };
@@ -400,20 +400,20 @@ impl Run<'_> {
         if self.is_awaited(&input)? {
             if decision == DeadLetterDecision::Discard {
                 if !may_settle {
-                    return Ok(Err(blocked(waiting)));
+                    return Ok(Err(Refused::Conflict(blocked(waiting).into())));
                 }
                 match self.give_up(&input)? {
                     Ok(settled) => fate = settled,
-                    Err(fault) => return Ok(Err(fault.told())),
+                    Err(fault) => return Ok(Err(Refused::Conflict(fault.told().into()))),
                 }
             }
         } else if decision == DeadLetterDecision::Retry
             && may_settle
             && matches!(input.body, InputBody::Result(_))
         {
-            return Ok(Err(
-                "nothing waits for it any more: it can be discarded only".to_owned()
-            ));
+            return Ok(Err(Refused::Conflict(
+                "nothing waits for it any more: it can be discarded only".into(),
+            )));
         }
         self.batch.delete_dead_letter(number)?;
         if stood_in_the_way {

@@ -43,6 +43,12 @@ enum Hold {
     },
 }
 
+impl Default for Barriers {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Barriers {
     pub const fn new() -> Self {
         Self {

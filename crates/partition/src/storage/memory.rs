@@ -19,7 +19,7 @@ pub struct Memory(Arc<Mutex<Tables>>);
 
 #[derive(Debug)]
 struct Tables {
-    tables: Vec<Table>,
+    by_index: Vec<Table>,
     /// Bytes of all keys and values.
     bytes: usize,
     bytes_max: usize,
@@ -36,7 +36,7 @@ impl Memory {
     #[must_use]
     pub fn bounded(bytes_max: usize) -> Self {
         Self(Arc::new(Mutex::new(Tables {
-            tables: vec![Table::new(); NAMES.len()],
+            by_index: vec![Table::new(); NAMES.len()],
             bytes: 0,
             bytes_max,
         })))
@@ -47,7 +47,7 @@ impl Memory {
     pub fn copy(&self) -> Self {
         let held = self.lock();
         Self(Arc::new(Mutex::new(Tables {
-            tables: held.tables.clone(),
+            by_index: held.by_index.clone(),
             bytes: held.bytes,
             bytes_max: held.bytes_max,
         })))
@@ -62,7 +62,7 @@ impl Memory {
             rows.map(move |(key, value)| (index, (key.clone(), value.clone())))
                 .collect::<Vec<_>>()
         };
-        held.tables.iter().enumerate().flat_map(of_table).collect()
+        held.by_index.iter().enumerate().flat_map(of_table).collect()
     }
 
     #[must_use]
@@ -113,16 +113,16 @@ impl Snapshots for Memory {
 
 impl ReadRows for Tables {
     fn get(&self, table: TableIndex, key: &[u8]) -> Result<Option<Vec<u8>>, StorageError> {
-        Ok(self.tables[table].get(key).cloned())
+        Ok(self.by_index[table].get(key).cloned())
     }
 
     fn count(&self, table: TableIndex) -> Result<u64, StorageError> {
-        Ok(self.tables[table].len() as u64)
+        Ok(self.by_index[table].len() as u64)
     }
 
     fn scan(&self, table: TableIndex, from: &[u8], take: &mut Take<'_>) -> Result<(), StorageError> {
         let range = (Bound::Included(from), Bound::Unbounded);
-        for (key, value) in self.tables[table].range::<[u8], _>(range) {
+        for (key, value) in self.by_index[table].range::<[u8], _>(range) {
             if !take(key, value.clone())? {
                 break;
             }
@@ -146,8 +146,8 @@ impl Tables {
         let size = |value: &Vec<u8>| key.len() + value.len();
         self.bytes += value.as_ref().map_or(0, size);
         let before = match value {
-            Some(value) => self.tables[table].insert(key.to_vec(), value),
-            None => self.tables[table].remove(key),
+            Some(value) => self.by_index[table].insert(key.to_vec(), value),
+            None => self.by_index[table].remove(key),
         };
         self.bytes -= before.as_ref().map_or(0, size);
         before
@@ -175,7 +175,7 @@ impl WriteRows for Transaction<'_> {
         }
         let mut tables = self.tables.borrow_mut();
         let more = key.len() + value.len();
-        let before = tables.tables[table]
+        let before = tables.by_index[table]
             .get(key)
             .map_or(0, |before| key.len() + before.len());
         if tables.bytes.saturating_sub(before).saturating_add(more) > tables.bytes_max {
@@ -187,7 +187,7 @@ impl WriteRows for Transaction<'_> {
     }
 
     fn append(&self, table: TableIndex, key: &[u8], value: Vec<u8>) -> Result<(), StorageError> {
-        let is_last = match self.tables.borrow().tables[table].last_key_value() {
+        let is_last = match self.tables.borrow().by_index[table].last_key_value() {
             Some((last, _)) => last.as_slice() <= key,
             None => true,
         };

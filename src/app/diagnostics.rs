@@ -2,6 +2,7 @@
 //!
 //! For programs a finding is serialized as it is; the fields are the same.
 
+use std::io::IsTerminal;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -14,6 +15,11 @@ use crate::kernel::definition::{Diagnostic, Severity};
 const LINES_BEFORE: usize = 2;
 /// Widest excerpt, in columns; longer lines are cut around the finding.
 const WIDTH: usize = 120;
+
+/// Whether frames have colours that go to `stream`.
+pub fn coloured(stream: &impl IsTerminal) -> bool {
+    stream.is_terminal() && std::env::var_os("NO_COLOR").is_none()
+}
 
 /// Renders findings in their order, each with the lines around its place where `text_of` its file is known.
 pub fn render(diagnostics: &[Diagnostic], text_of: &dyn Fn(&str) -> Option<Arc<str>>, color: bool) -> String {

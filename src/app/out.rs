@@ -1,0 +1,38 @@
+//! What commands print. A reader that has gone away (`| head`) ends no command: what it does not read is dropped, and
+//! the exit code stays that of the command.
+
+use std::fmt::Display;
+use std::io::{self, ErrorKind, Write};
+
+use super::exit::{self, Failure};
+
+/// Prints data and a line end to standard output.
+///
+/// # Errors
+/// [`exit::IO`] where it cannot be written for another reason than that nobody reads it.
+pub fn line(text: impl Display) -> Result<(), Failure> {
+    write(&mut io::stdout().lock(), format_args!("{text}\n"))
+}
+
+/// Prints data as it is to standard output.
+///
+/// # Errors
+/// As [`line`].
+pub fn text(text: impl Display) -> Result<(), Failure> {
+    write(&mut io::stdout().lock(), text)
+}
+
+/// Tells people something on standard error.
+pub fn note(text: impl Display) {
+    // Where standard error cannot be written, there is nobody to tell.
+    let _told = writeln!(io::stderr().lock(), "{text}");
+}
+
+fn write(to: &mut impl Write, text: impl Display) -> Result<(), Failure> {
+    match write!(to, "{text}").and_then(|()| to.flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            Err(Failure::new(exit::IO, format!("standard output: {error}")))
+        }
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
