@@ -3,14 +3,15 @@
 # whole bearable: a change that makes a part exceed its own makes room first. `make test` calls this.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-runner=${CARGO_TARGET_DIR:-target}/debug/saga-runner
+export runner=${CARGO_TARGET_DIR:-target}/debug/saga-runner
 report=()
 begun=$SECONDS
 
 # part NAME MINUTES FUNCTION
 part() {
   local from=$SECONDS status=0
-  "$3" || status=$?
+  # In a shell of its own, which ends at the first failure: `set -e` does not hold within `||`.
+  bash -euo pipefail -c "$(declare -f "$3"); $3" || status=$?
   local took=$((SECONDS - from)) note=
   ((took > $2 * 60)) && note='  over its budget'
   ((status)) && note="$note  FAILED"
@@ -26,14 +27,12 @@ finish() {
   exit "$1"
 }
 
-lints() (
-  set -e
+lints() {
   make --no-print-directory check
   cargo test --locked --no-run
-)
+}
 
-tests() (
-  set -e
+tests() {
   for tool in nats-server.sh 'databases.sh postgres' 'databases.sh mariadb' 'databases.sh pgbouncer' workers.sh smtp-sink.sh; do
     # shellcheck disable=SC2086 # a script and its argument
     scripts/$tool >/dev/null
@@ -41,7 +40,7 @@ tests() (
   NATS_SERVER=$(scripts/nats-server.sh) cargo test --locked --no-fail-fast
   "$runner" test sagas --coverage --chaos --min-coverage 90
   "$runner" test examples/webhooks/sagas --coverage --chaos --min-coverage 90
-)
+}
 
 part 'build and lints' 10 lints
 part 'unit and integration' 8 tests
