@@ -17,7 +17,7 @@ pub fn line(text: impl Display) -> Result<(), Failure> {
 /// Prints data as it is to standard output.
 ///
 /// # Errors
-/// As [`line`].
+/// As [`line()`].
 pub fn text(text: impl Display) -> Result<(), Failure> {
     write(&mut io::stdout().lock(), text)
 }

@@ -501,13 +501,9 @@ impl Lane {
         let counter = self.series.of_answer(&answer);
         let happened = answer.may_have_happened();
         let late = self.late(to, &answer, calls);
-        match result::record(
-            &*self.broker,
-            self.tasks.stuck(),
-            self.publication(to, answer, calls),
-        )
-        .await
-        {
+        // Boxed: there may be tens of thousands of these tasks.
+        let publication = self.publication(to, answer, calls);
+        match Box::pin(result::record(&*self.broker, self.tasks.stuck(), publication)).await {
             Recorded::Stored => counter.inc(),
             Recorded::Known if Box::pin(self.record_late(late)).await => counter.inc(),
             Recorded::Known => self.series.known.inc(),
@@ -548,13 +544,9 @@ impl Lane {
         tracing::error!(effect = %to.effect, command = %to.command, reason, "broker refuses a result");
         let answer = Answer::refused(happened, reason);
         let counter = self.series.of_answer(&answer);
-        match result::record(
-            &*self.broker,
-            self.tasks.stuck(),
-            self.publication(to, answer, calls),
-        )
-        .await
-        {
+        // Boxed: there may be tens of thousands of these tasks.
+        let publication = self.publication(to, answer, calls);
+        match Box::pin(result::record(&*self.broker, self.tasks.stuck(), publication)).await {
             Recorded::Stored => counter.inc(),
             Recorded::Known => self.series.known.inc(),
             Recorded::Refused(_) => return Disposition::GiveBack(REFUSED_DELAY),

@@ -25,6 +25,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("gateway", &["kernel", "ports", "clients", "telemetry"]),
     ("inproc", &["kernel", "ports"]),
     ("nats", &["kernel", "ports"]),
+    ("api", &["kernel", "ports"]),
     (
         "config",
         &[
@@ -42,7 +43,6 @@ const LAYERS: &[(&str, &[&str])] = &[
             "api",
         ],
     ),
-    ("api", &["kernel", "ports"]),
     ("offline", &["kernel", "partition"]),
     (
         "app",

@@ -53,6 +53,13 @@ impl Rig {
         if let Some(url) = &nats_url {
             manifest["broker"] = json!({"kind": "nats", "nats": {"urls": [url]}});
         }
+        // A gateway has one address: another one stands in place of the upstream's.
+        if ["nats", "grpc"]
+            .iter()
+            .any(|kind| extra["gateway"].get(kind).is_some())
+        {
+            manifest["gateway"] = Value::Null;
+        }
         merge(&mut manifest, extra);
         std::fs::write(dir.path().join("manifest.yaml"), manifest.to_string()).expect("written");
         upstream.set_runner(format!("http://{address}"));

@@ -192,7 +192,7 @@ async fn saga_runners_own_worker_keeps_the_protocol() {
         "broker": {"kind": "nats", "nats": {"urls": [server.url()]}},
         "upstreams": {"shop": shop},
         "http": {"listen": format!("127.0.0.1:{port}")},
-        "worker": {"ack_wait": "3s"},
+        "worker": {"ack_wait": "3s", "consumers": {"by": "effect"}},
     });
     let path = dir.path().join("manifest.yaml");
     std::fs::write(&path, manifest.to_string()).expect("written");

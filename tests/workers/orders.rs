@@ -24,7 +24,9 @@ fn external(effect: &str) -> String {
     format!("{}\nexternal: {{}}\n", &text[..call])
 }
 
-async fn rig(server: &NatsServer, extra: serde_json::Value) -> Rig {
+async fn rig(server: &NatsServer, mut extra: serde_json::Value) -> Rig {
+    // Workers of other processes have one consumer for each effect.
+    extra["worker"]["consumers"] = serde_json::json!({"by": "effect"});
     let rig = Rig::new(Some(server.url()), "30m", Duration::from_secs(1), extra).await;
     for effect in ["payments-charge", "shipping-create"] {
         rig.add_effect(effect, &external(effect));

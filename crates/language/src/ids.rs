@@ -186,7 +186,7 @@ impl fmt::Display for TimeMs {
     }
 }
 
-/// Identity of one attempt of a piece of work: a deterministic UUID v7 (see [`saga_runner_kernel::work`]).
+/// Identity of one attempt of a piece of work: a deterministic UUID v7 (see `work` of the kernel).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct CommandId(pub Uuid);

@@ -245,6 +245,7 @@ impl Stage {
                 "yield_retry": "0s",
                 "response_bytes": ANSWER_BYTES_MAX,
                 "concurrency": 1_000,
+                "consumers": {"by": "effect"},
             },
         });
         let mut rig = Rig::new(Some(nats_server.url()), "30m", Duration::from_secs(1), extra).await;
