@@ -143,6 +143,14 @@ fn part_of(all: usize, others: usize) -> usize {
     rest - rest.div_ceil(LEFT_TO_OTHERS).min(rest - 1)
 }
 
+fn most_of(limits: &EffectLimits, all: usize, others: usize, is_shared: bool) -> usize {
+    match limits.per_tenant {
+        Some(most) => usize::try_from(most).unwrap_or(usize::MAX).min(all),
+        None if is_shared => part_of(all, others),
+        None => all,
+    }
+}
+
 /// A tenant's place, free again when it is dropped.
 pub struct TenantPlace {
     tenants: Arc<Tenants>,
@@ -180,19 +188,15 @@ impl Tenants {
     /// Most of `all` that one tenant may have while others have so many. A tenant that is alone may have all; one that is not
     /// leaves some of what others have not taken to those that have none, so that its slow calls do not stop theirs.
     pub fn most_of(&self, all: usize, others: usize, now: Duration) -> usize {
-        match self.limits.per_tenant {
-            Some(most) => usize::try_from(most).unwrap_or(usize::MAX).min(all),
-            None if self.lock().is_shared(now) => part_of(all, others),
-            None => all,
-        }
+        most_of(&self.limits, all, others, self.lock().is_shared(now))
     }
 
     /// A place for a command of `tenant`, unless it has as many as it may.
     pub fn enter(self: &Arc<Self>, tenant: &TenantId, now: Duration) -> Option<TenantPlace> {
-        self.note(tenant, now);
-        let theirs = self.lock().of_others(tenant);
-        let most = self.most_of(self.places, theirs, now);
         let mut busy = self.lock();
+        busy.note(tenant, now);
+        let theirs = busy.of_others(tenant);
+        let most = most_of(&self.limits, self.places, theirs, busy.is_shared(now));
         let count = busy.counts.entry(tenant.clone()).or_insert(0);
         if *count >= most {
             return None;
