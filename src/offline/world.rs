@@ -22,7 +22,6 @@ use super::work;
 use crate::kernel::alias::Alias;
 use crate::kernel::children::SagaMessage;
 use crate::kernel::definition::{Definition, DefinitionSet};
-use crate::kernel::duration::Millis;
 use crate::kernel::ids::{ClusterId, CommandId, EventId, IdError, InstanceId, TimeMs};
 use crate::kernel::input::{
     Control, DomainEvent, Input, InputBody, Origin, Owner, SourceStream, WorkOutcome, WorkResult,
@@ -36,8 +35,6 @@ use crate::kernel::work::{WorkItem, WorkKind, WorkRef};
 
 /// Most messages that one input may send to aliases and from there, directly or through what it sets free.
 const MESSAGES_MAX: usize = 10_000;
-/// How long a shard keeps ended instances where its settings say nothing else.
-const KEEP_ENDED: Millis = Millis(7 * 24 * 3_600_000);
 
 /// How inputs are given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -184,11 +181,7 @@ impl World {
                 definitions: Arc::new(definitions),
                 scheduled_tenants: Vec::new(),
                 limits: Limits::default(),
-                keep: Keep {
-                    ended: KEEP_ENDED,
-                    ended_count: u64::MAX,
-                    dead_letters: u64::MAX,
-                },
+                keep: Keep::default(),
                 streams: SourceStream::ALL.map(|stream| (format!("{stream:?}"), 0)),
                 positions: [0; 3],
                 counters: Counters::default(),

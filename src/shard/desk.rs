@@ -11,10 +11,10 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, watch};
 
+use saga_runner_partition::machine::Partition;
 use saga_runner_partition::machine::activation::{activate, resumable};
 use saga_runner_partition::machine::lanes::{Acceptance, Held, HeldMail, Lanes, bytes_of};
 use saga_runner_partition::machine::timers::{Barriers, Firing};
-use saga_runner_partition::machine::{Keep, Partition};
 
 use super::batch::{Activation, Gathered, Item, Refill};
 use super::mailbox::{Delivery, Mail, Notice, Refused, Released, SentFloor, Verdict};
@@ -103,17 +103,12 @@ impl Desk {
         if opening.has_schedules {
             gathered.push(Item::Schedules(None));
         }
-        let keep = spec.store.settings();
         let partition = Partition {
             cluster: spec.store.cluster_id(),
             definitions: spec.definitions,
             scheduled_tenants: spec.scheduled_tenants,
             limits: spec.limits,
-            keep: Keep {
-                ended: keep.keep_ended,
-                ended_count: keep.keep_ended_count,
-                dead_letters: keep.keep_dead_letters,
-            },
+            keep: spec.store.settings().keep(),
             streams: spec
                 .streams
                 .map(|state| (state.identity.name, state.identity.created_ns)),

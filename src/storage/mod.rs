@@ -13,6 +13,7 @@ mod tests;
 
 use serde::{Deserialize, Serialize};
 
+use saga_runner_partition::machine::Keep;
 pub use saga_runner_partition::storage::{Batch, Reader, StorageError, keys, read, rows, tables, write};
 pub use store::{OpenOptions, Store};
 
@@ -34,11 +35,24 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
+        let keep = Keep::default();
         Self {
             max_bytes: 64 << 30,
-            keep_ended: crate::kernel::duration::Millis(7 * 24 * 3_600_000),
-            keep_ended_count: 1_000_000,
-            keep_dead_letters: 100_000,
+            keep_ended: keep.ended,
+            keep_ended_count: keep.ended_count,
+            keep_dead_letters: keep.dead_letters,
+        }
+    }
+}
+
+impl Settings {
+    /// What is kept of what has ended.
+    #[must_use]
+    pub const fn keep(&self) -> Keep {
+        Keep {
+            ended: self.keep_ended,
+            ended_count: self.keep_ended_count,
+            dead_letters: self.keep_dead_letters,
         }
     }
 }

@@ -47,6 +47,17 @@ pub struct Keep {
     pub dead_letters: u64,
 }
 
+impl Default for Keep {
+    /// 7 days, 1,000,000 instances, 100,000 dead letters.
+    fn default() -> Self {
+        Self {
+            ended: Millis(7 * 24 * 3_600_000),
+            ended_count: 1_000_000,
+            dead_letters: 100_000,
+        }
+    }
+}
+
 /// What a partition knows besides its rows: what it works under, and what its last commit has left.
 #[derive(Debug, Clone)]
 pub struct Partition {
