@@ -18,7 +18,6 @@ use crate::kernel::definition::Definition;
 use crate::kernel::duration::Millis;
 use crate::kernel::ids::TimeMs;
 use crate::kernel::input::{CancelMode, Found, Input, InputBody};
-use crate::kernel::patch::IgnoreReason;
 use crate::kernel::recorded::{Recorded, RecordedBody, RecordedEvent, RecordedOutcome};
 
 /// Inputs of one instance, oldest first.
@@ -114,7 +113,7 @@ pub fn replay(
         let (left, right) = match &mut shadow {
             None => {
                 let given = give(&mut world, &input);
-                let mut ran = vec![format!("outcome {}", outcome_beside(recorded, &given))];
+                let mut ran = vec![format!("outcome {}", outcome(&given))];
                 // What the input set free has entries of its own in the recording.
                 if !deferred.is_empty() {
                     continue;
@@ -207,17 +206,6 @@ fn outcome(given: &Given) -> String {
         (None, Some(Outcome::Applied) | None) => "applied".to_owned(),
         (None, Some(Outcome::Deferred)) => "deferred".to_owned(),
         (None, Some(Outcome::Ignored(reason))) => reason.as_str().to_owned(),
-    }
-}
-
-/// The outcome in the words of the recording: an answer of an operator that does not fit is refused, and makes no dead
-/// letter.
-fn outcome_beside(recorded: &Recorded, given: &Given) -> String {
-    match (&recorded.input, &given.rejection) {
-        (RecordedBody::Settle(_), Some(_)) if recorded.outcome == IgnoreReason::Refused.as_str() => {
-            recorded.outcome.clone()
-        }
-        _ => outcome(given),
     }
 }
 

@@ -13,10 +13,14 @@ handlers: {Tally.Added: {set: {n: "${state.n + event.data.by}"}}}
 steps: {w: {wait: {signal: close, timeout: 1h}}}
 "#;
 
-fn played(steps: &str) -> (Option<i32>, String) {
-    let project = Project::new(&format!(
+fn cases(steps: &str) -> String {
+    format!(
         "saga: tally\ncases:\n  - name: poison\n    key: t-1\n    chaos: false\n    steps:\n      - {{event: Tally.Opened, data: {{id: t-1}}}}\n{steps}"
-    ));
+    )
+}
+
+fn played(steps: &str) -> (Option<i32>, String) {
+    let project = Project::new(&cases(steps));
     project.write("sagas/tally.yaml", TALLY);
     let (code, report) = project.json(&[]);
     (code, format!("{report:#}"))
@@ -70,4 +74,26 @@ fn a_key_is_free_again_when_its_ended_instance_is_kept_no_longer() {
       - {event: Tally.Opened, data: {id: t-1}, expect: {phase: running}}\n",
     );
     assert_eq!(code, Some(0), "{report}");
+}
+
+#[test]
+fn another_event_under_an_id_that_was_used_is_rejected_and_blocks_nothing() {
+    let (code, report) = played(
+        "      - {event: Tally.Added, id: a-1, data: {id: t-1, by: 5}, expect: {state: {n: 5}}}
+      - {event: Tally.Added, id: a-1, data: {id: t-1, by: 7}, expect: {rejected: event_id.conflict, blocked: false, state: {n: 5}}}
+      - {event: Tally.Added, id: a-1, data: {id: t-1, by: 5}, expect: {ignored: duplicate}}\n",
+    );
+    assert_eq!(code, Some(0), "{report}");
+}
+
+#[test]
+fn a_reason_that_never_comes_out_is_a_mistake_of_the_file() {
+    let project = Project::new(&cases(
+        "      - {event: Tally.Added, data: {id: t-1, by: 5}, expect: {ignored: conflict}}\n",
+    ));
+    project.write("sagas/tally.yaml", TALLY);
+    let output = super::test(&[&project.path("").display().to_string()]);
+    let shown = super::text(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{shown}");
+    assert!(shown.contains("error[SR0108]: \"conflict\""), "{shown}");
 }
