@@ -4,11 +4,6 @@
 //! of the outbox for each owner, in the transaction that takes it, so none is lost and none is forwarded twice. An
 //! event that finds no owner waits for one as an event waits for its instance to begin; see `inbox`.
 
-use super::apply::{Fate, Turn};
-use super::poison::Fault;
-use super::staging::Run;
-use super::watch::Told;
-use crate::storage::StorageError;
 use saga_runner_kernel::alias::{Alias, Via};
 use saga_runner_kernel::children::{Forwarded, SagaMessage};
 use saga_runner_kernel::definition::model::{COMMAND_TIMEOUT_MS, NoInstance};
@@ -16,6 +11,12 @@ use saga_runner_kernel::ids::{ClusterId, DefinitionHash, TimeMs};
 use saga_runner_kernel::input::{Control, DomainEvent, Input, InputBody, Origin, Owner};
 use saga_runner_kernel::patch::{IgnoreReason, Outcome};
 use saga_runner_kernel::work::{Attempt, Piece, WorkItem, WorkKind, WorkRef};
+
+use super::apply::{Fate, Turn};
+use super::poison::Fault;
+use super::staging::Run;
+use super::watch::Told;
+use crate::storage::StorageError;
 
 /// What a forwarded event has around its payload, in bytes, besides its own texts.
 const ENVELOPE_BYTES: usize = 2_048;

@@ -4,13 +4,6 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use super::poison::Fault;
-use super::staging::Run;
-use super::watch::{Told, Watch};
-use crate::storage::StorageError;
-use crate::storage::rows::{
-    EndedRow, HistoryOutcome, HistoryRow, Tombstone as Row, WaitReason, early_number, encode_waiting,
-};
 use saga_runner_kernel::alias::Alias;
 use saga_runner_kernel::ids::{DefinitionHash, InstanceId};
 use saga_runner_kernel::input::{Control, Input, InputBody, Origin, Settle, SourceStream};
@@ -21,6 +14,14 @@ use saga_runner_kernel::transition::{
     Context, Last, Rejection, apply_ended, apply_traced, migrate, reaches_ended, refusal,
 };
 use saga_runner_kernel::work::WorkRef;
+
+use super::poison::Fault;
+use super::staging::Run;
+use super::watch::{Told, Watch};
+use crate::storage::StorageError;
+use crate::storage::rows::{
+    EndedRow, HistoryOutcome, HistoryRow, Tombstone as Row, WaitReason, early_number, encode_waiting,
+};
 
 /// One execution of an input.
 #[derive(Debug, Clone, Copy)]

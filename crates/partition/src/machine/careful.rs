@@ -6,8 +6,9 @@
 
 use std::collections::HashMap;
 
-use crate::storage::rows::Suspect;
 use saga_runner_kernel::input::{Input, InputBody, Origin};
+
+use crate::storage::rows::Suspect;
 
 /// Names an input, whatever delivery brings it.
 pub type Fingerprint = [u8; 16];

@@ -1,16 +1,17 @@
 //! Inputs that wait for an instance, and how they are let in again: always in the order in which they came.
 
+use saga_runner_kernel::alias::Alias;
+use saga_runner_kernel::ids::{InstanceId, TimeMs};
+use saga_runner_kernel::input::Input;
+use saga_runner_kernel::patch::{IgnoreReason, Outcome, TimerRow};
+use saga_runner_kernel::work::WorkRef;
+
 use super::apply::{Fate, Turn};
 use super::poison::Fault;
 use super::staging::Run;
 use super::watch::Told;
 use crate::storage::StorageError;
 use crate::storage::rows::{InboxRow, WaitReason, Waiting, early_timer, encode_waiting};
-use saga_runner_kernel::alias::Alias;
-use saga_runner_kernel::ids::{InstanceId, TimeMs};
-use saga_runner_kernel::input::Input;
-use saga_runner_kernel::patch::{IgnoreReason, Outcome, TimerRow};
-use saga_runner_kernel::work::WorkRef;
 
 impl Run<'_> {
     /// Lets an input wait behind the earlier ones of its instance, or for its definition.

@@ -2,9 +2,10 @@
 
 use std::collections::VecDeque;
 
-use super::message::{Arrival, Delivery};
 use saga_runner_kernel::ids::TimeMs;
 use saga_runner_kernel::input::{Input, InputBody, SourceStream};
+
+use super::message::{Arrival, Delivery};
 
 /// What becomes of a delivery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

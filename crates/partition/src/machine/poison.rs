@@ -3,14 +3,6 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use bytes::Bytes;
-
-use super::apply::{Fate, HistoryEntry, Turn, kind_in_full, source};
-use super::careful::{Condemned, fingerprint};
-use super::message::{Answer, DeadLetterDecision, Refused, Unreadable};
-use super::staging::Run;
-use super::watch::Told;
-use crate::storage::StorageError;
-use crate::storage::rows::{DeadLetter, EXCERPT_BYTES, HistoryOutcome, WaitReason, Waiting};
 use saga_runner_kernel::alias::Alias;
 use saga_runner_kernel::definition::Definition;
 use saga_runner_kernel::ids::{DefinitionHash, TenantId};
@@ -20,6 +12,14 @@ use saga_runner_kernel::patch::Patch;
 use saga_runner_kernel::record::Record;
 use saga_runner_kernel::schedule;
 use saga_runner_kernel::transition::{Context, NO_INSTANCE, Rejection, apply, awaits, discard_timer};
+
+use super::apply::{Fate, HistoryEntry, Turn, kind_in_full, source};
+use super::careful::{Condemned, fingerprint};
+use super::message::{Answer, DeadLetterDecision, Refused, Unreadable};
+use super::staging::Run;
+use super::watch::Told;
+use crate::storage::StorageError;
+use crate::storage::rows::{DeadLetter, EXCERPT_BYTES, HistoryOutcome, WaitReason, Waiting};
 
 const CRASH: &str = "poison.crash";
 const PANIC: &str = "poison.panic";

@@ -8,18 +8,18 @@
 use std::collections::BTreeSet;
 
 use bytes::Bytes;
-
-use super::apply::Turn;
-use super::message::{Answer, Refused};
-use super::staging::Run;
-use crate::storage::StorageError;
-use crate::storage::rows::{PlannedRow, RunRow, ScheduleRow};
 use saga_runner_kernel::children::SagaMessage;
 use saga_runner_kernel::ids::{ClusterId, CommandId, DefinitionHash, InstanceId, SagaName, TenantId, TimeMs};
 use saga_runner_kernel::input::{Control, Input, InputBody};
 use saga_runner_kernel::patch::{IgnoreReason, Outcome, TimerRow};
 use saga_runner_kernel::schedule::{self, Cron, Overlap, QUEUE_MAX, Schedule, Skip, Zone};
 use saga_runner_kernel::work::{Attempt, Piece, WorkItem, WorkKind, WorkRef};
+
+use super::apply::Turn;
+use super::message::{Answer, Refused};
+use super::staging::Run;
+use crate::storage::StorageError;
+use crate::storage::rows::{PlannedRow, RunRow, ScheduleRow};
 
 /// Name of the timer, and path of the messages.
 const SCHEDULE: &str = "schedule";

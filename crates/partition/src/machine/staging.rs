@@ -3,12 +3,6 @@
 
 use std::collections::HashMap;
 
-use super::careful::{Condemned, Fingerprint};
-use super::tally::Tally;
-use super::watch::{Told, Watch};
-use crate::storage::rows::{UseChanges, Waiting};
-use crate::storage::write::Counters;
-use crate::storage::{Batch, StorageError};
 use saga_runner_kernel::definition::DefinitionSet;
 use saga_runner_kernel::duration::Millis;
 use saga_runner_kernel::ids::{ClusterId, InstanceId, TenantId, TimeMs};
@@ -16,6 +10,13 @@ use saga_runner_kernel::input::Input;
 use saga_runner_kernel::limits::Limits;
 use saga_runner_kernel::record::Record;
 use saga_runner_kernel::work::{WorkItem, WorkRef};
+
+use super::careful::{Condemned, Fingerprint};
+use super::tally::Tally;
+use super::watch::{Told, Watch};
+use crate::storage::rows::{UseChanges, Waiting};
+use crate::storage::write::Counters;
+use crate::storage::{Batch, StorageError};
 
 /// What applying inputs needs besides the batch.
 #[derive(Clone, Copy)]

@@ -3,6 +3,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use saga_runner_kernel::ids::{DefinitionHash, InstanceId, SagaName, TenantId, TimeMs};
+use saga_runner_kernel::record::{Record, Summary};
+use saga_runner_kernel::work::{WorkItem, WorkRef};
+
 use super::keys;
 use super::rows::{
     ActiveDefinitions, AliasRow, ArchivedRow, DeadLetter, EndedRow, HistoryRow, InboxRow, ParkedRow,
@@ -14,9 +18,6 @@ use super::tables::{
 };
 use super::write::{ACTIVE, uses_key};
 use super::{ReadRows, Snapshots, StorageError};
-use saga_runner_kernel::ids::{DefinitionHash, InstanceId, SagaName, TenantId, TimeMs};
-use saga_runner_kernel::record::{Record, Summary};
-use saga_runner_kernel::work::{WorkItem, WorkRef};
 
 /// Rows that one call may look at, whatever it is looking for.
 const SCAN_MAX: usize = 20_000;

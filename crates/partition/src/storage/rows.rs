@@ -4,10 +4,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
-
-use super::StorageError;
 use saga_runner_kernel::definition::Definition;
 use saga_runner_kernel::ids::{CommandId, DefinitionHash, InstanceId, SagaName, TenantId, TimeMs};
 use saga_runner_kernel::input::{Input, Owner, SourceStream};
@@ -15,6 +11,10 @@ use saga_runner_kernel::patch::{IgnoreReason, Note, Outcome};
 use saga_runner_kernel::record::{Phase, Summary};
 use saga_runner_kernel::schedule::Skip;
 use saga_runner_kernel::work::WorkRef;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use super::StorageError;
 
 /// Format of every row that this binary writes.
 pub const ROW_FORMAT: u8 = 1;

@@ -2,6 +2,13 @@
 
 use std::collections::BTreeSet;
 
+use saga_runner_kernel::ids::{DefinitionHash, InstanceId, SagaName, TenantId, TimeMs};
+use saga_runner_kernel::input::SourceStream;
+use saga_runner_kernel::patch::TimerRow;
+use saga_runner_kernel::record::Record;
+use saga_runner_kernel::transition::Last;
+use saga_runner_kernel::work::{WorkItem, WorkRef};
+
 use super::keys;
 use super::read::Scheduled;
 use super::rows::{
@@ -13,12 +20,6 @@ use super::tables::{
     TIMERS, TOMBSTONES,
 };
 use super::{StorageError, WriteRows};
-use saga_runner_kernel::ids::{DefinitionHash, InstanceId, SagaName, TenantId, TimeMs};
-use saga_runner_kernel::input::SourceStream;
-use saga_runner_kernel::patch::TimerRow;
-use saga_runner_kernel::record::Record;
-use saga_runner_kernel::transition::Last;
-use saga_runner_kernel::work::{WorkItem, WorkRef};
 
 /// Everything written through it appears together or not at all.
 pub struct Batch<'t> {
