@@ -127,13 +127,17 @@ impl Lane {
         let Some(tenant_place) = self.tenants.enter(tenant, self.clock.monotonic()) else {
             return Err((turn.patience(BUSY_MS), Reason::TenantBusy));
         };
-        let left = deadline.0.saturating_sub(self.clock.now().0);
-        let left = Duration::from_millis(u64::try_from(left).unwrap_or(0));
-        let place = tokio::select! {
-            biased;
-            () = self.draining.cancelled() => return Err((Duration::ZERO, Reason::Drain)),
-            place = self.places.enter(tenant, false, || self.free_places()) => place,
-            () = tokio::time::sleep(left) => return Err((Duration::ZERO, Reason::NotDue)),
+        let place = if let Some(place) = self.places.try_enter(tenant, false, || self.free_at_once()) {
+            place
+        } else {
+            let left = deadline.0.saturating_sub(self.clock.now().0);
+            let left = Duration::from_millis(u64::try_from(left).unwrap_or(0));
+            tokio::select! {
+                biased;
+                () = self.draining.cancelled() => return Err((Duration::ZERO, Reason::Drain)),
+                place = self.places.enter(tenant, false, || self.free_places()) => place,
+                () = tokio::time::sleep(left) => return Err((Duration::ZERO, Reason::NotDue)),
+            }
         };
         let breaker = match &self.upstream {
             None => None,
@@ -164,6 +168,15 @@ impl Lane {
             pace.wait(&*self.clock).await;
         }
         (effect, place)
+    }
+
+    /// The same, if all of it is free. Where there is a rate it may not be.
+    fn free_at_once(&self) -> Option<Places> {
+        if self.pace.is_some() || self.draining.is_cancelled() {
+            return None;
+        }
+        let effect = Arc::clone(&self.concurrency).try_acquire_owned().ok()?;
+        Some((effect, self.share.try_enter()?))
     }
 
     /// How long a call may take that begins now: the time of one attempt, at most what is left of the command's.

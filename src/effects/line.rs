@@ -1,7 +1,6 @@
 //! A line for something scarce: what comes free goes to the tenant that has the fewest of it, and among those with
 //! equally many to the one that has waited longest. A tenant that sends without end so waits behind itself.
 
-use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -56,12 +55,15 @@ pub struct Granted<P> {
 
 impl<P> Drop for Granted<P> {
     fn drop(&mut self) {
-        {
+        let is_awaited = {
             let mut state = self.inner.lock();
             state.change(&self.tenant, |tenant| tenant.has -= 1);
             state.given -= 1;
+            !state.order.is_empty()
+        };
+        if is_awaited {
+            self.inner.changed.notify_one();
         }
-        self.inner.changed.notify_one();
     }
 }
 
@@ -90,10 +92,7 @@ impl<P> Inner<P> {
 impl<P> State<P> {
     /// Changes what a tenant has or waits for, and its place in the order with it.
     fn change<T>(&mut self, name: &TenantId, change: impl FnOnce(&mut Tenant<P>) -> T) -> Option<T> {
-        let Entry::Occupied(mut found) = self.tenants.entry(name.clone()) else {
-            return None;
-        };
-        let tenant = found.get_mut();
+        let tenant = self.tenants.get_mut(name)?;
         let changed = change(tenant);
         let stands = tenant.waiting.front().map(|first| (tenant.has, first.ticket));
         if stands != tenant.stands {
@@ -105,7 +104,7 @@ impl<P> State<P> {
             }
         }
         if tenant.has == 0 && tenant.waiting.is_empty() {
-            found.remove();
+            self.tenants.remove(name);
         }
         Some(changed)
     }

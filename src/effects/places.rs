@@ -52,6 +52,12 @@ impl Share {
         };
         place.expect("the semaphores are never closed")
     }
+
+    /// A place, if one is free.
+    pub fn try_enter(&self) -> Option<OwnedSemaphorePermit> {
+        let own = Arc::clone(&self.own).try_acquire_owned();
+        own.or_else(|_| Arc::clone(&self.common).try_acquire_owned()).ok()
+    }
 }
 
 /// How fast the calls of one effect follow each other, of which one at a time waits for its turn.
@@ -117,10 +123,13 @@ struct Busy {
 impl Busy {
     /// Notes that `tenant` asks.
     fn note(&mut self, tenant: &TenantId, now: Duration) {
-        let is_latest = self.latest.as_ref().is_some_and(|(latest, _)| latest == tenant);
-        let before = self.latest.replace((tenant.clone(), now));
-        if !is_latest && before.is_some() {
-            self.other = before;
+        match &mut self.latest {
+            Some((latest, seen)) if latest == tenant => *seen = now,
+            latest => {
+                if let Some(before) = latest.replace((tenant.clone(), now)) {
+                    self.other = Some(before);
+                }
+            }
         }
     }
 
