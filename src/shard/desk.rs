@@ -558,12 +558,12 @@ impl Desk {
 
     /// Marks the stop as a clean one.
     fn close(&mut self) {
-        self.partition.counters.clean = true;
         self.partition.counters.sent_floor = self.floor.0.load(Ordering::Acquire);
         let counters = self.partition.counters;
-        let closed = self
-            .store
-            .write::<_, StorageError>(|batch| batch.put_counters(&counters));
+        let closed = self.store.write::<_, StorageError>(|batch| {
+            batch.put_counters(&counters)?;
+            batch.put_closed(true)
+        });
         if let Err(error) = closed {
             tracing::warn!(shard = self.index, %error, "the stop could not be marked as clean");
         }

@@ -37,15 +37,14 @@ pub(super) struct Opening {
 pub(super) fn open(spec: &ShardSpec) -> Result<Opening, StorageError> {
     let waiting = spec.store.reader().waiting()?;
     spec.store.write(|batch| {
-        let mut counters = batch.counters()?;
-        let careful = if counters.clean || counters.log_sequence == 0 {
+        let counters = batch.counters()?;
+        let careful = if batch.is_closed()? || counters.log_sequence == 0 {
             batch.put_suspects(&[])?;
             Careful::default()
         } else {
             Careful::after_crash(spec.settings.batch_inputs, batch.suspects()?)
         };
-        counters.clean = false;
-        batch.put_counters(&counters)?;
+        batch.put_closed(false)?;
         let (positions, halt) = positions(spec, batch)?;
         if halt.is_none() {
             activate(batch, &spec.definitions, spec.revision, positions)?;

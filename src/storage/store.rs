@@ -49,14 +49,14 @@ impl Store {
         let environment = Environment::open(dir, tables::NAMES, settings.max_bytes)?;
         let created = environment.write(|view| {
             let identity = Identity::of(options);
-            match view.get(tables::META, b"identity")? {
+            match view.get(tables::LOCAL, b"identity")? {
                 Some(bytes) => {
                     check_format(dir, &bytes)?;
                     identity.check(dir, &rows::decode(&bytes, "identity")?)?;
                     Ok::<_, StorageError>(false)
                 }
                 None if options.create => {
-                    view.put(tables::META, b"identity", rows::encode(&identity))?;
+                    view.put(tables::LOCAL, b"identity", rows::encode(&identity))?;
                     Ok(true)
                 }
                 None => Err(StorageError::Missing(dir.to_owned())),
@@ -230,7 +230,7 @@ mod tests {
             Store::open(dir.path(), &Settings::default(), &options("shop", 0, true)).expect("created");
         store
             .environment
-            .write::<_, StorageError>(|view| view.put(tables::META, b"identity", vec![ROW_FORMAT + 1, 9, 9]))
+            .write::<_, StorageError>(|view| view.put(tables::LOCAL, b"identity", vec![ROW_FORMAT + 1, 9, 9]))
             .expect("commits");
         drop(store);
         let message = refusal(dir.path(), &options("shop", 0, false));

@@ -243,9 +243,8 @@ fn stored_rows_are_frozen() {
         last_time: TimeMs(7),
         early_inputs: 8,
         early_bytes: 9,
-        clean: true,
     };
-    frozen(&counters, "0105060e080901");
+    frozen(&counters, "0105060e0809");
     let active = ActiveDefinitions {
         revision: 2,
         sagas: BTreeMap::from([(

@@ -232,9 +232,7 @@ pub fn die_with(world: &World, input: &Input, attempts: u32) {
     let store = world.store();
     store
         .write::<_, StorageError>(|batch| {
-            let mut counters = batch.counters()?;
-            counters.clean = false;
-            batch.put_counters(&counters)?;
+            batch.put_closed(false)?;
             batch.put_suspects(&[Suspect {
                 input: fingerprint(input),
                 attempts,

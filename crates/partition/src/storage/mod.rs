@@ -10,11 +10,13 @@ pub mod read;
 pub mod rows;
 pub mod tables;
 pub mod write;
+mod write_set;
 
 pub use error::StorageError;
 pub use memory::Memory;
 pub use read::Reader;
 pub use write::Batch;
+pub use write_set::{Capture, WriteSet};
 
 /// Index of a table in [`tables::NAMES`].
 pub type TableIndex = usize;

@@ -17,6 +17,7 @@ pub const NAMES: &[&str] = &[
     "schedules",
     "aliases",
     "begun",
+    "local",
 ];
 
 /// tenant, saga, key → record. The one scattered row of a transition.
@@ -37,7 +38,7 @@ pub const TOMBSTONES: TableIndex = 6;
 pub const ENDED: TableIndex = 7;
 /// definition hash → saga and source text.
 pub const DEFINITIONS: TableIndex = 8;
-/// Everything that exists once: identity, counters, positions, active definitions.
+/// Everything of the partition that exists once: counters, positions, active definitions.
 pub const META: TableIndex = 9;
 /// tenant, saga → where the schedule stands.
 pub const SCHEDULES: TableIndex = 10;
@@ -45,3 +46,5 @@ pub const SCHEDULES: TableIndex = 10;
 pub const ALIASES: TableIndex = 11;
 /// log sequence, index of a work item → nothing: its call may have begun.
 pub const BEGUN: TableIndex = 12;
+/// What is about this folder and not about the partition: whose it is, and whether it was closed cleanly.
+pub const LOCAL: TableIndex = 13;

@@ -16,8 +16,8 @@ use super::rows::{
     PositionRow, ScheduleRow, Suspect, TimerTarget, Tombstone, UseChanges, Uses, decode, encode,
 };
 use super::tables::{
-    ALIASES, BEGUN, DEAD_LETTERS, DEFINITIONS, ENDED, HISTORY, INBOX, INSTANCES, META, OUTBOX, SCHEDULES,
-    TIMERS, TOMBSTONES,
+    ALIASES, BEGUN, DEAD_LETTERS, DEFINITIONS, ENDED, HISTORY, INBOX, INSTANCES, LOCAL, META, OUTBOX,
+    SCHEDULES, TIMERS, TOMBSTONES,
 };
 use super::{StorageError, WriteRows};
 
@@ -440,6 +440,18 @@ impl<'t> Batch<'t> {
         self.view.put(META, b"counters", encode(counters))
     }
 
+    /// Whether the folder was closed after everything was committed.
+    pub fn is_closed(&self) -> Result<bool, StorageError> {
+        Ok(self.view.get(LOCAL, CLOSED)?.is_some())
+    }
+
+    pub fn put_closed(&self, closed: bool) -> Result<(), StorageError> {
+        if closed {
+            return self.view.put(LOCAL, CLOSED, encode(&()));
+        }
+        self.view.delete(LOCAL, CLOSED).map(drop)
+    }
+
     pub fn active_definitions(&self) -> Result<ActiveDefinitions, StorageError> {
         match self.view.get(META, ACTIVE)? {
             Some(bytes) => decode(&bytes, "the active definitions"),
@@ -522,8 +534,6 @@ pub struct Counters {
     /// Inputs that wait for instances to begin, and their encoded size.
     pub early_inputs: u64,
     pub early_bytes: u64,
-    /// Set while the shard is stopped after everything was committed.
-    pub clean: bool,
 }
 
 /// Up to where the dead letters were looked through.
@@ -532,6 +542,9 @@ const DEAD_LETTERS_SEEN: &[u8] = b"dead letters seen";
 const TOMBSTONES_SEEN: &[u8] = b"tombstones seen";
 /// Name of the inputs with which the process has died.
 const SUSPECTS: &[u8] = b"suspects";
+
+/// Says that the folder was closed cleanly.
+const CLOSED: &[u8] = b"closed";
 
 /// The active definitions.
 pub(super) const ACTIVE: &[u8] = b"active";

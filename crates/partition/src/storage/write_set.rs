@@ -1,0 +1,255 @@
+//! What one transaction has changed, as a value that another store can apply.
+//!
+//! It is captured where rows are written, so nothing that a partition writes passes beside it. It holds what stands at the
+//! end: a row that was written twice is in it once. Rows of [`LOCAL`] are left out, since they are about the folder and not
+//! about the partition.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use super::tables::{LOCAL, NAMES};
+use super::{ReadRows, Row, StorageError, TableIndex, Take, WriteRows};
+
+/// Format of an encoded write set.
+const FORMAT: u8 = 1;
+/// Bytes of the checksum at the end.
+const CHECKSUM_BYTES: usize = 4;
+
+/// The rows that a transaction has put or deleted, by table and key.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WriteSet {
+    /// `None`: deleted.
+    rows: BTreeMap<(u8, Bytes), Option<Bytes>>,
+}
+
+impl WriteSet {
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// Rows that it puts or deletes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    fn note(&mut self, table: TableIndex, key: &[u8], value: Option<Bytes>) {
+        if table == LOCAL {
+            return;
+        }
+        let table = u8::try_from(table).expect("there are fewer tables");
+        self.rows.insert((table, Bytes::copy_from_slice(key)), value);
+    }
+
+    /// Makes the same changes in another store.
+    ///
+    /// # Errors
+    /// [`StorageError`] of that store: the transaction is to be given up.
+    pub fn apply(&self, rows: &dyn WriteRows) -> Result<(), StorageError> {
+        for ((table, key), value) in &self.rows {
+            let table = usize::from(*table);
+            match value {
+                Some(value) => rows.put(table, key, value.to_vec())?,
+                None => drop(rows.delete(table, key)?),
+            }
+        }
+        Ok(())
+    }
+
+    /// A format byte, the rows, and a CRC32C over both.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut bytes = postcard::to_extend(self, vec![FORMAT]).expect("a write set is plain data");
+        let sum = crc32c::crc32c(&bytes);
+        bytes.extend_from_slice(&sum.to_le_bytes());
+        bytes
+    }
+
+    /// # Errors
+    /// [`StorageError::Corrupt`] where it is damaged, or of a format that this binary does not know.
+    pub fn decode(bytes: &[u8]) -> Result<Self, StorageError> {
+        let corrupt = |why: &str| StorageError::Corrupt(format!("a write set: {why}"));
+        let at = bytes.len().checked_sub(CHECKSUM_BYTES);
+        let (body, sum) = bytes.split_at(at.ok_or_else(|| corrupt("too short"))?);
+        if crc32c::crc32c(body).to_le_bytes() != sum {
+            return Err(corrupt("the checksum is wrong"));
+        }
+        let Some((&FORMAT, rows)) = body.split_first() else {
+            return Err(corrupt("its format is not known"));
+        };
+        let set: Self = postcard::from_bytes(rows).map_err(|error| corrupt(&error.to_string()))?;
+        let is_known = |table: u8| usize::from(table) < NAMES.len() && usize::from(table) != LOCAL;
+        if set.rows.keys().any(|(table, _)| !is_known(*table)) {
+            return Err(corrupt("it names a table that is not known"));
+        }
+        Ok(set)
+    }
+}
+
+/// Rows of a transaction whose changes are noted.
+pub struct Capture<'t> {
+    rows: &'t dyn WriteRows,
+    set: RefCell<WriteSet>,
+}
+
+impl<'t> Capture<'t> {
+    #[must_use]
+    pub fn new(rows: &'t dyn WriteRows) -> Self {
+        Self {
+            rows,
+            set: RefCell::default(),
+        }
+    }
+
+    /// What has changed.
+    #[must_use]
+    pub fn into_set(self) -> WriteSet {
+        self.set.into_inner()
+    }
+}
+
+impl ReadRows for Capture<'_> {
+    fn get(&self, table: TableIndex, key: &[u8]) -> Result<Option<Vec<u8>>, StorageError> {
+        self.rows.get(table, key)
+    }
+
+    fn count(&self, table: TableIndex) -> Result<u64, StorageError> {
+        self.rows.count(table)
+    }
+
+    fn scan(&self, table: TableIndex, from: &[u8], take: &mut Take<'_>) -> Result<(), StorageError> {
+        self.rows.scan(table, from, take)
+    }
+
+    fn first(&self, table: TableIndex, from: &[u8]) -> Result<Option<Row>, StorageError> {
+        self.rows.first(table, from)
+    }
+}
+
+impl WriteRows for Capture<'_> {
+    fn put(&self, table: TableIndex, key: &[u8], value: Vec<u8>) -> Result<(), StorageError> {
+        let noted = Bytes::copy_from_slice(&value);
+        self.rows.put(table, key, value)?;
+        self.set.borrow_mut().note(table, key, Some(noted));
+        Ok(())
+    }
+
+    fn append(&self, table: TableIndex, key: &[u8], value: Vec<u8>) -> Result<(), StorageError> {
+        let noted = Bytes::copy_from_slice(&value);
+        self.rows.append(table, key, value)?;
+        self.set.borrow_mut().note(table, key, Some(noted));
+        Ok(())
+    }
+
+    fn delete(&self, table: TableIndex, key: &[u8]) -> Result<bool, StorageError> {
+        let existed = self.rows.delete(table, key)?;
+        if existed {
+            self.set.borrow_mut().note(table, key, None);
+        }
+        Ok(existed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::storage::Memory;
+    use crate::storage::tables::{HISTORY, INSTANCES, META};
+
+    /// Runs `work` in one transaction and gives what it has changed.
+    fn captured(store: &Memory, work: impl FnOnce(&dyn WriteRows) -> Result<(), StorageError>) -> WriteSet {
+        let done = store.write_rows::<_, StorageError>(|rows| {
+            let capture = Capture::new(rows);
+            work(&capture)?;
+            Ok(capture.into_set())
+        });
+        done.expect("there is room")
+    }
+
+    fn small() -> WriteSet {
+        let store = Memory::default();
+        captured(&store, |rows| {
+            rows.put(META, b"b", b"before".to_vec())?;
+            rows.put(META, b"b", b"after".to_vec())?;
+            rows.append(HISTORY, b"h", Vec::new())?;
+            rows.put(INSTANCES, b"i", b"x".to_vec())?;
+            rows.delete(INSTANCES, b"i")?;
+            rows.delete(INSTANCES, b"was never there")?;
+            rows.put(LOCAL, b"closed", Vec::new())
+        })
+    }
+
+    #[test]
+    fn the_encoding_is_frozen() {
+        let encoded = small().encode();
+        let hex: String = encoded.iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(hex, "0103000169000201680100090162010561667465726f1b529e");
+        assert_eq!(WriteSet::decode(&encoded).expect("whole"), small());
+    }
+
+    #[test]
+    fn every_flipped_bit_and_every_cut_is_noticed() {
+        let encoded = small().encode();
+        for at in 0..encoded.len() {
+            for bit in 0..8 {
+                let mut damaged = encoded.clone();
+                damaged[at] ^= 1 << bit;
+                assert!(WriteSet::decode(&damaged).is_err(), "byte {at}, bit {bit}");
+            }
+            assert!(WriteSet::decode(&encoded[..at]).is_err(), "cut at {at}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_format_or_table_is_refused() {
+        let sealed = |mut bytes: Vec<u8>| {
+            let sum = crc32c::crc32c(&bytes);
+            bytes.extend_from_slice(&sum.to_le_bytes());
+            WriteSet::decode(&bytes).expect_err("refused").to_string()
+        };
+        assert!(sealed(vec![FORMAT + 1, 0]).contains("format"));
+        for table in [LOCAL, NAMES.len()] {
+            let table = u8::try_from(table).expect("small");
+            assert!(
+                sealed(vec![FORMAT, 1, table, 1, b'k', 0]).contains("table"),
+                "{table}"
+            );
+        }
+    }
+
+    /// A row that is put (with what length) or deleted.
+    fn step() -> impl Strategy<Value = (usize, u8, Option<usize>)> {
+        (0..NAMES.len(), 0_u8..8, proptest::option::of(0_usize..40))
+    }
+
+    proptest! {
+        #[test]
+        fn the_write_sets_of_a_store_applied_to_an_empty_one_give_the_same_rows_but_the_local_ones(
+            transactions in vec(vec(step(), 0..12), 0..20)
+        ) {
+            let (store, other) = (Memory::default(), Memory::default());
+            for (number, steps) in transactions.iter().enumerate() {
+                let set = captured(&store, |rows| {
+                    for (table, key, length) in steps {
+                        match length {
+                            Some(length) => rows.put(*table, &[*key], vec![u8::try_from(number).expect("few"); *length])?,
+                            None => drop(rows.delete(*table, &[*key])?),
+                        }
+                    }
+                    Ok(())
+                });
+                let set = WriteSet::decode(&set.encode()).expect("whole");
+                other.write_rows(|rows| set.apply(rows)).expect("there is room");
+            }
+            let kept: Vec<_> = store.rows().into_iter().filter(|(table, _)| *table != LOCAL).collect();
+            prop_assert_eq!(kept, other.rows());
+        }
+    }
+}
