@@ -163,6 +163,7 @@ impl Bench {
             tasks: Tasks::new(&metrics, &clock),
             metrics,
             local: None,
+            name: Uuid::new_v4().simple().to_string().into(),
             group: "bench".to_owned(),
         })
         .unwrap()

@@ -242,6 +242,7 @@ impl Ground {
             tasks: Tasks::new(metrics, &(Arc::new(SystemClock) as Arc<dyn Clock>)),
             metrics: Arc::clone(metrics),
             local: None,
+            name: Uuid::new_v4().simple().to_string().into(),
             group: "bench".to_owned(),
         };
         Worker::start(&spec).unwrap()

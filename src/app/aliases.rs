@@ -20,7 +20,7 @@ pub(super) async fn show(
         let (_, waiting) = reader.inbox(&address, at_most)?;
         Ok((reader.alias(&address)?, waiting.len()))
     };
-    let (row, waiting) = blocking(found).await?;
+    let (row, waiting) = blocking(&node.tasks, found).await?;
     let owners = row.owners.into_iter().map(|owner| OwnerView {
         key: owner.key.as_str().to_owned(),
         generation: owner.generation,

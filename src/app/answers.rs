@@ -44,7 +44,7 @@ pub(super) async fn check_use(
         origin: Origin::Local,
         body: InputBody::Control(control),
     };
-    let refusal = blocking(move || {
+    let refusal = blocking(&node.tasks, move || {
         let record = match reader.instance(&input.instance)? {
             None => return Ok(Some(ControlError::NotFound(missing(&input.instance)))),
             Some(Instance::Live(record)) => record,
@@ -188,7 +188,7 @@ pub(super) async fn check(node: &Node, id: &InstanceId, verb: &ControlVerb) -> R
     }
     let reader = node.shard(id)?.reader.clone();
     let owned = id.clone();
-    let Some(Instance::Live(record)) = blocking(move || reader.instance(&owned)).await? else {
+    let Some(Instance::Live(record)) = blocking(&node.tasks, move || reader.instance(&owned)).await? else {
         return Ok(());
     };
     let in_force = node.catalog.now();

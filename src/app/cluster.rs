@@ -23,6 +23,7 @@ use crate::config::Manifest;
 use crate::kernel::ids::ClusterId;
 use crate::kernel::input::SourceStream;
 use crate::ports::broker::{Broker, BrokerError, BucketSpec, PutError, StreamState};
+use crate::ports::randomness::Randomness;
 
 /// How often the record is read and written before somebody else's writes are told as a fault.
 const ROUNDS_MAX: usize = 8;
@@ -84,6 +85,7 @@ fn key(manifest: &Manifest) -> String {
 pub(super) async fn identify(
     broker: &dyn Broker,
     manifest: &Manifest,
+    randomness: &dyn Randomness,
     folder: Option<ClusterId>,
     streams: &[StreamState; 3],
 ) -> Result<ClusterId, Trouble> {
@@ -106,7 +108,7 @@ pub(super) async fn identify(
             id
         } else {
             check_new(manifest, streams).map_err(Trouble::Refused)?;
-            ClusterId(*uuid::Uuid::new_v4().as_bytes())
+            ClusterId(randomness.draw().to_be_bytes())
         };
         let record = Record {
             id,
@@ -232,6 +234,7 @@ pub(super) async fn note_shards(broker: Arc<dyn Broker>, manifest: Manifest, dra
         }
     };
     tokio::select! {
+        biased;
         () = noted => {}
         () = drain.cancelled() => {}
     }
@@ -255,6 +258,7 @@ async fn try_note_shards(broker: &dyn Broker, manifest: &Manifest) -> Result<(),
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::app::randomness::SystemRandomness;
     use crate::inproc::{InprocBroker, Settings};
     use crate::ports::broker::{Expect, Publication, StreamSpec};
 
@@ -282,7 +286,7 @@ mod tests {
             let streams = crate::app::streams::prepare(&*self.broker, &self.manifest)
                 .await
                 .expect("streams");
-            let outcome = identify(&*self.broker, &self.manifest, folder, &streams).await;
+            let outcome = identify(&*self.broker, &self.manifest, &SystemRandomness, folder, &streams).await;
             outcome.map_err(|trouble| match trouble {
                 Trouble::Unavailable(message) => message,
                 Trouble::Refused(error) => error.to_string(),
@@ -386,7 +390,7 @@ mod tests {
         place.broker.ensure_stream(&spec).await.expect("made");
         let state = place.broker.stream_state("OTHER").await.expect("there");
         let streams = [state.clone(), state.clone(), state];
-        let outcome = identify(&*place.broker, &place.manifest, None, &streams).await;
+        let outcome = identify(&*place.broker, &place.manifest, &SystemRandomness, None, &streams).await;
         let Err(Trouble::Refused(error)) = outcome else {
             panic!("refused");
         };

@@ -178,6 +178,7 @@ pub(super) async fn watch(
         }
         seen.replace(looks, &metrics);
         tokio::select! {
+            biased;
             () = drain.cancelled() => return,
             () = tokio::time::sleep(LOOK_EVERY) => {}
         }

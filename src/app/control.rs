@@ -37,6 +37,7 @@ use crate::shard::mailbox::{DeadLetterDecision, Mail, Refused};
 use crate::storage::StorageError;
 use crate::storage::read::Found;
 use crate::storage::rows::HistoryRow;
+use crate::tasks::Tasks;
 
 /// Most breakers in one answer.
 const BREAKERS_SHOWN_MAX: usize = 1_000;
@@ -236,7 +237,7 @@ impl Control for Node {
     async fn instance(&self, id: &InstanceId, history: usize) -> Result<InstanceDetail, ControlError> {
         let reader = self.shard(id)?.reader.clone();
         let owned = id.clone();
-        let found = blocking(move || {
+        let found = blocking(&self.tasks, move || {
             let Some(found) = reader.instance(&owned)? else {
                 return Ok(None);
             };
@@ -483,9 +484,10 @@ impl Node {
 
 /// Runs a read of the storage where blocking is allowed.
 pub(super) async fn blocking<T: Send + 'static>(
+    tasks: &Tasks,
     read: impl FnOnce() -> Result<T, StorageError> + Send + 'static,
 ) -> Result<T, ControlError> {
-    match tokio::task::spawn_blocking(read).await {
+    match tasks.blocking(read).await {
         Ok(Ok(value)) => Ok(value),
         Ok(Err(error)) => Err(ControlError::Unavailable(error.to_string())),
         Err(error) => Err(ControlError::Unavailable(format!(

@@ -33,7 +33,7 @@ const INPUTS_MAX: usize = 5_000;
 pub(super) async fn recorded(node: &Node, id: &InstanceId) -> Result<RecordedInputs, ControlError> {
     let reader = node.shard(id)?.reader.clone();
     let owned = id.clone();
-    let found = blocking(move || {
+    let found = blocking(&node.tasks, move || {
         let Some(found) = reader.instance(&owned)? else {
             return Ok(None);
         };

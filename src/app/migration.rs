@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{oneshot, watch};
+use uuid::Uuid;
 
 use super::control::blocking;
 use super::node::Node;
@@ -215,14 +216,14 @@ async fn work(
         let mut after: Option<Vec<u8>> = None;
         loop {
             let (reader, wanted) = (shard.reader.clone(), order.clone());
-            let (page, next) = blocking(move || {
+            let (page, next) = blocking(&node.tasks, move || {
                 reader.live(after.as_deref(), PAGE, |id, record| wanted.concerns(id, record))
             })
             .await?;
             let mut told = report.borrow().clone();
             let willing = judge.page(page, &mut told);
             if !order.request.dry_run {
-                send(shard, order.request.undo, &willing).await?;
+                send(node, shard, order.request.undo, &willing).await?;
             }
             report.send_replace(told);
             match next {
@@ -303,7 +304,7 @@ impl Judge<'_> {
         }
         let input = Input {
             instance: id.clone(),
-            id: request_id(to),
+            id: request_id(self.node, to),
             time: self.node.clock.now(),
             origin: Origin::Local,
             body: InputBody::Control(Control::Migrate { to, back }),
@@ -341,6 +342,7 @@ fn problem(finding: Diagnostic) -> Problem {
 
 /// Asks for the migration of each, and waits until the shard has committed them.
 async fn send(
+    node: &Node,
     shard: &Shown,
     back: bool,
     instances: &[(InstanceId, DefinitionHash)],
@@ -351,7 +353,7 @@ async fn send(
             instance: instance.clone(),
             to: *to,
             back,
-            id: request_id(*to),
+            id: request_id(node, *to),
         };
         shard.mail.send(mail).await.map_err(|_| stopped())?;
     }
@@ -366,6 +368,9 @@ async fn send(
 }
 
 /// Names a request: random, since an instance may come to the same version more than once.
-fn request_id(to: DefinitionHash) -> String {
-    format!("migrate:{to}:{}", uuid::Uuid::new_v4().simple())
+fn request_id(node: &Node, to: DefinitionHash) -> String {
+    format!(
+        "migrate:{to}:{}",
+        Uuid::from_u128(node.randomness.draw()).simple()
+    )
 }

@@ -1,5 +1,6 @@
 //! The composition root: starts, wires and drains. The only place that knows all layers.
 
+mod adapters;
 mod aliases;
 mod answers;
 pub mod bench;
@@ -21,6 +22,7 @@ pub mod nats_server;
 mod node;
 pub mod out;
 mod pages;
+mod randomness;
 mod readiness;
 mod reload;
 mod running;
@@ -33,6 +35,7 @@ mod versions;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+pub use adapters::Adapters;
 pub use clock::SystemClock;
 pub use lifecycle::{main, main_with_clock};
 pub use node::Node;

@@ -6,13 +6,15 @@ use std::time::Duration;
 
 use backon::{BackoffBuilder as _, ExponentialBuilder};
 use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
 
+use super::adapters::{Adapters, SystemAdapters};
 use super::catalog::Catalog;
 use super::cluster::Trouble;
 use super::definitions::Read;
 use super::running::{Parts, Running};
 use super::secrets::SecretsError;
-use super::{StartError, cluster, connect_broker, consumers, migration, reload, secrets, shards, streams};
+use super::{StartError, cluster, consumers, migration, reload, secrets, shards, streams};
 use crate::config::{Manifest, secret};
 use crate::effects::{Registry, Secrets};
 use crate::kernel::ids::{ClusterId, TimeMs};
@@ -21,6 +23,7 @@ use crate::ports::broker::{Broker, BrokerError, StreamState};
 use crate::ports::clock::Clock;
 use crate::ports::control::{LastReload, ReloadError, Reloaded};
 use crate::ports::messenger::Messenger;
+use crate::ports::randomness::Randomness;
 use crate::tasks::{Task, Tasks};
 use crate::telemetry::Metrics;
 
@@ -45,8 +48,8 @@ pub struct Node {
     secrets: Arc<Secrets>,
     /// Makes and reads callback tokens.
     pub(super) tokens: Option<TokenKey>,
-    /// Providers that are not saga-runner's own.
-    registry: Arc<Registry>,
+    adapters: Arc<dyn Adapters>,
+    pub(super) randomness: Arc<dyn Randomness>,
     /// What the consumers of effects hold.
     pub(super) consumers_seen: Arc<consumers::Seen>,
     broker: OnceLock<Arc<dyn Broker>>,
@@ -82,6 +85,21 @@ impl Node {
         metrics: Arc<Metrics>,
         registry: Arc<Registry>,
     ) -> Result<Arc<Self>, StartError> {
+        let adapters = Arc::new(SystemAdapters(registry));
+        Self::with_adapters(manifest, loaded, clock, metrics, adapters)
+    }
+
+    /// The same over other adapters than the real ones.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn with_adapters(
+        manifest: Manifest,
+        loaded: Read,
+        clock: Arc<dyn Clock>,
+        metrics: Arc<Metrics>,
+        adapters: Arc<dyn Adapters>,
+    ) -> Result<Arc<Self>, StartError> {
         let secrets = Arc::new(Secrets::new(&secret::resolve(&manifest.secrets)?));
         let callbacks = manifest.callbacks.as_ref();
         let key = callbacks
@@ -97,13 +115,14 @@ impl Node {
             last_reload: Mutex::new(None),
             migrations: Mutex::default(),
             me: Weak::clone(me),
-            tasks: Tasks::new(&metrics, &clock),
+            tasks: adapters.tasks(&metrics, &clock),
             metrics,
             clock,
             started,
             secrets,
             tokens,
-            registry,
+            randomness: adapters.randomness(),
+            adapters,
             consumers_seen: Arc::default(),
             broker: OnceLock::new(),
             running: OnceLock::new(),
@@ -118,7 +137,10 @@ impl Node {
     /// # Errors
     /// [`StartError`] for what waiting cannot cure.
     pub async fn start(&self) -> Result<(), StartError> {
-        let broker = connect_broker(&self.manifest, Arc::clone(&self.clock)).await?;
+        let broker = self
+            .adapters
+            .broker(&self.manifest, Arc::clone(&self.clock))
+            .await?;
         let streams = self.wait_for_streams(broker.as_ref()).await?;
         let cluster_id = self.wait_for_cluster(broker.as_ref(), &streams).await?;
         self.wait_for_consumers(broker.as_ref()).await?;
@@ -180,7 +202,8 @@ impl Node {
             catalog: &self.catalog,
             secrets: &self.secrets,
             tokens: self.tokens.as_ref(),
-            registry: &self.registry,
+            adapters: &self.adapters,
+            randomness: &self.randomness,
             clock: &self.clock,
             metrics: &self.metrics,
             tasks: &self.tasks,
@@ -251,6 +274,7 @@ impl Node {
             .with_min_delay(Duration::from_millis(100))
             .with_max_delay(Duration::from_secs(5))
             .with_jitter()
+            .with_jitter_seed(seed(&*self.randomness))
             .without_max_times()
             .build();
         loop {
@@ -277,7 +301,7 @@ impl Node {
         }
         let folder = shards::identity(&self.manifest)?;
         loop {
-            match cluster::identify(broker, &self.manifest, folder, streams).await {
+            match cluster::identify(broker, &self.manifest, &*self.randomness, folder, streams).await {
                 Ok(id) => return Ok(Some(id)),
                 Err(Trouble::Unavailable(message)) => {
                     tracing::warn!(message, "waiting for the broker");
@@ -369,4 +393,10 @@ impl Node {
             running.drain(timeout).await;
         }
     }
+}
+
+/// For waits that no other process spreads in the same way.
+fn seed(randomness: &dyn Randomness) -> u64 {
+    let (high, low) = Uuid::from_u128(randomness.draw()).as_u64_pair();
+    high ^ low
 }

@@ -81,7 +81,10 @@ pub(super) async fn instances(
     {
         let (reader, tenant, saga) = (shard.reader.clone(), tenant.clone(), saga.clone());
         let (after, bound) = (cursor.1.clone(), room.bound());
-        let (found, next) = blocking(move || reader.instances(&tenant, &saga, after.as_ref(), bound)).await?;
+        let (found, next) = blocking(&node.tasks, move || {
+            reader.instances(&tenant, &saga, after.as_ref(), bound)
+        })
+        .await?;
         let mut goes_on_behind = next;
         let count = found.len();
         for (at, listed) in (1..).zip(found) {
@@ -124,7 +127,7 @@ pub(super) async fn dead_letters(
     let (mut items, mut next) = (Vec::new(), None);
     while let Some(shown) = running.shards.get(usize::from(shard)) {
         let (reader, owned, bound) = (shown.reader.clone(), tenant.clone(), room.bound());
-        let (found, more) = blocking(move || reader.dead_letters(&owned, after, bound)).await?;
+        let (found, more) = blocking(&node.tasks, move || reader.dead_letters(&owned, after, bound)).await?;
         let mut goes_on_behind = more;
         let count = found.len();
         for (at, (number, letter)) in (1..).zip(found) {

@@ -168,7 +168,7 @@ async fn shard_check(node: &Node, shard: &shards::Shown) -> Result<String, Strin
         return Err(message.to_owned());
     }
     let reader = shard.reader.clone();
-    let rows = blocking(move || reader.check())
+    let rows = blocking(&node.tasks, move || reader.check())
         .await
         .map_err(|error| error.to_string())?;
     let unversioned = shard.status.instances_unversioned();

@@ -63,7 +63,9 @@ async fn attempt(node: &Node) -> Result<Reloaded, ReloadError> {
     }
     let running = node.running().ok_or_else(|| unavailable(node.waiting_for()))?;
     let manifest = node.manifest.clone();
-    let loaded = tokio::task::spawn_blocking(move || definitions::load(&manifest))
+    let loaded = node
+        .tasks
+        .blocking(move || definitions::load(&manifest))
         .await
         .map_err(|error| unavailable(format!("the files could not be read: {error}")))?
         .map_err(refused)?;
@@ -89,7 +91,7 @@ async fn attempt(node: &Node) -> Result<Reloaded, ReloadError> {
             problems,
         });
     }
-    let archived = kept(&before, running).await?;
+    let archived = kept(node, &before, running).await?;
     let revision = before.revision + u64::from(!sagas.is_empty());
     let set = Arc::new(DefinitionSet::new(loaded.sagas, archived));
     if effects_changed {
@@ -156,12 +158,12 @@ async fn activate(shard: &shards::Shown, set: &Arc<DefinitionSet>, revision: u64
 }
 
 /// The versions that an instance runs under, or may begin under before its shard has changed.
-async fn kept(before: &InForce, running: &Running) -> Result<Vec<Arc<Definition>>, ReloadError> {
+async fn kept(node: &Node, before: &InForce, running: &Running) -> Result<Vec<Arc<Definition>>, ReloadError> {
     let mut kept = before.active();
     for shard in &running.shards {
         let reader = shard.reader.clone();
         let read = move || Ok((reader.definitions()?, reader.active_definitions()?));
-        let (stored, active) = blocking(read)
+        let (stored, active) = blocking(&node.tasks, read)
             .await
             .map_err(|error| ReloadError::Unavailable(error.to_string()))?;
         let used = stored.into_iter().filter(|(_, _, uses)| !uses.is_none());

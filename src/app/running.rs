@@ -7,13 +7,15 @@ use std::time::Duration;
 use futures::future::{OptionFuture, join_all};
 use tokio::sync::{Mutex, mpsc};
 use tokio::task::{JoinError, JoinSet};
+use uuid::Uuid;
 
+use super::adapters::Adapters;
 use super::catalog::{Catalog, InForce};
 use super::node::Node;
 use super::{StartError, shards, streams};
 use crate::clients::UpstreamTls;
 use crate::config::{Dispatch, Manifest};
-use crate::effects::{Breakers, Consumer, Local, Registry, Secrets, SystemResolver, Worker, WorkerSpec};
+use crate::effects::{Breakers, Consumer, Local, Secrets, SystemResolver, Worker, WorkerSpec};
 use crate::intake::{Intake, IntakeSpec, ShardEndpoint, StreamStatus};
 use crate::kernel::definition::{DefinitionSet, EffectDefinition};
 use crate::kernel::ids::ClusterId;
@@ -22,6 +24,7 @@ use crate::kernel::token::TokenKey;
 use crate::outbox::{LocalFirst, Relay, RelaySpec, Rest, Retention, RetentionSpec, Submitter};
 use crate::ports::broker::{Broker, StreamState, WorkflowStreams};
 use crate::ports::clock::Clock;
+use crate::ports::randomness::Randomness;
 use crate::shard::mailbox::{Notice, Released};
 use crate::shard::{ShardHandle, ShardState};
 use crate::tasks::Tasks;
@@ -42,7 +45,8 @@ pub(super) struct Parts<'n> {
     pub catalog: &'n Arc<Catalog>,
     pub secrets: &'n Arc<Secrets>,
     pub tokens: Option<&'n TokenKey>,
-    pub registry: &'n Arc<Registry>,
+    pub adapters: &'n Arc<dyn Adapters>,
+    pub randomness: &'n Arc<dyn Randomness>,
     pub clock: &'n Arc<dyn Clock>,
     pub metrics: &'n Arc<Metrics>,
     pub tasks: &'n Tasks,
@@ -271,7 +275,7 @@ fn start_sagas(
     let manifest = parts.manifest;
     let (notices, asked) = mpsc::channel::<Notice>(NOTICES_MAX);
     let in_force = parts.catalog.now();
-    let opened = shards::open_stores(manifest, cluster, &in_force.active())?;
+    let opened = shards::open_stores(manifest, &**parts.adapters, cluster, &in_force.active())?;
     let definitions = opened.definitions;
     parts.catalog.replace(InForce {
         revision: opened.revision,
@@ -282,8 +286,7 @@ fn start_sagas(
     });
     let submitter = match &manifest.gateway {
         Some(settings) => {
-            let gateway = crate::gateway::open(settings, Arc::clone(broker).messenger())
-                .map_err(|error| StartError::Missing(error.to_string()))?;
+            let gateway = parts.adapters.gateway(settings, Arc::clone(broker).messenger())?;
             let (clock, metrics) = (Arc::clone(parts.clock), Arc::clone(parts.metrics));
             Some(Submitter::new(gateway, &manifest.relay, clock, metrics))
         }
@@ -359,7 +362,7 @@ fn start_sagas(
         tenancy: manifest.tenancy(),
         tenants: manifest.tenant_list(),
         streams: SourceStream::ALL.map(|role| streams::name(manifest, role).to_owned()),
-        reader_prefix: format!("{}-{}", manifest.group(), uuid::Uuid::new_v4().simple()),
+        reader_prefix: format!("{}-{}", manifest.group(), name(&**parts.randomness)),
         limits: manifest.limits.clone(),
         settings: manifest.intake.clone(),
         clock: Arc::clone(parts.clock),
@@ -368,6 +371,11 @@ fn start_sagas(
         notices: asked,
     }));
     Ok(submitter)
+}
+
+/// A name that nobody else has.
+fn name(randomness: &dyn Randomness) -> String {
+    Uuid::from_u128(randomness.draw()).simple().to_string()
 }
 
 fn endpoint(shard: &ShardHandle) -> ShardEndpoint {
@@ -415,11 +423,12 @@ fn start_worker(
         clock: Arc::clone(parts.clock),
         metrics: Arc::clone(parts.metrics),
         tasks: parts.tasks.clone(),
+        name: name(&**parts.randomness).into(),
         group: manifest.group().to_owned(),
         consumers,
         local: local.cloned(),
     };
-    Worker::start_with(&spec, parts.registry)
+    Worker::start_with(&spec, &parts.adapters.registry())
         .map(Some)
         .map_err(|error| StartError::Missing(error.to_string()))
 }

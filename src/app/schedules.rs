@@ -15,7 +15,7 @@ use crate::storage::rows::ScheduleRow;
 /// The schedules of a tenant, by saga.
 pub(super) async fn list(node: &Node, tenant: &TenantId) -> Result<Vec<ScheduleView>, ControlError> {
     let reader = owner(node, tenant)?.reader.clone();
-    let rows = blocking(move || reader.schedules()).await?;
+    let rows = blocking(&node.tasks, move || reader.schedules()).await?;
     let of_tenant = rows.into_iter().filter(|(owner, ..)| owner == tenant);
     Ok(of_tenant.map(|(_, saga, row)| view(node, &saga, &row)).collect())
 }

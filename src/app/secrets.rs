@@ -75,6 +75,7 @@ pub async fn keep(
     let mut told = false;
     loop {
         tokio::select! {
+            biased;
             () = drain.cancelled() => return,
             () = tokio::time::sleep(every.max(EVERY_MIN)) => {}
         }

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
 use super::StartError;
+use super::adapters::Adapters;
 use super::running::Parts;
 use crate::config::Manifest;
 use crate::config::manifest::StartPosition;
@@ -64,6 +65,7 @@ pub(super) struct Opened {
 /// Opens the state of every shard, and puts the loaded and the archived definitions together.
 pub(super) fn open_stores(
     manifest: &Manifest,
+    adapters: &dyn Adapters,
     id: ClusterId,
     active: &[Arc<Definition>],
 ) -> Result<Opened, StartError> {
@@ -86,7 +88,8 @@ pub(super) fn open_stores(
             create: !marker.created.contains(&index),
         };
         let dir = manifest.data_dir.join(format!("shard-{index:04}"));
-        let store = Store::open(&dir, &manifest.storage, &options)
+        let store = adapters
+            .store(&dir, &manifest.storage, &options)
             .map_err(|error| StartError::Storage(error.to_string()))?;
         archived.extend(archived_definitions(&store, active)?);
         let before = store

@@ -85,7 +85,7 @@ async fn gathered(node: &Node) -> Result<BTreeMap<DefinitionHash, Version>, Cont
     let mut versions: BTreeMap<DefinitionHash, Version> = BTreeMap::new();
     for shard in &node.running_or_unavailable()?.shards {
         let reader = shard.reader.clone();
-        for (hash, row, uses) in blocking(move || reader.definitions()).await? {
+        for (hash, row, uses) in blocking(&node.tasks, move || reader.definitions()).await? {
             let uses_before = &mut versions
                 .entry(hash)
                 .or_insert_with(|| Version {

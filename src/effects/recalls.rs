@@ -5,10 +5,11 @@
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::kernel::ids::{CommandId, EffectName, TenantId};
@@ -27,8 +28,39 @@ type Name = (TenantId, CommandId);
 /// What this worker knows of commands that were taken back.
 pub struct Recalls {
     state: Mutex<State>,
-    /// Whether all was heard that stands in the stream. Not before the backlog is read, and not while the reader is lost.
-    current: watch::Sender<bool>,
+    current: Current,
+}
+
+/// Whether all was heard that stands in the stream. Not before the backlog is read, and not while the reader is lost.
+///
+/// Unlike a `watch` of tokio it wakes those who wait in their order.
+#[derive(Default)]
+struct Current {
+    is_current: AtomicBool,
+    changed: Notify,
+}
+
+impl Current {
+    fn set(&self, is_current: bool) {
+        self.is_current.store(is_current, Ordering::Release);
+        self.changed.notify_waiters();
+    }
+
+    fn get(&self) -> bool {
+        self.is_current.load(Ordering::Acquire)
+    }
+
+    async fn reached(&self) {
+        loop {
+            // Armed before the look, so that nothing can happen between the look and the wait.
+            let mut changed = std::pin::pin!(self.changed.notified());
+            changed.as_mut().enable();
+            if self.get() {
+                return;
+            }
+            changed.await;
+        }
+    }
 }
 
 struct State {
@@ -82,7 +114,7 @@ impl Recalls {
                 known,
                 in_hand: HashMap::new(),
             }),
-            current: watch::Sender::new(false),
+            current: Current::default(),
         }
     }
 
@@ -112,9 +144,8 @@ impl Recalls {
     /// # Cancel safety
     /// Safe.
     pub async fn caught_up(&self, patience: Duration) {
-        let mut current = self.current.subscribe();
         // Past it, each command is looked up by itself before its call.
-        let _ = tokio::time::timeout(patience, current.wait_for(|current| *current)).await;
+        let _ = tokio::time::timeout(patience, self.current.reached()).await;
     }
 
     fn recall(&self, name: &Name, sequence: u64) {
@@ -154,7 +185,7 @@ impl Watch {
 
     /// Whether the command may have been taken back by a message that was not heard or was forgotten.
     pub fn is_unsure(&self) -> bool {
-        !self.is_recalled() && (self.forgotten || !*self.recalls.current.borrow())
+        !self.is_recalled() && (self.forgotten || !self.recalls.current.get())
     }
 
     /// Asks the broker whether the command was taken back.
@@ -203,31 +234,34 @@ pub struct Source {
     /// The stream of commands.
     pub stream: String,
     pub tenancy: Tenancy,
-    /// Name of the reader, of this worker alone.
+    /// Begins the names of its readers: of this worker alone.
     pub reader: String,
+    pub readers_opened: AtomicU64,
 }
 
 /// Hears what is taken back, and all that the stream still has of it, until `stopping`.
 pub async fn follow(recalls: Arc<Recalls>, source: &Source, stopping: CancellationToken) {
     // Where it is begun again after a panic, nothing was heard meanwhile.
-    recalls.current.send_replace(false);
+    recalls.current.set(false);
     let mut next = None;
     let mut delay = REOPEN_FIRST;
     loop {
         let connection = source.broker.next_connection();
         let reason = tokio::select! {
+            biased;
             () = stopping.cancelled() => return,
             ended = hear_all(&recalls, source, &mut next, &mut delay) => match ended {
                 Ok(ReaderBroken(reason)) => reason,
                 Err(error) => error.to_string(),
             },
         };
-        recalls.current.send_replace(false);
+        recalls.current.set(false);
         tracing::debug!(
             reason,
             "commands that are taken back are not heard of, trying again"
         );
         tokio::select! {
+            biased;
             () = stopping.cancelled() => return,
             () = connection => delay = REOPEN_FIRST,
             () = tokio::time::sleep(delay) => {}
@@ -253,7 +287,11 @@ async fn hear_all(
             stream: source.stream.clone(),
             filters: vec![subject::filter(source.tenancy, None, "effect_recall", None)],
             start_sequence: start,
-            name: format!("{}-{}", source.reader, uuid::Uuid::new_v4().simple()),
+            name: format!(
+                "{}-{}",
+                source.reader,
+                source.readers_opened.fetch_add(1, Ordering::Relaxed)
+            ),
             buffer: BUFFER,
         })
         .await?;
@@ -264,7 +302,7 @@ async fn hear_all(
             Ok(Some(message)) => message,
             Ok(None) => {
                 *delay = REOPEN_FIRST;
-                recalls.current.send_replace(true);
+                recalls.current.set(true);
                 continue;
             }
             Err(broken) => return Ok(broken),
@@ -355,7 +393,7 @@ mod tests {
     fn what_was_forgotten_for_want_of_room_leaves_only_older_commands_unsure() {
         let recalls = Arc::new(Recalls::new(2));
         assert!(recalls.watch(name(7), 7).is_unsure(), "nothing was heard yet");
-        recalls.current.send_replace(true);
+        recalls.current.set(true);
         for n in 1..=3 {
             recalls.recall(&name(n), 10 + u64::try_from(n).expect("small"));
         }
@@ -367,7 +405,7 @@ mod tests {
             !recalls.watch(name(12), 12).is_unsure(),
             "younger than what was forgotten"
         );
-        recalls.current.send_replace(false);
+        recalls.current.set(false);
         assert!(recalls.watch(name(12), 12).is_unsure(), "the reader is lost");
     }
 }

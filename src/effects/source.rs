@@ -141,6 +141,7 @@ impl Source {
         let buffer = self.lanes.values().map(|lane| lane.hand_max).max().unwrap_or(1);
         let spec = queue_spec(&self.consumer, &self.worker.stream, &self.worker.settings, buffer);
         tokio::select! {
+            biased;
             () = self.worker.draining.cancelled() => return,
             () = self.worker.recalls.caught_up(self.worker.settings.recalls_wait.duration()) => {}
         }
@@ -148,6 +149,7 @@ impl Source {
         let mut delay = REJOIN_FIRST;
         loop {
             let joined = tokio::select! {
+                biased;
                 () = self.worker.draining.cancelled() => break,
                 joined = self.worker.broker.queue(spec.clone()) => joined,
             };
@@ -169,6 +171,7 @@ impl Source {
             );
             self.worker.troubles.set(&spec.durable, Some(&broken));
             tokio::select! {
+                biased;
                 () = self.worker.draining.cancelled() => break,
                 () = tokio::time::sleep(delay) => {}
             }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -65,6 +66,8 @@ pub struct WorkerSpec {
     pub clock: Arc<dyn Clock>,
     pub metrics: Arc<Metrics>,
     pub tasks: Tasks,
+    /// Name of this worker, which no other has.
+    pub name: Arc<str>,
     /// Workers of one group share the work.
     pub group: String,
     /// Where commands come from ([`super::Consumers::plan`]); those of external effects are left alone.
@@ -135,7 +138,6 @@ impl Worker {
             Arc::clone(&spec.metrics),
         );
         let recalls = Arc::new(Recalls::new(spec.settings.recalled_max));
-        let worker: Arc<str> = uuid::Uuid::new_v4().simple().to_string().into();
         let shares = Share::divide(spec.settings.concurrency, spec.effects.len());
         let ack_wait = spec.settings.ack_wait.duration();
         let mut lanes = Vec::with_capacity(spec.effects.len());
@@ -154,7 +156,7 @@ impl Worker {
                 settings: spec.settings.clone(),
                 gate: Arc::clone(&gate),
                 recalls: Arc::clone(&recalls),
-                worker: Arc::clone(&worker),
+                worker: Arc::clone(&spec.name),
                 upstream,
                 breakers: Arc::clone(&breakers),
                 share,
@@ -293,7 +295,8 @@ fn follow(
         broker: Arc::clone(&spec.broker),
         stream: spec.streams.commands.clone(),
         tenancy: spec.tenancy,
-        reader: format!("{}-recalls", spec.group),
+        reader: format!("{}-recalls-{}", spec.group, spec.name),
+        readers_opened: AtomicU64::new(0),
     });
     let (recalls, stopping_to_hear) = (Arc::clone(recalls), draining.clone());
     tasks.spawn(spec.tasks.kept(Task::Recalls, "", move || {

@@ -64,5 +64,6 @@ fn delays(ctx: &Context) -> ExponentialBackoff {
         .with_max_delay(ctx.settings.reopen_max.duration())
         .without_max_times()
         .with_jitter()
+        .with_jitter_seed(ctx.draw())
         .build()
 }

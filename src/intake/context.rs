@@ -53,6 +53,7 @@ pub(super) struct Context {
     pub tasks: Tasks,
     pub progress: [Progress; 3],
     pub readers_opened: AtomicU64,
+    pub draws: AtomicU64,
 }
 
 impl Context {
@@ -67,6 +68,16 @@ impl Context {
     /// Resolves at this time of the monotonic clock.
     pub fn until(&self, at: Duration) -> Sleep {
         tokio::time::sleep(at.saturating_sub(self.clock.monotonic()))
+    }
+
+    /// A number by which waits are spread: another one with each call, and in each process.
+    pub fn draw(&self) -> u64 {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(self.reader_prefix.as_bytes());
+        hasher.update(&self.draws.fetch_add(1, Ordering::Relaxed).to_le_bytes());
+        let mut drawn = [0; 8];
+        hasher.finalize_xof().fill(&mut drawn);
+        u64::from_le_bytes(drawn)
     }
 
     pub fn bounds(&self) -> Bounds {

@@ -131,6 +131,7 @@ impl Intake {
             settings: spec.settings,
             progress: std::array::from_fn(|_| Progress::default()),
             readers_opened: AtomicU64::new(0),
+            draws: AtomicU64::new(0),
             clock: spec.clock,
             metrics: spec.metrics,
             tasks: spec.tasks.clone(),

@@ -574,6 +574,7 @@ impl Desk {
                 return;
             }
             tokio::select! {
+                biased;
                 Some(done) = self.publishing.next() => self.finish(done),
                 Some(done) = self.submitting.next() => self.finish(done),
                 Some(called) = self.calling.join_next() => self.called(called),

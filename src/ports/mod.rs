@@ -6,3 +6,4 @@ pub mod control;
 pub mod dispatch;
 pub mod gateway;
 pub mod messenger;
+pub mod randomness;

@@ -4,8 +4,6 @@ use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tokio::runtime::Handle;
-
 use saga_runner_partition::machine::Found;
 use saga_runner_partition::machine::apply::Turn;
 use saga_runner_partition::machine::message::{Answer, Fire, Order};
@@ -48,7 +46,7 @@ impl Desk {
     ///
     /// Most often that is one. Without room on the disk ever smaller parts are tried, since deletions and small
     /// writes may still succeed; after an unclean stop inputs are begun one by one.
-    pub fn commit_all(&mut self, gathered: Gathered, firing: Firing, runtime: &Handle) -> Result<(), End> {
+    pub async fn commit_all(&mut self, gathered: Gathered, firing: Firing) -> Result<(), End> {
         let Gathered {
             mut items, refills, ..
         } = gathered;
@@ -71,19 +69,19 @@ impl Desk {
                     }
                     at_most = (size / 2).max(1);
                     self.storage_full(message);
-                    self.wait_for_room(runtime)?;
+                    self.wait_for_room().await?;
                     self.make_room(&mut items)?;
                     self.prune()?;
                 }
                 Err(error) => return Err(error.into()),
             }
         }
-        self.fire(firing, runtime)?;
+        self.fire(firing).await?;
         refills.into_iter().try_for_each(|refill| self.refill(refill))
     }
 
     /// Fires due timers, behind all that was gathered.
-    fn fire(&mut self, firing: Firing, runtime: &Handle) -> Result<(), End> {
+    async fn fire(&mut self, firing: Firing) -> Result<(), End> {
         let Firing::Fire { until, late_source } = firing else {
             return Ok(());
         };
@@ -108,7 +106,7 @@ impl Desk {
             // They stay due, and mail that makes room comes first.
             Err(StorageError::Full(message)) => {
                 self.storage_full(message);
-                self.wait_for_room(runtime)?;
+                self.wait_for_room().await?;
                 self.prune()
             }
             Err(error) => Err(error.into()),

@@ -1,13 +1,13 @@
-//! The shard's thread: gather mail, commit it, do what is due, wait.
+//! The shard's loop: gather mail, commit it, do what is due, wait.
 //!
-//! What one commit does is in [`super::commit`].
+//! It suspends where it waits and nowhere else, so that a commit is never seen half done by whoever shares its thread. What
+//! one commit does is in [`super::commit`].
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tokio::runtime::Handle;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, watch};
 
@@ -157,20 +157,20 @@ impl Desk {
     }
 
     /// Runs until told to stop.
-    pub fn run(mut self, runtime: &Handle) {
+    pub async fn run(mut self) {
         if let ShardState::Halted { reason, message } = self.status.state() {
-            self.halted(reason, &message, runtime);
+            self.halted(reason, &message).await;
             return;
         }
         tracing::info!(shard = self.index, positions = ?self.partition.positions, "shard works");
-        match self.work(runtime) {
+        match self.work().await {
             Ok(()) => self.close(),
             Err(End::Stopped) => self.status.set_state(ShardState::Stopped),
-            Err(End::Halt(reason, message)) => self.halted(reason, &message, runtime),
+            Err(End::Halt(reason, message)) => self.halted(reason, &message).await,
         }
     }
 
-    fn work(&mut self, runtime: &Handle) -> Result<(), End> {
+    async fn work(&mut self) -> Result<(), End> {
         loop {
             // Shards stop before their relays do.
             if self.release.is_closed() {
@@ -191,7 +191,7 @@ impl Desk {
                 let activation = gathered.activation.take();
                 self.gathered_since = None;
                 let stop = gathered.stop;
-                self.commit_all(gathered, firing, runtime)?;
+                self.commit_all(gathered, firing).await?;
                 if let Some(activation) = activation {
                     self.activate(activation)?;
                 }
@@ -209,7 +209,7 @@ impl Desk {
                 self.gathered_since.get_or_insert(now);
             }
             let pause = self.pause(firing, now);
-            match runtime.block_on(async { tokio::time::timeout(pause, self.mailbox.recv()).await }) {
+            match tokio::time::timeout(pause, self.mailbox.recv()).await {
                 Ok(Some(mail)) => self.take(mail),
                 Ok(None) => self.gathered.stop = true,
                 Err(_) => {}
@@ -517,27 +517,25 @@ impl Desk {
 
     /// Waits for room on the disk. Mail is taken meanwhile, since it may say what can be deleted, and as much as the
     /// mailbox holds; the word to stop comes beside it.
-    pub fn wait_for_room(&mut self, runtime: &Handle) -> Result<(), End> {
+    pub async fn wait_for_room(&mut self) -> Result<(), End> {
         let pause = self.settings.full_pause.duration();
         let backlog_max = self.settings.mailbox;
         let (mailbox, backlog, stopping) = (&mut self.mailbox, &mut self.backlog, &mut self.stopping);
-        let stopped = runtime.block_on(async {
-            let until = tokio::time::sleep(pause);
-            // An error: nobody can tell any more, nor does anybody wait.
-            let told = stopping.wait_for(|stopping| *stopping);
-            tokio::pin!(until, told);
-            loop {
-                tokio::select! {
-                    biased;
-                    _ = &mut told => return true,
-                    () = &mut until => return false,
-                    mail = mailbox.recv(), if backlog.len() < backlog_max => match mail {
-                        None | Some(Mail::Stop) => return true,
-                        Some(mail) => backlog.push_back(mail),
-                    },
-                }
+        let until = tokio::time::sleep(pause);
+        // An error: nobody can tell any more, nor does anybody wait.
+        let told = stopping.wait_for(|stopping| *stopping);
+        tokio::pin!(until, told);
+        let stopped = loop {
+            tokio::select! {
+                biased;
+                _ = &mut told => break true,
+                () = &mut until => break false,
+                mail = mailbox.recv(), if backlog.len() < backlog_max => match mail {
+                    None | Some(Mail::Stop) => break true,
+                    Some(mail) => backlog.push_back(mail),
+                },
             }
-        });
+        };
         if stopped { Err(End::Stopped) } else { Ok(()) }
     }
 
@@ -571,11 +569,11 @@ impl Desk {
     }
 
     /// Takes and drops mail so that nobody blocks on it, and does nothing, until told to stop.
-    fn halted(&mut self, reason: &'static str, message: &str, runtime: &Handle) {
+    async fn halted(&mut self, reason: &'static str, message: &str) {
         self.status
             .halt(self.index, reason, message.to_owned(), &self.metrics);
         self.backlog.clear();
-        while let Some(mail) = runtime.block_on(self.mailbox.recv()) {
+        while let Some(mail) = self.mailbox.recv().await {
             match mail {
                 Mail::Stop => return,
                 Mail::CallBegins { reply, .. }

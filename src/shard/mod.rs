@@ -1,4 +1,4 @@
-//! SINGLE WRITER. A shard is one thread that owns one MDBX environment: it takes deliveries from its mailbox,
+//! SINGLE WRITER. A shard is one thread that owns one store: it takes deliveries from its mailbox,
 //! applies them in one transaction, commits, and only then releases work and positions.
 //!
 //! It does not publish, call HTTP or read the broker; those sit behind the mailbox and the release channel. It
@@ -18,7 +18,6 @@ mod tests;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 
 use tokio::sync::{mpsc, watch};
 
@@ -33,7 +32,7 @@ use crate::kernel::work::WorkRef;
 use crate::ports::broker::StreamState;
 use crate::ports::clock::Clock;
 use crate::storage::{Reader, StorageError, Store};
-use crate::tasks::{Task, Tasks};
+use crate::tasks::{Task, Tasks, Thread};
 use crate::telemetry::Metrics;
 use mailbox::{Mail, Notice, Released, SentFloor};
 
@@ -71,7 +70,7 @@ pub struct ShardHandle {
     pub begun: BTreeSet<WorkRef>,
     pub reader: Reader,
     stopping: watch::Sender<bool>,
-    thread: Option<JoinHandle<()>>,
+    thread: Option<Thread>,
 }
 
 impl ShardHandle {
@@ -103,13 +102,12 @@ impl ShardHandle {
             Arc::clone(&status),
             Arc::clone(&floor),
         );
-        let runtime = tokio::runtime::Handle::current();
         let shown = Arc::clone(&status);
         let thread = tasks
             .thread(
                 Task::Shard,
                 format!("shard-{index:04}"),
-                move || desk.run(&runtime),
+                desk.run(),
                 // Its mailbox is closed by now, so nobody waits for it.
                 move |message| shown.halt(index, "shard.panicked", message, &metrics),
             )
@@ -148,11 +146,10 @@ impl ShardHandle {
         self.stopping.send_replace(true);
         // A mailbox that is closed belongs to a thread that has stopped.
         let _closed = self.mail.send(Mail::Stop).await;
-        if let Some(thread) = self.thread.take() {
-            let joined = tokio::task::spawn_blocking(move || thread.join()).await;
-            if !matches!(joined, Ok(Ok(()))) {
-                tracing::error!(shard = self.index, "the shard's thread ended abnormally");
-            }
+        if let Some(thread) = self.thread.take()
+            && !thread.ended().await
+        {
+            tracing::error!(shard = self.index, "the shard's thread ended abnormally");
         }
     }
 }

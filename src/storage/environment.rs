@@ -9,7 +9,7 @@ use libmdbx::{
 };
 
 use saga_runner_partition::storage::{
-    ReadRows, ReadWork, Snapshots, StorageError, TableIndex, Take, WriteRows,
+    ReadRows, ReadWork, Snapshots, StorageError, TableIndex, Take, Transactions, Undone, WriteRows, WriteWork,
 };
 
 use super::from_mdbx;
@@ -239,6 +239,12 @@ impl WriteRows for Writing<'_> {
 impl Snapshots for Environment {
     fn read(&self, work: &mut ReadWork<'_>) -> Result<(), StorageError> {
         Self::read(self, |view| work(view))
+    }
+}
+
+impl Transactions for Environment {
+    fn transact(&self, work: &mut WriteWork<'_>) -> Result<(), StorageError> {
+        Undone::answer(self.write(|view| work(view).carried_out()))
     }
 }
 

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use saga_runner_partition::storage::{ReadRows as _, Snapshots, WriteRows as _};
+use saga_runner_partition::storage::{Decision, Snapshots, Transactions, WriteRows, in_transaction};
 
 use super::environment::Environment;
 use super::read::Reader;
@@ -30,7 +30,7 @@ pub struct OpenOptions {
 /// The state of one shard, opened exclusively.
 #[derive(Debug)]
 pub struct Store {
-    environment: Arc<Environment>,
+    transactions: Arc<dyn Transactions>,
     settings: Settings,
     cluster_id: ClusterId,
     created: bool,
@@ -47,30 +47,36 @@ impl Store {
             return Err(StorageError::Missing(dir.to_owned()));
         }
         let environment = Environment::open(dir, tables::NAMES, settings.max_bytes)?;
-        let created = environment.write(|view| {
-            let identity = Identity::of(options);
-            match view.get(tables::LOCAL, b"identity")? {
-                Some(bytes) => {
-                    check_format(dir, &bytes)?;
-                    identity.check(dir, &rows::decode(&bytes, "identity")?)?;
-                    Ok::<_, StorageError>(false)
-                }
-                None if options.create => {
-                    view.put(tables::LOCAL, b"identity", rows::encode(&identity))?;
-                    Ok(true)
-                }
-                None => Err(StorageError::Missing(dir.to_owned())),
+        Self::over(Arc::new(environment), dir, settings, options)
+    }
+
+    /// The shard in any store; `dir` is what its owner calls it.
+    ///
+    /// # Errors
+    /// [`StorageError`] says why it is refused: foreign, newer, or unexpectedly empty.
+    pub fn over(
+        transactions: Arc<dyn Transactions>,
+        dir: &Path,
+        settings: &Settings,
+        options: &OpenOptions,
+    ) -> Result<Self, StorageError> {
+        let mut identified = Err(StorageError::Missing(dir.to_owned()));
+        transactions.transact(&mut |rows| {
+            identified = identify(rows, dir, options);
+            match identified {
+                Ok(_) => Decision::Commit,
+                Err(_) => Decision::Abort,
             }
         })?;
         Ok(Self {
-            environment: Arc::new(environment),
+            transactions,
             settings: settings.clone(),
             cluster_id: options.cluster_id,
-            created,
+            created: identified?,
         })
     }
 
-    /// Whether this call of [`Store::open`] made it.
+    /// Whether it was made by being opened.
     #[must_use]
     pub const fn was_created(&self) -> bool {
         self.created
@@ -90,7 +96,7 @@ impl Store {
     /// A view for other threads.
     #[must_use]
     pub fn reader(&self) -> Reader {
-        Reader::new(Arc::clone(&self.environment) as Arc<dyn Snapshots>)
+        Reader::new(Arc::clone(&self.transactions) as Arc<dyn Snapshots>)
     }
 
     /// Runs `work` in one transaction; an error leaves nothing.
@@ -101,7 +107,24 @@ impl Store {
         &self,
         work: impl FnOnce(&Batch<'_>) -> Result<R, E>,
     ) -> Result<R, E> {
-        self.environment.write(|view| work(&Batch::new(view)))
+        in_transaction(&*self.transactions, work)
+    }
+}
+
+/// Checks whose rows these are, and marks an empty store where it may be created; whether it was.
+fn identify(rows: &dyn WriteRows, dir: &Path, options: &OpenOptions) -> Result<bool, StorageError> {
+    let identity = Identity::of(options);
+    match rows.get(tables::LOCAL, b"identity")? {
+        Some(bytes) => {
+            check_format(dir, &bytes)?;
+            identity.check(dir, &rows::decode(&bytes, "identity")?)?;
+            Ok(false)
+        }
+        None if options.create => {
+            rows.put(tables::LOCAL, b"identity", rows::encode(&identity))?;
+            Ok(true)
+        }
+        None => Err(StorageError::Missing(dir.to_owned())),
     }
 }
 
@@ -228,10 +251,12 @@ mod tests {
         let dir = tempfile::tempdir().expect("folder");
         let store =
             Store::open(dir.path(), &Settings::default(), &options("shop", 0, true)).expect("created");
-        store
-            .environment
-            .write::<_, StorageError>(|view| view.put(tables::LOCAL, b"identity", vec![ROW_FORMAT + 1, 9, 9]))
-            .expect("commits");
+        let newer = |rows: &dyn WriteRows| rows.put(tables::LOCAL, b"identity", vec![ROW_FORMAT + 1, 9, 9]);
+        let commit = &mut |rows: &dyn WriteRows| {
+            newer(rows).expect("there is room");
+            Decision::Commit
+        };
+        store.transactions.transact(commit).expect("commits");
         drop(store);
         let message = refusal(dir.path(), &options("shop", 0, false));
         assert!(message.contains("SR0203"), "{message}");

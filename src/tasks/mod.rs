@@ -24,7 +24,7 @@ use std::any::Any;
 use std::collections::BTreeMap;
 use std::fmt::{self, Display};
 use std::future::Future;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::AssertUnwindSafe;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -119,6 +119,39 @@ struct Inner {
     /// What is wrong, by task and what it is of.
     troubles: Mutex<BTreeMap<String, String>>,
     stuck: Stuck,
+    threads: Threads,
+}
+
+/// Where work runs that holds on to its thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Threads {
+    /// On threads of its own.
+    Own,
+    /// On the one thread that everything shares, so that one order of all steps can be repeated.
+    Shared,
+}
+
+/// Work that runs on a thread, or as if on one.
+#[derive(Debug)]
+pub struct Thread(Place);
+
+#[derive(Debug)]
+enum Place {
+    Own(thread::JoinHandle<()>),
+    Shared(JoinHandle<()>),
+}
+
+impl Thread {
+    /// Waits for its end; whether that was not a panic.
+    pub async fn ended(self) -> bool {
+        match self.0 {
+            Place::Own(thread) => {
+                let joined = tokio::task::spawn_blocking(move || thread.join()).await;
+                matches!(joined, Ok(Ok(())))
+            }
+            Place::Shared(task) => task.await.is_ok(),
+        }
+    }
 }
 
 impl fmt::Debug for Tasks {
@@ -130,10 +163,22 @@ impl fmt::Debug for Tasks {
 impl Tasks {
     #[must_use]
     pub fn new(metrics: &Arc<Metrics>, clock: &Arc<dyn Clock>) -> Self {
+        Self::running(Threads::Own, metrics, clock)
+    }
+
+    /// Those of a process whose runtime has one thread: whatever would have a thread of its own, or would block one, runs
+    /// there, too. Files and stores then stop everything else meanwhile.
+    #[must_use]
+    pub fn on_one_thread(metrics: &Arc<Metrics>, clock: &Arc<dyn Clock>) -> Self {
+        Self::running(Threads::Shared, metrics, clock)
+    }
+
+    fn running(threads: Threads, metrics: &Arc<Metrics>, clock: &Arc<dyn Clock>) -> Self {
         Self(Arc::new(Inner {
             metrics: Arc::clone(metrics),
             troubles: Mutex::default(),
             stuck: Stuck::new(Arc::clone(clock)),
+            threads,
         }))
     }
 
@@ -232,7 +277,8 @@ impl Tasks {
         })
     }
 
-    /// Begins a thread; `panicked` halts its part, where it ends by a panic.
+    /// Begins work on a thread of its own, where it may hold on to the thread between two waits; `panicked` halts its part,
+    /// where it ends by a panic. Must be called within a tokio runtime.
     ///
     /// # Errors
     /// Where the system gives no thread.
@@ -240,15 +286,40 @@ impl Tasks {
         &self,
         task: Task,
         name: String,
-        work: impl FnOnce() + Send + 'static,
+        work: impl Future<Output = ()> + Send + 'static,
         panicked: impl FnOnce(String) + Send + 'static,
-    ) -> std::io::Result<thread::JoinHandle<()>> {
-        let tasks = self.clone();
-        thread::Builder::new().name(name.clone()).spawn(move || {
-            if let Err(panic) = catch_unwind(AssertUnwindSafe(work)) {
-                panicked(tasks.panicked(task, &name, &*panic));
+    ) -> std::io::Result<Thread> {
+        let (tasks, named) = (self.clone(), name.clone());
+        let work = async move {
+            if let Err(panic) = AssertUnwindSafe(work).catch_unwind().await {
+                panicked(tasks.panicked(task, &named, &*panic));
             }
-        })
+        };
+        let place = match self.0.threads {
+            Threads::Own => {
+                let runtime = tokio::runtime::Handle::current();
+                let thread = thread::Builder::new().name(name);
+                Place::Own(thread.spawn(move || runtime.block_on(work))?)
+            }
+            Threads::Shared => Place::Shared(tokio::spawn(work)),
+        };
+        Ok(Thread(place))
+    }
+
+    /// Runs what blocks its thread, for as long as that takes.
+    ///
+    /// # Errors
+    /// A sentence, where it panicked or the process ends.
+    pub async fn blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, String> {
+        match self.0.threads {
+            Threads::Own => tokio::task::spawn_blocking(work)
+                .await
+                .map_err(|error| error.to_string()),
+            Threads::Shared => Ok(work()),
+        }
     }
 
     /// Looks at the end of a task in a set, where a panic costs one piece of work.
@@ -406,21 +477,38 @@ mod tests {
         assert_eq!(tasks.troubles(), Vec::<String>::new());
     }
 
-    #[test]
-    fn a_thread_that_panics_halts_its_part() {
-        let (tasks, metrics) = tasks();
-        let (told, heard) = std::sync::mpsc::channel();
-        let thread = tasks.thread(
-            Task::Shard,
-            "shard-0003".to_owned(),
-            || panic!("broken"),
-            move |message| told.send(message).expect("heard"),
-        );
-        thread
-            .expect("a thread")
-            .join()
-            .expect("the panic goes no further");
-        assert_eq!(heard.recv().as_deref(), Ok("broken"));
-        assert_eq!(panics(&metrics, Task::Shard), 1);
+    #[tokio::test]
+    async fn a_thread_that_panics_halts_its_part() {
+        for on_one_thread in [false, true] {
+            let metrics = Arc::new(Metrics::new());
+            let clock = Arc::new(Still) as Arc<dyn Clock>;
+            let tasks = if on_one_thread {
+                Tasks::on_one_thread(&metrics, &clock)
+            } else {
+                Tasks::new(&metrics, &clock)
+            };
+            let (told, heard) = std::sync::mpsc::channel();
+            let thread = tasks.thread(
+                Task::Shard,
+                "shard-0003".to_owned(),
+                async { panic!("broken") },
+                move |message| told.send(message).expect("heard"),
+            );
+            assert!(
+                thread.expect("a thread").ended().await,
+                "the panic goes no further"
+            );
+            assert_eq!(heard.recv().as_deref(), Ok("broken"));
+            assert_eq!(panics(&metrics, Task::Shard), 1);
+        }
+    }
+
+    #[tokio::test]
+    async fn what_blocks_runs_beside_the_runtime_or_on_its_only_thread() {
+        let (clock, metrics) = (Arc::new(Still) as Arc<dyn Clock>, Arc::new(Metrics::new()));
+        let here = thread::current().id();
+        let thread_of = async |tasks: Tasks| tasks.blocking(|| thread::current().id()).await;
+        assert_ne!(thread_of(Tasks::new(&metrics, &clock)).await, Ok(here));
+        assert_eq!(thread_of(Tasks::on_one_thread(&metrics, &clock)).await, Ok(here));
     }
 }

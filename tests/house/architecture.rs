@@ -352,6 +352,47 @@ fn the_layers_have_an_order() {
     }
 }
 
+/// The layers that a simulation runs as they are, on one thread.
+const SIMULATED: &[&str] = &["shard", "intake", "outbox", "clients", "effects", "tasks", "app"];
+
+#[test]
+fn what_a_simulation_runs_draws_no_numbers_of_its_own() {
+    let mut faults = Vec::new();
+    for (layer, files) in layers() {
+        if !SIMULATED.contains(&layer.as_str()) {
+            continue;
+        }
+        for (file, text) in files.iter().filter(|(file, _)| !is_test(file)) {
+            // Signals and providers are not simulated.
+            let is_real = [
+                "lifecycle.rs",
+                "/sql/",
+                "/http/",
+                "/grpc/",
+                "/smtp/",
+                "/bench/",
+                "/conformance/",
+            ];
+            if is_real.iter().any(|real| file.contains(real)) {
+                continue;
+            }
+            let lines = production(text);
+            for (at, line) in lines.iter().enumerate() {
+                let is_biased = lines.get(at + 1).is_some_and(|next| next.trim() == "biased;");
+                if line.contains("select! {") && !line.contains('}') && !is_biased {
+                    faults.push(format!("{file}: a `select!` that is not biased"));
+                }
+                if line.contains("Uuid::new_v4") && !file.ends_with("app/randomness.rs") {
+                    faults.push(format!(
+                        "{file}: draws a name; it comes through ports::randomness"
+                    ));
+                }
+            }
+        }
+    }
+    assert_eq!(faults, Vec::<String>::new());
+}
+
 #[test]
 fn imports_point_inward() {
     let layers: BTreeSet<String> = layers().into_keys().collect();

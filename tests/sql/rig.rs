@@ -117,6 +117,7 @@ impl Rig {
             clock: Arc::new(RealClock),
             tasks: Tasks::new(&self.metrics, &(Arc::new(RealClock) as Arc<dyn Clock>)),
             metrics: Arc::clone(&self.metrics),
+            name: Uuid::new_v4().simple().to_string().into(),
             group: "test".to_owned(),
             local: None,
         })

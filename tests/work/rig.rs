@@ -226,6 +226,7 @@ impl Rig {
             clock: Arc::clone(&self.clock) as Arc<dyn Clock>,
             tasks: self.tasks(),
             metrics,
+            name: Uuid::new_v4().simple().to_string().into(),
             group: group.to_owned(),
             local: None,
         }

@@ -6,7 +6,10 @@ use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::tables::NAMES;
-use super::{Batch, ReadRows, ReadWork, Reader, Row, Snapshots, StorageError, TableIndex, Take, WriteRows};
+use super::{
+    Batch, ReadRows, ReadWork, Reader, Row, Snapshots, StorageError, TableIndex, Take, Transactions, Undone,
+    WriteRows, WriteWork,
+};
 
 /// Longest key, in bytes: that of MDBX with pages of 4 KiB.
 const KEY_BYTES_MAX: usize = 2_022;
@@ -108,6 +111,12 @@ impl Memory {
 impl Snapshots for Memory {
     fn read(&self, work: &mut ReadWork<'_>) -> Result<(), StorageError> {
         work(&*self.lock())
+    }
+}
+
+impl Transactions for Memory {
+    fn transact(&self, work: &mut WriteWork<'_>) -> Result<(), StorageError> {
+        Undone::answer(self.write_rows(|rows| work(rows).carried_out()))
     }
 }
 

@@ -93,3 +93,88 @@ pub trait Snapshots: std::fmt::Debug + Send + Sync {
 
 /// What is done with a view.
 pub type ReadWork<'w> = dyn FnMut(&dyn ReadRows) -> Result<(), StorageError> + 'w;
+
+/// A store whose rows can be changed, one transaction at a time.
+pub trait Transactions: Snapshots {
+    /// Calls `work` once, in one transaction: [`Decision::Commit`] makes its rows durable, all at once; after
+    /// [`Decision::Abort`], or a panic, nothing of it remains.
+    ///
+    /// # Errors
+    /// Why there is no transaction, or why it could not be committed: nothing has changed then.
+    fn transact(&self, work: &mut WriteWork<'_>) -> Result<(), StorageError>;
+}
+
+/// What is done in a transaction.
+pub type WriteWork<'w> = dyn FnMut(&dyn WriteRows) -> Decision + 'w;
+
+/// How a transaction ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Decision {
+    Commit,
+    Abort,
+}
+
+/// Why nothing of a transaction remains.
+#[derive(Debug)]
+pub enum Undone {
+    /// Its work has decided so.
+    Aborted,
+    Failed(StorageError),
+}
+
+impl From<StorageError> for Undone {
+    fn from(error: StorageError) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl Decision {
+    /// The decision as the result of work that leaves nothing on an error.
+    ///
+    /// # Errors
+    /// [`Undone::Aborted`].
+    pub const fn carried_out(self) -> Result<(), Undone> {
+        match self {
+            Self::Commit => Ok(()),
+            Self::Abort => Err(Undone::Aborted),
+        }
+    }
+}
+
+impl Undone {
+    /// What [`Transactions::transact`] answers for a transaction that ended so.
+    ///
+    /// # Errors
+    /// Why there was no transaction.
+    pub fn answer(ended: Result<(), Self>) -> Result<(), StorageError> {
+        match ended {
+            Ok(()) | Err(Self::Aborted) => Ok(()),
+            Err(Self::Failed(error)) => Err(error),
+        }
+    }
+}
+
+/// Runs `work` in one transaction of `store`; an error leaves nothing.
+///
+/// # Errors
+/// What `work` gives, or what the commit meets.
+pub fn in_transaction<R, E: From<StorageError>>(
+    store: &dyn Transactions,
+    work: impl FnOnce(&Batch<'_>) -> Result<R, E>,
+) -> Result<R, E> {
+    let (mut work, mut outcome) = (Some(work), None);
+    store.transact(&mut |rows| {
+        let Some(work) = work.take() else {
+            return Decision::Abort;
+        };
+        let result = work(&Batch::new(rows));
+        let decision = if result.is_ok() {
+            Decision::Commit
+        } else {
+            Decision::Abort
+        };
+        outcome = Some(result);
+        decision
+    })?;
+    outcome.expect("a transaction that ended has called its work")
+}
