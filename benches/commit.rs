@@ -172,6 +172,7 @@ impl Fixture {
                     stream_name: "WORKFLOW_EVENTS".to_owned(),
                     stream_created_ns: 1,
                     sequence: counters.log_sequence,
+                    stamp: None,
                 };
                 batch.put_position(SourceStream::WorkflowEvents, 0, &position)
             })

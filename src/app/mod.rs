@@ -29,6 +29,7 @@ mod running;
 mod schedules;
 mod secrets;
 mod shards;
+mod standing;
 pub mod streams;
 mod versions;
 

@@ -148,7 +148,7 @@ impl Node {
         let _first = self.broker.set(Arc::clone(&broker));
         let messenger = Arc::clone(&broker).messenger();
         self.wait_for_secrets(messenger.as_deref()).await?;
-        let running = Running::start(&self.parts(), Arc::clone(&broker), &streams, cluster_id)?;
+        let running = Running::start(&self.parts(), Arc::clone(&broker), &streams, cluster_id).await?;
         let _first = self.running.set(running);
         if cluster_id.is_some() {
             self.keep(Task::Cluster, {

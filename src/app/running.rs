@@ -12,7 +12,7 @@ use uuid::Uuid;
 use super::adapters::Adapters;
 use super::catalog::{Catalog, InForce};
 use super::node::Node;
-use super::{StartError, shards, streams};
+use super::{StartError, shards, standing, streams};
 use crate::clients::UpstreamTls;
 use crate::config::{Dispatch, Manifest};
 use crate::effects::{Breakers, Consumer, Local, Secrets, SystemResolver, Worker, WorkerSpec};
@@ -81,7 +81,7 @@ struct Stages {
 
 impl Running {
     /// Opens the shards and starts all parts.
-    pub fn start(
+    pub async fn start(
         parts: &Parts<'_>,
         broker: Arc<dyn Broker>,
         streams: &[StreamState; 3],
@@ -95,7 +95,7 @@ impl Running {
             local.expect(&served(&parts.catalog.now().effects));
         }
         if let Some(cluster) = cluster {
-            submitter = start_sagas(parts, &broker, streams, cluster, local.as_ref(), &mut stages)?;
+            submitter = start_sagas(parts, &broker, streams, cluster, local.as_ref(), &mut stages).await?;
             shown = stages.shards.iter().map(shards::Shown::of).collect();
         }
         if parts.manifest.mode.runs_effects() {
@@ -264,7 +264,7 @@ fn report(ended: Result<(), JoinError>) {
 }
 
 /// Starts shards, relays and intake; returns the way to the gateway.
-fn start_sagas(
+async fn start_sagas(
     parts: &Parts<'_>,
     broker: &Arc<dyn Broker>,
     streams: &[StreamState; 3],
@@ -294,10 +294,12 @@ fn start_sagas(
     };
     for (index, store) in (0..).zip(opened.stores) {
         let (release, released) = mpsc::channel::<Released>(RELEASES_MAX);
+        let standing = standing::look_up(broker, &store, streams).await?;
         let shard = shards::start(
             parts,
             index,
             store,
+            standing,
             &definitions,
             opened.revision,
             streams,
@@ -332,28 +334,7 @@ fn start_sagas(
         stages.shards.push(shard);
     }
     let endpoints: Vec<ShardEndpoint> = stages.shards.iter().map(endpoint).collect();
-    let positions: Vec<_> = endpoints
-        .iter()
-        .map(|shard| Arc::clone(&shard.position))
-        .collect();
-    stages.retention = Some(Retention::start(RetentionSpec {
-        broker: Arc::clone(broker),
-        streams: workflow_streams(manifest),
-        durables: {
-            let catalog = Arc::clone(parts.catalog);
-            Box::new(move || {
-                let in_force = catalog.now();
-                let consumers = in_force.consumers.iter();
-                consumers.map(|consumer| consumer.name.clone()).collect()
-            })
-        },
-        positions: Arc::new(move |stream: SourceStream| {
-            positions.iter().map(|position| position(stream)).min()
-        }),
-        settings: manifest.relay.clone(),
-        clock: Arc::clone(parts.clock),
-        tasks: parts.tasks.clone(),
-    }));
+    stages.retention = Some(start_retention(parts, broker, &endpoints));
     stages.intake = Some(Intake::start(IntakeSpec {
         broker: Arc::clone(broker),
         shards: endpoints,
@@ -378,11 +359,38 @@ fn name(randomness: &dyn Randomness) -> String {
     Uuid::from_u128(randomness.draw()).simple().to_string()
 }
 
+fn start_retention(parts: &Parts<'_>, broker: &Arc<dyn Broker>, endpoints: &[ShardEndpoint]) -> Retention {
+    let manifest = parts.manifest;
+    let positions: Vec<_> = endpoints
+        .iter()
+        .map(|shard| Arc::clone(&shard.position))
+        .collect();
+    Retention::start(RetentionSpec {
+        broker: Arc::clone(broker),
+        streams: workflow_streams(manifest),
+        durables: {
+            let catalog = Arc::clone(parts.catalog);
+            Box::new(move || {
+                let in_force = catalog.now();
+                let consumers = in_force.consumers.iter();
+                consumers.map(|consumer| consumer.name.clone()).collect()
+            })
+        },
+        positions: Arc::new(move |stream: SourceStream| {
+            positions.iter().map(|position| position(stream)).min()
+        }),
+        settings: manifest.relay.clone(),
+        clock: Arc::clone(parts.clock),
+        tasks: parts.tasks.clone(),
+    })
+}
+
 fn endpoint(shard: &ShardHandle) -> ShardEndpoint {
     let status = Arc::clone(&shard.status);
     ShardEndpoint {
         index: shard.index,
         mail: shard.mail.clone(),
+        stamps: shard.stamps,
         halted: matches!(status.state(), ShardState::Halted { .. }),
         position: Arc::new(move |stream| status.position(stream)),
     }

@@ -18,7 +18,7 @@ use crate::kernel::input::SourceStream;
 use crate::kernel::schedule;
 use crate::ports::broker::StreamState;
 use crate::shard::mailbox::{Mail, Notice, Released};
-use crate::shard::{ShardHandle, ShardSpec, ShardStatus};
+use crate::shard::{ShardHandle, ShardSpec, ShardStatus, Standing};
 use crate::storage::{OpenOptions, Reader, Store};
 
 /// What `cluster.json` remembers: without it an empty folder could not be told from a lost one.
@@ -184,6 +184,7 @@ pub(super) fn start(
     parts: &Parts<'_>,
     index: u16,
     store: Store,
+    standing: [Option<Standing>; 3],
     definitions: &Arc<DefinitionSet>,
     revision: u64,
     streams: &[StreamState; 3],
@@ -210,6 +211,7 @@ pub(super) fn start(
         limits: manifest.limits.clone(),
         settings: manifest.shard.clone(),
         streams: streams.clone(),
+        standing,
         initial_positions,
         clock: Arc::clone(parts.clock),
         metrics: Arc::clone(parts.metrics),

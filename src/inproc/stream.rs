@@ -77,6 +77,8 @@ pub(super) struct Tail {
     bytes_max: usize,
     first: u64,
     last: u64,
+    /// When the message at `last` was stored.
+    last_time: Option<TimeMs>,
     /// Bytes of all bodies up to `last`, and up to the message before `first`.
     total: u64,
     total_before: u64,
@@ -126,6 +128,7 @@ impl Tail {
 
     fn push(&mut self, entry: Entry) {
         self.last = entry.sequence;
+        self.last_time = Some(entry.time);
         self.total = entry.total;
         self.bytes += entry.body.len();
         self.entries.push_back(entry);
@@ -166,6 +169,7 @@ impl Stream {
         };
         let first = read(cursor.first()?)?;
         let last = read(cursor.last()?)?;
+        let last_time = last.as_ref().map(|entry| entry.time);
         let (first, last, total, total_before) = match (first, last) {
             (Some(first), Some(last)) => {
                 let before = first.total.saturating_sub(first.body.len() as u64);
@@ -187,6 +191,7 @@ impl Stream {
                 bytes_max: settings.tail_bytes,
                 first,
                 last,
+                last_time,
                 total,
                 total_before,
                 broken: None,
@@ -251,6 +256,7 @@ impl Stream {
             identity: self.identity.clone(),
             first_sequence: tail.first,
             last_sequence: tail.last,
+            last_time: tail.last_time.filter(|_| tail.first <= tail.last),
             messages: tail.last + 1 - tail.first,
             bytes: tail.stored_bytes(),
         }

@@ -2,22 +2,26 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::mpsc;
 use tokio::time::Sleep;
 
 use super::feed::Bounds;
+use super::identity::Place;
 use super::route::Router;
 use super::settings::Settings;
 use crate::kernel::input::SourceStream;
 use crate::kernel::subject::{Tenancy, filter};
 use crate::ports::broker::Broker;
 use crate::ports::clock::Clock;
-use crate::shard::mailbox::Mail;
+use crate::shard::mailbox::{Mail, Stamp};
 use crate::tasks::Tasks;
 use crate::telemetry::Metrics;
+
+/// Time between two looks at the message that was read last, while reading goes on.
+const IDENTITY_EVERY: Duration = Duration::from_secs(1);
 
 /// Most filter subjects of a reader: with more, the broker's matching costs more than what it saves.
 const FILTERS_MAX: usize = 256;
@@ -29,6 +33,8 @@ pub struct ShardEndpoint {
     pub mail: mpsc::Sender<Mail>,
     /// The sequence of a stream up to which the shard has stored everything.
     pub position: Arc<dyn Fn(SourceStream) -> u64 + Send + Sync>,
+    /// What stood at its positions when it was started, by [`SourceStream::index`].
+    pub stamps: [Option<Stamp>; 3],
     /// It takes nothing until an operator has acted and it was started again.
     pub halted: bool,
 }
@@ -140,7 +146,17 @@ pub(super) struct Progress {
     moved_ms: AtomicU64,
     /// Messages that had been removed one by one before this process looked for the first time.
     removed_before: OnceLock<Arc<[u64]>>,
+    mark: Mutex<Mark>,
+    is_halted: AtomicBool,
     halted: Mutex<Option<Halt>>,
+}
+
+/// The furthest place of a stream that is known to stand.
+#[derive(Debug, Default)]
+struct Mark {
+    place: Place,
+    /// When it is looked up next.
+    next: Duration,
 }
 
 /// Why a reader must not go on: it would skip messages.
@@ -170,7 +186,34 @@ impl Progress {
         Arc::clone(self.removed_before.get_or_init(|| Arc::clone(removed)))
     }
 
+    /// Everything up to `place` was read from the stream as it is.
+    pub fn stands(&self, place: Place) {
+        let mut mark = self.mark();
+        if place.stamp.is_some() && place.sequence > mark.place.sequence {
+            mark.place = place;
+        }
+    }
+
+    /// The place to be looked up, if it is time for that or it has to be now.
+    pub fn to_look_up(&self, now: Duration, at_once: bool) -> Option<Place> {
+        let mut mark = self.mark();
+        if !at_once && now < mark.next {
+            return None;
+        }
+        mark.next = now + IDENTITY_EVERY;
+        Some(mark.place)
+    }
+
+    fn mark(&self) -> MutexGuard<'_, Mark> {
+        self.mark.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn is_halted(&self) -> bool {
+        self.is_halted.load(Ordering::Acquire)
+    }
+
     pub fn halt(&self, halt: Halt) {
+        self.is_halted.store(true, Ordering::Release);
         *self.halted.lock().unwrap_or_else(PoisonError::into_inner) = Some(halt);
     }
 

@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 
+use super::identity::Place;
 use crate::kernel::ids::TimeMs;
 use crate::kernel::input::{InputBody, SourceStream};
 use crate::shard::mailbox::{Arrival, Delivery, Mail};
@@ -27,8 +28,8 @@ pub(super) struct Feed {
     stream: SourceStream,
     mail: mpsc::Sender<Mail>,
     queue: VecDeque<Mail>,
-    /// Sequence up to which everything is in the mailbox.
-    sent: u64,
+    /// Up to where everything is in the mailbox.
+    sent: Place,
     /// Sequence up to which everything is in the mailbox or in `queue`.
     queued: u64,
     /// The message whose inputs are being added.
@@ -45,22 +46,23 @@ pub(super) enum Flushed {
 }
 
 impl Feed {
-    pub fn new(shard: u16, stream: SourceStream, mail: mpsc::Sender<Mail>, position: u64) -> Self {
+    pub fn new(shard: u16, stream: SourceStream, mail: mpsc::Sender<Mail>, position: Place) -> Self {
         Self {
             shard,
             stream,
             mail,
             queue: VecDeque::new(),
             sent: position,
-            queued: position,
+            queued: position.sequence,
             open: None,
             tail_bytes: 0,
         }
     }
 
-    /// Adds one thing that the message at `sequence` yields. What lies at or below the feed's start was
+    /// Adds one thing that the message at `place` yields. What lies at or below the feed's start was
     /// handed over by another reader and is passed over.
-    pub fn push(&mut self, sequence: u64, arrival: Arrival, bounds: Bounds) {
+    pub fn push(&mut self, place: Place, arrival: Arrival, bounds: Bounds) {
+        let Place { sequence, stamp } = place;
         let same_message = self.open == Some(sequence);
         if sequence <= self.queued && !same_message {
             return;
@@ -72,6 +74,7 @@ impl Feed {
         {
             tail.inputs.push(arrival);
             tail.sequence = sequence;
+            tail.stamp = stamp;
             self.tail_bytes += bytes;
         } else {
             self.queue.push_back(Mail::Delivery(Delivery {
@@ -79,6 +82,7 @@ impl Feed {
                 lane: 0,
                 after: self.queued,
                 sequence,
+                stamp,
                 inputs: vec![arrival],
             }));
             self.tail_bytes = bytes;
@@ -88,18 +92,24 @@ impl Feed {
     }
 
     /// Tells the shard that it knows all up to `read`, if it does not know that yet.
-    pub fn watermark(&mut self, read: u64) {
+    pub fn watermark(&mut self, place: Place) {
+        let Place {
+            sequence: read,
+            stamp,
+        } = place;
         if read <= self.queued {
             return;
         }
         if let Some(Mail::Delivery(tail)) = self.queue.back_mut() {
             tail.sequence = read;
+            tail.stamp = stamp;
         } else {
             self.queue.push_back(Mail::Delivery(Delivery {
                 stream: self.stream,
                 lane: 0,
                 after: self.queued,
                 sequence: read,
+                stamp,
                 inputs: Vec::new(),
             }));
         }
@@ -108,7 +118,7 @@ impl Feed {
     }
 
     /// Answers a barrier: all that the stream held at `as_of` lies at or below `read`.
-    pub fn barrier(&mut self, read: u64, as_of: TimeMs) {
+    pub fn barrier(&mut self, read: Place, as_of: TimeMs) {
         self.watermark(read);
         let stream = self.stream;
         self.queue.push_back(Mail::Barrier { stream, as_of });
@@ -142,7 +152,7 @@ impl Feed {
         drop(self.mail.reserve().await);
     }
 
-    pub fn sent(&self) -> u64 {
+    pub fn sent(&self) -> Place {
         self.sent
     }
 
@@ -168,30 +178,34 @@ impl Feed {
     }
 
     /// Forgets what is not yet in the mailbox and goes on behind `position`.
-    pub fn restart(&mut self, position: u64) {
+    pub fn restart(&mut self, position: Place) {
         self.queue.clear();
         self.sent = position;
-        self.queued = position;
+        self.queued = position.sequence;
         self.open = None;
     }
 
     /// Takes over from another reader, which mailed all up to `position`: what was kept from there on is the
     /// next to be mailed. Kept deliveries must hold one message each.
-    pub fn take_over(&mut self, position: u64) {
+    pub fn take_over(&mut self, position: Place) {
+        let after = position.sequence;
         self.queue
-            .retain(|mail| end_of(mail).is_none_or(|sequence| sequence > position));
+            .retain(|mail| end_of(mail).is_none_or(|end| end.sequence > after));
         if let Some(Mail::Delivery(first)) = self.queue.front_mut() {
-            first.after = position;
+            first.after = after;
         }
         self.sent = position;
-        self.queued = self.queued.max(position);
+        self.queued = self.queued.max(after);
         self.open = None;
     }
 }
 
-fn end_of(mail: &Mail) -> Option<u64> {
+fn end_of(mail: &Mail) -> Option<Place> {
     match mail {
-        Mail::Delivery(delivery) => Some(delivery.sequence),
+        Mail::Delivery(delivery) => Some(Place {
+            sequence: delivery.sequence,
+            stamp: delivery.stamp,
+        }),
         _ => None,
     }
 }

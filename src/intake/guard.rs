@@ -7,6 +7,7 @@
 
 use std::sync::Arc;
 
+use super::identity::{Place, Seen, look_up};
 use crate::ports::broker::{Broker, BrokerError, StreamState};
 
 /// Messages removed one by one that are looked at. With more of them the answer would take the place of the messages.
@@ -17,6 +18,7 @@ const REMOVED_MAX: u64 = 100_000;
 pub(super) struct Survey {
     pub state: StreamState,
     pub removed: Removed,
+    pub seen: Vec<Seen>,
 }
 
 /// Messages that are missing between the first and the last.
@@ -30,11 +32,12 @@ pub(super) enum Removed {
     Many(u64),
 }
 
-/// Looks at a stream. `known`: what the last look found missing.
+/// Looks at a stream. `known`: what the last look found missing. `places`: what is looked up besides.
 pub(super) async fn survey(
     broker: Arc<dyn Broker>,
     stream: String,
     known: Option<Arc<[u64]>>,
+    places: Vec<Place>,
 ) -> Result<Survey, BrokerError> {
     let state = broker.stream_state(&stream).await?;
     let count = state.removed();
@@ -51,7 +54,8 @@ pub(super) async fn survey(
     } else {
         Removed::Listed(broker.removed(&stream).await?.into())
     };
-    Ok(Survey { state, removed })
+    let seen = look_up(&broker, &state, &places).await?;
+    Ok(Survey { state, removed, seen })
 }
 
 /// Messages that are gone and were not read, both ends included.

@@ -13,6 +13,7 @@ pub mod decode;
 mod feed;
 mod guard;
 mod headers;
+mod identity;
 mod private;
 mod route;
 mod settings;
@@ -32,6 +33,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 pub use context::{Halt, ShardEndpoint};
+pub use identity::stamp_of;
 pub use settings::Settings;
 
 use context::{Context, Progress};

@@ -14,6 +14,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use super::address;
 use super::context::Context;
 use super::feed::{Feed, Flushed};
+use super::identity::Place;
 use super::shared::Command;
 use super::view::View;
 use crate::kernel::input::SourceStream;
@@ -127,7 +128,7 @@ impl Private {
     async fn hand_over(&mut self) -> bool {
         self.target = None;
         self.next_join = self.ctx.clock.monotonic() + self.join_pause();
-        self.feed.watermark(self.view.read());
+        self.feed.watermark(self.view.place());
         if !self.mail_all().await {
             return true;
         }
@@ -135,7 +136,7 @@ impl Private {
         let reported = self.hub.send(Command::Joined {
             shard: self.feed.shard,
             ticket: self.ticket,
-            read: self.feed.sent(),
+            read: self.feed.sent().sequence,
             answered: self.answered,
             reply,
         });
@@ -149,10 +150,10 @@ impl Private {
     async fn wait(&mut self) {
         if let Some(as_of) = self.view.proven() {
             if self.probed > self.answered {
-                self.feed.barrier(self.view.read(), as_of);
+                self.feed.barrier(self.view.place(), as_of);
                 self.answered = self.probed;
             } else {
-                self.feed.watermark(self.view.read());
+                self.feed.watermark(self.view.place());
             }
             return;
         }
@@ -188,7 +189,7 @@ impl Private {
         let mut routed = Vec::new();
         let mut silent = false;
         for message in self.batch.drain(..) {
-            let sequence = message.stream_sequence;
+            let place = Place::of(&message);
             if let Err(error) = address::route(&self.ctx, self.stream, &message, &mut routed).await {
                 tracing::warn!(stream = self.ctx.name(self.stream), %error, "command of a result is unknown");
                 self.view.abandon("lookup");
@@ -196,15 +197,15 @@ impl Private {
             }
             for (shard, arrival) in routed.drain(..) {
                 if shard == self.feed.shard {
-                    self.feed.push(sequence, arrival, self.ctx.bounds());
+                    self.feed.push(place, arrival, self.ctx.bounds());
                 }
             }
-            self.view.handled(sequence, message.pending);
+            self.view.handled(place, message.pending);
             silent = message.pending == 0;
         }
         self.batch.clear();
         if self.view.read() - self.feed.queued() > self.ctx.settings.watermark_messages {
-            self.feed.watermark(self.view.read());
+            self.feed.watermark(self.view.place());
         }
         if silent && (*self.wanted.borrow() > self.answered || self.target.is_some()) {
             self.next_probe = self.ctx.clock.monotonic();

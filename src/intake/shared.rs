@@ -15,6 +15,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::address;
 use super::context::{Context, ShardEndpoint};
 use super::feed::{Bounds, Feed, Flushed};
+use super::identity::Place;
 use super::private::Private;
 use super::route::Routed;
 use super::view::View;
@@ -105,17 +106,26 @@ impl Shared {
         hub: mpsc::Sender<Command>,
     ) -> Self {
         let now = ctx.clock.monotonic();
-        let positions: Vec<u64> = shards.iter().map(|shard| (shard.position)(stream)).collect();
+        let place = |shard: &ShardEndpoint| Place {
+            sequence: (shard.position)(stream),
+            stamp: shard.stamps[stream.index()],
+        };
+        let positions: Vec<Place> = shards.iter().map(place).collect();
         // Where a halted shard stands, the stream may have nothing any more.
         let fed = || shards.iter().zip(&positions).filter(|(shard, _)| !shard.halted);
-        let newest = fed().map(|(_, position)| *position).max().unwrap_or(0);
-        let behind = |position: u64| newest.saturating_sub(position) > ctx.settings.detach_behind;
+        let by_sequence = |place: &Place| place.sequence;
+        let newest = fed().map(|(_, place)| *place).max_by_key(by_sequence);
+        let newest = newest.unwrap_or_default();
+        // That it stands tells that the others do.
+        ctx.progress(stream).stands(newest);
+        let behind =
+            |place: Place| newest.sequence.saturating_sub(place.sequence) > ctx.settings.detach_behind;
         let start = fed()
             .map(|(_, position)| *position)
-            .filter(|position| !behind(*position))
-            .min();
+            .filter(|place| !behind(*place))
+            .min_by_key(by_sequence);
         let mut shared = Self {
-            view: View::new(ctx, stream, start.unwrap_or(0), true),
+            view: View::new(ctx, stream, start.unwrap_or_default(), true),
             ctx: Arc::clone(ctx),
             stream,
             slots: Vec::with_capacity(shards.len()),
@@ -188,7 +198,7 @@ impl Shared {
     /// Mails what a probe proved.
     fn settle(&mut self) {
         if let Some(as_of) = self.view.proven() {
-            let read = self.view.read();
+            let read = self.view.place();
             for slot in self.slots.iter_mut().filter(|slot| slot.is_attached()) {
                 if self.probed.contains(&slot.feed.shard) {
                     slot.feed.barrier(read, as_of);
@@ -250,7 +260,7 @@ impl Shared {
                 tracing::info!(
                     stream = self.ctx.name(self.stream),
                     shard = slot.feed.shard,
-                    from,
+                    from = from.sequence,
                     "shard is slow and gets a reader of its own"
                 );
                 self.detach(at, from);
@@ -259,7 +269,7 @@ impl Shared {
     }
 
     /// Starts a private reader from behind `position`.
-    fn detach(&mut self, at: usize, position: u64) {
+    fn detach(&mut self, at: usize, position: Place) {
         self.tickets += 1;
         let ticket = self.tickets;
         let slot = &mut self.slots[at];
@@ -331,7 +341,7 @@ impl Shared {
         let mut silent = false;
         let mut taken = 0;
         for message in self.batch.drain(..) {
-            let sequence = message.stream_sequence;
+            let place = Place::of(&message);
             if let Err(error) = address::route(&self.ctx, self.stream, &message, &mut self.routed).await {
                 tracing::warn!(stream = self.ctx.name(self.stream), %error, "command of a result is unknown");
                 self.view.abandon("lookup");
@@ -345,12 +355,12 @@ impl Shared {
                     continue;
                 };
                 match slot.state {
-                    State::Attached => slot.feed.push(sequence, arrival, self.ctx.bounds()),
-                    State::Joining(_) => slot.feed.push(sequence, arrival, APART),
+                    State::Attached => slot.feed.push(place, arrival, self.ctx.bounds()),
+                    State::Joining(_) => slot.feed.push(place, arrival, APART),
                     State::Detached(_) | State::Gone => {}
                 }
             }
-            self.view.handled(sequence, message.pending);
+            self.view.handled(place, message.pending);
             silent = message.pending == 0;
             taken += 1;
         }
@@ -367,13 +377,13 @@ impl Shared {
     }
 
     fn after_batch(&mut self) {
-        let read = self.view.read();
+        let read = self.view.place();
         let settings = &self.ctx.settings;
         for slot in &mut self.slots {
             let overflow = slot.feed.waiting_inputs() > settings.attach_inputs;
             match std::mem::replace(&mut slot.state, State::Gone) {
                 State::Attached => {
-                    if read.saturating_sub(slot.feed.queued()) > settings.watermark_messages {
+                    if read.sequence.saturating_sub(slot.feed.queued()) > settings.watermark_messages {
                         slot.feed.watermark(read);
                     }
                     slot.state = State::Attached;
@@ -463,18 +473,22 @@ impl Shared {
         if asked {
             self.wanted.insert(self.slots[at].feed.shard);
         }
+        let position = Place {
+            sequence: position,
+            stamp: None,
+        };
         self.detach(at, position);
     }
 
     fn begin_join(&mut self, at: usize, ticket: u64, read: u64) -> Option<u64> {
-        let mine = self.view.read();
-        let near = mine.saturating_sub(read) <= self.ctx.settings.attach_within.saturating_mul(2);
+        let mine = self.view.place();
+        let near = mine.sequence.saturating_sub(read) <= self.ctx.settings.attach_within.saturating_mul(2);
         let slot = &mut self.slots[at];
         match std::mem::replace(&mut slot.state, State::Gone) {
             State::Detached(reader) if reader.ticket == ticket && near => {
                 slot.feed.restart(mine);
                 slot.state = State::Joining(reader);
-                Some(mine)
+                Some(mine.sequence)
             }
             other => {
                 slot.state = other;
@@ -491,7 +505,10 @@ impl Shared {
                     self.wanted.insert(slot.feed.shard);
                     self.next_probe = self.ctx.clock.monotonic();
                 }
-                slot.feed.take_over(read);
+                slot.feed.take_over(Place {
+                    sequence: read,
+                    stamp: None,
+                });
                 slot.state = State::Attached;
                 true
             }

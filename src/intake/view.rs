@@ -19,6 +19,7 @@ use futures::future::BoxFuture;
 use super::backoff::Backoff;
 use super::context::{Context, Halt};
 use super::guard::{Guard, Lost, Removed, Survey, survey};
+use super::identity::{Opened, Place, Seen, judge, open};
 use crate::kernel::ids::TimeMs;
 use crate::kernel::input::SourceStream;
 use crate::ports::broker::{BrokerError, Message, Reader, ReaderBroken, ReaderSpec, StreamIdentity};
@@ -42,9 +43,9 @@ pub(super) struct View {
     generation: u64,
     /// Whether this is the shared reader, whose state health tells.
     shared: bool,
-    read: u64,
+    read: Place,
     reader: Option<Box<dyn Reader>>,
-    opening: Option<BoxFuture<'static, Result<Box<dyn Reader>, BrokerError>>>,
+    opening: Option<BoxFuture<'static, Result<Opened, BrokerError>>>,
     /// Consumer sequence of the last message that was taken.
     taken: u64,
     /// The broker knew of more messages when it sent the last one.
@@ -67,7 +68,7 @@ pub(super) struct View {
 struct Question {
     purpose: Purpose,
     as_of: TimeMs,
-    read: u64,
+    read: Place,
     answer: BoxFuture<'static, Result<Survey, BrokerError>>,
 }
 
@@ -85,7 +86,7 @@ enum Purpose {
 struct Probe {
     as_of: TimeMs,
     /// The end of the stream at that time, and its beginning.
-    covered: u64,
+    covered: Place,
     first: u64,
     silence: Silence,
 }
@@ -112,7 +113,7 @@ enum Event {
 }
 
 impl View {
-    pub fn new(ctx: &Arc<Context>, stream: SourceStream, read: u64, shared: bool) -> Self {
+    pub fn new(ctx: &Arc<Context>, stream: SourceStream, read: Place, shared: bool) -> Self {
         let now = ctx.clock.monotonic();
         Self {
             ctx: Arc::clone(ctx),
@@ -139,6 +140,11 @@ impl View {
     }
 
     pub fn read(&self) -> u64 {
+        self.read.sequence
+    }
+
+    /// The same, and what stands there.
+    pub fn place(&self) -> Place {
         self.read
     }
 
@@ -165,7 +171,7 @@ impl View {
             if is_sought && !self.is_probing() {
                 return;
             }
-            if self.halted {
+            if self.halted || self.ctx.progress(self.stream).is_halted() {
                 return pending().await;
             }
             if self.filters.is_empty() {
@@ -228,7 +234,7 @@ impl View {
             }) if *at <= self.ctx.clock.monotonic() => {
                 return match reader.ready() {
                     Some(arrived) => Event::Arrived(arrived),
-                    None => Event::Silent(reader.silent_up_to(*covered).await),
+                    None => Event::Silent(reader.silent_up_to(covered.sequence).await),
                 };
             }
             Some(Probe {
@@ -264,7 +270,9 @@ impl View {
                 Ok(message) => message,
                 Err(error) => return self.broken(&error),
             };
-            let before = out.last().map_or(self.read, |message| message.stream_sequence);
+            let before = out
+                .last()
+                .map_or(self.read.sequence, |message| message.stream_sequence);
             if let Some(reason) = self.distrust(&message, before) {
                 return self.abandon(reason);
             }
@@ -344,9 +352,10 @@ impl View {
         true
     }
 
-    /// Everything up to `sequence` is on its way to the shards.
-    pub fn handled(&mut self, sequence: u64, pending: u64) {
-        self.advance(sequence);
+    /// Everything up to `place` is on its way to the shards.
+    pub fn handled(&mut self, place: Place, pending: u64) {
+        let sequence = place.sequence;
+        self.advance(place);
         if self.probe.is_some() {
             self.probe_goes_on(pending);
         }
@@ -356,11 +365,13 @@ impl View {
         self.backoff.reset();
     }
 
-    fn advance(&mut self, sequence: u64) {
-        self.read = self.read.max(sequence);
+    fn advance(&mut self, place: Place) {
+        if place.sequence > self.read.sequence {
+            self.read = place;
+        }
         if self.shared {
             let progress = self.ctx.progress(self.stream);
-            progress.read.store(self.read, Ordering::Relaxed);
+            progress.read.store(self.read.sequence, Ordering::Relaxed);
             progress.moved(self.ctx.clock.monotonic());
         }
     }
@@ -393,7 +404,11 @@ impl View {
             let opened = opening.await;
             self.opening = None;
             match opened {
-                Ok(reader) => {
+                Ok(Opened { reader, state, seen }) => {
+                    if let Some(halt) = judge(&state, &seen) {
+                        return self.halt(halt);
+                    }
+                    self.ctx.progress(self.stream).stands(self.read);
                     self.reader = Some(reader);
                     self.taken = 0;
                     self.behind = true;
@@ -406,7 +421,7 @@ impl View {
         if self.question.is_none() {
             self.backoff.wait().await;
             // All behind what was read counts as jumped over: the stream may have dropped it meanwhile.
-            self.guard.passed(self.read, u64::MAX);
+            self.guard.passed(self.read.sequence, u64::MAX);
             self.ask(Purpose::Open);
         }
         let answer = answer_of(&mut self.question).await;
@@ -422,12 +437,19 @@ impl View {
         self.guard.ask();
         let name = self.ctx.name(self.stream).to_owned();
         let broker = Arc::clone(&self.ctx.broker);
+        // Before a reader is opened nothing is looked up: that is done behind it. Where none is, the answer alone
+        // lets the position move.
+        let progress = self.ctx.progress(self.stream);
+        let place = match purpose {
+            Purpose::Open => None,
+            _ => progress.to_look_up(self.ctx.clock.monotonic(), self.filters.is_empty()),
+        };
         self.question = Some(Question {
             purpose,
             // Before the question, so that whatever was stored by then lies within the answer.
             as_of: self.ctx.clock.now(),
             read: self.read,
-            answer: survey(broker, name, self.removed.clone()).boxed(),
+            answer: survey(broker, name, self.removed.clone(), place.into_iter().collect()).boxed(),
         });
     }
 
@@ -451,17 +473,23 @@ impl View {
         if self.widen() {
             return;
         }
-        if let Some(halt) = self.examine(&survey, question.read) {
+        if let Some(halt) = self.examine(&survey, question.read.sequence) {
             return self.halt(halt);
+        }
+        if !survey.seen.is_empty() {
+            self.ctx.progress(self.stream).stands(question.read);
         }
         let state = survey.state;
         self.ctx.progress(self.stream).heard_of(state.last_sequence);
-        self.identity = Some(state.identity);
+        self.identity = Some(state.identity.clone());
         match question.purpose {
             Purpose::Look => {}
             Purpose::Open => {
-                let (broker, spec) = (Arc::clone(&self.ctx.broker), self.reader_spec());
-                self.opening = Some(async move { broker.reader(spec).await }.boxed());
+                let progress = self.ctx.progress(self.stream);
+                let mark = progress.to_look_up(self.ctx.clock.monotonic(), true);
+                let places = mark.into_iter().chain([self.read]).collect();
+                let broker = Arc::clone(&self.ctx.broker);
+                self.opening = Some(open(broker, self.reader_spec(), places).boxed());
             }
             Purpose::Probe => {
                 let now = self.ctx.clock.monotonic();
@@ -473,7 +501,7 @@ impl View {
                 };
                 self.probe = Some(Probe {
                     as_of: question.as_of,
-                    covered: state.last_sequence,
+                    covered: Place::end_of(&state),
                     first: state.first_sequence,
                     silence,
                 });
@@ -485,7 +513,7 @@ impl View {
         ReaderSpec {
             stream: self.ctx.name(self.stream).to_owned(),
             filters: self.filters.clone(),
-            start_sequence: self.read + 1,
+            start_sequence: self.read.sequence + 1,
             name: self.ctx.reader_name(self.stream),
             buffer: self.ctx.settings.buffer,
         }
@@ -506,14 +534,15 @@ impl View {
                 ),
             });
         }
-        if state.last_sequence < read {
-            return Some(Halt {
-                reason: "stream.identity",
-                message: format!(
-                    "stream {name} ends at {}, but was already read up to {read}",
-                    state.last_sequence
-                ),
-            });
+        let unseen = Seen {
+            place: Place {
+                sequence: read,
+                stamp: None,
+            },
+            found: None,
+        };
+        if let Some(halt) = judge(state, &[unseen]).or_else(|| judge(state, &survey.seen)) {
+            return Some(halt);
         }
         let removed: Vec<u64> = match &survey.removed {
             Removed::AsKnown => Vec::new(),
@@ -535,7 +564,9 @@ impl View {
                 Vec::new()
             }
         };
-        let lost = self.guard.answered(state.first_sequence, &removed, self.read);
+        let lost = self
+            .guard
+            .answered(state.first_sequence, &removed, self.read.sequence);
         // Where nothing matters, nothing is lost.
         lost.filter(|_| !self.filters.is_empty())
             .map(|lost| gap(name, lost))
@@ -566,19 +597,19 @@ impl View {
 
     /// The instant up to which everything stored is handled, once a probe has come true.
     pub fn proven(&mut self) -> Option<TimeMs> {
-        let read = self.read;
+        let read = self.read.sequence;
         let probe = self.probe.take_if(|probe| match probe.silence {
             // Messages come in their order: nothing before the last one is missing.
-            Silence::Sought { .. } => probe.covered <= read,
-            Silence::Found { after, .. } => after <= read || probe.covered <= read,
+            Silence::Sought { .. } => probe.covered.sequence <= read,
+            Silence::Found { after, .. } => after <= read || probe.covered.sequence <= read,
         })?;
-        if probe.covered > read && !self.filters.is_empty() {
+        if probe.covered.sequence > read && !self.filters.is_empty() {
             if probe.first > read + 1 {
                 let (from, to) = (read + 1, probe.first - 1);
                 self.halt(gap(self.ctx.name(self.stream), Lost { from, to }));
                 return None;
             }
-            self.guard.passed(read, probe.covered + 1);
+            self.guard.passed(read, probe.covered.sequence + 1);
         }
         self.advance(probe.covered);
         Some(probe.as_of)

@@ -37,6 +37,9 @@ pub(super) struct StreamCounts {
     pub bytes: u64,
     pub first_seq: u64,
     pub last_seq: u64,
+    /// RFC 3339.
+    #[serde(default)]
+    pub last_ts: String,
 }
 
 #[derive(Debug, Clone, Copy, Default, Deserialize)]

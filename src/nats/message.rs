@@ -98,7 +98,7 @@ pub(super) fn from_leader(raw: async_nats::jetstream::message::StreamMessage) ->
     }
 }
 
-fn time_ms(text: &str) -> Option<TimeMs> {
+pub(super) fn time_ms(text: &str) -> Option<TimeMs> {
     // Rounded down, like the time in a reply subject, so that both ways to a message tell the same time.
     let ns = text.parse::<Timestamp>().ok()?.as_nanosecond();
     i64::try_from(ns.div_euclid(1_000_000)).ok().map(TimeMs)

@@ -15,6 +15,7 @@ use crate::ports::broker::{BrokerError, DroppingLimit, StreamIdentity, StreamSpe
 use super::api::{StreamInfo, nanos};
 use super::error::ApiError;
 use super::link::Link;
+use super::message::time_ms;
 
 /// Within it, a message id is remembered.
 const DUPLICATE_WINDOW: Duration = Duration::from_mins(2);
@@ -114,6 +115,11 @@ fn state(stream: &str, info: &StreamInfo) -> Result<StreamState, BrokerError> {
             counts.first_seq
         },
         last_sequence: counts.last_seq,
+        last_time: if counts.messages == 0 {
+            None
+        } else {
+            time_ms(&counts.last_ts)
+        },
         messages: counts.messages,
         bytes: counts.bytes,
     })

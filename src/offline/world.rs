@@ -184,6 +184,7 @@ impl World {
                 keep: Keep::default(),
                 streams: SourceStream::ALL.map(|stream| (format!("{stream:?}"), 0)),
                 positions: [0; 3],
+                stamps: [None; 3],
                 counters: Counters::default(),
                 waiting: HashMap::new(),
                 unversioned: 0,

@@ -1,7 +1,8 @@
 //! Trimming the runner's own streams behind everyone who still needs their messages.
 //!
 //! The streams have no age limit: a message goes only when every shard has read it, every effect queue has
-//! acknowledged it, and it is older than the gate's horizon.
+//! acknowledged it, and it is older than the gate's horizon. The message at the lowest position stays: by it the stream is
+//! known again.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -129,7 +130,7 @@ impl Trimmer {
         ) else {
             return Ok(None);
         };
-        let mut through = old.min(read);
+        let mut through = old.min(read.saturating_sub(1));
         for durable in durables {
             // A queue that nobody has joined yet has answered nothing.
             through = through.min(broker.queue_floor(name, &durable).await?.unwrap_or(0));

@@ -197,6 +197,8 @@ pub struct StreamState {
     pub first_sequence: u64,
     /// Sequence of the newest message ever stored, 0 if none was.
     pub last_sequence: u64,
+    /// When that message was stored; `None` where the stream is empty.
+    pub last_time: Option<TimeMs>,
     pub messages: u64,
     pub bytes: u64,
 }

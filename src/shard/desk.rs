@@ -113,6 +113,7 @@ impl Desk {
                 .streams
                 .map(|state| (state.identity.name, state.identity.created_ns)),
             positions: opening.positions,
+            stamps: opening.stamps,
             counters: opening.counters,
             unversioned: opening
                 .waiting

@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicU64;
 pub use saga_runner_partition::machine::message::{
     Arrival, DeadLetterDecision, Delivery, Lane, Refused, Unreadable,
 };
+pub use saga_runner_partition::storage::rows::Stamp;
 use tokio::sync::oneshot;
 
 use crate::kernel::definition::DefinitionSet;

@@ -34,7 +34,7 @@ use crate::ports::clock::Clock;
 use crate::storage::{Reader, StorageError, Store};
 use crate::tasks::{Task, Tasks, Thread};
 use crate::telemetry::Metrics;
-use mailbox::{Mail, Notice, Released, SentFloor};
+use mailbox::{Mail, Notice, Released, SentFloor, Stamp};
 
 /// What a shard is made of.
 pub struct ShardSpec {
@@ -49,6 +49,8 @@ pub struct ShardSpec {
     pub settings: Settings,
     /// The source streams as they are now, by `SourceStream::index`.
     pub streams: [StreamState; 3],
+    /// What stands in the streams where the positions of the shard are, by `SourceStream::index`.
+    pub standing: [Option<Standing>; 3],
     /// Positions that a new shard begins with, by `SourceStream::index`.
     pub initial_positions: [u64; 3],
     pub clock: Arc<dyn Clock>,
@@ -58,12 +60,21 @@ pub struct ShardSpec {
     pub notices: mpsc::Sender<Notice>,
 }
 
+/// A message that was looked up.
+#[derive(Debug, Clone, Copy)]
+pub struct Standing {
+    pub sequence: u64,
+    pub stamp: Stamp,
+}
+
 /// A running shard.
 pub struct ShardHandle {
     pub index: u16,
     pub mail: mpsc::Sender<Mail>,
     pub status: Arc<ShardStatus>,
     pub floor: Arc<SentFloor>,
+    /// What stood at its positions when it was started, by `SourceStream::index`.
+    pub stamps: [Option<Stamp>; 3],
     /// Log sequence of the last commit before this start, 0 if there was none.
     pub began_after: u64,
     /// Rows of the outbox whose calls have begun before this start, and that have no outcome.
@@ -92,6 +103,7 @@ impl ShardHandle {
             .0
             .store(opening.counters.sent_floor, std::sync::atomic::Ordering::Release);
         let began_after = opening.counters.log_sequence;
+        let stamps = opening.stamps;
         let begun = std::mem::take(&mut opening.begun);
         let (tasks, metrics) = (spec.tasks.clone(), Arc::clone(&spec.metrics));
         let desk = desk::Desk::new(
@@ -117,6 +129,7 @@ impl ShardHandle {
             mail,
             status,
             floor,
+            stamps,
             began_after,
             begun,
             reader,

@@ -5,7 +5,8 @@ use std::collections::{BTreeSet, HashMap};
 use saga_runner_partition::machine::activation::{activate, resumable};
 use saga_runner_partition::machine::careful::Careful;
 
-use super::ShardSpec;
+use super::mailbox::Stamp;
+use super::{ShardSpec, Standing};
 use crate::kernel::ids::{InstanceId, TimeMs};
 use crate::kernel::input::SourceStream;
 use crate::kernel::work::WorkRef;
@@ -18,6 +19,7 @@ use crate::storage::{Batch, StorageError};
 #[derive(Debug)]
 pub(super) struct Opening {
     pub positions: [u64; 3],
+    pub stamps: [Option<Stamp>; 3],
     pub counters: Counters,
     pub waiting: HashMap<InstanceId, Waiting>,
     /// Instances whose definition was missing and is loaded now.
@@ -45,12 +47,13 @@ pub(super) fn open(spec: &ShardSpec) -> Result<Opening, StorageError> {
             Careful::after_crash(spec.settings.batch_inputs, batch.suspects()?)
         };
         batch.put_closed(false)?;
-        let (positions, halt) = positions(spec, batch)?;
+        let (positions, stamps, halt) = positions(spec, batch)?;
         if halt.is_none() {
             activate(batch, &spec.definitions, spec.revision, positions)?;
         }
         Ok::<_, StorageError>(Opening {
             positions,
+            stamps,
             counters,
             resumable: resumable(&spec.definitions, batch, &waiting)?,
             waiting,
@@ -72,22 +75,31 @@ fn has_schedules(spec: &ShardSpec, batch: &Batch<'_>) -> Result<bool, StorageErr
 
 type Halt = Option<(&'static str, String)>;
 
-fn positions(spec: &ShardSpec, batch: &Batch<'_>) -> Result<([u64; 3], Halt), StorageError> {
+type Stamps = [Option<Stamp>; 3];
+
+fn positions(spec: &ShardSpec, batch: &Batch<'_>) -> Result<([u64; 3], Stamps, Halt), StorageError> {
     let mut positions = spec.initial_positions;
+    let mut stamps = [None; 3];
     let mut halt = None;
     for stream in SourceStream::ALL {
         let state = &spec.streams[stream.index()];
+        let end = state.last_time;
         match batch.position(stream, 0)? {
             Some(row) => {
                 positions[stream.index()] = row.sequence;
-                halt = halt.or_else(|| mismatch(&row, state));
+                stamps[stream.index()] = row.stamp;
+                halt = halt.or_else(|| mismatch(&row, state, spec.standing[stream.index()]));
             }
             None if spec.store.was_created() || batch.counters()?.log_sequence == 0 => {
                 let row = PositionRow {
                     stream_name: state.identity.name.clone(),
                     stream_created_ns: state.identity.created_ns,
                     sequence: positions[stream.index()],
+                    stamp: end
+                        .filter(|_| positions[stream.index()] == state.last_sequence)
+                        .map(Stamp::at),
                 };
+                stamps[stream.index()] = row.stamp;
                 batch.put_position(stream, 0, &row)?;
             }
             None => {
@@ -96,11 +108,11 @@ fn positions(spec: &ShardSpec, batch: &Batch<'_>) -> Result<([u64; 3], Halt), St
             }
         }
     }
-    Ok((positions, halt))
+    Ok((positions, stamps, halt))
 }
 
 /// Why a position does not belong to a stream, if it does not.
-fn mismatch(row: &PositionRow, state: &StreamState) -> Halt {
+fn mismatch(row: &PositionRow, state: &StreamState, standing: Option<Standing>) -> Halt {
     let name = &state.identity.name;
     if row.stream_name != *name || row.stream_created_ns != state.identity.created_ns {
         return Some((
@@ -118,6 +130,12 @@ fn mismatch(row: &PositionRow, state: &StreamState) -> Halt {
                 state.last_sequence, row.sequence
             ),
         ));
+    }
+    if let (Some(known), Some(found)) = (row.stamp, standing.filter(|found| found.sequence == row.sequence))
+        && !known.matches(&found.stamp)
+    {
+        let message = Stamp::mismatch(name, row.sequence, &known, &found.stamp);
+        return Some(("stream.identity", message));
     }
     if row.sequence + 1 < state.first_sequence {
         return Some((

@@ -11,8 +11,8 @@ use serde_bytes::ByteBuf;
 use super::read::{Bound, Found, ListCursor};
 use super::rows::{
     ActiveDefinitions, ActiveSaga, AliasRow, ArchivedRow, DeadLetter, EndedRow, HistoryOutcome, HistoryRow,
-    InboxRow, ParkedRow, PositionRow, Suspect, TimerTarget, Tombstone, UseChanges, Uses, WaitReason, Waiting,
-    decode, encode, encode_waiting,
+    InboxRow, ParkedRow, PositionRow, Stamp, Suspect, TimerTarget, Tombstone, UseChanges, Uses, WaitReason,
+    Waiting, decode, encode, encode_waiting,
 };
 use super::write::Counters;
 use super::{Batch, OpenOptions, Settings, StorageError, Store};
@@ -230,8 +230,12 @@ fn stored_rows_are_frozen() {
         stream_name: "EVENTS".to_owned(),
         stream_created_ns: 3,
         sequence: 9,
+        stamp: Some(Stamp {
+            time: TimeMs(7),
+            content: Some(300),
+        }),
     };
-    frozen(&position, "01064556454e54530609");
+    frozen(&position, "01064556454e54530609010e01ac02");
     let suspect = Suspect {
         input: [9; 16],
         attempts: 2,

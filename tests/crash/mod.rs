@@ -6,6 +6,7 @@
 mod begin;
 mod books;
 mod calls;
+mod lost;
 mod unstored;
 
 use std::collections::BTreeMap;

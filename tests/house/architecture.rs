@@ -105,7 +105,7 @@ const HOMES: &[(&str, &[&str])] = &[
     ("cel", &["language"]),
     ("clap", &["cli", "config", "demo"]),
     ("comfy_table", &["cli", "demo"]),
-    ("crc32c", &["kernel", "partition", "storage", "inproc"]),
+    ("crc32c", &["kernel", "partition", "storage", "intake", "inproc"]),
     ("data_encoding", &["language", "kernel", "effects", "nats"]),
     ("flate2", &["effects"]),
     ("granit_parser", &["language"]),

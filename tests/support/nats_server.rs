@@ -116,6 +116,34 @@ impl NatsServer {
         }
     }
 
+    /// Starts it after [`Self::kill`] on another port, where nobody looks for it, and gives the one that it had.
+    pub fn launch_elsewhere(&mut self) -> u16 {
+        let port = std::mem::replace(&mut self.port, 0);
+        self.launch();
+        port
+    }
+
+    /// Starts it after [`Self::kill`] on this port.
+    pub fn launch_at(&mut self, port: u16) {
+        self.port = port;
+        self.launch();
+    }
+
+    /// Keeps a copy of its data as it is, and starts it again.
+    pub fn remember(&mut self) {
+        self.kill();
+        copy(&self.folder().join("data"), &self.folder().join("before"));
+        self.launch();
+    }
+
+    /// Ends it and puts back the data that [`Self::remember`] kept, as after a loss of power.
+    pub fn lose(&mut self) {
+        self.kill();
+        let data = self.folder().join("data");
+        std::fs::remove_dir_all(&data).expect("remove the data");
+        std::fs::rename(self.folder().join("before"), data).expect("put the data back");
+    }
+
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.dir.path().join("server.log")).unwrap_or_default()
     }
@@ -142,6 +170,19 @@ impl NatsServer {
 impl Drop for NatsServer {
     fn drop(&mut self) {
         self.kill();
+    }
+}
+
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).expect("create a folder");
+    for entry in std::fs::read_dir(from).expect("read the folder") {
+        let path = entry.expect("read the folder").path();
+        let target = to.join(path.file_name().expect("a name"));
+        if path.is_dir() {
+            copy(&path, &target);
+        } else {
+            std::fs::copy(&path, &target).expect("copy a file");
+        }
     }
 }
 

@@ -68,10 +68,11 @@ async fn goes_when_answered_for_and_read(rig: Rig, consumers: &str) {
     until(async || (first().await == 2).then_some(())).await;
     acknowledge().await;
     acknowledge().await;
-    // Three are answered for, two are read.
+    position.store(3, Ordering::Release);
+    // Three are answered for and read; the last of them stays, by which the stream is known again.
     until(async || (first().await == 3).then_some(())).await;
-    position.store(4, Ordering::Release);
-    // Four are read, three are answered for.
+    position.store(5, Ordering::Release);
+    // All are read, three are answered for.
     until(async || (first().await == 4).then_some(())).await;
     acknowledge().await;
     until(async || (rig.messages(&rig.streams.commands).await == 0).then_some(())).await;

@@ -14,6 +14,7 @@ use crate::ports::broker::{
     Broker, BrokerError, Horizon, Message, Publication, PublishAck, PublishError, Queue, QueueSpec,
     QueueState, Reader, ReaderBroken, ReaderSpec, StoredMessage, StreamIdentity, StreamSpec, StreamState,
 };
+use crate::shard::mailbox::Stamp;
 
 /// What happens once, to the reader that first reaches a sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,6 +33,8 @@ struct Streams {
     faults: BTreeMap<u64, Fault>,
     opened: BTreeMap<String, Vec<ReaderSpec>>,
     removed: BTreeSet<u64>,
+    /// How often a stream lost its newest messages.
+    losses: i64,
     /// Readers get nothing.
     paused: bool,
     /// Questions about the stream of events are not answered.
@@ -62,6 +65,7 @@ impl Scripted {
 
     pub fn store(&self, stream: &str, subject: &str, payload: impl Into<Bytes>) -> u64 {
         let mut streams = self.lock();
+        let later = streams.losses * 1_000_000;
         let messages = streams.messages.entry(stream.to_owned()).or_default();
         let sequence = messages.len() as u64 + 1;
         messages.push(StoredMessage {
@@ -69,7 +73,7 @@ impl Scripted {
             headers: Vec::new(),
             payload: payload.into(),
             sequence,
-            time: TimeMs(i64::try_from(sequence).expect("small")),
+            time: TimeMs(i64::try_from(sequence).expect("small") + later),
         });
         drop(streams);
         self.grown.send_replace(());
@@ -82,6 +86,28 @@ impl Scripted {
 
     pub fn forget_before(&self, stream: &str, sequence: u64) {
         self.lock().first.insert(stream.to_owned(), sequence);
+    }
+
+    /// Loses the newest messages, all behind `sequence`.
+    pub fn forget_behind(&self, stream: &str, sequence: usize) {
+        let mut streams = self.lock();
+        streams.losses += 1;
+        streams
+            .messages
+            .entry(stream.to_owned())
+            .or_default()
+            .truncate(sequence);
+    }
+
+    /// Has another payload in the place of one that was stored.
+    pub fn replace(&self, stream: &str, sequence: usize, payload: &'static str) {
+        let mut streams = self.lock();
+        let messages = streams.messages.entry(stream.to_owned()).or_default();
+        messages[sequence - 1].payload = Bytes::from_static(payload.as_bytes());
+    }
+
+    pub fn stamp(&self, stream: &str, sequence: usize) -> Stamp {
+        crate::intake::stamp_of(&self.lock().messages[stream][sequence - 1])
     }
 
     /// Removes one message of the events.
@@ -142,7 +168,8 @@ impl Broker for Scripted {
         if streams.away {
             return Err(BrokerError::Unavailable("not connected".to_owned()));
         }
-        let messages = streams.messages.get(stream).map_or(0, Vec::len) as u64;
+        let stored = streams.messages.get(stream).map_or(&[][..], Vec::as_slice);
+        let messages = stored.len() as u64;
         let first = streams.first.get(stream).copied().unwrap_or(1);
         let removed = if stream == super::world::STREAMS[0] {
             streams.removed.range(first..).count() as u64
@@ -156,6 +183,7 @@ impl Broker for Scripted {
             },
             first_sequence: first,
             last_sequence: messages,
+            last_time: stored.last().map(|message| message.time),
             messages: (messages + 1).saturating_sub(first + removed),
             bytes: 0,
         })
@@ -214,8 +242,16 @@ impl Broker for Scripted {
             .cloned())
     }
 
-    async fn message_at(&self, _: &str, _: u64) -> Result<Option<StoredMessage>, BrokerError> {
-        Err(BrokerError::Refused("not scripted".to_owned()))
+    async fn message_at(&self, stream: &str, sequence: u64) -> Result<Option<StoredMessage>, BrokerError> {
+        let streams = self.lock();
+        if streams.away {
+            return Err(BrokerError::Unavailable("not connected".to_owned()));
+        }
+        let first = streams.first.get(stream).copied().unwrap_or(1);
+        let stored = streams.messages.get(stream).map_or(&[][..], Vec::as_slice);
+        let is_removed = stream == super::world::STREAMS[0] && streams.removed.contains(&sequence);
+        let found = stored.iter().find(|message| message.sequence == sequence);
+        Ok(found.filter(|_| sequence >= first && !is_removed).cloned())
     }
 
     async fn trim(&self, _: &str, _: u64) -> Result<(), BrokerError> {

@@ -4,6 +4,7 @@ mod aliases;
 mod bad_messages;
 mod broker;
 mod good_messages;
+mod identity;
 mod reading;
 mod world;
 

@@ -18,7 +18,7 @@ use crate::kernel::limits::Limits;
 use crate::kernel::subject::Tenancy;
 use crate::ports::broker::Broker;
 use crate::ports::clock::Clock;
-use crate::shard::mailbox::{Arrival, Mail, Notice};
+use crate::shard::mailbox::{Arrival, Mail, Notice, Stamp};
 use crate::tasks::Tasks;
 use crate::telemetry::Metrics;
 
@@ -75,6 +75,8 @@ pub(super) struct Plan {
     pub mailbox: usize,
     pub settings: Settings,
     pub starts: Vec<u64>,
+    /// What stood at the starts.
+    pub stamps: Vec<Option<Stamp>>,
     pub halted: Vec<u16>,
     pub definitions: Vec<Arc<crate::kernel::definition::Definition>>,
 }
@@ -86,6 +88,7 @@ impl Plan {
             mailbox: 64,
             settings: settings(),
             starts: vec![0; usize::from(shards)],
+            stamps: vec![None; usize::from(shards)],
             halted: Vec::new(),
             definitions: vec![super::order_saga()],
         }
@@ -110,6 +113,7 @@ impl Plan {
             shards.push(ShardEndpoint {
                 index,
                 mail,
+                stamps: [self.stamps[usize::from(index)], None, None],
                 halted: self.halted.contains(&index),
                 position: Arc::new(move |stream: SourceStream| shown[stream.index()].load(Ordering::SeqCst)),
             });

@@ -60,6 +60,7 @@ async fn a_shard_whose_thread_panics_is_halted_and_counted() {
         lane: 0,
         after: 1,
         sequence: 2,
+        stamp: None,
         inputs: Vec::new(),
     });
     assert!(shard.handle.mail.send(mail).await.is_err(), "nobody waits for it");

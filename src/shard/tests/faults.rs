@@ -27,6 +27,7 @@ fn delivery(sequence: u64, inputs: Vec<Input>) -> Mail {
         lane: 0,
         after: sequence - 1,
         sequence,
+        stamp: None,
         inputs: inputs.into_iter().map(Arrival::Input).collect(),
     })
 }

@@ -316,6 +316,7 @@ async fn what_cannot_be_read_is_kept_for_people_and_stops_nothing() {
             lane: 0,
             after: 0,
             sequence: 1,
+            stamp: None,
             inputs: vec![Arrival::Unreadable(unreadable)],
         }))
         .await;

@@ -3,8 +3,9 @@
 use serde_json::json;
 
 use super::world::{CONTROLS, EVENTS, RESULTS, World, added, list, named, opened};
-use crate::shard::ShardState;
-use crate::shard::mailbox::Notice;
+use crate::kernel::ids::TimeMs;
+use crate::shard::mailbox::{Arrival, Delivery, Mail, Notice, Stamp};
+use crate::shard::{ShardState, Standing};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_repetition_is_dropped_and_a_gap_is_refused_until_it_is_filled() {
@@ -140,7 +141,19 @@ async fn a_watermark_is_shown_once_it_is_durable_and_no_later_than_promised() {
 async fn another_stream_under_the_same_name_a_rollback_and_lost_messages_halt() {
     let mut world = World::new();
     let shard = world.start();
-    shard.deliver_after(EVENTS, 0, 50, vec![opened("a", 50)]).await;
+    let stamp = Stamp {
+        time: TimeMs(5),
+        content: Some(7),
+    };
+    let delivery = Delivery {
+        stream: EVENTS,
+        lane: 0,
+        after: 0,
+        sequence: 50,
+        stamp: Some(stamp),
+        inputs: vec![Arrival::Input(opened("a", 50))],
+    };
+    shard.mail(Mail::Delivery(delivery)).await;
     shard.stop().await;
     let halts = async |world: &World, expected: &str| {
         let shard = world.start();
@@ -167,6 +180,15 @@ async fn another_stream_under_the_same_name_a_rollback_and_lost_messages_halt() 
     world.streams[0].first_sequence = 52;
     halts(&world, "stream.gap").await;
     world.streams = good;
+    let standing = |time, content| {
+        let stamp = Stamp { time, content };
+        [Some(Standing { sequence: 50, stamp }), None, None]
+    };
+    for other in [standing(TimeMs(6), Some(7)), standing(TimeMs(5), Some(8))] {
+        world.standing = other;
+        halts(&world, "stream.identity").await;
+    }
+    world.standing = standing(TimeMs(5), Some(7));
     world.streams[0].first_sequence = 51;
     let shard = world.start();
     shard.deliver_after(EVENTS, 50, 51, vec![added("a", 51, 1)]).await;

@@ -230,6 +230,7 @@ pub struct World {
     pub storage: crate::storage::Settings,
     pub limits: Limits,
     pub streams: [StreamState; 3],
+    pub standing: [Option<crate::shard::Standing>; 3],
     pub release_room: usize,
 }
 
@@ -254,9 +255,11 @@ impl World {
                 },
                 first_sequence: 1,
                 last_sequence: 1_000_000,
+                last_time: Some(TimeMs(1)),
                 messages: 1_000_000,
                 bytes: 0,
             }),
+            standing: [None; 3],
             release_room: 1_024,
         }
     }
@@ -281,6 +284,7 @@ impl World {
             limits: self.limits.clone(),
             settings: self.settings.clone(),
             streams: self.streams.clone(),
+            standing: self.standing,
             initial_positions: [0; 3],
             clock: Arc::clone(&self.clock) as Arc<dyn Clock>,
             metrics: Arc::clone(&self.metrics),
@@ -333,6 +337,7 @@ impl Shard {
             lane: 0,
             after,
             sequence,
+            stamp: None,
             inputs: inputs.into_iter().map(Arrival::Input).collect(),
         }))
         .await;

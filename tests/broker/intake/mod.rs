@@ -1,5 +1,6 @@
 //! Reading over a real nats-server: the intake, and shards that a test plays.
 
+mod identity;
 mod limits;
 mod reading;
 mod removed;
@@ -146,6 +147,7 @@ impl Plan {
             let position = Arc::new(AtomicU64::new(*start));
             let shown = Arc::clone(&position);
             endpoints.push(ShardEndpoint {
+                stamps: [None; 3],
                 index,
                 mail,
                 halted: self.halted.contains(&index),

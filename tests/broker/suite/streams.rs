@@ -159,6 +159,19 @@ pub async fn a_recreated_stream_has_another_identity(case: Case) {
     assert_ne!(second.identity, first.identity);
 }
 
+pub async fn the_time_of_the_last_message_is_that_of_its_lookup(case: Case) {
+    let case = case.with_stream().await;
+    let state = async || case.broker.stream_state(&case.stream).await.unwrap();
+    assert_eq!(state().await.last_time, None);
+    case.publish_many("a", 3).await;
+    let last = case.broker.message_at(&case.stream, 3).await.unwrap().unwrap();
+    assert_eq!(state().await.last_time, Some(last.time));
+    within("trim", case.broker.trim(&case.stream, 3)).await.unwrap();
+    assert_eq!(state().await.last_time, Some(last.time));
+    within("trim", case.broker.trim(&case.stream, 4)).await.unwrap();
+    assert_eq!(state().await.last_time, None);
+}
+
 pub async fn trim_removes_exactly_what_lies_below(case: Case) {
     let case = case.with_stream().await;
     case.publish_many("a", 10).await;

@@ -154,6 +154,7 @@ mod tests {
             lane: 0,
             after,
             sequence,
+            stamp: None,
             inputs: Vec::new(),
         }
     }

@@ -7,6 +7,8 @@ use saga_runner_kernel::ids::{InstanceId, SagaName, TenantId, TimeMs};
 use saga_runner_kernel::input::{Input, SourceStream};
 use saga_runner_kernel::work::{WorkItem, WorkRef};
 
+use crate::storage::rows::Stamp;
+
 /// One thing that a partition is told; it is taken as a whole.
 #[derive(Debug, Clone, Copy)]
 pub enum Order<'a> {
@@ -84,6 +86,8 @@ pub struct Delivery {
     pub lane: Lane,
     pub after: u64,
     pub sequence: u64,
+    /// What stands at `sequence`.
+    pub stamp: Option<Stamp>,
     pub inputs: Vec<Arrival>,
 }
 

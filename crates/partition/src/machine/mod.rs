@@ -27,7 +27,7 @@ use saga_runner_kernel::ids::{ClusterId, InstanceId, TenantId, TimeMs};
 use saga_runner_kernel::input::SourceStream;
 use saga_runner_kernel::limits::Limits;
 
-use crate::storage::rows::{PositionRow, Waiting};
+use crate::storage::rows::{PositionRow, Stamp, Waiting};
 use crate::storage::write::Counters;
 use crate::storage::{Batch, StorageError};
 use careful::Careful;
@@ -70,6 +70,8 @@ pub struct Partition {
     /// Name and time of creation of each source stream.
     pub streams: [(String, i64); 3],
     pub positions: [u64; 3],
+    /// What stands at the positions.
+    pub stamps: [Option<Stamp>; 3],
     pub counters: Counters,
     pub waiting: HashMap<InstanceId, Waiting>,
     /// Instances among them that wait for their definition.
@@ -93,6 +95,7 @@ impl Partition {
         Staged {
             counters: self.counters,
             positions: self.positions,
+            stamps: self.stamps,
             ..Staged::default()
         }
     }
@@ -138,6 +141,7 @@ impl Partition {
                 stream_name: name.clone(),
                 stream_created_ns: *created_ns,
                 sequence: staged.positions[index],
+                stamp: staged.stamps[index],
             };
             batch.put_position(stream, 0, &row)?;
         }
@@ -192,6 +196,7 @@ impl Partition {
     pub fn adopt(&mut self, staged: &mut Staged, found: Found) {
         self.counters = staged.counters;
         self.positions = staged.positions;
+        self.stamps = staged.stamps;
         for (id, waiting) in std::mem::take(&mut staged.waiting) {
             let before = self.waiting.get(&id).is_some_and(|before| before.unversioned > 0);
             self.unversioned += usize::from(waiting.unversioned > 0);

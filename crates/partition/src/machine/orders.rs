@@ -26,6 +26,7 @@ impl Run<'_> {
                     }
                 }
                 self.staged.positions[delivery.stream.index()] = delivery.sequence;
+                self.staged.stamps[delivery.stream.index()] = delivery.stamp;
                 Ok(None)
             }
             Order::Local(input, publish) => {

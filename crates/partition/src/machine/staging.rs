@@ -14,7 +14,7 @@ use saga_runner_kernel::work::{WorkItem, WorkRef};
 use super::careful::{Condemned, Fingerprint};
 use super::tally::Tally;
 use super::watch::{Told, Watch};
-use crate::storage::rows::{UseChanges, Waiting};
+use crate::storage::rows::{Stamp, UseChanges, Waiting};
 use crate::storage::write::Counters;
 use crate::storage::{Batch, StorageError};
 
@@ -49,6 +49,7 @@ pub struct Run<'a> {
 pub struct Staged {
     pub counters: Counters,
     pub positions: [u64; 3],
+    pub stamps: [Option<Stamp>; 3],
     pub records: Records,
     /// Instances for which something else waits than before.
     pub waiting: HashMap<InstanceId, Waiting>,

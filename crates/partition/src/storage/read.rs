@@ -4,19 +4,20 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use saga_runner_kernel::ids::{DefinitionHash, InstanceId, SagaName, TenantId, TimeMs};
+use saga_runner_kernel::input::SourceStream;
 use saga_runner_kernel::record::{Record, Summary};
 use saga_runner_kernel::work::{WorkItem, WorkRef};
 
 use super::keys;
 use super::rows::{
     ActiveDefinitions, AliasRow, ArchivedRow, DeadLetter, EndedRow, HistoryRow, InboxRow, ParkedRow,
-    ScheduleRow, TimerTarget, Tombstone, Uses, Waiting, decode,
+    PositionRow, ScheduleRow, TimerTarget, Tombstone, Uses, Waiting, decode,
 };
 use super::tables::{
     ALIASES, DEAD_LETTERS, DEFINITIONS, ENDED, HISTORY, INBOX, INSTANCES, META, OUTBOX, SCHEDULES, TIMERS,
     TOMBSTONES,
 };
-use super::write::{ACTIVE, uses_key};
+use super::write::{ACTIVE, position_key, uses_key};
 use super::{ReadRows, Snapshots, StorageError};
 
 /// Rows that one call may look at, whatever it is looking for.
@@ -391,6 +392,18 @@ impl Reader {
         self.view(|view| match view.get(META, ACTIVE)? {
             Some(bytes) => decode(&bytes, "the active definitions"),
             None => Ok(ActiveDefinitions::default()),
+        })
+    }
+
+    /// Where the shared lane of a stream stands, `None` in a shard that has never run.
+    ///
+    /// # Errors
+    /// [`StorageError::Corrupt`].
+    pub fn position(&self, stream: SourceStream) -> Result<Option<PositionRow>, StorageError> {
+        self.view(|view| {
+            view.get(META, &position_key(stream, 0))?
+                .map(|bytes| decode(&bytes, "a position"))
+                .transpose()
         })
     }
 

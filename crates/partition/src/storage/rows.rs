@@ -266,12 +266,59 @@ pub struct EndedRow {
     pub summary: Summary,
 }
 
+/// By what the message at a position is known again: a sequence alone may mean another message after the stream has lost
+/// its newest ones.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stamp {
+    /// When the message was stored.
+    pub time: TimeMs,
+    /// Checksum of its subject and payload; `None` where only its time is known, as at the end of a stream.
+    pub content: Option<u32>,
+}
+
+impl Stamp {
+    /// Of a message of which nothing is known but when it was stored.
+    #[must_use]
+    pub const fn at(time: TimeMs) -> Self {
+        Self { time, content: None }
+    }
+
+    /// Whether `found`, which stands at the same sequence now, may be the same message.
+    #[must_use]
+    pub fn matches(&self, found: &Self) -> bool {
+        let same_content = match (self.content, found.content) {
+            (Some(kept), Some(found)) => kept == found,
+            _ => true,
+        };
+        self.time == found.time && same_content
+    }
+
+    /// Says that `found` stands where `known` stood.
+    #[must_use]
+    pub fn mismatch(stream: &str, sequence: u64, known: &Self, found: &Self) -> String {
+        if known.time == found.time {
+            return format!(
+                "message {sequence} of stream {stream} has another subject or payload than the one that was read there, \
+                 though both were stored at {}: the stream lost its newest messages and has grown again",
+                known.time
+            );
+        }
+        format!(
+            "message {sequence} of stream {stream} was stored at {}, the one that was read there at {}: the stream lost \
+             its newest messages and has grown again",
+            found.time, known.time
+        )
+    }
+}
+
 /// Where a stream's lane stands.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PositionRow {
     pub stream_name: String,
     pub stream_created_ns: i64,
     pub sequence: u64,
+    /// What stands there; `None` where nothing did.
+    pub stamp: Option<Stamp>,
 }
 
 /// One version of a saga, kept for as long as something refers to it.

@@ -556,7 +556,7 @@ pub(super) fn uses_key(hash: &DefinitionHash) -> Vec<u8> {
     key
 }
 
-fn position_key(stream: SourceStream, lane: Lane) -> Vec<u8> {
+pub(super) fn position_key(stream: SourceStream, lane: Lane) -> Vec<u8> {
     let index = u8::try_from(stream.index()).expect("there are three streams");
     let mut key = b"position/".to_vec();
     key.push(index);

@@ -1,0 +1,214 @@
+//! A stream that lost its newest messages and has grown again is not read on.
+
+use std::time::Duration;
+
+use super::broker::Scripted;
+use super::world::{Mood, Plan, STREAMS, World, place};
+use super::*;
+use crate::intake::Halt;
+use crate::shard::mailbox::Stamp;
+
+/// Messages of no use to the orders.
+fn noise(broker: &Scripted, messages: u64) {
+    for _ in 0..messages {
+        broker.store(STREAMS[0], "tenant.acme.aggregate.Noise.n", "{}");
+    }
+}
+
+fn orders(broker: &Scripted, numbers: std::ops::Range<u64>) {
+    for number in numbers {
+        place(broker, &format!("o-{number}"), 1);
+    }
+}
+
+/// Waits until a stream is not read on, and says why.
+async fn halted(world: &World, stream: SourceStream) -> Halt {
+    let halt = async {
+        loop {
+            if let Some(halt) = world.intake.status()[stream.index()].halted.clone() {
+                return halt;
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), halt)
+        .await
+        .expect("it is not read on")
+}
+
+async fn read_up_to(world: &World, stream: SourceStream, sequence: u64) {
+    let reads = async {
+        while world.intake.status()[stream.index()].read < sequence {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), reads)
+        .await
+        .expect("it is read");
+}
+
+/// Loses the connection, and waits until the reader has noticed.
+async fn cut(world: &World, stream: SourceStream) {
+    world.broker.away(true);
+    let noticed = async {
+        while world.intake.status()[stream.index()].connected {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), noticed)
+        .await
+        .expect("the reader breaks");
+}
+
+#[tokio::test]
+async fn what_grew_again_while_the_connection_was_away_is_not_handed_over() {
+    let broker = Scripted::new();
+    orders(&broker, 0..10);
+    let mut world = Plan::new(1).start(broker.clone());
+    let mut shard = world.shard(0, Mood::default());
+    shard.knows(10).await;
+    cut(&world, SourceStream::AggregateEvents).await;
+    broker.forget_behind(STREAMS[0], 5);
+    orders(&broker, 100..107);
+    broker.away(false);
+    let halt = halted(&world, SourceStream::AggregateEvents).await;
+    assert_eq!(halt.reason, "stream.identity");
+    assert!(
+        halt.message
+            .starts_with("message 10 of stream AGGREGATE_EVENTS was stored at"),
+        "{halt:?}"
+    );
+    world.intake.drain().await;
+    assert_eq!(shard.applied(), (1..=10).collect::<Vec<u64>>());
+}
+
+#[tokio::test]
+async fn another_message_stored_in_the_same_millisecond_is_seen_too() {
+    let broker = Scripted::new();
+    orders(&broker, 0..3);
+    let mut world = Plan::new(1).start(broker.clone());
+    let mut shard = world.shard(0, Mood::default());
+    shard.knows(3).await;
+    cut(&world, SourceStream::AggregateEvents).await;
+    broker.replace(STREAMS[0], 3, "other");
+    broker.away(false);
+    let halt = halted(&world, SourceStream::AggregateEvents).await;
+    assert!(halt.message.contains("another subject or payload"), "{halt:?}");
+}
+
+/// The last match at 100, the position at 10,000, and the stream back at 5,000.
+fn roll_back(broker: &Scripted) {
+    broker.forget_behind(STREAMS[0], 5_000);
+    noise(broker, 999);
+    orders(broker, 1_000..1_010);
+    noise(broker, 12_000 - 6_009);
+}
+
+fn with_a_quiet_end() -> Scripted {
+    let broker = Scripted::new();
+    orders(&broker, 0..100);
+    noise(&broker, 9_900);
+    broker
+}
+
+#[tokio::test]
+async fn a_watermark_is_held_against_the_stream_though_no_reader_broke() {
+    let broker = with_a_quiet_end();
+    let mut world = Plan::new(1).start(broker.clone());
+    let mut shard = world.shard(0, Mood::default());
+    shard.knows(10_000).await;
+    broker.pause(true);
+    roll_back(&broker);
+    broker.pause(false);
+    let halt = halted(&world, SourceStream::AggregateEvents).await;
+    assert_eq!(halt.reason, "stream.identity");
+    assert!(halt.message.starts_with("message 10000 of"), "{halt:?}");
+    world.intake.drain().await;
+    assert_eq!(shard.applied(), (1..=100).collect::<Vec<u64>>());
+}
+
+#[tokio::test]
+async fn a_watermark_is_held_against_the_stream_before_reading_begins() {
+    let broker = with_a_quiet_end();
+    let stored = crate::ports::broker::Broker::stream_state(&broker, STREAMS[0])
+        .await
+        .expect("it answers");
+    roll_back(&broker);
+    let mut plan = Plan::new(1);
+    plan.starts = vec![10_000];
+    plan.stamps = vec![stored.last_time.map(Stamp::at)];
+    let mut world = plan.start(broker);
+    let shard = world.shard(0, Mood::default());
+    let halt = halted(&world, SourceStream::AggregateEvents).await;
+    assert!(halt.message.starts_with("message 10000 of"), "{halt:?}");
+    assert!(shard.applied().is_empty());
+}
+
+/// Two shards, of which one is so far behind that it has a reader of its own.
+#[tokio::test]
+async fn a_reader_of_one_shard_does_not_read_on_either() {
+    let broker = Scripted::new();
+    orders(&broker, 0..300);
+    let stamp = broker.stamp(STREAMS[0], 290);
+    broker.forget_behind(STREAMS[0], 100);
+    orders(&broker, 1_000..1_300);
+    let mut plan = Plan::new(2);
+    plan.settings.detach_behind = 50;
+    plan.starts = vec![10, 290];
+    plan.stamps = vec![None, Some(stamp)];
+    let mut world = plan.start(broker);
+    let shards = [world.shard(0, Mood::default()), world.shard(1, Mood::default())];
+    let halt = halted(&world, SourceStream::AggregateEvents).await;
+    assert!(halt.message.starts_with("message 290 of"), "{halt:?}");
+    world.intake.drain().await;
+    for shard in shards {
+        assert!(shard.applied().is_empty(), "{:?}", shard.applied());
+    }
+}
+
+#[tokio::test]
+async fn results_and_commands_are_known_again_too() {
+    for (stream, subject) in [
+        (
+            SourceStream::WorkflowEvents,
+            "tenant.acme.effect_result.charge.c-1",
+        ),
+        (
+            SourceStream::WorkflowCommands,
+            "tenant.acme.workflow.order.start.o-1",
+        ),
+    ] {
+        let name = STREAMS[stream.index()];
+        let broker = Scripted::new();
+        for _ in 0..10 {
+            broker.store(name, subject, "not readable");
+        }
+        let mut world = Plan::new(1).start(broker.clone());
+        let _shard = world.shard(0, Mood::default());
+        read_up_to(&world, stream, 10).await;
+        cut(&world, stream).await;
+        broker.forget_behind(name, 5);
+        for _ in 0..7 {
+            broker.store(name, subject, "not readable");
+        }
+        broker.away(false);
+        let halt = halted(&world, stream).await;
+        assert_eq!(halt.reason, "stream.identity");
+        assert!(halt.message.contains("message 10 of"), "{halt:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_message_that_was_trimmed_is_not_missed() {
+    let broker = Scripted::new();
+    orders(&broker, 0..10);
+    let mut world = Plan::new(1).start(broker.clone());
+    let mut shard = world.shard(0, Mood::default());
+    shard.knows(10).await;
+    cut(&world, SourceStream::AggregateEvents).await;
+    orders(&broker, 10..12);
+    broker.forget_before(STREAMS[0], 11);
+    broker.away(false);
+    shard.knows(12).await;
+    assert_eq!(shard.applied(), (1..=12).collect::<Vec<u64>>());
+}
