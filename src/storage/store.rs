@@ -3,7 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use saga_runner_partition::storage::{Decision, Snapshots, Transactions, WriteRows, in_transaction};
+use saga_runner_partition::storage::{
+    Captured, Decision, Log, Row, Snapshots, TableIndex, Transactions, WriteRows, in_transaction, rows_of,
+};
 
 use super::environment::Environment;
 use super::read::Reader;
@@ -74,6 +76,21 @@ impl Store {
             cluster_id: options.cluster_id,
             created: identified?,
         })
+    }
+
+    /// The same store, whose write sets go to `log`.
+    #[must_use]
+    pub fn logged(self, log: Arc<dyn Log>) -> Self {
+        let transactions = Arc::new(Captured::new(self.transactions, log));
+        Self { transactions, ..self }
+    }
+
+    /// Every row, by table and key.
+    ///
+    /// # Errors
+    /// [`StorageError::Corrupt`] where one is damaged.
+    pub fn rows(&self) -> Result<Vec<(TableIndex, Row)>, StorageError> {
+        rows_of(&*self.transactions)
     }
 
     /// Whether it was made by being opened.

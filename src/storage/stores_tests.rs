@@ -3,7 +3,7 @@
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use saga_runner_partition::storage::{Memory, ReadRows, Row, StorageError, TableIndex, WriteRows};
+use saga_runner_partition::storage::{Memory, ReadRows, Row, StorageError, TableIndex, WriteRows, rows_of};
 
 use super::environment::Environment;
 use super::tables::NAMES;
@@ -112,14 +112,7 @@ proptest! {
             prop_assert_eq!(on_disk, in_memory);
             prop_assert_eq!(first.is_ok(), second.is_ok());
         }
-        let mut rows = Vec::new();
-        disk.read(|view| {
-            for table in 0..NAMES.len() {
-                rows.extend(scanned(view, table, &[], usize::MAX)?.into_iter().map(|row| (table, row)));
-            }
-            Ok(())
-        })
-        .expect("reads");
+        let rows = rows_of(&disk).expect("reads");
         prop_assert_eq!(rows, memory.rows());
     }
 }

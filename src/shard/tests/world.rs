@@ -9,6 +9,9 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
 
+use saga_runner_partition::storage::tables::LOCAL;
+use saga_runner_partition::storage::{Log, Memory, WriteSet};
+
 use super::owners::orphans;
 use crate::kernel::definition::{Definition, DefinitionSet, compile_archived};
 use crate::kernel::ids::{
@@ -133,6 +136,27 @@ impl Clock for TestClock {
     }
 }
 
+/// Applies write sets as another process does that has never seen the folder.
+#[derive(Debug, Default)]
+struct Replica(Memory);
+
+impl Log for Replica {
+    fn append(&self, set: WriteSet) {
+        let set = WriteSet::decode(&set.encode()).unwrap();
+        self.0.write_rows(|rows| set.apply(rows)).unwrap();
+    }
+}
+
+impl Replica {
+    /// Whether it has the rows of the shard, but those that are about its folder. A damaged shard is not compared.
+    fn check(&self, store: &Store) {
+        if let Ok(mut rows) = store.rows() {
+            rows.retain(|(table, _)| *table != LOCAL);
+            assert_eq!(rows, self.0.rows(), "write sets miss something");
+        }
+    }
+}
+
 /// A list that events append to. `held` defers, `Divided` fails where it divides by zero.
 pub const LIST: &str = r"
 apiVersion: sagas/v1
@@ -222,6 +246,8 @@ pub fn set_of(definitions: Vec<Definition>) -> Arc<DefinitionSet> {
 /// What outlives a shard.
 pub struct World {
     pub dir: tempfile::TempDir,
+    /// The shard once more, made of the write sets of all its commits.
+    replica: Arc<Replica>,
     pub clock: Arc<TestClock>,
     pub metrics: Arc<Metrics>,
     pub definitions: Arc<DefinitionSet>,
@@ -238,6 +264,7 @@ impl World {
     pub fn new() -> Self {
         Self {
             dir: tempfile::tempdir().unwrap(),
+            replica: Arc::default(),
             clock: Arc::new(TestClock::new()),
             metrics: Arc::new(Metrics::new()),
             definitions: set_of(vec![compile(LIST), compile(PAY)]),
@@ -269,7 +296,9 @@ impl World {
     }
 
     pub fn store(&self) -> Store {
-        open_store(&self.path(), &self.storage)
+        let store = open_store(&self.path(), &self.storage);
+        self.replica.check(&store);
+        store.logged(Arc::clone(&self.replica) as Arc<dyn Log>)
     }
 
     pub fn start(&self) -> Shard {

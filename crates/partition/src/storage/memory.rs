@@ -59,13 +59,7 @@ impl Memory {
     /// Every row, by table and key.
     #[must_use]
     pub fn rows(&self) -> Vec<(TableIndex, Row)> {
-        let held = self.lock();
-        let of_table = |(index, table): (TableIndex, &Table)| {
-            let rows = table.iter();
-            rows.map(move |(key, value)| (index, (key.clone(), value.clone())))
-                .collect::<Vec<_>>()
-        };
-        held.by_index.iter().enumerate().flat_map(of_table).collect()
+        super::rows_of(self).expect("rows in memory are whole")
     }
 
     #[must_use]

@@ -3,6 +3,7 @@
 //! A store gives transactions over rows: [`ReadRows`] and [`WriteRows`]. The nouns ([`Batch`], [`Reader`]) stand on top of
 //! those and are the same for every store. It decides nothing: what a row means is the machine's business.
 
+mod captured;
 mod error;
 pub mod keys;
 mod memory;
@@ -12,6 +13,7 @@ pub mod tables;
 pub mod write;
 mod write_set;
 
+pub use captured::{Captured, Log};
 pub use error::StorageError;
 pub use memory::Memory;
 pub use read::Reader;
@@ -89,6 +91,23 @@ pub trait Snapshots: std::fmt::Debug + Send + Sync {
     /// # Errors
     /// What `work` gives, or why there is no view.
     fn read(&self, work: &mut ReadWork<'_>) -> Result<(), StorageError>;
+}
+
+/// Every row of a store, by table and key.
+///
+/// # Errors
+/// [`StorageError::Corrupt`] where one is damaged.
+pub fn rows_of(store: &dyn Snapshots) -> Result<Vec<(TableIndex, Row)>, StorageError> {
+    let mut rows = Vec::new();
+    store.read(&mut |view| {
+        (0..tables::NAMES.len()).try_for_each(|table| {
+            view.scan(table, &[], &mut |key, value| {
+                rows.push((table, (key.to_vec(), value)));
+                Ok(true)
+            })
+        })
+    })?;
+    Ok(rows)
 }
 
 /// What is done with a view.
