@@ -41,6 +41,14 @@ impl From<StorageError> for Rehearsal {
     }
 }
 
+/// What was committed and is not released yet.
+struct Committed {
+    staged: Staged,
+    found: Found,
+    /// For each item, where somebody waits for one.
+    answers: Vec<Option<Answer>>,
+}
+
 impl Desk {
     /// Commits all that was gathered, in as many commits as it takes, then answers.
     ///
@@ -280,8 +288,16 @@ impl Desk {
         }
     }
 
-    /// Applies items and timers in one transaction. On an error nothing has changed.
+    /// Applies items and timers in one commit, and releases it. On an error nothing has changed.
     fn commit(&mut self, items: &mut Vec<Item>, fire: Option<Fire>) -> Result<(), StorageError> {
+        let committed = self.apply(items, fire)?;
+        // Here a commit is durable, and nobody but the shard knows of it.
+        self.release(items, committed);
+        Ok(())
+    }
+
+    /// Applies items and timers in one transaction and makes it the state of the shard.
+    fn apply(&mut self, items: &[Item], fire: Option<Fire>) -> Result<Committed, StorageError> {
         let begin = self.clock.monotonic();
         let now = self.clock.now();
         let prune = begin >= self.next_prune;
@@ -289,7 +305,7 @@ impl Desk {
         let (answers, found) = self.store.write::<_, StorageError>(|batch| {
             let mut run = self.partition.run_in(batch, &mut staged, now);
             let mut answers: Vec<Option<Answer>> = Vec::with_capacity(items.len());
-            for item in items.iter() {
+            for item in items {
                 answers.push(run.carry_out(item.order())?);
             }
             if let Some(fire) = fire {
@@ -304,23 +320,28 @@ impl Desk {
         if prune || staged.ended > 0 {
             self.pruned(staged.pruned);
         }
-        self.adopt(staged, found);
-        for (item, answer) in items.drain(..).zip(answers) {
-            item.answer(answer);
-        }
-        Ok(())
-    }
-
-    /// Makes a committed batch the state of the thread, and tells everyone.
-    fn adopt(&mut self, mut staged: Staged, found: Found) {
-        if self.status.state() != ShardState::Running {
-            tracing::info!(shard = self.index, "there is room again");
-            self.status.set_state(ShardState::Running);
-        }
         self.partition.adopt(&mut staged, found);
         let soft = self.settings.outbox_soft;
         // Some distance between the two bounds, so that it does not flicker.
         self.holding = found.outbox_rows > if self.holding { soft / 4 * 3 } else { soft };
+        Ok(Committed {
+            staged,
+            found,
+            answers,
+        })
+    }
+
+    /// Lets the outside world know of a commit: positions, work, answers.
+    fn release(&mut self, items: &mut Vec<Item>, committed: Committed) {
+        let Committed {
+            staged,
+            found,
+            answers,
+        } = committed;
+        if self.status.state() != ShardState::Running {
+            tracing::info!(shard = self.index, "there is room again");
+            self.status.set_state(ShardState::Running);
+        }
         let figures = Figures {
             outbox_rows: found.outbox_rows,
             deliveries_held: self.held.deliveries(),
@@ -345,6 +366,9 @@ impl Desk {
                 settled: staged.settled,
                 overdue: Vec::new(),
             });
+        }
+        for (item, answer) in items.drain(..).zip(answers) {
+            item.answer(answer);
         }
     }
 }
