@@ -50,6 +50,11 @@ fuzz: setup ## mutants of definitions through loader and kernel; MINUTES=10, SEE
 	HOSTILE_MINUTES=$(or $(MINUTES),10) HOSTILE_SEED=$(or $(SEED),$$(date +%s)000000) \
 		cargo test --locked --test language hostile -- --nocapture
 
+.PHONY: crash
+crash: setup ## SIGKILLs of the runner under load on nats-server, every sixth time of the server as well; KILLS=1000
+	CRASH_KILLS=$(or $(KILLS),1000) NATS_SERVER=$${NATS_SERVER:-$$(scripts/nats-server.sh)} \
+		cargo test --locked --test chaos nothing_is_lost_or_done_twice_when_runner -- --nocapture
+
 .PHONY: faults
 faults: setup ## upstreams of each kind that refuse, answer late and break off, under a runner that is killed; PIECES=5000, KILLS=10
 	@scripts/nats-server.sh >/dev/null

@@ -2,13 +2,16 @@
 //!
 //! Each transition reads and replaces a record of about 600 bytes at a random place, appends one row to the
 //! outbox and one to the history, and deletes the outbox row of an earlier one. The time holds the waits for the
-//! disk; divide by the number of transitions.
+//! disk; divide by the number of transitions. `with write sets`: the same, and what each commit has changed is captured
+//! and encoded.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::hint::black_box;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use saga_runner_partition::storage::{Log, WriteSet};
 use serde_bytes::ByteBuf;
 
 use saga_runner::kernel::ids::{
@@ -110,6 +113,16 @@ fn history_row(instance: &InstanceId, previous: Option<u64>) -> HistoryRow {
     }
 }
 
+/// Encodes write sets, as whoever sends them has to.
+#[derive(Debug)]
+struct Encoding;
+
+impl Log for Encoding {
+    fn append(&self, set: WriteSet) {
+        black_box(set.encode());
+    }
+}
+
 /// A store and the sequence of transitions that it has seen.
 struct Fixture {
     _dir: tempfile::TempDir,
@@ -120,7 +133,7 @@ struct Fixture {
 }
 
 impl Fixture {
-    fn new() -> Self {
+    fn new(captured: bool) -> Self {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let options = OpenOptions {
             cluster: "bench".to_owned(),
@@ -129,7 +142,10 @@ impl Fixture {
             shards: 1,
             create: true,
         };
-        let store = Store::open(dir.path(), &Settings::default(), &options).expect("opens");
+        let mut store = Store::open(dir.path(), &Settings::default(), &options).expect("opens");
+        if captured {
+            store = store.logged(Arc::new(Encoding));
+        }
         store
             .write::<_, StorageError>(|batch| {
                 (0..INSTANCES).try_for_each(|number| batch.put_record(&id(number), &record()))
@@ -206,15 +222,17 @@ fn transition(
 }
 
 fn commit(criterion: &mut Criterion) {
-    let mut group = criterion.benchmark_group("commit");
-    for transitions in [1_usize, 10, 100] {
-        let mut fixture = Fixture::new();
-        group.throughput(Throughput::Elements(transitions as u64));
-        group.bench_function(BenchmarkId::from_parameter(transitions), |bencher| {
-            bencher.iter(|| fixture.commit(transitions));
-        });
+    for (name, captured) in [("commit", false), ("commit with write sets", true)] {
+        let mut group = criterion.benchmark_group(name);
+        for transitions in [1_usize, 10, 100] {
+            let mut fixture = Fixture::new(captured);
+            group.throughput(Throughput::Elements(transitions as u64));
+            group.bench_function(BenchmarkId::from_parameter(transitions), |bencher| {
+                bencher.iter(|| fixture.commit(transitions));
+            });
+        }
+        group.finish();
     }
-    group.finish();
 }
 
 criterion_group!(benches, commit);

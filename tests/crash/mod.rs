@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::faults::setting;
 use crate::support::nats_server::{NatsServer, Options};
 use crate::support::rig::{Rig, TENANT, event_body, order_payload};
 use saga_runner::nats::{NatsBroker, Settings};
@@ -22,8 +23,10 @@ use serde_json::json;
 const KINDS: [&str; 8] = [
     "happy", "declined", "happy", "flaky", "noship", "happy", "nostock", "happy",
 ];
-const ORDERS: usize = 1_000;
+/// `make crash` sets another number by `CRASH_KILLS`.
 const RUNNER_KILLS: usize = 30;
+/// So many that orders are placed from the first kill to the last.
+const ORDERS_PER_KILL: usize = 40;
 const KILLS_PER_SERVER_KILL: usize = 6;
 const FEWER_ORDERS: usize = 400;
 const FEWER_RUNNER_KILLS: usize = 12;
@@ -35,9 +38,17 @@ fn pause(step: usize) -> Duration {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_is_lost_or_done_twice_when_runner_and_broker_are_killed_under_load() {
+    let kills = setting("CRASH_KILLS", RUNNER_KILLS);
+    let begin = Instant::now();
+    let orders = kills * ORDERS_PER_KILL;
     let (mut rig, nats, endings) =
-        killed_under_load(NatsServer::start(), quick_redelivery(), ORDERS, RUNNER_KILLS).await;
+        killed_under_load(NatsServer::start(), quick_redelivery(), orders, kills).await;
     books::check(&rig, nats.broker.as_ref(), &endings).await;
+    println!(
+        "{kills} SIGKILLs of the runner, {} of the server, {orders} orders, all ended and the books balanced after {} s",
+        server_kills(kills),
+        begin.elapsed().as_secs()
+    );
     assert_eq!(rig.terminate().await, Some(0), "{}", rig.log_tail());
 }
 
@@ -98,7 +109,7 @@ async fn killed_under_load(
     for step in 0..kills {
         tokio::time::sleep(pause(step)).await;
         rig.kill();
-        if step % KILLS_PER_SERVER_KILL == 2 {
+        if kills_server(step) {
             server.kill();
             server.launch();
         }
@@ -117,6 +128,14 @@ async fn killed_under_load(
         _server: server,
     };
     (rig, nats, endings)
+}
+
+fn kills_server(step: usize) -> bool {
+    step % KILLS_PER_SERVER_KILL == 2
+}
+
+fn server_kills(kills: usize) -> usize {
+    (0..kills).filter(|step| kills_server(*step)).count()
 }
 
 /// A connection to a server that lives as long.
@@ -209,6 +228,8 @@ async fn place(broker: Arc<dyn Broker>, count: usize) -> Vec<String> {
 
 async fn wait_for_ends(rig: &Rig, orders: &[String]) -> BTreeMap<String, serde_json::Value> {
     let begin = Instant::now();
+    let patience = Duration::from_mins(3)
+        + Duration::from_millis(10) * u32::try_from(orders.len()).expect("not so many");
     let mut ended = BTreeMap::new();
     while ended.len() < orders.len() {
         for order in orders {
@@ -222,7 +243,7 @@ async fn wait_for_ends(rig: &Rig, orders: &[String]) -> BTreeMap<String, serde_j
                 ended.insert(order.clone(), view);
             }
         }
-        if begin.elapsed() > Duration::from_mins(3) {
+        if begin.elapsed() > patience {
             let open: Vec<&String> = orders
                 .iter()
                 .filter(|order| !ended.contains_key(*order))

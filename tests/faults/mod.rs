@@ -70,7 +70,7 @@ fn effect(kind: Kind) -> Option<String> {
     ))
 }
 
-fn setting(name: &str, default: usize) -> usize {
+pub fn setting(name: &str, default: usize) -> usize {
     std::env::var(name).map_or(default, |text| {
         text.parse()
             .unwrap_or_else(|_| panic!("{name} is a number, not {text:?}"))
