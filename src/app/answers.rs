@@ -13,12 +13,11 @@ use crate::kernel::definition::Definition;
 use crate::kernel::definition::model::Awaited;
 use crate::kernel::envelope::ControlVerb;
 use crate::kernel::ids::{ClusterId, InstanceId};
-use crate::kernel::input::{Control, Found, Input, InputBody, Origin, Settle, Verdict};
-use crate::kernel::json::Json;
+use crate::kernel::input::{Control, Input, InputBody, Origin, Settle, Verdict};
 use crate::kernel::limits::Limits;
 use crate::kernel::patch::{IgnoreReason, Outcome};
 use crate::kernel::record::{Phase, Record, StepState, StepStatus};
-use crate::kernel::transition::{Context, apply, asked_effects};
+use crate::kernel::transition::{Context, Unfit, apply, check_answer};
 use crate::kernel::view::{InstanceView, StuckIn};
 use crate::ports::control::ControlError;
 use crate::storage::read::Found as Instance;
@@ -198,28 +197,15 @@ pub(super) async fn check(node: &Node, id: &InstanceId, verb: &ControlVerb) -> R
     if settle.found.is_none() {
         return without_finding(&InstanceView::new(id, &record, Some(definition)));
     }
-    let asked = asked_effects(definition, &record, &settle);
-    if asked.is_empty() {
-        let step = settle.step.unwrap_or_default();
-        let message = format!("step {step} of instance {} is not stuck", id.key);
-        return Err(ControlError::Conflict(message));
+    match check_answer(definition, &record, &settle, &node.manifest.limits) {
+        Ok(()) => Ok(()),
+        Err(Unfit::NotStuck) => {
+            let step = settle.step.unwrap_or_default();
+            let message = format!("step {step} of instance {} is not stuck", id.key);
+            Err(ControlError::Conflict(message))
+        }
+        Err(Unfit::Result(message)) => Err(ControlError::Invalid(message)),
     }
-    let Some(Found::Done { result }) = &settle.found else {
-        return Ok(());
-    };
-    let depth = node.manifest.limits.json_depth;
-    let result = Json::parse(result.as_bytes(), depth)
-        .map_err(|error| ControlError::Invalid(format!("result: {error}")))?;
-    let effects = in_force
-        .effects
-        .iter()
-        .filter(|effect| asked.contains(&&effect.name));
-    for output in effects.filter_map(|effect| effect.schemas.output.as_ref()) {
-        output
-            .check(&result)
-            .map_err(|violation| ControlError::Invalid(format!("result {violation}")))?;
-    }
-    Ok(())
 }
 
 /// Without what was found it can only be about compensations.

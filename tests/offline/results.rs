@@ -55,3 +55,21 @@ fn keys_of_another_outcome_are_refused() {
         assert_ne!(output.status.code(), Some(0), "{said}");
     }
 }
+
+#[test]
+fn an_operators_result_that_does_not_fit_is_refused_and_the_question_stands() {
+    let cases = "saga: trip
+cases:
+  - name: found
+    steps:
+      - {event: Trip.Booked, data: {trip: t-1, cents: 5}}
+      - {result: {of: room, timeout: true}, expect: {steps: {room: stuck}}}
+      - {resolve: room, as: done, ok: {nr: x}, expect: {ignored: refused, steps: {room: stuck}}}
+      - {resolve: room, as: done, ok: {nr: 4}, expect: {steps: {room: done, pay: running}}}
+";
+    let project = project(cases);
+    let effect = "apiVersion: sagas/v1\nkind: Effect\nname: book\nhttp: {method: POST, url: \"${upstreams.shop}/x\"}\non_ambiguous: ask\noutput: {type: object, properties: {nr: {type: integer}}}\n";
+    project.write("effects/book.yaml", effect);
+    let (code, report) = project.json(&[]);
+    assert_eq!(code, Some(0), "{report:#}");
+}

@@ -50,7 +50,7 @@ mod tests;
 
 pub use children::refusal;
 pub use generations::{Last, apply_ended, reaches_ended};
-pub use questions::asked_effects;
+pub use questions::{Unfit, check_answer};
 pub use requests::check as check_input;
 
 use arena::Arena;

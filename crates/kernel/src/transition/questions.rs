@@ -12,18 +12,21 @@
 
 use saga_runner_language::definition::Definition;
 use saga_runner_language::definition::model::{Action, COMMAND_TIMEOUT_MS};
-use saga_runner_language::ids::{CommandId, EffectName};
+use saga_runner_language::ids::CommandId;
+use saga_runner_language::json::Json;
+use saga_runner_language::limits::Limits;
 
 use super::attempts::Ending;
 use super::attempts::{self, NO_RESULT};
 use super::emission::Repetition;
 use super::ends::{self, Defeat};
 use super::place::Place;
-use super::results::Told;
+use super::results::{Told, effect_of, output_of};
 use super::run::Run;
 use super::slot::Slot;
 use super::{Rejection, TIMEOUT_CLASS, waits};
 use crate::input::{Found, Settle, UnknownClass, Verdict, WorkOutcome, WorkResult};
+use crate::outcome::RESULT_SCHEMA;
 use crate::patch::Note;
 use crate::record::{Question, Record, StepState, StepStatus};
 use crate::work::WorkKind;
@@ -165,7 +168,12 @@ pub(super) fn retry_all(run: &mut Run<'_>) -> Result<(), Rejection> {
 
 /// Does what an operator says about steps that are stuck.
 pub(super) fn settle<'a>(run: &mut Run<'a>, settle: &'a Settle) -> Result<(), Rejection> {
-    for slot in meant(run.ground.definition, &run.record, settle) {
+    let (definition, limits) = (run.ground.definition, run.ground.context.limits);
+    if let Err(Unfit::Result(message)) = check_answer(definition, &run.record, settle, limits) {
+        let reason = RESULT_SCHEMA;
+        return Err(Rejection { reason, message });
+    }
+    for slot in meant(definition, &run.record, settle) {
         // What was said about another one may have given it up.
         if !is_stuck(run, slot) {
             continue;
@@ -257,23 +265,40 @@ fn again(run: &mut Run<'_>, slot: Slot) -> Result<(), Rejection> {
     Ok(())
 }
 
-/// The effects of the stuck steps of which an operator speaks, for whoever checks what he says.
-#[must_use]
-pub fn asked_effects<'d>(
-    definition: &'d Definition,
+/// Holds what an operator says against the steps of which he speaks: they have to be stuck, and a result has to be as their
+/// effects give it, since it would not be applied.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn check_answer(
+    definition: &Definition,
     record: &Record,
     settle: &Settle,
-) -> Vec<&'d EffectName> {
-    let slots = meant(definition, record, settle).into_iter();
-    let steps = slots.filter_map(|slot| definition.steps.get(usize::from(slot.step)));
-    let effects = steps.filter_map(|step| match &step.action {
-        Action::Effect { effect, .. } => Some(effect),
-        Action::Command(_)
-        | Action::Publish(_)
-        | Action::Saga(_)
-        | Action::UndoSaga(_)
-        | Action::Nothing
-        | Action::Group(_) => None,
-    });
-    effects.collect()
+    limits: &Limits,
+) -> Result<(), Unfit> {
+    let meant = meant(definition, record, settle);
+    if meant.is_empty() {
+        return Err(Unfit::NotStuck);
+    }
+    let Some(Found::Done { result }) = &settle.found else {
+        return Ok(());
+    };
+    let result = Json::parse(result.as_bytes(), limits.json_depth)
+        .map_err(|error| Unfit::Result(format!("result: {error}")))?;
+    meant.into_iter().try_for_each(|slot| {
+        let output = effect_of(definition, slot).and_then(|effect| output_of(definition, effect));
+        output.map_or(Ok(()), |output| {
+            let checked = output.check(&result);
+            checked.map_err(|violation| Unfit::Result(format!("result {violation}")))
+        })
+    })
+}
+
+/// Why an answer cannot be applied.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Unfit {
+    /// Nothing that it names is stuck.
+    NotStuck,
+    /// The result is not what the effect gives.
+    Result(String),
 }

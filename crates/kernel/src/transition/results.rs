@@ -1,6 +1,8 @@
 //! Results of commands: of steps, of strays, of compensations, of programs, of nobody.
 
+use saga_runner_language::definition::Definition;
 use saga_runner_language::definition::model::Action;
+use saga_runner_language::ids::EffectName;
 use saga_runner_language::json::Json;
 use saga_runner_language::schema::Schema;
 
@@ -188,20 +190,28 @@ fn judge<'a>(ground: Ground<'a>, waiting: Waiting, result: &'a WorkResult) -> (O
 fn output<'a>(ground: Ground<'a>, result: &WorkResult, waiting: Waiting) -> Option<&'a Schema> {
     let definition = ground.definition;
     let effect = match waiting {
-        Waiting::Step(slot) | Waiting::Question(slot) => {
-            match &definition.steps.get(usize::from(slot.step))?.action {
-                Action::Effect { effect, .. } => effect,
-                Action::Command(_)
-                | Action::Publish(_)
-                | Action::Saga(_)
-                | Action::UndoSaga(_)
-                | Action::Nothing
-                | Action::Group(_) => return None,
-            }
-        }
+        Waiting::Step(slot) | Waiting::Question(slot) => effect_of(definition, slot)?,
         Waiting::Program(_) => result.effect.as_ref()?,
         Waiting::Compensation(_) | Waiting::Stray(_) => return None,
     };
+    output_of(definition, effect)
+}
+
+/// The effect of a step.
+pub(super) fn effect_of(definition: &Definition, slot: Slot) -> Option<&EffectName> {
+    match &definition.steps.get(usize::from(slot.step))?.action {
+        Action::Effect { effect, .. } => Some(effect),
+        Action::Command(_)
+        | Action::Publish(_)
+        | Action::Saga(_)
+        | Action::UndoSaga(_)
+        | Action::Nothing
+        | Action::Group(_) => None,
+    }
+}
+
+/// The schema of what an effect gives, where it has one.
+pub(super) fn output_of<'d>(definition: &'d Definition, effect: &EffectName) -> Option<&'d Schema> {
     let contract = definition.effects.get(effect)?;
     contract.output.as_ref().map(|output| &*output.schema)
 }
