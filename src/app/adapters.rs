@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
+use super::ownership::Place;
 use super::randomness::SystemRandomness;
 use super::{Registry, StartError, connect_broker};
 use crate::config::Manifest;
@@ -70,6 +71,11 @@ pub trait Adapters: Send + Sync + 'static {
         options: &OpenOptions,
     ) -> Result<Store, StorageError> {
         Store::open(dir, settings, options)
+    }
+
+    /// Where the state of a shard is, or would be.
+    fn place(&self, dir: &Path) -> Place {
+        Place::of(dir)
     }
 }
 

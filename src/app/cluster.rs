@@ -7,16 +7,14 @@
 //! id      same     the id
 //! id      other    refused
 //! id      none     the id, and the record is written again
-//! fresh   id       the id
+//! fresh   id       the id; what that means for its shards is settled by their owners (`src/app/ownership/`)
 //! fresh   none     another id is drawn, unless the runner's own streams hold something: then refused
 //! ```
 
-use std::sync::Arc;
-use std::time::Duration;
+use std::collections::BTreeSet;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use tokio_util::sync::CancellationToken;
 
 use super::StartError;
 use crate::config::Manifest;
@@ -27,8 +25,6 @@ use crate::ports::randomness::Randomness;
 
 /// How often the record is read and written before somebody else's writes are told as a fault.
 const ROUNDS_MAX: usize = 8;
-/// How long the note about shards waits before it asks the broker again.
-const AGAIN: Duration = Duration::from_secs(1);
 
 /// What the broker keeps of a cluster.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,6 +36,23 @@ struct Record {
     shards: u16,
     /// Shards whose state was created at some time.
     existed: Vec<u16>,
+}
+
+/// A cluster whose record is in the broker.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Known {
+    pub id: ClusterId,
+    /// Shards whose state was created at some time.
+    pub existed: BTreeSet<u16>,
+}
+
+impl Known {
+    fn of(record: Record) -> Self {
+        Self {
+            id: record.id,
+            existed: record.existed.into_iter().collect(),
+        }
+    }
 }
 
 /// Why there is no id yet.
@@ -81,21 +94,21 @@ fn key(manifest: &Manifest) -> String {
     format!("{}.cluster", manifest.cluster)
 }
 
-/// The id of the cluster, which is in the record when this returns. `folder` is the one that the folder knows.
+/// The cluster, whose record is there when this returns. `folder` is the id that the folder knows.
 pub(super) async fn identify(
     broker: &dyn Broker,
     manifest: &Manifest,
     randomness: &dyn Randomness,
     folder: Option<ClusterId>,
     streams: &[StreamState; 3],
-) -> Result<ClusterId, Trouble> {
+) -> Result<Known, Trouble> {
     prepare_bucket(broker, manifest).await?;
     for _ in 0..ROUNDS_MAX {
         if let Some((record, revision)) = read(broker, manifest).await? {
             check(&record, manifest, folder).map_err(Trouble::Refused)?;
             let shards = manifest.shards;
             if record.shards == shards {
-                return Ok(record.id);
+                return Ok(Known::of(record));
             }
             // Before the folder knows it: later the folder would be refused.
             match write(broker, manifest, &Record { shards, ..record }, Some(revision)).await {
@@ -117,7 +130,7 @@ pub(super) async fn identify(
             existed: Vec::new(),
         };
         match write(broker, manifest, &record, None).await {
-            Ok(_) => return Ok(id),
+            Ok(_) => return Ok(Known::of(record)),
             // Another process was faster, and its record counts.
             Err(PutError::Conflict) => {}
             Err(error) => return Err(error.into()),
@@ -128,7 +141,8 @@ pub(super) async fn identify(
     ))
 }
 
-async fn prepare_bucket(broker: &dyn Broker, manifest: &Manifest) -> Result<(), BrokerError> {
+/// Makes the bucket, or holds it against what is asked for.
+pub(super) async fn prepare_bucket(broker: &dyn Broker, manifest: &Manifest) -> Result<(), BrokerError> {
     let spec = bucket(manifest);
     if manifest.streams.manage {
         return broker.ensure_bucket(&spec).await;
@@ -190,8 +204,9 @@ fn check(record: &Record, manifest: &Manifest, folder: Option<ClusterId>) -> Res
             record.commands
         )));
     }
-    // A fresh folder may have been given another number of them.
-    if folder.is_some() && record.shards != manifest.shards {
+    // Before any of them has existed, the number may still be changed.
+    let may_change = folder.is_none() && record.existed.is_empty();
+    if record.shards != manifest.shards && !may_change {
         return Err(StartError::Identity(format!(
             "{place} is of a cluster with {} shard(s), the manifest says {}",
             record.shards, manifest.shards
@@ -217,46 +232,34 @@ fn check_new(manifest: &Manifest, streams: &[StreamState; 3]) -> Result<(), Star
     Ok(())
 }
 
-/// Notes in the record that all shards exist, however long the broker is away.
-pub(super) async fn note_shards(broker: Arc<dyn Broker>, manifest: Manifest, drain: CancellationToken) {
-    let noted = async {
-        while let Err(trouble) = try_note_shards(broker.as_ref(), &manifest).await {
-            match trouble {
-                Trouble::Unavailable(message) => {
-                    tracing::debug!(message, "the record of the cluster waits for the broker");
-                    tokio::time::sleep(AGAIN).await;
-                }
-                Trouble::Refused(error) => {
-                    tracing::error!(%error, "the record of the cluster cannot be written");
-                    return;
-                }
-            }
+/// Notes in the record that all shards exist: from now on, a folder without them has lost them.
+pub(super) async fn note_shards(broker: &dyn Broker, manifest: &Manifest) -> Result<(), Trouble> {
+    for _ in 0..ROUNDS_MAX {
+        let Some((record, revision)) = read(broker, manifest).await? else {
+            // The next start writes it again.
+            return Ok(());
+        };
+        let mut existed: Vec<u16> = record.existed.iter().copied().chain(0..manifest.shards).collect();
+        existed.sort_unstable();
+        existed.dedup();
+        if existed == record.existed {
+            return Ok(());
         }
-    };
-    tokio::select! {
-        biased;
-        () = noted => {}
-        () = drain.cancelled() => {}
+        match write(broker, manifest, &Record { existed, ..record }, Some(revision)).await {
+            Ok(_) => return Ok(()),
+            Err(PutError::Conflict) => {}
+            Err(error) => return Err(error.into()),
+        }
     }
-}
-
-async fn try_note_shards(broker: &dyn Broker, manifest: &Manifest) -> Result<(), Trouble> {
-    let Some((record, revision)) = read(broker, manifest).await? else {
-        // The next start writes it again.
-        return Ok(());
-    };
-    let mut existed: Vec<u16> = record.existed.iter().copied().chain(0..manifest.shards).collect();
-    existed.sort_unstable();
-    existed.dedup();
-    if existed == record.existed {
-        return Ok(());
-    }
-    write(broker, manifest, &Record { existed, ..record }, Some(revision)).await?;
-    Ok(())
+    Err(Trouble::Unavailable(
+        "the record of the cluster changes all the time".to_owned(),
+    ))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use crate::app::randomness::SystemRandomness;
     use crate::inproc::{InprocBroker, Settings};
@@ -287,7 +290,7 @@ mod tests {
                 .await
                 .expect("streams");
             let outcome = identify(&*self.broker, &self.manifest, &SystemRandomness, folder, &streams).await;
-            outcome.map_err(|trouble| match trouble {
+            outcome.map(|known| known.id).map_err(|trouble| match trouble {
                 Trouble::Unavailable(message) => message,
                 Trouble::Refused(error) => error.to_string(),
             })
@@ -370,12 +373,7 @@ mod tests {
             Ok(id),
             "a fresh folder of another shape"
         );
-        note_shards(
-            place.broker.clone(),
-            place.manifest.clone(),
-            CancellationToken::new(),
-        )
-        .await;
+        assert!(note_shards(&*place.broker, &place.manifest).await.is_ok());
         assert_eq!(
             place.identify(Some(id)).await,
             Ok(id),
@@ -406,12 +404,7 @@ mod tests {
             found.ok().flatten().expect("there").0.existed
         };
         assert_eq!(existed().await, Vec::<u16>::new());
-        note_shards(
-            place.broker.clone(),
-            place.manifest.clone(),
-            CancellationToken::new(),
-        )
-        .await;
+        assert!(note_shards(&*place.broker, &place.manifest).await.is_ok());
         assert_eq!(existed().await, (0..place.manifest.shards).collect::<Vec<u16>>());
     }
 

@@ -8,6 +8,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use super::node::Node;
+use super::ownership::Adoption;
 use super::{StartError, SystemClock, definitions, runtime};
 use crate::api::{self, ApiState};
 use crate::config::Manifest;
@@ -24,8 +25,8 @@ const SHUTDOWN_GRACE: Duration = Duration::from_millis(500);
 ///
 /// # Errors
 /// [`StartError`] for what waiting cannot cure.
-pub fn main(manifest: Manifest, registry: Registry) -> Result<(), StartError> {
-    main_with_clock(manifest, registry, Arc::new(SystemClock::new()))
+pub fn main(manifest: Manifest, registry: Registry, adoption: Adoption) -> Result<(), StartError> {
+    run(manifest, registry, adoption, Arc::new(SystemClock::new()))
 }
 
 /// As [`main`], by another clock.
@@ -37,13 +38,27 @@ pub fn main_with_clock(
     registry: Registry,
     clock: Arc<dyn Clock>,
 ) -> Result<(), StartError> {
+    run(manifest, registry, Adoption::default(), clock)
+}
+
+fn run(
+    manifest: Manifest,
+    registry: Registry,
+    adoption: Adoption,
+    clock: Arc<dyn Clock>,
+) -> Result<(), StartError> {
     let runtime = runtime()?;
-    let outcome = runtime.block_on(serve(manifest, Arc::new(registry), clock));
+    let outcome = runtime.block_on(serve(manifest, Arc::new(registry), adoption, clock));
     runtime.shutdown_timeout(SHUTDOWN_GRACE);
     outcome
 }
 
-async fn serve(manifest: Manifest, registry: Arc<Registry>, clock: Arc<dyn Clock>) -> Result<(), StartError> {
+async fn serve(
+    manifest: Manifest,
+    registry: Arc<Registry>,
+    adoption: Adoption,
+    clock: Arc<dyn Clock>,
+) -> Result<(), StartError> {
     // Before anything else: an unhandled SIGTERM would end the process without its drain.
     let mut signals = Signals::install()?;
     install_tls_provider();
@@ -54,6 +69,7 @@ async fn serve(manifest: Manifest, registry: Arc<Registry>, clock: Arc<dyn Clock
     let drain_timeout = manifest.drain_timeout.duration();
     let (settings, tenancy) = (manifest.http.clone(), manifest.tenancy());
     let node = Node::with_registry(manifest, loaded, clock, Arc::new(Metrics::new()), registry)?;
+    node.adopt(adoption);
     let stop_http = CancellationToken::new();
     let api = ApiState {
         control: Arc::clone(&node) as Arc<dyn Control>,

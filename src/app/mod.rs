@@ -21,6 +21,7 @@ mod migration;
 pub mod nats_server;
 mod node;
 pub mod out;
+pub mod ownership;
 mod pages;
 mod randomness;
 mod readiness;
@@ -75,6 +76,15 @@ pub enum StartError {
     Identity(String),
     #[error("{0} [SR0411]")]
     Unidentified(String),
+    /// A folder without the data of a shard that the cluster knows.
+    #[error("{0} [SR0205]")]
+    Lost(String),
+    /// The shard belongs to another folder, or to another process.
+    #[error("{0} [SR0209]")]
+    Owned(String),
+    /// The folder is an older copy.
+    #[error("{0} [SR0210]")]
+    Older(String),
     #[error("{0}")]
     Storage(String),
     #[error("{0}")]

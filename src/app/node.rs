@@ -12,12 +12,14 @@ use super::adapters::{Adapters, SystemAdapters};
 use super::catalog::Catalog;
 use super::cluster::Trouble;
 use super::definitions::Read;
+use super::ownership::Adoption;
+use super::ownership::claim::{Claimed, Claiming};
 use super::running::{Parts, Running};
 use super::secrets::SecretsError;
 use super::{StartError, cluster, consumers, migration, reload, secrets, shards, streams};
 use crate::config::{Manifest, secret};
 use crate::effects::{Registry, Secrets};
-use crate::kernel::ids::{ClusterId, TimeMs};
+use crate::kernel::ids::TimeMs;
 use crate::kernel::token::TokenKey;
 use crate::ports::broker::{Broker, BrokerError, StreamState};
 use crate::ports::clock::Clock;
@@ -58,6 +60,8 @@ pub struct Node {
     drain: CancellationToken,
     /// Why it does not run yet.
     waiting_for: Mutex<String>,
+    /// What the operator gives up at this start.
+    adoption: OnceLock<Adoption>,
 }
 
 impl Node {
@@ -129,7 +133,13 @@ impl Node {
             draining: AtomicBool::new(false),
             drain: CancellationToken::new(),
             waiting_for: Mutex::new("starting".to_owned()),
+            adoption: OnceLock::new(),
         }))
+    }
+
+    /// Names what is given up, before the start.
+    pub fn adopt(&self, adoption: Adoption) {
+        self.adoption.get_or_init(|| adoption);
     }
 
     /// Connects, opens and starts everything, and waits for the broker as long as it takes.
@@ -142,23 +152,23 @@ impl Node {
             .broker(&self.manifest, Arc::clone(&self.clock))
             .await?;
         let streams = self.wait_for_streams(broker.as_ref()).await?;
-        let cluster_id = self.wait_for_cluster(broker.as_ref(), &streams).await?;
+        let cluster = self.wait_for_cluster(broker.as_ref(), &streams).await?;
         self.wait_for_consumers(broker.as_ref()).await?;
         // Stays unset only in a node that was started before, which is not done.
         let _first = self.broker.set(Arc::clone(&broker));
         let messenger = Arc::clone(&broker).messenger();
         self.wait_for_secrets(messenger.as_deref()).await?;
-        let running = Running::start(&self.parts(), Arc::clone(&broker), &streams, cluster_id).await?;
-        let _first = self.running.set(running);
-        if cluster_id.is_some() {
-            self.keep(Task::Cluster, {
-                let broker = Arc::clone(&broker);
-                move |node| {
-                    let (manifest, drain) = (node.manifest.clone(), node.drain.clone());
-                    cluster::note_shards(Arc::clone(&broker), manifest, drain)
-                }
-            });
+        let cluster_id = cluster.as_ref().map(|cluster| cluster.id);
+        let claimed = match &cluster {
+            Some(cluster) => self.claim(broker.as_ref(), cluster).await?,
+            None => Vec::new(),
+        };
+        let running = Running::start(&self.parts(), Arc::clone(&broker), &streams, cluster_id, claimed).await?;
+        if let Some(keeper) = &running.keeper {
+            let keeper = Arc::clone(keeper);
+            self.keep(Task::Cluster, move |_| Arc::clone(&keeper).run());
         }
+        let _first = self.running.set(running);
         self.keep(Task::Secrets, move |node| {
             secrets::keep(
                 Arc::clone(&node.secrets),
@@ -290,19 +300,53 @@ impl Node {
         }
     }
 
-    /// The id of the cluster, in a process that runs sagas.
+    /// The cluster, in a process that runs sagas.
     async fn wait_for_cluster(
         &self,
         broker: &dyn Broker,
         streams: &[StreamState; 3],
-    ) -> Result<Option<ClusterId>, StartError> {
+    ) -> Result<Option<cluster::Known>, StartError> {
         if !self.manifest.mode.runs_sagas() {
             return Ok(None);
         }
-        let folder = shards::identity(&self.manifest)?;
+        let folder = shards::known(&self.manifest)?;
+        let id = folder.as_ref().map(|folder| folder.id);
+        let identify = || cluster::identify(broker, &self.manifest, &*self.randomness, id, streams);
+        let mut cluster = self.until_settled(identify).await?;
+        cluster
+            .existed
+            .extend(folder.into_iter().flat_map(|folder| folder.existed));
+        Ok(Some(cluster))
+    }
+
+    /// Makes this process the owner of all shards, before anything is read or sent.
+    async fn claim(&self, broker: &dyn Broker, cluster: &cluster::Known) -> Result<Vec<Claimed>, StartError> {
+        let claiming = Claiming {
+            broker,
+            manifest: &self.manifest,
+            adapters: &*self.adapters,
+            randomness: &*self.randomness,
+            clock: &self.clock,
+            cluster: cluster.id,
+            existed: &cluster.existed,
+            adoption: self.adoption.get_or_init(Adoption::default),
+            waiting_for: &|what| self.set_waiting_for(what),
+        };
+        let claimed = claiming.claim().await?;
+        shards::note(&self.manifest, cluster.id)?;
+        self.until_settled(|| cluster::note_shards(broker, &self.manifest))
+            .await?;
+        Ok(claimed)
+    }
+
+    /// Asks the broker again as long as it is away.
+    async fn until_settled<T, F>(&self, ask: impl Fn() -> F) -> Result<T, StartError>
+    where
+        F: Future<Output = Result<T, Trouble>>,
+    {
         loop {
-            match cluster::identify(broker, &self.manifest, &*self.randomness, folder, streams).await {
-                Ok(id) => return Ok(Some(id)),
+            match ask().await {
+                Ok(settled) => return Ok(settled),
                 Err(Trouble::Unavailable(message)) => {
                     tracing::warn!(message, "waiting for the broker");
                     self.set_waiting_for(format!("broker: {message}"));

@@ -27,6 +27,13 @@ pub(super) async fn ready(node: &Node) -> Readiness {
                 let trouble = shard_trouble(node, shard)?;
                 Some(format!("shard {}: {trouble}", shard.index))
             }));
+            if let Some(keeper) = &running.keeper {
+                let shards = running.shards.iter();
+                reasons.extend(shards.filter_map(|shard| {
+                    let trouble = keeper.trouble(shard.index)?;
+                    Some(format!("shard {}: {trouble}", shard.index))
+                }));
+            }
             reasons.extend(running.consumer_troubles().await);
             for stream in running.streams().await {
                 if let Some(trouble) = stream_trouble(node, &stream) {
@@ -160,7 +167,9 @@ fn stalled_for(idle: Duration) -> String {
 }
 
 async fn shard_check(node: &Node, shard: &shards::Shown) -> Result<String, String> {
-    if let Some(trouble) = shard_trouble(node, shard) {
+    let keeper = node.running().and_then(|running| running.keeper.as_ref());
+    let unowned = || keeper.and_then(|keeper| keeper.trouble(shard.index));
+    if let Some(trouble) = shard_trouble(node, shard).or_else(unowned) {
         return Err(trouble);
     }
     if shard.status.is_outdated() {

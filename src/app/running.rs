@@ -12,6 +12,8 @@ use uuid::Uuid;
 use super::adapters::Adapters;
 use super::catalog::{Catalog, InForce};
 use super::node::Node;
+use super::ownership::claim::Claimed;
+use super::ownership::keeper::{Keeper, Kept};
 use super::{StartError, shards, standing, streams};
 use crate::clients::UpstreamTls;
 use crate::config::{Dispatch, Manifest};
@@ -64,6 +66,8 @@ pub(super) struct Running {
     pub submitter: Option<Arc<Submitter>>,
     /// Where the relays find the worker, if commands go to it directly.
     local: Option<Arc<Local>>,
+    /// Keeps the shards this process's own, if it has any.
+    pub keeper: Option<Arc<Keeper>>,
     stages: Mutex<Stages>,
 }
 
@@ -86,16 +90,18 @@ impl Running {
         broker: Arc<dyn Broker>,
         streams: &[StreamState; 3],
         cluster: Option<ClusterId>,
+        claimed: Vec<Claimed>,
     ) -> Result<Self, StartError> {
         let mut stages = Stages::default();
-        let (mut shown, mut submitter) = (Vec::new(), None);
+        let (mut shown, mut submitter, mut keeper) = (Vec::new(), None, None);
         let local = (parts.manifest.dispatch == Dispatch::Local)
             .then(|| Arc::new(Local::new(parts.manifest.limits.payload_bytes)));
         if let Some(local) = &local {
             local.expect(&served(&parts.catalog.now().effects));
         }
-        if let Some(cluster) = cluster {
-            submitter = start_sagas(parts, &broker, streams, cluster, local.as_ref(), &mut stages).await?;
+        if cluster.is_some() {
+            let started = start_sagas(parts, &broker, streams, claimed, local.as_ref(), &mut stages).await?;
+            (submitter, keeper) = (started.0, Some(started.1));
             shown = stages.shards.iter().map(shards::Shown::of).collect();
         }
         if parts.manifest.mode.runs_effects() {
@@ -110,6 +116,7 @@ impl Running {
             breakers: std::sync::Mutex::new(stages.worker.as_ref().map(Worker::breakers)),
             submitter,
             local,
+            keeper,
             stages: Mutex::new(stages),
         })
     }
@@ -221,9 +228,14 @@ impl Running {
                 settle_calls(&stages).await;
             }
             let shards = stages.shards.drain(..).map(ShardHandle::stop);
-            stopped("the shards", timeout, join_all(shards)).await;
+            let all_stopped = stopped("the shards", timeout, join_all(shards)).await;
             let relays = stages.relays.drain(..).map(|relay| relay.drain(RELAY_DRAIN));
             join_all(relays).await;
+            drop(stages.retention.take());
+            // A shard that still writes would be ahead of what is said here.
+            if let Some(keeper) = self.keeper.as_ref().filter(|_| all_stopped) {
+                keeper.release().await;
+            }
         };
         tokio::join!(OptionFuture::from(workers_beside), sagas);
         if let Err(error) = self.broker.flush().await {
@@ -233,12 +245,14 @@ impl Running {
 }
 
 /// Waits until a part has stopped, not for ever: a disk or a connection may hang. What is not committed by then is read
-/// again after the next start.
-async fn stopped<T>(what: &str, timeout: Duration, stop: impl Future<Output = T>) {
-    if tokio::time::timeout(timeout, stop).await.is_err() {
+/// again after the next start. Whether it has stopped.
+async fn stopped<T>(what: &str, timeout: Duration, stop: impl Future<Output = T>) -> bool {
+    let in_time = tokio::time::timeout(timeout, stop).await.is_ok();
+    if !in_time {
         let timeout_ms = timeout.as_millis();
         tracing::warn!(what, timeout_ms, "they did not stop in time");
     }
+    in_time
 }
 
 /// Brings the outcomes of the calls that were made here into the shards, and their results to the broker, for at most
@@ -263,22 +277,22 @@ fn report(ended: Result<(), JoinError>) {
     }
 }
 
-/// Starts shards, relays and intake; returns the way to the gateway.
+/// Starts shards, relays and intake; returns the way to the gateway, and who looks after the owner records.
 async fn start_sagas(
     parts: &Parts<'_>,
     broker: &Arc<dyn Broker>,
     streams: &[StreamState; 3],
-    cluster: ClusterId,
+    claimed: Vec<Claimed>,
     local: Option<&Arc<Local>>,
     stages: &mut Stages,
-) -> Result<Option<Arc<Submitter>>, StartError> {
+) -> Result<(Option<Arc<Submitter>>, Arc<Keeper>), StartError> {
     let manifest = parts.manifest;
     let (notices, asked) = mpsc::channel::<Notice>(NOTICES_MAX);
     let in_force = parts.catalog.now();
-    let opened = shards::open_stores(manifest, &**parts.adapters, cluster, &in_force.active())?;
-    let definitions = opened.definitions;
+    let needed = shards::definitions(&claimed, &in_force.active())?;
+    let definitions = needed.definitions;
     parts.catalog.replace(InForce {
-        revision: opened.revision,
+        revision: needed.revision,
         sagas: Arc::clone(&definitions),
         effects: in_force.effects.clone(),
         consumers: in_force.consumers.clone(),
@@ -292,16 +306,20 @@ async fn start_sagas(
         }
         None => None,
     };
-    for (index, store) in (0..).zip(opened.stores) {
+    let mut kept = Vec::with_capacity(claimed.len());
+    for claimed in claimed {
+        let (index, fence) = (claimed.shard, Arc::clone(&claimed.fence));
+        let renewed = parts.clock.monotonic();
+        kept.push(Kept::of(&claimed, claimed.store.reader(), renewed));
         let (release, released) = mpsc::channel::<Released>(RELEASES_MAX);
-        let standing = standing::look_up(broker, &store, streams).await?;
+        let standing = standing::look_up(broker, &claimed.store, streams).await?;
         let shard = shards::start(
             parts,
             index,
-            store,
+            claimed.store,
             standing,
             &definitions,
-            opened.revision,
+            needed.revision,
             streams,
             release,
             &notices,
@@ -324,6 +342,7 @@ async fn start_sagas(
                 begun: shard.begun.clone(),
             }),
             began_after: shard.began_after,
+            fence,
             cluster: manifest.cluster.clone(),
             settings: manifest.relay.clone(),
             limits: manifest.limits.clone(),
@@ -333,8 +352,16 @@ async fn start_sagas(
         }));
         stages.shards.push(shard);
     }
+    let keeper = Keeper::new(
+        Arc::clone(broker),
+        manifest.clone(),
+        Arc::clone(parts.clock),
+        Arc::clone(parts.metrics),
+        parts.tasks.clone(),
+        kept,
+    );
     let endpoints: Vec<ShardEndpoint> = stages.shards.iter().map(endpoint).collect();
-    stages.retention = Some(start_retention(parts, broker, &endpoints));
+    stages.retention = Some(start_retention(parts, broker, &endpoints, &keeper));
     stages.intake = Some(Intake::start(IntakeSpec {
         broker: Arc::clone(broker),
         shards: endpoints,
@@ -351,7 +378,7 @@ async fn start_sagas(
         tasks: parts.tasks.clone(),
         notices: asked,
     }));
-    Ok(submitter)
+    Ok((submitter, keeper))
 }
 
 /// A name that nobody else has.
@@ -359,7 +386,12 @@ fn name(randomness: &dyn Randomness) -> String {
     Uuid::from_u128(randomness.draw()).simple().to_string()
 }
 
-fn start_retention(parts: &Parts<'_>, broker: &Arc<dyn Broker>, endpoints: &[ShardEndpoint]) -> Retention {
+fn start_retention(
+    parts: &Parts<'_>,
+    broker: &Arc<dyn Broker>,
+    endpoints: &[ShardEndpoint],
+    keeper: &Arc<Keeper>,
+) -> Retention {
     let manifest = parts.manifest;
     let positions: Vec<_> = endpoints
         .iter()
@@ -379,6 +411,10 @@ fn start_retention(parts: &Parts<'_>, broker: &Arc<dyn Broker>, endpoints: &[Sha
         positions: Arc::new(move |stream: SourceStream| {
             positions.iter().map(|position| position(stream)).min()
         }),
+        may_trim: {
+            let keeper = Arc::clone(keeper);
+            Box::new(move || keeper.may_send_for_all())
+        },
         settings: manifest.relay.clone(),
         clock: Arc::clone(parts.clock),
         tasks: parts.tasks.clone(),

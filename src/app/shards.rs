@@ -1,4 +1,4 @@
-//! The shards on this machine's disk: which of them the cluster knows, and their definitions.
+//! The shards on this machine's disk: which of them the folder knows, and their definitions.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
 use super::StartError;
-use super::adapters::Adapters;
+use super::cluster::Known;
+use super::ownership::claim::Claimed;
 use super::running::Parts;
 use crate::config::Manifest;
 use crate::config::manifest::StartPosition;
@@ -19,9 +20,9 @@ use crate::kernel::schedule;
 use crate::ports::broker::StreamState;
 use crate::shard::mailbox::{Mail, Notice, Released};
 use crate::shard::{ShardHandle, ShardSpec, ShardStatus, Standing};
-use crate::storage::{OpenOptions, Reader, Store};
+use crate::storage::{Reader, Store};
 
-/// What `cluster.json` remembers: without it an empty folder could not be told from a lost one.
+/// What `cluster.json` remembers, beside what the broker does: neither can lose it alone.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Marker {
@@ -53,68 +54,56 @@ impl Shown {
     }
 }
 
-/// The state of all shards, and the definitions that they need.
-pub(super) struct Opened {
-    pub stores: Vec<Store>,
+/// The definitions that the shards need.
+pub(super) struct Needed {
     /// The active sagas, and the archived ones that something still refers to.
     pub definitions: Arc<DefinitionSet>,
     /// Revision of the active sagas: higher than before where they are others than before.
     pub revision: u64,
 }
 
-/// Opens the state of every shard, and puts the loaded and the archived definitions together.
-pub(super) fn open_stores(
-    manifest: &Manifest,
-    adapters: &dyn Adapters,
-    id: ClusterId,
-    active: &[Arc<Definition>],
-) -> Result<Opened, StartError> {
-    let path = marker_path(manifest);
-    let mut marker = read_marker(&path, manifest)?.unwrap_or_else(|| Marker {
-        cluster: manifest.cluster.clone(),
-        id,
-        shards: manifest.shards,
-        created: Vec::new(),
-    });
-    let mut stores = Vec::with_capacity(usize::from(manifest.shards));
+/// The definitions that the shards need, the loaded and the archived ones together.
+pub(super) fn definitions(claimed: &[Claimed], active: &[Arc<Definition>]) -> Result<Needed, StartError> {
     let mut archived = Vec::new();
     let (mut revision, mut changed) = (0, false);
-    for index in 0..manifest.shards {
-        let options = OpenOptions {
-            cluster: manifest.cluster.clone(),
-            cluster_id: id,
-            shard: index,
-            shards: manifest.shards,
-            create: !marker.created.contains(&index),
-        };
-        let dir = manifest.data_dir.join(format!("shard-{index:04}"));
-        let store = adapters
-            .store(&dir, &manifest.storage, &options)
-            .map_err(|error| StartError::Storage(error.to_string()))?;
-        archived.extend(archived_definitions(&store, active)?);
+    for Claimed { store, .. } in claimed {
+        archived.extend(archived_definitions(store, active)?);
         let before = store
             .reader()
             .active_definitions()
             .map_err(|error| StartError::Storage(error.to_string()))?;
         changed |= before.revision == 0 || !before.is_of(active);
         revision = revision.max(before.revision);
-        stores.push(store);
-        if options.create {
-            marker.created.push(index);
-        }
     }
-    write_marker(&path, &marker)?;
-    Ok(Opened {
-        stores,
+    Ok(Needed {
         definitions: Arc::new(DefinitionSet::new(active.to_vec(), archived)),
         revision: revision + u64::from(changed),
     })
 }
 
-/// The id of the cluster to which the folder belongs, `None` where it is fresh.
-pub(super) fn identity(manifest: &Manifest) -> Result<Option<ClusterId>, StartError> {
+/// The cluster to which the folder belongs, as far as the folder tells; `None` where it is fresh.
+pub(super) fn known(manifest: &Manifest) -> Result<Option<Known>, StartError> {
     let marker = read_marker(&marker_path(manifest), manifest)?;
-    Ok(marker.map(|marker| marker.id))
+    Ok(marker.map(|marker| Known {
+        id: marker.id,
+        existed: marker.created.into_iter().collect(),
+    }))
+}
+
+/// Notes in the folder that all shards of the cluster were created.
+pub(super) fn note(manifest: &Manifest, id: ClusterId) -> Result<(), StartError> {
+    let marker = Marker {
+        cluster: manifest.cluster.clone(),
+        id,
+        shards: manifest.shards,
+        created: (0..manifest.shards).collect(),
+    };
+    write_marker(&marker_path(manifest), &marker)
+}
+
+/// The folder of a shard.
+pub(super) fn dir(manifest: &Manifest, shard: u16) -> PathBuf {
+    manifest.data_dir.join(format!("shard-{shard:04}"))
 }
 
 fn marker_path(manifest: &Manifest) -> PathBuf {

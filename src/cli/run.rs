@@ -7,6 +7,7 @@ use clap::Args;
 use super::{ManifestArguments, OverrideArguments};
 use crate::app::exit::Failure;
 use crate::app::out;
+use crate::app::ownership::{Adoption, Loss};
 use crate::app::{self, Registry};
 use crate::config::{LogFormat, Manifest, Mode, TenantList};
 use crate::kernel::ids::TenantId;
@@ -19,6 +20,13 @@ pub struct RunArguments {
     /// What this process does.
     #[arg(long, env = "SAGA_RUNNER_MODE")]
     mode: Option<Mode>,
+    /// Start although the data of this shard is lost, or older than what was at work last. SHARD@EPOCH as the refusal prints it
+    /// (SR0205, SR0209, SR0210); may be repeated.
+    #[arg(long, value_name = "SHARD@EPOCH", value_delimiter = ',', requires = "reason")]
+    adopt_loss: Vec<Loss>,
+    /// Why the loss is adopted, for the audit log.
+    #[arg(long, value_name = "TEXT", requires = "adopt_loss")]
+    reason: Option<String>,
 }
 
 #[derive(Debug, Args)]
@@ -50,7 +58,8 @@ fn pair(text: &str) -> Result<(String, String), String> {
 
 pub fn run(arguments: RunArguments, registry: Registry) -> Result<(), Failure> {
     let manifest = arguments.manifest.load(arguments.mode)?;
-    start(manifest, registry)
+    let adoption = Adoption::new(arguments.adopt_loss, arguments.reason.unwrap_or_default());
+    start(manifest, registry, adoption)
 }
 
 pub fn dev(arguments: DevArguments, registry: Registry) -> Result<(), Failure> {
@@ -76,7 +85,7 @@ pub fn dev(arguments: DevArguments, registry: Registry) -> Result<(), Failure> {
         manifest.gateway = Some(crate::gateway::Settings::at(url));
     }
     banner(&manifest);
-    start(manifest, registry)
+    start(manifest, registry, Adoption::default())
 }
 
 /// What a newcomer needs to know, once.
@@ -89,8 +98,8 @@ fn banner(manifest: &Manifest) {
     ));
 }
 
-fn start(manifest: Manifest, registry: Registry) -> Result<(), Failure> {
+fn start(manifest: Manifest, registry: Registry, adoption: Adoption) -> Result<(), Failure> {
     logging::start(manifest.log.format, &manifest.log.level)
         .map_err(|message| Failure::new(crate::app::exit::CONFIG, message))?;
-    app::main(manifest, registry).map_err(Failure::from)
+    app::main(manifest, registry, adoption).map_err(Failure::from)
 }

@@ -91,6 +91,8 @@ pub struct Manifest {
     pub relay: crate::outbox::Settings,
     #[serde(default)]
     pub worker: crate::effects::Settings,
+    #[serde(default)]
+    pub ownership: super::OwnershipSettings,
     /// How long a drain may take before the process exits anyway. Default 25 s.
     #[serde(default = "default_drain_timeout")]
     pub drain_timeout: Millis,
@@ -481,6 +483,7 @@ impl Manifest {
             .map_err(|reason| format!("worker.egress: {reason}"))?;
         self.check_secrets()?;
         self.http.check()?;
+        self.ownership.check()?;
         if self.broker.kind == BrokerKind::Embedded && self.mode != Mode::Combined {
             return Err(format!(
                 "mode {} needs a broker that other processes can reach: set broker.kind to nats",

@@ -4,12 +4,14 @@
 //! environment or to files, never values.
 
 pub mod manifest;
+mod ownership;
 #[cfg(test)]
 mod schema_tests;
 pub mod secret;
 
 pub use crate::telemetry::logging::LogFormat;
 pub use manifest::{BrokerKind, Dispatch, Manifest, Mode, Overrides, StreamSettings, TenantList};
+pub use ownership::OwnershipSettings;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};

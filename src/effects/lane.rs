@@ -295,6 +295,9 @@ impl Lane {
                 Written::Preceded => return Next::Answer(begun_before()),
             }
         }
+        if turn.intent.is_some_and(|intent| !intent.may_begin()) {
+            return Next::GiveBack(Duration::ZERO, Reason::Lost);
+        }
         let secrets = self.secrets.now();
         let call = CallContext {
             command,

@@ -51,7 +51,7 @@ impl Publisher {
             Ok(publication) => publication,
             Err(error) => return error.into(),
         };
-        if row.log_sequence <= self.began_after || self.is_old(item) {
+        if self.is_of_earlier_life(row) || self.is_old(item) {
             // It may have been published long ago, and only the news of that was lost.
             let mut delays = self.settings.delays(seed(item));
             loop {
@@ -123,7 +123,7 @@ impl Publisher {
         let mut attempts = self.tasks.stuck().begin(&publication.stream);
         publication.expect = self.expectation(item, salt);
         loop {
-            match self.broker.publish(publication.clone()).await {
+            match self.send(publication.clone()).await {
                 Ok(ack) if !ack.duplicate => return Sent::Stored,
                 Ok(ack) => match self.broker.message_at(&publication.stream, ack.sequence).await {
                     // Gone means trimmed, and only what everyone has read is trimmed.

@@ -138,7 +138,7 @@ pub fn submit(
 ) -> BoxFuture<'static, Done> {
     async move {
         let ended = match &submitter {
-            Some(submitter) => submitter.submit(&item, earlier).await,
+            Some(submitter) => submitter.submit(&item, earlier, &publisher.fence).await,
             None => without_gateway(&publisher, &item, earlier).await,
         };
         let awaited = item.kind.awaits_result();

@@ -17,6 +17,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::backlog::Row;
 use super::envelope;
+use super::fence::Fence;
 use super::handover::{Done, done};
 use super::publish::Publisher;
 use super::sweeper;
@@ -62,6 +63,7 @@ pub enum Called {
 struct Record<'p> {
     mailbox: &'p mpsc::Sender<Mail>,
     row: WorkRef,
+    fence: &'p Fence,
     state: AtomicU8,
 }
 
@@ -75,10 +77,11 @@ const STANDS: u8 = 2;
 const SETTLED: u8 = 3;
 
 impl<'p> Record<'p> {
-    const fn new(mailbox: &'p mpsc::Sender<Mail>, row: WorkRef) -> Self {
+    const fn new(mailbox: &'p mpsc::Sender<Mail>, row: WorkRef, fence: &'p Fence) -> Self {
         Self {
             mailbox,
             row,
+            fence,
             state: AtomicU8::new(UNASKED),
         }
     }
@@ -113,6 +116,10 @@ impl Intent for Record<'_> {
         self.state.store(state, Ordering::Release);
         state == STANDS
     }
+
+    fn may_begin(&self) -> bool {
+        self.fence.is_open()
+    }
 }
 
 /// A command that may have been executed, by somebody who left no word.
@@ -129,7 +136,7 @@ impl Publisher {
         let (Some(local), WorkKind::Effect { effect, .. }) = (&self.local, &item.kind) else {
             return Way::Broker(None);
         };
-        if row.log_sequence <= local.recovered {
+        if row.log_sequence <= local.recovered.max(self.fence.earlier()) {
             let may_be = local.begun.contains(row) || !local.dispatch.records_intent(effect);
             return Way::Broker(may_be.then(maybe_called));
         }
@@ -172,7 +179,7 @@ impl Publisher {
         let WorkKind::Effect { effect, payload } = &item.kind else {
             return Err((EffectProgress::default(), false));
         };
-        let record = Record::new(&self.mailbox, row);
+        let record = Record::new(&self.mailbox, row, &self.fence);
         let command = envelope::command(item, effect, payload, None).map(|mut command| {
             command.metadata.deadline_ms = item.ends().0;
             command

@@ -8,6 +8,7 @@ mod backlog;
 mod channels;
 mod envelope;
 mod fact;
+mod fence;
 mod handover;
 mod local;
 mod publish;
@@ -18,6 +19,7 @@ pub mod settings;
 pub mod submitter;
 mod sweeper;
 
+pub use fence::Fence;
 pub use local::LocalFirst;
 pub use relay::{Relay, RelaySpec, Rest};
 pub use retention::{Retention, RetentionSpec};

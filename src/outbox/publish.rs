@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::envelope::{self, Unsendable};
+use super::fence::Fence;
 use super::local::LocalFirst;
 use super::settings::Settings;
 use bytes::Bytes;
@@ -12,8 +13,8 @@ use tokio::sync::mpsc;
 use crate::kernel::envelope::EffectProgress;
 use crate::kernel::ids::{CommandId, EffectName, TimeMs};
 use crate::kernel::limits::Limits;
-use crate::kernel::work::WorkItem;
-use crate::ports::broker::{Broker, BrokerError, Publication, PublishError, WorkflowStreams};
+use crate::kernel::work::{WorkItem, WorkRef};
+use crate::ports::broker::{Broker, BrokerError, Publication, PublishAck, PublishError, WorkflowStreams};
 use crate::ports::clock::Clock;
 use crate::shard::mailbox::Mail;
 use crate::tasks::Tasks;
@@ -28,6 +29,7 @@ pub struct Publisher {
     pub fact_key: [u8; 32],
     /// Work up to here is of an earlier life of the process.
     pub began_after: u64,
+    pub fence: Arc<Fence>,
     /// By which results are read.
     pub limits: Limits,
     pub local: Option<LocalFirst>,
@@ -105,7 +107,7 @@ impl Publisher {
     ) -> Sent {
         let mut attempts = self.tasks.stuck().begin(&publication.stream);
         loop {
-            match self.broker.publish(publication.clone()).await {
+            match self.send(publication.clone()).await {
                 Ok(_) => return Sent::Stored,
                 Err(PublishError::AlreadyThere) => return Sent::AlreadyThere,
                 Err(PublishError::Refused(reason)) => return Sent::Unsendable(reason),
@@ -120,6 +122,17 @@ impl Publisher {
             }
             pause(&mut delays).await;
         }
+    }
+
+    /// Publishes as soon as this process may send for the shard.
+    pub async fn send(&self, publication: Publication) -> Result<PublishAck, PublishError> {
+        self.fence.passed().await;
+        self.broker.publish(publication).await
+    }
+
+    /// Whether an earlier life of the shard may have handed a row over.
+    pub fn is_of_earlier_life(&self, row: WorkRef) -> bool {
+        row.log_sequence <= self.began_after.max(self.fence.earlier())
     }
 
     pub async fn stands(&self, stream: &str, subject: &str) -> Result<bool, BrokerError> {

@@ -17,6 +17,7 @@ use tokio::task::{JoinError, JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use super::backlog::{Backlog, Destination, Row, Scope, decode, encode};
+use super::fence::Fence;
 use super::handover::{Done, Refused, publish, submit};
 use super::local::{Called, LocalFirst, Way};
 use super::publish::Publisher;
@@ -57,6 +58,8 @@ pub struct RelaySpec {
     pub local: Option<LocalFirst>,
     /// The shard's log ended here when this life of the process began: work up to it may have been handed over before.
     pub began_after: u64,
+    /// Whether this process may send for the shard.
+    pub fence: Arc<Fence>,
     /// Id of the cluster, the secret part of message ids.
     pub cluster: String,
     pub settings: Settings,
@@ -147,7 +150,6 @@ struct Desk {
     shard: u16,
     publisher: Arc<Publisher>,
     submitter: Option<Arc<Submitter>>,
-    began_after: u64,
     released: mpsc::Receiver<Released>,
     mailbox: mpsc::Sender<Mail>,
     floor: Arc<SentFloor>,
@@ -187,6 +189,7 @@ impl Desk {
                 streams: spec.streams,
                 fact_key: Publisher::fact_key(&spec.cluster),
                 began_after: spec.began_after,
+                fence: spec.fence,
                 limits: spec.limits,
                 settings: spec.settings,
                 clock: spec.clock,
@@ -195,7 +198,6 @@ impl Desk {
                 tasks: spec.tasks,
             }),
             submitter: spec.submitter,
-            began_after: spec.began_after,
             released: spec.released,
             mailbox: spec.mailbox,
             floor: spec.floor,
@@ -284,6 +286,14 @@ impl Desk {
         if (self.take_spilled)() {
             self.backlog.spill();
         }
+        // Whoever may not send goes on to read rows; with the next tick at the latest it looks again.
+        if self.publisher.fence.is_open() {
+            self.start_handing_over();
+        }
+        self.ask_for_more();
+    }
+
+    fn start_handing_over(&mut self) {
         let room = self.publisher.settings.publish_in_flight.max(1);
         while self.publishing.len() < room {
             let Some(row) = self.backlog.next_publication() else {
@@ -297,7 +307,7 @@ impl Desk {
             }
         }
         while let Some(row) = self.backlog.next_submission() {
-            let earlier = if row.0.log_sequence <= self.began_after {
+            let earlier = if self.publisher.is_of_earlier_life(row.0) {
                 Earlier::Perhaps
             } else {
                 Earlier::Never
@@ -313,7 +323,6 @@ impl Desk {
             self.sweeping
                 .push(async move { (row, publisher.sweep(&item).await) }.boxed());
         }
-        self.ask_for_more();
     }
 
     fn publish(&mut self, row: Row, progress: Option<EffectProgress>) {

@@ -29,6 +29,8 @@ pub struct RetentionSpec {
     /// Every durable queue by which a command may come to a worker.
     pub durables: Durables,
     pub positions: Positions,
+    /// Whether this process may still speak for every shard of the positions.
+    pub may_trim: Box<dyn Fn() -> bool + Send + Sync>,
     pub settings: Settings,
     pub clock: Arc<dyn Clock>,
     pub tasks: Tasks,
@@ -135,7 +137,7 @@ impl Trimmer {
             // A queue that nobody has joined yet has answered nothing.
             through = through.min(broker.queue_floor(name, &durable).await?.unwrap_or(0));
         }
-        if through < state.first_sequence {
+        if through < state.first_sequence || !(self.spec.may_trim)() {
             return Ok(None);
         }
         broker.trim(name, through + 1).await?;

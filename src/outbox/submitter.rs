@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::channels::{Channel, Channels};
 use super::envelope;
+use super::fence::Fence;
 use super::publish::seed;
 use super::settings::Settings;
 use crate::clients::breakers::Breakers;
@@ -92,7 +93,7 @@ impl Submitter {
     }
 
     /// Submits the command until there is a verdict.
-    pub async fn submit(&self, item: &WorkItem, earlier: Earlier) -> Submitted {
+    pub async fn submit(&self, item: &WorkItem, earlier: Earlier, fence: &Fence) -> Submitted {
         let WorkKind::Command {
             aggregate_type,
             aggregate_id,
@@ -106,7 +107,7 @@ impl Submitter {
         };
         let channel = (item.instance.tenant.clone(), Arc::from(aggregate_type.as_str()));
         match envelope::aggregate_command(item, aggregate_type, aggregate_id, command_type, payload) {
-            Ok(command) => self.until_decided(item, &command, &channel, earlier).await,
+            Ok(command) => self.until_decided(item, &command, &channel, earlier, fence).await,
             Err(error) => Submitted::Unsendable {
                 message: error.to_string(),
             },
@@ -119,12 +120,13 @@ impl Submitter {
         command: &AggregateCommand<'_>,
         channel: &Channel,
         mut earlier: Earlier,
+        fence: &Fence,
     ) -> Submitted {
         let upstream: Arc<str> = format!("{UPSTREAM_PREFIX}{}", channel.1).into();
         let mut delays = self.settings.delays(seed(item));
         let mut last = "it was never its turn".to_owned();
         loop {
-            let wait = match self.attempt(item, command, channel, &upstream).await {
+            let wait = match self.attempt(item, command, channel, &upstream, fence).await {
                 Attempt::Ended(Ok(())) => return Submitted::Accepted,
                 Attempt::Ended(Err(GatewayError::Rejected { message })) => {
                     return Submitted::Rejected { message };
@@ -161,11 +163,22 @@ impl Submitter {
         command: &AggregateCommand<'_>,
         channel: &Channel,
         upstream: &Arc<str>,
+        fence: &Fence,
     ) -> Attempt {
-        let Ok(_place) = tokio::time::timeout(self.left(item), self.channels.enter(channel)).await else {
-            return Attempt::Late;
+        let _place = loop {
+            // The place comes last: others may use it meanwhile.
+            let entered = async {
+                fence.passed().await;
+                self.channels.enter(channel).await
+            };
+            let Ok(place) = tokio::time::timeout(self.left(item), entered).await else {
+                return Attempt::Late;
+            };
+            // Looked at again, like the time that is left: the wait for the place may have been long.
+            if fence.is_open() {
+                break place;
+            }
         };
-        // Looked at again: the wait for the place may have been long.
         let left = self.left(item);
         if left.is_zero() {
             return Attempt::Late;

@@ -139,7 +139,7 @@ impl Publisher {
     async fn give_up(&self, item: &WorkItem, effect: &EffectName, now: TimeMs) -> Result<Swept, BrokerError> {
         let publication = self.timed_out(item, effect, now);
         let subject = publication.subject.clone();
-        match self.broker.publish(publication).await {
+        match self.send(publication).await {
             Ok(_) => Ok(Swept::TimedOut),
             Err(PublishError::AlreadyThere) => {
                 let stored = self

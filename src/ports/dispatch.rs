@@ -23,6 +23,9 @@ pub trait Dispatch: Send + Sync + 'static {
 pub trait Intent: Send + Sync {
     /// Makes it durable. `false`: it may not stand, so the call must not be made.
     async fn record(&self) -> bool;
+
+    /// Whether the process still owns what it would call for. Asked right before each call.
+    fn may_begin(&self) -> bool;
 }
 
 /// Makes the calls of one effect.

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use saga_runner_partition::machine::Keep;
 pub use saga_runner_partition::storage::{Batch, Reader, StorageError, keys, read, rows, tables, write};
-pub use store::{OpenOptions, Store};
+pub use store::{OpenOptions, Ownership, Store};
 
 /// Bounds of the stored state.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

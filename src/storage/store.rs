@@ -29,6 +29,22 @@ pub struct OpenOptions {
     pub create: bool,
 }
 
+/// Who a folder says it is, and which claim to the shard it has made last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Ownership {
+    /// Random name of the folder.
+    pub owner: [u8; 16],
+    pub epoch: u64,
+    /// Random name of the claim.
+    pub claim: [u8; 16],
+}
+
+/// Key of [`Ownership`]. It is of this folder alone, so no other part of a shard has it.
+const OWNERSHIP: &[u8] = b"ownership";
+
+/// The file of a shard, in its folder.
+const FILE: &str = "mdbx.dat";
+
 /// The state of one shard, opened exclusively.
 #[derive(Debug)]
 pub struct Store {
@@ -44,7 +60,7 @@ impl Store {
     /// # Errors
     /// [`StorageError`] says why the folder is refused: locked, foreign, newer, or unexpectedly empty.
     pub fn open(dir: &Path, settings: &Settings, options: &OpenOptions) -> Result<Self, StorageError> {
-        let empty = !dir.join("mdbx.dat").exists();
+        let empty = !dir.join(FILE).exists();
         if empty && !options.create {
             return Err(StorageError::Missing(dir.to_owned()));
         }
@@ -91,6 +107,46 @@ impl Store {
     /// [`StorageError::Corrupt`] where one is damaged.
     pub fn rows(&self) -> Result<Vec<(TableIndex, Row)>, StorageError> {
         rows_of(&*self.transactions)
+    }
+
+    /// Device and inode of the file of the shard in `dir`, none where there is none.
+    #[must_use]
+    pub fn file(dir: &Path) -> Option<(u64, u64)> {
+        use std::os::unix::fs::MetadataExt as _;
+        let found = std::fs::metadata(dir.join(FILE)).ok()?;
+        Some((found.dev(), found.ino()))
+    }
+
+    /// Who the folder is; none where it has made no claim yet.
+    ///
+    /// # Errors
+    /// [`StorageError::Corrupt`].
+    pub fn ownership(&self) -> Result<Option<Ownership>, StorageError> {
+        let mut found = None;
+        self.transactions.read(&mut |view| {
+            found = match view.get(tables::LOCAL, OWNERSHIP)? {
+                Some(bytes) => Some(rows::decode(&bytes, "the ownership")?),
+                None => None,
+            };
+            Ok(())
+        })?;
+        Ok(found)
+    }
+
+    /// Stores which claim the folder makes.
+    ///
+    /// # Errors
+    /// Where the disk does not take it.
+    pub fn put_ownership(&self, ownership: &Ownership) -> Result<(), StorageError> {
+        let mut put = Ok(());
+        self.transactions.transact(&mut |view| {
+            put = view.put(tables::LOCAL, OWNERSHIP, rows::encode(ownership));
+            match put {
+                Ok(()) => Decision::Commit,
+                Err(_) => Decision::Abort,
+            }
+        })?;
+        put
     }
 
     /// Whether it was made by being opened.
@@ -261,6 +317,26 @@ mod tests {
         }
         let again = Store::open(&path, &Settings::default(), &options("shop", 0, false)).expect("opens");
         assert!(!again.was_created());
+    }
+
+    #[test]
+    fn a_folder_keeps_its_name_and_its_claim() {
+        let dir = tempfile::tempdir().expect("folder");
+        assert_eq!(Store::file(dir.path()), None);
+        let store =
+            Store::open(dir.path(), &Settings::default(), &options("shop", 0, true)).expect("created");
+        assert_eq!(store.ownership().expect("readable"), None);
+        let ownership = Ownership {
+            owner: [1; 16],
+            epoch: 7,
+            claim: [2; 16],
+        };
+        store.put_ownership(&ownership).expect("stored");
+        let file = Store::file(dir.path());
+        drop(store);
+        let store = Store::open(dir.path(), &Settings::default(), &options("shop", 0, false)).expect("opens");
+        assert_eq!(store.ownership().expect("readable"), Some(ownership));
+        assert!(file.is_some() && Store::file(dir.path()) == file);
     }
 
     #[test]

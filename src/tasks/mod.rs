@@ -78,7 +78,7 @@ pub enum Task {
     Secrets,
     /// Looks at what the consumers hold.
     Consumers,
-    /// Notes in the record of the cluster which shards exist.
+    /// Renews the records by which this process owns its shards.
     Cluster,
     Reload,
     Migration,

@@ -92,6 +92,8 @@ pub struct Metrics {
     pub task_panics: IntCounterVec,
     /// 1 for each shard that stopped, by `shard` and `reason`.
     pub shards_halted: IntGaugeVec,
+    /// 1 for each shard for which nothing is sent, by `shard` and `reason` (unrenewed, taken, held).
+    pub shards_fenced: IntGaugeVec,
 }
 
 const SECONDS: [f64; 14] = [
@@ -300,6 +302,12 @@ impl Metrics {
                 r,
                 "shards_halted",
                 "1 for each shard that stopped.",
+                &["shard", "reason"],
+            ),
+            shards_fenced: gauges(
+                r,
+                "shards_fenced",
+                "1 for each shard for which nothing is sent.",
                 &["shard", "reason"],
             ),
             registry,

@@ -48,6 +48,7 @@ async fn goes_when_answered_for_and_read(rig: Rig, consumers: &str) {
         positions: Arc::new(move |stream| {
             (stream == SourceStream::WorkflowCommands).then(|| read.load(Ordering::Acquire))
         }),
+        may_trim: Box::new(|| true),
         settings: outbox::Settings {
             trim_interval: Millis(10),
             gate_horizon: Millis(0),

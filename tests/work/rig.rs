@@ -292,6 +292,9 @@ impl Rig {
             streams: self.streams.clone(),
             local: options.local,
             began_after: options.began_after,
+            fence: options
+                .fence
+                .unwrap_or_else(|| outbox::Fence::open(Arc::clone(&clock))),
             cluster: "test-cluster".to_owned(),
             settings: options.settings,
             limits: saga_runner::kernel::limits::Limits::default(),
@@ -325,6 +328,8 @@ pub struct RelayOptions {
     pub outbox: Vec<(WorkRef, WorkItem)>,
     pub mailbox: usize,
     pub local: Option<LocalFirst>,
+    /// One that never closes where there is none.
+    pub fence: Option<Arc<outbox::Fence>>,
 }
 
 impl Default for RelayOptions {
@@ -340,6 +345,7 @@ impl Default for RelayOptions {
             outbox: Vec::new(),
             mailbox: 16,
             local: None,
+            fence: None,
         }
     }
 }

@@ -17,7 +17,7 @@ use super::tables::{
     ALIASES, DEAD_LETTERS, DEFINITIONS, ENDED, HISTORY, INBOX, INSTANCES, META, OUTBOX, SCHEDULES, TIMERS,
     TOMBSTONES,
 };
-use super::write::{ACTIVE, position_key, uses_key};
+use super::write::{ACTIVE, COUNTERS, Counters, position_key, uses_key};
 use super::{ReadRows, Snapshots, StorageError};
 
 /// Rows that one call may look at, whatever it is looking for.
@@ -91,6 +91,15 @@ pub type LivePage = (Vec<(InstanceId, Record)>, Option<Vec<u8>>);
 
 /// The dead letter that stands in an instance's way, and the inputs that wait, with their numbers.
 pub type Inbox = (Option<u64>, Vec<(u64, InboxRow)>);
+
+/// How far a partition has come, as of one commit.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Log sequence of the last input.
+    pub log_sequence: u64,
+    /// Positions in the source streams, by [`SourceStream::index`]; 0 where none is stored.
+    pub positions: [u64; 3],
+}
 
 /// A saga of a tenant, and where its schedule stands.
 pub type Scheduled = (TenantId, SagaName, ScheduleRow);
@@ -413,6 +422,27 @@ impl Reader {
     /// [`StorageError::Corrupt`].
     pub fn schedules(&self) -> Result<Vec<Scheduled>, StorageError> {
         self.view(schedules)
+    }
+
+    /// How far the partition has come.
+    ///
+    /// # Errors
+    /// [`StorageError::Corrupt`].
+    pub fn progress(&self) -> Result<Progress, StorageError> {
+        self.view(|view| {
+            let mut progress = Progress::default();
+            if let Some(bytes) = view.get(META, COUNTERS)? {
+                let counters: Counters = decode(&bytes, "the counters")?;
+                progress.log_sequence = counters.log_sequence;
+            }
+            for stream in SourceStream::ALL {
+                if let Some(bytes) = view.get(META, &position_key(stream, 0))? {
+                    let row: PositionRow = decode(&bytes, "a position")?;
+                    progress.positions[stream.index()] = row.sequence;
+                }
+            }
+            Ok(progress)
+        })
     }
 
     /// Who has the alias of this address.

@@ -430,14 +430,14 @@ impl<'t> Batch<'t> {
 
     /// The counters that exist once.
     pub fn counters(&self) -> Result<Counters, StorageError> {
-        match self.view.get(META, b"counters")? {
+        match self.view.get(META, COUNTERS)? {
             Some(bytes) => decode(&bytes, "the counters"),
             None => Ok(Counters::default()),
         }
     }
 
     pub fn put_counters(&self, counters: &Counters) -> Result<(), StorageError> {
-        self.view.put(META, b"counters", encode(counters))
+        self.view.put(META, COUNTERS, encode(counters))
     }
 
     /// Whether the folder was closed after everything was committed.
@@ -536,6 +536,8 @@ pub struct Counters {
     pub early_bytes: u64,
 }
 
+/// The counters.
+pub(super) const COUNTERS: &[u8] = b"counters";
 /// Up to where the dead letters were looked through.
 const DEAD_LETTERS_SEEN: &[u8] = b"dead letters seen";
 /// Up to where the tombstones were looked through.

@@ -1,0 +1,447 @@
+//! Claiming the shards: before this is done, nothing is read or sent.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::adoption::Adoption;
+use super::record::{Entries, OwnerRecord, Place, ReadError, Token};
+use super::verdict::{Folder, How, Question, Refusal, Verdict, decide};
+use crate::app::adapters::Adapters;
+use crate::app::{StartError, shards};
+use crate::config::{BrokerKind, Manifest};
+use crate::kernel::ids::ClusterId;
+use crate::outbox::Fence;
+use crate::ports::broker::{Broker, BrokerError, PutError};
+use crate::ports::clock::Clock;
+use crate::ports::randomness::Randomness;
+use crate::storage::{OpenOptions, Ownership, StorageError, Store};
+
+/// How long the claim waits before it asks the broker again.
+const AGAIN: Duration = Duration::from_secs(1);
+/// Longest pause between two looks at a record that is watched.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// What claiming needs.
+pub struct Claiming<'c> {
+    pub broker: &'c dyn Broker,
+    pub manifest: &'c Manifest,
+    pub adapters: &'c dyn Adapters,
+    pub randomness: &'c dyn Randomness,
+    pub clock: &'c Arc<dyn Clock>,
+    pub cluster: ClusterId,
+    /// The shards that have had state.
+    pub existed: &'c BTreeSet<u16>,
+    pub adoption: &'c Adoption,
+    /// Hears what the start waits for.
+    pub waiting_for: &'c (dyn Fn(String) + Send + Sync),
+}
+
+/// A shard that this process owns.
+pub struct Claimed {
+    pub shard: u16,
+    pub store: Store,
+    pub record: OwnerRecord,
+    /// Of the record.
+    pub revision: u64,
+    pub fence: Arc<Fence>,
+}
+
+enum Trouble {
+    /// Waiting may help.
+    Unavailable(String),
+    Refused(StartError),
+}
+
+impl From<ReadError> for Trouble {
+    fn from(error: ReadError) -> Self {
+        match error {
+            ReadError::Broker(BrokerError::Unavailable(message)) => Self::Unavailable(message),
+            ReadError::Broker(error) => Self::Refused(StartError::Broker(error.to_string())),
+            error @ ReadError::Unreadable { .. } => Self::Refused(StartError::Identity(error.to_string())),
+        }
+    }
+}
+
+impl From<StorageError> for Trouble {
+    fn from(error: StorageError) -> Self {
+        Self::Refused(StartError::Storage(error.to_string()))
+    }
+}
+
+impl Claiming<'_> {
+    /// Claims all shards of the manifest, or none is worked with.
+    ///
+    /// # Errors
+    /// [`StartError`] where one of them may not be claimed.
+    pub async fn claim(&self) -> Result<Vec<Claimed>, StartError> {
+        let mut candidates = Vec::with_capacity(usize::from(self.manifest.shards));
+        for shard in 0..self.manifest.shards {
+            candidates.push(self.look(shard)?);
+        }
+        loop {
+            match self.round(&mut candidates).await {
+                Ok(None) => break,
+                Ok(Some(pause)) => tokio::time::sleep(pause).await,
+                Err(Trouble::Unavailable(message)) => {
+                    tracing::warn!(message, "waiting for the broker");
+                    (self.waiting_for)(format!("broker: {message}"));
+                    tokio::time::sleep(AGAIN).await;
+                }
+                Err(Trouble::Refused(error)) => return Err(error),
+            }
+        }
+        self.tell_unused(&candidates);
+        Ok(candidates
+            .into_iter()
+            .filter_map(|candidate| candidate.claimed)
+            .collect())
+    }
+
+    /// Opens what there is of a shard, which keeps every other process of this host from it.
+    fn look(&self, shard: u16) -> Result<Candidate, StartError> {
+        let storage = |error: StorageError| StartError::Storage(error.to_string());
+        let dir = shards::dir(self.manifest, shard);
+        let (mut store, mut folder) = (None, None);
+        match self.open(shard, false) {
+            Ok(found) => {
+                let log_sequence = found.reader().progress().map_err(storage)?.log_sequence;
+                let ownership = found.ownership().map_err(storage)?;
+                folder = ownership.map(|ownership| Folder {
+                    owner: Token(ownership.owner),
+                    epoch: ownership.epoch,
+                    claim: Token(ownership.claim),
+                    log_sequence,
+                });
+                store = Some(found);
+            }
+            Err(StorageError::Missing(_)) => {}
+            Err(error) => return Err(storage(error)),
+        }
+        Ok(Candidate {
+            shard,
+            place: self.adapters.place(&dir),
+            dir,
+            store,
+            folder,
+            found: None,
+            how: None,
+            claimed: None,
+        })
+    }
+
+    fn open(&self, shard: u16, create: bool) -> Result<Store, StorageError> {
+        let options = OpenOptions {
+            cluster: self.manifest.cluster.clone(),
+            cluster_id: self.cluster,
+            shard,
+            shards: self.manifest.shards,
+            create,
+        };
+        let dir = shards::dir(self.manifest, shard);
+        self.adapters.store(&dir, &self.manifest.storage, &options)
+    }
+
+    /// Looks at all records, and claims the shards once all of them may be. How long to wait before the next round, none
+    /// after the last.
+    async fn round(&self, candidates: &mut [Candidate]) -> Result<Option<Duration>, Trouble> {
+        let (mut claims, mut refusals, mut watched) = (Vec::new(), Vec::new(), None);
+        for candidate in candidates.iter_mut().filter(|one| one.claimed.is_none()) {
+            match self.verdict(candidate).await? {
+                Verdict::Claim { epoch, how } => claims.push((candidate, epoch, how)),
+                Verdict::Refuse(refusal) => refusals.push((&*candidate, refusal)),
+                Verdict::Watch => watched = Some(&*candidate),
+            }
+        }
+        if let Some(error) = self.refused(&refusals) {
+            return Err(Trouble::Refused(error));
+        }
+        if let Some(candidate) = watched {
+            (self.waiting_for)(candidate.watches());
+            let patience = self.patience(candidate.record());
+            return Ok(Some(LOOK.min(patience / 16)));
+        }
+        let mut again = None;
+        for (candidate, epoch, how) in claims {
+            if !self.try_claim(candidate, epoch, how).await? {
+                again = Some(Duration::ZERO);
+            }
+        }
+        Ok(again)
+    }
+
+    async fn verdict(&self, candidate: &mut Candidate) -> Result<Verdict, Trouble> {
+        let entries = Entries::of(self.manifest);
+        let found = entries.read(self.broker, candidate.shard).await?;
+        candidate.watch(found, self.clock.monotonic());
+        let verdict = decide(&Question {
+            record: candidate.record(),
+            existed: self.existed.contains(&candidate.shard),
+            folder: candidate.folder.as_ref(),
+            place: &candidate.place,
+            adopted: self.adoption.of(candidate.shard),
+            quiet: candidate.quiet(self.clock.monotonic()),
+            patience: self.patience(candidate.record()),
+        });
+        if verdict == Verdict::Watch && candidate.found.as_ref().is_some_and(|found| found.is_new) {
+            tracing::warn!(shard = candidate.shard, "{}", candidate.watches());
+        }
+        Ok(verdict)
+    }
+
+    /// How long the owner of a record has to be quiet. It may have been told other times than this process.
+    fn patience(&self, record: Option<&OwnerRecord>) -> Duration {
+        // The embedded broker lies in the same folder, and its lock keeps everybody else away.
+        if self.manifest.broker.kind == BrokerKind::Embedded {
+            return Duration::ZERO;
+        }
+        let settings = &self.manifest.ownership;
+        let sends = record.map_or(0, |record| record.sends_ms);
+        let theirs = Duration::from_millis(sends).saturating_add(settings.margin());
+        settings.take_over_after.duration().max(theirs)
+    }
+
+    /// Writes the claim into the folder, then into the broker. False where the record was changed meanwhile.
+    async fn try_claim(&self, candidate: &mut Candidate, epoch: u64, how: How) -> Result<bool, Trouble> {
+        // Its own first write may be what it then finds.
+        let how = *candidate.how.get_or_insert(how);
+        let store = match candidate.store.take() {
+            Some(store) => store,
+            None => self.open(candidate.shard, true)?,
+        };
+        let log_sequence = candidate.put_ownership(&store, epoch, self.randomness)?;
+        candidate.place = self.adapters.place(&candidate.dir);
+        let record = self.record(candidate, &store, epoch, log_sequence)?;
+        let begun = self.clock.monotonic();
+        let expected = candidate.found.as_ref().map(|found| found.revision);
+        let entries = Entries::of(self.manifest);
+        let written = entries
+            .write(self.broker, candidate.shard, &record, expected)
+            .await;
+        let revision = match written {
+            Ok(revision) => revision,
+            Err(error) => {
+                candidate.store = Some(store);
+                return match error {
+                    PutError::Conflict => Ok(false),
+                    PutError::Unavailable(message) | PutError::Unknown(message) => {
+                        Err(Trouble::Unavailable(message))
+                    }
+                    error @ PutError::Refused(_) => {
+                        Err(Trouble::Refused(StartError::Broker(error.to_string())))
+                    }
+                };
+            }
+        };
+        self.tell(candidate, &record, how);
+        let fence = Fence::closed(Arc::clone(self.clock));
+        fence.renew(begun + self.manifest.ownership.send_within.duration());
+        candidate.claimed = Some(Claimed {
+            shard: candidate.shard,
+            store,
+            record,
+            revision,
+            fence,
+        });
+        Ok(true)
+    }
+
+    fn record(
+        &self,
+        candidate: &Candidate,
+        store: &Store,
+        epoch: u64,
+        log_floor: u64,
+    ) -> Result<OwnerRecord, StorageError> {
+        let folder = candidate.folder.as_ref().expect("it was written just now");
+        let now = self.clock.now();
+        Ok(OwnerRecord {
+            owner: folder.owner,
+            epoch,
+            claim: folder.claim,
+            place: candidate.place.clone(),
+            stopped: false,
+            since: now,
+            renewed: now,
+            sends_ms: self.manifest.ownership.send_within.0,
+            log_floor,
+            positions: store.reader().progress()?.positions,
+            hold: None,
+        })
+    }
+
+    fn tell(&self, candidate: &Candidate, record: &OwnerRecord, how: How) {
+        let (shard, epoch) = (candidate.shard, record.epoch);
+        match how {
+            How::New => tracing::info!(shard, "a new shard"),
+            How::Again => tracing::debug!(shard, epoch, "the shard goes on"),
+            How::RecordLost => {
+                tracing::warn!(
+                    shard,
+                    epoch,
+                    "the broker has no owner record of this shard; it is written again"
+                );
+            }
+            How::Adopted { given_up, fresh } => {
+                let owner = candidate.record().map(OwnerRecord::whose);
+                tracing::warn!(
+                    target: "audit",
+                    cluster = self.manifest.cluster,
+                    shard,
+                    given_up,
+                    epoch,
+                    owner = owner.as_deref().unwrap_or("unknown"),
+                    reason = self.adoption.reason(),
+                    "{}",
+                    if fresh {
+                        "a loss was adopted: the shard begins anew; its instances, timers and ledgers are forgotten, and work of theirs that was under way is neither finished nor undone"
+                    } else {
+                        "an older or another folder was adopted: the shard goes on from its state; what happened behind that is known only as far as the streams still tell"
+                    }
+                );
+            }
+        }
+    }
+
+    /// A flag that was left in a unit file does no harm, and is of no use at the next loss.
+    fn tell_unused(&self, candidates: &[Candidate]) {
+        for loss in self.adoption.losses() {
+            let candidate = candidates.get(usize::from(loss.shard));
+            let used = candidate.and_then(|candidate| candidate.how);
+            if !matches!(used, Some(How::Adopted { .. })) {
+                tracing::warn!(
+                    shard = loss.shard,
+                    epoch = loss.epoch,
+                    "--adopt-loss is ignored: nothing of this shard is lost; remove the flag"
+                );
+            }
+        }
+    }
+
+    /// Why the start is refused, for all shards of which the first one is.
+    fn refused(&self, refusals: &[(&Candidate, Refusal)]) -> Option<StartError> {
+        let (candidate, first) = refusals.first()?;
+        let alike = |refusal: &Refusal| std::mem::discriminant(refusal) == std::mem::discriminant(first);
+        let others = refusals.iter().filter(|(_, refusal)| alike(refusal)).count() - 1;
+        let others = if others > 0 {
+            format!(" (and {others} more)")
+        } else {
+            String::new()
+        };
+        let flags: Vec<String> = refusals
+            .iter()
+            .map(|(candidate, refusal)| format!("{}@{}", candidate.shard, refusal.epoch()))
+            .collect();
+        let flags = flags.join(",");
+        let (shard, dir) = (candidate.shard, candidate.dir.display());
+        let whose = candidate
+            .record()
+            .map_or_else(|| "nobody knows whose".to_owned(), OwnerRecord::whose);
+        Some(match first {
+            Refusal::Lost { .. } => StartError::Lost(format!(
+                "shard {shard}{others}: {dir} holds no data of it, and the cluster knows it ({whose}); mount or restore its folder, or give it up: run --adopt-loss {flags} --reason TEXT"
+            )),
+            Refusal::Owned { .. } => StartError::Owned(format!(
+                "shard {shard}{others}: it belongs to another folder than {dir} ({whose}); start the runner on that one, or give it up: run --adopt-loss {flags} --reason TEXT"
+            )),
+            Refusal::AtWork { .. } => StartError::Owned(format!(
+                "shard {shard}{others}: another process works with it ({whose}); stop that one first"
+            )),
+            Refusal::Older { .. } => {
+                let (log, epoch) = candidate
+                    .folder
+                    .map_or((0, 0), |folder| (folder.log_sequence, folder.epoch));
+                let floor = candidate.record().map_or(0, |record| record.log_floor);
+                StartError::Older(format!(
+                    "shard {shard}{others}: {dir} is an older copy, with a log up to {log} (epoch {epoch}): the shard was at work up to {floor} at least ({whose}); start on the newest folder, or go on from this one: run --adopt-loss {flags} --reason TEXT"
+                ))
+            }
+        })
+    }
+}
+
+/// One shard on the way to its claim.
+struct Candidate {
+    shard: u16,
+    dir: PathBuf,
+    place: Place,
+    store: Option<Store>,
+    folder: Option<Folder>,
+    found: Option<Found>,
+    how: Option<How>,
+    claimed: Option<Claimed>,
+}
+
+/// A record, and since when it is watched.
+struct Found {
+    record: OwnerRecord,
+    revision: u64,
+    since: Duration,
+    /// Its owner has written it meanwhile.
+    is_renewed: bool,
+    /// It was found in this round.
+    is_new: bool,
+}
+
+impl Candidate {
+    fn record(&self) -> Option<&OwnerRecord> {
+        self.found.as_ref().map(|found| &found.record)
+    }
+
+    fn watch(&mut self, found: Option<(OwnerRecord, u64)>, now: Duration) {
+        self.found = found.map(|(record, revision)| match self.found.take() {
+            Some(before) if before.revision == revision => Found {
+                is_new: false,
+                ..before
+            },
+            before => Found {
+                is_renewed: before.is_some_and(|before| before.record.is_claim_of(&record)),
+                record,
+                revision,
+                since: now,
+                is_new: true,
+            },
+        });
+    }
+
+    /// How long the record was seen unrenewed.
+    fn quiet(&self, now: Duration) -> Option<Duration> {
+        match &self.found {
+            Some(found) if found.is_renewed => None,
+            Some(found) => Some(now.saturating_sub(found.since)),
+            None => Some(Duration::ZERO),
+        }
+    }
+
+    fn watches(&self) -> String {
+        let whose = self.record().map_or_else(String::new, OwnerRecord::whose);
+        format!(
+            "shard {}: waiting to see whether its owner still renews it ({whose})",
+            self.shard
+        )
+    }
+
+    /// Writes the claim into the folder, and gives its log sequence.
+    fn put_ownership(
+        &mut self,
+        store: &Store,
+        epoch: u64,
+        randomness: &dyn Randomness,
+    ) -> Result<u64, StorageError> {
+        let log_sequence = store.reader().progress()?.log_sequence;
+        let folder = Folder {
+            owner: self.folder.map_or_else(|| Token::draw(randomness), |folder| folder.owner),
+            epoch,
+            claim: Token::draw(randomness),
+            log_sequence,
+        };
+        store.put_ownership(&Ownership {
+            owner: folder.owner.0,
+            epoch,
+            claim: folder.claim.0,
+        })?;
+        self.folder = Some(folder);
+        Ok(log_sequence)
+    }
+}

@@ -1,0 +1,281 @@
+//! Renewing the records of the shards that this process owns, and leaving them in order at the end.
+//!
+//! What a record says is read from the last commit, so it is never ahead of what is durable.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use futures::future::join_all;
+use tokio::sync::Mutex;
+use tokio_util::sync::CancellationToken;
+
+use super::claim::Claimed;
+use super::record::{Entries, OwnerRecord};
+use super::verdict::{Standing, standing};
+use crate::app::cluster;
+use crate::app::control::blocking;
+use crate::config::Manifest;
+use crate::outbox::Fence;
+use crate::ports::broker::{Broker, PutError};
+use crate::ports::clock::Clock;
+use crate::storage::Reader;
+use crate::tasks::Tasks;
+use crate::telemetry::Metrics;
+
+/// What failed is tried again so often in the time between two renewals.
+const TRIES: u32 = 5;
+/// How often one renewal looks at what is in its way.
+const ROUNDS_MAX: usize = 3;
+/// How long the last word to the broker may take.
+const RELEASE_MAX: Duration = Duration::from_secs(2);
+
+/// Looks after the records of all shards of this process.
+pub struct Keeper {
+    pub broker: Arc<dyn Broker>,
+    pub manifest: Manifest,
+    pub clock: Arc<dyn Clock>,
+    pub metrics: Arc<Metrics>,
+    pub tasks: Tasks,
+    pub shards: Vec<Kept>,
+    stop: CancellationToken,
+}
+
+/// A shard, and what its record says.
+pub struct Kept {
+    shard: u16,
+    reader: Reader,
+    fence: Arc<Fence>,
+    /// Held while the record is written.
+    state: Mutex<State>,
+    /// Milliseconds of the monotonic clock.
+    renewed: AtomicU64,
+    /// Who has the shard now, where that is somebody else.
+    taken: OnceLock<String>,
+}
+
+struct State {
+    record: OwnerRecord,
+    revision: Option<u64>,
+    /// When the next renewal is due.
+    next: Duration,
+}
+
+/// How a renewal ended.
+enum Renewal {
+    Done,
+    /// To be tried again.
+    Failed(String),
+    /// By whom.
+    Taken(String),
+}
+
+impl Kept {
+    pub fn of(claimed: &Claimed, reader: Reader, now: Duration) -> Self {
+        Self {
+            shard: claimed.shard,
+            reader,
+            fence: Arc::clone(&claimed.fence),
+            state: Mutex::new(State {
+                record: claimed.record.clone(),
+                revision: Some(claimed.revision),
+                next: now,
+            }),
+            renewed: AtomicU64::new(millis(now)),
+            taken: OnceLock::new(),
+        }
+    }
+}
+
+impl Keeper {
+    pub fn new(
+        broker: Arc<dyn Broker>,
+        manifest: Manifest,
+        clock: Arc<dyn Clock>,
+        metrics: Arc<Metrics>,
+        tasks: Tasks,
+        shards: Vec<Kept>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            broker,
+            manifest,
+            clock,
+            metrics,
+            tasks,
+            shards,
+            stop: CancellationToken::new(),
+        })
+    }
+
+    /// Renews until [`Self::release`].
+    pub async fn run(self: Arc<Self>) {
+        let pause = self.manifest.ownership.renew_every.duration() / TRIES;
+        loop {
+            let all = join_all(self.shards.iter().map(|kept| self.renew(kept)));
+            tokio::select! {
+                biased;
+                _ended = all => {}
+                () = self.stop.cancelled() => return,
+            }
+            tokio::select! {
+                biased;
+                () = tokio::time::sleep(pause) => {}
+                () = self.stop.cancelled() => return,
+            }
+        }
+    }
+
+    /// Whether this process may speak for all shards.
+    pub fn may_send_for_all(&self) -> bool {
+        self.shards.iter().all(|kept| kept.fence.is_open())
+    }
+
+    /// Says in all records that nothing is under way any more: the next start needs not wait. Nothing is sent behind this.
+    pub async fn release(&self) {
+        self.stop.cancel();
+        let released = self.shards.iter().map(async |kept| {
+            let mut state = kept.state.lock().await;
+            kept.fence.close();
+            if kept.taken.get().is_some() {
+                return;
+            }
+            state.record.stopped = true;
+            if let Renewal::Failed(message) | Renewal::Taken(message) = self.write(kept, &mut state).await {
+                tracing::info!(
+                    shard = kept.shard,
+                    message,
+                    "the owner record does not say that this process has stopped"
+                );
+            }
+            kept.fence.close();
+        });
+        if tokio::time::timeout(RELEASE_MAX, join_all(released))
+            .await
+            .is_err()
+        {
+            tracing::info!("not all owner records say that this process has stopped");
+        }
+    }
+
+    /// Why nothing is sent for a shard, if nothing is.
+    pub fn trouble(&self, shard: u16) -> Option<String> {
+        let kept = self.shards.iter().find(|kept| kept.shard == shard)?;
+        if let Some(whose) = kept.taken.get() {
+            return Some(format!(
+                "another process owns it ({whose}): nothing is sent; stop this one"
+            ));
+        }
+        if !kept.fence.is_renewed() {
+            let renewed = Duration::from_millis(kept.renewed.load(Ordering::Acquire));
+            let ago = self.clock.monotonic().saturating_sub(renewed).as_secs();
+            return Some(format!(
+                "its owner record could not be renewed for {ago} s: nothing is sent"
+            ));
+        }
+        None
+    }
+
+    async fn renew(&self, kept: &Kept) {
+        let mut state = kept.state.lock().await;
+        let now = self.clock.monotonic();
+        if kept.taken.get().is_none() && now >= state.next {
+            match self.write(kept, &mut state).await {
+                Renewal::Done => state.next = now + self.manifest.ownership.renew_every.duration(),
+                Renewal::Failed(message) => self.failed(kept, &message).await,
+                Renewal::Taken(whose) => {
+                    kept.fence.close();
+                    tracing::error!(
+                        shard = kept.shard,
+                        whose,
+                        "another process owns the shard: nothing is sent for it; stop this process"
+                    );
+                    kept.taken.get_or_init(|| whose);
+                }
+            }
+        }
+        self.show(kept);
+    }
+
+    async fn failed(&self, kept: &Kept, message: &str) {
+        let shard = kept.shard;
+        if kept.fence.is_renewed() {
+            tracing::debug!(shard, message, "the owner record could not be renewed");
+        } else {
+            tracing::warn!(
+                shard,
+                message,
+                "the owner record cannot be renewed: nothing is sent"
+            );
+        }
+        // It may be the bucket that is gone.
+        if let Err(error) = cluster::prepare_bucket(&*self.broker, &self.manifest).await {
+            tracing::debug!(%error, "nor is the bucket there");
+        }
+    }
+
+    /// Writes the record as it is now, as often as it takes to find out what is in the way.
+    async fn write(&self, kept: &Kept, state: &mut State) -> Renewal {
+        let reader = kept.reader.clone();
+        // Where it cannot be read, what was said last still holds.
+        if let Ok(progress) = blocking(&self.tasks, move || reader.progress()).await {
+            state.record.log_floor = progress.log_sequence;
+            state.record.positions = progress.positions;
+        }
+        let entries = Entries::of(&self.manifest);
+        for _ in 0..ROUNDS_MAX {
+            let begun = self.clock.monotonic();
+            state.record.renewed = self.clock.now();
+            let written = entries
+                .write(&*self.broker, kept.shard, &state.record, state.revision)
+                .await;
+            match written {
+                Ok(revision) => {
+                    state.revision = Some(revision);
+                    kept.renewed.store(millis(begun), Ordering::Release);
+                    kept.fence
+                        .renew(begun + self.manifest.ownership.send_within.duration());
+                    return Renewal::Done;
+                }
+                Err(PutError::Conflict) => {}
+                Err(error) => return Renewal::Failed(error.to_string()),
+            }
+            let found = match entries.read(&*self.broker, kept.shard).await {
+                Ok(found) => found,
+                Err(error) => return Renewal::Failed(error.to_string()),
+            };
+            let record = found.as_ref().map(|(record, _)| record);
+            match standing(record, &state.record) {
+                Standing::Ours => {}
+                Standing::Gone => {
+                    tracing::warn!(
+                        shard = kept.shard,
+                        "the broker has lost the owner record; it is written again"
+                    );
+                }
+                Standing::Taken => {
+                    return Renewal::Taken(record.map_or_else(String::new, OwnerRecord::whose));
+                }
+            }
+            state.revision = found.map(|(_, revision)| revision);
+        }
+        Renewal::Failed("the record changes all the time".to_owned())
+    }
+
+    fn show(&self, kept: &Kept) {
+        let shard = kept.shard.to_string();
+        let is_taken = kept.taken.get().is_some();
+        for (reason, holds) in [
+            ("taken", is_taken),
+            ("unrenewed", !is_taken && !kept.fence.is_renewed()),
+        ] {
+            self.metrics
+                .shards_fenced
+                .with_label_values(&[shard.as_str(), reason])
+                .set(i64::from(holds));
+        }
+    }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}

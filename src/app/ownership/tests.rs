@@ -1,0 +1,342 @@
+//! Claims and renewals, on a broker in this process and with state on the disk.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+use super::adoption::{Adoption, Loss};
+use super::claim::{Claimed, Claiming};
+use super::keeper::{Keeper, Kept};
+use super::record::{Entries, OwnerRecord};
+use crate::app::adapters::SystemAdapters;
+use crate::app::cluster;
+use crate::app::randomness::SystemRandomness;
+use crate::config::{BrokerKind, Manifest};
+use crate::inproc::{InprocBroker, Settings};
+use crate::kernel::duration::Millis;
+use crate::kernel::ids::{ClusterId, TimeMs};
+use crate::ports::broker::Broker as _;
+use crate::ports::clock::Clock;
+use crate::storage::{StorageError, write::Counters};
+use crate::tasks::Tasks;
+use crate::telemetry::Metrics;
+
+/// A clock that stands until it is moved.
+#[derive(Default)]
+struct Moved(AtomicU64);
+
+impl Clock for Moved {
+    fn now(&self) -> TimeMs {
+        TimeMs(1_700_000_000_000)
+    }
+
+    fn monotonic(&self) -> Duration {
+        Duration::from_millis(self.0.load(Ordering::Acquire))
+    }
+}
+
+/// A broker, and folders that use it as if it were far away.
+struct Place {
+    broker: Arc<InprocBroker>,
+    clock: Arc<Moved>,
+    manifest: Manifest,
+    dir: TempDir,
+    waited_for: Mutex<Vec<String>>,
+}
+
+impl Place {
+    async fn new() -> Self {
+        let dir = tempfile::tempdir().expect("a folder");
+        let system = Arc::new(crate::app::SystemClock::new());
+        let broker =
+            InprocBroker::open(&dir.path().join("broker"), Settings::default(), system).expect("opens");
+        let mut manifest = Manifest::named("shop");
+        manifest.broker.kind = BrokerKind::Nats;
+        manifest.shards = 1;
+        manifest.ownership.renew_every = Millis(1_000);
+        manifest.ownership.send_within = Millis(2_000);
+        manifest.ownership.take_over_after = Millis(3_000);
+        broker
+            .ensure_bucket(&cluster::bucket(&manifest))
+            .await
+            .expect("a bucket");
+        Self {
+            broker,
+            clock: Arc::new(Moved(AtomicU64::new(10_000))),
+            manifest,
+            dir,
+            waited_for: Mutex::default(),
+        }
+    }
+
+    fn folder(&self, name: &str) -> Manifest {
+        let mut manifest = self.manifest.clone();
+        manifest.data_dir = self.dir.path().join(name);
+        manifest
+    }
+
+    async fn claim_with(&self, folder: &str, existed: &[u16], adoption: Adoption) -> Result<Claimed, String> {
+        let manifest = self.folder(folder);
+        let clock = Arc::clone(&self.clock) as Arc<dyn Clock>;
+        let claiming = Claiming {
+            broker: &*self.broker,
+            manifest: &manifest,
+            adapters: &SystemAdapters(Arc::default()),
+            randomness: &SystemRandomness,
+            clock: &clock,
+            cluster: ClusterId([7; 16]),
+            existed: &BTreeSet::from_iter(existed.iter().copied()),
+            adoption: &adoption,
+            waiting_for: &|what| {
+                self.clock.0.fetch_add(1_000, Ordering::AcqRel);
+                self.waited_for.lock().expect("not poisoned").push(what);
+            },
+        };
+        let mut claimed = claiming.claim().await.map_err(|error| error.to_string())?;
+        Ok(claimed.remove(0))
+    }
+
+    async fn claim(&self, folder: &str) -> Result<Claimed, String> {
+        self.claim_with(folder, &[], Adoption::default()).await
+    }
+
+    async fn adopt(&self, folder: &str, epoch: u64) -> Result<Claimed, String> {
+        let loss = Loss { shard: 0, epoch };
+        let adoption = Adoption::new([loss], "the disk broke".to_owned());
+        self.claim_with(folder, &[0], adoption).await
+    }
+
+    fn keeper(&self, claimed: &Claimed) -> Arc<Keeper> {
+        let kept = Kept::of(claimed, claimed.store.reader(), self.clock.monotonic());
+        let (metrics, clock) = (Arc::new(Metrics::new()), Arc::clone(&self.clock) as Arc<dyn Clock>);
+        Keeper::new(
+            Arc::clone(&self.broker) as _,
+            self.manifest.clone(),
+            Arc::clone(&self.clock) as _,
+            Arc::clone(&metrics),
+            Tasks::new(&metrics, &clock),
+            vec![kept],
+        )
+    }
+
+    async fn record(&self) -> (OwnerRecord, u64) {
+        let found = Entries::of(&self.manifest).read(&*self.broker, 0).await;
+        found.expect("readable").expect("there")
+    }
+
+    async fn put(&self, record: &OwnerRecord) {
+        let (_, revision) = self.record().await;
+        let entries = Entries::of(&self.manifest);
+        let written = entries.write(&*self.broker, 0, record, Some(revision)).await;
+        written.expect("written");
+    }
+
+    /// As if the process of the record had been on another host.
+    async fn move_elsewhere(&self) {
+        let (mut record, _) = self.record().await;
+        record.place.boot = "another boot".to_owned();
+        self.put(&record).await;
+    }
+}
+
+/// Lets the log of a shard reach so far.
+fn apply(claimed: &Claimed, log_sequence: u64) {
+    claimed
+        .store
+        .write::<_, StorageError>(|batch| {
+            batch.put_counters(&Counters {
+                log_sequence,
+                ..Counters::default()
+            })
+        })
+        .expect("commits");
+}
+
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).expect("created");
+    for entry in std::fs::read_dir(from).expect("a folder") {
+        let path = entry.expect("readable").path();
+        let to = to.join(path.file_name().expect("a name"));
+        if path.is_dir() {
+            copy(&path, &to);
+        } else {
+            std::fs::copy(&path, &to).expect("copied");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_folder_goes_on_with_the_next_epoch_and_a_second_one_is_refused() {
+    let place = Place::new().await;
+    let first = place.claim("a").await.expect("new");
+    assert_eq!(first.record.epoch, 1);
+    assert!(first.fence.is_open());
+    let refusal = place.claim("b").await.err().expect("refused");
+    assert!(
+        refusal.contains("SR0205") && refusal.contains("--adopt-loss 0@1") && refusal.contains("host "),
+        "{refusal}"
+    );
+    assert!(
+        !place.folder("b").data_dir.exists(),
+        "what is refused leaves nothing"
+    );
+    drop(first);
+    assert_eq!(place.claim("a").await.expect("again").record.epoch, 2);
+    assert!(place.waited_for.lock().expect("not poisoned").is_empty());
+}
+
+#[tokio::test]
+async fn a_shard_that_has_existed_is_not_begun_anew_without_a_word() {
+    let place = Place::new().await;
+    let refusal = place.claim_with("a", &[0], Adoption::default()).await;
+    let refusal = refusal.err().expect("refused");
+    assert!(refusal.contains("SR0205") && refusal.contains("0@0"), "{refusal}");
+    let adopted = place.adopt("a", 0).await.expect("adopted");
+    assert_eq!(adopted.record.epoch, 1);
+}
+
+#[tokio::test]
+async fn what_an_operator_gives_up_begins_anew_and_the_old_folder_is_refused() {
+    let place = Place::new().await;
+    let first = place.claim("a").await.expect("new");
+    place.keeper(&first).release().await;
+    drop(first);
+    let refusal = place.adopt("b", 7).await.err().expect("another epoch");
+    assert!(refusal.contains("0@1"), "{refusal}");
+    let second = place.adopt("b", 1).await.expect("adopted");
+    assert_eq!(second.record.epoch, 2);
+    drop(second);
+    let again = place.adopt("b", 1).await.expect("nothing to adopt any more");
+    assert_eq!(again.record.epoch, 3);
+    drop(again);
+    let refusal = place.claim("a").await.err().expect("refused");
+    assert!(refusal.contains("SR0209") && refusal.contains("0@3"), "{refusal}");
+}
+
+#[tokio::test]
+async fn a_folder_at_another_place_waits_until_its_owner_was_quiet() {
+    let place = Place::new().await;
+    drop(place.claim("a").await.expect("new"));
+    place.move_elsewhere().await;
+    let moved = place.claim("a").await.expect("it was quiet");
+    assert_eq!(moved.record.epoch, 2);
+    let waited_for = place.waited_for.lock().expect("not poisoned");
+    assert_eq!(waited_for.len(), 3, "one second each: {waited_for:?}");
+}
+
+#[tokio::test]
+async fn a_folder_whose_owner_still_renews_is_refused() {
+    let place = Place::new().await;
+    drop(place.claim("a").await.expect("new"));
+    place.move_elsewhere().await;
+    let claim = place.claim("a");
+    let renew = async {
+        while place.waited_for.lock().expect("not poisoned").is_empty() {
+            tokio::task::yield_now().await;
+        }
+        let (record, _) = place.record().await;
+        place.put(&record).await;
+    };
+    let refusal = tokio::join!(claim, renew).0.err().expect("refused");
+    assert!(
+        refusal.contains("SR0209") && refusal.contains("stop that one"),
+        "{refusal}"
+    );
+}
+
+#[tokio::test]
+async fn an_older_copy_is_refused_by_its_log_and_by_its_epoch_until_it_is_adopted() {
+    let place = Place::new().await;
+    let first = place.claim("a").await.expect("new");
+    apply(&first, 5);
+    place.keeper(&first).release().await;
+    drop(first);
+    // Taken behind a clean stop, and brought back when the shard had gone on.
+    copy(&place.folder("a").data_dir, &place.folder("copy").data_dir);
+    let second = place.claim("a").await.expect("again");
+    drop(second);
+    let refusal = place.claim("copy").await.err().expect("an older epoch");
+    assert!(refusal.contains("SR0210") && refusal.contains("0@2"), "{refusal}");
+    let third = place.claim("a").await.expect("again");
+    let keeper = place.keeper(&third);
+    drop(third);
+    copy(&place.folder("a").data_dir, &place.folder("copy-2").data_dir);
+    let (record, _) = place.record().await;
+    place
+        .put(&OwnerRecord {
+            log_floor: 6,
+            ..record
+        })
+        .await;
+    drop(keeper);
+    let refusal = place.claim("copy-2").await.err().expect("an older log");
+    assert!(refusal.contains("SR0210"), "{refusal}");
+    assert_eq!(place.adopt("copy-2", 3).await.expect("adopted").record.epoch, 4);
+    let refusal = place
+        .claim("a")
+        .await
+        .err()
+        .expect("the newer one is the older one now");
+    assert!(refusal.contains("SR0210"), "{refusal}");
+}
+
+#[tokio::test]
+async fn a_renewal_says_what_is_durable_and_opens_the_fence_for_a_while() {
+    let place = Place::new().await;
+    let claimed = place.claim("a").await.expect("new");
+    let keeper = place.keeper(&claimed);
+    apply(&claimed, 9);
+    place.clock.0.fetch_add(2_000, Ordering::AcqRel);
+    assert!(!claimed.fence.is_open(), "two seconds behind the claim");
+    let told = keeper.trouble(0).expect("told");
+    assert!(told.contains("nothing is sent"), "{told}");
+    let running = tokio::spawn(Arc::clone(&keeper).run());
+    claimed.fence.passed().await;
+    assert_eq!(keeper.trouble(0), None);
+    assert_eq!(place.record().await.0.log_floor, 9);
+    keeper.release().await;
+    running.await.expect("ended");
+    let (record, _) = place.record().await;
+    assert!(record.stopped);
+    assert!(!claimed.fence.is_open(), "nothing is sent behind the release");
+}
+
+#[tokio::test]
+async fn a_lost_record_is_written_again_and_one_of_another_owner_closes_the_fence_for_good() {
+    let place = Place::new().await;
+    let claimed = place.claim("a").await.expect("new");
+    let keeper = place.keeper(&claimed);
+    // The broker went back, and is another one.
+    let (record, _) = place.record().await;
+    place.put(&record).await;
+    let running = tokio::spawn(Arc::clone(&keeper).run());
+    let begun = place.record().await.1;
+    loop {
+        if place.record().await.1 > begun {
+            break;
+        }
+        tokio::task::yield_now().await;
+    }
+    let (record, _) = place.record().await;
+    let other = OwnerRecord {
+        epoch: record.epoch + 1,
+        ..record
+    };
+    place.put(&other).await;
+    place.clock.0.fetch_add(1_000, Ordering::AcqRel);
+    let told = loop {
+        if let Some(told) = keeper.trouble(0) {
+            break told;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    };
+    assert!(told.contains("another process owns it"), "{told}");
+    assert!(!claimed.fence.is_open());
+    keeper.release().await;
+    running.await.expect("ended");
+    assert_eq!(place.record().await.0, other, "it is not written over");
+}

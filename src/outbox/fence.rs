@@ -1,0 +1,166 @@
+//! Whether this process may send for a shard: it is asked right before each publication, submission, local call and trim.
+//!
+//! The owner of a shard renews its record in the broker (`src/app/ownership/`), and each renewal lets it send for a while by
+//! the monotonic clock. Where renewals stay out, because the broker is away, the process stood still or another one has the
+//! shard, the fence closes by itself, without anybody having to act.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use crate::ports::clock::Clock;
+
+/// The right to send for one shard.
+pub struct Fence {
+    clock: Arc<dyn Clock>,
+    /// Milliseconds of the monotonic clock at which it closes.
+    closes: AtomicU64,
+    /// Nothing is sent before the streams have been read to their ends.
+    held: AtomicBool,
+    /// Log sequence up to which work may have been handed over by an earlier life of the shard, as far as the fence knows.
+    earlier: AtomicU64,
+    opened: Notify,
+}
+
+impl Fence {
+    /// One that is closed until it is renewed.
+    #[must_use]
+    pub fn closed(clock: Arc<dyn Clock>) -> Arc<Self> {
+        Arc::new(Self {
+            clock,
+            closes: AtomicU64::new(0),
+            held: AtomicBool::new(false),
+            earlier: AtomicU64::new(0),
+            opened: Notify::new(),
+        })
+    }
+
+    /// One that never closes, where there can be no other owner.
+    #[must_use]
+    pub fn open(clock: Arc<dyn Clock>) -> Arc<Self> {
+        let fence = Self::closed(clock);
+        fence.closes.store(u64::MAX, Ordering::Release);
+        fence
+    }
+
+    /// Whether the process may send now.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        !self.is_held() && self.is_renewed()
+    }
+
+    /// Whether its time is not over.
+    #[must_use]
+    pub fn is_renewed(&self) -> bool {
+        millis(self.clock.monotonic()) < self.closes.load(Ordering::Acquire)
+    }
+
+    /// Waits until the process may send.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost when the future is dropped.
+    pub async fn passed(&self) {
+        loop {
+            let opened = self.opened.notified();
+            if self.is_open() {
+                return;
+            }
+            opened.await;
+        }
+    }
+
+    /// It closes at this instant of the monotonic clock.
+    pub fn renew(&self, closes: Duration) {
+        self.closes.store(millis(closes), Ordering::Release);
+        self.opened.notify_waiters();
+    }
+
+    /// It is closed at once.
+    pub fn close(&self) {
+        self.closes.store(0, Ordering::Release);
+    }
+
+    /// Nothing is sent until [`Self::release`].
+    pub fn hold(&self) {
+        self.earlier.store(u64::MAX, Ordering::Release);
+        self.held.store(true, Ordering::Release);
+    }
+
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        self.held.load(Ordering::Acquire)
+    }
+
+    /// What it was held for is done; work up to this log sequence may have been handed over before.
+    pub fn release(&self, earlier: u64) {
+        self.earlier.store(earlier, Ordering::Release);
+        self.held.store(false, Ordering::Release);
+        self.opened.notify_waiters();
+    }
+
+    /// Log sequence up to which work may have been handed over by an earlier life of the shard.
+    #[must_use]
+    pub fn earlier(&self) -> u64 {
+        self.earlier.load(Ordering::Acquire)
+    }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::Future as _;
+    use std::pin::pin;
+    use std::task::{Context, Waker};
+
+    use super::*;
+    use crate::kernel::ids::TimeMs;
+
+    struct At(AtomicU64);
+
+    impl Clock for At {
+        fn now(&self) -> TimeMs {
+            TimeMs(0)
+        }
+
+        fn monotonic(&self) -> Duration {
+            Duration::from_millis(self.0.load(Ordering::Acquire))
+        }
+    }
+
+    #[test]
+    fn it_closes_by_itself_when_its_time_is_over() {
+        let clock = Arc::new(At(AtomicU64::new(1_000)));
+        let fence = Fence::closed(Arc::clone(&clock) as Arc<dyn Clock>);
+        assert!(!fence.is_open(), "before the first renewal");
+        fence.renew(Duration::from_millis(2_000));
+        assert!(fence.is_open());
+        clock.0.store(1_999, Ordering::Release);
+        assert!(fence.is_open());
+        clock.0.store(2_000, Ordering::Release);
+        assert!(!fence.is_open());
+        fence.renew(Duration::from_millis(3_000));
+        fence.close();
+        assert!(!fence.is_open());
+    }
+
+    #[test]
+    fn whoever_waits_passes_with_the_renewal_and_not_before_the_hold_is_over() {
+        let clock = Arc::new(At(AtomicU64::new(1_000)));
+        let fence = Fence::closed(clock);
+        fence.hold();
+        let mut waiting = pin!(fence.passed());
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(waiting.as_mut().poll(&mut context).is_pending());
+        fence.renew(Duration::from_millis(2_000));
+        assert!(waiting.as_mut().poll(&mut context).is_pending());
+        assert_eq!(fence.earlier(), u64::MAX);
+        fence.release(7);
+        assert!(waiting.as_mut().poll(&mut context).is_ready());
+        assert_eq!(fence.earlier(), 7);
+    }
+}
