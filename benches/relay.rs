@@ -100,6 +100,7 @@ impl Bench {
             streams: streams.clone(),
             local: None,
             began_after: 0,
+            fence: outbox::Fence::open(Arc::clone(&clock)),
             cluster: "bench".to_owned(),
             settings: outbox::Settings {
                 per_tenant_in_flight: usize::MAX,

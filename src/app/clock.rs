@@ -8,6 +8,8 @@ use crate::ports::clock::Clock;
 #[derive(Debug, Clone, Copy)]
 pub struct SystemClock {
     start: Instant,
+    /// Where the machine has a clock that goes on while it sleeps: what it told at the start.
+    booted: Option<Duration>,
 }
 
 impl SystemClock {
@@ -16,6 +18,7 @@ impl SystemClock {
     pub fn new() -> Self {
         Self {
             start: Instant::now(),
+            booted: since_boot(),
         }
     }
 }
@@ -35,6 +38,22 @@ impl Clock for SystemClock {
 
     #[allow(clippy::disallowed_methods, reason = "the one legal site")]
     fn monotonic(&self) -> Duration {
-        self.start.elapsed()
+        // A machine that sleeps, or is moved to another one, owns its shards no longer than others believe.
+        match (self.booted, since_boot()) {
+            (Some(start), Some(now)) => now.saturating_sub(start),
+            _ => self.start.elapsed(),
+        }
     }
+}
+
+/// Time since the machine was started, time asleep included.
+#[cfg(target_os = "linux")]
+fn since_boot() -> Option<Duration> {
+    let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_BOOTTIME).ok()?;
+    Some(now.into())
+}
+
+#[cfg(not(target_os = "linux"))]
+const fn since_boot() -> Option<Duration> {
+    None
 }

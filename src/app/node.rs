@@ -163,7 +163,8 @@ impl Node {
             Some(cluster) => self.claim(broker.as_ref(), cluster).await?,
             None => Vec::new(),
         };
-        let running = Running::start(&self.parts(), Arc::clone(&broker), &streams, cluster_id, claimed).await?;
+        let running =
+            Running::start(&self.parts(), Arc::clone(&broker), &streams, cluster_id, claimed).await?;
         if let Some(keeper) = &running.keeper {
             let keeper = Arc::clone(keeper);
             self.keep(Task::Cluster, move |_| Arc::clone(&keeper).run());

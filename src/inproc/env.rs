@@ -51,7 +51,7 @@ pub(super) type Ro<'env> = Transaction<'env, RO, NoWriteMap>;
 pub enum OpenError {
     #[error("{}: cannot use the folder: {source} [SR0208]", path.display())]
     Folder { path: PathBuf, source: io::Error },
-    #[error("{}: in use by another process; stop it, or choose another data_dir [SR0201]", path.display())]
+    #[error("{}: in use by another process; stop it: a shard has one owner [SR0201]", path.display())]
     Locked { path: PathBuf },
     #[error("{}: cannot open the broker store: {source} [SR0208]", path.display())]
     Store { path: PathBuf, source: libmdbx::Error },

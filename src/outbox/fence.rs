@@ -137,13 +137,13 @@ mod tests {
         let clock = Arc::new(At(AtomicU64::new(1_000)));
         let fence = Fence::closed(Arc::clone(&clock) as Arc<dyn Clock>);
         assert!(!fence.is_open(), "before the first renewal");
-        fence.renew(Duration::from_millis(2_000));
+        fence.renew(Duration::from_secs(2));
         assert!(fence.is_open());
         clock.0.store(1_999, Ordering::Release);
         assert!(fence.is_open());
         clock.0.store(2_000, Ordering::Release);
         assert!(!fence.is_open());
-        fence.renew(Duration::from_millis(3_000));
+        fence.renew(Duration::from_secs(3));
         fence.close();
         assert!(!fence.is_open());
     }
@@ -156,7 +156,7 @@ mod tests {
         let mut waiting = pin!(fence.passed());
         let mut context = Context::from_waker(Waker::noop());
         assert!(waiting.as_mut().poll(&mut context).is_pending());
-        fence.renew(Duration::from_millis(2_000));
+        fence.renew(Duration::from_secs(2));
         assert!(waiting.as_mut().poll(&mut context).is_pending());
         assert_eq!(fence.earlier(), u64::MAX);
         fence.release(7);

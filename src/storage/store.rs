@@ -39,7 +39,7 @@ pub struct Ownership {
     pub claim: [u8; 16],
 }
 
-/// Key of [`Ownership`]. It is of this folder alone, so no other part of a shard has it.
+/// Key of [`Ownership`].
 const OWNERSHIP: &[u8] = b"ownership";
 
 /// The file of a shard, in its folder.

@@ -403,9 +403,13 @@ fn the_id_of_a_cluster_outlives_restarts_and_the_loss_of_either_copy() {
     disturb(&server, true, true);
     assert_eq!(once(), id, "the broker lost its record");
     std::fs::remove_dir_all(home.path("data")).expect("removed");
-    assert_eq!(once(), id, "a fresh folder beside the record");
+    let (exit, line) = home.refusal(&home.path("manifest.yaml"));
+    assert_eq!(exit, Some(78), "{line}");
+    assert!(
+        line.contains("SR0205") && line.contains("--adopt-loss 0@3,1@3"),
+        "a fresh folder beside the record: {line}"
+    );
 
-    std::fs::remove_dir_all(home.path("data")).expect("removed");
     disturb(&server, true, false);
     let (exit, line) = home.refusal(&home.path("manifest.yaml"));
     assert_eq!(exit, Some(78), "{line}");

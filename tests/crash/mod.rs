@@ -7,6 +7,7 @@ mod begin;
 mod books;
 mod calls;
 mod lost;
+mod owners;
 mod unstored;
 
 use std::collections::BTreeMap;

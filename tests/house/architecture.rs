@@ -129,6 +129,7 @@ const HOMES: &[(&str, &[&str])] = &[
     ("mdbx_sys", &["storage", "inproc"]),
     ("mimalloc", &[]),
     ("moka", &["effects"]),
+    ("nix", &["app"]),
     (
         "postcard",
         &["kernel", "partition", "storage", "inproc", "offline"],

@@ -13,7 +13,7 @@ fn read(path: impl AsRef<Path>) -> String {
 }
 
 /// Where each section of the manifest is declared.
-const SETTINGS: [(&str, &str, &str); 20] = [
+const SETTINGS: [(&str, &str, &str); 21] = [
     ("Top level", "src/config/manifest.rs", "Manifest"),
     ("`broker`", "src/config/manifest.rs", "BrokerSettings"),
     ("`broker.nats`", "src/nats/settings.rs", "Settings"),
@@ -36,6 +36,7 @@ const SETTINGS: [(&str, &str, &str); 20] = [
         "crates/language/src/breaker.rs",
         "BreakerPolicy",
     ),
+    ("`ownership`", "src/config/ownership.rs", "OwnershipSettings"),
     ("`worker`", "src/effects/settings.rs", "Settings"),
     ("`worker.egress`", "src/effects/egress.rs", "Egress"),
 ];

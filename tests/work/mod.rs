@@ -9,6 +9,7 @@
 mod discipline;
 mod facts;
 mod faults;
+mod fence;
 mod gateway;
 mod grouping;
 mod isolation;

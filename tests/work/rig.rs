@@ -314,6 +314,7 @@ impl Rig {
             delivered: Vec::new(),
             begun: Vec::new(),
             not_called: Vec::new(),
+            closes: None,
             refills: 0,
         }
     }
@@ -365,6 +366,8 @@ pub struct ShardSide {
     pub begun: Vec<WorkRef>,
     /// Rows of which that was taken back.
     pub not_called: Vec<WorkRef>,
+    /// Closes before it is answered that a call begins.
+    pub closes: Option<Arc<outbox::Fence>>,
     refills: usize,
 }
 
@@ -469,6 +472,9 @@ impl ShardSide {
                 self.delivered.extend(rows);
             }
             Mail::CallBegins { row, reply } => {
+                if let Some(fence) = &self.closes {
+                    fence.close();
+                }
                 if self.outbox.contains_key(&row) {
                     self.begun.push(row);
                     let _gone = reply.send(Ok(()));

@@ -154,7 +154,7 @@ impl Claiming<'_> {
                 Verdict::Watch => watched = Some(&*candidate),
             }
         }
-        if let Some(error) = self.refused(&refusals) {
+        if let Some(error) = refused(&refusals) {
             return Err(Trouble::Refused(error));
         }
         if let Some(candidate) = watched {
@@ -318,47 +318,47 @@ impl Claiming<'_> {
             }
         }
     }
+}
 
-    /// Why the start is refused, for all shards of which the first one is.
-    fn refused(&self, refusals: &[(&Candidate, Refusal)]) -> Option<StartError> {
-        let (candidate, first) = refusals.first()?;
-        let alike = |refusal: &Refusal| std::mem::discriminant(refusal) == std::mem::discriminant(first);
-        let others = refusals.iter().filter(|(_, refusal)| alike(refusal)).count() - 1;
-        let others = if others > 0 {
-            format!(" (and {others} more)")
-        } else {
-            String::new()
-        };
-        let flags: Vec<String> = refusals
-            .iter()
-            .map(|(candidate, refusal)| format!("{}@{}", candidate.shard, refusal.epoch()))
-            .collect();
-        let flags = flags.join(",");
-        let (shard, dir) = (candidate.shard, candidate.dir.display());
-        let whose = candidate
-            .record()
-            .map_or_else(|| "nobody knows whose".to_owned(), OwnerRecord::whose);
-        Some(match first {
-            Refusal::Lost { .. } => StartError::Lost(format!(
-                "shard {shard}{others}: {dir} holds no data of it, and the cluster knows it ({whose}); mount or restore its folder, or give it up: run --adopt-loss {flags} --reason TEXT"
-            )),
-            Refusal::Owned { .. } => StartError::Owned(format!(
-                "shard {shard}{others}: it belongs to another folder than {dir} ({whose}); start the runner on that one, or give it up: run --adopt-loss {flags} --reason TEXT"
-            )),
-            Refusal::AtWork { .. } => StartError::Owned(format!(
-                "shard {shard}{others}: another process works with it ({whose}); stop that one first"
-            )),
-            Refusal::Older { .. } => {
-                let (log, epoch) = candidate
-                    .folder
-                    .map_or((0, 0), |folder| (folder.log_sequence, folder.epoch));
-                let floor = candidate.record().map_or(0, |record| record.log_floor);
-                StartError::Older(format!(
-                    "shard {shard}{others}: {dir} is an older copy, with a log up to {log} (epoch {epoch}): the shard was at work up to {floor} at least ({whose}); start on the newest folder, or go on from this one: run --adopt-loss {flags} --reason TEXT"
-                ))
-            }
-        })
-    }
+/// Why the start is refused, for all shards of which the first one is.
+fn refused(refusals: &[(&Candidate, Refusal)]) -> Option<StartError> {
+    let (candidate, first) = refusals.first()?;
+    let alike = |refusal: &Refusal| std::mem::discriminant(refusal) == std::mem::discriminant(first);
+    let others = refusals.iter().filter(|(_, refusal)| alike(refusal)).count() - 1;
+    let others = if others > 0 {
+        format!(" (and {others} more)")
+    } else {
+        String::new()
+    };
+    let flags: Vec<String> = refusals
+        .iter()
+        .map(|(candidate, refusal)| format!("{}@{}", candidate.shard, refusal.epoch()))
+        .collect();
+    let flags = flags.join(",");
+    let (shard, dir) = (candidate.shard, candidate.dir.display());
+    let whose = candidate
+        .record()
+        .map_or_else(|| "nobody knows whose".to_owned(), OwnerRecord::whose);
+    Some(match first {
+        Refusal::Lost { .. } => StartError::Lost(format!(
+            "shard {shard}{others}: {dir} holds no data of it, and the cluster knows it ({whose}); mount or restore its folder, or give it up: run --adopt-loss {flags} --reason TEXT"
+        )),
+        Refusal::Owned { .. } => StartError::Owned(format!(
+            "shard {shard}{others}: it belongs to another folder than {dir} ({whose}); start the runner on that one, or give it up: run --adopt-loss {flags} --reason TEXT"
+        )),
+        Refusal::AtWork { .. } => StartError::Owned(format!(
+            "shard {shard}{others}: another process works with it ({whose}); stop that one first"
+        )),
+        Refusal::Older { .. } => {
+            let (log, epoch) = candidate
+                .folder
+                .map_or((0, 0), |folder| (folder.log_sequence, folder.epoch));
+            let floor = candidate.record().map_or(0, |record| record.log_floor);
+            StartError::Older(format!(
+                "shard {shard}{others}: {dir} is an older copy, with a log up to {log} (epoch {epoch}): the shard was at work up to {floor} at least ({whose}); start on the newest folder, or go on from this one: run --adopt-loss {flags} --reason TEXT"
+            ))
+        }
+    })
 }
 
 /// One shard on the way to its claim.
@@ -431,7 +431,9 @@ impl Candidate {
     ) -> Result<u64, StorageError> {
         let log_sequence = store.reader().progress()?.log_sequence;
         let folder = Folder {
-            owner: self.folder.map_or_else(|| Token::draw(randomness), |folder| folder.owner),
+            owner: self
+                .folder
+                .map_or_else(|| Token::draw(randomness), |folder| folder.owner),
             epoch,
             claim: Token::draw(randomness),
             log_sequence,

@@ -1,6 +1,5 @@
 //! Claims and renewals, on a broker in this process and with state on the disk.
 
-use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -89,7 +88,7 @@ impl Place {
             randomness: &SystemRandomness,
             clock: &clock,
             cluster: ClusterId([7; 16]),
-            existed: &BTreeSet::from_iter(existed.iter().copied()),
+            existed: &existed.iter().copied().collect(),
             adoption: &adoption,
             waiting_for: &|what| {
                 self.clock.0.fetch_add(1_000, Ordering::AcqRel);
@@ -112,7 +111,10 @@ impl Place {
 
     fn keeper(&self, claimed: &Claimed) -> Arc<Keeper> {
         let kept = Kept::of(claimed, claimed.store.reader(), self.clock.monotonic());
-        let (metrics, clock) = (Arc::new(Metrics::new()), Arc::clone(&self.clock) as Arc<dyn Clock>);
+        let (metrics, clock) = (
+            Arc::new(Metrics::new()),
+            Arc::clone(&self.clock) as Arc<dyn Clock>,
+        );
         Keeper::new(
             Arc::clone(&self.broker) as _,
             self.manifest.clone(),

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 /// Why storage cannot do what was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum StorageError {
-    #[error("{}: in use by another process; stop it, or choose another data_dir [SR0201]", .0.display())]
+    #[error("{}: in use by another process; stop it: a shard has one owner [SR0201]", .0.display())]
     Locked(PathBuf),
     #[error(
         "{}: belongs to cluster {found}, this is {expected}; correct `cluster` or `data_dir` [SR0202]",
@@ -32,7 +32,7 @@ pub enum StorageError {
         expected: String,
     },
     #[error(
-        "{}: no data, but the cluster knows this shard; restore it, or remove cluster.json to start anew [SR0205]",
+        "{}: no data, but the cluster knows this shard; mount or restore it [SR0205]",
         .0.display()
     )]
     Missing(PathBuf),

@@ -1,0 +1,192 @@
+//! A process that may not be the owner of a shard any more sends nothing for it, and loses nothing either.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use saga_runner::effects::Local;
+use saga_runner::kernel::definition::effect::OnAmbiguous;
+use saga_runner::kernel::duration::Millis;
+use saga_runner::outbox::{self, Fence, LocalFirst, Rest, Retention, RetentionSpec};
+use saga_runner::ports::clock::Clock;
+use wiremock::matchers::any;
+use wiremock::{Mock, MockServer, ResponseTemplate};
+
+use crate::work::faults::{Fault, Faulty};
+use crate::work::rig::{RelayOptions, Rig, at, command, definition, effect, fact, until};
+
+const NEVER: Duration = Duration::from_hours(1_000);
+/// Several retries, and a tick of the relay.
+const A_WHILE: Duration = Duration::from_millis(400);
+
+fn closed(rig: &Rig) -> Arc<Fence> {
+    Fence::closed(Arc::clone(&rig.clock) as Arc<dyn Clock>)
+}
+
+fn open(rig: &Rig) -> Arc<Fence> {
+    let fence = closed(rig);
+    fence.renew(NEVER);
+    fence
+}
+
+fn with(fence: &Arc<Fence>) -> RelayOptions {
+    RelayOptions {
+        fence: Some(Arc::clone(fence)),
+        ..RelayOptions::default()
+    }
+}
+
+#[tokio::test]
+async fn nothing_leaves_before_the_fence_is_open_and_everything_does_then() {
+    let rig = Rig::new().await;
+    let gateway = MockServer::start().await;
+    let accepts = Mock::given(any()).respond_with(ResponseTemplate::new(202));
+    accepts.mount(&gateway).await;
+    let fence = closed(&rig);
+    let mut shard = rig.relay(
+        Arc::clone(&rig.broker),
+        RelayOptions {
+            gateway: Some(gateway.uri()),
+            ..with(&fence)
+        },
+    );
+    let rows = vec![
+        (at(1, 0), effect(&rig, "o-1", 1)),
+        (at(1, 1), command(&rig, "o-1", 2, false)),
+        (at(1, 2), fact(&rig, "o-1", 3)),
+    ];
+    shard.release(rows).await;
+    shard.overdue(at(1, 0)).await;
+    shard.come_to_rest(Rest::Nothing).await;
+    tokio::time::sleep(A_WHILE).await;
+    let sent = async || {
+        let streams = &rig.streams;
+        let messages = rig.messages(&streams.commands).await + rig.messages(&streams.events).await;
+        (messages, gateway.received_requests().await.unwrap().len())
+    };
+    assert_eq!(sent().await, (0, 0));
+    assert!(
+        shard.floor.0.load(Ordering::Acquire) < 1 << 16,
+        "the row counts as not sent"
+    );
+    fence.renew(NEVER);
+    shard.until_floor(at(1, 2)).await;
+    assert_eq!(sent().await, (2, 1));
+}
+
+#[tokio::test]
+async fn what_is_tried_again_stops_when_the_fence_closes() {
+    let rig = Rig::new().await;
+    let fence = open(&rig);
+    let closes = Arc::clone(&fence);
+    let faulty = Faulty::new(Arc::clone(&rig.broker), move |_| {
+        closes.close();
+        Fault::Away
+    });
+    let gateway = MockServer::start().await;
+    let mut shard = rig.relay(
+        Arc::clone(&faulty) as _,
+        RelayOptions {
+            gateway: Some(gateway.uri()),
+            ..with(&fence)
+        },
+    );
+    shard.until_started().await;
+    shard.release(vec![(at(1, 0), effect(&rig, "o-1", 1))]).await;
+    let tries = || faulty.published.lock().unwrap().len();
+    until(async || (!fence.is_open()).then_some(())).await;
+    let before = tries();
+    tokio::time::sleep(A_WHILE).await;
+    assert_eq!(tries(), before);
+    // It is open for one attempt.
+    fence.renew(NEVER);
+    until(async || (!fence.is_open()).then_some(())).await;
+}
+
+#[tokio::test]
+async fn the_gateway_is_not_asked_again_when_the_fence_closes() {
+    let rig = Rig::new().await;
+    let fence = open(&rig);
+    let closes = Arc::clone(&fence);
+    let gateway = MockServer::start().await;
+    let unwell = move |_: &wiremock::Request| {
+        closes.close();
+        ResponseTemplate::new(503)
+    };
+    Mock::given(any()).respond_with(unwell).mount(&gateway).await;
+    let mut shard = rig.relay(
+        Arc::clone(&rig.broker),
+        RelayOptions {
+            gateway: Some(gateway.uri()),
+            ..with(&fence)
+        },
+    );
+    shard.until_started().await;
+    shard
+        .release(vec![(at(1, 0), command(&rig, "o-1", 1, true))])
+        .await;
+    until(async || (!fence.is_open()).then_some(())).await;
+    tokio::time::sleep(A_WHILE).await;
+    assert_eq!(gateway.received_requests().await.unwrap().len(), 1);
+    assert!(shard.verdicts.is_empty(), "it is not decided");
+}
+
+#[tokio::test]
+async fn a_call_whose_intent_is_stored_is_not_begun_when_the_fence_has_closed() {
+    let rig = Rig::new().await;
+    let server = MockServer::start().await;
+    let local = Arc::new(Local::new(2_000));
+    let mut once = definition(1);
+    once.on_ambiguous = OnAmbiguous::Fail;
+    let _worker = rig.local_worker(&local, vec![once], &server.uri());
+    let fence = open(&rig);
+    let mut shard = rig.relay(
+        Arc::clone(&rig.broker),
+        RelayOptions {
+            local: Some(LocalFirst {
+                dispatch: Arc::clone(&local) as _,
+                recovered: 0,
+                begun: std::collections::BTreeSet::new(),
+            }),
+            ..with(&fence)
+        },
+    );
+    shard.closes = Some(Arc::clone(&fence));
+    shard.until_started().await;
+    shard.release(vec![(at(1, 0), effect(&rig, "o-1", 1))]).await;
+    shard.until(|shard| shard.not_called == [at(1, 0)]).await;
+    assert_eq!(shard.begun, [at(1, 0)]);
+    assert!(server.received_requests().await.unwrap().is_empty());
+    assert_eq!(rig.messages(&rig.streams.commands).await, 0);
+    fence.renew(NEVER);
+    until(async || (rig.messages(&rig.streams.commands).await > 0).then_some(())).await;
+}
+
+#[tokio::test]
+async fn streams_are_not_trimmed_by_whoever_may_not_own_every_shard() {
+    let rig = Rig::new().await;
+    let fence = closed(&rig);
+    let mut shard = rig.relay(Arc::clone(&rig.broker), RelayOptions::default());
+    let rows = (1..=2).map(|n| (at(n, 0), effect(&rig, "o-1", u128::from(n))));
+    shard.release(rows.collect()).await;
+    shard.until_floor(at(2, 0)).await;
+    let may_trim = Arc::clone(&fence);
+    let _retention = Retention::start(RetentionSpec {
+        broker: Arc::clone(&rig.broker),
+        streams: rig.streams.clone(),
+        durables: Box::new(Vec::new),
+        positions: Arc::new(|_| Some(2)),
+        may_trim: Box::new(move || may_trim.is_open()),
+        settings: outbox::Settings {
+            trim_interval: Millis(10),
+            gate_horizon: Millis(0),
+            ..outbox::Settings::default()
+        },
+        clock: Arc::clone(&rig.clock) as _,
+        tasks: rig.tasks(),
+    });
+    tokio::time::sleep(A_WHILE).await;
+    assert_eq!(rig.messages(&rig.streams.commands).await, 2);
+    fence.renew(NEVER);
+    until(async || (rig.messages(&rig.streams.commands).await == 1).then_some(())).await;
+}
