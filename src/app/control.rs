@@ -478,6 +478,7 @@ impl Node {
             sequence: row.source.map(|(_, sequence)| sequence),
             outcome: row.outcome.as_str().to_owned(),
             notes: row.notes,
+            late_source: row.late_source,
         }
     }
 }

@@ -427,6 +427,7 @@ fn endpoint(shard: &ShardHandle) -> ShardEndpoint {
         index: shard.index,
         mail: shard.mail.clone(),
         stamps: shard.stamps,
+        gates: Arc::clone(&status.gates),
         halted: matches!(status.state(), ShardState::Halted { .. }),
         position: Arc::new(move |stream| status.position(stream)),
     }

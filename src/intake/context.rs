@@ -16,7 +16,7 @@ use crate::kernel::input::SourceStream;
 use crate::kernel::subject::{Tenancy, filter};
 use crate::ports::broker::Broker;
 use crate::ports::clock::Clock;
-use crate::shard::mailbox::{Mail, Stamp};
+use crate::shard::mailbox::{Gates, Mail, Stamp};
 use crate::tasks::Tasks;
 use crate::telemetry::Metrics;
 
@@ -31,6 +31,7 @@ const FILTERS_MAX: usize = 256;
 pub struct ShardEndpoint {
     pub index: u16,
     pub mail: mpsc::Sender<Mail>,
+    pub gates: Arc<Gates>,
     /// The sequence of a stream up to which the shard has stored everything.
     pub position: Arc<dyn Fn(SourceStream) -> u64 + Send + Sync>,
     /// What stood at its positions when it was started, by [`SourceStream::index`].

@@ -4,14 +4,16 @@
 //! one message yields is never split.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 
+use super::context::ShardEndpoint;
 use super::identity::Place;
 use crate::kernel::ids::TimeMs;
-use crate::kernel::input::{InputBody, SourceStream};
-use crate::shard::mailbox::{Arrival, Delivery, Mail};
+use crate::kernel::input::SourceStream;
+use crate::shard::mailbox::{Arrival, Delivery, Gates, Mail};
 
 /// How much consecutive messages may put into one delivery.
 #[derive(Debug, Clone, Copy)]
@@ -27,6 +29,7 @@ pub(super) struct Feed {
     pub shard: u16,
     stream: SourceStream,
     mail: mpsc::Sender<Mail>,
+    gates: Arc<Gates>,
     queue: VecDeque<Mail>,
     /// Up to where everything is in the mailbox.
     sent: Place,
@@ -46,11 +49,12 @@ pub(super) enum Flushed {
 }
 
 impl Feed {
-    pub fn new(shard: u16, stream: SourceStream, mail: mpsc::Sender<Mail>, position: Place) -> Self {
+    pub fn new(endpoint: &ShardEndpoint, stream: SourceStream, position: Place) -> Self {
         Self {
-            shard,
+            shard: endpoint.index,
             stream,
-            mail,
+            mail: endpoint.mail.clone(),
+            gates: Arc::clone(&endpoint.gates),
             queue: VecDeque::new(),
             sent: position,
             queued: position.sequence,
@@ -67,7 +71,7 @@ impl Feed {
         if sequence <= self.queued && !same_message {
             return;
         }
-        let bytes = bytes_of(&arrival);
+        let bytes = arrival.bytes();
         if let Some(Mail::Delivery(tail)) = self.queue.back_mut()
             && (same_message
                 || (tail.inputs.len() < bounds.inputs && self.tail_bytes + bytes <= bounds.bytes))
@@ -125,9 +129,23 @@ impl Feed {
         self.open = None;
     }
 
+    /// Tells the shard that a reader was opened.
+    pub fn opened(&mut self, again: bool) {
+        let stream = self.stream;
+        self.queue.push_back(Mail::Opened { stream, again });
+        self.open = None;
+    }
+
     /// Puts into the mailbox what it takes.
     pub fn flush(&mut self) -> Flushed {
         self.open = None;
+        if self.gates.is_closed(self.stream) && !self.queue.is_empty() {
+            return if self.mail.is_closed() {
+                Flushed::Closed
+            } else {
+                Flushed::Full
+            };
+        }
         while !self.queue.is_empty() {
             match self.mail.try_reserve() {
                 Ok(permit) => {
@@ -143,13 +161,23 @@ impl Feed {
         Flushed::All
     }
 
-    /// Waits until the mailbox may take more; [`Feed::flush`] tells whether it does.
+    /// Waits until the mailbox takes more, and gives it the next piece; [`Feed::flush`] tells whether it takes the others.
     ///
     /// # Cancel safety
     /// Nothing is sent.
-    pub async fn room(&self) {
-        // A closed mailbox is no error here: the next flush reports it.
-        drop(self.mail.reserve().await);
+    pub async fn room(&mut self) {
+        tokio::select! {
+            () = self.gates.open(self.stream) => {}
+            () = self.mail.closed() => return,
+        }
+        // A closed mailbox is no error here: the next flush reports it. Room that was waited for is used at once: given
+        // back, it would go to whoever waits next, and so from one to the other for ever.
+        if let Ok(permit) = self.mail.reserve().await
+            && let Some(mail) = self.queue.pop_front()
+        {
+            self.sent = end_of(&mail).unwrap_or(self.sent);
+            permit.send(mail);
+        }
     }
 
     pub fn sent(&self) -> Place {
@@ -160,8 +188,8 @@ impl Feed {
         self.queued
     }
 
-    pub fn mailbox(&self) -> mpsc::Sender<Mail> {
-        self.mail.clone()
+    pub fn mailbox(&self) -> &mpsc::Sender<Mail> {
+        &self.mail
     }
 
     /// Inputs that are not yet in the mailbox.
@@ -175,6 +203,10 @@ impl Feed {
 
     pub fn has_barrier(&self) -> bool {
         self.queue.iter().any(|mail| matches!(mail, Mail::Barrier { .. }))
+    }
+
+    pub fn has_opening(&self) -> bool {
+        self.queue.iter().any(|mail| matches!(mail, Mail::Opened { .. }))
     }
 
     /// Forgets what is not yet in the mailbox and goes on behind `position`.
@@ -207,16 +239,5 @@ fn end_of(mail: &Mail) -> Option<Place> {
             stamp: delivery.stamp,
         }),
         _ => None,
-    }
-}
-
-fn bytes_of(arrival: &Arrival) -> usize {
-    match arrival {
-        Arrival::Input(input) => match &input.body {
-            InputBody::Event(event) => event.payload.len(),
-            InputBody::Result(result) => result.outcome.bytes(),
-            InputBody::Timer { .. } | InputBody::Control(_) => 0,
-        },
-        Arrival::Unreadable(unreadable) => unreadable.excerpt.len(),
     }
 }

@@ -20,6 +20,15 @@ use super::view::View;
 use crate::kernel::input::SourceStream;
 use crate::ports::broker::Message;
 
+/// Since when a shard has a reader of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Since {
+    /// It was far behind the others at the start.
+    Start,
+    /// It was fed before.
+    Detached,
+}
+
 pub(super) struct Private {
     ctx: Arc<Context>,
     stream: SourceStream,
@@ -30,6 +39,7 @@ pub(super) struct Private {
     hub: mpsc::Sender<Command>,
     /// Barriers asked for so far.
     wanted: watch::Receiver<u64>,
+    since: Since,
     /// Barriers that the running probe covers, and those that were mailed.
     probed: u64,
     answered: u64,
@@ -49,6 +59,7 @@ impl Private {
         feed: Feed,
         hub: mpsc::Sender<Command>,
         wanted: watch::Receiver<u64>,
+        since: Since,
     ) -> Self {
         let now = ctx.clock.monotonic();
         Self {
@@ -60,6 +71,7 @@ impl Private {
             feed,
             hub,
             wanted,
+            since,
             probed: 0,
             answered: 0,
             target: None,
@@ -147,7 +159,17 @@ impl Private {
         self.ctx.settings.barrier_retry.duration()
     }
 
+    /// Tells the shard of a reader that was opened, before what it brings. To begin with a reader of its own is no news.
+    fn tell_of_opening(&mut self) {
+        match self.view.take_opened() {
+            Some(false) if self.since == Since::Detached => {}
+            Some(again) => self.feed.opened(again),
+            None => {}
+        }
+    }
+
     async fn wait(&mut self) {
+        self.tell_of_opening();
         if let Some(as_of) = self.view.proven() {
             if self.probed > self.answered {
                 self.feed.barrier(self.view.place(), as_of);
@@ -186,6 +208,7 @@ impl Private {
     }
 
     async fn take_batch(&mut self) {
+        self.tell_of_opening();
         let mut routed = Vec::new();
         let mut silent = false;
         for message in self.batch.drain(..) {

@@ -16,7 +16,7 @@ use super::address;
 use super::context::{Context, ShardEndpoint};
 use super::feed::{Bounds, Feed, Flushed};
 use super::identity::Place;
-use super::private::Private;
+use super::private::{Private, Since};
 use super::route::Routed;
 use super::view::View;
 use crate::kernel::input::SourceStream;
@@ -142,7 +142,7 @@ impl Shared {
         };
         for (endpoint, position) in shards.iter().zip(positions) {
             shared.slots.push(Slot {
-                feed: Feed::new(endpoint.index, stream, endpoint.mail.clone(), position),
+                feed: Feed::new(endpoint, stream, position),
                 endpoint: endpoint.clone(),
                 state: if endpoint.halted {
                     State::Gone
@@ -153,7 +153,7 @@ impl Shared {
                 full_for: Duration::ZERO,
             });
             if behind(position) && !endpoint.halted {
-                shared.detach(shared.slots.len() - 1, position);
+                shared.detach_from(shared.slots.len() - 1, position, Since::Start);
             }
         }
         shared
@@ -197,6 +197,7 @@ impl Shared {
 
     /// Mails what a probe proved.
     fn settle(&mut self) {
+        self.tell_of_opening();
         if let Some(as_of) = self.view.proven() {
             let read = self.view.place();
             for slot in self.slots.iter_mut().filter(|slot| slot.is_attached()) {
@@ -268,17 +269,28 @@ impl Shared {
         }
     }
 
-    /// Starts a private reader from behind `position`.
+    /// Starts a private reader from behind `position` for a shard that was fed before.
     fn detach(&mut self, at: usize, position: Place) {
+        // What it was not told yet the private reader tells.
+        let since = if self.slots[at].feed.has_opening() {
+            Since::Start
+        } else {
+            Since::Detached
+        };
+        self.detach_from(at, position, since);
+    }
+
+    fn detach_from(&mut self, at: usize, position: Place, since: Since) {
         self.tickets += 1;
         let ticket = self.tickets;
         let slot = &mut self.slots[at];
         let shard = slot.feed.shard;
         let asked = self.wanted.remove(&shard) | self.probed.remove(&shard) | slot.feed.has_barrier();
         let (barriers, wanted) = watch::channel(u64::from(asked));
-        let feed = Feed::new(shard, self.stream, slot.feed.mailbox(), position);
+        let feed = Feed::new(&slot.endpoint, self.stream, position);
         let of = format!("of shard {shard} in {}", self.ctx.name(self.stream));
-        let private = Private::new(&self.ctx, self.stream, ticket, feed, self.hub.clone(), wanted);
+        let hub = self.hub.clone();
+        let private = Private::new(&self.ctx, self.stream, ticket, feed, hub, wanted, since);
         slot.feed.restart(position);
         slot.full_since = None;
         slot.full_for = Duration::ZERO;
@@ -337,7 +349,17 @@ impl Shared {
             .set(i64::try_from(lag).unwrap_or(i64::MAX));
     }
 
+    /// Tells the shards of a reader that was opened, before what it brings.
+    fn tell_of_opening(&mut self) {
+        if let Some(again) = self.view.take_opened() {
+            for slot in self.slots.iter_mut().filter(|slot| slot.is_attached()) {
+                slot.feed.opened(again);
+            }
+        }
+    }
+
     async fn take_batch(&mut self) {
+        self.tell_of_opening();
         let mut silent = false;
         let mut taken = 0;
         for message in self.batch.drain(..) {

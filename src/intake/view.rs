@@ -45,6 +45,9 @@ pub(super) struct View {
     shared: bool,
     read: Place,
     reader: Option<Box<dyn Reader>>,
+    /// Readers opened so far, and those that were told of.
+    opened: u64,
+    told: u64,
     opening: Option<BoxFuture<'static, Result<Opened, BrokerError>>>,
     /// Consumer sequence of the last message that was taken.
     taken: u64,
@@ -123,6 +126,8 @@ impl View {
             shared,
             read,
             reader: None,
+            opened: 0,
+            told: 0,
             opening: None,
             taken: 0,
             behind: true,
@@ -146,6 +151,13 @@ impl View {
     /// The same, and what stands there.
     pub fn place(&self) -> Place {
         self.read
+    }
+
+    /// Whether a reader was opened since this was last asked; true in it: not for the first time.
+    pub fn take_opened(&mut self) -> Option<bool> {
+        let news = self.opened > self.told;
+        self.told = self.opened;
+        news.then_some(self.opened > 1)
     }
 
     /// Appends what has arrived, or returns without a message where a probe has come further or to its end.
@@ -410,6 +422,7 @@ impl View {
                     }
                     self.ctx.progress(self.stream).stands(self.read);
                     self.reader = Some(reader);
+                    self.opened += 1;
                     self.taken = 0;
                     self.behind = true;
                     self.connected(true);

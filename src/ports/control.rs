@@ -541,6 +541,9 @@ pub struct HistoryView {
     pub sequence: Option<u64>,
     pub outcome: String,
     pub notes: Vec<Note>,
+    /// It was taken although a stream could not be read that may hold what comes before.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub late_source: bool,
 }
 
 #[derive(Debug, Clone, Serialize)]

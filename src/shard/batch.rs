@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
+use saga_runner_partition::machine::catch_up::InOrder;
 use saga_runner_partition::machine::lanes::bytes_of;
 use saga_runner_partition::machine::message::Order;
 
@@ -17,7 +18,8 @@ use crate::kernel::work::{WorkItem, WorkRef};
 /// One thing that a commit applies as a whole.
 #[derive(Debug)]
 pub(super) enum Item {
-    Delivery(Delivery),
+    /// In stored order, where that says how.
+    Delivery(Delivery, Option<InOrder>),
     /// An input of this process, and the message that becomes a row with it.
     Verdict(Box<(Input, Option<Box<WorkItem>>)>),
     Delivered(Vec<WorkRef>),
@@ -51,7 +53,7 @@ impl Item {
     /// Whether somebody waits for its commit. Watermarks and deletions can wait for company.
     fn is_urgent(&self) -> bool {
         match self {
-            Self::Delivery(delivery) => !delivery.inputs.is_empty(),
+            Self::Delivery(delivery, _) => !delivery.inputs.is_empty(),
             Self::Verdict(_)
             | Self::CallBegins { .. }
             | Self::Decision { .. }
@@ -66,7 +68,8 @@ impl Item {
     /// What the partition is told by it.
     pub fn order(&self) -> Order<'_> {
         match self {
-            Self::Delivery(delivery) => Order::Delivery(delivery),
+            Self::Delivery(delivery, None) => Order::Delivery(delivery),
+            Self::Delivery(delivery, Some(in_order)) => Order::InOrder(delivery, *in_order),
             Self::Verdict(verdict) => Order::Local(&verdict.0, verdict.1.as_deref()),
             Self::Delivered(rows) => Order::Delivered(rows),
             Self::CallBegins { row, .. } => Order::CallBegins(*row),
@@ -105,7 +108,7 @@ impl Item {
             }
             Self::Schedules(Some(reply)) => reply,
             Self::Schedules(None)
-            | Self::Delivery(_)
+            | Self::Delivery(..)
             | Self::Verdict(_)
             | Self::Delivered(_)
             | Self::NotCalled(_)
@@ -118,7 +121,7 @@ impl Item {
     /// The inputs that it brings.
     pub fn inputs(&self) -> Vec<&Input> {
         match self {
-            Self::Delivery(delivery) => delivery
+            Self::Delivery(delivery, _) => delivery
                 .inputs
                 .iter()
                 .filter_map(|arrival| match arrival {
@@ -171,7 +174,7 @@ pub(super) struct Gathered {
 impl Gathered {
     pub fn push(&mut self, item: Item) {
         self.urgent |= item.is_urgent();
-        if let Item::Delivery(delivery) = &item {
+        if let Item::Delivery(delivery, _) = &item {
             self.inputs += delivery.inputs.len();
             self.bytes += bytes_of(delivery);
         } else {
@@ -186,6 +189,12 @@ impl Gathered {
             || self.inputs >= inputs_max
             || self.bytes >= bytes_max
             || self.items.len() >= 2 * inputs_max
+    }
+
+    /// Whether there are inputs in stored order.
+    pub fn has_in_order(&self) -> bool {
+        let mut items = self.items.iter();
+        items.any(|item| matches!(item, Item::Delivery(delivery, Some(_)) if !delivery.inputs.is_empty()))
     }
 
     pub fn is_urgent(&self) -> bool {

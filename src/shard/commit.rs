@@ -70,7 +70,10 @@ impl Desk {
                 self.commit(&mut part, None)
             };
             match committed {
-                Ok(()) => at_most = items.len(),
+                Ok(()) => {
+                    self.put_back(part, &mut items);
+                    at_most = items.len();
+                }
                 Err(StorageError::Full(message)) => {
                     for item in part.into_iter().rev() {
                         items.push_front(item);
@@ -186,7 +189,7 @@ impl Desk {
 
     fn needs_care(&self, item: &Item) -> bool {
         match item {
-            Item::Delivery(delivery) => delivery.inputs.iter().any(|arrival| match arrival {
+            Item::Delivery(delivery, _) => delivery.inputs.iter().any(|arrival| match arrival {
                 Arrival::Input(input) => self.partition.careful.is_needed(input.origin),
                 Arrival::Unreadable(_) => false,
             }),
@@ -288,7 +291,8 @@ impl Desk {
         }
     }
 
-    /// Applies items and timers in one commit, and releases it. On an error nothing has changed.
+    /// Applies items and timers in one commit, and releases it; what it leaves in `items` comes in a later one. On an error
+    /// nothing has changed.
     fn commit(&mut self, items: &mut Vec<Item>, fire: Option<Fire>) -> Result<(), StorageError> {
         let committed = self.apply(items, fire)?;
         // Here a commit is durable, and nobody but the shard knows of it.
@@ -367,8 +371,17 @@ impl Desk {
                 overdue: Vec::new(),
             });
         }
-        for (item, answer) in items.drain(..).zip(answers) {
-            item.answer(answer);
+        for (item, answer) in std::mem::take(items).into_iter().zip(answers) {
+            match &item {
+                // Behind where the transaction was to end.
+                Item::Delivery(delivery, Some(_))
+                    if staged.stopped
+                        && delivery.sequence > self.partition.positions[delivery.stream.index()] =>
+                {
+                    items.push(item);
+                }
+                _ => item.answer(answer),
+            }
         }
     }
 }

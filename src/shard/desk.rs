@@ -17,6 +17,7 @@ use saga_runner_partition::machine::lanes::{Acceptance, Held, HeldMail, Lanes, b
 use saga_runner_partition::machine::timers::{Barriers, Firing};
 
 use super::batch::{Activation, Gathered, Item, Refill};
+use super::catch_up::CatchingUp;
 use super::mailbox::{Delivery, Mail, Notice, Refused, Released, SentFloor, Verdict};
 use super::open::Opening;
 use super::status::{ShardState, ShardStatus};
@@ -58,15 +59,17 @@ pub(super) struct Desk {
     pub held: Held,
     /// Domain events are set aside.
     pub holding: bool,
-    barriers: Barriers,
+    /// What comes is taken in stored order.
+    pub catching_up: Option<Box<CatchingUp>>,
+    pub barriers: Barriers,
     sweep: Sweep,
     pub next_prune: Duration,
     pub next_idle_prune: Duration,
-    gathered: Gathered,
+    pub gathered: Gathered,
     /// Since when something that is not urgent has been waiting for its commit.
     gathered_since: Option<Duration>,
     /// Notices that found no room.
-    unsent: Vec<Notice>,
+    pub unsent: Vec<Notice>,
 }
 
 /// Why the thread ends: reason code and sentence.
@@ -142,6 +145,7 @@ impl Desk {
             lanes: Lanes::new(opening.positions),
             held: Held::default(),
             holding: opening.outbox_rows > settings.outbox_soft,
+            catching_up: None,
             barriers: Barriers::new(),
             sweep: Sweep::new(
                 settings.sweep_every.duration(),
@@ -172,6 +176,7 @@ impl Desk {
     }
 
     async fn work(&mut self) -> Result<(), End> {
+        self.begin_catching_up();
         loop {
             // Shards stop before their relays do.
             if self.release.is_closed() {
@@ -220,26 +225,36 @@ impl Desk {
 
     /// Takes what is there, up to the bound of a commit. A delivery is taken as a whole.
     fn gather(&mut self) {
-        while !self.gathered.stop
-            && !self
-                .gathered
-                .is_full(self.settings.batch_inputs, self.settings.batch_bytes)
-        {
+        if self.catching_up.is_some() {
+            return self.gather_in_order();
+        }
+        while !self.is_gathered() && self.catching_up.is_none() {
             if !self.holding
                 && let Some(mail) = self.held.pop()
             {
                 match mail {
-                    HeldMail::Delivery(delivery) => self.gathered.push(Item::Delivery(delivery)),
+                    HeldMail::Delivery(delivery) => self.gathered.push(Item::Delivery(delivery, None)),
                     HeldMail::Barrier(as_of) => self.barriers.raise(SourceStream::AggregateEvents, as_of),
                 }
                 continue;
             }
-            self.feed_again_if_room();
-            match self.backlog.pop_front().or_else(|| self.mailbox.try_recv().ok()) {
-                Some(mail) => self.take(mail),
-                None => return,
+            if !self.take_one() {
+                return;
             }
         }
+    }
+
+    /// Whether a commit should take no more.
+    pub fn is_gathered(&self) -> bool {
+        let (inputs_max, bytes_max) = (self.settings.batch_inputs, self.settings.batch_bytes);
+        self.gathered.stop || self.gathered.is_full(inputs_max, bytes_max)
+    }
+
+    /// Takes one piece of mail; false: there is none.
+    pub fn take_one(&mut self) -> bool {
+        self.feed_again_if_room();
+        let mail = self.backlog.pop_front().or_else(|| self.mailbox.try_recv().ok());
+        mail.map(|mail| self.take(mail)).is_some()
     }
 
     /// What was refused for want of room is asked for again, once all that was set aside has been taken.
@@ -255,6 +270,7 @@ impl Desk {
         match mail {
             Mail::Delivery(delivery) => self.take_delivery(delivery),
             Mail::Barrier { stream, as_of } => self.take_barrier(stream, as_of),
+            Mail::Opened { stream, again } => self.opened(stream, again),
             Mail::Verdict(verdict) => {
                 let verdict = verdict_input(verdict, self.clock.now());
                 self.gathered.push(Item::Verdict(Box::new(verdict)));
@@ -359,7 +375,9 @@ impl Desk {
             );
             return;
         }
-        let aside = stream == SourceStream::AggregateEvents && (self.holding || !self.held.is_empty());
+        let aside = stream == SourceStream::AggregateEvents
+            && self.catching_up.is_none()
+            && (self.holding || !self.held.is_empty());
         let settings = &self.settings;
         if aside && !self.held.has_room(settings.held_deliveries, settings.held_bytes) {
             self.held.overflowed = true;
@@ -368,7 +386,10 @@ impl Desk {
         }
         match self.lanes.offer(&delivery) {
             Acceptance::Fits if aside => self.held.push_delivery(delivery),
-            Acceptance::Fits => self.gathered.push(Item::Delivery(delivery)),
+            Acceptance::Fits => match &mut self.catching_up {
+                Some(catching_up) => catching_up.merge.push(delivery),
+                None => self.gathered.push(Item::Delivery(delivery, None)),
+            },
             Acceptance::Repeated => {}
             Acceptance::Gap { news } => {
                 tracing::debug!(
@@ -390,7 +411,9 @@ impl Desk {
         if self.lanes.refuses(stream) {
             return;
         }
-        if stream == SourceStream::AggregateEvents && !self.held.is_empty() {
+        if let Some(catching_up) = &mut self.catching_up {
+            catching_up.merge.push_barrier(stream, as_of);
+        } else if stream == SourceStream::AggregateEvents && !self.held.is_empty() {
             self.held.push_barrier(as_of);
         } else {
             // It counts for timers that fire behind all that was gathered before it.
@@ -414,7 +437,7 @@ impl Desk {
 
     fn look_at_timers(&mut self, monotonic: Duration) -> Firing {
         let now = self.clock.now();
-        let hold_max = (!self.holds_back()).then(|| self.settings.timer_hold_max.duration());
+        let hold_max = self.hold_in_order().filter(|_| !self.holds_back());
         let firing = self
             .barriers
             .decide(self.partition.next_due, now, monotonic, hold_max);
@@ -422,7 +445,7 @@ impl Desk {
             self.barriers.asked(now, monotonic);
             self.unsent.push(Notice::BarrierWanted { shard: self.index });
         }
-        firing
+        self.timers_in_order(firing)
     }
 
     /// Now and then: work without a result, and the figures that no commit brings.
@@ -574,6 +597,8 @@ impl Desk {
         self.status
             .halt(self.index, reason, message.to_owned(), &self.metrics);
         self.backlog.clear();
+        self.catching_up = None;
+        self.show_catching_up(false);
         while let Some(mail) = self.mailbox.recv().await {
             match mail {
                 Mail::Stop => return,
@@ -591,6 +616,7 @@ impl Desk {
                 Mail::Refill { .. }
                 | Mail::Delivery(_)
                 | Mail::Barrier { .. }
+                | Mail::Opened { .. }
                 | Mail::Verdict(_)
                 | Mail::Migrate { .. }
                 | Mail::NotCalled(_)

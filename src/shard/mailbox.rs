@@ -7,7 +7,7 @@ pub use saga_runner_partition::machine::message::{
     Arrival, DeadLetterDecision, Delivery, Lane, Refused, Unreadable,
 };
 pub use saga_runner_partition::storage::rows::Stamp;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 use crate::kernel::definition::DefinitionSet;
 use crate::kernel::ids::{DefinitionHash, InstanceId};
@@ -23,6 +23,12 @@ pub enum Mail {
     Barrier {
         stream: SourceStream,
         as_of: TimeMs,
+    },
+    /// A reader of `stream` was opened: what comes next may have been stored long ago. `again`: it had brought something
+    /// before.
+    Opened {
+        stream: SourceStream,
+        again: bool,
     },
     /// A result that did not come by a stream: the gateway's verdict, or one that the sweeper found.
     Verdict(Verdict),
@@ -110,6 +116,38 @@ pub enum Notice {
         lane: Lane,
         position: u64,
     },
+}
+
+/// Whether a shard wants no more of a stream for now, although its mailbox has room: it has got further there than in the
+/// others.
+#[derive(Debug)]
+pub struct Gates([watch::Sender<bool>; 3]);
+
+impl Default for Gates {
+    fn default() -> Self {
+        Self(std::array::from_fn(|_| watch::Sender::new(false)))
+    }
+}
+
+impl Gates {
+    #[must_use]
+    pub fn is_closed(&self, stream: SourceStream) -> bool {
+        *self.0[stream.index()].borrow()
+    }
+
+    /// Waits until it is open.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost.
+    pub async fn open(&self, stream: SourceStream) {
+        let mut told = self.0[stream.index()].subscribe();
+        // An error: there is no sender any more, and this is one.
+        drop(told.wait_for(|closed| !closed).await);
+    }
+
+    pub fn set_closed(&self, stream: SourceStream, closed: bool) {
+        self.0[stream.index()].send_if_modified(|is_closed| std::mem::replace(is_closed, closed) != closed);
+    }
 }
 
 /// Rows up to and including which the relay has handed everything over; the shard stores it with its next

@@ -5,6 +5,7 @@
 //! never waits for either: a release that finds no room is left in the outbox, and the relay asks for it.
 
 mod batch;
+mod catch_up;
 mod commit;
 mod desk;
 mod figures;

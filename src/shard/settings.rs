@@ -16,9 +16,11 @@ pub struct Settings {
     pub batch_bytes: usize,
     /// Rows of the outbox above which domain events are held back, and due timers with them. Default 50,000.
     pub outbox_soft: u64,
-    /// Deliveries of domain events that are set aside meanwhile. Default 1,024.
+    /// Deliveries of domain events that are set aside meanwhile, and of each stream while the shard catches up. Default
+    /// 1,024.
     pub held_deliveries: usize,
-    /// Payload bytes of domain events that are set aside meanwhile. Default 8 MiB.
+    /// Payload bytes of domain events that are set aside meanwhile, and of each stream while the shard catches up.
+    /// Default 8 MiB.
     pub held_bytes: usize,
     /// Times that an input is begun before it counts as what kills the process; an unknown outcome in the place of a
     /// result is begun as often again. Default 3.
@@ -31,6 +33,9 @@ pub struct Settings {
     /// How long after it was handed over such work counts as overdue, and how long it is then left alone.
     /// Default 30 s.
     pub sweep_after: Millis,
+    /// After a start or a break inputs are taken in stored order; how long a stream that cannot be read is waited for
+    /// then, before it is left out. 0: inputs are always taken as they come. Default 10 s.
+    pub catch_up_wait: Millis,
     /// How long a due timer waits for streams that cannot be read. Default 10 minutes.
     pub timer_hold_max: Millis,
     /// Pause before a batch is tried again that found no room on the disk. Default 1 s.
@@ -50,6 +55,7 @@ impl Default for Settings {
             idle_commit: Millis(100),
             sweep_every: Millis::seconds(5),
             sweep_after: Millis::seconds(30),
+            catch_up_wait: Millis::seconds(10),
             timer_hold_max: Millis::seconds(600),
             full_pause: Millis::seconds(1),
         }

@@ -1,9 +1,10 @@
 //! What others may know of a shard at any time, without asking by mail.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
+use super::mailbox::Gates;
 use crate::kernel::input::SourceStream;
 use crate::telemetry::Metrics;
 
@@ -25,6 +26,8 @@ pub enum ShardState {
 /// they say survives a crash.
 #[derive(Debug)]
 pub struct ShardStatus {
+    /// Which streams it wants no more of for now.
+    pub gates: Arc<Gates>,
     positions: [AtomicU64; 3],
     state: RwLock<ShardState>,
     spilled: AtomicBool,
@@ -33,6 +36,7 @@ pub struct ShardStatus {
     progress: AtomicU64,
     unreadable: RwLock<Option<String>>,
     outdated: AtomicBool,
+    catching_up: AtomicBool,
     outbox_rows: AtomicU64,
     timers_overdue: AtomicU64,
     deliveries_held: AtomicU64,
@@ -52,6 +56,8 @@ pub(super) struct Figures {
 impl ShardStatus {
     pub(super) fn new(positions: [u64; 3], now: Duration) -> Self {
         Self {
+            gates: Arc::default(),
+            catching_up: AtomicBool::new(false),
             positions: positions.map(AtomicU64::new),
             state: RwLock::new(ShardState::Running),
             spilled: AtomicBool::new(false),
@@ -112,6 +118,12 @@ impl ShardStatus {
     #[must_use]
     pub fn is_outdated(&self) -> bool {
         self.outdated.load(Ordering::Acquire)
+    }
+
+    /// Whether the shard takes what its streams hold in stored order, after its start or a break.
+    #[must_use]
+    pub fn is_catching_up(&self) -> bool {
+        self.catching_up.load(Ordering::Acquire)
     }
 
     /// Rows in the outbox.
@@ -176,6 +188,10 @@ impl ShardStatus {
 
     pub(super) fn set_outdated(&self, outdated: bool) {
         self.outdated.store(outdated, Ordering::Release);
+    }
+
+    pub(super) fn set_catching_up(&self, catching_up: bool) {
+        self.catching_up.store(catching_up, Ordering::Release);
     }
 
     pub(super) fn committed(&self, positions: [u64; 3], figures: Figures) {

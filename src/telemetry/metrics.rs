@@ -36,6 +36,8 @@ pub struct Metrics {
     pub commit_inputs: Histogram,
     /// Rows in the outbox, by `shard`.
     pub outbox_rows: IntGaugeVec,
+    /// Shards that take what their streams hold in stored order.
+    pub shards_catching_up: IntGaugeVec,
     /// Age of the oldest row that was not yet handed over, by `shard`.
     pub outbox_oldest_seconds: IntGaugeVec,
     /// Rows that the broker refuses and that stay in the outbox, by `shard`.
@@ -158,6 +160,12 @@ impl Metrics {
             ),
             commit_inputs: histogram(r, "commit_inputs", "Inputs in one commit.", &COUNTS),
             outbox_rows: gauges(r, "outbox_rows", "Rows in the outbox.", &["shard"]),
+            shards_catching_up: gauges(
+                r,
+                "shards_catching_up",
+                "Shards that take what their streams hold in stored order.",
+                &["shard"],
+            ),
             outbox_oldest_seconds: gauges(
                 r,
                 "outbox_oldest_seconds",

@@ -23,5 +23,6 @@ mod relay;
 mod retention;
 mod rig;
 mod slow;
+mod stored_order;
 mod sweeper;
 mod worker;

@@ -183,7 +183,8 @@ async fn a_barrier_comes_behind_everything_stored_before_it() {
 async fn a_stuck_shard_holds_up_nobody_and_misses_nothing() {
     let broker = Scripted::new();
     let mut plan = Plan::new(2);
-    plan.mailbox = 2;
+    // The word that a reader was opened, for each stream, and two deliveries.
+    plan.mailbox = 5;
     plan.settings.delivery_inputs = 1;
     plan.settings.detach_after = Millis(20);
     let mut world = plan.start(broker);
@@ -200,7 +201,13 @@ async fn a_stuck_shard_holds_up_nobody_and_misses_nothing() {
         }
     }
     other.knows(last_of_other).await;
-    detached(&world.metrics, 1).await;
+    // Where its mailbox has no room for the word that they were opened, it has readers of other streams, too.
+    soon(async {
+        while world.metrics.shards_detached.get() == 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    })
+    .await;
 
     // A barrier asked for while the shard is apart is answered by its own reader.
     world
@@ -463,7 +470,8 @@ async fn on_the_embedded_broker_messages_that_are_trimmed_unread_end_reading() {
     let dir = tempfile::tempdir().expect("a directory");
     let real = embedded(dir.path()).await;
     let mut plan = Plan::new(1);
-    plan.mailbox = 1;
+    // The word that a reader was opened, for each stream, and one delivery.
+    plan.mailbox = 4;
     plan.settings.buffer = 8;
     plan.settings.batch_messages = 4;
     plan.settings.delivery_inputs = 1;

@@ -114,6 +114,7 @@ impl Plan {
                 index,
                 mail,
                 stamps: [self.stamps[usize::from(index)], None, None],
+                gates: Arc::default(),
                 halted: self.halted.contains(&index),
                 position: Arc::new(move |stream: SourceStream| shown[stream.index()].load(Ordering::SeqCst)),
             });

@@ -271,6 +271,8 @@ impl World {
             scheduled_tenants: vec![TenantId::parse("t1").unwrap(), TenantId::parse("t2").unwrap()],
             settings: Settings {
                 full_pause: crate::kernel::duration::Millis(5),
+                // Most tests deliver what they want to be taken next.
+                catch_up_wait: crate::kernel::duration::Millis(0),
                 ..Settings::default()
             },
             storage: crate::storage::Settings::default(),

@@ -150,6 +150,7 @@ impl Plan {
                 stamps: [None; 3],
                 index,
                 mail,
+                gates: Arc::default(),
                 halted: self.halted.contains(&index),
                 position: Arc::new(move |stream| match stream {
                     SourceStream::AggregateEvents => shown.load(Ordering::SeqCst),

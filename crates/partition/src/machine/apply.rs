@@ -342,7 +342,7 @@ impl Run<'_> {
             self.batch.delete_timer(timer.due, timer.set_by)?;
         }
         for timer in &patch.timers_set {
-            self.batch.put_timer(id, timer)?;
+            self.set_timer(id, timer)?;
         }
         let previous = before.as_ref().and_then(|record| record.last_history);
         let row = HistoryEntry {

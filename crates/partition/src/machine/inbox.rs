@@ -85,7 +85,7 @@ impl Run<'_> {
         // It keeps its place before those that came later.
         let number = turn.deferred_as.unwrap_or(log_sequence);
         self.batch.put_inbox(id, number, row)?;
-        self.batch.put_timer(id, &end_of_wait(number, until))?;
+        self.set_timer(id, &end_of_wait(number, until))?;
         self.tell(input, Told::Outcome(Outcome::Deferred, &[]));
         self.staged.records.give_back(id, None);
         Ok(Fate::Settled)

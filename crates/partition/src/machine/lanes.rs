@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use saga_runner_kernel::ids::TimeMs;
-use saga_runner_kernel::input::{Input, InputBody, SourceStream};
+use saga_runner_kernel::input::SourceStream;
 
 use super::message::{Arrival, Delivery};
 
@@ -126,22 +126,7 @@ impl Held {
 
 /// Payload bytes of a delivery.
 pub fn bytes_of(delivery: &Delivery) -> usize {
-    delivery
-        .inputs
-        .iter()
-        .map(|arrival| match arrival {
-            Arrival::Input(input) => payload_bytes(input),
-            Arrival::Unreadable(message) => message.excerpt.len(),
-        })
-        .sum()
-}
-
-fn payload_bytes(input: &Input) -> usize {
-    match &input.body {
-        InputBody::Event(event) => event.payload.len(),
-        InputBody::Result(result) => result.outcome.bytes(),
-        InputBody::Timer { .. } | InputBody::Control(_) => 0,
-    }
+    delivery.inputs.iter().map(Arrival::bytes).sum()
 }
 
 #[cfg(test)]

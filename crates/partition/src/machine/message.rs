@@ -4,15 +4,18 @@ use std::borrow::Cow;
 
 use bytes::Bytes;
 use saga_runner_kernel::ids::{InstanceId, SagaName, TenantId, TimeMs};
-use saga_runner_kernel::input::{Input, SourceStream};
+use saga_runner_kernel::input::{Input, InputBody, SourceStream};
 use saga_runner_kernel::work::{WorkItem, WorkRef};
 
+use super::catch_up::InOrder;
 use crate::storage::rows::Stamp;
 
 /// One thing that a partition is told; it is taken as a whole.
 #[derive(Debug, Clone, Copy)]
 pub enum Order<'a> {
     Delivery(&'a Delivery),
+    /// One in stored order: due timers fire between its inputs. Its transaction may end before it; the positions tell.
+    InOrder(&'a Delivery, InOrder),
     /// An input of this process, and the message that becomes a row with it.
     Local(&'a Input, Option<&'a WorkItem>),
     /// Rows that were delivered, for which nobody waits.
@@ -97,6 +100,20 @@ pub enum Arrival {
     Input(Input),
     /// The message can never become an input: straight to the dead letters.
     Unreadable(Unreadable),
+}
+
+impl Arrival {
+    /// Payload bytes.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::Input(input) => match &input.body {
+                InputBody::Event(event) => event.payload.len(),
+                InputBody::Result(result) => result.outcome.bytes(),
+                InputBody::Timer { .. } | InputBody::Control(_) => 0,
+            },
+            Self::Unreadable(message) => message.excerpt.len(),
+        }
+    }
 }
 
 /// A message that could not be turned into an input.

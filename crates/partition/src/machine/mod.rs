@@ -7,6 +7,7 @@ pub mod activation;
 mod aliases;
 pub mod apply;
 pub mod careful;
+pub mod catch_up;
 mod inbox;
 pub mod lanes;
 pub mod message;
@@ -96,6 +97,7 @@ impl Partition {
             counters: self.counters,
             positions: self.positions,
             stamps: self.stamps,
+            next_due: self.next_due,
             ..Staged::default()
         }
     }

@@ -5,7 +5,8 @@ use saga_runner_kernel::input::Input;
 use saga_runner_kernel::work::{WorkItem, WorkRef};
 
 use super::apply::Turn;
-use super::message::{Answer, Arrival, Fire, Order, Refused};
+use super::catch_up::{self, InOrder};
+use super::message::{Answer, Arrival, Delivery, Fire, Order, Refused};
 use super::staging::Run;
 use super::timers::timer_input;
 use crate::storage::StorageError;
@@ -29,6 +30,7 @@ impl Run<'_> {
                 self.staged.stamps[delivery.stream.index()] = delivery.stamp;
                 Ok(None)
             }
+            Order::InOrder(delivery, in_order) => self.deliver_in_order(delivery, in_order).map(|()| None),
             Order::Local(input, publish) => {
                 self.verdict(input)?;
                 publish.map_or(Ok(()), |item| self.publish(item))?;
@@ -58,6 +60,64 @@ impl Run<'_> {
         }
     }
 
+    /// Takes the messages of a delivery one by one, each behind the timers that were due before it was stored. Where more
+    /// of these fire than one transaction should have, it takes no more.
+    fn deliver_in_order(&mut self, delivery: &Delivery, in_order: InOrder) -> Result<(), StorageError> {
+        let stream = delivery.stream.index();
+        // What comes before it may have been left for the next transaction.
+        if self.staged.stopped || delivery.after > self.staged.positions[stream] {
+            self.staged.stopped = true;
+            return Ok(());
+        }
+        let turn = Turn {
+            late_source: in_order.incomplete,
+            ..Turn::FIRST
+        };
+        let mut under_way = None;
+        let mut stands = None;
+        for arrival in &delivery.inputs {
+            let sequence = catch_up::sequence_of(arrival, delivery.sequence);
+            if under_way != Some(sequence) {
+                if let Some(whole) = under_way {
+                    self.staged.positions[stream] = whole;
+                    self.staged.stamps[stream] = stands;
+                }
+                stands = catch_up::stamp_of(arrival);
+                if !self.fire_before(catch_up::time_of(arrival), in_order)? {
+                    self.staged.stopped = true;
+                    return Ok(());
+                }
+                under_way = Some(sequence);
+            }
+            match arrival {
+                Arrival::Input(input) => self.take(input, turn)?,
+                Arrival::Unreadable(message) => self.unreadable(delivery.stream, message)?,
+            }
+        }
+        self.staged.positions[stream] = delivery.sequence;
+        self.staged.stamps[stream] = delivery.stamp;
+        Ok(())
+    }
+
+    /// Fires what was due before an input of the time `before`, in its order; false: not all of it.
+    fn fire_before(&mut self, before: TimeMs, in_order: InOrder) -> Result<bool, StorageError> {
+        let until = in_order.until(before, self.ground.now);
+        loop {
+            if self.staged.next_due.is_none_or(|due| due > until) {
+                return Ok(true);
+            }
+            let Some((due, set_by, target)) = self.batch.due_timers(until, 1)?.pop() else {
+                self.staged.next_due = self.batch.next_due()?;
+                return Ok(true);
+            };
+            if self.staged.fired_between >= in_order.timers_max {
+                return Ok(false);
+            }
+            self.staged.fired_between += 1;
+            self.fire_one(due, set_by, target, due > in_order.covered)?;
+        }
+    }
+
     fn verdict(&mut self, input: &Input) -> Result<(), StorageError> {
         let last = self.staged.counters.last_time;
         if input.time >= last {
@@ -84,7 +144,11 @@ impl Run<'_> {
     }
 
     fn fire(&mut self, fire: Fire) -> Result<(), StorageError> {
-        for (due, set_by, target) in self.batch.due_timers(fire.until, fire.limit)? {
+        // One by one: a timer may set one that is due before the next.
+        for _ in 0..fire.limit {
+            let Some((due, set_by, target)) = self.batch.due_timers(fire.until, 1)?.pop() else {
+                break;
+            };
             self.fire_one(due, set_by, target, fire.late_source)?;
         }
         Ok(())

@@ -332,7 +332,7 @@ impl Run<'_> {
             set_by,
             name: SCHEDULE.to_owned(),
         };
-        self.batch.put_timer(id, &timer)
+        self.set_timer(id, &timer)
     }
 }
 

@@ -8,6 +8,7 @@ use saga_runner_kernel::duration::Millis;
 use saga_runner_kernel::ids::{ClusterId, InstanceId, TenantId, TimeMs};
 use saga_runner_kernel::input::Input;
 use saga_runner_kernel::limits::Limits;
+use saga_runner_kernel::patch::TimerRow;
 use saga_runner_kernel::record::Record;
 use saga_runner_kernel::work::{WorkItem, WorkRef};
 
@@ -55,6 +56,12 @@ pub struct Staged {
     pub waiting: HashMap<InstanceId, Waiting>,
     pub work: Vec<(WorkRef, WorkItem)>,
     pub settled: Vec<WorkRef>,
+    /// No timer is due before this; none: there is none.
+    pub next_due: Option<TimeMs>,
+    /// Timers that have fired between the inputs of the batch.
+    pub fired_between: usize,
+    /// The batch is to end before the next delivery in stored order.
+    pub stopped: bool,
     /// Who refers to which version.
     pub uses: UseChanges,
     /// Instances that ended.
@@ -83,6 +90,13 @@ impl Run<'_> {
         if let Some(watch) = self.ground.watch {
             watch.told(input, what);
         }
+    }
+
+    /// Sets a timer.
+    pub fn set_timer(&mut self, id: &InstanceId, timer: &TimerRow) -> Result<(), StorageError> {
+        let next_due = self.staged.next_due.map_or(timer.due, |due| due.min(timer.due));
+        self.staged.next_due = Some(next_due);
+        self.batch.put_timer(id, timer)
     }
 
     /// What waits for an instance, as this batch sees it.

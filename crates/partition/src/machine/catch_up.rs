@@ -1,0 +1,510 @@
+//! Which of the messages that wait comes next while a partition catches up with its streams: the one that was stored
+//! first, and due timers at the time they were due.
+//!
+//! The end of each stream is noted when catching up begins: the first barrier that covers that instant. Until a stream has
+//! reached its end, nothing that was stored later than what it may still bring is taken, unless the stream cannot be read.
+//! It holds only what readers have brought, and asks nothing of anyone.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use saga_runner_kernel::ids::TimeMs;
+use saga_runner_kernel::input::{Input, InputBody, Origin, SourceStream};
+
+use super::message::{Arrival, Delivery};
+use crate::storage::rows::Stamp;
+
+/// How long a control waits for a stream that cannot be read: a little more than readers take to open.
+const CONTROLS_WAIT: Duration = Duration::from_secs(1);
+/// Time between two requests for the ends of the streams that did not come.
+const ASK_AGAIN: Duration = Duration::from_secs(5);
+/// Up to when timers may fire between the inputs of a delivery. Those of an input's own time and later come behind it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct InOrder {
+    /// All that the other streams held at this instant has been taken.
+    pub covered: TimeMs,
+    /// The same, but for what cannot be read, where timers have waited long enough for it.
+    pub late: Option<TimeMs>,
+    /// A stream is left out, so what it holds comes behind what was stored later.
+    pub incomplete: bool,
+    /// Most timers of one transaction.
+    pub timers_max: usize,
+}
+
+impl InOrder {
+    /// Timers that are due up to the result may fire at `now` before an input of the time `before`.
+    pub fn until(&self, before: TimeMs, now: TimeMs) -> TimeMs {
+        let known = self.covered.max(self.late.unwrap_or(self.covered));
+        known.min(before.plus_ms(-1)).min(now)
+    }
+}
+
+/// What comes next.
+#[derive(Debug, PartialEq)]
+pub enum Next {
+    Take(Delivery, InOrder),
+    /// Timers come first that are due up to `until`; `late_source` where that is not covered by barriers.
+    Timers {
+        until: TimeMs,
+        late_source: bool,
+    },
+    /// Nothing until mail comes, or until this time has passed.
+    Wait(Duration),
+    /// All ends are reached: the order of arrival is good enough from now on.
+    Over(Over),
+}
+
+/// How catching up has ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Over {
+    /// All that each stream held at this instant was taken; none of a stream that was left out.
+    pub proven: [Option<TimeMs>; 3],
+    /// For how long it has lasted.
+    pub took: Duration,
+    /// Deliveries that were taken.
+    pub taken: u64,
+}
+
+/// What the choice depends on besides what waits.
+#[derive(Debug, Clone, Copy)]
+pub struct Ground {
+    pub now: TimeMs,
+    pub monotonic: Duration,
+    /// When the next timer is due, as far as that is known: none where inputs were chosen since the last commit.
+    pub next_due: Option<TimeMs>,
+    /// Timers may fire up to here although a stream cannot be read.
+    pub late: Option<TimeMs>,
+    /// Domain events are to wait.
+    pub events_held: bool,
+    /// Whether the messages of each stream are taken one by one.
+    pub one: [bool; 3],
+    /// Timers that may fire between the inputs of a transaction.
+    pub timers_max: usize,
+}
+
+impl Ground {
+    fn holds(&self, stream: SourceStream) -> bool {
+        self.events_held && stream == SourceStream::AggregateEvents
+    }
+}
+
+/// Bounds of what waits of one stream.
+#[derive(Debug, Clone, Copy)]
+pub struct Bounds {
+    pub deliveries: usize,
+    pub bytes: usize,
+}
+
+/// What readers have brought and was not yet taken.
+#[derive(Debug)]
+pub struct CatchUp {
+    lanes: [Waiting; 3],
+    /// How long a stream that brings nothing is waited for.
+    wait: Duration,
+    began: Duration,
+    asked: Option<Duration>,
+    taken: u64,
+}
+
+/// What one stream has brought.
+#[derive(Debug)]
+struct Waiting {
+    queue: VecDeque<Entry>,
+    deliveries: usize,
+    bytes: usize,
+    /// A barrier of this instant or a later one is the end.
+    noted: TimeMs,
+    /// The barrier by which the end was reached.
+    reached: Option<TimeMs>,
+    /// The last barrier that was taken.
+    proven: Option<TimeMs>,
+    /// Since when the others have been waiting for it.
+    missed: Option<Duration>,
+}
+
+#[derive(Debug)]
+enum Entry {
+    Delivery {
+        after: u64,
+        sequence: u64,
+        stamp: Option<Stamp>,
+        inputs: VecDeque<Arrival>,
+    },
+    Barrier(TimeMs),
+}
+
+/// Place of a message in the common order: when it was stored, its stream's rank, its sequence.
+type Place = (TimeMs, u8, u64);
+
+/// Results before controls before events.
+const fn rank(stream: SourceStream) -> u8 {
+    match stream {
+        SourceStream::WorkflowEvents => 0,
+        SourceStream::WorkflowCommands => 1,
+        SourceStream::AggregateEvents => 2,
+    }
+}
+
+impl CatchUp {
+    /// Catching up with what the streams hold at `now`; one that brings nothing for `wait` is left out.
+    pub fn new(now: TimeMs, monotonic: Duration, wait: Duration) -> Self {
+        Self {
+            lanes: std::array::from_fn(|_| Waiting {
+                queue: VecDeque::new(),
+                deliveries: 0,
+                bytes: 0,
+                noted: now,
+                reached: None,
+                proven: None,
+                missed: None,
+            }),
+            wait,
+            began: monotonic,
+            asked: None,
+            taken: 0,
+        }
+    }
+
+    /// A stream is read again after a break: the ends are noted anew of it and of those whose end was reached before.
+    pub fn opened_again(&mut self, stream: SourceStream, now: TimeMs) {
+        for (index, lane) in self.lanes.iter_mut().enumerate() {
+            if index == stream.index() || lane.reached.is_some() {
+                lane.noted = now;
+                lane.reached = None;
+                lane.missed = None;
+                self.asked = None;
+            }
+        }
+    }
+
+    /// Whether the ends of the streams are to be asked for.
+    pub fn asks(&mut self, monotonic: Duration) -> bool {
+        let missing = self.lanes.iter().any(|lane| lane.reached.is_none());
+        let due = self
+            .asked
+            .is_none_or(|asked| monotonic.saturating_sub(asked) >= ASK_AGAIN);
+        if missing && due {
+            self.asked = Some(monotonic);
+        }
+        missing && due
+    }
+
+    /// Forgets instants of a clock that was put back since: the ends are noted by the clock as it is now.
+    pub fn forget_the_future(&mut self, now: TimeMs) {
+        for lane in &mut self.lanes {
+            if lane.noted > now {
+                lane.noted = now;
+                self.asked = None;
+            }
+        }
+    }
+
+    pub fn push(&mut self, delivery: Delivery) {
+        let lane = &mut self.lanes[delivery.stream.index()];
+        lane.missed = None;
+        lane.add(delivery, VecDeque::push_back);
+    }
+
+    pub fn push_barrier(&mut self, stream: SourceStream, as_of: TimeMs) {
+        let lane = &mut self.lanes[stream.index()];
+        lane.missed = None;
+        // Of barriers in a row the last says all.
+        if let Some(Entry::Barrier(last)) = lane.queue.back_mut() {
+            *last = as_of;
+        } else {
+            lane.queue.push_back(Entry::Barrier(as_of));
+        }
+    }
+
+    /// Takes back what of a delivery lies behind `position`: its transaction has ended before it.
+    pub fn put_back(&mut self, mut delivery: Delivery, position: u64) {
+        if delivery.sequence <= position {
+            return;
+        }
+        let sequence = delivery.sequence;
+        delivery
+            .inputs
+            .retain(|arrival| sequence_of(arrival, sequence) > position);
+        delivery.after = delivery.after.max(position);
+        let lane = &mut self.lanes[delivery.stream.index()];
+        self.taken = self.taken.saturating_sub(1);
+        lane.add(delivery, VecDeque::push_front);
+    }
+
+    /// Whether so much of a stream waits that it is to bring no more for now.
+    pub fn is_full(&self, stream: SourceStream, bounds: Bounds) -> bool {
+        let lane = &self.lanes[stream.index()];
+        lane.deliveries >= bounds.deliveries || lane.bytes >= bounds.bytes
+    }
+
+    /// Deliveries that wait.
+    pub fn deliveries(&self) -> usize {
+        self.lanes.iter().map(|lane| lane.deliveries).sum()
+    }
+
+    /// Whether a stream is left out because it cannot be read.
+    pub fn leaves_out(&self, monotonic: Duration) -> bool {
+        self.lanes
+            .iter()
+            .any(|lane| lane.is_left_out(monotonic, self.wait))
+    }
+
+    /// Chooses what comes next.
+    pub fn next(&mut self, ground: Ground) -> Next {
+        if let Some(delivery) = self.past_what_has_no_time() {
+            let in_order = self.in_order(delivery.stream, ground);
+            return Next::Take(delivery, in_order);
+        }
+        for lane in &mut self.lanes {
+            if lane.is_missing() {
+                lane.missed.get_or_insert(ground.monotonic);
+            }
+        }
+        let is_held = |stream| ground.holds(stream);
+        let first = SourceStream::ALL
+            .into_iter()
+            .filter(|stream| !is_held(*stream))
+            .filter_map(|stream| Some((self.place(stream)?, stream)))
+            .min();
+        let missing = SourceStream::ALL.into_iter().filter(|stream| !is_held(*stream));
+        let patience = match first {
+            Some((_, SourceStream::WorkflowCommands)) => self.wait.min(CONTROLS_WAIT),
+            Some(_) | None => self.wait,
+        };
+        let left = missing
+            .filter_map(|stream| self.lanes[stream.index()].missed)
+            .map(|since| patience.saturating_sub(ground.monotonic.saturating_sub(since)))
+            .max()
+            .unwrap_or_default();
+        if !left.is_zero() {
+            return Next::Wait(left);
+        }
+        let Some((place, stream)) = first else {
+            let is_over = |lane: &Waiting| {
+                lane.queue.is_empty()
+                    && (lane.reached.is_some() || lane.is_left_out(ground.monotonic, self.wait))
+            };
+            return if self.lanes.iter().all(is_over) {
+                Next::Over(self.over(ground.monotonic))
+            } else {
+                Next::Wait(self.wait)
+            };
+        };
+        let in_order = self.in_order(stream, ground);
+        if let Some(due) = ground.next_due {
+            let until = in_order.until(place.0, ground.now);
+            if due <= until {
+                let late_source = due > in_order.covered;
+                let until = if late_source {
+                    until
+                } else {
+                    until.min(in_order.covered)
+                };
+                return Next::Timers { until, late_source };
+            }
+        }
+        let before = SourceStream::ALL
+            .into_iter()
+            .filter(|other| *other != stream && !is_held(*other))
+            .filter_map(|other| self.place(other))
+            .min();
+        match self.lanes[stream.index()].take(stream, before, ground.one[stream.index()]) {
+            Some(delivery) => {
+                self.taken += 1;
+                Next::Take(delivery, in_order)
+            }
+            None => Next::Wait(self.wait),
+        }
+    }
+
+    /// Passes barriers; the first watermark that stands in the way.
+    fn past_what_has_no_time(&mut self) -> Option<Delivery> {
+        for stream in SourceStream::ALL {
+            let lane = &mut self.lanes[stream.index()];
+            while let Some(Entry::Barrier(as_of)) = lane.queue.front() {
+                lane.proven = Some(*as_of);
+                if *as_of >= lane.noted {
+                    lane.reached = Some(*as_of);
+                    lane.missed = None;
+                }
+                lane.queue.pop_front();
+            }
+            if let Some(Entry::Delivery { inputs, .. }) = lane.queue.front()
+                && inputs.is_empty()
+            {
+                return lane.take(stream, None, false);
+            }
+        }
+        None
+    }
+
+    /// Place of the next message of a stream.
+    fn place(&self, stream: SourceStream) -> Option<Place> {
+        match self.lanes[stream.index()].queue.front()? {
+            Entry::Delivery { sequence, inputs, .. } => {
+                inputs.front().map(|arrival| place_of(stream, arrival, *sequence))
+            }
+            Entry::Barrier(_) => None,
+        }
+    }
+
+    /// Up to when timers may fire before what is taken of `stream`.
+    fn in_order(&self, stream: SourceStream, ground: Ground) -> InOrder {
+        let others = || SourceStream::ALL.into_iter().filter(|other| *other != stream);
+        let known = |other: SourceStream| match self.place(other) {
+            // What stands before it was taken.
+            Some((time, ..)) => time.plus_ms(-1),
+            None => {
+                let lane = &self.lanes[other.index()];
+                lane.reached.or(lane.proven).unwrap_or(TimeMs(i64::MIN))
+            }
+        };
+        let left_out = |other: &SourceStream| {
+            let lane = &self.lanes[other.index()];
+            lane.is_left_out(ground.monotonic, self.wait)
+        };
+        let all = others().map(known).min();
+        let readable = others().filter(|other| !left_out(other)).map(known).min();
+        InOrder {
+            covered: all.unwrap_or(TimeMs(i64::MIN)),
+            late: ground
+                .late
+                .map(|late| readable.map_or(late, |readable| readable.min(late))),
+            incomplete: others().any(|other| !ground.holds(other) && self.lanes[other.index()].is_missing()),
+            timers_max: ground.timers_max,
+        }
+    }
+
+    fn over(&self, monotonic: Duration) -> Over {
+        Over {
+            proven: std::array::from_fn(|index| self.lanes[index].reached),
+            took: monotonic.saturating_sub(self.began),
+            taken: self.taken,
+        }
+    }
+}
+
+impl Waiting {
+    /// It may still bring what comes before all others.
+    fn is_missing(&self) -> bool {
+        self.reached.is_none() && self.queue.is_empty()
+    }
+
+    fn is_left_out(&self, monotonic: Duration, wait: Duration) -> bool {
+        self.is_missing()
+            && self
+                .missed
+                .is_some_and(|since| monotonic.saturating_sub(since) >= wait)
+    }
+
+    fn add(&mut self, delivery: Delivery, put: fn(&mut VecDeque<Entry>, Entry)) {
+        self.deliveries += 1;
+        self.bytes += delivery.inputs.iter().map(Arrival::bytes).sum::<usize>();
+        let Delivery {
+            after,
+            sequence,
+            stamp,
+            inputs,
+            ..
+        } = delivery;
+        put(
+            &mut self.queue,
+            Entry::Delivery {
+                after,
+                sequence,
+                stamp,
+                inputs: inputs.into(),
+            },
+        );
+    }
+
+    /// The messages of the first delivery that come before `before`, but for the first, which always comes; `one`: nothing
+    /// but that.
+    fn take(&mut self, stream: SourceStream, before: Option<Place>, one: bool) -> Option<Delivery> {
+        let (after, sequence, stamp, mut inputs) = match self.queue.pop_front()? {
+            Entry::Delivery {
+                after,
+                sequence,
+                stamp,
+                inputs,
+            } => (after, sequence, stamp, inputs),
+            barrier @ Entry::Barrier(_) => {
+                self.queue.push_front(barrier);
+                return None;
+            }
+        };
+        let mut taken = Vec::new();
+        let mut last = None;
+        while let Some(arrival) = inputs.front() {
+            let place = place_of(stream, arrival, sequence);
+            let same = last == Some(place.2);
+            if !same && last.is_some() && (one || before.is_some_and(|before| place > before)) {
+                break;
+            }
+            last = Some(place.2);
+            taken.extend(inputs.pop_front());
+        }
+        let (upto, stands) = match (last, taken.last()) {
+            (Some(last), Some(arrival)) if !inputs.is_empty() => (last, stamp_of(arrival)),
+            _ => (sequence, stamp),
+        };
+        self.bytes -= taken.iter().map(Arrival::bytes).sum::<usize>();
+        if inputs.is_empty() {
+            self.deliveries -= 1;
+        } else {
+            self.queue.push_front(Entry::Delivery {
+                after: upto,
+                sequence,
+                stamp,
+                inputs,
+            });
+        }
+        Some(Delivery {
+            stream,
+            lane: 0,
+            after,
+            sequence: upto,
+            stamp: stands,
+            inputs: taken,
+        })
+    }
+}
+
+/// The sequence of the message that has yielded it; `last`: the end of its delivery.
+pub fn sequence_of(arrival: &Arrival, last: u64) -> u64 {
+    match arrival {
+        Arrival::Input(Input {
+            origin: Origin::Stream { sequence, .. },
+            ..
+        }) => *sequence,
+        Arrival::Input(_) => last,
+        Arrival::Unreadable(message) => message.sequence,
+    }
+}
+
+/// When it was stored. An event that was forwarded stands at the time of the event.
+pub const fn time_of(arrival: &Arrival) -> TimeMs {
+    match arrival {
+        Arrival::Input(input) => input.time,
+        Arrival::Unreadable(message) => message.time,
+    }
+}
+
+/// By what the message that has yielded it is known again, as far as it tells. A forwarded event does not say when its own
+/// message was stored.
+pub fn stamp_of(arrival: &Arrival) -> Option<Stamp> {
+    match arrival {
+        Arrival::Input(Input {
+            body: InputBody::Event(event),
+            ..
+        }) if event.via.is_some() => None,
+        Arrival::Input(_) | Arrival::Unreadable(_) => Some(Stamp::at(time_of(arrival))),
+    }
+}
+
+fn place_of(stream: SourceStream, arrival: &Arrival, last: u64) -> Place {
+    (time_of(arrival), rank(stream), sequence_of(arrival, last))
+}
+
+#[cfg(test)]
+mod tests;
