@@ -1,5 +1,7 @@
 //! Inputs that cannot be applied stop their key and nothing else, and operators get everything back in order.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
 use super::world::{
@@ -8,8 +10,9 @@ use super::world::{
 };
 use crate::kernel::definition::Definition;
 use crate::kernel::ids::TenantId;
-use crate::kernel::input::{Origin, WorkOutcome};
+use crate::kernel::input::{Input, InputBody, Origin, WorkOutcome};
 use crate::kernel::record::Phase;
+use crate::ports::clock::Clock as _;
 use crate::shard::mailbox::{
     Arrival, DeadLetterDecision::Discard, DeadLetterDecision::Retry, Delivery, Mail, Unreadable,
 };
@@ -356,4 +359,73 @@ async fn an_input_that_contradicts_an_earlier_one_is_told_and_holds_up_nothing()
     assert_eq!(shard.inbox("a"), (None, Vec::new()));
     shard.decide(*number, Discard).await.unwrap();
     assert_eq!(shard.dead_letters(), []);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn an_event_of_an_unknown_version_or_shape_holds_up_nothing_and_is_applied_once_the_version_takes_it() {
+    let gates = "events: {List.Added: {versions: [1], schema: {type: object, required: [n], properties: {n: {type: integer}}}}}\n";
+    let source = LIST.replace("state:\n", &format!("{gates}state:\n"));
+    let mut world = World::new();
+    world.definitions = set_of(vec![compile(&source)]);
+    let shard = world.start();
+    let newer = |mut input: Input| {
+        if let InputBody::Event(event) = &mut input.body {
+            event.schema_version = 2;
+        }
+        input
+    };
+    shard.deliver(EVENTS, 1, vec![opened("a", 1)]).await;
+    shard.deliver(EVENTS, 2, vec![newer(added("a", 2, 2))]).await;
+    let shapeless = event(list("a"), "List.Added", 3, &json!({"n": "three"}));
+    shard.deliver(EVENTS, 3, vec![shapeless]).await;
+    shard.deliver(EVENTS, 4, vec![added("a", 4, 4)]).await;
+    shard.settle().await;
+    assert_eq!(shard.items("a"), json!([4]));
+    assert_eq!(shard.inbox("a"), (None, Vec::new()));
+    let letters = shard.dead_letters();
+    let reasons: Vec<_> = letters.iter().map(|(_, letter)| letter.reason.as_str()).collect();
+    assert_eq!(reasons, ["event.version", "event.schema"]);
+    let number = letters[0].0;
+    shard.stop().await;
+
+    let hash = world.definitions.active(&list("a").saga).unwrap().hash;
+    world.definitions = set_of(vec![corrected(&source.replace("[1]", "[1, 2]"), hash)]);
+    let shard = world.start();
+    shard.decide(number, Retry).await.unwrap();
+    assert_eq!(shard.items("a"), json!([4, 2]));
+    assert_eq!(shard.dead_letters().len(), 1);
+    shard.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn the_deadline_passes_a_dead_letter_and_other_timers_wait_behind_it() {
+    let source = PAY
+        .replace("set: {paid: true}", "set: {paid: '${100 / event.data.by == 1}'}")
+        .replace("timers:\n", "deadline: 2m\ntimers:\n");
+    let mut world = World::new();
+    world.definitions = set_of(vec![compile(&source)]);
+    let shard = world.start();
+    shard.deliver(EVENTS, 1, vec![pay_opened("p", 1)]).await;
+    let bad = event(pay("p"), "Pay.Settled", 2, &json!({"id": "p", "by": 0}));
+    shard.deliver(EVENTS, 2, vec![bad]).await;
+    world.clock.advance(Duration::from_secs(90));
+    shard.barrier(world.clock.now()).await;
+    shard.settle().await;
+    assert_eq!(shard.record(&pay("p")).unwrap().phase, Phase::Running);
+    let (behind, waiting) = shard.handle.reader.inbox(&pay("p"), 10).unwrap();
+    assert!(
+        matches!(&waiting[..], [(_, row)] if row.input.id.starts_with("unpaid@")),
+        "{waiting:?}"
+    );
+    world.clock.advance(Duration::from_secs(60));
+    shard.barrier(world.clock.now()).await;
+    shard.settle().await;
+    let record = shard.record(&pay("p")).expect("its charge is under way");
+    assert_eq!(record.failure.as_ref().unwrap().code, "deadline");
+    assert_eq!(
+        shard.handle.reader.inbox(&pay("p"), 10).unwrap().0,
+        behind,
+        "the letter stands"
+    );
+    shard.stop().await;
 }

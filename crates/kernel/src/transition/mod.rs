@@ -74,6 +74,12 @@ pub const BUFFER_FULL: &str = "buffer.full";
 /// Reason of a start event whose instance runs, where the saga says that it fails.
 pub const START_RUNNING: &str = "start.running";
 
+/// Reason of an event whose version the definition does not take.
+pub const EVENT_VERSION: &str = "event.version";
+
+/// Reason of an event whose data do not fit the definition's schema.
+pub const EVENT_SCHEMA: &str = "event.schema";
+
 /// Reason of an event without an instance, where the saga wants to hear of those.
 pub const NO_INSTANCE: &str = "no_instance";
 
@@ -123,10 +129,18 @@ impl Rejection {
     }
 
     /// Whether later inputs must not be applied before this one is decided on. What has no place in a bounded
-    /// buffer stands in nobody's way.
+    /// buffer stands in nobody's way, nor does an event that is of no use to the instance's version: that would stop every
+    /// instance of the version, with everything else that it waits for.
     #[must_use]
     pub fn parks(&self) -> bool {
-        ![BUFFER_FULL, START_RUNNING, NO_INSTANCE].contains(&self.reason)
+        ![
+            BUFFER_FULL,
+            START_RUNNING,
+            NO_INSTANCE,
+            EVENT_VERSION,
+            EVENT_SCHEMA,
+        ]
+        .contains(&self.reason)
     }
 }
 

@@ -4,9 +4,9 @@ use saga_runner_language::definition::model::EventDefinition;
 use saga_runner_language::expr::Template;
 use saga_runner_language::json::Json;
 
-use super::Rejection;
 use super::run::Run;
 use super::scope::Locals;
+use super::{EVENT_SCHEMA, EVENT_VERSION, Rejection};
 use crate::input::DomainEvent;
 
 impl<'a> Run<'a> {
@@ -30,7 +30,7 @@ impl<'a> Run<'a> {
         let root = self.event_root()?;
         let data = root.get("data").unwrap_or(&Json::Null);
         schema.check(data).map_err(|violation| Rejection {
-            reason: "event.schema",
+            reason: EVENT_SCHEMA,
             message: format!(
                 "event {} of type {}, version {}: data {violation}",
                 event.event_id, event.event_type, event.schema_version
@@ -68,7 +68,7 @@ fn unknown_version(event: &DomainEvent, known: &EventDefinition) -> Rejection {
         .map(ToString::to_string)
         .collect();
     Rejection {
-        reason: "event.version",
+        reason: EVENT_VERSION,
         message: format!(
             "event {} of type {} has version {}, taken are {}",
             event.event_id,

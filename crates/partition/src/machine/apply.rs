@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use saga_runner_kernel::alias::Alias;
+use saga_runner_kernel::definition::model::DEADLINE;
 use saga_runner_kernel::ids::{DefinitionHash, InstanceId};
 use saga_runner_kernel::input::{Control, Input, InputBody, Origin, Settle, SourceStream};
 use saga_runner_kernel::patch::{IgnoreReason, Note, Outcome, Patch};
@@ -74,7 +75,7 @@ impl Run<'_> {
         {
             return self.expire(&input.instance, number);
         }
-        if self.waiting(&input.instance).is_blocked() && !matches!(input.body, InputBody::Control(_)) {
+        if self.waiting(&input.instance).is_blocked() && !passes(input) {
             return self.wait(input, WaitReason::Parked);
         }
         self.settle(input, turn).map(drop)
@@ -453,6 +454,16 @@ pub struct HistoryEntry {
 /// Whether an instance had ended like that before.
 fn has_ended(before: &Record, after: &Record) -> bool {
     before.phase == after.phase && before.phase.is_terminal() && before.is_settled()
+}
+
+/// Whether an input has no place in the order of its instance, so that it waits behind no dead letter: what an operator
+/// says, and the deadline, by which the instance is to be over whatever has happened.
+pub fn passes(input: &Input) -> bool {
+    match &input.body {
+        InputBody::Control(_) => true,
+        InputBody::Timer { name } => name == DEADLINE,
+        InputBody::Event(_) | InputBody::Result(_) => false,
+    }
 }
 
 /// A migration that is refused leaves everything as it was, so there is nothing for an operator to decide.

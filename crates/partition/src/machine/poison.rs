@@ -13,7 +13,7 @@ use saga_runner_kernel::record::Record;
 use saga_runner_kernel::schedule;
 use saga_runner_kernel::transition::{Context, NO_INSTANCE, Rejection, apply, awaits, discard_timer};
 
-use super::apply::{Fate, HistoryEntry, Turn, kind_in_full, source};
+use super::apply::{Fate, HistoryEntry, Turn, kind_in_full, passes, source};
 use super::careful::{Condemned, fingerprint};
 use super::message::{Answer, DeadLetterDecision, Refused, Unreadable};
 use super::staging::Run;
@@ -258,7 +258,9 @@ impl Run<'_> {
             instance = %id, reason = letter.reason, dead_letter = number,
             "an input cannot be applied and is a dead letter"
         );
-        if !fault.parks || matches!(input.body, InputBody::Control(_)) {
+        // What has passed a dead letter does not take its place.
+        let has_passed = passes(input) && self.waiting(id).behind.is_some();
+        if !fault.parks || has_passed || matches!(input.body, InputBody::Control(_)) {
             return Ok(Fate::Settled);
         }
         if let InputBody::Result(result) = &input.body
