@@ -11,8 +11,8 @@ use serde_bytes::ByteBuf;
 use super::read::{Bound, Found, ListCursor};
 use super::rows::{
     ActiveDefinitions, ActiveSaga, AliasRow, ArchivedRow, DeadLetter, EndedRow, HistoryOutcome, HistoryRow,
-    InboxRow, ParkedRow, PositionRow, Stamp, Suspect, TimerTarget, Tombstone, UseChanges, Uses, WaitReason,
-    Waiting, decode, encode, encode_waiting,
+    InboxRow, ParkedRow, PositionRow, Released, Stamp, Suspect, TimerTarget, Tombstone, UseChanges, Uses,
+    WaitReason, Waiting, decode, encode, encode_waiting,
 };
 use super::write::Counters;
 use super::{Batch, OpenOptions, Settings, StorageError, Store};
@@ -214,8 +214,15 @@ fn stored_rows_are_frozen() {
             key: Key::parse("o-1").expect("legal"),
             generation: 300,
         }],
+        released: vec![Released {
+            owner: Owner {
+                key: Key::parse("o-2").expect("legal"),
+                generation: 1,
+            },
+            until: TimeMs(5),
+        }],
     };
-    frozen(&alias, "0101036f2d31ac02");
+    frozen(&alias, "0101036f2d31ac0201036f2d32010a");
     frozen(&ParkedRow { dead_letter: 300 }, "01ac02");
     frozen(&dead_letter("acme"), DEAD_LETTER);
     let tombstone = Tombstone {

@@ -345,10 +345,13 @@ async fn what_has_ended_is_no_owner_and_its_next_generation_is_another() {
     post.scan("t1", "T-1", 2).await;
     post.carry().await;
     assert_eq!(post.places("t1", "a"), json!([2]));
-    // Once nobody has it, nothing is kept of it.
+    // Once nobody has it, and no late registration may come, nothing is kept of it.
     post.event(parcel("t1", "a"), "Parcel.Closed", json!({"id": "a"}))
         .await;
     post.carry().await;
+    world.clock.advance(Duration::from_hours(24 * 8));
+    post.shard.barrier(world.clock.now()).await;
+    post.shard.settle().await;
     assert_eq!(post.shard.handle.reader.check().unwrap().aliases, 0);
     post.shard.stop().await;
 }
@@ -390,5 +393,63 @@ async fn an_event_that_does_not_fit_into_a_message_with_its_address_is_a_dead_le
     let letters = post.shard.dead_letters();
     assert_eq!(letters.len(), 1);
     assert_eq!(letters[0].1.reason, "alias.size");
+    post.shard.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_registration_that_comes_behind_its_release_makes_nobody_an_owner() {
+    let world = world("");
+    let mut post = Post::of(&world);
+    post.packed("t1", "a", "T-1").await;
+    post.shard.settle().await;
+    let (_, registration) = post.messages().await.remove(0);
+    post.carry().await;
+    assert_eq!(post.owners("t1", "T-1"), ["a#1"]);
+    post.event(parcel("t1", "a"), "Parcel.Closed", json!({"id": "a"}))
+        .await;
+    post.carry().await;
+    assert_eq!(post.owners("t1", "T-1"), Vec::<String>::new());
+
+    post.controls += 1;
+    let late = arrived(&registration, post.controls);
+    post.shard.deliver(CONTROLS, post.controls, vec![late]).await;
+    post.shard.settle().await;
+    assert_eq!(post.owners("t1", "T-1"), Vec::<String>::new());
+    // So an event waits for whoever has the value next.
+    post.packed("t1", "b", "T-2").await;
+    post.scan("t1", "T-1", 1).await;
+    let labelled = json!({"id": "b", "no": "T-1"});
+    post.event(parcel("t1", "b"), "Parcel.Labelled", labelled).await;
+    post.carry().await;
+    assert_eq!(post.places("t1", "b"), json!([1]));
+
+    // What is remembered of it goes when the key of the instance is free again.
+    post.event(parcel("t1", "b"), "Parcel.Closed", json!({"id": "b"}))
+        .await;
+    post.carry().await;
+    world.clock.advance(Duration::from_hours(24 * 8));
+    post.shard.barrier(world.clock.now()).await;
+    post.shard.settle().await;
+    let row = post.shard.handle.reader.alias(&tracking("t1", "T-1")).unwrap();
+    assert!(row.is_empty(), "{row:?}");
+    assert!(post.shard.handle.reader.timers(None, 10).unwrap().is_empty());
+    post.shard.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_release_that_comes_before_its_registration_counts() {
+    let world = world("");
+    let mut post = Post::of(&world);
+    post.packed("t1", "a", "T-1").await;
+    post.event(parcel("t1", "a"), "Parcel.Closed", json!({"id": "a"}))
+        .await;
+    post.shard.settle().await;
+    for (_, item) in post.messages().await.iter().rev() {
+        post.controls += 1;
+        let input = arrived(item, post.controls);
+        post.shard.deliver(CONTROLS, post.controls, vec![input]).await;
+    }
+    post.shard.settle().await;
+    assert_eq!(post.owners("t1", "T-1"), Vec::<String>::new());
     post.shard.stop().await;
 }

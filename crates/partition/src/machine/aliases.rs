@@ -9,7 +9,7 @@ use saga_runner_kernel::children::{Forwarded, SagaMessage};
 use saga_runner_kernel::definition::model::{COMMAND_TIMEOUT_MS, NoInstance};
 use saga_runner_kernel::ids::{ClusterId, DefinitionHash, TimeMs};
 use saga_runner_kernel::input::{Control, DomainEvent, Input, InputBody, Origin, Owner};
-use saga_runner_kernel::patch::{IgnoreReason, Outcome};
+use saga_runner_kernel::patch::{IgnoreReason, Outcome, TimerRow};
 use saga_runner_kernel::work::{Attempt, Piece, WorkItem, WorkKind, WorkRef};
 
 use super::apply::{Fate, Turn};
@@ -17,6 +17,7 @@ use super::poison::Fault;
 use super::staging::Run;
 use super::watch::Told;
 use crate::storage::StorageError;
+use crate::storage::rows::{RELEASED_TIMER, Released};
 
 /// What a forwarded event has around its payload, in bytes, besides its own texts.
 const ENVELOPE_BYTES: usize = 2_048;
@@ -36,6 +37,7 @@ impl Run<'_> {
                 let message = format!("the key {} is that of an alias", input.instance.key);
                 return self.refuse(input, 1, &message);
             }
+            InputBody::Timer { name } if name == RELEASED_TIMER => return self.forget_releases(input),
             InputBody::Event(_) | InputBody::Result(_) | InputBody::Timer { .. } | InputBody::Control(_) => {
                 Outcome::Ignored(IgnoreReason::NoInstance)
             }
@@ -103,6 +105,11 @@ impl Run<'_> {
         let mut row = self.batch.alias(id)?;
         let max = self.ground.limits.alias_owners;
         let full = row.owners.len() >= max;
+        if row.was_released_by(owner) {
+            let late = Outcome::Ignored(IgnoreReason::Stale);
+            self.tell(input, Told::Outcome(late, &[]));
+            return Ok(Fate::Settled);
+        }
         match row.owners.iter_mut().find(|known| known.key == owner.key) {
             Some(known) if known.generation >= owner.generation => {
                 self.tell(
@@ -134,11 +141,45 @@ impl Run<'_> {
         let mut row = self.batch.alias(id)?;
         let before = row.owners.len();
         row.owners.retain(|known| known != owner);
-        if row.owners.len() == before {
-            return Ok(Outcome::Ignored(IgnoreReason::Stale));
+        let had_it = row.owners.len() < before;
+        // Its registration may come later, or again: an instance that has ended must not be an owner for ever.
+        if !row.was_released_by(owner) {
+            let kept = self.ground.keep_ended.as_i64();
+            let until = self.ground.now.max(input.time).plus_ms(kept);
+            if row.released.len() >= self.ground.limits.alias_owners {
+                row.released.remove(0);
+            }
+            row.released.push(Released {
+                owner: owner.clone(),
+                until,
+            });
+            let log_sequence = self.next_sequence();
+            let timer = TimerRow {
+                due: until,
+                set_by: WorkRef {
+                    log_sequence,
+                    index: 0,
+                },
+                name: RELEASED_TIMER.to_owned(),
+            };
+            self.set_timer(id, &timer)?;
         }
         self.batch.put_alias(id, &row)?;
-        Ok(Outcome::Applied)
+        Ok(if had_it {
+            Outcome::Applied
+        } else {
+            Outcome::Ignored(IgnoreReason::Stale)
+        })
+    }
+
+    /// The time is over in which the registration of somebody could come who has given the alias up.
+    fn forget_releases(&mut self, timer: &Input) -> Result<Fate, StorageError> {
+        let id = &timer.instance;
+        let mut row = self.batch.alias(id)?;
+        row.released.retain(|released| released.until > timer.time);
+        self.batch.put_alias(id, &row)?;
+        self.tell(timer, Told::Outcome(Outcome::Applied, &[]));
+        Ok(Fate::Settled)
     }
 
     /// What becomes of an event for which no instance is there.

@@ -442,11 +442,38 @@ pub struct ScheduleRow {
     pub paused: bool,
 }
 
-/// Who has an alias; without anybody there is no row.
+/// Who has an alias, and who had it; without anybody there is no row.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AliasRow {
     /// In the order in which they have registered it.
     pub owners: Vec<Owner>,
+    /// Those that have given it up, for as long as a late registration of theirs may come; oldest first.
+    pub released: Vec<Released>,
+}
+
+impl AliasRow {
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.owners.is_empty() && self.released.is_empty()
+    }
+
+    /// Whether this owner, or a later generation of it, has given the alias up.
+    #[must_use]
+    pub fn was_released_by(&self, owner: &Owner) -> bool {
+        let mut released = self.released.iter().map(|released| &released.owner);
+        released.any(|known| known.key == owner.key && known.generation >= owner.generation)
+    }
+}
+
+/// The name of the timer at which it is forgotten that an alias was given up; no saga can give a timer such a name.
+pub const RELEASED_TIMER: &str = "@released";
+
+/// An owner that has given its alias up.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Released {
+    pub owner: Owner,
+    /// When this is forgotten.
+    pub until: TimeMs,
 }
 
 /// A planned time, and who set its timer.

@@ -497,10 +497,10 @@ impl<'t> Batch<'t> {
         super::read::alias(self.view, id)
     }
 
-    /// Keeps who has an alias; that nobody has it takes no row.
+    /// Keeps who has an alias; that nobody has or had it takes no row.
     pub fn put_alias(&self, id: &InstanceId, row: &AliasRow) -> Result<(), StorageError> {
         let key = keys::instance(id);
-        if row.owners.is_empty() {
+        if row.is_empty() {
             return self.view.delete(ALIASES, &key).map(drop);
         }
         self.view.put(ALIASES, &key, encode(row))
