@@ -12,13 +12,13 @@ use super::node::Node;
 use crate::kernel::definition::Definition;
 use crate::kernel::definition::model::Awaited;
 use crate::kernel::envelope::ControlVerb;
-use crate::kernel::ids::{ClusterId, InstanceId};
+use crate::kernel::ids::{ClusterId, InstanceId, shard_of};
 use crate::kernel::input::{Control, Input, InputBody, Origin, Settle, Verdict};
 use crate::kernel::limits::Limits;
 use crate::kernel::patch::{IgnoreReason, Outcome};
 use crate::kernel::record::{Phase, Record, StepState, StepStatus};
 use crate::kernel::transition::{Context, Unfit, apply, check_answer};
-use crate::kernel::view::{InstanceView, StuckIn};
+use crate::kernel::view::{InstanceView, LetterView, StuckIn};
 use crate::ports::control::ControlError;
 use crate::storage::read::Found as Instance;
 
@@ -34,6 +34,7 @@ pub(super) async fn check_use(
     control: Control,
 ) -> Result<(), ControlError> {
     let reader = node.shard(id)?.reader.clone();
+    let shard = shard_of(&id.tenant, &id.key, node.manifest.shards);
     let in_force = node.catalog.now();
     let limits = node.manifest.limits.clone();
     let input = Input {
@@ -51,7 +52,20 @@ pub(super) async fn check_use(
         };
         // Where the version is not loaded, the command waits for it.
         let definition = in_force.sagas.by_hash(&record.definition);
-        Ok(definition.and_then(|definition| useless(definition, &record, &input, &limits)))
+        let useless = definition.and_then(|definition| useless(definition, &record, &input, &limits));
+        let behind = match useless {
+            Some(_) => reader.kept(&input.instance)?.behind,
+            None => None,
+        };
+        Ok(match (useless, behind) {
+            // What was meant is not what is stuck, but what waits.
+            (Some(ControlError::Conflict(message)), Some((LetterView { id: Some(number), .. }, _))) => {
+                Some(ControlError::Conflict(format!(
+                    "{message}; its inputs wait behind dead letter {shard}-{number}: decide about that one"
+                )))
+            }
+            (useless, _) => useless,
+        })
     });
     refusal.await?.map_or(Ok(()), Err)
 }

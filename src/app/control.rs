@@ -25,7 +25,7 @@ use crate::kernel::record::Phase;
 use crate::kernel::subject::Subject;
 use crate::kernel::token::Callback;
 use crate::kernel::transition::check_input;
-use crate::kernel::view::InstanceView;
+use crate::kernel::view::{BlockedView, InstanceView, Kept};
 use crate::ports::broker::{Expect, Message, Publication, PublishError};
 use crate::ports::control::{
     AliasView, BreakerForce, BreakerView, Control, ControlError, DeadLetterView, Decision, DefinitionDetail,
@@ -246,14 +246,15 @@ impl Control for Node {
                 Found::Ended(summary) => summary.record.last_history,
             };
             let rows = reader.history(last, history)?;
-            Ok(Some((found, rows)))
+            let kept = reader.kept(&owned)?;
+            Ok(Some((found, rows, kept)))
         })
         .await?;
-        let Some((found, rows)) = found else {
+        let Some((found, rows, kept)) = found else {
             return Err(ControlError::NotFound(answers::missing(id)));
         };
         Ok(InstanceDetail {
-            instance: self.view(id, &found),
+            instance: self.view(id, &found, kept),
             history: rows.into_iter().map(|(_, row)| self.history_view(row)).collect(),
         })
     }
@@ -454,7 +455,7 @@ impl Node {
         }
     }
 
-    pub(super) fn view(&self, id: &InstanceId, found: &Found) -> InstanceView {
+    pub(super) fn view(&self, id: &InstanceId, found: &Found, mut kept: Kept) -> InstanceView {
         let record = match found {
             Found::Live(record) => record,
             Found::Ended(summary) => &summary.record,
@@ -462,7 +463,16 @@ impl Node {
         let in_force = self.catalog.now();
         let definition = in_force.sagas.by_hash(&record.definition).map(AsRef::as_ref);
         match found {
-            Found::Live(record) => InstanceView::new(id, record, definition),
+            Found::Live(record) => {
+                if let Some((letter, _)) = &mut kept.behind {
+                    let shard = shard_of(&id.tenant, &id.key, self.manifest.shards);
+                    letter.id = letter.id.take().map(|number| format!("{shard}-{number}"));
+                }
+                InstanceView {
+                    blocked_by: BlockedView::of(record, kept, self.clock.now()),
+                    ..InstanceView::new(id, record, definition)
+                }
+            }
             Found::Ended(summary) => InstanceView::ended(id, summary, definition),
         }
     }

@@ -82,13 +82,18 @@ pub(super) async fn instances(
         let (reader, tenant, saga) = (shard.reader.clone(), tenant.clone(), saga.clone());
         let (after, bound) = (cursor.1.clone(), room.bound());
         let (found, next) = blocking(&node.tasks, move || {
-            reader.instances(&tenant, &saga, after.as_ref(), bound)
+            let (found, next) = reader.instances(&tenant, &saga, after.as_ref(), bound)?;
+            let with_kept = found.into_iter().map(|listed| {
+                let kept = reader.kept(&listed.id)?;
+                Ok((listed, kept))
+            });
+            Ok((with_kept.collect::<Result<Vec<_>, _>>()?, next))
         })
         .await?;
         let mut goes_on_behind = next;
         let count = found.len();
-        for (at, listed) in (1..).zip(found) {
-            let view = node.view(&listed.id, &listed.found);
+        for (at, (listed, kept)) in (1..).zip(found) {
+            let view = node.view(&listed.id, &listed.found, kept);
             room.take(&view);
             items.push(view);
             if room.is_over() && at < count {

@@ -30,7 +30,7 @@ use crate::kernel::limits::Limits;
 use crate::kernel::patch::{Note, Outcome};
 use crate::kernel::record::{Phase, Record, Summary};
 use crate::kernel::transition::Trace;
-use crate::kernel::view::InstanceView;
+use crate::kernel::view::{BlockedView, InstanceView};
 use crate::kernel::work::{WorkItem, WorkKind, WorkRef};
 
 /// Most messages that one input may send to aliases and from there, directly or through what it sets free.
@@ -188,6 +188,7 @@ impl World {
                 counters: Counters::default(),
                 waiting: HashMap::new(),
                 unversioned: 0,
+                blocked: 0,
                 outbox_rows: 0,
                 next_due: None,
                 careful: Careful::default(),
@@ -259,10 +260,22 @@ impl World {
     pub fn view(&self) -> Option<InstanceView> {
         let definition = Some(&*self.definition);
         match (&self.record, &self.ended) {
-            (Some(record), _) => Some(InstanceView::new(&self.instance, record, definition)),
+            (Some(record), _) => Some(InstanceView {
+                blocked_by: self.blocked_by(record),
+                ..InstanceView::new(&self.instance, record, definition)
+            }),
             (None, Some(summary)) => Some(InstanceView::ended(&self.instance, summary, definition)),
             (None, None) => None,
         }
+    }
+
+    /// By the rule of everyone who shows an instance. Nobody decides here on a dead letter, so it has no id.
+    fn blocked_by(&self, record: &Record) -> Option<BlockedView> {
+        let mut kept = self.store.reader().kept(&self.instance).unwrap_or_default();
+        if let Some((letter, _)) = &mut kept.behind {
+            letter.id = None;
+        }
+        BlockedView::of(record, kept, self.now)
     }
 
     /// The event that `spec` describes, with the next message's number.

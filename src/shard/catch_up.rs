@@ -133,13 +133,14 @@ impl Desk {
         self.catching_up = None;
         self.show_catching_up(false);
         for (stream, proven) in SourceStream::ALL.into_iter().zip(over.proven) {
-            match proven {
-                Some(as_of) => self.barriers.raise(stream, as_of),
-                None => tracing::warn!(
+            if let Some(as_of) = proven {
+                self.barriers.raise(stream, as_of);
+            } else {
+                tracing::warn!(
                     shard = self.index,
                     stream = self.partition.streams[stream.index()].0,
                     "stream cannot be read and is left out: what it holds comes behind what was stored later"
-                ),
+                );
             }
         }
         tracing::info!(

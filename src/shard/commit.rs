@@ -351,6 +351,7 @@ impl Desk {
             deliveries_held: self.held.deliveries(),
             instances_waiting: self.partition.waiting.len(),
             instances_unversioned: self.partition.unversioned,
+            instances_blocked: self.partition.blocked,
         };
         self.status.committed(self.partition.positions, figures);
         self.status.set_progress(self.clock.monotonic());
@@ -362,6 +363,7 @@ impl Desk {
             .outbox_rows
             .with_label_values(&[self.index.to_string().as_str()])
             .set(found.outbox_rows as i64);
+        self.show_blocked();
         figures::count(&staged.tally, &self.metrics, now);
         if !staged.work.is_empty() || !staged.settled.is_empty() {
             self.hand_over(Released {

@@ -118,6 +118,11 @@ impl Desk {
             positions: opening.positions,
             stamps: opening.stamps,
             counters: opening.counters,
+            blocked: opening
+                .waiting
+                .values()
+                .filter(|waiting| waiting.is_blocked())
+                .count(),
             unversioned: opening
                 .waiting
                 .values()
@@ -176,6 +181,7 @@ impl Desk {
     }
 
     async fn work(&mut self) -> Result<(), End> {
+        self.show_blocked();
         self.begin_catching_up();
         loop {
             // Shards stop before their relays do.
@@ -470,6 +476,12 @@ impl Desk {
             });
         }
         Ok(())
+    }
+
+    pub fn show_blocked(&self) {
+        let shard = self.index.to_string();
+        let gauge = self.metrics.instances_blocked.with_label_values(&[&shard]);
+        gauge.set(i64::try_from(self.partition.blocked).unwrap_or(i64::MAX));
     }
 
     /// How long nothing has to be done without mail.

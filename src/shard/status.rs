@@ -42,6 +42,7 @@ pub struct ShardStatus {
     deliveries_held: AtomicU64,
     instances_waiting: AtomicU64,
     instances_unversioned: AtomicU64,
+    instances_blocked: AtomicU64,
 }
 
 /// Counts of one commit.
@@ -51,6 +52,7 @@ pub(super) struct Figures {
     pub deliveries_held: usize,
     pub instances_waiting: usize,
     pub instances_unversioned: usize,
+    pub instances_blocked: usize,
 }
 
 impl ShardStatus {
@@ -70,6 +72,7 @@ impl ShardStatus {
             deliveries_held: AtomicU64::new(0),
             instances_waiting: AtomicU64::new(0),
             instances_unversioned: AtomicU64::new(0),
+            instances_blocked: AtomicU64::new(0),
         }
     }
 
@@ -156,6 +159,12 @@ impl ShardStatus {
         self.instances_unversioned.load(Ordering::Relaxed)
     }
 
+    /// Instances that wait behind a dead letter or for their definition.
+    #[must_use]
+    pub fn instances_blocked(&self) -> u64 {
+        self.instances_blocked.load(Ordering::Relaxed)
+    }
+
     pub(super) fn set_state(&self, state: ShardState) {
         *self.state.write().unwrap_or_else(PoisonError::into_inner) = state;
     }
@@ -202,6 +211,8 @@ impl ShardStatus {
             .store(figures.instances_waiting as u64, Ordering::Relaxed);
         self.instances_unversioned
             .store(figures.instances_unversioned as u64, Ordering::Relaxed);
+        self.instances_blocked
+            .store(figures.instances_blocked as u64, Ordering::Relaxed);
         for (shown, position) in self.positions.iter().zip(positions) {
             shown.store(position, Ordering::Release);
         }

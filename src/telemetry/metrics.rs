@@ -36,6 +36,8 @@ pub struct Metrics {
     pub commit_inputs: Histogram,
     /// Rows in the outbox, by `shard`.
     pub outbox_rows: IntGaugeVec,
+    /// Instances that wait behind a dead letter or for their definition, by `shard`.
+    pub instances_blocked: IntGaugeVec,
     /// Shards that take what their streams hold in stored order.
     pub shards_catching_up: IntGaugeVec,
     /// Age of the oldest row that was not yet handed over, by `shard`.
@@ -160,6 +162,12 @@ impl Metrics {
             ),
             commit_inputs: histogram(r, "commit_inputs", "Inputs in one commit.", &COUNTS),
             outbox_rows: gauges(r, "outbox_rows", "Rows in the outbox.", &["shard"]),
+            instances_blocked: gauges(
+                r,
+                "instances_blocked",
+                "Instances that wait behind a dead letter or for their definition.",
+                &["shard"],
+            ),
             shards_catching_up: gauges(
                 r,
                 "shards_catching_up",

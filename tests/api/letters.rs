@@ -104,6 +104,34 @@ async fn a_poison_input_holds_up_its_own_instance_until_someone_decides() {
     let view = get(&rig, &poisoned).await.json();
     assert_eq!(shares(&view), [100], "{view}");
 
+    // Everyone who looks at the instance sees what it waits for, and nobody else's instance does.
+    let view = until(&rig, &poisoned, |view| view["blocked_by"]["inputs"] == 2).await;
+    let blocked_by = &view["blocked_by"];
+    assert_eq!(blocked_by["dead_letter"]["id"], letter["id"], "{view}");
+    assert_eq!(blocked_by["dead_letter"]["reason"], "expression", "{view}");
+    assert_eq!(blocked_by["since"], letter["time"], "{view}");
+    let listed = get(&rig, "/v1/tenants/acme/sagas/ratio/instances").await.json();
+    for view in items(&listed) {
+        let expected = if view["key"] == "r-1" {
+            blocked_by
+        } else {
+            &Value::Null
+        };
+        assert_eq!(&view["blocked_by"], expected, "{view}");
+    }
+    let gauges = get(&rig, "/metrics").await.text;
+    let blocked = gauges
+        .lines()
+        .filter(|line| line.starts_with("saga_runner_instances_blocked{"));
+    let blocked: Vec<&str> = blocked.filter_map(|line| line.rsplit(' ').next()).collect();
+    assert!(blocked.contains(&"1"), "{gauges}");
+    let retried = post(&rig, &format!("{poisoned}/retry"), "{}").await;
+    let problem = retried.is_problem(409, "SR0503").to_string();
+    assert!(
+        problem.contains(letter["id"].as_str().expect("an id")),
+        "{problem}"
+    );
+
     // A retry finds the same mistake, and everything still waits.
     assert_eq!(decide(&rig, "acme", &letter, "retry").await.status, 204);
     let again = one_letter(&rig, "acme").await;
@@ -115,7 +143,8 @@ async fn a_poison_input_holds_up_its_own_instance_until_someone_decides() {
     assert_eq!(shares(&view), [100], "{view}");
 
     assert_eq!(decide(&rig, "acme", &again, "discard").await.status, 204);
-    until(&rig, &poisoned, |view| shares(view) == [100, 50, 25]).await;
+    let view = until(&rig, &poisoned, |view| shares(view) == [100, 50, 25]).await;
+    assert_eq!(view["blocked_by"], Value::Null, "{view}");
     divide(&rig, "acme", "d-5", "r-1", 5).await;
     until(&rig, &poisoned, |view| shares(view) == [100, 50, 25, 20]).await;
     assert!(items(&get(&rig, &letters("acme")).await.json()).is_empty());

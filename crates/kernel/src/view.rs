@@ -13,6 +13,9 @@ use serde_json::value::RawValue;
 use super::ledger::{LedgerEntry, LedgerStatus};
 use super::record::{Failure, Question, Record, StepState, StepStatus, Summary};
 
+/// How long after its time a timer counts as overdue; until then it may be about to fire.
+const OVERDUE_MS: i64 = 1_000;
+
 /// One instance.
 #[derive(Debug, Clone, Serialize)]
 pub struct InstanceView {
@@ -63,11 +66,57 @@ pub struct InstanceView {
     /// The word for how it has completed, where it did so early.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub outcome: Option<String>,
+    /// What keeps it, or a part of it, from going on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub blocked_by: Option<BlockedView>,
     /// Inputs that wait for the present machine state to be left.
     pub deferred: u32,
     /// By name the values by which events find it beside its key, oldest first.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub aliases: BTreeMap<String, Vec<String>>,
+}
+
+/// What an instance waits for that does not come by itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct BlockedView {
+    /// Since when.
+    pub since: String,
+    /// The dead letter behind which its inputs wait.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dead_letter: Option<LetterView>,
+    /// The definition that is not loaded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub definition: Option<String>,
+    /// Inputs that wait because of these.
+    #[serde(skip_serializing_if = "is_nothing")]
+    pub inputs: usize,
+    /// Timers that are due and did not fire.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub overdue: Vec<TimerView>,
+    /// What waits for an operator; `stuck` has it in full.
+    #[serde(skip_serializing_if = "is_nothing")]
+    pub questions: usize,
+}
+
+/// A dead letter that stands in the way.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct LetterView {
+    /// By which it is decided on, where it can be.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
+    pub reason: String,
+    pub message: String,
+}
+
+/// What is known of an instance's inputs beside its record.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Kept {
+    /// The dead letter behind which they wait, and when that input was stored.
+    pub behind: Option<(LetterView, TimeMs)>,
+    /// The first of them that waits for the definition of the instance.
+    pub unversioned: Option<TimeMs>,
+    /// How many of them wait for either.
+    pub inputs: usize,
 }
 
 /// Who has started an instance.
@@ -275,6 +324,7 @@ impl InstanceView {
                 .collect(),
             failure: record.failure.as_ref().map(FailureView::new),
             outcome: record.early.as_ref().map(|early| early.outcome.clone()),
+            blocked_by: None,
             deferred: record.deferred,
             aliases: record.aliases.iter().fold(BTreeMap::new(), |mut shown, alias| {
                 let values: &mut Vec<String> = shown.entry(alias.name.clone()).or_default();
@@ -292,6 +342,46 @@ impl InstanceView {
             ended: Some(ended.to_string()),
             ..Self::new(id, &summary.record, definition)
         }
+    }
+}
+
+impl BlockedView {
+    /// What blocks a live instance at `now`: one rule for everyone who shows it.
+    #[must_use]
+    pub fn of(record: &Record, kept: Kept, now: TimeMs) -> Option<Self> {
+        let overdue: Vec<_> = record
+            .timers
+            .values()
+            .filter(|timer| timer.due.plus_ms(OVERDUE_MS) <= now)
+            .collect();
+        let steps = record
+            .step_states()
+            .filter(|(_, _, state)| state.status == StepStatus::Stuck)
+            .map(|(_, _, state)| state.question.as_ref().map(|question| question.since));
+        let entries = record.ledger.having(|status| status == LedgerStatus::Stuck);
+        let entries = entries.map(|(_, entry)| entry.question.as_ref().map(|question| question.since));
+        let questions: Vec<Option<TimeMs>> = steps.chain(entries).collect();
+        let behind = kept.behind.as_ref().map(|(_, since)| *since);
+        let since = [behind, kept.unversioned]
+            .into_iter()
+            .flatten()
+            .chain(overdue.iter().map(|timer| timer.due))
+            .chain(questions.iter().map(|since| since.unwrap_or(record.updated)))
+            .min()?;
+        Some(Self {
+            since: since.to_string(),
+            dead_letter: kept.behind.map(|(letter, _)| letter),
+            definition: kept.unversioned.map(|_| record.definition.to_string()),
+            inputs: kept.inputs,
+            overdue: overdue
+                .into_iter()
+                .map(|timer| TimerView {
+                    name: timer.name.clone(),
+                    due: timer.due.to_string(),
+                })
+                .collect(),
+            questions: questions.len(),
+        })
     }
 }
 
@@ -376,6 +466,14 @@ impl FailureView {
     reason = "the signature that serde asks for"
 )]
 const fn is_zero(number: &u32) -> bool {
+    *number == 0
+}
+
+#[allow(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "the signature that serde asks for"
+)]
+const fn is_nothing(number: &usize) -> bool {
     *number == 0
 }
 

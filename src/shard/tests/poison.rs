@@ -12,6 +12,7 @@ use crate::kernel::definition::Definition;
 use crate::kernel::ids::TenantId;
 use crate::kernel::input::{Input, InputBody, Origin, WorkOutcome};
 use crate::kernel::record::Phase;
+use crate::kernel::view::BlockedView;
 use crate::ports::clock::Clock as _;
 use crate::shard::mailbox::{
     Arrival, DeadLetterDecision::Discard, DeadLetterDecision::Retry, Delivery, Mail, Unreadable,
@@ -417,7 +418,15 @@ async fn the_deadline_passes_a_dead_letter_and_other_timers_wait_behind_it() {
         matches!(&waiting[..], [(_, row)] if row.input.id.starts_with("unpaid@")),
         "{waiting:?}"
     );
-    world.clock.advance(Duration::from_secs(60));
+    let record = shard.record(&pay("p")).unwrap();
+    let kept = shard.handle.reader.kept(&pay("p")).unwrap();
+    let blocked_by = BlockedView::of(&record, kept, world.clock.now()).expect("it is blocked");
+    let letter = blocked_by.dead_letter.as_ref().expect("by a dead letter");
+    assert_eq!((letter.reason.as_str(), blocked_by.inputs), ("expression", 1));
+    let overdue: Vec<_> = blocked_by.overdue.iter().map(|timer| &timer.name[..]).collect();
+    assert_eq!(overdue, ["unpaid"]);
+    assert_eq!(shard.handle.status.instances_blocked(), 1);
+    world.clock.advance(Duration::from_mins(1));
     shard.barrier(world.clock.now()).await;
     shard.settle().await;
     let record = shard.record(&pay("p")).expect("its charge is under way");

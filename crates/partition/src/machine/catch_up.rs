@@ -351,13 +351,11 @@ impl CatchUp {
     /// Up to when timers may fire before what is taken of `stream`.
     fn in_order(&self, stream: SourceStream, ground: Ground) -> InOrder {
         let others = || SourceStream::ALL.into_iter().filter(|other| *other != stream);
-        let known = |other: SourceStream| match self.place(other) {
-            // What stands before it was taken.
-            Some((time, ..)) => time.plus_ms(-1),
-            None => {
-                let lane = &self.lanes[other.index()];
-                lane.reached.or(lane.proven).unwrap_or(TimeMs(i64::MIN))
-            }
+        let known = |other: SourceStream| {
+            let lane = &self.lanes[other.index()];
+            let proven = lane.reached.or(lane.proven).unwrap_or(TimeMs(i64::MIN));
+            // What stands before the next message was taken.
+            self.place(other).map_or(proven, |(time, ..)| time.plus_ms(-1))
         };
         let left_out = |other: &SourceStream| {
             let lane = &self.lanes[other.index()];

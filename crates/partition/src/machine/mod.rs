@@ -77,6 +77,8 @@ pub struct Partition {
     pub waiting: HashMap<InstanceId, Waiting>,
     /// Instances among them that wait for their definition.
     pub unversioned: usize,
+    /// Those that wait behind a dead letter or for their definition.
+    pub blocked: usize,
     pub outbox_rows: u64,
     pub next_due: Option<TimeMs>,
     pub careful: Careful,
@@ -200,9 +202,11 @@ impl Partition {
         self.positions = staged.positions;
         self.stamps = staged.stamps;
         for (id, waiting) in std::mem::take(&mut staged.waiting) {
-            let before = self.waiting.get(&id).is_some_and(|before| before.unversioned > 0);
+            let before = self.waiting.get(&id).copied().unwrap_or_default();
             self.unversioned += usize::from(waiting.unversioned > 0);
-            self.unversioned -= usize::from(before);
+            self.unversioned -= usize::from(before.unversioned > 0);
+            self.blocked += usize::from(waiting.is_blocked());
+            self.blocked -= usize::from(before.is_blocked());
             if waiting.is_empty() {
                 self.waiting.remove(&id);
             } else {

@@ -6,12 +6,13 @@ use std::sync::Arc;
 use saga_runner_kernel::ids::{DefinitionHash, InstanceId, SagaName, TenantId, TimeMs};
 use saga_runner_kernel::input::SourceStream;
 use saga_runner_kernel::record::{Record, Summary};
+use saga_runner_kernel::view::{Kept, LetterView};
 use saga_runner_kernel::work::{WorkItem, WorkRef};
 
 use super::keys;
 use super::rows::{
     ActiveDefinitions, AliasRow, ArchivedRow, DeadLetter, EndedRow, HistoryRow, InboxRow, ParkedRow,
-    PositionRow, ScheduleRow, TimerTarget, Tombstone, Uses, Waiting, decode,
+    PositionRow, ScheduleRow, TimerTarget, Tombstone, Uses, WaitReason, Waiting, decode,
 };
 use super::tables::{
     ALIASES, DEAD_LETTERS, DEFINITIONS, ENDED, HISTORY, INBOX, INSTANCES, META, OUTBOX, SCHEDULES, TIMERS,
@@ -294,6 +295,14 @@ impl Reader {
             })?;
             Ok((behind, rows))
         })
+    }
+
+    /// What of an instance's inputs waits for a decision on a dead letter or for a definition.
+    ///
+    /// # Errors
+    /// [`StorageError::Corrupt`].
+    pub fn kept(&self, id: &InstanceId) -> Result<Kept, StorageError> {
+        self.view(|view| kept(view, id))
     }
 
     /// The instances that have something in the inbox, with what waits for them.
@@ -601,6 +610,48 @@ fn number(key: &[u8]) -> Result<u64, StorageError> {
 }
 
 /// Who has the alias of this address.
+fn kept(view: &dyn ReadRows, id: &InstanceId) -> Result<Kept, StorageError> {
+    let prefix = keys::instance(id);
+    let mut kept = Kept::default();
+    let (mut behind, mut first) = (None, None);
+    view.scan(INBOX, &prefix, &mut |key, value| {
+        let Some(number) = key.strip_prefix(prefix.as_slice()).and_then(keys::read_number) else {
+            return Ok(false);
+        };
+        if number == keys::PARKED {
+            let row: ParkedRow = decode(&value, "a parked instance")?;
+            behind = Some(row.dead_letter);
+            return Ok(true);
+        }
+        let row: InboxRow = decode(&value, "an inbox row")?;
+        if row.reason.is_blocking() {
+            kept.inputs += 1;
+            first.get_or_insert(row.input.time);
+            if row.reason == WaitReason::Unversioned {
+                kept.unversioned.get_or_insert(row.input.time);
+            }
+        }
+        Ok(true)
+    })?;
+    let Some(number) = behind else {
+        return Ok(kept);
+    };
+    let id = Some(number.to_string());
+    let letter: Option<DeadLetter> = view
+        .get(DEAD_LETTERS, &keys::number(number))?
+        .map(|bytes| decode(&bytes, "a dead letter"))
+        .transpose()?;
+    let (reason, message, since) = letter.map_or_else(
+        || {
+            let since = first.unwrap_or(TimeMs(0));
+            ("forgotten".to_owned(), "it is no longer kept".to_owned(), since)
+        },
+        |letter| (letter.reason, letter.message, letter.time),
+    );
+    kept.behind = Some((LetterView { id, reason, message }, since));
+    Ok(kept)
+}
+
 pub(super) fn alias(view: &dyn ReadRows, id: &InstanceId) -> Result<AliasRow, StorageError> {
     match view.get(ALIASES, &keys::instance(id))? {
         Some(bytes) => decode(&bytes, "an alias"),

@@ -297,7 +297,7 @@ fn a_stream_that_is_read_again_has_another_end_and_so_have_those_that_had_reache
     }
     let (taken, last) = take_all(&mut merge, at(5));
     assert_eq!(taken, [(2_100, EVENTS)]);
-    assert!(matches!(last, Next::Over(_)) && !merge.asks(Duration::from_secs(60)));
+    assert!(matches!(last, Next::Over(_)) && !merge.asks(Duration::from_mins(1)));
 }
 
 #[test]
