@@ -400,6 +400,7 @@ impl Node {
             tenancy: self.manifest.tenancy(),
             tenants: self.manifest.tenant_list().map(|list| list.into_iter().collect()),
             limits: self.manifest.limits.clone(),
+            takes_applied: false,
             event_id_from: None,
         }
     }

@@ -313,8 +313,14 @@ async fn start_sagas(
         kept.push(Kept::of(&claimed, claimed.store.reader(), renewed));
         let (release, released) = mpsc::channel::<Released>(RELEASES_MAX);
         let standing = standing::look_up(broker, &claimed.store, streams).await?;
+        let mut settings = manifest.shard.clone();
+        if fence.is_held() {
+            // Nothing leaves the outbox before all is read, so what waits for room there would wait for ever.
+            settings.outbox_soft = u64::MAX;
+        }
         let shard = shards::start(
             parts,
+            settings,
             index,
             claimed.store,
             standing,
@@ -372,6 +378,7 @@ async fn start_sagas(
         streams: SourceStream::ALL.map(|role| streams::name(manifest, role).to_owned()),
         reader_prefix: format!("{}-{}", manifest.group(), name(&**parts.randomness)),
         limits: manifest.limits.clone(),
+        takes_applied: keeper.is_resumed(),
         settings: manifest.intake.clone(),
         clock: Arc::clone(parts.clock),
         metrics: Arc::clone(parts.metrics),

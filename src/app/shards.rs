@@ -19,7 +19,7 @@ use crate::kernel::input::SourceStream;
 use crate::kernel::schedule;
 use crate::ports::broker::StreamState;
 use crate::shard::mailbox::{Mail, Notice, Released};
-use crate::shard::{ShardHandle, ShardSpec, ShardStatus, Standing};
+use crate::shard::{Settings, ShardHandle, ShardSpec, ShardStatus, Standing};
 use crate::storage::{Reader, Store};
 
 /// What `cluster.json` remembers, beside what the broker does: neither can lose it alone.
@@ -171,6 +171,7 @@ fn archived_definitions(
 #[allow(clippy::too_many_arguments, reason = "what differs between shards")]
 pub(super) fn start(
     parts: &Parts<'_>,
+    settings: Settings,
     index: u16,
     store: Store,
     standing: [Option<Standing>; 3],
@@ -198,7 +199,7 @@ pub(super) fn start(
         scheduled_tenants,
         revision,
         limits: manifest.limits.clone(),
-        settings: manifest.shard.clone(),
+        settings,
         streams: streams.clone(),
         standing,
         initial_positions,

@@ -30,6 +30,8 @@ pub struct Decoder {
     /// The only tenants that are served, all where `None`.
     pub tenants: Option<BTreeSet<TenantId>>,
     pub limits: Limits,
+    /// Whether results are taken that their shard had applied before they were published.
+    pub takes_applied: bool,
     /// Name of the stream of domain events, where an event without id gets one of stream and sequence.
     pub event_id_from: Option<String>,
 }
@@ -142,7 +144,9 @@ impl Decoder {
                 let event = self.event(place, &headers, message)?;
                 Ok(Decoded::Event { tenant, event })
             }
-            (SourceStream::WorkflowEvents, Subject::EffectResult { .. }) if headers.applied.is_some() => {
+            (SourceStream::WorkflowEvents, Subject::EffectResult { .. })
+                if headers.applied.is_some() && !self.takes_applied =>
+            {
                 Ok(Decoded::Known)
             }
             (SourceStream::WorkflowEvents, subject @ Subject::EffectResult { .. }) => {

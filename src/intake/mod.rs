@@ -72,6 +72,8 @@ pub struct IntakeSpec {
     /// Begins the name of every consumer: one subject token, unlike that of any other process.
     pub reader_prefix: String,
     pub limits: Limits,
+    /// A shard goes on from an older state: it may need results that it had applied before they were published.
+    pub takes_applied: bool,
     pub settings: Settings,
     pub clock: Arc<dyn Clock>,
     pub metrics: Arc<Metrics>,
@@ -119,6 +121,7 @@ impl Intake {
             tenancy: spec.tenancy,
             tenants: spec.tenants.map(|tenants| tenants.into_iter().collect()),
             limits: spec.limits,
+            takes_applied: spec.takes_applied,
             event_id_from: from_sequence.then(|| events.clone()),
         };
         let ctx = Arc::new(Context {

@@ -5,11 +5,12 @@
 //! shard, the fence closes by itself, without anybody having to act.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::Notify;
 
+use crate::kernel::ids::TimeMs;
 use crate::ports::clock::Clock;
 
 /// The right to send for one shard.
@@ -19,8 +20,12 @@ pub struct Fence {
     closes: AtomicU64,
     /// Nothing is sent before the streams have been read to their ends.
     held: AtomicBool,
+    /// It was held at some time.
+    resumed: AtomicBool,
     /// Log sequence up to which work may have been handed over by an earlier life of the shard, as far as the fence knows.
     earlier: AtomicU64,
+    /// Milliseconds of the wall clock at the release.
+    released: AtomicI64,
     opened: Notify,
 }
 
@@ -32,7 +37,9 @@ impl Fence {
             clock,
             closes: AtomicU64::new(0),
             held: AtomicBool::new(false),
+            resumed: AtomicBool::new(false),
             earlier: AtomicU64::new(0),
+            released: AtomicI64::new(i64::MAX),
             opened: Notify::new(),
         })
     }
@@ -82,8 +89,9 @@ impl Fence {
         self.closes.store(0, Ordering::Release);
     }
 
-    /// Nothing is sent until [`Self::release`].
+    /// Nothing is sent until [`Self::release`]: the shard goes on from a state behind which it has worked already.
     pub fn hold(&self) {
+        self.resumed.store(true, Ordering::Release);
         self.earlier.store(u64::MAX, Ordering::Release);
         self.held.store(true, Ordering::Release);
     }
@@ -93,9 +101,23 @@ impl Fence {
         self.held.load(Ordering::Acquire)
     }
 
+    /// Whether this life of the shard has begun from such a state. What was done behind it, only the streams can tell.
+    #[must_use]
+    pub fn is_resumed(&self) -> bool {
+        self.resumed.load(Ordering::Acquire)
+    }
+
+    /// Whether work of such a life may have been carried out behind the state that it has begun from. Its place in the log
+    /// tells of the time of the hold; later steps of what was caught up have the times of what they follow from.
+    #[must_use]
+    pub fn may_be_done(&self, log_sequence: u64, created: TimeMs) -> bool {
+        log_sequence <= self.earlier() || created.0 < self.released.load(Ordering::Acquire)
+    }
+
     /// What it was held for is done; work up to this log sequence may have been handed over before.
     pub fn release(&self, earlier: u64) {
         self.earlier.store(earlier, Ordering::Release);
+        self.released.store(self.clock.now().0, Ordering::Release);
         self.held.store(false, Ordering::Release);
         self.opened.notify_waiters();
     }
@@ -118,7 +140,6 @@ mod tests {
     use std::task::{Context, Waker};
 
     use super::*;
-    use crate::kernel::ids::TimeMs;
 
     struct At(AtomicU64);
 
@@ -162,5 +183,6 @@ mod tests {
         fence.release(7);
         assert!(waiting.as_mut().poll(&mut context).is_ready());
         assert_eq!(fence.earlier(), 7);
+        assert!(fence.is_resumed() && !fence.is_held());
     }
 }

@@ -55,6 +55,11 @@ pub fn publish(
     async move {
         match &item.kind {
             WorkKind::Effect { effect, payload } => {
+                if publisher.fence.is_resumed()
+                    && let Some(verdict) = publisher.found(&item, effect).await
+                {
+                    return done(row, &item, Some(verdict), false, "answered");
+                }
                 let sent = publisher.effect(&item, effect, payload, progress).await;
                 let verdict = match &sent {
                     Sent::Unsendable(message) => {

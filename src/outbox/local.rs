@@ -133,10 +133,18 @@ pub fn maybe_called() -> EffectProgress {
 impl Publisher {
     /// The way of a row; `room` says whether the worker of this process may get more.
     pub fn way(&self, (row, item): &Row, room: bool) -> Way {
-        let (Some(local), WorkKind::Effect { effect, .. }) = (&self.local, &item.kind) else {
+        let WorkKind::Effect { effect, .. } = &item.kind else {
             return Way::Broker(None);
         };
-        if row.log_sequence <= local.recovered.max(self.fence.earlier()) {
+        // The one behind whose state this life has begun may have called, and nobody here knows.
+        if self.fence.is_resumed() {
+            let may_be = self.fence.may_be_done(row.log_sequence, item.created);
+            return Way::Broker(may_be.then(maybe_called));
+        }
+        let Some(local) = &self.local else {
+            return Way::Broker(None);
+        };
+        if row.log_sequence <= local.recovered {
             let may_be = local.begun.contains(row) || !local.dispatch.records_intent(effect);
             return Way::Broker(may_be.then(maybe_called));
         }

@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 
 use super::envelope;
 use super::local::maybe_called;
-use super::publish::{Publisher, Sent};
+use super::publish::{Publisher, Sent, pause, seed};
 use crate::kernel::children::{CHILD_REFUSED, SagaMessage};
 use crate::kernel::envelope::{EffectResult, ErrorPayload, ResultMetadata, ResultType};
 use crate::kernel::ids::{EffectName, Key, SagaName, TimeMs};
@@ -153,6 +153,19 @@ impl Publisher {
             // Reported again, it is looked up again.
             Err(PublishError::Unknown(_) | PublishError::Unavailable(_)) => Ok(Swept::Failed),
             Err(PublishError::Refused(reason)) => Err(BrokerError::Refused(reason)),
+        }
+    }
+
+    /// The result of a command that somebody else may have sent, if it stands in the stream; waits as long as the broker is
+    /// away.
+    pub async fn found(&self, item: &WorkItem, effect: &EffectName) -> Option<Verdict> {
+        let subject = envelope::result_subject(item, effect);
+        let mut delays = self.settings.delays(seed(item));
+        loop {
+            match self.broker.last_by_subject(&self.streams.events, &subject).await {
+                Ok(found) => return found.map(|stored| self.verdict(item, effect, &stored)),
+                Err(_) => pause(&mut delays).await,
+            }
         }
     }
 

@@ -81,6 +81,11 @@ fn positions(spec: &ShardSpec, batch: &Batch<'_>) -> Result<([u64; 3], Stamps, H
     let mut positions = spec.initial_positions;
     let mut stamps = [None; 3];
     let mut halt = None;
+    // All are stored together, and a shard that is begun anew in place of a lost one has a log that does not begin at 0.
+    let mut is_new = true;
+    for stream in SourceStream::ALL {
+        is_new &= batch.position(stream, 0)?.is_none();
+    }
     for stream in SourceStream::ALL {
         let state = &spec.streams[stream.index()];
         let end = state.last_time;
@@ -90,7 +95,7 @@ fn positions(spec: &ShardSpec, batch: &Batch<'_>) -> Result<([u64; 3], Stamps, H
                 stamps[stream.index()] = row.stamp;
                 halt = halt.or_else(|| mismatch(&row, state, spec.standing[stream.index()]));
             }
-            None if spec.store.was_created() || batch.counters()?.log_sequence == 0 => {
+            None if is_new => {
                 let row = PositionRow {
                     stream_name: state.identity.name.clone(),
                     stream_created_ns: state.identity.created_ns,

@@ -274,10 +274,13 @@ async fn an_owner_sends_again_once_it_has_renewed_its_record() {
 
 /// A copy that was brought back ran the past again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_older_copy_of_the_folder_is_refused() {
+async fn an_older_copy_of_the_folder_is_refused_until_it_is_adopted_and_then_does_nothing_twice() {
     let server = NatsServer::start();
     let broker = connect(&server.url()).await;
-    let mut rig = rig(&server, extra("100ms", "300ms", "500ms")).await;
+    let mut extra = extra("100ms", "300ms", "500ms");
+    // What is read waits for room in the outbox, which nothing leaves at first.
+    extra["shard"] = json!({"outbox_soft": 1});
+    let mut rig = rig(&server, extra).await;
     rig.start().await;
     place(&*broker, "happy-1").await;
     completed(&rig, "happy-1").await;
@@ -287,7 +290,8 @@ async fn an_older_copy_of_the_folder_is_refused() {
     rig.start().await;
     place(&*broker, "happy-2").await;
     completed(&rig, "happy-2").await;
-    rig.kill();
+    // So that all results are in the stream: of what is not, nobody can know.
+    assert_eq!(rig.terminate().await, Some(0), "{}", rig.log_tail());
     std::fs::remove_dir_all(&data).expect("removed");
     copy(&backup, &data);
     let (code, said) = refused(&mut rig).await;
@@ -296,4 +300,36 @@ async fn an_older_copy_of_the_folder_is_refused() {
         said.contains("SR0210") && said.contains("--adopt-loss 0@2,1@2"),
         "{said}"
     );
+
+    // Adopted by name, it reads what was done since before it sends anything.
+    let mut command = Command::new(env!("CARGO_BIN_EXE_saga-runner"));
+    command.args(["run", "--config"]).arg(rig.manifest()).args([
+        "--adopt-loss",
+        "0@2,1@2",
+        "--reason",
+        "the copy of Sunday",
+    ]);
+    rig.launch_as(command);
+    rig.wait_until_ready().await;
+    completed(&rig, "happy-1").await;
+    completed(&rig, "happy-2").await;
+    place(&*broker, "happy-3").await;
+    completed(&rig, "happy-3").await;
+    // What began before is not called again; what followed from parallel steps may be, under the same key.
+    let deeds = rig.upstream.deeds();
+    let keys: std::collections::BTreeSet<_> = deeds.iter().map(|deed| (&deed.kind, &deed.order)).collect();
+    assert_eq!(keys.len(), deeds.len(), "a second key: {deeds:?}");
+    for deed in deeds
+        .iter()
+        .filter(|deed| ["reservations", "scores"].contains(&&*deed.kind))
+    {
+        assert_eq!(deed.calls, 1, "{deed:?}");
+    }
+    assert_eq!(rig.terminate().await, Some(0), "{}", rig.log_tail());
+    let log = std::fs::read_to_string(rig.log()).expect("readable");
+    let audited = |line: &&str| line.contains("\"target\":\"audit\"") && line.contains("the copy of Sunday");
+    assert_eq!(log.lines().filter(audited).count(), 2, "one line for each shard");
+    // The next life is one as any other.
+    rig.start().await;
+    completed(&rig, "happy-2").await;
 }

@@ -7,13 +7,17 @@ use std::time::Duration;
 use saga_runner::effects::Local;
 use saga_runner::kernel::definition::effect::OnAmbiguous;
 use saga_runner::kernel::duration::Millis;
+use saga_runner::kernel::ids::TimeMs;
 use saga_runner::outbox::{self, Fence, LocalFirst, Rest, Retention, RetentionSpec};
+use saga_runner::ports::broker::{Expect, Publication};
 use saga_runner::ports::clock::Clock;
 use wiremock::matchers::any;
 use wiremock::{Mock, MockServer, ResponseTemplate};
 
 use crate::work::faults::{Fault, Faulty};
-use crate::work::rig::{RelayOptions, Rig, at, command, definition, effect, fact, until};
+use crate::work::rig::{
+    RelayOptions, Rig, at, command, command_subject, definition, effect, fact, result_subject, until,
+};
 
 const NEVER: Duration = Duration::from_hours(1_000);
 /// Several retries, and a tick of the relay.
@@ -189,4 +193,71 @@ async fn streams_are_not_trimmed_by_whoever_may_not_own_every_shard() {
     assert_eq!(rig.messages(&rig.streams.commands).await, 2);
     fence.renew(NEVER);
     until(async || (rig.messages(&rig.streams.commands).await == 1).then_some(())).await;
+}
+
+/// Work of a life that goes on from an older state: behind it, everything may have been done before.
+#[tokio::test]
+async fn what_was_answered_behind_an_adopted_state_is_not_sent_again() {
+    let rig = Rig::new().await;
+    let server = MockServer::start().await;
+    let local = Arc::new(Local::new(2_000));
+    let _worker = rig.local_worker(&local, vec![definition(1)], &server.uri());
+    let fence = open(&rig);
+    fence.hold();
+    let mut shard = rig.relay(
+        Arc::clone(&rig.broker),
+        RelayOptions {
+            local: Some(LocalFirst {
+                dispatch: Arc::clone(&local) as _,
+                recovered: 0,
+                begun: std::collections::BTreeSet::new(),
+            }),
+            ..with(&fence)
+        },
+    );
+    shard.until_started().await;
+    let mut rows: Vec<_> = (1..=3)
+        .map(|n| (at(n, 0), effect(&rig, "o-1", u128::from(n))))
+        .collect();
+    // It follows from something that was stored long ago.
+    rows[2].1.created = TimeMs(1);
+    let item = &rows[0].1;
+    let body = format!(
+        r#"{{"tenant_id":"acme","command_id":"{}","effect_name":"charge","result_type":"Succeeded","payload":{{"id":"c-1"}}}}"#,
+        item.command_id
+    );
+    let result = Publication {
+        stream: rig.streams.events.clone(),
+        subject: result_subject(item),
+        headers: Vec::new(),
+        payload: body.into(),
+        expect: Expect::Nothing,
+    };
+    rig.broker.publish(result).await.unwrap();
+    shard.release(rows.clone()).await;
+    shard.come_to_rest(Rest::Nothing).await;
+    assert_eq!(rig.messages(&rig.streams.commands).await, 0, "it is held");
+    fence.release(2);
+    rows.push((at(4, 0), effect(&rig, "o-1", 4)));
+    shard.release(vec![rows[3].clone()]).await;
+    shard.until_floor(at(4, 0)).await;
+    shard.until(|shard| !shard.verdicts.is_empty()).await;
+    assert_eq!(shard.verdicts.len(), 1);
+    assert_eq!(shard.verdicts[0].result.command_id, rows[0].1.command_id);
+    let sent = async |row: usize| {
+        let subject = command_subject(&rows[row].1);
+        let stored = rig.broker.last_by_subject(&rig.streams.commands, &subject).await;
+        stored.unwrap().map(|stored| {
+            let body: serde_json::Value = serde_json::from_slice(&stored.payload).unwrap();
+            body["progress"]["unsettled"] == true
+        })
+    };
+    assert_eq!(sent(0).await, None, "its result stands");
+    assert_eq!(sent(1).await, Some(true), "it may have been called");
+    assert_eq!(sent(2).await, Some(true), "so may this");
+    assert_eq!(sent(3).await, Some(false), "it came later");
+    assert!(
+        server.received_requests().await.unwrap().is_empty(),
+        "nothing is called at home"
+    );
 }

@@ -9,9 +9,10 @@ use super::adoption::Adoption;
 use super::record::{Entries, OwnerRecord, Place, ReadError, Token};
 use super::verdict::{Folder, How, Question, Refusal, Verdict, decide};
 use crate::app::adapters::Adapters;
-use crate::app::{StartError, shards};
+use crate::app::{StartError, shards, streams};
 use crate::config::{BrokerKind, Manifest};
 use crate::kernel::ids::ClusterId;
+use crate::kernel::input::SourceStream;
 use crate::outbox::Fence;
 use crate::ports::broker::{Broker, BrokerError, PutError};
 use crate::ports::clock::Clock;
@@ -20,6 +21,8 @@ use crate::storage::{OpenOptions, Ownership, StorageError, Store};
 
 /// How long the claim waits before it asks the broker again.
 const AGAIN: Duration = Duration::from_secs(1);
+/// How far a log can have gone beyond the floor of its last record, by far.
+const UNKNOWN_MAX: u64 = 1 << 24;
 /// Longest pause between two looks at a record that is watched.
 const LOOK: Duration = Duration::from_millis(500);
 
@@ -206,13 +209,20 @@ impl Claiming<'_> {
     async fn try_claim(&self, candidate: &mut Candidate, epoch: u64, how: How) -> Result<bool, Trouble> {
         // Its own first write may be what it then finds.
         let how = *candidate.how.get_or_insert(how);
+        let hold = self.hold(candidate, how).await?;
         let store = match candidate.store.take() {
             Some(store) => store,
             None => self.open(candidate.shard, true)?,
         };
+        if matches!(how, How::Adopted { .. }) {
+            candidate.pass_log(&store)?;
+        }
         let log_sequence = candidate.put_ownership(&store, epoch, self.randomness)?;
         candidate.place = self.adapters.place(&candidate.dir);
-        let record = self.record(candidate, &store, epoch, log_sequence)?;
+        let record = OwnerRecord {
+            hold,
+            ..self.record(candidate, &store, epoch, log_sequence)?
+        };
         let begun = self.clock.monotonic();
         let expected = candidate.found.as_ref().map(|found| found.revision);
         let entries = Entries::of(self.manifest);
@@ -236,6 +246,9 @@ impl Claiming<'_> {
         };
         self.tell(candidate, &record, how);
         let fence = Fence::closed(Arc::clone(self.clock));
+        if hold.is_some() {
+            fence.hold();
+        }
         fence.renew(begun + self.manifest.ownership.send_within.duration());
         candidate.claimed = Some(Claimed {
             shard: candidate.shard,
@@ -245,6 +258,23 @@ impl Claiming<'_> {
             fence,
         });
         Ok(true)
+    }
+
+    /// Up to where the streams are to be read before anything is sent: what was done behind an adopted state stands there. A
+    /// life that ends before it has read so far leaves that to the next one.
+    async fn hold(&self, candidate: &Candidate, how: How) -> Result<Option<[u64; 3]>, Trouble> {
+        if !matches!(how, How::Adopted { .. }) {
+            let owner = candidate.folder.as_ref().map(|folder| folder.owner);
+            let record = candidate.record().filter(|record| Some(record.owner) == owner);
+            return Ok(record.and_then(|record| record.hold));
+        }
+        let mut ends = [0; 3];
+        for stream in SourceStream::ALL {
+            let name = streams::name(self.manifest, stream);
+            let state = self.broker.stream_state(name).await.map_err(ReadError::from)?;
+            ends[stream.index()] = state.last_sequence;
+        }
+        Ok(Some(ends))
     }
 
     fn record(
@@ -420,6 +450,17 @@ impl Candidate {
             "shard {}: waiting to see whether its owner still renews it ({whose})",
             self.shard
         )
+    }
+
+    /// Lets the log go on where that of the owner who is given up cannot have been: work is told apart by its place in the log,
+    /// also by messages that stand in the streams.
+    fn pass_log(&self, store: &Store) -> Result<(), StorageError> {
+        let floor = self.record().map_or(0, |record| record.log_floor);
+        store.write(|batch| {
+            let mut counters = batch.counters()?;
+            counters.log_sequence = counters.log_sequence.max(floor).saturating_add(UNKNOWN_MAX);
+            batch.put_counters(&counters)
+        })
     }
 
     /// Writes the claim into the folder, and gives its log sequence.

@@ -172,13 +172,21 @@ impl Keeper {
                 "its owner record could not be renewed for {ago} s: nothing is sent"
             ));
         }
-        None
+        kept.fence.is_held().then(|| {
+            "it goes on from what was adopted: nothing is sent before its streams are read to their ends"
+                .to_owned()
+        })
+    }
+
+    /// Whether any shard has begun from a state behind which it has worked already.
+    pub fn is_resumed(&self) -> bool {
+        self.shards.iter().any(|kept| kept.fence.is_resumed())
     }
 
     async fn renew(&self, kept: &Kept) {
         let mut state = kept.state.lock().await;
         let now = self.clock.monotonic();
-        if kept.taken.get().is_none() && now >= state.next {
+        if kept.taken.get().is_none() && (now >= state.next || kept.fence.is_held()) {
             match self.write(kept, &mut state).await {
                 Renewal::Done => state.next = now + self.manifest.ownership.renew_every.duration(),
                 Renewal::Failed(message) => self.failed(kept, &message).await,
@@ -220,6 +228,18 @@ impl Keeper {
         if let Ok(progress) = blocking(&self.tasks, move || reader.progress()).await {
             state.record.log_floor = progress.log_sequence;
             state.record.positions = progress.positions;
+            let mut read = progress
+                .positions
+                .iter()
+                .zip(state.record.hold.unwrap_or_default());
+            if state.record.hold.is_some() && read.all(|(position, end)| *position >= end) {
+                state.record.hold = None;
+                kept.fence.release(progress.log_sequence);
+                tracing::info!(
+                    shard = kept.shard,
+                    "the streams are read: the shard sends from now on"
+                );
+            }
         }
         let entries = Entries::of(&self.manifest);
         for _ in 0..ROUNDS_MAX {
@@ -267,6 +287,7 @@ impl Keeper {
         for (reason, holds) in [
             ("taken", is_taken),
             ("unrenewed", !is_taken && !kept.fence.is_renewed()),
+            ("held", kept.fence.is_held()),
         ] {
             self.metrics
                 .shards_fenced

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use bytes::Bytes;
 use tempfile::TempDir;
 
 use super::adoption::{Adoption, Loss};
@@ -18,8 +19,10 @@ use crate::config::{BrokerKind, Manifest};
 use crate::inproc::{InprocBroker, Settings};
 use crate::kernel::duration::Millis;
 use crate::kernel::ids::{ClusterId, TimeMs};
-use crate::ports::broker::Broker as _;
+use crate::kernel::input::SourceStream;
+use crate::ports::broker::{Broker as _, Expect, Publication};
 use crate::ports::clock::Clock;
+use crate::storage::rows::PositionRow;
 use crate::storage::{StorageError, write::Counters};
 use crate::tasks::Tasks;
 use crate::telemetry::Metrics;
@@ -63,6 +66,9 @@ impl Place {
             .ensure_bucket(&cluster::bucket(&manifest))
             .await
             .expect("a bucket");
+        crate::app::streams::prepare(&*broker, &manifest)
+            .await
+            .expect("streams");
         Self {
             broker,
             clock: Arc::new(Moved(AtomicU64::new(10_000))),
@@ -341,4 +347,61 @@ async fn a_lost_record_is_written_again_and_one_of_another_owner_closes_the_fenc
     keeper.release().await;
     running.await.expect("ended");
     assert_eq!(place.record().await.0, other, "it is not written over");
+}
+
+#[tokio::test]
+async fn what_goes_on_from_an_adopted_state_sends_nothing_before_it_has_read_the_streams() {
+    let place = Place::new().await;
+    let first = place.claim("a").await.expect("new");
+    apply(&first, 900);
+    place.keeper(&first).release().await;
+    drop(first);
+    for number in 0..3 {
+        let event = Publication {
+            stream: "AGGREGATE_EVENTS".to_owned(),
+            subject: format!("aggregate.Order.{number}"),
+            headers: Vec::new(),
+            payload: Bytes::from_static(b"{}"),
+            expect: Expect::Nothing,
+        };
+        place.broker.publish(event).await.expect("stored");
+    }
+    let adopted = place.adopt("b", 1).await.expect("adopted");
+    assert_eq!(adopted.record.hold, Some([3, 0, 0]));
+    assert!(
+        adopted.record.log_floor > 900,
+        "its log goes on behind that of the other"
+    );
+    assert!(!adopted.fence.is_open());
+    drop(adopted);
+    let again = place.claim("b").await.expect("the same folder");
+    assert_eq!(again.record.hold, Some([3, 0, 0]), "a crash in between");
+    let keeper = place.keeper(&again);
+    let told = keeper.trouble(0).expect("told");
+    assert!(told.contains("read to their ends"), "{told}");
+    let running = tokio::spawn(Arc::clone(&keeper).run());
+    let read_up_to = |sequence| {
+        let row = PositionRow {
+            stream_name: "AGGREGATE_EVENTS".to_owned(),
+            stream_created_ns: 0,
+            sequence,
+            stamp: None,
+        };
+        let put = again
+            .store
+            .write::<_, StorageError>(|batch| batch.put_position(SourceStream::AggregateEvents, 0, &row));
+        put.expect("commits");
+    };
+    read_up_to(2);
+    let (_, before) = place.record().await;
+    while place.record().await.1 < before + 2 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert!(!again.fence.is_open(), "one is not read");
+    read_up_to(3);
+    again.fence.passed().await;
+    assert_eq!(keeper.trouble(0), None);
+    keeper.release().await;
+    running.await.expect("ended");
+    assert_eq!(place.record().await.0.hold, None);
 }

@@ -77,6 +77,7 @@ fn router_of(active: Vec<Arc<Definition>>, archived: Vec<Arc<Definition>>) -> Ro
             tenancy: Tenancy::Multi,
             tenants: None,
             limits: Limits::default(),
+            takes_applied: false,
             event_id_from: None,
         },
         definitions: Versions::new(Arc::new(DefinitionSet::new(active, archived))),

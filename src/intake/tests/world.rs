@@ -131,6 +131,7 @@ impl Plan {
             streams: STREAMS.map(str::to_owned),
             reader_prefix: "test".to_owned(),
             limits: Limits::default(),
+            takes_applied: false,
             settings: self.settings,
             clock: Arc::clone(&clock) as Arc<dyn Clock>,
             metrics: Arc::clone(&metrics),

@@ -175,6 +175,7 @@ impl Plan {
             streams: [EVENTS, "WORKFLOW_EVENTS", "WORKFLOW_COMMANDS"].map(str::to_owned),
             reader_prefix: "stage".to_owned(),
             limits: Limits::default(),
+            takes_applied: false,
             settings: self.settings,
             clock,
             metrics,
