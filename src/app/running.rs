@@ -16,7 +16,7 @@ use super::ownership::claim::Claimed;
 use super::ownership::keeper::{Keeper, Kept};
 use super::{StartError, shards, standing, streams};
 use crate::clients::UpstreamTls;
-use crate::config::{Dispatch, Manifest};
+use crate::config::{BrokerKind, Dispatch, Manifest};
 use crate::effects::{Breakers, Consumer, Local, Secrets, SystemResolver, Worker, WorkerSpec};
 use crate::intake::{Intake, IntakeSpec, ShardEndpoint, StreamStatus};
 use crate::kernel::definition::{DefinitionSet, EffectDefinition};
@@ -407,6 +407,8 @@ fn start_retention(
     Retention::start(RetentionSpec {
         broker: Arc::clone(broker),
         streams: workflow_streams(manifest),
+        events: (manifest.broker.kind == BrokerKind::Embedded)
+            .then(|| streams::name(manifest, SourceStream::AggregateEvents).to_owned()),
         durables: {
             let catalog = Arc::clone(parts.catalog);
             Box::new(move || {

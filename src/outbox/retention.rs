@@ -1,6 +1,6 @@
 //! Trimming the runner's own streams behind everyone who still needs their messages.
 //!
-//! The streams have no age limit: a message goes only when every shard has read it, every effect queue has
+//! The streams have no age limit: a command or result goes only when every shard has read it, every effect queue has
 //! acknowledged it, and it is older than the gate's horizon. The message at the lowest position stays: by it the stream is
 //! known again.
 
@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 
 use super::settings::Settings;
 use crate::kernel::input::SourceStream;
-use crate::ports::broker::{Broker, BrokerError, WorkflowStreams};
+use crate::ports::broker::{Broker, BrokerError, StreamState, WorkflowStreams};
 use crate::ports::clock::Clock;
 use crate::tasks::{Task, Tasks};
 
@@ -26,6 +26,8 @@ pub type Durables = Box<dyn Fn() -> Vec<String> + Send + Sync>;
 pub struct RetentionSpec {
     pub broker: Arc<dyn Broker>,
     pub streams: WorkflowStreams,
+    /// The stream of domain events, where it is the runner's own: on the embedded broker.
+    pub events: Option<String>,
     /// Every durable queue by which a command may come to a worker.
     pub durables: Durables,
     pub positions: Positions,
@@ -68,6 +70,7 @@ struct Trimmer {
     spec: Arc<RetentionSpec>,
     commands: Horizon,
     events: Horizon,
+    domain: Horizon,
 }
 
 /// Where the end of a stream was at times past.
@@ -98,12 +101,24 @@ impl Trimmer {
             spec,
             commands: Horizon::default(),
             events: Horizon::default(),
+            domain: Horizon::default(),
         }
     }
 
     async fn round(&mut self) {
-        for stream in [SourceStream::WorkflowCommands, SourceStream::WorkflowEvents] {
-            match self.trim(stream).await {
+        for stream in SourceStream::ALL {
+            let trimmed = match stream {
+                SourceStream::AggregateEvents => self.trim_domain_events().await,
+                SourceStream::WorkflowCommands => {
+                    let (name, durables) = (self.spec.streams.commands.clone(), (self.spec.durables)());
+                    self.trim(stream, &name, durables).await
+                }
+                SourceStream::WorkflowEvents => {
+                    let name = self.spec.streams.events.clone();
+                    self.trim(stream, &name, Vec::new()).await
+                }
+            };
+            match trimmed {
                 Ok(Some(sequence)) => tracing::debug!(?stream, sequence, "stream trimmed"),
                 Ok(None) => {}
                 Err(error) => tracing::warn!(?stream, %error, "stream was not trimmed"),
@@ -111,16 +126,16 @@ impl Trimmer {
         }
     }
 
-    /// Trims one stream, and says up to where.
-    async fn trim(&mut self, stream: SourceStream) -> Result<Option<u64>, BrokerError> {
-        let (name, horizon, durables) = match stream {
-            SourceStream::WorkflowCommands => (
-                &self.spec.streams.commands,
-                &mut self.commands,
-                (self.spec.durables)(),
-            ),
-            SourceStream::WorkflowEvents => (&self.spec.streams.events, &mut self.events, Vec::new()),
-            SourceStream::AggregateEvents => return Ok(None),
+    /// Trims one of the streams that commands and results go through, and says up to where.
+    async fn trim(
+        &mut self,
+        stream: SourceStream,
+        name: &str,
+        durables: Vec<String>,
+    ) -> Result<Option<u64>, BrokerError> {
+        let horizon = match stream {
+            SourceStream::WorkflowCommands => &mut self.commands,
+            _ => &mut self.events,
         };
         let broker = &self.spec.broker;
         let state = broker.stream_state(name).await?;
@@ -137,17 +152,73 @@ impl Trimmer {
             // A queue that nobody has joined yet has answered nothing.
             through = through.min(broker.queue_floor(name, &durable).await?.unwrap_or(0));
         }
+        self.trim_through(name, &state, through).await
+    }
+
+    /// The same for the domain events, where nobody else would: only what is too old or too much goes.
+    async fn trim_domain_events(&mut self) -> Result<Option<u64>, BrokerError> {
+        let Some(name) = self.spec.events.clone() else {
+            return Ok(None);
+        };
+        let state = self.spec.broker.stream_state(&name).await?;
+        let settings = &self.spec.settings;
+        let (now, age) = (self.spec.clock.monotonic(), settings.events_horizon.duration());
+        let old = self.domain.observe(now, state.last_sequence, age);
+        let too_much = too_much(&state, settings.events_bytes);
+        let Some(read) = (self.spec.positions)(SourceStream::AggregateEvents) else {
+            return Ok(None);
+        };
+        let through = old.unwrap_or(0).max(too_much).min(read.saturating_sub(1));
+        self.trim_through(&name, &state, through).await
+    }
+
+    async fn trim_through(
+        &self,
+        name: &str,
+        state: &StreamState,
+        through: u64,
+    ) -> Result<Option<u64>, BrokerError> {
         if through < state.first_sequence || !(self.spec.may_trim)() {
             return Ok(None);
         }
-        broker.trim(name, through + 1).await?;
+        self.spec.broker.trim(name, through + 1).await?;
         Ok(Some(through))
     }
+}
+
+/// The sequence up to which about as many bytes lie as the stream has above `bytes_max`, 0 where it has no more.
+fn too_much(state: &StreamState, bytes_max: u64) -> u64 {
+    let excess = state.bytes.saturating_sub(bytes_max);
+    if excess == 0 {
+        return 0;
+    }
+    let messages = u128::from(state.messages) * u128::from(excess) / u128::from(state.bytes);
+    let messages = u64::try_from(messages).unwrap_or(state.messages).max(1);
+    state.first_sequence + messages - 1
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_a_stream_that_has_too_much_the_oldest_part_goes() {
+        let state = |bytes| StreamState {
+            identity: crate::ports::broker::StreamIdentity {
+                name: "S".to_owned(),
+                created_ns: 1,
+            },
+            first_sequence: 101,
+            last_sequence: 200,
+            last_time: None,
+            messages: 100,
+            bytes,
+        };
+        assert_eq!(too_much(&state(1_000), 1_000), 0);
+        assert_eq!(too_much(&state(1_000), 750), 125);
+        assert_eq!(too_much(&state(1_000), 999), 101, "at least one");
+        assert_eq!(too_much(&state(1_000), 0), 200);
+    }
 
     #[test]
     fn only_what_was_there_a_horizon_ago_may_go() {

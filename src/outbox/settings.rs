@@ -41,6 +41,11 @@ pub struct Settings {
     pub trim_interval: Millis,
     /// Messages younger than this are never trimmed. Default 1h.
     pub gate_horizon: Millis,
+    /// With the embedded broker: how long domain events stay that all shards have read. Default 1d.
+    pub events_horizon: Millis,
+    /// With the embedded broker: bytes of domain events above which those that all shards have read go sooner. Default
+    /// 4 GiB.
+    pub events_bytes: u64,
 }
 
 impl Default for Settings {
@@ -61,6 +66,8 @@ impl Default for Settings {
             sweep_in_flight: 16,
             trim_interval: Millis::seconds(60),
             gate_horizon: Millis::seconds(3_600),
+            events_horizon: Millis::seconds(24 * 3_600),
+            events_bytes: 4 << 30,
         }
     }
 }

@@ -5,6 +5,7 @@ use saga_runner::effects::{self, source};
 use saga_runner::kernel::duration::Millis;
 use saga_runner::kernel::input::SourceStream;
 use saga_runner::outbox::{self, Retention, RetentionSpec};
+use saga_runner::ports::broker::{Expect, Publication, StreamSpec};
 
 use crate::work::grouping::{commands, named, theirs};
 use crate::work::rig::{self, RelayOptions, Rig, at, effect, until};
@@ -44,6 +45,7 @@ async fn goes_when_answered_for_and_read(rig: Rig, consumers: &str) {
     let _retention = Retention::start(RetentionSpec {
         broker: Arc::clone(&rig.broker),
         streams: rig.streams.clone(),
+        events: None,
         durables: Box::new(move || vec![durable.clone()]),
         positions: Arc::new(move |stream| {
             (stream == SourceStream::WorkflowCommands).then(|| read.load(Ordering::Acquire))
@@ -77,4 +79,64 @@ async fn goes_when_answered_for_and_read(rig: Rig, consumers: &str) {
     until(async || (first().await == 4).then_some(())).await;
     acknowledge().await;
     until(async || (rig.messages(&rig.streams.commands).await == 0).then_some(())).await;
+}
+
+#[tokio::test]
+async fn domain_events_of_the_embedded_broker_go_once_they_are_read_and_too_old_or_too_many() {
+    let rig = Rig::new().await;
+    let name = "AGGREGATE_EVENTS";
+    let spec = StreamSpec {
+        name: name.to_owned(),
+        subjects: vec!["tenant.*.aggregate.>".to_owned()],
+        replicas: 1,
+        message_bytes_max: 4_096,
+        foreign: true,
+    };
+    rig.broker.ensure_stream(&spec).await.unwrap();
+    let store = async |events: u64| {
+        for _ in 0..events {
+            let event = Publication {
+                stream: name.to_owned(),
+                subject: "tenant.acme.aggregate.Order.o-1".to_owned(),
+                headers: Vec::new(),
+                payload: vec![7; 1_000].into(),
+                expect: Expect::Nothing,
+            };
+            rig.broker.publish(event).await.unwrap();
+        }
+    };
+    let first = || async { rig.broker.stream_state(name).await.unwrap().first_sequence };
+    store(100).await;
+    let position = Arc::new(AtomicU64::new(30));
+    let start = |horizon: Millis, bytes: u64| {
+        let read = Arc::clone(&position);
+        Retention::start(RetentionSpec {
+            broker: Arc::clone(&rig.broker),
+            streams: rig.streams.clone(),
+            events: Some(name.to_owned()),
+            durables: Box::new(Vec::new),
+            positions: Arc::new(move |stream| {
+                (stream == SourceStream::AggregateEvents).then(|| read.load(Ordering::Acquire))
+            }),
+            may_trim: Arc::new(|| true),
+            settings: outbox::Settings {
+                trim_interval: Millis(10),
+                events_horizon: horizon,
+                events_bytes: bytes,
+                ..outbox::Settings::default()
+            },
+            clock: Arc::clone(&rig.clock) as _,
+            tasks: rig.tasks(),
+        })
+    };
+    let by_bytes = start(Millis(3_600_000), 50_000);
+    // Half of it is too much; the last one that is read stays.
+    until(async || (first().await == 30).then_some(())).await;
+    position.store(100, Ordering::Release);
+    let bytes = || async { rig.broker.stream_state(name).await.unwrap().bytes };
+    until(async || (bytes().await <= 50_000).then_some(())).await;
+    assert!(bytes().await > 40_000, "no more than that");
+    drop(by_bytes);
+    let _by_age = start(Millis(0), u64::MAX);
+    until(async || (first().await == 100).then_some(())).await;
 }
