@@ -133,6 +133,11 @@ pub fn router(state: ApiState, settings: &Settings) -> Router {
             "/admin/breakers/{upstream}",
             plain(post(operations::force_breaker)),
         )
+        .route(
+            "/admin/shards/{shard}/accept-gap",
+            plain(post(operations::accept_gap)),
+        )
+        .route("/admin/shards/{shard}/rebind", plain(post(operations::rebind)))
         .route("/v1/definitions/{hash}/migrate", post(definitions::migrate))
         .route("/v1/migrations/{id}", plain(get(definitions::migration)))
         .route("/v1/callbacks/{token}", plain(post(instances::callback)))

@@ -13,7 +13,7 @@ use super::ApiState;
 use super::problem::Problem;
 use crate::kernel::ids::TenantId;
 use crate::kernel::subject::Tenancy;
-use crate::ports::control::{BreakerForce, DrainStarted, ReloadError};
+use crate::ports::control::{AcceptRequest, AcceptVerb, BreakerForce, DrainStarted, ReloadError};
 
 /// 200 while the process moves. It asks neither storage nor broker: a restart cures neither.
 pub async fn live(State(state): State<ApiState>) -> Response {
@@ -108,6 +108,36 @@ pub async fn force_breaker(
         .control
         .force_breaker(&upstream, tenant.as_ref(), request.state)?;
     Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+/// Lets a shard go on behind messages that are gone.
+pub async fn accept_gap(
+    state: State<ApiState>,
+    shard: Path<u16>,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Response, Problem> {
+    accept(state, shard, body, AcceptVerb::Gap).await
+}
+
+/// Lets a shard go on in a stream that is not the one that it has read.
+pub async fn rebind(
+    state: State<ApiState>,
+    shard: Path<u16>,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Response, Problem> {
+    accept(state, shard, body, AcceptVerb::Rebind).await
+}
+
+async fn accept(
+    State(state): State<ApiState>,
+    Path(shard): Path<u16>,
+    body: Result<Bytes, BytesRejection>,
+    verb: AcceptVerb,
+) -> Result<Response, Problem> {
+    let body = super::instances::sized(body)?;
+    let request: AcceptRequest = serde_json::from_slice(&body)
+        .map_err(|error| Problem::invalid(format!("the body is not as expected: {error}")))?;
+    Ok(Json(state.control.accept(shard, verb, request).await?).into_response())
 }
 
 const fn status(ok: bool) -> StatusCode {

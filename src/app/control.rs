@@ -10,7 +10,7 @@ use super::node::Node;
 use super::pages::{self, read_letter_id};
 use super::running::Running;
 use super::{
-    aliases, answers, consumers, inputs, migration, readiness, schedules, shards, streams, versions,
+    accept, aliases, answers, consumers, inputs, migration, readiness, schedules, shards, streams, versions,
 };
 use crate::config::{BrokerKind, TenantList};
 use crate::intake::decode::{Decoded, Decoder};
@@ -28,10 +28,10 @@ use crate::kernel::transition::check_input;
 use crate::kernel::view::{BlockedView, InstanceView, Kept};
 use crate::ports::broker::{Expect, Message, Publication, PublishError};
 use crate::ports::control::{
-    AliasView, BreakerForce, BreakerView, Control, ControlError, DeadLetterView, Decision, DefinitionDetail,
-    DefinitionInfo, DefinitionView, DrainStarted, Health, HistoryView, Info, InstanceDetail, MigrationReport,
-    MigrationRequest, Page, PageRequest, Published, Readiness, RecordedInputs, ReloadError, Reloaded,
-    ScheduleOrder, ScheduleView, Tenants, rfc3339,
+    AcceptReport, AcceptRequest, AcceptVerb, AliasView, BreakerForce, BreakerView, Control, ControlError,
+    DeadLetterView, Decision, DefinitionDetail, DefinitionInfo, DefinitionView, DrainStarted, Health,
+    HistoryView, Info, InstanceDetail, MigrationReport, MigrationRequest, Page, PageRequest, Published,
+    Readiness, RecordedInputs, ReloadError, Reloaded, ScheduleOrder, ScheduleView, Tenants, rfc3339,
 };
 use crate::shard::mailbox::{DeadLetterDecision, Mail, Refused};
 use crate::storage::StorageError;
@@ -338,6 +338,15 @@ impl Control for Node {
         order: ScheduleOrder,
     ) -> Result<(), ControlError> {
         schedules::order(self, tenant, saga, order).await
+    }
+
+    async fn accept(
+        &self,
+        shard: u16,
+        verb: AcceptVerb,
+        request: AcceptRequest,
+    ) -> Result<AcceptReport, ControlError> {
+        accept::accept(self, shard, verb, request).await
     }
 
     async fn decide(&self, tenant: &TenantId, id: &str, decision: Decision) -> Result<(), ControlError> {

@@ -1,5 +1,6 @@
 //! The composition root: starts, wires and drains. The only place that knows all layers.
 
+mod accept;
 mod adapters;
 mod aliases;
 mod answers;

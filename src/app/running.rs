@@ -29,6 +29,7 @@ use crate::ports::clock::Clock;
 use crate::ports::randomness::Randomness;
 use crate::shard::mailbox::{Notice, Released};
 use crate::shard::{ShardHandle, ShardState};
+use crate::storage::rows::PositionRow;
 use crate::tasks::Tasks;
 use crate::telemetry::Metrics;
 
@@ -150,6 +151,22 @@ impl Running {
     pub async fn consumer_troubles(&self) -> Vec<String> {
         let stages = self.stages.lock().await;
         stages.worker.as_ref().map_or_else(Vec::new, Worker::troubles)
+    }
+
+    /// Whether all that was read of a stream is in the mailbox of a shard.
+    pub async fn is_mailed(&self, stream: SourceStream, shard: u16) -> bool {
+        let stages = self.stages.lock().await;
+        match &stages.intake {
+            Some(intake) => intake.is_mailed(stream, shard).await,
+            None => false,
+        }
+    }
+
+    /// Feeds a shard from the place to which its position was moved.
+    pub async fn read_on(&self, stream: SourceStream, shard: u16, to: &PositionRow) {
+        if let Some(intake) = &self.stages.lock().await.intake {
+            intake.read_on(stream, shard, to.sequence, to.stamp).await;
+        }
     }
 
     /// Lets the readers find what these definitions want.

@@ -16,6 +16,7 @@ pub mod replay;
 pub mod run;
 pub mod schedule;
 pub mod schema;
+pub mod shard;
 pub mod start;
 pub mod streams;
 pub mod test;
@@ -82,6 +83,9 @@ enum Command {
     /// Look at the schedules of a running cluster, pause and resume them.
     #[command(subcommand)]
     Schedule(schedule::ScheduleCommand),
+    /// Say from where on shards of a running cluster read a stream that lost messages or was created anew.
+    #[command(subcommand)]
+    Shard(shard::ShardCommand),
     /// Measure sagas per second and latency, with the broker's raw figure in the same run.
     Bench(bench::BenchArguments),
     /// Drive real orders through the example sagas, kill the runner in the middle, and show what became of
@@ -194,6 +198,7 @@ pub fn main_with(registry: Registry) -> ExitCode {
         Command::Instance(command) => instance::instance(&command),
         Command::Effect(command) => effect::effect(command),
         Command::Schedule(command) => schedule::schedule(&command),
+        Command::Shard(command) => shard::shard(&command),
         Command::Bench(arguments) => bench::bench(&arguments),
         Command::Demo(arguments) => demo::run(&arguments),
         Command::DemoUpstream(arguments) => demo::run_upstream(&arguments),

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::mpsc;
@@ -146,7 +146,7 @@ pub(super) struct Progress {
     pub detached: AtomicU64,
     moved_ms: AtomicU64,
     /// Messages that had been removed one by one before this process looked for the first time.
-    removed_before: OnceLock<Arc<[u64]>>,
+    removed_before: Mutex<Option<Arc<[u64]>>>,
     mark: Mutex<Mark>,
     is_halted: AtomicBool,
     halted: Mutex<Option<Halt>>,
@@ -184,7 +184,8 @@ impl Progress {
 
     /// `removed`: those of now, if nobody has looked before.
     pub fn removed_before(&self, removed: &Arc<[u64]>) -> Arc<[u64]> {
-        Arc::clone(self.removed_before.get_or_init(|| Arc::clone(removed)))
+        let mut before = self.removed_before.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(before.get_or_insert_with(|| Arc::clone(removed)))
     }
 
     /// Everything up to `place` was read from the stream as it is.
@@ -207,6 +208,16 @@ impl Progress {
 
     fn mark(&self) -> MutexGuard<'_, Mark> {
         self.mark.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reading begins again at `place`, whatever was known of the stream.
+    pub fn begin_again(&self, place: Place) {
+        self.mark().place = place;
+        *self.removed_before.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        self.read.store(place.sequence, Ordering::Relaxed);
+        self.end.store(0, Ordering::Relaxed);
+        *self.halted.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        self.is_halted.store(false, Ordering::Release);
     }
 
     pub fn is_halted(&self) -> bool {

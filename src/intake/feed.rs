@@ -188,6 +188,11 @@ impl Feed {
         self.queued
     }
 
+    /// Whether everything is in the mailbox.
+    pub fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
     pub fn mailbox(&self) -> &mpsc::Sender<Mail> {
         &self.mail
     }

@@ -28,7 +28,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tokio::sync::{Mutex, mpsc};
+use tokio::sync::{Mutex, mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -38,6 +38,7 @@ pub use settings::Settings;
 
 use context::{Context, Progress};
 use decode::Decoder;
+use identity::Place;
 use route::Router;
 use shared::{Command, Shared};
 use versions::Versions;
@@ -49,7 +50,7 @@ use crate::kernel::limits::Limits;
 use crate::kernel::subject::Tenancy;
 use crate::ports::broker::Broker;
 use crate::ports::clock::Clock;
-use crate::shard::mailbox::Notice;
+use crate::shard::mailbox::{Notice, Stamp};
 use crate::tasks::{Task, Tasks};
 use crate::telemetry::Metrics;
 
@@ -211,6 +212,22 @@ impl Intake {
             // A reader with so many requests is awake anyway.
             drop(hub.try_send(Command::Widen));
         }
+    }
+
+    /// Whether all that was read of a stream is in the mailbox of a shard.
+    pub async fn is_mailed(&self, stream: SourceStream, shard: u16) -> bool {
+        let (reply, answer) = oneshot::channel();
+        let asked = self.hubs[stream.index()].send(Command::IsMailed { shard, reply });
+        asked.await.is_ok() && answer.await == Ok(true)
+    }
+
+    /// Feeds a shard from behind the place to which its position was moved.
+    pub async fn read_on(&self, stream: SourceStream, shard: u16, sequence: u64, stamp: Option<Stamp>) {
+        let (reply, answer) = oneshot::channel();
+        let place = Place { sequence, stamp };
+        let asked = self.hubs[stream.index()].send(Command::ReadOn { shard, place, reply });
+        // A reader that has ended is told of by health.
+        let _ended = asked.await.is_ok() && answer.await.is_ok();
     }
 
     /// Stops reading and waits until nothing more is mailed. What was mailed stays mailed.

@@ -49,6 +49,17 @@ pub(super) enum Command {
         answered: u64,
         reply: oneshot::Sender<bool>,
     },
+    /// Whether all that was read is in the mailbox of the shard.
+    IsMailed {
+        shard: u16,
+        reply: oneshot::Sender<bool>,
+    },
+    /// An operator has moved the position of the shard: feed it from there.
+    ReadOn {
+        shard: u16,
+        place: Place,
+        reply: oneshot::Sender<()>,
+    },
 }
 
 pub(super) struct Shared {
@@ -74,6 +85,8 @@ struct Slot {
     feed: Feed,
     endpoint: ShardEndpoint,
     state: State,
+    /// An operator has said from where on it is to be fed, as soon as the stream is read again.
+    settled: bool,
     /// Since when the mailbox has been full, and how long it was before that in this window.
     full_since: Option<Duration>,
     full_for: Duration,
@@ -149,6 +162,7 @@ impl Shared {
                 } else {
                     State::Attached
                 },
+                settled: false,
                 full_since: None,
                 full_for: Duration::ZERO,
             });
@@ -161,9 +175,13 @@ impl Shared {
 
     /// Runs until `stop`. Everything mailed stays mailed.
     pub async fn run(mut self, stop: CancellationToken) {
-        if self.slots.iter().all(|slot| matches!(slot.state, State::Gone)) {
+        while self.slots.iter().all(|slot| matches!(slot.state, State::Gone)) {
             // Nobody is to be fed.
-            return stop.cancelled().await;
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => return,
+                Some(command) = self.commands.recv() => self.obey(command).await,
+            }
         }
         let ctx = Arc::clone(&self.ctx);
         loop {
@@ -423,7 +441,9 @@ impl Shared {
         let (Command::Barrier { shard }
         | Command::Gap { shard, .. }
         | Command::Join { shard, .. }
-        | Command::Joined { shard, .. }) = &command
+        | Command::Joined { shard, .. }
+        | Command::IsMailed { shard, .. }
+        | Command::ReadOn { shard, .. }) = &command
         else {
             // The view finds out by itself, now that it is awake.
             return;
@@ -446,6 +466,14 @@ impl Shared {
                 State::Gone => {}
             },
             Command::Gap { position, .. } => self.feed_again(at, position).await,
+            Command::IsMailed { reply, .. } => {
+                let slot = &self.slots[at];
+                let _gone = reply.send(!slot.is_attached() || slot.feed.is_empty());
+            }
+            Command::ReadOn { place, reply, .. } => {
+                self.read_on(at, place).await;
+                let _gone = reply.send(());
+            }
             Command::Join {
                 ticket, read, reply, ..
             } => {
@@ -502,9 +530,57 @@ impl Shared {
         self.detach(at, position);
     }
 
+    /// Feeds a shard from `place`. Where the stream is not read any more, that waits until each shard has its place.
+    async fn read_on(&mut self, at: usize, place: Place) {
+        let slot = &mut self.slots[at];
+        if let State::Detached(reader) | State::Joining(reader) =
+            std::mem::replace(&mut slot.state, State::Gone)
+        {
+            reader.end().await;
+        }
+        let is_read = !self.ctx.progress(self.stream).is_halted();
+        let others_are_fed = self.slots.iter().any(|slot| !matches!(slot.state, State::Gone));
+        let slot = &mut self.slots[at];
+        slot.state = State::Attached;
+        slot.full_since = None;
+        if is_read && others_are_fed {
+            return self.detach(at, place);
+        }
+        slot.feed.restart(place);
+        slot.settled = true;
+        let mut fed = self
+            .slots
+            .iter()
+            .filter(|slot| !matches!(slot.state, State::Gone));
+        if fed.all(|slot| slot.settled) {
+            self.begin_again();
+        }
+    }
+
+    /// Reads from where the shards are, as after a start.
+    fn begin_again(&mut self) {
+        let fed = self.slots.iter_mut().filter(|slot| slot.settled);
+        let places: Vec<Place> = fed
+            .map(|slot| {
+                slot.settled = false;
+                slot.feed.sent()
+            })
+            .collect();
+        let by_sequence = |place: &Place| place.sequence;
+        let first = places.iter().copied().min_by_key(by_sequence);
+        let last = places.iter().copied().max_by_key(by_sequence);
+        self.ctx
+            .progress(self.stream)
+            .begin_again(last.unwrap_or_default());
+        self.view = View::new(&self.ctx, self.stream, first.unwrap_or_default(), true);
+        self.batch.clear();
+        self.wanted.append(&mut self.probed);
+    }
+
     fn begin_join(&mut self, at: usize, ticket: u64, read: u64) -> Option<u64> {
         let mine = self.view.place();
-        let near = mine.sequence.saturating_sub(read) <= self.ctx.settings.attach_within.saturating_mul(2);
+        let near = !self.ctx.progress(self.stream).is_halted()
+            && mine.sequence.saturating_sub(read) <= self.ctx.settings.attach_within.saturating_mul(2);
         let slot = &mut self.slots[at];
         match std::mem::replace(&mut slot.state, State::Gone) {
             State::Detached(reader) if reader.ticket == ticket && near => {

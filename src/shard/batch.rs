@@ -9,7 +9,7 @@ use saga_runner_partition::machine::catch_up::InOrder;
 use saga_runner_partition::machine::lanes::bytes_of;
 use saga_runner_partition::machine::message::Order;
 
-use super::mailbox::{Arrival, DeadLetterDecision, Delivery, Refused};
+use super::mailbox::{Arrival, DeadLetterDecision, Delivery, Refused, Reposition};
 use crate::kernel::definition::DefinitionSet;
 use crate::kernel::ids::{InstanceId, SagaName, TenantId};
 use crate::kernel::input::Input;
@@ -168,6 +168,8 @@ pub(super) struct Gathered {
     urgent: bool,
     /// What comes behind all of it; nothing more is taken then.
     pub activation: Option<Activation>,
+    /// The same.
+    pub reposition: Option<Box<Reposition>>,
     pub stop: bool,
 }
 
@@ -186,6 +188,7 @@ impl Gathered {
     /// Whether a commit should take no more.
     pub fn is_full(&self, inputs_max: usize, bytes_max: usize) -> bool {
         self.activation.is_some()
+            || self.reposition.is_some()
             || self.inputs >= inputs_max
             || self.bytes >= bytes_max
             || self.items.len() >= 2 * inputs_max
@@ -198,10 +201,18 @@ impl Gathered {
     }
 
     pub fn is_urgent(&self) -> bool {
-        self.urgent || self.stop || self.activation.is_some() || !self.refills.is_empty()
+        self.urgent
+            || self.stop
+            || self.activation.is_some()
+            || self.reposition.is_some()
+            || !self.refills.is_empty()
     }
 
     pub fn is_empty(&self) -> bool {
-        self.items.is_empty() && self.refills.is_empty() && self.activation.is_none() && !self.stop
+        self.items.is_empty()
+            && self.refills.is_empty()
+            && self.activation.is_none()
+            && self.reposition.is_none()
+            && !self.stop
     }
 }

@@ -19,7 +19,7 @@ use saga_runner_partition::machine::timers::{Barriers, Firing};
 use super::batch::{Activation, Gathered, Item, Refill};
 use super::catch_up::CatchingUp;
 use super::mailbox::{Delivery, Mail, Notice, Refused, Released, SentFloor, Verdict};
-use super::open::Opening;
+use super::open::{Halts, Opening};
 use super::status::{ShardState, ShardStatus};
 use super::sweep::Sweep;
 use super::{Settings, ShardSpec};
@@ -55,6 +55,10 @@ pub(super) struct Desk {
     backlog: VecDeque<Mail>,
     pub status: Arc<ShardStatus>,
     pub floor: Arc<SentFloor>,
+    /// What is wrong with the streams.
+    pub halts: Halts,
+    /// Revision of the active definitions.
+    pub revision: u64,
     pub lanes: Lanes,
     pub held: Held,
     /// Domain events are set aside.
@@ -62,7 +66,7 @@ pub(super) struct Desk {
     /// What comes is taken in stored order.
     pub catching_up: Option<Box<CatchingUp>>,
     pub barriers: Barriers,
-    sweep: Sweep,
+    pub sweep: Sweep,
     pub next_prune: Duration,
     pub next_idle_prune: Duration,
     pub gathered: Gathered,
@@ -94,7 +98,7 @@ impl Desk {
         status: Arc<ShardStatus>,
         floor: Arc<SentFloor>,
     ) -> Self {
-        if let Some((reason, message)) = opening.halt {
+        if let Some((reason, message)) = opening.halts.iter().flatten().next().cloned() {
             status.set_state(ShardState::Halted { reason, message });
         }
         let now = spec.clock.monotonic();
@@ -147,6 +151,8 @@ impl Desk {
             backlog: VecDeque::new(),
             status,
             floor,
+            halts: opening.halts,
+            revision: spec.revision,
             lanes: Lanes::new(opening.positions),
             held: Held::default(),
             holding: opening.outbox_rows > settings.outbox_soft,
@@ -168,19 +174,25 @@ impl Desk {
 
     /// Runs until told to stop.
     pub async fn run(mut self) {
-        if let ShardState::Halted { reason, message } = self.status.state() {
-            self.halted(reason, &message).await;
-            return;
-        }
-        tracing::info!(shard = self.index, positions = ?self.partition.positions, "shard works");
-        match self.work().await {
-            Ok(()) => self.close(),
-            Err(End::Stopped) => self.status.set_state(ShardState::Stopped),
-            Err(End::Halt(reason, message)) => self.halted(reason, &message).await,
+        loop {
+            let worked = match self.status.state() {
+                ShardState::Halted { reason, message } => Err(End::Halt(reason, message)),
+                _ => self.work().await,
+            };
+            match worked {
+                Ok(()) => return self.close(),
+                Err(End::Stopped) => return self.status.set_state(ShardState::Stopped),
+                Err(End::Halt(reason, message)) => {
+                    if !self.halted(reason, &message).await {
+                        return;
+                    }
+                }
+            }
         }
     }
 
     async fn work(&mut self) -> Result<(), End> {
+        tracing::info!(shard = self.index, positions = ?self.partition.positions, "shard works");
         self.show_blocked();
         self.begin_catching_up();
         loop {
@@ -201,11 +213,15 @@ impl Desk {
             if self.gathered.is_urgent() || impatient || matches!(firing, Firing::Fire { .. }) {
                 let mut gathered = std::mem::take(&mut self.gathered);
                 let activation = gathered.activation.take();
+                let reposition = gathered.reposition.take();
                 self.gathered_since = None;
                 let stop = gathered.stop;
                 self.commit_all(gathered, firing).await?;
                 if let Some(activation) = activation {
                     self.activate(activation)?;
+                }
+                if let Some(order) = reposition {
+                    self.reposition(*order)?;
                 }
                 if stop {
                     return Ok(());
@@ -335,6 +351,7 @@ impl Desk {
                     reply,
                 });
             }
+            Mail::Reposition(order) => self.gathered.reposition = Some(order),
             Mail::Stop => self.gathered.stop = true,
         }
     }
@@ -354,6 +371,7 @@ impl Desk {
             Ok(resumable) => {
                 self.status.set_outdated(false);
                 self.partition.definitions = definitions;
+                self.revision = revision;
                 for id in resumable {
                     self.gathered.push(Item::Resume(id));
                 }
@@ -604,8 +622,9 @@ impl Desk {
         self.status.set_state(ShardState::Stopped);
     }
 
-    /// Takes and drops mail so that nobody blocks on it, and does nothing, until told to stop.
-    async fn halted(&mut self, reason: &'static str, message: &str) {
+    /// Takes and drops mail so that nobody blocks on it, and does nothing, until told to stop. True: an operator has
+    /// settled what was wrong with its streams.
+    async fn halted(&mut self, reason: &'static str, message: &str) -> bool {
         self.status
             .halt(self.index, reason, message.to_owned(), &self.metrics);
         self.backlog.clear();
@@ -613,16 +632,22 @@ impl Desk {
         self.show_catching_up(false);
         while let Some(mail) = self.mailbox.recv().await {
             match mail {
-                Mail::Stop => return,
+                Mail::Stop => return false,
+                Mail::Reposition(order) if self.halts.iter().any(Option::is_some) => {
+                    if self.settle(*order, reason) {
+                        return true;
+                    }
+                }
+                Mail::Reposition(order) => {
+                    let _gone = order
+                        .reply
+                        .send(Err(self.unavailable(&format!("halted: {message}"))));
+                }
                 Mail::CallBegins { reply, .. }
                 | Mail::DeadLetter { reply, .. }
                 | Mail::Activate { reply, .. }
                 | Mail::PauseSchedule { reply, .. } => {
-                    let refused = Refused::Unavailable {
-                        shard: self.index,
-                        message: format!("halted: {message}"),
-                    };
-                    let _gone = reply.send(Err(refused));
+                    let _gone = reply.send(Err(self.unavailable(&format!("halted: {message}"))));
                 }
                 // A refill is dropped without an answer: an empty one would say that there is no more work.
                 Mail::Refill { .. }
@@ -634,6 +659,14 @@ impl Desk {
                 | Mail::NotCalled(_)
                 | Mail::Delivered(_) => {}
             }
+        }
+        false
+    }
+
+    pub fn unavailable(&self, message: &str) -> Refused {
+        Refused::Unavailable {
+            shard: self.index,
+            message: message.to_owned(),
         }
     }
 }

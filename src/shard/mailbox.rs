@@ -7,6 +7,7 @@ pub use saga_runner_partition::machine::message::{
     Arrival, DeadLetterDecision, Delivery, Lane, Refused, Unreadable,
 };
 pub use saga_runner_partition::storage::rows::Stamp;
+use saga_runner_partition::storage::rows::{AcceptedRow, PositionRow};
 use tokio::sync::{oneshot, watch};
 
 use crate::kernel::definition::DefinitionSet;
@@ -69,6 +70,9 @@ pub enum Mail {
         paused: bool,
         reply: oneshot::Sender<Result<(), Refused>>,
     },
+    /// An operator has settled from where on a stream is to be read. Taken by a shard that is halted because of its streams,
+    /// too, which then goes on.
+    Reposition(Box<Reposition>),
     /// Commit what came before this mail, then work under these definitions.
     Activate {
         definitions: Arc<DefinitionSet>,
@@ -78,6 +82,17 @@ pub enum Mail {
     },
     /// Commit what came before this mail, then stop the thread.
     Stop,
+}
+
+/// Where a shard is to read a stream on.
+#[derive(Debug)]
+pub struct Reposition {
+    pub stream: SourceStream,
+    /// The position that the operator has decided about: with another one nothing is done.
+    pub expected: u64,
+    pub to: PositionRow,
+    pub accepted: AcceptedRow,
+    pub reply: oneshot::Sender<Result<(), Refused>>,
 }
 
 /// An outcome that the shard's own relay or sweeper reports.

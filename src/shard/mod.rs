@@ -11,6 +11,7 @@ mod desk;
 mod figures;
 pub mod mailbox;
 mod open;
+mod reposition;
 mod settings;
 pub mod status;
 mod sweep;
@@ -23,6 +24,7 @@ use std::sync::Arc;
 use tokio::sync::{mpsc, watch};
 
 pub use desk::IDLE;
+pub use open::stream_trouble;
 pub use settings::Settings;
 pub use status::{ShardState, ShardStatus};
 

@@ -31,8 +31,8 @@ pub(super) struct Opening {
     pub careful: Careful,
     /// There are schedules to be brought in line with the definitions.
     pub has_schedules: bool,
-    /// Why the shard must not work.
-    pub halt: Option<(&'static str, String)>,
+    /// Why the shard must not work, by [`SourceStream::index`].
+    pub halts: Halts,
 }
 
 /// Reads the state, stores initial positions in a new shard, and records the active definitions.
@@ -47,8 +47,8 @@ pub(super) fn open(spec: &ShardSpec) -> Result<Opening, StorageError> {
             Careful::after_crash(spec.settings.batch_inputs, batch.suspects()?)
         };
         batch.put_closed(false)?;
-        let (positions, stamps, halt) = positions(spec, batch)?;
-        if halt.is_none() {
+        let (positions, stamps, halts) = positions(spec, batch)?;
+        if halts.iter().all(Option::is_none) {
             activate(batch, &spec.definitions, spec.revision, positions)?;
         }
         Ok::<_, StorageError>(Opening {
@@ -62,7 +62,7 @@ pub(super) fn open(spec: &ShardSpec) -> Result<Opening, StorageError> {
             next_due: batch.next_due()?,
             careful,
             has_schedules: has_schedules(spec, batch)?,
-            halt,
+            halts,
         })
     })
 }
@@ -75,12 +75,15 @@ fn has_schedules(spec: &ShardSpec, batch: &Batch<'_>) -> Result<bool, StorageErr
 
 type Halt = Option<(&'static str, String)>;
 
+/// What is wrong with the streams of a shard.
+pub(super) type Halts = [Halt; 3];
+
 type Stamps = [Option<Stamp>; 3];
 
-fn positions(spec: &ShardSpec, batch: &Batch<'_>) -> Result<([u64; 3], Stamps, Halt), StorageError> {
+fn positions(spec: &ShardSpec, batch: &Batch<'_>) -> Result<([u64; 3], Stamps, Halts), StorageError> {
     let mut positions = spec.initial_positions;
     let mut stamps = [None; 3];
-    let mut halt = None;
+    let mut halts = Halts::default();
     // All are stored together, and a shard that is begun anew in place of a lost one has a log that does not begin at 0.
     let mut is_new = true;
     for stream in SourceStream::ALL {
@@ -93,7 +96,7 @@ fn positions(spec: &ShardSpec, batch: &Batch<'_>) -> Result<([u64; 3], Stamps, H
             Some(row) => {
                 positions[stream.index()] = row.sequence;
                 stamps[stream.index()] = row.stamp;
-                halt = halt.or_else(|| mismatch(&row, state, spec.standing[stream.index()]));
+                halts[stream.index()] = stream_trouble(&row, state, spec.standing[stream.index()]);
             }
             None if is_new => {
                 let row = PositionRow {
@@ -109,15 +112,20 @@ fn positions(spec: &ShardSpec, batch: &Batch<'_>) -> Result<([u64; 3], Stamps, H
             }
             None => {
                 let message = format!("the shard has state and no position in {}", state.identity.name);
-                halt = halt.or(Some(("stream.identity", message)));
+                halts[stream.index()] = Some(("stream.identity", message));
             }
         }
     }
-    Ok((positions, stamps, halt))
+    Ok((positions, stamps, halts))
 }
 
-/// Why a position does not belong to a stream, if it does not.
-fn mismatch(row: &PositionRow, state: &StreamState, standing: Option<Standing>) -> Halt {
+/// Why a position does not belong to a stream, if it does not: reason code and sentence.
+#[must_use]
+pub fn stream_trouble(
+    row: &PositionRow,
+    state: &StreamState,
+    standing: Option<Standing>,
+) -> Option<(&'static str, String)> {
     let name = &state.identity.name;
     if row.stream_name != *name || row.stream_created_ns != state.identity.created_ns {
         return Some((

@@ -179,6 +179,22 @@ impl ShardStatus {
             .set(1);
     }
 
+    /// An operator has settled why it was halted.
+    pub(super) fn resume(&self, shard: u16, reason: &'static str, metrics: &Metrics) {
+        tracing::info!(shard, reason, "shard goes on");
+        self.set_state(ShardState::Running);
+        metrics
+            .shards_halted
+            .with_label_values(&[shard.to_string().as_str(), reason])
+            .set(0);
+    }
+
+    pub(super) fn moved(&self, positions: [u64; 3]) {
+        for (shown, position) in self.positions.iter().zip(positions) {
+            shown.store(position, Ordering::Release);
+        }
+    }
+
     pub(super) fn set_spilled(&self) {
         self.spilled.store(true, Ordering::Release);
     }
@@ -213,9 +229,7 @@ impl ShardStatus {
             .store(figures.instances_unversioned as u64, Ordering::Relaxed);
         self.instances_blocked
             .store(figures.instances_blocked as u64, Ordering::Relaxed);
-        for (shown, position) in self.positions.iter().zip(positions) {
-            shown.store(position, Ordering::Release);
-        }
+        self.moved(positions);
         self.commits.fetch_add(1, Ordering::Release);
     }
 }

@@ -42,6 +42,12 @@ impl Sweep {
         }
     }
 
+    /// Makes everything that was handed over count as overdue.
+    pub fn at_once(&mut self, floor: u64, now: Duration) {
+        *self = Self::new(self.every, self.after, now);
+        self.floors.push_back((now.saturating_sub(self.after), floor));
+    }
+
     /// When the next look is due.
     pub const fn next(&self) -> Duration {
         self.next

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use async_nats::jetstream;
+use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use crate::support::nats_server::NatsServer;
@@ -27,13 +28,13 @@ async fn produce(url: &str, orders: std::ops::Range<u32>) {
 }
 
 /// What `/health` says once some shard or stream is halted.
-async fn halted(rig: &Rig) -> Value {
+async fn halted(rig: &Rig, reason: &str) -> Value {
     let begin = Instant::now();
     loop {
         assert!(begin.elapsed() < Duration::from_mins(1), "{}", rig.log_tail());
         if let Ok(answer) = rig.client.get(rig.url("/health")).send().await {
             let text = answer.text().await.expect("a body");
-            if text.contains("stream.identity") {
+            if text.contains(reason) {
                 return serde_json::from_str(&text).expect("JSON");
             }
         }
@@ -41,10 +42,21 @@ async fn halted(rig: &Rig) -> Value {
     }
 }
 
+const STREAMS: [&str; 3] = ["AGGREGATE_EVENTS", "WORKFLOW_EVENTS", "WORKFLOW_COMMANDS"];
+
+/// What was lost is looked for soon.
+fn soon() -> Value {
+    json!({
+        "worker": {"ack_wait": "2s"},
+        "shard": {"sweep_every": "200ms", "sweep_after": "1s"},
+        "relay": {"recheck_after": "1s"},
+    })
+}
+
 /// Whatever the runner does meanwhile: nothing of what stands in the place of lost messages is skipped in silence.
-async fn stands_still(is_stopped: bool) {
+async fn stands_still(is_stopped: bool) -> (NatsServer, Rig) {
     let mut server = NatsServer::start();
-    let mut rig = Rig::new(Some(server.url()), "30m", Duration::ZERO, json!({})).await;
+    let mut rig = Rig::new(Some(server.url()), "30m", Duration::ZERO, soon()).await;
     rig.start().await;
     order(&rig, "o-1").await;
     server.remember();
@@ -62,17 +74,191 @@ async fn stands_still(is_stopped: bool) {
     if is_stopped {
         rig.launch();
     }
-    let health = halted(&rig).await.to_string();
+    let health = halted(&rig, "stream.identity").await.to_string();
     assert!(health.contains("has grown again"), "{health}");
     assert!(rig.instance("order", "n-39").await.is_none());
+    (server, rig)
+}
+
+/// Says of every shard and stream that needs it that the stream is to be read as it is.
+async fn rebind(rig: &Rig) {
+    accept(rig, "rebind", &STREAMS).await;
+}
+
+async fn accept(rig: &Rig, verb: &str, streams: &[&str]) {
+    for stream in streams {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_saga-runner"));
+        command.args([
+            "shard",
+            verb,
+            "--stream",
+            stream,
+            "--reason",
+            "the server lost power",
+        ]);
+        command.args(["--url", &rig.url("")]);
+        let begin = Instant::now();
+        loop {
+            let output = command.output().expect("the command runs");
+            match output.status.code() {
+                // There is nothing to accept.
+                Some(0 | 5) => break,
+                // What was read is on its way.
+                Some(69) if begin.elapsed() < Duration::from_secs(30) => {}
+                code => panic!("{code:?}: {output:?}\n{}", rig.log_tail()),
+            }
+        }
+    }
+    let begin = Instant::now();
+    loop {
+        if let Ok(answer) = rig.client.get(rig.url("/ready")).send().await {
+            if answer.status().is_success() {
+                return;
+            }
+            let reasons = answer.text().await.expect("a body");
+            assert!(
+                begin.elapsed() < Duration::from_mins(1),
+                "{reasons}\n{}",
+                rig.log_tail()
+            );
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// After the verb the runner reads what stands in the stream, and what it had done before is not done again.
+async fn goes_on(rig: &Rig) {
+    let path = "/admin/shards/0/rebind";
+    let body = json!({"stream": STREAMS[0], "dry_run": true});
+    let answer = rig
+        .client
+        .post(rig.url(path))
+        .header("content-type", "application/json")
+        .body(body.to_string())
+        .send()
+        .await
+        .expect("an answer");
+    let (status, text) = (answer.status(), answer.text().await.expect("a body"));
+    let plan: Value = serde_json::from_str(&text).expect("JSON");
+    assert!(status.is_success(), "{plan}");
+    assert_eq!(
+        (&plan["done"], &plan["found"]),
+        (&json!(false), &json!("stream.identity")),
+        "{plan}"
+    );
+    assert!(
+        plan["new_position"].as_u64() < plan["position"].as_u64(),
+        "{plan}"
+    );
+    assert_eq!(plan["to_read"]["to"], 41, "{plan}");
+    rebind(rig).await;
+    for id in ["o-1", "o-2", "o-4", "n-0", "n-39"] {
+        let view = rig
+            .wait_for("order", id, |view| view["phase"] == "completed")
+            .await;
+        assert_eq!(view["generation"], 1, "{view}");
+    }
+    let log = std::fs::read_to_string(rig.log()).expect("a log");
+    assert!(log.contains("a position is moved by an operator"), "{log}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_runner_that_was_stopped_does_not_read_on() {
-    stands_still(true).await;
+async fn a_runner_that_was_stopped_reads_on_only_when_an_operator_says_so() {
+    let (_server, rig) = stands_still(true).await;
+    goes_on(&rig).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_runner_that_runs_does_not_read_on() {
-    stands_still(false).await;
+async fn a_runner_that_runs_reads_on_only_when_an_operator_says_so() {
+    let (_server, rig) = stands_still(false).await;
+    goes_on(&rig).await;
+}
+
+/// Orders that wait for their upstream while the streams of the runner are deleted and created again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn commands_are_published_again_into_streams_that_were_created_anew() {
+    let server = NatsServer::start();
+    let mut rig = Rig::new(Some(server.url()), "30m", Duration::from_millis(300), soon()).await;
+    rig.start().await;
+    for number in 0..10 {
+        rig.send(
+            "Order",
+            &format!("o-{number}"),
+            "Placed",
+            order_payload(&format!("o-{number}")),
+        )
+        .await;
+    }
+    rig.kill();
+    let client = async_nats::connect(server.url()).await.expect("connected");
+    let streams = jetstream::new(client);
+    for stream in &STREAMS[1..] {
+        streams.delete_stream(stream).await.expect("deleted");
+    }
+    rig.launch();
+    halted(&rig, "stream.identity").await;
+    rebind(&rig).await;
+    for number in 0..10 {
+        rig.wait_for("order", &format!("o-{number}"), |view| {
+            view["phase"] == "completed"
+        })
+        .await;
+    }
+}
+
+/// Events that are purged before the runner has read them, while it is stopped or stands still.
+async fn goes_on_behind_a_gap(is_stopped: bool) {
+    let server = NatsServer::start();
+    let mut extra = soon();
+    // The server sends no more ahead than that.
+    extra["intake"] = json!({"buffer": 2, "batch_messages": 2});
+    let mut rig = Rig::new(Some(server.url()), "30m", Duration::ZERO, extra).await;
+    rig.start().await;
+    order(&rig, "o-1").await;
+    if is_stopped {
+        rig.terminate().await;
+    } else {
+        rig.signal(Signal::SIGSTOP);
+    }
+    produce(&server.url(), 0..20).await;
+    let client = async_nats::connect(server.url()).await.expect("connected");
+    let events = jetstream::new(client)
+        .get_stream(STREAMS[0])
+        .await
+        .expect("there");
+    events.purge().sequence(12).await.expect("purged");
+    if is_stopped {
+        rig.launch();
+    } else {
+        rig.signal(Signal::SIGCONT);
+    }
+    halted(&rig, "stream.gap").await;
+    produce(&server.url(), 20..25).await;
+    accept(&rig, "accept-gap", &STREAMS[..1]).await;
+    for id in ["o-1", "n-19", "n-24"] {
+        rig.wait_for("order", id, |view| view["phase"] == "completed")
+            .await;
+    }
+    let body = json!({"stream": STREAMS[0], "reason": "again"}).to_string();
+    let answer = rig.client.post(rig.url("/admin/shards/0/accept-gap"));
+    let answer = answer
+        .header("content-type", "application/json")
+        .body(body)
+        .send()
+        .await;
+    assert_eq!(
+        answer.expect("an answer").status(),
+        409,
+        "there is nothing left to accept"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_runner_that_was_stopped_goes_on_behind_a_gap_when_an_operator_says_so() {
+    goes_on_behind_a_gap(true).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_runner_that_runs_goes_on_behind_a_gap_when_an_operator_says_so() {
+    goes_on_behind_a_gap(false).await;
 }

@@ -178,6 +178,7 @@ async fn streams_are_not_trimmed_by_whoever_may_not_own_every_shard() {
     let _retention = Retention::start(RetentionSpec {
         broker: Arc::clone(&rig.broker),
         streams: rig.streams.clone(),
+        events: None,
         durables: Box::new(Vec::new),
         positions: Arc::new(|_| Some(2)),
         may_trim: Box::new(move || may_trim.is_open()),

@@ -118,7 +118,7 @@ async fn domain_events_of_the_embedded_broker_go_once_they_are_read_and_too_old_
             positions: Arc::new(move |stream| {
                 (stream == SourceStream::AggregateEvents).then(|| read.load(Ordering::Acquire))
             }),
-            may_trim: Arc::new(|| true),
+            may_trim: Box::new(|| true),
             settings: outbox::Settings {
                 trim_interval: Millis(10),
                 events_horizon: horizon,

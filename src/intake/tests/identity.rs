@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::broker::Scripted;
-use super::world::{Mood, Plan, STREAMS, World, place};
+use super::world::{Mood, Plan, STREAMS, Shard, World, place};
 use super::*;
 use crate::intake::Halt;
 use crate::shard::mailbox::Stamp;
@@ -211,4 +211,88 @@ async fn a_message_that_was_trimmed_is_not_missed() {
     broker.away(false);
     shard.knows(12).await;
     assert_eq!(shard.applied(), (1..=12).collect::<Vec<u64>>());
+}
+
+/// What an operator does about a stream, once the position of the shard is moved.
+async fn settle(world: &World, shard: u16, position: u64) {
+    let events = SourceStream::AggregateEvents;
+    world.positions[usize::from(shard)][events.index()].store(position, std::sync::atomic::Ordering::SeqCst);
+    world.intake.read_on(events, shard, position, None).await;
+}
+
+#[tokio::test]
+async fn a_stream_with_a_gap_is_read_on_once_every_shard_has_its_place() {
+    let broker = Scripted::new();
+    orders(&broker, 0..6);
+    let mut world = Plan::new(2).start(broker.clone());
+    let mut shards = [world.shard(0, Mood::default()), world.shard(1, Mood::default())];
+    for shard in &mut shards {
+        shard.knows(6).await;
+    }
+    broker.pause(true);
+    orders(&broker, 6..40);
+    broker.forget_before(STREAMS[0], 20);
+    broker.pause(false);
+    let halt = halted(&world, SourceStream::AggregateEvents).await;
+    assert_eq!(halt.reason, "stream.gap");
+    let opened = broker.opened(STREAMS[0]).len();
+    // A reader that did not know that it was behind has read what was left.
+    settle(&world, 0, 40).await;
+    orders(&broker, 40..50);
+    assert!(
+        world.intake.status()[0].halted.is_some(),
+        "the other shard has no place yet"
+    );
+    assert_eq!(broker.opened(STREAMS[0]).len(), opened);
+    settle(&world, 1, 40).await;
+    for shard in &mut shards {
+        shard.knows(50).await;
+    }
+    assert_eq!(world.intake.status()[0].halted, None);
+    let mut applied: Vec<u64> = shards.iter().flat_map(Shard::applied).collect();
+    applied.sort_unstable();
+    assert!(applied.ends_with(&(41..=50).collect::<Vec<u64>>()), "{applied:?}");
+}
+
+#[tokio::test]
+async fn a_stream_that_went_back_is_read_on_from_where_it_stands() {
+    let broker = Scripted::new();
+    orders(&broker, 0..10);
+    let mut world = Plan::new(1).start(broker.clone());
+    let mut shard = world.shard(0, Mood::default());
+    shard.knows(10).await;
+    cut(&world, SourceStream::AggregateEvents).await;
+    broker.forget_behind(STREAMS[0], 5);
+    orders(&broker, 100..107);
+    broker.away(false);
+    halted(&world, SourceStream::AggregateEvents).await;
+    settle(&world, 0, 5).await;
+    shard.knows(12).await;
+    let expected: Vec<u64> = (1..=10).chain(6..=12).collect();
+    assert_eq!(shard.applied(), expected);
+}
+
+#[tokio::test]
+async fn a_shard_that_was_halted_at_the_start_is_fed_once_it_has_its_place() {
+    for others in [0, 1] {
+        let broker = Scripted::new();
+        orders(&broker, 0..30);
+        let mut plan = Plan::new(1 + others);
+        plan.starts = vec![20; usize::from(1 + others)];
+        plan.halted = vec![0];
+        let mut world = plan.start(broker);
+        let mut shards: Vec<_> = (0..=others)
+            .map(|index| world.shard(index, Mood::default()))
+            .collect();
+        for shard in &mut shards[1..] {
+            shard.knows(30).await;
+        }
+        settle(&world, 0, 10).await;
+        shards[0].knows(30).await;
+        let first = shards[0].applied();
+        assert!(
+            first.iter().all(|sequence| *sequence > 10) && first.len() > 1,
+            "{first:?}"
+        );
+    }
 }

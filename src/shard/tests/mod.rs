@@ -10,6 +10,7 @@ mod letters;
 mod of_no_use;
 mod owners;
 mod poison;
+mod reposition;
 mod schedules;
 mod streams;
 mod timers;

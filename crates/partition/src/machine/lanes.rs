@@ -60,6 +60,12 @@ impl Lanes {
         Acceptance::Fits
     }
 
+    /// An operator has settled from where on a stream is taken.
+    pub const fn moved(&mut self, stream: SourceStream, position: u64) {
+        self.taken[stream.index()] = position;
+        self.refusing[stream.index()] = false;
+    }
+
     /// Refuses everything until a delivery fits again, without a gap notice: that is sent when there is room.
     pub const fn refuse(&mut self, stream: SourceStream) {
         self.refusing[stream.index()] = true;

@@ -321,6 +321,19 @@ pub struct PositionRow {
     pub stamp: Option<Stamp>,
 }
 
+/// An operator's word on where a stream is to be read on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AcceptedRow {
+    pub stream: SourceStream,
+    pub time: TimeMs,
+    /// The position before and after.
+    pub from: u64,
+    pub to: u64,
+    /// Messages that the shard has not read and never will, both ends included.
+    pub lost: Option<(u64, u64)>,
+    pub reason: String,
+}
+
 /// One version of a saga, kept for as long as something refers to it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ArchivedRow {

@@ -12,8 +12,8 @@ use saga_runner_kernel::work::{WorkItem, WorkRef};
 use super::keys;
 use super::read::Scheduled;
 use super::rows::{
-    ActiveDefinitions, AliasRow, ArchivedRow, DeadLetter, EndedRow, HistoryRow, InboxRow, ParkedRow,
-    PositionRow, ScheduleRow, Suspect, TimerTarget, Tombstone, UseChanges, Uses, decode, encode,
+    AcceptedRow, ActiveDefinitions, AliasRow, ArchivedRow, DeadLetter, EndedRow, HistoryRow, InboxRow,
+    ParkedRow, PositionRow, ScheduleRow, Suspect, TimerTarget, Tombstone, UseChanges, Uses, decode, encode,
 };
 use super::tables::{
     ALIASES, BEGUN, DEAD_LETTERS, DEFINITIONS, ENDED, HISTORY, INBOX, INSTANCES, LOCAL, META, OUTBOX,
@@ -428,6 +428,26 @@ impl<'t> Batch<'t> {
         self.view.put(META, &position_key(stream, lane), encode(position))
     }
 
+    /// Keeps an operator's word, and the newest [`ACCEPTED_MAX`] before it.
+    pub fn put_accepted(&self, accepted: &AcceptedRow) -> Result<(), StorageError> {
+        let mut kept = Vec::new();
+        self.view.scan(META, ACCEPTED, &mut |key, _| {
+            let is_one = key.starts_with(ACCEPTED);
+            if is_one {
+                kept.push(key.to_vec());
+            }
+            Ok(is_one)
+        })?;
+        let too_many = (kept.len() + 1).saturating_sub(ACCEPTED_MAX);
+        for key in &kept[..too_many] {
+            self.view.delete(META, key)?;
+        }
+        let number = kept.last().map_or(0, |last| accepted_number(last) + 1);
+        let mut key = ACCEPTED.to_vec();
+        key.extend_from_slice(&number.to_be_bytes());
+        self.view.put(META, &key, encode(accepted))
+    }
+
     /// The counters that exist once.
     pub fn counters(&self) -> Result<Counters, StorageError> {
         match self.view.get(META, COUNTERS)? {
@@ -556,6 +576,18 @@ pub(super) fn uses_key(hash: &DefinitionHash) -> Vec<u8> {
     let mut key = b"uses/".to_vec();
     key.extend_from_slice(&hash.0);
     key
+}
+
+/// Begins the keys of what operators have accepted.
+pub(super) const ACCEPTED: &[u8] = b"accepted/";
+/// Rows of it that are kept.
+const ACCEPTED_MAX: usize = 100;
+
+fn accepted_number(key: &[u8]) -> u64 {
+    let number = key
+        .get(ACCEPTED.len()..)
+        .and_then(|number| number.try_into().ok());
+    number.map_or(0, u64::from_be_bytes)
 }
 
 pub(super) fn position_key(stream: SourceStream, lane: Lane) -> Vec<u8> {

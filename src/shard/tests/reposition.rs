@@ -1,0 +1,94 @@
+//! An operator settles from where on a stream is read.
+
+use serde_json::json;
+use tokio::sync::oneshot;
+
+use super::world::{EVENTS, RESULTS, Shard, World, added, opened};
+use crate::kernel::ids::TimeMs;
+use crate::kernel::input::SourceStream;
+use crate::shard::ShardState;
+use crate::shard::mailbox::{Mail, Refused, Reposition};
+use crate::storage::rows::{AcceptedRow, PositionRow};
+
+async fn reposition(
+    world: &World,
+    shard: &Shard,
+    stream: SourceStream,
+    expected: u64,
+    to: u64,
+) -> Result<(), Refused> {
+    let (reply, answer) = oneshot::channel();
+    let identity = &world.streams[stream.index()].identity;
+    let order = Reposition {
+        stream,
+        expected,
+        to: PositionRow {
+            stream_name: identity.name.clone(),
+            stream_created_ns: identity.created_ns,
+            sequence: to,
+            stamp: None,
+        },
+        accepted: AcceptedRow {
+            stream,
+            time: TimeMs(1),
+            from: expected,
+            to,
+            lost: None,
+            reason: "restored".to_owned(),
+        },
+        reply,
+    };
+    shard.mail(Mail::Reposition(Box::new(order))).await;
+    answer.await.expect("the shard answers")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_halted_shard_goes_on_once_each_of_its_streams_is_settled() {
+    let mut world = World::new();
+    let shard = world.start();
+    shard.deliver_after(EVENTS, 0, 50, vec![opened("a", 50)]).await;
+    shard.deliver_after(RESULTS, 0, 20, Vec::new()).await;
+    shard.stop().await;
+    world.streams[EVENTS.index()].last_sequence = 40;
+    world.streams[RESULTS.index()].identity.created_ns = 2;
+    let shard = world.start();
+    let halted = |state: &ShardState| matches!(state, ShardState::Halted { .. });
+    shard.until(halted).await;
+    let moved = reposition(&world, &shard, EVENTS, 49, 30).await;
+    assert!(matches!(moved, Err(Refused::Conflict(_))), "{moved:?}");
+    assert_eq!(reposition(&world, &shard, EVENTS, 50, 30).await, Ok(()));
+    assert!(
+        halted(&shard.handle.status.state()),
+        "the results are another stream"
+    );
+    assert_eq!(reposition(&world, &shard, RESULTS, 20, 0).await, Ok(()));
+    shard.until(|state| *state == ShardState::Running).await;
+    assert_eq!((shard.position(EVENTS), shard.position(RESULTS)), (30, 0));
+    shard.deliver_after(EVENTS, 30, 31, vec![added("a", 31, 1)]).await;
+    shard.settle().await;
+    assert_eq!(shard.items("a"), json!([1]));
+    let accepted = shard.handle.reader.accepted().expect("readable");
+    assert_eq!(accepted.len(), 2);
+    assert_eq!((accepted[0].from, accepted[0].to), (50, 30));
+    shard.stop().await;
+    let shard = world.start();
+    shard.settle().await;
+    assert_eq!((shard.position(EVENTS), shard.position(RESULTS)), (31, 0));
+    assert_eq!(shard.handle.status.state(), ShardState::Running);
+    shard.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_shard_at_work_moves_behind_what_was_mailed_before() {
+    let world = World::new();
+    let shard = world.start();
+    shard.deliver(EVENTS, 1, vec![opened("a", 1)]).await;
+    let moved = reposition(&world, &shard, EVENTS, 0, 7).await;
+    assert!(matches!(moved, Err(Refused::Conflict(_))), "{moved:?}");
+    assert_eq!(reposition(&world, &shard, EVENTS, 1, 7).await, Ok(()));
+    shard.deliver_after(EVENTS, 7, 8, vec![added("a", 8, 1)]).await;
+    shard.settle().await;
+    assert_eq!(shard.items("a"), json!([1]));
+    assert_eq!(shard.position(EVENTS), 8);
+    shard.stop().await;
+}
