@@ -167,8 +167,9 @@ impl Feed {
     /// Nothing is sent.
     pub async fn room(&mut self) {
         tokio::select! {
-            () = self.gates.open(self.stream) => {}
+            biased;
             () = self.mail.closed() => return,
+            () = self.gates.open(self.stream) => {}
         }
         // A closed mailbox is no error here: the next flush reports it. Room that was waited for is used at once: given
         // back, it would go to whoever waits next, and so from one to the other for ever.
