@@ -23,7 +23,7 @@ use crate::kernel::definition::{DefinitionSet, EffectDefinition};
 use crate::kernel::ids::ClusterId;
 use crate::kernel::input::SourceStream;
 use crate::kernel::token::TokenKey;
-use crate::outbox::{LocalFirst, Relay, RelaySpec, Rest, Retention, RetentionSpec, Submitter};
+use crate::outbox::{Fence, LocalFirst, Relay, RelaySpec, Rest, Retention, RetentionSpec, Submitter};
 use crate::ports::broker::{Broker, StreamState, WorkflowStreams};
 use crate::ports::clock::Clock;
 use crate::ports::randomness::Randomness;
@@ -330,14 +330,9 @@ async fn start_sagas(
         kept.push(Kept::of(&claimed, claimed.store.reader(), renewed));
         let (release, released) = mpsc::channel::<Released>(RELEASES_MAX);
         let standing = standing::look_up(broker, &claimed.store, streams).await?;
-        let mut settings = manifest.shard.clone();
-        if fence.is_held() {
-            // Nothing leaves the outbox before all is read, so what waits for room there would wait for ever.
-            settings.outbox_soft = u64::MAX;
-        }
         let shard = shards::start(
             parts,
-            settings,
+            shard_settings(manifest, &fence),
             index,
             claimed.store,
             standing,
@@ -403,6 +398,15 @@ async fn start_sagas(
         notices: asked,
     }));
     Ok((submitter, keeper))
+}
+
+/// While a shard is held, nothing leaves its outbox: what waited for room there would wait for ever.
+fn shard_settings(manifest: &Manifest, fence: &Fence) -> crate::shard::Settings {
+    let mut settings = manifest.shard.clone();
+    if fence.is_held() {
+        settings.outbox_soft = u64::MAX;
+    }
+    settings
 }
 
 /// A name that nobody else has.
