@@ -189,8 +189,11 @@ mod tests {
     #[test]
     fn the_encoding_is_frozen() {
         let encoded = small().encode();
-        let hex: String = encoded.iter().map(|byte| format!("{byte:02x}")).collect();
-        assert_eq!(hex, "0103000169000201680100090162010561667465726f1b529e");
+        let frozen = [
+            0x01, 0x03, 0x00, 0x01, 0x69, 0x00, 0x02, 0x01, 0x68, 0x01, 0x00, 0x09, 0x01, 0x62, 0x01, 0x05,
+            0x61, 0x66, 0x74, 0x65, 0x72, 0x6f, 0x1b, 0x52, 0x9e,
+        ];
+        assert_eq!(encoded, frozen);
         assert_eq!(WriteSet::decode(&encoded).expect("whole"), small());
     }
 
