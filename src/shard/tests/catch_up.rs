@@ -182,6 +182,8 @@ async fn after_an_unclean_stop_timers_and_inputs_are_begun_alone_and_in_their_or
 async fn a_stream_that_cannot_be_read_is_left_out_and_the_history_says_so() {
     let world = world();
     let shard = world.start();
+    // The ends are noted by now.
+    shard.settle().await;
     let (other, events) = (world.clock.now(), vec![pay_opened("p", 1), settled("p", 70_000)]);
     backlog(&shard, EVENTS, events).await;
     for stream in [EVENTS, CONTROLS] {
