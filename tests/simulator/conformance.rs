@@ -1,0 +1,36 @@
+//! The simulated broker means what the real ones mean.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use saga_runner::ports::broker::Broker;
+
+use super::server::{Client, Server};
+use super::world::World;
+use crate::broker::suite::Ground;
+
+struct SimGround(Arc<Server>);
+
+fn ground() -> Arc<dyn Ground> {
+    let world = World::new(false);
+    world.clock.begin_life();
+    Arc::new(SimGround(Server::new(1, &world)))
+}
+
+#[async_trait]
+impl Ground for SimGround {
+    async fn broker(&self) -> Arc<dyn Broker> {
+        Arc::new(Client(Arc::clone(&self.0)))
+    }
+
+    async fn delete_stream(&self, stream: &str) {
+        self.0.delete_stream(stream);
+    }
+
+    async fn restart(&self) {
+        self.0.cut();
+        self.0.reconnect();
+    }
+}
+
+crate::conformance!(ground, ground);

@@ -1,0 +1,170 @@
+//! Bills and payments: a timer gives way to what was stored before it, and what was taken is paid for or given back.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use saga_runner::kernel::record::Phase;
+use serde_json::Value;
+
+use crate::judges::ended;
+use crate::run::{EVENTS, Simulation};
+use crate::upstream::Call;
+
+/// When a bill is due.
+const DUE_MS: i64 = 20_000;
+/// How far the owner's clock may be ahead of the broker's, and how coarse times are.
+const CLOCK_MS: i64 = 3_010;
+
+pub fn judge(simulation: &Simulation) -> Vec<String> {
+    let mut faults = bills(simulation);
+    let calls = simulation.upstream.calls();
+    faults.extend(payments(simulation, &calls));
+    faults.extend(keys(simulation, &calls));
+    faults
+}
+
+fn bills(simulation: &Simulation) -> Vec<String> {
+    let mut times = BTreeMap::new();
+    for message in simulation.server.archive(EVENTS) {
+        times.insert(message.sequence, message.time);
+    }
+    let first = |name: &str, key: &str| {
+        let mut stored = simulation.stored.iter();
+        let found = stored.find(|(_, event)| event.name == name && event.key == key);
+        found.map(|(sequence, _)| times[sequence])
+    };
+    let mut faults = Vec::new();
+    for key in simulation.plan.keys("Bill") {
+        let Some(record) = ended(simulation, "bill", &key) else {
+            faults.push(format!("bill/{key} has not ended"));
+            continue;
+        };
+        let is_paid = record.phase == Phase::Completed;
+        let (Some(opened), paid) = (first("Bill.Opened", &key), first("Bill.Paid", &key)) else {
+            continue;
+        };
+        match paid {
+            Some(paid) if paid.0 < opened.0 + DUE_MS - CLOCK_MS && !is_paid => {
+                let left = opened.0 + DUE_MS - paid.0;
+                faults.push(format!(
+                    "bill/{key} was paid {left} ms before its timer, and the timer has won"
+                ));
+            }
+            None if is_paid => faults.push(format!("bill/{key} was never paid and counts as paid")),
+            _ => {}
+        }
+    }
+    faults
+}
+
+fn payments(simulation: &Simulation, calls: &[Call]) -> Vec<String> {
+    let submissions = simulation.upstream.submissions();
+    let mut faults = Vec::new();
+    for key in simulation.plan.keys("Pay") {
+        let Some(record) = ended(simulation, "pay", &key) else {
+            faults.push(format!("pay/{key} has not ended"));
+            continue;
+        };
+        let done = |effect: &str| {
+            let mut all = calls.iter();
+            all.position(|call| call.effect == effect && call.of == key && call.is_done)
+        };
+        let last_done = |effect: &str| {
+            let mut all = calls.iter();
+            all.rposition(|call| call.effect == effect && call.of == key && call.is_done)
+        };
+        let aggregate = format!("shp-{key}");
+        let accepted = |kind: &str| {
+            let mut all = submissions.iter();
+            all.any(|one| one.aggregate == aggregate && one.kind == kind && one.is_accepted)
+        };
+        let pairs = [("stock-reserve", "stock-release"), ("card-charge", "card-refund")];
+        if record.phase == Phase::Completed {
+            for (does, undoes) in pairs {
+                if done(does).is_none() || done(undoes).is_some() {
+                    faults.push(format!(
+                        "pay/{key} is completed, and {does} was not done or was undone"
+                    ));
+                }
+            }
+            if !accepted("Shipment.Create") || accepted("Shipment.Cancel") {
+                faults.push(format!("pay/{key} is completed, and nothing was shipped"));
+            }
+            let state: Value = serde_json::from_slice(&record.data).expect("state is JSON");
+            if state["stock"] == "" || state["card"] == "" {
+                faults.push(format!("pay/{key} is completed without receipts: {state}"));
+            }
+            continue;
+        }
+        for (does, undoes) in pairs {
+            if let Some(at) = done(does)
+                && last_done(undoes).is_none_or(|undone| undone < at)
+            {
+                let phase = record.phase.as_str();
+                faults.push(format!(
+                    "pay/{key} is {phase}, and {does} was done and not undone"
+                ));
+            }
+        }
+        if accepted("Shipment.Create") && !accepted("Shipment.Cancel") {
+            faults.push(format!(
+                "pay/{key} is {}, and its parcel is on its way",
+                record.phase.as_str()
+            ));
+        }
+    }
+    faults
+}
+
+/// One piece of work keeps its key, and its key never gets other work.
+fn keys(simulation: &Simulation, calls: &[Call]) -> Vec<String> {
+    let mut faults = Vec::new();
+    let mut by_key: BTreeMap<&str, Vec<&Call>> = BTreeMap::new();
+    let mut by_command: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for call in calls {
+        by_key.entry(&call.key).or_default().push(call);
+        by_command.entry(&call.command).or_default().insert(&call.key);
+    }
+    for (key, calls) in &by_key {
+        let first = calls[0];
+        let name = format!("{} of {} under {key}", first.effect, first.of);
+        if calls
+            .iter()
+            .any(|call| (&call.effect, &call.of) != (&first.effect, &first.of))
+        {
+            faults.push(format!("{name}: other work has the same key"));
+        }
+        if simulation.plan.is_calm && calls.len() > 1 {
+            faults.push(format!(
+                "{name} was called {} times without any fault",
+                calls.len()
+            ));
+        }
+        // It makes no call twice, whatever happens, unless the first one has surely done nothing.
+        let is_open = |call: &&&Call| call.is_done || !call.is_answered;
+        let before_last = &calls[..calls.len() - 1];
+        if first.effect == "card-charge" && before_last.iter().any(|call| is_open(&call)) {
+            faults.push(format!("{name} was called {} times", calls.len()));
+        }
+    }
+    for (command, keys) in by_command {
+        if keys.len() > 1 {
+            faults.push(format!(
+                "command {command} has been called under {} keys",
+                keys.len()
+            ));
+        }
+    }
+    // A piece of work that is done once is never done under a second key.
+    let mut done: BTreeMap<(&str, &str), BTreeSet<&str>> = BTreeMap::new();
+    for call in calls.iter().filter(|call| call.is_done) {
+        done.entry((&call.effect, &call.of))
+            .or_default()
+            .insert(&call.key);
+    }
+    for ((effect, of), keys) in done {
+        if keys.len() > 1 {
+            faults.push(format!("{effect} of {of} was done under {} keys", keys.len()));
+        }
+    }
+    faults
+}

@@ -1,0 +1,24 @@
+//! The simulator: the production runner on one thread under virtual time, with seeded faults and judges. `make simulate` runs
+//! many seeds; docs/simulator.md tells how to read one that fails.
+//!
+//! How it hangs together: [`plan`] is what a seed decides; [`run`] gives a node its lives over the adapters of [`server`],
+//! [`store`] and [`upstream`], which share a [`world`]; [`judges`] look at what is left.
+
+// What a shard's own tests hold against its state is held against it here, too.
+use saga_runner::{kernel, storage};
+#[path = "../../src/shard/tests/owners.rs"]
+mod owners;
+
+mod broker;
+mod clock;
+mod conformance;
+mod judges;
+mod plan;
+mod random;
+mod run;
+mod seeds;
+mod server;
+mod store;
+mod trace;
+mod upstream;
+mod world;

@@ -1,0 +1,370 @@
+//! What a seed decides: limits, workload and faults, all of it before the simulation begins.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::random::Rng;
+use super::server::Faults;
+use super::upstream::UpstreamFaults;
+
+/// Longest time in which something is sent and something goes wrong.
+const SPAN_MS: u64 = 60_000;
+
+/// What happens from outside.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Action {
+    /// Somebody publishes an event.
+    Event(Event),
+    /// Bytes that are no event, on the subject of this aggregate.
+    Garbage {
+        kind: &'static str,
+        key: String,
+    },
+    /// The process dies at the so manieth call of a port from now on.
+    Crash {
+        calls: u64,
+    },
+    /// It is told to stop, and started again.
+    Restart,
+    Reload,
+    Cut {
+        for_ms: u64,
+    },
+    DropOnTheWay,
+    DiskFull {
+        shard: u16,
+        for_ms: u64,
+    },
+    ClockStep {
+        ms: i64,
+    },
+    /// Upstreams do nothing for some time.
+    UpstreamsAway {
+        for_ms: u64,
+    },
+}
+
+/// An event, as its producer means it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Event {
+    pub id: String,
+    /// Type of the aggregate.
+    pub kind: &'static str,
+    pub name: &'static str,
+    pub key: String,
+    pub data: Value,
+    /// The producer sends it once more.
+    pub repeats: bool,
+}
+
+#[derive(Debug, Clone)]
+pub struct Plan {
+    pub seed: u64,
+    pub shards: u16,
+    /// Settings beside those that every simulation has.
+    pub settings: Value,
+    pub broker: Faults,
+    pub upstream: UpstreamFaults,
+    /// By time.
+    pub actions: Vec<(Duration, Action)>,
+    /// Nothing goes wrong that could be seen outside: then nothing is done twice.
+    pub is_calm: bool,
+}
+
+impl Plan {
+    pub fn of(seed: u64) -> Self {
+        let mut rng = Rng::new(seed, "plan");
+        let is_calm = rng.chance(100);
+        let mut actions = workload(&mut rng);
+        if !is_calm {
+            faults(&mut rng, &mut actions);
+        }
+        actions.sort_by_key(|(at, _)| *at);
+        let some = |rng: &mut Rng, most: u64| if rng.chance(400) { rng.below(most) } else { 0 };
+        let latency_ms = *rng.pick(&[0, 1, 5, 40]);
+        let broker = Faults {
+            unavailable: some(&mut rng, 60),
+            lost: some(&mut rng, 30),
+            unanswered: some(&mut rng, 60),
+            late: some(&mut rng, 60),
+            receipts_lost: some(&mut rng, 80),
+            latency_ms,
+            horizon_ms: *rng.pick(&[0, 20, 100]),
+            ahead: *rng.pick(&[0, 0, 3, 16]),
+        };
+        let upstream = UpstreamFaults {
+            unreachable: some(&mut rng, 150),
+            unanswered: some(&mut rng, 100),
+            silent: some(&mut rng, 60),
+            refused: some(&mut rng, 120),
+            latency_ms: *rng.pick(&[2, 50, 1_000, 9_000]),
+        };
+        let shards = u16::try_from(rng.within(1..=3)).expect("few");
+        let settings = settings(&mut rng);
+        Self {
+            seed,
+            shards,
+            settings,
+            broker: if is_calm {
+                Faults {
+                    latency_ms,
+                    ..Faults::default()
+                }
+            } else {
+                broker
+            },
+            upstream: if is_calm {
+                UpstreamFaults {
+                    latency_ms: 50,
+                    ..UpstreamFaults::default()
+                }
+            } else {
+                upstream
+            },
+            actions,
+            is_calm,
+        }
+    }
+
+    /// All keys of one type of aggregate.
+    pub fn keys(&self, kind: &str) -> Vec<String> {
+        let mut keys: Vec<String> = self
+            .actions
+            .iter()
+            .filter_map(|(_, action)| match action {
+                Action::Event(event) if event.kind == kind => Some(event.key.clone()),
+                _ => None,
+            })
+            .collect();
+        keys.sort();
+        keys.dedup();
+        keys
+    }
+
+    pub fn garbage(&self) -> usize {
+        let is_garbage = |(_, action): &&(Duration, Action)| matches!(action, Action::Garbage { .. });
+        self.actions.iter().filter(is_garbage).count()
+    }
+}
+
+/// Bounds small enough to be met.
+fn settings(rng: &mut Rng) -> Value {
+    json!({
+        "dispatch": *rng.pick(&["broker", "broker", "local"]),
+        "shard": {
+            "mailbox": *rng.pick(&[4, 64, 4_096]),
+            "batch_inputs": *rng.pick(&[1, 4, 64, 512]),
+            "outbox_soft": *rng.pick(&[3, 20, 50_000]),
+            "held_deliveries": *rng.pick(&[1, 16, 1_024]),
+            "idle_commit": *rng.pick(&["10ms", "100ms"]),
+            "sweep_every": *rng.pick(&["1s", "5s"]),
+            "sweep_after": *rng.pick(&["4s", "10s"]),
+            "full_pause": "500ms",
+        },
+        "intake": {
+            "buffer": *rng.pick(&[1, 8, 1_024]),
+            "batch_messages": *rng.pick(&[1, 8, 256]),
+            "delivery_inputs": *rng.pick(&[1, 4, 64]),
+            "watermark_messages": *rng.pick(&[1, 256]),
+            "detach_after": *rng.pick(&["20ms", "250ms"]),
+            "detach_behind": *rng.pick(&[5, 10_000]),
+            "attach_within": *rng.pick(&[3, 1_000]),
+            "attach_inputs": *rng.pick(&[2, 4_096]),
+        },
+        "relay": {
+            "publish_in_flight": *rng.pick(&[1, 4, 1_024]),
+            "per_tenant_in_flight": *rng.pick(&[1, 3, 1_000]),
+            "rows_in_memory": *rng.pick(&[1, 5, 2_000]),
+            "refill_rows": *rng.pick(&[1, 10, 1_000]),
+            "retry_max": "2s",
+            "recheck_after": *rng.pick(&["2s", "60s"]),
+            "trim_interval": *rng.pick(&["2s", "20s"]),
+            "gate_horizon": *rng.pick(&["70s", "1h"]),
+        },
+        "worker": {
+            "ack_wait": *rng.pick(&["3s", "30s"]),
+            "concurrency": *rng.pick(&[2, 1_024]),
+            "yield_retry": *rng.pick(&["0ms", "100ms"]),
+            "unacknowledged_max": *rng.pick(&[2, 4_096]),
+            "answered_max": *rng.pick(&[1, 65_536]),
+            "recalled_max": *rng.pick(&[1, 65_536]),
+            "recheck_after": *rng.pick(&["1s", "60s"]),
+        },
+    })
+}
+
+fn workload(rng: &mut Rng) -> Vec<(Duration, Action)> {
+    let mut actions = Vec::new();
+    let lists = rng.within(1..=8);
+    for list in 0..lists {
+        let key = format!("l{list}");
+        let mut at = rng.within(0..=SPAN_MS / 4);
+        let adds = rng.within(0..=14);
+        let pace = *rng.pick(&[5, 300, 3_000]);
+        push(
+            rng,
+            &mut actions,
+            at,
+            "List",
+            "List.Opened",
+            &key,
+            0,
+            json!({"list": key}),
+        );
+        for n in 1..=adds {
+            at += rng.below(pace);
+            if rng.chance(15) {
+                push(
+                    rng,
+                    &mut actions,
+                    at,
+                    "List",
+                    "List.Divided",
+                    &key,
+                    n,
+                    json!({"list": key, "by": 0}),
+                );
+            } else {
+                push(
+                    rng,
+                    &mut actions,
+                    at,
+                    "List",
+                    "List.Added",
+                    &key,
+                    n,
+                    json!({"list": key, "n": n}),
+                );
+            }
+        }
+        at += rng.below(2_000);
+        push(
+            rng,
+            &mut actions,
+            at,
+            "List",
+            "List.Closed",
+            &key,
+            99,
+            json!({"list": key}),
+        );
+        if rng.chance(100) {
+            actions.push((Duration::from_millis(at), Action::Garbage { kind: "List", key }));
+        }
+    }
+    for bill in 0..rng.within(0..=5) {
+        let key = format!("b{bill}");
+        let at = rng.within(0..=SPAN_MS / 2);
+        push(
+            rng,
+            &mut actions,
+            at,
+            "Bill",
+            "Bill.Opened",
+            &key,
+            0,
+            json!({"bill": key}),
+        );
+        if rng.chance(700) {
+            let paid = at + *rng.pick(&[1_000, 15_000, 18_000, 19_500, 19_950, 20_050, 25_000]);
+            push(
+                rng,
+                &mut actions,
+                paid,
+                "Bill",
+                "Bill.Paid",
+                &key,
+                1,
+                json!({"bill": key}),
+            );
+        }
+    }
+    for pay in 0..rng.within(0..=10) {
+        let key = format!("p{pay}");
+        let at = rng.within(0..=SPAN_MS / 2);
+        push(
+            rng,
+            &mut actions,
+            at,
+            "Pay",
+            "Pay.Opened",
+            &key,
+            0,
+            json!({"pay": key}),
+        );
+        if rng.chance(250) {
+            let at = at + rng.below(5_000);
+            push(
+                rng,
+                &mut actions,
+                at,
+                "Pay",
+                "Pay.Withdrawn",
+                &key,
+                1,
+                json!({"pay": key}),
+            );
+        }
+    }
+    actions
+}
+
+#[allow(clippy::too_many_arguments, reason = "an event has so many parts")]
+fn push(
+    rng: &mut Rng,
+    actions: &mut Vec<(Duration, Action)>,
+    at_ms: u64,
+    kind: &'static str,
+    name: &'static str,
+    key: &str,
+    number: u64,
+    data: Value,
+) {
+    let event = Event {
+        id: format!("{name}-{key}-{number}"),
+        kind,
+        name,
+        key: key.to_owned(),
+        data,
+        repeats: false,
+    };
+    if rng.chance(60) {
+        let again = Event {
+            repeats: true,
+            ..event.clone()
+        };
+        let later = at_ms + 1 + rng.below(3_000);
+        actions.push((Duration::from_millis(later), Action::Event(again)));
+    }
+    actions.push((Duration::from_millis(at_ms), Action::Event(event)));
+}
+
+fn faults(rng: &mut Rng, actions: &mut Vec<(Duration, Action)>) {
+    for _ in 0..rng.within(0..=7) {
+        let action = match rng.below(9) {
+            0..=2 => Action::Crash {
+                calls: rng.within(1..=400),
+            },
+            3 => Action::Restart,
+            4 => Action::Reload,
+            5 => Action::Cut {
+                for_ms: rng.within(1..=9_000),
+            },
+            6 => Action::DropOnTheWay,
+            7 => match rng.below(3) {
+                0 => Action::ClockStep {
+                    ms: i64::try_from(rng.below(6_000)).expect("small") - 3_000,
+                },
+                _ => Action::DiskFull {
+                    shard: u16::try_from(rng.below(3)).expect("small"),
+                    for_ms: rng.within(100..=6_000),
+                },
+            },
+            _ => Action::UpstreamsAway {
+                for_ms: rng.within(500..=15_000),
+            },
+        };
+        actions.push((rng.millis(0..=SPAN_MS), action));
+    }
+}

@@ -1,0 +1,100 @@
+//! Which seeds run: some in every test, as many as `make simulate` says, and those that have found something.
+
+use std::time::{Duration, Instant};
+
+use super::run::{Verdict, simulate};
+
+/// Seeds whose simulations run twice: one in so many.
+const TWICE_EVERY: u64 = 50;
+
+/// A number from the environment.
+fn number(name: &str) -> Option<u64> {
+    let text = std::env::var(name).ok()?;
+    Some(
+        text.parse()
+            .unwrap_or_else(|_| panic!("{name}={text} is not a number")),
+    )
+}
+
+fn told(verdict: &Verdict) -> String {
+    let mut text = format!("seed {} does not hold:\n", verdict.seed);
+    for fault in &verdict.faults {
+        text.push_str(&format!("  {fault}\n"));
+    }
+    text.push_str(&format!("replay: make simulate SEED={}\n", verdict.seed));
+    text
+}
+
+/// Runs one seed, twice where that is its turn.
+fn run(seed: u64) -> Result<Verdict, String> {
+    let verdict = simulate(seed, false);
+    if !verdict.faults.is_empty() {
+        return Err(told(&verdict));
+    }
+    if seed % TWICE_EVERY == 0 {
+        let again = simulate(seed, false);
+        if again.hash != verdict.hash {
+            return Err(format!("seed {seed} did not run in the same way twice"));
+        }
+    }
+    Ok(verdict)
+}
+
+/// `SEED=n` replays one seed and prints its trace; `SEEDS=n FROM=n` runs a range on all processors, for at most
+/// `MINUTES`.
+#[test]
+fn promises_hold_under_faults() {
+    if let Some(seed) = number("SEED") {
+        return replay(seed);
+    }
+    let (from, count) = (number("FROM").unwrap_or(1), number("SEEDS").unwrap_or(40));
+    let limit = number("MINUTES").map(|minutes| Duration::from_secs(minutes * 60));
+    let workers = std::thread::available_parallelism().map_or(1, usize::from) as u64;
+    let begun = Instant::now();
+    let next = std::sync::atomic::AtomicU64::new(from);
+    let outcomes: Vec<(u64, u64, Vec<String>)> = std::thread::scope(|scope| {
+        let work = || {
+            let (mut seeds, mut steps, mut failed) = (0, 0, Vec::new());
+            loop {
+                let seed = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                let is_over = limit.is_some_and(|limit| begun.elapsed() > limit);
+                if seed >= from + count || is_over || failed.len() >= 3 {
+                    return (seeds, steps, failed);
+                }
+                match run(seed) {
+                    Ok(verdict) => steps += verdict.steps,
+                    Err(text) => failed.push(text),
+                }
+                seeds += 1;
+            }
+        };
+        let running: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
+        running
+            .into_iter()
+            .map(|thread| thread.join().expect("no panic"))
+            .collect()
+    });
+    let (seeds, steps) = outcomes
+        .iter()
+        .fold((0, 0), |(seeds, steps), one| (seeds + one.0, steps + one.1));
+    let took = begun.elapsed();
+    println!(
+        "{seeds} seeds from {from}, {steps} steps in {:.1} s: {:.1} seeds per second",
+        took.as_secs_f64(),
+        seeds as f64 / took.as_secs_f64().max(0.001)
+    );
+    let failed: Vec<String> = outcomes.into_iter().flat_map(|one| one.2).collect();
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
+}
+
+fn replay(seed: u64) {
+    let verdict = simulate(seed, true);
+    for line in &verdict.lines {
+        println!("{line}");
+    }
+    println!(
+        "seed {seed}: {} lives, {:?}, hash {:016x}",
+        verdict.lives, verdict.virtual_time, verdict.hash
+    );
+    assert!(verdict.faults.is_empty(), "{}", told(&verdict));
+}

@@ -1,0 +1,224 @@
+//! A broker in memory that does what faults do: it means what the real ones mean (it passes their conformance suite) and
+//! answers late, loses answers, cuts connections and forgets what it has sent, as a seed decides.
+//!
+//! Requests are decided when they are made, and answered later; what readers get arrives later still. So every order that
+//! a network can make is there, and the same seed makes the same one.
+
+mod client;
+mod queue;
+mod reader;
+pub mod stream;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use saga_runner::kernel::ids::TimeMs;
+use saga_runner::ports::broker::{Entry, Expect, Publication, StoredMessage};
+use tokio::sync::Notify;
+
+pub use client::Client;
+
+use crate::random::Rng;
+use crate::world::World;
+use stream::Stream;
+
+/// What goes wrong, in thousandths of all calls, and how long things take.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Faults {
+    /// Refused, and nothing has happened.
+    pub unavailable: u64,
+    /// Sent and lost on the way; the caller waits for an answer in vain.
+    pub lost: u64,
+    /// It has happened, and its answer is lost.
+    pub unanswered: u64,
+    /// Answered seconds later.
+    pub late: u64,
+    /// An acknowledgement of a delivery that does not arrive.
+    pub receipts_lost: u64,
+    /// Longest time to an answer, and until a stored message arrives at a reader.
+    pub latency_ms: u64,
+    /// Longest time until a reader says how far silence reaches.
+    pub horizon_ms: u64,
+    /// Messages of a queue that a member may get ahead.
+    pub ahead: u64,
+}
+
+/// How long a caller waits for an answer that does not come.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The broker itself, which outlives all its clients.
+pub struct Server {
+    state: Mutex<State>,
+    /// Something has changed that others may wait for.
+    news: Notify,
+    world: Arc<World>,
+}
+
+pub struct State {
+    pub streams: BTreeMap<String, Stream>,
+    buckets: BTreeMap<String, BTreeMap<String, Entry>>,
+    revision: u64,
+    created_ns: i64,
+    /// Number of the connection. Another one breaks whatever was opened by this one.
+    connection: u64,
+    is_up: bool,
+    /// How often messages on their way to readers were dropped without anybody being told.
+    dropped: u64,
+    pub faults: Faults,
+    rng: Rng,
+}
+
+/// What becomes of a request.
+enum Fate {
+    Done(Duration),
+    Refused(Duration),
+    Lost,
+    Unanswered,
+}
+
+impl Server {
+    pub fn new(seed: u64, world: &Arc<World>) -> Arc<Self> {
+        Arc::new(Self {
+            state: Mutex::new(State {
+                streams: BTreeMap::new(),
+                buckets: BTreeMap::new(),
+                revision: 0,
+                created_ns: 0,
+                connection: 1,
+                is_up: true,
+                dropped: 0,
+                faults: Faults::default(),
+                rng: Rng::new(seed, "broker"),
+            }),
+            news: Notify::new(),
+            world: Arc::clone(world),
+        })
+    }
+
+    pub fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn set_faults(&self, faults: Faults) {
+        self.lock().faults = faults;
+    }
+
+    /// The connection is lost: everything that was opened breaks, and nothing can be asked.
+    pub fn cut(&self) {
+        self.world.note(format_args!("connection lost"));
+        let mut state = self.lock();
+        state.connection += 1;
+        state.is_up = false;
+        drop(state);
+        self.news.notify_waiters();
+    }
+
+    pub fn reconnect(&self) {
+        self.world.note(format_args!("connected again"));
+        self.lock().is_up = true;
+        self.news.notify_waiters();
+    }
+
+    /// What is on its way to the readers is dropped, and they go on behind it.
+    pub fn drop_on_the_way(&self) {
+        self.world.note(format_args!("deliveries dropped"));
+        self.lock().dropped += 1;
+        self.news.notify_waiters();
+    }
+
+    pub fn delete_stream(&self, stream: &str) {
+        self.lock().streams.remove(stream);
+        self.news.notify_waiters();
+    }
+
+    /// Stores what somebody else publishes, with an acknowledgement that is never lost: its sequence.
+    pub fn append(&self, stream: &str, subject: String, payload: Vec<u8>) -> u64 {
+        let publication = Publication {
+            stream: stream.to_owned(),
+            subject,
+            headers: Vec::new(),
+            payload: Bytes::from(payload),
+            expect: Expect::Nothing,
+        };
+        let mut state = self.lock();
+        let visible = state.arrival(self.world.clock.passed());
+        let now = self.world.clock.true_now();
+        let stream = state
+            .streams
+            .get_mut(stream)
+            .expect("the stream was made at the start");
+        let stored = stream.store(&publication, now, visible);
+        drop(state);
+        self.news.notify_waiters();
+        stored.expect("nothing was expected").sequence
+    }
+
+    /// Every message that a stream ever had.
+    pub fn archive(&self, stream: &str) -> Vec<StoredMessage> {
+        let state = self.lock();
+        state
+            .streams
+            .get(stream)
+            .map_or_else(Vec::new, |stream| stream.archive.clone())
+    }
+
+    pub fn last(&self, stream: &str) -> u64 {
+        self.lock().streams.get(stream).map_or(0, |stream| stream.last)
+    }
+
+    fn now(&self) -> TimeMs {
+        self.world.clock.true_now()
+    }
+
+    fn passed(&self) -> Duration {
+        self.world.clock.passed()
+    }
+}
+
+impl State {
+    /// What becomes of a request that is made now.
+    fn fate(&mut self) -> Fate {
+        let faults = self.faults;
+        let latency = self.rng.millis(0..=faults.latency_ms);
+        if !self.is_up {
+            return Fate::Refused(latency);
+        }
+        let drawn = self.rng.below(1_000);
+        let refused = faults.unavailable;
+        let lost = refused + faults.lost;
+        let unanswered = lost + faults.unanswered;
+        if drawn < refused {
+            Fate::Refused(latency)
+        } else if drawn < lost {
+            Fate::Lost
+        } else if drawn < unanswered {
+            Fate::Unanswered
+        } else if drawn < unanswered + faults.late {
+            Fate::Done(latency + self.rng.millis(500..=4_000))
+        } else {
+            Fate::Done(latency)
+        }
+    }
+
+    /// When a message that is stored now arrives at readers.
+    fn arrival(&mut self, now: Duration) -> Duration {
+        let latency = self.faults.latency_ms;
+        now + self.rng.millis(0..=latency)
+    }
+}
+
+impl Server {
+    /// Makes the streams before anybody is connected, as their owners do.
+    pub fn prepare(&self, manifest: &saga_runner::config::Manifest) {
+        let mut state = self.lock();
+        for spec in saga_runner::app::streams::specs(manifest) {
+            state.created_ns += 1;
+            let created = state.created_ns;
+            state
+                .streams
+                .insert(spec.name.clone(), Stream::new(&spec, created));
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! What happened, in its order: kept as text where somebody wants to read it, and always as a hash.
+
+use std::fmt::{self, Write as _};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+/// Lines that are kept at most.
+const LINES_MAX: usize = 200_000;
+
+pub struct Trace(Mutex<State>);
+
+struct State {
+    hash: u64,
+    count: u64,
+    lines: Option<Vec<String>>,
+}
+
+/// FNV-1a.
+struct Hash(u64);
+
+impl fmt::Write for Hash {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        for byte in text.bytes() {
+            self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+        Ok(())
+    }
+}
+
+impl Trace {
+    pub fn new(keeps_lines: bool) -> Self {
+        Self(Mutex::new(State {
+            hash: 0xcbf2_9ce4_8422_2325,
+            count: 0,
+            lines: keeps_lines.then(Vec::new),
+        }))
+    }
+
+    pub fn note(&self, at: Duration, what: fmt::Arguments<'_>) {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut hash = Hash(state.hash);
+        let _infallible = write!(hash, "{}:{what}\n", at.as_millis());
+        state.hash = hash.0;
+        state.count += 1;
+        if let Some(lines) = &mut state.lines
+            && lines.len() < LINES_MAX
+        {
+            lines.push(format!("{:>9.3} {what}", at.as_secs_f64()));
+        }
+    }
+
+    /// Equal for two runs in which the same happened at the same times.
+    pub fn hash(&self) -> u64 {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).hash
+    }
+
+    pub fn count(&self) -> u64 {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).count
+    }
+
+    pub fn lines(&self) -> Vec<String> {
+        let state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        state.lines.clone().unwrap_or_default()
+    }
+}

@@ -1,0 +1,252 @@
+//! What the runner calls: upstreams of effects and the gateway. They note every call, which is the evidence from outside.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use saga_runner::effects::provider::{CallContext, CallFailure, CallOutcome, Certainty, Provider};
+use saga_runner::kernel::breaker::CallEnd;
+use saga_runner::kernel::envelope::AggregateCommand;
+use saga_runner::kernel::json::Json;
+use saga_runner::ports::gateway::{Gateway, GatewayError};
+
+use super::random::Rng;
+use super::world::World;
+
+/// What goes wrong, in thousandths of all calls.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct UpstreamFaults {
+    /// It could not be reached.
+    pub unreachable: u64,
+    /// It has done what was asked, and its answer does not come.
+    pub unanswered: u64,
+    /// It has done nothing, and nobody is told so.
+    pub silent: u64,
+    /// It refuses for good.
+    pub refused: u64,
+    /// Longest time to an answer.
+    pub latency_ms: u64,
+}
+
+/// One call that has reached the upstream.
+#[derive(Debug, Clone)]
+pub struct Call {
+    pub effect: String,
+    pub of: String,
+    pub key: String,
+    pub command: String,
+    /// Whether it has done what was asked; it does it once for each key.
+    pub is_done: bool,
+    /// Whether the caller heard of it, in time and alive.
+    pub is_answered: bool,
+}
+
+/// One command that has reached the gateway.
+#[derive(Debug, Clone)]
+pub struct Submission {
+    pub id: String,
+    pub aggregate: String,
+    pub kind: String,
+    pub is_accepted: bool,
+}
+
+pub struct Upstream {
+    state: Mutex<State>,
+    world: Arc<World>,
+}
+
+struct State {
+    rng: Rng,
+    faults: UpstreamFaults,
+    calls: Vec<Call>,
+    receipts: BTreeMap<String, String>,
+    submissions: Vec<Submission>,
+}
+
+impl Upstream {
+    pub fn new(seed: u64, world: &Arc<World>) -> Arc<Self> {
+        Arc::new(Self {
+            state: Mutex::new(State {
+                rng: Rng::new(seed, "upstream"),
+                faults: UpstreamFaults::default(),
+                calls: Vec::new(),
+                receipts: BTreeMap::new(),
+                submissions: Vec::new(),
+            }),
+            world: Arc::clone(world),
+        })
+    }
+
+    pub fn set_faults(&self, faults: UpstreamFaults) {
+        self.lock().faults = faults;
+    }
+
+    pub fn calls(&self) -> Vec<Call> {
+        self.lock().calls.clone()
+    }
+
+    pub fn submissions(&self) -> Vec<Submission> {
+        self.lock().submissions.clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Draws what becomes of a call, and how long each half of its way takes.
+    fn draw(&self, undoes: bool) -> (Fate, Duration, Duration) {
+        let mut state = self.lock();
+        let faults = state.faults;
+        let drawn = state.rng.below(1_000);
+        let unreachable = faults.unreachable;
+        let unanswered = unreachable + faults.unanswered;
+        let silent = unanswered + faults.silent;
+        let fate = if drawn < unreachable {
+            Fate::Unreachable
+        } else if drawn < unanswered {
+            Fate::Unanswered
+        } else if drawn < silent {
+            Fate::Silent
+        } else if drawn < silent + faults.refused && !undoes {
+            // What undoes something is never refused for good: nobody could end such an instance.
+            Fate::Refused
+        } else {
+            Fate::Done
+        };
+        let half = faults.latency_ms / 2;
+        (fate, state.rng.millis(0..=half), state.rng.millis(0..=half))
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    Unreachable,
+    Unanswered,
+    Silent,
+    Refused,
+    Done,
+}
+
+/// The calls of one effect.
+pub struct Calls {
+    pub upstream: Arc<Upstream>,
+    pub effect: String,
+}
+
+#[async_trait]
+impl Provider for Calls {
+    async fn call(&self, call: &CallContext<'_>) -> CallOutcome {
+        let upstream = &self.upstream;
+        let world = &upstream.world;
+        world.enter().await;
+        let of = match call.input.get("of") {
+            Some(Json::Str(of)) => of.to_string(),
+            _ => return CallOutcome::Failed(CallFailure::not_done("input", "no `of`")),
+        };
+        let key = call.command.metadata.idempotency_key.clone();
+        let (fate, there, back) =
+            upstream.draw(matches!(self.effect.as_str(), "stock-release" | "card-refund"));
+        // Whoever gives up in time says so himself.
+        let patience = call.limit.saturating_sub(Duration::from_millis(1));
+        tokio::time::sleep(there.min(patience)).await;
+        if fate == Fate::Unreachable {
+            return CallOutcome::Failed(CallFailure::unreachable("transient", "unreachable"));
+        }
+        let (at, receipt) = {
+            let mut state = upstream.lock();
+            // What was done once is never refused afterwards.
+            let known = state.receipts.contains_key(&key);
+            let is_done = known || matches!(fate, Fate::Done | Fate::Unanswered);
+            if is_done {
+                let receipt = format!("r{}", state.receipts.len());
+                state.receipts.entry(key.clone()).or_insert(receipt);
+            }
+            state.calls.push(Call {
+                effect: self.effect.clone(),
+                of: of.clone(),
+                key: key.clone(),
+                command: call.command.command_id.to_string(),
+                is_done,
+                is_answered: false,
+            });
+            (state.calls.len() - 1, state.receipts.get(&key).cloned())
+        };
+        world.note(format_args!(
+            "{} of {of} under {}: {fate:?}",
+            self.effect,
+            &key[..8]
+        ));
+        tokio::time::sleep(back.min(patience.saturating_sub(there))).await;
+        if matches!(fate, Fate::Unanswered | Fate::Silent) || there + back >= patience {
+            tokio::time::sleep(patience.saturating_sub(there + back)).await;
+            return CallOutcome::Failed(CallFailure::unanswered("timeout", "no answer"));
+        }
+        world.enter().await;
+        upstream.lock().calls[at].is_answered = true;
+        match receipt {
+            Some(receipt) => CallOutcome::Succeeded {
+                payload: format!("{{\"receipt\":\"{receipt}\"}}").into_bytes(),
+            },
+            None => CallOutcome::Failed(CallFailure {
+                class: "declined".into(),
+                message: "declined".to_owned(),
+                certainty: Certainty::Refused,
+                end: CallEnd::Answered,
+                retry_after: None,
+            }),
+        }
+    }
+
+    fn is_safe(&self) -> bool {
+        false
+    }
+
+    fn upstream(&self) -> Option<String> {
+        Some("upstream:443".to_owned())
+    }
+}
+
+/// The gateway for aggregate commands.
+pub struct SimGateway(pub Arc<Upstream>);
+
+#[async_trait]
+impl Gateway for SimGateway {
+    async fn submit(&self, command: &AggregateCommand<'_>, within: Duration) -> Result<(), GatewayError> {
+        let world = &self.0.world;
+        world.enter().await;
+        let (fate, there, back) = self.0.draw(command.command_type.ends_with("Cancel"));
+        tokio::time::sleep(there.min(within)).await;
+        let message = format!("{fate:?}");
+        if fate == Fate::Unreachable {
+            return Err(GatewayError::Unavailable { message });
+        }
+        let id = command.command_id.to_string();
+        let is_accepted = {
+            let mut state = self.0.lock();
+            let before = state
+                .submissions
+                .iter()
+                .any(|known| known.id == id && known.is_accepted);
+            let is_accepted = before || matches!(fate, Fate::Done | Fate::Unanswered);
+            state.submissions.push(Submission {
+                id,
+                aggregate: command.aggregate_id.to_string(),
+                kind: command.command_type.to_string(),
+                is_accepted,
+            });
+            is_accepted
+        };
+        world.note(format_args!(
+            "{} to {}: {fate:?}",
+            command.command_type, command.aggregate_id
+        ));
+        tokio::time::sleep(back.min(within)).await;
+        world.enter().await;
+        match fate {
+            Fate::Unanswered | Fate::Silent => Err(GatewayError::Unknown { message }),
+            _ if is_accepted => Ok(()),
+            _ => Err(GatewayError::Rejected { message }),
+        }
+    }
+}
