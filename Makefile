@@ -45,6 +45,12 @@ check: setup ## formatting, lints, docs, dependencies
 test: setup ## everything that must pass, with the time that each part takes
 	@scripts/test.sh
 
+.PHONY: simulate
+simulate: setup ## the runner under seeded faults on virtual time; SEEDS=2000, FROM=1, MINUTES=n, SEED=n (one, with its trace), PLANTED=all
+	$(if $(SEED),SEED=$(SEED)) $(if $(LOG),LOG=$(LOG)) $(if $(MINUTES),MINUTES=$(MINUTES)) $(if $(PLANTED),PLANTED=$(PLANTED)) \
+		FROM=$(or $(FROM),1) SEEDS=$(or $(SEEDS),2000) cargo test --locked --features planted --test simulator -- --nocapture \
+		$(if $(PLANTED),planted_bugs_are_found_by_fresh_seeds,promises_hold_under_faults)
+
 .PHONY: fuzz
 fuzz: setup ## mutants of definitions through loader and kernel; MINUTES=10, SEED=n
 	HOSTILE_MINUTES=$(or $(MINUTES),10) HOSTILE_SEED=$(or $(SEED),$$(date +%s)000000) \

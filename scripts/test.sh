@@ -29,7 +29,7 @@ finish() {
 
 lints() {
   make --no-print-directory check
-  cargo test --locked --no-run
+  cargo test --locked --features planted --no-run
 }
 
 tests() {
@@ -37,11 +37,21 @@ tests() {
     # shellcheck disable=SC2086 # a script and its argument
     scripts/$tool >/dev/null
   done
-  NATS_SERVER=$(scripts/nats-server.sh) cargo test --locked --no-fail-fast
+  NATS_SERVER=$(scripts/nats-server.sh) cargo test --locked --features planted --no-fail-fast
   "$runner" test sagas --coverage --chaos --min-coverage 90
   "$runner" test examples/webhooks/sagas --coverage --chaos --min-coverage 90
 }
 
+# Other seeds with each commit: the whole explores by and by what one run has no time for. Where 2,000 do not fit into the
+# time, as many as fit.
+simulator() {
+  local commit
+  commit=$(git rev-parse --short=7 HEAD 2>/dev/null || echo 0)
+  SEEDS=2000 FROM=$((16#$commit * 2000 + 1)) MINUTES=${SIMULATOR_MINUTES:-3} \
+    cargo test --locked --features planted --test simulator -- --nocapture promises_hold_under_faults
+}
+
 part 'build and lints' 10 lints
 part 'unit and integration' 8 tests
+part simulator 4 simulator
 finish 0

@@ -31,6 +31,7 @@ use crate::kernel::definition::effect::{AMBIGUOUS, OnRecall};
 use crate::kernel::envelope::{EffectCommand, EffectProgress, ErrorPayload, deadline_of};
 use crate::kernel::ids::{CommandId, TenantId, TimeMs};
 use crate::kernel::json::Json;
+use crate::kernel::planted::{Bug, is_planted};
 use crate::ports::broker::{Broker, Expect, Message, Publication, WorkflowStreams};
 use crate::ports::clock::Clock;
 use crate::tasks::Tasks;
@@ -250,7 +251,7 @@ impl Lane {
         if watch.is_recalled() {
             return Next::Answer(self.taken_back(progress));
         }
-        let never_twice = self.definition.never_calls_twice();
+        let never_twice = self.definition.never_calls_twice() && !is_planted(Bug::SecondCall);
         if never_twice && progress.unsettled {
             return Next::Answer(begun_before());
         }
@@ -339,7 +340,7 @@ impl Lane {
         failure: CallFailure,
     ) -> Next {
         let deadline = TimeMs(command.metadata.deadline_ms);
-        let never_twice = self.definition.never_calls_twice();
+        let never_twice = self.definition.never_calls_twice() && !is_planted(Bug::SecondCall);
         // A second call is made only where the first one has certainly done nothing.
         let pause = if never_twice && progress.unsettled {
             None

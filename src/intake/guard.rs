@@ -8,6 +8,7 @@
 use std::sync::Arc;
 
 use super::identity::{Place, Seen, look_up};
+use crate::kernel::planted::{Bug, is_planted};
 use crate::ports::broker::{Broker, BrokerError, StreamState};
 
 /// Messages removed one by one that are looked at. With more of them the answer would take the place of the messages.
@@ -107,6 +108,9 @@ impl Guard {
     /// began, ascending. `read`: everything up to here was read, or was jumped over.
     pub fn answered(&mut self, first: u64, removed: &[u64], read: u64) -> Option<Lost> {
         let asked = self.asked.take();
+        if is_planted(Bug::RemovedUnread) {
+            return None;
+        }
         if let Some(from) = asked
             && first > from + 1
         {

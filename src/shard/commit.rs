@@ -17,6 +17,7 @@ use super::mailbox::{Arrival, Released};
 use super::status::{Figures, ShardState};
 use crate::kernel::ids::InstanceId;
 use crate::kernel::input::{Input, Origin};
+use crate::kernel::planted::{Bug, is_planted};
 use crate::storage::StorageError;
 use crate::storage::rows::{InboxRow, Suspect};
 
@@ -317,6 +318,14 @@ impl Desk {
             }
             staged.counters.sent_floor = self.floor.0.load(Ordering::Acquire);
             let found = self.partition.finish(batch, &mut staged, now, prune)?;
+            if is_planted(Bug::ReleaseBeforeCommit) {
+                self.hand_over(Released {
+                    shard: self.index,
+                    work: staged.work.clone(),
+                    settled: Vec::new(),
+                    overdue: Vec::new(),
+                });
+            }
             Ok((answers, found))
         })?;
         let took = self.clock.monotonic().saturating_sub(begin);

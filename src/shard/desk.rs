@@ -25,6 +25,7 @@ use super::sweep::Sweep;
 use super::{Settings, ShardSpec};
 use crate::kernel::ids::TimeMs;
 use crate::kernel::input::{Control, Input, InputBody, Origin, SourceStream};
+use crate::kernel::planted::{Bug, is_planted};
 use crate::kernel::work::WorkItem;
 use crate::ports::clock::Clock;
 use crate::storage::{Reader, StorageError, Store};
@@ -409,7 +410,17 @@ impl Desk {
             return;
         }
         match self.lanes.offer(&delivery) {
-            Acceptance::Fits if aside => self.held.push_delivery(delivery),
+            Acceptance::Fits if aside => {
+                if is_planted(Bug::PositionPastHeld) {
+                    let inputs = Vec::new();
+                    let passed = Delivery {
+                        inputs,
+                        ..delivery.clone()
+                    };
+                    self.gathered.push(Item::Delivery(passed, None));
+                }
+                self.held.push_delivery(delivery);
+            }
             Acceptance::Fits => match &mut self.catching_up {
                 Some(catching_up) => catching_up.merge.push(delivery),
                 None => self.gathered.push(Item::Delivery(delivery, None)),
@@ -461,7 +472,8 @@ impl Desk {
 
     fn look_at_timers(&mut self, monotonic: Duration) -> Firing {
         let now = self.clock.now();
-        let hold_max = self.hold_in_order().filter(|_| !self.holds_back());
+        let holds_back = self.holds_back() && !is_planted(Bug::TimersPassHeld);
+        let hold_max = self.hold_in_order().filter(|_| !holds_back);
         let firing = self
             .barriers
             .decide(self.partition.next_due, now, monotonic, hold_max);

@@ -14,6 +14,8 @@ mod clock;
 mod conformance;
 mod judges;
 mod plan;
+#[cfg(feature = "planted")]
+mod planted;
 mod random;
 mod run;
 mod seeds;

@@ -32,6 +32,8 @@ pub enum Action {
         for_ms: u64,
     },
     DropOnTheWay,
+    /// The owner of the events removes them, read or not.
+    Purge,
     DiskFull {
         shard: u16,
         for_ms: u64,
@@ -65,6 +67,8 @@ pub struct Plan {
     /// Settings beside those that every simulation has.
     pub settings: Value,
     pub broker: Faults,
+    /// How long the broker remembers message ids.
+    pub window_ms: i64,
     pub upstream: UpstreamFaults,
     /// By time.
     pub actions: Vec<(Duration, Action)>,
@@ -105,6 +109,12 @@ impl Plan {
         Self {
             seed,
             shards,
+            // Longer than what is looked up before it is sent.
+            window_ms: if settings["relay"]["recheck_after"] == "2s" {
+                *rng.pick(&[3_000, 120_000])
+            } else {
+                120_000
+            },
             settings,
             broker: if is_calm {
                 Faults {
@@ -155,12 +165,14 @@ fn settings(rng: &mut Rng) -> Value {
         "shard": {
             "mailbox": *rng.pick(&[4, 64, 4_096]),
             "batch_inputs": *rng.pick(&[1, 4, 64, 512]),
-            "outbox_soft": *rng.pick(&[3, 20, 50_000]),
+            "outbox_soft": *rng.pick(&[1, 3, 20, 50_000]),
             "held_deliveries": *rng.pick(&[1, 16, 1_024]),
             "idle_commit": *rng.pick(&["10ms", "100ms"]),
             "sweep_every": *rng.pick(&["1s", "5s"]),
             "sweep_after": *rng.pick(&["4s", "10s"]),
             "full_pause": "500ms",
+            // Longer than any connection is away.
+            "timer_hold_max": *rng.pick(&["20s", "10m"]),
         },
         "intake": {
             "buffer": *rng.pick(&[1, 8, 1_024]),
@@ -253,7 +265,7 @@ fn workload(rng: &mut Rng) -> Vec<(Duration, Action)> {
             actions.push((Duration::from_millis(at), Action::Garbage { kind: "List", key }));
         }
     }
-    for bill in 0..rng.within(0..=5) {
+    for bill in 0..rng.within(0..=8) {
         let key = format!("b{bill}");
         let at = rng.within(0..=SPAN_MS / 2);
         push(
@@ -342,7 +354,7 @@ fn push(
 
 fn faults(rng: &mut Rng, actions: &mut Vec<(Duration, Action)>) {
     for _ in 0..rng.within(0..=7) {
-        let action = match rng.below(9) {
+        let action = match rng.below(11) {
             0..=2 => Action::Crash {
                 calls: rng.within(1..=400),
             },
@@ -361,8 +373,12 @@ fn faults(rng: &mut Rng, actions: &mut Vec<(Duration, Action)>) {
                     for_ms: rng.within(100..=6_000),
                 },
             },
-            _ => Action::UpstreamsAway {
-                for_ms: rng.within(500..=15_000),
+            8 | 9 => Action::UpstreamsAway {
+                for_ms: *rng.pick(&[500, 5_000, 45_000, 45_000]),
+            },
+            _ if rng.chance(300) => Action::Purge,
+            _ => Action::Crash {
+                calls: rng.within(1..=60),
             },
         };
         actions.push((rng.millis(0..=SPAN_MS), action));

@@ -58,6 +58,9 @@ pub struct Simulation {
     /// Dead letters that were discarded after the healing.
     pub discarded: usize,
     is_healed: bool,
+    is_purged: bool,
+    /// The runner has said that it lost what was removed before it was read.
+    pub is_told: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -86,13 +89,14 @@ pub struct Verdict {
     pub virtual_time: Duration,
     /// What does not hold; one line each.
     pub faults: Vec<String>,
-    pub lines: Vec<String>,
 }
 
-pub fn simulate(seed: u64, keeps_lines: bool) -> Verdict {
-    let mut simulation = Simulation::new(Plan::of(seed), keeps_lines);
+pub fn simulate(seed: u64, is_printed: bool) -> Verdict {
+    let mut simulation = Simulation::new(Plan::of(seed), is_printed);
     let mut faults = simulation.live();
-    if faults.is_empty() {
+    faults.extend(simulation.world.premature());
+    // Where inputs are lost, and that is told, the rest stands still.
+    if faults.is_empty() && !simulation.is_told {
         faults = judges::judge(&simulation);
     }
     let trace = &simulation.world.trace;
@@ -103,7 +107,6 @@ pub fn simulate(seed: u64, keeps_lines: bool) -> Verdict {
         lives: simulation.lives,
         virtual_time: simulation.world.clock.passed(),
         faults,
-        lines: trace.lines(),
     }
 }
 
@@ -143,8 +146,8 @@ fn merge(into: &mut Value, extra: &Value) {
 }
 
 impl Simulation {
-    pub fn new(plan: Plan, keeps_lines: bool) -> Self {
-        let world = World::new(keeps_lines);
+    pub fn new(plan: Plan, is_printed: bool) -> Self {
+        let world = World::new(is_printed);
         let folder = folder();
         let mut manifest = json!({
             "apiVersion": "saga-runner/v1", "kind": "Manifest", "cluster": "simulated", "mode": "combined",
@@ -171,6 +174,8 @@ impl Simulation {
             lives: 0,
             discarded: 0,
             is_healed: false,
+            is_purged: false,
+            is_told: false,
         }
     }
 
@@ -224,6 +229,7 @@ impl Simulation {
         self.world.revive();
         self.world.note(format_args!("life {}", self.lives));
         if self.lives == 1 {
+            self.server.lock().window_ms = self.plan.window_ms;
             self.server.prepare(&self.manifest);
         }
         let (broker, upstream) = (self.plan.broker, self.plan.upstream);
@@ -297,6 +303,8 @@ impl Simulation {
                     let subject = format!("tenant.{TENANT}.aggregate.{kind}.{key}");
                     self.server.append(EVENTS, subject, b"{".to_vec());
                 }
+                // What was lost is told by the process that saw it, and by no later one.
+                Action::Crash { .. } | Action::Restart if self.is_purged => {}
                 Action::Crash { calls } => self.world.die_after(calls),
                 Action::Restart => {
                     self.world.note(format_args!("told to stop"));
@@ -310,6 +318,11 @@ impl Simulation {
                 Action::Cut { for_ms } => {
                     self.server.cut();
                     self.ends.push((now + Duration::from_millis(for_ms), End::Cut));
+                }
+                Action::Purge => {
+                    self.server.purge(EVENTS);
+                    self.world.spare();
+                    self.is_purged = true;
                 }
                 Action::DropOnTheWay => self.server.drop_on_the_way(),
                 Action::DiskFull { shard, for_ms } => {
@@ -411,12 +424,22 @@ impl Simulation {
                 if let Err(error) = self.discard_what_blocks(node).await {
                     self.world.note(format_args!("operator: {error}"));
                 }
+                let checks = node.health().await.checks.into_iter();
+                let reasons: Vec<String> = checks
+                    .filter(|check| !check.ok)
+                    .map(|check| format!("{}: {}", check.name, check.detail))
+                    .collect();
+                if self.is_purged && reasons.iter().any(|reason| reason.contains("stream.gap")) {
+                    self.is_told = true;
+                    return Ended::Done;
+                }
                 open = judges::open(self);
                 if open.is_empty() {
                     // Clean, so that whatever was held back is stored.
                     node.drain(Duration::from_secs(30)).await;
                     return Ended::Done;
                 }
+                open.extend(reasons.into_iter().map(|reason| format!("unhealthy: {reason}")));
             }
             tokio::time::sleep(Duration::from_secs(1)).await;
         }

@@ -88,10 +88,18 @@ fn promises_hold_under_faults() {
 }
 
 fn replay(seed: u64) {
-    let verdict = simulate(seed, true);
-    for line in &verdict.lines {
-        println!("{line}");
+    // What the runner logs stands between the lines of the trace.
+    if let Some(level) = std::env::var("LOG")
+        .ok()
+        .and_then(|level| level.parse::<tracing::Level>().ok())
+    {
+        tracing_subscriber::fmt()
+            .with_max_level(level)
+            .without_time()
+            .with_ansi(false)
+            .init();
     }
+    let verdict = simulate(seed, true);
     println!(
         "seed {seed}: {} lives, {:?}, hash {:016x}",
         verdict.lives, verdict.virtual_time, verdict.hash

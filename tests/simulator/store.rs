@@ -1,8 +1,9 @@
 //! The state of a shard in memory: it outlives its process, and may be full or die with the process at a commit.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
+use saga_runner::kernel::work::WorkRef;
 use saga_runner_partition::storage::{
     Decision, Memory, ReadWork, Snapshots, StorageError, Transactions, WriteWork,
 };
@@ -15,6 +16,8 @@ pub struct Disk {
     shard: u16,
     pub rows: Memory,
     is_full: Arc<AtomicBool>,
+    /// The newest row of the outbox that was ever committed.
+    newest: Arc<Mutex<Option<WorkRef>>>,
     world: Arc<World>,
 }
 
@@ -32,8 +35,19 @@ impl Disk {
             shard,
             rows: Memory::default(),
             is_full: Arc::default(),
+            newest: Arc::default(),
             world: Arc::clone(world),
         }
+    }
+
+    /// Tells what work has become true.
+    fn note_work(&self) -> Result<(), StorageError> {
+        let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        for (row, item) in self.rows.reader().work_after(*newest, usize::MAX)? {
+            self.world.committed(item.command_id.to_string());
+            *newest = Some(row);
+        }
+        Ok(())
     }
 
     pub fn set_full(&self, is_full: bool) {
@@ -67,6 +81,7 @@ impl Transactions for Disk {
         }
         if decision == Decision::Commit {
             self.world.note(format_args!("shard {} commits", self.shard));
+            self.note_work()?;
         }
         // It is stored, and whoever has stored it may not live to know.
         if self.world.call() { Ok(()) } else { Err(died()) }

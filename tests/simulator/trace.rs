@@ -1,18 +1,15 @@
-//! What happened, in its order: kept as text where somebody wants to read it, and always as a hash.
+//! What happened, in its order: printed where somebody wants to read it, and always as a hash.
 
 use std::fmt::{self, Write as _};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
-
-/// Lines that are kept at most.
-const LINES_MAX: usize = 200_000;
 
 pub struct Trace(Mutex<State>);
 
 struct State {
     hash: u64,
     count: u64,
-    lines: Option<Vec<String>>,
+    is_printed: bool,
 }
 
 /// FNV-1a.
@@ -28,11 +25,11 @@ impl fmt::Write for Hash {
 }
 
 impl Trace {
-    pub fn new(keeps_lines: bool) -> Self {
+    pub fn new(is_printed: bool) -> Self {
         Self(Mutex::new(State {
             hash: 0xcbf2_9ce4_8422_2325,
             count: 0,
-            lines: keeps_lines.then(Vec::new),
+            is_printed,
         }))
     }
 
@@ -42,10 +39,8 @@ impl Trace {
         let _infallible = write!(hash, "{}:{what}\n", at.as_millis());
         state.hash = hash.0;
         state.count += 1;
-        if let Some(lines) = &mut state.lines
-            && lines.len() < LINES_MAX
-        {
-            lines.push(format!("{:>9.3} {what}", at.as_secs_f64()));
+        if state.is_printed {
+            println!("{:>9.3} {what}", at.as_secs_f64());
         }
     }
 
@@ -56,10 +51,5 @@ impl Trace {
 
     pub fn count(&self) -> u64 {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).count
-    }
-
-    pub fn lines(&self) -> Vec<String> {
-        let state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        state.lines.clone().unwrap_or_default()
     }
 }

@@ -145,6 +145,7 @@ impl Provider for Calls {
             _ => return CallOutcome::Failed(CallFailure::not_done("input", "no `of`")),
         };
         let key = call.command.metadata.idempotency_key.clone();
+        world.leaves(&call.command.command_id.to_string(), &self.effect);
         let (fate, there, back) =
             upstream.draw(matches!(self.effect.as_str(), "stock-release" | "card-refund"));
         // Whoever gives up in time says so himself.
@@ -215,6 +216,7 @@ impl Gateway for SimGateway {
     async fn submit(&self, command: &AggregateCommand<'_>, within: Duration) -> Result<(), GatewayError> {
         let world = &self.0.world;
         world.enter().await;
+        world.leaves(&command.command_id.to_string(), &command.command_type);
         let (fate, there, back) = self.0.draw(command.command_type.ends_with("Cancel"));
         tokio::time::sleep(there.min(within)).await;
         let message = format!("{fate:?}");

@@ -1,8 +1,9 @@
 //! What outlives a process: time, the trace, and the place at which the process dies.
 
+use std::collections::BTreeSet;
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::Notify;
 
@@ -19,17 +20,23 @@ pub struct World {
     dies_at: AtomicU64,
     is_dead: AtomicBool,
     died: Notify,
+    /// Ids of all work that a commit has made true.
+    committed: Mutex<BTreeSet<String>>,
+    /// What has left the runner and was not.
+    premature: Mutex<Vec<String>>,
 }
 
 impl World {
-    pub fn new(keeps_lines: bool) -> Arc<Self> {
+    pub fn new(is_printed: bool) -> Arc<Self> {
         Arc::new(Self {
             clock: Arc::new(VirtualClock::new()),
-            trace: Trace::new(keeps_lines),
+            trace: Trace::new(is_printed),
             calls: AtomicU64::new(0),
             dies_at: AtomicU64::new(0),
             is_dead: AtomicBool::new(false),
             died: Notify::new(),
+            committed: Mutex::default(),
+            premature: Mutex::default(),
         })
     }
 
@@ -62,6 +69,11 @@ impl World {
         self.dies_at.store(now + calls.max(1), Ordering::Relaxed);
     }
 
+    /// Whatever was to kill the process does not.
+    pub fn spare(&self) {
+        self.dies_at.store(0, Ordering::Relaxed);
+    }
+
     pub fn die(&self) {
         self.note(format_args!("the process dies"));
         self.is_dead.store(true, Ordering::Relaxed);
@@ -77,6 +89,28 @@ impl World {
         while !self.is_dead() {
             self.died.notified().await;
         }
+    }
+
+    /// A commit has made this work true.
+    pub fn committed(&self, id: String) {
+        let mut committed = self.committed.lock().unwrap_or_else(PoisonError::into_inner);
+        committed.insert(id);
+    }
+
+    /// Work leaves the runner.
+    pub fn leaves(&self, id: &str, what: &str) {
+        let committed = self.committed.lock().unwrap_or_else(PoisonError::into_inner);
+        if !committed.contains(id) {
+            let mut premature = self.premature.lock().unwrap_or_else(PoisonError::into_inner);
+            premature.push(format!("{what} ({id}) left before the commit that made it true"));
+        }
+    }
+
+    pub fn premature(&self) -> Vec<String> {
+        self.premature
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     /// Another process takes the place of the dead one.

@@ -5,8 +5,8 @@
 
 // Whoever speaks with the kernel speaks the language: its modules are reached through here.
 pub use saga_runner_language::{
-    alias, breaker, classes, definition, duration, event, expr, ids, json, limits, program, rate, retry,
-    schedule, schema, status,
+    alias, breaker, classes, definition, duration, event, expr, ids, json, limits, planted, program, rate,
+    retry, schedule, schema, status,
 };
 
 pub mod children;

@@ -7,6 +7,8 @@ use bytes::Bytes;
 use saga_runner_language::ids::{
     ClusterId, CommandId, DefinitionHash, EffectName, InstanceId, Key, SagaName, TimeMs,
 };
+#[cfg(feature = "planted")]
+use saga_runner_language::planted::{self, Bug};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -179,6 +181,10 @@ impl Attempt<'_> {
         let digest = hasher.finish();
         let mut random = [0_u8; 10];
         random.copy_from_slice(&digest[..10]);
+        #[cfg(feature = "planted")]
+        if planted::is_planted(Bug::RandomId) {
+            random[..8].copy_from_slice(&planted::unrepeatable().to_le_bytes());
+        }
         // Times before 1970 do not occur in stored messages; they would clamp to 0.
         let millis = u64::try_from(self.input_time.0).unwrap_or(0);
         CommandId(uuid::Builder::from_unix_timestamp_millis(millis, &random).into_uuid())

@@ -12,6 +12,7 @@ pub mod expr;
 pub mod ids;
 pub mod json;
 pub mod limits;
+pub mod planted;
 pub mod program;
 pub mod rate;
 pub mod retry;

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use saga_runner::kernel::record::Phase;
 use serde_json::Value;
 
 use crate::judges::ended;
@@ -38,7 +37,7 @@ fn bills(simulation: &Simulation) -> Vec<String> {
             faults.push(format!("bill/{key} has not ended"));
             continue;
         };
-        let is_paid = record.phase == Phase::Completed;
+        let is_paid = record.failure.is_none();
         let (Some(opened), paid) = (first("Bill.Opened", &key), first("Bill.Paid", &key)) else {
             continue;
         };
@@ -78,7 +77,7 @@ fn payments(simulation: &Simulation, calls: &[Call]) -> Vec<String> {
             all.any(|one| one.aggregate == aggregate && one.kind == kind && one.is_accepted)
         };
         let pairs = [("stock-reserve", "stock-release"), ("card-charge", "card-refund")];
-        if record.phase == Phase::Completed {
+        if record.failure.is_none() {
             for (does, undoes) in pairs {
                 if done(does).is_none() || done(undoes).is_some() {
                     faults.push(format!(

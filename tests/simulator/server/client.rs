@@ -64,6 +64,18 @@ fn stream<'s>(state: &'s mut State, name: &str) -> Result<&'s mut Stream, Broker
     stream.ok_or_else(|| BrokerError::NoStream(name.to_owned()))
 }
 
+/// The id of the work that a message carries out of the runner.
+fn work_of(message: &Publication) -> Option<String> {
+    if message.subject.contains(".effect.") {
+        return message.subject.rsplit('.').next().map(str::to_owned);
+    }
+    if message.subject.contains(".workflow_event.") {
+        let body: serde_json::Value = serde_json::from_slice(&message.payload).ok()?;
+        return body["event_id"].as_str().map(str::to_owned);
+    }
+    None
+}
+
 fn is_token(token: &str) -> bool {
     let illegal = |byte: u8| byte.is_ascii_whitespace() || byte.is_ascii_control();
     !token.is_empty() && !token.bytes().any(illegal)
@@ -114,10 +126,10 @@ impl Broker for Client {
                     ));
                 }
                 state.created_ns = (state.created_ns + 1).max(now.0 * 1_000_000);
-                let created = state.created_ns;
+                let (created, window_ms) = (state.created_ns, state.window_ms);
                 state
                     .streams
-                    .insert(spec.name.clone(), Stream::new(spec, created));
+                    .insert(spec.name.clone(), Stream::new(spec, created, window_ms));
             }
             let stream = stream(state, &spec.name)?;
             if !spec.foreign {
@@ -143,12 +155,20 @@ impl Broker for Client {
     }
 
     async fn stream_state(&self, name: &str) -> Result<StreamState, BrokerError> {
-        self.ask("state", |state| Ok(stream(state, name)?.state())).await
+        let told = self.ask("state", |state| Ok(stream(state, name)?.state())).await;
+        if let Ok(told) = &told {
+            let (first, last) = (told.first_sequence, told.last_sequence);
+            self.0.world.note(format_args!("{name} has {first} to {last}"));
+        }
+        told
     }
 
     async fn publish(&self, message: Publication) -> Result<PublishAck, PublishError> {
         let world = &self.0.world;
         world.enter().await;
+        if let Some(id) = work_of(&message) {
+            world.leaves(&id, &message.subject);
+        }
         let now = self.0.now();
         let (delay, outcome) = {
             let mut state = self.0.lock();

@@ -67,6 +67,8 @@ pub struct State {
     /// How often messages on their way to readers were dropped without anybody being told.
     dropped: u64,
     pub faults: Faults,
+    /// How long streams remember message ids.
+    pub window_ms: i64,
     rng: Rng,
 }
 
@@ -90,6 +92,7 @@ impl Server {
                 is_up: true,
                 dropped: 0,
                 faults: Faults::default(),
+                window_ms: 120_000,
                 rng: Rng::new(seed, "broker"),
             }),
             news: Notify::new(),
@@ -126,6 +129,15 @@ impl Server {
         self.world.note(format_args!("deliveries dropped"));
         self.lock().dropped += 1;
         self.news.notify_waiters();
+    }
+
+    /// Its owner removes all that the stream has.
+    pub fn purge(&self, stream: &str) {
+        self.world.note(format_args!("{stream} is purged"));
+        let mut state = self.lock();
+        if let Some(stream) = state.streams.get_mut(stream) {
+            stream.trim(stream.last + 1);
+        }
     }
 
     pub fn delete_stream(&self, stream: &str) {
@@ -215,10 +227,10 @@ impl Server {
         let mut state = self.lock();
         for spec in saga_runner::app::streams::specs(manifest) {
             state.created_ns += 1;
-            let created = state.created_ns;
+            let (created, window_ms) = (state.created_ns, state.window_ms);
             state
                 .streams
-                .insert(spec.name.clone(), Stream::new(&spec, created));
+                .insert(spec.name.clone(), Stream::new(&spec, created, window_ms));
         }
     }
 }

@@ -9,14 +9,13 @@ use saga_runner::ports::broker::{
     StreamState,
 };
 
-/// How long a message id is remembered.
-const WINDOW_MS: i64 = 120_000;
-
 pub struct Stream {
     pub identity: StreamIdentity,
     pub spec: StreamSpec,
     pub messages: BTreeMap<u64, Stored>,
     pub last: u64,
+    /// How long a message id is remembered.
+    window_ms: i64,
     /// Every message that was ever stored: what judges look at.
     pub archive: Vec<StoredMessage>,
     /// Sequence of the newest message by subject.
@@ -33,7 +32,7 @@ pub struct Stored {
 }
 
 impl Stream {
-    pub fn new(spec: &StreamSpec, created_ns: i64) -> Self {
+    pub fn new(spec: &StreamSpec, created_ns: i64, window_ms: i64) -> Self {
         Self {
             identity: StreamIdentity {
                 name: spec.name.clone(),
@@ -42,6 +41,7 @@ impl Stream {
             spec: spec.clone(),
             messages: BTreeMap::new(),
             last: 0,
+            window_ms,
             archive: Vec::new(),
             newest: BTreeMap::new(),
             ids: VecDeque::new(),
@@ -59,6 +59,7 @@ impl Stream {
             first_sequence: self.first(),
             last_sequence: self.last,
             messages: self.messages.len() as u64,
+            last_time: self.messages.get(&self.last).map(|stored| stored.message.time),
             bytes: self
                 .messages
                 .values()
@@ -86,7 +87,11 @@ impl Stream {
                 }
             }
             Expect::MessageId(id) => {
-                while self.ids.front().is_some_and(|(at, ..)| now.0 - at.0 >= WINDOW_MS) {
+                while self
+                    .ids
+                    .front()
+                    .is_some_and(|(at, ..)| now.0 - at.0 >= self.window_ms)
+                {
                     self.ids.pop_front();
                 }
                 if let Some((_, _, sequence)) = self.ids.iter().find(|(_, known, _)| known == id) {

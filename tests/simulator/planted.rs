@@ -1,0 +1,74 @@
+//! Bugs that are planted in production code, each with a seed that is known to find it: so the judges are known to see.
+
+use saga_runner::kernel::planted::{Bug, plant};
+
+use super::run::simulate;
+
+/// Seeds that may be needed to find a bug.
+const SEEDS_MAX: u64 = 2_000;
+
+/// One seed for each.
+const KNOWN: [(Bug, u64); 7] = [
+    (Bug::ReleaseBeforeCommit, 0),
+    (Bug::PositionPastHeld, 0),
+    (Bug::RandomId, 0),
+    (Bug::TimersPassHeld, 0),
+    (Bug::FactsAgain, 0),
+    (Bug::SecondCall, 0),
+    (Bug::RemovedUnread, 0),
+];
+
+/// What a seed says with a bug in the program.
+fn with(bug: Bug, seed: u64) -> Vec<String> {
+    plant(Some(bug));
+    let verdict = simulate(seed, false);
+    let mut faults = verdict.faults;
+    if faults.is_empty() && bug == Bug::RandomId && simulate(seed, false).hash != verdict.hash {
+        faults.push("it does not run in the same way twice".to_owned());
+    }
+    plant(None);
+    faults
+}
+
+#[test]
+fn each_planted_bug_is_found_by_its_seed_and_only_while_it_is_planted() {
+    if std::env::var_os("PLANTED").is_some() {
+        return;
+    }
+    for (bug, seed) in KNOWN {
+        assert_ne!(
+            with(bug, seed),
+            Vec::<String>::new(),
+            "{bug:?} is found by seed {seed}"
+        );
+        assert_eq!(
+            simulate(seed, false).faults,
+            Vec::<String>::new(),
+            "seed {seed} holds without it"
+        );
+    }
+}
+
+/// `PLANTED=all`, or the name of one, with `FROM=n`: the first seed that finds it.
+#[test]
+fn planted_bugs_are_found_by_fresh_seeds() {
+    let Ok(wanted) = std::env::var("PLANTED") else {
+        return;
+    };
+    let from = std::env::var("FROM").map_or(1, |text| text.parse().expect("a number"));
+    let mut missed = Vec::new();
+    for bug in Bug::ALL {
+        if wanted != "all" && wanted != format!("{bug:?}") {
+            continue;
+        }
+        let found = (from..from + SEEDS_MAX).find_map(|seed| {
+            let faults = with(bug, seed);
+            (!faults.is_empty()).then_some((seed, faults))
+        });
+        match found {
+            Some((seed, faults)) => println!("{bug:?}: seed {seed}: {}", faults[0]),
+            None => missed.push(bug),
+        }
+    }
+    assert_eq!(missed, [], "not found within {SEEDS_MAX} seeds from {from}");
+}
