@@ -208,6 +208,13 @@ fn settings(rng: &mut Rng) -> Value {
 
 fn workload(rng: &mut Rng) -> Vec<(Duration, Action)> {
     let mut actions = Vec::new();
+    lists(rng, &mut actions);
+    bills(rng, &mut actions);
+    pays(rng, &mut actions);
+    actions
+}
+
+fn lists(rng: &mut Rng, actions: &mut Vec<(Duration, Action)>) {
     let lists = rng.within(1..=8);
     for list in 0..lists {
         let key = format!("l{list}");
@@ -216,7 +223,7 @@ fn workload(rng: &mut Rng) -> Vec<(Duration, Action)> {
         let pace = *rng.pick(&[5, 300, 3_000]);
         push(
             rng,
-            &mut actions,
+            actions,
             at,
             "List",
             "List.Opened",
@@ -229,7 +236,7 @@ fn workload(rng: &mut Rng) -> Vec<(Duration, Action)> {
             if rng.chance(15) {
                 push(
                     rng,
-                    &mut actions,
+                    actions,
                     at,
                     "List",
                     "List.Divided",
@@ -240,7 +247,7 @@ fn workload(rng: &mut Rng) -> Vec<(Duration, Action)> {
             } else {
                 push(
                     rng,
-                    &mut actions,
+                    actions,
                     at,
                     "List",
                     "List.Added",
@@ -253,7 +260,7 @@ fn workload(rng: &mut Rng) -> Vec<(Duration, Action)> {
         at += rng.below(2_000);
         push(
             rng,
-            &mut actions,
+            actions,
             at,
             "List",
             "List.Closed",
@@ -265,12 +272,15 @@ fn workload(rng: &mut Rng) -> Vec<(Duration, Action)> {
             actions.push((Duration::from_millis(at), Action::Garbage { kind: "List", key }));
         }
     }
+}
+
+fn bills(rng: &mut Rng, actions: &mut Vec<(Duration, Action)>) {
     for bill in 0..rng.within(0..=8) {
         let key = format!("b{bill}");
         let at = rng.within(0..=SPAN_MS / 2);
         push(
             rng,
-            &mut actions,
+            actions,
             at,
             "Bill",
             "Bill.Opened",
@@ -282,7 +292,7 @@ fn workload(rng: &mut Rng) -> Vec<(Duration, Action)> {
             let paid = at + *rng.pick(&[1_000, 15_000, 18_000, 19_500, 19_950, 20_050, 25_000]);
             push(
                 rng,
-                &mut actions,
+                actions,
                 paid,
                 "Bill",
                 "Bill.Paid",
@@ -292,12 +302,15 @@ fn workload(rng: &mut Rng) -> Vec<(Duration, Action)> {
             );
         }
     }
+}
+
+fn pays(rng: &mut Rng, actions: &mut Vec<(Duration, Action)>) {
     for pay in 0..rng.within(0..=10) {
         let key = format!("p{pay}");
         let at = rng.within(0..=SPAN_MS / 2);
         push(
             rng,
-            &mut actions,
+            actions,
             at,
             "Pay",
             "Pay.Opened",
@@ -309,7 +322,7 @@ fn workload(rng: &mut Rng) -> Vec<(Duration, Action)> {
             let at = at + rng.below(5_000);
             push(
                 rng,
-                &mut actions,
+                actions,
                 at,
                 "Pay",
                 "Pay.Withdrawn",
@@ -319,7 +332,6 @@ fn workload(rng: &mut Rng) -> Vec<(Duration, Action)> {
             );
         }
     }
-    actions
 }
 
 #[allow(clippy::too_many_arguments, reason = "an event has so many parts")]

@@ -255,15 +255,12 @@ impl Simulation {
             let node = Arc::clone(&node);
             tokio::spawn(async move { node.start().await })
         };
-        let ended = {
-            let acting = self.act(&node, starting);
-            tokio::select! {
-                biased;
-                () = world.death() => Ended::Died,
-                ended = acting => ended,
-            }
-        };
-        ended
+        let acting = self.act(&node, starting);
+        tokio::select! {
+            biased;
+            () = world.death() => Ended::Died,
+            ended = acting => ended,
+        }
     }
 
     /// Does what the plan says, heals, and waits for the end.
@@ -274,10 +271,10 @@ impl Simulation {
     ) -> Ended {
         let mut starting = Some(starting);
         loop {
-            if let Some(task) = starting.take_if(|task| task.is_finished()) {
-                if let Some(ended) = self.started(task).await {
-                    return ended;
-                }
+            if let Some(task) = starting.take_if(|task| task.is_finished())
+                && let Some(ended) = self.started(task).await
+            {
+                return ended;
             }
             let now = self.world.clock.passed();
             self.end_what_ends(now);
@@ -293,7 +290,7 @@ impl Simulation {
             };
             let until = next_end.map_or(at, |end| end.min(at));
             if until > now {
-                tokio::time::sleep(until - now).await;
+                tokio::time::sleep(until.saturating_sub(now)).await;
                 continue;
             }
             self.done += 1;
@@ -414,11 +411,11 @@ impl Simulation {
         self.world.clock.step(0);
         let begun = self.world.clock.passed();
         let mut open = vec!["it has not started".to_owned()];
-        while self.world.clock.passed() - begun < HEALING_MAX {
-            if let Some(task) = starting.take_if(|task| task.is_finished()) {
-                if let Some(ended) = self.started(task).await {
-                    return ended;
-                }
+        while self.world.clock.passed().saturating_sub(begun) < HEALING_MAX {
+            if let Some(task) = starting.take_if(|task| task.is_finished())
+                && let Some(ended) = self.started(task).await
+            {
+                return ended;
             }
             if starting.is_none() {
                 if let Err(error) = self.discard_what_blocks(node).await {

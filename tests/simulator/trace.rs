@@ -36,7 +36,7 @@ impl Trace {
     pub fn note(&self, at: Duration, what: fmt::Arguments<'_>) {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut hash = Hash(state.hash);
-        let _infallible = write!(hash, "{}:{what}\n", at.as_millis());
+        let _infallible = writeln!(hash, "{}:{what}", at.as_millis());
         state.hash = hash.0;
         state.count += 1;
         if state.is_printed {

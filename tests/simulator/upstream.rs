@@ -233,8 +233,8 @@ impl Gateway for SimGateway {
             let is_accepted = before || matches!(fate, Fate::Done | Fate::Unanswered);
             state.submissions.push(Submission {
                 id,
-                aggregate: command.aggregate_id.to_string(),
-                kind: command.command_type.to_string(),
+                aggregate: command.aggregate_id.clone(),
+                kind: command.command_type.clone(),
                 is_accepted,
             });
             is_accepted

@@ -358,9 +358,10 @@ impl Broker for Client {
 
     async fn check_bucket(&self, spec: &BucketSpec) -> Result<Vec<String>, BrokerError> {
         self.ask("check bucket", |state| {
-            match state.buckets.contains_key(&spec.name) {
-                true => Ok(Vec::new()),
-                false => Err(BrokerError::NoStream(spec.name.clone())),
+            if state.buckets.contains_key(&spec.name) {
+                Ok(Vec::new())
+            } else {
+                Err(BrokerError::NoStream(spec.name.clone()))
             }
         })
         .await
