@@ -3,6 +3,7 @@
 //! A store gives transactions over rows: [`ReadRows`] and [`WriteRows`]. The nouns ([`Batch`], [`Reader`]) stand on top of
 //! those and are the same for every store. It decides nothing: what a row means is the machine's business.
 
+mod accepted;
 mod captured;
 mod error;
 pub mod keys;

@@ -1,6 +1,6 @@
 //! Reads for other threads: short, consistent, paginated.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use saga_runner_kernel::ids::{DefinitionHash, InstanceId, SagaName, TenantId, TimeMs};
@@ -11,14 +11,14 @@ use saga_runner_kernel::work::{WorkItem, WorkRef};
 
 use super::keys;
 use super::rows::{
-    AcceptedRow, ActiveDefinitions, AliasRow, ArchivedRow, DeadLetter, EndedRow, HistoryRow, InboxRow,
-    ParkedRow, PositionRow, ScheduleRow, TimerTarget, Tombstone, Uses, WaitReason, Waiting, decode,
+    ActiveDefinitions, AliasRow, ArchivedRow, DeadLetter, EndedRow, HistoryRow, InboxRow, ParkedRow,
+    PositionRow, ScheduleRow, TimerTarget, Tombstone, Uses, WaitReason, Waiting, decode,
 };
 use super::tables::{
     ALIASES, DEAD_LETTERS, DEFINITIONS, ENDED, HISTORY, INBOX, INSTANCES, META, OUTBOX, SCHEDULES, TIMERS,
     TOMBSTONES,
 };
-use super::write::{ACCEPTED, ACTIVE, COUNTERS, Counters, position_key, uses_key};
+use super::write::{ACTIVE, COUNTERS, Counters, position_key, uses_key};
 use super::{ReadRows, Snapshots, StorageError};
 
 /// Rows that one call may look at, whatever it is looking for.
@@ -112,7 +112,7 @@ impl Reader {
     }
 
     /// Runs `work` on one consistent view.
-    fn view<R>(
+    pub(super) fn view<R>(
         &self,
         work: impl FnOnce(&dyn ReadRows) -> Result<R, StorageError>,
     ) -> Result<R, StorageError> {
@@ -422,53 +422,6 @@ impl Reader {
             view.get(META, &position_key(stream, 0))?
                 .map(|bytes| decode(&bytes, "a position"))
                 .transpose()
-        })
-    }
-
-    /// What operators have accepted, oldest first.
-    ///
-    /// # Errors
-    /// [`StorageError::Corrupt`].
-    pub fn accepted(&self) -> Result<Vec<AcceptedRow>, StorageError> {
-        self.view(|view| {
-            let mut rows = Vec::new();
-            view.scan(META, ACCEPTED, &mut |key, bytes| {
-                let is_one = key.starts_with(ACCEPTED);
-                if is_one {
-                    rows.push(decode(&bytes, "an accepted loss")?);
-                }
-                Ok(is_one)
-            })?;
-            Ok(rows)
-        })
-    }
-
-    /// The messages of a stream that the newest rows of the history are about, by sequence and stored time, ascending.
-    /// `rows`: so many are looked at, of whatever stream.
-    ///
-    /// # Errors
-    /// [`StorageError::Corrupt`].
-    pub fn last_inputs(&self, stream: SourceStream, rows: u64) -> Result<Vec<(u64, TimeMs)>, StorageError> {
-        self.view(|view| {
-            let counters: Counters = match view.get(META, COUNTERS)? {
-                Some(bytes) => decode(&bytes, "the counters")?,
-                None => Counters::default(),
-            };
-            let last = counters.log_sequence;
-            let mut inputs = BTreeMap::new();
-            for log_sequence in (last.saturating_sub(rows)..=last).rev() {
-                let Some(bytes) = view.get(HISTORY, &keys::number(log_sequence))? else {
-                    continue;
-                };
-                let row: HistoryRow = decode(&bytes, "a history row")?;
-                if let Some((of, sequence)) = row.source
-                    && of == stream
-                {
-                    // Of two messages under one sequence the newer one counts.
-                    inputs.entry(sequence).or_insert(row.time);
-                }
-            }
-            Ok(inputs.into_iter().collect())
         })
     }
 
