@@ -316,6 +316,8 @@ impl Simulation {
                     self.server.cut();
                     self.ends.push((now + Duration::from_millis(for_ms), End::Cut));
                 }
+                // A cluster that is not there yet begins with what it finds.
+                Action::Purge if self.disks.iter().any(|disk| disk.rows.rows().is_empty()) => {}
                 Action::Purge => {
                     self.server.purge(EVENTS);
                     self.world.spare();
