@@ -21,7 +21,7 @@ use crate::ports::control::{
 };
 use crate::shard::mailbox::{Mail, Refused, Reposition};
 use crate::shard::{ShardState, Standing, stream_trouble};
-use crate::storage::rows::{AcceptedRow, PositionRow};
+use crate::storage::rows::{AcceptedRow, HaltRow, PositionRow};
 
 /// Rows of the history among which the newest message is sought that still stands.
 const HISTORY_ROWS_MAX: u64 = 100_000;
@@ -125,7 +125,7 @@ impl Plan {
         let trouble = stream_trouble(&row, &state, standing);
         let found = match trouble.clone() {
             Some(found) => found,
-            None => of_the_reader(running, stream).await.ok_or_else(|| {
+            None => of_readers(node, running, shown, stream).await?.ok_or_else(|| {
                 ControlError::Conflict(format!(
                     "stream {name} is the one that was read: there is nothing to accept"
                 ))
@@ -246,13 +246,23 @@ fn lost_with(stream: SourceStream) -> impl Iterator<Item = &'static str> {
     sentences.iter().copied()
 }
 
-/// Why a stream is not read that is, as far as the position of the shard tells, as it was.
-async fn of_the_reader(running: &Running, stream: SourceStream) -> Option<(&'static str, String)> {
-    let all = running.streams().await;
-    let halted = all.into_iter().find(|status| status.stream == stream)?.halted?;
-    ["stream.gap", "stream.identity"]
-        .contains(&halted.reason)
-        .then_some((halted.reason, halted.message))
+/// Why a stream is not read that is, as far as the position of the shard tells, as it was: what a reader has found, now or in an
+/// earlier life of the process.
+async fn of_readers(
+    node: &Node,
+    running: &Running,
+    shown: &Shown,
+    stream: SourceStream,
+) -> Result<Option<(&'static str, String)>, ControlError> {
+    let mut all = running.streams().await.into_iter();
+    let now = all.find(|status| status.stream == stream);
+    let now = now.and_then(|status| status.halted);
+    if let Some(halt) = now.filter(|halt| ["stream.gap", "stream.identity"].contains(&halt.reason)) {
+        return Ok(Some((halt.reason, halt.message)));
+    }
+    let reader = shown.reader.clone();
+    let kept = blocking(&node.tasks, move || reader.halt(stream)).await?;
+    Ok(kept.map(HaltRow::reason))
 }
 
 /// The newest message that the shard's history knows and that still stands in the stream, or else the one before its

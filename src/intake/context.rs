@@ -16,8 +16,8 @@ use crate::kernel::input::SourceStream;
 use crate::kernel::subject::{Tenancy, filter};
 use crate::ports::broker::Broker;
 use crate::ports::clock::Clock;
-use crate::shard::mailbox::{Gates, Mail, Stamp};
-use crate::tasks::Tasks;
+use crate::shard::mailbox::{Gates, HaltRow, Mail, Stamp};
+use crate::tasks::{Task, Tasks};
 use crate::telemetry::Metrics;
 
 /// Time between two looks at the message that was read last, while reading goes on.
@@ -58,6 +58,8 @@ pub(super) struct Context {
     pub clock: Arc<dyn Clock>,
     pub metrics: Arc<Metrics>,
     pub tasks: Tasks,
+    /// The mailboxes of all shards.
+    pub mails: Vec<mpsc::Sender<Mail>>,
     pub progress: [Progress; 3],
     pub readers_opened: AtomicU64,
     pub draws: AtomicU64,
@@ -70,6 +72,24 @@ impl Context {
 
     pub fn progress(&self, stream: SourceStream) -> &Progress {
         &self.progress[stream.index()]
+    }
+
+    /// No reader of the stream goes on, and each shard keeps that, so that none does after a restart either.
+    pub fn halt(&self, stream: SourceStream, halt: Halt) {
+        let kept = HaltRow {
+            is_gap: halt.reason == "stream.gap",
+            message: halt.message.clone(),
+        };
+        self.progress(stream).halt(halt);
+        for mail in self.mails.iter().cloned() {
+            let halt = kept.clone();
+            let of = format!("of {}", self.name(stream));
+            // Not by the reader itself: a shard with a full mailbox would hold up what the others have to be told.
+            drop(self.tasks.spawn(Task::Reader, of, async move {
+                // A shard that is gone takes nothing from behind the gap.
+                drop(mail.send(Mail::StreamHalted { stream, halt }).await);
+            }));
+        }
     }
 
     /// Resolves at this time of the monotonic clock.

@@ -141,6 +141,7 @@ impl Intake {
             clock: spec.clock,
             metrics: spec.metrics,
             tasks: spec.tasks.clone(),
+            mails: spec.shards.iter().map(|shard| shard.mail.clone()).collect(),
         });
         for stream in SourceStream::ALL {
             ctx.progress(stream).moved(ctx.clock.monotonic());

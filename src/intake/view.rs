@@ -590,7 +590,7 @@ impl View {
         tracing::error!(stream = name, reason = halt.reason, message = %halt.message, "stream cannot be read on without loss");
         self.abandon(halt.reason);
         self.halted = true;
-        self.ctx.progress(self.stream).halt(halt);
+        self.ctx.halt(self.stream, halt);
     }
 
     /// Begins to seek the proof that everything stored until now is read. False: not now.

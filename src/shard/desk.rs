@@ -352,6 +352,7 @@ impl Desk {
                     reply,
                 });
             }
+            Mail::StreamHalted { stream, halt } => self.keep_halt(stream, &halt),
             Mail::Reposition(order) => self.gathered.reposition = Some(order),
             Mail::Stop => self.gathered.stop = true,
         }
@@ -645,6 +646,7 @@ impl Desk {
         while let Some(mail) = self.mailbox.recv().await {
             match mail {
                 Mail::Stop => return false,
+                Mail::StreamHalted { stream, halt } => self.keep_halt(stream, &halt),
                 Mail::Reposition(order) if self.halts.iter().any(Option::is_some) => {
                     if self.settle(*order, reason) {
                         return true;

@@ -6,8 +6,8 @@ use std::sync::atomic::AtomicU64;
 pub use saga_runner_partition::machine::message::{
     Arrival, DeadLetterDecision, Delivery, Lane, Refused, Unreadable,
 };
-pub use saga_runner_partition::storage::rows::Stamp;
 use saga_runner_partition::storage::rows::{AcceptedRow, PositionRow};
+pub use saga_runner_partition::storage::rows::{HaltRow, Stamp};
 use tokio::sync::{oneshot, watch};
 
 use crate::kernel::definition::DefinitionSet;
@@ -69,6 +69,12 @@ pub enum Mail {
         saga: SagaName,
         paused: bool,
         reply: oneshot::Sender<Result<(), Refused>>,
+    },
+    /// The reader of a stream has found that it cannot be read on without loss. It is kept, so that no later life of the shard
+    /// reads on either.
+    StreamHalted {
+        stream: SourceStream,
+        halt: HaltRow,
     },
     /// An operator has settled from where on a stream is to be read. Taken by a shard that is halted because of its streams,
     /// too, which then goes on.

@@ -11,7 +11,7 @@ use crate::kernel::ids::{InstanceId, TimeMs};
 use crate::kernel::input::SourceStream;
 use crate::kernel::work::WorkRef;
 use crate::ports::broker::StreamState;
-use crate::storage::rows::{PositionRow, Waiting};
+use crate::storage::rows::{HaltRow, PositionRow, Waiting};
 use crate::storage::write::Counters;
 use crate::storage::{Batch, StorageError};
 
@@ -96,7 +96,11 @@ fn positions(spec: &ShardSpec, batch: &Batch<'_>) -> Result<([u64; 3], Stamps, H
             Some(row) => {
                 positions[stream.index()] = row.sequence;
                 stamps[stream.index()] = row.stamp;
-                halts[stream.index()] = stream_trouble(&row, state, spec.standing[stream.index()]);
+                let found = stream_trouble(&row, state, spec.standing[stream.index()]);
+                halts[stream.index()] = match found {
+                    Some(found) => Some(found),
+                    None => batch.halt(stream)?.map(HaltRow::reason),
+                };
             }
             None if is_new => {
                 let row = PositionRow {

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use saga_runner_partition::machine::activation::activate;
 
 use super::desk::{Desk, End};
-use super::mailbox::{Refused, Reposition};
+use super::mailbox::{HaltRow, Refused, Reposition};
 use super::status::ShardState;
 use crate::kernel::input::SourceStream;
 use crate::storage::StorageError;
@@ -35,6 +35,21 @@ impl Desk {
         // Before whoever asked goes on, so that he finds the state that he is told of.
         let _gone = order.reply.send(answer);
         self.status.state() == ShardState::Running
+    }
+
+    /// Keeps why a stream must not be read on: the shard does not work after a restart before an operator has settled it.
+    pub(super) fn keep_halt(&mut self, stream: SourceStream, halt: &HaltRow) {
+        let kept = self
+            .store
+            .write::<_, StorageError>(|batch| batch.put_halt(stream, Some(halt)));
+        if let Err(error) = kept {
+            tracing::error!(
+                shard = self.index,
+                message = halt.message,
+                %error,
+                "a restart will not know that messages were lost: let an operator accept it before"
+            );
+        }
     }
 
     /// Lets the shard work where nothing is wrong with its streams any more.
@@ -68,6 +83,7 @@ impl Desk {
         }
         let written = self.store.write::<_, StorageError>(|batch| {
             batch.put_position(stream, 0, &order.to)?;
+            batch.put_halt(stream, None)?;
             batch.put_accepted(&order.accepted)
         });
         match written {

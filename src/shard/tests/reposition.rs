@@ -7,7 +7,7 @@ use super::world::{EVENTS, RESULTS, Shard, World, added, opened};
 use crate::kernel::ids::TimeMs;
 use crate::kernel::input::SourceStream;
 use crate::shard::ShardState;
-use crate::shard::mailbox::{Mail, Refused, Reposition};
+use crate::shard::mailbox::{HaltRow, Mail, Refused, Reposition};
 use crate::storage::rows::{AcceptedRow, PositionRow};
 
 async fn reposition(
@@ -90,5 +90,44 @@ async fn a_shard_at_work_moves_behind_what_was_mailed_before() {
     shard.settle().await;
     assert_eq!(shard.items("a"), json!([1]));
     assert_eq!(shard.position(EVENTS), 8);
+    shard.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn what_a_reader_has_found_halts_the_shard_after_a_restart_until_it_is_settled() {
+    let world = World::new();
+    let shard = world.start();
+    shard.deliver_after(EVENTS, 0, 50, vec![opened("a", 50)]).await;
+    let halt = HaltRow {
+        is_gap: true,
+        message: "messages 20 to 30 are gone".to_owned(),
+    };
+    shard
+        .mail(Mail::StreamHalted {
+            stream: EVENTS,
+            halt: halt.clone(),
+        })
+        .await;
+    // What was read before is applied all the same.
+    shard.deliver_after(EVENTS, 50, 51, vec![added("a", 51, 1)]).await;
+    shard.settle().await;
+    assert_eq!(shard.items("a"), json!([1]));
+    shard.stop().await;
+    for _ in 0..2 {
+        let shard = world.start();
+        let state = shard
+            .until(|state| matches!(state, ShardState::Halted { .. }))
+            .await;
+        let (reason, message) = halt.clone().reason();
+        assert_eq!(state, ShardState::Halted { reason, message });
+        shard.stop().await;
+    }
+    let shard = world.start();
+    assert_eq!(reposition(&world, &shard, EVENTS, 51, 51).await, Ok(()));
+    shard.until(|state| *state == ShardState::Running).await;
+    shard.stop().await;
+    let shard = world.start();
+    shard.settle().await;
+    assert_eq!(shard.handle.status.state(), ShardState::Running);
     shard.stop().await;
 }

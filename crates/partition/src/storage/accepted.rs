@@ -8,9 +8,9 @@ use saga_runner_kernel::input::SourceStream;
 use super::StorageError;
 use super::keys;
 use super::read::Reader;
-use super::rows::{AcceptedRow, HistoryRow, decode};
+use super::rows::{AcceptedRow, HaltRow, HistoryRow, decode};
 use super::tables::{HISTORY, META};
-use super::write::{ACCEPTED, COUNTERS, Counters};
+use super::write::{ACCEPTED, COUNTERS, Counters, halt_key};
 
 impl Reader {
     /// What operators have accepted, oldest first.
@@ -28,6 +28,18 @@ impl Reader {
                 Ok(is_one)
             })?;
             Ok(rows)
+        })
+    }
+
+    /// Why a stream must not be read on before an operator says so.
+    ///
+    /// # Errors
+    /// [`StorageError::Corrupt`].
+    pub fn halt(&self, stream: SourceStream) -> Result<Option<HaltRow>, StorageError> {
+        self.view(|view| {
+            view.get(META, &halt_key(stream))?
+                .map(|bytes| decode(&bytes, "a halt"))
+                .transpose()
         })
     }
 

@@ -334,6 +334,27 @@ pub struct AcceptedRow {
     pub reason: String,
 }
 
+/// Why a stream cannot be read on without loss, as its reader has found it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HaltRow {
+    /// Messages are gone that were not read; otherwise it is another stream than the one that was read.
+    pub is_gap: bool,
+    pub message: String,
+}
+
+impl HaltRow {
+    /// Reason code and sentence.
+    #[must_use]
+    pub fn reason(self) -> (&'static str, String) {
+        let code = if self.is_gap {
+            "stream.gap"
+        } else {
+            "stream.identity"
+        };
+        (code, self.message)
+    }
+}
+
 /// One version of a saga, kept for as long as something refers to it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ArchivedRow {

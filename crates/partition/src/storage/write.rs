@@ -12,8 +12,9 @@ use saga_runner_kernel::work::{WorkItem, WorkRef};
 use super::keys;
 use super::read::Scheduled;
 use super::rows::{
-    AcceptedRow, ActiveDefinitions, AliasRow, ArchivedRow, DeadLetter, EndedRow, HistoryRow, InboxRow,
-    ParkedRow, PositionRow, ScheduleRow, Suspect, TimerTarget, Tombstone, UseChanges, Uses, decode, encode,
+    AcceptedRow, ActiveDefinitions, AliasRow, ArchivedRow, DeadLetter, EndedRow, HaltRow, HistoryRow,
+    InboxRow, ParkedRow, PositionRow, ScheduleRow, Suspect, TimerTarget, Tombstone, UseChanges, Uses, decode,
+    encode,
 };
 use super::tables::{
     ALIASES, BEGUN, DEAD_LETTERS, DEFINITIONS, ENDED, HISTORY, INBOX, INSTANCES, LOCAL, META, OUTBOX,
@@ -428,6 +429,22 @@ impl<'t> Batch<'t> {
         self.view.put(META, &position_key(stream, lane), encode(position))
     }
 
+    /// Why a stream must not be read on before an operator says so.
+    pub fn halt(&self, stream: SourceStream) -> Result<Option<HaltRow>, StorageError> {
+        self.view
+            .get(META, &halt_key(stream))?
+            .map(|bytes| decode(&bytes, "a halt"))
+            .transpose()
+    }
+
+    pub fn put_halt(&self, stream: SourceStream, halt: Option<&HaltRow>) -> Result<(), StorageError> {
+        let key = halt_key(stream);
+        match halt {
+            Some(halt) => self.view.put(META, &key, encode(halt)),
+            None => self.view.delete(META, &key).map(drop),
+        }
+    }
+
     /// Keeps an operator's word, and the newest [`ACCEPTED_MAX`] before it.
     pub fn put_accepted(&self, accepted: &AcceptedRow) -> Result<(), StorageError> {
         let mut kept = Vec::new();
@@ -588,6 +605,11 @@ fn accepted_number(key: &[u8]) -> u64 {
         .get(ACCEPTED.len()..)
         .and_then(|number| number.try_into().ok());
     number.map_or(0, u64::from_be_bytes)
+}
+
+pub(super) fn halt_key(stream: SourceStream) -> Vec<u8> {
+    let index = u8::try_from(stream.index()).expect("there are three streams");
+    [b"halt/".as_slice(), &[index]].concat()
 }
 
 pub(super) fn position_key(stream: SourceStream, lane: Lane) -> Vec<u8> {
