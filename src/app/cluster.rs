@@ -8,7 +8,7 @@
 //! id      other    refused
 //! id      none     the id, and the record is written again
 //! fresh   id       the id; what that means for its shards is settled by their owners (`src/app/ownership/`)
-//! fresh   none     another id is drawn, unless the runner's own streams hold something: then refused
+//! fresh   none     another id is drawn; where the runner's own streams hold something, only if the loss is adopted
 //! ```
 
 use std::collections::BTreeSet;
@@ -17,6 +17,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::StartError;
+use super::ownership::{Adoption, Entries, ReadError};
 use crate::config::Manifest;
 use crate::kernel::ids::ClusterId;
 use crate::kernel::input::SourceStream;
@@ -71,6 +72,15 @@ impl From<BrokerError> for Trouble {
     }
 }
 
+impl From<ReadError> for Trouble {
+    fn from(error: ReadError) -> Self {
+        match error {
+            ReadError::Broker(error) => error.into(),
+            error @ ReadError::Unreadable { .. } => Self::Refused(StartError::Identity(error.to_string())),
+        }
+    }
+}
+
 impl From<PutError> for Trouble {
     fn from(error: PutError) -> Self {
         match error {
@@ -101,6 +111,7 @@ pub(super) async fn identify(
     randomness: &dyn Randomness,
     folder: Option<ClusterId>,
     streams: &[StreamState; 3],
+    adoption: &Adoption,
 ) -> Result<Known, Trouble> {
     prepare_bucket(broker, manifest).await?;
     for _ in 0..ROUNDS_MAX {
@@ -116,18 +127,29 @@ pub(super) async fn identify(
                 Err(error) => return Err(error.into()),
             }
         }
+        let mut existed = Vec::new();
         let id = if let Some(id) = folder {
             tracing::warn!(cluster_id = %id, "the broker has no record of this cluster; it is written again");
             id
         } else {
-            check_new(manifest, streams).map_err(Trouble::Refused)?;
+            if let Some(found) = remains(streams) {
+                let given_up = give_up(broker, manifest, adoption, &found).await?;
+                existed = (0..manifest.shards).collect();
+                tracing::warn!(
+                    target: "audit",
+                    cluster = manifest.cluster,
+                    given_up,
+                    reason = adoption.reason(),
+                    "the loss of a cluster's id was adopted: another one is drawn, and every idempotency key changes"
+                );
+            }
             ClusterId(randomness.draw().to_be_bytes())
         };
         let record = Record {
             id,
             commands: manifest.streams.workflow_commands.name.clone(),
             shards: manifest.shards,
-            existed: Vec::new(),
+            existed,
         };
         match write(broker, manifest, &record, None).await {
             Ok(_) => return Ok(Known::of(record)),
@@ -215,21 +237,43 @@ fn check(record: &Record, manifest: &Manifest, folder: Option<ClusterId>) -> Res
     Ok(())
 }
 
-/// Whether nothing speaks against it that the cluster is new.
-fn check_new(manifest: &Manifest, streams: &[StreamState; 3]) -> Result<(), StartError> {
-    for stream in [SourceStream::WorkflowCommands, SourceStream::WorkflowEvents] {
+/// What speaks against it that the cluster is new.
+fn remains(streams: &[StreamState; 3]) -> Option<String> {
+    let own = [SourceStream::WorkflowCommands, SourceStream::WorkflowEvents];
+    own.into_iter().find_map(|stream| {
         let state = &streams[stream.index()];
-        if state.messages > 0 {
-            return Err(StartError::Unidentified(format!(
-                "stream {} holds {} message(s) of a cluster whose id is lost: neither {} nor bucket {} knows it, and another id changes every idempotency key",
-                state.identity.name,
-                state.messages,
-                manifest.data_dir.display(),
-                manifest.streams.cluster_bucket
-            )));
-        }
+        let name = &state.identity.name;
+        (state.messages > 0).then(|| format!("stream {name} holds {} message(s)", state.messages))
+    })
+}
+
+/// Whether the operator gives up every shard of a cluster whose id is lost, by the epochs that are known of them; what that
+/// is, for the log.
+async fn give_up(
+    broker: &dyn Broker,
+    manifest: &Manifest,
+    adoption: &Adoption,
+    found: &str,
+) -> Result<String, Trouble> {
+    let entries = Entries::of(manifest);
+    let (mut flags, mut is_adopted) = (Vec::new(), true);
+    for shard in 0..manifest.shards {
+        let epoch = entries
+            .read(broker, shard)
+            .await?
+            .map_or(0, |(record, _)| record.epoch);
+        is_adopted &= adoption.of(shard) == Some(epoch);
+        flags.push(format!("{shard}@{epoch}"));
     }
-    Ok(())
+    let flags = flags.join(",");
+    if is_adopted {
+        return Ok(flags);
+    }
+    Err(Trouble::Refused(StartError::Unidentified(format!(
+        "{found} of a cluster whose id is lost: neither {} nor bucket {} knows it; restore one of them, or give the cluster up: run --adopt-loss {flags} --reason TEXT draws another id, which changes every idempotency key",
+        manifest.data_dir.display(),
+        manifest.streams.cluster_bucket
+    ))))
 }
 
 /// Notes in the record that all shards exist: from now on, a folder without them has lost them.
@@ -286,11 +330,29 @@ mod tests {
         }
 
         async fn identify(&self, folder: Option<ClusterId>) -> Result<ClusterId, String> {
+            let known = self.identify_or_adopt(folder, &Adoption::default()).await;
+            known.map(|known| known.id)
+        }
+
+        async fn identify_or_adopt(
+            &self,
+            folder: Option<ClusterId>,
+            adoption: &Adoption,
+        ) -> Result<Known, String> {
             let streams = crate::app::streams::prepare(&*self.broker, &self.manifest)
                 .await
                 .expect("streams");
-            let outcome = identify(&*self.broker, &self.manifest, &SystemRandomness, folder, &streams).await;
-            outcome.map(|known| known.id).map_err(|trouble| match trouble {
+            let randomness = &SystemRandomness;
+            let outcome = identify(
+                &*self.broker,
+                &self.manifest,
+                randomness,
+                folder,
+                &streams,
+                adoption,
+            )
+            .await;
+            outcome.map_err(|trouble| match trouble {
                 Trouble::Unavailable(message) => message,
                 Trouble::Refused(error) => error.to_string(),
             })
@@ -358,6 +420,39 @@ mod tests {
         );
     }
 
+    /// It was refused whatever the operator said, so that only an emptied stream was a way out.
+    #[tokio::test]
+    async fn where_folder_and_record_are_lost_the_operator_is_told_what_giving_up_means_and_can() {
+        let mut place = Place::new();
+        place.manifest.shards = 2;
+        place.publish_to_commands().await;
+        let message = place.identify(None).await.expect_err("refused");
+        assert!(
+            message.contains("--adopt-loss 0@0,1@0") && message.contains("changes every idempotency key"),
+            "{message}"
+        );
+        let adopting = |losses: &[&str]| {
+            let losses = losses.iter().map(|loss| loss.parse().expect("a loss"));
+            Adoption::new(losses, "both disks broke".to_owned())
+        };
+        let of_one = place.identify_or_adopt(None, &adopting(&["0@0"])).await;
+        assert!(of_one.is_err(), "the other shard is not given up: {of_one:?}");
+        let known = place
+            .identify_or_adopt(None, &adopting(&["0@0", "1@0"]))
+            .await
+            .expect("adopted");
+        assert_eq!(
+            known.existed,
+            [0, 1].into(),
+            "its shards are lost ones, not new ones"
+        );
+        assert_eq!(
+            place.identify(None).await,
+            Ok(known.id),
+            "from now on it has this id"
+        );
+    }
+
     #[tokio::test]
     async fn a_record_of_other_streams_or_shards_is_not_taken() {
         let mut place = Place::new();
@@ -388,7 +483,16 @@ mod tests {
         place.broker.ensure_stream(&spec).await.expect("made");
         let state = place.broker.stream_state("OTHER").await.expect("there");
         let streams = [state.clone(), state.clone(), state];
-        let outcome = identify(&*place.broker, &place.manifest, &SystemRandomness, None, &streams).await;
+        let (randomness, adoption) = (&SystemRandomness, &Adoption::default());
+        let outcome = identify(
+            &*place.broker,
+            &place.manifest,
+            randomness,
+            None,
+            &streams,
+            adoption,
+        )
+        .await;
         let Err(Trouble::Refused(error)) = outcome else {
             panic!("refused");
         };

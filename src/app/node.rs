@@ -312,7 +312,8 @@ impl Node {
         }
         let folder = shards::known(&self.manifest)?;
         let id = folder.as_ref().map(|folder| folder.id);
-        let identify = || cluster::identify(broker, &self.manifest, &*self.randomness, id, streams);
+        let adoption = self.adoption.get_or_init(Adoption::default);
+        let identify = || cluster::identify(broker, &self.manifest, &*self.randomness, id, streams, adoption);
         let mut cluster = self.until_settled(identify).await?;
         cluster
             .existed

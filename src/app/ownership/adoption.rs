@@ -42,16 +42,16 @@ impl Adoption {
     }
 
     /// The epoch that is given up for a shard.
-    pub(super) fn of(&self, shard: u16) -> Option<u64> {
+    pub(in crate::app) fn of(&self, shard: u16) -> Option<u64> {
         self.epochs.get(&shard).copied()
     }
 
-    pub(super) fn losses(&self) -> impl Iterator<Item = Loss> {
+    pub(in crate::app) fn losses(&self) -> impl Iterator<Item = Loss> {
         let losses = self.epochs.iter();
         losses.map(|(&shard, &epoch)| Loss { shard, epoch })
     }
 
-    pub(super) fn reason(&self) -> &str {
+    pub(in crate::app) fn reason(&self) -> &str {
         &self.reason
     }
 }
