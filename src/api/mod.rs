@@ -138,6 +138,9 @@ pub fn router(state: ApiState, settings: &Settings) -> Router {
             plain(post(operations::accept_gap)),
         )
         .route("/admin/shards/{shard}/rebind", plain(post(operations::rebind)))
+        .route("/admin/shards/{shard}/pending", get(operations::pending))
+        .route("/admin/shards/{shard}/release", plain(post(operations::release)))
+        .route("/admin/shards/{shard}/discard", plain(post(operations::discard)))
         .route("/v1/definitions/{hash}/migrate", post(definitions::migrate))
         .route("/v1/migrations/{id}", plain(get(definitions::migration)))
         .route("/v1/callbacks/{token}", plain(post(instances::callback)))

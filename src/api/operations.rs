@@ -10,10 +10,12 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::ApiState;
+use super::extract::{PageParameters, Parameters};
 use super::problem::Problem;
 use crate::kernel::ids::TenantId;
 use crate::kernel::subject::Tenancy;
 use crate::ports::control::{AcceptRequest, AcceptVerb, BreakerForce, DrainStarted, ReloadError};
+use crate::ports::held::{HeldRequest, HeldVerb};
 
 /// 200 while the process moves. It asks neither storage nor broker: a restart cures neither.
 pub async fn live(State(state): State<ApiState>) -> Response {
@@ -138,6 +140,46 @@ async fn accept(
     let request: AcceptRequest = serde_json::from_slice(&body)
         .map_err(|error| Problem::invalid(format!("the body is not as expected: {error}")))?;
     Ok(Json(state.control.accept(shard, verb, request).await?).into_response())
+}
+
+/// What a shard holds back that goes on from an adopted state: `?after=<cursor>&limit=<1..500>`.
+pub async fn pending(
+    State(state): State<ApiState>,
+    Path(shard): Path<u16>,
+    Parameters(query): Parameters<PageParameters>,
+) -> Result<Response, Problem> {
+    let page = query.page()?;
+    Ok(Json(state.control.pending(shard, page).await?).into_response())
+}
+
+/// Lets it go.
+pub async fn release(
+    state: State<ApiState>,
+    shard: Path<u16>,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Response, Problem> {
+    decide_held(state, shard, body, HeldVerb::Release).await
+}
+
+/// Gives some of it up.
+pub async fn discard(
+    state: State<ApiState>,
+    shard: Path<u16>,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Response, Problem> {
+    decide_held(state, shard, body, HeldVerb::Discard).await
+}
+
+async fn decide_held(
+    State(state): State<ApiState>,
+    Path(shard): Path<u16>,
+    body: Result<Bytes, BytesRejection>,
+    verb: HeldVerb,
+) -> Result<Response, Problem> {
+    let body = super::instances::sized(body)?;
+    let request: HeldRequest = serde_json::from_slice(&body)
+        .map_err(|error| Problem::invalid(format!("the body is not as expected: {error}")))?;
+    Ok(Json(state.control.decide_held(shard, verb, request).await?).into_response())
 }
 
 const fn status(ok: bool) -> StatusCode {

@@ -10,7 +10,8 @@ use super::node::Node;
 use super::pages::{self, read_letter_id};
 use super::running::Running;
 use super::{
-    accept, aliases, answers, consumers, inputs, migration, readiness, schedules, shards, streams, versions,
+    accept, aliases, answers, consumers, held, inputs, migration, readiness, schedules, shards, streams,
+    versions,
 };
 use crate::config::{BrokerKind, TenantList};
 use crate::intake::decode::{Decoded, Decoder};
@@ -33,6 +34,7 @@ use crate::ports::control::{
     HistoryView, Info, InstanceDetail, MigrationReport, MigrationRequest, Page, PageRequest, Published,
     Readiness, RecordedInputs, ReloadError, Reloaded, ScheduleOrder, ScheduleView, Tenants, rfc3339,
 };
+use crate::ports::held::{HeldReport, HeldRequest, HeldVerb, PendingReport};
 use crate::shard::mailbox::{DeadLetterDecision, Mail, Refused};
 use crate::storage::StorageError;
 use crate::storage::read::Found;
@@ -347,6 +349,19 @@ impl Control for Node {
         request: AcceptRequest,
     ) -> Result<AcceptReport, ControlError> {
         accept::accept(self, shard, verb, request).await
+    }
+
+    async fn pending(&self, shard: u16, page: PageRequest) -> Result<PendingReport, ControlError> {
+        held::pending(self, shard, page).await
+    }
+
+    async fn decide_held(
+        &self,
+        shard: u16,
+        verb: HeldVerb,
+        request: HeldRequest,
+    ) -> Result<HeldReport, ControlError> {
+        held::decide(self, shard, verb, request).await
     }
 
     async fn decide(&self, tenant: &TenantId, id: &str, decision: Decision) -> Result<(), ControlError> {

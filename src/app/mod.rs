@@ -15,6 +15,7 @@ mod cursors;
 pub mod definitions;
 pub mod diagnostics;
 pub mod exit;
+mod held;
 mod inputs;
 mod letters;
 mod lifecycle;

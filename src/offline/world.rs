@@ -192,6 +192,7 @@ impl World {
                 outbox_rows: 0,
                 next_due: None,
                 careful: Careful::default(),
+                held: None,
             },
             messages: 0,
         }

@@ -18,14 +18,14 @@ pub struct Fence {
     clock: Arc<dyn Clock>,
     /// Milliseconds of the monotonic clock at which it closes.
     closes: AtomicU64,
-    /// Nothing is sent before the streams have been read to their ends.
+    /// Nothing is sent before the streams have been read to their ends, and what is left was decided about.
     held: AtomicBool,
     /// It was held at some time.
     resumed: AtomicBool,
     /// Log sequence up to which work may have been handed over by an earlier life of the shard, as far as the fence knows.
     earlier: AtomicU64,
-    /// Milliseconds of the wall clock at the release.
-    released: AtomicI64,
+    /// Milliseconds of the wall clock when the streams had been read.
+    read: AtomicI64,
     opened: Notify,
 }
 
@@ -39,7 +39,7 @@ impl Fence {
             held: AtomicBool::new(false),
             resumed: AtomicBool::new(false),
             earlier: AtomicU64::new(0),
-            released: AtomicI64::new(i64::MAX),
+            read: AtomicI64::new(i64::MAX),
             opened: Notify::new(),
         })
     }
@@ -111,13 +111,15 @@ impl Fence {
     /// tells of the time of the hold; later steps of what was caught up have the times of what they follow from.
     #[must_use]
     pub fn may_be_done(&self, log_sequence: u64, created: TimeMs) -> bool {
-        log_sequence <= self.earlier() || created.0 < self.released.load(Ordering::Acquire)
+        log_sequence <= self.earlier() || created.0 < self.read.load(Ordering::Acquire)
     }
 
-    /// What it was held for is done; work up to this log sequence may have been handed over before.
-    pub fn release(&self, earlier: u64) {
+    /// What it was held for is done; work up to this log sequence, and what follows from inputs before this time, may have
+    /// been carried out before.
+    pub fn release(&self, earlier: u64, read: TimeMs) {
+        self.resumed.store(true, Ordering::Release);
         self.earlier.store(earlier, Ordering::Release);
-        self.released.store(self.clock.now().0, Ordering::Release);
+        self.read.store(read.0, Ordering::Release);
         self.held.store(false, Ordering::Release);
         self.opened.notify_waiters();
     }
@@ -180,9 +182,11 @@ mod tests {
         fence.renew(Duration::from_secs(2));
         assert!(waiting.as_mut().poll(&mut context).is_pending());
         assert_eq!(fence.earlier(), u64::MAX);
-        fence.release(7);
+        fence.release(7, TimeMs(50));
         assert!(waiting.as_mut().poll(&mut context).is_ready());
         assert_eq!(fence.earlier(), 7);
         assert!(fence.is_resumed() && !fence.is_held());
+        assert!(fence.may_be_done(7, TimeMs(60)) && fence.may_be_done(8, TimeMs(49)));
+        assert!(!fence.may_be_done(8, TimeMs(50)), "asked for by what came later");
     }
 }

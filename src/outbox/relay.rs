@@ -286,6 +286,10 @@ impl Desk {
         if (self.take_spilled)() {
             self.backlog.spill();
         }
+        // What is held is read once it is released, as the outbox has it then: some of it may be discarded.
+        if self.publisher.fence.is_held() {
+            return;
+        }
         // Whoever may not send goes on to read rows; with the next tick at the latest it looks again.
         if self.publisher.fence.is_open() {
             self.start_handing_over();
@@ -364,7 +368,9 @@ impl Desk {
     }
 
     fn look_after(&mut self, row: Row) {
-        if self.backlog.holds(row.0) || self.overdue.len() >= OVERDUE_MAX {
+        // The shard reports it again.
+        let is_held = self.publisher.fence.is_held();
+        if is_held || self.backlog.holds(row.0) || self.overdue.len() >= OVERDUE_MAX {
             return;
         }
         match &row.1.kind {

@@ -4,13 +4,12 @@
 //! the deadline are looked at in this order.
 
 use bytes::Bytes;
-use serde_json::value::RawValue;
 
 use super::envelope;
 use super::local::maybe_called;
 use super::publish::{Publisher, Sent, pause, seed};
 use crate::kernel::children::{CHILD_REFUSED, SagaMessage};
-use crate::kernel::envelope::{EffectResult, ErrorPayload, ResultMetadata, ResultType};
+use crate::kernel::envelope::EffectResult;
 use crate::kernel::ids::{EffectName, Key, SagaName, TimeMs};
 use crate::kernel::input::{WorkOutcome, WorkResult};
 use crate::kernel::limits::Limits;
@@ -175,38 +174,11 @@ impl Publisher {
     }
 
     fn timed_out(&self, item: &WorkItem, effect: &EffectName, now: TimeMs) -> Publication {
-        let payload = serde_json::to_string(&ErrorPayload {
-            class: "deadline".to_owned(),
-            message: "no result before the deadline".to_owned(),
-            ..ErrorPayload::default()
-        })
-        .and_then(RawValue::from_string)
-        .expect("two strings are always JSON");
-        let result = EffectResult {
-            tenant_id: item.instance.tenant.clone(),
-            command_id: item.command_id,
-            effect_name: effect.clone(),
-            result_type: ResultType::TimedOut,
-            payload: &payload,
-            timestamp: jiff::Timestamp::from_millisecond(now.0)
-                .unwrap_or(jiff::Timestamp::UNIX_EPOCH)
-                .to_string(),
-            metadata: ResultMetadata {
-                saga: Some(item.instance.saga.clone()),
-                key: Some(item.instance.key.clone()),
-                correlation_id: Some(item.instance.key.as_str().to_owned()),
-                traceparent: None,
-                calls: 0,
-                unusable: None,
-            },
-        };
         Publication {
             stream: self.streams.events.clone(),
             subject: envelope::result_subject(item, effect),
             headers: Vec::new(),
-            payload: serde_json::to_vec(&result)
-                .expect("an envelope holds only what JSON can hold")
-                .into(),
+            payload: EffectResult::unknown(item, effect, "deadline", "no result before the deadline", now),
             expect: Expect::FirstOnSubject,
         }
     }

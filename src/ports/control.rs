@@ -14,6 +14,7 @@ use crate::kernel::recorded::Recorded;
 use crate::kernel::schedule::{CatchUp, Overlap, Skip};
 use crate::kernel::token::Callback;
 use crate::kernel::view::InstanceView;
+use crate::ports::held::{HeldReport, HeldRequest, HeldVerb, PendingReport};
 
 #[async_trait]
 pub trait Control: Send + Sync + 'static {
@@ -151,6 +152,20 @@ pub trait Control: Send + Sync + 'static {
         verb: AcceptVerb,
         request: AcceptRequest,
     ) -> Result<AcceptReport, ControlError>;
+
+    /// What a shard holds back that goes on from an adopted state.
+    async fn pending(&self, shard: u16, page: PageRequest) -> Result<PendingReport, ControlError>;
+
+    /// Lets that go, or gives some of it up; or tells what that would mean.
+    ///
+    /// # Errors
+    /// [`ControlError::NotFound`] without such a shard or command, [`ControlError::Conflict`] where nothing is held.
+    async fn decide_held(
+        &self,
+        shard: u16,
+        verb: HeldVerb,
+        request: HeldRequest,
+    ) -> Result<HeldReport, ControlError>;
 
     /// Decides on a dead letter, named as its view names it.
     async fn decide(&self, tenant: &TenantId, id: &str, decision: Decision) -> Result<(), ControlError>;

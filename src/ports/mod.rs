@@ -5,5 +5,6 @@ pub mod clock;
 pub mod control;
 pub mod dispatch;
 pub mod gateway;
+pub mod held;
 pub mod messenger;
 pub mod randomness;

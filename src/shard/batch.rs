@@ -9,10 +9,10 @@ use saga_runner_partition::machine::catch_up::InOrder;
 use saga_runner_partition::machine::lanes::bytes_of;
 use saga_runner_partition::machine::message::Order;
 
-use super::mailbox::{Arrival, DeadLetterDecision, Delivery, Refused, Reposition};
+use super::mailbox::{Arrival, DeadLetterDecision, Delivery, HeldDecision, Refused, Reposition, Verdict};
 use crate::kernel::definition::DefinitionSet;
-use crate::kernel::ids::{InstanceId, SagaName, TenantId};
-use crate::kernel::input::Input;
+use crate::kernel::ids::{InstanceId, SagaName, TenantId, TimeMs};
+use crate::kernel::input::{Input, InputBody, Origin};
 use crate::kernel::work::{WorkItem, WorkRef};
 
 /// One thing that a commit applies as a whole.
@@ -47,6 +47,12 @@ pub(super) enum Item {
         paused: bool,
         reply: oneshot::Sender<Result<(), Refused>>,
     },
+    /// An operator decides about what the shard holds back.
+    Held {
+        decision: HeldDecision,
+        reason: String,
+        reply: oneshot::Sender<Result<(), Refused>>,
+    },
 }
 
 impl Item {
@@ -60,7 +66,8 @@ impl Item {
             | Self::Resume(_)
             | Self::ResumeFirst(_)
             | Self::Schedules(_)
-            | Self::Pause { .. } => true,
+            | Self::Pause { .. }
+            | Self::Held { .. } => true,
             Self::Delivered(_) | Self::NotCalled(_) => false,
         }
     }
@@ -97,16 +104,27 @@ impl Item {
                 saga,
                 paused: *paused,
             },
+            Self::Held {
+                decision: HeldDecision::Release,
+                reason,
+                ..
+            } => Order::Release { reason },
+            Self::Held {
+                decision: HeldDecision::Discard(rows),
+                reason,
+                ..
+            } => Order::Discard { rows, reason },
         }
     }
 
     /// Answers whoever asked; that may have gone.
     pub fn answer(self, answer: Option<Result<(), Refused>>) {
         let reply = match self {
-            Self::CallBegins { reply, .. } | Self::Decision { reply, .. } | Self::Pause { reply, .. } => {
-                reply
-            }
-            Self::Schedules(Some(reply)) => reply,
+            Self::CallBegins { reply, .. }
+            | Self::Decision { reply, .. }
+            | Self::Pause { reply, .. }
+            | Self::Held { reply, .. }
+            | Self::Schedules(Some(reply)) => reply,
             Self::Schedules(None)
             | Self::Delivery(..)
             | Self::Verdict(_)
@@ -137,7 +155,8 @@ impl Item {
             | Self::Resume(_)
             | Self::ResumeFirst(_)
             | Self::Schedules(_)
-            | Self::Pause { .. } => Vec::new(),
+            | Self::Pause { .. }
+            | Self::Held { .. } => Vec::new(),
         }
     }
 }
@@ -215,4 +234,16 @@ impl Gathered {
             && self.reposition.is_none()
             && !self.stop
     }
+}
+
+/// A verdict as an input, by the owner's clock.
+pub(super) fn verdict_input(verdict: Verdict, now: TimeMs) -> (Input, Option<Box<WorkItem>>) {
+    let input = Input {
+        id: verdict.result.command_id.to_string(),
+        instance: verdict.instance,
+        time: now,
+        origin: Origin::Local,
+        body: InputBody::Result(verdict.result),
+    };
+    (input, verdict.publish)
 }

@@ -202,7 +202,8 @@ impl Desk {
             | Item::Decision { .. }
             | Item::ResumeFirst(_)
             | Item::Schedules(_)
-            | Item::Pause { .. } => false,
+            | Item::Pause { .. }
+            | Item::Held { .. } => false,
         }
     }
 

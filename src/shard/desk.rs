@@ -16,9 +16,9 @@ use saga_runner_partition::machine::activation::{activate, resumable};
 use saga_runner_partition::machine::lanes::{Acceptance, Held, HeldMail, Lanes, bytes_of};
 use saga_runner_partition::machine::timers::{Barriers, Firing};
 
-use super::batch::{Activation, Gathered, Item, Refill};
+use super::batch::{Activation, Gathered, Item, Refill, verdict_input};
 use super::catch_up::CatchingUp;
-use super::mailbox::{Delivery, Mail, Notice, Refused, Released, SentFloor, Verdict};
+use super::mailbox::{Delivery, Mail, Notice, Refused, Released, SentFloor};
 use super::open::{Halts, Opening};
 use super::status::{ShardState, ShardStatus};
 use super::sweep::Sweep;
@@ -26,7 +26,6 @@ use super::{Settings, ShardSpec};
 use crate::kernel::ids::TimeMs;
 use crate::kernel::input::{Control, Input, InputBody, Origin, SourceStream};
 use crate::kernel::planted::{Bug, is_planted};
-use crate::kernel::work::WorkItem;
 use crate::ports::clock::Clock;
 use crate::storage::{Reader, StorageError, Store};
 use crate::telemetry::Metrics;
@@ -111,6 +110,10 @@ impl Desk {
         if opening.has_schedules {
             gathered.push(Item::Schedules(None));
         }
+        if opening.held.is_some_and(|held| held.holds()) {
+            // A commit finds out whether its streams are read, and one comes although they are silent.
+            gathered.push(Item::Delivered(Vec::new()));
+        }
         let partition = Partition {
             cluster: spec.store.cluster_id(),
             definitions: spec.definitions,
@@ -137,6 +140,7 @@ impl Desk {
             outbox_rows: opening.outbox_rows,
             next_due: opening.next_due,
             careful: opening.careful,
+            held: opening.held,
         };
         Self {
             index: spec.index,
@@ -353,6 +357,15 @@ impl Desk {
                 });
             }
             Mail::StreamHalted { stream, halt } => self.keep_halt(stream, &halt),
+            Mail::Held {
+                decision,
+                reason,
+                reply,
+            } => self.gathered.push(Item::Held {
+                decision,
+                reason,
+                reply,
+            }),
             Mail::Reposition(order) => self.gathered.reposition = Some(order),
             Mail::Stop => self.gathered.stop = true,
         }
@@ -660,6 +673,7 @@ impl Desk {
                 Mail::CallBegins { reply, .. }
                 | Mail::DeadLetter { reply, .. }
                 | Mail::Activate { reply, .. }
+                | Mail::Held { reply, .. }
                 | Mail::PauseSchedule { reply, .. } => {
                     let _gone = reply.send(Err(self.unavailable(&format!("halted: {message}"))));
                 }
@@ -683,16 +697,4 @@ impl Desk {
             message: message.to_owned(),
         }
     }
-}
-
-/// A verdict as an input, by the owner's clock.
-fn verdict_input(verdict: Verdict, now: TimeMs) -> (Input, Option<Box<WorkItem>>) {
-    let input = Input {
-        id: verdict.result.command_id.to_string(),
-        instance: verdict.instance,
-        time: now,
-        origin: Origin::Local,
-        body: InputBody::Result(verdict.result),
-    };
-    (input, verdict.publish)
 }

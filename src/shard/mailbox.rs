@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
+pub use saga_runner_partition::machine::held::may_be_discarded;
 pub use saga_runner_partition::machine::message::{
     Arrival, DeadLetterDecision, Delivery, Lane, Refused, Unreadable,
 };
@@ -76,6 +77,12 @@ pub enum Mail {
         stream: SourceStream,
         halt: HaltRow,
     },
+    /// An operator decides about what the shard holds back.
+    Held {
+        decision: HeldDecision,
+        reason: String,
+        reply: oneshot::Sender<Result<(), Refused>>,
+    },
     /// An operator has settled from where on a stream is to be read. Taken by a shard that is halted because of its streams,
     /// too, which then goes on.
     Reposition(Box<Reposition>),
@@ -88,6 +95,15 @@ pub enum Mail {
     },
     /// Commit what came before this mail, then stop the thread.
     Stop,
+}
+
+/// What becomes of what a shard holds back that goes on from an adopted state.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum HeldDecision {
+    /// All of it is sent.
+    Release,
+    /// These rows are not.
+    Discard(Vec<WorkRef>),
 }
 
 /// Where a shard is to read a stream on.

@@ -13,7 +13,7 @@ use crate::kernel::work::WorkRef;
 use crate::ports::broker::StreamState;
 use crate::storage::rows::{HaltRow, PositionRow, Waiting};
 use crate::storage::write::Counters;
-use crate::storage::{Batch, StorageError};
+use crate::storage::{Batch, HeldRow, StorageError};
 
 /// The state at the start of the thread.
 #[derive(Debug)]
@@ -29,6 +29,8 @@ pub(super) struct Opening {
     pub begun: BTreeSet<WorkRef>,
     pub next_due: Option<TimeMs>,
     pub careful: Careful,
+    /// What it holds back, where it goes on from an adopted state.
+    pub held: Option<HeldRow>,
     /// There are schedules to be brought in line with the definitions.
     pub has_schedules: bool,
     /// Why the shard must not work, by [`SourceStream::index`].
@@ -61,6 +63,7 @@ pub(super) fn open(spec: &ShardSpec) -> Result<Opening, StorageError> {
             begun: batch.begun()?,
             next_due: batch.next_due()?,
             careful,
+            held: batch.held()?,
             has_schedules: has_schedules(spec, batch)?,
             halts,
         })

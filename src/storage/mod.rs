@@ -14,7 +14,9 @@ mod tests;
 use serde::{Deserialize, Serialize};
 
 use saga_runner_partition::machine::Keep;
-pub use saga_runner_partition::storage::{Batch, Reader, StorageError, keys, read, rows, tables, write};
+pub use saga_runner_partition::storage::{
+    Batch, Decided, DecidedRow, HeldRow, Reader, StorageError, keys, read, rows, tables, write,
+};
 pub use store::{OpenOptions, Ownership, Store};
 
 /// Bounds of the stored state.

@@ -23,7 +23,7 @@ const ANSWERS: [&str; 3] = ["retry", "fail", "ask"];
 
 /// A bank that takes its time. It knows each call by its path: `<answer>-<number>`.
 #[derive(Default)]
-struct Bank {
+pub struct Bank {
     calls: Mutex<BTreeMap<String, usize>>,
     /// How long a call takes.
     takes: Mutex<Duration>,
@@ -31,7 +31,7 @@ struct Bank {
 }
 
 impl Bank {
-    async fn open(takes: Duration) -> (Arc<Self>, String) {
+    pub async fn open(takes: Duration) -> (Arc<Self>, String) {
         let bank = Arc::new(Self::default());
         bank.take(takes);
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
@@ -45,16 +45,16 @@ impl Bank {
         (bank, url)
     }
 
-    fn take(&self, takes: Duration) {
+    pub fn take(&self, takes: Duration) {
         *self.takes.lock().unwrap_or_else(PoisonError::into_inner) = takes;
     }
 
-    fn calls(&self) -> BTreeMap<String, usize> {
+    pub fn calls(&self) -> BTreeMap<String, usize> {
         self.calls.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Waits until so many calls have come.
-    async fn until(&self, calls: usize) {
+    pub async fn until(&self, calls: usize) {
         let came = async {
             loop {
                 let next = self.came.notified();
@@ -90,7 +90,7 @@ async fn pay(State(bank): State<Arc<Bank>>, Path(key): Path<String>) -> String {
     json!({"id": format!("p-{key}")}).to_string()
 }
 
-fn saga(answer: &str) -> String {
+pub fn saga(answer: &str) -> String {
     format!(
         r#"
 apiVersion: sagas/v1
@@ -108,7 +108,7 @@ steps:
     )
 }
 
-fn effect(answer: &str, concurrency: usize, timeout: &str) -> String {
+pub fn effect(answer: &str, concurrency: usize, timeout: &str) -> String {
     format!(
         r#"
 apiVersion: sagas/v1

@@ -6,6 +6,7 @@
 mod begin;
 mod books;
 mod calls;
+mod held;
 mod lost;
 mod owners;
 mod unstored;

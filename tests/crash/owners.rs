@@ -10,7 +10,7 @@ use nix::sys::signal::Signal;
 use saga_runner::ports::broker::{Broker, Expect, Publication};
 use serde_json::{Value, json};
 
-use super::connect;
+use super::{connect, held};
 use crate::support::nats_server::NatsServer;
 use crate::support::rig::{Rig, TENANT, event_body, order_payload};
 
@@ -84,7 +84,7 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-async fn ready(rig: &Rig) -> (bool, String) {
+pub async fn ready(rig: &Rig) -> (bool, String) {
     let answer = rig.client.get(rig.url("/ready")).send().await.expect("an answer");
     (answer.status().is_success(), answer.text().await.expect("text"))
 }
@@ -310,6 +310,9 @@ async fn an_older_copy_of_the_folder_is_refused_until_it_is_adopted_and_then_doe
         "the copy of Sunday",
     ]);
     rig.launch_as(command);
+    for shard in 0..2 {
+        held::release(&rig, shard).await;
+    }
     rig.wait_until_ready().await;
     completed(&rig, "happy-1").await;
     completed(&rig, "happy-2").await;

@@ -78,6 +78,14 @@ pub enum SagaMessage {
     Forward(Box<Forwarded>),
 }
 
+impl SagaMessage {
+    /// Whether it asks for something to begin.
+    #[must_use]
+    pub const fn starts(&self) -> bool {
+        matches!(self, Self::Start { .. })
+    }
+}
+
 /// An event on its way to an owner of the alias that has found it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Forwarded {

@@ -3,13 +3,15 @@
 //! Every envelope carries its payload as raw JSON, so it is copied and never re-encoded. The shapes are
 //! documented for other languages in docs/envelopes.md.
 
+use bytes::Bytes;
 use saga_runner_language::alias::Alias;
-use saga_runner_language::ids::{CommandId, EffectName, Key, SagaName, TenantId};
+use saga_runner_language::ids::{CommandId, EffectName, Key, SagaName, TenantId, TimeMs};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::children::ParentRef;
 use super::input::{CallbackOutcome, CancelMode, Found, Settle, Verdict};
+use super::work::WorkItem;
 
 /// A domain event as aggregates publish it.
 #[derive(Debug, Serialize, Deserialize)]
@@ -114,6 +116,42 @@ pub struct EffectResult<'a> {
     pub timestamp: String,
     #[serde(default)]
     pub metadata: ResultMetadata,
+}
+
+impl EffectResult<'_> {
+    /// The body of a result that says, in the place of a worker, that nobody knows what became of a command.
+    ///
+    /// # Panics
+    /// Never: an envelope holds only what JSON can hold.
+    #[must_use]
+    pub fn unknown(item: &WorkItem, effect: &EffectName, class: &str, message: &str, now: TimeMs) -> Bytes {
+        let error = ErrorPayload {
+            class: class.to_owned(),
+            message: message.to_owned(),
+            ..ErrorPayload::default()
+        };
+        let payload = serde_json::value::to_raw_value(&error).expect("two strings are always JSON");
+        let result = EffectResult {
+            tenant_id: item.instance.tenant.clone(),
+            command_id: item.command_id,
+            effect_name: effect.clone(),
+            result_type: ResultType::TimedOut,
+            payload: &payload,
+            timestamp: jiff::Timestamp::from_millisecond(now.0)
+                .unwrap_or(jiff::Timestamp::UNIX_EPOCH)
+                .to_string(),
+            metadata: ResultMetadata {
+                saga: Some(item.instance.saga.clone()),
+                key: Some(item.instance.key.clone()),
+                correlation_id: Some(item.instance.key.as_str().to_owned()),
+                traceparent: None,
+                calls: 0,
+                unusable: None,
+            },
+        };
+        let body = serde_json::to_vec(&result).expect("an envelope holds only what JSON can hold");
+        body.into()
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -17,7 +17,7 @@ use crate::outbox::Fence;
 use crate::ports::broker::{Broker, BrokerError, PutError};
 use crate::ports::clock::Clock;
 use crate::ports::randomness::Randomness;
-use crate::storage::{OpenOptions, Ownership, StorageError, Store};
+use crate::storage::{Decided, DecidedRow, HeldRow, OpenOptions, Ownership, Reader, StorageError, Store};
 
 /// How long the claim waits before it asks the broker again.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -209,20 +209,27 @@ impl Claiming<'_> {
     async fn try_claim(&self, candidate: &mut Candidate, epoch: u64, how: How) -> Result<bool, Trouble> {
         // Its own first write may be what it then finds.
         let how = *candidate.how.get_or_insert(how);
-        let hold = self.hold(candidate, how).await?;
+        let ends = match how {
+            How::Adopted { .. } => Some(self.ends().await?),
+            How::New | How::Again | How::RecordLost => None,
+        };
         let store = match candidate.store.take() {
             Some(store) => store,
             None => self.open(candidate.shard, true)?,
         };
-        if matches!(how, How::Adopted { .. }) {
-            candidate.pass_log(&store)?;
+        if let (How::Adopted { given_up, fresh }, Some(ends)) = (how, ends) {
+            let held = HeldRow {
+                since: self.clock.now(),
+                given_up,
+                ends,
+                read: None,
+                released: None,
+            };
+            candidate.adopt(&store, held, fresh, self.adoption.reason())?;
         }
         let log_sequence = candidate.put_ownership(&store, epoch, self.randomness)?;
         candidate.place = self.adapters.place(&candidate.dir);
-        let record = OwnerRecord {
-            hold,
-            ..self.record(candidate, &store, epoch, log_sequence)?
-        };
+        let record = self.record(candidate, &store, epoch, log_sequence)?;
         let begun = self.clock.monotonic();
         let expected = candidate.found.as_ref().map(|found| found.revision);
         let entries = Entries::of(self.manifest);
@@ -246,9 +253,7 @@ impl Claiming<'_> {
         };
         self.tell(candidate, &record, how);
         let fence = Fence::closed(Arc::clone(self.clock));
-        if hold.is_some() {
-            fence.hold();
-        }
+        resume(&fence, &store.reader())?;
         fence.renew(begun + self.manifest.ownership.send_within.duration());
         candidate.claimed = Some(Claimed {
             shard: candidate.shard,
@@ -260,21 +265,15 @@ impl Claiming<'_> {
         Ok(true)
     }
 
-    /// Up to where the streams are to be read before anything is sent: what was done behind an adopted state stands there. A
-    /// life that ends before it has read so far leaves that to the next one.
-    async fn hold(&self, candidate: &Candidate, how: How) -> Result<Option<[u64; 3]>, Trouble> {
-        if !matches!(how, How::Adopted { .. }) {
-            let owner = candidate.folder.as_ref().map(|folder| folder.owner);
-            let record = candidate.record().filter(|record| Some(record.owner) == owner);
-            return Ok(record.and_then(|record| record.hold));
-        }
+    /// Up to where the streams are to be read before anything is sent: what was done behind an adopted state stands there.
+    async fn ends(&self) -> Result<[u64; 3], Trouble> {
         let mut ends = [0; 3];
         for stream in SourceStream::ALL {
             let name = streams::name(self.manifest, stream);
             let state = self.broker.stream_state(name).await.map_err(ReadError::from)?;
             ends[stream.index()] = state.last_sequence;
         }
-        Ok(Some(ends))
+        Ok(ends)
     }
 
     fn record(
@@ -297,7 +296,6 @@ impl Claiming<'_> {
             sends_ms: self.manifest.ownership.send_within.0,
             log_floor,
             positions: store.reader().progress()?.positions,
-            hold: None,
         })
     }
 
@@ -348,6 +346,23 @@ impl Claiming<'_> {
             }
         }
     }
+}
+
+/// Holds the fence of a shard that goes on from an adopted state, until what that would send is decided about. Later it
+/// tells which work that is, as long as there is some.
+fn resume(fence: &Fence, reader: &Reader) -> Result<(), StorageError> {
+    let Some(held) = reader.held()? else {
+        return Ok(());
+    };
+    let Some((read, at)) = held.read.filter(|_| !held.holds()) else {
+        fence.hold();
+        return Ok(());
+    };
+    let first = reader.work_after(None, 1)?;
+    if first.iter().any(|(row, _)| row.log_sequence <= read) {
+        fence.release(read, at);
+    }
+    Ok(())
 }
 
 /// Why the start is refused, for all shards of which the first one is.
@@ -452,14 +467,23 @@ impl Candidate {
         )
     }
 
-    /// Lets the log go on where that of the owner who is given up cannot have been: work is told apart by its place in the log,
-    /// also by messages that stand in the streams.
-    fn pass_log(&self, store: &Store) -> Result<(), StorageError> {
+    /// Writes down what the state is held for, and lets the log go on where that of the owner who is given up cannot have been:
+    /// work is told apart by its place in the log, also by messages that stand in the streams.
+    fn adopt(&self, store: &Store, held: HeldRow, fresh: bool, reason: &str) -> Result<(), StorageError> {
         let floor = self.record().map_or(0, |record| record.log_floor);
         store.write(|batch| {
             let mut counters = batch.counters()?;
             counters.log_sequence = counters.log_sequence.max(floor).saturating_add(UNKNOWN_MAX);
-            batch.put_counters(&counters)
+            batch.put_counters(&counters)?;
+            batch.put_held(&held)?;
+            batch.put_decided(&DecidedRow {
+                time: held.since,
+                what: Decided::Adopted {
+                    given_up: held.given_up,
+                    fresh,
+                },
+                reason: reason.to_owned(),
+            })
         })
     }
 

@@ -2,7 +2,7 @@
 //!
 //! What a record says is read from the last commit, so it is never ahead of what is durable.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -52,6 +52,8 @@ pub struct Kept {
     renewed: AtomicU64,
     /// Who has the shard now, where that is somebody else.
     taken: OnceLock<String>,
+    /// What it holds back is known, and waits for a decision.
+    is_read: AtomicBool,
 }
 
 struct State {
@@ -83,6 +85,7 @@ impl Kept {
             }),
             renewed: AtomicU64::new(millis(now)),
             taken: OnceLock::new(),
+            is_read: AtomicBool::new(false),
         }
     }
 }
@@ -173,9 +176,45 @@ impl Keeper {
             ));
         }
         kept.fence.is_held().then(|| {
-            "it goes on from what was adopted: nothing is sent before its streams are read to their ends"
-                .to_owned()
+            if kept.is_read.load(Ordering::Acquire) {
+                format!(
+                    "it goes on from what was adopted and holds back what it would send: look at it with `saga-runner shard pending {shard}`, then let it go with `shard release {shard}`, or give some of it up before with `shard discard {shard}`"
+                )
+            } else {
+                "it goes on from what was adopted: nothing is sent before its streams are read to their ends"
+                    .to_owned()
+            }
         })
+    }
+
+    /// Lets a shard send as soon as its state says so.
+    pub async fn released(&self, shard: u16) {
+        if let Some(kept) = self.shards.iter().find(|kept| kept.shard == shard) {
+            self.look_at_hold(kept).await;
+            self.show(kept);
+        }
+    }
+
+    /// Where what is held stands, as the last commit has it.
+    async fn look_at_hold(&self, kept: &Kept) {
+        let reader = kept.reader.clone();
+        // Where it cannot be read, it is held.
+        let Ok(Some(held)) = blocking(&self.tasks, move || reader.held()).await else {
+            return;
+        };
+        let Some((log_sequence, time)) = held.read else {
+            return;
+        };
+        let shard = kept.shard;
+        if !held.holds() && kept.fence.is_held() {
+            kept.fence.release(log_sequence, time);
+            tracing::info!(shard, "the shard sends from now on");
+        } else if held.holds() && !kept.is_read.swap(true, Ordering::AcqRel) {
+            tracing::warn!(
+                shard,
+                "the streams are read, and the shard holds back what it would send: a person must decide about it (`saga-runner shard pending`)"
+            );
+        }
     }
 
     /// Whether any shard has begun from a state behind which it has worked already.
@@ -186,7 +225,10 @@ impl Keeper {
     async fn renew(&self, kept: &Kept) {
         let mut state = kept.state.lock().await;
         let now = self.clock.monotonic();
-        if kept.taken.get().is_none() && (now >= state.next || kept.fence.is_held()) {
+        if kept.fence.is_held() {
+            self.look_at_hold(kept).await;
+        }
+        if kept.taken.get().is_none() && now >= state.next {
             match self.write(kept, &mut state).await {
                 Renewal::Done => state.next = now + self.manifest.ownership.renew_every.duration(),
                 Renewal::Failed(message) => self.failed(kept, &message).await,
@@ -228,18 +270,6 @@ impl Keeper {
         if let Ok(progress) = blocking(&self.tasks, move || reader.progress()).await {
             state.record.log_floor = progress.log_sequence;
             state.record.positions = progress.positions;
-            let mut read = progress
-                .positions
-                .iter()
-                .zip(state.record.hold.unwrap_or_default());
-            if state.record.hold.is_some() && read.all(|(position, end)| *position >= end) {
-                state.record.hold = None;
-                kept.fence.release(progress.log_sequence);
-                tracing::info!(
-                    shard = kept.shard,
-                    "the streams are read: the shard sends from now on"
-                );
-            }
         }
         let entries = Entries::of(&self.manifest);
         for _ in 0..ROUNDS_MAX {

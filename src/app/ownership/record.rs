@@ -93,9 +93,6 @@ pub struct OwnerRecord {
     pub log_floor: u64,
     /// Sequences of the source streams up to which the owner has taken everything, by `SourceStream::index`.
     pub positions: [u64; 3],
-    /// Sequences up to which the streams are to be read before anything is sent, while they are not.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub hold: Option<[u64; 3]>,
 }
 
 impl OwnerRecord {

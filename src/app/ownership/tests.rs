@@ -19,11 +19,9 @@ use crate::config::{BrokerKind, Manifest};
 use crate::inproc::{InprocBroker, Settings};
 use crate::kernel::duration::Millis;
 use crate::kernel::ids::{ClusterId, TimeMs};
-use crate::kernel::input::SourceStream;
 use crate::ports::broker::{Broker as _, Expect, Publication};
 use crate::ports::clock::Clock;
-use crate::storage::rows::PositionRow;
-use crate::storage::{StorageError, write::Counters};
+use crate::storage::{Decided, HeldRow, StorageError, write::Counters};
 use crate::tasks::Tasks;
 use crate::telemetry::Metrics;
 
@@ -367,7 +365,16 @@ async fn what_goes_on_from_an_adopted_state_sends_nothing_before_it_has_read_the
         place.broker.publish(event).await.expect("stored");
     }
     let adopted = place.adopt("b", 1).await.expect("adopted");
-    assert_eq!(adopted.record.hold, Some([3, 0, 0]));
+    let held = adopted.store.reader().held().expect("readable").expect("held");
+    assert_eq!((held.ends, held.given_up, held.read), ([3, 0, 0], 1, None));
+    let decided = adopted.store.reader().decided().expect("readable");
+    assert_eq!(
+        decided.iter().map(|row| &row.what).collect::<Vec<_>>(),
+        [&Decided::Adopted {
+            given_up: 1,
+            fresh: true
+        }]
+    );
     assert!(
         adopted.record.log_floor > 900,
         "its log goes on behind that of the other"
@@ -375,33 +382,39 @@ async fn what_goes_on_from_an_adopted_state_sends_nothing_before_it_has_read_the
     assert!(!adopted.fence.is_open());
     drop(adopted);
     let again = place.claim("b").await.expect("the same folder");
-    assert_eq!(again.record.hold, Some([3, 0, 0]), "a crash in between");
+    assert!(!again.fence.is_open(), "a crash in between");
     let keeper = place.keeper(&again);
     let told = keeper.trouble(0).expect("told");
     assert!(told.contains("read to their ends"), "{told}");
     let running = tokio::spawn(Arc::clone(&keeper).run());
-    let read_up_to = |sequence| {
-        let row = PositionRow {
-            stream_name: "AGGREGATE_EVENTS".to_owned(),
-            stream_created_ns: 0,
-            sequence,
-            stamp: None,
-        };
+    let put = |held: HeldRow| {
         let put = again
             .store
-            .write::<_, StorageError>(|batch| batch.put_position(SourceStream::AggregateEvents, 0, &row));
+            .write::<_, StorageError>(|batch| batch.put_held(&held));
         put.expect("commits");
     };
-    read_up_to(2);
-    let (_, before) = place.record().await;
-    while place.record().await.1 < before + 2 {
+    // As the shard writes it when it has read them.
+    let read = HeldRow {
+        read: Some((900, TimeMs(1))),
+        ..held
+    };
+    put(read);
+    let told = loop {
+        let told = keeper.trouble(0).expect("held");
+        if !told.contains("read to their ends") {
+            break told;
+        }
         tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    assert!(!again.fence.is_open(), "one is not read");
-    read_up_to(3);
+    };
+    assert!(told.contains("saga-runner shard pending 0"), "{told}");
+    assert!(!again.fence.is_open(), "a person decides");
+    put(HeldRow {
+        released: Some(TimeMs(2)),
+        ..read
+    });
     again.fence.passed().await;
     assert_eq!(keeper.trouble(0), None);
+    assert_eq!(again.fence.earlier(), 900, "what may have been sent before");
     keeper.release().await;
     running.await.expect("ended");
-    assert_eq!(place.record().await.0.hold, None);
 }

@@ -214,7 +214,6 @@ mod tests {
             sends_ms: 10_000,
             log_floor: 100,
             positions: [0; 3],
-            hold: None,
         }
     }
 

@@ -6,6 +6,7 @@ mod early;
 mod ends;
 mod faults;
 mod generations;
+mod held;
 mod letters;
 mod of_no_use;
 mod owners;

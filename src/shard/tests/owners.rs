@@ -42,7 +42,9 @@ pub fn orphans(reader: &Reader, definitions: &DefinitionSet) -> Result<Vec<Strin
         .collect();
     let (live, _) = reader.live(None, PAGE, |_, _| true)?;
     for (id, record) in &live {
-        let held = held_timers(reader, id)?;
+        let inputs = held_inputs(reader, id)?;
+        let held: BTreeSet<_> = inputs.iter().filter_map(timer).collect();
+        let answered: BTreeSet<_> = inputs.iter().filter_map(command).collect();
         let has_row = |name: &str| {
             let row = &record.timers[name];
             timers.contains(&(row.due, row.set_by)) || held.contains(&(name.to_owned(), row.due))
@@ -52,7 +54,8 @@ pub fn orphans(reader: &Reader, definitions: &DefinitionSet) -> Result<Vec<Strin
         }
         for outstanding in record.outstanding() {
             let row = rows.remove(&outstanding.row);
-            if row.is_none_or(|(command, _)| command != outstanding.command) {
+            let is_answered = answered.contains(&outstanding.command);
+            if row.is_none_or(|(command, _)| command != outstanding.command) && !is_answered {
                 found.push(format!("{id}: command {} has no row", outstanding.command));
             }
         }
@@ -68,22 +71,33 @@ pub fn orphans(reader: &Reader, definitions: &DefinitionSet) -> Result<Vec<Strin
     Ok(found)
 }
 
-/// Timers that have fired and whose inputs wait: in the inbox, or as the dead letter before it.
-fn held_timers(reader: &Reader, id: &InstanceId) -> Result<BTreeSet<(String, TimeMs)>, StorageError> {
+/// Inputs that wait: in the inbox, or as the dead letter before it.
+fn held_inputs(reader: &Reader, id: &InstanceId) -> Result<Vec<Input>, StorageError> {
     let (behind, inbox) = reader.inbox(id, PAGE)?;
     let (letters, _) = reader.dead_letters(&id.tenant, None, PAGE)?;
     let letters = letters
         .into_iter()
         .filter(|(number, _)| Some(*number) == behind)
         .filter_map(|(_, letter)| letter.input);
-    let inputs = inbox.into_iter().map(|(_, row)| row.input).chain(letters);
-    Ok(inputs.filter_map(timer).collect())
+    Ok(inbox
+        .into_iter()
+        .map(|(_, row)| row.input)
+        .chain(letters)
+        .collect())
 }
 
-fn timer(input: Input) -> Option<(String, TimeMs)> {
-    match input.body {
-        InputBody::Timer { name } => Some((name, input.time)),
+fn timer(input: &Input) -> Option<(String, TimeMs)> {
+    match &input.body {
+        InputBody::Timer { name } => Some((name.clone(), input.time)),
         InputBody::Event(_) | InputBody::Result(_) | InputBody::Control(_) => None,
+    }
+}
+
+/// The command that has its result in an input.
+fn command(input: &Input) -> Option<CommandId> {
+    match &input.body {
+        InputBody::Result(result) => Some(result.command_id),
+        InputBody::Timer { .. } | InputBody::Event(_) | InputBody::Control(_) => None,
     }
 }
 

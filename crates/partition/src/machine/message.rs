@@ -43,6 +43,15 @@ pub enum Order<'a> {
         saga: &'a SagaName,
         paused: bool,
     },
+    /// An operator lets a partition send that goes on from an adopted state. Answered.
+    Release {
+        reason: &'a str,
+    },
+    /// An operator gives up work that such a partition would send. Answered.
+    Discard {
+        rows: &'a [WorkRef],
+        reason: &'a str,
+    },
     /// Timers may fire.
     Timers(Fire),
 }

@@ -8,6 +8,7 @@ mod aliases;
 pub mod apply;
 pub mod careful;
 pub mod catch_up;
+pub mod held;
 mod inbox;
 pub mod lanes;
 pub mod message;
@@ -30,7 +31,7 @@ use saga_runner_kernel::limits::Limits;
 
 use crate::storage::rows::{PositionRow, Stamp, Waiting};
 use crate::storage::write::Counters;
-use crate::storage::{Batch, StorageError};
+use crate::storage::{Batch, HeldRow, StorageError};
 use careful::Careful;
 use staging::{Ground, Run, Staged};
 
@@ -82,6 +83,8 @@ pub struct Partition {
     pub outbox_rows: u64,
     pub next_due: Option<TimeMs>,
     pub careful: Careful,
+    /// What it holds back, where it goes on from an adopted state.
+    pub held: Option<HeldRow>,
 }
 
 /// What a transaction found out besides rows.
@@ -100,6 +103,7 @@ impl Partition {
             positions: self.positions,
             stamps: self.stamps,
             next_due: self.next_due,
+            held: self.held,
             ..Staged::default()
         }
     }
@@ -155,9 +159,11 @@ impl Partition {
             self.forget(batch, staged, now, letters, rows)?;
         }
         batch.change_uses(&staged.uses, |hash| self.definitions.is_active(hash))?;
+        let (next_due, outbox_rows) = (batch.next_due()?, batch.outbox_rows()?);
+        held::advance(batch, staged, now, outbox_rows, next_due)?;
         Ok(Found {
-            next_due: batch.next_due()?,
-            outbox_rows: batch.outbox_rows()?,
+            next_due,
+            outbox_rows,
         })
     }
 
@@ -213,6 +219,7 @@ impl Partition {
                 self.waiting.insert(id, waiting);
             }
         }
+        self.held = staged.held;
         self.next_due = found.next_due;
         self.outbox_rows = found.outbox_rows;
     }

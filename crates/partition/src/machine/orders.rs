@@ -56,6 +56,8 @@ impl Run<'_> {
             Order::Resume { instance, at_most } => self.resume(instance, at_most).map(|()| None),
             Order::Schedules => self.reconcile_schedules().map(|()| None),
             Order::Pause { tenant, saga, paused } => self.pause_schedule(tenant, saga, paused).map(Some),
+            Order::Release { reason } => self.release(reason).map(Some),
+            Order::Discard { rows, reason } => self.discard(rows, reason).map(Some),
             Order::Timers(fire) => self.fire(fire).map(|()| None),
         }
     }
@@ -118,7 +120,7 @@ impl Run<'_> {
         }
     }
 
-    fn verdict(&mut self, input: &Input) -> Result<(), StorageError> {
+    pub fn verdict(&mut self, input: &Input) -> Result<(), StorageError> {
         let last = self.staged.counters.last_time;
         if input.time >= last {
             return self.take(input, Turn::FIRST);
@@ -132,7 +134,7 @@ impl Run<'_> {
     }
 
     /// Puts a message into the outbox that no transition has asked for.
-    fn publish(&mut self, item: &WorkItem) -> Result<(), StorageError> {
+    pub fn publish(&mut self, item: &WorkItem) -> Result<(), StorageError> {
         let log_sequence = self.next_sequence();
         let row = WorkRef {
             log_sequence,

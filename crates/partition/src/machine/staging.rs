@@ -17,7 +17,7 @@ use super::tally::Tally;
 use super::watch::{Told, Watch};
 use crate::storage::rows::{Stamp, UseChanges, Waiting};
 use crate::storage::write::Counters;
-use crate::storage::{Batch, StorageError};
+use crate::storage::{Batch, HeldRow, StorageError};
 
 /// What applying inputs needs besides the batch.
 #[derive(Clone, Copy)]
@@ -58,6 +58,8 @@ pub struct Staged {
     pub settled: Vec<WorkRef>,
     /// No timer is due before this; none: there is none.
     pub next_due: Option<TimeMs>,
+    /// What the partition holds back.
+    pub held: Option<HeldRow>,
     /// Timers that have fired between the inputs of the batch.
     pub fired_between: usize,
     /// The batch is to end before the next delivery in stored order.

@@ -6,6 +6,7 @@
 mod accepted;
 mod captured;
 mod error;
+mod held;
 pub mod keys;
 mod memory;
 pub mod read;
@@ -16,6 +17,7 @@ mod write_set;
 
 pub use captured::{Captured, Log};
 pub use error::StorageError;
+pub use held::{Decided, DecidedRow, HeldRow};
 pub use memory::Memory;
 pub use read::Reader;
 pub use write::Batch;

@@ -24,7 +24,7 @@ use super::{StorageError, WriteRows};
 
 /// Everything written through it appears together or not at all.
 pub struct Batch<'t> {
-    view: &'t dyn WriteRows,
+    pub(super) view: &'t dyn WriteRows,
 }
 
 /// A lane of a stream.

@@ -1,0 +1,161 @@
+//! What a partition holds back that goes on from an adopted state: behind that state it has sent work already, and only the
+//! streams can tell which. Once they are read to their ends, an operator decides about the rest.
+
+use saga_runner_kernel::envelope::EffectResult;
+use saga_runner_kernel::ids::TimeMs;
+use saga_runner_kernel::input::{Input, InputBody, Origin, WorkOutcome, WorkResult};
+use saga_runner_kernel::work::{WorkItem, WorkKind, WorkRef};
+
+use super::message::{Answer, Refused};
+use super::staging::{Run, Staged};
+use crate::storage::{Batch, Decided, DecidedRow, HeldRow, StorageError};
+
+/// Ids that are kept of one decision.
+const IDS_MAX: usize = 100;
+/// Class of an outcome that an operator has said to be unknown.
+const DISCARDED: &str = "discarded";
+/// What its step is told.
+const UNKNOWN: &str =
+    "an operator has discarded the command of an adopted state: whether it was carried out is not known";
+
+/// Whether an operator may give the work up. What instances tell each other of themselves, and what was done, goes to
+/// whom it concerns.
+#[must_use]
+pub fn may_be_discarded(kind: &WorkKind) -> bool {
+    match kind {
+        WorkKind::Effect { .. } | WorkKind::Command { .. } | WorkKind::Fact { .. } => true,
+        WorkKind::Saga { message, .. } => message.starts(),
+        WorkKind::Result { .. } | WorkKind::Recall { .. } => false,
+    }
+}
+
+/// Stores how far an adopted state is read, and lets it go where there is nothing to decide about.
+pub(super) fn advance(
+    batch: &Batch<'_>,
+    staged: &mut Staged,
+    now: TimeMs,
+    outbox_rows: u64,
+    next_due: Option<TimeMs>,
+) -> Result<(), StorageError> {
+    let Some(mut held) = staged.held.filter(HeldRow::holds) else {
+        return Ok(());
+    };
+    held.advance(staged.positions, staged.counters.log_sequence, now);
+    let is_idle = outbox_rows == 0 && next_due.is_none_or(|due| due > now);
+    if held.read.is_some() && is_idle {
+        held.released = Some(now);
+        batch.put_decided(&DecidedRow {
+            time: now,
+            what: Decided::Released { rows: 0 },
+            reason: "there is nothing to send".to_owned(),
+        })?;
+    }
+    if staged.held != Some(held) {
+        batch.put_held(&held)?;
+        staged.held = Some(held);
+    }
+    Ok(())
+}
+
+impl Run<'_> {
+    /// Lets the partition send again.
+    pub fn release(&mut self, reason: &str) -> Result<Answer, StorageError> {
+        let mut held = match self.may_be_decided() {
+            Ok(held) => held,
+            Err(refused) => return Ok(Err(refused)),
+        };
+        held.released = Some(self.ground.now);
+        self.batch.put_held(&held)?;
+        self.staged.held = Some(held);
+        let rows = self.batch.outbox_rows()?;
+        self.decided(Decided::Released { rows }, reason)?;
+        Ok(Ok(()))
+    }
+
+    /// Gives work up: a step that waits for it goes on with an unknown outcome. Rows that are settled meanwhile, and those
+    /// that must reach whom they concern, stay as they are.
+    pub fn discard(&mut self, rows: &[WorkRef], reason: &str) -> Result<Answer, StorageError> {
+        if let Err(refused) = self.may_be_decided() {
+            return Ok(Err(refused));
+        }
+        let (mut commands, mut others, mut first) = (0, 0, Vec::new());
+        for row in rows {
+            let Some(item) = self.batch.work(*row)?.filter(|item| may_be_discarded(&item.kind)) else {
+                continue;
+            };
+            self.batch.delete_work(*row)?;
+            self.staged.settled.push(*row);
+            if first.len() < IDS_MAX {
+                first.push(item.command_id);
+            }
+            if item.kind.awaits_result() {
+                commands += 1;
+                self.settle_as_discarded(&item)?;
+            } else {
+                others += 1;
+            }
+        }
+        self.decided(
+            Decided::Discarded {
+                commands,
+                others,
+                first,
+            },
+            reason,
+        )?;
+        Ok(Ok(()))
+    }
+
+    /// The hold, where an operator can decide about what it holds back.
+    fn may_be_decided(&self) -> Result<HeldRow, Refused> {
+        match self.staged.held {
+            Some(held) if held.holds() && held.read.is_some() => Ok(held),
+            Some(held) if held.holds() => Err(Refused::Conflict(
+                "the streams are not read to their ends yet: what is done already is not known before that"
+                    .into(),
+            )),
+            Some(_) | None => Err(Refused::Conflict("the shard holds nothing back".into())),
+        }
+    }
+
+    /// Tells the step that waits for a command, and by the command's result everybody else: a worker that finds the
+    /// command in the stream does not carry it out.
+    fn settle_as_discarded(&mut self, item: &WorkItem) -> Result<(), StorageError> {
+        let now = self.ground.now;
+        let effect = match &item.kind {
+            WorkKind::Effect { effect, .. } => Some(effect.clone()),
+            WorkKind::Command { .. }
+            | WorkKind::Fact { .. }
+            | WorkKind::Saga { .. }
+            | WorkKind::Result { .. }
+            | WorkKind::Recall { .. } => None,
+        };
+        self.verdict(&Input {
+            id: item.command_id.to_string(),
+            instance: item.instance.clone(),
+            time: now,
+            origin: Origin::Local,
+            body: InputBody::Result(WorkResult {
+                command_id: item.command_id,
+                effect: effect.clone(),
+                outcome: WorkOutcome::timed_out(UNKNOWN),
+            }),
+        })?;
+        let Some(effect) = effect else {
+            return Ok(());
+        };
+        let body = EffectResult::unknown(item, &effect, DISCARDED, UNKNOWN, now);
+        self.publish(&WorkItem {
+            kind: WorkKind::Result { effect, body },
+            ..item.clone()
+        })
+    }
+
+    fn decided(&self, what: Decided, reason: &str) -> Result<(), StorageError> {
+        self.batch.put_decided(&DecidedRow {
+            time: self.ground.now,
+            what,
+            reason: reason.to_owned(),
+        })
+    }
+}

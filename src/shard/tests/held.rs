@@ -1,0 +1,195 @@
+//! What a shard holds back that goes on from an adopted state.
+
+use serde_json::json;
+use tokio::sync::oneshot;
+
+use super::world::{EVENTS, RESULTS, START, Shard, World, added, opened, pay, pay_opened, result};
+use crate::kernel::ids::TimeMs;
+use crate::kernel::record::Phase;
+use crate::kernel::work::{WorkItem, WorkKind, WorkRef};
+use crate::shard::mailbox::{HeldDecision, Mail, Refused};
+use crate::storage::{Decided, HeldRow, StorageError};
+
+/// Makes the folder of the world one that was adopted.
+fn adopt(world: &World, ends: [u64; 3]) {
+    let held = HeldRow {
+        since: START,
+        given_up: 4,
+        ends,
+        read: None,
+        released: None,
+    };
+    let put = world
+        .store()
+        .write::<_, StorageError>(|batch| batch.put_held(&held));
+    put.expect("commits");
+}
+
+fn held(shard: &Shard) -> HeldRow {
+    shard.handle.reader.held().expect("readable").expect("adopted")
+}
+
+async fn decide(shard: &Shard, decision: HeldDecision) -> Result<(), Refused> {
+    let (reply, answer) = oneshot::channel();
+    let reason = "compared".to_owned();
+    shard
+        .mail(Mail::Held {
+            decision,
+            reason,
+            reply,
+        })
+        .await;
+    answer.await.expect("the shard answers")
+}
+
+fn decided(shard: &Shard) -> Vec<Decided> {
+    let rows = shard.handle.reader.decided().expect("readable");
+    rows.into_iter().map(|row| row.what).collect()
+}
+
+/// A shard with one charge in its outbox that was adopted and has read its streams.
+async fn with_a_charge(world: &World) -> (Shard, WorkRef, WorkItem) {
+    let shard = world.start();
+    shard.deliver(EVENTS, 1, vec![pay_opened("p", 1)]).await;
+    shard.settle().await;
+    shard.stop().await;
+    adopt(world, [3, 0, 0]);
+    let shard = world.start();
+    shard.deliver(EVENTS, 2, vec![opened("a", 2)]).await;
+    shard.settle().await;
+    let early = decide(&shard, HeldDecision::Release).await;
+    assert!(
+        matches!(early, Err(Refused::Conflict(_))),
+        "one event is not read: {early:?}"
+    );
+    shard.deliver(EVENTS, 3, vec![added("a", 3, 1)]).await;
+    let mut rows = shard.outbox().await;
+    let (row, item) = rows.pop().expect("the charge");
+    assert!(rows.is_empty());
+    (shard, row, item)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn an_adopted_shard_holds_what_it_would_send_until_it_is_told_over_restarts() {
+    let world = World::new();
+    let (shard, row, _) = with_a_charge(&world).await;
+    let before = held(&shard);
+    assert!(before.holds());
+    let (log_sequence, _) = before.read.expect("its streams are read");
+    assert!(log_sequence >= row.log_sequence, "the charge may have been made");
+    shard.stop().await;
+    let shard = world.start();
+    shard.deliver(EVENTS, 4, vec![added("a", 4, 2)]).await;
+    shard.settle().await;
+    assert_eq!(held(&shard), before, "neither a restart nor an input releases it");
+    assert_eq!(decide(&shard, HeldDecision::Release).await, Ok(()));
+    assert!(!held(&shard).holds());
+    let twice = decide(&shard, HeldDecision::Release).await;
+    assert!(matches!(twice, Err(Refused::Conflict(_))), "{twice:?}");
+    shard.stop().await;
+    let shard = world.start();
+    shard.settle().await;
+    assert_eq!(held(&shard).read, before.read);
+    assert!(!held(&shard).holds());
+    assert_eq!(decided(&shard), [Decided::Released { rows: 1 }]);
+    shard.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_discarded_command_settles_its_step_as_unknown_and_tells_workers_so() {
+    let world = World::new();
+    let (mut shard, row, item) = with_a_charge(&world).await;
+    shard.drain_released();
+    let gone = WorkRef {
+        log_sequence: row.log_sequence,
+        index: 7,
+    };
+    assert_eq!(
+        decide(&shard, HeldDecision::Discard(vec![row, gone])).await,
+        Ok(())
+    );
+    let rows = shard.outbox().await;
+    assert!(rows.iter().all(|(kept, _)| *kept != row), "{rows:?}");
+    let told = rows
+        .iter()
+        .find(|(_, kept)| matches!(kept.kind, WorkKind::Result { .. }))
+        .expect("a result in the place of the worker's");
+    assert_eq!(told.1.command_id, item.command_id);
+    let settled = shard.drain_released();
+    assert!(settled.iter().any(|released| released.settled.contains(&row)));
+    let record = shard.ended(&pay("p")).expect("nothing is left to wait for");
+    assert_eq!(record.phase, Phase::Failed);
+    assert_eq!(
+        decided(&shard),
+        [Decided::Discarded {
+            commands: 1,
+            others: 0,
+            first: vec![item.command_id]
+        }]
+    );
+    assert!(held(&shard).holds(), "the rest waits for its release");
+    let again = decide(&shard, HeldDecision::Discard(vec![told.0])).await;
+    assert_eq!(again, Ok(()));
+    assert!(
+        shard.outbox().await.iter().any(|(kept, _)| *kept == told.0),
+        "what tells workers is not given up"
+    );
+    shard.stop().await;
+}
+
+/// The result waits behind the dead letter, and the command would have been sent with the release.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_discarded_command_of_a_parked_instance_is_not_sent_either() {
+    let mut world = World::new();
+    let source = super::world::PAY.replace("set: {paid: true}", "set: {paid: '${1 / 0 == 1}'}");
+    world.definitions = super::world::set_of(vec![
+        super::world::compile(super::world::LIST),
+        super::world::compile(&source),
+    ]);
+    let (shard, row, _) = with_a_charge(&world).await;
+    let poison = super::world::event(pay("p"), "Pay.Settled", 4, &json!({"id": "p"}));
+    shard.deliver(EVENTS, 4, vec![poison]).await;
+    assert_eq!(decide(&shard, HeldDecision::Discard(vec![row])).await, Ok(()));
+    assert!(shard.outbox().await.iter().all(|(kept, _)| *kept != row));
+    let (_, waiting) = shard.handle.reader.inbox(&pay("p"), 10).expect("readable");
+    assert_eq!(
+        waiting.len(),
+        1,
+        "the outcome waits behind the dead letter: {waiting:?}"
+    );
+    shard.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn an_adopted_shard_with_nothing_to_send_goes_on_by_itself() {
+    let world = World::new();
+    let shard = world.start();
+    shard.deliver(EVENTS, 1, vec![opened("a", 1)]).await;
+    shard.settle().await;
+    shard.stop().await;
+    // Its streams are silent.
+    adopt(&world, [1, 0, 0]);
+    let shard = world.start();
+    let released = async {
+        while held(&shard).holds() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(std::time::Duration::from_secs(20), released)
+        .await
+        .expect("released");
+    assert_eq!(decided(&shard), [Decided::Released { rows: 0 }]);
+    shard.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn an_adopted_shard_whose_commands_have_their_results_in_the_streams_goes_on_by_itself() {
+    let world = World::new();
+    let (shard, _, item) = with_a_charge(&world).await;
+    let receipt = result(&item, 1, &json!({"receipt": "r"}));
+    shard.deliver(RESULTS, 1, vec![receipt]).await;
+    shard.settle().await;
+    assert!(!held(&shard).holds());
+    assert!(held(&shard).released >= Some(TimeMs(0)));
+    shard.stop().await;
+}

@@ -1,0 +1,221 @@
+//! What a shard would send that goes on from an adopted state is decided by a person.
+
+use std::process::{Command, Output};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use serde_json::{Value, json};
+
+use super::calls::{Bank, effect, saga};
+use super::connect;
+use super::owners::ready;
+use crate::support::nats_server::NatsServer;
+use crate::support::rig::Rig;
+
+/// `saga-runner shard ...` against the runner.
+async fn shard(rig: &Rig, arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_saga-runner"));
+    command.arg("shard").args(arguments).args(["--url", &rig.url("")]);
+    tokio::task::spawn_blocking(move || command.output().expect("it runs"))
+        .await
+        .expect("waited")
+}
+
+async fn told(rig: &Rig, arguments: &[&str]) -> Value {
+    let output = shard(rig, arguments).await;
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{arguments:?}: {said}");
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+/// Waits until the runner says this of why it is not ready.
+async fn until_not_ready(rig: &Rig, why: &str) {
+    let begin = Instant::now();
+    loop {
+        let answer = rig.client.get(rig.url("/ready")).send().await;
+        let said = match answer {
+            Ok(answer) => answer.text().await.unwrap_or_default(),
+            Err(error) => error.to_string(),
+        };
+        if said.contains(why) {
+            return;
+        }
+        assert!(
+            begin.elapsed() < Duration::from_secs(30),
+            "{said}\n{}",
+            rig.log_tail()
+        );
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// Lets a shard send what it holds back, once it has read its streams; one with nothing to send does so by itself.
+pub async fn release(rig: &Rig, number: u16) {
+    let number = number.to_string();
+    let begin = Instant::now();
+    loop {
+        let output = shard(
+            rig,
+            &["release", &number, "--reason", "compared with the upstreams"],
+        )
+        .await;
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        if output.status.success() || said.contains("holds nothing back") {
+            return;
+        }
+        assert!(
+            begin.elapsed() < Duration::from_secs(30),
+            "{said}\n{}",
+            rig.log_tail()
+        );
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// A runner whose folder is a copy of a state with three calls under way, and the bank that knows them; adopted by name.
+async fn adopted(server: &NatsServer) -> (Rig, Arc<Bank>) {
+    let (bank, url) = Bank::open(Duration::from_mins(1)).await;
+    let extra = json!({
+        "shards": 1,
+        "dispatch": "local",
+        "upstreams": {"bank": url},
+        "ownership": {"renew_every": "100ms", "send_within": "300ms", "take_over_after": "500ms"},
+    });
+    let mut rig = Rig::new(Some(server.url()), "30m", Duration::ZERO, extra).await;
+    rig.clear_definitions();
+    for answer in ["retry", "ask"] {
+        rig.add_saga(answer, &saga(answer));
+        rig.add_effect(&format!("pay-{answer}"), &effect(answer, 10, "1m"));
+    }
+    rig.start().await;
+    for key in ["retry-0", "retry-1", "ask-0"] {
+        let (answer, _) = key.split_once('-').expect("its answer");
+        rig.send("Payout", key, &format!("Payout.{answer}"), json!({}))
+            .await;
+    }
+    bank.until(3).await;
+    rig.kill();
+    bank.take(Duration::ZERO);
+    work_behind(server).await;
+    let mut command = Command::new(env!("CARGO_BIN_EXE_saga-runner"));
+    command.args(["run", "--config"]).arg(rig.manifest()).args([
+        "--adopt-loss",
+        "0@2",
+        "--reason",
+        "the copy of Sunday",
+    ]);
+    rig.launch_as(command);
+    (rig, bank)
+}
+
+/// As if another folder of the same owner had gone on.
+async fn work_behind(server: &NatsServer) {
+    let broker = connect(&server.url()).await;
+    let (bucket, key) = ("WORKFLOW_CLUSTER", "crash.shard.0");
+    let entry = broker
+        .entry(bucket, key)
+        .await
+        .expect("the bucket")
+        .expect("there");
+    let mut record: Value = serde_json::from_slice(&entry.value).expect("JSON");
+    record["epoch"] = json!(2);
+    record["stopped"] = json!(true);
+    let value = Bytes::from(record.to_string());
+    broker
+        .put_entry(bucket, key, value, Some(entry.revision))
+        .await
+        .expect("nobody renews it");
+}
+
+/// What the runner lists: three calls, all of which may have been made.
+async fn listed(rig: &Rig) -> Vec<Value> {
+    let health = rig.client.get(rig.url("/health")).send().await;
+    let health = health.expect("an answer").text().await.expect("text");
+    assert!(health.contains("shard release 0"), "{health}");
+    let pending = told(rig, &["pending", "0", "--json"]).await;
+    assert_eq!(
+        (&pending["state"], &pending["rows"]),
+        (&json!("held"), &json!(3)),
+        "{pending}"
+    );
+    let sagas = pending["sagas"].as_array().expect("a list");
+    let effects: Vec<_> = sagas
+        .iter()
+        .map(|saga| (&saga["saga"], &saga["effects"]))
+        .collect();
+    assert_eq!(
+        effects,
+        [(&json!("ask"), &json!(1)), (&json!("retry"), &json!(2))]
+    );
+    let items = pending["items"].as_array().expect("a list");
+    assert!(items.iter().all(|item| item["may_be_done"] == true), "{pending}");
+    items.clone()
+}
+
+/// Whatever a restored folder had in its outbox was called once more as soon as the streams were read, with nobody asked.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn commands_of_an_adopted_folder_wait_for_a_decision_also_over_a_restart() {
+    let server = NatsServer::start();
+    let (mut rig, bank) = adopted(&server).await;
+    let mut calls = bank.calls();
+    until_not_ready(&rig, "saga-runner shard pending 0").await;
+    let unknown = "00000000-0000-0000-0000-000000000000";
+    let refused = shard(&rig, &["discard", "0", "--command", unknown, "--reason", "x"]).await;
+    assert!(!refused.status.success(), "there is no such command");
+    rig.kill();
+    rig.launch();
+    until_not_ready(&rig, "saga-runner shard pending 0").await;
+
+    // One is given up, the others are made.
+    let items = listed(&rig).await;
+    let item = items.iter().find(|item| item["key"] == "retry-1");
+    let given_up = item.expect("listed")["id"].as_str().expect("an id");
+    let plan = ["discard", "0", "--command", given_up, "--dry-run", "--json"];
+    let planned = told(&rig, &plan).await;
+    let said = (&planned["done"], &planned["unknown"]);
+    assert_eq!(said, (&json!(false), &json!(1)), "{planned}");
+    let discard = [
+        "discard",
+        "0",
+        "--command",
+        given_up,
+        "--reason",
+        "paid by hand",
+        "--json",
+    ];
+    let discarded = told(&rig, &discard).await;
+    let said = (&discarded["done"], &discarded["sends"]);
+    assert_eq!(said, (&json!(true), &json!(false)), "{discarded}");
+    let ended = |view: &Value| view["ended"].is_string();
+    let view = rig.wait_for("retry", "retry-1", ended).await;
+    assert_eq!(view["phase"], "failed", "{view}");
+    assert!(view.to_string().contains("timeout"), "an unknown outcome: {view}");
+    assert_eq!(bank.calls(), calls, "nothing was called");
+    assert!(!ready(&rig).await.0);
+    release(&rig, 0).await;
+    rig.wait_until_ready().await;
+    let view = rig.wait_for("retry", "retry-0", ended).await;
+    assert_eq!(view["phase"], "completed", "{view}");
+    // It may have been called, and nobody is to find out by calling.
+    rig.wait_for("ask", "ask-0", |view| view["steps"][0]["status"] == "stuck")
+        .await;
+    calls.insert("retry-0".to_owned(), 2);
+    assert_eq!(bank.calls(), calls, "the one that was given up is not called");
+
+    let pending = told(&rig, &["pending", "0", "--json"]).await;
+    let decisions = pending["decisions"].as_array().expect("a list");
+    let what: Vec<_> = decisions.iter().map(|decision| &decision["what"]).collect();
+    assert_eq!(what, ["adopted", "discarded", "released"], "{pending}");
+    assert_eq!(decisions[1]["reason"], "paid by hand");
+    assert_eq!(rig.terminate().await, Some(0), "{}", rig.log_tail());
+    let log = std::fs::read_to_string(rig.log()).expect("readable");
+    for reason in [
+        "the copy of Sunday",
+        "paid by hand",
+        "compared with the upstreams",
+    ] {
+        let audited = |line: &&str| line.contains("\"target\":\"audit\"") && line.contains(reason);
+        assert_eq!(log.lines().filter(audited).count(), 1, "{reason}");
+    }
+}
