@@ -81,8 +81,8 @@ impl Context {
             message: halt.message.clone(),
         };
         self.progress(stream).halt(halt);
-        for mail in self.mails.iter().cloned() {
-            let halt = kept.clone();
+        for mail in &self.mails {
+            let (mail, halt) = (mail.clone(), kept.clone());
             let of = format!("of {}", self.name(stream));
             // Not by the reader itself: a shard with a full mailbox would hold up what the others have to be told.
             drop(self.tasks.spawn(Task::Reader, of, async move {
