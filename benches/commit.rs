@@ -21,6 +21,7 @@ use saga_runner::kernel::input::SourceStream;
 use saga_runner::kernel::patch::Note;
 use saga_runner::kernel::record::{Phase, Record, Seen};
 use saga_runner::kernel::work::{WorkItem, WorkKind, WorkRef};
+use saga_runner::mdbx;
 use saga_runner::storage::rows::{HistoryOutcome, HistoryRow, PositionRow};
 use saga_runner::storage::write::Counters;
 use saga_runner::storage::{Batch, OpenOptions, Settings, StorageError, Store};
@@ -142,7 +143,7 @@ impl Fixture {
             shards: 1,
             create: true,
         };
-        let mut store = Store::open(dir.path(), &Settings::default(), &options).expect("opens");
+        let mut store = mdbx::open(dir.path(), &Settings::default(), &options).expect("opens");
         if captured {
             store = store.logged(Arc::new(Encoding));
         }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant, SystemTime};
 use bytes::Bytes;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use saga_runner::effects::consumers::Scope;
-use saga_runner::effects::{self, Consumer, Consumers, Worker, WorkerSpec, durable_name};
+use saga_runner::effects::{self, BuiltIn, Consumer, Consumers, Worker, WorkerSpec, durable_name};
 use saga_runner::inproc::{self, InprocBroker};
 use saga_runner::kernel::definition::EffectDefinition;
 use saga_runner::kernel::definition::effect::{EffectLimits, OnAmbiguous, OnRecall, Provider};
@@ -156,10 +156,7 @@ impl Bench {
             streams: self.streams.clone(),
             settings: effects::Settings::default(),
             secrets: Arc::new(saga_runner::effects::Secrets::new(&BTreeMap::new())),
-            upstream_tls: BTreeMap::new(),
-            resolver: Arc::new(effects::SystemResolver),
-            tokens: None,
-            upstreams: BTreeMap::new(),
+            providers: Arc::new(BuiltIn::calling(BTreeMap::new())),
             clock: Arc::clone(&clock),
             tasks: Tasks::new(&metrics, &clock),
             metrics,

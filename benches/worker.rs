@@ -23,9 +23,7 @@ use bytes::Bytes;
 use futures::StreamExt as _;
 use procfs::process::Process;
 use saga_runner::effects::consumers::Scope;
-use saga_runner::effects::{
-    self, Consumer, Consumers, Secrets, SystemResolver, Worker, WorkerSpec, durable_name,
-};
+use saga_runner::effects::{self, BuiltIn, Consumer, Consumers, Secrets, Worker, WorkerSpec, durable_name};
 use saga_runner::kernel::definition::{EffectDefinition, SourceFile, load};
 use saga_runner::kernel::ids::{CommandId, EffectName, TenantId, TimeMs};
 use saga_runner::kernel::subject::{Subject, Tenancy};
@@ -234,10 +232,10 @@ impl Ground {
                 ..effects::Settings::default()
             },
             secrets: Arc::new(Secrets::new(&BTreeMap::new())),
-            upstream_tls: BTreeMap::new(),
-            resolver: Arc::new(SystemResolver),
-            tokens: None,
-            upstreams: BTreeMap::from([("slow".to_owned(), upstream.to_owned())]),
+            providers: Arc::new(BuiltIn::calling(BTreeMap::from([(
+                "slow".to_owned(),
+                upstream.to_owned(),
+            )]))),
             clock: Arc::new(SystemClock),
             tasks: Tasks::new(metrics, &(Arc::new(SystemClock) as Arc<dyn Clock>)),
             metrics: Arc::clone(metrics),

@@ -3,16 +3,9 @@
 //! Modules in reading order; ARCHITECTURE.md is the map.
 
 pub use saga_runner_kernel as kernel;
+pub use saga_runner_runtime::{breakers, intake, outbox, ports, shard, storage, tasks, telemetry, worker};
 
-pub mod ports;
-
-pub mod storage;
-
-pub mod shard;
-
-pub mod intake;
-
-pub mod outbox;
+pub mod mdbx;
 
 pub mod clients;
 
@@ -35,11 +28,9 @@ pub mod inproc;
 
 pub mod nats;
 
+pub mod logging;
+
 pub mod config;
-
-pub mod telemetry;
-
-pub mod tasks;
 
 pub mod api;
 

@@ -10,6 +10,7 @@ use super::randomness::SystemRandomness;
 use super::{Registry, StartError, connect_broker};
 use crate::config::Manifest;
 use crate::gateway;
+use crate::mdbx;
 use crate::ports::broker::Broker;
 use crate::ports::clock::Clock;
 use crate::ports::gateway::Gateway;
@@ -70,7 +71,7 @@ pub trait Adapters: Send + Sync + 'static {
         settings: &storage::Settings,
         options: &OpenOptions,
     ) -> Result<Store, StorageError> {
-        Store::open(dir, settings, options)
+        mdbx::open(dir, settings, options)
     }
 
     /// Where the state of a shard is, or would be.

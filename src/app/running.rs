@@ -17,7 +17,7 @@ use super::ownership::keeper::{Keeper, Kept};
 use super::{StartError, shards, standing, streams};
 use crate::clients::UpstreamTls;
 use crate::config::{BrokerKind, Dispatch, Manifest};
-use crate::effects::{Breakers, Consumer, Local, Secrets, SystemResolver, Worker, WorkerSpec};
+use crate::effects::{Breakers, BuiltIn, Consumer, Local, Secrets, SystemResolver, Worker, WorkerSpec};
 use crate::intake::{Intake, IntakeSpec, ShardEndpoint, StreamStatus};
 use crate::kernel::definition::{DefinitionSet, EffectDefinition};
 use crate::kernel::ids::ClusterId;
@@ -491,10 +491,13 @@ fn start_worker(
         streams: workflow_streams(manifest),
         settings: manifest.worker.clone(),
         secrets: Arc::clone(parts.secrets),
-        tokens: parts.tokens.cloned(),
-        resolver: Arc::new(SystemResolver),
-        upstreams: manifest.upstreams.clone(),
-        upstream_tls: upstream_tls(manifest)?,
+        providers: Arc::new(BuiltIn {
+            upstreams: manifest.upstreams.clone(),
+            upstream_tls: upstream_tls(manifest)?,
+            tokens: parts.tokens.cloned(),
+            resolver: Arc::new(SystemResolver),
+            registry: parts.adapters.registry(),
+        }),
         clock: Arc::clone(parts.clock),
         metrics: Arc::clone(parts.metrics),
         tasks: parts.tasks.clone(),
@@ -503,7 +506,7 @@ fn start_worker(
         consumers,
         local: local.cloned(),
     };
-    Worker::start_with(&spec, &parts.adapters.registry())
+    Worker::start(&spec)
         .map(Some)
         .map_err(|error| StartError::Missing(error.to_string()))
 }

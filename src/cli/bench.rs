@@ -9,7 +9,7 @@ use crate::app::exit::Failure;
 use crate::app::out;
 use crate::config::{Dispatch, LogFormat};
 use crate::kernel::duration::Millis;
-use crate::telemetry::logging;
+use crate::logging;
 
 /// Drives three-step sagas with effects that do no I/O through the normal worker path; driver, runner and
 /// broker share this machine.

@@ -11,7 +11,7 @@ use crate::app::ownership::{Adoption, Loss};
 use crate::app::{self, Registry};
 use crate::config::{LogFormat, Manifest, Mode, TenantList};
 use crate::kernel::ids::TenantId;
-use crate::telemetry::logging;
+use crate::logging;
 
 #[derive(Debug, Args)]
 pub struct RunArguments {

@@ -1,7 +1,6 @@
-//! What clients of other systems have in common, whoever they are called by: breakers, certificates, gRPC channels that
-//! use them, and how a failure is told.
+//! What clients of other systems have in common, whoever they are called by: certificates, gRPC channels that use them, and
+//! how a failure is told.
 
-pub mod breakers;
 #[cfg(any(feature = "effect-http", feature = "grpc"))]
 pub mod ending;
 #[cfg(feature = "grpc")]

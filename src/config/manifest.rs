@@ -16,7 +16,7 @@ use crate::kernel::duration::Millis;
 use crate::kernel::ids::TenantId;
 use crate::kernel::limits::Limits;
 use crate::kernel::subject::Tenancy;
-use crate::telemetry::logging::LogFormat;
+use crate::logging::LogFormat;
 
 /// Everything that one runner is told.
 #[derive(Debug, Clone, Deserialize)]

@@ -9,7 +9,7 @@ mod ownership;
 mod schema_tests;
 pub mod secret;
 
-pub use crate::telemetry::logging::LogFormat;
+pub use crate::logging::LogFormat;
 pub use manifest::{BrokerKind, Dispatch, Manifest, Mode, Overrides, StreamSettings, TenantList};
 pub use ownership::OwnershipSettings;
 

@@ -27,6 +27,8 @@ mod window;
 mod writer;
 
 #[cfg(test)]
+mod intake_tests;
+#[cfg(test)]
 mod tests;
 
 pub use env::OpenError;

@@ -7,7 +7,7 @@ use async_nats::{Request, RequestErrorKind};
 use async_trait::async_trait;
 use bytes::Bytes;
 
-use crate::ports::broker::{Broker as _, BrokerError, Expect, Publication, PublishError};
+use crate::ports::broker::{Broker as _, BrokerError, Expect, Publication};
 use crate::ports::messenger::{Messenger, MessengerError, Outgoing, Reply, Stored};
 
 use super::{NatsBroker, message, publish};
@@ -103,18 +103,6 @@ impl Messenger for NatsBroker {
                 .map(|entry| entry.payload)),
             Err(BrokerError::Unavailable(why)) => Err(MessengerError::Unavailable(why)),
             Err(error) => Err(MessengerError::Refused(format!("bucket {bucket}: {error}"))),
-        }
-    }
-}
-
-impl From<PublishError> for MessengerError {
-    fn from(error: PublishError) -> Self {
-        match error {
-            PublishError::Refused(why) => Self::Refused(why),
-            PublishError::Unavailable(why) => Self::Unavailable(why),
-            PublishError::Unknown(why) => Self::Unknown(why),
-            // Nothing is sent that asks for it.
-            PublishError::AlreadyThere => Self::Refused(error.to_string()),
         }
     }
 }

@@ -6,6 +6,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// What each layer may import of the others, lower layers first: each imports only what stands before it here.
+///
+/// A layer is a crate, a module of the crate `runtime`, or a module of the runner.
 const LAYERS: &[(&str, &[&str])] = &[
     ("language", &[]),
     ("kernel", &["language"]),
@@ -14,33 +16,27 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("telemetry", &[]),
     ("storage", &["kernel"]),
     ("tasks", &["ports", "telemetry"]),
+    ("breakers", &["kernel", "ports", "telemetry"]),
     ("shard", &["kernel", "ports", "storage", "tasks", "telemetry"]),
     ("intake", &["kernel", "ports", "shard", "tasks", "telemetry"]),
-    ("clients", &["kernel", "ports", "telemetry"]),
     (
         "outbox",
-        &["kernel", "ports", "shard", "clients", "tasks", "telemetry"],
+        &["kernel", "ports", "shard", "breakers", "tasks", "telemetry"],
     ),
-    ("effects", &["kernel", "ports", "clients", "tasks", "telemetry"]),
-    ("gateway", &["kernel", "ports", "clients", "telemetry"]),
+    ("worker", &["kernel", "ports", "breakers", "tasks", "telemetry"]),
+    ("mdbx", &["kernel", "storage"]),
+    ("clients", &["kernel"]),
+    ("effects", &["kernel", "ports", "breakers", "clients", "worker"]),
+    ("gateway", &["kernel", "ports", "clients"]),
     ("inproc", &["kernel", "ports"]),
     ("nats", &["kernel", "ports"]),
     ("api", &["kernel", "ports"]),
+    ("logging", &[]),
     (
         "config",
         &[
-            "kernel",
-            "telemetry",
-            "clients",
-            "gateway",
-            "shard",
-            "storage",
-            "intake",
-            "outbox",
-            "effects",
-            "nats",
-            "inproc",
-            "api",
+            "kernel", "logging", "clients", "gateway", "shard", "storage", "intake", "outbox", "effects",
+            "nats", "inproc", "api",
         ],
     ),
     ("offline", &["kernel", "partition"]),
@@ -50,6 +46,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "kernel",
             "ports",
             "storage",
+            "mdbx",
             "shard",
             "intake",
             "outbox",
@@ -68,17 +65,32 @@ const LAYERS: &[(&str, &[&str])] = &[
     (
         "cli",
         &[
-            "kernel",
-            "ports",
-            "clients",
-            "config",
-            "telemetry",
-            "app",
-            "demo",
-            "gateway",
-            "offline",
+            "kernel", "ports", "clients", "config", "logging", "app", "demo", "gateway", "offline",
         ],
     ),
+];
+
+/// What runs a partition, module by module; a crate of its own (`crates/runtime/`).
+const RUNTIME: &str = "runtime";
+
+/// The layers whose crates that one may name.
+const BELOW_RUNTIME: &[&str] = &["kernel", "partition"];
+
+/// Crates that a simulation must not have to build or link.
+const NOT_LINKED: &[&str] = &[
+    "async-nats",
+    "aws-lc-rs",
+    "axum",
+    "h2",
+    "http",
+    "hyper",
+    "lettre",
+    "libmdbx",
+    "mdbx-sys",
+    "reqwest",
+    "rustls",
+    "sqlx",
+    "tonic",
 ];
 
 /// The only layers that may name an external crate; none where only `src/main.rs` does.
@@ -93,10 +105,10 @@ const HOMES: &[(&str, &[&str])] = &[
             "partition",
             "language",
             "kernel",
-            "storage",
             "shard",
             "intake",
             "outbox",
+            "worker",
             "effects",
             "inproc",
             "app",
@@ -105,7 +117,7 @@ const HOMES: &[(&str, &[&str])] = &[
     ("cel", &["language"]),
     ("clap", &["cli", "config", "demo"]),
     ("comfy_table", &["cli", "demo"]),
-    ("crc32c", &["kernel", "partition", "storage", "intake", "inproc"]),
+    ("crc32c", &["kernel", "partition", "mdbx", "intake", "inproc"]),
     ("data_encoding", &["language", "kernel", "effects", "nats"]),
     ("flate2", &["effects"]),
     ("granit_parser", &["language"]),
@@ -117,23 +129,20 @@ const HOMES: &[(&str, &[&str])] = &[
     ("hyper_rustls", &["effects"]),
     ("hyper_util", &["api", "clients", "effects"]),
     ("idna", &["effects"]),
-    ("ipnet", &["effects"]),
+    ("ipnet", &["worker"]),
     (
         "jiff",
         &[
-            "language", "kernel", "ports", "outbox", "effects", "nats", "app", "offline",
+            "language", "kernel", "ports", "outbox", "worker", "effects", "nats", "app", "offline",
         ],
     ),
     ("lettre", &["effects"]),
-    ("libmdbx", &["storage", "inproc"]),
-    ("mdbx_sys", &["storage", "inproc"]),
+    ("libmdbx", &["mdbx", "inproc"]),
+    ("mdbx_sys", &["mdbx", "inproc"]),
     ("mimalloc", &[]),
-    ("moka", &["effects"]),
+    ("moka", &["worker", "effects"]),
     ("nix", &["app"]),
-    (
-        "postcard",
-        &["kernel", "partition", "storage", "inproc", "offline"],
-    ),
+    ("postcard", &["kernel", "partition", "inproc", "offline"]),
     ("procfs", &["app"]),
     ("prometheus", &["telemetry"]),
     ("prost", &["effects", "gateway"]),
@@ -150,11 +159,14 @@ const HOMES: &[(&str, &[&str])] = &[
     (
         "tokio",
         &[
-            "tasks", "shard", "intake", "outbox", "effects", "gateway", "inproc", "nats", "api", "app",
-            "cli", "demo",
+            "tasks", "shard", "intake", "outbox", "worker", "effects", "gateway", "inproc", "nats", "api",
+            "app", "cli", "demo",
         ],
     ),
-    ("tokio_util", &["intake", "outbox", "effects", "api", "app"]),
+    (
+        "tokio_util",
+        &["intake", "outbox", "worker", "effects", "api", "app"],
+    ),
     ("tonic", &["clients", "effects", "gateway"]),
     ("tonic_prost", &["gateway"]),
     ("tonic_reflection", &["effects"]),
@@ -169,6 +181,8 @@ const HOMES: &[(&str, &[&str])] = &[
             "shard",
             "intake",
             "outbox",
+            "breakers",
+            "worker",
             "clients",
             "effects",
             "inproc",
@@ -178,11 +192,11 @@ const HOMES: &[(&str, &[&str])] = &[
             "demo",
         ],
     ),
-    ("tracing_subscriber", &["telemetry"]),
+    ("tracing_subscriber", &["logging"]),
     ("ureq_proto", &["effects"]),
     (
         "uuid",
-        &["language", "kernel", "effects", "gateway", "api", "app"],
+        &["language", "kernel", "worker", "effects", "gateway", "api", "app"],
     ),
     ("wasmi", &["language"]),
 ];
@@ -221,20 +235,24 @@ fn rust_files(dir: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// Files below `src/<layer>/` and `crates/<layer>/src/` with their text, by layer; each named `<layer>/<path>`.
+/// Files of each layer with their text, by layer; each named `<layer>/<path>`, or `<layer>.rs`.
 fn layers() -> BTreeMap<String, Vec<(String, String)>> {
     let mut layers: BTreeMap<String, Vec<(String, String)>> = BTreeMap::new();
-    for folder in ["src", "crates"] {
+    let runtime = Path::new("crates").join(RUNTIME).join("src");
+    for folder in [Path::new("src"), Path::new("crates"), &runtime] {
         let folder = root().join(folder);
         for path in rust_files(&folder) {
             let relative = path.strip_prefix(&folder).expect("below the folder");
-            if relative.components().count() < 2 {
+            let is_module = folder.ends_with(&runtime) && !relative.ends_with("lib.rs");
+            let is_below = relative.components().count() > 1 && !relative.starts_with(RUNTIME);
+            if !is_below && !is_module {
                 continue;
             }
             let layer = relative.components().next().expect("counted").as_os_str();
+            let layer = Path::new(layer).with_extension("");
             let text = fs::read_to_string(&path).expect("readable");
             layers
-                .entry(layer.to_string_lossy().into_owned())
+                .entry(layer.display().to_string())
                 .or_default()
                 .push((relative.display().to_string().replacen("/src/", "/", 1), text));
         }
@@ -245,6 +263,20 @@ fn layers() -> BTreeMap<String, Vec<(String, String)>> {
 /// Whether a layer is a crate of its own, so that its imports are those of its manifest.
 fn is_crate(layer: &str) -> bool {
     root().join("crates").join(layer).exists()
+}
+
+/// Where a layer is, from the root.
+fn home(layer: &str) -> String {
+    let runtime = format!("crates/{RUNTIME}/src/{layer}");
+    if is_crate(layer) {
+        format!("crates/{layer}/")
+    } else if root().join(&runtime).exists() {
+        format!("{runtime}/")
+    } else if root().join(&runtime).with_extension("rs").exists() {
+        format!("{runtime}.rs")
+    } else {
+        format!("src/{layer}/")
+    }
 }
 
 /// Whether a file holds tests only.
@@ -307,12 +339,13 @@ fn dependencies(manifest: &Path) -> BTreeSet<String> {
         .collect()
 }
 
-/// The manifests of the workspace, by layer; that of the runner without one.
+/// The manifests of the workspace, by crate; that of the runner without one.
 fn manifests() -> Vec<(Option<String>, PathBuf)> {
     let mut manifests = vec![(None, root().join("Cargo.toml"))];
-    for layer in layers().into_keys().filter(|layer| is_crate(layer)) {
-        let path = root().join("crates").join(&layer).join("Cargo.toml");
-        manifests.push((Some(layer), path));
+    for entry in fs::read_dir(root().join("crates")).expect("the crates") {
+        let folder = entry.expect("readable").path();
+        let name = folder.file_name().expect("a name").to_string_lossy().into_owned();
+        manifests.push((Some(name), folder.join("Cargo.toml")));
     }
     manifests
 }
@@ -354,7 +387,9 @@ fn the_layers_have_an_order() {
 }
 
 /// The layers that a simulation runs as they are, on one thread.
-const SIMULATED: &[&str] = &["shard", "intake", "outbox", "clients", "effects", "tasks", "app"];
+const SIMULATED: &[&str] = &[
+    "breakers", "shard", "intake", "outbox", "worker", "clients", "effects", "tasks", "app",
+];
 
 #[test]
 fn what_a_simulation_runs_draws_no_numbers_of_its_own() {
@@ -471,14 +506,56 @@ fn each_dependency_of_a_manifest_is_listed_with_its_home() {
 
 #[test]
 fn a_crate_depends_on_the_layers_below_it_only() {
-    for (layer, manifest) in manifests() {
-        let Some(layer) = layer else { continue };
-        let (_, allowed) = LAYERS.iter().find(|(name, _)| *name == layer).expect("a rule");
+    for (name, manifest) in manifests() {
+        let Some(name) = name else { continue };
+        let allowed = LAYERS.iter().find(|(layer, _)| *layer == name);
+        let allowed = match (allowed, &*name) {
+            (Some((_, allowed)), _) => *allowed,
+            (None, RUNTIME) => BELOW_RUNTIME,
+            (None, other) => panic!("{other} has no rule"),
+        };
         let allowed: BTreeSet<String> = allowed.iter().map(|name| format!("saga_runner_{name}")).collect();
         let mut ours = dependencies(&manifest);
         ours.retain(|name| name.starts_with("saga_runner_"));
-        assert_eq!(ours, allowed, "{layer}");
+        assert_eq!(ours, allowed, "{name}");
     }
+}
+
+/// Names of the packages that a package is built from, with those of its features that the workspace turns on.
+fn built_from(package: &str) -> BTreeSet<String> {
+    let output = std::process::Command::new(env!("CARGO"))
+        .args([
+            "tree",
+            "--locked",
+            "--offline",
+            "--edges",
+            "normal,build",
+            "--prefix",
+            "none",
+        ])
+        .args(["--format", "{p}", "--package", package])
+        .current_dir(root())
+        .output()
+        .expect("cargo");
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let text = String::from_utf8(output.stdout).expect("names");
+    let name = |line: &str| line.split(' ').next().map(str::to_owned);
+    text.lines().filter_map(name).collect()
+}
+
+#[test]
+fn what_a_simulation_is_built_from_speaks_no_protocol_and_stores_nothing() {
+    let all = built_from("saga-runner");
+    let unknown: Vec<_> = NOT_LINKED.iter().filter(|name| !all.contains(**name)).collect();
+    assert!(unknown.is_empty(), "nobody depends on {unknown:?}");
+    let linked = built_from("saga-runner-runtime");
+    assert!(linked.contains("tokio"), "{linked:?}");
+    let found: Vec<_> = NOT_LINKED.iter().filter(|name| linked.contains(**name)).collect();
+    assert!(found.is_empty(), "crates/runtime links {found:?}");
 }
 
 #[test]
@@ -533,7 +610,7 @@ fn unsafe_code_has_one_home() {
                 .to_string()
         })
         .collect();
-    assert_eq!(homes, ["src/storage/raw.rs"]);
+    assert_eq!(homes, ["src/mdbx/raw.rs"]);
 }
 
 /// What begins tasks and threads by itself, and why nobody has to notice their end.
@@ -629,11 +706,7 @@ fn the_code_map_names_what_exists_and_all_of_it() {
         );
     }
     for layer in layers().keys() {
-        let path = if is_crate(layer) {
-            format!("crates/{layer}/")
-        } else {
-            format!("src/{layer}/")
-        };
+        let path = home(layer);
         assert!(
             named.contains(&path.as_str()),
             "the code map does not name {path}"

@@ -27,18 +27,18 @@ const SETTINGS: [(&str, &str, &str); 21] = [
     ("`http`", "src/api/settings.rs", "Settings"),
     ("`log`", "src/config/manifest.rs", "LogSettings"),
     ("`limits`", "crates/language/src/limits.rs", "Limits"),
-    ("`shard`", "src/shard/settings.rs", "Settings"),
-    ("`storage`", "src/storage/mod.rs", "Settings"),
-    ("`intake`", "src/intake/settings.rs", "Settings"),
-    ("`relay`", "src/outbox/settings.rs", "Settings"),
+    ("`shard`", "crates/runtime/src/shard/settings.rs", "Settings"),
+    ("`storage`", "crates/runtime/src/storage/mod.rs", "Settings"),
+    ("`intake`", "crates/runtime/src/intake/settings.rs", "Settings"),
+    ("`relay`", "crates/runtime/src/outbox/settings.rs", "Settings"),
     (
         "`relay.breaker`",
         "crates/language/src/breaker.rs",
         "BreakerPolicy",
     ),
     ("`ownership`", "src/config/ownership.rs", "OwnershipSettings"),
-    ("`worker`", "src/effects/settings.rs", "Settings"),
-    ("`worker.egress`", "src/effects/egress.rs", "Egress"),
+    ("`worker`", "crates/runtime/src/worker/settings.rs", "Settings"),
+    ("`worker.egress`", "crates/runtime/src/worker/egress.rs", "Egress"),
 ];
 
 /// Public fields of a struct, by the names that the manifest uses.
@@ -106,7 +106,8 @@ fn every_key_of_the_manifest_is_in_the_manual_and_no_other() {
 #[test]
 fn every_settings_struct_is_held_against_the_manual() {
     let known: BTreeSet<&str> = SETTINGS.iter().map(|(_, file, _)| *file).collect();
-    for file in files(&root().join("src"), "rs") {
+    let folders = ["src", "crates/runtime/src"].map(|folder| files(&root().join(folder), "rs"));
+    for file in folders.into_iter().flatten() {
         let text = std::fs::read_to_string(&file).expect("readable");
         let path = file.strip_prefix(root()).expect("below the root");
         let path = path.to_str().expect("a UTF-8 path");
@@ -123,7 +124,7 @@ fn every_settings_struct_is_held_against_the_manual() {
 
 #[test]
 fn every_series_is_in_the_manual_and_no_other() {
-    let code = read("src/telemetry/metrics.rs");
+    let code = read("crates/runtime/src/telemetry/metrics.rs");
     let (code, _) = code.split_once("#[cfg(test)]").expect("tests at the end");
     let words: Vec<&str> = code.split_whitespace().collect();
     let mut registered = BTreeSet::new();

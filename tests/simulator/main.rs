@@ -6,7 +6,7 @@
 
 // What a shard's own tests hold against its state is held against it here, too.
 use saga_runner::{kernel, storage};
-#[path = "../../src/shard/tests/owners.rs"]
+#[path = "../../crates/runtime/src/shard/tests/owners.rs"]
 mod owners;
 
 mod broker;

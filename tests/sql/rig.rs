@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 use saga_runner::effects::consumers::Scope;
-use saga_runner::effects::{self, Consumer, Consumers, SystemResolver, Worker, WorkerError, WorkerSpec};
+use saga_runner::effects::{self, BuiltIn, Consumer, Consumers, Worker, WorkerError, WorkerSpec};
 use saga_runner::inproc::{self, InprocBroker};
 use saga_runner::kernel::definition::{EffectDefinition, SourceFile, load};
 use saga_runner::kernel::duration::Millis;
@@ -110,10 +110,10 @@ impl Rig {
             streams: self.streams.clone(),
             settings: self.settings.clone(),
             secrets: Arc::new(saga_runner::effects::Secrets::new(&self.secrets)),
-            upstreams: BTreeMap::from([("ledger".to_owned(), self.database.clone())]),
-            tokens: None,
-            resolver: Arc::new(SystemResolver),
-            upstream_tls: BTreeMap::new(),
+            providers: Arc::new(BuiltIn::calling(BTreeMap::from([(
+                "ledger".to_owned(),
+                self.database.clone(),
+            )]))),
             clock: Arc::new(RealClock),
             tasks: Tasks::new(&self.metrics, &(Arc::new(RealClock) as Arc<dyn Clock>)),
             metrics: Arc::clone(&self.metrics),

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 use saga_runner::effects::consumers::{Consumer, Consumers, Scope};
-use saga_runner::effects::{self, Local, SystemResolver, Worker, WorkerSpec};
+use saga_runner::effects::{self, BuiltIn, Local, Worker, WorkerSpec};
 use saga_runner::inproc::{self, InprocBroker};
 use saga_runner::kernel::definition::EffectDefinition;
 use saga_runner::kernel::definition::effect::{
@@ -219,10 +219,10 @@ impl Rig {
                 ..effects::Settings::default()
             },
             secrets: Arc::new(effects::Secrets::new(&BTreeMap::new())),
-            tokens: None,
-            resolver: Arc::new(SystemResolver),
-            upstream_tls: std::collections::BTreeMap::new(),
-            upstreams: BTreeMap::from([("pay".to_owned(), upstream.to_owned())]),
+            providers: Arc::new(BuiltIn::calling(BTreeMap::from([(
+                "pay".to_owned(),
+                upstream.to_owned(),
+            )]))),
             clock: Arc::clone(&self.clock) as Arc<dyn Clock>,
             tasks: self.tasks(),
             metrics,

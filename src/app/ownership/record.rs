@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::Manifest;
 use crate::kernel::ids::TimeMs;
+use crate::mdbx;
 use crate::ports::broker::{Broker, BrokerError, PutError};
 use crate::ports::randomness::Randomness;
-use crate::storage::Store;
 
 /// A random name, written as 32 hex digits: of a folder, or of one claim to a shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,7 +60,7 @@ impl Place {
                 host => host.to_owned(),
             },
             boot: said("/proc/sys/kernel/random/boot_id").trim().to_owned(),
-            file: Store::file(dir),
+            file: mdbx::file(dir),
         }
     }
 

@@ -1,21 +1,39 @@
-//! Full disks, flipped bits, and inputs that kill the process.
+//! A shard on the disk: full, with flipped bits, and with too many readers.
 
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use serde_json::json;
+use tokio::sync::oneshot;
 
-use super::world::{EVENTS, Shard, World, added, event, list, named, opened};
+use super::{FILE, open};
 use crate::kernel::input::Input;
 use crate::shard::ShardState;
 use crate::shard::mailbox::{Arrival, Delivery, Mail};
-use crate::storage::StorageError;
-use crate::storage::rows::Suspect;
-use saga_runner_partition::machine::careful::fingerprint;
+use world::{EVENTS, World, added, event, list, named, opened};
+
+// What the shard's own tests are made of.
+#[path = "../../crates/runtime/src/shard/tests/owners.rs"]
+#[allow(dead_code, reason = "a part of it is used here")]
+mod owners;
+#[path = "../../crates/runtime/src/shard/tests/world.rs"]
+#[allow(dead_code, reason = "a part of it is used here")]
+mod world;
 
 const DAY: Duration = Duration::from_hours(24);
 
 const MARK: &str = "a text that is found in the file";
+
+/// A shard on the disk, with at most `max_bytes`.
+fn on_disk(max_bytes: u64) -> (World, tempfile::TempDir) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().to_owned();
+    let mut world = World::over(move |settings, options| open(&path, settings, options).unwrap());
+    world.storage.max_bytes = max_bytes;
+    (world, dir)
+}
 
 fn filled(key: &str, sequence: u64, text: &str) -> Input {
     event(list(key), "List.Filled", sequence, &json!({"text": text}))
@@ -36,10 +54,18 @@ fn told(key: &str, sequence: u64, text: &str) -> Input {
     event(list(key), "List.Told", sequence, &json!({"text": text}))
 }
 
+/// An instance that has come and gone, and leaves much behind.
+fn lived(key: &str, sequence: u64, text: &str) -> Mail {
+    let closed = named(key, "List.Closed", sequence);
+    delivery(
+        sequence,
+        vec![opened(key, sequence), filled(key, sequence, text), closed],
+    )
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_full_disk_loses_nothing_and_deletions_make_room() {
-    let mut world = World::new();
-    world.storage.max_bytes = 16 << 20;
+    let (world, _dir) = on_disk(16 << 20);
     let shard = world.start();
     shard.deliver(EVENTS, 1, vec![opened("a", 1)]).await;
     let text = "x".repeat(200_000);
@@ -80,8 +106,7 @@ async fn a_full_disk_loses_nothing_and_deletions_make_room() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_stop_is_heard_while_the_disk_is_full() {
-    let mut world = World::new();
-    world.storage.max_bytes = 16 << 20;
+    let (world, _dir) = on_disk(16 << 20);
     let shard = world.start();
     shard.deliver(EVENTS, 1, vec![opened("a", 1)]).await;
     let text = "x".repeat(200_000);
@@ -91,7 +116,7 @@ async fn a_stop_is_heard_while_the_disk_is_full() {
             .await;
     }
     shard.until(|state| matches!(state, ShardState::Full(_))).await;
-    let status = std::sync::Arc::clone(&shard.handle.status);
+    let status = Arc::clone(&shard.handle.status);
     let position = shard.position(EVENTS);
     shard.stop().await;
     assert_eq!(status.state(), ShardState::Stopped);
@@ -101,8 +126,7 @@ async fn a_stop_is_heard_while_the_disk_is_full() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_stop_is_heard_while_the_disk_is_full_and_the_mailbox_takes_no_more() {
-    let mut world = World::new();
-    world.storage.max_bytes = 16 << 20;
+    let (mut world, _dir) = on_disk(16 << 20);
     world.settings.mailbox = 2;
     let shard = world.start();
     shard.deliver(EVENTS, 1, vec![opened("a", 1)]).await;
@@ -119,26 +143,16 @@ async fn a_stop_is_heard_while_the_disk_is_full_and_the_mailbox_takes_no_more() 
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
-    let status = std::sync::Arc::clone(&shard.handle.status);
+    let status = Arc::clone(&shard.handle.status);
     tokio::time::timeout(Duration::from_secs(20), shard.stop())
         .await
         .expect("it stops");
     assert_eq!(status.state(), ShardState::Stopped);
 }
 
-/// An instance that has come and gone, and leaves much behind.
-fn lived(key: &str, sequence: u64, text: &str) -> Mail {
-    let closed = named(key, "List.Closed", sequence);
-    delivery(
-        sequence,
-        vec![opened(key, sequence), filled(key, sequence, text), closed],
-    )
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_disk_that_is_full_of_what_may_be_forgotten_heals_by_itself() {
-    let mut world = World::new();
-    world.storage.max_bytes = 16 << 20;
+    let (world, _dir) = on_disk(16 << 20);
     let shard = world.start();
     let text = "x".repeat(200_000);
     let mut sequence = 0;
@@ -164,33 +178,14 @@ async fn a_disk_that_is_full_of_what_may_be_forgotten_heals_by_itself() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn a_shard_without_inputs_forgets_what_is_old() {
-    let world = World::new();
-    let shard = world.start();
-    shard.mail(lived("l1", 1, "text")).await;
-    shard.settle().await;
-    assert!(shard.ended(&list("l1")).is_some());
-    world.clock.advance(DAY * 8);
-    let forgotten = async {
-        while shard.ended(&list("l1")).is_some() {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(20), forgotten)
-        .await
-        .expect("it is forgotten");
-    shard.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_flipped_bit_on_the_disk_halts_the_shard_and_is_never_used() {
-    let world = World::new();
+    let (world, dir) = on_disk(1 << 30);
     let shard = world.start();
     shard
         .deliver(EVENTS, 1, vec![opened("a", 1), filled("a", 1, MARK)])
         .await;
     shard.stop().await;
-    let flipped = flip_every(&world.path().join("mdbx.dat"), MARK.as_bytes());
+    let flipped = flip_every(&dir.path().join(FILE), MARK.as_bytes());
     assert!(flipped > 0);
     let shard = world.start();
     shard.deliver(EVENTS, 2, vec![added("a", 2, 1)]).await;
@@ -228,77 +223,54 @@ fn flip_every(path: &std::path::Path, needle: &[u8]) -> usize {
     found.len()
 }
 
-/// Leaves the state as a process does that dies while it applies `input` for the last of `attempts` times.
-pub fn die_with(world: &World, input: &Input, attempts: u32) {
-    let store = world.store();
-    store
-        .write::<_, StorageError>(|batch| {
-            batch.put_closed(false)?;
-            batch.put_suspects(&[Suspect {
-                input: fingerprint(input),
-                attempts,
-            }])
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_read_that_fails_for_a_moment_does_not_halt_the_shard() {
+    let (world, _dir) = on_disk(1 << 30);
+    let shard = world.start();
+    shard.deliver(EVENTS, 1, vec![opened("a", 1)]).await;
+    shard.settle().await;
+    // All that may read at the same time do.
+    let (release, refused) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let readers: Vec<_> = (0..400)
+        .map(|_| {
+            let (reader, release) = (shard.handle.reader.clone(), Arc::clone(&release));
+            let refused = Arc::clone(&refused);
+            std::thread::spawn(move || {
+                let read = reader.live(None, 1, |_, _| {
+                    while !release.load(Ordering::Acquire) {
+                        std::thread::park_timeout(Duration::from_millis(1));
+                    }
+                    true
+                });
+                if read.is_err() {
+                    refused.store(true, Ordering::Release);
+                }
+            })
         })
-        .unwrap();
-}
-
-async fn with_two_lists(world: &World) -> Shard {
-    let shard = world.start();
-    shard
-        .deliver(EVENTS, 1, vec![opened("a", 1), opened("b", 1)])
-        .await;
-    shard.settle().await;
-    shard
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn an_input_that_kills_the_process_is_set_aside_and_its_neighbours_are_not() {
-    let world = World::new();
-    with_two_lists(&world).await.stop().await;
-    die_with(&world, &added("a", 2, 13), 3);
-    let shard = world.start();
-    // The intake cuts deliveries differently each time.
-    let inputs = vec![
-        added("b", 2, 2),
-        added("a", 2, 13),
-        added("a", 3, 3),
-        added("b", 3, 3),
-    ];
-    shard.deliver_after(EVENTS, 1, 3, inputs).await;
-    shard.deliver(EVENTS, 4, vec![added("b", 4, 4)]).await;
-    shard.settle().await;
-    assert_eq!(shard.items("b"), json!([2, 3, 4]));
-    assert_eq!(shard.items("a"), json!([]));
-    let letters = shard.dead_letters();
-    assert_eq!(letters.len(), 1);
-    assert_eq!(letters[0].1.reason, "poison.crash");
-    assert_eq!(letters[0].1.attempts, 3);
-    assert_eq!(letters[0].1.input.as_ref().unwrap().id, added("a", 2, 13).id);
-    assert_eq!(shard.inbox("a").1, ["List.Added/a/3"]);
-    shard.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn care_after_a_crash_changes_no_outcome() {
-    let world = World::new();
-    with_two_lists(&world).await.stop().await;
-    die_with(&world, &added("other", 1, 1), 3);
-    let shard = world.start();
-    for sequence in 2..=5 {
-        let n = i64::try_from(sequence).unwrap();
-        shard
-            .deliver(
-                EVENTS,
-                sequence,
-                vec![added("a", sequence, n), added("b", sequence, -n)],
-            )
-            .await;
+        .collect();
+    while !refused.load(Ordering::Acquire) {
+        tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    shard.settle().await;
-    assert_eq!(shard.items("a"), json!([2, 3, 4, 5]));
-    assert_eq!(shard.items("b"), json!([-2, -3, -4, -5]));
-    let versions = ["a", "b"].map(|key| shard.record(&list(key)).unwrap().version);
-    assert_eq!(versions, [5, 5]);
-    assert_eq!(shard.dead_letters(), []);
-    shard.stop().await;
+    let refill = async || {
+        let (reply, answer) = oneshot::channel();
+        let mail = Mail::Refill {
+            after: None,
+            limit: 10,
+            reply,
+        };
+        shard.mail(mail).await;
+        answer.await
+    };
+    assert!(refill().await.is_err(), "there is no answer");
+    assert!(shard.handle.status.unreadable().is_some());
+    assert_eq!(shard.handle.status.state(), ShardState::Running);
+    shard.deliver(EVENTS, 2, vec![added("a", 2, 1)]).await;
+    release.store(true, Ordering::Release);
+    for reader in readers {
+        reader.join().expect("it ends");
+    }
+    assert!(refill().await.is_ok());
+    assert_eq!(shard.handle.status.unreadable(), None);
+    assert_eq!(shard.items("a"), serde_json::json!([1]));
+    assert_eq!(shard.handle.status.state(), ShardState::Running);
 }

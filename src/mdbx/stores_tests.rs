@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use saga_runner_partition::storage::{Memory, ReadRows, Row, StorageError, TableIndex, WriteRows, rows_of};
 
 use super::environment::Environment;
-use super::tables::NAMES;
+use crate::storage::tables::NAMES;
 
 /// One call of a transaction.
 #[derive(Debug, Clone)]

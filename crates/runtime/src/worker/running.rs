@@ -12,29 +12,23 @@ use tokio_util::task::TaskTracker;
 
 use super::breakers::Breakers;
 use super::consumers::Consumer;
-use super::environment::Environment;
 use super::gate::Gate;
 use super::held::Hands;
 use super::lane::{Lane, Series};
 use super::line::Line;
 use super::local::{Lanes, Local};
-use super::network::Resolve;
 use super::places::{Pace, Share, Tenants};
-use super::provider::Provider;
-use super::providers;
+use super::provider::{Provider, Providers};
 use super::recalls::{self, Recalls};
-use super::registry::Registry;
 use super::room::Took;
 use super::secrets::Secrets;
 use super::settings::Settings;
 use super::source::{Parts, Source, Troubles};
-use crate::clients::UpstreamTls;
 use crate::kernel::breaker::BreakerPolicy;
 use crate::kernel::definition::EffectDefinition;
 use crate::kernel::definition::effect::BreakerScope;
 use crate::kernel::rate::Rate;
 use crate::kernel::subject::Tenancy;
-use crate::kernel::token::TokenKey;
 use crate::ports::broker::{Broker, WorkflowStreams};
 use crate::ports::clock::Clock;
 use crate::tasks::{Task, Tasks};
@@ -55,14 +49,8 @@ pub struct WorkerSpec {
     pub settings: Settings,
     /// By name; expressions read them as `secrets.<name>`.
     pub secrets: Arc<Secrets>,
-    /// Base URLs by name; expressions read them as `upstreams.<name>`.
-    pub upstreams: BTreeMap<String, String>,
-    /// What protects the connections to upstreams, by their names.
-    pub upstream_tls: BTreeMap<String, UpstreamTls>,
-    /// Makes callback tokens, which expressions read as `command.token`.
-    pub tokens: Option<TokenKey>,
-    /// Turns the names of hosts into the addresses that calls connect to.
-    pub resolver: Arc<dyn Resolve>,
+    /// What makes the calls.
+    pub providers: Arc<dyn Providers>,
     pub clock: Arc<dyn Clock>,
     pub metrics: Arc<Metrics>,
     pub tasks: Tasks,
@@ -102,30 +90,14 @@ impl Worker {
     /// # Errors
     /// [`WorkerError`] names the first effect that cannot run.
     pub fn start(spec: &WorkerSpec) -> Result<Self, WorkerError> {
-        Self::start_with(spec, &Registry::default())
-    }
-
-    /// The same with providers that are not saga-runner's own.
-    ///
-    /// # Errors
-    /// As [`Self::start`].
-    pub fn start_with(spec: &WorkerSpec, registry: &Registry) -> Result<Self, WorkerError> {
         let draining = CancellationToken::new();
         let stopping = CancellationToken::new();
         let home = TaskTracker::new();
-        let environment = Arc::new(environment(spec));
         let gate = Arc::new(Gate::new(
             spec.settings.answered_max,
             spec.settings.recheck_after.duration(),
         ));
-        let providers = spec
-            .effects
-            .iter()
-            .map(|definition| {
-                providers::of(definition, &environment, &spec.settings, registry)
-                    .map_err(|reason| refused(definition, reason))
-            })
-            .collect::<Result<Vec<_>, _>>()?;
+        let providers = spec.providers.of(spec)?;
         let upstreams: Vec<Option<Arc<str>>> = spec
             .effects
             .iter()
@@ -246,10 +218,14 @@ fn by_effect<'l>(lanes: impl IntoIterator<Item = &'l Arc<Lane>>) -> Lanes {
     lanes.into_iter().map(named).collect()
 }
 
-fn refused(definition: &EffectDefinition, reason: String) -> WorkerError {
-    WorkerError {
-        effect: definition.name.to_string(),
-        reason,
+impl WorkerError {
+    /// That `definition` cannot run.
+    #[must_use]
+    pub fn of(definition: &EffectDefinition, reason: String) -> Self {
+        Self {
+            effect: definition.name.to_string(),
+            reason,
+        }
     }
 }
 
@@ -307,14 +283,6 @@ fn follow(
     tasks
 }
 
-/// What the templates of all calls may read, and how calls get where they lead.
-fn environment(spec: &WorkerSpec) -> Environment {
-    Environment::new(Arc::clone(&spec.secrets), &spec.upstreams, spec.tokens.clone())
-        .with_tls(spec.upstream_tls.clone())
-        .with_resolver(Arc::clone(&spec.resolver))
-        .with_messenger(Arc::clone(&spec.broker).messenger())
-}
-
 /// The policy of each upstream: what one of its effects says, or the default.
 fn policies(
     effects: &[Arc<EffectDefinition>],
@@ -330,7 +298,7 @@ fn policies(
                     "another effect that calls {upstream} has another breaker; give both the same, or one of them \
                      `scope: effect`"
                 );
-                return Err(refused(definition, reason));
+                return Err(WorkerError::of(definition, reason));
             }
             (None, Some(rule)) => *policy = Some(rule.policy),
             (Some(_), Some(_)) | (_, None) => {}

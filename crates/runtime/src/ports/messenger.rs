@@ -7,6 +7,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 
+use super::broker::PublishError;
+
 #[async_trait]
 pub trait Messenger: Send + Sync + 'static {
     /// Sends and waits for the first answer, at most `timeout`.
@@ -73,4 +75,16 @@ pub enum MessengerError {
     /// It was sent, and what became of it is not known.
     #[error("no answer: {0}")]
     Unknown(String),
+}
+
+impl From<PublishError> for MessengerError {
+    fn from(error: PublishError) -> Self {
+        match error {
+            PublishError::Refused(why) => Self::Refused(why),
+            PublishError::Unavailable(why) => Self::Unavailable(why),
+            PublishError::Unknown(why) => Self::Unknown(why),
+            // Nothing is sent that asks for it.
+            PublishError::AlreadyThere => Self::Refused(error.to_string()),
+        }
+    }
 }

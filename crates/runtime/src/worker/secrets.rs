@@ -71,7 +71,7 @@ impl Known {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::effects::provider::CallFailure;
+    use crate::worker::provider::CallFailure;
 
     fn known(values: &[(&str, &str)]) -> Known {
         let map = values

@@ -1,15 +1,9 @@
-//! REMEMBERS on disk. One MDBX environment per shard: a checksum on every value, one transaction across all tables.
+//! The stored state of a shard, in whatever store its rows lie: whose it is, and what of it is kept.
 //!
 //! What the rows are, and how they are read and written by noun, is the partition's (`crates/partition/`). Synchronous,
 //! and it decides nothing.
 
-pub mod environment;
-mod raw;
 pub mod store;
-#[cfg(test)]
-mod stores_tests;
-#[cfg(test)]
-mod tests;
 
 use serde::{Deserialize, Serialize};
 
@@ -56,26 +50,5 @@ impl Settings {
             ended_count: self.keep_ended_count,
             dead_letters: self.keep_dead_letters,
         }
-    }
-}
-
-/// What an error of MDBX means.
-fn from_mdbx(error: libmdbx::Error) -> StorageError {
-    use libmdbx::Error as Mdbx;
-    const ENOSPC: i32 = 28;
-    const EDQUOT: i32 = 122;
-    match error {
-        Mdbx::MapFull | Mdbx::UnableExtendMapsize | Mdbx::TxnFull | Mdbx::Other(ENOSPC | EDQUOT) => {
-            StorageError::Full(error.to_string())
-        }
-        Mdbx::Corrupted
-        | Mdbx::PageNotFound
-        | Mdbx::CursorFull
-        | Mdbx::Panic
-        | Mdbx::Problem
-        | Mdbx::Invalid
-        | Mdbx::VersionMismatch
-        | Mdbx::BadSign => StorageError::Corrupt(error.to_string()),
-        other => StorageError::Failed(other.to_string()),
     }
 }

@@ -11,7 +11,7 @@ use super::envelope;
 use super::fence::Fence;
 use super::publish::seed;
 use super::settings::Settings;
-use crate::clients::breakers::Breakers;
+use crate::breakers::Breakers;
 use crate::kernel::breaker::CallEnd;
 use crate::kernel::envelope::AggregateCommand;
 use crate::kernel::work::{WorkItem, WorkKind};

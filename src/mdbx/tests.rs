@@ -8,14 +8,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_bytes::ByteBuf;
 
-use super::read::{Bound, Found, ListCursor};
-use super::rows::{
-    ActiveDefinitions, ActiveSaga, AliasRow, ArchivedRow, DeadLetter, EndedRow, HistoryOutcome, HistoryRow,
-    InboxRow, ParkedRow, PositionRow, Released, Stamp, Suspect, TimerTarget, Tombstone, UseChanges, Uses,
-    WaitReason, Waiting, decode, encode, encode_waiting,
-};
-use super::write::Counters;
-use super::{Batch, OpenOptions, Settings, StorageError, Store};
+use super::open;
 use crate::kernel::ids::{
     ClusterId, CommandId, DefinitionHash, EffectName, EventId, InstanceId, Key, SagaName, TenantId, TimeMs,
 };
@@ -24,6 +17,14 @@ use crate::kernel::ledger::Ledger;
 use crate::kernel::patch::{IgnoreReason, Note, TimerRow};
 use crate::kernel::record::{Phase, Record, Summary};
 use crate::kernel::work::{WorkItem, WorkKind, WorkRef};
+use crate::storage::read::{Bound, Found, ListCursor};
+use crate::storage::rows::{
+    ActiveDefinitions, ActiveSaga, AliasRow, ArchivedRow, DeadLetter, EndedRow, HistoryOutcome, HistoryRow,
+    InboxRow, ParkedRow, PositionRow, Released, Stamp, Suspect, TimerTarget, Tombstone, UseChanges, Uses,
+    WaitReason, Waiting, decode, encode, encode_waiting,
+};
+use crate::storage::write::Counters;
+use crate::storage::{Batch, OpenOptions, Settings, StorageError, Store};
 
 fn store(dir: &Path) -> Store {
     let options = OpenOptions {
@@ -33,7 +34,7 @@ fn store(dir: &Path) -> Store {
         shards: 1,
         create: true,
     };
-    Store::open(dir, &Settings::default(), &options).expect("opens")
+    open(dir, &Settings::default(), &options).expect("opens")
 }
 
 fn write<R>(store: &Store, work: impl FnOnce(&Batch<'_>) -> Result<R, StorageError>) -> R {

@@ -1,10 +1,6 @@
 //! Relays that end, threads that hang or panic, and reads that fail for a moment.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-
-use tokio::sync::oneshot;
 
 use super::world::{EVENTS, World, added, opened};
 use crate::shard::ShardState;
@@ -95,56 +91,4 @@ async fn a_shard_makes_progress_while_it_idles_and_none_while_it_hangs() {
     moved(before).await;
     shard.settle().await;
     assert_eq!(shard.position(EVENTS), 2);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn a_read_that_fails_for_a_moment_does_not_halt_the_shard() {
-    let world = World::new();
-    let shard = world.start();
-    shard.deliver(EVENTS, 1, vec![opened("a", 1)]).await;
-    shard.settle().await;
-    // All that may read at the same time do.
-    let (release, refused) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
-    let readers: Vec<_> = (0..400)
-        .map(|_| {
-            let (reader, release) = (shard.handle.reader.clone(), Arc::clone(&release));
-            let refused = Arc::clone(&refused);
-            std::thread::spawn(move || {
-                let read = reader.live(None, 1, |_, _| {
-                    while !release.load(Ordering::Acquire) {
-                        std::thread::park_timeout(Duration::from_millis(1));
-                    }
-                    true
-                });
-                if read.is_err() {
-                    refused.store(true, Ordering::Release);
-                }
-            })
-        })
-        .collect();
-    while !refused.load(Ordering::Acquire) {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
-    let refill = async || {
-        let (reply, answer) = oneshot::channel();
-        let mail = Mail::Refill {
-            after: None,
-            limit: 10,
-            reply,
-        };
-        shard.mail(mail).await;
-        answer.await
-    };
-    assert!(refill().await.is_err(), "there is no answer");
-    assert!(shard.handle.status.unreadable().is_some());
-    assert_eq!(shard.handle.status.state(), ShardState::Running);
-    shard.deliver(EVENTS, 2, vec![added("a", 2, 1)]).await;
-    release.store(true, Ordering::Release);
-    for reader in readers {
-        reader.join().expect("it ends");
-    }
-    assert!(refill().await.is_ok());
-    assert_eq!(shard.handle.status.unreadable(), None);
-    assert_eq!(shard.items("a"), serde_json::json!([1]));
-    assert_eq!(shard.handle.status.state(), ShardState::Running);
 }

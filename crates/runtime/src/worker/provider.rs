@@ -1,10 +1,12 @@
 //! What a provider is given and what it answers, whatever the transport.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 
+use super::running::{WorkerError, WorkerSpec};
 use crate::kernel::breaker::CallEnd;
 use crate::kernel::envelope::EffectCommand;
 use crate::kernel::ids::TimeMs;
@@ -20,6 +22,15 @@ pub trait Provider: Send + Sync + 'static {
 
     /// What is called, `host:port`; `None` where nothing is.
     fn upstream(&self) -> Option<String>;
+}
+
+/// What makes the providers of a worker.
+pub trait Providers: Send + Sync + 'static {
+    /// The provider of each effect of `spec`, in their order.
+    ///
+    /// # Errors
+    /// [`WorkerError`] names the first effect that cannot run.
+    fn of(&self, spec: &WorkerSpec) -> Result<Vec<Arc<dyn Provider>>, WorkerError>;
 }
 
 /// The command that a call serves. Not `Debug`: it holds secrets.

@@ -1,6 +1,6 @@
-//! A shard over a real environment in a temporary folder, with a clock that tests set.
+//! A shard over a store that outlives it, with a clock that tests set.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
@@ -243,9 +243,12 @@ pub fn set_of(definitions: Vec<Definition>) -> Arc<DefinitionSet> {
     Arc::new(DefinitionSet::new(active, Vec::new()))
 }
 
+/// Opens the store of the shard.
+type Opener = Box<dyn Fn(&crate::storage::Settings, &OpenOptions) -> Store + Send + Sync>;
+
 /// What outlives a shard.
 pub struct World {
-    pub dir: tempfile::TempDir,
+    open: Opener,
     /// The shard once more, made of the write sets of all its commits.
     replica: Arc<Replica>,
     pub clock: Arc<TestClock>,
@@ -261,9 +264,26 @@ pub struct World {
 }
 
 impl World {
+    /// Over a store in memory.
     pub fn new() -> Self {
+        let memory = Memory::default();
+        Self::over(move |settings, options| {
+            Store::over(
+                Arc::new(memory.clone()),
+                Path::new("shard-0003"),
+                settings,
+                options,
+            )
+            .unwrap()
+        })
+    }
+
+    /// Over the store that `open` gives.
+    pub fn over(
+        open: impl Fn(&crate::storage::Settings, &OpenOptions) -> Store + Send + Sync + 'static,
+    ) -> Self {
         Self {
-            dir: tempfile::tempdir().unwrap(),
+            open: Box::new(open),
             replica: Arc::default(),
             clock: Arc::new(TestClock::new()),
             metrics: Arc::new(Metrics::new()),
@@ -293,12 +313,15 @@ impl World {
         }
     }
 
-    pub fn path(&self) -> PathBuf {
-        self.dir.path().join("shard-0003")
-    }
-
     pub fn store(&self) -> Store {
-        let store = open_store(&self.path(), &self.storage);
+        let options = OpenOptions {
+            cluster: "test".to_owned(),
+            cluster_id: ClusterId::OFFLINE,
+            shard: 3,
+            shards: 4,
+            create: true,
+        };
+        let store = (self.open)(&self.storage, &options);
         self.replica.check(&store);
         store.logged(Arc::clone(&self.replica) as Arc<dyn Log>)
     }
@@ -331,17 +354,6 @@ impl World {
             definitions: Arc::clone(&self.definitions),
         }
     }
-}
-
-fn open_store(dir: &Path, settings: &crate::storage::Settings) -> Store {
-    let options = OpenOptions {
-        cluster: "test".to_owned(),
-        cluster_id: ClusterId::OFFLINE,
-        shard: 3,
-        shards: 4,
-        create: true,
-    };
-    Store::open(dir, settings, &options).unwrap()
 }
 
 /// A running shard.

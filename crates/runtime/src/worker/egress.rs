@@ -1,5 +1,4 @@
-//! Which addresses calls may connect to. How a name becomes addresses is told by [`super::network`], which asks here
-//! about each of them.
+//! Which addresses calls may connect to. Providers, which turn names into addresses, ask here about each of them.
 
 use std::error::Error;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

@@ -7,7 +7,6 @@ use saga_runner_partition::storage::{
     Captured, Decision, Log, Row, Snapshots, TableIndex, Transactions, WriteRows, in_transaction, rows_of,
 };
 
-use super::environment::Environment;
 use super::read::Reader;
 use super::rows::{self, ROW_FORMAT};
 use super::write::Batch;
@@ -42,9 +41,6 @@ pub struct Ownership {
 /// Key of [`Ownership`].
 const OWNERSHIP: &[u8] = b"ownership";
 
-/// The file of a shard, in its folder.
-const FILE: &str = "mdbx.dat";
-
 /// The state of one shard, opened exclusively.
 #[derive(Debug)]
 pub struct Store {
@@ -55,20 +51,7 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens the shard in `dir`.
-    ///
-    /// # Errors
-    /// [`StorageError`] says why the folder is refused: locked, foreign, newer, or unexpectedly empty.
-    pub fn open(dir: &Path, settings: &Settings, options: &OpenOptions) -> Result<Self, StorageError> {
-        let empty = !dir.join(FILE).exists();
-        if empty && !options.create {
-            return Err(StorageError::Missing(dir.to_owned()));
-        }
-        let environment = Environment::open(dir, tables::NAMES, settings.max_bytes)?;
-        Self::over(Arc::new(environment), dir, settings, options)
-    }
-
-    /// The shard in any store; `dir` is what its owner calls it.
+    /// The shard in `transactions`; `dir` is what its owner calls it.
     ///
     /// # Errors
     /// [`StorageError`] says why it is refused: foreign, newer, or unexpectedly empty.
@@ -107,14 +90,6 @@ impl Store {
     /// [`StorageError::Corrupt`] where one is damaged.
     pub fn rows(&self) -> Result<Vec<(TableIndex, Row)>, StorageError> {
         rows_of(&*self.transactions)
-    }
-
-    /// Device and inode of the file of the shard in `dir`, none where there is none.
-    #[must_use]
-    pub fn file(dir: &Path) -> Option<(u64, u64)> {
-        use std::os::unix::fs::MetadataExt as _;
-        let found = std::fs::metadata(dir.join(FILE)).ok()?;
-        Some((found.dev(), found.ino()))
     }
 
     /// Who the folder is; none where it has made no claim yet.
@@ -269,89 +244,41 @@ const fn newer(path: PathBuf, found: u8) -> StorageError {
 
 #[cfg(test)]
 mod tests {
+    use saga_runner_partition::storage::Memory;
+
     use super::*;
 
-    fn options(cluster: &str, shard: u16, create: bool) -> OpenOptions {
-        OpenOptions {
+    fn open(memory: &Memory, cluster: &str, create: bool) -> Result<Store, StorageError> {
+        let options = OpenOptions {
             cluster: cluster.to_owned(),
             cluster_id: ClusterId([7; 16]),
-            shard,
+            shard: 0,
             shards: 4,
             create,
-        }
-    }
-
-    fn refusal(dir: &Path, options: &OpenOptions) -> String {
-        Store::open(dir, &Settings::default(), options)
-            .expect_err("must be refused")
-            .to_string()
+        };
+        let rows = Arc::new(memory.clone());
+        Store::over(rows, Path::new("shard-0000"), &Settings::default(), &options)
     }
 
     #[test]
-    fn data_of_others_is_refused_and_own_data_opens_again() {
-        let dir = tempfile::tempdir().expect("folder");
-        let path = dir.path().join("shard-0000");
-        let message = refusal(&path, &options("shop", 0, false));
-        assert!(message.contains("SR0205"), "{message}");
-        let store = Store::open(&path, &Settings::default(), &options("shop", 0, true)).expect("created");
-        assert!(store.was_created());
-        let message = refusal(&path, &options("shop", 0, true));
-        assert!(message.contains("SR0201"), "{message}");
-        drop(store);
-        let resharded = OpenOptions {
-            shards: 8,
-            ..options("shop", 0, true)
-        };
-        let of_another_id = OpenOptions {
-            cluster_id: ClusterId([8; 16]),
-            ..options("shop", 0, true)
-        };
-        for (other, code) in [
-            (options("else", 0, true), "SR0202"),
-            (of_another_id, "SR0202"),
-            (options("shop", 1, true), "SR0204"),
-            (resharded, "SR0204"),
-        ] {
-            let message = refusal(&path, &other);
-            assert!(message.contains(code), "{message}");
-        }
-        let again = Store::open(&path, &Settings::default(), &options("shop", 0, false)).expect("opens");
-        assert!(!again.was_created());
-    }
-
-    #[test]
-    fn a_folder_keeps_its_name_and_its_claim() {
-        let dir = tempfile::tempdir().expect("folder");
-        assert_eq!(Store::file(dir.path()), None);
-        let store =
-            Store::open(dir.path(), &Settings::default(), &options("shop", 0, true)).expect("created");
-        assert_eq!(store.ownership().expect("readable"), None);
-        let ownership = Ownership {
-            owner: [1; 16],
-            epoch: 7,
-            claim: [2; 16],
-        };
-        store.put_ownership(&ownership).expect("stored");
-        let file = Store::file(dir.path());
-        drop(store);
-        let store = Store::open(dir.path(), &Settings::default(), &options("shop", 0, false)).expect("opens");
-        assert_eq!(store.ownership().expect("readable"), Some(ownership));
-        assert!(file.is_some() && Store::file(dir.path()) == file);
+    fn data_of_others_is_refused_and_an_empty_store_becomes_a_shard_only_where_it_may() {
+        let memory = Memory::default();
+        let refusal = |cluster: &str| open(&memory, cluster, false).expect_err("refused").to_string();
+        assert!(refusal("shop").contains("SR0205"));
+        assert!(memory.rows().is_empty());
+        assert!(open(&memory, "shop", true).expect("created").was_created());
+        assert!(refusal("else").contains("SR0202"));
+        assert!(!open(&memory, "shop", false).expect("opens").was_created());
     }
 
     #[test]
     fn a_newer_format_is_refused() {
-        let dir = tempfile::tempdir().expect("folder");
-        let store =
-            Store::open(dir.path(), &Settings::default(), &options("shop", 0, true)).expect("created");
-        let newer = |rows: &dyn WriteRows| rows.put(tables::LOCAL, b"identity", vec![ROW_FORMAT + 1, 9, 9]);
-        let commit = &mut |rows: &dyn WriteRows| {
-            newer(rows).expect("there is room");
-            Decision::Commit
-        };
-        store.transactions.transact(commit).expect("commits");
-        drop(store);
-        let message = refusal(dir.path(), &options("shop", 0, false));
+        let memory = Memory::default();
+        open(&memory, "shop", true).expect("created");
+        memory
+            .write_rows(|rows| rows.put(tables::LOCAL, b"identity", vec![ROW_FORMAT + 1, 9, 9]))
+            .expect("there is room");
+        let message = open(&memory, "shop", false).expect_err("refused").to_string();
         assert!(message.contains("SR0203"), "{message}");
     }
 }

@@ -1,0 +1,5 @@
+//! The only place that names `prometheus`.
+
+pub mod metrics;
+
+pub use metrics::Metrics;
