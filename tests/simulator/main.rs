@@ -23,4 +23,6 @@ mod server;
 mod store;
 mod trace;
 mod upstream;
+mod versions;
+mod workload;
 mod world;

@@ -7,17 +7,18 @@ use serde_json::{Value, json};
 use super::random::Rng;
 use super::server::Faults;
 use super::upstream::UpstreamFaults;
-
-/// Longest time in which something is sent and something goes wrong.
-const SPAN_MS: u64 = 60_000;
+use super::workload::{self, Event, Request, SPAN_MS};
 
 /// What happens from outside.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Action {
     /// Somebody publishes an event.
     Event(Event),
+    /// Somebody wants something of an instance.
+    Ask(Request),
     /// Bytes that are no event, on the subject of this aggregate.
     Garbage {
+        tenant: &'static str,
         kind: &'static str,
         key: String,
     },
@@ -28,6 +29,8 @@ pub enum Action {
     /// It is told to stop, and started again.
     Restart,
     Reload,
+    /// Other definitions are put in force: a saga more, and others anew.
+    Change,
     Cut {
         for_ms: u64,
     },
@@ -47,19 +50,6 @@ pub enum Action {
     },
 }
 
-/// An event, as its producer means it.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Event {
-    pub id: String,
-    /// Type of the aggregate.
-    pub kind: &'static str,
-    pub name: &'static str,
-    pub key: String,
-    pub data: Value,
-    /// The producer sends it once more.
-    pub repeats: bool,
-}
-
 #[derive(Debug, Clone)]
 pub struct Plan {
     pub seed: u64,
@@ -72,7 +62,7 @@ pub struct Plan {
     pub upstream: UpstreamFaults,
     /// By time.
     pub actions: Vec<(Duration, Action)>,
-    /// Nothing goes wrong that could be seen outside: then nothing is done twice.
+    /// Nothing goes wrong, though the process may be stopped and started: then nothing is done twice.
     pub is_calm: bool,
 }
 
@@ -80,9 +70,14 @@ impl Plan {
     pub fn of(seed: u64) -> Self {
         let mut rng = Rng::new(seed, "plan");
         let is_calm = rng.chance(100);
-        let mut actions = workload(&mut rng);
-        if !is_calm {
+        let mut actions = workload::draw(&mut rng);
+        if is_calm {
+            upkeep(&mut rng, &mut actions);
+        } else {
             faults(&mut rng, &mut actions);
+        }
+        if rng.chance(300) {
+            actions.push((rng.millis(0..=SPAN_MS), Action::Change));
         }
         actions.sort_by_key(|(at, _)| *at);
         let some = |rng: &mut Rng, most: u64| if rng.chance(400) { rng.below(most) } else { 0 };
@@ -126,7 +121,7 @@ impl Plan {
             },
             upstream: if is_calm {
                 UpstreamFaults {
-                    latency_ms: 50,
+                    latency_ms: *rng.pick(&[50, 2_000, 6_000]),
                     ..UpstreamFaults::default()
                 }
             } else {
@@ -137,13 +132,15 @@ impl Plan {
         }
     }
 
-    /// All keys of one type of aggregate.
-    pub fn keys(&self, kind: &str) -> Vec<String> {
-        let mut keys: Vec<String> = self
+    /// All keys that are opened of one type of aggregate, with their tenants.
+    pub fn keys(&self, kind: &str) -> Vec<(&'static str, String)> {
+        let mut keys: Vec<(&'static str, String)> = self
             .actions
             .iter()
             .filter_map(|(_, action)| match action {
-                Action::Event(event) if event.kind == kind => Some(event.key.clone()),
+                Action::Event(event) if event.kind == kind && event.name.ends_with(".Opened") => {
+                    Some((event.tenant, event.key.clone()))
+                }
                 _ => None,
             })
             .collect();
@@ -206,162 +203,14 @@ fn settings(rng: &mut Rng) -> Value {
     })
 }
 
-fn workload(rng: &mut Rng) -> Vec<(Duration, Action)> {
-    let mut actions = Vec::new();
-    lists(rng, &mut actions);
-    bills(rng, &mut actions);
-    pays(rng, &mut actions);
-    actions
-}
-
-fn lists(rng: &mut Rng, actions: &mut Vec<(Duration, Action)>) {
-    let lists = rng.within(1..=8);
-    for list in 0..lists {
-        let key = format!("l{list}");
-        let mut at = rng.within(0..=SPAN_MS / 4);
-        let adds = rng.within(0..=14);
-        let pace = *rng.pick(&[5, 300, 3_000]);
-        push(
-            rng,
-            actions,
-            at,
-            "List",
-            "List.Opened",
-            &key,
-            0,
-            json!({"list": key}),
-        );
-        for n in 1..=adds {
-            at += rng.below(pace);
-            if rng.chance(15) {
-                push(
-                    rng,
-                    actions,
-                    at,
-                    "List",
-                    "List.Divided",
-                    &key,
-                    n,
-                    json!({"list": key, "by": 0}),
-                );
-            } else {
-                push(
-                    rng,
-                    actions,
-                    at,
-                    "List",
-                    "List.Added",
-                    &key,
-                    n,
-                    json!({"list": key, "n": n}),
-                );
-            }
-        }
-        at += rng.below(2_000);
-        push(
-            rng,
-            actions,
-            at,
-            "List",
-            "List.Closed",
-            &key,
-            99,
-            json!({"list": key}),
-        );
-        if rng.chance(100) {
-            actions.push((Duration::from_millis(at), Action::Garbage { kind: "List", key }));
-        }
+/// What is done to a process that nothing happens to.
+fn upkeep(rng: &mut Rng, actions: &mut Vec<(Duration, Action)>) {
+    for _ in 0..rng.within(0..=3) {
+        let action = rng
+            .pick(&[Action::Restart, Action::Restart, Action::Reload])
+            .clone();
+        actions.push((rng.millis(0..=SPAN_MS), action));
     }
-}
-
-fn bills(rng: &mut Rng, actions: &mut Vec<(Duration, Action)>) {
-    for bill in 0..rng.within(0..=8) {
-        let key = format!("b{bill}");
-        let at = rng.within(0..=SPAN_MS / 2);
-        push(
-            rng,
-            actions,
-            at,
-            "Bill",
-            "Bill.Opened",
-            &key,
-            0,
-            json!({"bill": key}),
-        );
-        if rng.chance(700) {
-            let paid = at + *rng.pick(&[1_000, 15_000, 18_000, 19_500, 19_950, 20_050, 25_000]);
-            push(
-                rng,
-                actions,
-                paid,
-                "Bill",
-                "Bill.Paid",
-                &key,
-                1,
-                json!({"bill": key}),
-            );
-        }
-    }
-}
-
-fn pays(rng: &mut Rng, actions: &mut Vec<(Duration, Action)>) {
-    for pay in 0..rng.within(0..=10) {
-        let key = format!("p{pay}");
-        let at = rng.within(0..=SPAN_MS / 2);
-        push(
-            rng,
-            actions,
-            at,
-            "Pay",
-            "Pay.Opened",
-            &key,
-            0,
-            json!({"pay": key}),
-        );
-        if rng.chance(250) {
-            let at = at + rng.below(5_000);
-            push(
-                rng,
-                actions,
-                at,
-                "Pay",
-                "Pay.Withdrawn",
-                &key,
-                1,
-                json!({"pay": key}),
-            );
-        }
-    }
-}
-
-#[allow(clippy::too_many_arguments, reason = "an event has so many parts")]
-fn push(
-    rng: &mut Rng,
-    actions: &mut Vec<(Duration, Action)>,
-    at_ms: u64,
-    kind: &'static str,
-    name: &'static str,
-    key: &str,
-    number: u64,
-    data: Value,
-) {
-    let event = Event {
-        id: format!("{name}-{key}-{number}"),
-        kind,
-        name,
-        key: key.to_owned(),
-        data,
-        repeats: false,
-    };
-    if rng.chance(60) {
-        let again = Event {
-            repeats: true,
-            ..event.clone()
-        };
-        let later = at_ms + 1 + rng.below(3_000);
-        actions.push((Duration::from_millis(later), Action::Event(again)));
-    }
-    actions.push((Duration::from_millis(at_ms), Action::Event(event)));
 }
 
 fn faults(rng: &mut Rng, actions: &mut Vec<(Duration, Action)>) {

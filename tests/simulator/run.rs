@@ -1,19 +1,17 @@
 //! One simulation: a node in as many lives as the plan gives it, then health, then the judges.
 
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use saga_runner::app::definitions::Read;
-use saga_runner::app::{Adapters, Node, Registry, StartError, definitions};
+use saga_runner::app::{Adapters, Node, Registry, StartError};
 use saga_runner::config::Manifest;
 use saga_runner::effects::provider::Provider;
 use saga_runner::kernel::definition::DefinitionSet;
-use saga_runner::kernel::ids::TenantId;
 use saga_runner::ports::broker::Broker;
 use saga_runner::ports::clock::Clock;
-use saga_runner::ports::control::{Control, Decision, PageRequest};
+use saga_runner::ports::control::Control;
 use saga_runner::ports::gateway::Gateway;
 use saga_runner::ports::messenger::Messenger;
 use saga_runner::ports::randomness::Randomness;
@@ -23,14 +21,15 @@ use saga_runner::telemetry::Metrics;
 use serde_json::{Value, json};
 
 use super::judges;
-use super::plan::{Action, Event, Plan};
+use super::plan::{Action, Plan};
 use super::random::Names;
 use super::server::{Client, Faults, Server};
 use super::store::Disk;
 use super::upstream::{Calls, SimGateway, Upstream, UpstreamFaults};
+use super::versions::{self, Versions};
+use super::workload::{Event, TENANTS};
 use super::world::World;
 
-pub const TENANT: &str = "acme";
 pub const EVENTS: &str = "AGGREGATE_EVENTS";
 pub const RESULTS: &str = "WORKFLOW_EVENTS";
 pub const COMMANDS: &str = "WORKFLOW_COMMANDS";
@@ -47,6 +46,7 @@ pub struct Simulation {
     pub disks: Vec<Disk>,
     names: Arc<Names>,
     manifest: Manifest,
+    pub definitions: Versions,
     _folder: tempfile::TempDir,
     /// Actions that were done.
     done: usize,
@@ -92,7 +92,12 @@ pub struct Verdict {
 }
 
 pub fn simulate(seed: u64, is_printed: bool) -> Verdict {
-    let mut simulation = Simulation::new(Plan::of(seed), is_printed);
+    carry_out(Plan::of(seed), is_printed)
+}
+
+pub fn carry_out(plan: Plan, is_printed: bool) -> Verdict {
+    let seed = plan.seed;
+    let mut simulation = Simulation::new(plan, is_printed);
     let mut faults = simulation.live();
     faults.extend(simulation.world.premature());
     // Where inputs are lost, and that is told, the rest stands still.
@@ -119,21 +124,6 @@ fn folder() -> tempfile::TempDir {
     }
 }
 
-fn definitions_dir() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/simulator/definitions")
-}
-
-/// The definitions, compiled once for all simulations.
-fn read(manifest: &Manifest) -> Read {
-    static READ: OnceLock<Read> = OnceLock::new();
-    let read = READ.get_or_init(|| definitions::load(manifest).expect("good definitions"));
-    Read {
-        sagas: read.sagas.clone(),
-        effects: read.effects.clone(),
-        effects_text: read.effects_text,
-    }
-}
-
 fn merge(into: &mut Value, extra: &Value) {
     match (into, extra) {
         (Value::Object(into), Value::Object(extra)) => {
@@ -149,10 +139,11 @@ impl Simulation {
     pub fn new(plan: Plan, is_printed: bool) -> Self {
         let world = World::new(is_printed);
         let folder = folder();
+        let definitions = Versions::new(folder.path());
         let mut manifest = json!({
             "apiVersion": "saga-runner/v1", "kind": "Manifest", "cluster": "simulated", "mode": "combined",
-            "data_dir": folder.path(), "shards": plan.shards, "tenants": [TENANT],
-            "sagas": definitions_dir().join("sagas"), "effects": definitions_dir().join("effects"),
+            "data_dir": folder.path(), "shards": plan.shards, "tenants": TENANTS,
+            "sagas": definitions.path(), "effects": versions::effects(),
             "streams": {"start": "first"},
             "gateway": {"url": "http://127.0.0.1:9"},
         });
@@ -167,6 +158,7 @@ impl Simulation {
             server,
             upstream,
             manifest,
+            definitions,
             _folder: folder,
             done: 0,
             ends: Vec::new(),
@@ -216,9 +208,14 @@ impl Simulation {
         }
     }
 
+    /// All that instances may run under.
+    pub fn versions(&self) -> DefinitionSet {
+        self.definitions.all(&self.manifest)
+    }
+
     /// What would never move again if the process began anew now.
     fn orphans(&self) -> Vec<String> {
-        let definitions = DefinitionSet::new(read(&self.manifest).sagas, Vec::new());
+        let definitions = self.versions();
         let disks = self.disks.iter();
         disks
             .flat_map(|disk| judges::orphaned(&disk.rows.reader(), &definitions))
@@ -245,7 +242,8 @@ impl Simulation {
             disks: self.disks.clone(),
             names: Arc::clone(&self.names),
         });
-        let read = read(&self.manifest);
+        self.definitions.begin();
+        let read = self.definitions.read(&self.manifest);
         let node = match Node::with_adapters(self.manifest.clone(), read, clock, metrics, adapters) {
             Ok(node) => node,
             Err(error) => return Ended::Failed(format!("no node: {error}")),
@@ -296,8 +294,9 @@ impl Simulation {
             self.done += 1;
             match action {
                 Action::Event(event) => self.publish(event),
-                Action::Garbage { kind, key } => {
-                    let subject = format!("tenant.{TENANT}.aggregate.{kind}.{key}");
+                Action::Ask(request) => self.ask(node, request),
+                Action::Garbage { tenant, kind, key } => {
+                    let subject = format!("tenant.{tenant}.aggregate.{kind}.{key}");
                     self.server.append(EVENTS, subject, b"{".to_vec());
                 }
                 // What was lost is told by the process that saw it, and by no later one.
@@ -307,6 +306,10 @@ impl Simulation {
                     self.world.note(format_args!("told to stop"));
                     node.drain(Duration::from_secs(10)).await;
                     return Ended::Stopped;
+                }
+                Action::Change => {
+                    self.world.note(format_args!("other definitions"));
+                    self.change(node);
                 }
                 Action::Reload => {
                     let node = Arc::clone(node);
@@ -350,7 +353,10 @@ impl Simulation {
     /// How the life ends where the process could not start.
     async fn started(&self, task: tokio::task::JoinHandle<Result<(), StartError>>) -> Option<Ended> {
         match task.await {
-            Ok(Ok(())) => None,
+            Ok(Ok(())) => {
+                self.definitions.started(self.server.last(EVENTS));
+                None
+            }
             // Whoever looks after the process starts it again.
             Ok(Err(StartError::Storage(message))) if message.contains("SR0207") => {
                 self.world.note(format_args!("it does not start: {message}"));
@@ -383,14 +389,11 @@ impl Simulation {
     }
 
     fn publish(&mut self, event: Event) {
-        let body = json!({
-            "tenant_id": TENANT, "event_id": event.id, "event_type": event.name, "aggregate_type": event.kind,
-            "aggregate_id": event.key, "sequence": 1, "schema_version": 1, "payload": event.data,
-            "metadata": {"correlation_id": event.key},
-        });
-        let subject = format!("tenant.{TENANT}.aggregate.{}.{}", event.kind, event.key);
-        let sequence = self.server.append(EVENTS, subject, body.to_string().into_bytes());
-        self.world.note(format_args!("event {} is {sequence}", event.id));
+        let body = event.body().to_string();
+        let sequence = self.server.append(EVENTS, event.subject(), body.into_bytes());
+        let (id, tenant) = (&event.id, event.tenant);
+        self.world
+            .note(format_args!("event {id} of {tenant} is {sequence}"));
         self.stored.push((sequence, event));
     }
 
@@ -420,7 +423,7 @@ impl Simulation {
                 return ended;
             }
             if starting.is_none() {
-                if let Err(error) = self.discard_what_blocks(node).await {
+                if let Err(error) = self.operate(node).await {
                     self.world.note(format_args!("operator: {error}"));
                 }
                 let checks = node.health().await.checks.into_iter();
@@ -434,6 +437,10 @@ impl Simulation {
                 }
                 open = judges::open(self);
                 if open.is_empty() {
+                    let diverging = judges::replay::judge(self, node).await;
+                    if !diverging.is_empty() {
+                        return Ended::Failed(diverging.join("\n  "));
+                    }
                     // Clean, so that whatever was held back is stored.
                     node.drain(Duration::from_secs(30)).await;
                     return Ended::Done;
@@ -443,25 +450,6 @@ impl Simulation {
             tokio::time::sleep(Duration::from_secs(1)).await;
         }
         Ended::Failed(format!("not everything ends after healing: {}", open.join("; ")))
-    }
-
-    async fn discard_what_blocks(&mut self, node: &Arc<Node>) -> Result<(), String> {
-        let tenant = TenantId::parse(TENANT).expect("a tenant");
-        let page = PageRequest {
-            limit: 500,
-            after: None,
-        };
-        let letters = node
-            .dead_letters(&tenant, page)
-            .await
-            .map_err(|error| error.to_string())?;
-        for letter in letters.items.iter().filter(|letter| letter.key.is_some()) {
-            node.decide(&tenant, &letter.id, Decision::Discard)
-                .await
-                .map_err(|error| error.to_string())?;
-            self.discarded += 1;
-        }
-        Ok(())
     }
 }
 

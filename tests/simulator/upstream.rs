@@ -47,6 +47,7 @@ pub struct Call {
 pub struct Submission {
     pub id: String,
     pub aggregate: String,
+    pub payload: String,
     pub kind: String,
     pub is_accepted: bool,
 }
@@ -88,6 +89,11 @@ impl Upstream {
 
     pub fn submissions(&self) -> Vec<Submission> {
         self.lock().submissions.clone()
+    }
+
+    /// What was given under a key, if it was done.
+    pub fn receipt(&self, key: &str) -> Option<String> {
+        self.lock().receipts.get(key).cloned()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -141,13 +147,15 @@ impl Provider for Calls {
         let world = &upstream.world;
         world.enter().await;
         let of = match call.input.get("of") {
-            Some(Json::Str(of)) => of.to_string(),
+            Some(Json::Str(of)) => format!("{}/{of}", call.command.tenant_id),
             _ => return CallOutcome::Failed(CallFailure::not_done("input", "no `of`")),
         };
         let key = call.command.metadata.idempotency_key.clone();
         world.leaves(&call.command.command_id.to_string(), &self.effect);
-        let (fate, there, back) =
-            upstream.draw(matches!(self.effect.as_str(), "stock-release" | "card-refund"));
+        let (fate, there, back) = upstream.draw(matches!(
+            self.effect.as_str(),
+            "stock-release" | "card-refund" | "slot-cancel"
+        ));
         // Whoever gives up in time says so himself.
         let patience = call.limit.saturating_sub(Duration::from_millis(1));
         tokio::time::sleep(there.min(patience)).await;
@@ -233,7 +241,8 @@ impl Gateway for SimGateway {
             let is_accepted = before || matches!(fate, Fate::Done | Fate::Unanswered);
             state.submissions.push(Submission {
                 id,
-                aggregate: command.aggregate_id.clone(),
+                aggregate: format!("{}/{}", command.tenant_id, command.aggregate_id),
+                payload: command.payload_json.get().to_owned(),
                 kind: command.command_type.clone(),
                 is_accepted,
             });

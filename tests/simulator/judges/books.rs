@@ -2,16 +2,20 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use saga_runner::kernel::ids::TimeMs;
 use serde_json::Value;
 
-use crate::judges::ended;
-use crate::run::{EVENTS, Simulation};
+use super::ended;
+use crate::plan::Action;
+use crate::run::{EVENTS, RESULTS, Simulation};
 use crate::upstream::Call;
 
 /// When a bill is due.
 const DUE_MS: i64 = 20_000;
 /// How far the owner's clock may be ahead of the broker's, and how coarse times are.
 const CLOCK_MS: i64 = 3_010;
+/// How late it may fire where nothing holds it up, and be told.
+const LATE_MS: i64 = 1_000;
 
 pub fn judge(simulation: &Simulation) -> Vec<String> {
     let mut faults = bills(simulation);
@@ -26,71 +30,106 @@ fn bills(simulation: &Simulation) -> Vec<String> {
     for message in simulation.server.archive(EVENTS) {
         times.insert(message.sequence, message.time);
     }
-    let first = |name: &str, key: &str| {
+    let first = |tenant: &str, name: &str, key: &str| {
         let mut stored = simulation.stored.iter();
-        let found = stored.find(|(_, event)| event.name == name && event.key == key);
+        let found =
+            stored.find(|(_, event)| event.tenant == tenant && event.name == name && event.key == key);
         found.map(|(sequence, _)| times[sequence])
     };
+    let unpaid = unpaid(simulation);
     let mut faults = Vec::new();
-    for key in simulation.plan.keys("Bill") {
-        let Some(record) = ended(simulation, "bill", &key) else {
-            faults.push(format!("bill/{key} has not ended"));
+    for (tenant, key) in simulation.plan.keys("Bill") {
+        let name = format!("bill/{key} of {tenant}");
+        let Some(record) = ended(simulation, tenant, "bill", &key) else {
+            faults.push(format!("{name} has not ended"));
             continue;
         };
         let is_paid = record.failure.is_none();
-        let (Some(opened), paid) = (first("Bill.Opened", &key), first("Bill.Paid", &key)) else {
+        let paid = first(tenant, "Bill.Paid", &key);
+        let Some(opened) = first(tenant, "Bill.Opened", &key) else {
             continue;
         };
         match paid {
             Some(paid) if paid.0 < opened.0 + DUE_MS - CLOCK_MS && !is_paid => {
                 let left = opened.0 + DUE_MS - paid.0;
                 faults.push(format!(
-                    "bill/{key} was paid {left} ms before its timer, and the timer has won"
+                    "{name} was paid {left} ms before its timer, and the timer has won"
                 ));
             }
-            None if is_paid => faults.push(format!("bill/{key} was never paid and counts as paid")),
+            None if is_paid => faults.push(format!("{name} was never paid and counts as paid")),
             _ => {}
+        }
+        let told = unpaid.get(&(tenant.to_owned(), key.clone()));
+        if told.is_some() == is_paid {
+            faults.push(format!("{name} is paid {is_paid}, and was told {told:?}"));
+        }
+        let late = told.map(|told| told.0 - opened.0 - DUE_MS);
+        // A fact of a timer is told when it has fired.
+        if late.is_some_and(|late| late < -CLOCK_MS || is_punctual(simulation) && late > LATE_MS) {
+            faults.push(format!("{name}: its timer has fired {late:?} ms late"));
         }
     }
     faults
 }
 
+/// Whether nothing holds a timer up.
+fn is_punctual(simulation: &Simulation) -> bool {
+    let stops = |action: &Action| matches!(action, Action::Restart | Action::Reload | Action::Change);
+    let plan = &simulation.plan;
+    plan.is_calm && !plan.actions.iter().any(|(_, action)| stops(action))
+}
+
+/// When bills were told to be unpaid.
+fn unpaid(simulation: &Simulation) -> BTreeMap<(String, String), TimeMs> {
+    let mut told = BTreeMap::new();
+    for fact in simulation.server.archive(RESULTS) {
+        let tokens: Vec<&str> = fact.subject.split('.').collect();
+        if let ["tenant", tenant, "workflow_event", "bill", key] = tokens[..] {
+            let name = (tenant.to_owned(), key.to_owned());
+            told.entry(name).or_insert(fact.time);
+        }
+    }
+    told
+}
+
 fn payments(simulation: &Simulation, calls: &[Call]) -> Vec<String> {
     let submissions = simulation.upstream.submissions();
     let mut faults = Vec::new();
-    for key in simulation.plan.keys("Pay") {
-        let Some(record) = ended(simulation, "pay", &key) else {
-            faults.push(format!("pay/{key} has not ended"));
+    for (tenant, key) in simulation.plan.keys("Pay") {
+        let name = format!("pay/{key} of {tenant}");
+        let Some(record) = ended(simulation, tenant, "pay", &key) else {
+            faults.push(format!("{name} has not ended"));
             continue;
         };
+        let of = format!("{tenant}/{key}");
         let done = |effect: &str| {
             let mut all = calls.iter();
-            all.position(|call| call.effect == effect && call.of == key && call.is_done)
+            all.position(|call| call.effect == effect && call.of == of && call.is_done)
         };
         let last_done = |effect: &str| {
             let mut all = calls.iter();
-            all.rposition(|call| call.effect == effect && call.of == key && call.is_done)
+            all.rposition(|call| call.effect == effect && call.of == of && call.is_done)
         };
-        let aggregate = format!("shp-{key}");
+        let aggregate = format!("{tenant}/shp-{key}");
         let accepted = |kind: &str| {
             let mut all = submissions.iter();
             all.any(|one| one.aggregate == aggregate && one.kind == kind && one.is_accepted)
         };
         let pairs = [("stock-reserve", "stock-release"), ("card-charge", "card-refund")];
-        if record.failure.is_none() {
+        if record.failure.is_none() && record.phase.as_str() == "completed" {
             for (does, undoes) in pairs {
                 if done(does).is_none() || done(undoes).is_some() {
                     faults.push(format!(
-                        "pay/{key} is completed, and {does} was not done or was undone"
+                        "{name} is completed, and {does} was not done or was undone"
                     ));
                 }
             }
             if !accepted("Shipment.Create") || accepted("Shipment.Cancel") {
-                faults.push(format!("pay/{key} is completed, and nothing was shipped"));
+                faults.push(format!("{name} is completed, and nothing was shipped"));
             }
             let state: Value = serde_json::from_slice(&record.data).expect("state is JSON");
             if state["stock"] == "" || state["card"] == "" {
-                faults.push(format!("pay/{key} is completed without receipts: {state}"));
+                faults.push(format!("{name} is completed without receipts: {state}"));
             }
             continue;
         }
@@ -99,14 +138,12 @@ fn payments(simulation: &Simulation, calls: &[Call]) -> Vec<String> {
                 && last_done(undoes).is_none_or(|undone| undone < at)
             {
                 let phase = record.phase.as_str();
-                faults.push(format!(
-                    "pay/{key} is {phase}, and {does} was done and not undone"
-                ));
+                faults.push(format!("{name} is {phase}, and {does} was done and not undone"));
             }
         }
         if accepted("Shipment.Create") && !accepted("Shipment.Cancel") {
             faults.push(format!(
-                "pay/{key} is {}, and its parcel is on its way",
+                "{name} is {}, and its parcel is on its way",
                 record.phase.as_str()
             ));
         }
@@ -141,10 +178,13 @@ fn keys(simulation: &Simulation, calls: &[Call]) -> Vec<String> {
         // It makes no call twice, whatever happens, unless the first one has surely done nothing.
         let is_open = |call: &&&Call| call.is_done || !call.is_answered;
         let before_last = &calls[..calls.len() - 1];
-        if first.effect == "card-charge" && before_last.iter().any(|call| is_open(&call)) {
+        if ["card-charge", "slot-book"].contains(&first.effect.as_str())
+            && before_last.iter().any(|call| is_open(&call))
+        {
             faults.push(format!("{name} was called {} times", calls.len()));
         }
     }
+    faults.extend(commands(calls));
     for (command, keys) in by_command {
         if keys.len() > 1 {
             faults.push(format!(
@@ -155,7 +195,11 @@ fn keys(simulation: &Simulation, calls: &[Call]) -> Vec<String> {
     }
     // A piece of work that is done once is never done under a second key.
     let mut done: BTreeMap<(&str, &str), BTreeSet<&str>> = BTreeMap::new();
-    for call in calls.iter().filter(|call| call.is_done) {
+    // Only the turns of a loop are work of their own each.
+    for call in calls
+        .iter()
+        .filter(|call| call.is_done && call.effect != "meter-tick")
+    {
         done.entry((&call.effect, &call.of))
             .or_default()
             .insert(&call.key);
@@ -166,4 +210,20 @@ fn keys(simulation: &Simulation, calls: &[Call]) -> Vec<String> {
         }
     }
     faults
+}
+
+/// The work of a step has one command, in whatever life it is asked for.
+fn commands(calls: &[Call]) -> Vec<String> {
+    let mut commands: BTreeMap<(&str, &str), BTreeSet<&str>> = BTreeMap::new();
+    let once = ["stock-reserve", "card-charge", "slot-book"];
+    for call in calls.iter().filter(|call| once.contains(&call.effect.as_str())) {
+        commands
+            .entry((&call.effect, &call.of))
+            .or_default()
+            .insert(&call.command);
+    }
+    commands.retain(|_, commands| commands.len() > 1);
+    let told = commands.into_iter();
+    told.map(|((effect, of), commands)| format!("{effect} of {of} was asked for by {commands:?}"))
+        .collect()
 }

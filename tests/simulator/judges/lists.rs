@@ -1,39 +1,154 @@
-//! Every input that was acknowledged is applied once, in the order in which it was stored; and what is told of it comes in that
-//! order, repeated at most right behind itself.
+//! Every input that was acknowledged is applied once, in the order in which it was stored, by each saga that it concerns; and
+//! what is told of it comes in that order, repeated at most right behind itself.
 
 use std::collections::BTreeSet;
 
+use saga_runner::ports::broker::StoredMessage;
 use serde_json::Value;
 
-use crate::judges::ended;
-use crate::run::{RESULTS, Simulation, TENANT};
+use super::{ended, history};
+use crate::run::{EVENTS, RESULTS, Simulation};
+use crate::workload::Event;
+
+/// How long what comes before the start waits for it, with the step of a clock taken off.
+const EARLY_MS: i64 = 36_000;
 
 pub fn judge(simulation: &Simulation) -> Vec<String> {
     let mut faults = Vec::new();
-    for key in simulation.plan.keys("List") {
-        let Some(record) = ended(simulation, "list", &key) else {
-            faults.push(format!("list/{key} has not ended"));
+    let stored = simulation.server.archive(EVENTS);
+    let results = simulation.server.archive(RESULTS);
+    for (tenant, key) in simulation.plan.keys("List") {
+        let name = format!("list/{key} of {tenant}");
+        let events = events(simulation, &stored, tenant, &key);
+        let expected = numbers(behind(&events, start(&events)));
+        let Some(state) = state(simulation, tenant, "list", &key) else {
+            faults.push(format!("{name} has not ended"));
             continue;
         };
-        let data: Value = serde_json::from_slice(&record.data).expect("state is JSON");
-        let applied: Vec<u64> = numbers(&data["items"]);
-        let expected = stored(simulation, &key);
+        let applied = listed(&state["items"]);
         if applied != expected {
             faults.push(format!(
-                "list/{key} was told {expected:?} and has applied {applied:?}"
+                "{name} was told {expected:?} and has applied {applied:?}"
             ));
         }
-        let told = told(simulation, &key);
+        let sequences: Vec<u64> = expected.iter().map(|n| n + 1).collect();
+        if listed(&state["sequences"]) != sequences {
+            faults.push(format!("{name} has other sequences: {}", state["sequences"]));
+        }
+        let told = told(&results, tenant, &key);
         if told != expected {
-            faults.push(format!(
-                "list/{key} was told {expected:?} and has published {told:?}"
-            ));
+            faults.push(format!("{name} was told {expected:?} and has published {told:?}"));
         }
+        faults.extend(watched(simulation, tenant, &key, &events));
+        faults.extend(audited(simulation, tenant, &key, &events));
     }
     faults
 }
 
-fn numbers(items: &Value) -> Vec<u64> {
+/// The saga in which what comes early waits.
+fn watched(simulation: &Simulation, tenant: &str, key: &str, events: &[Stored<'_>]) -> Option<String> {
+    let Some(state) = state(simulation, tenant, "watch", key) else {
+        return Some(format!("watch/{key} of {tenant} has not ended"));
+    };
+    let opened = start(events)?;
+    let from = events
+        .iter()
+        .filter(|one| one.time >= opened.time - EARLY_MS)
+        .map(|one| one.sequence)
+        .min()?;
+    let expected = numbers(unclosed(events.iter().filter(|one| one.sequence >= from), opened));
+    let applied = listed(&state["items"]);
+    (applied != expected)
+        .then(|| format!("watch/{key} of {tenant} was told {expected:?} and has applied {applied:?}"))
+}
+
+/// The saga that was added meanwhile: it has all that is stored behind what it began with.
+fn audited(simulation: &Simulation, tenant: &str, key: &str, events: &[Stored<'_>]) -> Option<String> {
+    let name = format!("audit/{key} of {tenant}");
+    let Some(state) = state(simulation, tenant, "audit", key) else {
+        let in_force = simulation.definitions.in_force()?;
+        let opened = start(events)?;
+        return (opened.sequence > in_force)
+            .then(|| format!("{name} was never begun, although its start came behind its definition"));
+    };
+    let rows = history(simulation, tenant, "audit", key);
+    let (_, begun) = rows.first().and_then(|row| row.source)?;
+    let begun = events.iter().find(|one| one.sequence == begun);
+    let expected = numbers(behind(events, begun));
+    let applied = listed(&state["items"]);
+    (applied != expected).then(|| format!("{name} was told {expected:?} and has applied {applied:?}"))
+}
+
+/// An event as it stands in its stream.
+#[derive(Clone, Copy)]
+struct Stored<'e> {
+    sequence: u64,
+    time: i64,
+    event: &'e Event,
+}
+
+/// What was stored for a list, in the order of the stream.
+fn events<'s>(
+    simulation: &'s Simulation,
+    archive: &[StoredMessage],
+    tenant: &str,
+    key: &str,
+) -> Vec<Stored<'s>> {
+    let time = |sequence: u64| {
+        let found = archive.iter().find(|message| message.sequence == sequence);
+        found.map_or(0, |message| message.time.0)
+    };
+    let mut events: Vec<Stored<'_>> = simulation
+        .stored
+        .iter()
+        .filter(|(_, event)| event.kind == "List" && event.tenant == tenant && event.key == key)
+        .map(|(sequence, event)| Stored {
+            sequence: *sequence,
+            time: time(*sequence),
+            event,
+        })
+        .collect();
+    events.sort_by_key(|one| one.sequence);
+    events
+}
+
+fn start<'e, 's>(events: &'e [Stored<'s>]) -> Option<&'e Stored<'s>> {
+    events.iter().find(|one| one.event.name == "List.Opened")
+}
+
+/// What follows the start, up to the end.
+fn behind<'e, 's>(events: &'e [Stored<'s>], begun: Option<&Stored<'s>>) -> Vec<&'e Stored<'s>> {
+    let Some(begun) = begun else { return Vec::new() };
+    let later = events.iter().filter(|one| one.sequence > begun.sequence);
+    unclosed(later, begun)
+}
+
+/// What stands before the first end behind the start.
+fn unclosed<'e, 's: 'e>(
+    events: impl Iterator<Item = &'e Stored<'s>>,
+    begun: &Stored<'s>,
+) -> Vec<&'e Stored<'s>> {
+    events
+        .take_while(|one| one.event.name != "List.Closed" || one.sequence < begun.sequence)
+        .collect()
+}
+
+/// Each event once.
+fn numbers(events: Vec<&Stored<'_>>) -> Vec<u64> {
+    let mut known = BTreeSet::new();
+    let added = events.into_iter().filter(|one| one.event.name == "List.Added");
+    added
+        .filter(|one| known.insert(&one.event.id))
+        .map(|one| one.event.data["n"].as_u64().expect("a number"))
+        .collect()
+}
+
+fn state(simulation: &Simulation, tenant: &str, saga: &str, key: &str) -> Option<Value> {
+    let record = ended(simulation, tenant, saga, key)?;
+    Some(serde_json::from_slice(&record.data).expect("state is JSON"))
+}
+
+fn listed(items: &Value) -> Vec<u64> {
     let items = items.as_array().expect("a list");
     items
         .iter()
@@ -41,22 +156,10 @@ fn numbers(items: &Value) -> Vec<u64> {
         .collect()
 }
 
-/// What was stored for a list, each event once, in the order of the stream.
-fn stored(simulation: &Simulation, key: &str) -> Vec<u64> {
-    let mut known = BTreeSet::new();
-    let mut numbers = Vec::new();
-    for (_, event) in &simulation.stored {
-        if event.kind == "List" && event.key == key && known.insert(&event.id) && event.name == "List.Added" {
-            numbers.push(event.data["n"].as_u64().expect("a number"));
-        }
-    }
-    numbers
-}
-
 /// What the list has published, repetitions right behind left out.
-fn told(simulation: &Simulation, key: &str) -> Vec<u64> {
-    let subject = format!("tenant.{TENANT}.workflow_event.list.{key}");
-    let facts = simulation.server.archive(RESULTS).into_iter();
+fn told(results: &[StoredMessage], tenant: &str, key: &str) -> Vec<u64> {
+    let subject = format!("tenant.{tenant}.workflow_event.list.{key}");
+    let facts = results.iter();
     let mut told: Vec<u64> = facts
         .filter(|fact| fact.subject == subject)
         .filter_map(|fact| {

@@ -4,31 +4,63 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
+use super::{SAGAS, records};
 use crate::run::{COMMANDS, RESULTS, Simulation};
+use crate::workload::{TENANTS, mark};
 
 pub fn judge(simulation: &Simulation) -> Vec<String> {
     let mut faults = results(simulation);
     faults.extend(commands(simulation));
     faults.extend(facts(simulation));
+    faults.extend(mixed(simulation));
+    faults
+}
+
+/// What is a tenant's stands under its subjects and in its instances, and nowhere else.
+fn mixed(simulation: &Simulation) -> Vec<String> {
+    let streams = [RESULTS, COMMANDS].map(|stream| simulation.server.archive(stream));
+    let mut faults = Vec::new();
+    for tenant in TENANTS {
+        let mut others = TENANTS.into_iter().filter(|other| *other != tenant);
+        let foreign = mark(others.next().expect("there are two"));
+        let is_foreign = |bytes: &[u8]| std::str::from_utf8(bytes).is_ok_and(|text| text.contains(&foreign));
+        let subjects = format!("tenant.{tenant}.");
+        let messages = streams.iter().flatten();
+        let mixed = messages.filter(|one| one.subject.starts_with(&subjects) && is_foreign(&one.payload));
+        faults.extend(mixed.map(|one| format!("{} has what another tenant said", one.subject)));
+        for saga in SAGAS {
+            let records = records(simulation, tenant, saga).into_iter();
+            let mixed = records.filter(|(_, record)| is_foreign(&record.data));
+            faults.extend(mixed.map(|(id, _)| format!("{id} has what another tenant said")));
+        }
+    }
     faults
 }
 
 fn results(simulation: &Simulation) -> Vec<String> {
+    let mut faults = Vec::new();
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
     for message in simulation.server.archive(RESULTS) {
         if !message.subject.contains(".effect_result.") {
             continue;
         }
         let body: Value = serde_json::from_slice(&message.payload).expect("a result is JSON");
+        let is_unknown = body["result_type"] == "TimedOut";
+        if is_unknown && simulation.plan.is_calm {
+            faults.push(format!(
+                "the outcome of {} is unknown without any fault",
+                message.subject
+            ));
+        }
         // What became of an unknown outcome may be told once more.
-        if body["result_type"] != "TimedOut" {
+        if !is_unknown {
             *counts.entry(message.subject).or_default() += 1;
         }
     }
     counts.retain(|_, count| *count > 1);
     let told = counts.into_iter();
-    told.map(|(subject, count)| format!("{count} results on {subject}"))
-        .collect()
+    faults.extend(told.map(|(subject, count)| format!("{count} results on {subject}")));
+    faults
 }
 
 /// The body of a command is a function of the transition that asked for it.
@@ -47,6 +79,9 @@ fn commands(simulation: &Simulation) -> Vec<String> {
             .entry(message.subject)
             .or_default()
             .insert(body.to_string());
+    }
+    for command in simulation.upstream.submissions() {
+        bodies.entry(command.id).or_default().insert(command.payload);
     }
     bodies.retain(|_, bodies| bodies.len() > 1);
     let told = bodies.into_iter();

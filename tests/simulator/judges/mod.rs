@@ -1,9 +1,13 @@
 //! Whether what the runner promises was kept, by evidence from outside: what producers published, what upstreams were called
 //! with, what stands in the streams; and by what the disks hold.
 
+mod accounts;
 mod books;
 mod lists;
 mod messages;
+mod orders;
+pub mod replay;
+mod small;
 
 use std::collections::BTreeMap;
 
@@ -11,68 +15,126 @@ use saga_runner::kernel::definition::DefinitionSet;
 use saga_runner::kernel::ids::{InstanceId, Key, SagaName, TenantId, shard_of};
 use saga_runner::kernel::input::SourceStream;
 use saga_runner::kernel::record::Record;
+use saga_runner::storage::rows::HistoryRow;
 use saga_runner_partition::storage::read::Found;
 use saga_runner_partition::storage::{Reader, StorageError};
 
 use crate::owners::orphans;
-use crate::run::{EVENTS, RESULTS, Simulation, TENANT};
+use crate::run::{EVENTS, RESULTS, Simulation};
+use crate::workload::TENANTS;
 
 /// Rows of one read; more than a simulation has.
 const PAGE: usize = 10_000;
+
+pub const SAGAS: [&str; 10] = [
+    "audit", "bill", "list", "minutes", "order", "part", "pay", "rounds", "stall", "watch",
+];
 
 /// What does not hold at the end; one line each.
 pub fn judge(simulation: &Simulation) -> Vec<String> {
     let mut faults = lists::judge(simulation);
     faults.extend(books::judge(simulation));
+    faults.extend(orders::judge(simulation));
+    faults.extend(small::judge(simulation));
+    faults.extend(accounts::judge(simulation));
     faults.extend(messages::judge(simulation));
     faults.extend(letters(simulation));
     faults
 }
 
-pub fn instance(saga: &str, key: &str) -> InstanceId {
+pub fn instance(tenant: &str, saga: &str, key: &str) -> InstanceId {
     InstanceId {
-        tenant: TenantId::parse(TENANT).expect("a tenant"),
+        tenant: TenantId::parse(tenant).expect("a tenant"),
         saga: SagaName::parse(saga).expect("a saga"),
         key: Key::parse(key).expect("a key"),
     }
 }
 
+fn reader_of(simulation: &Simulation, id: &InstanceId) -> Reader {
+    let shard = shard_of(&id.tenant, &id.key, simulation.plan.shards);
+    simulation.disks[usize::from(shard)].rows.reader()
+}
+
 /// An instance as the disks have it.
 pub fn found(simulation: &Simulation, id: &InstanceId) -> Option<Found> {
-    let shard = shard_of(&id.tenant, &id.key, simulation.plan.shards);
-    let reader = simulation.disks[usize::from(shard)].rows.reader();
+    let reader = reader_of(simulation, id);
     reader.instance(id).expect("a store in memory can be read")
 }
 
-pub fn ended(simulation: &Simulation, saga: &str, key: &str) -> Option<Record> {
-    match found(simulation, &instance(saga, key)) {
+pub fn ended(simulation: &Simulation, tenant: &str, saga: &str, key: &str) -> Option<Record> {
+    match found(simulation, &instance(tenant, saga, key)) {
         Some(Found::Ended(summary)) => Some(summary.record),
         Some(Found::Live(_)) | None => None,
     }
 }
 
+/// What an instance has taken, oldest first.
+fn history(simulation: &Simulation, tenant: &str, saga: &str, key: &str) -> Vec<HistoryRow> {
+    let id = instance(tenant, saga, key);
+    let record = match found(simulation, &id) {
+        Some(Found::Ended(summary)) => summary.record,
+        Some(Found::Live(record)) => record,
+        None => return Vec::new(),
+    };
+    let rows = reader_of(simulation, &id).history(record.last_history, PAGE);
+    let rows = rows.expect("a store in memory can be read").into_iter();
+    rows.rev().map(|(_, row)| row).collect()
+}
+
+/// All instances of a saga that have ended.
+fn records(simulation: &Simulation, tenant: &str, saga: &str) -> Vec<(InstanceId, Record)> {
+    let (tenant, saga) = (
+        TenantId::parse(tenant).expect("a tenant"),
+        SagaName::parse(saga).expect("a saga"),
+    );
+    let mut records = Vec::new();
+    for disk in &simulation.disks {
+        let (page, _) = disk
+            .rows
+            .reader()
+            .instances(&tenant, &saga, None, PAGE)
+            .expect("a store in memory can be read");
+        let ended = page.into_iter().filter_map(|one| match one.found {
+            Found::Ended(summary) => Some((one.id, summary.record)),
+            Found::Live(_) => None,
+        });
+        records.extend(ended);
+    }
+    records
+}
+
 /// What has not come to its end, one line each; none once nothing is under way any more.
 pub fn open(simulation: &Simulation) -> Vec<String> {
     let mut open = Vec::new();
-    for (kind, saga) in [("List", "list"), ("Bill", "bill"), ("Pay", "pay")] {
-        for key in simulation.plan.keys(kind) {
-            match found(simulation, &instance(saga, &key)) {
-                None => open.push(format!("{saga}/{key} was never begun")),
-                Some(Found::Live(record)) => {
-                    let steps: Vec<_> = record
-                        .step_states()
-                        .map(|(_, _, step)| step.status.as_str())
-                        .collect();
-                    open.push(format!(
-                        "{saga}/{key} is {} with steps {steps:?}",
-                        record.phase.as_str()
-                    ));
-                }
-                Some(Found::Ended(_)) => {}
-            }
+    for (_, event) in &simulation.stored {
+        let starts = [
+            ("List.Opened", "list"),
+            ("Bill.Opened", "bill"),
+            ("Pay.Opened", "pay"),
+            ("Order.Opened", "order"),
+            ("Rounds.Opened", "rounds"),
+            ("Stall.Opened", "stall"),
+        ];
+        let Some((_, saga)) = starts.iter().find(|(name, _)| *name == event.name) else {
+            continue;
+        };
+        let id = instance(event.tenant, saga, &event.key);
+        if found(simulation, &id).is_none() {
+            open.push(format!("{id} was never begun"));
         }
     }
     for (shard, disk) in simulation.disks.iter().enumerate() {
+        let reader = disk.rows.reader();
+        let (live, _) = reader
+            .live(None, PAGE, |_, _| true)
+            .expect("a store in memory can be read");
+        for (id, record) in live {
+            let steps: Vec<_> = record
+                .step_states()
+                .map(|(_, _, step)| step.status.as_str())
+                .collect();
+            open.push(format!("{id} is {} with steps {steps:?}", record.phase.as_str()));
+        }
         let (rows, positions) = disk
             .rows
             .write::<_, StorageError>(|batch| {
@@ -109,9 +171,13 @@ pub fn orphaned(reader: &Reader, definitions: &DefinitionSet) -> Vec<String> {
 
 /// Whatever could not be read is a dead letter, and nothing else is.
 fn letters(simulation: &Simulation) -> Vec<String> {
-    let tenant = TenantId::parse(TENANT).expect("a tenant");
     let mut unreadable = 0;
-    for disk in &simulation.disks {
+    for (disk, tenant) in simulation
+        .disks
+        .iter()
+        .flat_map(|disk| TENANTS.map(|tenant| (disk, tenant)))
+    {
+        let tenant = TenantId::parse(tenant).expect("a tenant");
         let (letters, _) = disk
             .rows
             .reader()

@@ -1,0 +1,101 @@
+//! An operator: discards what cannot be applied, and says what became of what nobody knows.
+
+use std::sync::Arc;
+
+use saga_runner::app::Node;
+use saga_runner::kernel::envelope::{ControlVerb, FoundAs, Stuck};
+use saga_runner::kernel::ids::{SagaName, TenantId};
+use saga_runner::kernel::view::{InstanceView, StuckIn, StuckView};
+use saga_runner::ports::control::{Control, ControlError, Decision, PageRequest};
+use serde_json::json;
+
+use super::TENANTS;
+use crate::judges;
+use crate::run::Simulation;
+
+/// Sagas in which something may wait for an operator.
+const ASKING: [&str; 2] = ["pay", "part"];
+
+fn page() -> PageRequest {
+    PageRequest {
+        limit: 500,
+        after: None,
+    }
+}
+
+impl Simulation {
+    /// Decides about all that waits for an operator.
+    pub async fn operate(&mut self, node: &Arc<Node>) -> Result<(), ControlError> {
+        for tenant in TENANTS {
+            self.discard_what_blocks(node, tenant).await?;
+            for saga in ASKING {
+                let name = SagaName::parse(saga).expect("a saga");
+                let id = TenantId::parse(tenant).expect("a tenant");
+                let found = node.instances(&id, &name, page()).await?;
+                for view in &found.items {
+                    for stuck in &view.stuck {
+                        self.answer(node, tenant, view, stuck).await?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn discard_what_blocks(&mut self, node: &Arc<Node>, tenant: &str) -> Result<(), ControlError> {
+        let tenant = TenantId::parse(tenant).expect("a tenant");
+        let letters = node.dead_letters(&tenant, page()).await?;
+        for letter in letters.items.iter().filter(|letter| letter.key.is_some()) {
+            node.decide(&tenant, &letter.id, Decision::Discard).await?;
+            self.discarded += 1;
+        }
+        Ok(())
+    }
+
+    /// Looks the work up where it was to be done, and says what he has found.
+    async fn answer(
+        &self,
+        node: &Arc<Node>,
+        tenant: &str,
+        view: &InstanceView,
+        stuck: &StuckView,
+    ) -> Result<(), ControlError> {
+        let key = stuck.idempotency_key.as_deref();
+        let receipt = key.and_then(|key| self.upstream.receipt(key));
+        let about = Stuck {
+            step: Some(stuck.step.clone()),
+            item: stuck.item,
+            by: "ada".to_owned(),
+            reason: "looked it up".to_owned(),
+            found: None,
+            result: None,
+        };
+        let verb = match (stuck.what, receipt) {
+            (StuckIn::Step, Some(receipt)) => ControlVerb::Resolve(Stuck {
+                found: Some(FoundAs::Done),
+                result: Some(json!({"receipt": receipt})),
+                ..about
+            }),
+            (StuckIn::Step, None) => ControlVerb::Resolve(Stuck {
+                found: Some(FoundAs::NotDone),
+                ..about
+            }),
+            (StuckIn::Compensation, Some(_)) => ControlVerb::Resolve(about),
+            (StuckIn::Compensation, None) => ControlVerb::Retry(about),
+        };
+        let id = judges::instance(tenant, &view.saga, &view.key);
+        let request = format!(
+            "answer-{}-{}-{}",
+            view.key,
+            stuck.step,
+            self.world.clock.passed().as_millis()
+        );
+        self.world
+            .note(format_args!("operator about {id}, step {}: {verb:?}", stuck.step));
+        match node.control(&id, &request, verb).await {
+            // It has settled meanwhile.
+            Ok(_) | Err(ControlError::Conflict(_) | ControlError::NotFound(_)) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+}
