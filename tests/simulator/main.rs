@@ -13,6 +13,7 @@ mod broker;
 mod clock;
 mod conformance;
 mod judges;
+mod ledger;
 mod plan;
 #[cfg(feature = "planted")]
 mod planted;
@@ -20,6 +21,7 @@ mod random;
 mod run;
 mod seeds;
 mod server;
+mod shorten;
 mod store;
 mod trace;
 mod upstream;

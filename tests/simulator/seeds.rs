@@ -4,7 +4,8 @@
 
 use std::time::{Duration, Instant};
 
-use super::run::{Verdict, simulate};
+use super::run::{Verdict, carry_out, simulate};
+use super::{ledger, shorten};
 
 /// Seeds whose simulations run twice: one in so many.
 const TWICE_EVERY: u64 = 50;
@@ -21,7 +22,9 @@ fn number(name: &str) -> Option<u64> {
 fn told(verdict: &Verdict) -> String {
     let seed = verdict.seed;
     let faults = verdict.faults.join("\n  ");
-    format!("seed {seed} does not hold:\n  {faults}\nreplay: make simulate SEED={seed}\n")
+    format!(
+        "seed {seed} does not hold:\n  {faults}\nreplay: make simulate SEED={seed}\nshorten: make simulate SEED={seed} SHORTEN=1\n"
+    )
 }
 
 /// Runs one seed, twice where that is its turn.
@@ -39,12 +42,15 @@ fn run(seed: u64) -> Result<Verdict, String> {
     Ok(verdict)
 }
 
-/// `SEED=n` replays one seed and prints its trace; `SEEDS=n FROM=n` runs a range on all processors, for at most
-/// `MINUTES`.
+/// `SEED=n` replays one seed and prints its trace, with `KEEP=places` only these of its actions; with `SHORTEN=1` it is
+/// told which of them are needed. `SEEDS=n FROM=n` runs a range on all processors, for at most `MINUTES`, and notes that
+/// with `LEDGER=1`.
 #[test]
 fn promises_hold_under_faults() {
-    if let Some(seed) = number("SEED") {
-        return replay(seed);
+    match number("SEED") {
+        Some(seed) if std::env::var_os("SHORTEN").is_some() => return show_shortest(seed),
+        Some(seed) => return replay(seed),
+        None => {}
     }
     let (from, count) = (number("FROM").unwrap_or(1), number("SEEDS").unwrap_or(40));
     let limit = number("MINUTES").map(|minutes| Duration::from_secs(minutes * 60));
@@ -83,6 +89,9 @@ fn promises_hold_under_faults() {
         took.as_millis() / u128::from(seeds.max(1))
     );
     let failed: Vec<String> = outcomes.into_iter().flat_map(|one| one.2).collect();
+    if std::env::var_os("LEDGER").is_some() {
+        ledger::append(from, seeds, &failed);
+    }
     assert!(failed.is_empty(), "{}", failed.join("\n"));
 }
 
@@ -98,10 +107,23 @@ fn replay(seed: u64) {
             .with_ansi(false)
             .init();
     }
-    let verdict = simulate(seed, true);
+    let verdict = match std::env::var("KEEP") {
+        Ok(places) => carry_out(shorten::with(seed, &shorten::places(&places)), true),
+        Err(_) => simulate(seed, true),
+    };
     println!(
         "seed {seed}: {} lives, {:?}, hash {:016x}",
         verdict.lives, verdict.virtual_time, verdict.hash
     );
     assert!(verdict.faults.is_empty(), "{}", told(&verdict));
+}
+
+fn show_shortest(seed: u64) {
+    match shorten::shorten(seed) {
+        None => println!("seed {seed} holds"),
+        Some((kept, verdict)) => {
+            println!("{}", shorten::told(seed, &kept));
+            panic!("{}", told(&verdict));
+        }
+    }
 }
