@@ -7,14 +7,18 @@ use super::run::simulate;
 /// Seeds that may be needed to find a bug.
 const SEEDS_MAX: u64 = 2_000;
 
-/// One seed for each that is found often enough for one seed to be known.
-const KNOWN: [(Bug, u64); 6] = [
+/// One seed for each that is known to find it.
+const KNOWN: [(Bug, u64); 10] = [
     (Bug::ReleaseBeforeCommit, 1),
     (Bug::PositionPastHeld, 7),
     (Bug::RandomId, 1),
-    (Bug::FactsAgain, 133),
-    (Bug::SecondCall, 103),
-    (Bug::RemovedUnread, 237),
+    (Bug::TimersPassHeld, 12),
+    (Bug::FactsAgain, 18),
+    (Bug::SecondCall, 12),
+    (Bug::RemovedUnread, 108),
+    (Bug::CallsCutOff, 97),
+    (Bug::DiscardForgets, 2),
+    (Bug::TwiceInHand, 26),
 ];
 
 /// What a seed says with a bug in the program.

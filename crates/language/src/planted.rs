@@ -20,10 +20,16 @@ pub enum Bug {
     SecondCall,
     /// What a stream dropped unread is passed over.
     RemovedUnread,
+    /// A drain does not wait for calls of commands that came straight from the outbox.
+    CallsCutOff,
+    /// What waits for an input goes on waiting after an operator has discarded that.
+    DiscardForgets,
+    /// A command in hand is not claimed, and another delivery of it is begun beside the first.
+    TwiceInHand,
 }
 
 impl Bug {
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 10] = [
         Self::ReleaseBeforeCommit,
         Self::PositionPastHeld,
         Self::RandomId,
@@ -31,6 +37,9 @@ impl Bug {
         Self::FactsAgain,
         Self::SecondCall,
         Self::RemovedUnread,
+        Self::CallsCutOff,
+        Self::DiscardForgets,
+        Self::TwiceInHand,
     ];
 }
 

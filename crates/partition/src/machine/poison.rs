@@ -9,6 +9,7 @@ use saga_runner_kernel::ids::{DefinitionHash, TenantId};
 use saga_runner_kernel::input::{Control, Input, InputBody, Owner, SourceStream, WorkOutcome, WorkResult};
 use saga_runner_kernel::limits::Limits;
 use saga_runner_kernel::patch::Patch;
+use saga_runner_kernel::planted::{Bug, is_planted};
 use saga_runner_kernel::record::Record;
 use saga_runner_kernel::schedule;
 use saga_runner_kernel::transition::{Context, NO_INSTANCE, Rejection, apply, awaits, discard_timer};
@@ -400,7 +401,7 @@ impl Run<'_> {
         let may_settle = stood_in_the_way || !waiting.is_blocked();
         let mut fate = Fate::Settled;
         if self.is_awaited(&input)? {
-            if decision == DeadLetterDecision::Discard {
+            if decision == DeadLetterDecision::Discard && !is_planted(Bug::DiscardForgets) {
                 if !may_settle {
                     return Ok(Err(Refused::Conflict(blocked(waiting).into())));
                 }

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::kernel::ids::{CommandId, TenantId};
+use crate::kernel::planted::{Bug, is_planted};
 use crate::ports::broker::{BrokerError, Message, QueueMessage, Receipt};
 use crate::ports::clock::Clock;
 
@@ -36,7 +37,7 @@ impl Hands {
         let QueueMessage { message, receipt } = delivery;
         let now = self.clock.monotonic();
         let mut held = self.lock();
-        if let Some(first) = held.get(&name) {
+        if let Some(first) = held.get(&name).filter(|_| !is_planted(Bug::TwiceInHand)) {
             first.take_over(receipt.into(), message.delivered, now);
             return None;
         }
@@ -152,6 +153,9 @@ impl Held {
 
     /// Whether something has to be asked before a call.
     pub fn is_doubtful(&self) -> bool {
+        if is_planted(Bug::TwiceInHand) {
+            return false;
+        }
         let claim = self.lock();
         let now = self.clock.monotonic();
         let (renewed, looked) = (now.saturating_sub(claim.since), now.saturating_sub(claim.looked));
@@ -176,6 +180,9 @@ impl Held {
 
     /// Renews the claim for as long as it is polled.
     pub async fn keep(&self) -> Infallible {
+        if is_planted(Bug::TwiceInHand) {
+            std::future::pending::<()>().await;
+        }
         let mut pause = self.ack_wait / 3;
         loop {
             tokio::time::sleep(pause).await;
