@@ -1,4 +1,4 @@
-//! Relays that end, threads that hang or panic, and reads that fail for a moment.
+//! Relays that end, and threads that hang or panic.
 
 use std::time::Duration;
 
