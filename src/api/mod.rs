@@ -133,6 +133,12 @@ pub fn router(state: ApiState, settings: &Settings) -> Router {
             "/admin/breakers/{upstream}",
             plain(post(operations::force_breaker)),
         )
+        .route("/admin/shards", plain(get(operations::shards)))
+        .route("/admin/shards/{shard}/open", plain(post(operations::open_shard)))
+        .route(
+            "/admin/shards/{shard}/close",
+            plain(post(operations::close_shard)),
+        )
         .route(
             "/admin/shards/{shard}/accept-gap",
             plain(post(operations::accept_gap)),

@@ -112,6 +112,23 @@ pub async fn force_breaker(
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
+/// All shards of the cluster.
+pub async fn shards(State(state): State<ApiState>) -> Result<Response, Problem> {
+    Ok(Json(json!({"items": state.control.shards().await?})).into_response())
+}
+
+/// Opens a shard in this process.
+pub async fn open_shard(State(state): State<ApiState>, Path(shard): Path<u16>) -> Result<Response, Problem> {
+    state.control.open_shard(shard).await?;
+    Ok(Json(json!({"shard": shard, "open": true})).into_response())
+}
+
+/// Drains and closes a shard of this process.
+pub async fn close_shard(State(state): State<ApiState>, Path(shard): Path<u16>) -> Result<Response, Problem> {
+    state.control.close_shard(shard).await?;
+    Ok(Json(json!({"shard": shard, "open": false})).into_response())
+}
+
 /// Lets a shard go on behind messages that are gone.
 pub async fn accept_gap(
     state: State<ApiState>,

@@ -36,8 +36,10 @@ pub(super) async fn accept(
     request: AcceptRequest,
 ) -> Result<AcceptReport, ControlError> {
     let running = node.running_or_unavailable()?;
-    let shown = running.shards.iter().find(|shown| shown.index == shard);
-    let shown = shown.ok_or_else(|| ControlError::NotFound(format!("no shard {shard}")))?;
+    if shard >= node.manifest.shards {
+        return Err(ControlError::NotFound(format!("no shard {shard}")));
+    }
+    let shown = &running.shard(shard).await?;
     check_reason(&request)?;
     let stream = SourceStream::ALL
         .into_iter()

@@ -14,7 +14,7 @@ pub(super) async fn show(
     alias: &Alias,
 ) -> Result<AliasView, ControlError> {
     let address = alias.address(tenant, saga);
-    let reader = node.shard(&address)?.reader.clone();
+    let reader = node.shard(&address).await?.reader;
     let at_most = node.manifest.limits.inbox_inputs;
     let found = move || {
         let (_, waiting) = reader.inbox(&address, at_most)?;

@@ -33,7 +33,7 @@ pub(super) async fn check_use(
     request_id: &str,
     control: Control,
 ) -> Result<(), ControlError> {
-    let reader = node.shard(id)?.reader.clone();
+    let reader = node.shard(id).await?.reader;
     let shard = shard_of(&id.tenant, &id.key, node.manifest.shards);
     let in_force = node.catalog.now();
     let limits = node.manifest.limits.clone();
@@ -199,7 +199,7 @@ pub(super) async fn check(node: &Node, id: &InstanceId, verb: &ControlVerb) -> R
     if settle.verdict == Verdict::Retry {
         return Ok(());
     }
-    let reader = node.shard(id)?.reader.clone();
+    let reader = node.shard(id).await?.reader;
     let owned = id.clone();
     let Some(Instance::Live(record)) = blocking(&node.tasks, move || reader.instance(&owned)).await? else {
         return Ok(());

@@ -276,14 +276,18 @@ async fn give_up(
     ))))
 }
 
-/// Notes in the record that all shards exist: from now on, a folder without them has lost them.
-pub(super) async fn note_shards(broker: &dyn Broker, manifest: &Manifest) -> Result<(), Trouble> {
+/// Notes in the record that these shards exist: from now on, a folder without them has lost them.
+pub(super) async fn note_shards(
+    broker: &dyn Broker,
+    manifest: &Manifest,
+    shards: &[u16],
+) -> Result<(), Trouble> {
     for _ in 0..ROUNDS_MAX {
         let Some((record, revision)) = read(broker, manifest).await? else {
             // The next start writes it again.
             return Ok(());
         };
-        let mut existed: Vec<u16> = record.existed.iter().copied().chain(0..manifest.shards).collect();
+        let mut existed: Vec<u16> = record.existed.iter().chain(shards).copied().collect();
         existed.sort_unstable();
         existed.dedup();
         if existed == record.existed {
@@ -468,7 +472,7 @@ mod tests {
             Ok(id),
             "a fresh folder of another shape"
         );
-        assert!(note_shards(&*place.broker, &place.manifest).await.is_ok());
+        assert!(note_shards(&*place.broker, &place.manifest, &[0]).await.is_ok());
         assert_eq!(
             place.identify(Some(id)).await,
             Ok(id),
@@ -508,8 +512,18 @@ mod tests {
             found.ok().flatten().expect("there").0.existed
         };
         assert_eq!(existed().await, Vec::<u16>::new());
-        assert!(note_shards(&*place.broker, &place.manifest).await.is_ok());
-        assert_eq!(existed().await, (0..place.manifest.shards).collect::<Vec<u16>>());
+        assert!(
+            note_shards(&*place.broker, &place.manifest, &[1, 2])
+                .await
+                .is_ok()
+        );
+        assert_eq!(existed().await, [1, 2]);
+        assert!(
+            note_shards(&*place.broker, &place.manifest, &[0, 2])
+                .await
+                .is_ok()
+        );
+        assert_eq!(existed().await, [0, 1, 2]);
     }
 
     impl Place {

@@ -10,8 +10,8 @@ use super::node::Node;
 use super::pages::{self, read_letter_id};
 use super::running::Running;
 use super::{
-    accept, aliases, answers, consumers, held, inputs, migration, readiness, schedules, shards, streams,
-    versions,
+    accept, aliases, answers, consumers, held, inputs, migration, readiness, schedules, shard_verbs, shards,
+    streams, versions,
 };
 use crate::config::{BrokerKind, TenantList};
 use crate::intake::decode::{Decoded, Decoder};
@@ -32,7 +32,8 @@ use crate::ports::control::{
     AcceptReport, AcceptRequest, AcceptVerb, AliasView, BreakerForce, BreakerView, Control, ControlError,
     DeadLetterView, Decision, DefinitionDetail, DefinitionInfo, DefinitionView, DrainStarted, Health,
     HistoryView, Info, InstanceDetail, MigrationReport, MigrationRequest, Page, PageRequest, Published,
-    Readiness, RecordedInputs, ReloadError, Reloaded, ScheduleOrder, ScheduleView, Tenants, rfc3339,
+    Readiness, RecordedInputs, ReloadError, Reloaded, ScheduleOrder, ScheduleView, ShardView, Tenants,
+    rfc3339,
 };
 use crate::ports::held::{HeldReport, HeldRequest, HeldVerb, PendingReport};
 use crate::shard::mailbox::{DeadLetterDecision, Mail, Refused};
@@ -237,7 +238,7 @@ impl Control for Node {
     }
 
     async fn instance(&self, id: &InstanceId, history: usize) -> Result<InstanceDetail, ControlError> {
-        let reader = self.shard(id)?.reader.clone();
+        let reader = self.shard(id).await?.reader;
         let owned = id.clone();
         let found = blocking(&self.tasks, move || {
             let Some(found) = reader.instance(&owned)? else {
@@ -342,6 +343,19 @@ impl Control for Node {
         schedules::order(self, tenant, saga, order).await
     }
 
+    async fn shards(&self) -> Result<Vec<ShardView>, ControlError> {
+        shard_verbs::list(self).await
+    }
+
+    async fn open_shard(&self, shard: u16) -> Result<(), ControlError> {
+        Self::open_shard(self, shard).await
+    }
+
+    async fn close_shard(&self, shard: u16) -> Result<(), ControlError> {
+        let timeout = self.manifest.drain_timeout.duration();
+        Self::close_shard(self, shard, timeout).await
+    }
+
     async fn accept(
         &self,
         shard: u16,
@@ -368,7 +382,10 @@ impl Control for Node {
         let running = self.running_or_unavailable()?;
         let unknown = || ControlError::NotFound(format!("no dead letter {id:?}"));
         let (shard, number) = read_letter_id(id).ok_or_else(unknown)?;
-        let shown = running.shards.get(usize::from(shard)).ok_or_else(unknown)?;
+        if shard >= self.manifest.shards {
+            return Err(unknown());
+        }
+        let shown = running.shard(shard).await?;
         let (reply, answer) = oneshot::channel();
         let mail = Mail::DeadLetter {
             tenant: tenant.clone(),
@@ -397,7 +414,7 @@ impl Control for Node {
 impl Node {
     /// Where the breaker of the gateway stands, if this process submits to one.
     fn gateway_breaker(&self) -> Option<BreakerState> {
-        let submitter = self.running()?.submitter.as_ref()?;
+        let submitter = self.running()?.submitter()?;
         Some(submitter.breakers().worst())
     }
 
@@ -405,7 +422,7 @@ impl Node {
         let running = self
             .running()
             .ok_or_else(|| ControlError::Unavailable(self.waiting_for()))?;
-        if running.shards.is_empty() {
+        if running.common.is_none() {
             return Err(ControlError::Unavailable(
                 "this process runs no sagas: ask one in mode saga or combined".to_owned(),
             ));
@@ -413,10 +430,11 @@ impl Node {
         Ok(running)
     }
 
-    pub(super) fn shard(&self, id: &InstanceId) -> Result<&shards::Shown, ControlError> {
+    /// The shard of an instance.
+    pub(super) async fn shard(&self, id: &InstanceId) -> Result<shards::Shown, ControlError> {
         let running = self.running_or_unavailable()?;
         let index = shard_of(&id.tenant, &id.key, self.manifest.shards);
-        Ok(&running.shards[usize::from(index)])
+        running.shard(index).await
     }
 
     pub(super) fn decoder(&self) -> Decoder {
@@ -424,7 +442,7 @@ impl Node {
             tenancy: self.manifest.tenancy(),
             tenants: self.manifest.tenant_list().map(|list| list.into_iter().collect()),
             limits: self.manifest.limits.clone(),
-            takes_applied: false,
+            takes_applied: Arc::default(),
             event_id_from: None,
         }
     }

@@ -31,7 +31,7 @@ const INPUTS_MAX: usize = 5_000;
 /// [`ControlError::NotFound`] without the instance, [`ControlError::Conflict`] where its history is too long,
 /// [`ControlError::Unavailable`] where storage or broker do not answer.
 pub(super) async fn recorded(node: &Node, id: &InstanceId) -> Result<RecordedInputs, ControlError> {
-    let reader = node.shard(id)?.reader.clone();
+    let reader = node.shard(id).await?.reader;
     let owned = id.clone();
     let found = blocking(&node.tasks, move || {
         let Some(found) = reader.instance(&owned)? else {

@@ -212,7 +212,7 @@ async fn work(
         order,
         misfits: BTreeMap::new(),
     };
-    for shard in &node.running_or_unavailable()?.shards {
+    for shard in &node.running_or_unavailable()?.shards.all() {
         let mut after: Option<Vec<u8>> = None;
         loop {
             let (reader, wanted) = (shard.reader.clone(), order.clone());

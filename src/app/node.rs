@@ -1,5 +1,6 @@
 //! One runner: what it is made of, how it starts and how it drains.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
@@ -62,6 +63,8 @@ pub struct Node {
     waiting_for: Mutex<String>,
     /// What the operator gives up at this start.
     adoption: OnceLock<Adoption>,
+    /// The shards that are opened at the start, where that is not all of them.
+    first: OnceLock<BTreeSet<u16>>,
 }
 
 impl Node {
@@ -134,12 +137,20 @@ impl Node {
             drain: CancellationToken::new(),
             waiting_for: Mutex::new("starting".to_owned()),
             adoption: OnceLock::new(),
+            first: OnceLock::new(),
         }))
     }
 
     /// Names what is given up, before the start.
     pub fn adopt(&self, adoption: Adoption) {
         self.adoption.get_or_init(|| adoption);
+    }
+
+    /// Opens these shards at the start and leaves the others alone; all are opened where nothing is said.
+    pub fn open_first(&self, shards: impl IntoIterator<Item = u16>) {
+        let known = 0..self.manifest.shards;
+        let shards = shards.into_iter().filter(|shard| known.contains(shard));
+        self.first.get_or_init(|| shards.collect());
     }
 
     /// Connects, opens and starts everything, and waits for the broker as long as it takes.
@@ -160,12 +171,17 @@ impl Node {
         self.wait_for_secrets(messenger.as_deref()).await?;
         let cluster_id = cluster.as_ref().map(|cluster| cluster.id);
         let claimed = match &cluster {
-            Some(cluster) => self.claim(broker.as_ref(), cluster).await?,
+            Some(cluster) => {
+                let all = || (0..self.manifest.shards).collect();
+                let first = self.first.get_or_init(all).iter().copied().collect::<Vec<_>>();
+                self.claim(broker.as_ref(), cluster, &first, Duration::ZERO)
+                    .await?
+            }
             None => Vec::new(),
         };
         let running =
             Running::start(&self.parts(), Arc::clone(&broker), &streams, cluster_id, claimed).await?;
-        if let Some(keeper) = &running.keeper {
+        if let Some(keeper) = running.keeper() {
             let keeper = Arc::clone(keeper);
             self.keep(Task::Cluster, move |_| Arc::clone(&keeper).run());
         }
@@ -280,7 +296,7 @@ impl Node {
             .clone()
     }
 
-    async fn wait_for_streams(&self, broker: &dyn Broker) -> Result<[StreamState; 3], StartError> {
+    pub(super) async fn wait_for_streams(&self, broker: &dyn Broker) -> Result<[StreamState; 3], StartError> {
         let mut delays = ExponentialBuilder::new()
             .with_min_delay(Duration::from_millis(100))
             .with_max_delay(Duration::from_secs(5))
@@ -302,7 +318,7 @@ impl Node {
     }
 
     /// The cluster, in a process that runs sagas.
-    async fn wait_for_cluster(
+    pub(super) async fn wait_for_cluster(
         &self,
         broker: &dyn Broker,
         streams: &[StreamState; 3],
@@ -321,8 +337,15 @@ impl Node {
         Ok(Some(cluster))
     }
 
-    /// Makes this process the owner of all shards, before anything is read or sent.
-    async fn claim(&self, broker: &dyn Broker, cluster: &cluster::Known) -> Result<Vec<Claimed>, StartError> {
+    /// Makes this process the owner of these shards, before anything is read or sent for them. `locked_for`: how long their
+    /// folders may still be open.
+    pub(super) async fn claim(
+        &self,
+        broker: &dyn Broker,
+        cluster: &cluster::Known,
+        shards: &[u16],
+        locked_for: Duration,
+    ) -> Result<Vec<Claimed>, StartError> {
         let claiming = Claiming {
             broker,
             manifest: &self.manifest,
@@ -332,11 +355,12 @@ impl Node {
             cluster: cluster.id,
             existed: &cluster.existed,
             adoption: self.adoption.get_or_init(Adoption::default),
+            locked_for,
             waiting_for: &|what| self.set_waiting_for(what),
         };
-        let claimed = claiming.claim().await?;
-        shards::note(&self.manifest, cluster.id)?;
-        self.until_settled(|| cluster::note_shards(broker, &self.manifest))
+        let claimed = claiming.claim(shards).await?;
+        shards::note(&self.manifest, cluster.id, shards)?;
+        self.until_settled(|| cluster::note_shards(broker, &self.manifest, shards))
             .await?;
         Ok(claimed)
     }

@@ -76,9 +76,13 @@ pub(super) async fn instances(
     let mut cursor = page.after.as_deref().map_or(Ok((0, None)), read_cursor)?;
     let mut room = Room::of(node, &page);
     let mut items = Vec::new();
-    while let Some(shard) = running.shards.get(usize::from(cursor.0))
+    let shards = running.shards.all();
+    while let Some(shard) = shards.iter().find(|shard| shard.index >= cursor.0)
         && !room.is_over()
     {
+        if shard.index > cursor.0 {
+            cursor = (shard.index, None);
+        }
         let (reader, tenant, saga) = (shard.reader.clone(), tenant.clone(), saga.clone());
         let (after, bound) = (cursor.1.clone(), room.bound());
         let (found, next) = blocking(&node.tasks, move || {
@@ -106,10 +110,11 @@ pub(super) async fn instances(
             None => (cursor.0 + 1, None),
         };
     }
-    let more = usize::from(cursor.0) < running.shards.len();
+    let more = shards.iter().any(|shard| shard.index >= cursor.0);
     Ok(Page {
         items,
         next: more.then(|| write_cursor(&cursor)),
+        absent_shards: node.absent_shards(),
     })
 }
 
@@ -130,7 +135,11 @@ pub(super) async fn dead_letters(
     let in_force = node.catalog.now();
     let mut room = Room::of(node, &page);
     let (mut items, mut next) = (Vec::new(), None);
-    while let Some(shown) = running.shards.get(usize::from(shard)) {
+    let shards = running.shards.all();
+    while let Some(shown) = shards.iter().find(|shown| shown.index >= shard) {
+        if shown.index > shard {
+            (shard, after) = (shown.index, None);
+        }
         let (reader, owned, bound) = (shown.reader.clone(), tenant.clone(), room.bound());
         let (found, more) = blocking(&node.tasks, move || reader.dead_letters(&owned, after, bound)).await?;
         let mut goes_on_behind = more;
@@ -151,12 +160,16 @@ pub(super) async fn dead_letters(
         (shard, after) = (shard + 1, None);
         if room.is_over() {
             // Nothing has the number 0.
-            let more = usize::from(shard) < running.shards.len();
+            let more = shards.iter().any(|shown| shown.index >= shard);
             next = more.then(|| format!("{shard}-0"));
             break;
         }
     }
-    Ok(Page { items, next })
+    Ok(Page {
+        items,
+        next,
+        absent_shards: node.absent_shards(),
+    })
 }
 
 /// Shard and number of a dead letter, as its view names it.

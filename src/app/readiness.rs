@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::control::blocking;
 use super::node::Node;
+use super::running::Running;
 use super::{consumers, shards, streams};
 use crate::intake::StreamStatus;
 use crate::ports::control::{Check, Health, Readiness};
@@ -22,13 +23,13 @@ pub(super) async fn ready(node: &Node) -> Readiness {
     match node.running() {
         None => reasons.push(node.waiting_for()),
         Some(running) => {
-            let shards = running.shards.iter();
-            reasons.extend(shards.filter_map(|shard| {
+            let shards = running.shards.all();
+            reasons.extend(shards.iter().filter_map(|shard| {
                 let trouble = shard_trouble(node, shard)?;
                 Some(format!("shard {}: {trouble}", shard.index))
             }));
-            if let Some(keeper) = &running.keeper {
-                let shards = running.shards.iter();
+            if let Some(keeper) = running.keeper() {
+                let shards = shards.iter();
                 reasons.extend(shards.filter_map(|shard| {
                     let trouble = keeper.trouble(shard.index)?;
                     Some(format!("shard {}: {trouble}", shard.index))
@@ -47,6 +48,7 @@ pub(super) async fn ready(node: &Node) -> Readiness {
     Readiness {
         ready: reasons.is_empty(),
         reasons,
+        absent_shards: node.absent_shards(),
         revision: node.catalog.now().revision,
     }
 }
@@ -81,9 +83,16 @@ pub(super) async fn health(node: &Node) -> Health {
             Err(unstored.join("; "))
         },
     ));
-    for shard in &running.shards {
-        let name = format!("shard {}", shard.index);
-        checks.push(check(&name, shard_check(node, shard).await));
+    for shard in 0..node.manifest.shards {
+        let name = format!("shard {shard}");
+        match (running.shards.get(shard), &running.common) {
+            (Some(shard), _) => checks.push(check(&name, shard_check(node, &shard).await)),
+            (None, Some(common)) => {
+                let owner = common.absent.owner(shard).await;
+                checks.push(check(&name, Ok(format!("not open in this process: {owner}"))));
+            }
+            (None, None) => {}
+        }
     }
     let planned = &node.catalog.now().consumers;
     checks.push(consumers::check(running, &node.consumers_seen, planned).await);
@@ -167,7 +176,7 @@ fn stalled_for(idle: Duration) -> String {
 }
 
 async fn shard_check(node: &Node, shard: &shards::Shown) -> Result<String, String> {
-    let keeper = node.running().and_then(|running| running.keeper.as_ref());
+    let keeper = node.running().and_then(Running::keeper);
     let unowned = || keeper.and_then(|keeper| keeper.trouble(shard.index));
     if let Some(trouble) = shard_trouble(node, shard).or_else(unowned) {
         return Err(trouble);

@@ -80,8 +80,9 @@ async fn attempt(node: &Node) -> Result<Reloaded, ReloadError> {
         .collect();
     let ways_changed = ways_changed(&before, &loaded.sagas);
     if sagas.is_empty() && !effects_changed && !ways_changed {
-        let outdated = |shard: &&shards::Shown| shard.status.is_outdated();
-        let shards: Vec<_> = running.shards.iter().filter(outdated).collect();
+        let outdated = |shard: &shards::Shown| shard.status.is_outdated();
+        let mut shards = running.shards.all();
+        shards.retain(outdated);
         let problems = activate_in(&shards, &before.sagas, before.revision).await;
         return Ok(Reloaded {
             revision: before.revision,
@@ -113,8 +114,9 @@ async fn attempt(node: &Node) -> Result<Reloaded, ReloadError> {
         effects_text: loaded.effects_text,
     });
     running.widen(&set).await;
-    let changed = |shard: &&shards::Shown| !sagas.is_empty() || ways_changed || shard.status.is_outdated();
-    let shards: Vec<_> = running.shards.iter().filter(changed).collect();
+    let changed = |shard: &shards::Shown| !sagas.is_empty() || ways_changed || shard.status.is_outdated();
+    let mut shards = running.shards.all();
+    shards.retain(changed);
     let problems = activate_in(&shards, &set, revision).await;
     node.catalog.now().show(&node.metrics);
     if let Some(node) = node.myself() {
@@ -130,7 +132,7 @@ async fn attempt(node: &Node) -> Result<Reloaded, ReloadError> {
 }
 
 /// Puts the definitions in force in these shards; one line for each that could not change.
-async fn activate_in(shards: &[&shards::Shown], set: &Arc<DefinitionSet>, revision: u64) -> Vec<String> {
+async fn activate_in(shards: &[shards::Shown], set: &Arc<DefinitionSet>, revision: u64) -> Vec<String> {
     let mut problems = Vec::new();
     for shard in shards {
         if let Err(problem) = activate(shard, set, revision).await {
@@ -160,8 +162,8 @@ async fn activate(shard: &shards::Shown, set: &Arc<DefinitionSet>, revision: u64
 /// The versions that an instance runs under, or may begin under before its shard has changed.
 async fn kept(node: &Node, before: &InForce, running: &Running) -> Result<Vec<Arc<Definition>>, ReloadError> {
     let mut kept = before.active();
-    for shard in &running.shards {
-        let reader = shard.reader.clone();
+    for shard in running.shards.all() {
+        let reader = shard.reader;
         let read = move || Ok((reader.definitions()?, reader.active_definitions()?));
         let (stored, active) = blocking(&node.tasks, read)
             .await

@@ -4,43 +4,36 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use futures::future::{OptionFuture, join_all};
-use tokio::sync::{Mutex, mpsc};
+use futures::future::OptionFuture;
+use tokio::sync::{Mutex, MutexGuard};
 use tokio::task::{JoinError, JoinSet};
 use uuid::Uuid;
 
 use super::adapters::Adapters;
-use super::catalog::{Catalog, InForce};
+use super::catalog::Catalog;
 use super::node::Node;
 use super::ownership::claim::Claimed;
-use super::ownership::keeper::{Keeper, Kept};
-use super::{StartError, shards, standing, streams};
+use super::ownership::keeper::Keeper;
+use super::sagas::{self, Common, Opened, Sagas};
+use super::shard_map::ShardMap;
+use super::shards::Shown;
+use super::{StartError, streams};
 use crate::clients::UpstreamTls;
-use crate::config::{BrokerKind, Dispatch, Manifest};
+use crate::config::{Dispatch, Manifest};
 use crate::effects::{Breakers, BuiltIn, Consumer, Local, Secrets, SystemResolver, Worker, WorkerSpec};
-use crate::intake::{Intake, IntakeSpec, ShardEndpoint, StreamStatus};
+use crate::intake::{Fed, StreamStatus};
 use crate::kernel::definition::{DefinitionSet, EffectDefinition};
 use crate::kernel::ids::ClusterId;
 use crate::kernel::input::SourceStream;
 use crate::kernel::token::TokenKey;
-use crate::outbox::{Fence, LocalFirst, Relay, RelaySpec, Rest, Retention, RetentionSpec, Submitter};
-use crate::ports::broker::{Broker, StreamState, WorkflowStreams};
+use crate::outbox::Submitter;
+use crate::ports::broker::{Broker, StreamState};
 use crate::ports::clock::Clock;
+use crate::ports::control::ControlError;
 use crate::ports::randomness::Randomness;
-use crate::shard::mailbox::{Notice, Released};
-use crate::shard::{ShardHandle, ShardState};
 use crate::storage::rows::PositionRow;
 use crate::tasks::Tasks;
 use crate::telemetry::Metrics;
-
-/// Releases that may wait for a relay.
-const RELEASES_MAX: usize = 256;
-/// Notices that may wait for the intake.
-const NOTICES_MAX: usize = 1_024;
-/// How long the readers may take to stop.
-const READERS_DRAIN: Duration = Duration::from_secs(5);
-/// How long the relays may finish what is in flight.
-const RELAY_DRAIN: Duration = Duration::from_secs(2);
 
 /// What a node lends for the start.
 pub(super) struct Parts<'n> {
@@ -60,16 +53,17 @@ pub(super) struct Running {
     pub broker: Arc<dyn Broker>,
     /// The cluster whose sagas run here, if any do.
     pub cluster: Option<ClusterId>,
-    pub shards: Vec<shards::Shown>,
+    /// The shards that are open; none where no sagas run.
+    pub shards: Arc<ShardMap<Shown>>,
+    /// Of the shards, if sagas run here.
+    pub common: Option<Common>,
     /// Those of the effect worker, if this process has one. A reload brings another worker.
     breakers: std::sync::Mutex<Option<Arc<Breakers>>>,
-    /// Through which commands go to the gateway, if this process runs sagas and has one.
-    pub submitter: Option<Arc<Submitter>>,
     /// Where the relays find the worker, if commands go to it directly.
     local: Option<Arc<Local>>,
-    /// Keeps the shards this process's own, if it has any.
-    pub keeper: Option<Arc<Keeper>>,
     stages: Mutex<Stages>,
+    /// Held while a shard is opened or closed, and by the drain.
+    changing: Mutex<()>,
 }
 
 /// What the drain stops, in this order.
@@ -78,10 +72,7 @@ struct Stages {
     worker: Option<Worker>,
     /// Workers that a reload has replaced and that finish what they have begun.
     replaced: JoinSet<()>,
-    intake: Option<Intake>,
-    shards: Vec<ShardHandle>,
-    relays: Vec<Relay>,
-    retention: Option<Retention>,
+    sagas: Option<Sagas>,
 }
 
 impl Running {
@@ -94,16 +85,15 @@ impl Running {
         claimed: Vec<Claimed>,
     ) -> Result<Self, StartError> {
         let mut stages = Stages::default();
-        let (mut shown, mut submitter, mut keeper) = (Vec::new(), None, None);
+        let mut common = None;
         let local = (parts.manifest.dispatch == Dispatch::Local)
             .then(|| Arc::new(Local::new(parts.manifest.limits.payload_bytes)));
         if let Some(local) = &local {
             local.expect(&served(&parts.catalog.now().effects));
         }
         if cluster.is_some() {
-            let started = start_sagas(parts, &broker, streams, claimed, local.as_ref(), &mut stages).await?;
-            (submitter, keeper) = (started.0, Some(started.1));
-            shown = stages.shards.iter().map(shards::Shown::of).collect();
+            let (begun, sagas) = sagas::start(parts, &broker, streams, claimed, local.as_ref()).await?;
+            (common, stages.sagas) = (Some(begun), Some(sagas));
         }
         if parts.manifest.mode.runs_effects() {
             let in_force = parts.catalog.now();
@@ -113,21 +103,46 @@ impl Running {
         Ok(Self {
             broker,
             cluster,
-            shards: shown,
+            shards: common
+                .as_ref()
+                .map_or_else(Arc::default, |common| Arc::clone(&common.shards)),
+            common,
             breakers: std::sync::Mutex::new(stages.worker.as_ref().map(Worker::breakers)),
-            submitter,
             local,
-            keeper,
             stages: Mutex::new(stages),
+            changing: Mutex::new(()),
         })
+    }
+
+    /// Looks after the owner records, if sagas run here.
+    pub fn keeper(&self) -> Option<&Arc<Keeper>> {
+        self.common.as_ref().map(|common| &common.keeper)
+    }
+
+    /// A shard that is open here.
+    ///
+    /// # Errors
+    /// [`ControlError::Unavailable`] where it is not, which names its owner.
+    pub async fn shard(&self, shard: u16) -> Result<Shown, ControlError> {
+        if let Some(shown) = self.shards.get(shard) {
+            return Ok(shown);
+        }
+        let owner = match &self.common {
+            Some(common) => common.absent.owner(shard).await,
+            None => "it runs no sagas".to_owned(),
+        };
+        let message = format!("shard {shard} is not open in this process: {owner}");
+        Err(ControlError::Unavailable(message))
+    }
+
+    /// The way to the gateway, if this process runs sagas and has one.
+    pub fn submitter(&self) -> Option<&Arc<Submitter>> {
+        self.common.as_ref()?.submitter.as_ref()
     }
 
     /// All breakers of this process: of the worker that takes commands now, and of the gateway.
     pub fn breakers(&self) -> impl Iterator<Item = Arc<Breakers>> {
-        let gateway = self
-            .submitter
-            .as_ref()
-            .map(|submitter| Arc::clone(submitter.breakers()));
+        let gateway = self.submitter().map(|submitter| Arc::clone(submitter.breakers()));
         self.worker_breakers().into_iter().chain(gateway)
     }
 
@@ -142,9 +157,9 @@ impl Running {
     pub async fn streams(&self) -> Vec<StreamStatus> {
         let stages = self.stages.lock().await;
         stages
-            .intake
+            .sagas
             .as_ref()
-            .map_or_else(Vec::new, |intake| intake.status().to_vec())
+            .map_or_else(Vec::new, |sagas| sagas.intake.status().to_vec())
     }
 
     /// Why the worker cannot take commands, one line each.
@@ -153,27 +168,90 @@ impl Running {
         stages.worker.as_ref().map_or_else(Vec::new, Worker::troubles)
     }
 
+    /// The shards that are fed; none while it drains.
+    async fn fed(&self) -> Option<Fed> {
+        let stages = self.stages.lock().await;
+        stages.sagas.as_ref().map(|sagas| sagas.intake.fed())
+    }
+
     /// Whether all that was read of a stream is in the mailbox of a shard.
     pub async fn is_mailed(&self, stream: SourceStream, shard: u16) -> bool {
-        let stages = self.stages.lock().await;
-        match &stages.intake {
-            Some(intake) => intake.is_mailed(stream, shard).await,
+        match self.fed().await {
+            Some(fed) => fed.is_mailed(stream, shard).await,
             None => false,
         }
     }
 
     /// Feeds a shard from the place to which its position was moved.
     pub async fn read_on(&self, stream: SourceStream, shard: u16, to: &PositionRow) {
-        if let Some(intake) = &self.stages.lock().await.intake {
-            intake.read_on(stream, shard, to.sequence, to.stamp).await;
+        if let Some(fed) = self.fed().await {
+            fed.read_on(stream, shard, to.sequence, to.stamp).await;
         }
     }
 
     /// Lets the readers find what these definitions want.
     pub async fn widen(&self, definitions: &Arc<DefinitionSet>) {
-        if let Some(intake) = &self.stages.lock().await.intake {
-            intake.widen(definitions);
+        if let Some(sagas) = &self.stages.lock().await.sagas {
+            sagas.intake.widen(definitions);
         }
+    }
+
+    /// Nobody else opens or closes a shard while this is held.
+    pub async fn alone(&self) -> MutexGuard<'_, ()> {
+        self.changing.lock().await
+    }
+
+    /// Begins one more shard and feeds it, while the others go on. To be called by whoever is [`Self::alone`].
+    pub async fn add(
+        &self,
+        parts: &Parts<'_>,
+        common: &Common,
+        opened: Opened,
+        streams: &[StreamState; 3],
+    ) -> Result<(), StartError> {
+        let resumed = opened.claimed.fence.is_resumed();
+        let needed = sagas::put_in_force(parts, std::slice::from_ref(&opened.claimed))?;
+        // Before its reader opens: what its instances listen to may be more than what the others do.
+        self.widen(&needed.definitions).await;
+        let (seat, endpoint) = common.begin(parts, opened, streams, &needed)?;
+        common.show(&seat);
+        let fed = {
+            let mut stages = self.stages.lock().await;
+            let Some(sagas) = &mut stages.sagas else {
+                return Err(StartError::System("draining".to_owned()));
+            };
+            sagas.seats.insert(endpoint.index, seat);
+            sagas.intake.fed()
+        };
+        fed.add(endpoint, resumed).await;
+        Ok(())
+    }
+
+    /// Ends one shard, while the others go on. Whether it has stopped; none where it is not open. To be called by whoever is
+    /// [`Self::alone`].
+    pub async fn remove(
+        &self,
+        common: &Common,
+        metrics: &Metrics,
+        shard: u16,
+        timeout: Duration,
+    ) -> Option<bool> {
+        let (seat, fed) = {
+            let mut stages = self.stages.lock().await;
+            let sagas = stages.sagas.as_mut()?;
+            (sagas.seats.remove(&shard)?, sagas.intake.fed())
+        };
+        let halted = self.shards.take(shard).and_then(|shown| shown.halted());
+        fed.remove(shard).await;
+        let has_stopped = seat.drain(timeout).await;
+        if has_stopped {
+            common.keeper.release_one(shard).await;
+        } else {
+            // It may still write, and would be ahead of what is said.
+            drop(common.keeper.forget(shard));
+        }
+        metrics.shard_closed(shard, halted);
+        Some(has_stopped)
     }
 
     /// Runs other effects: new workers pull at once, the old ones finish what they have begun.
@@ -216,6 +294,8 @@ impl Running {
 
     /// Stops in the order in which work flows: no new work, no new input, commit, hand over.
     pub async fn drain(&self, timeout: Duration) {
+        // Who opens a shard breaks off, and who closes one is about to be ready.
+        let _alone = self.changing.lock().await;
         let mut stages = std::mem::take(&mut *self.stages.lock().await);
         let worker = stages.worker.take();
         let mut replaced = std::mem::take(&mut stages.replaced);
@@ -229,28 +309,22 @@ impl Running {
             tokio::join!(worker, replaced);
         };
         // The results of local calls come by the mailbox, so the shards stop after the workers.
-        let (workers_first, workers_beside) = if self.local.is_some() {
+        let has_calls = self.local.is_some();
+        let (workers_first, workers_beside) = if has_calls {
             (Some(workers), None)
         } else {
             (None, Some(workers))
         };
         let sagas = async {
-            let intake = async {
-                if let Some(intake) = stages.intake.take() {
-                    stopped("the readers", READERS_DRAIN, intake.drain()).await;
-                }
+            let before = async {
+                OptionFuture::from(workers_first).await;
             };
-            tokio::join!(intake, OptionFuture::from(workers_first));
-            if self.local.is_some() {
-                settle_calls(&stages).await;
-            }
-            let shards = stages.shards.drain(..).map(ShardHandle::stop);
-            let all_stopped = stopped("the shards", timeout, join_all(shards)).await;
-            let relays = stages.relays.drain(..).map(|relay| relay.drain(RELAY_DRAIN));
-            join_all(relays).await;
-            drop(stages.retention.take());
+            let Some(sagas) = stages.sagas.take() else {
+                return before.await;
+            };
+            let all_stopped = sagas.drain(before, has_calls, timeout).await;
             // A shard that still writes would be ahead of what is said here.
-            if let Some(keeper) = self.keeper.as_ref().filter(|_| all_stopped) {
+            if let Some(keeper) = self.keeper().filter(|_| all_stopped) {
                 keeper.release().await;
             }
         };
@@ -261,32 +335,6 @@ impl Running {
     }
 }
 
-/// Waits until a part has stopped, not for ever: a disk or a connection may hang. What is not committed by then is read
-/// again after the next start. Whether it has stopped.
-async fn stopped<T>(what: &str, timeout: Duration, stop: impl Future<Output = T>) -> bool {
-    let in_time = tokio::time::timeout(timeout, stop).await.is_ok();
-    if !in_time {
-        let timeout_ms = timeout.as_millis();
-        tracing::warn!(what, timeout_ms, "they did not stop in time");
-    }
-    in_time
-}
-
-/// Brings the outcomes of the calls that were made here into the shards, and their results to the broker, for at most
-/// [`RELAY_DRAIN`].
-async fn settle_calls(stages: &Stages) {
-    let settled = async {
-        join_all(stages.relays.iter().map(|relay| relay.until(Rest::NoCalls))).await;
-        join_all(stages.shards.iter().map(ShardHandle::commit)).await;
-        join_all(stages.relays.iter().map(|relay| relay.until(Rest::Nothing))).await;
-    };
-    if tokio::time::timeout(RELAY_DRAIN, settled).await.is_ok() {
-        tracing::info!("the outcomes of all calls are stored and published");
-    } else {
-        tracing::info!("not all results could be published; they are after the next start");
-    }
-}
-
 /// A panic in the drain of a worker leaves its commands to be delivered again.
 fn report(ended: Result<(), JoinError>) {
     if let Err(error) = ended {
@@ -294,173 +342,9 @@ fn report(ended: Result<(), JoinError>) {
     }
 }
 
-/// Starts shards, relays and intake; returns the way to the gateway, and who looks after the owner records.
-async fn start_sagas(
-    parts: &Parts<'_>,
-    broker: &Arc<dyn Broker>,
-    streams: &[StreamState; 3],
-    claimed: Vec<Claimed>,
-    local: Option<&Arc<Local>>,
-    stages: &mut Stages,
-) -> Result<(Option<Arc<Submitter>>, Arc<Keeper>), StartError> {
-    let manifest = parts.manifest;
-    let (notices, asked) = mpsc::channel::<Notice>(NOTICES_MAX);
-    let in_force = parts.catalog.now();
-    let needed = shards::definitions(&claimed, &in_force.active())?;
-    let definitions = needed.definitions;
-    parts.catalog.replace(InForce {
-        revision: needed.revision,
-        sagas: Arc::clone(&definitions),
-        effects: in_force.effects.clone(),
-        consumers: in_force.consumers.clone(),
-        effects_text: in_force.effects_text,
-    });
-    let submitter = match &manifest.gateway {
-        Some(settings) => {
-            let gateway = parts.adapters.gateway(settings, Arc::clone(broker).messenger())?;
-            let (clock, metrics) = (Arc::clone(parts.clock), Arc::clone(parts.metrics));
-            Some(Submitter::new(gateway, &manifest.relay, clock, metrics))
-        }
-        None => None,
-    };
-    let mut kept = Vec::with_capacity(claimed.len());
-    for claimed in claimed {
-        let (index, fence) = (claimed.shard, Arc::clone(&claimed.fence));
-        let renewed = parts.clock.monotonic();
-        kept.push(Kept::of(&claimed, claimed.store.reader(), renewed));
-        let (release, released) = mpsc::channel::<Released>(RELEASES_MAX);
-        let standing = standing::look_up(broker, &claimed.store, streams).await?;
-        let shard = shards::start(
-            parts,
-            shard_settings(manifest, &fence),
-            index,
-            claimed.store,
-            standing,
-            &definitions,
-            needed.revision,
-            streams,
-            release,
-            &notices,
-        )?;
-        stages.relays.push(Relay::start(RelaySpec {
-            shard: index,
-            broker: Arc::clone(broker),
-            submitter: submitter.clone(),
-            released,
-            mailbox: shard.mail.clone(),
-            floor: Arc::clone(&shard.floor),
-            take_spilled: {
-                let status = Arc::clone(&shard.status);
-                Box::new(move || status.take_spilled())
-            },
-            streams: workflow_streams(manifest),
-            local: local.map(|local| LocalFirst {
-                dispatch: Arc::clone(local) as Arc<dyn crate::ports::dispatch::Dispatch>,
-                recovered: shard.began_after,
-                begun: shard.begun.clone(),
-            }),
-            began_after: shard.began_after,
-            fence,
-            cluster: manifest.cluster.clone(),
-            settings: manifest.relay.clone(),
-            limits: manifest.limits.clone(),
-            clock: Arc::clone(parts.clock),
-            metrics: Arc::clone(parts.metrics),
-            tasks: parts.tasks.clone(),
-        }));
-        stages.shards.push(shard);
-    }
-    let keeper = Keeper::new(
-        Arc::clone(broker),
-        manifest.clone(),
-        Arc::clone(parts.clock),
-        Arc::clone(parts.metrics),
-        parts.tasks.clone(),
-        kept,
-    );
-    let endpoints: Vec<ShardEndpoint> = stages.shards.iter().map(endpoint).collect();
-    stages.retention = Some(start_retention(parts, broker, &endpoints, &keeper));
-    stages.intake = Some(Intake::start(IntakeSpec {
-        broker: Arc::clone(broker),
-        shards: endpoints,
-        shard_count: manifest.shards,
-        definitions,
-        tenancy: manifest.tenancy(),
-        tenants: manifest.tenant_list(),
-        streams: SourceStream::ALL.map(|role| streams::name(manifest, role).to_owned()),
-        reader_prefix: format!("{}-{}", manifest.group(), name(&**parts.randomness)),
-        limits: manifest.limits.clone(),
-        takes_applied: keeper.is_resumed(),
-        settings: manifest.intake.clone(),
-        clock: Arc::clone(parts.clock),
-        metrics: Arc::clone(parts.metrics),
-        tasks: parts.tasks.clone(),
-        notices: asked,
-    }));
-    Ok((submitter, keeper))
-}
-
-/// While a shard is held, nothing leaves its outbox: what waited for room there would wait for ever.
-fn shard_settings(manifest: &Manifest, fence: &Fence) -> crate::shard::Settings {
-    let mut settings = manifest.shard.clone();
-    if fence.is_held() {
-        settings.outbox_soft = u64::MAX;
-    }
-    settings
-}
-
 /// A name that nobody else has.
-fn name(randomness: &dyn Randomness) -> String {
+pub(super) fn name(randomness: &dyn Randomness) -> String {
     Uuid::from_u128(randomness.draw()).simple().to_string()
-}
-
-fn start_retention(
-    parts: &Parts<'_>,
-    broker: &Arc<dyn Broker>,
-    endpoints: &[ShardEndpoint],
-    keeper: &Arc<Keeper>,
-) -> Retention {
-    let manifest = parts.manifest;
-    let positions: Vec<_> = endpoints
-        .iter()
-        .map(|shard| Arc::clone(&shard.position))
-        .collect();
-    Retention::start(RetentionSpec {
-        broker: Arc::clone(broker),
-        streams: workflow_streams(manifest),
-        events: (manifest.broker.kind == BrokerKind::Embedded)
-            .then(|| streams::name(manifest, SourceStream::AggregateEvents).to_owned()),
-        durables: {
-            let catalog = Arc::clone(parts.catalog);
-            Box::new(move || {
-                let in_force = catalog.now();
-                let consumers = in_force.consumers.iter();
-                consumers.map(|consumer| consumer.name.clone()).collect()
-            })
-        },
-        positions: Arc::new(move |stream: SourceStream| {
-            positions.iter().map(|position| position(stream)).min()
-        }),
-        may_trim: {
-            let keeper = Arc::clone(keeper);
-            Box::new(move || keeper.may_send_for_all())
-        },
-        settings: manifest.relay.clone(),
-        clock: Arc::clone(parts.clock),
-        tasks: parts.tasks.clone(),
-    })
-}
-
-fn endpoint(shard: &ShardHandle) -> ShardEndpoint {
-    let status = Arc::clone(&shard.status);
-    ShardEndpoint {
-        index: shard.index,
-        mail: shard.mail.clone(),
-        stamps: shard.stamps,
-        gates: Arc::clone(&status.gates),
-        halted: matches!(status.state(), ShardState::Halted { .. }),
-        position: Arc::new(move |stream| status.position(stream)),
-    }
 }
 
 /// The effects that a worker of saga-runner carries out.
@@ -488,7 +372,7 @@ fn start_worker(
         broker: Arc::clone(broker),
         effects,
         tenancy: manifest.tenancy(),
-        streams: workflow_streams(manifest),
+        streams: streams::workflow(manifest),
         settings: manifest.worker.clone(),
         secrets: Arc::clone(parts.secrets),
         providers: Arc::new(BuiltIn {
@@ -516,11 +400,4 @@ fn upstream_tls(manifest: &Manifest) -> Result<BTreeMap<String, UpstreamTls>, St
     let read = manifest.upstream_tls.iter();
     read.map(|(name, files)| Ok((name.clone(), files.read().map_err(StartError::Missing)?)))
         .collect()
-}
-
-fn workflow_streams(manifest: &Manifest) -> WorkflowStreams {
-    WorkflowStreams {
-        commands: streams::name(manifest, SourceStream::WorkflowCommands).to_owned(),
-        events: streams::name(manifest, SourceStream::WorkflowEvents).to_owned(),
-    }
 }

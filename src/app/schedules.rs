@@ -14,7 +14,7 @@ use crate::storage::rows::ScheduleRow;
 
 /// The schedules of a tenant, by saga.
 pub(super) async fn list(node: &Node, tenant: &TenantId) -> Result<Vec<ScheduleView>, ControlError> {
-    let reader = owner(node, tenant)?.reader.clone();
+    let reader = owner(node, tenant).await?.reader;
     let rows = blocking(&node.tasks, move || reader.schedules()).await?;
     let of_tenant = rows.into_iter().filter(|(owner, ..)| owner == tenant);
     Ok(of_tenant.map(|(_, saga, row)| view(node, &saga, &row)).collect())
@@ -27,7 +27,7 @@ pub(super) async fn order(
     saga: &SagaName,
     order: ScheduleOrder,
 ) -> Result<(), ControlError> {
-    let shard = owner(node, tenant)?;
+    let shard = owner(node, tenant).await?;
     let (reply, answer) = oneshot::channel();
     let mail = Mail::PauseSchedule {
         tenant: tenant.clone(),
@@ -58,10 +58,10 @@ pub(super) fn check_key(key: &Key) -> Result<(), ControlError> {
     Ok(())
 }
 
-fn owner<'n>(node: &'n Node, tenant: &TenantId) -> Result<&'n Shown, ControlError> {
+async fn owner(node: &Node, tenant: &TenantId) -> Result<Shown, ControlError> {
     let running = node.running_or_unavailable()?;
     let index = schedule::owner(tenant, node.manifest.shards);
-    Ok(&running.shards[usize::from(index)])
+    running.shard(index).await
 }
 
 fn view(node: &Node, saga: &SagaName, row: &ScheduleRow) -> ScheduleView {

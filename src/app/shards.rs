@@ -1,5 +1,6 @@
 //! The shards on this machine's disk: which of them the folder knows, and their definitions.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -8,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
 use super::StartError;
+use super::catalog::InForce;
 use super::cluster::Known;
 use super::ownership::claim::Claimed;
 use super::running::Parts;
@@ -19,7 +21,7 @@ use crate::kernel::input::SourceStream;
 use crate::kernel::schedule;
 use crate::ports::broker::StreamState;
 use crate::shard::mailbox::{Mail, Notice, Released};
-use crate::shard::{Settings, ShardHandle, ShardSpec, ShardStatus, Standing};
+use crate::shard::{Settings, ShardHandle, ShardSpec, ShardState, ShardStatus, Standing};
 use crate::storage::{Reader, Store};
 
 /// What `cluster.json` remembers, beside what the broker does: neither can lose it alone.
@@ -52,6 +54,14 @@ impl Shown {
             reader: shard.reader.clone(),
         }
     }
+
+    /// Why it does nothing until an operator acts, if that is so.
+    pub fn halted(&self) -> Option<&'static str> {
+        match self.status.state() {
+            ShardState::Halted { reason, .. } => Some(reason),
+            ShardState::Running | ShardState::Full(_) | ShardState::Stopped => None,
+        }
+    }
 }
 
 /// The definitions that the shards need.
@@ -62,22 +72,24 @@ pub(super) struct Needed {
     pub revision: u64,
 }
 
-/// The definitions that the shards need, the loaded and the archived ones together.
-pub(super) fn definitions(claimed: &[Claimed], active: &[Arc<Definition>]) -> Result<Needed, StartError> {
-    let mut archived = Vec::new();
+/// The definitions that the shards need, those in force and the ones that they have archived together.
+pub(super) fn definitions(claimed: &[Claimed], in_force: &InForce) -> Result<Needed, StartError> {
+    let active = in_force.active();
+    let mut archived: Vec<_> = in_force.sagas.iter().cloned().collect();
     let (mut revision, mut changed) = (0, false);
     for Claimed { store, .. } in claimed {
-        archived.extend(archived_definitions(store, active)?);
+        archived.extend(archived_definitions(store, &active)?);
         let before = store
             .reader()
             .active_definitions()
             .map_err(|error| StartError::Storage(error.to_string()))?;
-        changed |= before.revision == 0 || !before.is_of(active);
+        changed |= before.revision == 0 || !before.is_of(&active);
         revision = revision.max(before.revision);
     }
     Ok(Needed {
-        definitions: Arc::new(DefinitionSet::new(active.to_vec(), archived)),
-        revision: revision + u64::from(changed),
+        definitions: Arc::new(DefinitionSet::new(active, archived)),
+        // A shard that was not open during a reload comes to what the others work under already.
+        revision: in_force.revision.max(revision + u64::from(changed)),
     })
 }
 
@@ -90,15 +102,22 @@ pub(super) fn known(manifest: &Manifest) -> Result<Option<Known>, StartError> {
     }))
 }
 
-/// Notes in the folder that all shards of the cluster were created.
-pub(super) fn note(manifest: &Manifest, id: ClusterId) -> Result<(), StartError> {
+/// Notes in the folder that these shards of the cluster were created.
+pub(super) fn note(manifest: &Manifest, id: ClusterId, shards: &[u16]) -> Result<(), StartError> {
+    let path = marker_path(manifest);
+    let before = read_marker(&path, manifest)?;
+    let mut created: BTreeSet<u16> = shards.iter().copied().collect();
+    created.extend(before.iter().flat_map(|marker| &marker.created));
     let marker = Marker {
         cluster: manifest.cluster.clone(),
         id,
         shards: manifest.shards,
-        created: (0..manifest.shards).collect(),
+        created: created.into_iter().collect(),
     };
-    write_marker(&marker_path(manifest), &marker)
+    if before.as_ref() == Some(&marker) {
+        return Ok(());
+    }
+    write_marker(&path, &marker)
 }
 
 /// The folder of a shard.
@@ -175,8 +194,7 @@ pub(super) fn start(
     index: u16,
     store: Store,
     standing: [Option<Standing>; 3],
-    definitions: &Arc<DefinitionSet>,
-    revision: u64,
+    needed: &Needed,
     streams: &[StreamState; 3],
     release: mpsc::Sender<Released>,
     notices: &mpsc::Sender<Notice>,
@@ -195,9 +213,9 @@ pub(super) fn start(
     ShardHandle::start(ShardSpec {
         index,
         store,
-        definitions: Arc::clone(definitions),
+        definitions: Arc::clone(&needed.definitions),
         scheduled_tenants,
-        revision,
+        revision: needed.revision,
         limits: manifest.limits.clone(),
         settings,
         streams: streams.clone(),

@@ -6,7 +6,7 @@ use super::{StartError, cluster, connect_broker, runtime};
 use crate::config::Manifest;
 use crate::kernel::input::SourceStream;
 use crate::kernel::subject::{self, Tenancy};
-use crate::ports::broker::{Broker, BrokerError, BucketSpec, StreamSpec, StreamState};
+use crate::ports::broker::{Broker, BrokerError, BucketSpec, StreamSpec, StreamState, WorkflowStreams};
 
 /// What each stream must be, in the order of [`SourceStream::ALL`].
 #[must_use]
@@ -186,5 +186,13 @@ pub fn name(manifest: &Manifest, role: SourceStream) -> &str {
         SourceStream::AggregateEvents => &manifest.streams.aggregate_events.name,
         SourceStream::WorkflowEvents => &manifest.streams.workflow_events.name,
         SourceStream::WorkflowCommands => &manifest.streams.workflow_commands.name,
+    }
+}
+
+/// Names of the streams that commands and results go through.
+pub(super) fn workflow(manifest: &Manifest) -> WorkflowStreams {
+    WorkflowStreams {
+        commands: name(manifest, SourceStream::WorkflowCommands).to_owned(),
+        events: name(manifest, SourceStream::WorkflowEvents).to_owned(),
     }
 }

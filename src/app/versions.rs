@@ -83,8 +83,8 @@ pub(super) async fn live(
 
 async fn gathered(node: &Node) -> Result<BTreeMap<DefinitionHash, Version>, ControlError> {
     let mut versions: BTreeMap<DefinitionHash, Version> = BTreeMap::new();
-    for shard in &node.running_or_unavailable()?.shards {
-        let reader = shard.reader.clone();
+    for shard in node.running_or_unavailable()?.shards.all() {
+        let reader = shard.reader;
         for (hash, row, uses) in blocking(&node.tasks, move || reader.definitions()).await? {
             let uses_before = &mut versions
                 .entry(hash)

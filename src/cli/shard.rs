@@ -1,5 +1,5 @@
-//! `shard`: what an operator says where a stream is not as a running cluster has read it, and about what a shard holds back
-//! that goes on from an adopted state.
+//! `shard`: which shards a process has open, opening and closing one, what an operator says where a stream is not as a running
+//! cluster has read it, and about what a shard holds back that goes on from an adopted state.
 
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
@@ -10,6 +10,12 @@ use crate::app::out;
 
 #[derive(Debug, Subcommand)]
 pub enum ShardCommand {
+    /// List the shards of the cluster: those that the process has open, and who has the others.
+    List(ListArguments),
+    /// Open a shard that the process has not open, while the others go on.
+    Open(OneArguments),
+    /// Drain and close a shard, while the others go on. What is meant for it waits in the streams.
+    Close(OneArguments),
     /// Go on behind messages of a stream that are gone and were not read (`stream.gap`).
     AcceptGap(AcceptArguments),
     /// Go on in a stream that is not the one that was read, or has gone back (`stream.identity`).
@@ -77,6 +83,22 @@ pub struct DecisionArguments {
 }
 
 #[derive(Debug, Args)]
+pub struct ListArguments {
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    server: ServerArguments,
+}
+
+#[derive(Debug, Args)]
+pub struct OneArguments {
+    shard: u16,
+    #[command(flatten)]
+    server: ServerArguments,
+}
+
+#[derive(Debug, Args)]
 pub struct AcceptArguments {
     /// The shard; all that need it where none is named.
     shard: Option<u16>,
@@ -101,6 +123,9 @@ pub struct AcceptArguments {
 
 pub fn shard(command: &ShardCommand) -> Result<(), Failure> {
     match command {
+        ShardCommand::List(arguments) => list(arguments),
+        ShardCommand::Open(arguments) => order(arguments, "open"),
+        ShardCommand::Close(arguments) => order(arguments, "close"),
         ShardCommand::AcceptGap(arguments) => accept(arguments, "accept-gap"),
         ShardCommand::Rebind(arguments) => accept(arguments, "rebind"),
         ShardCommand::Pending(arguments) => pending(arguments),
@@ -112,6 +137,27 @@ pub fn shard(command: &ShardCommand) -> Result<(), Failure> {
             decide(arguments.shard, "discard", what, &arguments.decision)
         }
     }
+}
+
+fn list(arguments: &ListArguments) -> Result<(), Failure> {
+    let answer = Client::new(&arguments.server)?.get("/admin/shards")?;
+    if arguments.json {
+        return out::line(format_args!("{:#}", answer["items"]));
+    }
+    for shard in answer["items"].as_array().into_iter().flatten() {
+        let state = shard["state"].as_str().unwrap_or_default();
+        let told = shard["reason"].as_str().or_else(|| shard["owner"].as_str());
+        let told = told.map(|told| format!(": {told}")).unwrap_or_default();
+        out::line(format_args!("shard {} {state}{told}", shard["shard"]))?;
+    }
+    Ok(())
+}
+
+fn order(arguments: &OneArguments, verb: &str) -> Result<(), Failure> {
+    let client = Client::new(&arguments.server)?;
+    let answer = client.post_json(&format!("/admin/shards/{}/{verb}", arguments.shard), &json!({}))?;
+    let state = if answer["open"] == true { "open" } else { "closed" };
+    out::line(format_args!("shard {} is {state}", answer["shard"]))
 }
 
 fn accept(arguments: &AcceptArguments, verb: &str) -> Result<(), Failure> {

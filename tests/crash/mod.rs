@@ -9,6 +9,7 @@ mod calls;
 mod held;
 mod lost;
 mod owners;
+mod shards;
 mod unstored;
 
 use std::collections::BTreeMap;

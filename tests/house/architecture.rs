@@ -118,6 +118,7 @@ const HOMES: &[(&str, &[&str])] = &[
     ("clap", &["cli", "config", "demo"]),
     ("comfy_table", &["cli", "demo"]),
     ("crc32c", &["kernel", "partition", "mdbx", "intake", "inproc"]),
+    ("dashmap", &["app"]),
     ("data_encoding", &["language", "kernel", "effects", "nats"]),
     ("flate2", &["effects"]),
     ("granit_parser", &["language"]),

@@ -21,6 +21,7 @@ mod random;
 mod run;
 mod seeds;
 mod server;
+mod shards;
 mod shorten;
 mod store;
 mod trace;

@@ -44,6 +44,11 @@ pub enum Action {
     ClockStep {
         ms: i64,
     },
+    /// A shard is closed while the others go on, and opened again.
+    Close {
+        shard: u16,
+        for_ms: u64,
+    },
     /// Upstreams do nothing for some time.
     UpstreamsAway {
         for_ms: u64,
@@ -54,6 +59,8 @@ pub enum Action {
 pub struct Plan {
     pub seed: u64,
     pub shards: u16,
+    /// Those that each life of the process begins with, where these are not all; the others are opened at the end.
+    pub first: Option<Vec<u16>>,
     /// Settings beside those that every simulation has.
     pub settings: Value,
     pub broker: Faults,
@@ -101,9 +108,10 @@ impl Plan {
         };
         let shards = u16::try_from(rng.within(1..=3)).expect("few");
         let settings = settings(&mut rng);
-        Self {
+        let mut plan = Self {
             seed,
             shards,
+            first: None,
             // Longer than what is looked up before it is sent.
             window_ms: if settings["relay"]["recheck_after"] == "2s" {
                 *rng.pick(&[3_000, 120_000])
@@ -129,7 +137,9 @@ impl Plan {
             },
             actions,
             is_calm,
-        }
+        };
+        super::shards::decide(&mut plan);
+        plan
     }
 
     /// All keys that are opened of one type of aggregate, with their tenants.

@@ -68,6 +68,8 @@ enum End {
     Cut,
     Full(u16),
     Away,
+    /// A shard is open again.
+    Closed(u16),
 }
 
 /// How a life ended.
@@ -248,6 +250,9 @@ impl Simulation {
             Ok(node) => node,
             Err(error) => return Ended::Failed(format!("no node: {error}")),
         };
+        if let Some(first) = &self.plan.first {
+            node.open_first(first.iter().copied());
+        }
         let world = Arc::clone(&self.world);
         let starting = {
             let node = Arc::clone(&node);
@@ -275,7 +280,7 @@ impl Simulation {
                 return ended;
             }
             let now = self.world.clock.passed();
-            self.end_what_ends(now);
+            self.end_what_ends(node, now);
             let next_end = self.ends.iter().map(|(at, _)| *at).min();
             let Some((at, action)) = self.plan.actions.get(self.done).cloned() else {
                 match next_end {
@@ -338,6 +343,15 @@ impl Simulation {
                     self.world.note(format_args!("clock steps to {ms} ms"));
                     self.world.clock.step(ms);
                 }
+                Action::Close { shard, for_ms } => {
+                    let (node, world) = (Arc::clone(node), Arc::clone(&self.world));
+                    drop(tokio::spawn(async move {
+                        let closed = node.close_shard(shard, Duration::from_secs(10)).await;
+                        world.note(format_args!("shard {shard} is closed: {closed:?}"));
+                    }));
+                    self.ends
+                        .push((now + Duration::from_millis(for_ms), End::Closed(shard)));
+                }
                 Action::UpstreamsAway { for_ms } => {
                     self.world.note(format_args!("upstreams are away"));
                     self.upstream.set_faults(UpstreamFaults {
@@ -368,7 +382,7 @@ impl Simulation {
         }
     }
 
-    fn end_what_ends(&mut self, now: Duration) {
+    fn end_what_ends(&mut self, node: &Arc<Node>, now: Duration) {
         let due: Vec<End> = self
             .ends
             .iter()
@@ -384,6 +398,13 @@ impl Simulation {
                     self.disks[usize::from(shard)].set_full(false);
                 }
                 End::Away => self.upstream.set_faults(self.plan.upstream),
+                End::Closed(shard) => {
+                    let (node, world) = (Arc::clone(node), Arc::clone(&self.world));
+                    drop(tokio::spawn(async move {
+                        let opened = node.open_shard(shard).await;
+                        world.note(format_args!("shard {shard} is opened: {opened:?}"));
+                    }));
+                }
             }
         }
     }
@@ -423,6 +444,11 @@ impl Simulation {
                 return ended;
             }
             if starting.is_none() {
+                for shard in node.absent_shards() {
+                    let opened = node.open_shard(shard).await;
+                    self.world
+                        .note(format_args!("shard {shard} is opened: {opened:?}"));
+                }
                 if let Err(error) = self.operate(node).await {
                     self.world.note(format_args!("operator: {error}"));
                 }

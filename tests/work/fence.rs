@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use futures::FutureExt as _;
 use saga_runner::effects::Local;
 use saga_runner::kernel::definition::effect::OnAmbiguous;
 use saga_runner::kernel::duration::Millis;
@@ -180,7 +181,7 @@ async fn streams_are_not_trimmed_by_whoever_may_not_own_every_shard() {
         streams: rig.streams.clone(),
         events: None,
         durables: Box::new(Vec::new),
-        positions: Arc::new(|_| Some(2)),
+        positions: Box::new(|| async { Some([2; 3]) }.boxed()),
         may_trim: Box::new(move || may_trim.is_open()),
         settings: outbox::Settings {
             trim_interval: Millis(10),

@@ -1,9 +1,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use futures::FutureExt as _;
 use saga_runner::effects::{self, source};
 use saga_runner::kernel::duration::Millis;
 use saga_runner::kernel::input::SourceStream;
+use saga_runner::outbox::retention::Positions;
 use saga_runner::outbox::{self, Retention, RetentionSpec};
 use saga_runner::ports::broker::{Expect, Publication, StreamSpec};
 
@@ -28,6 +30,15 @@ async fn trimming_waits_for_a_consumer_that_is_bound() {
     goes_when_answered_for_and_read(rig, "{by: effect, bind: {charge: theirs}}").await;
 }
 
+/// The positions of shards that have read nothing but this stream.
+fn of(stream: SourceStream, read: Arc<AtomicU64>) -> Positions {
+    Box::new(move || {
+        let mut lowest = [0; 3];
+        lowest[stream.index()] = read.load(Ordering::Acquire);
+        async move { Some(lowest) }.boxed()
+    })
+}
+
 async fn goes_when_answered_for_and_read(rig: Rig, consumers: &str) {
     let mut shard = rig.relay(Arc::clone(&rig.broker), RelayOptions::default());
     let rows = (1..=4)
@@ -47,9 +58,7 @@ async fn goes_when_answered_for_and_read(rig: Rig, consumers: &str) {
         streams: rig.streams.clone(),
         events: None,
         durables: Box::new(move || vec![durable.clone()]),
-        positions: Arc::new(move |stream| {
-            (stream == SourceStream::WorkflowCommands).then(|| read.load(Ordering::Acquire))
-        }),
+        positions: of(SourceStream::WorkflowCommands, read),
         may_trim: Box::new(|| true),
         settings: outbox::Settings {
             trim_interval: Millis(10),
@@ -115,9 +124,7 @@ async fn domain_events_of_the_embedded_broker_go_once_they_are_read_and_too_old_
             streams: rig.streams.clone(),
             events: Some(name.to_owned()),
             durables: Box::new(Vec::new),
-            positions: Arc::new(move |stream| {
-                (stream == SourceStream::AggregateEvents).then(|| read.load(Ordering::Acquire))
-            }),
+            positions: of(SourceStream::AggregateEvents, read),
             may_trim: Box::new(|| true),
             settings: outbox::Settings {
                 trim_interval: Millis(10),
@@ -139,4 +146,40 @@ async fn domain_events_of_the_embedded_broker_go_once_they_are_read_and_too_old_
     drop(by_bytes);
     let _by_age = start(Millis(0), u64::MAX);
     until(async || (first().await == 100).then_some(())).await;
+}
+
+/// A shard that is not open anywhere, and has no record, may need everything.
+#[tokio::test]
+async fn nothing_goes_while_it_is_not_known_what_a_shard_has_read() {
+    let rig = Rig::new().await;
+    let mut shard = rig.relay(Arc::clone(&rig.broker), RelayOptions::default());
+    let rows = (1..=2).map(|n| (at(n, 0), effect(&rig, "o-1", u128::from(n))));
+    shard.release(rows.collect()).await;
+    shard.until_floor(at(2, 0)).await;
+    let asked = Arc::new(AtomicU64::new(0));
+    let is_known = Arc::new(AtomicU64::new(0));
+    let (count, known) = (Arc::clone(&asked), Arc::clone(&is_known));
+    let _retention = Retention::start(RetentionSpec {
+        broker: Arc::clone(&rig.broker),
+        streams: rig.streams.clone(),
+        events: None,
+        durables: Box::new(Vec::new),
+        positions: Box::new(move || {
+            count.fetch_add(1, Ordering::AcqRel);
+            let positions = (known.load(Ordering::Acquire) > 0).then_some([9; 3]);
+            async move { positions }.boxed()
+        }),
+        may_trim: Box::new(|| true),
+        settings: outbox::Settings {
+            trim_interval: Millis(10),
+            gate_horizon: Millis(0),
+            ..outbox::Settings::default()
+        },
+        clock: Arc::clone(&rig.clock) as _,
+        tasks: rig.tasks(),
+    });
+    until(async || (asked.load(Ordering::Acquire) > 8).then_some(())).await;
+    assert_eq!(rig.messages(&rig.streams.commands).await, 2);
+    is_known.store(1, Ordering::Release);
+    until(async || (rig.messages(&rig.streams.commands).await == 0).then_some(())).await;
 }

@@ -23,6 +23,8 @@ use crate::storage::{Decided, DecidedRow, HeldRow, OpenOptions, Ownership, Reade
 const AGAIN: Duration = Duration::from_secs(1);
 /// How far a log can have gone beyond the floor of its last record, by far.
 const UNKNOWN_MAX: u64 = 1 << 24;
+/// Pause before a folder is tried again that is still open.
+const LOCKED_AGAIN: Duration = Duration::from_millis(50);
 /// Longest pause between two looks at a record that is watched.
 const LOOK: Duration = Duration::from_millis(500);
 
@@ -37,6 +39,8 @@ pub struct Claiming<'c> {
     /// The shards that have had state.
     pub existed: &'c BTreeSet<u16>,
     pub adoption: &'c Adoption,
+    /// How long a folder may still be open: whoever reads in a shard that was closed just now keeps it open.
+    pub locked_for: Duration,
     /// Hears what the start waits for.
     pub waiting_for: &'c (dyn Fn(String) + Send + Sync),
 }
@@ -74,14 +78,14 @@ impl From<StorageError> for Trouble {
 }
 
 impl Claiming<'_> {
-    /// Claims all shards of the manifest, or none is worked with.
+    /// Claims all of these shards, or none is worked with.
     ///
     /// # Errors
     /// [`StartError`] where one of them may not be claimed.
-    pub async fn claim(&self) -> Result<Vec<Claimed>, StartError> {
-        let mut candidates = Vec::with_capacity(usize::from(self.manifest.shards));
-        for shard in 0..self.manifest.shards {
-            candidates.push(self.look(shard)?);
+    pub async fn claim(&self, shards: &[u16]) -> Result<Vec<Claimed>, StartError> {
+        let mut candidates = Vec::with_capacity(shards.len());
+        for shard in shards {
+            candidates.push(self.look(*shard).await?);
         }
         loop {
             match self.round(&mut candidates).await {
@@ -103,11 +107,11 @@ impl Claiming<'_> {
     }
 
     /// Opens what there is of a shard, which keeps every other process of this host from it.
-    fn look(&self, shard: u16) -> Result<Candidate, StartError> {
+    async fn look(&self, shard: u16) -> Result<Candidate, StartError> {
         let storage = |error: StorageError| StartError::Storage(error.to_string());
         let dir = shards::dir(self.manifest, shard);
         let (mut store, mut folder) = (None, None);
-        match self.open(shard, false) {
+        match self.open_unlocked(shard).await {
             Ok(found) => {
                 let log_sequence = found.reader().progress().map_err(storage)?.log_sequence;
                 let ownership = found.ownership().map_err(storage)?;
@@ -132,6 +136,21 @@ impl Claiming<'_> {
             how: None,
             claimed: None,
         })
+    }
+
+    /// Opens what there is, as soon as nobody else has it open.
+    async fn open_unlocked(&self, shard: u16) -> Result<Store, StorageError> {
+        let begun = self.clock.monotonic();
+        loop {
+            match self.open(shard, false) {
+                Err(StorageError::Locked(_))
+                    if self.clock.monotonic().saturating_sub(begun) < self.locked_for =>
+                {
+                    tokio::time::sleep(LOCKED_AGAIN).await;
+                }
+                opened => return opened,
+            }
+        }
     }
 
     fn open(&self, shard: u16, create: bool) -> Result<Store, StorageError> {
@@ -335,7 +354,11 @@ impl Claiming<'_> {
     /// A flag that was left in a unit file does no harm, and is of no use at the next loss.
     fn tell_unused(&self, candidates: &[Candidate]) {
         for loss in self.adoption.losses() {
-            let candidate = candidates.get(usize::from(loss.shard));
+            let candidate = candidates.iter().find(|candidate| candidate.shard == loss.shard);
+            if candidate.is_none() && loss.shard < self.manifest.shards {
+                // It is not opened now.
+                continue;
+            }
             let used = candidate.and_then(|candidate| candidate.how);
             if !matches!(used, Some(How::Adopted { .. })) {
                 tracing::warn!(

@@ -15,6 +15,7 @@ use super::record::{Entries, OwnerRecord};
 use super::verdict::{Standing, standing};
 use crate::app::cluster;
 use crate::app::control::blocking;
+use crate::app::shard_map::ShardMap;
 use crate::config::Manifest;
 use crate::outbox::Fence;
 use crate::ports::broker::{Broker, PutError};
@@ -30,14 +31,14 @@ const ROUNDS_MAX: usize = 3;
 /// How long the last word to the broker may take.
 const RELEASE_MAX: Duration = Duration::from_secs(2);
 
-/// Looks after the records of all shards of this process.
+/// Looks after the records of the shards that are open in this process.
 pub struct Keeper {
     pub broker: Arc<dyn Broker>,
     pub manifest: Manifest,
     pub clock: Arc<dyn Clock>,
     pub metrics: Arc<Metrics>,
     pub tasks: Tasks,
-    pub shards: Vec<Kept>,
+    shards: ShardMap<Arc<Kept>>,
     stop: CancellationToken,
 }
 
@@ -54,6 +55,8 @@ pub struct Kept {
     taken: OnceLock<String>,
     /// What it holds back is known, and waits for a decision.
     is_read: AtomicBool,
+    /// The shard is closed: its record is not renewed any more.
+    closed: AtomicBool,
 }
 
 struct State {
@@ -86,6 +89,7 @@ impl Kept {
             renewed: AtomicU64::new(millis(now)),
             taken: OnceLock::new(),
             is_read: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
         }
     }
 }
@@ -97,7 +101,6 @@ impl Keeper {
         clock: Arc<dyn Clock>,
         metrics: Arc<Metrics>,
         tasks: Tasks,
-        shards: Vec<Kept>,
     ) -> Arc<Self> {
         Arc::new(Self {
             broker,
@@ -105,16 +108,22 @@ impl Keeper {
             clock,
             metrics,
             tasks,
-            shards,
+            shards: ShardMap::default(),
             stop: CancellationToken::new(),
         })
+    }
+
+    /// Looks after this shard, too.
+    pub fn add(&self, kept: Kept) {
+        self.shards.put(kept.shard, Arc::new(kept));
     }
 
     /// Renews until [`Self::release`].
     pub async fn run(self: Arc<Self>) {
         let pause = self.manifest.ownership.renew_every.duration() / TRIES;
         loop {
-            let all = join_all(self.shards.iter().map(|kept| self.renew(kept)));
+            let shards = self.shards.all();
+            let all = join_all(shards.iter().map(|kept| self.renew(kept)));
             tokio::select! {
                 biased;
                 _ended = all => {}
@@ -128,15 +137,37 @@ impl Keeper {
         }
     }
 
-    /// Whether this process may speak for all shards.
+    /// Whether this process may speak for all shards that it has, and has any.
     pub fn may_send_for_all(&self) -> bool {
-        self.shards.iter().all(|kept| kept.fence.is_open())
+        let shards = self.shards.all();
+        !shards.is_empty() && shards.iter().all(|kept| kept.fence.is_open())
     }
 
     /// Says in all records that nothing is under way any more: the next start needs not wait. Nothing is sent behind this.
     pub async fn release(&self) {
         self.stop.cancel();
-        let released = self.shards.iter().map(async |kept| {
+        let shards = self.shards.all();
+        join_all(shards.iter().map(|kept| self.tell_stopped(kept))).await;
+    }
+
+    /// The same for one shard, whose record is this process's business no more.
+    pub async fn release_one(&self, shard: u16) {
+        if let Some(kept) = self.forget(shard) {
+            self.tell_stopped(&kept).await;
+            self.show(&kept);
+        }
+    }
+
+    /// Renews the record of a shard no more, and sends nothing for it. The record keeps saying that somebody is at work.
+    pub fn forget(&self, shard: u16) -> Option<Arc<Kept>> {
+        let kept = self.shards.take(shard)?;
+        kept.closed.store(true, Ordering::Release);
+        kept.fence.close();
+        Some(kept)
+    }
+
+    async fn tell_stopped(&self, kept: &Kept) {
+        let told = async {
             let mut state = kept.state.lock().await;
             kept.fence.close();
             if kept.taken.get().is_some() {
@@ -151,18 +182,19 @@ impl Keeper {
                 );
             }
             kept.fence.close();
-        });
-        if tokio::time::timeout(RELEASE_MAX, join_all(released))
-            .await
-            .is_err()
-        {
-            tracing::info!("not all owner records say that this process has stopped");
+        };
+        if tokio::time::timeout(RELEASE_MAX, told).await.is_err() {
+            kept.fence.close();
+            tracing::info!(
+                shard = kept.shard,
+                "the owner record does not say in time that this process has stopped"
+            );
         }
     }
 
     /// Why nothing is sent for a shard, if nothing is.
     pub fn trouble(&self, shard: u16) -> Option<String> {
-        let kept = self.shards.iter().find(|kept| kept.shard == shard)?;
+        let kept = self.shards.get(shard)?;
         if let Some(whose) = kept.taken.get() {
             return Some(format!(
                 "another process owns it ({whose}): nothing is sent; stop this one"
@@ -189,9 +221,9 @@ impl Keeper {
 
     /// Lets a shard send as soon as its state says so.
     pub async fn released(&self, shard: u16) {
-        if let Some(kept) = self.shards.iter().find(|kept| kept.shard == shard) {
-            self.look_at_hold(kept).await;
-            self.show(kept);
+        if let Some(kept) = self.shards.get(shard) {
+            self.look_at_hold(&kept).await;
+            self.show(&kept);
         }
     }
 
@@ -219,11 +251,14 @@ impl Keeper {
 
     /// Whether any shard has begun from a state behind which it has worked already.
     pub fn is_resumed(&self) -> bool {
-        self.shards.iter().any(|kept| kept.fence.is_resumed())
+        self.shards.all().iter().any(|kept| kept.fence.is_resumed())
     }
 
     async fn renew(&self, kept: &Kept) {
         let mut state = kept.state.lock().await;
+        if kept.closed.load(Ordering::Acquire) {
+            return;
+        }
         let now = self.clock.monotonic();
         if kept.fence.is_held() {
             self.look_at_hold(kept).await;
@@ -242,6 +277,10 @@ impl Keeper {
                     kept.taken.get_or_init(|| whose);
                 }
             }
+        }
+        // It was closed meanwhile, and the renewal must not have opened its fence again.
+        if kept.closed.load(Ordering::Acquire) {
+            kept.fence.close();
         }
         self.show(kept);
     }
@@ -313,11 +352,12 @@ impl Keeper {
 
     fn show(&self, kept: &Kept) {
         let shard = kept.shard.to_string();
+        let is_here = !kept.closed.load(Ordering::Acquire);
         let is_taken = kept.taken.get().is_some();
         for (reason, holds) in [
-            ("taken", is_taken),
-            ("unrenewed", !is_taken && !kept.fence.is_renewed()),
-            ("held", kept.fence.is_held()),
+            ("taken", is_here && is_taken),
+            ("unrenewed", is_here && !is_taken && !kept.fence.is_renewed()),
+            ("held", is_here && kept.fence.is_held()),
         ] {
             self.metrics
                 .shards_fenced

@@ -2,8 +2,10 @@
 //!
 //! The broker keeps a record per shard, replaced by compare-and-set. A process claims its shards before it reads or sends
 //! anything ([`claim`]), by a decision that is pure ([`verdict`]), and renews the records as long as it runs ([`keeper`]). What
-//! it sends asks the fence first (`crates/runtime/src/outbox/fence.rs`), which a renewal opens for a while.
+//! it sends asks the fence first (`crates/runtime/src/outbox/fence.rs`), which a renewal opens for a while. What a record tells
+//! others is read by [`absent`].
 
+pub(super) mod absent;
 pub mod adoption;
 pub(super) mod claim;
 pub(super) mod keeper;

@@ -8,6 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tempfile::TempDir;
 
+use super::absent::Absent;
 use super::adoption::{Adoption, Loss};
 use super::claim::{Claimed, Claiming};
 use super::keeper::{Keeper, Kept};
@@ -15,6 +16,7 @@ use super::record::{Entries, OwnerRecord};
 use crate::app::adapters::SystemAdapters;
 use crate::app::cluster;
 use crate::app::randomness::SystemRandomness;
+use crate::app::sagas::Lowest;
 use crate::config::{BrokerKind, Manifest};
 use crate::inproc::{InprocBroker, Settings};
 use crate::kernel::duration::Millis;
@@ -94,12 +96,13 @@ impl Place {
             cluster: ClusterId([7; 16]),
             existed: &existed.iter().copied().collect(),
             adoption: &adoption,
+            locked_for: Duration::ZERO,
             waiting_for: &|what| {
                 self.clock.0.fetch_add(1_000, Ordering::AcqRel);
                 self.waited_for.lock().expect("not poisoned").push(what);
             },
         };
-        let mut claimed = claiming.claim().await.map_err(|error| error.to_string())?;
+        let mut claimed = claiming.claim(&[0]).await.map_err(|error| error.to_string())?;
         Ok(claimed.remove(0))
     }
 
@@ -119,14 +122,15 @@ impl Place {
             Arc::new(Metrics::new()),
             Arc::clone(&self.clock) as Arc<dyn Clock>,
         );
-        Keeper::new(
+        let keeper = Keeper::new(
             Arc::clone(&self.broker) as _,
             self.manifest.clone(),
             Arc::clone(&self.clock) as _,
             Arc::clone(&metrics),
             Tasks::new(&metrics, &clock),
-            vec![kept],
-        )
+        );
+        keeper.add(kept);
+        keeper
     }
 
     async fn record(&self) -> (OwnerRecord, u64) {
@@ -417,4 +421,68 @@ async fn what_goes_on_from_an_adopted_state_sends_nothing_before_it_has_read_the
     assert_eq!(again.fence.earlier(), 900, "what may have been sent before");
     keeper.release().await;
     running.await.expect("ended");
+}
+
+/// A shard that is not open here was left out, and what it had not read was trimmed away.
+#[tokio::test]
+async fn where_an_absent_shard_stands_is_what_its_record_says_and_otherwise_not_known() {
+    let place = Place::new().await;
+    let claimed = place.claim("first").await.expect("new");
+    let absent = Arc::new(Absent::new(Arc::clone(&place.broker) as _, &place.manifest));
+    let lowest = |shards| Lowest::of(Arc::default(), Arc::clone(&absent), shards);
+    let mut record = claimed.record.clone();
+    record.positions = [7, 8, 9];
+    place.put(&record).await;
+    assert_eq!(lowest(1).positions().await, Some([7, 8, 9]));
+    assert!(
+        absent.owner(0).await.contains("epoch 1"),
+        "{}",
+        absent.owner(0).await
+    );
+
+    assert_eq!(lowest(2).positions().await, None, "the second one never was open");
+    let entries = Entries::of(&place.manifest);
+    record.positions = [5, 30, 40];
+    entries
+        .write(&*place.broker, 1, &record, None)
+        .await
+        .expect("written");
+    assert_eq!(lowest(2).positions().await, Some([5, 8, 9]), "the lowest of both");
+
+    let bucket = &place.manifest.streams.cluster_bucket;
+    let (_, revision) = entries
+        .read(&*place.broker, 1)
+        .await
+        .expect("readable")
+        .expect("there");
+    let torn = Bytes::from_static(b"{");
+    let broker = &place.broker;
+    broker
+        .put_entry(bucket, &entries.key(1), torn, Some(revision))
+        .await
+        .expect("written");
+    assert_eq!(lowest(2).positions().await, None, "unreadable");
+}
+
+/// A shard that was closed is let go at once, and nobody renews its record behind that.
+#[tokio::test]
+async fn a_closed_shard_is_released_while_the_others_are_renewed() {
+    let mut place = Place::new().await;
+    place.manifest.shards = 2;
+    let first = place.claim("first").await.expect("new");
+    let keeper = place.keeper(&first);
+    assert!(keeper.may_send_for_all());
+    keeper.release_one(0).await;
+    assert!(place.record().await.0.stopped);
+    assert!(!first.fence.is_open());
+    assert!(!keeper.may_send_for_all(), "it has none");
+    let (_, revision) = place.record().await;
+    let running = tokio::spawn(Arc::clone(&keeper).run());
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert_eq!(place.record().await.1, revision, "it is not renewed");
+    keeper.release().await;
+    running.await.expect("it ends");
+    drop((first, keeper));
+    let again = place.claim("first").await.expect("its own");
+    assert_eq!(again.record.epoch, 2);
 }

@@ -5,6 +5,8 @@
 //! what the body says about the tenant may only agree.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::cloudevents;
 use super::headers::Headers;
@@ -31,7 +33,7 @@ pub struct Decoder {
     pub tenants: Option<BTreeSet<TenantId>>,
     pub limits: Limits,
     /// Whether results are taken that their shard had applied before they were published.
-    pub takes_applied: bool,
+    pub takes_applied: Arc<AtomicBool>,
     /// Name of the stream of domain events, where an event without id gets one of stream and sequence.
     pub event_id_from: Option<String>,
 }
@@ -145,7 +147,7 @@ impl Decoder {
                 Ok(Decoded::Event { tenant, event })
             }
             (SourceStream::WorkflowEvents, Subject::EffectResult { .. })
-                if headers.applied.is_some() && !self.takes_applied =>
+                if headers.applied.is_some() && !self.takes_applied.load(Ordering::Acquire) =>
             {
                 Ok(Decoded::Known)
             }

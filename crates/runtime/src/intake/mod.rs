@@ -18,14 +18,16 @@ mod private;
 mod route;
 mod settings;
 mod shared;
+mod slot;
 mod versions;
 mod view;
 
 #[cfg(test)]
 mod tests;
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use tokio::sync::{Mutex, mpsc, oneshot};
@@ -85,12 +87,21 @@ pub struct IntakeSpec {
 /// The running intake. Dropping it stops it, too, without waiting.
 pub struct Intake {
     ctx: Arc<Context>,
-    shards: Vec<ShardEndpoint>,
-    hubs: Vec<mpsc::Sender<Command>>,
+    fed: Fed,
     stop: CancellationToken,
     _stop_on_drop: DropGuard,
     readers: Vec<JoinHandle<()>>,
     notices: JoinHandle<()>,
+}
+
+/// The shards that are fed, and the way to the shared reader of each stream. Clones are the same.
+#[derive(Clone)]
+pub struct Fed {
+    /// Changed by whoever opens and closes shards, seldom; readers have their own copies.
+    shards: Arc<RwLock<BTreeMap<u16, ShardEndpoint>>>,
+    /// By [`SourceStream::index`].
+    hubs: Vec<mpsc::Sender<Command>>,
+    takes_applied: Arc<AtomicBool>,
 }
 
 /// How one source stream is doing.
@@ -117,12 +128,13 @@ impl Intake {
     #[must_use]
     pub fn start(spec: IntakeSpec) -> Self {
         let from_sequence = spec.settings.event_id_from_sequence;
+        let takes_applied = Arc::new(AtomicBool::new(spec.takes_applied));
         let events = &spec.streams[SourceStream::AggregateEvents.index()];
         let decoder = Decoder {
             tenancy: spec.tenancy,
             tenants: spec.tenants.map(|tenants| tenants.into_iter().collect()),
             limits: spec.limits,
-            takes_applied: spec.takes_applied,
+            takes_applied: Arc::clone(&takes_applied),
             event_id_from: from_sequence.then(|| events.clone()),
         };
         let ctx = Arc::new(Context {
@@ -155,15 +167,20 @@ impl Intake {
             let of = format!("of {}", ctx.name(stream));
             spec.tasks.spawn(Task::Reader, of, shared.run(stop.clone()))
         });
+        let shards = spec.shards.into_iter().map(|shard| (shard.index, shard));
         Self {
             ctx,
-            shards: spec.shards,
+            fed: Fed {
+                shards: Arc::new(RwLock::new(shards.collect())),
+                hubs: hubs.clone(),
+                takes_applied,
+            },
             readers: readers.into(),
             notices: {
                 let forward = Arc::new(Mutex::new(Forward {
                     notices: spec.notices,
                     passing: None,
-                    hubs: hubs.clone(),
+                    hubs,
                 }));
                 let stop = stop.clone();
                 spec.tasks.keep(Task::Notices, "of the shards", move || {
@@ -171,7 +188,6 @@ impl Intake {
                     async move { forward.lock().await.run(&stop).await }
                 })
             },
-            hubs,
             _stop_on_drop: stop.clone().drop_guard(),
             stop,
         }
@@ -186,7 +202,7 @@ impl Intake {
     fn status_of(&self, stream: SourceStream) -> StreamStatus {
         let progress = self.ctx.progress(stream);
         let end = progress.end.load(Ordering::Relaxed);
-        let positions = self.shards.iter().map(|shard| (shard.position)(stream));
+        let lowest = self.fed.lowest(stream);
         let ended = self.readers[stream.index()].is_finished() && !self.stop.is_cancelled();
         let halted = progress.halted().or_else(|| {
             ended.then(|| Halt {
@@ -200,7 +216,7 @@ impl Intake {
             halted,
             read: progress.read.load(Ordering::Relaxed),
             end,
-            lag: positions.min().map_or(0, |position| end.saturating_sub(position)),
+            lag: lowest.map_or(0, |position| end.saturating_sub(position)),
             quiet: self.ctx.clock.monotonic().saturating_sub(progress.last_moved()),
             detached: progress.detached.load(Ordering::Relaxed),
         }
@@ -209,10 +225,50 @@ impl Intake {
     /// Routes by these definitions from now on: whatever is published after this call is seen by them.
     pub fn widen(&self, definitions: &Arc<DefinitionSet>) {
         self.ctx.router.definitions.replace(Arc::clone(definitions));
-        for hub in &self.hubs {
+        for hub in &self.fed.hubs {
             // A reader with so many requests is awake anyway.
             drop(hub.try_send(Command::Widen));
         }
+    }
+
+    /// The shards that are fed.
+    #[must_use]
+    pub fn fed(&self) -> Fed {
+        self.fed.clone()
+    }
+
+    /// Stops reading and waits until nothing more is mailed. What was mailed stays mailed.
+    pub async fn drain(self) {
+        self.stop.cancel();
+        for task in self.readers.into_iter().chain([self.notices]) {
+            if let Err(error) = task.await {
+                tracing::error!(%error, "a reader ended with a panic");
+            }
+        }
+    }
+}
+
+impl Fed {
+    /// Feeds one more shard, from behind its positions, while the others go on. `takes_applied`: it goes on from an older
+    /// state.
+    pub async fn add(&self, shard: ShardEndpoint, takes_applied: bool) {
+        self.takes_applied.fetch_or(takes_applied, Ordering::AcqRel);
+        self.shards().insert(shard.index, shard.clone());
+        for hub in &self.hubs {
+            let (reply, answer) = oneshot::channel();
+            let shard = Box::new(shard.clone());
+            // A reader that has ended is told of by health.
+            let _ended = hub.send(Command::Add { shard, reply }).await.is_ok() && answer.await.is_ok();
+        }
+    }
+
+    /// Feeds a shard no more, and waits until nothing is mailed to it. What was mailed stays mailed.
+    pub async fn remove(&self, shard: u16) {
+        for hub in &self.hubs {
+            let (reply, answer) = oneshot::channel();
+            let _ended = hub.send(Command::Remove { shard, reply }).await.is_ok() && answer.await.is_ok();
+        }
+        self.shards().remove(&shard);
     }
 
     /// Whether all that was read of a stream is in the mailbox of a shard.
@@ -231,14 +287,14 @@ impl Intake {
         let _ended = asked.await.is_ok() && answer.await.is_ok();
     }
 
-    /// Stops reading and waits until nothing more is mailed. What was mailed stays mailed.
-    pub async fn drain(self) {
-        self.stop.cancel();
-        for task in self.readers.into_iter().chain([self.notices]) {
-            if let Err(error) = task.await {
-                tracing::error!(%error, "a reader ended with a panic");
-            }
-        }
+    /// The lowest position of a shard that is fed.
+    fn lowest(&self, stream: SourceStream) -> Option<u64> {
+        let shards = self.shards.read().unwrap_or_else(PoisonError::into_inner);
+        shards.values().map(|shard| (shard.position)(stream)).min()
+    }
+
+    fn shards(&self) -> std::sync::RwLockWriteGuard<'_, BTreeMap<u16, ShardEndpoint>> {
+        self.shards.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -18,6 +18,7 @@ use super::feed::{Bounds, Feed, Flushed};
 use super::identity::Place;
 use super::private::{Private, Since};
 use super::route::Routed;
+use super::slot::{Detached, Slot, State, place_of};
 use super::view::View;
 use crate::kernel::input::SourceStream;
 use crate::ports::broker::Message;
@@ -54,6 +55,13 @@ pub(super) enum Command {
         shard: u16,
         reply: oneshot::Sender<bool>,
     },
+    /// A shard was opened: feed it from its position.
+    Add {
+        shard: Box<ShardEndpoint>,
+        reply: oneshot::Sender<()>,
+    },
+    /// A shard is about to be closed: mail nothing to it after the answer.
+    Remove { shard: u16, reply: oneshot::Sender<()> },
     /// An operator has moved the position of the shard: feed it from there.
     ReadOn {
         shard: u16,
@@ -81,32 +89,6 @@ pub(super) struct Shared {
     window: Duration,
 }
 
-struct Slot {
-    feed: Feed,
-    endpoint: ShardEndpoint,
-    state: State,
-    /// An operator has said from where on it is to be fed, as soon as the stream is read again.
-    settled: bool,
-    /// Since when the mailbox has been full, and how long it was before that in this window.
-    full_since: Option<Duration>,
-    full_for: Duration,
-}
-
-enum State {
-    Attached,
-    Detached(Detached),
-    /// Still fed by its private reader, while what comes now is kept.
-    Joining(Detached),
-    /// The mailbox is closed, or nobody takes what is in it.
-    Gone,
-}
-
-struct Detached {
-    ticket: u64,
-    task: AbortOnDropHandle<()>,
-    barriers: watch::Sender<u64>,
-}
-
 /// A joining shard keeps each message apart, so that a part can be dropped at any sequence.
 const APART: Bounds = Bounds { inputs: 0, bytes: 0 };
 
@@ -119,11 +101,7 @@ impl Shared {
         hub: mpsc::Sender<Command>,
     ) -> Self {
         let now = ctx.clock.monotonic();
-        let place = |shard: &ShardEndpoint| Place {
-            sequence: (shard.position)(stream),
-            stamp: shard.stamps[stream.index()],
-        };
-        let positions: Vec<Place> = shards.iter().map(place).collect();
+        let positions: Vec<Place> = shards.iter().map(|shard| place_of(shard, stream)).collect();
         // Where a halted shard stands, the stream may have nothing any more.
         let fed = || shards.iter().zip(&positions).filter(|(shard, _)| !shard.halted);
         let by_sequence = |place: &Place| place.sequence;
@@ -154,18 +132,7 @@ impl Shared {
             window: now,
         };
         for (endpoint, position) in shards.iter().zip(positions) {
-            shared.slots.push(Slot {
-                feed: Feed::new(endpoint, stream, position),
-                endpoint: endpoint.clone(),
-                state: if endpoint.halted {
-                    State::Gone
-                } else {
-                    State::Attached
-                },
-                settled: false,
-                full_since: None,
-                full_for: Duration::ZERO,
-            });
+            shared.slots.push(Slot::new(endpoint.clone(), stream, position));
             if behind(position) && !endpoint.halted {
                 shared.detach_from(shared.slots.len() - 1, position, Since::Start);
             }
@@ -175,7 +142,7 @@ impl Shared {
 
     /// Runs until `stop`. Everything mailed stays mailed.
     pub async fn run(mut self, stop: CancellationToken) {
-        while self.slots.iter().all(|slot| matches!(slot.state, State::Gone)) {
+        while !self.slots.iter().any(Slot::is_fed) {
             // Nobody is to be fed.
             tokio::select! {
                 biased;
@@ -438,6 +405,19 @@ impl Shared {
     }
 
     async fn obey(&mut self, command: Command) {
+        let command = match command {
+            Command::Add { shard, reply } => {
+                self.add(*shard);
+                let _gone = reply.send(());
+                return;
+            }
+            Command::Remove { shard, reply } => {
+                self.remove(shard).await;
+                let _gone = reply.send(());
+                return;
+            }
+            command => command,
+        };
         let (Command::Barrier { shard }
         | Command::Gap { shard, .. }
         | Command::Join { shard, .. }
@@ -452,7 +432,7 @@ impl Shared {
             return;
         };
         match command {
-            Command::Widen => {}
+            Command::Widen | Command::Add { .. } | Command::Remove { .. } => {}
             Command::Barrier { shard } => match &self.slots[at].state {
                 State::Attached => {
                     if self.wanted.is_empty() {
@@ -530,6 +510,42 @@ impl Shared {
         self.detach(at, position);
     }
 
+    /// Feeds one more shard, by a reader of its own until it has come to the others.
+    fn add(&mut self, endpoint: ShardEndpoint) {
+        let place = place_of(&endpoint, self.stream);
+        let halted = endpoint.halted;
+        self.slots.push(Slot::new(endpoint, self.stream, place));
+        if halted {
+            // It is fed from where an operator says.
+            return;
+        }
+        let at = self.slots.len() - 1;
+        if self.is_read_for_others(at) {
+            self.detach_from(at, place, Since::Start);
+        } else if !self.ctx.progress(self.stream).is_halted() {
+            self.begin_with(at, place);
+        }
+    }
+
+    async fn remove(&mut self, shard: u16) {
+        self.wanted.remove(&shard);
+        self.probed.remove(&shard);
+        while let Some(at) = self.slots.iter().position(|slot| slot.feed.shard == shard) {
+            let slot = self.slots.swap_remove(at);
+            if let State::Detached(reader) | State::Joining(reader) = slot.state {
+                reader.end().await;
+            }
+        }
+        // It may have been the only one that had no place yet.
+        self.begin_if_settled();
+    }
+
+    /// Whether the stream is read, and for more than the shard at `at`.
+    fn is_read_for_others(&self, at: usize) -> bool {
+        let mut others = self.slots.iter().enumerate().filter(|(other, _)| *other != at);
+        !self.ctx.progress(self.stream).is_halted() && others.any(|(_, slot)| slot.is_fed())
+    }
+
     /// Feeds a shard from `place`. Where the stream is not read any more, that waits until each shard has its place.
     async fn read_on(&mut self, at: usize, place: Place) {
         let slot = &mut self.slots[at];
@@ -538,21 +554,25 @@ impl Shared {
         {
             reader.end().await;
         }
-        let is_read = !self.ctx.progress(self.stream).is_halted();
-        let others_are_fed = self.slots.iter().any(|slot| !matches!(slot.state, State::Gone));
+        if self.is_read_for_others(at) {
+            return self.detach(at, place);
+        }
+        self.begin_with(at, place);
+    }
+
+    /// Reads the stream from `place`, and for the others from theirs, as soon as each that is fed has one.
+    fn begin_with(&mut self, at: usize, place: Place) {
         let slot = &mut self.slots[at];
         slot.state = State::Attached;
         slot.full_since = None;
-        if is_read && others_are_fed {
-            return self.detach(at, place);
-        }
         slot.feed.restart(place);
         slot.settled = true;
-        let mut fed = self
-            .slots
-            .iter()
-            .filter(|slot| !matches!(slot.state, State::Gone));
-        if fed.all(|slot| slot.settled) {
+        self.begin_if_settled();
+    }
+
+    fn begin_if_settled(&mut self) {
+        let fed = || self.slots.iter().filter(|slot| slot.is_fed());
+        if fed().next().is_some() && fed().all(|slot| slot.settled) {
             self.begin_again();
         }
     }
@@ -615,27 +635,5 @@ impl Shared {
                 false
             }
         }
-    }
-}
-
-impl Slot {
-    fn is_attached(&self) -> bool {
-        matches!(self.state, State::Attached)
-    }
-
-    fn stay_detached(&mut self) {
-        match std::mem::replace(&mut self.state, State::Gone) {
-            State::Joining(reader) => self.state = State::Detached(reader),
-            other => self.state = other,
-        }
-    }
-}
-
-impl Detached {
-    /// Ends the private reader and waits until it mails no more.
-    async fn end(self) {
-        self.task.abort();
-        // It was cancelled, or had ended already.
-        drop(self.task.await);
     }
 }

@@ -109,7 +109,7 @@ impl Relay {
         }
     }
 
-    /// Waits until it has come to this rest, or has ended.
+    /// Waits until it has come to this rest, or has ended. From now on it makes no calls itself.
     pub async fn until(&self, rest: Rest) {
         let (reply, answer) = oneshot::channel();
         if self.questions.send(Question { rest, reply }).await.is_ok() {
@@ -159,6 +159,8 @@ struct Desk {
     asked: mpsc::Receiver<Question>,
     /// Not answered yet.
     questions: Vec<Question>,
+    /// Not any more, once it was asked to come to rest: commands then go by the broker.
+    makes_calls: bool,
     backlog: Backlog,
     publishing: FuturesUnordered<BoxFuture<'static, Done>>,
     submitting: FuturesUnordered<BoxFuture<'static, Done>>,
@@ -206,6 +208,7 @@ impl Desk {
             draining,
             asked,
             questions: Vec::new(),
+            makes_calls: true,
             publishing: FuturesUnordered::new(),
             submitting: FuturesUnordered::new(),
             calling: JoinSet::new(),
@@ -261,7 +264,10 @@ impl Desk {
                     }
                 }
                 Some(rows) = answer(&mut self.refill) => self.refilled(rows),
-                Some(question) = self.asked.recv() => self.questions.push(question),
+                Some(question) = self.asked.recv() => {
+                    self.makes_calls = false;
+                    self.questions.push(question);
+                }
                 _ = tick.tick() => self.tick(),
             }
         }
@@ -304,7 +310,7 @@ impl Desk {
                 break;
             };
             let publisher = Arc::clone(&self.publisher);
-            let may_call = self.calling.len() < publisher.settings.local_in_flight;
+            let may_call = self.makes_calls && self.calling.len() < publisher.settings.local_in_flight;
             match publisher.way(&row, may_call) {
                 Way::Here(desk) => drop(self.calling.spawn(publisher.call(desk, row))),
                 Way::Broker(progress) => self.publish(row, progress),

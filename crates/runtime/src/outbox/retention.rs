@@ -1,13 +1,14 @@
 //! Trimming the runner's own streams behind everyone who still needs their messages.
 //!
-//! The streams have no age limit: a command or result goes only when every shard has read it, every effect queue has
-//! acknowledged it, and it is older than the gate's horizon. The message at the lowest position stays: by it the stream is
-//! known again.
+//! The streams have no age limit: a command or result goes only when every shard of the cluster has read it, every effect
+//! queue has acknowledged it, and it is older than the gate's horizon. The message at the lowest position stays: by it the
+//! stream is known again.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::BoxFuture;
 use tokio::task::JoinHandle;
 
 use super::settings::Settings;
@@ -16,8 +17,9 @@ use crate::ports::broker::{Broker, BrokerError, StreamState, WorkflowStreams};
 use crate::ports::clock::Clock;
 use crate::tasks::{Task, Tasks};
 
-/// The lowest position of all shards in a stream, `None` while one of them is not known.
-pub type Positions = Arc<dyn Fn(SourceStream) -> Option<u64> + Send + Sync>;
+/// The lowest positions of all shards of the cluster, by [`SourceStream::index`]; `None` while that of one of them is not known:
+/// then nothing may go. Asked anew before each trim.
+pub type Positions = Box<dyn Fn() -> BoxFuture<'static, Option<[u64; 3]>> + Send + Sync>;
 
 /// Names of durable queues.
 pub type Durables = Box<dyn Fn() -> Vec<String> + Send + Sync>;
@@ -141,10 +143,10 @@ impl Trimmer {
         let state = broker.stream_state(name).await?;
         let now = self.spec.clock.monotonic();
         let age = self.spec.settings.gate_horizon.duration();
-        let (Some(old), Some(read)) = (
-            horizon.observe(now, state.last_sequence, age),
-            (self.spec.positions)(stream),
-        ) else {
+        let Some(old) = horizon.observe(now, state.last_sequence, age) else {
+            return Ok(None);
+        };
+        let Some(read) = self.lowest(stream).await else {
             return Ok(None);
         };
         let mut through = old.min(read.saturating_sub(1));
@@ -165,11 +167,16 @@ impl Trimmer {
         let (now, age) = (self.spec.clock.monotonic(), settings.events_horizon.duration());
         let old = self.domain.observe(now, state.last_sequence, age);
         let too_much = too_much(&state, settings.events_bytes);
-        let Some(read) = (self.spec.positions)(SourceStream::AggregateEvents) else {
+        let Some(read) = self.lowest(SourceStream::AggregateEvents).await else {
             return Ok(None);
         };
         let through = old.unwrap_or(0).max(too_much).min(read.saturating_sub(1));
         self.trim_through(&name, &state, through).await
+    }
+
+    async fn lowest(&self, stream: SourceStream) -> Option<u64> {
+        let lowest = (self.spec.positions)().await?;
+        Some(lowest[stream.index()])
     }
 
     async fn trim_through(

@@ -1,5 +1,7 @@
 //! What operators ask of a runner, so that the HTTP API knows neither shards nor tables.
 
+use std::collections::BTreeMap;
+
 use async_trait::async_trait;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -140,6 +142,22 @@ pub trait Control: Send + Sync + 'static {
         order: ScheduleOrder,
     ) -> Result<(), ControlError>;
 
+    /// All shards of the cluster: those that are open in this process, and what is known of the others.
+    async fn shards(&self) -> Result<Vec<ShardView>, ControlError>;
+
+    /// Opens a shard that is not open in this process, while the others go on.
+    ///
+    /// # Errors
+    /// [`ControlError::NotFound`] without such a shard, [`ControlError::Conflict`] where it is open, or belongs to somebody
+    /// else.
+    async fn open_shard(&self, shard: u16) -> Result<(), ControlError>;
+
+    /// Drains and closes a shard, while the others go on. What is meant for it waits in the streams.
+    ///
+    /// # Errors
+    /// [`ControlError::NotFound`] without such a shard, [`ControlError::Conflict`] where it is not open.
+    async fn close_shard(&self, shard: u16) -> Result<(), ControlError>;
+
     /// Settles from where on a shard reads a stream that is not the one that was read, or that lost what was not read; or
     /// tells what that would mean.
     ///
@@ -169,6 +187,25 @@ pub trait Control: Send + Sync + 'static {
 
     /// Decides on a dead letter, named as its view names it.
     async fn decide(&self, tenant: &TenantId, id: &str, decision: Decision) -> Result<(), ControlError>;
+}
+
+/// One shard of the cluster.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ShardView {
+    pub shard: u16,
+    /// It is open in this process.
+    pub open: bool,
+    /// `running`, `full`, `halted` or `stopped`; `absent` where it is not open here.
+    pub state: &'static str,
+    /// Why it does not work.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// Who has it, as its owner record says, where it is not open here.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
+    /// By stream the sequence up to which it has taken everything, as far as that is known.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub positions: BTreeMap<String, u64>,
 }
 
 /// What an operator accepts of a stream.
@@ -584,6 +621,9 @@ pub struct Readiness {
     pub ready: bool,
     /// What is missing, empty when ready.
     pub reasons: Vec<String>,
+    /// Shards that are not open in this process: their instances wait. It is ready for those of the others.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub absent_shards: Vec<u16>,
     /// Revision of the active sagas.
     pub revision: u64,
 }
@@ -629,6 +669,9 @@ pub struct Page<T> {
     /// Cursor of the next page, absent on the last.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
+    /// Shards of which nothing is in the list, because they are not open in this process.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub absent_shards: Vec<u16>,
 }
 
 /// What an instance has taken.

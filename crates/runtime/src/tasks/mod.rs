@@ -12,7 +12,7 @@
 //! private_reader   its shard does not get the stream any more
 //! http             no requests are answered
 //! retention, notices, consumer, recalls, secrets, consumers, cluster: begun again after a pause
-//! command, call, reload, migration: one piece of work ends, and whoever waits for it learns so
+//! command, call, reload, migration, ownership: one piece of work ends, and whoever waits for it learns so
 //! ```
 //!
 //! Tasks that end with a connection or a call, and whose end their callers see, need none of this. What a task tries again and
@@ -82,6 +82,8 @@ pub enum Task {
     Cluster,
     Reload,
     Migration,
+    /// Opens or closes a shard.
+    Ownership,
     Http,
 }
 
@@ -105,6 +107,7 @@ impl Task {
             Self::Cluster => "cluster",
             Self::Reload => "reload",
             Self::Migration => "migration",
+            Self::Ownership => "ownership",
             Self::Http => "http",
         }
     }

@@ -23,6 +23,8 @@ pub struct Metrics {
     pub tenant_mismatches: IntCounter,
     /// Shards fed by a private reader.
     pub shards_detached: IntGauge,
+    /// 1 for each shard that is open in this process, 0 for each that is not, by `shard`.
+    pub shards_open: IntGaugeVec,
     /// Instances that reached an end, by `saga` and `phase`.
     pub instances_ended: IntCounterVec,
     pub finally_failed: IntCounterVec,
@@ -140,6 +142,12 @@ impl Metrics {
                 "Messages that name another tenant than their subject.",
             ),
             shards_detached: gauge(r, "shards_detached", "Shards fed by a private reader."),
+            shards_open: gauges(
+                r,
+                "shards_open",
+                "1 for each shard that is open in this process, 0 for each that is not.",
+                &["shard"],
+            ),
             instances_ended: counters(
                 r,
                 "instances_ended_total",
@@ -384,6 +392,32 @@ where
         .register(Box::new(collector.clone()))
         .expect("each name is registered once");
     collector
+}
+
+impl Metrics {
+    /// The shard is open in this process.
+    pub fn shard_opened(&self, shard: u16) {
+        self.shards_open.with_label_values(&[&shard.to_string()]).set(1);
+    }
+
+    /// It is not: what was told of it holds no more, nor why it was `halted`.
+    pub fn shard_closed(&self, shard: u16, halted: Option<&str>) {
+        let shard = shard.to_string();
+        self.shards_open.with_label_values(&[&shard]).set(0);
+        for gauges in [
+            &self.outbox_rows,
+            &self.instances_blocked,
+            &self.shards_catching_up,
+            &self.outbox_oldest_seconds,
+            &self.outbox_refused,
+        ] {
+            // An error: nothing was told.
+            drop(gauges.remove_label_values(&[&shard]));
+        }
+        if let Some(reason) = halted {
+            drop(self.shards_halted.remove_label_values(&[&shard, reason]));
+        }
+    }
 }
 
 #[cfg(test)]

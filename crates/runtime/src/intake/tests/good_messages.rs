@@ -195,8 +195,11 @@ fn a_result_that_its_instance_knows_is_for_others() {
         .headers
         .push(("saga-runner-applied".to_owned(), "true".to_owned()));
     assert_eq!(inputs(&router(), SourceStream::WorkflowEvents, &known).len(), 0);
-    let mut resumed = router();
-    resumed.decoder.takes_applied = true;
+    let resumed = router();
+    resumed
+        .decoder
+        .takes_applied
+        .store(true, std::sync::atomic::Ordering::Release);
     let taken = inputs(&resumed, SourceStream::WorkflowEvents, &known);
     assert_eq!(taken.len(), 1, "a shard goes on from an older state");
 }

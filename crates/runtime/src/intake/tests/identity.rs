@@ -217,7 +217,7 @@ async fn a_message_that_was_trimmed_is_not_missed() {
 async fn settle(world: &World, shard: u16, position: u64) {
     let events = SourceStream::AggregateEvents;
     world.positions[usize::from(shard)][events.index()].store(position, std::sync::atomic::Ordering::SeqCst);
-    world.intake.read_on(events, shard, position, None).await;
+    world.intake.fed().read_on(events, shard, position, None).await;
 }
 
 #[tokio::test]

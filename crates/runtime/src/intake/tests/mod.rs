@@ -1,5 +1,6 @@
 //! Promises of the intake.
 
+mod added;
 mod aliases;
 mod bad_messages;
 mod broker;
@@ -31,7 +32,7 @@ fn router_of(active: Vec<Arc<Definition>>, archived: Vec<Arc<Definition>>) -> Ro
             tenancy: Tenancy::Multi,
             tenants: None,
             limits: Limits::default(),
-            takes_applied: false,
+            takes_applied: Arc::default(),
             event_id_from: None,
         },
         definitions: Versions::new(Arc::new(DefinitionSet::new(active, archived))),

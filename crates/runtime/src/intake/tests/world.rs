@@ -155,6 +155,21 @@ impl World {
         self.mailboxes[usize::from(shard)].take().expect("taken once")
     }
 
+    /// A shard as it is opened again: with another mailbox, and the positions that it had.
+    pub fn opened(&mut self, index: u16) -> ShardEndpoint {
+        let (mail, mailbox) = mpsc::channel(64);
+        self.mailboxes[usize::from(index)] = Some(mailbox);
+        let shown = Arc::clone(&self.positions[usize::from(index)]);
+        ShardEndpoint {
+            index,
+            mail,
+            stamps: [None; 3],
+            gates: Arc::default(),
+            halted: false,
+            position: Arc::new(move |stream: SourceStream| shown[stream.index()].load(Ordering::SeqCst)),
+        }
+    }
+
     /// A shard that keeps the acceptance rule and notes the sequence of each input, in order.
     pub fn shard(&mut self, index: u16, mood: Mood) -> Shard {
         let mut mailbox = self.mailbox(index);

@@ -1,0 +1,105 @@
+//! Shards come and go while the others are fed.
+
+use std::time::Duration;
+
+use super::broker::Scripted;
+use super::world::{Mood, Plan, STREAMS, World, place};
+use super::*;
+use crate::intake::Halt;
+
+const EVENTS: SourceStream = SourceStream::AggregateEvents;
+
+/// Places orders; the sequences of those that belong to `owner`.
+fn orders(broker: &Scripted, numbers: std::ops::Range<u64>, shards: u16, owner: u16) -> Vec<u64> {
+    numbers
+        .map(|number| place(broker, &format!("o-{number}"), shards))
+        .filter(|(_, shard)| *shard == owner)
+        .map(|(sequence, _)| sequence)
+        .collect()
+}
+
+#[tokio::test]
+async fn a_shard_that_was_removed_gets_what_came_meanwhile_once_it_is_added() {
+    let broker = Scripted::new();
+    let mut expected = orders(&broker, 0..30, 3, 1);
+    let mut world = Plan::new(3).start(broker.clone());
+    let mut shards: Vec<_> = (0..3).map(|shard| world.shard(shard, Mood::default())).collect();
+    for shard in &mut shards {
+        shard.knows(30).await;
+    }
+    let fed = world.intake.fed();
+    fed.remove(1).await;
+    let meanwhile = orders(&broker, 30..60, 3, 1);
+    shards[0].knows(60).await;
+    shards[2].knows(60).await;
+    assert_eq!(shards[1].applied(), expected, "nothing is mailed any more");
+
+    let endpoint = world.opened(1);
+    let mut again = world.shard(1, Mood::default());
+    fed.add(endpoint, false).await;
+    again.knows(60).await;
+    assert_eq!(again.applied(), meanwhile);
+    expected = orders(&broker, 60..90, 3, 1);
+    shards[1] = again;
+    for shard in &mut shards {
+        shard.knows(90).await;
+    }
+    assert_eq!(shards[1].applied(), [meanwhile, expected].concat());
+    world.intake.drain().await;
+}
+
+#[tokio::test]
+async fn where_no_shard_is_left_the_next_one_is_fed_from_its_own_position() {
+    let broker = Scripted::new();
+    orders(&broker, 0..10, 1, 0);
+    let mut world = Plan::new(1).start(broker.clone());
+    let mut shard = world.shard(0, Mood::default());
+    shard.knows(10).await;
+    let fed = world.intake.fed();
+    fed.remove(0).await;
+    orders(&broker, 10..20, 1, 0);
+    let endpoint = world.opened(0);
+    let mut shard = world.shard(0, Mood::default());
+    fed.add(endpoint, false).await;
+    shard.knows(20).await;
+    assert_eq!(shard.applied(), (11..=20).collect::<Vec<u64>>());
+}
+
+async fn halted(world: &World) -> Halt {
+    let found = async {
+        loop {
+            if let Some(halt) = world.intake.status()[EVENTS.index()].halted.clone() {
+                return halt;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), found)
+        .await
+        .expect("it halts")
+}
+
+/// To close and open the shard would be a way around what an operator has to settle.
+#[tokio::test]
+async fn a_halted_stream_is_not_read_on_because_a_shard_comes() {
+    let broker = Scripted::new();
+    orders(&broker, 0..6, 1, 0);
+    let mut world = Plan::new(1).start(broker.clone());
+    let mut shard = world.shard(0, Mood::default());
+    shard.knows(6).await;
+    broker.pause(true);
+    orders(&broker, 6..40, 1, 0);
+    broker.forget_before(STREAMS[0], 20);
+    broker.pause(false);
+    let halt = halted(&world).await;
+    let opened = broker.opened(STREAMS[0]).len();
+    let fed = world.intake.fed();
+    fed.remove(0).await;
+    let endpoint = world.opened(0);
+    let _shard = world.shard(0, Mood::default());
+    fed.add(endpoint, false).await;
+    // What is asked of the reader is answered in order.
+    assert!(fed.is_mailed(EVENTS, 0).await);
+    assert_eq!(world.intake.status()[EVENTS.index()].halted, Some(halt));
+    assert_eq!(broker.opened(STREAMS[0]).len(), opened, "nobody reads on");
+}
