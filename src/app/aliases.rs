@@ -1,13 +1,27 @@
 //! Aliases as operators see them.
 
+use async_trait::async_trait;
+
 use super::control::blocking;
 use super::node::Node;
 use crate::kernel::alias::Alias;
 use crate::kernel::ids::{SagaName, TenantId};
-use crate::ports::control::{AliasView, ControlError, OwnerView};
+use crate::ports::control::{AliasView, Aliases, ControlError, OwnerView};
+
+#[async_trait]
+impl Aliases for Node {
+    async fn alias(
+        &self,
+        tenant: &TenantId,
+        saga: &SagaName,
+        alias: &Alias,
+    ) -> Result<AliasView, ControlError> {
+        show(self, tenant, saga, alias).await
+    }
+}
 
 /// Who has an alias, and what waits for somebody who will.
-pub(super) async fn show(
+async fn show(
     node: &Node,
     tenant: &TenantId,
     saga: &SagaName,

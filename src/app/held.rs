@@ -6,6 +6,7 @@ use tokio::sync::oneshot;
 
 use super::control::blocking;
 use super::node::Node;
+use super::running::Running;
 use super::shards::Shown;
 use crate::kernel::ids::{InstanceId, SagaName, TenantId, TimeMs};
 use crate::kernel::work::{WorkItem, WorkKind, WorkRef};
@@ -33,7 +34,7 @@ pub(super) async fn pending(
     shard: u16,
     page: PageRequest,
 ) -> Result<PendingReport, ControlError> {
-    let shown = shown(node, shard)?;
+    let shown = shown(node, shard).await?;
     let after = page.after.as_deref().map(read_cursor).transpose()?;
     let (reader, now) = (shown.reader.clone(), node.clock.now());
     blocking(&node.tasks, move || {
@@ -66,7 +67,7 @@ pub(super) async fn decide(
     verb: HeldVerb,
     request: HeldRequest,
 ) -> Result<HeldReport, ControlError> {
-    let shown = shown(node, shard)?;
+    let shown = shown(node, shard).await?;
     check(verb, &request)?;
     let plan = plan(node, &shown.reader, verb, &request).await?;
     let mut report = HeldReport {
@@ -80,10 +81,10 @@ pub(super) async fn decide(
     };
     if !request.dry_run {
         match verb {
-            HeldVerb::Release => order(shown, HeldDecision::Release, &request.reason).await?,
+            HeldVerb::Release => order(&shown, HeldDecision::Release, &request.reason).await?,
             HeldVerb::Discard => {
                 for rows in plan.rows.chunks(DISCARD_MAX) {
-                    order(shown, HeldDecision::Discard(rows.to_vec()), &request.reason).await?;
+                    order(&shown, HeldDecision::Discard(rows.to_vec()), &request.reason).await?;
                 }
             }
         }
@@ -98,7 +99,7 @@ pub(super) async fn decide(
         );
         report.done = true;
     }
-    if let Some(keeper) = node.running().and_then(|running| running.keeper.as_ref()) {
+    if let Some(keeper) = node.running().and_then(Running::keeper) {
         keeper.released(shard).await;
     }
     let reader = shown.reader.clone();
@@ -107,10 +108,12 @@ pub(super) async fn decide(
     Ok(report)
 }
 
-fn shown(node: &Node, shard: u16) -> Result<&Shown, ControlError> {
+async fn shown(node: &Node, shard: u16) -> Result<Shown, ControlError> {
     let running = node.running_or_unavailable()?;
-    let shown = running.shards.iter().find(|shown| shown.index == shard);
-    shown.ok_or_else(|| ControlError::NotFound(format!("no shard {shard}")))
+    if shard >= node.manifest.shards {
+        return Err(ControlError::NotFound(format!("no shard {shard}")));
+    }
+    running.shard(shard).await
 }
 
 fn check(verb: HeldVerb, request: &HeldRequest) -> Result<(), ControlError> {

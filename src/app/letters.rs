@@ -4,12 +4,63 @@ use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
+use async_trait::async_trait;
 use serde_json::Value;
+use tokio::sync::oneshot;
 
+use super::node::Node;
+use super::pages::{self, read_letter_id};
 use crate::kernel::definition::EffectDefinition;
+use crate::kernel::ids::TenantId;
 use crate::kernel::input::{InputBody, WorkOutcome, WorkResult};
-use crate::ports::control::{DeadLetterView, rfc3339};
+use crate::ports::control::{
+    ControlError, DeadLetterView, DeadLetters, Decision, Page, PageRequest, rfc3339,
+};
+use crate::shard::mailbox::{DeadLetterDecision, Mail, Refused};
 use crate::storage::rows::{DeadLetter, EXCERPT_BYTES};
+
+#[async_trait]
+impl DeadLetters for Node {
+    async fn dead_letters(
+        &self,
+        tenant: &TenantId,
+        page: PageRequest,
+    ) -> Result<Page<DeadLetterView>, ControlError> {
+        pages::dead_letters(self, tenant, page).await
+    }
+
+    async fn decide(&self, tenant: &TenantId, id: &str, decision: Decision) -> Result<(), ControlError> {
+        let running = self.running_or_unavailable()?;
+        let unknown = || ControlError::NotFound(format!("no dead letter {id:?}"));
+        let (shard, number) = read_letter_id(id).ok_or_else(unknown)?;
+        if shard >= self.manifest.shards {
+            return Err(unknown());
+        }
+        let shown = running.shard(shard).await?;
+        let (reply, answer) = oneshot::channel();
+        let mail = Mail::DeadLetter {
+            tenant: tenant.clone(),
+            number,
+            decision: match decision {
+                Decision::Retry => DeadLetterDecision::Retry,
+                Decision::Discard => DeadLetterDecision::Discard,
+            },
+            reply,
+        };
+        let stopped = |_| ControlError::Unavailable(format!("shard {shard} has stopped"));
+        shown
+            .mail
+            .send(mail)
+            .await
+            .map_err(|error| stopped(error.to_string()))?;
+        match answer.await.map_err(|error| stopped(error.to_string()))? {
+            Ok(()) => Ok(()),
+            Err(Refused::NotFound(_)) => Err(unknown()),
+            Err(refused @ Refused::Conflict(_)) => Err(ControlError::Conflict(refused.to_string())),
+            Err(refused @ Refused::Unavailable { .. }) => Err(ControlError::Unavailable(refused.to_string())),
+        }
+    }
+}
 
 /// A dead letter as it is shown, without what `effects` redact.
 pub(super) fn view(

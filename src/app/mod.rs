@@ -17,6 +17,7 @@ pub mod diagnostics;
 pub mod exit;
 mod held;
 mod inputs;
+mod instances;
 mod letters;
 mod lifecycle;
 mod migration;

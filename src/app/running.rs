@@ -32,7 +32,7 @@ use crate::ports::clock::Clock;
 use crate::ports::control::ControlError;
 use crate::ports::randomness::Randomness;
 use crate::storage::rows::PositionRow;
-use crate::tasks::Tasks;
+use crate::tasks::{Task, Tasks};
 use crate::telemetry::Metrics;
 
 /// What a node lends for the start.
@@ -231,8 +231,8 @@ impl Running {
     /// [`Self::alone`].
     pub async fn remove(
         &self,
+        parts: &Parts<'_>,
         common: &Common,
-        metrics: &Metrics,
         shard: u16,
         timeout: Duration,
     ) -> Option<bool> {
@@ -250,7 +250,13 @@ impl Running {
             // It may still write, and would be ahead of what is said.
             drop(common.keeper.forget(shard));
         }
-        metrics.shard_closed(shard, halted);
+        parts.metrics.shard_closed(shard, halted);
+        parts.tasks.forget(Task::Relay, format!("of shard {shard}"));
+        for stream in SourceStream::ALL {
+            let name = streams::name(parts.manifest, stream);
+            let of = format!("of shard {shard} in {name}");
+            parts.tasks.forget(Task::PrivateReader, of);
+        }
         Some(has_stopped)
     }
 

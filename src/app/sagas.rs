@@ -301,15 +301,12 @@ impl Lowest {
     pub async fn positions(&self) -> Option<[u64; 3]> {
         let mut lowest = [u64::MAX; 3];
         for shard in 0..self.count {
-            let positions = match self.shards.get(shard) {
-                Some(shown) => SourceStream::ALL.map(|stream| (stream, shown.status.position(stream))),
-                None => {
-                    let recorded = self.recorded(shard).await?;
-                    SourceStream::ALL.map(|stream| (stream, recorded[stream.index()]))
-                }
+            let positions = if let Some(shown) = self.shards.get(shard) {
+                shown.status.positions()
+            } else {
+                self.recorded(shard).await?
             };
-            for (stream, position) in positions {
-                let least = &mut lowest[stream.index()];
+            for (least, position) in lowest.iter_mut().zip(positions) {
                 *least = position.min(*least);
             }
         }

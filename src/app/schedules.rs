@@ -1,5 +1,6 @@
 //! Schedules as operators see them.
 
+use async_trait::async_trait;
 use tokio::sync::oneshot;
 
 use super::control::blocking;
@@ -8,12 +9,28 @@ use super::shards::Shown;
 use crate::kernel::alias;
 use crate::kernel::ids::{Key, SagaName, TenantId};
 use crate::kernel::schedule::{self, SCHEDULE_KEY, Zone};
-use crate::ports::control::{ControlError, ScheduleOrder, ScheduleView, SkippedView};
+use crate::ports::control::{ControlError, ScheduleOrder, ScheduleView, Schedules, SkippedView};
 use crate::shard::mailbox::{Mail, Refused};
 use crate::storage::rows::ScheduleRow;
 
+#[async_trait]
+impl Schedules for Node {
+    async fn schedules(&self, tenant: &TenantId) -> Result<Vec<ScheduleView>, ControlError> {
+        list(self, tenant).await
+    }
+
+    async fn order_schedule(
+        &self,
+        tenant: &TenantId,
+        saga: &SagaName,
+        order: ScheduleOrder,
+    ) -> Result<(), ControlError> {
+        self::order(self, tenant, saga, order).await
+    }
+}
+
 /// The schedules of a tenant, by saga.
-pub(super) async fn list(node: &Node, tenant: &TenantId) -> Result<Vec<ScheduleView>, ControlError> {
+async fn list(node: &Node, tenant: &TenantId) -> Result<Vec<ScheduleView>, ControlError> {
     let reader = owner(node, tenant).await?.reader;
     let rows = blocking(&node.tasks, move || reader.schedules()).await?;
     let of_tenant = rows.into_iter().filter(|(owner, ..)| owner == tenant);
@@ -21,7 +38,7 @@ pub(super) async fn list(node: &Node, tenant: &TenantId) -> Result<Vec<ScheduleV
 }
 
 /// Lets a schedule rest, or go on.
-pub(super) async fn order(
+async fn order(
     node: &Node,
     tenant: &TenantId,
     saga: &SagaName,

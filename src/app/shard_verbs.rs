@@ -8,16 +8,59 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
+
 use super::node::Node;
 use super::running::Running;
 use super::sagas::{Common, Opened};
 use super::shards::Shown;
-use super::{StartError, streams};
+use super::{StartError, accept, held, streams};
 use crate::kernel::input::SourceStream;
 use crate::ports::broker::StreamState;
-use crate::ports::control::{ControlError, ShardView};
+use crate::ports::control::{
+    AcceptReport, AcceptRequest, AcceptVerb, ControlError, PageRequest, ShardControl, ShardView,
+};
+use crate::ports::held::{HeldReport, HeldRequest, HeldVerb, PendingReport};
 use crate::shard::ShardState;
 use crate::tasks::Task;
+
+#[async_trait]
+impl ShardControl for Node {
+    async fn shards(&self) -> Result<Vec<ShardView>, ControlError> {
+        list(self).await
+    }
+
+    async fn open_shard(&self, shard: u16) -> Result<(), ControlError> {
+        Self::open_shard(self, shard).await
+    }
+
+    async fn close_shard(&self, shard: u16) -> Result<(), ControlError> {
+        let timeout = self.manifest.drain_timeout.duration();
+        Self::close_shard(self, shard, timeout).await
+    }
+
+    async fn accept(
+        &self,
+        shard: u16,
+        verb: AcceptVerb,
+        request: AcceptRequest,
+    ) -> Result<AcceptReport, ControlError> {
+        accept::accept(self, shard, verb, request).await
+    }
+
+    async fn pending(&self, shard: u16, page: PageRequest) -> Result<PendingReport, ControlError> {
+        held::pending(self, shard, page).await
+    }
+
+    async fn decide_held(
+        &self,
+        shard: u16,
+        verb: HeldVerb,
+        request: HeldRequest,
+    ) -> Result<HeldReport, ControlError> {
+        held::decide(self, shard, verb, request).await
+    }
+}
 
 /// How long the folder of a shard may still be open after it was closed, because somebody still reads in it.
 const LOCKED_MAX: Duration = Duration::from_secs(5);
@@ -117,7 +160,7 @@ impl Node {
         if self.is_draining() {
             return Err(ControlError::Unavailable("draining".to_owned()));
         }
-        match running.remove(common, &self.metrics, shard, timeout).await {
+        match running.remove(&self.parts(), common, shard, timeout).await {
             Some(true) => {
                 tracing::info!(shard, "a shard is closed");
                 Ok(())
@@ -143,7 +186,7 @@ impl Node {
 }
 
 /// All shards of the cluster.
-pub(super) async fn list(node: &Node) -> Result<Vec<ShardView>, ControlError> {
+async fn list(node: &Node) -> Result<Vec<ShardView>, ControlError> {
     let running = node.running_or_unavailable()?;
     let (_, common) = node.with_shards(0)?;
     let mut views = Vec::with_capacity(usize::from(node.manifest.shards));
@@ -157,7 +200,7 @@ pub(super) async fn list(node: &Node) -> Result<Vec<ShardView>, ControlError> {
                 reason: None,
                 owner: Some(common.absent.owner(shard).await),
                 positions: match common.absent.positions(shard).await {
-                    Ok(recorded) => positions(node, |stream| recorded[stream.index()]),
+                    Ok(recorded) => positions(node, recorded),
                     Err(_) => BTreeMap::new(),
                 },
             },
@@ -179,14 +222,19 @@ fn open(node: &Node, shown: &Shown) -> ShardView {
         state,
         reason,
         owner: None,
-        positions: positions(node, |stream| shown.status.position(stream)),
+        positions: positions(node, shown.status.positions()),
     }
 }
 
-fn positions(node: &Node, at: impl Fn(SourceStream) -> u64) -> BTreeMap<String, u64> {
+fn positions(node: &Node, at: [u64; 3]) -> BTreeMap<String, u64> {
     SourceStream::ALL
         .into_iter()
-        .map(|stream| (streams::name(&node.manifest, stream).to_owned(), at(stream)))
+        .map(|stream| {
+            (
+                streams::name(&node.manifest, stream).to_owned(),
+                at[stream.index()],
+            )
+        })
         .collect()
 }
 

@@ -2,11 +2,36 @@
 
 use std::collections::BTreeMap;
 
+use async_trait::async_trait;
+
 use super::control::blocking;
+use super::migration;
 use super::node::Node;
 use crate::kernel::ids::{DefinitionHash, SagaName};
-use crate::ports::control::{ControlError, DefinitionDetail, DefinitionView};
+use crate::ports::control::{
+    ControlError, DefinitionDetail, DefinitionView, MigrationReport, MigrationRequest, Versions,
+};
 use crate::storage::rows::{ArchivedRow, Uses};
+
+#[async_trait]
+impl Versions for Node {
+    async fn definitions(&self) -> Result<Vec<DefinitionView>, ControlError> {
+        list(self).await
+    }
+
+    async fn definition(&self, hash: &str) -> Result<DefinitionDetail, ControlError> {
+        show(self, hash).await
+    }
+
+    async fn migrate(&self, hash: &str, request: MigrationRequest) -> Result<MigrationReport, ControlError> {
+        let version = named(self, hash).await?;
+        migration::run(self, version, request).await
+    }
+
+    async fn migration(&self, id: &str) -> Result<MigrationReport, ControlError> {
+        migration::report(self, id).await
+    }
+}
 
 /// Fewest hex digits that name a version.
 const DIGITS_MIN: usize = 6;
@@ -18,7 +43,7 @@ struct Version {
 }
 
 /// Every archived version of every shard, by name and active ones first.
-pub(super) async fn list(node: &Node) -> Result<Vec<DefinitionView>, ControlError> {
+async fn list(node: &Node) -> Result<Vec<DefinitionView>, ControlError> {
     let versions = gathered(node).await?;
     let mut views: Vec<_> = versions
         .iter()
@@ -32,7 +57,7 @@ pub(super) async fn list(node: &Node) -> Result<Vec<DefinitionView>, ControlErro
 }
 
 /// The version whose hash begins with `hash`, with its text.
-pub(super) async fn show(node: &Node, hash: &str) -> Result<DefinitionDetail, ControlError> {
+async fn show(node: &Node, hash: &str) -> Result<DefinitionDetail, ControlError> {
     let versions = gathered(node).await?;
     let hash = find(&versions, hash)?;
     let version = &versions[&hash];
@@ -43,7 +68,7 @@ pub(super) async fn show(node: &Node, hash: &str) -> Result<DefinitionDetail, Co
 }
 
 /// The version whose hash begins with `hash`.
-pub(super) async fn named(node: &Node, hash: &str) -> Result<DefinitionHash, ControlError> {
+async fn named(node: &Node, hash: &str) -> Result<DefinitionHash, ControlError> {
     find(&gathered(node).await?, hash)
 }
 

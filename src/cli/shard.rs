@@ -100,7 +100,7 @@ pub struct OneArguments {
 
 #[derive(Debug, Args)]
 pub struct AcceptArguments {
-    /// The shard; all that need it where none is named.
+    /// The shard; all open ones that need it where none is named.
     shard: Option<u16>,
     /// Name of the stream.
     #[arg(long, value_name = "NAME")]
@@ -179,9 +179,11 @@ fn accept(arguments: &AcceptArguments, verb: &str) -> Result<(), Failure> {
     if let Some(shard) = arguments.shard {
         return tell(arguments, &ask(u64::from(shard))?);
     }
-    let shards = client.get("/info")?["shards"].as_u64().unwrap_or_default();
+    let answer = client.get("/admin/shards")?;
+    let shards = answer["items"].as_array().into_iter().flatten();
+    let open = shards.filter(|shard| shard["open"] == true);
     let (mut refused, mut told) = (None, false);
-    for shard in 0..shards {
+    for shard in open.filter_map(|shard| shard["shard"].as_u64()) {
         match ask(shard) {
             Ok(answer) => {
                 tell(arguments, &answer)?;

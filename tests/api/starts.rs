@@ -112,6 +112,21 @@ async fn a_key_is_used_again_where_the_saga_says_so() {
     let let_to = json!({"flat": "f-1", "months": 3});
     // It comes before anybody lives there, and waits.
     send(&rig, "acme", "e-0", "Flat.Painted", json!({"flat": "f-1"})).await;
+    // Whoever asks for it learns that.
+    let waits = async {
+        loop {
+            let answer = rig.client.get(rig.url(&flat)).send().await.expect("an answer");
+            assert_eq!(answer.status().as_u16(), 404);
+            let said = answer.text().await.expect("text");
+            if said.contains("1 event(s) wait for it to begin, the first of them since ") {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), waits)
+        .await
+        .expect("told in time");
     send(&rig, "acme", "e-1", "Flat.Let", let_to.clone()).await;
     let view = until(&rig, &flat, |view| view["state"]["painted"] == true).await;
     assert_eq!(view["state"]["months"], 3);

@@ -92,10 +92,12 @@ async fn completed_once(rig: &Rig, orders: &[String]) {
     }
 }
 
-async fn started(server: &NatsServer, dispatch: &str) -> Rig {
+async fn started(server: &NatsServer, dispatch: &str, horizon: &str) -> Rig {
     let extra = json!({
         "shards": SHARDS, "dispatch": dispatch,
-        "relay": {"trim_interval": "50ms", "gate_horizon": "0ms"},
+        // Readers look at what they have jumped over in less time than the horizon.
+        "relay": {"trim_interval": "50ms", "gate_horizon": horizon},
+        "intake": {"watermark_interval": "100ms"},
         "ownership": {"renew_every": "100ms", "send_within": "300ms", "take_over_after": "500ms"},
     });
     let mut rig = Rig::new(Some(server.url()), "30m", Duration::ZERO, extra).await;
@@ -110,7 +112,7 @@ async fn started(server: &NatsServer, dispatch: &str) -> Rig {
 async fn what_a_closed_shard_has_not_read_is_not_trimmed_and_is_done_once_after_a_kill() {
     let server = NatsServer::start();
     let broker = connect(&server.url()).await;
-    let mut rig = started(&server, "broker").await;
+    let mut rig = started(&server, "broker", "3s").await;
     let patient = keys("patient", AWAY, 1).remove(0);
     let opened = event_body("Patient", &patient, "Opened", &json!({"patient": patient}));
     store(
@@ -183,7 +185,7 @@ async fn what_a_closed_shard_has_not_read_is_not_trimmed_and_is_done_once_after_
     );
 
     // Many rounds of trimming, behind what the others have read.
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    tokio::time::sleep(Duration::from_secs(4)).await;
     let state = broker.stream_state("WORKFLOW_COMMANDS").await.expect("there");
     assert!(state.first_sequence <= signal, "{state:?}");
     rig.kill();
@@ -212,7 +214,7 @@ async fn orders_are_done_once_while_their_shard_is_closed_and_opened_under_them(
     for dispatch in ["broker", "local"] {
         let server = NatsServer::start();
         let broker = connect(&server.url()).await;
-        let mut rig = started(&server, dispatch).await;
+        let mut rig = started(&server, dispatch, "1h").await;
         let away = AWAY.to_string();
         let (mut orders, mut others) = (keys("happy", AWAY, 24), keys("happy", 0, 8));
         for round in 0..4 {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use saga_runner::app::Node;
 use saga_runner::kernel::ids::TimeMs;
 use saga_runner::kernel::schedule::Skip;
-use saga_runner::ports::control::{Control as _, DeadLetterView, Decision, PageRequest};
+use saga_runner::ports::control::{DeadLetterView, DeadLetters as _, Decision, PageRequest};
 
 use super::{HOUR_MS, Stage, TENANTS, stop, tenant, until, until_told};
 

@@ -17,7 +17,7 @@ use saga_runner::config::Manifest;
 use saga_runner::kernel::envelope::ControlVerb;
 use saga_runner::kernel::ids::{InstanceId, Key, SagaName, TenantId, TimeMs};
 use saga_runner::ports::clock::Clock;
-use saga_runner::ports::control::{Control, PageRequest, ScheduleView};
+use saga_runner::ports::control::{Instances, PageRequest, ScheduleView, Schedules};
 use saga_runner::telemetry::Metrics;
 use serde_json::json;
 
@@ -349,7 +349,7 @@ async fn by_hand(node: &Node, of: &str, name: &str, planned: i64, id: &str) {
     let time = TimeMs(planned).to_string();
     let input = serde_json::Map::from_iter([("time".to_owned(), json!(time))]);
     let run = instance_id(of, name, planned);
-    let sent = Control::start(node, &run, &format!("{id}-{name}"), input).await;
+    let sent = Instances::start(node, &run, &format!("{id}-{name}"), input).await;
     sent.expect("taken");
 }
 

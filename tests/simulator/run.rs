@@ -11,7 +11,7 @@ use saga_runner::effects::provider::Provider;
 use saga_runner::kernel::definition::DefinitionSet;
 use saga_runner::ports::broker::Broker;
 use saga_runner::ports::clock::Clock;
-use saga_runner::ports::control::Control;
+use saga_runner::ports::control::NodeControl as _;
 use saga_runner::ports::gateway::Gateway;
 use saga_runner::ports::messenger::Messenger;
 use saga_runner::ports::randomness::Randomness;

@@ -13,7 +13,7 @@ const SPAN_MS: u64 = 60_000;
 
 /// Adds to a plan what a sequence of its own decides.
 pub fn decide(plan: &mut Plan) {
-    let mut rng = Rng::new(plan.seed, "shards");
+    let mut rng = Rng::new(plan.seed, "ownership");
     if plan.is_calm || !rng.chance(250) {
         return;
     }

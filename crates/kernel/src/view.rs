@@ -117,6 +117,9 @@ pub struct Kept {
     pub unversioned: Option<TimeMs>,
     /// How many of them wait for either.
     pub inputs: usize,
+    /// Events that came while there was no instance and wait for one, and when the first of them was stored.
+    pub early: usize,
+    pub early_since: Option<TimeMs>,
 }
 
 /// Who has started an instance.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use saga_runner::app::Node;
 use saga_runner::offline::history;
-use saga_runner::ports::control::{Control, ControlError};
+use saga_runner::ports::control::{ControlError, Instances as _};
 
 use super::{SAGAS, records};
 use crate::run::Simulation;

@@ -6,7 +6,7 @@ use saga_runner::app::Node;
 use saga_runner::kernel::envelope::{ControlVerb, FoundAs, Stuck};
 use saga_runner::kernel::ids::{SagaName, TenantId};
 use saga_runner::kernel::view::{InstanceView, StuckIn, StuckView};
-use saga_runner::ports::control::{Control, ControlError, Decision, PageRequest};
+use saga_runner::ports::control::{ControlError, DeadLetters as _, Decision, Instances as _, PageRequest};
 use serde_json::json;
 
 use super::TENANTS;

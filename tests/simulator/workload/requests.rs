@@ -6,7 +6,7 @@ use std::time::Duration;
 use saga_runner::app::Node;
 use saga_runner::kernel::envelope::ControlVerb;
 use saga_runner::kernel::input::CancelMode;
-use saga_runner::ports::control::{Control, ControlError};
+use saga_runner::ports::control::{ControlError, Instances as _};
 use serde_json::{Map, json};
 
 use crate::judges;

@@ -11,6 +11,7 @@ pub mod keys;
 mod memory;
 pub mod read;
 pub mod rows;
+mod seen;
 pub mod tables;
 pub mod write;
 mod write_set;
@@ -20,6 +21,7 @@ pub use error::StorageError;
 pub use held::{Decided, DecidedRow, HeldRow};
 pub use memory::Memory;
 pub use read::Reader;
+pub use seen::Seen;
 pub use write::Batch;
 pub use write_set::{Capture, WriteSet};
 

@@ -132,20 +132,7 @@ impl Reader {
     /// # Errors
     /// [`StorageError::Corrupt`].
     pub fn instance(&self, id: &InstanceId) -> Result<Option<Found>, StorageError> {
-        self.view(|view| {
-            if let Some(bytes) = view.get(INSTANCES, &keys::instance(id))? {
-                return record(&bytes, id).map(|record| Some(Found::Live(record)));
-            }
-            let Some(bytes) = view.get(TOMBSTONES, &keys::tombstone(id))? else {
-                return Ok(None);
-            };
-            let tombstone: Tombstone = decode(&bytes, "a tombstone")?;
-            let Some(bytes) = view.get(ENDED, &keys::number(tombstone.summary))? else {
-                return Ok(None);
-            };
-            let row: EndedRow = decode(&bytes, "an ended instance")?;
-            Ok((row.instance == *id).then_some(Found::Ended(row.summary)))
-        })
+        self.view(|view| instance(view, id))
     }
 
     /// Instances of a saga: the live ones by key, then the ended ones by the time of their end.
@@ -221,19 +208,7 @@ impl Reader {
     /// # Errors
     /// [`StorageError::Corrupt`].
     pub fn history(&self, last: Option<u64>, limit: usize) -> Result<Vec<(u64, HistoryRow)>, StorageError> {
-        self.view(|view| {
-            let mut rows = Vec::new();
-            let mut next = last;
-            while let Some(sequence) = next.filter(|_| rows.len() < limit) {
-                let Some(bytes) = view.get(HISTORY, &keys::number(sequence))? else {
-                    break;
-                };
-                let row: HistoryRow = decode(&bytes, "a history row")?;
-                next = row.previous;
-                rows.push((sequence, row));
-            }
-            Ok(rows)
-        })
+        self.view(|view| history(view, last, limit))
     }
 
     /// Dead letters of a tenant behind `after`, oldest first, and the number behind which the list goes on.
@@ -610,7 +585,40 @@ fn number(key: &[u8]) -> Result<u64, StorageError> {
 }
 
 /// Who has the alias of this address.
-fn kept(view: &dyn ReadRows, id: &InstanceId) -> Result<Kept, StorageError> {
+pub(super) fn instance(view: &dyn ReadRows, id: &InstanceId) -> Result<Option<Found>, StorageError> {
+    if let Some(bytes) = view.get(INSTANCES, &keys::instance(id))? {
+        return record(&bytes, id).map(|record| Some(Found::Live(record)));
+    }
+    let Some(bytes) = view.get(TOMBSTONES, &keys::tombstone(id))? else {
+        return Ok(None);
+    };
+    let tombstone: Tombstone = decode(&bytes, "a tombstone")?;
+    let Some(bytes) = view.get(ENDED, &keys::number(tombstone.summary))? else {
+        return Ok(None);
+    };
+    let row: EndedRow = decode(&bytes, "an ended instance")?;
+    Ok((row.instance == *id).then_some(Found::Ended(row.summary)))
+}
+
+pub(super) fn history(
+    view: &dyn ReadRows,
+    last: Option<u64>,
+    limit: usize,
+) -> Result<Vec<(u64, HistoryRow)>, StorageError> {
+    let mut rows = Vec::new();
+    let mut next = last;
+    while let Some(sequence) = next.filter(|_| rows.len() < limit) {
+        let Some(bytes) = view.get(HISTORY, &keys::number(sequence))? else {
+            break;
+        };
+        let row: HistoryRow = decode(&bytes, "a history row")?;
+        next = row.previous;
+        rows.push((sequence, row));
+    }
+    Ok(rows)
+}
+
+pub(super) fn kept(view: &dyn ReadRows, id: &InstanceId) -> Result<Kept, StorageError> {
     let prefix = keys::instance(id);
     let mut kept = Kept::default();
     let (mut behind, mut first) = (None, None);
@@ -624,6 +632,10 @@ fn kept(view: &dyn ReadRows, id: &InstanceId) -> Result<Kept, StorageError> {
             return Ok(true);
         }
         let row: InboxRow = decode(&value, "an inbox row")?;
+        if let WaitReason::Early { .. } = row.reason {
+            kept.early += 1;
+            kept.early_since.get_or_insert(row.input.time);
+        }
         if row.reason.is_blocking() {
             kept.inputs += 1;
             first.get_or_insert(row.input.time);

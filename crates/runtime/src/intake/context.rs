@@ -1,8 +1,9 @@
 //! What all readers of an intake share.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use tokio::sync::mpsc;
@@ -58,8 +59,8 @@ pub(super) struct Context {
     pub clock: Arc<dyn Clock>,
     pub metrics: Arc<Metrics>,
     pub tasks: Tasks,
-    /// The mailboxes of all shards.
-    pub mails: Vec<mpsc::Sender<Mail>>,
+    /// The shards that are fed, by number: changed by whoever opens and closes them, seldom. Readers have copies of their own.
+    pub shards: RwLock<BTreeMap<u16, ShardEndpoint>>,
     pub progress: [Progress; 3],
     pub readers_opened: AtomicU64,
     pub draws: AtomicU64,
@@ -76,20 +77,48 @@ impl Context {
 
     /// No reader of the stream goes on, and each shard keeps that, so that none does after a restart either.
     pub fn halt(&self, stream: SourceStream, halt: Halt) {
-        let kept = HaltRow {
+        // While this is held no shard is added: one that comes later finds the halt.
+        let shards = self.shards.read().unwrap_or_else(PoisonError::into_inner);
+        for shard in shards.values() {
+            self.tell_halted(shard, stream, &halt);
+        }
+        self.progress(stream).halt(halt);
+    }
+
+    /// Adds a shard. It learns what was found before it came, and otherwise would read on behind that after a restart.
+    pub fn add(&self, shard: &ShardEndpoint) {
+        let mut shards = self.shards.write().unwrap_or_else(PoisonError::into_inner);
+        shards.insert(shard.index, shard.clone());
+        for stream in SourceStream::ALL {
+            if let Some(halt) = self.progress(stream).halted() {
+                self.tell_halted(shard, stream, &halt);
+            }
+        }
+    }
+
+    pub fn remove(&self, shard: u16) {
+        let mut shards = self.shards.write().unwrap_or_else(PoisonError::into_inner);
+        shards.remove(&shard);
+    }
+
+    /// The lowest position of a shard that is fed.
+    pub fn lowest(&self, stream: SourceStream) -> Option<u64> {
+        let shards = self.shards.read().unwrap_or_else(PoisonError::into_inner);
+        shards.values().map(|shard| (shard.position)(stream)).min()
+    }
+
+    fn tell_halted(&self, shard: &ShardEndpoint, stream: SourceStream, halt: &Halt) {
+        let mail = shard.mail.clone();
+        let halt = HaltRow {
             is_gap: halt.reason == "stream.gap",
             message: halt.message.clone(),
         };
-        self.progress(stream).halt(halt);
-        for mail in &self.mails {
-            let (mail, halt) = (mail.clone(), kept.clone());
-            let of = format!("of {}", self.name(stream));
-            // Not by the reader itself: a shard with a full mailbox would hold up what the others have to be told.
-            drop(self.tasks.spawn(Task::Reader, of, async move {
-                // A shard that is gone takes nothing from behind the gap.
-                drop(mail.send(Mail::StreamHalted { stream, halt }).await);
-            }));
-        }
+        let of = format!("of {}", self.name(stream));
+        // Not by the reader itself: a shard with a full mailbox would hold up what the others have to be told.
+        drop(self.tasks.spawn(Task::Reader, of, async move {
+            // A shard that is gone takes nothing from behind the gap.
+            drop(mail.send(Mail::StreamHalted { stream, halt }).await);
+        }));
     }
 
     /// Resolves at this time of the monotonic clock.

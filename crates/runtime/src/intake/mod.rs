@@ -25,9 +25,8 @@ mod view;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
 use tokio::sync::{Mutex, mpsc, oneshot};
@@ -97,11 +96,9 @@ pub struct Intake {
 /// The shards that are fed, and the way to the shared reader of each stream. Clones are the same.
 #[derive(Clone)]
 pub struct Fed {
-    /// Changed by whoever opens and closes shards, seldom; readers have their own copies.
-    shards: Arc<RwLock<BTreeMap<u16, ShardEndpoint>>>,
+    ctx: Arc<Context>,
     /// By [`SourceStream::index`].
     hubs: Vec<mpsc::Sender<Command>>,
-    takes_applied: Arc<AtomicBool>,
 }
 
 /// How one source stream is doing.
@@ -128,15 +125,15 @@ impl Intake {
     #[must_use]
     pub fn start(spec: IntakeSpec) -> Self {
         let from_sequence = spec.settings.event_id_from_sequence;
-        let takes_applied = Arc::new(AtomicBool::new(spec.takes_applied));
         let events = &spec.streams[SourceStream::AggregateEvents.index()];
         let decoder = Decoder {
             tenancy: spec.tenancy,
             tenants: spec.tenants.map(|tenants| tenants.into_iter().collect()),
             limits: spec.limits,
-            takes_applied: Arc::clone(&takes_applied),
+            takes_applied: Arc::new(AtomicBool::new(spec.takes_applied)),
             event_id_from: from_sequence.then(|| events.clone()),
         };
+        let by_number = spec.shards.iter().map(|shard| (shard.index, shard.clone()));
         let ctx = Arc::new(Context {
             broker: spec.broker,
             router: Router {
@@ -153,7 +150,7 @@ impl Intake {
             clock: spec.clock,
             metrics: spec.metrics,
             tasks: spec.tasks.clone(),
-            mails: spec.shards.iter().map(|shard| shard.mail.clone()).collect(),
+            shards: RwLock::new(by_number.collect()),
         });
         for stream in SourceStream::ALL {
             ctx.progress(stream).moved(ctx.clock.monotonic());
@@ -167,14 +164,12 @@ impl Intake {
             let of = format!("of {}", ctx.name(stream));
             spec.tasks.spawn(Task::Reader, of, shared.run(stop.clone()))
         });
-        let shards = spec.shards.into_iter().map(|shard| (shard.index, shard));
         Self {
-            ctx,
             fed: Fed {
-                shards: Arc::new(RwLock::new(shards.collect())),
+                ctx: Arc::clone(&ctx),
                 hubs: hubs.clone(),
-                takes_applied,
             },
+            ctx,
             readers: readers.into(),
             notices: {
                 let forward = Arc::new(Mutex::new(Forward {
@@ -202,7 +197,7 @@ impl Intake {
     fn status_of(&self, stream: SourceStream) -> StreamStatus {
         let progress = self.ctx.progress(stream);
         let end = progress.end.load(Ordering::Relaxed);
-        let lowest = self.fed.lowest(stream);
+        let lowest = self.ctx.lowest(stream);
         let ended = self.readers[stream.index()].is_finished() && !self.stop.is_cancelled();
         let halted = progress.halted().or_else(|| {
             ended.then(|| Halt {
@@ -252,8 +247,9 @@ impl Fed {
     /// Feeds one more shard, from behind its positions, while the others go on. `takes_applied`: it goes on from an older
     /// state.
     pub async fn add(&self, shard: ShardEndpoint, takes_applied: bool) {
-        self.takes_applied.fetch_or(takes_applied, Ordering::AcqRel);
-        self.shards().insert(shard.index, shard.clone());
+        let decoder = &self.ctx.router.decoder;
+        decoder.takes_applied.fetch_or(takes_applied, Ordering::AcqRel);
+        self.ctx.add(&shard);
         for hub in &self.hubs {
             let (reply, answer) = oneshot::channel();
             let shard = Box::new(shard.clone());
@@ -268,7 +264,7 @@ impl Fed {
             let (reply, answer) = oneshot::channel();
             let _ended = hub.send(Command::Remove { shard, reply }).await.is_ok() && answer.await.is_ok();
         }
-        self.shards().remove(&shard);
+        self.ctx.remove(shard);
     }
 
     /// Whether all that was read of a stream is in the mailbox of a shard.
@@ -285,16 +281,6 @@ impl Fed {
         let asked = self.hubs[stream.index()].send(Command::ReadOn { shard, place, reply });
         // A reader that has ended is told of by health.
         let _ended = asked.await.is_ok() && answer.await.is_ok();
-    }
-
-    /// The lowest position of a shard that is fed.
-    fn lowest(&self, stream: SourceStream) -> Option<u64> {
-        let shards = self.shards.read().unwrap_or_else(PoisonError::into_inner);
-        shards.values().map(|shard| (shard.position)(stream)).min()
-    }
-
-    fn shards(&self) -> std::sync::RwLockWriteGuard<'_, BTreeMap<u16, ShardEndpoint>> {
-        self.shards.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -203,7 +203,7 @@ impl Desk {
         loop {
             // Shards stop before their relays do.
             if self.release.is_closed() {
-                let message = "the relay that empties its outbox has ended; restart the process";
+                let message = "the relay that empties its outbox has ended; close and open the shard, or restart the process";
                 return Err(End::Halt("relay.ended", message.to_owned()));
             }
             self.gather();

@@ -82,6 +82,12 @@ impl ShardStatus {
         self.positions[stream.index()].load(Ordering::Acquire)
     }
 
+    /// The same of all streams, by [`SourceStream::index`].
+    #[must_use]
+    pub fn positions(&self) -> [u64; 3] {
+        std::array::from_fn(|stream| self.positions[stream].load(Ordering::Acquire))
+    }
+
     #[must_use]
     pub fn state(&self) -> ShardState {
         self.state.read().unwrap_or_else(PoisonError::into_inner).clone()

@@ -359,6 +359,11 @@ impl Tasks {
         lines.collect()
     }
 
+    /// Its part was ended and is begun anew, so what was wrong with it is no trouble any more.
+    pub fn forget(&self, task: Task, of: impl Display) {
+        self.well(&named(task, of));
+    }
+
     fn trouble(&self, name: &str, trouble: String) {
         self.troubled().insert(name.to_owned(), trouble);
     }

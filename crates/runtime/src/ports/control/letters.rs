@@ -1,0 +1,44 @@
+//! Dead letters, and what an operator decides about them.
+
+use async_trait::async_trait;
+use serde::Serialize;
+
+use super::{ControlError, Page, PageRequest};
+use crate::kernel::ids::TenantId;
+
+/// Questions to the partitions about their dead letters.
+#[async_trait]
+pub trait DeadLetters: Send + Sync + 'static {
+    /// Dead letters of a tenant, oldest first.
+    async fn dead_letters(
+        &self,
+        tenant: &TenantId,
+        page: PageRequest,
+    ) -> Result<Page<DeadLetterView>, ControlError>;
+
+    /// Decides on a dead letter, named as its view names it.
+    async fn decide(&self, tenant: &TenantId, id: &str, decision: Decision) -> Result<(), ControlError>;
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Decision {
+    Retry,
+    Discard,
+}
+
+#[derive(Debug, Clone, Serialize)]
+pub struct DeadLetterView {
+    /// `<shard>-<number>`.
+    pub id: String,
+    pub reason: String,
+    pub message: String,
+    pub subject: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub saga: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    pub time: String,
+    pub attempts: u32,
+    /// The first KiB of the payload, control characters escaped.
+    pub excerpt: String,
+}

@@ -1,0 +1,84 @@
+//! What operators ask of a runner, so that the HTTP API knows neither shards nor tables.
+//!
+//! By noun. What a process answers for itself is [`NodeControl`] and [`ShardControl`]; everything else is answered from the state of
+//! partitions, by whoever has them open ([`PartitionControl`]).
+
+mod aliases;
+mod instances;
+mod letters;
+mod node;
+mod schedules;
+mod shards;
+mod versions;
+
+pub use aliases::{AliasView, Aliases, OwnerView};
+pub use instances::{HistoryView, InstanceDetail, Instances, RecordedInputs};
+pub use letters::{DeadLetterView, DeadLetters, Decision};
+pub use node::{
+    BreakerForce, BreakerView, Check, ConsumerInfo, DefinitionInfo, DrainStarted, Health, Info, LastReload,
+    NodeControl, Readiness, ReloadError, Reloaded, SagaChange, Tenants,
+};
+pub use schedules::{ScheduleOrder, ScheduleView, Schedules, SkippedView};
+pub use shards::{AcceptReport, AcceptRequest, AcceptVerb, AcceptedView, Sequences, ShardControl, ShardView};
+pub use versions::{
+    DefinitionDetail, DefinitionView, MigrationReport, MigrationRequest, Problem, Refusal, Versions,
+};
+
+use serde::Serialize;
+
+use crate::kernel::ids::TimeMs;
+
+/// What is answered from the state of partitions.
+pub trait PartitionControl: Instances + DeadLetters + Versions + Schedules + Aliases {}
+
+impl<T: Instances + DeadLetters + Versions + Schedules + Aliases> PartitionControl for T {}
+
+/// All that the API asks.
+pub trait Control: NodeControl + ShardControl + PartitionControl {}
+
+impl<T: NodeControl + ShardControl + PartitionControl> Control for T {}
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ControlError {
+    #[error("{0}")]
+    NotFound(String),
+    #[error("{0}")]
+    Invalid(String),
+    #[error("{0}")]
+    Conflict(String),
+    #[error("{0}")]
+    Unavailable(String),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Published {
+    pub stream: String,
+    pub sequence: u64,
+    pub duplicate: bool,
+}
+
+/// A slice of a longer list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PageRequest {
+    /// What the page before called `next`.
+    pub after: Option<String>,
+    /// 1 to 500.
+    pub limit: usize,
+}
+
+#[derive(Debug, Clone, Serialize)]
+pub struct Page<T> {
+    pub items: Vec<T>,
+    /// Cursor of the next page, absent on the last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
+    /// Shards of which nothing is in the list, because they are not open in this process.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub absent_shards: Vec<u16>,
+}
+
+/// RFC 3339 for people.
+#[must_use]
+pub fn rfc3339(time: TimeMs) -> String {
+    jiff::Timestamp::from_millisecond(time.0).map_or_else(|_| time.0.to_string(), |stamp| stamp.to_string())
+}
