@@ -5,22 +5,26 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use saga_runner::ports::broker::Broker;
 
+use super::process::Process;
 use super::server::{Client, Server};
 use super::world::World;
 use crate::broker::suite::Ground;
 
-struct SimGround(Arc<Server>);
+struct SimGround(Arc<Server>, Arc<Process>);
 
 fn ground() -> Arc<dyn Ground> {
     let world = World::new(false);
     world.clock.begin_life();
-    Arc::new(SimGround(Server::new(1, &world)))
+    Arc::new(SimGround(Server::new(1, &world), Process::new(&world, 1)))
 }
 
 #[async_trait]
 impl Ground for SimGround {
     async fn broker(&self) -> Arc<dyn Broker> {
-        Arc::new(Client(Arc::clone(&self.0)))
+        Arc::new(Client {
+            server: Arc::clone(&self.0),
+            process: Arc::clone(&self.1),
+        })
     }
 
     async fn delete_stream(&self, stream: &str) {

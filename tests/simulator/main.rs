@@ -12,13 +12,17 @@ mod owners;
 mod broker;
 mod clock;
 mod conformance;
+mod faults;
+mod folder;
 mod judges;
 mod ledger;
 mod plan;
 #[cfg(feature = "planted")]
 mod planted;
+mod process;
 mod random;
 mod run;
+mod runner;
 mod seeds;
 mod server;
 mod shards;

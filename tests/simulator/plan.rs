@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use super::faults::{self, Fault};
 use super::random::Rng;
 use super::server::Faults;
 use super::upstream::UpstreamFaults;
@@ -35,8 +36,6 @@ pub enum Action {
         for_ms: u64,
     },
     DropOnTheWay,
-    /// The owner of the events removes them, read or not.
-    Purge,
     DiskFull {
         shard: u16,
         for_ms: u64,
@@ -53,6 +52,17 @@ pub enum Action {
     UpstreamsAway {
         for_ms: u64,
     },
+    Fault(Fault),
+}
+
+impl Action {
+    fn is_loss(&self) -> bool {
+        matches!(self, Self::Fault(Fault::Stream { .. } | Fault::Meddling { .. })) || self.is_of_owners()
+    }
+
+    pub fn is_of_owners(&self) -> bool {
+        matches!(self, Self::Fault(Fault::Second { .. } | Fault::Lost { .. }))
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -71,19 +81,33 @@ pub struct Plan {
     pub actions: Vec<(Duration, Action)>,
     /// Nothing goes wrong, though the process may be stopped and started: then nothing is done twice.
     pub is_calm: bool,
+    /// Something is lost, or a stranger has a hand in it: then only what can be judged nevertheless is done.
+    pub is_plain: bool,
+    /// A process that ends takes its host with it.
+    pub reboots: bool,
+    pub is_on_mdbx: bool,
 }
 
 impl Plan {
     pub fn of(seed: u64) -> Self {
         let mut rng = Rng::new(seed, "plan");
         let is_calm = rng.chance(100);
-        let mut actions = workload::draw(&mut rng);
+        let mut actions = Vec::new();
         if is_calm {
             upkeep(&mut rng, &mut actions);
         } else {
-            faults(&mut rng, &mut actions);
+            // Few kinds at a time, so that none hides what another one does.
+            let kinds = rng.below(100);
+            if kinds < 65 {
+                faults(&mut rng, &mut actions);
+            }
+            if kinds >= 45 {
+                faults::draw(&mut rng, &mut actions);
+            }
         }
-        if rng.chance(300) {
+        let is_plain = actions.iter().any(|(_, action)| action.is_loss());
+        actions.extend(workload::draw(&mut rng, is_plain));
+        if !is_plain && rng.chance(300) {
             actions.push((rng.millis(0..=SPAN_MS), Action::Change));
         }
         actions.sort_by_key(|(at, _)| *at);
@@ -105,9 +129,23 @@ impl Plan {
             silent: some(&mut rng, 60),
             refused: some(&mut rng, 120),
             latency_ms: *rng.pick(&[2, 50, 1_000, 9_000]),
+            ..faults::odd_upstreams(&mut rng)
         };
-        let shards = u16::try_from(rng.within(1..=3)).expect("few");
-        let settings = settings(&mut rng);
+        let shards = if rng.chance(60) {
+            8
+        } else {
+            u16::try_from(rng.within(1..=3)).expect("few")
+        };
+        let mut settings = settings(&mut rng);
+        // The embedded broker lies in the folder of the runner: there is no other one.
+        let is_alone = !actions.iter().any(|(_, action)| action.is_of_owners());
+        if !is_alone || rng.chance(500) {
+            settings["broker"] = json!({"kind": "nats"});
+        }
+        if !is_alone {
+            // Longer than any process stands still.
+            settings["shard"]["timer_hold_max"] = json!("10m");
+        }
         let mut plan = Self {
             seed,
             shards,
@@ -137,6 +175,9 @@ impl Plan {
             },
             actions,
             is_calm,
+            is_plain,
+            reboots: rng.chance(300),
+            is_on_mdbx: seed % 100 == 50,
         };
         super::shards::decide(&mut plan);
         plan
@@ -247,7 +288,6 @@ fn faults(rng: &mut Rng, actions: &mut Vec<(Duration, Action)>) {
             8 | 9 => Action::UpstreamsAway {
                 for_ms: *rng.pick(&[500, 5_000, 45_000, 45_000]),
             },
-            _ if rng.chance(300) => Action::Purge,
             _ => Action::Crash {
                 calls: rng.within(1..=60),
             },

@@ -1,31 +1,24 @@
 //! One simulation: a node in as many lives as the plan gives it, then health, then the judges.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
-use saga_runner::app::{Adapters, Node, Registry, StartError};
+use saga_runner::app::StartError;
 use saga_runner::config::Manifest;
-use saga_runner::effects::provider::Provider;
 use saga_runner::kernel::definition::DefinitionSet;
-use saga_runner::ports::broker::Broker;
-use saga_runner::ports::clock::Clock;
 use saga_runner::ports::control::NodeControl as _;
-use saga_runner::ports::gateway::Gateway;
-use saga_runner::ports::messenger::Messenger;
-use saga_runner::ports::randomness::Randomness;
-use saga_runner::storage::{self, OpenOptions, StorageError, Store};
-use saga_runner::tasks::Tasks;
-use saga_runner::telemetry::Metrics;
 use serde_json::{Value, json};
 
+use super::faults::Losses;
+use super::folder::Folder;
 use super::judges;
 use super::plan::{Action, Plan};
 use super::random::Names;
-use super::server::{Client, Faults, Server};
+use super::runner::Runner;
+use super::server::{Faults, Server};
 use super::store::Disk;
-use super::upstream::{Calls, SimGateway, Upstream, UpstreamFaults};
+use super::upstream::{Upstream, UpstreamFaults};
 use super::versions::{self, Versions};
 use super::workload::{Event, TENANTS};
 use super::world::World;
@@ -43,39 +36,50 @@ pub struct Simulation {
     pub world: Arc<World>,
     pub server: Arc<Server>,
     pub upstream: Arc<Upstream>,
+    /// Of the folder.
     pub disks: Vec<Disk>,
-    names: Arc<Names>,
-    manifest: Manifest,
+    /// On which the runner works.
+    pub folder: Folder,
+    pub losses: Losses,
+    pub names: Arc<Names>,
+    pub manifest: Manifest,
     pub definitions: Versions,
-    _folder: tempfile::TempDir,
+    home: tempfile::TempDir,
+    /// How many there were so far.
+    pub folders: u64,
+    pub processes: u64,
     /// Actions that were done.
     done: usize,
     /// What ends by itself, and when.
-    ends: Vec<(Duration, End)>,
+    pub ends: Vec<(Duration, End)>,
     /// How often each sequence of events was stored: stream sequence and event.
     pub stored: Vec<(u64, Event)>,
     pub lives: u64,
     /// Dead letters that were discarded after the healing.
     pub discarded: usize,
     is_healed: bool,
-    is_purged: bool,
-    /// The runner has said that it lost what was removed before it was read.
-    pub is_told: bool,
 }
 
-#[derive(Debug, Clone, Copy)]
-enum End {
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum End {
     Cut,
     Full(u16),
+    MapFull(u16),
     Away,
     /// A shard is open again.
     Closed(u16),
+    /// The process goes on.
+    Still,
+    /// The second process is stopped.
+    Second,
 }
 
 /// How a life ended.
-enum Ended {
+pub enum Ended {
     Died,
     Stopped,
+    /// The second process has taken the place of the first one.
+    Replaced,
     /// Everything has come to its end.
     Done,
     Failed(String),
@@ -102,8 +106,7 @@ pub fn carry_out(plan: Plan, is_printed: bool) -> Verdict {
     let mut simulation = Simulation::new(plan, is_printed);
     let mut faults = simulation.live();
     faults.extend(simulation.world.premature());
-    // Where inputs are lost, and that is told, the rest stands still.
-    if faults.is_empty() && !simulation.is_told {
+    if faults.is_empty() {
         faults = judges::judge(&simulation);
     }
     let trace = &simulation.world.trace;
@@ -117,7 +120,7 @@ pub fn carry_out(plan: Plan, is_printed: bool) -> Verdict {
     }
 }
 
-fn folder() -> tempfile::TempDir {
+fn home() -> tempfile::TempDir {
     let shared = Path::new("/dev/shm");
     if shared.is_dir() {
         tempfile::tempdir_in(shared).expect("a folder")
@@ -140,11 +143,12 @@ fn merge(into: &mut Value, extra: &Value) {
 impl Simulation {
     pub fn new(plan: Plan, is_printed: bool) -> Self {
         let world = World::new(is_printed);
-        let folder = folder();
-        let definitions = Versions::new(folder.path());
+        let home = home();
+        let definitions = Versions::new(home.path());
+        let folder = Folder::empty(home.path(), 0, &plan, &world);
         let mut manifest = json!({
             "apiVersion": "saga-runner/v1", "kind": "Manifest", "cluster": "simulated", "mode": "combined",
-            "data_dir": folder.path(), "shards": plan.shards, "tenants": TENANTS,
+            "data_dir": home.path(), "shards": plan.shards, "tenants": TENANTS,
             "sagas": definitions.path(), "effects": versions::effects(),
             "streams": {"start": "first"},
             "gateway": {"url": "http://127.0.0.1:9"},
@@ -153,7 +157,9 @@ impl Simulation {
         let manifest: Manifest = serde_json::from_value(manifest).expect("a manifest");
         let (server, upstream) = (Server::new(plan.seed, &world), Upstream::new(plan.seed, &world));
         Self {
-            disks: (0..plan.shards).map(|shard| Disk::new(shard, &world)).collect(),
+            disks: folder.disks.clone(),
+            folder,
+            losses: Losses::default(),
             names: Arc::new(Names::new(plan.seed)),
             plan,
             world,
@@ -161,16 +167,25 @@ impl Simulation {
             upstream,
             manifest,
             definitions,
-            _folder: folder,
+            home,
+            folders: 0,
+            processes: 0,
             done: 0,
             ends: Vec::new(),
             stored: Vec::new(),
             lives: 0,
             discarded: 0,
             is_healed: false,
-            is_purged: false,
-            is_told: false,
         }
+    }
+
+    pub fn home(&self) -> PathBuf {
+        self.home.path().to_owned()
+    }
+
+    pub fn take_folder(&mut self, folder: Folder) {
+        self.disks.clone_from(&folder.disks);
+        self.folder = folder;
     }
 
     /// Lives as often as it takes, until everything has ended; what went wrong.
@@ -194,16 +209,13 @@ impl Simulation {
                 let _context = runtime.enter();
                 self.world.clock.end_life();
             }
-            if !self.world.is_dead() {
-                self.world.die();
-            }
             drop(runtime);
             let orphans = self.orphans();
             if !orphans.is_empty() {
                 return orphans;
             }
             match ended {
-                Ended::Died | Ended::Stopped => {}
+                Ended::Died | Ended::Stopped | Ended::Replaced => {}
                 Ended::Done => return Vec::new(),
                 Ended::Failed(fault) => return vec![fault],
             }
@@ -225,7 +237,6 @@ impl Simulation {
     }
 
     async fn life(&mut self) -> Ended {
-        self.world.revive();
         self.world.note(format_args!("life {}", self.lives));
         if self.lives == 1 {
             self.server.lock().window_ms = self.plan.window_ms;
@@ -236,67 +247,69 @@ impl Simulation {
             self.server.set_faults(broker);
             self.upstream.set_faults(upstream);
         }
-        let metrics = Arc::new(Metrics::new());
-        let clock = Arc::clone(&self.world.clock) as Arc<dyn Clock>;
-        let adapters = Arc::new(SimAdapters {
-            server: Arc::clone(&self.server),
-            upstream: Arc::clone(&self.upstream),
-            disks: self.disks.clone(),
-            names: Arc::clone(&self.names),
-        });
-        self.definitions.begin();
-        let read = self.definitions.read(&self.manifest);
-        let node = match Node::with_adapters(self.manifest.clone(), read, clock, metrics, adapters) {
-            Ok(node) => node,
-            Err(error) => return Ended::Failed(format!("no node: {error}")),
+        self.ends
+            .retain(|(_, end)| !matches!(end, End::Still | End::Second));
+        let adoption = self.adoption();
+        let mut main = match self.begin(self.folder.clone(), adoption) {
+            Ok(main) => main,
+            Err(fault) => return Ended::Failed(fault),
         };
-        if let Some(first) = &self.plan.first {
-            node.open_first(first.iter().copied());
-        }
-        let world = Arc::clone(&self.world);
-        let starting = {
-            let node = Arc::clone(&node);
-            tokio::spawn(async move { node.start().await })
+        let mut second = None;
+        let ended = loop {
+            let process = Arc::clone(&main.process);
+            let ended = tokio::select! {
+                biased;
+                () = process.death() => Ended::Died,
+                ended = self.act(&mut main, &mut second) => ended,
+            };
+            let Some(taker) = second.take_if(|_| matches!(ended, Ended::Replaced)) else {
+                break ended;
+            };
+            self.replaced(&taker);
+            second = Some(std::mem::replace(&mut main, taker));
         };
-        let acting = self.act(&node, starting);
-        tokio::select! {
-            biased;
-            () = world.death() => Ended::Died,
-            ended = acting => ended,
+        if let Some(second) = &second {
+            self.left_by(second);
         }
+        for runner in [Some(main), second].into_iter().flatten() {
+            runner.process.die();
+        }
+        ended
     }
 
     /// Does what the plan says, heals, and waits for the end.
-    async fn act(
-        &mut self,
-        node: &Arc<Node>,
-        starting: tokio::task::JoinHandle<Result<(), StartError>>,
-    ) -> Ended {
-        let mut starting = Some(starting);
+    async fn act(&mut self, main: &mut Runner, second: &mut Option<Runner>) -> Ended {
         loop {
-            if let Some(task) = starting.take_if(|task| task.is_finished())
-                && let Some(ended) = self.started(task).await
+            if let Some(started) = main.started().await
+                && let Some(ended) = self.started(started).await
             {
                 return ended;
             }
+            if let Some(ended) = self.look_at_second(main, second).await {
+                return ended;
+            }
             let now = self.world.clock.passed();
-            self.end_what_ends(node, now);
+            self.end_what_ends(now, main, second);
+            if main.starting.is_none() {
+                self.look_after(&main.node).await;
+            }
             let next_end = self.ends.iter().map(|(at, _)| *at).min();
             let Some((at, action)) = self.plan.actions.get(self.done).cloned() else {
                 match next_end {
                     Some(end) => {
-                        tokio::time::sleep(end.saturating_sub(now)).await;
+                        self.pass(end.saturating_sub(now), second.as_ref()).await;
                         continue;
                     }
-                    None => return self.heal(node, starting).await,
+                    None => return self.heal(main).await,
                 }
             };
             let until = next_end.map_or(at, |end| end.min(at));
             if until > now {
-                tokio::time::sleep(until.saturating_sub(now)).await;
+                self.pass(until.saturating_sub(now), second.as_ref()).await;
                 continue;
             }
             self.done += 1;
+            let node = &main.node;
             match action {
                 Action::Event(event) => self.publish(event),
                 Action::Ask(request) => self.ask(node, request),
@@ -305,16 +318,20 @@ impl Simulation {
                     self.server.append(EVENTS, subject, b"{".to_vec());
                 }
                 // What was lost is told by the process that saw it, and by no later one.
-                Action::Crash { .. } | Action::Restart if self.is_purged => {}
-                Action::Crash { calls } => self.world.die_after(calls),
+                Action::Crash { .. } | Action::Restart if self.is_untold() => {}
+                Action::Crash { calls } => main.process.die_after(calls),
                 Action::Restart => {
                     self.world.note(format_args!("told to stop"));
+                    // Before that it hears of nothing.
+                    main.process.go_on();
+                    self.server.wake();
                     node.drain(Duration::from_secs(10)).await;
                     return Ended::Stopped;
                 }
                 Action::Change => {
                     self.world.note(format_args!("other definitions"));
-                    self.change(node);
+                    let node = Arc::clone(node);
+                    self.change(&node);
                 }
                 Action::Reload => {
                     let node = Arc::clone(node);
@@ -323,13 +340,6 @@ impl Simulation {
                 Action::Cut { for_ms } => {
                     self.server.cut();
                     self.ends.push((now + Duration::from_millis(for_ms), End::Cut));
-                }
-                // A cluster that is not there yet begins with what it finds.
-                Action::Purge if self.disks.iter().any(|disk| disk.rows.rows().is_empty()) => {}
-                Action::Purge => {
-                    self.server.purge(EVENTS);
-                    self.world.spare();
-                    self.is_purged = true;
                 }
                 Action::DropOnTheWay => self.server.drop_on_the_way(),
                 Action::DiskFull { shard, for_ms } => {
@@ -344,7 +354,7 @@ impl Simulation {
                     self.world.clock.step(ms);
                 }
                 Action::Close { shard, for_ms } => {
-                    let (node, world) = (Arc::clone(node), Arc::clone(&self.world));
+                    let (node, world) = (Arc::clone(&main.node), Arc::clone(&self.world));
                     drop(tokio::spawn(async move {
                         let closed = node.close_shard(shard, Duration::from_secs(10)).await;
                         world.note(format_args!("shard {shard} is closed: {closed:?}"));
@@ -360,16 +370,31 @@ impl Simulation {
                     });
                     self.ends.push((now + Duration::from_millis(for_ms), End::Away));
                 }
+                Action::Fault(fault) => {
+                    if let Some(ended) = self.suffer(fault, main, second).await {
+                        return ended;
+                    }
+                }
             }
         }
     }
 
+    /// Lets time pass, in small parts where something has to be looked at meanwhile.
+    async fn pass(&self, time: Duration, second: Option<&Runner>) {
+        let most = if second.is_some() || self.is_looked_after() {
+            Duration::from_millis(500)
+        } else {
+            time
+        };
+        tokio::time::sleep(time.min(most)).await;
+    }
+
     /// How the life ends where the process could not start.
-    async fn started(&self, task: tokio::task::JoinHandle<Result<(), StartError>>) -> Option<Ended> {
-        match task.await {
+    async fn started(&mut self, started: Result<Result<(), StartError>, String>) -> Option<Ended> {
+        match started {
             Ok(Ok(())) => {
                 self.definitions.started(self.server.last(EVENTS));
-                None
+                self.begun().err().map(Ended::Failed)
             }
             // Whoever looks after the process starts it again.
             Ok(Err(StartError::Storage(message))) if message.contains("SR0207") => {
@@ -377,12 +402,12 @@ impl Simulation {
                 tokio::time::sleep(Duration::from_secs(1)).await;
                 Some(Ended::Stopped)
             }
-            Ok(Err(error)) => Some(Ended::Failed(format!("it does not start: {error}"))),
-            Err(error) => Some(Ended::Failed(format!("its start panicked: {error}"))),
+            Ok(Err(error)) => Some(self.refused(error).await),
+            Err(fault) => Some(Ended::Failed(fault)),
         }
     }
 
-    fn end_what_ends(&mut self, node: &Arc<Node>, now: Duration) {
+    fn end_what_ends(&mut self, now: Duration, main: &Runner, second: &mut Option<Runner>) {
         let due: Vec<End> = self
             .ends
             .iter()
@@ -397,19 +422,36 @@ impl Simulation {
                     self.world.note(format_args!("disk of shard {shard} has room"));
                     self.disks[usize::from(shard)].set_full(false);
                 }
+                End::MapFull(shard) => {
+                    self.world.note(format_args!("map of shard {shard} has room"));
+                    self.disks[usize::from(shard)].set_map_full(false);
+                }
                 End::Away => self.upstream.set_faults(self.plan.upstream),
                 End::Closed(shard) => {
-                    let (node, world) = (Arc::clone(node), Arc::clone(&self.world));
+                    let (node, world) = (Arc::clone(&main.node), Arc::clone(&self.world));
                     drop(tokio::spawn(async move {
                         let opened = node.open_shard(shard).await;
                         world.note(format_args!("shard {shard} is opened: {opened:?}"));
                     }));
+                End::Still => {
+                    for runner in std::iter::once(main).chain(second.as_ref()) {
+                        runner.process.go_on();
+                    }
+                    self.server.wake();
+                }
+                End::Second => {
+                    if let Some(second) = second.take() {
+                        second.process.die();
+                        if self.left_by(&second) {
+                            main.process.die();
+                        }
+                    }
                 }
             }
         }
     }
 
-    fn publish(&mut self, event: Event) {
+    pub fn publish(&mut self, event: Event) {
         let body = event.body().to_string();
         let sequence = self.server.append(EVENTS, event.subject(), body.into_bytes());
         let (id, tenant) = (&event.id, event.tenant);
@@ -419,11 +461,7 @@ impl Simulation {
     }
 
     /// Nothing goes wrong any more; an operator discards what cannot be applied; then everything has to end.
-    async fn heal(
-        &mut self,
-        node: &Arc<Node>,
-        mut starting: Option<tokio::task::JoinHandle<Result<(), StartError>>>,
-    ) -> Ended {
+    async fn heal(&mut self, main: &mut Runner) -> Ended {
         self.is_healed = true;
         self.world.note(format_args!("healed"));
         self.server.set_faults(Faults {
@@ -438,17 +476,19 @@ impl Simulation {
         let begun = self.world.clock.passed();
         let mut open = vec!["it has not started".to_owned()];
         while self.world.clock.passed().saturating_sub(begun) < HEALING_MAX {
-            if let Some(task) = starting.take_if(|task| task.is_finished())
-                && let Some(ended) = self.started(task).await
+            if let Some(started) = main.started().await
+                && let Some(ended) = self.started(started).await
             {
                 return ended;
             }
-            if starting.is_none() {
+            if main.starting.is_none() {
+                let node = &main.node;
                 for shard in node.absent_shards() {
                     let opened = node.open_shard(shard).await;
                     self.world
                         .note(format_args!("shard {shard} is opened: {opened:?}"));
                 }
+                self.look_after(node).await;
                 if let Err(error) = self.operate(node).await {
                     self.world.note(format_args!("operator: {error}"));
                 }
@@ -457,13 +497,9 @@ impl Simulation {
                     .filter(|check| !check.ok)
                     .map(|check| format!("{}: {}", check.name, check.detail))
                     .collect();
-                if self.is_purged && reasons.iter().any(|reason| reason.contains("stream.gap")) {
-                    self.is_told = true;
-                    return Ended::Done;
-                }
                 open = judges::open(self);
                 if open.is_empty() {
-                    let diverging = judges::replay::judge(self, node).await;
+                    let diverging = judges::replay::judge(self, &main.node).await;
                     if !diverging.is_empty() {
                         return Ended::Failed(diverging.join("\n  "));
                     }
@@ -476,57 +512,5 @@ impl Simulation {
             tokio::time::sleep(Duration::from_secs(1)).await;
         }
         Ended::Failed(format!("not everything ends after healing: {}", open.join("; ")))
-    }
-}
-
-/// The simulated adapters of a node.
-struct SimAdapters {
-    server: Arc<Server>,
-    upstream: Arc<Upstream>,
-    disks: Vec<Disk>,
-    names: Arc<Names>,
-}
-
-#[async_trait]
-impl Adapters for SimAdapters {
-    fn registry(&self) -> Arc<Registry> {
-        let upstream = Arc::clone(&self.upstream);
-        Arc::new(Registry::default().with("upstream", move |definition| {
-            let calls = Calls {
-                upstream: Arc::clone(&upstream),
-                effect: definition.name.to_string(),
-            };
-            Ok(Arc::new(calls) as Arc<dyn Provider>)
-        }))
-    }
-
-    fn randomness(&self) -> Arc<dyn Randomness> {
-        Arc::clone(&self.names) as Arc<dyn Randomness>
-    }
-
-    fn tasks(&self, metrics: &Arc<Metrics>, clock: &Arc<dyn Clock>) -> Tasks {
-        Tasks::on_one_thread(metrics, clock)
-    }
-
-    async fn broker(&self, _: &Manifest, _: Arc<dyn Clock>) -> Result<Arc<dyn Broker>, StartError> {
-        Ok(Arc::new(Client(Arc::clone(&self.server))))
-    }
-
-    fn gateway(
-        &self,
-        _: &saga_runner::gateway::Settings,
-        _: Option<Arc<dyn Messenger>>,
-    ) -> Result<Arc<dyn Gateway>, StartError> {
-        Ok(Arc::new(SimGateway(Arc::clone(&self.upstream))))
-    }
-
-    fn store(
-        &self,
-        dir: &Path,
-        settings: &storage::Settings,
-        options: &OpenOptions,
-    ) -> Result<Store, StorageError> {
-        let disk = self.disks[usize::from(options.shard)].clone();
-        Store::over(Arc::new(disk), dir, settings, options)
     }
 }

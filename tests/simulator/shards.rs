@@ -14,7 +14,9 @@ const SPAN_MS: u64 = 60_000;
 /// Adds to a plan what a sequence of its own decides.
 pub fn decide(plan: &mut Plan) {
     let mut rng = Rng::new(plan.seed, "ownership");
-    if plan.is_calm || !rng.chance(250) {
+    // Who the owner is stays out of it: a shard that another process has taken is not opened again.
+    let has_owners = plan.actions.iter().any(|(_, action)| action.is_of_owners());
+    if plan.is_calm || has_owners || !rng.chance(250) {
         return;
     }
     if rng.chance(300) {

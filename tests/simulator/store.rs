@@ -1,21 +1,87 @@
-//! The state of a shard in memory: it outlives its process, and may be full or die with the process at a commit.
+//! The state of a shard: it outlives its process, may be full, and may be copied. A process has it by a mount, and dies at a
+//! commit, in the middle of one, or lives on. It lies in memory, or in MDBX.
 
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use saga_runner::kernel::work::WorkRef;
+use saga_runner::storage::environment::Environment;
+use saga_runner::storage::tables;
 use saga_runner_partition::storage::{
-    Decision, Memory, ReadWork, Snapshots, StorageError, Transactions, WriteWork,
+    Batch, Decision, Memory, ReadRows, ReadWork, Reader, Row, Snapshots, StorageError, TableIndex, Take,
+    Transactions, WriteRows, WriteWork, in_transaction, rows_of,
 };
 
+use super::process::Process;
 use super::world::World;
+
+/// A process dies where it writes an instance that has this in it.
+pub const POISON: &str = "poison!";
+/// Largest file of a shard in MDBX, in bytes.
+const FILE_MAX: u64 = 1 << 30;
+
+/// The rows of a disk, wherever they lie.
+#[derive(Debug, Clone)]
+pub struct Rows {
+    store: Arc<dyn Transactions>,
+    /// Where MDBX has them.
+    dir: Option<PathBuf>,
+}
+
+impl Rows {
+    fn of(dir: Option<PathBuf>) -> Self {
+        let store: Arc<dyn Transactions> = match &dir {
+            None => Arc::new(Memory::default()),
+            Some(dir) => Arc::new(Environment::open(dir, tables::NAMES, FILE_MAX).expect("an environment")),
+        };
+        Self { store, dir }
+    }
+
+    /// As they are now, at another place.
+    fn copy(&self, parent: &Path) -> Self {
+        let name = self.dir.as_ref().and_then(|dir| dir.file_name());
+        let copy = Self::of(name.map(|name| parent.join(name)));
+        let rows = self.rows();
+        let put = |view: &dyn WriteRows| {
+            for (table, (key, value)) in &rows {
+                view.put(*table, key, value.clone()).expect("there is room");
+            }
+            Decision::Commit
+        };
+        copy.store.transact(&mut |view| put(view)).expect("it is stored");
+        copy
+    }
+
+    pub fn rows(&self) -> Vec<(TableIndex, Row)> {
+        rows_of(&*self.store).expect("rows are whole")
+    }
+
+    pub fn reader(&self) -> Reader {
+        Reader::new(Arc::clone(&self.store) as Arc<dyn Snapshots>)
+    }
+
+    /// Runs `work` in one transaction.
+    ///
+    /// # Errors
+    /// What `work` gives.
+    pub fn write<R, E: From<StorageError>>(
+        &self,
+        work: impl FnOnce(&Batch<'_>) -> Result<R, E>,
+    ) -> Result<R, E> {
+        in_transaction(&*self.store, work)
+    }
+}
 
 /// What outlives the process.
 #[derive(Clone)]
 pub struct Disk {
     shard: u16,
-    pub rows: Memory,
+    pub rows: Rows,
+    /// Nothing can be committed.
     is_full: Arc<AtomicBool>,
+    /// No row can be put.
+    is_map_full: Arc<AtomicBool>,
     /// The newest row of the outbox that was ever committed.
     newest: Arc<Mutex<Option<WorkRef>>>,
     world: Arc<World>,
@@ -30,21 +96,44 @@ impl std::fmt::Debug for Disk {
 }
 
 impl Disk {
-    pub fn new(shard: u16, world: &Arc<World>) -> Self {
+    /// An empty one, in MDBX below `dir` where there is one.
+    pub fn new(shard: u16, dir: Option<&Path>, world: &Arc<World>) -> Self {
+        let rows = Rows::of(dir.map(|dir| dir.join(format!("rows-{shard}"))));
+        Self::with(shard, rows, None, world)
+    }
+
+    fn with(shard: u16, rows: Rows, newest: Option<WorkRef>, world: &Arc<World>) -> Self {
         Self {
             shard,
-            rows: Memory::default(),
+            rows,
             is_full: Arc::default(),
-            newest: Arc::default(),
+            is_map_full: Arc::default(),
+            newest: Arc::new(Mutex::new(newest)),
             world: Arc::clone(world),
         }
     }
 
+    /// As it is now, in another folder.
+    pub fn copy(&self, dir: &Path) -> Self {
+        Self::with(self.shard, self.rows.copy(dir), *self.newest(), &self.world)
+    }
+
+    pub fn mount(&self, process: &Arc<Process>) -> Mount {
+        Mount {
+            disk: self.clone(),
+            process: Arc::clone(process),
+        }
+    }
+
+    fn newest(&self) -> MutexGuard<'_, Option<WorkRef>> {
+        self.newest.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Tells what work has become true.
     fn note_work(&self) -> Result<(), StorageError> {
-        let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut newest = self.newest();
         for (row, item) in self.rows.reader().work_after(*newest, usize::MAX)? {
-            self.world.committed(item.command_id.to_string());
+            self.world.committed(self.shard, item.command_id.to_string());
             *newest = Some(row);
         }
         Ok(())
@@ -53,37 +142,118 @@ impl Disk {
     pub fn set_full(&self, is_full: bool) {
         self.is_full.store(is_full, Ordering::Relaxed);
     }
+
+    pub fn set_map_full(&self, is_full: bool) {
+        self.is_map_full.store(is_full, Ordering::Relaxed);
+    }
 }
 
 fn died() -> StorageError {
     StorageError::Failed("the process is dead".to_owned())
 }
 
-impl Snapshots for Disk {
+/// A disk in the hands of one process.
+#[derive(Debug)]
+pub struct Mount {
+    disk: Disk,
+    process: Arc<Process>,
+}
+
+impl Snapshots for Mount {
     fn read(&self, work: &mut ReadWork<'_>) -> Result<(), StorageError> {
-        self.rows.read(work)
+        self.disk.rows.store.read(work)
     }
 }
 
-impl Transactions for Disk {
+impl Transactions for Mount {
     fn transact(&self, work: &mut WriteWork<'_>) -> Result<(), StorageError> {
-        if !self.world.call() {
+        if !self.process.call() {
             return Err(died());
         }
-        let is_full = self.is_full.load(Ordering::Relaxed);
+        let disk = &self.disk;
+        let is_full = disk.is_full.load(Ordering::Relaxed);
+        let is_map_full = disk.is_map_full.load(Ordering::Relaxed);
         let mut decision = Decision::Abort;
-        self.rows.transact(&mut |rows| {
-            decision = work(rows);
-            if is_full { Decision::Abort } else { decision }
+        disk.rows.store.transact(&mut |rows| {
+            let process = &*self.process;
+            decision = work(&Written {
+                rows,
+                is_map_full,
+                process,
+            });
+            if is_full || process.is_dead() {
+                Decision::Abort
+            } else {
+                decision
+            }
         })?;
+        if self.process.is_dead() {
+            return Err(died());
+        }
         if is_full && decision == Decision::Commit {
             return Err(StorageError::Full("the simulated disk".to_owned()));
         }
         if decision == Decision::Commit {
-            self.world.note(format_args!("shard {} commits", self.shard));
-            self.note_work()?;
+            disk.world.note(format_args!(
+                "shard {} commits in process {}",
+                disk.shard, self.process.number
+            ));
+            disk.note_work()?;
         }
         // It is stored, and whoever has stored it may not live to know.
-        if self.world.call() { Ok(()) } else { Err(died()) }
+        if self.process.call() { Ok(()) } else { Err(died()) }
+    }
+}
+
+/// Rows in a transaction that may find no room, or kill its process.
+struct Written<'r> {
+    rows: &'r dyn WriteRows,
+    is_map_full: bool,
+    process: &'r Process,
+}
+
+impl Written<'_> {
+    fn check(&self, table: TableIndex, value: &[u8]) -> Result<(), StorageError> {
+        if self.is_map_full {
+            return Err(StorageError::Full("the simulated map".to_owned()));
+        }
+        let poison = POISON.as_bytes();
+        let is_instance = table == tables::INSTANCES || table == tables::ENDED;
+        if is_instance && value.windows(poison.len()).any(|part| part == poison) {
+            self.process.world.poisoned();
+            self.process.die();
+            return Err(died());
+        }
+        Ok(())
+    }
+}
+
+impl ReadRows for Written<'_> {
+    fn get(&self, table: TableIndex, key: &[u8]) -> Result<Option<Vec<u8>>, StorageError> {
+        self.rows.get(table, key)
+    }
+
+    fn count(&self, table: TableIndex) -> Result<u64, StorageError> {
+        self.rows.count(table)
+    }
+
+    fn scan(&self, table: TableIndex, from: &[u8], take: &mut Take<'_>) -> Result<(), StorageError> {
+        self.rows.scan(table, from, take)
+    }
+}
+
+impl WriteRows for Written<'_> {
+    fn put(&self, table: TableIndex, key: &[u8], value: Vec<u8>) -> Result<(), StorageError> {
+        self.check(table, &value)?;
+        self.rows.put(table, key, value)
+    }
+
+    fn append(&self, table: TableIndex, key: &[u8], value: Vec<u8>) -> Result<(), StorageError> {
+        self.check(table, &value)?;
+        self.rows.append(table, key, value)
+    }
+
+    fn delete(&self, table: TableIndex, key: &[u8]) -> Result<bool, StorageError> {
+        self.rows.delete(table, key)
     }
 }

@@ -11,7 +11,9 @@ use saga_runner::kernel::envelope::AggregateCommand;
 use saga_runner::kernel::json::Json;
 use saga_runner::ports::gateway::{Gateway, GatewayError};
 
+use super::process::Process;
 use super::random::Rng;
+use super::store::POISON;
 use super::world::World;
 
 /// What goes wrong, in thousandths of all calls.
@@ -25,6 +27,14 @@ pub struct UpstreamFaults {
     pub silent: u64,
     /// It refuses for good.
     pub refused: u64,
+    /// It has done what was asked, and its answer is no result.
+    pub malformed: u64,
+    /// It has done what was asked, and answers when nobody listens any more.
+    pub overdue: u64,
+    /// It has done what was asked, and its answer kills whoever stores it.
+    pub poisonous: u64,
+    /// It says something else than what it has done.
+    pub lying: u64,
     /// Longest time to an answer.
     pub latency_ms: u64,
 }
@@ -40,6 +50,8 @@ pub struct Call {
     pub is_done: bool,
     /// Whether the caller heard of it, in time and alive.
     pub is_answered: bool,
+    /// Whether something else was answered than what was done.
+    pub is_lie: bool,
 }
 
 /// One command that has reached the gateway.
@@ -108,6 +120,11 @@ impl Upstream {
         let unreachable = faults.unreachable;
         let unanswered = unreachable + faults.unanswered;
         let silent = unanswered + faults.silent;
+        let mut odd = silent + faults.refused;
+        let mut is_odd = |share: u64| {
+            odd += share;
+            drawn < odd && !undoes
+        };
         let fate = if drawn < unreachable {
             Fate::Unreachable
         } else if drawn < unanswered {
@@ -117,6 +134,18 @@ impl Upstream {
         } else if drawn < silent + faults.refused && !undoes {
             // What undoes something is never refused for good: nobody could end such an instance.
             Fate::Refused
+        } else if is_odd(faults.malformed) {
+            Fate::Malformed
+        } else if is_odd(faults.overdue) {
+            Fate::Overdue
+        } else if is_odd(faults.poisonous) {
+            Fate::Poisonous
+        } else if is_odd(faults.lying) {
+            if drawn % 2 == 0 {
+                Fate::Denied
+            } else {
+                Fate::Claimed
+            }
         } else {
             Fate::Done
         };
@@ -132,11 +161,36 @@ enum Fate {
     Silent,
     Refused,
     Done,
+    Malformed,
+    Overdue,
+    Poisonous,
+    /// Done, and said to be refused.
+    Denied,
+    /// Not done, and said to be.
+    Claimed,
 }
+
+impl Fate {
+    const fn is_done(self) -> bool {
+        match self {
+            Self::Unreachable | Self::Silent | Self::Refused | Self::Claimed => false,
+            Self::Unanswered
+            | Self::Done
+            | Self::Malformed
+            | Self::Overdue
+            | Self::Poisonous
+            | Self::Denied => true,
+        }
+    }
+}
+
+/// Answers that are no results.
+const MALFORMED: [&str; 4] = ["{\"receipt\":7}", "[]", "{\"receipt\":", ""];
 
 /// The calls of one effect.
 pub struct Calls {
     pub upstream: Arc<Upstream>,
+    pub process: Arc<Process>,
     pub effect: String,
 }
 
@@ -145,17 +199,21 @@ impl Provider for Calls {
     async fn call(&self, call: &CallContext<'_>) -> CallOutcome {
         let upstream = &self.upstream;
         let world = &upstream.world;
-        world.enter().await;
+        if self.process.enter().await {
+            return CallOutcome::Failed(CallFailure::unreachable("transient", "unreachable"));
+        }
         let of = match call.input.get("of") {
             Some(Json::Str(of)) => format!("{}/{of}", call.command.tenant_id),
             _ => return CallOutcome::Failed(CallFailure::not_done("input", "no `of`")),
         };
         let key = call.command.metadata.idempotency_key.clone();
-        world.leaves(&call.command.command_id.to_string(), &self.effect);
-        let (fate, there, back) = upstream.draw(matches!(
-            self.effect.as_str(),
-            "stock-release" | "card-refund" | "slot-cancel"
-        ));
+        world.leaves(
+            self.process.number,
+            &call.command.command_id.to_string(),
+            &self.effect,
+        );
+        let undoes = ["stock-release", "card-refund", "slot-cancel"].contains(&self.effect.as_str());
+        let (fate, there, back) = upstream.draw(undoes);
         // Whoever gives up in time says so himself.
         let patience = call.limit.saturating_sub(Duration::from_millis(1));
         tokio::time::sleep(there.min(patience)).await;
@@ -166,9 +224,10 @@ impl Provider for Calls {
             let mut state = upstream.lock();
             // What was done once is never refused afterwards.
             let known = state.receipts.contains_key(&key);
-            let is_done = known || matches!(fate, Fate::Done | Fate::Unanswered);
+            let is_done = known || fate.is_done();
             if is_done {
-                let receipt = format!("r{}", state.receipts.len());
+                let poison = if fate == Fate::Poisonous { POISON } else { "r" };
+                let receipt = format!("{poison}{}", state.receipts.len());
                 state.receipts.entry(key.clone()).or_insert(receipt);
             }
             state.calls.push(Call {
@@ -178,6 +237,7 @@ impl Provider for Calls {
                 command: call.command.command_id.to_string(),
                 is_done,
                 is_answered: false,
+                is_lie: matches!(fate, Fate::Denied | Fate::Claimed),
             });
             (state.calls.len() - 1, state.receipts.get(&key).cloned())
         };
@@ -191,8 +251,22 @@ impl Provider for Calls {
             tokio::time::sleep(patience.saturating_sub(there + back)).await;
             return CallOutcome::Failed(CallFailure::unanswered("timeout", "no answer"));
         }
-        world.enter().await;
+        if fate == Fate::Overdue {
+            // Whoever calls cuts it off.
+            tokio::time::sleep(call.limit + Duration::from_secs(3)).await;
+        }
+        self.process.enter().await;
         upstream.lock().calls[at].is_answered = true;
+        let receipt = match fate {
+            Fate::Denied => None,
+            Fate::Claimed => Some("r-claimed".to_owned()),
+            Fate::Malformed => {
+                return CallOutcome::Succeeded {
+                    payload: MALFORMED[at % MALFORMED.len()].as_bytes().to_vec(),
+                };
+            }
+            _ => receipt,
+        };
         match receipt {
             Some(receipt) => CallOutcome::Succeeded {
                 payload: format!("{{\"receipt\":\"{receipt}\"}}").into_bytes(),
@@ -217,14 +291,21 @@ impl Provider for Calls {
 }
 
 /// The gateway for aggregate commands.
-pub struct SimGateway(pub Arc<Upstream>);
+pub struct SimGateway(pub Arc<Upstream>, pub Arc<Process>);
 
 #[async_trait]
 impl Gateway for SimGateway {
     async fn submit(&self, command: &AggregateCommand<'_>, within: Duration) -> Result<(), GatewayError> {
         let world = &self.0.world;
-        world.enter().await;
-        world.leaves(&command.command_id.to_string(), &command.command_type);
+        if self.1.enter().await {
+            let message = "unreachable".to_owned();
+            return Err(GatewayError::Unavailable { message });
+        }
+        world.sent(
+            self.1.number,
+            &command.command_id.to_string(),
+            &command.command_type,
+        );
         let (fate, there, back) = self.0.draw(command.command_type.ends_with("Cancel"));
         tokio::time::sleep(there.min(within)).await;
         let message = format!("{fate:?}");
@@ -238,7 +319,7 @@ impl Gateway for SimGateway {
                 .submissions
                 .iter()
                 .any(|known| known.id == id && known.is_accepted);
-            let is_accepted = before || matches!(fate, Fate::Done | Fate::Unanswered);
+            let is_accepted = before || (fate.is_done() && fate != Fate::Denied);
             state.submissions.push(Submission {
                 id,
                 aggregate: format!("{}/{}", command.tenant_id, command.aggregate_id),
@@ -253,7 +334,7 @@ impl Gateway for SimGateway {
             command.command_type, command.aggregate_id
         ));
         tokio::time::sleep(back.min(within)).await;
-        world.enter().await;
+        self.1.enter().await;
         match fate {
             Fate::Unanswered | Fate::Silent => Err(GatewayError::Unknown { message }),
             _ if is_accepted => Ok(()),

@@ -1,11 +1,8 @@
-//! What outlives a process: time, the trace, and the place at which the process dies.
+//! What outlives all processes: time, the trace, and who may send.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-
-use tokio::sync::Notify;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::clock::VirtualClock;
 use super::trace::Trace;
@@ -14,16 +11,21 @@ use super::trace::Trace;
 pub struct World {
     pub clock: Arc<VirtualClock>,
     pub trace: Trace,
-    /// Calls of ports so far.
-    calls: AtomicU64,
-    /// The call at which the process dies; 0: at none.
-    dies_at: AtomicU64,
-    is_dead: AtomicBool,
-    died: Notify,
-    /// Ids of all work that a commit has made true.
-    committed: Mutex<BTreeSet<String>>,
-    /// What has left the runner and was not.
-    premature: Mutex<Vec<String>>,
+    evidence: Mutex<Evidence>,
+}
+
+#[derive(Default)]
+struct Evidence {
+    /// Ids of all work that a commit has made true, and its shard.
+    committed: BTreeMap<String, u16>,
+    /// The process that has written the owner record of a shard last.
+    owners: BTreeMap<u16, u64>,
+    /// Processes that have owned some shard.
+    were_owners: BTreeSet<u64>,
+    /// What has left a runner and was not to.
+    premature: Vec<String>,
+    /// How often a process died by what it was to write.
+    poisoned: usize,
 }
 
 impl World {
@@ -31,12 +33,7 @@ impl World {
         Arc::new(Self {
             clock: Arc::new(VirtualClock::new()),
             trace: Trace::new(is_printed),
-            calls: AtomicU64::new(0),
-            dies_at: AtomicU64::new(0),
-            is_dead: AtomicBool::new(false),
-            died: Notify::new(),
-            committed: Mutex::default(),
-            premature: Mutex::default(),
+            evidence: Mutex::default(),
         })
     }
 
@@ -44,78 +41,75 @@ impl World {
         self.trace.note(self.clock.passed(), what);
     }
 
-    /// Counts a call of a port. False: the process is dead, or dies with this call.
-    pub fn call(&self) -> bool {
-        if self.is_dead() {
-            return false;
-        }
-        let call = self.calls.fetch_add(1, Ordering::Relaxed) + 1;
-        if call == self.dies_at.load(Ordering::Relaxed) {
-            self.die();
-        }
-        !self.is_dead()
-    }
-
-    /// Counts a call of a port, and ends only where the process lives on. What comes behind this call has not happened.
-    pub async fn enter(&self) {
-        if !self.call() {
-            std::future::pending::<()>().await;
-        }
-    }
-
-    /// The process dies after so many further calls.
-    pub fn die_after(&self, calls: u64) {
-        let now = self.calls.load(Ordering::Relaxed);
-        self.dies_at.store(now + calls.max(1), Ordering::Relaxed);
-    }
-
-    /// Whatever was to kill the process does not.
-    pub fn spare(&self) {
-        self.dies_at.store(0, Ordering::Relaxed);
-    }
-
-    pub fn die(&self) {
-        self.note(format_args!("the process dies"));
-        self.is_dead.store(true, Ordering::Relaxed);
-        self.died.notify_one();
-    }
-
-    pub fn is_dead(&self) -> bool {
-        self.is_dead.load(Ordering::Relaxed)
-    }
-
-    /// Ends when the process dies.
-    pub async fn death(&self) {
-        while !self.is_dead() {
-            self.died.notified().await;
-        }
+    fn evidence(&self) -> MutexGuard<'_, Evidence> {
+        self.evidence.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A commit has made this work true.
-    pub fn committed(&self, id: String) {
-        let mut committed = self.committed.lock().unwrap_or_else(PoisonError::into_inner);
-        committed.insert(id);
+    pub fn committed(&self, shard: u16, id: String) {
+        self.evidence().committed.insert(id, shard);
     }
 
-    /// Work leaves the runner.
-    pub fn leaves(&self, id: &str, what: &str) {
-        let committed = self.committed.lock().unwrap_or_else(PoisonError::into_inner);
-        if !committed.contains(id) {
-            let mut premature = self.premature.lock().unwrap_or_else(PoisonError::into_inner);
-            premature.push(format!("{what} ({id}) left before the commit that made it true"));
+    /// The owner record of a shard is written.
+    pub fn owns(&self, process: u64, shard: u16) {
+        let mut evidence = self.evidence();
+        evidence.were_owners.insert(process);
+        if evidence.owners.insert(shard, process) != Some(process) {
+            drop(evidence);
+            self.note(format_args!("process {process} owns shard {shard}"));
         }
     }
 
-    pub fn premature(&self) -> Vec<String> {
-        self.premature
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+    /// How many shards a process owns.
+    pub fn owned_by(&self, process: u64) -> usize {
+        let evidence = self.evidence();
+        let owners = evidence.owners.values();
+        owners.filter(|owner| **owner == process).count()
     }
 
-    /// Another process takes the place of the dead one.
-    pub fn revive(&self) {
-        self.is_dead.store(false, Ordering::Relaxed);
-        self.dies_at.store(0, Ordering::Relaxed);
+    /// Work leaves a runner, by the hands of its owner or of a worker.
+    pub fn leaves(&self, process: u64, id: &str, what: &str) {
+        let mut evidence = self.evidence();
+        if !evidence.committed.contains_key(id) {
+            let told = format!("{what} ({id}) left before the commit that made it true");
+            evidence.premature.push(told);
+        }
+        if !evidence.were_owners.contains(&process) {
+            let told = format!("{what} ({id}) left process {process}, which never owned anything");
+            evidence.premature.push(told);
+        }
+    }
+
+    /// What only the owner of a shard sends leaves a runner.
+    pub fn sent(&self, process: u64, id: &str, what: &str) {
+        self.leaves(process, id, what);
+        let mut evidence = self.evidence();
+        let shard = evidence.committed.get(id).copied();
+        let owner = shard.and_then(|shard| evidence.owners.get(&shard).copied());
+        if owner.is_some_and(|owner| owner != process) {
+            let told = format!("{what} ({id}) was sent by process {process}, and {owner:?} owns its shard");
+            evidence.premature.push(told);
+        }
+    }
+
+    /// Messages of the runner's own streams are removed, which all shards have to agree to.
+    pub fn trimmed(&self, process: u64, stream: &str) {
+        let mut evidence = self.evidence();
+        if evidence.owners.values().any(|owner| *owner != process) {
+            let told = format!("process {process} has trimmed {stream} and does not own all shards");
+            evidence.premature.push(told);
+        }
+    }
+
+    pub fn poisoned(&self) {
+        self.evidence().poisoned += 1;
+    }
+
+    pub fn deaths_by_poison(&self) -> usize {
+        self.evidence().poisoned
+    }
+
+    pub fn premature(&self) -> Vec<String> {
+        self.evidence().premature.clone()
     }
 }

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use saga_runner::kernel::input::SourceStream;
 use saga_runner::storage::rows::{HistoryOutcome, HistoryRow};
 
-use super::history;
+use super::{history, keys};
 use crate::run::Simulation;
 use crate::workload::Event;
 
@@ -23,7 +23,7 @@ const SAGAS: [(&str, &str, &str); 6] = [
 pub fn judge(simulation: &Simulation) -> Vec<String> {
     let mut faults = Vec::new();
     for (kind, saga, not) in SAGAS {
-        for (tenant, key) in simulation.plan.keys(kind) {
+        for (tenant, key) in keys(simulation, kind) {
             let rows = history(simulation, tenant, saga, &key);
             let stored = simulation.stored.iter();
             let stored: Vec<&(u64, Event)> = stored

@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use saga_runner::kernel::ids::TimeMs;
+use saga_runner::ports::broker::StoredMessage;
 use serde_json::Value;
 
-use super::ended;
+use super::{ended, keys as keys_of};
 use crate::plan::Action;
 use crate::run::{EVENTS, RESULTS, Simulation};
 use crate::upstream::Call;
@@ -26,27 +27,27 @@ pub fn judge(simulation: &Simulation) -> Vec<String> {
 }
 
 fn bills(simulation: &Simulation) -> Vec<String> {
-    let mut times = BTreeMap::new();
-    for message in simulation.server.archive(EVENTS) {
-        times.insert(message.sequence, message.time);
-    }
-    let first = |tenant: &str, name: &str, key: &str| {
+    let ever = first_times(simulation.server.archive(EVENTS));
+    let mut kept = ever.clone();
+    // What was stored again may have been read only then.
+    kept.extend(first_times(simulation.server.kept(EVENTS)));
+    let first = |times: &BTreeMap<(String, String), TimeMs>, tenant: &str, name: &str, key: &str| {
         let mut stored = simulation.stored.iter();
         let found =
             stored.find(|(_, event)| event.tenant == tenant && event.name == name && event.key == key);
-        found.map(|(sequence, _)| times[sequence])
+        found.and_then(|(_, event)| times.get(&(tenant.to_owned(), event.id.clone())).copied())
     };
     let unpaid = unpaid(simulation);
     let mut faults = Vec::new();
-    for (tenant, key) in simulation.plan.keys("Bill") {
+    for (tenant, key) in keys_of(simulation, "Bill") {
         let name = format!("bill/{key} of {tenant}");
         let Some(record) = ended(simulation, tenant, "bill", &key) else {
             faults.push(format!("{name} has not ended"));
             continue;
         };
         let is_paid = record.failure.is_none();
-        let paid = first(tenant, "Bill.Paid", &key);
-        let Some(opened) = first(tenant, "Bill.Opened", &key) else {
+        let paid = first(&kept, tenant, "Bill.Paid", &key);
+        let Some(opened) = first(&ever, tenant, "Bill.Opened", &key) else {
             continue;
         };
         match paid {
@@ -58,6 +59,9 @@ fn bills(simulation: &Simulation) -> Vec<String> {
             }
             None if is_paid => faults.push(format!("{name} was never paid and counts as paid")),
             _ => {}
+        }
+        if simulation.plan.is_plain {
+            continue;
         }
         let told = unpaid.get(&(tenant.to_owned(), key.clone()));
         if told.is_some() == is_paid {
@@ -92,16 +96,41 @@ fn unpaid(simulation: &Simulation) -> BTreeMap<(String, String), TimeMs> {
     told
 }
 
+/// Some upstream has said something else of this key than it has done.
+pub fn is_lied_to(calls: &[Call], of: &str) -> bool {
+    calls.iter().any(|call| call.is_lie && call.of == of)
+}
+
+/// When each event was stored first, of these messages.
+fn first_times(messages: Vec<StoredMessage>) -> BTreeMap<(String, String), TimeMs> {
+    let mut times = BTreeMap::new();
+    for message in messages {
+        let body: Option<Value> = serde_json::from_slice(&message.payload).ok();
+        let text = |name: &str| body.as_ref()?[name].as_str().map(str::to_owned);
+        if let (Some(tenant), Some(id)) = (text("tenant_id"), text("event_id")) {
+            times.entry((tenant, id)).or_insert(message.time);
+        }
+    }
+    times
+}
+
 fn payments(simulation: &Simulation, calls: &[Call]) -> Vec<String> {
     let submissions = simulation.upstream.submissions();
     let mut faults = Vec::new();
     for (tenant, key) in simulation.plan.keys("Pay") {
         let name = format!("pay/{key} of {tenant}");
+        let of = format!("{tenant}/{key}");
+        // What was decided behind the state that was adopted is known only as far as the streams tell; and nobody knows
+        // better than an upstream that lies.
+        if simulation.is_adopted("Pay", &key) || is_lied_to(calls, &of) {
+            continue;
+        }
         let Some(record) = ended(simulation, tenant, "pay", &key) else {
-            faults.push(format!("{name} has not ended"));
+            if !simulation.is_excused("Pay", &key) {
+                faults.push(format!("{name} has not ended"));
+            }
             continue;
         };
-        let of = format!("{tenant}/{key}");
         let done = |effect: &str| {
             let mut all = calls.iter();
             all.position(|call| call.effect == effect && call.of == of && call.is_done)
@@ -178,13 +207,18 @@ fn keys(simulation: &Simulation, calls: &[Call]) -> Vec<String> {
         // It makes no call twice, whatever happens, unless the first one has surely done nothing.
         let is_open = |call: &&&Call| call.is_done || !call.is_answered;
         let before_last = &calls[..calls.len() - 1];
+        // What was done behind an adopted state is not always known, and its key is the same: the upstream knows it.
+        let (_, key) = first.of.split_once('/').expect("a tenant and a key");
         if ["card-charge", "slot-book"].contains(&first.effect.as_str())
+            && !simulation.is_adopted("Pay", key)
             && before_last.iter().any(|call| is_open(&call))
         {
             faults.push(format!("{name} was called {} times", calls.len()));
         }
     }
-    faults.extend(commands(calls));
+    if !simulation.plan.is_plain {
+        faults.extend(commands(calls));
+    }
     for (command, keys) in by_command {
         if keys.len() > 1 {
             faults.push(format!(
@@ -198,7 +232,7 @@ fn keys(simulation: &Simulation, calls: &[Call]) -> Vec<String> {
     // Only the turns of a loop are work of their own each.
     for call in calls
         .iter()
-        .filter(|call| call.is_done && call.effect != "meter-tick")
+        .filter(|call| call.is_done && call.effect != "meter-tick" && !is_lied_to(calls, &call.of))
     {
         done.entry((&call.effect, &call.of))
             .or_default()

@@ -5,13 +5,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 use super::{SAGAS, records};
+use crate::faults::is_of_stranger;
 use crate::run::{COMMANDS, RESULTS, Simulation};
 use crate::workload::{TENANTS, mark};
 
 pub fn judge(simulation: &Simulation) -> Vec<String> {
     let mut faults = results(simulation);
     faults.extend(commands(simulation));
-    faults.extend(facts(simulation));
+    // What was adopted may tell everything again.
+    if simulation.losses.adopted.is_none() {
+        faults.extend(facts(simulation));
+    }
     faults.extend(mixed(simulation));
     faults
 }
@@ -40,8 +44,8 @@ fn mixed(simulation: &Simulation) -> Vec<String> {
 fn results(simulation: &Simulation) -> Vec<String> {
     let mut faults = Vec::new();
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
-    for message in simulation.server.archive(RESULTS) {
-        if !message.subject.contains(".effect_result.") {
+    for message in simulation.server.kept(RESULTS) {
+        if !message.subject.contains(".effect_result.") || is_of_stranger(&message) {
             continue;
         }
         let body: Value = serde_json::from_slice(&message.payload).expect("a result is JSON");
@@ -92,7 +96,7 @@ fn commands(simulation: &Simulation) -> Vec<String> {
 /// A fact is repeated right behind itself, or not at all.
 fn facts(simulation: &Simulation) -> Vec<String> {
     let mut by_subject: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    for message in simulation.server.archive(RESULTS) {
+    for message in simulation.server.kept(RESULTS) {
         if !message.subject.contains(".workflow_event.") {
             continue;
         }

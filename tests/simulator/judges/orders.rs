@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use saga_runner::ports::broker::StoredMessage;
 use serde_json::Value;
 
+use super::books::is_lied_to;
 use super::{ended, records};
 use crate::run::{RESULTS, Simulation};
 use crate::upstream::Call;
@@ -16,6 +17,9 @@ pub fn judge(simulation: &Simulation) -> Vec<String> {
     for tenant in TENANTS {
         for (id, record) in records(simulation, tenant, "part") {
             let of = format!("{tenant}/{}", id.key.as_str());
+            if is_lied_to(&calls, &of) {
+                continue;
+            }
             let is_kept = record.failure.is_none() && record.phase.as_str() == "completed";
             faults.extend(booked(&calls, &of, is_kept));
         }

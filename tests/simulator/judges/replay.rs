@@ -16,7 +16,7 @@ const PLAYED_EVERY: u64 = 5;
 
 /// Plays the instances again; asks the node while it still runs.
 pub async fn judge(simulation: &Simulation, node: &Arc<Node>) -> Vec<String> {
-    if !simulation.plan.seed.is_multiple_of(PLAYED_EVERY) {
+    if simulation.plan.is_plain || !simulation.plan.seed.is_multiple_of(PLAYED_EVERY) {
         return Vec::new();
     }
     let versions = simulation.versions();

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
+use super::books::is_lied_to;
 use super::{ended, records};
 use crate::run::Simulation;
 use crate::workload::TENANTS;
@@ -26,6 +27,9 @@ fn rounds(simulation: &Simulation) -> Vec<String> {
         };
         let state: Value = serde_json::from_slice(&record.data).expect("state is JSON");
         let of = format!("{tenant}/{key}");
+        if is_lied_to(&calls, &of) {
+            continue;
+        }
         let done = calls
             .iter()
             .filter(|call| call.effect == "meter-tick" && call.of == of && call.is_done);
@@ -57,6 +61,9 @@ fn stalls(simulation: &Simulation) -> Vec<String> {
             continue;
         };
         let of = format!("{tenant}/{key}");
+        if is_lied_to(&calls, &of) {
+            continue;
+        }
         let done = |effect: &str| {
             let mut all = calls.iter();
             all.any(|call| call.effect == effect && call.of == of && call.is_done)

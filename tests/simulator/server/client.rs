@@ -13,13 +13,18 @@ use saga_runner::ports::broker::{
     PutError, Queue, QueueSpec, QueueState, Reader, ReaderSpec, StoredMessage, StreamSpec, StreamState,
 };
 
+use crate::process::Process;
+
 use super::queue::Member;
 use super::reader::SimReader;
 use super::stream::{Durable, Stream, differences, overlap};
 use super::{Fate, PATIENCE, Server, State};
 
 /// The connection of one process.
-pub struct Client(pub Arc<Server>);
+pub struct Client {
+    pub server: Arc<Server>,
+    pub process: Arc<Process>,
+}
 
 impl Client {
     /// Asks the server; what it says comes later, or never.
@@ -28,10 +33,12 @@ impl Client {
         what: &str,
         act: impl FnOnce(&mut State) -> Result<T, BrokerError>,
     ) -> Result<T, BrokerError> {
-        let world = &self.0.world;
-        world.enter().await;
+        let world = &self.server.world;
+        if self.process.enter().await {
+            return Err(BrokerError::Unavailable("the connection is lost".to_owned()));
+        }
         let (delay, outcome) = {
-            let mut state = self.0.lock();
+            let mut state = self.server.lock();
             match state.fate() {
                 Fate::Refused(delay) => (delay, Err(BrokerError::Unavailable("not connected".to_owned()))),
                 Fate::Done(delay) => (delay, act(&mut state)),
@@ -46,10 +53,15 @@ impl Client {
             "{what}: {}",
             if outcome.is_ok() { "done" } else { "failed" }
         ));
-        self.0.news.notify_waiters();
+        self.server.news.notify_waiters();
         wait(delay).await;
-        world.enter().await;
+        self.process.enter().await;
         outcome
+    }
+
+    /// Another number than before once what was opened is broken.
+    fn connection(&self, state: &State) -> u64 {
+        state.connection + self.process.broken()
     }
 }
 
@@ -74,6 +86,12 @@ fn work_of(message: &Publication) -> Option<String> {
         return body["event_id"].as_str().map(str::to_owned);
     }
     None
+}
+
+/// The shard whose owner record has this key.
+fn owned(key: &str) -> Option<u16> {
+    let (_, shard) = key.split_once(".shard.")?;
+    shard.parse().ok()
 }
 
 fn is_token(token: &str) -> bool {
@@ -109,7 +127,7 @@ fn check(message: &Publication, bytes_max: usize) -> Result<(), PublishError> {
 #[async_trait]
 impl Broker for Client {
     async fn ensure_stream(&self, spec: &StreamSpec) -> Result<StreamState, BrokerError> {
-        let now = self.0.now();
+        let now = self.server.now();
         self.ask("ensure stream", |state| {
             if !state.streams.contains_key(&spec.name) {
                 let taken = |other: &Stream| {
@@ -158,22 +176,26 @@ impl Broker for Client {
         let told = self.ask("state", |state| Ok(stream(state, name)?.state())).await;
         if let Ok(told) = &told {
             let (first, last) = (told.first_sequence, told.last_sequence);
-            self.0.world.note(format_args!("{name} has {first} to {last}"));
+            self.server
+                .world
+                .note(format_args!("{name} has {first} to {last}"));
         }
         told
     }
 
     async fn publish(&self, message: Publication) -> Result<PublishAck, PublishError> {
-        let world = &self.0.world;
-        world.enter().await;
-        if let Some(id) = work_of(&message) {
-            world.leaves(&id, &message.subject);
+        let world = &self.server.world;
+        if self.process.enter().await {
+            return Err(PublishError::Unavailable("the connection is lost".to_owned()));
         }
-        let now = self.0.now();
+        if let Some(id) = work_of(&message) {
+            world.sent(self.process.number, &id, &message.subject);
+        }
+        let now = self.server.now();
         let (delay, outcome) = {
-            let mut state = self.0.lock();
+            let mut state = self.server.lock();
             let fate = state.fate();
-            let visible = state.arrival(self.0.passed());
+            let visible = state.arrival(self.server.passed());
             let mut store = || {
                 let none = || PublishError::Unavailable(format!("no stream takes {}", message.subject));
                 let stream = state.streams.get_mut(&message.stream).ok_or_else(none)?;
@@ -198,19 +220,20 @@ impl Broker for Client {
             )),
             Err(error) => world.note(format_args!("publish {}: {error}", message.subject)),
         }
-        self.0.news.notify_waiters();
+        self.server.news.notify_waiters();
         wait(delay).await;
-        world.enter().await;
+        self.process.enter().await;
         outcome
     }
 
     async fn reader(&self, spec: ReaderSpec) -> Result<Box<dyn Reader>, BrokerError> {
-        let server = Arc::clone(&self.0);
+        let (server, process) = (Arc::clone(&self.server), Arc::clone(&self.process));
         self.ask("reader", move |state| {
-            let (connection, dropped) = (state.connection, state.dropped);
+            let (connection, dropped) = (self.connection(state), state.dropped);
             let stream = stream(state, &spec.stream)?;
             let reader = SimReader {
                 server,
+                process,
                 created_ns: stream.identity.created_ns,
                 connection,
                 dropped,
@@ -229,15 +252,15 @@ impl Broker for Client {
     }
 
     async fn queue(&self, spec: QueueSpec) -> Result<Box<dyn Queue>, BrokerError> {
-        let server = Arc::clone(&self.0);
-        let now = self.0.now();
+        let (server, process) = (Arc::clone(&self.server), Arc::clone(&self.process));
+        let now = self.server.now();
         self.ask("queue", move |state| {
             if spec.manner.push || spec.manner.bound {
                 return Err(BrokerError::Refused(
                     "queues here neither push nor are bound".to_owned(),
                 ));
             }
-            let connection = state.connection;
+            let connection = self.connection(state);
             let stream = stream(state, &spec.stream)?;
             let queue = stream
                 .queues
@@ -262,6 +285,7 @@ impl Broker for Client {
             queue.unacknowledged_max = spec.max_unacknowledged;
             Ok(Box::new(Member {
                 server,
+                process,
                 created: queue.created,
                 stream: spec.stream,
                 durable: spec.durable,
@@ -299,10 +323,16 @@ impl Broker for Client {
 
     async fn trim(&self, name: &str, sequence: u64) -> Result<(), BrokerError> {
         self.ask("trim", |state| {
+            self.server.world.trimmed(self.process.number, name);
             stream(state, name)?.trim(sequence);
             Ok(())
         })
         .await
+    }
+
+    async fn removed(&self, name: &str) -> Result<Vec<u64>, BrokerError> {
+        self.ask("removed", |state| Ok(stream(state, name)?.removed()))
+            .await
     }
 
     async fn queue_floor(&self, name: &str, durable: &str) -> Result<Option<u64>, BrokerError> {
@@ -397,6 +427,9 @@ impl Broker for Client {
             state.revision += 1;
             let revision = state.revision;
             entries.insert(key.to_owned(), Entry { revision, value });
+            if let Some(shard) = owned(key) {
+                self.server.world.owns(self.process.number, shard);
+            }
             Ok(Ok(revision))
         });
         // Whether it was stored is not known where nobody answers.
@@ -405,10 +438,10 @@ impl Broker for Client {
     }
 
     fn next_connection(&self) -> BoxFuture<'static, ()> {
-        let server = Arc::clone(&self.0);
+        let (server, process) = (Arc::clone(&self.server), Arc::clone(&self.process));
         let (seen, was_up) = {
             let state = server.lock();
-            (state.connection, state.is_up)
+            (self.connection(&state), state.is_up)
         };
         async move {
             loop {
@@ -416,7 +449,7 @@ impl Broker for Client {
                 news.as_mut().enable();
                 {
                     let state = server.lock();
-                    if state.is_up && (!was_up || state.connection != seen) {
+                    if state.is_up && (!was_up || state.connection + process.broken() != seen) {
                         return;
                     }
                 }

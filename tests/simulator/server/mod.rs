@@ -5,6 +5,7 @@
 //! a network can make is there, and the same seed makes the same one.
 
 mod client;
+mod losses;
 mod queue;
 mod reader;
 pub mod stream;
@@ -131,13 +132,9 @@ impl Server {
         self.news.notify_waiters();
     }
 
-    /// Its owner removes all that the stream has.
-    pub fn purge(&self, stream: &str) {
-        self.world.note(format_args!("{stream} is purged"));
-        let mut state = self.lock();
-        if let Some(stream) = state.streams.get_mut(stream) {
-            stream.trim(stream.last + 1);
-        }
+    /// Whoever waits looks again.
+    pub fn wake(&self) {
+        self.news.notify_waiters();
     }
 
     pub fn delete_stream(&self, stream: &str) {
@@ -147,11 +144,26 @@ impl Server {
 
     /// Stores what somebody else publishes, with an acknowledgement that is never lost: its sequence.
     pub fn append(&self, stream: &str, subject: String, payload: Vec<u8>) -> u64 {
+        self.append_with(stream, subject, Vec::new(), Bytes::from(payload))
+    }
+
+    /// The same with the headers of a message.
+    pub fn append_message(&self, stream: &str, message: StoredMessage) -> u64 {
+        self.append_with(stream, message.subject, message.headers, message.payload)
+    }
+
+    fn append_with(
+        &self,
+        stream: &str,
+        subject: String,
+        headers: Vec<(String, String)>,
+        payload: Bytes,
+    ) -> u64 {
         let publication = Publication {
             stream: stream.to_owned(),
             subject,
-            headers: Vec::new(),
-            payload: Bytes::from(payload),
+            headers,
+            payload,
             expect: Expect::Nothing,
         };
         let mut state = self.lock();
@@ -169,11 +181,22 @@ impl Server {
 
     /// Every message that a stream ever had.
     pub fn archive(&self, stream: &str) -> Vec<StoredMessage> {
+        self.archived(stream, |_| true)
+    }
+
+    /// The same without those that are gone without the runner's doing.
+    pub fn kept(&self, stream: &str) -> Vec<StoredMessage> {
+        self.archived(stream, |is_gone| !is_gone)
+    }
+
+    fn archived(&self, stream: &str, is_wanted: impl Fn(bool) -> bool) -> Vec<StoredMessage> {
         let state = self.lock();
-        state
-            .streams
-            .get(stream)
-            .map_or_else(Vec::new, |stream| stream.archive.clone())
+        let archive = state.streams.get(stream).map(|stream| &stream.archive);
+        let wanted = archive
+            .into_iter()
+            .flatten()
+            .filter(|(_, is_gone)| is_wanted(*is_gone));
+        wanted.map(|(message, _)| message.clone()).collect()
     }
 
     pub fn last(&self, stream: &str) -> u64 {

@@ -9,9 +9,11 @@ use saga_runner::kernel::ids::TimeMs;
 use saga_runner::ports::broker::{BrokerError, Message, Queue, QueueMessage, ReaderBroken, Receipt};
 
 use super::Server;
+use crate::process::Process;
 
 pub struct Member {
     pub server: Arc<Server>,
+    pub process: Arc<Process>,
     pub stream: String,
     pub durable: String,
     pub created: TimeMs,
@@ -27,8 +29,10 @@ impl Member {
     fn try_take(&mut self) -> Result<Result<Message, Option<Duration>>, ReaderBroken> {
         let server = Arc::clone(&self.server);
         let mut state = server.lock();
-        if self.is_closed || state.connection != self.connection || !state.streams.contains_key(&self.stream)
-        {
+        let connection = state.connection + self.process.broken();
+        let stream = state.streams.get(&self.stream);
+        let is_there = stream.is_some_and(|stream| stream.queues.contains_key(&self.durable));
+        if self.is_closed || connection != self.connection || !is_there {
             return Err(ReaderBroken("the member has left the queue".to_owned()));
         }
         if let Some(message) = self.ahead.pop_front() {
@@ -61,6 +65,7 @@ impl Member {
         }
         let receipt = SimReceipt {
             server: Arc::clone(&self.server),
+            process: Arc::clone(&self.process),
             stream: self.stream.clone(),
             durable: self.durable.clone(),
             sequence: message.stream_sequence,
@@ -81,9 +86,10 @@ impl Queue for Member {
             let server = Arc::clone(&self.server);
             let mut news = std::pin::pin!(server.news.notified());
             news.as_mut().enable();
+            self.process.moves().await;
             match self.try_take()? {
                 Ok(message) => {
-                    if !server.world.call() {
+                    if !self.process.call() {
                         std::future::pending::<()>().await;
                     }
                     return Ok(self.hand_over(message));
@@ -102,7 +108,7 @@ impl Queue for Member {
     }
 
     fn ready(&mut self) -> Option<Result<QueueMessage, ReaderBroken>> {
-        if self.server.world.is_dead() {
+        if self.process.is_dead() || self.process.stands_still() {
             return None;
         }
         match self.try_take() {
@@ -121,7 +127,7 @@ impl Queue for Member {
     }
 
     async fn close(&mut self) {
-        self.server.world.enter().await;
+        self.process.enter().await;
         self.is_closed = true;
         let now = self.server.passed();
         let mut state = self.server.lock();
@@ -140,6 +146,7 @@ impl Queue for Member {
 
 struct SimReceipt {
     server: Arc<Server>,
+    process: Arc<Process>,
     stream: String,
     durable: String,
     sequence: u64,
@@ -149,7 +156,9 @@ struct SimReceipt {
 impl SimReceipt {
     /// Sends an answer. It may be lost on the way, which nobody is told.
     async fn answer(&self, what: &str, until: Option<Duration>) -> Result<(), BrokerError> {
-        self.server.world.enter().await;
+        if self.process.enter().await {
+            return Err(BrokerError::Unavailable("the connection is lost".to_owned()));
+        }
         let (latency, outcome) = {
             let mut state = self.server.lock();
             if !state.is_up {

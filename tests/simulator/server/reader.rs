@@ -7,11 +7,14 @@ use std::time::Duration;
 use async_trait::async_trait;
 use saga_runner::ports::broker::{Horizon, Message, Reader, ReaderBroken};
 
+use crate::process::Process;
+
 use super::stream::{Found, delivered};
 use super::{Server, State};
 
 pub struct SimReader {
     pub server: Arc<Server>,
+    pub process: Arc<Process>,
     pub stream: String,
     pub created_ns: i64,
     pub connection: u64,
@@ -43,7 +46,7 @@ impl SimReader {
         if let Some(broken) = &self.broken {
             return Err(broken.clone());
         }
-        if state.connection != self.connection {
+        if state.connection + self.process.broken() != self.connection {
             return Err(ReaderBroken("the connection is lost".to_owned()));
         }
         let stream = state.streams.get(&self.stream);
@@ -119,9 +122,10 @@ impl Reader for SimReader {
             let server = Arc::clone(&self.server);
             let mut news = std::pin::pin!(server.news.notified());
             news.as_mut().enable();
+            self.process.moves().await;
             let wake = self.fill()?;
             if let Some(message) = self.take() {
-                if !server.world.call() {
+                if !self.process.call() {
                     std::future::pending::<()>().await;
                 }
                 return Ok(message);
@@ -141,7 +145,7 @@ impl Reader for SimReader {
     }
 
     fn ready(&mut self) -> Option<Result<Message, ReaderBroken>> {
-        if self.server.world.is_dead() {
+        if self.process.is_dead() || self.process.stands_still() {
             return None;
         }
         match self.fill() {
@@ -152,14 +156,14 @@ impl Reader for SimReader {
 
     async fn horizon(&mut self) -> Result<Option<Horizon>, ReaderBroken> {
         tokio::task::coop::consume_budget().await;
-        self.server.world.enter().await;
+        self.process.enter().await;
         self.horizon_delay().await;
         self.silence()
     }
 
     async fn silent_up_to(&mut self, covered: u64) -> Result<Option<u64>, ReaderBroken> {
         tokio::task::coop::consume_budget().await;
-        self.server.world.enter().await;
+        self.process.enter().await;
         self.horizon_delay().await;
         self.fill()?;
         let state = self.server.lock();

@@ -15,13 +15,13 @@ pub struct Stream {
     pub messages: BTreeMap<u64, Stored>,
     pub last: u64,
     /// How long a message id is remembered.
-    window_ms: i64,
-    /// Every message that was ever stored: what judges look at.
-    pub archive: Vec<StoredMessage>,
+    pub(super) window_ms: i64,
+    /// Every message that was ever stored, and whether it is gone without the runner's doing: what judges look at.
+    pub archive: Vec<(StoredMessage, bool)>,
     /// Sequence of the newest message by subject.
-    newest: BTreeMap<String, u64>,
+    pub(super) newest: BTreeMap<String, u64>,
     /// Message ids in the order in which they came.
-    ids: VecDeque<(TimeMs, String, u64)>,
+    pub(super) ids: VecDeque<(TimeMs, String, u64)>,
     pub queues: BTreeMap<String, Durable>,
 }
 
@@ -115,7 +115,7 @@ impl Stream {
             sequence: self.last,
             time: now,
         };
-        self.archive.push(message.clone());
+        self.archive.push((message.clone(), false));
         let visible = before.map_or(visible, |before| before.max(visible));
         self.messages.insert(self.last, Stored { message, visible });
         Ok(PublishAck {

@@ -12,7 +12,7 @@ pub(super) fn draw(script: &mut Script<'_>, part: u64) {
         let adds = script.rng.within(0..=14);
         let pace = *script.rng.pick(&[5, 300, 3_000]);
         // So many come before the list is there.
-        let early = if script.rng.chance(200) {
+        let early = if !script.is_plain && script.rng.chance(200) {
             script.rng.below(4)
         } else {
             0

@@ -58,14 +58,15 @@ pub fn mark(tenant: &str) -> String {
     format!("mark-of-{tenant}")
 }
 
-/// All that is sent, in any order.
-pub fn draw(rng: &mut Rng) -> Vec<(Duration, Action)> {
+/// All that is sent, in any order; `is_plain`: only what can be judged where something is lost.
+pub fn draw(rng: &mut Rng, is_plain: bool) -> Vec<(Duration, Action)> {
     let mut script = Script {
         rng,
         tenant: TENANTS[0],
+        is_plain,
         actions: Vec::new(),
     };
-    let both = script.rng.chance(500);
+    let both = !is_plain && script.rng.chance(500);
     for tenant in TENANTS.into_iter().take(1 + usize::from(both)) {
         script.tenant = tenant;
         // Half as much of each where there are two.
@@ -73,8 +74,10 @@ pub fn draw(rng: &mut Rng) -> Vec<(Duration, Action)> {
         lists::draw(&mut script, part);
         bills::draw(&mut script, part);
         pays::draw(&mut script, part);
-        orders::draw(&mut script, part);
-        small::draw(&mut script, part);
+        if !is_plain {
+            orders::draw(&mut script, part);
+            small::draw(&mut script, part);
+        }
     }
     script.actions
 }
@@ -83,6 +86,7 @@ pub fn draw(rng: &mut Rng) -> Vec<(Duration, Action)> {
 struct Script<'r> {
     rng: &'r mut Rng,
     tenant: &'static str,
+    is_plain: bool,
     actions: Vec<(Duration, Action)>,
 }
 

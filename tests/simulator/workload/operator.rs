@@ -12,6 +12,7 @@ use serde_json::json;
 use super::TENANTS;
 use crate::judges;
 use crate::run::Simulation;
+use crate::store::POISON;
 
 /// Sagas in which something may wait for an operator.
 const ASKING: [&str; 2] = ["pay", "part"];
@@ -61,7 +62,9 @@ impl Simulation {
         stuck: &StuckView,
     ) -> Result<(), ControlError> {
         let key = stuck.idempotency_key.as_deref();
+        // What is poison the operator writes in other words.
         let receipt = key.and_then(|key| self.upstream.receipt(key));
+        let receipt = receipt.map(|receipt| receipt.replace(POISON, "r"));
         let about = Stuck {
             step: Some(stuck.step.clone()),
             item: stuck.item,

@@ -12,7 +12,7 @@ pub(super) fn draw(script: &mut Script<'_>, part: u64) {
         if script.rng.chance(250) {
             let at = at + script.rng.below(5_000);
             script.event(at, "Pay.Withdrawn", &key, 1, json!({"pay": key}));
-        } else if script.rng.chance(150) {
+        } else if !script.is_plain && script.rng.chance(150) {
             let at = at + script.rng.below(9_000);
             let mode = *script.rng.pick(&["compensate", "drain"]);
             script.ask(at, "pay", &key, Verb::Cancel(mode));

@@ -64,7 +64,7 @@ impl Simulation {
         ));
         if !request.by_api {
             // A cluster is not made where its streams hold something already.
-            if self.disks.iter().any(|disk| disk.rows.rows().is_empty()) {
+            if !self.folder.is_in_use() {
                 return;
             }
             let mut body = match request.verb {

@@ -1,0 +1,70 @@
+//! What an operator does: he looks at the health of the process, and accepts what it says is lost.
+
+use std::time::Duration;
+
+use saga_runner::app::Node;
+use saga_runner::ports::control::{AcceptRequest, AcceptVerb, NodeControl as _, ShardControl as _};
+
+use crate::run::{COMMANDS, EVENTS, RESULTS, Simulation};
+
+/// How often he looks.
+const EVERY: Duration = Duration::from_secs(4);
+
+impl Simulation {
+    pub const fn is_looked_after(&self) -> bool {
+        self.losses.is_troubled
+    }
+
+    /// Looks where there may be something, and it is time to.
+    pub async fn look_after(&mut self, node: &Node) {
+        let now = self.world.clock.passed();
+        if !self.losses.is_troubled || now < self.losses.looks_at {
+            return;
+        }
+        self.losses.looks_at = now + EVERY;
+        let health = node.health().await;
+        let told: Vec<AcceptVerb> = [AcceptVerb::Gap, AcceptVerb::Rebind]
+            .into_iter()
+            .filter(|verb| {
+                let mut checks = health.checks.iter();
+                checks.any(|check| !check.ok && check.detail.contains(verb.accepts()))
+            })
+            .collect();
+        if told.contains(&AcceptVerb::Gap) && !self.losses.is_told {
+            // He thinks about it until he looks again, and the process may be restarted meanwhile.
+            self.losses.is_told = true;
+            return;
+        }
+        for verb in told {
+            for shard in 0..self.plan.shards {
+                for stream in [EVENTS, COMMANDS, RESULTS] {
+                    self.accept(node, shard, verb, stream).await;
+                }
+            }
+        }
+    }
+
+    async fn accept(&mut self, node: &Node, shard: u16, verb: AcceptVerb, stream: &str) {
+        let request = |dry_run| AcceptRequest {
+            stream: stream.to_owned(),
+            reason: "the broker has lost it".to_owned(),
+            dry_run,
+            position: None,
+        };
+        // He reads what would be lost first.
+        if node.accept(shard, verb, request(true)).await.is_err() {
+            return;
+        }
+        match node.accept(shard, verb, request(false)).await {
+            Ok(report) => {
+                let (from, to) = (report.position, report.new_position);
+                self.world.note(format_args!(
+                    "operator: {} of shard {shard}, {stream}: {from} to {to}",
+                    verb.as_str()
+                ));
+                self.losses.accepted.push(report);
+            }
+            Err(error) => self.world.note(format_args!("operator: {error}")),
+        }
+    }
+}

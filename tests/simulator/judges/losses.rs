@@ -1,0 +1,48 @@
+//! What is gone was told: an event that was removed, and that no runner has applied, lies in a gap that an operator has accepted.
+
+use serde_json::Value;
+
+use crate::faults::Gone;
+use crate::judges::{found, instance};
+use crate::run::{EVENTS, Simulation};
+use saga_runner_partition::storage::read::Found;
+
+pub fn judge(simulation: &Simulation) -> Vec<String> {
+    let gone = simulation.losses.gone.iter();
+    // Where a broker loses what nobody has read, nobody can know.
+    let removed = gone.filter(|gone| gone.is_removed && gone.event.kind == "List");
+    removed
+        .filter(|gone| !is_applied(simulation, gone) && !is_accepted(simulation, gone))
+        .map(|gone| {
+            format!(
+                "{} was removed and is not applied, and nobody was told",
+                gone.event.id
+            )
+        })
+        .collect()
+}
+
+fn is_applied(simulation: &Simulation, gone: &Gone) -> bool {
+    let record = match found(simulation, &instance(gone.event.tenant, "list", &gone.event.key)) {
+        Some(Found::Ended(summary)) => summary.record,
+        Some(Found::Live(record)) => record,
+        None => return false,
+    };
+    if gone.event.name != "List.Added" {
+        return true;
+    }
+    let data: Value = serde_json::from_slice(&record.data).expect("state is JSON");
+    let items = data["items"].as_array().expect("a list");
+    items.contains(&gone.event.data["n"])
+}
+
+fn is_accepted(simulation: &Simulation, gone: &Gone) -> bool {
+    let shard = simulation.shard_of(&gone.event.key);
+    let mut accepted = simulation.losses.accepted.iter();
+    accepted.any(|report| {
+        let skipped = report.skipped.as_ref();
+        report.stream == EVENTS
+            && report.shard == shard
+            && skipped.is_none_or(|skipped| (skipped.from..=skipped.to).contains(&gone.sequence))
+    })
+}

@@ -1,0 +1,127 @@
+//! What a broker loses: its newest messages with the power, and what somebody removes.
+
+use std::collections::BTreeMap;
+
+use saga_runner::ports::broker::StoredMessage;
+
+use super::Server;
+use super::stream::Stream;
+
+impl Server {
+    /// The power fails, and the newest messages of a stream were not on the disk yet: those that are lost.
+    pub fn go_back(&self, name: &str, count: u64) -> Vec<StoredMessage> {
+        let mut state = self.lock();
+        let Some(stream) = state.streams.get_mut(name) else {
+            return Vec::new();
+        };
+        let lost = stream.go_back(count);
+        let end = stream.last;
+        // It was started again, and knows none of its clients.
+        state.connection += 1;
+        drop(state);
+        self.world
+            .note(format_args!("{name} goes back by {} to {end}", lost.len()));
+        self.wake();
+        lost
+    }
+
+    /// Its owner removes all that the stream has.
+    pub fn purge(&self, name: &str) -> Vec<StoredMessage> {
+        self.world.note(format_args!("{name} is purged"));
+        let mut state = self.lock();
+        let stream = state.streams.get_mut(name);
+        stream.map_or_else(Vec::new, |stream| {
+            let gone = stream.standing();
+            stream.trim(stream.last + 1);
+            stream.note_gone(&gone);
+            gone
+        })
+    }
+
+    /// Somebody removes one message.
+    pub fn remove(&self, name: &str, sequence: u64) -> Vec<StoredMessage> {
+        self.world
+            .note(format_args!("message {sequence} of {name} is removed"));
+        let mut state = self.lock();
+        let stream = state.streams.get_mut(name);
+        stream.map_or_else(Vec::new, |stream| {
+            let gone = stream.messages.remove(&sequence);
+            let gone: Vec<_> = gone.into_iter().map(|stored| stored.message).collect();
+            stream.newest.retain(|_, newest| *newest != sequence);
+            stream.note_gone(&gone);
+            gone
+        })
+    }
+
+    /// The stream is deleted and made anew: what it had.
+    pub fn recreate(&self, name: &str) -> Vec<StoredMessage> {
+        let now_ns = self.now().0 * 1_000_000;
+        let mut state = self.lock();
+        state.created_ns = (state.created_ns + 1).max(now_ns);
+        let created = state.created_ns;
+        let gone = state.streams.get_mut(name).map_or_else(Vec::new, |stream| {
+            let gone = stream.standing();
+            stream.begin_anew(created);
+            gone
+        });
+        drop(state);
+        self.world.note(format_args!("{name} is made anew"));
+        self.wake();
+        gone
+    }
+}
+
+impl Stream {
+    fn standing(&self) -> Vec<StoredMessage> {
+        let messages = self.messages.values();
+        messages.map(|stored| stored.message.clone()).collect()
+    }
+
+    /// The sequences of its newest messages will mean others.
+    fn go_back(&mut self, count: u64) -> Vec<StoredMessage> {
+        let end = self.last.saturating_sub(count).max(self.first() - 1);
+        let lost = self.messages.split_off(&(end + 1));
+        self.last = end;
+        self.ids.retain(|(_, _, sequence)| *sequence <= end);
+        let mut newest = BTreeMap::new();
+        for (sequence, stored) in &self.messages {
+            newest.insert(stored.message.subject.clone(), *sequence);
+        }
+        self.newest = newest;
+        for queue in self.queues.values_mut() {
+            queue.next = queue.next.min(end + 1);
+            queue.held.retain(|sequence, _| *sequence <= end);
+        }
+        let lost: Vec<_> = lost.into_values().map(|stored| stored.message).collect();
+        self.note_gone(&lost);
+        lost
+    }
+
+    /// They are gone without the runner's doing.
+    fn note_gone(&mut self, gone: &[StoredMessage]) {
+        let Some(first) = gone.first().map(|message| message.sequence) else {
+            return;
+        };
+        let last = gone.last().map_or(first, |message| message.sequence);
+        for (message, is_gone) in &mut self.archive {
+            *is_gone |= (first..=last).contains(&message.sequence);
+        }
+    }
+
+    fn begin_anew(&mut self, created_ns: i64) {
+        let mut anew = Self::new(&self.spec, created_ns, self.window_ms);
+        anew.archive = std::mem::take(&mut self.archive);
+        for (_, is_gone) in &mut anew.archive {
+            *is_gone = true;
+        }
+        *self = anew;
+    }
+
+    /// The messages that are missing between the first and the last.
+    pub fn removed(&self) -> Vec<u64> {
+        let range = self.first()..=self.last;
+        range
+            .filter(|sequence| !self.messages.contains_key(sequence))
+            .collect()
+    }
+}
