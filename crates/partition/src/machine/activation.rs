@@ -42,7 +42,8 @@ pub fn activate(
     batch.prune_definitions(|hash| definitions.is_active(hash))
 }
 
-/// Instances that waited for a definition which is loaded now.
+/// Instances whose inputs wait and have nothing in their way any more: the definition is loaded that they waited for, or the
+/// process has died between a decision about a dead letter and what waited behind it.
 #[allow(clippy::implicit_hasher, reason = "it is the map of the partition")]
 pub fn resumable(
     definitions: &DefinitionSet,
@@ -51,7 +52,7 @@ pub fn resumable(
 ) -> Result<Vec<InstanceId>, StorageError> {
     let mut resumable = Vec::new();
     for (id, waiting) in waiting {
-        if waiting.unversioned == 0 {
+        if !waiting.is_blocked() || waiting.behind.is_some() {
             continue;
         }
         let known = match batch.record(id)? {

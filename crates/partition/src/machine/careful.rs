@@ -74,6 +74,11 @@ impl Careful {
         self.left[index(origin)] > 0
     }
 
+    /// Whether any input is to be begun alone.
+    pub fn is_needed_at_all(&self) -> bool {
+        self.left.iter().any(|left| *left > 0)
+    }
+
     /// What to make durable before `input` is begun; `None` if it was begun too often and must not be.
     ///
     /// In the place of a result an unknown outcome is applied after `attempts_max` deaths, which may be begun as

@@ -120,6 +120,7 @@ impl Partition {
                 keep_ended: self.keep.ended,
                 waiting: &self.waiting,
                 condemned: &self.careful.condemned,
+                careful: self.careful.is_needed_at_all(),
                 watch: None,
             },
             batch,

@@ -437,7 +437,8 @@ impl Run<'_> {
             }
             DeadLetterDecision::Discard => self.follow(id, fate)?,
         };
-        if stood_in_the_way && fate != Fate::Poison {
+        // With care they are begun one by one, each behind its own note.
+        if stood_in_the_way && fate != Fate::Poison && !self.ground.careful {
             self.drain(id, usize::MAX)?;
         }
         Ok(Ok(()))

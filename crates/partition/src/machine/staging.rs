@@ -34,6 +34,8 @@ pub struct Ground<'a> {
     pub waiting: &'a HashMap<InstanceId, Waiting>,
     /// Inputs that killed the process too often.
     pub condemned: &'a HashMap<Fingerprint, Condemned>,
+    /// What waits behind a dead letter is not applied together with the decision about it.
+    pub careful: bool,
     /// Whoever wants to hear what becomes of each input.
     pub watch: Option<&'a dyn Watch>,
 }

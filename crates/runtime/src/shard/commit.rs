@@ -196,10 +196,10 @@ impl Desk {
             }),
             Item::Verdict(verdict) => self.partition.careful.is_needed(verdict.0.origin),
             Item::Resume(_) => self.partition.careful.is_needed(Origin::Local),
+            Item::Decision { .. } => self.partition.careful.is_needed_at_all(),
             Item::Delivered(_)
             | Item::CallBegins { .. }
             | Item::NotCalled(_)
-            | Item::Decision { .. }
             | Item::ResumeFirst(_)
             | Item::Schedules(_)
             | Item::Pause { .. }
@@ -213,6 +213,19 @@ impl Desk {
     fn commit_carefully(&mut self, part: &mut Vec<Item>) -> Result<(), StorageError> {
         if let [Item::Resume(id)] = part.as_slice() {
             self.resume_carefully(&id.clone())?;
+            part.clear();
+            return Ok(());
+        }
+        if let [Item::Decision { number, .. }] = part.as_slice() {
+            let letter = self
+                .store
+                .write::<_, StorageError>(|batch| batch.dead_letter(*number))?;
+            self.commit(part, None)?;
+            // From here on it is decided, and what waited behind it has still to go on.
+            part.extend(letter.and_then(|letter| Some(Item::Resume(letter.input?.instance))));
+            if let [Item::Resume(id)] = part.as_slice() {
+                self.resume_carefully(&id.clone())?;
+            }
             part.clear();
             return Ok(());
         }
@@ -233,7 +246,7 @@ impl Desk {
         Ok(())
     }
 
-    /// Applies what waited for the definition of an instance, each input in a commit of its own, which was noted as
+    /// Applies what waited and has nothing in its way any more, each input in a commit of its own, which was noted as
     /// begun before.
     fn resume_carefully(&mut self, id: &InstanceId) -> Result<(), StorageError> {
         loop {

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use super::faults::die_with;
 use super::world::{
     CONTROLS, EVENTS, LIST, PAY, RESULTS, START, World, added, cancel, compile, corrected, divided, event,
     list, named, opened, pay, pay_opened, result, set_of,
@@ -103,6 +104,34 @@ async fn a_discard_goes_on_without_the_input_and_stops_at_the_next_poison() {
     assert_eq!(shard.inbox("a").1, ["List.Added/a/5"]);
     shard.decide(letters[0].0, Discard).await.unwrap();
     assert_eq!(shard.items("a"), json!([3, 5]));
+    shard.stop().await;
+}
+
+/// Each decision let the next poison kill the process, whose note was of the decision and of no input: so it was never set
+/// aside, and the instance could not be helped.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn what_waits_behind_a_dead_letter_is_begun_with_care_after_a_crash() {
+    let world = World::new();
+    let shard = world.start();
+    shard.deliver(EVENTS, 1, vec![opened("a", 1)]).await;
+    shard.deliver(EVENTS, 2, vec![divided("a", 2, 0)]).await;
+    shard.deliver(EVENTS, 3, vec![added("a", 3, 13)]).await;
+    shard.deliver(EVENTS, 4, vec![added("a", 4, 4)]).await;
+    shard.settle().await;
+    shard.stop().await;
+    die_with(&world, &added("a", 3, 13), 3);
+
+    let shard = world.start();
+    shard.decide(shard.dead_letters()[0].0, Discard).await.unwrap();
+    shard.settle().await;
+    assert_eq!(shard.items("a"), json!([]));
+    let letters = shard.dead_letters();
+    assert_eq!(letters.len(), 1);
+    assert_eq!(letters[0].1.reason, "poison.crash");
+    assert_eq!(shard.inbox("a").1, ["List.Added/a/4"]);
+    shard.decide(letters[0].0, Discard).await.unwrap();
+    shard.settle().await;
+    assert_eq!(shard.items("a"), json!([4]));
     shard.stop().await;
 }
 
