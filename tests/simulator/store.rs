@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use saga_runner::kernel::work::WorkRef;
-use saga_runner::storage::environment::Environment;
+use saga_runner::mdbx::environment::Environment;
 use saga_runner::storage::tables;
 use saga_runner_partition::storage::{
     Batch, Decision, Memory, ReadRows, ReadWork, Reader, Row, Snapshots, StorageError, TableIndex, Take,

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use saga_runner::app::Node;
-use saga_runner::ports::control::{AcceptRequest, AcceptVerb, NodeControl as _, ShardControl as _};
+use saga_runner::ports::control::{AcceptRequest, AcceptVerb, NodeControl as _, ShardControl as _, PageRequest};
+use saga_runner::ports::held::{HeldRequest, HeldVerb};
 
 use crate::run::{COMMANDS, EVENTS, RESULTS, Simulation};
 
@@ -12,16 +13,19 @@ const EVERY: Duration = Duration::from_secs(4);
 
 impl Simulation {
     pub const fn is_looked_after(&self) -> bool {
-        self.losses.is_troubled
+        self.losses.is_troubled || self.losses.adopted.is_some()
     }
 
     /// Looks where there may be something, and it is time to.
     pub async fn look_after(&mut self, node: &Node) {
         let now = self.world.clock.passed();
-        if !self.losses.is_troubled || now < self.losses.looks_at {
+        if !self.is_looked_after() || now < self.losses.looks_at {
             return;
         }
         self.losses.looks_at = now + EVERY;
+        if self.losses.adopted.is_some() {
+            self.let_go(node).await;
+        }
         let health = node.health().await;
         let told: Vec<AcceptVerb> = [AcceptVerb::Gap, AcceptVerb::Rebind]
             .into_iter()
@@ -41,6 +45,28 @@ impl Simulation {
                     self.accept(node, shard, verb, stream).await;
                 }
             }
+        }
+    }
+
+    /// Lets the shards send that go on from what was adopted, once they have read what the streams tell.
+    async fn let_go(&self, node: &Node) {
+        for shard in 0..self.plan.shards {
+            let page = PageRequest {
+                limit: 100,
+                after: None,
+            };
+            let pending = node.pending(shard, page).await;
+            if !pending.is_ok_and(|pending| pending.state == "held") {
+                continue;
+            }
+            let request = HeldRequest {
+                reason: "it is to be done".to_owned(),
+                ..HeldRequest::default()
+            };
+            let released = node.decide_held(shard, HeldVerb::Release, request).await;
+            let is_done = released.is_ok();
+            self.world
+                .note(format_args!("operator: lets shard {shard} go: {is_done}"));
         }
     }
 

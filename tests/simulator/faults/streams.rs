@@ -53,7 +53,12 @@ impl Simulation {
         if stream == EVENTS {
             // Before an operator has acted, positions mean what stood there before an earlier loss.
             let is_first = !self.losses.has_lost(EVENTS);
-            self.note_gone(&gone, is_first, resent, matches!(loss, Loss::Purged | Loss::Removed { .. }));
+            self.note_gone(
+                &gone,
+                is_first,
+                resent,
+                matches!(loss, Loss::Purged | Loss::Removed { .. }),
+            );
             let mut gone = self.losses.gone.iter().rev().take(gone.len());
             if gone.any(|gone| gone.is_removed && !gone.was_read) {
                 self.losses.is_told = false;
