@@ -26,10 +26,14 @@ pub enum Bug {
     DiscardForgets,
     /// A command in hand is not claimed, and another delivery of it is begun beside the first.
     TwiceInHand,
+    /// Sequences of a stream that has gone back and grown again are taken for the messages that were read.
+    ReusedSequence,
+    /// Who has lost a shard to another process goes on sending for it.
+    NoFence,
 }
 
 impl Bug {
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 12] = [
         Self::ReleaseBeforeCommit,
         Self::PositionPastHeld,
         Self::RandomId,
@@ -40,6 +44,8 @@ impl Bug {
         Self::CallsCutOff,
         Self::DiscardForgets,
         Self::TwiceInHand,
+        Self::ReusedSequence,
+        Self::NoFence,
     ];
 }
 
