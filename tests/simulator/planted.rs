@@ -7,19 +7,21 @@ use super::run::simulate;
 /// Seeds that may be needed to find a bug.
 const SEEDS_MAX: u64 = 2_000;
 
-/// One seed for each that is known to find it.
-const KNOWN: [(Bug, u64); 10] = [
-    (Bug::ReleaseBeforeCommit, 1),
-    (Bug::PositionPastHeld, 7),
+/// Seeds from which on few are needed to find one of them.
+const KNOWN: [(Bug, u64); 9] = [
+    (Bug::ReleaseBeforeCommit, 2),
+    (Bug::PositionPastHeld, 4),
     (Bug::RandomId, 1),
-    (Bug::TimersPassHeld, 12),
-    (Bug::FactsAgain, 18),
-    (Bug::SecondCall, 12),
-    (Bug::RemovedUnread, 108),
-    (Bug::CallsCutOff, 97),
-    (Bug::DiscardForgets, 2),
-    (Bug::TwiceInHand, 26),
+    (Bug::FactsAgain, 47),
+    (Bug::SecondCall, 32),
+    (Bug::DiscardForgets, 1),
+    (Bug::TwiceInHand, 28),
+    (Bug::ReusedSequence, 529),
+    (Bug::NoFence, 17),
 ];
+
+/// So few.
+const FEW: u64 = 100;
 
 /// What a seed says with a bug in the program.
 fn with(bug: Bug, seed: u64) -> Vec<String> {
@@ -34,16 +36,13 @@ fn with(bug: Bug, seed: u64) -> Vec<String> {
 }
 
 #[test]
-fn each_planted_bug_is_found_by_its_seed_and_only_while_it_is_planted() {
+fn each_planted_bug_is_found_soon_and_only_while_it_is_planted() {
     if std::env::var_os("PLANTED").is_some() {
         return;
     }
-    for (bug, seed) in KNOWN {
-        assert_ne!(
-            with(bug, seed),
-            Vec::<String>::new(),
-            "{bug:?} is found by seed {seed}"
-        );
+    for (bug, from) in KNOWN {
+        let found = (from..from + FEW).find(|seed| !with(bug, *seed).is_empty());
+        let seed = found.unwrap_or_else(|| panic!("{bug:?} is found by seeds from {from} on"));
         assert_eq!(
             simulate(seed, false).faults,
             Vec::<String>::new(),

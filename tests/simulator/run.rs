@@ -433,6 +433,7 @@ impl Simulation {
                         let opened = node.open_shard(shard).await;
                         world.note(format_args!("shard {shard} is opened: {opened:?}"));
                     }));
+                }
                 End::Still => {
                     for runner in std::iter::once(main).chain(second.as_ref()) {
                         runner.process.go_on();
