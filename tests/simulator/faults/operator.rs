@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use saga_runner::app::Node;
-use saga_runner::ports::control::{AcceptRequest, AcceptVerb, NodeControl as _, ShardControl as _, PageRequest};
+use saga_runner::ports::control::{
+    AcceptRequest, AcceptVerb, NodeControl as _, PageRequest, ShardControl as _,
+};
 use saga_runner::ports::held::{HeldRequest, HeldVerb};
 
 use crate::run::{COMMANDS, EVENTS, RESULTS, Simulation};
