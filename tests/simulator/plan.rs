@@ -66,6 +66,7 @@ impl Action {
 }
 
 #[derive(Debug, Clone)]
+#[allow(clippy::struct_excessive_bools, reason = "a seed decides each by itself")]
 pub struct Plan {
     pub seed: u64,
     pub shards: u16,

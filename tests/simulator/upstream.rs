@@ -141,7 +141,7 @@ impl Upstream {
         } else if is_odd(faults.poisonous) {
             Fate::Poisonous
         } else if is_odd(faults.lying) {
-            if drawn % 2 == 0 {
+            if drawn.is_multiple_of(2) {
                 Fate::Denied
             } else {
                 Fate::Claimed

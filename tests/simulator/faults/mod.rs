@@ -89,6 +89,7 @@ pub enum Fault {
 
 /// What has happened, and what was said about it.
 #[derive(Default)]
+#[allow(clippy::struct_excessive_bools, reason = "what has happened, each by itself")]
 pub struct Losses {
     backup: Option<Folder>,
     /// The folder is not the one that was at work last: the operator gives that one up once he is told so.
