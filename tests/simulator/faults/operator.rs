@@ -21,7 +21,8 @@ impl Simulation {
     /// Looks where there may be something, and it is time to.
     pub async fn look_after(&mut self, node: &Node) {
         let now = self.world.clock.passed();
-        if !self.is_looked_after() || now < self.losses.looks_at {
+        // A shard without room answers once it has some, and that ends while nobody waits for it.
+        if !self.is_looked_after() || now < self.losses.looks_at || self.is_somewhere_full() {
             return;
         }
         self.losses.looks_at = now + EVERY;
