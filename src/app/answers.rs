@@ -148,7 +148,9 @@ fn of_no_use(definition: &Definition, record: &Record, input: &Input, reason: Ig
         | Control::Start { .. }
         | Control::Recall { .. }
         | Control::RegisterAlias { .. }
-        | Control::ReleaseAlias { .. } => format!("it would change nothing: {}", reason.as_str()),
+        | Control::ReleaseAlias { .. }
+        | Control::AskAlias { .. }
+        | Control::AliasRead { .. } => format!("it would change nothing: {}", reason.as_str()),
     }
 }
 

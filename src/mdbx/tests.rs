@@ -372,7 +372,8 @@ fn what_waits_is_counted_as_it_is_stored() {
             behind: Some(8),
             parked: 1,
             deferred: 1,
-            bytes: 2 * bytes
+            bytes: 2 * bytes,
+            ..Waiting::default()
         }
     );
     assert!(waiting[&first].is_blocked() && !waiting[&second].is_blocked());

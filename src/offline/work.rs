@@ -140,6 +140,8 @@ pub fn shown(world: &World, item: &WorkItem) -> Value {
                 SagaMessage::RegisterAlias { .. } => "register_alias",
                 SagaMessage::ReleaseAlias { .. } => "release_alias",
                 SagaMessage::Forward(_) => "forward",
+                SagaMessage::AskAlias(_) => "ask_alias",
+                SagaMessage::AliasRead { .. } => "alias_read",
             };
             let mut shown = json!({"saga": saga.as_str(), "key": key.as_str(), "request": request});
             if let SagaMessage::Start { input, .. } = message {

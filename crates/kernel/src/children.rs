@@ -7,7 +7,7 @@ use bytes::Bytes;
 use saga_runner_language::ids::{CommandId, Key, SagaName, TimeMs};
 use serde::{Deserialize, Serialize};
 
-use super::input::{DomainEvent, WorkOutcome};
+use super::input::{DomainEvent, Question, WorkOutcome};
 
 /// Most sagas above an instance. A deeper child is refused, so that a saga that starts itself comes to an end.
 pub const CHILD_DEPTH_MAX: u32 = 8;
@@ -76,6 +76,10 @@ pub enum SagaMessage {
     ReleaseAlias { generation: u32 },
     /// From an alias to one of its owners.
     Forward(Box<Forwarded>),
+    /// To an alias: have all events up to an instant been forwarded?
+    AskAlias(Question),
+    /// From an alias: they have.
+    AliasRead { question: Question, late: bool },
 }
 
 impl SagaMessage {

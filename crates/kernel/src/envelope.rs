@@ -389,6 +389,23 @@ pub enum ControlVerb {
     },
     /// From an instance to an alias: it has it no more.
     ReleaseAlias { key: Key, generation: u32 },
+    /// From an instance to an alias: have all events up to `due_ms` been forwarded?
+    AskAlias {
+        /// Of the instance.
+        key: Key,
+        due_ms: i64,
+        number: u64,
+        slot: u8,
+    },
+    /// From an alias to an instance: they have, by messages before this one.
+    AliasRead {
+        due_ms: i64,
+        number: u64,
+        slot: u8,
+        /// The alias could not read its streams that far.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        late: bool,
+    },
 }
 
 /// What `control` says in a [`ForwardedEvent`].

@@ -136,6 +136,24 @@ pub enum Control {
     RegisterAlias { owner: Owner },
     /// To an alias: an instance has it no more.
     ReleaseAlias { owner: Owner },
+    /// To an alias: the owner of this key has a timer that waits for the events of before.
+    AskAlias { key: Key, question: Question },
+    /// From an alias: these events stand before this message.
+    AliasRead {
+        question: Question,
+        /// The streams could not be read that far.
+        late: bool,
+    },
+}
+
+/// What the owner of an alias asks before a timer of it fires: whether all events up to an instant are forwarded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Question {
+    pub due: TimeMs,
+    /// Of the input that waits.
+    pub number: u64,
+    /// Tells the aliases of one question apart.
+    pub slot: u8,
 }
 
 /// An instance of the saga of an alias, of the same tenant.

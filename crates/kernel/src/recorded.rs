@@ -196,11 +196,14 @@ impl RecordedBody {
             },
             InputBody::Control(Control::Heartbeat { work }) => Self::Heartbeat { work: work.clone() },
             // To the alias itself, never to an instance.
-            InputBody::Control(Control::RegisterAlias { .. } | Control::ReleaseAlias { .. }) => {
-                Self::Missing {
-                    kind: "alias".to_owned(),
-                }
-            }
+            InputBody::Control(
+                Control::RegisterAlias { .. }
+                | Control::ReleaseAlias { .. }
+                | Control::AskAlias { .. }
+                | Control::AliasRead { .. },
+            ) => Self::Missing {
+                kind: "alias".to_owned(),
+            },
             InputBody::Control(Control::Callback { work, outcome }) => Self::Callback {
                 work: work.clone(),
                 outcome: match outcome {

@@ -111,7 +111,9 @@ impl WorkKind {
                 SagaMessage::Recall { .. }
                 | SagaMessage::Outcome { .. }
                 | SagaMessage::RegisterAlias { .. }
-                | SagaMessage::ReleaseAlias { .. } => b"null",
+                | SagaMessage::ReleaseAlias { .. }
+                | SagaMessage::AskAlias(_)
+                | SagaMessage::AliasRead { .. } => b"null",
             },
         }
     }
@@ -122,7 +124,10 @@ impl WorkKind {
         match self {
             Self::Saga { message, .. } => matches!(
                 message,
-                SagaMessage::RegisterAlias { .. } | SagaMessage::ReleaseAlias { .. }
+                SagaMessage::RegisterAlias { .. }
+                    | SagaMessage::ReleaseAlias { .. }
+                    | SagaMessage::AskAlias(_)
+                    | SagaMessage::AliasRead { .. }
             ),
             Self::Recall { .. } => true,
             Self::Effect { .. } | Self::Command { .. } | Self::Fact { .. } | Self::Result { .. } => false,

@@ -309,7 +309,10 @@ fn with_control<'a>(
         // It may come as often as it likes, so it takes no place among the inputs that are remembered.
         Control::Heartbeat { work } => return heartbeats::beat(ground, record, work),
         // They are for aliases, which no instance is.
-        Control::RegisterAlias { .. } | Control::ReleaseAlias { .. } => {
+        Control::RegisterAlias { .. }
+        | Control::ReleaseAlias { .. }
+        | Control::AskAlias { .. }
+        | Control::AliasRead { .. } => {
             return Ok(Patch::ignored(IgnoreReason::NoHandler));
         }
         Control::Cancel { .. }
@@ -330,13 +333,14 @@ fn with_control<'a>(
         (Control::Retry, _) if compensation::any_stuck(record) || questions::any(record) => {
             Run::of(ground, record)
         }
-        // They were looked at before.
         (
             Control::Start { .. }
             | Control::Recall { .. }
             | Control::Heartbeat { .. }
             | Control::RegisterAlias { .. }
-            | Control::ReleaseAlias { .. },
+            | Control::ReleaseAlias { .. }
+            | Control::AskAlias { .. }
+            | Control::AliasRead { .. },
             _,
         ) => {
             return Ok(Patch::ignored(IgnoreReason::Exists));
@@ -366,7 +370,9 @@ fn with_control<'a>(
         | Control::Recall { .. }
         | Control::Heartbeat { .. }
         | Control::RegisterAlias { .. }
-        | Control::ReleaseAlias { .. } => {}
+        | Control::ReleaseAlias { .. }
+        | Control::AskAlias { .. }
+        | Control::AliasRead { .. } => {}
         Control::Cancel { reason, mode } => failure::cancel(&mut run, reason, *mode)?,
         Control::Retry => {
             questions::retry_all(&mut run)?;

@@ -52,7 +52,8 @@ pub fn resumable(
 ) -> Result<Vec<InstanceId>, StorageError> {
     let mut resumable = Vec::new();
     for (id, waiting) in waiting {
-        if !waiting.is_blocked() || waiting.behind.is_some() {
+        let nothing_waits = !waiting.is_blocked() && waiting.later == 0;
+        if nothing_waits || waiting.behind.is_some() || waiting.asks.is_some() {
             continue;
         }
         let known = match batch.record(id)? {

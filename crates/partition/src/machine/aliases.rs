@@ -7,12 +7,13 @@
 use saga_runner_kernel::alias::{Alias, Via};
 use saga_runner_kernel::children::{Forwarded, SagaMessage};
 use saga_runner_kernel::definition::model::{COMMAND_TIMEOUT_MS, NoInstance};
-use saga_runner_kernel::ids::{ClusterId, DefinitionHash, TimeMs};
+use saga_runner_kernel::ids::{ClusterId, DefinitionHash, Key, TimeMs};
 use saga_runner_kernel::input::{Control, DomainEvent, Input, InputBody, Origin, Owner};
 use saga_runner_kernel::patch::{IgnoreReason, Outcome, TimerRow};
 use saga_runner_kernel::work::{Attempt, Piece, WorkItem, WorkKind, WorkRef};
 
 use super::apply::{Fate, Turn};
+use super::asking;
 use super::poison::Fault;
 use super::staging::Run;
 use super::watch::Told;
@@ -37,8 +38,13 @@ impl Run<'_> {
                 let message = format!("the key {} is that of an alias", input.instance.key);
                 return self.refuse(input, 1, &message);
             }
+            InputBody::Control(Control::AskAlias { key, question }) => self.asked(input, key, *question)?,
             InputBody::Timer { name } if name == RELEASED_TIMER => return self.forget_releases(input),
-            InputBody::Event(_) | InputBody::Result(_) | InputBody::Timer { .. } | InputBody::Control(_) => {
+            InputBody::Timer { name } => match asking::read_timer(name, input.time) {
+                Some((key, question)) => self.answer(input, &key, question, turn)?,
+                None => Outcome::Ignored(IgnoreReason::NoInstance),
+            },
+            InputBody::Event(_) | InputBody::Result(_) | InputBody::Control(_) => {
                 Outcome::Ignored(IgnoreReason::NoInstance)
             }
         };
@@ -229,18 +235,46 @@ fn message(
     event: &DomainEvent,
     now: TimeMs,
 ) -> WorkItem {
-    let id = &input.instance;
     let sequence = match input.origin {
         Origin::Stream { sequence, .. } => sequence,
         Origin::Timer | Origin::Local => 0,
     };
     // Two messages with one id are two for the owner, who knows what to make of that.
     let path = format!("forward.{sequence}.{}", owner.key);
+    let via = Via {
+        alias: alias.clone(),
+        generation: owner.generation,
+    };
+    let forwarded = SagaMessage::Forward(Box::new(Forwarded {
+        event: DomainEvent {
+            via: Some(Box::new(via)),
+            ..event.clone()
+        },
+        time: input.time,
+    }));
+    WorkItem {
+        created: now,
+        deadline: now.plus_ms(COMMAND_TIMEOUT_MS),
+        traceparent: event.traceparent.clone(),
+        hops: event.hops,
+        ..told(cluster, input, owner.generation, path, &owner.key, forwarded)
+    }
+}
+
+/// A message of whoever an input is for, about that input. It is not the doing of any definition.
+pub fn told(
+    cluster: ClusterId,
+    input: &Input,
+    generation: u32,
+    path: String,
+    to: &Key,
+    message: SagaMessage,
+) -> WorkItem {
+    let id = &input.instance;
     let command = Attempt {
         cluster,
         instance: id,
-        generation: owner.generation,
-        // It is not the doing of any definition.
+        generation,
         definition: &DefinitionHash([0; 32]),
         input_id: &input.id,
         input_time: input.time,
@@ -257,32 +291,22 @@ fn message(
         round: 0,
         item: 0,
     };
-    let via = Via {
-        alias: alias.clone(),
-        generation: owner.generation,
-    };
     WorkItem {
         instance: id.clone(),
         command_id: command.command_id(),
         idempotency_key: piece.idempotency_key(),
         attempt: 1,
-        created: now,
-        deadline: now.plus_ms(COMMAND_TIMEOUT_MS),
+        created: input.time,
+        deadline: input.time.plus_ms(COMMAND_TIMEOUT_MS),
         waited_ms: 0,
         causation_id: input.id.clone(),
         root_correlation_id: None,
-        traceparent: event.traceparent.clone(),
-        hops: event.hops,
+        traceparent: None,
+        hops: 0,
         kind: WorkKind::Saga {
             saga: id.saga.clone(),
-            key: owner.key.clone(),
-            message: SagaMessage::Forward(Box::new(Forwarded {
-                event: DomainEvent {
-                    via: Some(Box::new(via)),
-                    ..event.clone()
-                },
-                time: input.time,
-            })),
+            key: to.clone(),
+            message,
             awaited: false,
         },
         path,

@@ -33,6 +33,8 @@ pub struct Turn {
     pub deferred_as: Option<u64>,
     /// A timer that did not wait for its streams.
     pub late_source: bool,
+    /// A timer behind all that the aliases of its instance had.
+    pub behind_aliases: bool,
 }
 
 impl Turn {
@@ -40,6 +42,7 @@ impl Turn {
         attempts: 1,
         deferred_as: None,
         late_source: false,
+        behind_aliases: false,
     };
 }
 
@@ -78,6 +81,14 @@ impl Run<'_> {
         if self.waiting(&input.instance).is_blocked() && !passes(input) {
             return self.wait(input, WaitReason::Parked);
         }
+        if let InputBody::Control(Control::AliasRead { question, late }) = &input.body {
+            return self.answered(input, *question, *late);
+        }
+        let asks = self.waiting(&input.instance).asks;
+        let is_ordered = !matches!(input.body, InputBody::Control(_));
+        if asks.is_some_and(|due| input.time > due) && is_ordered {
+            return self.wait(input, WaitReason::Behind);
+        }
         self.settle(input, turn).map(drop)
     }
 
@@ -88,6 +99,9 @@ impl Run<'_> {
                 return self.bury_condemned(input, None, condemned, turn);
             }
             return self.take_aliased(&alias, input, turn);
+        }
+        if self.asks(input, turn)? {
+            return Ok(Fate::Settled);
         }
         let fate = self.execute(input, turn)?;
         self.follow(&input.instance, fate)
@@ -561,6 +575,8 @@ pub fn kind_in_full(input: &Input) -> String {
             Control::Heartbeat { .. } => "heartbeat".to_owned(),
             Control::RegisterAlias { .. } => "registration of an alias".to_owned(),
             Control::ReleaseAlias { .. } => "release of an alias".to_owned(),
+            Control::AskAlias { .. } => "question to an alias".to_owned(),
+            Control::AliasRead { .. } => "answer of an alias".to_owned(),
         },
     }
 }

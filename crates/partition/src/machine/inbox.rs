@@ -48,12 +48,24 @@ impl Run<'_> {
 
     /// Applies what waits and has nothing in its way any more, up to so many inputs, until one of it is poison.
     pub fn drain(&mut self, id: &InstanceId, at_most: usize) -> Result<(), StorageError> {
+        if self.waiting(id).asks.is_some() {
+            // Behind the answer of its aliases.
+            return Ok(());
+        }
         let mut rows = self.batch.inbox(id)?;
-        rows.retain(|(_, row, _)| row.reason.is_blocking());
-        for (number, row, bytes) in rows.into_iter().take(at_most) {
+        rows.retain(|(_, row, _)| row.reason.is_in_order());
+        let mut rows = rows.into_iter();
+        for (number, row, bytes) in rows.by_ref().take(at_most) {
             self.leave(id, number, row.reason, bytes)?;
-            if self.settle(&row.input, Turn::FIRST)? == Fate::Poison {
+            let turn = Turn {
+                deferred_as: Some(number),
+                ..Turn::FIRST
+            };
+            if self.settle(&row.input, turn)? == Fate::Poison {
                 break;
+            }
+            if self.waiting(id).asks.is_some() {
+                return self.wait_as(id, rows, WaitReason::Behind);
             }
         }
         Ok(())
@@ -97,6 +109,9 @@ impl Run<'_> {
         let Some((_, row, bytes)) = rows.into_iter().find(|(found, ..)| *found == number) else {
             return Ok(());
         };
+        if let WaitReason::Asked { .. } = row.reason {
+            return self.proceed(id, number, &row, bytes, true);
+        }
         if let WaitReason::Early { .. } = row.reason {
             self.leave(id, number, row.reason, bytes)?;
             if let Some(alias) = Alias::of(&id.key) {
@@ -125,7 +140,7 @@ impl Run<'_> {
                     Fate::Settled => {}
                     Fate::Begins => {
                         if self.welcome(id)? == Fate::Poison {
-                            self.park(id, rows)?;
+                            self.wait_as(id, rows, WaitReason::Parked)?;
                             return Ok(Fate::Poison);
                         }
                     }
@@ -134,7 +149,7 @@ impl Run<'_> {
                         break;
                     }
                     Fate::Poison => {
-                        self.park(id, rows)?;
+                        self.wait_as(id, rows, WaitReason::Parked)?;
                         return Ok(Fate::Poison);
                     }
                 }
@@ -161,7 +176,7 @@ impl Run<'_> {
                 fate @ (Fate::Settled | Fate::Begins | Fate::Poison) => fate,
             };
             if fate == Fate::Poison {
-                self.park(id, rows)?;
+                self.wait_as(id, rows, WaitReason::Parked)?;
                 return Ok(Fate::Poison);
             }
         }
@@ -174,18 +189,19 @@ impl Run<'_> {
         Ok(rows)
     }
 
-    /// Inputs that were about to be given again wait behind the poison among them.
-    fn park(
+    /// Inputs that were about to be given again wait behind one among them.
+    pub fn wait_as(
         &mut self,
         id: &InstanceId,
         rows: impl Iterator<Item = (u64, InboxRow, usize)>,
+        reason: WaitReason,
     ) -> Result<(), StorageError> {
         for (number, row, bytes) in rows {
             let mut waiting = self.waiting(id);
             waiting.remove(row.reason, bytes);
             self.wait_over(number, row.reason, bytes)?;
-            let row = encode_waiting(WaitReason::Parked, &row.input);
-            waiting.add(WaitReason::Parked, row.len());
+            let row = encode_waiting(reason, &row.input);
+            waiting.add(reason, row.len());
             self.batch.put_inbox(id, number, row)?;
             self.set_waiting(id, waiting);
         }
@@ -210,19 +226,25 @@ impl Run<'_> {
 
     /// An input waits no longer for its instance to begin, if it did.
     fn wait_over(&mut self, number: u64, reason: WaitReason, bytes: usize) -> Result<(), StorageError> {
-        let WaitReason::Early { until } = reason else {
-            return Ok(());
+        let until = match reason {
+            WaitReason::Early { until } => {
+                let counters = &mut self.staged.counters;
+                counters.early_inputs = counters.early_inputs.saturating_sub(1);
+                counters.early_bytes = counters.early_bytes.saturating_sub(bytes as u64);
+                until
+            }
+            WaitReason::Asked { until, .. } => until,
+            WaitReason::Deferred | WaitReason::Parked | WaitReason::Unversioned | WaitReason::Behind => {
+                return Ok(());
+            }
         };
-        let counters = &mut self.staged.counters;
-        counters.early_inputs = counters.early_inputs.saturating_sub(1);
-        counters.early_bytes = counters.early_bytes.saturating_sub(bytes as u64);
         let row = end_of_wait(number, until);
         self.batch.delete_timer(row.due, row.set_by).map(drop)
     }
 }
 
-/// The timer at which an input waits no longer for its instance.
-fn end_of_wait(number: u64, until: TimeMs) -> TimerRow {
+/// The timer at which an input waits no longer.
+pub fn end_of_wait(number: u64, until: TimeMs) -> TimerRow {
     TimerRow {
         due: until,
         set_by: WorkRef {

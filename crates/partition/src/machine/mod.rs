@@ -6,6 +6,7 @@
 pub mod activation;
 mod aliases;
 pub mod apply;
+mod asking;
 pub mod careful;
 pub mod catch_up;
 pub mod held;
@@ -69,6 +70,8 @@ pub struct Partition {
     pub scheduled_tenants: Vec<TenantId>,
     pub limits: Limits,
     pub keep: Keep,
+    /// How long a timer waits for streams that cannot be read.
+    pub timer_hold: Millis,
     /// Name and time of creation of each source stream.
     pub streams: [(String, i64); 3],
     pub positions: [u64; 3],
@@ -118,6 +121,7 @@ impl Partition {
                 cluster: self.cluster,
                 now,
                 keep_ended: self.keep.ended,
+                timer_hold: self.timer_hold,
                 waiting: &self.waiting,
                 condemned: &self.careful.condemned,
                 careful: self.careful.is_needed_at_all(),

@@ -427,6 +427,7 @@ impl Run<'_> {
         }
         let turn = Turn {
             attempts: letter.attempts.saturating_add(1),
+            behind_aliases: true,
             ..Turn::FIRST
         };
         let fate = match decision {

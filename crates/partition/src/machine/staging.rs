@@ -30,6 +30,8 @@ pub struct Ground<'a> {
     pub now: TimeMs,
     /// How long a tombstone counts.
     pub keep_ended: Millis,
+    /// How long a timer waits for streams that cannot be read.
+    pub timer_hold: Millis,
     /// Instances with something in the inbox, as of the last commit.
     pub waiting: &'a HashMap<InstanceId, Waiting>,
     /// Inputs that killed the process too often.

@@ -115,6 +115,18 @@ pub enum WaitReason {
         /// When it waits no longer; a timer of the name [`early_timer`] is due then.
         until: TimeMs,
     },
+    /// A timer: aliases of the instance are asked whether they have forwarded all events of before.
+    Asked {
+        due: TimeMs,
+        /// As for an early one.
+        until: TimeMs,
+        /// A bit for each that has not answered.
+        open: u64,
+        /// One of them could not read its streams that far.
+        late: bool,
+    },
+    /// It was stored later than such a timer was due.
+    Behind,
 }
 
 impl WaitReason {
@@ -123,8 +135,20 @@ impl WaitReason {
     pub const fn is_blocking(self) -> bool {
         match self {
             Self::Parked | Self::Unversioned => true,
-            Self::Deferred | Self::Early { .. } => false,
+            Self::Deferred | Self::Early { .. } | Self::Asked { .. } | Self::Behind => false,
         }
+    }
+
+    /// Whether it is a timer that waits for an answer.
+    #[must_use]
+    pub const fn asks(self) -> bool {
+        matches!(self, Self::Asked { .. })
+    }
+
+    /// Whether it is given again in the order in which it came, once nothing is in its way.
+    #[must_use]
+    pub const fn is_in_order(self) -> bool {
+        self.is_blocking() || matches!(self, Self::Behind)
     }
 }
 
@@ -181,6 +205,12 @@ pub struct Waiting {
     pub unversioned: u32,
     /// Inputs that wait for the instance to begin.
     pub early: u32,
+    /// Timers that wait for an answer of aliases.
+    pub asked: u32,
+    /// Inputs behind them.
+    pub later: u32,
+    /// When the first of these timers was due.
+    pub asks: Option<TimeMs>,
     /// Encoded size of all of them.
     pub bytes: usize,
 }
@@ -194,25 +224,36 @@ impl Waiting {
 
     #[must_use]
     pub const fn is_empty(&self) -> bool {
-        !self.is_blocked() && self.deferred == 0 && self.early == 0
+        !self.is_blocked() && self.deferred == 0 && self.early == 0 && self.asked == 0 && self.later == 0
     }
 
     /// Number of inputs.
     #[must_use]
     pub const fn inputs(&self) -> usize {
-        self.parked as usize + self.deferred as usize + self.unversioned as usize + self.early as usize
+        self.parked as usize
+            + self.deferred as usize
+            + self.unversioned as usize
+            + self.early as usize
+            + self.asked as usize
+            + self.later as usize
     }
 
-    pub const fn add(&mut self, reason: WaitReason, bytes: usize) {
+    pub fn add(&mut self, reason: WaitReason, bytes: usize) {
         let count = self.count(reason);
         *count = count.saturating_add(1);
         self.bytes = self.bytes.saturating_add(bytes);
+        if let WaitReason::Asked { due, .. } = reason {
+            self.asks = Some(self.asks.map_or(due, |asks| asks.min(due)));
+        }
     }
 
-    pub const fn remove(&mut self, reason: WaitReason, bytes: usize) {
+    pub fn remove(&mut self, reason: WaitReason, bytes: usize) {
         let count = self.count(reason);
         *count = count.saturating_sub(1);
         self.bytes = self.bytes.saturating_sub(bytes);
+        if self.asked == 0 {
+            self.asks = None;
+        }
     }
 
     const fn count(&mut self, reason: WaitReason) -> &mut u32 {
@@ -221,6 +262,8 @@ impl Waiting {
             WaitReason::Parked => &mut self.parked,
             WaitReason::Unversioned => &mut self.unversioned,
             WaitReason::Early { .. } => &mut self.early,
+            WaitReason::Asked { .. } => &mut self.asked,
+            WaitReason::Behind => &mut self.later,
         }
     }
 }

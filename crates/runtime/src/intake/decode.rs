@@ -16,7 +16,9 @@ use crate::kernel::envelope::{
     callback_outcome,
 };
 use crate::kernel::ids::{EventId, IdError, InstanceId, TenantId, TimeMs};
-use crate::kernel::input::{Control, DomainEvent, Owner, SourceStream, Verdict, WorkOutcome, WorkResult};
+use crate::kernel::input::{
+    Control, DomainEvent, Owner, Question, SourceStream, Verdict, WorkOutcome, WorkResult,
+};
 use crate::kernel::json::{Json, JsonError};
 use crate::kernel::limits::Limits;
 use crate::kernel::outcome::{self, Expected, RecordedResult, slice};
@@ -348,6 +350,24 @@ impl Decoder {
             ControlVerb::ReleaseAlias { key, generation } => Control::ReleaseAlias {
                 owner: Owner { key, generation },
             },
+            ControlVerb::AskAlias {
+                key,
+                due_ms,
+                number,
+                slot,
+            } => Control::AskAlias {
+                key,
+                question: question(due_ms, number, slot),
+            },
+            ControlVerb::AliasRead {
+                due_ms,
+                number,
+                slot,
+                late,
+            } => Control::AliasRead {
+                question: question(due_ms, number, slot),
+                late,
+            },
             ControlVerb::Callback { work, ok, error } => Control::Callback {
                 work,
                 outcome: callback_outcome(ok.as_ref(), error.as_ref())
@@ -416,6 +436,14 @@ fn is_forwarded(payload: &[u8]) -> bool {
     let mark = format!("\"control\":\"{FORWARD}\"");
     let marked = payload.windows(mark.len()).any(|part| part == mark.as_bytes());
     marked && serde_json::from_slice::<Verb<'_>>(payload).is_ok_and(|verb| verb.control == FORWARD)
+}
+
+const fn question(due_ms: i64, number: u64, slot: u8) -> Question {
+    Question {
+        due: TimeMs(due_ms),
+        number,
+        slot,
+    }
 }
 
 /// What a child says about its end.

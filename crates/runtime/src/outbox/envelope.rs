@@ -11,7 +11,7 @@ use crate::kernel::envelope::{
     ResultType, WorkflowEvent,
 };
 use crate::kernel::ids::{CommandId, EffectName, Key, SagaName};
-use crate::kernel::input::WorkOutcome;
+use crate::kernel::input::{Question, WorkOutcome};
 use crate::kernel::subject::Subject;
 use crate::kernel::trace::is_traceparent;
 use crate::kernel::work::WorkItem;
@@ -219,6 +219,21 @@ pub fn saga(
         SagaMessage::ReleaseAlias { generation } => ControlVerb::ReleaseAlias {
             key: item.instance.key.clone(),
             generation: *generation,
+        },
+        SagaMessage::AskAlias(Question { due, number, slot }) => ControlVerb::AskAlias {
+            key: item.instance.key.clone(),
+            due_ms: due.0,
+            number: *number,
+            slot: *slot,
+        },
+        SagaMessage::AliasRead {
+            question: Question { due, number, slot },
+            late,
+        } => ControlVerb::AliasRead {
+            due_ms: due.0,
+            number: *number,
+            slot: *slot,
+            late: *late,
         },
         SagaMessage::Forward(forwarded) => return self::forwarded(stream, item, saga, key, forwarded),
         SagaMessage::Outcome { command, outcome } => {

@@ -177,6 +177,12 @@ impl Desk {
         self.next_idle_prune = now + if rows > 0 { PRUNE_EVERY } else { PRUNE_IDLE };
     }
 
+    pub fn show_blocked(&self) {
+        let shard = self.index.to_string();
+        let gauge = self.metrics.instances_blocked.with_label_values(&[&shard]);
+        gauge.set(i64::try_from(self.partition.blocked).unwrap_or(i64::MAX));
+    }
+
     fn storage_full(&self, message: String) {
         if self.status.state() == ShardState::Running {
             tracing::error!(
@@ -251,8 +257,12 @@ impl Desk {
     fn resume_carefully(&mut self, id: &InstanceId) -> Result<(), StorageError> {
         loop {
             let (behind, rows) = self.reader.inbox(id, usize::MAX)?;
+            if rows.iter().any(|(_, row)| row.reason.asks()) {
+                // They come behind the answer that a timer before them waits for.
+                return Ok(());
+            }
             let mut rows = rows.into_iter().map(|(_, row)| row);
-            let first = rows.find(|row| row.reason.is_blocking());
+            let first = rows.find(|row| row.reason.is_in_order());
             let Some(InboxRow { input, .. }) = first.filter(|_| behind.is_none()) else {
                 return Ok(());
             };

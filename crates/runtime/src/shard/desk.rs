@@ -120,6 +120,7 @@ impl Desk {
             scheduled_tenants: spec.scheduled_tenants,
             limits: spec.limits,
             keep: spec.store.settings().keep(),
+            timer_hold: settings.timer_hold_max,
             streams: spec
                 .streams
                 .map(|state| (state.identity.name, state.identity.created_ns)),
@@ -520,12 +521,6 @@ impl Desk {
             });
         }
         Ok(())
-    }
-
-    pub fn show_blocked(&self) {
-        let shard = self.index.to_string();
-        let gauge = self.metrics.instances_blocked.with_label_values(&[&shard]);
-        gauge.set(i64::try_from(self.partition.blocked).unwrap_or(i64::MAX));
     }
 
     /// How long nothing has to be done without mail.

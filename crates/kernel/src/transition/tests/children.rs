@@ -88,7 +88,11 @@ pub(super) fn control(item: &WorkItem) -> Control {
             known: *known,
         },
         SagaMessage::Outcome { .. } => panic!("an outcome goes to the parent"),
-        SagaMessage::RegisterAlias { .. } | SagaMessage::ReleaseAlias { .. } | SagaMessage::Forward(_) => {
+        SagaMessage::RegisterAlias { .. }
+        | SagaMessage::ReleaseAlias { .. }
+        | SagaMessage::AskAlias(_)
+        | SagaMessage::AliasRead { .. }
+        | SagaMessage::Forward(_) => {
             panic!("it has to do with an alias, not with a child")
         }
     }

@@ -29,13 +29,13 @@ steps:
   never: {wait: {signal: never, timeout: 24h}}
 ";
 
-fn world(more: &str) -> World {
+pub fn world(more: &str) -> World {
     let mut world = World::new();
     world.definitions = set_of(vec![compile(&format!("{PARCEL}{more}"))]);
     world
 }
 
-fn parcel(tenant: &str, key: &str) -> InstanceId {
+pub fn parcel(tenant: &str, key: &str) -> InstanceId {
     InstanceId {
         tenant: TenantId::parse(tenant).unwrap(),
         saga: SagaName::parse("parcel").unwrap(),
@@ -43,7 +43,7 @@ fn parcel(tenant: &str, key: &str) -> InstanceId {
     }
 }
 
-fn tracking(tenant: &str, value: &str) -> InstanceId {
+pub fn tracking(tenant: &str, value: &str) -> InstanceId {
     let alias = Alias {
         name: "tracking".to_owned(),
         value: value.to_owned(),
@@ -55,14 +55,14 @@ fn tracking(tenant: &str, value: &str) -> InstanceId {
 }
 
 /// A shard, and the sequences of what comes to it.
-struct Post {
-    shard: Shard,
-    events: u64,
+pub struct Post {
+    pub shard: Shard,
+    pub events: u64,
     controls: u64,
 }
 
 impl Post {
-    fn of(world: &World) -> Self {
+    pub fn of(world: &World) -> Self {
         let shard = world.start();
         Self {
             events: shard.position(EVENTS),
@@ -71,19 +71,19 @@ impl Post {
         }
     }
 
-    async fn event(&mut self, id: InstanceId, event_type: &str, data: serde_json::Value) {
+    pub async fn event(&mut self, id: InstanceId, event_type: &str, data: serde_json::Value) {
         self.events += 1;
         let input = event(id, event_type, self.events, &data);
         self.shard.deliver(EVENTS, self.events, vec![input]).await;
     }
 
     /// What the intake makes of an event by its alias.
-    async fn scan(&mut self, tenant: &str, no: &str, at: u64) {
+    pub async fn scan(&mut self, tenant: &str, no: &str, at: u64) {
         let data = json!({"no": no, "at": at});
         self.event(tracking(tenant, no), "Carrier.Scanned", data).await;
     }
 
-    async fn packed(&mut self, tenant: &str, key: &str, no: &str) {
+    pub async fn packed(&mut self, tenant: &str, key: &str, no: &str) {
         self.event(parcel(tenant, key), "Parcel.Packed", json!({"id": key}))
             .await;
         let labelled = json!({"id": key, "no": no});
@@ -91,14 +91,14 @@ impl Post {
     }
 
     /// The messages between sagas that stand in the outbox, oldest first.
-    async fn messages(&self) -> Vec<(WorkRef, WorkItem)> {
+    pub async fn messages(&self) -> Vec<(WorkRef, WorkItem)> {
         let mut rows = self.shard.outbox().await;
         rows.retain(|(_, item)| matches!(item.kind, WorkKind::Saga { .. }));
         rows
     }
 
     /// Brings all messages to where they go, until there are none.
-    async fn carry(&mut self) {
+    pub async fn carry(&mut self) {
         loop {
             let rows = self.messages().await;
             if rows.is_empty() {
@@ -114,7 +114,7 @@ impl Post {
         }
     }
 
-    fn places(&self, tenant: &str, key: &str) -> serde_json::Value {
+    pub fn places(&self, tenant: &str, key: &str) -> serde_json::Value {
         self.shard.state(&parcel(tenant, key), "places")
     }
 
@@ -168,6 +168,22 @@ fn arrived(item: &WorkItem, sequence: u64) -> Input {
                 event.event_id.to_string(),
                 forwarded.time,
                 InputBody::Event(event),
+            )
+        }
+        SagaMessage::AskAlias(question) => {
+            let (key, question) = (item.instance.key.clone(), *question);
+            (
+                request,
+                START,
+                InputBody::Control(Control::AskAlias { key, question }),
+            )
+        }
+        SagaMessage::AliasRead { question, late } => {
+            let (question, late) = (*question, *late);
+            (
+                request,
+                START,
+                InputBody::Control(Control::AliasRead { question, late }),
             )
         }
         other => panic!("{other:?}"),

@@ -1,6 +1,7 @@
 //! Promises of a shard, kept against a real environment.
 
 mod aliases;
+mod asking;
 mod catch_up;
 mod early;
 mod ends;

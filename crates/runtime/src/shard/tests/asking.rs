@@ -1,0 +1,178 @@
+//! Timers of instances with aliases, whose events other shards read.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::aliases::{Post, parcel, tracking, world};
+use super::world::{EVENTS, START, World, event};
+use crate::kernel::children::SagaMessage;
+use crate::kernel::record::Phase;
+use crate::kernel::work::WorkKind;
+use crate::ports::clock::Clock as _;
+use crate::shard::mailbox::DeadLetterDecision;
+
+/// A parcel that nobody scans for a minute is lost.
+const LOST: &str = r"
+timers:
+  lost: {after: 1m, cancel_when: 'size(state.places) > 0', fail: {code: lost}}
+";
+
+/// A parcel with the number T-1, as its alias knows.
+async fn labelled(world: &World) -> Post {
+    let mut post = Post::of(world);
+    post.packed("t1", "a", "T-1").await;
+    post.carry().await;
+    post
+}
+
+/// Two minutes later the own streams of the shard are read.
+async fn due(world: &World, post: &Post) {
+    world.clock.advance(Duration::from_mins(2));
+    post.shard.barrier(world.clock.now()).await;
+    post.shard.settle().await;
+}
+
+async fn questions(post: &Post) -> usize {
+    let messages = post.messages().await;
+    let asks = |kind: &WorkKind| {
+        matches!(
+            kind,
+            WorkKind::Saga {
+                message: SagaMessage::AskAlias(_),
+                ..
+            }
+        )
+    };
+    messages.iter().filter(|(_, item)| asks(&item.kind)).count()
+}
+
+/// After an outage the parcel was given up although its scan stood in the stream: another shard had read it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_timer_fires_behind_the_events_that_an_alias_has_still_to_forward() {
+    let world = world(LOST);
+    let mut post = labelled(&world).await;
+    post.scan("t1", "T-1", 7).await;
+    post.shard.settle().await;
+    assert_eq!(post.messages().await.len(), 1, "it is read, and on its way");
+    due(&world, &post).await;
+    assert_eq!(questions(&post).await, 1);
+    assert_eq!(
+        post.shard.record(&parcel("t1", "a")).expect("not given up").phase,
+        Phase::Running
+    );
+    post.carry().await;
+    assert_eq!(post.places("t1", "a"), json!([7]));
+    let record = post.shard.record(&parcel("t1", "a")).expect("it goes on");
+    assert!(!record.timers.contains_key("lost"), "{:?}", record.timers);
+    let (_, waiting) = post
+        .shard
+        .handle
+        .reader
+        .inbox(&parcel("t1", "a"), 10)
+        .expect("readable");
+    assert!(waiting.is_empty(), "{waiting:?}");
+    post.shard.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn without_such_an_event_the_timer_fires_before_what_was_stored_later_also_over_a_restart() {
+    let world = world(LOST);
+    let mut post = labelled(&world).await;
+    due(&world, &post).await;
+    post.events += 1;
+    let mut closed = event(
+        parcel("t1", "a"),
+        "Parcel.Closed",
+        post.events,
+        &json!({"id": "a"}),
+    );
+    closed.time = START.plus_ms(90_000);
+    post.shard.deliver(EVENTS, post.events, vec![closed]).await;
+    post.shard.settle().await;
+    assert!(
+        post.shard.record(&parcel("t1", "a")).is_some(),
+        "it waits behind the timer"
+    );
+    post.shard.stop().await;
+    let mut post = Post::of(&world);
+    assert_eq!(questions(&post).await, 1);
+    post.shard.barrier(world.clock.now()).await;
+    post.carry().await;
+    let record = post.shard.ended(&parcel("t1", "a")).expect("given up");
+    assert_eq!(record.phase, Phase::Failed);
+    let history = post.shard.history(&parcel("t1", "a"));
+    assert!(
+        history
+            .iter()
+            .any(|row| row.kind.starts_with("timer") && !row.late_source)
+    );
+    post.shard.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn without_an_answer_the_timer_fires_in_the_end_and_says_so() {
+    let world = world(LOST);
+    let post = labelled(&world).await;
+    due(&world, &post).await;
+    assert_eq!(questions(&post).await, 1);
+    world.clock.advance(Duration::from_mins(11));
+    post.shard.barrier(world.clock.now()).await;
+    post.shard.settle().await;
+    let record = post.shard.ended(&parcel("t1", "a")).expect("given up");
+    assert_eq!(record.phase, Phase::Failed);
+    let history = post.shard.history(&parcel("t1", "a"));
+    assert!(history.iter().any(|row| row.late_source), "{history:?}");
+    post.shard.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_parcel_without_a_number_asks_nobody() {
+    let world = world(LOST);
+    let mut post = Post::of(&world);
+    post.event(parcel("t1", "b"), "Parcel.Packed", json!({"id": "b"}))
+        .await;
+    due(&world, &post).await;
+    assert_eq!(questions(&post).await, 0);
+    assert_eq!(
+        post.shard.ended(&parcel("t1", "b")).expect("given up").phase,
+        Phase::Failed
+    );
+    post.shard.stop().await;
+}
+
+/// What is given again behind a dead letter keeps its order, and its timer asks anew.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_forwarded_event_that_is_poison_holds_up_the_timer_and_what_waits_behind_it() {
+    let world = world(LOST);
+    let mut post = labelled(&world).await;
+    let nowhere = json!({"no": "T-1"});
+    post.event(tracking("t1", "T-1"), "Carrier.Scanned", nowhere)
+        .await;
+    due(&world, &post).await;
+    post.events += 1;
+    let mut closed = event(
+        parcel("t1", "a"),
+        "Parcel.Closed",
+        post.events,
+        &json!({"id": "a"}),
+    );
+    closed.time = START.plus_ms(90_000);
+    post.shard.deliver(EVENTS, post.events, vec![closed]).await;
+    post.carry().await;
+    let (behind, waiting) = post
+        .shard
+        .handle
+        .reader
+        .inbox(&parcel("t1", "a"), 10)
+        .expect("readable");
+    let number = behind.expect("the scan says no place");
+    assert_eq!(waiting.len(), 2, "the timer, and what came later: {waiting:?}");
+    let discard = DeadLetterDecision::Discard;
+    assert_eq!(post.shard.decide(number, discard).await, Ok(()));
+    assert_eq!(questions(&post).await, 1);
+    post.carry().await;
+    let record = post.shard.ended(&parcel("t1", "a")).expect("given up");
+    assert_eq!(record.phase, Phase::Failed, "before it was closed");
+    post.shard.stop().await;
+}
