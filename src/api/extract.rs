@@ -102,6 +102,10 @@ pub struct PageParameters {
 }
 
 impl PageParameters {
+    pub const fn new(after: Option<String>, limit: Option<String>) -> Self {
+        Self { after, limit }
+    }
+
     /// A limit above the maximum is lowered to it.
     pub fn page(self) -> Result<PageRequest, Problem> {
         let limit = match self.limit {

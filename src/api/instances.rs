@@ -37,16 +37,32 @@ pub async fn publish_event(
     Ok((StatusCode::ACCEPTED, Json(published)).into_response())
 }
 
-/// Instances of one saga: `?after=<cursor>&limit=<1..500>`.
+/// `?blocked=...&after=...&limit=...`
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ListParameters {
+    blocked: Option<String>,
+    after: Option<String>,
+    limit: Option<String>,
+}
+
+/// Instances of one saga: `?blocked=<true|false>&after=<cursor>&limit=<1..500>`.
 pub async fn list(
     State(state): State<ApiState>,
     Path(names): Path<Names>,
-    Parameters(query): Parameters<PageParameters>,
+    Parameters(query): Parameters<ListParameters>,
 ) -> Result<Response, Problem> {
     let tenant = extract::tenant(state.tenancy, &names)?;
     let saga = extract::saga(&names)?;
-    let page = query.page()?;
-    Ok(Json(state.control.instances(&tenant, &saga, page).await?).into_response())
+    let blocked = match query.blocked.as_deref() {
+        None => None,
+        Some("true") => Some(true),
+        Some("false") => Some(false),
+        Some(_) => return Err(Problem::invalid("blocked must be true or false")),
+    };
+    let page = PageParameters::new(query.after, query.limit).page()?;
+    let found = state.control.instances(&tenant, &saga, blocked, page).await?;
+    Ok(Json(found).into_response())
 }
 
 /// `?history=...`

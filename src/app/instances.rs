@@ -91,9 +91,10 @@ impl Instances for Node {
         &self,
         tenant: &TenantId,
         saga: &SagaName,
+        blocked: Option<bool>,
         page: PageRequest,
     ) -> Result<Page<InstanceView>, ControlError> {
-        pages::instances(self, tenant, saga, page).await
+        pages::instances(self, tenant, saga, blocked, page).await
     }
 
     async fn instance(&self, id: &InstanceId, history: usize) -> Result<InstanceDetail, ControlError> {

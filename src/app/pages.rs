@@ -11,7 +11,7 @@ use super::node::Node;
 use crate::kernel::ids::{SagaName, TenantId};
 use crate::kernel::view::InstanceView;
 use crate::ports::control::{ControlError, DeadLetterView, Page, PageRequest};
-use crate::storage::read::Bound;
+use crate::storage::read::{Bound, Found};
 
 /// What there is still room for on a page. The item that passes the bytes is on it, so that each page goes on.
 struct Room {
@@ -65,20 +65,27 @@ fn json_bytes(item: &impl Serialize) -> usize {
     count.0
 }
 
-/// Instances of a saga: of each shard the live ones, then the ended ones.
+/// Instances that one page looks at, where not all of them are wanted.
+const LOOKED_AT_MAX: usize = 10_000;
+
+/// Instances of a saga: of each shard the live ones, then the ended ones. `blocked`: only those that something keeps from
+/// going on, or that nothing does.
 pub(super) async fn instances(
     node: &Node,
     tenant: &TenantId,
     saga: &SagaName,
+    blocked: Option<bool>,
     page: PageRequest,
 ) -> Result<Page<InstanceView>, ControlError> {
     let running = node.running_or_unavailable()?;
     let mut cursor = page.after.as_deref().map_or(Ok((0, None)), read_cursor)?;
     let mut room = Room::of(node, &page);
     let mut items = Vec::new();
+    let mut looked_at = 0;
     let shards = running.shards.all();
     while let Some(shard) = shards.iter().find(|shard| shard.index >= cursor.0)
         && !room.is_over()
+        && (blocked.is_none() || looked_at < LOOKED_AT_MAX)
     {
         if shard.index > cursor.0 {
             cursor = (shard.index, None);
@@ -96,8 +103,17 @@ pub(super) async fn instances(
         .await?;
         let mut goes_on_behind = next;
         let count = found.len();
+        looked_at += count;
         for (at, (listed, kept)) in (1..).zip(found) {
+            if blocked == Some(true) && matches!(listed.found, Found::Ended(_)) {
+                // Nothing keeps these, nor those behind them.
+                goes_on_behind = None;
+                break;
+            }
             let view = node.view(&listed.id, &listed.found, kept);
+            if blocked.is_some_and(|blocked| blocked != view.blocked_by.is_some()) {
+                continue;
+            }
             room.take(&view);
             items.push(view);
             if room.is_over() && at < count {
@@ -115,6 +131,7 @@ pub(super) async fn instances(
         items,
         next: more.then(|| write_cursor(&cursor)),
         absent_shards: node.absent_shards(),
+        looked_at: blocked.map(|_| looked_at),
     })
 }
 
@@ -169,6 +186,7 @@ pub(super) async fn dead_letters(
         items,
         next,
         absent_shards: node.absent_shards(),
+        looked_at: None,
     })
 }
 

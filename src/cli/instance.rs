@@ -9,6 +9,8 @@ use crate::app::out;
 
 #[derive(Debug, Subcommand)]
 pub enum InstanceCommand {
+    /// Print the instances of a saga, one a line.
+    List(ListArguments),
     /// Print state, steps, ledger, timers and history as JSON.
     Show(NameArguments),
     /// Stop it.
@@ -19,6 +21,28 @@ pub enum InstanceCommand {
     Skip(StuckArguments),
     /// Go on: what is stuck has been undone by other means, or with --as what became of a stuck step.
     Resolve(ResolveArguments),
+}
+
+#[derive(Debug, Args)]
+pub struct ListArguments {
+    /// The saga.
+    saga: String,
+    /// Only those that something keeps from going on: a dead letter, a missing definition, an overdue timer, a question.
+    #[arg(long)]
+    blocked: bool,
+    /// Most instances that are printed.
+    #[arg(long, value_name = "COUNT", default_value_t = 50, value_parser = clap::value_parser!(u16).range(1..=500))]
+    limit: u16,
+    /// Go on behind the instances that were printed before.
+    #[arg(long, value_name = "CURSOR")]
+    after: Option<String>,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    tenant: TenantArguments,
+    #[command(flatten)]
+    server: ServerArguments,
 }
 
 #[derive(Debug, Args)]
@@ -119,6 +143,7 @@ fn json(text: &str) -> Result<Value, serde_json::Error> {
 
 pub fn instance(command: &InstanceCommand) -> Result<(), Failure> {
     match command {
+        InstanceCommand::List(arguments) => list(arguments),
         InstanceCommand::Show(name) => {
             let client = Client::new(&name.server)?;
             let shown = client.get(&name.path(&client)?)?;
@@ -137,6 +162,81 @@ pub fn instance(command: &InstanceCommand) -> Result<(), Failure> {
             ask(&arguments.stuck.name, "resolve", &body)
         }
     }
+}
+
+fn list(arguments: &ListArguments) -> Result<(), Failure> {
+    let client = Client::new(&arguments.server)?;
+    let tenant = client.tenant_path(&arguments.tenant)?;
+    let mut after = arguments.after.clone();
+    let (mut left, mut items) = (usize::from(arguments.limit), Vec::new());
+    loop {
+        let mut path = format!(
+            "{tenant}/sagas/{}/instances?limit={left}",
+            escaped(&arguments.saga)
+        );
+        if arguments.blocked {
+            path.push_str("&blocked=true");
+        }
+        if let Some(after) = &after {
+            path.push_str("&after=");
+            path.push_str(&escaped(after));
+        }
+        let mut page = client.get(&path)?;
+        let found = page["items"]
+            .as_array_mut()
+            .map(std::mem::take)
+            .unwrap_or_default();
+        left = left.saturating_sub(found.len());
+        items.extend(found);
+        after = page["next"].as_str().map(str::to_owned);
+        // A page ends after so many bytes or instances looked at, too.
+        if left == 0 || after.is_none() {
+            break;
+        }
+    }
+    if arguments.json {
+        return out::line(format_args!("{:#}", json!({"items": items, "next": after})));
+    }
+    for item in &items {
+        out::line(one(item))?;
+    }
+    if let Some(after) = after {
+        out::note(format_args!("there are more: --after {after}"));
+    }
+    Ok(())
+}
+
+/// An instance in one line.
+fn one(item: &Value) -> String {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let mut line = format!("{} {}", text(&item["key"]), text(&item["phase"]));
+    if let Some(machine) = item["machine"].as_str() {
+        line.push_str(&format!(" in {machine}"));
+    }
+    let blocked = &item["blocked_by"];
+    if blocked.is_null() {
+        return line;
+    }
+    line.push_str(&format!(", blocked since {}:", text(&blocked["since"])));
+    if let Some(letter) = blocked["dead_letter"].as_object() {
+        let told = |name: &str| letter.get(name).map(text).unwrap_or_default();
+        line.push_str(&format!(
+            " dead letter {} {}: {}",
+            told("id"),
+            told("reason"),
+            told("message")
+        ));
+    }
+    if let Some(definition) = blocked["definition"].as_str() {
+        line.push_str(&format!(" definition {definition} is not loaded"));
+    }
+    for timer in blocked["overdue"].as_array().into_iter().flatten() {
+        line.push_str(&format!(" timer {} is overdue", text(&timer["name"])));
+    }
+    if let Some(questions) = blocked["questions"].as_u64() {
+        line.push_str(&format!(" {questions} question(s)"));
+    }
+    line
 }
 
 fn decide(arguments: &StuckArguments, verdict: &str) -> Result<(), Failure> {

@@ -8,6 +8,17 @@ use wiremock::ResponseTemplate;
 use crate::api::caller::{add_call, get, instance, items, letters, post, runner, send, service, until};
 use crate::support::rig::Rig;
 
+/// What the command line prints about the runner.
+async fn cli(rig: &Rig, arguments: &[&str]) -> String {
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_saga-runner"));
+    command.args(arguments).args(["--url", &rig.url("")]);
+    let output = tokio::task::spawn_blocking(move || command.output().expect("it runs"))
+        .await
+        .expect("waited");
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).expect("text")
+}
+
 async fn divide(rig: &Rig, tenant: &str, id: &str, key: &str, by: i64) {
     let payload = json!({"ratio": key, "by": by});
     send(rig, tenant, id, "Ratio.Divided", payload).await;
@@ -119,6 +130,25 @@ async fn a_poison_input_holds_up_its_own_instance_until_someone_decides() {
         };
         assert_eq!(&view["blocked_by"], expected, "{view}");
     }
+    let list = "/v1/tenants/acme/sagas/ratio/instances";
+    for (blocked, expected) in [(true, ["r-1"]), (false, ["r-2"])] {
+        let listed = get(&rig, &format!("{list}?blocked={blocked}")).await.json();
+        let keys: Vec<_> = items(&listed).iter().map(|view| &view["key"]).collect();
+        assert_eq!(keys, expected, "{listed}");
+        assert!(listed["looked_at"].as_u64() >= Some(1), "{listed}");
+    }
+    let unclear = get(&rig, &format!("{list}?blocked=yes")).await;
+    unclear.is_problem(400, "SR0501");
+    let told = cli(
+        &rig,
+        &["instance", "list", "ratio", "--tenant", "acme", "--blocked"],
+    )
+    .await;
+    assert!(
+        told.starts_with("r-1 running in open, blocked since ") && told.contains("expression"),
+        "{told}"
+    );
+    assert_eq!(told.lines().count(), 1, "{told}");
     let gauges = get(&rig, "/metrics").await.text;
     let blocked = gauges
         .lines()

@@ -169,7 +169,7 @@ async fn instances(node: &Node, of: &str, name: &str) -> BTreeMap<String, String
         limit: 500,
     };
     let page = node
-        .instances(&tenant(of), &saga(name), page)
+        .instances(&tenant(of), &saga(name), None, page)
         .await
         .expect("a list");
     let views = page

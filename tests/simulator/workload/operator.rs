@@ -32,7 +32,7 @@ impl Simulation {
             for saga in ASKING {
                 let name = SagaName::parse(saga).expect("a saga");
                 let id = TenantId::parse(tenant).expect("a tenant");
-                let found = node.instances(&id, &name, page()).await?;
+                let found = node.instances(&id, &name, None, page()).await?;
                 for view in &found.items {
                     for stuck in &view.stuck {
                         self.answer(node, tenant, view, stuck).await?;

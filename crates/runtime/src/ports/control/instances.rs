@@ -37,11 +37,13 @@ pub trait Instances: Send + Sync + 'static {
         verb: ControlVerb,
     ) -> Result<Published, ControlError>;
 
-    /// Instances of a saga, newest last, live ones before ended ones.
+    /// Instances of a saga, newest last, live ones before ended ones; only those that something keeps from going on, or that
+    /// nothing does, where `blocked` says so.
     async fn instances(
         &self,
         tenant: &TenantId,
         saga: &SagaName,
+        blocked: Option<bool>,
         page: PageRequest,
     ) -> Result<Page<InstanceView>, ControlError>;
 

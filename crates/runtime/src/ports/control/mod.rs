@@ -75,6 +75,9 @@ pub struct Page<T> {
     /// Shards of which nothing is in the list, because they are not open in this process.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub absent_shards: Vec<u16>,
+    /// How many were looked at, where not all of them are wanted: a page may be short, or empty, although the list goes on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub looked_at: Option<usize>,
 }
 
 /// RFC 3339 for people.
