@@ -410,7 +410,7 @@ impl Simulation {
     /// Whether a shard has no room for now.
     pub fn is_somewhere_full(&self) -> bool {
         let mut ends = self.ends.iter();
-        ends.any(|(_, end)| matches!(end, End::Full(_) | End::MapFull(_)))
+        !self.is_healed && ends.any(|(_, end)| matches!(end, End::Full(_) | End::MapFull(_)))
     }
 
     fn end_what_ends(&mut self, now: Duration, main: &Runner, second: &mut Option<Runner>) {

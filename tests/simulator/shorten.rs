@@ -89,13 +89,16 @@ mod tests {
 
     use super::*;
 
+    /// One that finds it, of those of `planted.rs`.
+    const SEED: u64 = 2;
+
     #[test]
     fn a_seed_that_fails_is_shortened_to_what_it_needs_and_fails_the_same_again() {
         plant(Some(Bug::ReleaseBeforeCommit));
-        let (kept, verdict) = shorten(1).expect("seed 1 finds it");
-        let again = carry_out(with(1, &kept), false);
+        let (kept, verdict) = shorten(SEED).expect("the seed finds it");
+        let again = carry_out(with(SEED, &kept), false);
         plant(None);
-        assert!(kept.len() <= 3, "{}", told(1, &kept));
+        assert!(kept.len() <= 3, "{}", told(SEED, &kept));
         assert_eq!((again.hash, again.faults), (verdict.hash, verdict.faults));
     }
 }

@@ -42,7 +42,13 @@ impl Simulation {
             self.losses.is_told = true;
             return;
         }
-        for verb in told {
+        // What is shown of a stream may be one thing, and what one of the shards has met the other: a refusal says so.
+        let verbs = if told.is_empty() {
+            &[][..]
+        } else {
+            &[AcceptVerb::Gap, AcceptVerb::Rebind][..]
+        };
+        for verb in verbs.iter().copied() {
             for shard in 0..self.plan.shards {
                 for stream in [EVENTS, COMMANDS, RESULTS] {
                     self.accept(node, shard, verb, stream).await;
@@ -81,7 +87,9 @@ impl Simulation {
             position: None,
         };
         // He reads what would be lost first.
-        if node.accept(shard, verb, request(true)).await.is_err() {
+        if let Err(error) = node.accept(shard, verb, request(true)).await {
+            self.world
+                .note(format_args!("operator: not {}: {error}", verb.as_str()));
             return;
         }
         match node.accept(shard, verb, request(false)).await {

@@ -43,7 +43,8 @@ pub(super) fn open(spec: &ShardSpec) -> Result<Opening, StorageError> {
     let waiting = spec.store.reader().waiting()?;
     spec.store.write(|batch| {
         let counters = batch.counters()?;
-        let careful = if batch.is_closed()? || counters.log_sequence == 0 {
+        // Not by its log: what it takes first may have killed the process each time, and then nothing is in it yet.
+        let careful = if batch.is_closed()? || is_new(batch)? {
             batch.put_suspects(&[])?;
             Careful::default()
         } else {
@@ -77,6 +78,16 @@ fn has_schedules(spec: &ShardSpec, batch: &Batch<'_>) -> Result<bool, StorageErr
     Ok(wanted || !batch.schedules()?.is_empty())
 }
 
+/// Whether the shard is opened for the first time.
+fn is_new(batch: &Batch<'_>) -> Result<bool, StorageError> {
+    for stream in SourceStream::ALL {
+        if batch.position(stream, 0)?.is_some() {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
 type Halt = Option<(&'static str, String)>;
 
 /// What is wrong with the streams of a shard.
@@ -89,10 +100,7 @@ fn positions(spec: &ShardSpec, batch: &Batch<'_>) -> Result<([u64; 3], Stamps, H
     let mut stamps = [None; 3];
     let mut halts = Halts::default();
     // All are stored together, and a shard that is begun anew in place of a lost one has a log that does not begin at 0.
-    let mut is_new = true;
-    for stream in SourceStream::ALL {
-        is_new &= batch.position(stream, 0)?.is_none();
-    }
+    let is_new = is_new(batch)?;
     for stream in SourceStream::ALL {
         let state = &spec.streams[stream.index()];
         let end = state.last_time;

@@ -107,6 +107,23 @@ async fn an_input_that_kills_the_process_is_set_aside_and_its_neighbours_are_not
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn an_input_that_kills_the_process_before_its_shard_has_committed_anything_is_set_aside() {
+    let world = World::new();
+    world.start().stop().await;
+    die_with(&world, &opened("a", 1), 3);
+    let shard = world.start();
+    shard
+        .deliver(EVENTS, 1, vec![opened("a", 1), opened("b", 1)])
+        .await;
+    shard.settle().await;
+    let letters = shard.dead_letters();
+    assert_eq!(letters.len(), 1);
+    assert_eq!(letters[0].1.reason, "poison.crash");
+    assert_eq!(shard.items("b"), json!([]));
+    shard.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn care_after_a_crash_changes_no_outcome() {
     let world = World::new();
     with_two_lists(&world).await.stop().await;
