@@ -209,34 +209,31 @@ fn list(arguments: &ListArguments) -> Result<(), Failure> {
 /// An instance in one line.
 fn one(item: &Value) -> String {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let mut line = format!("{} {}", text(&item["key"]), text(&item["phase"]));
+    let mut parts = vec![text(&item["key"]), text(&item["phase"])];
     if let Some(machine) = item["machine"].as_str() {
-        line.push_str(&format!(" in {machine}"));
+        parts.push(format!("in {machine}"));
     }
     let blocked = &item["blocked_by"];
-    if blocked.is_null() {
-        return line;
+    if !blocked.is_null() {
+        let last = parts.pop().unwrap_or_default();
+        parts.push(last + ",");
+        parts.push(format!("blocked since {}:", text(&blocked["since"])));
     }
-    line.push_str(&format!(", blocked since {}:", text(&blocked["since"])));
     if let Some(letter) = blocked["dead_letter"].as_object() {
         let told = |name: &str| letter.get(name).map(text).unwrap_or_default();
-        line.push_str(&format!(
-            " dead letter {} {}: {}",
-            told("id"),
-            told("reason"),
-            told("message")
-        ));
+        let (id, reason, message) = (told("id"), told("reason"), told("message"));
+        parts.push(format!("dead letter {id} {reason}: {message}"));
     }
     if let Some(definition) = blocked["definition"].as_str() {
-        line.push_str(&format!(" definition {definition} is not loaded"));
+        parts.push(format!("definition {definition} is not loaded"));
     }
     for timer in blocked["overdue"].as_array().into_iter().flatten() {
-        line.push_str(&format!(" timer {} is overdue", text(&timer["name"])));
+        parts.push(format!("timer {} is overdue", text(&timer["name"])));
     }
     if let Some(questions) = blocked["questions"].as_u64() {
-        line.push_str(&format!(" {questions} question(s)"));
+        parts.push(format!("{questions} question(s)"));
     }
-    line
+    parts.join(" ")
 }
 
 fn decide(arguments: &StuckArguments, verdict: &str) -> Result<(), Failure> {

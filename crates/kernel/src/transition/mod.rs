@@ -312,9 +312,7 @@ fn with_control<'a>(
         Control::RegisterAlias { .. }
         | Control::ReleaseAlias { .. }
         | Control::AskAlias { .. }
-        | Control::AliasRead { .. } => {
-            return Ok(Patch::ignored(IgnoreReason::NoHandler));
-        }
+        | Control::AliasRead { .. } => return Ok(Patch::ignored(IgnoreReason::NoHandler)),
         Control::Cancel { .. }
         | Control::Retry
         | Control::Settle(_)
