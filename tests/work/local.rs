@@ -361,13 +361,18 @@ async fn a_drain_waits_for_the_calls_that_are_made_here() {
     shard.come_to_rest(Rest::NoCalls).await;
     let (outcome, _) = one_verdict(&mut shard).await;
     assert!(matches!(outcome, WorkOutcome::Succeeded { .. }), "{outcome:?}");
+}
 
-    // One that takes longer than the drain is cut off, and its command says that it may have happened.
+#[tokio::test]
+async fn a_call_that_is_made_here_and_outlasts_the_drain_is_cut_off_and_its_command_says_so() {
+    let rig = Rig::new().await;
     let stuck = ResponseTemplate::new(200).set_delay(Duration::from_mins(1));
     let server = upstream(stuck).await;
+    let local = local();
     let mut patient = definition(3);
     patient.timeout_ms = 120_000;
     let worker = rig.local_worker(&local, vec![patient], &server.uri());
+    let mut shard = started(&rig, options(&local, 0)).await;
     let item = effect(&rig, "o-2", 2);
     shard.release(vec![(at(2, 0), item.clone())]).await;
     until(async || (!server.received_requests().await?.is_empty()).then_some(())).await;

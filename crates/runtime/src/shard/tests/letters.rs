@@ -435,6 +435,7 @@ async fn what_waited_for_its_definition_is_begun_with_care_after_a_crash() {
     assert_eq!(letter.input.unwrap().id, settled().id);
     assert_eq!(shard.state(&pay("p"), "share"), 0, "it waits behind");
     shard.decide(number, Discard).await.unwrap();
+    shard.settle().await;
     assert_eq!(shard.state(&pay("p"), "share"), 25);
     assert_eq!(shard.state(&pay("p"), "paid"), false);
     shard.stop().await;
