@@ -118,7 +118,7 @@ impl Process {
         if self.is_dead() {
             return;
         }
-        self.world.note(format_args!("process {} dies", self.number));
+        self.world.died(self.number);
         self.is_dead.store(true, Ordering::Relaxed);
         self.died.notify_waiters();
     }

@@ -281,7 +281,7 @@ impl Simulation {
     async fn act(&mut self, main: &mut Runner, second: &mut Option<Runner>) -> Ended {
         loop {
             if let Some(started) = main.started().await
-                && let Some(ended) = self.started(started).await
+                && let Some(ended) = self.started(main.process.number, started).await
             {
                 return ended;
             }
@@ -390,7 +390,11 @@ impl Simulation {
     }
 
     /// How the life ends where the process could not start.
-    async fn started(&mut self, started: Result<Result<(), StartError>, String>) -> Option<Ended> {
+    async fn started(
+        &mut self,
+        process: u64,
+        started: Result<Result<(), StartError>, String>,
+    ) -> Option<Ended> {
         match started {
             Ok(Ok(())) => {
                 self.definitions.started(self.server.last(EVENTS));
@@ -402,7 +406,7 @@ impl Simulation {
                 tokio::time::sleep(Duration::from_secs(1)).await;
                 Some(Ended::Stopped)
             }
-            Ok(Err(error)) => Some(self.refused(error).await),
+            Ok(Err(error)) => Some(self.refused(process, error).await),
             Err(fault) => Some(Ended::Failed(fault)),
         }
     }
@@ -484,7 +488,7 @@ impl Simulation {
         let mut open = vec!["it has not started".to_owned()];
         while self.world.clock.passed().saturating_sub(begun) < HEALING_MAX {
             if let Some(started) = main.started().await
-                && let Some(ended) = self.started(started).await
+                && let Some(ended) = self.started(main.process.number, started).await
             {
                 return ended;
             }

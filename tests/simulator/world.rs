@@ -22,10 +22,19 @@ struct Evidence {
     owners: BTreeMap<u16, u64>,
     /// Processes that have owned some shard.
     were_owners: BTreeSet<u64>,
+    /// Processes that do nothing any more.
+    dead: BTreeSet<u64>,
     /// What has left a runner and was not to.
     premature: Vec<String>,
     /// How often a process died by what it was to write.
     poisoned: usize,
+}
+
+impl Evidence {
+    fn has_other_owner(&self, process: u64) -> bool {
+        let mut owners = self.owners.values();
+        owners.any(|owner| *owner != process && !self.dead.contains(owner))
+    }
 }
 
 impl World {
@@ -92,11 +101,24 @@ impl World {
         }
     }
 
-    /// Messages of the runner's own streams are removed, which all shards have to agree to.
+    /// A process does nothing any more.
+    pub fn died(&self, process: u64) {
+        self.note(format_args!("process {process} dies"));
+        self.evidence().dead.insert(process);
+    }
+
+    /// Whether a shard is owned by another process that is alive.
+    pub fn has_other_owner(&self, process: u64) -> bool {
+        self.evidence().has_other_owner(process)
+    }
+
+    /// Messages of the runner's own streams are removed. Where an absent shard stands is in its owner record; while another
+    /// process is at work, that may be behind what it needs.
     pub fn trimmed(&self, process: u64, stream: &str) {
         let mut evidence = self.evidence();
-        if evidence.owners.values().any(|owner| *owner != process) {
-            let told = format!("process {process} has trimmed {stream} and does not own all shards");
+        if evidence.has_other_owner(process) {
+            let told =
+                format!("process {process} has trimmed {stream}, and another one owns some of the shards");
             evidence.premature.push(told);
         }
     }

@@ -139,7 +139,7 @@ impl Simulation {
     }
 
     /// How a life ends that was refused its shards.
-    pub async fn refused(&mut self, error: StartError) -> Ended {
+    pub async fn refused(&mut self, process: u64, error: StartError) -> Ended {
         let text = error.to_string();
         // Folders have other names in each run.
         let code = text.rsplit('[').next().unwrap_or_default();
@@ -147,6 +147,10 @@ impl Simulation {
         let (StartError::Lost(_) | StartError::Owned(_) | StartError::Older(_)) = error else {
             return Ended::Failed(format!("it does not start: {text}"));
         };
+        if self.world.has_other_owner(process) {
+            // The second one was faster; what goes on is its folder.
+            return Ended::Stopped;
+        }
         if !self.losses.is_given_up {
             return Ended::Failed(format!("it is refused for nothing: {text}"));
         }

@@ -40,8 +40,8 @@ pub fn judge(simulation: &Simulation) -> Vec<String> {
             faults.push(format!("{name} has other sequences: {}", state["sequences"]));
         }
         let mut told = told(&results, tenant, &key);
-        if simulation.losses.adopted.is_some() {
-            // What was adopted may tell everything again.
+        if simulation.losses.adopted.is_some() || simulation.losses.has_lost(RESULTS) {
+            // What was adopted may tell everything again; so may an outbox that the broker has not confirmed before it forgot.
             let mut known = BTreeSet::new();
             told.retain(|n| known.insert(*n));
         }
