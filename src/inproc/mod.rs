@@ -256,8 +256,12 @@ impl Broker for InprocBroker {
         Ok(change::differences(spec, &stream.config()))
     }
 
+    /// Behind whatever was handed over before: a message has its time before its commit, and whoever asks what is stored by
+    /// now must be told of it.
     async fn stream_state(&self, stream: &str) -> Result<StreamState, BrokerError> {
-        Ok(self.stream(stream)?.state())
+        let stream = self.stream(stream)?;
+        self.inbox.change(Change::Ping).await?;
+        Ok(stream.state())
     }
 
     async fn publish(&self, message: Publication) -> Result<PublishAck, PublishError> {

@@ -256,6 +256,18 @@ async fn a_dropped_broker_stores_what_was_handed_over() {
 }
 
 #[tokio::test]
+async fn the_state_of_a_stream_counts_what_was_handed_over_before_the_question() {
+    let place = place();
+    let broker = place.with_stream().await;
+    for n in 1..=20 {
+        let mut publication = Box::pin(broker.publish(message("a", n.to_string())));
+        assert!(publication.as_mut().now_or_never().is_none());
+        assert_eq!(broker.stream_state(STREAM).await.unwrap().last_sequence, n);
+        publication.await.unwrap();
+    }
+}
+
+#[tokio::test]
 async fn expectations_hold_across_a_reopening() {
     let place = place();
     let broker = place.with_stream().await;
