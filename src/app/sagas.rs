@@ -21,7 +21,7 @@ use super::shards::{self, Needed, Shown};
 use super::{StartError, standing, streams};
 use crate::config::{BrokerKind, Manifest};
 use crate::effects::Local;
-use crate::intake::{Intake, IntakeSpec, ShardEndpoint};
+use crate::intake::{Intake, IntakeSpec, Marks, ShardEndpoint};
 use crate::kernel::input::SourceStream;
 use crate::outbox::{Fence, LocalFirst, Relay, RelaySpec, Rest, Retention, RetentionSpec, Submitter};
 use crate::ports::broker::{Broker, StreamState};
@@ -49,6 +49,8 @@ pub(super) struct Common {
     pub keeper: Arc<Keeper>,
     /// Tells of the shards that are not open here.
     pub absent: Arc<Absent>,
+    /// What the readers need of the streams.
+    marks: Marks,
     /// Where the relays find the worker, if commands go to it directly.
     local: Option<Arc<Local>>,
     notices: mpsc::Sender<Notice>,
@@ -106,6 +108,7 @@ pub(super) async fn start(
         }
         None => None,
     };
+    let marks = Marks::default();
     let common = Common {
         broker: Arc::clone(broker),
         shards: Arc::default(),
@@ -116,7 +119,9 @@ pub(super) async fn start(
             Arc::clone(parts.clock),
             Arc::clone(parts.metrics),
             parts.tasks.clone(),
+            marks.clone(),
         ),
+        marks,
         absent: Arc::new(Absent::new(Arc::clone(broker), manifest)),
         local: local.cloned(),
         notices,
@@ -148,6 +153,7 @@ pub(super) async fn start(
         ),
         limits: manifest.limits.clone(),
         takes_applied: common.keeper.is_resumed(),
+        marks: common.marks.clone(),
         settings: manifest.intake.clone(),
         clock: Arc::clone(parts.clock),
         metrics: Arc::clone(parts.metrics),
@@ -273,11 +279,12 @@ impl Common {
     }
 }
 
-/// The lowest positions of all shards of the cluster: of those that are open here as they are, of the others as their owner
-/// records tell, which are never ahead of what is stored.
+/// Up to where no shard of the cluster needs the streams, nor a reader: of the shards that are open here by their positions, of
+/// the others as their owner records tell, which are never ahead of what is stored.
 pub(super) struct Lowest {
     shards: Arc<ShardMap<Shown>>,
     absent: Arc<Absent>,
+    marks: Marks,
     count: u16,
     /// The shard whose position was not known last, so that this is told once.
     unknown: Mutex<Option<u16>>,
@@ -285,13 +292,20 @@ pub(super) struct Lowest {
 
 impl Lowest {
     pub fn new(common: &Common, count: u16) -> Self {
-        Self::of(Arc::clone(&common.shards), Arc::clone(&common.absent), count)
+        let marks = common.marks.clone();
+        Self::of(
+            Arc::clone(&common.shards),
+            Arc::clone(&common.absent),
+            marks,
+            count,
+        )
     }
 
-    pub fn of(shards: Arc<ShardMap<Shown>>, absent: Arc<Absent>, count: u16) -> Self {
+    pub fn of(shards: Arc<ShardMap<Shown>>, absent: Arc<Absent>, marks: Marks, count: u16) -> Self {
         Self {
             shards,
             absent,
+            marks,
             count,
             unknown: Mutex::new(None),
         }
@@ -311,12 +325,13 @@ impl Lowest {
             }
         }
         *self.unknown() = None;
-        Some(lowest)
+        // Behind the positions: what a reader needs is marked before its shard can store what came behind it.
+        Some(self.marks.unneeded(lowest))
     }
 
     async fn recorded(&self, shard: u16) -> Option<[u64; 3]> {
-        match self.absent.positions(shard).await {
-            Ok(positions) => Some(positions),
+        match self.absent.unneeded(shard).await {
+            Ok(unneeded) => Some(unneeded),
             Err(Unknown::Unanswered(message)) => {
                 tracing::debug!(shard, message, "no owner record: nothing is trimmed");
                 None

@@ -89,7 +89,10 @@ fn wrong_manifest(file: &SourceFile) -> Option<Diagnostic> {
             message,
             ..
         } => (*line, *column, message.clone()),
-        ConfigError::Invalid { message, .. } => (0, 0, message.clone()),
+        ConfigError::Invalid { place, message, .. } => {
+            let (line, column) = place.unwrap_or_default();
+            (line, column, message.clone())
+        }
         other => (0, 0, other.to_string()),
     };
     let place = |number| usize::try_from(number).unwrap_or(0);

@@ -415,6 +415,7 @@ impl Manifest {
             .and_then(|()| self.check())
             .map_err(|message| ConfigError::Invalid {
                 path: path(),
+                place: None,
                 message,
             })?;
         if self.http.is_exposed() {
@@ -497,7 +498,19 @@ impl Manifest {
             ));
         }
         self.check_consumers()?;
-        self.check_limits()
+        self.check_relay()?;
+        super::limits::check(&self.limits)
+    }
+
+    fn check_relay(&self) -> Result<(), String> {
+        // What is younger is sent without a look at what stands, and so must still be there.
+        let (horizon, recheck) = (self.relay.gate_horizon, self.relay.recheck_after);
+        if horizon < recheck {
+            return Err(format!(
+                "relay.gate_horizon must be at least relay.recheck_after, {recheck}, found {horizon}"
+            ));
+        }
+        Ok(())
     }
 
     fn check_consumers(&self) -> Result<(), String> {
@@ -554,76 +567,6 @@ impl Manifest {
             );
         }
         Ok(())
-    }
-
-    fn check_limits(&self) -> Result<(), String> {
-        let most = Limits::default();
-        // As wide as the widest of them.
-        let wide = |value: usize| u64::try_from(value).unwrap_or(u64::MAX);
-        let raised = [
-            (
-                "record_bytes",
-                wide(self.limits.record_bytes),
-                wide(most.record_bytes),
-            ),
-            (
-                "payload_bytes",
-                wide(self.limits.payload_bytes),
-                wide(most.payload_bytes),
-            ),
-            ("json_depth", wide(self.limits.json_depth), wide(most.json_depth)),
-            ("work_items", wide(self.limits.work_items), wide(most.work_items)),
-            (
-                "expression_steps",
-                self.limits.expression_steps,
-                most.expression_steps,
-            ),
-            (
-                "inbox_inputs",
-                wide(self.limits.inbox_inputs),
-                wide(most.inbox_inputs),
-            ),
-            (
-                "inbox_bytes",
-                wide(self.limits.inbox_bytes),
-                wide(most.inbox_bytes),
-            ),
-            (
-                "early_inputs",
-                wide(self.limits.early_inputs),
-                wide(most.early_inputs),
-            ),
-            (
-                "early_bytes",
-                wide(self.limits.early_bytes),
-                wide(most.early_bytes),
-            ),
-            (
-                "timer_ms",
-                u64::try_from(self.limits.timer_ms).unwrap_or(0),
-                most.timer_ms.unsigned_abs(),
-            ),
-            ("hops", u64::from(self.limits.hops), u64::from(most.hops)),
-            ("aliases", wide(self.limits.aliases), wide(most.aliases)),
-            (
-                "alias_owners",
-                wide(self.limits.alias_owners),
-                wide(most.alias_owners),
-            ),
-            (
-                "alias_wait_ms",
-                u64::try_from(self.limits.alias_wait_ms).unwrap_or(0),
-                most.alias_wait_ms.unsigned_abs(),
-            ),
-        ]
-        .into_iter()
-        .find(|(_, value, max)| value > max || *value == 0);
-        match raised {
-            Some((name, value, max)) => Err(format!(
-                "limits.{name} must be between 1 and {max}, found {value}"
-            )),
-            None => Ok(()),
-        }
     }
 
     /// Prefix of the shared durables.

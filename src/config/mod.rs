@@ -3,8 +3,10 @@
 //! Precedence: default < file < environment < flag. Unknown keys are errors. Secrets are references to the
 //! environment or to files, never values.
 
+mod limits;
 pub mod manifest;
 mod ownership;
+mod place;
 #[cfg(test)]
 mod schema_tests;
 pub mod secret;
@@ -28,8 +30,13 @@ pub enum ConfigError {
         column: u64,
         message: String,
     },
-    #[error("{}: {message} [SR0403]", path.display())]
-    Invalid { path: PathBuf, message: String },
+    #[error("{}{}: {message} [SR0403]", path.display(), place.map(|(line, column)| format!(":{line}:{column}")).unwrap_or_default())]
+    Invalid {
+        path: PathBuf,
+        /// Line and column of what is wrong, where the file has it.
+        place: Option<(u64, u64)>,
+        message: String,
+    },
     #[error(
         "{}: http.listen {listen} can be reached from other machines, and whoever reaches the API may do everything: listen on 127.0.0.1, or say http.authentication: in_front where only authenticated requests get there [SR0412]",
         path.display()
@@ -73,6 +80,7 @@ impl Manifest {
         if size > MANIFEST_BYTES_MAX {
             return Err(ConfigError::Invalid {
                 path: path.to_owned(),
+                place: None,
                 message: format!("is {size} bytes long, at most {MANIFEST_BYTES_MAX} are allowed"),
             });
         }
@@ -89,7 +97,12 @@ impl Manifest {
             serde_saphyr::from_str_with_options(text, options()).map_err(|error| syntax(path, &error))?;
         let base = path.parent().unwrap_or_else(|| Path::new("."));
         manifest.resolve_paths(base);
-        manifest.laid_over(overrides, path)
+        manifest.laid_over(overrides, path).map_err(|mut error| {
+            if let ConfigError::Invalid { place, message, .. } = &mut error {
+                *place = place::of_refused(text, message);
+            }
+            error
+        })
     }
 }
 
@@ -150,7 +163,14 @@ mod tests {
         for (body, expected) in [
             ("shrads: 4\n", "config/test.yaml:4:1: unknown"),
             ("drain_timeout: fast\n", "config/test.yaml:4:16: "),
-            ("shards: 0\n", "shards must be between 1 and 1024"),
+            (
+                "shards: 0\n",
+                "config/test.yaml:4:9: shards must be between 1 and 1024",
+            ),
+            (
+                "relay:\n  gate_horizon: 0ms\n",
+                "config/test.yaml:5:17: relay.gate_horizon must be at least relay.recheck_after, 1m, found 0ms",
+            ),
             ("tenants: [Acme]\n", "tenant may hold only"),
             ("scheduled_tenants: [a]\n", "\"a\", which is not among tenants"),
             (

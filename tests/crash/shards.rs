@@ -95,8 +95,7 @@ async fn completed_once(rig: &Rig, orders: &[String]) {
 async fn started(server: &NatsServer, dispatch: &str, horizon: &str) -> Rig {
     let extra = json!({
         "shards": SHARDS, "dispatch": dispatch,
-        // Readers look at what they have jumped over in less time than the horizon.
-        "relay": {"trim_interval": "50ms", "gate_horizon": horizon},
+        "relay": {"trim_interval": "50ms", "gate_horizon": horizon, "recheck_after": "100ms"},
         "intake": {"watermark_interval": "100ms"},
         "ownership": {"renew_every": "100ms", "send_within": "300ms", "take_over_after": "500ms"},
     });
@@ -112,7 +111,7 @@ async fn started(server: &NatsServer, dispatch: &str, horizon: &str) -> Rig {
 async fn what_a_closed_shard_has_not_read_is_not_trimmed_and_is_done_once_after_a_kill() {
     let server = NatsServer::start();
     let broker = connect(&server.url()).await;
-    let mut rig = started(&server, "broker", "3s").await;
+    let mut rig = started(&server, "broker", "100ms").await;
     let patient = keys("patient", AWAY, 1).remove(0);
     let opened = event_body("Patient", &patient, "Opened", &json!({"patient": patient}));
     store(
@@ -185,7 +184,7 @@ async fn what_a_closed_shard_has_not_read_is_not_trimmed_and_is_done_once_after_
     );
 
     // Many rounds of trimming, behind what the others have read.
-    tokio::time::sleep(Duration::from_secs(4)).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
     let state = broker.stream_state("WORKFLOW_COMMANDS").await.expect("there");
     assert!(state.first_sequence <= signal, "{state:?}");
     rig.kill();

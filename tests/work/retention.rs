@@ -7,7 +7,7 @@ use saga_runner::kernel::duration::Millis;
 use saga_runner::kernel::input::SourceStream;
 use saga_runner::outbox::retention::Positions;
 use saga_runner::outbox::{self, Retention, RetentionSpec};
-use saga_runner::ports::broker::{Expect, Publication, StreamSpec};
+use saga_runner::ports::broker::{Expect, Publication, Queue, StreamSpec};
 
 use crate::work::grouping::{commands, named, theirs};
 use crate::work::rig::{self, RelayOptions, Rig, at, effect, until};
@@ -39,6 +39,33 @@ fn of(stream: SourceStream, read: Arc<AtomicU64>) -> Positions {
     })
 }
 
+/// The queue of the effect `charge`, and its name.
+async fn joined(rig: &Rig, consumers: &str) -> (String, Box<dyn Queue>) {
+    let plan = rig::plan(consumers, "test", &[Arc::new(named("charge", 4))]);
+    let settings = effects::Settings::default();
+    let spec = source::queue_spec(&plan[0], &rig.streams.commands, &settings, 4);
+    (plan[0].name.clone(), rig.broker.queue(spec).await.unwrap())
+}
+
+/// Trims the streams of commands and results, however young their messages are.
+fn trimming(rig: &Rig, durables: Vec<String>, positions: Positions) -> Retention {
+    Retention::start(RetentionSpec {
+        broker: Arc::clone(&rig.broker),
+        streams: rig.streams.clone(),
+        events: None,
+        durables: Box::new(move || durables.clone()),
+        positions,
+        may_trim: Box::new(|| true),
+        settings: outbox::Settings {
+            trim_interval: Millis(5),
+            gate_horizon: Millis(0),
+            ..outbox::Settings::default()
+        },
+        clock: Arc::clone(&rig.clock) as _,
+        tasks: rig.tasks(),
+    })
+}
+
 async fn goes_when_answered_for_and_read(rig: Rig, consumers: &str) {
     let mut shard = rig.relay(Arc::clone(&rig.broker), RelayOptions::default());
     let rows = (1..=4)
@@ -46,28 +73,10 @@ async fn goes_when_answered_for_and_read(rig: Rig, consumers: &str) {
         .collect();
     shard.release(rows).await;
     shard.until_floor(at(4, 0)).await;
-    let plan = rig::plan(consumers, "test", &[Arc::new(named("charge", 4))]);
-    let durable = plan[0].name.clone();
-    let settings = effects::Settings::default();
-    let spec = source::queue_spec(&plan[0], &rig.streams.commands, &settings, 4);
-    let mut queue = rig.broker.queue(spec).await.unwrap();
+    let (durable, mut queue) = joined(&rig, consumers).await;
     let position = Arc::new(AtomicU64::new(2));
     let read = Arc::clone(&position);
-    let _retention = Retention::start(RetentionSpec {
-        broker: Arc::clone(&rig.broker),
-        streams: rig.streams.clone(),
-        events: None,
-        durables: Box::new(move || vec![durable.clone()]),
-        positions: of(SourceStream::WorkflowCommands, read),
-        may_trim: Box::new(|| true),
-        settings: outbox::Settings {
-            trim_interval: Millis(10),
-            gate_horizon: Millis(0),
-            ..outbox::Settings::default()
-        },
-        clock: Arc::clone(&rig.clock) as _,
-        tasks: rig.tasks(),
-    });
+    let _retention = trimming(&rig, vec![durable], of(SourceStream::WorkflowCommands, read));
     let first = || async {
         rig.broker
             .stream_state(&rig.streams.commands)
@@ -159,27 +168,65 @@ async fn nothing_goes_while_it_is_not_known_what_a_shard_has_read() {
     let asked = Arc::new(AtomicU64::new(0));
     let is_known = Arc::new(AtomicU64::new(0));
     let (count, known) = (Arc::clone(&asked), Arc::clone(&is_known));
-    let _retention = Retention::start(RetentionSpec {
-        broker: Arc::clone(&rig.broker),
-        streams: rig.streams.clone(),
-        events: None,
-        durables: Box::new(Vec::new),
-        positions: Box::new(move || {
-            count.fetch_add(1, Ordering::AcqRel);
-            let positions = (known.load(Ordering::Acquire) > 0).then_some([9; 3]);
-            async move { positions }.boxed()
-        }),
-        may_trim: Box::new(|| true),
-        settings: outbox::Settings {
-            trim_interval: Millis(10),
-            gate_horizon: Millis(0),
-            ..outbox::Settings::default()
-        },
-        clock: Arc::clone(&rig.clock) as _,
-        tasks: rig.tasks(),
+    let positions = Box::new(move || {
+        count.fetch_add(1, Ordering::AcqRel);
+        let positions = (known.load(Ordering::Acquire) > 0).then_some([9; 3]);
+        async move { positions }.boxed()
     });
+    let _retention = trimming(&rig, Vec::new(), positions);
     until(async || (asked.load(Ordering::Acquire) > 8).then_some(())).await;
     assert_eq!(rig.messages(&rig.streams.commands).await, 2);
     is_known.store(1, Ordering::Release);
     until(async || (rig.messages(&rig.streams.commands).await == 0).then_some(())).await;
+}
+
+/// A worker died between result and acknowledgement, and its fellows were away for as long as the horizon: the command came
+/// again, its result was trimmed, and the call was made a second time.
+#[tokio::test]
+async fn a_result_stays_until_its_command_is_acknowledged_and_a_command_until_its_result_is_read() {
+    let rig = Rig::new().await;
+    let mut shard = rig.relay(Arc::clone(&rig.broker), RelayOptions::default());
+    let rows = (1..=2).map(|n| (at(n, 0), effect(&rig, "o-1", u128::from(n))));
+    shard.release(rows.collect()).await;
+    shard.until_floor(at(2, 0)).await;
+    let (durable, mut queue) = joined(&rig, "{}").await;
+    for number in 1..=2 {
+        let result = Publication {
+            stream: rig.streams.events.clone(),
+            subject: format!("tenant.acme.effect_result.charge.{number}"),
+            headers: Vec::new(),
+            payload: "{}".into(),
+            expect: Expect::Nothing,
+        };
+        rig.broker.publish(result).await.unwrap();
+    }
+    let (asked, results_read) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(1)));
+    let (count, read) = (Arc::clone(&asked), Arc::clone(&results_read));
+    let positions = Box::new(move || {
+        count.fetch_add(1, Ordering::AcqRel);
+        let mut positions = [9; 3];
+        positions[SourceStream::WorkflowEvents.index()] = read.load(Ordering::Acquire);
+        async move { Some(positions) }.boxed()
+    });
+    let _retention = trimming(&rig, vec![durable], positions);
+    let rounds = async || {
+        let enough = asked.load(Ordering::Acquire) + 4;
+        until(async || (asked.load(Ordering::Acquire) >= enough).then_some(())).await;
+        [
+            rig.messages(&rig.streams.commands).await,
+            rig.messages(&rig.streams.events).await,
+        ]
+    };
+    let mut acknowledge = async || queue.next().await.unwrap().receipt.ack().await.unwrap();
+    acknowledge().await;
+    assert_eq!(
+        rounds().await,
+        [2, 2],
+        "one result is not read, one command not acknowledged"
+    );
+    results_read.store(3, Ordering::Release);
+    until(async || (rig.messages(&rig.streams.commands).await == 1).then_some(())).await;
+    assert_eq!(rounds().await, [1, 2], "the second command may come again");
+    acknowledge().await;
+    until(async || (rounds().await == [0, 0]).then_some(())).await;
 }

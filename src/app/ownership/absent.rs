@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::record::{Entries, ReadError};
+use super::record::{Entries, OwnerRecord, ReadError};
 use crate::config::Manifest;
 use crate::ports::broker::Broker;
 
@@ -34,8 +34,20 @@ impl Absent {
     /// # Errors
     /// [`Unknown`], where nothing may be taken for read.
     pub async fn positions(&self, shard: u16) -> Result<[u64; 3], Unknown> {
+        Ok(self.record(shard).await?.positions)
+    }
+
+    /// Those up to which its owner's readers do not need the streams either.
+    ///
+    /// # Errors
+    /// [`Unknown`], as above.
+    pub async fn unneeded(&self, shard: u16) -> Result<[u64; 3], Unknown> {
+        Ok(self.record(shard).await?.unneeded)
+    }
+
+    async fn record(&self, shard: u16) -> Result<OwnerRecord, Unknown> {
         match self.entries.read(&*self.broker, shard).await {
-            Ok(Some((record, _))) => Ok(record.positions),
+            Ok(Some((record, _))) => Ok(record),
             Ok(None) => Err(Unknown::NoRecord("it has no owner record".to_owned())),
             Err(ReadError::Broker(error)) => Err(Unknown::Unanswered(error.to_string())),
             Err(error @ ReadError::Unreadable { .. }) => Err(Unknown::NoRecord(error.to_string())),

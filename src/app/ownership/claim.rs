@@ -304,6 +304,7 @@ impl Claiming<'_> {
     ) -> Result<OwnerRecord, StorageError> {
         let folder = candidate.folder.as_ref().expect("it was written just now");
         let now = self.clock.now();
+        let positions = store.reader().progress()?.positions;
         Ok(OwnerRecord {
             owner: folder.owner,
             epoch,
@@ -314,7 +315,8 @@ impl Claiming<'_> {
             renewed: now,
             sends_ms: self.manifest.ownership.send_within.0,
             log_floor,
-            positions: store.reader().progress()?.positions,
+            positions,
+            unneeded: positions,
         })
     }
 

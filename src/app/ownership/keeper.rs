@@ -17,6 +17,7 @@ use crate::app::cluster;
 use crate::app::control::blocking;
 use crate::app::shard_map::ShardMap;
 use crate::config::Manifest;
+use crate::intake::Marks;
 use crate::outbox::Fence;
 use crate::ports::broker::{Broker, PutError};
 use crate::ports::clock::Clock;
@@ -38,6 +39,8 @@ pub struct Keeper {
     pub clock: Arc<dyn Clock>,
     pub metrics: Arc<Metrics>,
     pub tasks: Tasks,
+    /// By the readers of this process.
+    marks: Marks,
     shards: ShardMap<Arc<Kept>>,
     stop: CancellationToken,
 }
@@ -101,6 +104,7 @@ impl Keeper {
         clock: Arc<dyn Clock>,
         metrics: Arc<Metrics>,
         tasks: Tasks,
+        marks: Marks,
     ) -> Arc<Self> {
         Arc::new(Self {
             broker,
@@ -108,6 +112,7 @@ impl Keeper {
             clock,
             metrics,
             tasks,
+            marks,
             shards: ShardMap::default(),
             stop: CancellationToken::new(),
         })
@@ -309,6 +314,12 @@ impl Keeper {
         if let Ok(progress) = blocking(&self.tasks, move || reader.progress()).await {
             state.record.log_floor = progress.log_sequence;
             state.record.positions = progress.positions;
+            // Whoever goes on from there has readers of its own.
+            state.record.unneeded = if state.record.stopped {
+                progress.positions
+            } else {
+                self.marks.unneeded(progress.positions)
+            };
         }
         let entries = Entries::of(&self.manifest);
         for _ in 0..ROUNDS_MAX {

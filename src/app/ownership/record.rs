@@ -93,6 +93,8 @@ pub struct OwnerRecord {
     pub log_floor: u64,
     /// Sequences of the source streams up to which the owner has taken everything, by `SourceStream::index`.
     pub positions: [u64; 3],
+    /// The same or lower: up to there its readers do not need the streams either.
+    pub unneeded: [u64; 3],
 }
 
 impl OwnerRecord {

@@ -19,6 +19,7 @@ use crate::app::randomness::SystemRandomness;
 use crate::app::sagas::Lowest;
 use crate::config::{BrokerKind, Manifest};
 use crate::inproc::{InprocBroker, Settings};
+use crate::intake::Marks;
 use crate::kernel::duration::Millis;
 use crate::kernel::ids::{ClusterId, TimeMs};
 use crate::ports::broker::{Broker as _, Expect, Publication};
@@ -128,6 +129,7 @@ impl Place {
             Arc::clone(&self.clock) as _,
             Arc::clone(&metrics),
             Tasks::new(&metrics, &clock),
+            Marks::default(),
         );
         keeper.add(kept);
         keeper
@@ -429,11 +431,15 @@ async fn where_an_absent_shard_stands_is_what_its_record_says_and_otherwise_not_
     let place = Place::new().await;
     let claimed = place.claim("first").await.expect("new");
     let absent = Arc::new(Absent::new(Arc::clone(&place.broker) as _, &place.manifest));
-    let lowest = |shards| Lowest::of(Arc::default(), Arc::clone(&absent), shards);
+    let lowest = |shards| Lowest::of(Arc::default(), Arc::clone(&absent), Marks::default(), shards);
     let mut record = claimed.record.clone();
-    record.positions = [7, 8, 9];
+    (record.positions, record.unneeded) = ([9; 3], [7, 8, 9]);
     place.put(&record).await;
-    assert_eq!(lowest(1).positions().await, Some([7, 8, 9]));
+    assert_eq!(
+        lowest(1).positions().await,
+        Some([7, 8, 9]),
+        "its readers need what lies behind"
+    );
     assert!(
         absent.owner(0).await.contains("epoch 1"),
         "{}",
@@ -442,7 +448,7 @@ async fn where_an_absent_shard_stands_is_what_its_record_says_and_otherwise_not_
 
     assert_eq!(lowest(2).positions().await, None, "the second one never was open");
     let entries = Entries::of(&place.manifest);
-    record.positions = [5, 30, 40];
+    record.unneeded = [5, 30, 40];
     entries
         .write(&*place.broker, 1, &record, None)
         .await

@@ -214,6 +214,7 @@ mod tests {
             sends_ms: 10_000,
             log_floor: 100,
             positions: [0; 3],
+            unneeded: [0; 3],
         }
     }
 

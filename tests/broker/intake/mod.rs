@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use saga_runner::app::SystemClock;
-use saga_runner::intake::{Intake, IntakeSpec, Settings, ShardEndpoint};
+use saga_runner::intake::{Intake, IntakeSpec, Marks, Settings, ShardEndpoint};
 use saga_runner::kernel::definition::{self, DefinitionSet, SourceFile};
 use saga_runner::kernel::ids::{Key, TenantId, shard_of};
 use saga_runner::kernel::input::{Origin, SourceStream};
@@ -105,6 +105,7 @@ pub async fn streams(broker: &dyn Broker, url: &str, events: Value) {
 /// An intake with the mailboxes of its shards.
 pub struct Stage {
     pub intake: Intake,
+    pub marks: Marks,
     notices: mpsc::Sender<Notice>,
     shards: Vec<Seat>,
 }
@@ -164,6 +165,7 @@ impl Plan {
         }
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
         let metrics = Arc::new(Metrics::new());
+        let marks = Marks::default();
         let intake = Intake::start(IntakeSpec {
             tasks: Tasks::new(&metrics, &clock),
             broker,
@@ -176,6 +178,7 @@ impl Plan {
             reader_prefix: "stage".to_owned(),
             limits: Limits::default(),
             takes_applied: false,
+            marks: marks.clone(),
             settings: self.settings,
             clock,
             metrics,
@@ -183,6 +186,7 @@ impl Plan {
         });
         Stage {
             intake,
+            marks,
             notices,
             shards,
         }

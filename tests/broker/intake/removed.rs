@@ -1,11 +1,20 @@
 //! Messages that a stream gives up before they were read: reading ends there, and says which.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use futures::FutureExt as _;
+use saga_runner::app::SystemClock;
 use saga_runner::intake::Halt;
+use saga_runner::kernel::duration::Millis;
+use saga_runner::outbox::{self, Retention, RetentionSpec};
+use saga_runner::ports::broker::{Broker, Expect, Publication, WorkflowStreams};
+use saga_runner::ports::clock::Clock;
+use saga_runner::tasks::Tasks;
+use saga_runner::telemetry::Metrics;
 use serde_json::{Value, json};
 
-use super::{EVENTS, Plan, Stage, place, streams};
+use super::{EVENTS, Plan, Shard, Stage, place, streams};
 use crate::broker::nats::{api, connect};
 use crate::broker::suite::eventually;
 use crate::support::nats_server::NatsServer;
@@ -132,5 +141,69 @@ async fn events_that_were_read_may_go() {
     shard
         .until(PATIENCE, "it is fed", |seen| seen.position == 810)
         .await;
+    stage.intake.drain().await;
+}
+
+/// Trims what the shard has read, at once.
+fn trimmed(stage: &Stage, shard: &Shard, broker: &Arc<dyn Broker>) -> Retention {
+    let (seen, marks) = (shard.seen.clone(), stage.marks.clone());
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+    Retention::start(RetentionSpec {
+        broker: Arc::clone(broker),
+        streams: WorkflowStreams {
+            commands: "WORKFLOW_COMMANDS".to_owned(),
+            events: "WORKFLOW_EVENTS".to_owned(),
+        },
+        events: Some(EVENTS.to_owned()),
+        durables: Box::new(Vec::new),
+        positions: Box::new(move || {
+            let unneeded = marks.unneeded([seen.borrow().position, 0, 0]);
+            async move { Some(unneeded) }.boxed()
+        }),
+        may_trim: Box::new(|| true),
+        settings: outbox::Settings {
+            trim_interval: Millis(1),
+            events_horizon: Millis(0),
+            ..outbox::Settings::default()
+        },
+        tasks: Tasks::new(&Arc::new(Metrics::new()), &clock),
+        clock,
+    })
+}
+
+/// What no saga reacts to is jumped over, and looked for later. The runner had trimmed it by then, and halted for its own doing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_the_runner_trims_itself_ends_no_reading() {
+    let server = NatsServer::start();
+    let broker: Arc<dyn Broker> = connect(&server.url()).await;
+    streams(&*broker, &server.url(), json!({})).await;
+    let mut stage = Plan::new(&[0]).start(Arc::clone(&broker));
+    let shard = stage.shard(0);
+    let _retention = trimmed(&stage, &shard, &broker);
+    let first = async || broker.stream_state(EVENTS).await.expect("there").first_sequence;
+    for round in 1..=10_u64 {
+        for other in 0..3 {
+            let event = Publication {
+                stream: EVENTS.to_owned(),
+                subject: format!("tenant.acme.aggregate.Other.{other}"),
+                headers: Vec::new(),
+                payload: "{}".into(),
+                expect: Expect::Nothing,
+            };
+            broker.publish(event).await.expect("stored");
+        }
+        place(&*broker, round..round + 1).await;
+        shard
+            .until(PATIENCE, "it is fed", |seen| seen.position == round * 4)
+            .await;
+    }
+    eventually(
+        "the looks have found nothing, and all but the last is trimmed",
+        async || {
+            assert_eq!(stage.intake.status()[0].halted, None);
+            first().await >= 39
+        },
+    )
+    .await;
     stage.intake.drain().await;
 }

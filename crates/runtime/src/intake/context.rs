@@ -11,6 +11,7 @@ use tokio::time::Sleep;
 
 use super::feed::Bounds;
 use super::identity::Place;
+use super::marks::Marks;
 use super::route::Router;
 use super::settings::Settings;
 use crate::kernel::input::SourceStream;
@@ -62,6 +63,7 @@ pub(super) struct Context {
     /// The shards that are fed, by number: changed by whoever opens and closes them, seldom. Readers have copies of their own.
     pub shards: RwLock<BTreeMap<u16, ShardEndpoint>>,
     pub progress: [Progress; 3],
+    pub marks: Marks,
     pub readers_opened: AtomicU64,
     pub draws: AtomicU64,
 }

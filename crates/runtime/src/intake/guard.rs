@@ -8,6 +8,7 @@
 use std::sync::Arc;
 
 use super::identity::{Place, Seen, look_up};
+use super::marks::Mark;
 use crate::kernel::planted::{Bug, is_planted};
 use crate::ports::broker::{Broker, BrokerError, StreamState};
 
@@ -76,14 +77,24 @@ pub(super) struct Guard {
     jump: Option<u64>,
     /// The same for the look that is under way.
     asked: Option<u64>,
+    /// Keeps the runner itself from trimming what a look has still to find there.
+    mark: Mark,
 }
 
 impl Guard {
+    pub fn new(mark: Mark) -> Self {
+        Self {
+            mark,
+            ..Self::default()
+        }
+    }
+
     /// Nothing came between `from` and `to`; whether that is a jump.
     pub fn passed(&mut self, from: u64, to: u64) -> bool {
         let jumped = to > from + 1;
         if jumped {
             self.jump.get_or_insert(from);
+            self.tell();
         }
         jumped
     }
@@ -97,17 +108,20 @@ impl Guard {
     pub fn ask(&mut self) {
         let jump = self.jump.take();
         self.asked = self.asked.or(jump);
+        self.tell();
     }
 
     /// The look failed.
     pub fn unanswered(&mut self) {
         self.jump = self.asked.take().or(self.jump);
+        self.tell();
     }
 
     /// The look has found the stream to begin at `first`. `removed`: messages that were removed one by one since reading
     /// began, ascending. `read`: everything up to here was read, or was jumped over.
     pub fn answered(&mut self, first: u64, removed: &[u64], read: u64) -> Option<Lost> {
         let asked = self.asked.take();
+        self.tell();
         if is_planted(Bug::RemovedUnread) {
             return None;
         }
@@ -127,11 +141,17 @@ impl Guard {
             to: *sequence,
         })
     }
+
+    fn tell(&self) {
+        self.mark.set(self.asked.or(self.jump));
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::marks::Marks;
     use super::*;
+    use crate::kernel::input::SourceStream;
 
     fn look(guard: &mut Guard, first: u64, read: u64) -> Option<Lost> {
         guard.ask();
@@ -179,6 +199,29 @@ mod tests {
         guard.passed(20, 30);
         assert_eq!(guard.answered(6, &[], 30), None);
         assert_eq!(look(&mut guard, 22, 30), Some(Lost { from: 21, to: 21 }));
+    }
+
+    #[test]
+    fn what_a_look_has_still_to_find_is_kept_until_it_is_answered() {
+        let marks = Marks::default();
+        let stream = SourceStream::WorkflowEvents;
+        let mut guard = Guard::new(marks.mark(stream));
+        let mut other = Guard::new(marks.mark(stream));
+        guard.passed(5, 6);
+        assert_eq!(marks.behind(stream), None);
+        guard.passed(9, 12);
+        other.passed(20, 30);
+        assert_eq!(marks.behind(stream), Some(9));
+        assert_eq!(marks.behind(SourceStream::WorkflowCommands), None);
+        guard.ask();
+        guard.passed(15, 17);
+        assert_eq!(marks.behind(stream), Some(9), "the question is under way");
+        guard.unanswered();
+        guard.ask();
+        assert_eq!(guard.answered(1, &[], 17), None);
+        assert_eq!(marks.behind(stream), Some(20), "of the other reader");
+        drop(other);
+        assert_eq!(marks.behind(stream), None);
     }
 
     #[test]

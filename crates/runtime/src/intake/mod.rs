@@ -14,6 +14,7 @@ mod feed;
 mod guard;
 mod headers;
 mod identity;
+mod marks;
 mod private;
 mod route;
 mod settings;
@@ -35,6 +36,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 pub use context::{Halt, ShardEndpoint};
 pub use identity::stamp_of;
+pub use marks::Marks;
 pub use settings::Settings;
 
 use context::{Context, Progress};
@@ -76,6 +78,8 @@ pub struct IntakeSpec {
     pub limits: Limits,
     /// A shard goes on from an older state: it may need results that it had applied before they were published.
     pub takes_applied: bool,
+    /// Where whoever trims the streams hears what the readers need.
+    pub marks: Marks,
     pub settings: Settings,
     pub clock: Arc<dyn Clock>,
     pub metrics: Arc<Metrics>,
@@ -145,6 +149,7 @@ impl Intake {
             reader_prefix: spec.reader_prefix,
             settings: spec.settings,
             progress: std::array::from_fn(|_| Progress::default()),
+            marks: spec.marks,
             readers_opened: AtomicU64::new(0),
             draws: AtomicU64::new(0),
             clock: spec.clock,

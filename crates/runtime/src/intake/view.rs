@@ -133,7 +133,7 @@ impl View {
             behind: true,
             asked_at: now,
             identity: None,
-            guard: Guard::default(),
+            guard: Guard::new(ctx.marks.mark(stream)),
             removed: None,
             question: None,
             hold: None,

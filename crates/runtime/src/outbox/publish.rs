@@ -17,7 +17,7 @@ use crate::kernel::work::{WorkItem, WorkRef};
 use crate::ports::broker::{Broker, BrokerError, Publication, PublishAck, PublishError, WorkflowStreams};
 use crate::ports::clock::Clock;
 use crate::shard::mailbox::Mail;
-use crate::tasks::Tasks;
+use crate::tasks::{Attempts, Tasks};
 
 /// What all publications of a relay share.
 pub struct Publisher {
@@ -72,18 +72,27 @@ impl Publisher {
             Err(error) => return error.into(),
         };
         let mut delays = self.settings.delays(seed(item));
-        if self.is_old(item) {
-            // Its stream may have been trimmed past it, and then nothing else would recognise a repetition.
-            let subject = envelope::result_subject(item, effect);
-            loop {
-                match self.stands(&self.streams.events, &subject).await {
-                    Ok(true) => return Sent::Answered,
-                    Ok(false) => break,
-                    Err(_) => pause(&mut delays).await,
-                }
+        let subject = envelope::result_subject(item, effect);
+        let mut attempts = self.tasks.stuck().begin(&publication.stream);
+        loop {
+            // Before each attempt: its stream may have been trimmed past it by now, and then nothing else would recognise a
+            // repetition. What is younger is not trimmed.
+            let is_answered = self.is_old(item)
+                && match self.stands(&self.streams.events, &subject).await {
+                    Ok(stands) => stands,
+                    Err(_) => {
+                        pause(&mut delays).await;
+                        continue;
+                    }
+                };
+            if is_answered {
+                return Sent::Answered;
             }
+            if let Some(sent) = self.store_once(&publication, &mut attempts).await {
+                return sent;
+            }
+            pause(&mut delays).await;
         }
-        self.until_stored(publication, delays).await
     }
 
     /// Publishes the result of an effect that was carried out here.
@@ -107,20 +116,29 @@ impl Publisher {
     ) -> Sent {
         let mut attempts = self.tasks.stuck().begin(&publication.stream);
         loop {
-            match self.send(publication.clone()).await {
-                Ok(_) => return Sent::Stored,
-                Err(PublishError::AlreadyThere) => return Sent::AlreadyThere,
-                Err(PublishError::Refused(reason)) => return Sent::Unsendable(reason),
-                Err(PublishError::Unavailable(reason)) => attempts.failed(&reason),
-                Err(PublishError::Unknown(reason)) => {
-                    attempts.failed(&reason);
-                    // The subject is the command's own: whatever stands there is the command.
-                    if let Ok(true) = self.stands(&publication.stream, &publication.subject).await {
-                        return Sent::AlreadyThere;
-                    }
-                }
+            if let Some(sent) = self.store_once(&publication, &mut attempts).await {
+                return sent;
             }
             pause(&mut delays).await;
+        }
+    }
+
+    /// Publishes once; what came of it, unless it is to be tried again.
+    async fn store_once(&self, publication: &Publication, attempts: &mut Attempts<'_>) -> Option<Sent> {
+        match self.send(publication.clone()).await {
+            Ok(_) => Some(Sent::Stored),
+            Err(PublishError::AlreadyThere) => Some(Sent::AlreadyThere),
+            Err(PublishError::Refused(reason)) => Some(Sent::Unsendable(reason)),
+            Err(PublishError::Unavailable(reason)) => {
+                attempts.failed(&reason);
+                None
+            }
+            Err(PublishError::Unknown(reason)) => {
+                attempts.failed(&reason);
+                // The subject is the command's own: whatever stands there is the command.
+                let stands = self.stands(&publication.stream, &publication.subject).await;
+                (stands == Ok(true)).then_some(Sent::AlreadyThere)
+            }
         }
     }
 

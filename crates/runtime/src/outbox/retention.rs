@@ -1,8 +1,12 @@
 //! Trimming the runner's own streams behind everyone who still needs their messages.
 //!
-//! The streams have no age limit: a command or result goes only when every shard of the cluster has read it, every effect
-//! queue has acknowledged it, and it is older than the gate's horizon. The message at the lowest position stays: by it the
-//! stream is known again.
+//! The streams have no age limit: a command or result goes only when no shard of the cluster and no reader needs it, and it is
+//! older than the gate's horizon. The message at the lowest position stays: by it the stream is known again.
+//!
+//! Results and commands need each other, too. A worker that is given a command again finds by its result that it was carried
+//! out; so results stay until every effect queue has acknowledged what was asked for before them. And a result may not name
+//! its instance, which is found by its command; so a command stays until the results are read that were there when it was
+//! acknowledged.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,8 +21,8 @@ use crate::ports::broker::{Broker, BrokerError, StreamState, WorkflowStreams};
 use crate::ports::clock::Clock;
 use crate::tasks::{Task, Tasks};
 
-/// The lowest positions of all shards of the cluster, by [`SourceStream::index`]; `None` while that of one of them is not known:
-/// then nothing may go. Asked anew before each trim.
+/// Up to where no shard of the cluster and no reader needs the streams, by [`SourceStream::index`]; `None` while that is not
+/// known of one of them: then nothing may go. Asked anew before each trim.
 pub type Positions = Box<dyn Fn() -> BoxFuture<'static, Option<[u64; 3]>> + Send + Sync>;
 
 /// Names of durable queues.
@@ -73,6 +77,33 @@ struct Trimmer {
     commands: Horizon,
     events: Horizon,
     domain: Horizon,
+    /// Results whose commands are acknowledged, and acknowledged commands whose results are read.
+    answered: Settled,
+    read: Settled,
+}
+
+/// Up to where messages of one stream need nothing of another one any more.
+#[derive(Debug, Default)]
+struct Settled {
+    upto: u64,
+    /// A later place of the stream, and that of the other one which settles it.
+    next: Option<(u64, u64)>,
+}
+
+impl Settled {
+    /// What lies up to `place` is settled once the other stream has come to `by`, and it has come to `reached` now.
+    fn observe(&mut self, place: u64, by: u64, reached: u64) -> u64 {
+        // Where it is slow, the same place is waited for until it is reached: later ones would be waited for without end.
+        for _ in 0..2 {
+            let (next, needs) = *self.next.get_or_insert((place, by));
+            if reached < needs {
+                break;
+            }
+            self.upto = self.upto.max(next);
+            self.next = None;
+        }
+        self.upto
+    }
 }
 
 /// Where the end of a stream was at times past.
@@ -104,92 +135,93 @@ impl Trimmer {
             commands: Horizon::default(),
             events: Horizon::default(),
             domain: Horizon::default(),
+            answered: Settled::default(),
+            read: Settled::default(),
         }
     }
 
     async fn round(&mut self) {
-        for stream in SourceStream::ALL {
-            let trimmed = match stream {
-                SourceStream::AggregateEvents => self.trim_domain_events().await,
-                SourceStream::WorkflowCommands => {
-                    let (name, durables) = (self.spec.streams.commands.clone(), (self.spec.durables)());
-                    self.trim(stream, &name, durables).await
-                }
-                SourceStream::WorkflowEvents => {
-                    let name = self.spec.streams.events.clone();
-                    self.trim(stream, &name, Vec::new()).await
-                }
-            };
-            match trimmed {
-                Ok(Some(sequence)) => tracing::debug!(?stream, sequence, "stream trimmed"),
-                Ok(None) => {}
-                Err(error) => tracing::warn!(?stream, %error, "stream was not trimmed"),
-            }
+        if let Err(error) = self.trim_own().await {
+            tracing::warn!(%error, "the streams of commands and results were not trimmed");
+        }
+        if let Err(error) = self.trim_domain_events().await {
+            tracing::warn!(%error, "the stream of domain events was not trimmed");
         }
     }
 
-    /// Trims one of the streams that commands and results go through, and says up to where.
-    async fn trim(
-        &mut self,
-        stream: SourceStream,
-        name: &str,
-        durables: Vec<String>,
-    ) -> Result<Option<u64>, BrokerError> {
-        let horizon = match stream {
-            SourceStream::WorkflowCommands => &mut self.commands,
-            _ => &mut self.events,
-        };
-        let broker = &self.spec.broker;
-        let state = broker.stream_state(name).await?;
+    /// Trims the streams that commands and results go through.
+    async fn trim_own(&mut self) -> Result<(), BrokerError> {
+        let (broker, names) = (Arc::clone(&self.spec.broker), self.spec.streams.clone());
+        // In this order: whatever a result answers was asked for before it.
+        let events = broker.stream_state(&names.events).await?;
+        let commands = broker.stream_state(&names.commands).await?;
+        let mut acknowledged = u64::MAX;
+        for durable in (self.spec.durables)() {
+            // A queue that nobody has joined yet has answered nothing.
+            let floor = broker.queue_floor(&names.commands, &durable).await?;
+            acknowledged = acknowledged.min(floor.unwrap_or(0));
+        }
+        // And whatever is acknowledged by now has its result before this end.
+        let answers = broker.stream_state(&names.events).await?.last_sequence;
         let now = self.spec.clock.monotonic();
         let age = self.spec.settings.gate_horizon.duration();
-        let Some(old) = horizon.observe(now, state.last_sequence, age) else {
-            return Ok(None);
+        let old_events = self.events.observe(now, events.last_sequence, age);
+        let old_commands = self.commands.observe(now, commands.last_sequence, age);
+        let Some(needless) = (self.spec.positions)().await else {
+            return Ok(());
         };
-        let Some(read) = self.lowest(stream).await else {
-            return Ok(None);
-        };
-        let mut through = old.min(read.saturating_sub(1));
-        for durable in durables {
-            // A queue that nobody has joined yet has answered nothing.
-            through = through.min(broker.queue_floor(name, &durable).await?.unwrap_or(0));
+        let read = needless[SourceStream::WorkflowEvents.index()];
+        let settled = [
+            self.answered
+                .observe(events.last_sequence, commands.last_sequence, acknowledged),
+            self.read
+                .observe(acknowledged.min(commands.last_sequence), answers, read)
+                // A queue may have been made anew since.
+                .min(acknowledged),
+        ];
+        let (results, asked) = (SourceStream::WorkflowEvents, SourceStream::WorkflowCommands);
+        let streams = [(results, &events, old_events), (asked, &commands, old_commands)];
+        for ((stream, state, old), settled) in streams.into_iter().zip(settled) {
+            let read = needless[stream.index()];
+            if let Some(old) = old {
+                let through = old.min(read.saturating_sub(1)).min(settled);
+                self.trim_through(stream, state, through).await?;
+            }
         }
-        self.trim_through(name, &state, through).await
+        Ok(())
     }
 
     /// The same for the domain events, where nobody else would: only what is too old or too much goes.
-    async fn trim_domain_events(&mut self) -> Result<Option<u64>, BrokerError> {
+    async fn trim_domain_events(&mut self) -> Result<(), BrokerError> {
         let Some(name) = self.spec.events.clone() else {
-            return Ok(None);
+            return Ok(());
         };
         let state = self.spec.broker.stream_state(&name).await?;
         let settings = &self.spec.settings;
         let (now, age) = (self.spec.clock.monotonic(), settings.events_horizon.duration());
         let old = self.domain.observe(now, state.last_sequence, age);
         let too_much = too_much(&state, settings.events_bytes);
-        let Some(read) = self.lowest(SourceStream::AggregateEvents).await else {
-            return Ok(None);
+        let stream = SourceStream::AggregateEvents;
+        let Some(needless) = (self.spec.positions)().await else {
+            return Ok(());
         };
+        let read = needless[stream.index()];
         let through = old.unwrap_or(0).max(too_much).min(read.saturating_sub(1));
-        self.trim_through(&name, &state, through).await
-    }
-
-    async fn lowest(&self, stream: SourceStream) -> Option<u64> {
-        let lowest = (self.spec.positions)().await?;
-        Some(lowest[stream.index()])
+        self.trim_through(stream, &state, through).await
     }
 
     async fn trim_through(
         &self,
-        name: &str,
+        stream: SourceStream,
         state: &StreamState,
         through: u64,
-    ) -> Result<Option<u64>, BrokerError> {
+    ) -> Result<(), BrokerError> {
         if through < state.first_sequence || !(self.spec.may_trim)() {
-            return Ok(None);
+            return Ok(());
         }
-        self.spec.broker.trim(name, through + 1).await?;
-        Ok(Some(through))
+        self.spec.broker.trim(&state.identity.name, through + 1).await?;
+        tracing::debug!(?stream, through, "stream trimmed");
+        Ok(())
     }
 }
 
@@ -225,6 +257,21 @@ mod tests {
         assert_eq!(too_much(&state(1_000), 750), 125);
         assert_eq!(too_much(&state(1_000), 999), 101, "at least one");
         assert_eq!(too_much(&state(1_000), 0), 200);
+    }
+
+    #[test]
+    fn what_is_settled_by_another_stream_goes_as_far_as_that_has_come() {
+        let mut settled = Settled::default();
+        assert_eq!(settled.observe(10, 100, 99), 0);
+        assert_eq!(settled.observe(20, 200, 99), 0);
+        assert_eq!(
+            settled.observe(30, 300, 150),
+            10,
+            "what was waited for since then"
+        );
+        assert_eq!(settled.observe(40, 400, 299), 10);
+        assert_eq!(settled.observe(50, 500, 500), 50, "at once");
+        assert_eq!(settled.observe(40, 510, 510), 50, "what went is gone");
     }
 
     #[test]

@@ -39,7 +39,8 @@ pub struct Settings {
     pub sweep_in_flight: usize,
     /// How often the streams are trimmed. Default 1m.
     pub trim_interval: Millis,
-    /// Messages younger than this are never trimmed. Default 1h.
+    /// Messages of the runner's own streams that are younger than this are never trimmed; at least `recheck_after`. Default
+    /// 1h.
     pub gate_horizon: Millis,
     /// With the embedded broker: how long domain events stay that all shards have read. Default 1d.
     pub events_horizon: Millis,

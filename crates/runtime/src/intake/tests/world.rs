@@ -9,7 +9,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use super::broker::Scripted;
-use crate::intake::{Intake, IntakeSpec, Settings, ShardEndpoint};
+use crate::intake::{Intake, IntakeSpec, Marks, Settings, ShardEndpoint};
 use crate::kernel::definition::DefinitionSet;
 use crate::kernel::duration::Millis;
 use crate::kernel::ids::{Key, TimeMs, shard_of};
@@ -132,6 +132,7 @@ impl Plan {
             reader_prefix: "test".to_owned(),
             limits: Limits::default(),
             takes_applied: false,
+            marks: Marks::default(),
             settings: self.settings,
             clock: Arc::clone(&clock) as Arc<dyn Clock>,
             metrics: Arc::clone(&metrics),

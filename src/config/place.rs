@@ -1,0 +1,58 @@
+//! Where in a manifest stands what its check refuses.
+
+use crate::kernel::definition::findings::Findings;
+use crate::kernel::definition::yaml::{self, Node, Value};
+
+/// Line and column of the value that a refusal begins with the key of, e.g. `relay.gate_horizon`: of the deepest part of the key
+/// that the text has. `None` where it has none of it, because the value is a default or comes from elsewhere.
+pub(super) fn of_refused(text: &str, refusal: &str) -> Option<(u64, u64)> {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    let key = refusal.split(|c: char| !is_part(c)).next()?;
+    let mut findings = Findings::new("", text);
+    let root = yaml::parse(text, &mut findings)?;
+    let mut found = &root;
+    let mut depth = 0;
+    for part in key.split('.') {
+        let Some(value) = member(found, part) else { break };
+        (found, depth) = (value, depth + 1);
+    }
+    if depth == 0 {
+        return None;
+    }
+    let before = text.get(..found.span.start)?;
+    let line = before.lines().count() + usize::from(before.ends_with('\n') || before.is_empty());
+    let column = before.rsplit('\n').next().map_or(0, |line| line.chars().count());
+    Some((u64::try_from(line).ok()?, u64::try_from(column + 1).ok()?))
+}
+
+fn member<'n, 't>(node: &'n Node<'t>, key: &str) -> Option<&'n Node<'t>> {
+    match &node.value {
+        Value::Map(entries) => entries
+            .iter()
+            .find(|entry| entry.key == key)
+            .map(|entry| &entry.value),
+        Value::List(_) | Value::Scalar(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_is_placed_where_the_text_has_its_key_or_a_part_of_it() {
+        let text = "cluster: a\nrelay:\n  retry_max: 1s\n  gate_horizon: 0ms\nlimits: {hops: 0}\n";
+        for (refusal, expected) in [
+            ("relay.gate_horizon must be longer", Some((4, 17))),
+            ("relay.trim_interval must be longer", Some((3, 3))),
+            ("limits.hops must be between", Some((5, 16))),
+            ("cluster: may hold only", Some((1, 10))),
+            ("shards must be between", None),
+            ("an unlucky sentence", None),
+        ] {
+            assert_eq!(of_refused(text, refusal), expected, "{refusal}");
+        }
+        assert_eq!(of_refused("[1, 2]", "relay.gate_horizon"), None);
+        assert_eq!(of_refused("{", "relay"), None);
+    }
+}
