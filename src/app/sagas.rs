@@ -19,11 +19,11 @@ use super::running::Parts;
 use super::shard_map::ShardMap;
 use super::shards::{self, Needed, Shown};
 use super::{StartError, standing, streams};
-use crate::config::{BrokerKind, Manifest};
+use crate::config::BrokerKind;
 use crate::effects::Local;
 use crate::intake::{Intake, IntakeSpec, Marks, ShardEndpoint};
 use crate::kernel::input::SourceStream;
-use crate::outbox::{Fence, LocalFirst, Relay, RelaySpec, Rest, Retention, RetentionSpec, Submitter};
+use crate::outbox::{LocalFirst, Relay, RelaySpec, Rest, Retention, RetentionSpec, Submitter};
 use crate::ports::broker::{Broker, StreamState};
 use crate::shard::mailbox::{Notice, Released};
 use crate::shard::{ShardHandle, ShardState, Standing};
@@ -202,7 +202,7 @@ impl Common {
         let (release, released) = mpsc::channel::<Released>(RELEASES_MAX);
         let shard = shards::start(
             parts,
-            shard_settings(manifest, &fence),
+            manifest.shard.clone(),
             index,
             claimed.store,
             standing,
@@ -422,15 +422,6 @@ async fn settle_calls(seats: &[Seat]) {
     } else {
         tracing::info!("not all results could be published; they are after the next start");
     }
-}
-
-/// While a shard is held, nothing leaves its outbox: what waited for room there would wait for ever.
-fn shard_settings(manifest: &Manifest, fence: &Fence) -> crate::shard::Settings {
-    let mut settings = manifest.shard.clone();
-    if fence.is_held() {
-        settings.outbox_soft = u64::MAX;
-    }
-    settings
 }
 
 fn endpoint(shard: &ShardHandle) -> ShardEndpoint {

@@ -9,10 +9,9 @@ use super::adoption::Adoption;
 use super::record::{Entries, OwnerRecord, Place, ReadError, Token};
 use super::verdict::{Folder, How, Question, Refusal, Verdict, decide};
 use crate::app::adapters::Adapters;
-use crate::app::{StartError, shards, streams};
+use crate::app::{StartError, shards};
 use crate::config::{BrokerKind, Manifest};
 use crate::kernel::ids::ClusterId;
-use crate::kernel::input::SourceStream;
 use crate::outbox::Fence;
 use crate::ports::broker::{Broker, BrokerError, PutError};
 use crate::ports::clock::Clock;
@@ -228,19 +227,14 @@ impl Claiming<'_> {
     async fn try_claim(&self, candidate: &mut Candidate, epoch: u64, how: How) -> Result<bool, Trouble> {
         // Its own first write may be what it then finds.
         let how = *candidate.how.get_or_insert(how);
-        let ends = match how {
-            How::Adopted { .. } => Some(self.ends().await?),
-            How::New | How::Again | How::RecordLost => None,
-        };
         let store = match candidate.store.take() {
             Some(store) => store,
             None => self.open(candidate.shard, true)?,
         };
-        if let (How::Adopted { given_up, fresh }, Some(ends)) = (how, ends) {
+        if let How::Adopted { given_up, fresh } = how {
             let held = HeldRow {
                 since: self.clock.now(),
                 given_up,
-                ends,
                 read: None,
                 released: None,
             };
@@ -282,17 +276,6 @@ impl Claiming<'_> {
             fence,
         });
         Ok(true)
-    }
-
-    /// Up to where the streams are to be read before anything is sent: what was done behind an adopted state stands there.
-    async fn ends(&self) -> Result<[u64; 3], Trouble> {
-        let mut ends = [0; 3];
-        for stream in SourceStream::ALL {
-            let name = streams::name(self.manifest, stream);
-            let state = self.broker.stream_state(name).await.map_err(ReadError::from)?;
-            ends[stream.index()] = state.last_sequence;
-        }
-        Ok(ends)
     }
 
     fn record(

@@ -29,35 +29,41 @@ pub fn may_be_discarded(kind: &WorkKind) -> bool {
     }
 }
 
-/// Stores how far an adopted state is read, and lets it go where there is nothing to decide about.
-pub(super) fn advance(
+/// Lets an adopted state go that has read its streams and has nothing to decide about.
+pub(super) fn let_go(
     batch: &Batch<'_>,
     staged: &mut Staged,
     now: TimeMs,
     outbox_rows: u64,
     next_due: Option<TimeMs>,
 ) -> Result<(), StorageError> {
-    let Some(mut held) = staged.held.filter(HeldRow::holds) else {
+    let is_idle = outbox_rows == 0 && next_due.is_none_or(|due| due > now);
+    let Some(mut held) = staged.held.filter(|held| held.waits() && is_idle) else {
         return Ok(());
     };
-    held.advance(staged.positions, staged.counters.log_sequence, now);
-    let is_idle = outbox_rows == 0 && next_due.is_none_or(|due| due > now);
-    if held.read.is_some() && is_idle {
-        held.released = Some(now);
-        batch.put_decided(&DecidedRow {
-            time: now,
-            what: Decided::Released { rows: 0 },
-            reason: "there is nothing to send".to_owned(),
-        })?;
-    }
-    if staged.held != Some(held) {
-        batch.put_held(&held)?;
-        staged.held = Some(held);
-    }
+    held.released = Some(now);
+    batch.put_decided(&DecidedRow {
+        time: now,
+        what: Decided::Released { rows: 0 },
+        reason: "there is nothing to send".to_owned(),
+    })?;
+    batch.put_held(&held)?;
+    staged.held = Some(held);
     Ok(())
 }
 
 impl Run<'_> {
+    /// Notes that the streams have been read to the ends that they had at some time behind the adoption.
+    pub fn caught_up(&mut self) -> Result<(), StorageError> {
+        let Some(mut held) = self.staged.held.filter(HeldRow::reads) else {
+            return Ok(());
+        };
+        held.read = Some((self.staged.counters.log_sequence, self.ground.now));
+        self.batch.put_held(&held)?;
+        self.staged.held = Some(held);
+        Ok(())
+    }
+
     /// Lets the partition send again.
     pub fn release(&mut self, reason: &str) -> Result<Answer, StorageError> {
         let mut held = match self.may_be_decided() {
@@ -109,7 +115,7 @@ impl Run<'_> {
     /// The hold, where an operator can decide about what it holds back.
     fn may_be_decided(&self) -> Result<HeldRow, Refused> {
         match self.staged.held {
-            Some(held) if held.holds() && held.read.is_some() => Ok(held),
+            Some(held) if held.waits() => Ok(held),
             Some(held) if held.holds() => Err(Refused::Conflict(
                 "the streams are not read to their ends yet: what is done already is not known before that"
                     .into(),

@@ -43,6 +43,8 @@ pub enum Order<'a> {
         saga: &'a SagaName,
         paused: bool,
     },
+    /// The streams of a partition that goes on from an adopted state have been read to their ends.
+    CaughtUp,
     /// An operator lets a partition send that goes on from an adopted state. Answered.
     Release {
         reason: &'a str,

@@ -165,7 +165,7 @@ impl Partition {
         }
         batch.change_uses(&staged.uses, |hash| self.definitions.is_active(hash))?;
         let (next_due, outbox_rows) = (batch.next_due()?, batch.outbox_rows()?);
-        held::advance(batch, staged, now, outbox_rows, next_due)?;
+        held::let_go(batch, staged, now, outbox_rows, next_due)?;
         Ok(Found {
             next_due,
             outbox_rows,

@@ -56,6 +56,7 @@ impl Run<'_> {
             Order::Resume { instance, at_most } => self.resume(instance, at_most).map(|()| None),
             Order::Schedules => self.reconcile_schedules().map(|()| None),
             Order::Pause { tenant, saga, paused } => self.pause_schedule(tenant, saga, paused).map(Some),
+            Order::CaughtUp => self.caught_up().map(|()| None),
             Order::Release { reason } => self.release(reason).map(Some),
             Order::Discard { rows, reason } => self.discard(rows, reason).map(Some),
             Order::Timers(fire) => self.fire(fire).map(|()| None),

@@ -68,6 +68,22 @@ impl Barriers {
         }
     }
 
+    /// A stream is read from another place: what was proven of it is not any more.
+    pub const fn forget(&mut self, stream: SourceStream) {
+        self.as_of[stream.index()] = TimeMs(i64::MIN);
+    }
+
+    /// Whether each stream was read to an end that it had since this began.
+    pub fn are_raised(&self) -> bool {
+        self.covered() > TimeMs(i64::MIN)
+    }
+
+    /// Whether to ask for barriers at once although no timer is due.
+    pub fn are_wanted(&self, monotonic: Duration) -> bool {
+        let since_asked = self.asked.map(|(_, at)| monotonic.saturating_sub(at));
+        !self.are_raised() && since_asked.is_none_or(|since| since >= ASK_AGAIN)
+    }
+
     /// Timers due up to this instant may fire.
     fn covered(&self) -> TimeMs {
         self.as_of.into_iter().min().unwrap_or(TimeMs(i64::MIN))

@@ -7,6 +7,7 @@ use saga_runner_kernel::input::SourceStream;
 
 use super::StorageError;
 use super::keys;
+use super::newest;
 use super::read::Reader;
 use super::rows::{AcceptedRow, HaltRow, HistoryRow, decode};
 use super::tables::{HISTORY, META};
@@ -18,17 +19,7 @@ impl Reader {
     /// # Errors
     /// [`StorageError::Corrupt`].
     pub fn accepted(&self) -> Result<Vec<AcceptedRow>, StorageError> {
-        self.view(|view| {
-            let mut rows = Vec::new();
-            view.scan(META, ACCEPTED, &mut |key, bytes| {
-                let is_one = key.starts_with(ACCEPTED);
-                if is_one {
-                    rows.push(decode(&bytes, "an accepted loss")?);
-                }
-                Ok(is_one)
-            })?;
-            Ok(rows)
-        })
+        self.view(|view| newest::all(view, ACCEPTED, "an accepted loss"))
     }
 
     /// Why a stream must not be read on before an operator says so.

@@ -7,14 +7,12 @@ use serde::{Deserialize, Serialize};
 use super::read::Reader;
 use super::rows::{decode, encode};
 use super::tables::{META, OUTBOX};
-use super::{Batch, ReadRows, StorageError, keys};
+use super::{Batch, ReadRows, StorageError, keys, newest};
 
 /// The hold of the newest state that was adopted.
 const HELD: &[u8] = b"held";
 /// Begins the keys of the decisions.
 const DECIDED: &[u8] = b"decided/";
-/// Decisions that are kept.
-const DECIDED_MAX: usize = 100;
 
 /// Until when nothing is sent, and which work an owner who was given up may have carried out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,9 +21,7 @@ pub struct HeldRow {
     pub since: TimeMs,
     /// Epoch of the owner who was given up.
     pub given_up: u64,
-    /// Sequences up to which the streams are to be read, by `SourceStream::index`.
-    pub ends: [u64; 3],
-    /// Log sequence and time at which they were.
+    /// Log sequence and time at which the streams had been read to the ends that they had behind that.
     pub read: Option<(u64, TimeMs)>,
     /// Since when the shard sends again.
     pub released: Option<TimeMs>,
@@ -38,17 +34,16 @@ impl HeldRow {
         self.released.is_none()
     }
 
-    /// Notes how far the streams are read.
-    pub fn advance(&mut self, positions: [u64; 3], log_sequence: u64, now: TimeMs) {
-        let is_read = || {
-            positions
-                .iter()
-                .zip(self.ends)
-                .all(|(position, end)| *position >= end)
-        };
-        if self.read.is_none() && is_read() {
-            self.read = Some((log_sequence, now));
-        }
+    /// Whether its streams are to be read first.
+    #[must_use]
+    pub const fn reads(&self) -> bool {
+        self.holds() && self.read.is_none()
+    }
+
+    /// Whether it waits for a decision.
+    #[must_use]
+    pub const fn waits(&self) -> bool {
+        self.holds() && self.read.is_some()
     }
 }
 
@@ -92,23 +87,12 @@ impl Batch<'_> {
         self.view.put(META, HELD, encode(row))
     }
 
-    /// Keeps a decision, and the newest 100 with it.
+    /// Keeps a decision beside the newest ones before it.
     ///
     /// # Errors
     /// Where the store does not take it.
     pub fn put_decided(&self, row: &DecidedRow) -> Result<(), StorageError> {
-        let mut kept = Vec::new();
-        self.view.scan(META, DECIDED, &mut |key, _| {
-            let number = key.strip_prefix(DECIDED).and_then(keys::read_number);
-            kept.extend(number);
-            Ok(number.is_some())
-        })?;
-        let too_many = (kept.len() + 1).saturating_sub(DECIDED_MAX);
-        for number in &kept[..too_many] {
-            self.view.delete(META, &decided_key(*number))?;
-        }
-        let number = kept.last().map_or(0, |last| last + 1);
-        self.view.put(META, &decided_key(number), encode(row))
+        newest::add(self, DECIDED, row)
     }
 
     /// A row of the outbox.
@@ -137,17 +121,7 @@ impl Reader {
     /// # Errors
     /// [`StorageError::Corrupt`].
     pub fn decided(&self) -> Result<Vec<DecidedRow>, StorageError> {
-        self.view(|view| {
-            let mut rows = Vec::new();
-            view.scan(META, DECIDED, &mut |key, bytes| {
-                let is_one = key.starts_with(DECIDED);
-                if is_one {
-                    rows.push(decode(&bytes, "a decision")?);
-                }
-                Ok(is_one)
-            })?;
-            Ok(rows)
-        })
+        self.view(|view| newest::all(view, DECIDED, "a decision"))
     }
 }
 
@@ -155,30 +129,4 @@ fn held(view: &dyn ReadRows) -> Result<Option<HeldRow>, StorageError> {
     view.get(META, HELD)?
         .map(|bytes| decode(&bytes, "what is held back"))
         .transpose()
-}
-
-fn decided_key(number: u64) -> Vec<u8> {
-    [DECIDED, &keys::number(number)].concat()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_streams_count_as_read_once_all_are_at_their_ends_and_from_then_on() {
-        let mut held = HeldRow {
-            since: TimeMs(0),
-            given_up: 1,
-            ends: [3, 0, 5],
-            read: None,
-            released: None,
-        };
-        held.advance([9, 9, 4], 7, TimeMs(1));
-        assert_eq!(held.read, None);
-        held.advance([3, 0, 5], 8, TimeMs(2));
-        held.advance([4, 0, 5], 9, TimeMs(3));
-        assert_eq!(held.read, Some((8, TimeMs(2))));
-        assert!(held.holds(), "that does not release it");
-    }
 }

@@ -9,6 +9,7 @@ mod error;
 mod held;
 pub mod keys;
 mod memory;
+mod newest;
 pub mod read;
 pub mod rows;
 mod seen;

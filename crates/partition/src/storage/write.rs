@@ -10,6 +10,7 @@ use saga_runner_kernel::transition::Last;
 use saga_runner_kernel::work::{WorkItem, WorkRef};
 
 use super::keys;
+use super::newest;
 use super::read::Scheduled;
 use super::rows::{
     AcceptedRow, ActiveDefinitions, AliasRow, ArchivedRow, DeadLetter, EndedRow, HaltRow, HistoryRow,
@@ -445,24 +446,9 @@ impl<'t> Batch<'t> {
         }
     }
 
-    /// Keeps an operator's word, and the newest [`ACCEPTED_MAX`] before it.
+    /// Keeps an operator's word beside the newest ones before it.
     pub fn put_accepted(&self, accepted: &AcceptedRow) -> Result<(), StorageError> {
-        let mut kept = Vec::new();
-        self.view.scan(META, ACCEPTED, &mut |key, _| {
-            let is_one = key.starts_with(ACCEPTED);
-            if is_one {
-                kept.push(key.to_vec());
-            }
-            Ok(is_one)
-        })?;
-        let too_many = (kept.len() + 1).saturating_sub(ACCEPTED_MAX);
-        for key in &kept[..too_many] {
-            self.view.delete(META, key)?;
-        }
-        let number = kept.last().map_or(0, |last| accepted_number(last) + 1);
-        let mut key = ACCEPTED.to_vec();
-        key.extend_from_slice(&number.to_be_bytes());
-        self.view.put(META, &key, encode(accepted))
+        newest::add(self, ACCEPTED, accepted)
     }
 
     /// The counters that exist once.
@@ -597,15 +583,6 @@ pub(super) fn uses_key(hash: &DefinitionHash) -> Vec<u8> {
 
 /// Begins the keys of what operators have accepted.
 pub(super) const ACCEPTED: &[u8] = b"accepted/";
-/// Rows of it that are kept.
-const ACCEPTED_MAX: usize = 100;
-
-fn accepted_number(key: &[u8]) -> u64 {
-    let number = key
-        .get(ACCEPTED.len()..)
-        .and_then(|number| number.try_into().ok());
-    number.map_or(0, u64::from_be_bytes)
-}
 
 pub(super) fn halt_key(stream: SourceStream) -> Vec<u8> {
     let index = u8::try_from(stream.index()).expect("there are three streams");

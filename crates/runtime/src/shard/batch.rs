@@ -47,6 +47,8 @@ pub(super) enum Item {
         paused: bool,
         reply: oneshot::Sender<Result<(), Refused>>,
     },
+    /// The streams of an adopted state are read to their ends.
+    CaughtUp,
     /// An operator decides about what the shard holds back.
     Held {
         decision: HeldDecision,
@@ -67,6 +69,7 @@ impl Item {
             | Self::ResumeFirst(_)
             | Self::Schedules(_)
             | Self::Pause { .. }
+            | Self::CaughtUp
             | Self::Held { .. } => true,
             Self::Delivered(_) | Self::NotCalled(_) => false,
         }
@@ -104,6 +107,7 @@ impl Item {
                 saga,
                 paused: *paused,
             },
+            Self::CaughtUp => Order::CaughtUp,
             Self::Held {
                 decision: HeldDecision::Release,
                 reason,
@@ -126,6 +130,7 @@ impl Item {
             | Self::Held { reply, .. }
             | Self::Schedules(Some(reply)) => reply,
             Self::Schedules(None)
+            | Self::CaughtUp
             | Self::Delivery(..)
             | Self::Verdict(_)
             | Self::Delivered(_)
@@ -156,6 +161,7 @@ impl Item {
             | Self::ResumeFirst(_)
             | Self::Schedules(_)
             | Self::Pause { .. }
+            | Self::CaughtUp
             | Self::Held { .. } => Vec::new(),
         }
     }

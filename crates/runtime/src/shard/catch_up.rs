@@ -174,6 +174,18 @@ impl Desk {
         }
     }
 
+    /// Where the shard holds back what it would send until its streams are read: whether they are, with all of it committed.
+    pub fn note_caught_up(&mut self) {
+        if self.reads_first() && self.gathered.is_empty() && self.barriers.are_raised() {
+            self.gathered.push(Item::CaughtUp);
+        }
+    }
+
+    /// Whether an adopted state has to be read forward, and nothing else looks after that.
+    pub fn reads_first(&self) -> bool {
+        self.catching_up.is_none() && self.partition.held.is_some_and(|held| held.reads())
+    }
+
     /// What the timers do while the shard catches up; `decided`: what they would do otherwise.
     pub fn timers_in_order(&mut self, decided: Firing) -> Firing {
         let (now, monotonic) = (self.clock.now(), self.clock.monotonic());

@@ -209,6 +209,7 @@ impl Desk {
             | Item::ResumeFirst(_)
             | Item::Schedules(_)
             | Item::Pause { .. }
+            | Item::CaughtUp
             | Item::Held { .. } => false,
         }
     }
@@ -358,7 +359,7 @@ impl Desk {
             self.pruned(staged.pruned);
         }
         self.partition.adopt(&mut staged, found);
-        let soft = self.settings.outbox_soft;
+        let soft = self.settings.outbox_soft(self.partition.held);
         // Some distance between the two bounds, so that it does not flicker.
         self.holding = found.outbox_rows > if self.holding { soft / 4 * 3 } else { soft };
         Ok(Committed {

@@ -111,7 +111,7 @@ impl Desk {
             gathered.push(Item::Schedules(None));
         }
         if opening.held.is_some_and(|held| held.holds()) {
-            // A commit finds out whether its streams are read, and one comes although they are silent.
+            // A commit finds out whether there is anything to decide about, and one comes although its streams are silent.
             gathered.push(Item::Delivered(Vec::new()));
         }
         let partition = Partition {
@@ -161,7 +161,7 @@ impl Desk {
             revision: spec.revision,
             lanes: Lanes::new(opening.positions),
             held: Held::default(),
-            holding: opening.outbox_rows > settings.outbox_soft,
+            holding: opening.outbox_rows > settings.outbox_soft(opening.held),
             catching_up: None,
             barriers: Barriers::new(),
             sweep: Sweep::new(
@@ -207,6 +207,7 @@ impl Desk {
                 let message = "the relay that empties its outbox has ended; close and open the shard, or restart the process";
                 return Err(End::Halt("relay.ended", message.to_owned()));
             }
+            self.note_caught_up();
             self.gather();
             let now = self.clock.monotonic();
             let firing = self.look_at_timers(now);
@@ -492,7 +493,8 @@ impl Desk {
         let firing = self
             .barriers
             .decide(self.partition.next_due, now, monotonic, hold_max);
-        if firing == Firing::Ask {
+        let is_wanted = self.reads_first() && self.barriers.are_wanted(monotonic);
+        if firing == Firing::Ask || is_wanted {
             self.barriers.asked(now, monotonic);
             self.unsent.push(Notice::BarrierWanted { shard: self.index });
         }

@@ -95,6 +95,7 @@ impl Desk {
         self.partition.stamps[index] = order.to.stamp;
         self.partition.streams[index] = (order.to.stream_name.clone(), order.to.stream_created_ns);
         self.lanes.moved(stream, order.to.sequence);
+        self.barriers.forget(stream);
         self.status.moved(self.partition.positions);
         if stream != SourceStream::AggregateEvents {
             // Commands and results may be gone that the broker had acknowledged: all that was handed over is looked for.

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::kernel::duration::Millis;
+use crate::storage::HeldRow;
 
 /// Bounds and rhythm of a shard's work.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -58,6 +59,18 @@ impl Default for Settings {
             catch_up_wait: Millis::seconds(10),
             timer_hold_max: Millis::seconds(600),
             full_pause: Millis::seconds(1),
+        }
+    }
+}
+
+impl Settings {
+    /// Rows of the outbox above which domain events are held back. While nothing leaves it, what waited for room there would
+    /// wait for ever.
+    #[must_use]
+    pub fn outbox_soft(&self, held: Option<HeldRow>) -> u64 {
+        match held {
+            Some(held) if held.holds() => u64::MAX,
+            Some(_) | None => self.outbox_soft,
         }
     }
 }

@@ -3,19 +3,21 @@
 use serde_json::json;
 use tokio::sync::oneshot;
 
+use super::reposition::reposition;
 use super::world::{EVENTS, RESULTS, START, Shard, World, added, opened, pay, pay_opened, result};
 use crate::kernel::ids::TimeMs;
+use crate::kernel::input::SourceStream;
 use crate::kernel::record::Phase;
 use crate::kernel::work::{WorkItem, WorkKind, WorkRef};
-use crate::shard::mailbox::{HeldDecision, Mail, Refused};
+use crate::ports::clock::Clock as _;
+use crate::shard::mailbox::{HeldDecision, Mail, Notice, Refused};
 use crate::storage::{Decided, HeldRow, StorageError};
 
 /// Makes the folder of the world one that was adopted.
-fn adopt(world: &World, ends: [u64; 3]) {
+fn adopt(world: &World) {
     let held = HeldRow {
         since: START,
         given_up: 4,
-        ends,
         read: None,
         released: None,
     };
@@ -53,16 +55,18 @@ async fn with_a_charge(world: &World) -> (Shard, WorkRef, WorkItem) {
     shard.deliver(EVENTS, 1, vec![pay_opened("p", 1)]).await;
     shard.settle().await;
     shard.stop().await;
-    adopt(world, [3, 0, 0]);
+    adopt(world);
     let shard = world.start();
     shard.deliver(EVENTS, 2, vec![opened("a", 2)]).await;
     shard.settle().await;
     let early = decide(&shard, HeldDecision::Release).await;
     assert!(
         matches!(early, Err(Refused::Conflict(_))),
-        "one event is not read: {early:?}"
+        "its streams are not read: {early:?}"
     );
     shard.deliver(EVENTS, 3, vec![added("a", 3, 1)]).await;
+    shard.barrier(world.clock.now()).await;
+    shard.settle().await;
     let mut rows = shard.outbox().await;
     let (row, item) = rows.pop().expect("the charge");
     assert!(rows.is_empty());
@@ -167,9 +171,14 @@ async fn an_adopted_shard_with_nothing_to_send_goes_on_by_itself() {
     shard.deliver(EVENTS, 1, vec![opened("a", 1)]).await;
     shard.settle().await;
     shard.stop().await;
-    // Its streams are silent.
-    adopt(&world, [1, 0, 0]);
-    let shard = world.start();
+    adopt(&world);
+    let mut shard = world.start();
+    // Its streams are silent, and no timer asks for what they hold.
+    assert_eq!(
+        shard.noticed.recv().await,
+        Some(Notice::BarrierWanted { shard: 3 })
+    );
+    shard.barrier(world.clock.now()).await;
     let released = async {
         while held(&shard).holds() {
             tokio::task::yield_now().await;
@@ -179,6 +188,57 @@ async fn an_adopted_shard_with_nothing_to_send_goes_on_by_itself() {
         .await
         .expect("released");
     assert_eq!(decided(&shard), [Decided::Released { rows: 0 }]);
+    shard.stop().await;
+}
+
+/// The ends of the streams were noted at the adoption, and one that was created anew never came to its end: the release was
+/// refused for ever.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_stream_that_is_rebound_while_an_adopted_shard_reads_it_is_read_to_the_end_that_it_has_then() {
+    let world = World::new();
+    let shard = world.start();
+    shard.deliver(EVENTS, 1, vec![pay_opened("p", 1)]).await;
+    shard.deliver_after(RESULTS, 0, 50, Vec::new()).await;
+    shard.settle().await;
+    shard.stop().await;
+    adopt(&world);
+    let shard = world.start();
+    let as_of = world.clock.now();
+    let proven = async |stream| {
+        shard.mail(Mail::Barrier { stream, as_of }).await;
+        shard.settle().await;
+        held(&shard).read.is_some()
+    };
+    assert!(!proven(EVENTS).await);
+    assert!(!proven(RESULTS).await);
+    assert_eq!(reposition(&world, &shard, RESULTS, 50, 7).await, Ok(()));
+    assert!(
+        !proven(SourceStream::WorkflowCommands).await,
+        "what was proven of the results is gone with their stream"
+    );
+    shard.deliver_after(RESULTS, 7, 9, Vec::new()).await;
+    assert!(proven(RESULTS).await);
+    assert_eq!(decide(&shard, HeldDecision::Release).await, Ok(()));
+    assert!(!held(&shard).holds());
+    shard.stop().await;
+}
+
+/// The bound was left out for the life of the process, and an outbox grew without end behind the release.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_full_outbox_holds_back_domain_events_once_an_adopted_shard_is_released_and_not_before() {
+    let mut world = World::new();
+    world.settings.outbox_soft = 0;
+    let (shard, _, item) = with_a_charge(&world).await;
+    assert_eq!(shard.items("a"), json!([1]), "nothing would make room for it");
+    assert_eq!(decide(&shard, HeldDecision::Release).await, Ok(()));
+    shard.deliver(EVENTS, 4, vec![added("a", 4, 2)]).await;
+    shard.settle().await;
+    assert_eq!(shard.items("a"), json!([1]));
+    assert_eq!(shard.position(EVENTS), 3);
+    let receipt = result(&item, 1, &json!({"receipt": "r"}));
+    shard.deliver(RESULTS, 1, vec![receipt]).await;
+    shard.settle().await;
+    assert_eq!(shard.items("a"), json!([1, 2]));
     shard.stop().await;
 }
 

@@ -10,7 +10,7 @@ use crate::shard::ShardState;
 use crate::shard::mailbox::{HaltRow, Mail, Refused, Reposition};
 use crate::storage::rows::{AcceptedRow, PositionRow};
 
-async fn reposition(
+pub async fn reposition(
     world: &World,
     shard: &Shard,
     stream: SourceStream,
