@@ -4,6 +4,9 @@ use serde::{Deserialize, Serialize};
 
 use super::alias::WAIT_MS_MAX;
 
+/// Most aliases of one instance, whatever is configured.
+pub const ALIASES_MAX: usize = 16;
+
 /// Bounds on what one message, record or transition may be.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -53,7 +56,7 @@ impl Default for Limits {
             early_bytes: 64 * 1024 * 1024,
             timer_ms: 5 * 365 * 24 * 3_600_000,
             hops: 32,
-            aliases: 16,
+            aliases: ALIASES_MAX,
             alias_owners: 100,
             alias_wait_ms: WAIT_MS_MAX,
         }

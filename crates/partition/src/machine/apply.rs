@@ -16,6 +16,7 @@ use saga_runner_kernel::transition::{
 };
 use saga_runner_kernel::work::WorkRef;
 
+use super::asking::Asked;
 use super::poison::Fault;
 use super::staging::Run;
 use super::watch::{Told, Watch};
@@ -100,9 +101,18 @@ impl Run<'_> {
             }
             return self.take_aliased(&alias, input, turn);
         }
-        if self.asks(input, turn)? {
-            return Ok(Fate::Settled);
-        }
+        let turn = match self.ask(input, turn)? {
+            Asked::Waits => return Ok(Fate::Settled),
+            Asked::Nobody => turn,
+            // What its aliases have still to forward may come behind it.
+            Asked::NoRoom => {
+                self.staged.tally.fired_late_source += 1;
+                Turn {
+                    late_source: true,
+                    ..turn
+                }
+            }
+        };
         let fate = self.execute(input, turn)?;
         self.follow(&input.instance, fate)
     }

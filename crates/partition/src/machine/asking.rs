@@ -9,6 +9,7 @@
 use saga_runner_kernel::children::SagaMessage;
 use saga_runner_kernel::ids::{InstanceId, Key, TimeMs};
 use saga_runner_kernel::input::{Input, InputBody, Question};
+use saga_runner_kernel::limits::ALIASES_MAX;
 use saga_runner_kernel::patch::{Outcome, TimerRow};
 use saga_runner_kernel::work::{WorkItem, WorkRef};
 
@@ -23,13 +24,23 @@ use crate::storage::rows::{InboxRow, WaitReason, encode_waiting};
 const ASKED: &str = "asked/";
 /// Aliases that one question can tell apart.
 const SLOTS: usize = 64;
+const _: () = assert!(ALIASES_MAX <= SLOTS, "a timer asks every alias");
+
+/// What becomes of an input before it is applied.
+pub enum Asked {
+    /// Nothing has to be waited for.
+    Nobody,
+    /// It waits.
+    Waits,
+    /// It would have to wait, and there is no room for it in the inbox of its instance.
+    NoRoom,
+}
 
 impl Run<'_> {
-    /// Lets a timer wait until the aliases of its instance have forwarded what was stored before; false: nothing has to be
-    /// waited for.
-    pub fn asks(&mut self, input: &Input, turn: Turn) -> Result<bool, StorageError> {
+    /// Lets a timer wait until the aliases of its instance have forwarded what was stored before.
+    pub fn ask(&mut self, input: &Input, turn: Turn) -> Result<Asked, StorageError> {
         if !matches!(input.body, InputBody::Timer { .. }) || turn.behind_aliases || turn.late_source {
-            return Ok(false);
+            return Ok(Asked::Nobody);
         }
         let id = &input.instance;
         let record = self.staged.records.take(self.batch, id)?;
@@ -37,9 +48,12 @@ impl Run<'_> {
             (record.aliases.clone(), record.generation)
         });
         self.staged.records.give_back(id, record);
-        if aliases.is_empty() || aliases.len() > SLOTS {
-            return Ok(false);
+        if aliases.is_empty() {
+            return Ok(Asked::Nobody);
         }
+        let Some(unasked) = SLOTS.checked_sub(aliases.len()) else {
+            return Ok(Asked::NoRoom);
+        };
         let until = self
             .ground
             .now
@@ -48,13 +62,13 @@ impl Run<'_> {
         let reason = WaitReason::Asked {
             due: input.time,
             until,
-            open: u64::MAX >> (SLOTS - aliases.len()),
+            open: u64::MAX >> unasked,
             late: false,
         };
         let row = encode_waiting(reason, input);
         let mut waiting = self.waiting(id);
         if !self.fits(waiting, row.len()) {
-            return Ok(false);
+            return Ok(Asked::NoRoom);
         }
         let log_sequence = self.next_sequence();
         // It keeps its place before those that came later.
@@ -87,7 +101,7 @@ impl Run<'_> {
                 ),
             )?;
         }
-        Ok(true)
+        Ok(Asked::Waits)
     }
 
     /// An owner of an alias asks it: it is answered behind all events up to the instant.
@@ -183,6 +197,7 @@ impl Run<'_> {
             return self.wait_as(id, std::iter::once((number, row, bytes)), WaitReason::Parked);
         }
         self.leave(id, number, row.reason, bytes)?;
+        self.staged.tally.fired_late_source += u64::from(late);
         let turn = Turn {
             behind_aliases: true,
             late_source: late,

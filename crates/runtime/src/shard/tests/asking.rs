@@ -123,6 +123,23 @@ async fn without_an_answer_the_timer_fires_in_the_end_and_says_so() {
     assert_eq!(record.phase, Phase::Failed);
     let history = post.shard.history(&parcel("t1", "a"));
     assert!(history.iter().any(|row| row.late_source), "{history:?}");
+    assert_eq!(world.metrics.timers_fired_late_source.get(), 1);
+    post.shard.stop().await;
+}
+
+/// It fired, and nothing told that an event from before it might come behind it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn without_room_to_wait_the_timer_fires_and_says_so() {
+    let mut world = world(LOST);
+    world.limits.inbox_inputs = 0;
+    let post = labelled(&world).await;
+    due(&world, &post).await;
+    assert_eq!(questions(&post).await, 0);
+    let record = post.shard.ended(&parcel("t1", "a")).expect("given up");
+    assert_eq!(record.phase, Phase::Failed);
+    let history = post.shard.history(&parcel("t1", "a"));
+    assert!(history.iter().any(|row| row.late_source), "{history:?}");
+    assert_eq!(world.metrics.timers_fired_late_source.get(), 1);
     post.shard.stop().await;
 }
 
