@@ -11,8 +11,8 @@ use tokio::sync::oneshot;
 use super::{FILE, open};
 use crate::kernel::input::Input;
 use crate::shard::ShardState;
-use crate::shard::mailbox::{Arrival, Delivery, Mail};
-use world::{EVENTS, World, added, event, list, named, opened};
+use crate::shard::mailbox::Mail;
+use world::{EVENTS, World, added, delivery, event, filled, list, lived, opened};
 
 // What the shard's own tests are made of.
 #[path = "../../crates/runtime/src/shard/tests/owners.rs"]
@@ -35,32 +35,8 @@ fn on_disk(max_bytes: u64) -> (World, tempfile::TempDir) {
     (world, dir)
 }
 
-fn filled(key: &str, sequence: u64, text: &str) -> Input {
-    event(list(key), "List.Filled", sequence, &json!({"text": text}))
-}
-
-fn delivery(sequence: u64, inputs: Vec<Input>) -> Mail {
-    Mail::Delivery(Delivery {
-        stream: EVENTS,
-        lane: 0,
-        after: sequence - 1,
-        sequence,
-        stamp: None,
-        inputs: inputs.into_iter().map(Arrival::Input).collect(),
-    })
-}
-
 fn told(key: &str, sequence: u64, text: &str) -> Input {
     event(list(key), "List.Told", sequence, &json!({"text": text}))
-}
-
-/// An instance that has come and gone, and leaves much behind.
-fn lived(key: &str, sequence: u64, text: &str) -> Mail {
-    let closed = named(key, "List.Closed", sequence);
-    delivery(
-        sequence,
-        vec![opened(key, sequence), filled(key, sequence, text), closed],
-    )
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]

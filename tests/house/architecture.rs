@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 /// What each layer may import of the others, lower layers first: each imports only what stands before it here.
 ///
 /// A layer is a crate, a module of the crate `runtime`, or a module of the runner.
-const LAYERS: &[(&str, &[&str])] = &[
+pub const LAYERS: &[(&str, &[&str])] = &[
     ("language", &[]),
     ("kernel", &["language"]),
     ("partition", &["kernel"]),
@@ -71,151 +71,15 @@ const LAYERS: &[(&str, &[&str])] = &[
 ];
 
 /// What runs a partition, module by module; a crate of its own (`crates/runtime/`).
-const RUNTIME: &str = "runtime";
+pub const RUNTIME: &str = "runtime";
 
 /// The layers whose crates that one may name.
-const BELOW_RUNTIME: &[&str] = &["kernel", "partition"];
-
-/// Crates that a simulation must not have to build or link.
-const NOT_LINKED: &[&str] = &[
-    "async-nats",
-    "aws-lc-rs",
-    "axum",
-    "h2",
-    "http",
-    "hyper",
-    "lettre",
-    "libmdbx",
-    "mdbx-sys",
-    "reqwest",
-    "rustls",
-    "sqlx",
-    "tonic",
-];
-
-/// The only layers that may name an external crate; none where only `src/main.rs` does.
-const HOMES: &[(&str, &[&str])] = &[
-    ("annotate_snippets", &["app"]),
-    ("async_nats", &["nats"]),
-    ("axum", &["api", "demo"]),
-    ("backon", &["app", "intake", "outbox"]),
-    (
-        "blake3",
-        &[
-            "partition",
-            "language",
-            "kernel",
-            "shard",
-            "intake",
-            "outbox",
-            "worker",
-            "effects",
-            "inproc",
-            "app",
-        ],
-    ),
-    ("cel", &["language"]),
-    ("clap", &["cli", "config", "demo"]),
-    ("comfy_table", &["cli", "demo"]),
-    ("crc32c", &["kernel", "partition", "mdbx", "intake", "inproc"]),
-    ("dashmap", &["app"]),
-    ("data_encoding", &["language", "kernel", "effects", "nats"]),
-    ("flate2", &["effects"]),
-    ("granit_parser", &["language"]),
-    ("h2", &["clients", "effects"]),
-    ("hdrhistogram", &["app"]),
-    ("hmac", &["effects"]),
-    ("http_body_util", &["effects"]),
-    ("hyper", &["api", "effects"]),
-    ("hyper_rustls", &["effects"]),
-    ("hyper_util", &["api", "clients", "effects"]),
-    ("idna", &["effects"]),
-    ("ipnet", &["worker"]),
-    (
-        "jiff",
-        &[
-            "language", "kernel", "ports", "outbox", "worker", "effects", "nats", "app", "offline",
-        ],
-    ),
-    ("lettre", &["effects"]),
-    ("libmdbx", &["mdbx", "inproc"]),
-    ("mdbx_sys", &["mdbx", "inproc"]),
-    ("mimalloc", &[]),
-    ("moka", &["worker", "effects"]),
-    ("nix", &["app"]),
-    ("postcard", &["kernel", "partition", "inproc", "offline"]),
-    ("procfs", &["app"]),
-    ("prometheus", &["telemetry"]),
-    ("prost", &["effects", "gateway"]),
-    ("prost_reflect", &["language", "effects"]),
-    ("regex", &["language"]),
-    ("reqwest", &["effects", "gateway", "cli", "demo"]),
-    ("rustls", &["clients", "app", "effects"]),
-    ("rustls_platform_verifier", &["clients"]),
-    ("serde_bytes", &["kernel"]),
-    ("serde_saphyr", &["config", "effects", "offline"]),
-    ("sha2", &["language", "effects"]),
-    ("socket2", &["effects"]),
-    ("sqlx", &["effects"]),
-    (
-        "tokio",
-        &[
-            "tasks", "shard", "intake", "outbox", "worker", "effects", "gateway", "inproc", "nats", "api",
-            "app", "cli", "demo",
-        ],
-    ),
-    (
-        "tokio_util",
-        &["intake", "outbox", "worker", "effects", "api", "app"],
-    ),
-    ("tonic", &["clients", "effects", "gateway"]),
-    ("tonic_prost", &["gateway"]),
-    ("tonic_reflection", &["effects"]),
-    ("tonic_types", &["effects"]),
-    ("tower", &["clients", "effects"]),
-    ("tower_http", &["api"]),
-    (
-        "tracing",
-        &[
-            "tasks",
-            "partition",
-            "shard",
-            "intake",
-            "outbox",
-            "breakers",
-            "worker",
-            "clients",
-            "effects",
-            "inproc",
-            "nats",
-            "api",
-            "app",
-            "demo",
-        ],
-    ),
-    ("tracing_subscriber", &["logging"]),
-    ("ureq_proto", &["effects"]),
-    (
-        "uuid",
-        &["language", "kernel", "worker", "effects", "gateway", "api", "app"],
-    ),
-    ("wasmi", &["language"]),
-];
-
-/// Dependencies that any layer may name.
-const EVERYWHERE: &[&str] = &[
-    "async_trait",
-    "bytes",
-    "futures",
-    "serde",
-    "serde_json",
-    "thiserror",
-];
+pub const BELOW_RUNTIME: &[&str] = &["kernel", "partition"];
 
 /// No module swallows the centre, in lines.
 const MODULE_LINES_MAX: usize = 700;
 
-fn root() -> PathBuf {
+pub fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
@@ -308,7 +172,7 @@ fn production(text: &str) -> Vec<&str> {
 }
 
 /// The production lines of all files of all layers, each with its file.
-fn production_lines() -> Vec<(String, String, String)> {
+pub fn production_lines() -> Vec<(String, String, String)> {
     let mut lines = Vec::new();
     for (layer, files) in layers() {
         for (file, text) in files.iter().filter(|(file, _)| !is_test(file)) {
@@ -321,34 +185,10 @@ fn production_lines() -> Vec<(String, String, String)> {
 }
 
 /// Whether `line` names the crate or module `name`, as the first part of a path.
-fn names(line: &str, name: &str) -> bool {
+pub fn names(line: &str, name: &str) -> bool {
     let needle = format!("{name}::");
     line.match_indices(&needle)
         .any(|(at, _)| !line[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_' || c == ':'))
-}
-
-/// The dependencies of a manifest that production code may use, by the names that code knows.
-fn dependencies(manifest: &Path) -> BTreeSet<String> {
-    let text = fs::read_to_string(manifest).expect("a manifest");
-    let section = text.split("\n[dependencies]\n").nth(1).expect("a section");
-    let section = section.split("\n[").next().expect("its end");
-    let name = |line: &str| Some(line.split_once(['.', ' '])?.0.replace('-', "_"));
-    section
-        .lines()
-        .filter(|line| !line.starts_with('#'))
-        .filter_map(name)
-        .collect()
-}
-
-/// The manifests of the workspace, by crate; that of the runner without one.
-fn manifests() -> Vec<(Option<String>, PathBuf)> {
-    let mut manifests = vec![(None, root().join("Cargo.toml"))];
-    for entry in fs::read_dir(root().join("crates")).expect("the crates") {
-        let folder = entry.expect("readable").path();
-        let name = folder.file_name().expect("a name").to_string_lossy().into_owned();
-        manifests.push((Some(name), folder.join("Cargo.toml")));
-    }
-    manifests
 }
 
 #[test]
@@ -476,87 +316,6 @@ fn imports_point_inward() {
         }
     }
     assert!(faults.is_empty(), "upward imports:\n{}", faults.join("\n"));
-}
-
-#[test]
-fn each_external_dependency_has_its_home() {
-    let mut faults = Vec::new();
-    for (layer, file, line) in production_lines() {
-        for (name, homes) in HOMES {
-            if !homes.contains(&layer.as_str()) && names(&line, name) {
-                faults.push(format!("{file}: {line}"));
-            }
-        }
-    }
-    assert!(faults.is_empty(), "strays:\n{}", faults.join("\n"));
-}
-
-#[test]
-fn each_dependency_of_a_manifest_is_listed_with_its_home() {
-    let listed: BTreeSet<String> = HOMES.iter().map(|(name, _)| (*name).to_owned()).collect();
-    let everywhere: BTreeSet<String> = EVERYWHERE.iter().map(|name| (*name).to_owned()).collect();
-    let both: Vec<_> = listed.intersection(&everywhere).collect();
-    assert!(both.is_empty(), "either a home or everywhere: {both:?}");
-    let mut used = BTreeSet::new();
-    for (_, manifest) in manifests() {
-        used.extend(dependencies(&manifest));
-    }
-    used.retain(|name| !name.starts_with("saga_runner_"));
-    assert_eq!(&listed | &everywhere, used);
-}
-
-#[test]
-fn a_crate_depends_on_the_layers_below_it_only() {
-    for (name, manifest) in manifests() {
-        let Some(name) = name else { continue };
-        let allowed = LAYERS.iter().find(|(layer, _)| *layer == name);
-        let allowed = match (allowed, &*name) {
-            (Some((_, allowed)), _) => *allowed,
-            (None, RUNTIME) => BELOW_RUNTIME,
-            (None, other) => panic!("{other} has no rule"),
-        };
-        let allowed: BTreeSet<String> = allowed.iter().map(|name| format!("saga_runner_{name}")).collect();
-        let mut ours = dependencies(&manifest);
-        ours.retain(|name| name.starts_with("saga_runner_"));
-        assert_eq!(ours, allowed, "{name}");
-    }
-}
-
-/// Names of the packages that a package is built from, with those of its features that the workspace turns on.
-fn built_from(package: &str) -> BTreeSet<String> {
-    let output = std::process::Command::new(env!("CARGO"))
-        .args([
-            "tree",
-            "--locked",
-            "--offline",
-            "--edges",
-            "normal,build",
-            "--prefix",
-            "none",
-        ])
-        .args(["--format", "{p}", "--package", package])
-        .current_dir(root())
-        .output()
-        .expect("cargo");
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    let text = String::from_utf8(output.stdout).expect("names");
-    let name = |line: &str| line.split(' ').next().map(str::to_owned);
-    text.lines().filter_map(name).collect()
-}
-
-#[test]
-fn what_a_simulation_is_built_from_speaks_no_protocol_and_stores_nothing() {
-    let all = built_from("saga-runner");
-    let unknown: Vec<_> = NOT_LINKED.iter().filter(|name| !all.contains(**name)).collect();
-    assert!(unknown.is_empty(), "nobody depends on {unknown:?}");
-    let linked = built_from("saga-runner-runtime");
-    assert!(linked.contains("tokio"), "{linked:?}");
-    let found: Vec<_> = NOT_LINKED.iter().filter(|name| linked.contains(**name)).collect();
-    assert!(found.is_empty(), "crates/runtime links {found:?}");
 }
 
 #[test]

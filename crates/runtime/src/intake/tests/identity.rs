@@ -60,14 +60,20 @@ async fn cut(world: &World, stream: SourceStream) {
         .expect("the reader breaks");
 }
 
-#[tokio::test]
-async fn what_grew_again_while_the_connection_was_away_is_not_handed_over() {
+/// A shard that has read so many orders, and has lost the connection.
+async fn fed_and_cut(count: u64) -> (Scripted, World, Shard) {
     let broker = Scripted::new();
-    orders(&broker, 0..10);
+    orders(&broker, 0..count);
     let mut world = Plan::new(1).start(broker.clone());
     let mut shard = world.shard(0, Mood::default());
-    shard.knows(10).await;
+    shard.knows(count).await;
     cut(&world, SourceStream::AggregateEvents).await;
+    (broker, world, shard)
+}
+
+#[tokio::test]
+async fn what_grew_again_while_the_connection_was_away_is_not_handed_over() {
+    let (broker, world, shard) = fed_and_cut(10).await;
     broker.forget_behind(STREAMS[0], 5);
     orders(&broker, 100..107);
     broker.away(false);
@@ -84,12 +90,7 @@ async fn what_grew_again_while_the_connection_was_away_is_not_handed_over() {
 
 #[tokio::test]
 async fn another_message_stored_in_the_same_millisecond_is_seen_too() {
-    let broker = Scripted::new();
-    orders(&broker, 0..3);
-    let mut world = Plan::new(1).start(broker.clone());
-    let mut shard = world.shard(0, Mood::default());
-    shard.knows(3).await;
-    cut(&world, SourceStream::AggregateEvents).await;
+    let (broker, world, _shard) = fed_and_cut(3).await;
     broker.replace(STREAMS[0], 3, "other");
     broker.away(false);
     let halt = halted(&world, SourceStream::AggregateEvents).await;
@@ -200,12 +201,7 @@ async fn results_and_commands_are_known_again_too() {
 
 #[tokio::test]
 async fn a_message_that_was_trimmed_is_not_missed() {
-    let broker = Scripted::new();
-    orders(&broker, 0..10);
-    let mut world = Plan::new(1).start(broker.clone());
-    let mut shard = world.shard(0, Mood::default());
-    shard.knows(10).await;
-    cut(&world, SourceStream::AggregateEvents).await;
+    let (broker, _world, mut shard) = fed_and_cut(10).await;
     orders(&broker, 10..12);
     broker.forget_before(STREAMS[0], 11);
     broker.away(false);
@@ -256,12 +252,7 @@ async fn a_stream_with_a_gap_is_read_on_once_every_shard_has_its_place() {
 
 #[tokio::test]
 async fn a_stream_that_went_back_is_read_on_from_where_it_stands() {
-    let broker = Scripted::new();
-    orders(&broker, 0..10);
-    let mut world = Plan::new(1).start(broker.clone());
-    let mut shard = world.shard(0, Mood::default());
-    shard.knows(10).await;
-    cut(&world, SourceStream::AggregateEvents).await;
+    let (broker, world, mut shard) = fed_and_cut(10).await;
     broker.forget_behind(STREAMS[0], 5);
     orders(&broker, 100..107);
     broker.away(false);

@@ -33,6 +33,19 @@ async fn due(world: &World, post: &Post) {
     post.shard.settle().await;
 }
 
+/// The parcel is closed half a minute after its timer was due.
+async fn close_later(post: &mut Post) {
+    post.events += 1;
+    let mut closed = event(
+        parcel("t1", "a"),
+        "Parcel.Closed",
+        post.events,
+        &json!({"id": "a"}),
+    );
+    closed.time = START.plus_ms(90_000);
+    post.shard.deliver(EVENTS, post.events, vec![closed]).await;
+}
+
 async fn questions(post: &Post) -> usize {
     let messages = post.messages().await;
     let asks = |kind: &WorkKind| {
@@ -80,15 +93,7 @@ async fn without_such_an_event_the_timer_fires_before_what_was_stored_later_also
     let world = world(LOST);
     let mut post = labelled(&world).await;
     due(&world, &post).await;
-    post.events += 1;
-    let mut closed = event(
-        parcel("t1", "a"),
-        "Parcel.Closed",
-        post.events,
-        &json!({"id": "a"}),
-    );
-    closed.time = START.plus_ms(90_000);
-    post.shard.deliver(EVENTS, post.events, vec![closed]).await;
+    close_later(&mut post).await;
     post.shard.settle().await;
     assert!(
         post.shard.record(&parcel("t1", "a")).is_some(),
@@ -167,15 +172,7 @@ async fn a_forwarded_event_that_is_poison_holds_up_the_timer_and_what_waits_behi
     post.event(tracking("t1", "T-1"), "Carrier.Scanned", nowhere)
         .await;
     due(&world, &post).await;
-    post.events += 1;
-    let mut closed = event(
-        parcel("t1", "a"),
-        "Parcel.Closed",
-        post.events,
-        &json!({"id": "a"}),
-    );
-    closed.time = START.plus_ms(90_000);
-    post.shard.deliver(EVENTS, post.events, vec![closed]).await;
+    close_later(&mut post).await;
     post.carry().await;
     let (behind, waiting) = post
         .shard

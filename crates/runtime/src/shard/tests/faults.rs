@@ -4,38 +4,13 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::world::{EVENTS, Shard, World, added, event, list, named, opened};
+use super::world::{EVENTS, Shard, World, added, list, lived, opened};
 use crate::kernel::input::Input;
-use crate::shard::mailbox::{Arrival, Delivery, Mail};
 use crate::storage::StorageError;
 use crate::storage::rows::Suspect;
 use saga_runner_partition::machine::careful::fingerprint;
 
 const DAY: Duration = Duration::from_hours(24);
-
-fn filled(key: &str, sequence: u64, text: &str) -> Input {
-    event(list(key), "List.Filled", sequence, &json!({"text": text}))
-}
-
-fn delivery(sequence: u64, inputs: Vec<Input>) -> Mail {
-    Mail::Delivery(Delivery {
-        stream: EVENTS,
-        lane: 0,
-        after: sequence - 1,
-        sequence,
-        stamp: None,
-        inputs: inputs.into_iter().map(Arrival::Input).collect(),
-    })
-}
-
-/// An instance that has come and gone, and leaves much behind.
-fn lived(key: &str, sequence: u64, text: &str) -> Mail {
-    let closed = named(key, "List.Closed", sequence);
-    delivery(
-        sequence,
-        vec![opened(key, sequence), filled(key, sequence, text), closed],
-    )
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_shard_without_inputs_forgets_what_is_old() {

@@ -122,6 +122,15 @@ async fn is_refunded(shard: &Shard, results: u64) {
     assert_eq!(ended.failure.unwrap().code, "result.refused");
 }
 
+/// A shard whose process has died so many times of the receipt of its charge.
+async fn after_deaths(world: &World, attempts: u32) -> (Shard, WorkItem) {
+    let shard = world.start();
+    let charge = charged(&shard).await;
+    shard.stop().await;
+    die_with(world, &receipt(&charge), attempts);
+    (world.start(), charge)
+}
+
 fn is_parked(shard: &Shard) -> bool {
     shard.handle.reader.inbox(&pay("p"), 9).unwrap().0.is_some()
 }
@@ -129,12 +138,7 @@ fn is_parked(shard: &Shard) -> bool {
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_result_that_killed_the_process_three_times_is_an_unknown_outcome_of_its_step() {
     let world = world_of(compile(UNDONE));
-    let shard = world.start();
-    let charge = charged(&shard).await;
-    shard.stop().await;
-    die_with(&world, &receipt(&charge), 3);
-
-    let shard = world.start();
+    let (shard, charge) = after_deaths(&world, 3).await;
     shard.deliver(RESULTS, 1, vec![receipt(&charge)]).await;
     shard
         .deliver(EVENTS, 2, vec![of_pay("Pay.Settled", 2, &json!({"id": "p"}))])
@@ -168,12 +172,7 @@ async fn a_result_that_killed_the_process_three_times_is_an_unknown_outcome_of_i
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_result_that_killed_the_process_is_a_question_where_its_effect_asks_and_a_retry_answers_it() {
     let world = world_of(asking());
-    let shard = world.start();
-    let charge = charged(&shard).await;
-    shard.stop().await;
-    die_with(&world, &receipt(&charge), 3);
-
-    let shard = world.start();
+    let (shard, charge) = after_deaths(&world, 3).await;
     shard.deliver(RESULTS, 1, vec![receipt(&charge)]).await;
     shard.settle().await;
     let record = shard.record(&pay("p")).unwrap();
@@ -192,12 +191,7 @@ async fn a_result_that_killed_the_process_is_a_question_where_its_effect_asks_an
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn where_the_unknown_outcome_kills_the_process_too_the_instance_waits_and_loses_nothing() {
     let world = world_of(compile(UNDONE));
-    let shard = world.start();
-    let charge = charged(&shard).await;
-    shard.stop().await;
-    die_with(&world, &receipt(&charge), 6);
-
-    let shard = world.start();
+    let (shard, charge) = after_deaths(&world, 6).await;
     let others = [pay_opened("q", 2)].to_vec();
     shard.deliver(RESULTS, 1, vec![receipt(&charge)]).await;
     shard.deliver(EVENTS, 2, others).await;

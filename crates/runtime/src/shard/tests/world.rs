@@ -638,3 +638,27 @@ pub fn cancel(instance: InstanceId, sequence: u64) -> Input {
         body: InputBody::Control(Control::cancel("test".to_owned())),
     }
 }
+
+pub fn filled(key: &str, sequence: u64, text: &str) -> Input {
+    event(list(key), "List.Filled", sequence, &json!({"text": text}))
+}
+
+pub fn delivery(sequence: u64, inputs: Vec<Input>) -> Mail {
+    Mail::Delivery(Delivery {
+        stream: EVENTS,
+        lane: 0,
+        after: sequence - 1,
+        sequence,
+        stamp: None,
+        inputs: inputs.into_iter().map(Arrival::Input).collect(),
+    })
+}
+
+/// An instance that has come and gone, and leaves much behind.
+pub fn lived(key: &str, sequence: u64, text: &str) -> Mail {
+    let closed = named(key, "List.Closed", sequence);
+    delivery(
+        sequence,
+        vec![opened(key, sequence), filled(key, sequence, text), closed],
+    )
+}
