@@ -15,7 +15,7 @@ use saga_runner::ports::broker::{Expect, Publication};
 use crate::work::rig::{RelayOptions, Rig, at, effect_name, fact, item, until};
 
 /// Alters a stream behind the runner's back.
-async fn alter(rig: &Rig, stream: &str, change: impl FnOnce(&mut stream::Config)) {
+pub async fn alter(rig: &Rig, stream: &str, change: impl FnOnce(&mut stream::Config)) {
     let client = async_nats::connect(rig.nats_url()).await.unwrap();
     let context = jetstream::new(client);
     let mut config = context

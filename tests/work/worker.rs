@@ -6,6 +6,7 @@ use saga_runner::ports::broker::{Expect, Publication};
 use wiremock::matchers::any;
 use wiremock::{Mock, MockServer, Request, ResponseTemplate};
 
+use crate::work::facts::alter;
 use crate::work::faults::{Fault, Faulty};
 use crate::work::rig::{self, Rig, command_subject, definition, effect, enqueue, until};
 
@@ -262,4 +263,47 @@ async fn a_drain_lets_calls_finish_and_gives_back_what_has_not_started() {
         assert_eq!(rig.result(item).await["result_type"], "Succeeded");
     }
     assert_eq!(server.received_requests().await.unwrap().len(), items.len());
+}
+
+/// A worker gave such commands back and called their upstreams again with every delivery.
+#[tokio::test]
+async fn a_result_that_the_broker_takes_in_no_form_is_kept_and_its_call_is_not_made_again() {
+    let rig = Rig::on_nats().await;
+    let events = &rig.streams.events;
+    alter(&rig, events, |config| config.max_message_size = 64).await;
+    let server = upstream(ResponseTemplate::new(200).set_body_string(r#"{"id":"c-1"}"#)).await;
+    let worker = rig.worker(definition(3), &server.uri());
+    let item = effect(&rig, "o-1", 1);
+    enqueue(&rig, &item).await;
+    let tasks = rig.tasks();
+    // Longer than the command may be without a sign of life.
+    let told = until(async || tasks.stuck().longer_than(Duration::from_secs(1)).pop()).await;
+    assert!(told.contains("WORKFLOW_EVENTS: 1 message(s)"), "{told}");
+    assert!(told.contains("message size exceeds maximum allowed"), "{told}");
+    let kept = rig.metrics.effect_results_refused.with_label_values(&["charge"]);
+    assert_eq!(kept.get(), 1);
+    // The same command once more, as after a lost acknowledgement of the relay.
+    let again = Publication {
+        stream: rig.streams.commands.clone(),
+        subject: command_subject(&item),
+        headers: Vec::new(),
+        payload: rig
+            .broker
+            .last_by_subject(&rig.streams.commands, &command_subject(&item))
+            .await
+            .unwrap()
+            .expect("it was sent")
+            .payload,
+        expect: Expect::Nothing,
+    };
+    rig.broker.publish(again).await.unwrap();
+    alter(&rig, events, |config| config.max_message_size = -1).await;
+    let result = rig.result(&item).await;
+    assert_eq!(result["result_type"], "Succeeded", "{result}");
+    assert_eq!(result["payload"]["id"], "c-1");
+    until(async || (kept.get() == 0).then_some(())).await;
+    worker.drain(Duration::from_secs(5)).await;
+    assert_eq!(tasks.stuck().longer_than(Duration::ZERO), Vec::<String>::new());
+    assert_eq!(calls(&server, 1).await.len(), 1);
+    assert_eq!(rig.messages(events).await, 1);
 }

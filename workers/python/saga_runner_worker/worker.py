@@ -195,7 +195,7 @@ class Worker:
         except ValueError as error:
             log.error("command %s cannot be executed: %s", address.command_id, error)
             payload = error_payload("command.invalid", str(error))
-            await self._record(address, result(address, None, "Failed", payload, 0))
+            await self._record_any(address, [result(address, None, "Failed", payload, 0)])
             return False
         result_type, payload, calls = await self._next(effect, command, message.metadata.num_delivered or 1)
         try:
@@ -204,10 +204,9 @@ class Worker:
             log.error("the result of command %s cannot be recorded: %s", command.command_id, error)
             payload = error_payload("result.refused", f"the handler's result cannot be recorded: {error}")
             body = result(address, command, "TimedOut", payload, calls)
-        if not await self._record(address, body):
-            refused = "Failed" if result_type == "Failed" else "TimedOut"
-            payload = error_payload("result.refused", f"the broker refuses a result of {len(body)} bytes")
-            await self._record(address, result(address, command, refused, payload, calls))
+        refused = "Failed" if result_type == "Failed" else "TimedOut"
+        payload = error_payload("result.refused", f"the broker refuses a result of {len(body)} bytes")
+        await self._record_any(address, [body, result(address, command, refused, payload, calls)])
         self._mark(address)
         return True
 
@@ -290,6 +289,18 @@ class Worker:
         except Exception as error:  # Without a word the next one assumes the worst, which is safe.
             log.warning("no word was left about %s: %r", command.command_id, error)
         raise _GiveBack(min(delay, command.deadline - time.time()))
+
+    async def _record_any(self, address: Address, bodies: list[bytes]) -> None:
+        """Publishes the first of these that the broker takes. As long as it takes none, the command is neither called again
+        nor acknowledged: its result is all that tells that it was called."""
+        pause = 1.0
+        while True:
+            for body in bodies:
+                if await self._record(address, body):
+                    return
+            log.error("the broker refuses every result of %s; trying again", address.command_id)
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, 30.0)
 
     async def _record(self, address: Address, body: bytes) -> bool:
         """Publishes until a result stands, whoever wrote it. False: the broker will never take this one."""

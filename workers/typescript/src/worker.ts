@@ -220,7 +220,7 @@ export class Worker {
     } catch (error) {
       say(`command ${address.commandId} cannot be executed`, error);
       const payload = errorPayload("command.invalid", String(error));
-      await this.record(address, result(address, undefined, "Failed", payload, 0), undefined);
+      await this.recordAny(address, [result(address, undefined, "Failed", payload, 0)], undefined);
       return false;
     }
     const { command } = read;
@@ -233,11 +233,9 @@ export class Worker {
       const refused = errorPayload("result.refused", `the handler's result cannot be recorded: ${String(error)}`);
       body = result(address, command, "TimedOut", refused, calls);
     }
-    if (!(await this.record(address, body, command.traceparent))) {
-      const refused = errorPayload("result.refused", `the broker refuses a result of ${body.length} characters`);
-      const kind = resultType === "Failed" ? "Failed" : "TimedOut";
-      await this.record(address, result(address, command, kind, refused, calls), command.traceparent);
-    }
+    const refused = errorPayload("result.refused", `the broker refuses a result of ${body.length} characters`);
+    const kind = resultType === "Failed" ? "Failed" : "TimedOut";
+    await this.recordAny(address, [body, result(address, command, kind, refused, calls)], command.traceparent);
     this.mark(address);
     return true;
   }
@@ -341,6 +339,20 @@ export class Worker {
       say(`no word was left about ${command.commandId}`, error);
     }
     throw new GiveBack(Math.min(delay, command.deadlineMs - Date.now()));
+  }
+
+  /**
+   * Publishes the first of these that the broker takes. As long as it takes none, the command is neither called again nor
+   * acknowledged: its result is all that tells that it was called.
+   */
+  private async recordAny(address: Address, bodies: string[], traceparent: string | undefined): Promise<void> {
+    for (let pause = 1_000; ; pause = Math.min(pause * 2, 30_000)) {
+      for (const body of bodies) {
+        if (await this.record(address, body, traceparent)) return;
+      }
+      say(`the broker refuses every result of ${address.commandId}; trying again`, undefined);
+      await sleep(pause);
+    }
   }
 
   /** Publishes until a result stands, whoever wrote it. False: the broker will never take this one. */

@@ -80,6 +80,8 @@ pub struct Metrics {
     pub effects_exhausted: IntCounterVec,
     /// Commands that workers left undone because nobody waits for the result, by `effect`.
     pub effects_recalled: IntCounterVec,
+    /// Results that workers keep because the broker refuses them in every form, by `effect`.
+    pub effect_results_refused: IntGaugeVec,
     /// Tenants whose breaker stands there, by `upstream` and `state` (closed, half_open, open).
     pub breakers: IntGaugeVec,
     /// Times that a breaker opened, by `upstream`.
@@ -282,6 +284,12 @@ impl Metrics {
                 r,
                 "effects_recalled_total",
                 "Commands that workers left undone because nobody waits for the result.",
+                &["effect"],
+            ),
+            effect_results_refused: gauges(
+                r,
+                "effect_results_refused",
+                "Results that workers keep because the broker refuses them in every form.",
                 &["effect"],
             ),
             breakers: gauges(

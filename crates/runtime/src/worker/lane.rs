@@ -20,7 +20,7 @@ use super::places::{Pace, Share, Tenants};
 use super::progress::{self, Written};
 use super::provider::{CallContext, CallFailure, CallOutcome, Provider};
 use super::recalls::{Recalls, Watch};
-use super::result::{self, Addressee, Answer, Recorded};
+use super::result::{self, Addressee, Answer, Recorded, Refusals, Stands};
 use super::room::{Brought, Hand, Took};
 use super::secrets::Secrets;
 use super::settings::Settings;
@@ -43,8 +43,6 @@ const NAK_DELAY_MAX: Duration = Duration::from_mins(1);
 pub(super) const NAK_DELAY: Duration = Duration::from_secs(1);
 /// Class of a command that was taken back.
 const RECALLED: &str = "recalled";
-/// The same for every answer that the broker refuses, so that nobody spins on it.
-const REFUSED_DELAY: Duration = Duration::from_secs(30);
 
 /// A place of the effect and one of the process.
 pub type Places = (OwnedSemaphorePermit, OwnedSemaphorePermit);
@@ -98,6 +96,7 @@ pub struct Series {
     timed_out: IntCounter,
     known: IntCounter,
     recalled: IntCounter,
+    results_kept: IntGauge,
 }
 
 impl Series {
@@ -111,6 +110,7 @@ impl Series {
             timed_out: results("timed_out"),
             known: results("known"),
             recalled: metrics.effects_recalled.with_label_values(&[effect]),
+            results_kept: metrics.effect_results_refused.with_label_values(&[effect]),
         }
     }
 
@@ -226,11 +226,9 @@ impl Lane {
             effect: &self.definition.name,
             metadata: Some(&command.metadata),
         };
-        let disposition = self.record(&to, answer, progress.calls).await;
-        if disposition == Disposition::Done {
-            self.gate.mark(name);
-        }
-        disposition
+        self.record(&to, answer, progress.calls).await;
+        self.gate.mark(name);
+        Disposition::Done
     }
 
     /// Makes the next attempt, if it is due and there is room for it, and says what it means for the command.
@@ -495,27 +493,31 @@ impl Lane {
             metadata: None,
         };
         let failed = Answer::failed("command.invalid", reason.to_owned());
-        match self.record(&to, failed, 0).await {
-            Disposition::Done => Disposition::Hopeless,
-            other => other,
-        }
+        self.record(&to, failed, 0).await;
+        Disposition::Hopeless
     }
 
-    async fn record(&self, to: &Addressee<'_>, answer: Answer, calls: u32) -> Disposition {
+    /// Waits until a result of the command stands. As long as the broker takes none, the command stays in hand: given back, it
+    /// would be called again.
+    async fn record(&self, to: &Addressee<'_>, answer: Answer, calls: u32) {
         let counter = self.series.of_answer(&answer);
         let happened = answer.may_have_happened();
         let late = self.late(to, &answer, calls);
+        let refusals = Refusals {
+            stuck: self.tasks.stuck(),
+            kept: &self.series.results_kept,
+            pause_max: self.settings.result_retry_max.duration(),
+        };
+        let instead = |reason: &str| self.publication(to, Answer::refused(happened, reason), calls);
         // Boxed: there may be tens of thousands of these tasks.
         let publication = self.publication(to, answer, calls);
-        match Box::pin(result::record(&*self.broker, self.tasks.stuck(), publication)).await {
-            Recorded::Stored => counter.inc(),
-            Recorded::Known if Box::pin(self.record_late(late)).await => counter.inc(),
-            Recorded::Known => self.series.known.inc(),
-            Recorded::Refused(reason) => {
-                return Box::pin(self.record_refusal(to, &reason, happened, calls)).await;
-            }
+        match Box::pin(result::record_or(&*self.broker, refusals, publication, instead)).await {
+            Stands::Result => counter.inc(),
+            Stands::Instead if happened => self.series.timed_out.inc(),
+            Stands::Instead => self.series.failed.inc(),
+            Stands::Other if Box::pin(self.record_late(late)).await => counter.inc(),
+            Stands::Other => self.series.known.inc(),
         }
-        Disposition::Done
     }
 
     /// Records an answer beside one that says that nobody knows the outcome. Refused or not, the question stands.
@@ -535,27 +537,6 @@ impl Lane {
                 ..self.publication(to, answer.clone(), calls)
             })
         })
-    }
-
-    /// The broker will not take the result (too large, most likely): the saga must learn that there is one.
-    async fn record_refusal(
-        &self,
-        to: &Addressee<'_>,
-        reason: &str,
-        happened: bool,
-        calls: u32,
-    ) -> Disposition {
-        tracing::error!(effect = %to.effect, command = %to.command, reason, "broker refuses a result");
-        let answer = Answer::refused(happened, reason);
-        let counter = self.series.of_answer(&answer);
-        // Boxed: there may be tens of thousands of these tasks.
-        let publication = self.publication(to, answer, calls);
-        match Box::pin(result::record(&*self.broker, self.tasks.stuck(), publication)).await {
-            Recorded::Stored => counter.inc(),
-            Recorded::Known => self.series.known.inc(),
-            Recorded::Refused(_) => return Disposition::GiveBack(REFUSED_DELAY),
-        }
-        Disposition::Done
     }
 
     fn publication(&self, to: &Addressee<'_>, answer: Answer, calls: u32) -> Publication {

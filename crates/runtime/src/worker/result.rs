@@ -10,6 +10,7 @@ use crate::kernel::ids::{CommandId, EffectName, TenantId, TimeMs};
 use crate::kernel::trace::is_traceparent;
 use crate::ports::broker::{Broker, Expect, Publication, PublishError};
 use crate::tasks::Stuck;
+use crate::telemetry::metrics::IntGauge;
 
 /// Longest message of a failure, in bytes.
 const MESSAGE_BYTES_MAX: usize = 1_024;
@@ -178,6 +179,101 @@ pub fn subject(tenant: &TenantId, effect: &EffectName, command: CommandId) -> St
         command,
     }
     .render()
+}
+
+/// How it went to record a result that has a smaller one to take its place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stands {
+    /// The result.
+    Result,
+    /// What takes its place.
+    Instead,
+    /// What someone else recorded before.
+    Other,
+}
+
+/// What the broker does not take.
+pub struct Refusals<'r> {
+    pub stuck: &'r Stuck,
+    /// Results that are kept here because the broker refuses them.
+    pub kept: &'r IntGauge,
+    /// Longest pause between two attempts.
+    pub pause_max: Duration,
+}
+
+/// Publishes until a result of the command stands: `result`, or else what `instead` makes of the reason for which the broker
+/// refuses it. Where the broker refuses that one, too, both are kept and tried again, since the result is all that keeps the call
+/// from being made again. Waits as long as the broker is away.
+pub async fn record_or(
+    broker: &dyn Broker,
+    refusals: Refusals<'_>,
+    result: Publication,
+    instead: impl FnOnce(&str) -> Publication,
+) -> Stands {
+    let reason = match record(broker, refusals.stuck, result.clone()).await {
+        Recorded::Stored => return Stands::Result,
+        Recorded::Known => return Stands::Other,
+        Recorded::Refused(reason) => reason,
+    };
+    let subject = &*result.subject;
+    tracing::error!(subject, reason, "broker refuses a result");
+    let instead = instead(&reason);
+    let mut kept = None;
+    let mut attempts = refusals.stuck.begin(&result.stream);
+    let mut pause = RETRY_FIRST;
+    let stands = loop {
+        let reason = match record(broker, refusals.stuck, instead.clone()).await {
+            Recorded::Stored => break Stands::Instead,
+            Recorded::Known => break Stands::Other,
+            Recorded::Refused(reason) => reason,
+        };
+        // The refusal may have come before the broker has looked at the subject.
+        if let Ok(Some(stored)) = broker.last_by_subject(&result.stream, subject).await {
+            break if stored.payload == result.payload {
+                Stands::Result
+            } else if stored.payload == instead.payload {
+                Stands::Instead
+            } else {
+                Stands::Other
+            };
+        }
+        attempts.failed(&reason);
+        kept.get_or_insert_with(|| {
+            tracing::error!(
+                subject,
+                reason,
+                "broker refuses every result of a command; it is kept and tried again"
+            );
+            Kept::one(refusals.kept)
+        });
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(refusals.pause_max);
+        match record(broker, refusals.stuck, result.clone()).await {
+            Recorded::Stored => break Stands::Result,
+            Recorded::Known => break Stands::Other,
+            Recorded::Refused(_) => {}
+        }
+    };
+    if kept.is_some() {
+        tracing::info!(subject, "a result that the broker had refused stands");
+    }
+    stands
+}
+
+/// A result that is kept, until it is dropped.
+struct Kept<'g>(&'g IntGauge);
+
+impl<'g> Kept<'g> {
+    fn one(gauge: &'g IntGauge) -> Self {
+        gauge.inc();
+        Self(gauge)
+    }
+}
+
+impl Drop for Kept<'_> {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
 }
 
 /// Publishes until the result stands in the stream. Waits as long as the broker is away.

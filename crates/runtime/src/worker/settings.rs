@@ -28,6 +28,8 @@ pub struct Settings {
     pub recalls_wait: Millis,
     /// Commands older than this are looked up among the results before they are executed. Default 60s.
     pub recheck_after: Millis,
+    /// Longest pause between two attempts to record a result that the broker refuses in every form. Default 30s.
+    pub result_retry_max: Millis,
     /// Largest body of an upstream's answer, in bytes. Default 1,048,576.
     pub response_bytes: usize,
     /// How long a connection of HTTP is kept without a call whose server does not announce how long it keeps it (`Keep-Alive:
@@ -58,6 +60,7 @@ impl Default for Settings {
             recalled_max: 65_536,
             recalls_wait: Millis::seconds(2),
             recheck_after: Millis::seconds(60),
+            result_retry_max: Millis::seconds(30),
             response_bytes: 1024 * 1024,
             http_idle: Millis::seconds(2),
             expression_steps: 20_000,
