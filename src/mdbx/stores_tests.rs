@@ -32,11 +32,16 @@ fn key() -> impl Strategy<Value = Vec<u8>> {
 }
 
 fn value() -> impl Strategy<Value = Vec<u8>> {
-    prop_oneof![10 => vec(any::<u8>(), 0..20), 1 => vec(any::<u8>(), 5_000..9_000)]
+    prop_oneof![
+        20 => vec(any::<u8>(), 0..20),
+        2 => vec(any::<u8>(), 5_000..9_000),
+        1 => (any::<u8>(), 60_000..300_000_usize).prop_map(|(byte, length)| vec![byte; length]),
+    ]
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    let table = 0..3_usize;
+    // Few of the tables, so that steps meet, the last one among them.
+    let table = prop_oneof![4 => 0..3_usize, 1 => 3..NAMES.len()];
     prop_oneof![
         4 => (table.clone(), key(), value()).prop_map(|(table, key, value)| Step::Put(table, key, value)),
         3 => (table.clone(), key(), value()).prop_map(|(table, key, value)| Step::Append(table, key, value)),
@@ -129,4 +134,98 @@ fn a_full_store_in_memory_says_so_keeps_what_it_had_and_works_again_after_delete
         .write_rows::<_, StorageError>(|rows| rows.delete(0, &[1]))
         .expect("deletes");
     put(2, 60).expect("there is room again");
+}
+
+/// Writes rows until there is no room; how many fitted.
+fn fill(put: impl Fn(u16) -> Result<(), StorageError>) -> u16 {
+    for number in 0..u16::MAX {
+        match put(number) {
+            Ok(()) => {}
+            Err(full) => {
+                assert!(matches!(full, StorageError::Full(_)), "{full}");
+                return number;
+            }
+        }
+    }
+    panic!("it is never full");
+}
+
+fn key_of(number: u16) -> [u8; 2] {
+    number.to_be_bytes()
+}
+
+#[test]
+fn a_full_store_refuses_a_transaction_as_a_whole_keeps_what_it_had_and_takes_deletes_on_disk_as_in_memory() {
+    const VALUE: usize = 4_000;
+    let dir = tempfile::tempdir().expect("a folder");
+    let disk = Environment::open(dir.path(), NAMES, 4 << 20).expect("opens");
+    let memory = Memory::bounded(1 << 20);
+    // Two rows a transaction, in two tables: both or none.
+    let two = |rows: &dyn WriteRows, number: u16| {
+        rows.put(0, &key_of(number), vec![7; 8])?;
+        rows.put(1, &key_of(number), vec![7; VALUE])
+    };
+    let on_disk = fill(|number| disk.write(|rows| two(rows, number)));
+    let in_memory = fill(|number| memory.write_rows(|rows| two(rows, number)));
+    for (rows, filled) in [
+        (rows_of(&disk).expect("reads"), on_disk),
+        (memory.rows(), in_memory),
+    ] {
+        assert_eq!(rows.len(), 2 * usize::from(filled));
+    }
+    let half = |rows: &dyn WriteRows, filled: u16| {
+        for number in 0..filled / 2 {
+            rows.delete(1, &key_of(number))?;
+        }
+        Ok::<_, StorageError>(())
+    };
+    disk.write(|rows| half(rows, on_disk))
+        .expect("deletes need no room");
+    memory
+        .write_rows(|rows| half(rows, in_memory))
+        .expect("deletes need no room");
+    disk.write(|rows| two(rows, on_disk))
+        .expect("there is room again");
+    memory
+        .write_rows(|rows| two(rows, in_memory))
+        .expect("there is room again");
+}
+
+/// It waited for itself without end.
+#[test]
+fn a_thread_that_reads_in_its_own_transaction_sees_what_was_committed_or_is_told_and_never_waits() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let disk = Environment::open(dir.path(), NAMES, 4 << 20).expect("opens");
+    let memory = Memory::default();
+    disk.write::<_, StorageError>(|rows| {
+        rows.put(0, b"k", b"new".to_vec())?;
+        assert_eq!(rows_of(&disk).expect("reads"), [], "nothing is committed");
+        Ok(())
+    })
+    .expect("writes");
+    memory
+        .write_rows::<_, StorageError>(|rows| {
+            rows.put(0, b"k", b"new".to_vec())?;
+            let told = rows_of(&memory).expect_err("it cannot be read");
+            assert!(matches!(told, StorageError::Failed(_)), "{told}");
+            Ok(())
+        })
+        .expect("writes");
+    assert_eq!(rows_of(&disk).expect("reads"), memory.rows());
+    // A reader elsewhere waits, and sees all of a transaction.
+    let reading = std::sync::Barrier::new(2);
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| {
+            reading.wait();
+            memory.rows().len()
+        });
+        memory
+            .write_rows::<_, StorageError>(|rows| {
+                rows.put(0, b"a", Vec::new())?;
+                reading.wait();
+                rows.put(0, b"b", Vec::new())
+            })
+            .expect("writes");
+        assert_eq!(other.join().expect("reads"), 3);
+    });
 }

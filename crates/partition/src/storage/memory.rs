@@ -2,8 +2,10 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::ops::Bound;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::ops::{Bound, Deref, DerefMut};
+use std::ptr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use super::tables::NAMES;
 use super::{
@@ -18,7 +20,23 @@ type Table = BTreeMap<Vec<u8>, Vec<u8>>;
 
 /// Rows in memory. Clones are other handles of the same rows.
 #[derive(Debug, Clone)]
-pub struct Memory(Arc<Mutex<Tables>>);
+pub struct Memory(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    tables: Mutex<Tables>,
+    /// The thread that has the lock, 0 where none has.
+    holder: AtomicUsize,
+}
+
+impl Shared {
+    const fn of(tables: Tables) -> Self {
+        Self {
+            tables: Mutex::new(tables),
+            holder: AtomicUsize::new(0),
+        }
+    }
+}
 
 #[derive(Debug)]
 struct Tables {
@@ -38,7 +56,7 @@ impl Memory {
     /// A store for at most `bytes_max` bytes of keys and values.
     #[must_use]
     pub fn bounded(bytes_max: usize) -> Self {
-        Self(Arc::new(Mutex::new(Tables {
+        Self(Arc::new(Shared::of(Tables {
             by_index: vec![Table::new(); NAMES.len()],
             bytes: 0,
             bytes_max,
@@ -48,8 +66,8 @@ impl Memory {
     /// A store of its own with the same rows.
     #[must_use]
     pub fn copy(&self) -> Self {
-        let held = self.lock();
-        Self(Arc::new(Mutex::new(Tables {
+        let held = self.lock().expect("nobody copies a store within a transaction");
+        Self(Arc::new(Shared::of(Tables {
             by_index: held.by_index.clone(),
             bytes: held.bytes,
             bytes_max: held.bytes_max,
@@ -70,7 +88,7 @@ impl Memory {
     /// Runs `work` in one transaction; an error, or a panic, leaves nothing.
     ///
     /// # Errors
-    /// What `work` gives.
+    /// What `work` gives; [`StorageError::Failed`] within another transaction of the same thread.
     pub fn write<R, E: From<StorageError>>(
         &self,
         work: impl FnOnce(&Batch<'_>) -> Result<R, E>,
@@ -87,7 +105,7 @@ impl Memory {
         work: impl FnOnce(&dyn WriteRows) -> Result<R, E>,
     ) -> Result<R, E> {
         let transaction = Transaction {
-            tables: RefCell::new(self.lock()),
+            tables: RefCell::new(self.lock()?),
             undo: RefCell::default(),
         };
         let result = work(&transaction)?;
@@ -96,15 +114,64 @@ impl Memory {
         Ok(result)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Tables> {
+    /// Waits for other threads. MDBX lets a thread read within its transaction what was committed before; here that would be a
+    /// wait without end, so it is refused.
+    fn lock(&self) -> Result<Held<'_>, StorageError> {
+        let Shared { tables, holder } = &*self.0;
         // Whoever panicked with it has given up its transaction.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        let guard = match tables.try_lock() {
+            Ok(guard) => guard,
+            Err(TryLockError::Poisoned(guard)) => guard.into_inner(),
+            Err(TryLockError::WouldBlock) if holder.load(Ordering::Relaxed) == this_thread() => {
+                return Err(StorageError::Failed(
+                    "a thread reads or writes a store in memory within its own transaction".to_owned(),
+                ));
+            }
+            Err(TryLockError::WouldBlock) => tables.lock().unwrap_or_else(PoisonError::into_inner),
+        };
+        holder.store(this_thread(), Ordering::Relaxed);
+        Ok(Held { guard, holder })
+    }
+}
+
+/// What no other thread that lives has, and is not 0.
+fn this_thread() -> usize {
+    thread_local! {
+        static HERE: u8 = const { 0 };
+    }
+    HERE.with(|here| ptr::from_ref(here).addr())
+}
+
+/// The tables, locked.
+struct Held<'m> {
+    guard: MutexGuard<'m, Tables>,
+    holder: &'m AtomicUsize,
+}
+
+impl Deref for Held<'_> {
+    type Target = Tables;
+
+    fn deref(&self) -> &Tables {
+        &self.guard
+    }
+}
+
+impl DerefMut for Held<'_> {
+    fn deref_mut(&mut self) -> &mut Tables {
+        &mut self.guard
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        // Before it is unlocked.
+        self.holder.store(0, Ordering::Relaxed);
     }
 }
 
 impl Snapshots for Memory {
     fn read(&self, work: &mut ReadWork<'_>) -> Result<(), StorageError> {
-        work(&*self.lock())
+        work(&*self.lock()?)
     }
 }
 
@@ -136,7 +203,7 @@ impl ReadRows for Tables {
 
 /// An open transaction that writes; dropped before its rows are accepted, it takes them back.
 struct Transaction<'m> {
-    tables: RefCell<MutexGuard<'m, Tables>>,
+    tables: RefCell<Held<'m>>,
     /// What stood there before, the first change first.
     undo: RefCell<Vec<Changed>>,
 }
