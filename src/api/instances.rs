@@ -89,10 +89,15 @@ pub async fn show(
     Ok(Json(state.control.instance(&id, history).await?).into_response())
 }
 
-/// The inputs of one instance, to be replayed elsewhere.
-pub async fn inputs(State(state): State<ApiState>, Path(names): Path<Names>) -> Result<Response, Problem> {
+/// The inputs of one instance, to be replayed elsewhere: `?after=<cursor>&limit=<1..500>`.
+pub async fn inputs(
+    State(state): State<ApiState>,
+    Path(names): Path<Names>,
+    Parameters(query): Parameters<PageParameters>,
+) -> Result<Response, Problem> {
     let id = extract::instance(state.tenancy, &names)?;
-    Ok(Json(state.control.inputs(&id).await?).into_response())
+    let page = query.page()?;
+    Ok(Json(state.control.inputs(&id, page).await?).into_response())
 }
 
 #[derive(Debug, Default, Deserialize)]

@@ -15,12 +15,16 @@ use crate::ports::held::{
     AdoptedView, DecidedView, HeldReport, HeldRequest, HeldVerb, PendingReport, PendingRow, PendingSaga,
 };
 use crate::shard::mailbox::{HeldDecision, Mail, Refused, may_be_discarded};
+use crate::storage::read::Bound;
 use crate::storage::{Decided, DecidedRow, HeldRow, Reader, StorageError};
 
 /// Rows of the outbox, and timers, that one report looks at.
 const ROWS_MAX: usize = 100_000;
-/// Rows that are read at a time.
-const ROWS_READ: usize = 1_000;
+/// What is read at a time: rows have the payloads of what they send.
+const READ: Bound = Bound {
+    items: 1_000,
+    bytes: 4 * 1024 * 1024,
+};
 /// Rows that one commit gives up.
 const DISCARD_MAX: usize = 500;
 /// Rows that the report of a decision shows.
@@ -37,14 +41,20 @@ pub(super) async fn pending(
     let shown = shown(node, shard).await?;
     let after = page.after.as_deref().map(read_cursor).transpose()?;
     let (reader, now) = (shown.reader.clone(), node.clock.now());
+    let bound = Bound {
+        items: page.limit,
+        bytes: node.manifest.http.page_bytes_max,
+    };
     blocking(&node.tasks, move || {
         let held = reader.held()?;
         let mut summary = Summary::default();
         let is_whole = each_row(&reader, |_, item| summary.count(item))?;
         let all_timers = summary.count_timers(&reader, now)?;
-        let rows = reader.work_after(after, page.limit + 1)?;
-        let goes_on = rows.len() > page.limit;
-        let rows = &rows[..rows.len().min(page.limit)];
+        let rows = reader.work_after(after, bound)?;
+        let goes_on = match rows.last() {
+            Some((last, _)) => !reader.work_after(Some(*last), 1)?.is_empty(),
+            None => false,
+        };
         Ok(PendingReport {
             shard,
             state: state(held),
@@ -213,14 +223,14 @@ async fn order(shown: &Shown, decision: HeldDecision, reason: &str) -> Result<()
 fn each_row(reader: &Reader, mut take: impl FnMut(WorkRef, &WorkItem)) -> Result<bool, StorageError> {
     let (mut after, mut seen) = (None, 0);
     while seen < ROWS_MAX {
-        let rows = reader.work_after(after, ROWS_READ)?;
+        let rows = reader.work_after(after, READ)?;
         for (row, item) in &rows {
             take(*row, item);
         }
         seen += rows.len();
         match rows.last() {
-            Some((row, _)) if rows.len() == ROWS_READ => after = Some(*row),
-            _ => return Ok(true),
+            Some((row, _)) => after = Some(*row),
+            None => return Ok(true),
         }
     }
     Ok(false)

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::control::blocking;
+use super::cursors::forged;
 use super::node::Node;
+use super::pages::Room;
 use super::streams;
 use crate::intake::decode::Decoded;
 use crate::kernel::classes::TIMEOUT_CLASS;
@@ -18,21 +20,24 @@ use crate::kernel::patch::Note;
 use crate::kernel::recorded::{Recorded, RecordedBody, RecordedOutcome};
 use crate::kernel::subject::Subject;
 use crate::ports::broker::{Message, StoredMessage};
-use crate::ports::control::{ControlError, RecordedInputs};
+use crate::ports::control::{ControlError, PageRequest, RecordedInputs};
 use crate::storage::read::Found as Instance;
 use crate::storage::rows::HistoryRow;
 
-/// Most inputs of one answer: a longer history is not shown, since a part of it cannot be replayed.
-const INPUTS_MAX: usize = 5_000;
-
-/// Collects what the instance has taken, oldest first.
+/// Collects what the instance has taken, oldest first, as much as there is room for on a page.
 ///
 /// # Errors
-/// [`ControlError::NotFound`] without the instance, [`ControlError::Conflict`] where its history is too long,
-/// [`ControlError::Unavailable`] where storage or broker do not answer.
-pub(super) async fn recorded(node: &Node, id: &InstanceId) -> Result<RecordedInputs, ControlError> {
+/// [`ControlError::NotFound`] without the instance, [`ControlError::Conflict`] where the key was used again since the page
+/// before, [`ControlError::Unavailable`] where storage or broker do not answer.
+pub(super) async fn recorded(
+    node: &Node,
+    id: &InstanceId,
+    page: &PageRequest,
+) -> Result<RecordedInputs, ControlError> {
+    let after = page.after.as_deref().map(read_cursor).transpose()?;
+    let mut room = Room::of(node, page);
     let reader = node.shard(id).await?.reader;
-    let owned = id.clone();
+    let (owned, bound) = (id.clone(), room.bound());
     let found = blocking(&node.tasks, move || {
         let Some(found) = reader.instance(&owned)? else {
             return Ok(None);
@@ -41,40 +46,63 @@ pub(super) async fn recorded(node: &Node, id: &InstanceId) -> Result<RecordedInp
             Instance::Live(record) => record,
             Instance::Ended(summary) => summary.record,
         };
-        let rows = reader.history(record.last_history, INPUTS_MAX + 1)?;
-        Ok(Some((record, rows)))
+        let behind = after.map(|(_, row)| row);
+        let (rows, more) = reader.history_behind(record.last_history, behind, bound)?;
+        Ok(Some((record, rows, more)))
     })
     .await?;
-    let Some((record, rows)) = found else {
+    let Some((record, rows, mut more)) = found else {
         let message = format!("no instance {} of saga {}", id.key, id.saga);
         return Err(ControlError::NotFound(message));
     };
-    if rows.len() > INPUTS_MAX {
-        let message = format!("the instance has taken more than {INPUTS_MAX} inputs");
+    let generation = record.generation;
+    if after.is_some_and(|(before, _)| before != generation) {
+        let message = "the key was used again since the page before: begin anew".to_owned();
         return Err(ControlError::Conflict(message));
     }
     let no_sagas = || ControlError::Unavailable("this process runs no sagas".to_owned());
     let cluster = node.running_or_unavailable()?.cluster.ok_or_else(no_sagas)?;
     let in_force = node.catalog.now();
     let definition = in_force.sagas.by_hash(&record.definition).map(AsRef::as_ref);
-    let mut inputs = Vec::with_capacity(rows.len());
-    for (_, row) in rows.into_iter().rev() {
+    let (count, mut last) = (rows.len(), None);
+    let mut inputs = Vec::with_capacity(count);
+    for (at, (number, row)) in (1..).zip(rows) {
         let input = redacted(body(node, id, &row).await?, &in_force.effects, definition);
-        inputs.push(Recorded {
+        let input = Recorded {
             cluster,
             tenant: id.tenant.as_str().to_owned(),
             saga: id.saga.as_str().to_owned(),
             key: id.key.as_str().to_owned(),
-            generation: record.generation,
+            generation,
             definition: record.definition.to_string(),
             id: row.input_id,
             time_ms: row.time.0,
             input,
             outcome: row.outcome.as_str().to_owned(),
             notes: row.notes,
-        });
+        };
+        room.take(&input);
+        inputs.push(input);
+        last = Some(number);
+        if room.is_over() {
+            more |= at < count;
+            break;
+        }
     }
-    Ok(RecordedInputs { inputs })
+    let next = last.filter(|_| more);
+    Ok(RecordedInputs {
+        inputs,
+        next: next.map(|number| format!("{generation}-{number}")),
+    })
+}
+
+/// Generation and row behind which a page begins.
+fn read_cursor(text: &str) -> Result<(u32, u64), ControlError> {
+    let parse = || {
+        let (generation, number) = text.split_once('-')?;
+        Some((generation.parse().ok()?, number.parse().ok()?))
+    };
+    parse().ok_or_else(forged)
 }
 
 /// The input without what its effect redacts of results, whoever told them.

@@ -111,8 +111,8 @@ impl Instances for Node {
         })
     }
 
-    async fn inputs(&self, id: &InstanceId) -> Result<RecordedInputs, ControlError> {
-        inputs::recorded(self, id).await
+    async fn inputs(&self, id: &InstanceId, page: PageRequest) -> Result<RecordedInputs, ControlError> {
+        inputs::recorded(self, id, &page).await
     }
 }
 

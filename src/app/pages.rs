@@ -14,32 +14,32 @@ use crate::ports::control::{ControlError, DeadLetterView, Page, PageRequest};
 use crate::storage::read::{Bound, Found};
 
 /// What there is still room for on a page. The item that passes the bytes is on it, so that each page goes on.
-struct Room {
+pub(super) struct Room {
     items: usize,
     bytes: usize,
 }
 
 impl Room {
-    fn of(node: &Node, page: &PageRequest) -> Self {
+    pub(super) fn of(node: &Node, page: &PageRequest) -> Self {
         Self {
             items: page.limit,
             bytes: node.manifest.http.page_bytes_max,
         }
     }
 
-    const fn is_over(&self) -> bool {
+    pub(super) const fn is_over(&self) -> bool {
         self.items == 0 || self.bytes == 0
     }
 
     /// No more is read than could be shown. What is stored is shorter than what is shown of it.
-    const fn bound(&self) -> Bound {
+    pub(super) const fn bound(&self) -> Bound {
         Bound {
             items: self.items,
             bytes: self.bytes,
         }
     }
 
-    fn take(&mut self, item: &impl Serialize) {
+    pub(super) fn take(&mut self, item: &impl Serialize) {
         self.items = self.items.saturating_sub(1);
         self.bytes = self.bytes.saturating_sub(json_bytes(item));
     }

@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::Args;
+use serde_json::json;
 
-use super::client::Client;
+use super::client::{Client, escaped};
 use super::test;
 use crate::app::exit::{self, Failure};
 use crate::app::out;
@@ -91,8 +92,24 @@ fn parse(name: &str, text: &str) -> Result<Vec<History>, Failure> {
     history::read(text).map_err(|error| Failure::new(exit::NO_INPUT, format!("{name}: {error}")))
 }
 
+/// All pages of what the API answers.
 fn fetch(url: &str) -> Result<String, Failure> {
-    Ok(Client::at(url)?.get("")?.to_string())
+    let client = Client::at(url)?;
+    let mut inputs = Vec::new();
+    let mut after = String::new();
+    loop {
+        let mut page = client.get(&format!("?limit=500{after}"))?;
+        inputs.extend(
+            page["inputs"]
+                .as_array_mut()
+                .map(std::mem::take)
+                .unwrap_or_default(),
+        );
+        match page["next"].as_str() {
+            Some(next) => after = format!("&after={}", escaped(next)),
+            None => return Ok(json!({"inputs": inputs}).to_string()),
+        }
+    }
 }
 
 fn archived(file: &Path) -> Result<Arc<Definition>, Failure> {

@@ -27,6 +27,8 @@ pub type History = Vec<Recorded>;
 #[derive(Debug, Deserialize)]
 struct Answer {
     inputs: Vec<Recorded>,
+    #[serde(default)]
+    next: Option<String>,
 }
 
 /// Where a replay went another way.
@@ -46,6 +48,11 @@ pub struct Divergence {
 /// A sentence with the line that cannot be read.
 pub fn read(text: &str) -> Result<Vec<History>, String> {
     let inputs = match serde_json::from_str::<Answer>(text) {
+        Ok(Answer { next: Some(_), .. }) => {
+            return Err(
+                "it is one page of a longer history: take all pages, as `replay --from URL` does".to_owned(),
+            );
+        }
         Ok(answer) => answer.inputs,
         Err(_) => text
             .lines()

@@ -1,6 +1,6 @@
 //! Reads for other threads: short, consistent, paginated.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use saga_runner_kernel::ids::{DefinitionHash, InstanceId, SagaName, TenantId, TimeMs};
@@ -209,6 +209,20 @@ impl Reader {
     /// [`StorageError::Corrupt`].
     pub fn history(&self, last: Option<u64>, limit: usize) -> Result<Vec<(u64, HistoryRow)>, StorageError> {
         self.view(|view| history(view, last, limit))
+    }
+
+    /// History rows of an instance behind the row `after`, oldest first, and whether more follow. `last` is its newest row.
+    ///
+    /// # Errors
+    /// [`StorageError::Corrupt`].
+    pub fn history_behind(
+        &self,
+        last: Option<u64>,
+        after: Option<u64>,
+        bound: impl Into<Bound>,
+    ) -> Result<(Vec<(u64, HistoryRow)>, bool), StorageError> {
+        let bound = bound.into();
+        self.view(|view| history_behind(view, last, after, bound))
     }
 
     /// Dead letters of a tenant behind `after`, oldest first, and the number behind which the list goes on.
@@ -444,9 +458,10 @@ impl Reader {
     pub fn work_after(
         &self,
         after: Option<WorkRef>,
-        limit: usize,
+        bound: impl Into<Bound>,
     ) -> Result<Vec<(WorkRef, WorkItem)>, StorageError> {
-        self.view(|view| work_after(view, after, limit))
+        let bound = bound.into();
+        self.view(|view| work_after(view, after, bound))
     }
 
     /// Proves that the environment answers.
@@ -487,7 +502,7 @@ pub struct Statistics {
 pub(super) fn work_after(
     view: &dyn ReadRows,
     after: Option<WorkRef>,
-    limit: usize,
+    mut bound: Bound,
 ) -> Result<Vec<(WorkRef, WorkItem)>, StorageError> {
     let from = after.map_or_else(Vec::new, |row| {
         let mut key = keys::work(row).to_vec();
@@ -496,14 +511,14 @@ pub(super) fn work_after(
         key
     });
     let mut rows = Vec::new();
-    if limit == 0 {
+    if bound.items == 0 {
         return Ok(rows);
     }
     view.scan(OUTBOX, &from, &mut |key, value| {
         let row =
             keys::read_work(key).ok_or_else(|| StorageError::Corrupt("a key of the outbox".to_owned()))?;
         rows.push((row, decode(&value, "a work item")?));
-        Ok(rows.len() < limit)
+        Ok(!bound.is_reached_by(value.len()))
     })?;
     Ok(rows)
 }
@@ -616,6 +631,45 @@ pub(super) fn history(
         rows.push((sequence, row));
     }
     Ok(rows)
+}
+
+/// A row names the one before it, so the way to the oldest is that of all; of what lies on it no more is kept than is given.
+fn history_behind(
+    view: &dyn ReadRows,
+    last: Option<u64>,
+    after: Option<u64>,
+    mut bound: Bound,
+) -> Result<(Vec<(u64, HistoryRow)>, bool), StorageError> {
+    let row = |sequence: u64| -> Result<Option<(usize, HistoryRow)>, StorageError> {
+        let Some(bytes) = view.get(HISTORY, &keys::number(sequence))? else {
+            return Ok(None);
+        };
+        Ok(Some((bytes.len(), decode(&bytes, "a history row")?)))
+    };
+    let mut oldest = VecDeque::new();
+    let mut count = 0_usize;
+    let mut next = last;
+    while let Some(sequence) = next.filter(|sequence| after.is_none_or(|after| *sequence > after)) {
+        let Some((_, found)) = row(sequence)? else {
+            break;
+        };
+        next = found.previous;
+        count += 1;
+        oldest.push_front(sequence);
+        oldest.truncate(bound.items);
+    }
+    let mut rows = Vec::new();
+    for sequence in oldest {
+        let Some((bytes, found)) = row(sequence)? else {
+            break;
+        };
+        rows.push((sequence, found));
+        if bound.is_reached_by(bytes) {
+            break;
+        }
+    }
+    let more = count > rows.len();
+    Ok((rows, more))
 }
 
 pub(super) fn kept(view: &dyn ReadRows, id: &InstanceId) -> Result<Kept, StorageError> {

@@ -99,7 +99,7 @@ impl<'t> Batch<'t> {
         after: Option<WorkRef>,
         limit: usize,
     ) -> Result<Vec<(WorkRef, WorkItem)>, StorageError> {
-        super::read::work_after(self.view, after, limit)
+        super::read::work_after(self.view, after, limit.into())
     }
 
     pub fn outbox_rows(&self) -> Result<u64, StorageError> {

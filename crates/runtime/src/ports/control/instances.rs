@@ -37,8 +37,8 @@ pub trait Instances: Send + Sync + 'static {
         verb: ControlVerb,
     ) -> Result<Published, ControlError>;
 
-    /// Instances of a saga, newest last, live ones before ended ones; only those that something keeps from going on, or that
-    /// nothing does, where `blocked` says so.
+    /// Instances of a saga: of each shard the live ones by key, then the ended ones, oldest first; only those that something
+    /// keeps from going on, or that nothing does, where `blocked` says so.
     async fn instances(
         &self,
         tenant: &TenantId,
@@ -51,13 +51,20 @@ pub trait Instances: Send + Sync + 'static {
     async fn instance(&self, id: &InstanceId, history: usize) -> Result<InstanceDetail, ControlError>;
 
     /// The inputs that an instance has taken, oldest first, as far as the streams still have them.
-    async fn inputs(&self, id: &InstanceId) -> Result<RecordedInputs, ControlError>;
+    ///
+    /// # Errors
+    /// [`ControlError::NotFound`] without the instance, [`ControlError::Conflict`] where the key was used again since the page
+    /// before.
+    async fn inputs(&self, id: &InstanceId, page: PageRequest) -> Result<RecordedInputs, ControlError>;
 }
 
-/// What an instance has taken.
+/// Some of what an instance has taken.
 #[derive(Debug, Clone, Serialize)]
 pub struct RecordedInputs {
     pub inputs: Vec<Recorded>,
+    /// Cursor of the next page, absent on the last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
 }
 
 #[derive(Debug, Clone, Serialize)]
