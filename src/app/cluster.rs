@@ -8,7 +8,8 @@
 //! id      other    refused
 //! id      none     the id, and the record is written again
 //! fresh   id       the id; what that means for its shards is settled by their owners (`src/app/ownership/`)
-//! fresh   none     another id is drawn; where the runner's own streams hold something, only if the loss is adopted
+//! fresh   none     another id is drawn; where the runner's own streams hold something, or have held something and have consumers
+//!                  of this group, only if the loss is adopted
 //! ```
 
 use std::collections::BTreeSet;
@@ -21,11 +22,14 @@ use super::ownership::{Adoption, Entries, ReadError};
 use crate::config::Manifest;
 use crate::kernel::ids::ClusterId;
 use crate::kernel::input::SourceStream;
-use crate::ports::broker::{Broker, BrokerError, BucketSpec, PutError, StreamState};
+use crate::ports::broker::{Broker, BrokerError, BucketSpec, KnownQueue, PutError, StreamState};
 use crate::ports::randomness::Randomness;
 
 /// How often the record is read and written before somebody else's writes are told as a fault.
 const ROUNDS_MAX: usize = 8;
+
+/// Consumers that a message names.
+const CONSUMERS_TOLD_MAX: usize = 5;
 
 /// What the broker keeps of a cluster.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -132,7 +136,7 @@ pub(super) async fn identify(
             tracing::warn!(cluster_id = %id, "the broker has no record of this cluster; it is written again");
             id
         } else {
-            if let Some(found) = remains(streams) {
+            if let Some(found) = remains(broker, manifest, streams).await? {
                 let given_up = give_up(broker, manifest, adoption, &found).await?;
                 existed = (0..manifest.shards).collect();
                 tracing::warn!(
@@ -238,13 +242,43 @@ fn check(record: &Record, manifest: &Manifest, folder: Option<ClusterId>) -> Res
 }
 
 /// What speaks against it that the cluster is new.
-fn remains(streams: &[StreamState; 3]) -> Option<String> {
+async fn remains(
+    broker: &dyn Broker,
+    manifest: &Manifest,
+    streams: &[StreamState; 3],
+) -> Result<Option<String>, BrokerError> {
     let own = [SourceStream::WorkflowCommands, SourceStream::WorkflowEvents];
-    own.into_iter().find_map(|stream| {
+    let messages = own.into_iter().find_map(|stream| {
         let state = &streams[stream.index()];
         let name = &state.identity.name;
         (state.messages > 0).then(|| format!("stream {name} holds {} message(s)", state.messages))
-    })
+    });
+    if messages.is_some() {
+        return Ok(messages);
+    }
+    let purged = own
+        .iter()
+        .map(|stream| &streams[stream.index()])
+        .find(|state| state.last_sequence > 0);
+    let Some(purged) = purged else {
+        // Workers may come before the sagas, and make their consumers.
+        return Ok(None);
+    };
+    let commands = &streams[SourceStream::WorkflowCommands.index()].identity.name;
+    let of_group = |queue: &KnownQueue| queue.group.as_deref() == Some(manifest.group());
+    let queues = broker.queues(commands).await?.into_iter().filter(of_group);
+    let mut consumers: Vec<String> = queues.map(|queue| queue.durable).collect();
+    if consumers.is_empty() {
+        return Ok(None);
+    }
+    let count = consumers.len();
+    consumers.truncate(CONSUMERS_TOLD_MAX);
+    let more = if count > consumers.len() { ", ..." } else { "" };
+    let consumers = consumers.join(", ");
+    Ok(Some(format!(
+        "stream {} is empty, but has held {} message(s), and {commands} has {count} consumer(s) ({consumers}{more})",
+        purged.identity.name, purged.last_sequence
+    )))
 }
 
 /// Whether the operator gives up every shard of a cluster whose id is lost, by the epochs that are known of them; what that

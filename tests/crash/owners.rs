@@ -336,3 +336,35 @@ async fn an_older_copy_of_the_folder_is_refused_until_it_is_adopted_and_then_doe
     rig.start().await;
     completed(&rig, "happy-2").await;
 }
+
+/// Streams that were purged looked like those of a new cluster: another id was drawn, and with it all idempotency keys, with
+/// nobody asked.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_without_folder_and_record_is_no_new_one_as_long_as_its_consumers_are_there() {
+    let server = NatsServer::start();
+    let broker = connect(&server.url()).await;
+    let mut rig = rig(&server, extra("100ms", "300ms", "500ms")).await;
+    rig.start().await;
+    place(&*broker, "happy-1").await;
+    completed(&rig, "happy-1").await;
+    rig.kill();
+    std::fs::remove_dir_all(rig.folder().join("data")).expect("lost");
+    let client = async_nats::connect(server.url()).await.expect("connects");
+    let context = async_nats::jetstream::new(client);
+    context.delete_key_value(BUCKET).await.expect("lost as well");
+    for stream in ["WORKFLOW_COMMANDS", "WORKFLOW_EVENTS"] {
+        let stream = context.get_stream(stream).await.expect("there");
+        stream.purge().await.expect("purged");
+    }
+    let (code, said) = refused(&mut rig).await;
+    assert_eq!(code, Some(78), "{said}");
+    assert!(
+        said.contains("SR0411") && said.contains("consumer(s) (effect-crash-"),
+        "{said}"
+    );
+    for stream in ["WORKFLOW_COMMANDS", "WORKFLOW_EVENTS"] {
+        context.delete_stream(stream).await.expect("deleted");
+    }
+    rig.start().await;
+    assert_eq!(rig.terminate().await, Some(0), "{}", rig.log_tail());
+}
