@@ -18,7 +18,9 @@ use saga_runner::effects::{self, BuiltIn, Consumer, Consumers, Worker, WorkerSpe
 use saga_runner::inproc::{self, InprocBroker};
 use saga_runner::kernel::definition::EffectDefinition;
 use saga_runner::kernel::definition::effect::{EffectLimits, OnAmbiguous, OnRecall, Provider};
-use saga_runner::kernel::ids::{CommandId, EffectName, InstanceId, Key, SagaName, TenantId, TimeMs};
+use saga_runner::kernel::ids::{
+    ClusterId, CommandId, EffectName, InstanceId, Key, SagaName, TenantId, TimeMs,
+};
 use saga_runner::kernel::retry::RetryPolicy;
 use saga_runner::kernel::subject::Tenancy;
 use saga_runner::kernel::work::{WorkItem, WorkKind, WorkRef};
@@ -101,7 +103,7 @@ impl Bench {
             local: None,
             began_after: 0,
             fence: outbox::Fence::open(Arc::clone(&clock)),
-            cluster: "bench".to_owned(),
+            cluster: ClusterId([7; 16]),
             settings: outbox::Settings {
                 per_tenant_in_flight: usize::MAX,
                 ..outbox::Settings::default()

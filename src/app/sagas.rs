@@ -194,6 +194,7 @@ impl Common {
         let Opened { claimed, standing } = opened;
         let manifest = parts.manifest;
         let (index, fence) = (claimed.shard, Arc::clone(&claimed.fence));
+        let cluster = claimed.store.cluster_id();
         self.keeper.add(Kept::of(
             &claimed,
             claimed.store.reader(),
@@ -231,7 +232,7 @@ impl Common {
             }),
             began_after: shard.began_after,
             fence,
-            cluster: manifest.cluster.clone(),
+            cluster,
             settings: manifest.relay.clone(),
             limits: manifest.limits.clone(),
             clock: Arc::clone(parts.clock),

@@ -16,7 +16,9 @@ use saga_runner::kernel::definition::effect::{
 use saga_runner::kernel::definition::redaction::Redaction;
 use saga_runner::kernel::duration::Millis;
 use saga_runner::kernel::expr::{Root, Template};
-use saga_runner::kernel::ids::{CommandId, EffectName, InstanceId, Key, SagaName, TenantId, TimeMs};
+use saga_runner::kernel::ids::{
+    ClusterId, CommandId, EffectName, InstanceId, Key, SagaName, TenantId, TimeMs,
+};
 use saga_runner::kernel::retry::RetryPolicy;
 use saga_runner::kernel::subject::{Subject, Tenancy};
 use saga_runner::kernel::work::{WorkItem, WorkKind, WorkRef};
@@ -216,6 +218,7 @@ impl Rig {
             streams: self.streams.clone(),
             settings: effects::Settings {
                 ack_wait: Millis(600),
+                result_retry_max: Millis(200),
                 ..effects::Settings::default()
             },
             secrets: Arc::new(effects::Secrets::new(&BTreeMap::new())),
@@ -295,7 +298,7 @@ impl Rig {
             fence: options
                 .fence
                 .unwrap_or_else(|| outbox::Fence::open(Arc::clone(&clock))),
-            cluster: "test-cluster".to_owned(),
+            cluster: ClusterId([7; 16]),
             settings: options.settings,
             limits: saga_runner::kernel::limits::Limits::default(),
             clock,

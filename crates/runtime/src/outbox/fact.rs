@@ -14,7 +14,7 @@ use super::envelope;
 use super::publish::{Publisher, Sent, pause, seed};
 use crate::kernel::children::SagaMessage;
 use crate::kernel::envelope::POSITION_HEADER;
-use crate::kernel::ids::{CommandId, Key, SagaName};
+use crate::kernel::ids::{ClusterId, CommandId, Key, SagaName};
 use crate::kernel::planted::{Bug, is_planted};
 use crate::kernel::work::{WorkItem, WorkRef};
 use crate::ports::broker::{BrokerError, Expect, Publication, PublishError, StoredMessage};
@@ -33,10 +33,10 @@ struct Author {
 }
 
 impl Publisher {
-    /// Derives the key of fact ids from the cluster's id.
+    /// Derives the key of fact ids and of the signatures of positions from the cluster's id, which is random and in no message.
     #[must_use]
-    pub fn fact_key(cluster: &str) -> [u8; 32] {
-        blake3::derive_key("saga-runner fact message id v1", cluster.as_bytes())
+    pub fn fact_key(cluster: ClusterId) -> [u8; 32] {
+        blake3::derive_key("saga-runner fact message id v1", &cluster.0)
     }
 
     /// Publishes the fact of an outbox row until it stands in the stream; `suppressed` hears of ids that others had used.

@@ -26,6 +26,7 @@ use super::settings::Settings;
 use super::submitter::{Earlier, Submitter};
 use super::sweeper::Swept;
 use crate::kernel::envelope::EffectProgress;
+use crate::kernel::ids::ClusterId;
 use crate::kernel::limits::Limits;
 use crate::kernel::work::{WorkKind, WorkRef};
 use crate::ports::broker::{Broker, WorkflowStreams};
@@ -61,7 +62,7 @@ pub struct RelaySpec {
     /// Whether this process may send for the shard.
     pub fence: Arc<Fence>,
     /// Id of the cluster, the secret part of message ids.
-    pub cluster: String,
+    pub cluster: ClusterId,
     pub settings: Settings,
     /// By which results are read.
     pub limits: Limits,
@@ -189,7 +190,7 @@ impl Desk {
             publisher: Arc::new(Publisher {
                 broker: spec.broker,
                 streams: spec.streams,
-                fact_key: Publisher::fact_key(&spec.cluster),
+                fact_key: Publisher::fact_key(spec.cluster),
                 began_after: spec.began_after,
                 fence: spec.fence,
                 limits: spec.limits,
