@@ -17,8 +17,9 @@ use axum::response::{IntoResponse as _, Response};
 
 use super::problem::Problem;
 
-/// Pages that tell nothing about sagas, and that probes ask by whatever name they have.
-const OPEN: [&str; 4] = ["/live", "/ready", "/health", "/metrics"];
+/// Pages that probes ask by whatever name they have. `/health` and `/metrics` are none of them: they name sagas, effects and
+/// upstreams.
+const OPEN: [&str; 2] = ["/live", "/ready"];
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
 /// Names by which the API may be called, besides `localhost` and IP addresses.
@@ -174,7 +175,16 @@ mod tests {
                     "{host}"
                 );
             }
-            assert_eq!(asked(&Method::GET, "/ready", &[("host", host)], false), 200);
+            for page in ["/health", "/metrics"] {
+                assert_eq!(
+                    asked(&Method::GET, page, &[("host", host)], false),
+                    status,
+                    "{host}"
+                );
+            }
+            for probe in ["/live", "/ready"] {
+                assert_eq!(asked(&Method::GET, probe, &[("host", host)], false), 200);
+            }
         }
         let both = [("host", "localhost"), ("host", "evil.example")];
         assert_eq!(asked(&Method::GET, "/v1/x", &both, false), 400);

@@ -17,7 +17,6 @@ pub use connections::serve;
 pub use settings::{Authentication, Settings};
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request};
@@ -44,8 +43,6 @@ pub struct ApiState {
 
 /// Largest request body, in bytes.
 const BODY_BYTES_MAX: usize = 1024 * 1024;
-/// Longest time that a request may take.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Refuses a body that announces itself as too large before it is sent, and explains an answer out of time.
 async fn bounded(request: Request, next: Next) -> Response {
@@ -60,7 +57,7 @@ async fn bounded(request: Request, next: Next) -> Response {
     // The time limit answers with a bare status; whatever else says 503 has told why.
     let bare = !response.headers().contains_key(header::CONTENT_TYPE);
     if response.status() == StatusCode::SERVICE_UNAVAILABLE && bare {
-        return Problem::unavailable("the request took longer than 10 s").into_response();
+        return Problem::unavailable("the request took longer than http.request_timeout").into_response();
     }
     response
 }
@@ -73,91 +70,17 @@ fn panicked(_cause: Box<dyn std::any::Any + Send>) -> Response {
 
 /// Builds the router.
 pub fn router(state: ApiState, settings: &Settings) -> Router {
-    let tenant = Router::new()
-        .route("/events", plain(post(instances::publish_event)))
-        .route(
-            "/sagas/{saga}/instances",
-            plain(post(instances::start)).get(instances::list),
-        )
-        .route("/sagas/{saga}/instances/{key}", get(instances::show))
-        .route(
-            "/sagas/{saga}/instances/{key}/inputs",
-            plain(get(instances::inputs)),
-        )
-        .route(
-            "/sagas/{saga}/instances/{key}/cancel",
-            plain(post(instances::cancel)),
-        )
-        .route(
-            "/sagas/{saga}/instances/{key}/signals/{name}",
-            plain(post(instances::signal)),
-        )
-        .route(
-            "/sagas/{saga}/instances/{key}/retry",
-            plain(post(instances::retry)),
-        )
-        .route("/sagas/{saga}/instances/{key}/skip", plain(post(instances::skip)))
-        .route(
-            "/sagas/{saga}/instances/{key}/resolve",
-            plain(post(instances::resolve)),
-        )
-        .route("/sagas/{saga}/aliases/{name}/{value}", plain(get(aliases::show)))
-        .route("/schedules", plain(get(schedules::list)))
-        .route("/sagas/{saga}/schedule", plain(get(schedules::show)))
-        .route("/sagas/{saga}/schedule/pause", plain(post(schedules::pause)))
-        .route("/sagas/{saga}/schedule/resume", plain(post(schedules::resume)))
-        .route("/dead-letters", get(instances::dead_letters))
-        .route(
-            "/dead-letters/{id}/retry",
-            plain(post(instances::retry_dead_letter)),
-        )
-        .route(
-            "/dead-letters/{id}/discard",
-            plain(post(instances::discard_dead_letter)),
-        );
-    // Without multi-tenancy the tenant segment is absent, as it is in subjects.
-    let prefix = match state.tenancy {
-        Tenancy::Multi => "/v1/tenants/{tenant}",
-        Tenancy::Single => "/v1",
-    };
-    let router = probes()
-        .route("/health", get(operations::health))
-        .route("/metrics", get(operations::metrics))
-        .route("/info", plain(get(operations::info)))
-        .route("/admin/drain", plain(post(operations::drain)))
-        .route("/admin/reload", plain(post(operations::reload)))
-        .route("/v1/definitions", get(definitions::list))
-        .route("/v1/definitions/{hash}", plain(get(definitions::show)))
-        .route("/admin/breakers", plain(get(operations::breakers)))
-        .route(
-            "/admin/breakers/{upstream}",
-            plain(post(operations::force_breaker)),
-        )
-        .route("/admin/shards", plain(get(operations::shards)))
-        .route("/admin/shards/{shard}/open", plain(post(operations::open_shard)))
-        .route(
-            "/admin/shards/{shard}/close",
-            plain(post(operations::close_shard)),
-        )
-        .route(
-            "/admin/shards/{shard}/accept-gap",
-            plain(post(operations::accept_gap)),
-        )
-        .route("/admin/shards/{shard}/rebind", plain(post(operations::rebind)))
-        .route("/admin/shards/{shard}/pending", get(operations::pending))
-        .route("/admin/shards/{shard}/release", plain(post(operations::release)))
-        .route("/admin/shards/{shard}/discard", plain(post(operations::discard)))
-        .route("/v1/definitions/{hash}/migrate", post(definitions::migrate))
-        .route("/v1/migrations/{id}", plain(get(definitions::migration)))
-        .route("/v1/callbacks/{token}", plain(post(instances::callback)))
-        .nest(prefix, tenant)
+    let quick = routed(quick_pages(state.tenancy))
         .fallback(problem::no_such_page)
         .method_not_allowed_fallback(problem::no_such_method)
-        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
         .layer(TimeoutLayer::with_status_code(
             StatusCode::SERVICE_UNAVAILABLE,
-            REQUEST_TIMEOUT,
-        ))
+            settings.request_timeout.duration(),
+        ));
+    let slow = routed(slow_pages()).method_not_allowed_fallback(problem::no_such_method);
+    let router = quick
+        .merge(slow)
+        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
         .layer(middleware::from_fn(bounded))
         .layer(middleware::from_fn_with_state(
             Hosts::new(&settings.hosts),
@@ -166,16 +89,123 @@ pub fn router(state: ApiState, settings: &Settings) -> Router {
     router.layer(CatchPanicLayer::custom(panicked)).with_state(state)
 }
 
+/// The paths of all pages.
+#[must_use]
+pub fn paths(tenancy: Tenancy) -> Vec<String> {
+    let pages = quick_pages(tenancy).into_iter().chain(slow_pages());
+    pages.map(|(path, _)| path).collect()
+}
+
+/// A path, and what is answered there.
+type Page = (String, MethodRouter<ApiState>);
+
+fn routed(pages: Vec<Page>) -> Router<ApiState> {
+    let pages = pages.into_iter();
+    pages.fold(Router::new(), |router, (path, methods)| {
+        router.route(&path, methods)
+    })
+}
+
+/// Pages whose answer may take as long as a shard needs for what is asked for, which goes on without whoever asked.
+fn slow_pages() -> Vec<Page> {
+    [
+        ("open", plain(post(operations::open_shard))),
+        ("close", plain(post(operations::close_shard))),
+    ]
+    .map(|(verb, methods)| (format!("/admin/shards/{{shard}}/{verb}"), methods))
+    .into()
+}
+
+fn quick_pages(tenancy: Tenancy) -> Vec<Page> {
+    let tenant = [
+        ("/events", plain(post(instances::publish_event))),
+        (
+            "/sagas/{saga}/instances",
+            plain(post(instances::start)).get(instances::list),
+        ),
+        ("/sagas/{saga}/instances/{key}", get(instances::show)),
+        ("/sagas/{saga}/instances/{key}/inputs", get(instances::inputs)),
+        (
+            "/sagas/{saga}/instances/{key}/cancel",
+            plain(post(instances::cancel)),
+        ),
+        (
+            "/sagas/{saga}/instances/{key}/signals/{name}",
+            plain(post(instances::signal)),
+        ),
+        (
+            "/sagas/{saga}/instances/{key}/retry",
+            plain(post(instances::retry)),
+        ),
+        ("/sagas/{saga}/instances/{key}/skip", plain(post(instances::skip))),
+        (
+            "/sagas/{saga}/instances/{key}/resolve",
+            plain(post(instances::resolve)),
+        ),
+        ("/sagas/{saga}/aliases/{name}/{value}", plain(get(aliases::show))),
+        ("/schedules", plain(get(schedules::list))),
+        ("/sagas/{saga}/schedule", plain(get(schedules::show))),
+        ("/sagas/{saga}/schedule/pause", plain(post(schedules::pause))),
+        ("/sagas/{saga}/schedule/resume", plain(post(schedules::resume))),
+        ("/dead-letters", get(instances::dead_letters)),
+        (
+            "/dead-letters/{id}/retry",
+            plain(post(instances::retry_dead_letter)),
+        ),
+        (
+            "/dead-letters/{id}/discard",
+            plain(post(instances::discard_dead_letter)),
+        ),
+    ];
+    // Without multi-tenancy the tenant segment is absent, as it is in subjects.
+    let prefix = match tenancy {
+        Tenancy::Multi => "/v1/tenants/{tenant}",
+        Tenancy::Single => "/v1",
+    };
+    let common = [
+        ("/health", plain(get(operations::health))),
+        ("/metrics", plain(get(operations::metrics))),
+        ("/info", plain(get(operations::info))),
+        ("/admin/drain", plain(post(operations::drain))),
+        ("/admin/reload", plain(post(operations::reload))),
+        ("/v1/definitions", get(definitions::list)),
+        ("/v1/definitions/{hash}", plain(get(definitions::show))),
+        ("/admin/breakers", plain(get(operations::breakers))),
+        (
+            "/admin/breakers/{upstream}",
+            plain(post(operations::force_breaker)),
+        ),
+        ("/admin/shards", plain(get(operations::shards))),
+        (
+            "/admin/shards/{shard}/accept-gap",
+            plain(post(operations::accept_gap)),
+        ),
+        ("/admin/shards/{shard}/rebind", plain(post(operations::rebind))),
+        ("/admin/shards/{shard}/pending", get(operations::pending)),
+        ("/admin/shards/{shard}/release", plain(post(operations::release))),
+        ("/admin/shards/{shard}/discard", plain(post(operations::discard))),
+        ("/v1/definitions/{hash}/migrate", post(definitions::migrate)),
+        ("/v1/migrations/{id}", plain(get(definitions::migration))),
+        ("/v1/callbacks/{token}", plain(post(instances::callback))),
+    ];
+    let tenant = tenant.map(|(path, methods)| (format!("{prefix}{path}"), methods));
+    let common = common.map(|(path, methods)| (path.to_owned(), methods));
+    probes().into_iter().chain(common).chain(tenant).collect()
+}
+
 /// What is answered where there are more connections than there may be.
 pub fn crowded(state: ApiState) -> Router {
-    probes().fallback(problem::too_many_connections).with_state(state)
+    routed(probes())
+        .fallback(problem::too_many_connections)
+        .with_state(state)
 }
 
 /// What orchestrators ask.
-fn probes() -> Router<ApiState> {
-    Router::new()
-        .route("/live", get(operations::live))
-        .route("/ready", get(operations::ready))
+fn probes() -> Vec<Page> {
+    vec![
+        ("/live".to_owned(), plain(get(operations::live))),
+        ("/ready".to_owned(), plain(get(operations::ready))),
+    ]
 }
 
 /// Methods that take no query parameter.

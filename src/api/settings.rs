@@ -23,6 +23,8 @@ pub struct Settings {
     pub connections_max: usize,
     /// Longest time until the headers of a request are complete; connections that idle for longer are closed. Default 10s.
     pub header_timeout: Millis,
+    /// Longest time until a request is answered; opening and closing a shard may take longer. Default 10s.
+    pub request_timeout: Millis,
     /// Longest time in which a client may take an answer. Default 60s.
     pub answer_timeout: Millis,
     /// Bytes of one page of a list. Items that do not fit are on the next one. Default 1 MiB.
@@ -49,6 +51,7 @@ impl Default for Settings {
             accept_events: false,
             connections_max: 512,
             header_timeout: Millis::seconds(10),
+            request_timeout: Millis::seconds(10),
             answer_timeout: Millis::seconds(60),
             page_bytes_max: 1024 * 1024,
         }
@@ -80,6 +83,7 @@ impl Settings {
         }
         for (name, time) in [
             ("header_timeout", self.header_timeout),
+            ("request_timeout", self.request_timeout),
             ("answer_timeout", self.answer_timeout),
         ] {
             if time.duration().is_zero() {

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use super::node::Node;
 use super::running::Running;
 use super::{consumers, readiness, shards, streams};
+use crate::breakers::Forced;
 use crate::config::{BrokerKind, TenantList};
 use crate::intake::decode::{Decoded, Decoder};
 use crate::kernel::breaker::BreakerState;
@@ -169,12 +170,15 @@ impl NodeControl for Node {
             let message = "this process runs no effects and submits to no gateway: ask another one";
             return Err(ControlError::Unavailable(message.to_owned()));
         }
-        if all.any(|breakers| breakers.force(upstream, tenant, force)) {
-            Ok(())
-        } else {
-            Err(ControlError::NotFound(format!(
+        let mut said = all.map(|breakers| breakers.force(upstream, tenant, force));
+        match said.find(|said| *said != Forced::Unknown) {
+            Some(Forced::Now) => Ok(()),
+            Some(Forced::Before) => Err(ControlError::Conflict(format!(
+                "the breaker of {upstream:?} is set so already"
+            ))),
+            Some(Forced::Unknown) | None => Err(ControlError::NotFound(format!(
                 "nothing of this process calls {upstream:?}; GET /admin/breakers lists what is called"
-            )))
+            ))),
         }
     }
 }

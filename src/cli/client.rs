@@ -12,6 +12,10 @@ use crate::clients::told;
 
 /// Longest wait for an answer.
 const PATIENCE: Duration = Duration::from_mins(1);
+/// The same for what takes as long as a drain may.
+const PATIENCE_LONG: Duration = Duration::from_hours(24);
+/// How often somebody who waits is told so.
+const TELL_EVERY: Duration = Duration::from_secs(5);
 
 /// Which process is asked.
 #[derive(Debug, Clone, Args)]
@@ -127,12 +131,40 @@ impl Client {
         )
     }
 
+    /// Asks for something that may take long, and calls `waits` now and then until it is done.
+    pub fn post_and_wait(&self, path: &str, mut waits: impl FnMut(Duration)) -> Result<Value, Failure> {
+        let request = self.http.post(format!("{}{path}", self.base));
+        let request = request.timeout(PATIENCE_LONG);
+        self.send_telling(request, &mut waits)
+    }
+
     fn send(&self, request: reqwest::RequestBuilder) -> Result<Value, Failure> {
+        self.send_telling(request, &mut |_| {})
+    }
+
+    fn send_telling(
+        &self,
+        request: reqwest::RequestBuilder,
+        waits: &mut dyn FnMut(Duration),
+    ) -> Result<Value, Failure> {
+        let asked = async {
+            let response = request.send().await?;
+            Ok::<_, reqwest::Error>((response.status(), response.text().await?))
+        };
         let (status, body) = self
             .runtime
             .block_on(async {
-                let response = request.send().await?;
-                Ok::<_, reqwest::Error>((response.status(), response.text().await?))
+                let mut asked = std::pin::pin!(asked);
+                let mut waited = Duration::ZERO;
+                loop {
+                    match tokio::time::timeout(TELL_EVERY, &mut asked).await {
+                        Ok(answer) => return answer,
+                        Err(_) => {
+                            waited += TELL_EVERY;
+                            waits(waited);
+                        }
+                    }
+                }
             })
             .map_err(|error| {
                 Failure::new(

@@ -155,7 +155,14 @@ fn list(arguments: &ListArguments) -> Result<(), Failure> {
 
 fn order(arguments: &OneArguments, verb: &str) -> Result<(), Failure> {
     let client = Client::new(&arguments.server)?;
-    let answer = client.post_json(&format!("/admin/shards/{}/{verb}", arguments.shard), &json!({}))?;
+    let shard = arguments.shard;
+    let answer = client.post_and_wait(&format!("/admin/shards/{shard}/{verb}"), |waited| {
+        let seconds = waited.as_secs();
+        out::note(format_args!(
+            "shard {shard} is not {} yet after {seconds} s; it goes on also if this command is broken off",
+            if verb == "open" { "open" } else { "closed" }
+        ));
+    })?;
     let state = if answer["open"] == true { "open" } else { "closed" };
     out::line(format_args!("shard {} is {state}", answer["shard"]))
 }

@@ -71,6 +71,10 @@ async fn web_pages_of_other_origins_change_nothing() {
     }
     let rebound = head("GET", &found, "host: other.example\r\n");
     assert_eq!(raw(&rig, &rebound).0, 403, "nor do they read");
+    for page in ["/health", "/metrics"] {
+        let rebound = head("GET", page, "host: other.example\r\n");
+        assert_eq!(raw(&rig, &rebound).0, 403, "{page} names sagas");
+    }
     assert_eq!(
         raw(&rig, &head("GET", "/ready", "host: other.example\r\n")).0,
         200
@@ -170,6 +174,7 @@ key: {"Large.*": event.data.id}
 state: {init: {text: ""}}
 handlers:
   Large.Opened: {set: {text: "${event.data.text}"}}
+  Large.Noted: {set: {text: "${event.data.text}"}}
 steps:
   wait: {wait: {signal: go, timeout: 1h}}
 "#;
@@ -214,4 +219,59 @@ async fn a_page_is_bounded_in_bytes_and_the_next_goes_on_behind_it() {
     post(&rig, "/v1/tenants/acme/sagas/large/instances?limit=1", "{}")
         .await
         .is_problem(400, "SR0501");
+}
+
+/// All inputs of an instance came at once, up to 5,000 of 1 MiB each, and of more there were none.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_inputs_of_an_instance_come_in_bounded_pages_and_replay_reads_all_of_them() {
+    let http = json!({"http": {"page_bytes_max": 100_000}});
+    let mut rig = Rig::new(None, "30m", Duration::ZERO, http).await;
+    rig.add_saga("large", LARGE);
+    rig.start().await;
+    let payload = json!({"id": "l", "text": "x".repeat(40_000)});
+    send(&rig, "acme", "i-0", "Large.Opened", payload.clone()).await;
+    for at in 1..7 {
+        send(&rig, "acme", &format!("i-{at}"), "Large.Noted", payload.clone()).await;
+    }
+    let shown = instance("acme", "large", "l");
+    until(&rig, &shown, |view| view["version"] == 7).await;
+    let path = format!("{shown}/inputs");
+    let (mut ids, mut after, mut pages) = (Vec::new(), String::new(), 0);
+    loop {
+        let page = get(&rig, &format!("{path}?limit=5{after}")).await;
+        assert_eq!(page.status, 200, "{page:?}");
+        assert!(page.text.len() < 150_000, "{} bytes", page.text.len());
+        let page = page.json();
+        for input in page["inputs"].as_array().expect("inputs") {
+            ids.push(input["id"].as_str().expect("an id").to_owned());
+        }
+        pages += 1;
+        match &page["next"] {
+            Value::String(next) => after = format!("&after={next}"),
+            _ => break,
+        }
+    }
+    let sent: Vec<String> = (0..7).map(|at| format!("i-{at}")).collect();
+    assert_eq!(ids, sent, "each once, oldest first");
+    assert!(pages >= 3, "{pages} pages");
+    for forged in ["1", "x-1", "1-x"] {
+        let page = get(&rig, &format!("{path}?after={forged}")).await;
+        page.is_problem(400, "SR0501");
+    }
+    let again = get(&rig, &format!("{path}?after=7-1")).await;
+    again.is_problem(409, "SR0503");
+    let replayed = std::process::Command::new(env!("CARGO_BIN_EXE_saga-runner"))
+        .arg("replay")
+        .arg(rig.folder())
+        .arg("--from")
+        .arg(rig.url(&path))
+        .output()
+        .expect("the binary starts");
+    let said = String::from_utf8_lossy(&replayed.stdout);
+    assert!(
+        replayed.status.success(),
+        "{said}{}",
+        String::from_utf8_lossy(&replayed.stderr)
+    );
+    assert!(said.contains("7 input(s)"), "{said}");
 }

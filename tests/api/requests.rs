@@ -3,6 +3,7 @@
 use std::io::{Read as _, Write as _};
 use std::time::{Duration, Instant};
 
+use saga_runner::kernel::subject::Tenancy;
 use serde_json::{Value, json};
 
 use crate::api::caller::{event, get, instance, letters, post, runner, send, until};
@@ -103,6 +104,8 @@ async fn breakers_are_listed_and_set_by_operators() {
 
     let set = post(&rig, &path, r#"{"state":"open","tenant":"acme"}"#).await;
     assert_eq!(set.status, 204, "{set:?}");
+    let again = post(&rig, &path, r#"{"state":"open","tenant":"acme"}"#).await;
+    again.is_problem(409, "SR0503");
     let told = get(&rig, "/info").await.json();
     assert_eq!(
         told["breakers"],
@@ -123,6 +126,9 @@ async fn breakers_are_listed_and_set_by_operators() {
         "{list}"
     );
     assert_eq!(post(&rig, &path, r#"{"state":"auto"}"#).await.status, 204);
+    post(&rig, &path, r#"{"state":"auto"}"#)
+        .await
+        .is_problem(409, "SR0503");
     assert_eq!(get(&rig, "/info").await.json()["breakers"], json!([]));
 
     let gauge = "saga_runner_breakers{";
@@ -228,7 +234,7 @@ async fn a_parameter_that_a_page_does_not_know_is_told_and_never_ignored() {
         "/v1/tenants/acme/sagas/ratio/instances?limit=1&limit=2".to_owned(),
         format!("{}?reason=expression", letters("acme")),
         format!("{found}?histroy=1"),
-        format!("{found}/inputs?limit=1"),
+        format!("{found}/inputs?histroy=1"),
         "/v1/definitions?name=ratio".to_owned(),
         "/v1/tenants/acme/schedules?saga=ratio".to_owned(),
         "/info?verbose=true".to_owned(),
@@ -246,6 +252,31 @@ async fn a_parameter_that_a_page_does_not_know_is_told_and_never_ignored() {
         "running",
         "nothing was done"
     );
+}
+
+/// Probes and metrics ignored them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_page_ignores_a_parameter_that_it_does_not_know() {
+    let rig = runner(Duration::ZERO).await;
+    for path in saga_runner::api::paths(Tenancy::Multi) {
+        let named = path
+            .split('/')
+            .map(|part| match part {
+                "{tenant}" => "acme",
+                "{saga}" => "ratio",
+                "{shard}" => "0",
+                part if part.starts_with('{') => "some",
+                part => part,
+            })
+            .collect::<Vec<_>>()
+            .join("/");
+        let asked = format!("{named}?histroy=1");
+        let answers = [get(&rig, &asked).await, post(&rig, &asked, "{}").await];
+        let refused = answers.iter().filter(|answer| answer.status == 400).count();
+        let other = answers.iter().filter(|answer| answer.status == 405).count();
+        assert!(refused >= 1 && refused + other == 2, "{path}: {answers:?}");
+    }
+    assert_eq!(get(&rig, "/ready").await.status, 200, "nothing was done");
 }
 
 /// Only the head of a request whose body has `length` bytes, and the answer.

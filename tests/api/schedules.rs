@@ -61,6 +61,9 @@ async fn operators_see_schedules_and_let_them_rest() {
         post(&rig, &format!("{path}/pause"), "").await.json()["paused"],
         true
     );
+    post(&rig, &format!("{path}/pause"), "")
+        .await
+        .is_problem(409, "SR0503");
     assert_eq!(get(&rig, path).await.json()["paused"], true);
     let other = get(&rig, &path.replace("acme", "globex")).await.json();
     assert_eq!(other["paused"], false, "each tenant has its own");
@@ -69,6 +72,9 @@ async fn operators_see_schedules_and_let_them_rest() {
     assert!(line.contains("paused") && !line.contains(&local), "{table}");
     let resumed: Value = serde_json::from_str(&cli(&rig, &["schedule", "resume", "leap"])).expect("JSON");
     assert_eq!(resumed["paused"], false);
+    post(&rig, &format!("{path}/resume"), "")
+        .await
+        .is_problem(409, "SR0503");
     assert!(cli(&rig, &["schedule", "list"]).contains(&local));
 
     for path in ["sagas/order/schedule", "sagas/nope/schedule"] {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use saga_runner::breakers::Forced;
 use saga_runner::kernel::breaker::{BreakerPolicy, BreakerState};
 use saga_runner::kernel::definition::effect::{BreakerRule, BreakerScope, OnAmbiguous};
 use saga_runner::kernel::ids::{EffectName, TenantId};
@@ -246,8 +247,10 @@ async fn a_breaker_is_forced_by_an_operator_for_one_tenant_or_all() {
     let host = server.address().to_string();
     let breakers = worker.breakers();
     let acme = TenantId::parse("acme").unwrap();
-    assert!(!breakers.force("elsewhere:443", None, BreakerForce::Open));
-    assert!(breakers.force(&host, Some(&acme), BreakerForce::Open));
+    let elsewhere = breakers.force("elsewhere:443", None, BreakerForce::Open);
+    assert_eq!(elsewhere, Forced::Unknown);
+    let force = || breakers.force(&host, Some(&acme), BreakerForce::Open);
+    assert_eq!((force(), force()), (Forced::Now, Forced::Before));
     let held = effect(&rig, "o-1", 1);
     let free = of_tenant(effect(&rig, "o-2", 2), "globex");
     let mut late = effect(&rig, "o-3", 3);
@@ -261,7 +264,7 @@ async fn a_breaker_is_forced_by_an_operator_for_one_tenant_or_all() {
         "its deadline counts while it is held back"
     );
     assert_eq!(calls(&server).await, 1);
-    assert!(breakers.force(&host, None, BreakerForce::Auto));
+    assert_eq!(breakers.force(&host, None, BreakerForce::Auto), Forced::Now);
     assert_eq!(rig.result(&held).await["result_type"], "Succeeded");
 }
 

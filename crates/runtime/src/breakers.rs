@@ -21,6 +21,16 @@ const UPSTREAMS_MAX: usize = 256;
 /// How often breakers that say nothing are looked for while there is no room, in milliseconds.
 const SWEEP_MS: u64 = 1_000;
 
+/// What became of a word of an operator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Forced {
+    Now,
+    /// It was said before, and changes nothing.
+    Before,
+    /// There is no such upstream.
+    Unknown,
+}
+
 /// All breakers of a worker, or of a gateway.
 pub struct Breakers {
     known: Mutex<Known>,
@@ -60,6 +70,25 @@ impl Upstream {
     /// What an operator says about the calls of this tenant.
     fn forced(&self, tenant: &TenantId) -> Option<BreakerForce> {
         self.forced_tenants.get(tenant).copied().or(self.forced)
+    }
+
+    /// Whether an operator has said the same before, and there is nothing to forget.
+    fn is_set(&self, tenant: Option<&TenantId>, force: BreakerForce, now: u64) -> bool {
+        let word = Some(force).filter(|force| *force != BreakerForce::Auto);
+        let is_said = match tenant {
+            None => self.forced == word && self.forced_tenants.is_empty(),
+            Some(tenant) if force == BreakerForce::Auto && self.forced.is_none() => {
+                !self.forced_tenants.contains_key(tenant)
+            }
+            Some(tenant) => self.forced_tenants.get(tenant) == Some(&force),
+        };
+        let mut meant = self
+            .tenants
+            .iter()
+            .filter(|(of, _)| tenant.is_none_or(|tenant| tenant == *of));
+        is_said
+            && (force != BreakerForce::Closed
+                || meant.all(|(_, breaker)| breaker.state(now) == BreakerState::Closed))
     }
 
     /// Where the breaker of a tenant stands for its calls, whatever the reason.
@@ -224,12 +253,16 @@ impl Breakers {
     }
 
     /// Sets what an operator says, for one tenant or for all that have no word of their own. A breaker that is set to
-    /// closed forgets why it was open: it begins anew when it decides again. `false`: no such upstream.
-    pub fn force(&self, upstream: &str, tenant: Option<&TenantId>, force: BreakerForce) -> bool {
+    /// closed forgets why it was open: it begins anew when it decides again.
+    pub fn force(&self, upstream: &str, tenant: Option<&TenantId>, force: BreakerForce) -> Forced {
+        let now = self.now_ms();
         let mut known = self.known();
         let Some(at) = known.upstreams.get_mut(upstream) else {
-            return false;
+            return Forced::Unknown;
         };
+        if at.is_set(tenant, force, now) {
+            return Forced::Before;
+        }
         if force == BreakerForce::Closed {
             let policy = at.policy;
             let meant = |of: &TenantId| tenant.is_none_or(|tenant| tenant == of);
@@ -258,7 +291,7 @@ impl Breakers {
         }
         drop(known);
         tracing::warn!(target: "audit", upstream, tenant = tenant.map(TenantId::as_str), ?force, "breaker is set by an operator");
-        true
+        Forced::Now
     }
 
     /// Takes over what operators have said to the breakers of the worker before, of the upstreams that are still called.
@@ -408,7 +441,7 @@ mod tests {
         }
 
         fn force(&self, tenant: Option<&TenantId>, force: BreakerForce) {
-            assert!(self.breakers.force("bank", tenant, force));
+            assert_eq!(self.breakers.force("bank", tenant, force), Forced::Now);
         }
 
         /// What is shown of all tenants, and of acme where it is told apart.

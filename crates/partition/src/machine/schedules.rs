@@ -305,6 +305,14 @@ impl Run<'_> {
         let Some(mut row) = row.filter(|row| row.next.is_some()) else {
             return Ok(Err(Refused::NotFound("schedule")));
         };
+        if row.paused == paused {
+            let why = if paused {
+                "the schedule is paused already"
+            } else {
+                "the schedule is not paused"
+            };
+            return Ok(Err(Refused::Conflict(why.into())));
+        }
         row.paused = paused;
         self.batch.put_schedule(tenant, saga, &row).map(Ok)
     }
