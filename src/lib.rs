@@ -3,7 +3,9 @@
 //! Modules in reading order; ARCHITECTURE.md is the map.
 
 pub use saga_runner_kernel as kernel;
-pub use saga_runner_runtime::{breakers, intake, outbox, ports, shard, storage, tasks, telemetry, worker};
+pub use saga_runner_runtime::{
+    breakers, broker_clock, intake, outbox, ports, shard, storage, tasks, telemetry, worker,
+};
 
 pub mod mdbx;
 

@@ -100,6 +100,10 @@ impl NodeControl for Node {
                 gauge.set(i64::from(state == now));
             }
         }
+        if let Some(ahead_ms) = self.broker_clock.ahead_ms() {
+            #[allow(clippy::cast_precision_loss, reason = "far from 2^52")]
+            self.metrics.clock_ahead_seconds.set(ahead_ms as f64 / 1_000.0);
+        }
         self.metrics.render()
     }
 

@@ -7,6 +7,7 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
+use super::adapters::{Adapters, SystemAdapters};
 use super::node::Node;
 use super::ownership::Adoption;
 use super::{StartError, SystemClock, definitions, runtime};
@@ -26,36 +27,37 @@ const SHUTDOWN_GRACE: Duration = Duration::from_millis(500);
 /// # Errors
 /// [`StartError`] for what waiting cannot cure.
 pub fn main(manifest: Manifest, registry: Registry, adoption: Adoption) -> Result<(), StartError> {
-    run(manifest, registry, adoption, Arc::new(SystemClock::new()))
+    let adapters = Arc::new(SystemAdapters(Arc::new(registry)));
+    run(manifest, adapters, adoption, Arc::new(SystemClock::new()))
 }
 
-/// As [`main`], by another clock.
+/// As [`main`], by another clock and over other adapters.
 ///
 /// # Errors
 /// [`StartError`] for what waiting cannot cure.
-pub fn main_with_clock(
+pub fn main_with_adapters(
     manifest: Manifest,
-    registry: Registry,
     clock: Arc<dyn Clock>,
+    adapters: Arc<dyn Adapters>,
 ) -> Result<(), StartError> {
-    run(manifest, registry, Adoption::default(), clock)
+    run(manifest, adapters, Adoption::default(), clock)
 }
 
 fn run(
     manifest: Manifest,
-    registry: Registry,
+    adapters: Arc<dyn Adapters>,
     adoption: Adoption,
     clock: Arc<dyn Clock>,
 ) -> Result<(), StartError> {
     let runtime = runtime()?;
-    let outcome = runtime.block_on(serve(manifest, Arc::new(registry), adoption, clock));
+    let outcome = runtime.block_on(serve(manifest, adapters, adoption, clock));
     runtime.shutdown_timeout(SHUTDOWN_GRACE);
     outcome
 }
 
 async fn serve(
     manifest: Manifest,
-    registry: Arc<Registry>,
+    adapters: Arc<dyn Adapters>,
     adoption: Adoption,
     clock: Arc<dyn Clock>,
 ) -> Result<(), StartError> {
@@ -68,7 +70,7 @@ async fn serve(
         .map_err(|error| StartError::System(format!("http.listen {}: {error}", manifest.http.listen)))?;
     let drain_timeout = manifest.drain_timeout.duration();
     let (settings, tenancy) = (manifest.http.clone(), manifest.tenancy());
-    let node = Node::with_registry(manifest, loaded, clock, Arc::new(Metrics::new()), registry)?;
+    let node = Node::with_adapters(manifest, loaded, clock, Arc::new(Metrics::new()), adapters)?;
     node.adopt(adoption);
     let stop_http = CancellationToken::new();
     let api = ApiState {

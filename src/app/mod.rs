@@ -45,7 +45,7 @@ use std::sync::Arc;
 
 pub use adapters::Adapters;
 pub use clock::SystemClock;
-pub use lifecycle::{main, main_with_clock};
+pub use lifecycle::{main, main_with_adapters};
 pub use node::Node;
 
 pub use crate::effects::Registry;

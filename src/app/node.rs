@@ -18,9 +18,11 @@ use super::ownership::claim::{Claimed, Claiming};
 use super::running::{Parts, Running};
 use super::secrets::SecretsError;
 use super::{StartError, cluster, consumers, migration, reload, secrets, shards, streams};
+use crate::broker_clock::BrokerClock;
 use crate::config::{Manifest, secret};
 use crate::effects::{Registry, Secrets};
 use crate::kernel::ids::TimeMs;
+use crate::kernel::input::SourceStream;
 use crate::kernel::token::TokenKey;
 use crate::ports::broker::{Broker, BrokerError, StreamState};
 use crate::ports::clock::Clock;
@@ -46,7 +48,10 @@ pub struct Node {
     me: Weak<Self>,
     pub(super) metrics: Arc<Metrics>,
     pub(super) tasks: Tasks,
+    /// What everything here goes by.
     pub(super) clock: Arc<dyn Clock>,
+    /// The same, which can be told the broker's time.
+    pub(super) broker_clock: Arc<BrokerClock>,
     pub(super) started: TimeMs,
     secrets: Arc<Secrets>,
     /// Makes and reads callback tokens.
@@ -113,6 +118,8 @@ impl Node {
             .map(|callbacks| secret::callback_key(&callbacks.key))
             .transpose()?;
         let tokens = key.map(|key| TokenKey::of_secret(&key));
+        let broker_clock = Arc::new(BrokerClock::new(clock));
+        let clock = Arc::clone(&broker_clock) as Arc<dyn Clock>;
         let started = clock.now();
         let planned = consumers::plan(&manifest, &loaded.effects)?;
         Ok(Arc::new_cyclic(|me| Self {
@@ -125,6 +132,7 @@ impl Node {
             tasks: adapters.tasks(&metrics, &clock),
             metrics,
             clock,
+            broker_clock,
             started,
             secrets,
             tokens,
@@ -160,7 +168,7 @@ impl Node {
     pub async fn start(&self) -> Result<(), StartError> {
         let broker = self
             .adapters
-            .broker(&self.manifest, Arc::clone(&self.clock))
+            .broker(&self.manifest, Arc::clone(self.broker_clock.own()))
             .await?;
         let streams = self.wait_for_streams(broker.as_ref()).await?;
         let cluster = self.wait_for_cluster(broker.as_ref(), &streams).await?;
@@ -205,6 +213,10 @@ impl Node {
                 node.drain.clone(),
             )
         });
+        if !self.manifest.mode.runs_sagas() {
+            // Where sagas run, the readers of their streams hear the time.
+            self.keep(Task::Clock, |node| streams::hear_the_time(node.myself()));
+        }
         let in_force = self.catalog.now();
         in_force.show(&self.metrics);
         tracing::info!(
@@ -232,6 +244,7 @@ impl Node {
             adapters: &self.adapters,
             randomness: &self.randomness,
             clock: &self.clock,
+            broker_clock: &self.broker_clock,
             metrics: &self.metrics,
             tasks: &self.tasks,
         }
@@ -305,8 +318,14 @@ impl Node {
             .without_max_times()
             .build();
         loop {
+            let asked = self.broker_clock.ask();
             match streams::prepare(broker, &self.manifest).await {
-                Ok(states) => return Ok(states),
+                Ok(states) => {
+                    for (stream, state) in SourceStream::ALL.into_iter().zip(&states) {
+                        self.broker_clock.told(stream, asked, state.told);
+                    }
+                    return Ok(states);
+                }
                 Err(BrokerError::Unavailable(message)) => {
                     tracing::warn!(message, "waiting for the broker");
                     self.set_waiting_for(format!("broker: {message}"));

@@ -20,6 +20,7 @@ pub(super) async fn ready(node: &Node) -> Readiness {
         reasons.push("draining".to_owned());
     }
     reasons.extend(node.tasks.troubles());
+    reasons.extend(clock_trouble(node).map(|trouble| format!("clock: {trouble}")));
     match node.running() {
         None => reasons.push(node.waiting_for()),
         Some(running) => {
@@ -68,6 +69,13 @@ pub(super) async fn health(node: &Node) -> Health {
         match running.broker.ping().await {
             Ok(took) => Ok(format!("answers in {:.1} ms", took.as_secs_f64() * 1_000.0)),
             Err(error) => Err(error.to_string()),
+        },
+    ));
+    checks.push(check(
+        "clock",
+        match clock_trouble(node) {
+            None => Ok("it shows the broker's time".to_owned()),
+            Some(trouble) => Err(trouble),
         },
     ));
     for stream in running.streams().await {
@@ -119,6 +127,17 @@ fn check(name: &str, outcome: Result<String, String>) -> Check {
         ok,
         detail,
     }
+}
+
+/// How the clock of the machine differs from the broker's, where it does so by more than it may.
+fn clock_trouble(node: &Node) -> Option<String> {
+    let ahead_ms = node.broker_clock.ahead_ms()?;
+    let differs = Duration::from_millis(ahead_ms.unsigned_abs());
+    let direction = if ahead_ms > 0 { "ahead of" } else { "behind" };
+    (differs > node.manifest.clock_difference_max.duration()).then(|| {
+        let seconds = differs.as_secs_f64();
+        format!("the clock of this machine is {seconds:.1} s {direction} the broker's")
+    })
 }
 
 /// Streams that have taken no message for too long.

@@ -18,6 +18,7 @@ use super::sagas::{self, Common, Opened, Sagas};
 use super::shard_map::ShardMap;
 use super::shards::Shown;
 use super::{StartError, streams};
+use crate::broker_clock::BrokerClock;
 use crate::clients::UpstreamTls;
 use crate::config::{Dispatch, Manifest};
 use crate::effects::{Breakers, BuiltIn, Consumer, Local, Secrets, SystemResolver, Worker, WorkerSpec};
@@ -44,6 +45,7 @@ pub(super) struct Parts<'n> {
     pub adapters: &'n Arc<dyn Adapters>,
     pub randomness: &'n Arc<dyn Randomness>,
     pub clock: &'n Arc<dyn Clock>,
+    pub broker_clock: &'n Arc<BrokerClock>,
     pub metrics: &'n Arc<Metrics>,
     pub tasks: &'n Tasks,
 }

@@ -155,7 +155,7 @@ pub(super) async fn start(
         takes_applied: common.keeper.is_resumed(),
         marks: common.marks.clone(),
         settings: manifest.intake.clone(),
-        clock: Arc::clone(parts.clock),
+        clock: Arc::clone(parts.broker_clock),
         metrics: Arc::clone(parts.metrics),
         tasks: parts.tasks.clone(),
         notices: asked,

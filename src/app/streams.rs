@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::node::Node;
 use super::{StartError, cluster, connect_broker, runtime};
 use crate::config::Manifest;
 use crate::kernel::input::SourceStream;
@@ -186,6 +187,28 @@ pub fn name(manifest: &Manifest, role: SourceStream) -> &str {
         SourceStream::AggregateEvents => &manifest.streams.aggregate_events.name,
         SourceStream::WorkflowEvents => &manifest.streams.workflow_events.name,
         SourceStream::WorkflowCommands => &manifest.streams.workflow_commands.name,
+    }
+}
+
+/// Asks the broker for its time as long as the process runs.
+pub(super) async fn hear_the_time(node: Option<Arc<Node>>) {
+    let Some(node) = node else { return };
+    let stream = SourceStream::WorkflowCommands;
+    let every = node.manifest.intake.watermark_interval.duration();
+    let listen = async {
+        loop {
+            tokio::time::sleep(every).await;
+            let Some(broker) = node.broker() else { continue };
+            let asked = node.broker_clock.ask();
+            match broker.stream_state(name(&node.manifest, stream)).await {
+                Ok(state) => drop(node.broker_clock.told(stream, asked, state.told)),
+                Err(error) => tracing::debug!(%error, "the broker's time is not known"),
+            }
+        }
+    };
+    tokio::select! {
+        () = listen => {}
+        () = node.drain_requested() => {}
     }
 }
 

@@ -99,6 +99,9 @@ pub struct Manifest {
     /// How long a shard, a reader or a publication may get on with nothing before the process is not ready. Default 10 s.
     #[serde(default = "default_stalled_after")]
     pub stalled_after: Millis,
+    /// How far the clock of the machine may differ from the broker's before the process is not ready. Default 2 s.
+    #[serde(default = "default_clock_difference_max")]
+    pub clock_difference_max: Millis,
 }
 
 /// How callback tokens are made.
@@ -626,6 +629,10 @@ const fn default_shards() -> u16 {
 
 const fn default_stalled_after() -> Millis {
     Millis::seconds(10)
+}
+
+const fn default_clock_difference_max() -> Millis {
+    Millis::seconds(2)
 }
 
 const fn default_drain_timeout() -> Millis {

@@ -78,7 +78,7 @@ impl Writer {
         };
         let differences = differences(spec, &stream.config());
         if differences.is_empty() {
-            return Ok(stream.state());
+            return Ok(stream.state(self.clock.now()));
         }
         Err(BrokerError::Mismatch {
             stream: spec.name.clone(),

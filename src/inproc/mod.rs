@@ -259,9 +259,10 @@ impl Broker for InprocBroker {
     /// Behind whatever was handed over before: a message has its time before its commit, and whoever asks what is stored by
     /// now must be told of it.
     async fn stream_state(&self, stream: &str) -> Result<StreamState, BrokerError> {
+        let told = self.clock.now();
         let stream = self.stream(stream)?;
         self.inbox.change(Change::Ping).await?;
-        Ok(stream.state())
+        Ok(stream.state(told))
     }
 
     async fn publish(&self, message: Publication) -> Result<PublishAck, PublishError> {

@@ -8,6 +8,7 @@
 //! delivered before.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -20,7 +21,7 @@ use crate::ports::broker::{BrokerError, Message, QueueSpec, QueueState, ReaderBr
 use crate::ports::clock::Clock;
 
 use super::env::{Env, QueueRow};
-use super::feed::{Feed, Reach};
+use super::feed::{Feed, Fetch, Reach};
 use super::filter::Filter;
 use super::inbox::Inbox;
 use super::record::Entry;
@@ -235,10 +236,7 @@ impl QueueShared {
                 }
             };
             let shared = Arc::clone(self);
-            let read = Handle::current().spawn_blocking(move || {
-                let page = fetch.run(&shared.env);
-                shared.page_came(page);
-            });
+            let read = Handle::current().spawn_blocking(move || shared.read(fetch));
             if read.await.is_err() {
                 break;
             }
@@ -258,10 +256,7 @@ impl QueueShared {
                 state.fetching = true;
                 let fetch = state.feed.fetch(AHEAD_MAX);
                 let shared = Arc::clone(self);
-                runtime.spawn_blocking(move || {
-                    let page = fetch.run(&shared.env);
-                    shared.page_came(page);
-                });
+                runtime.spawn_blocking(move || shared.read(fetch));
                 Ok(Taken::Nothing(wait))
             }
         }
@@ -315,6 +310,13 @@ impl QueueShared {
 
     pub fn stirred(&self) -> &Notify {
         &self.stirred
+    }
+
+    /// Reads a page. A panic breaks the queue, which would wait for the page for ever.
+    fn read(&self, fetch: Fetch) {
+        let page = catch_unwind(AssertUnwindSafe(|| fetch.run(&self.env)));
+        let panicked = |_| Err(ReaderBroken("reading the store has panicked".to_owned()));
+        self.page_came(page.unwrap_or_else(panicked));
     }
 
     fn page_came(&self, page: Result<Page, ReaderBroken>) {

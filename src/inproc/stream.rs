@@ -250,7 +250,7 @@ impl Stream {
         self.news.subscribe()
     }
 
-    pub fn state(&self) -> StreamState {
+    pub fn state(&self, now: TimeMs) -> StreamState {
         let tail = self.tail();
         StreamState {
             identity: self.identity.clone(),
@@ -259,6 +259,7 @@ impl Stream {
             last_time: tail.last_time.filter(|_| tail.first <= tail.last),
             messages: tail.last + 1 - tail.first,
             bytes: tail.stored_bytes(),
+            told: now,
         }
     }
 

@@ -29,6 +29,8 @@ pub(super) struct StreamInfo {
     /// RFC 3339.
     pub created: String,
     pub state: StreamCounts,
+    /// When the server told this: RFC 3339, behind its look at the state.
+    pub ts: String,
 }
 
 #[derive(Debug, Deserialize)]

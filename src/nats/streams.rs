@@ -103,6 +103,8 @@ fn state(stream: &str, info: &StreamInfo) -> Result<StreamState, BrokerError> {
                 info.created
             ))
         })?;
+    let told = time_ms(&info.ts)
+        .ok_or_else(|| BrokerError::Refused(format!("the server tells stream {stream} at {:?}", info.ts)))?;
     let counts = &info.state;
     Ok(StreamState {
         identity: StreamIdentity {
@@ -122,6 +124,7 @@ fn state(stream: &str, info: &StreamInfo) -> Result<StreamState, BrokerError> {
         },
         messages: counts.messages,
         bytes: counts.bytes,
+        told,
     })
 }
 

@@ -122,6 +122,13 @@ async fn an_operator_says_what_became_of_a_call_that_was_swallowed() {
         "charge",
         "lists tell as well"
     );
+    let blocked_by = &view["blocked_by"];
+    assert_eq!(
+        (&blocked_by["questions"], &blocked_by["since"]),
+        (&json!(1), &stuck[0]["since"])
+    );
+    let blocked = "/v1/tenants/acme/sagas/pay/instances?blocked=true";
+    assert_eq!(items(&get(&rig, blocked).await.json())[0]["key"], "o-1");
     let series = r#"saga_runner_asked_total{saga="pay",what="step"} 1"#;
     until_text(&rig, series).await;
 
@@ -134,9 +141,20 @@ async fn an_operator_says_what_became_of_a_call_that_was_swallowed() {
     })
     .await;
     assert_eq!(
-        (&done["phase"], &done["state"], &done["stuck"]),
-        (&json!("completed"), &json!({"charge": "ch-1"}), &Value::Null)
+        (
+            &done["phase"],
+            &done["state"],
+            &done["stuck"],
+            &done["blocked_by"]
+        ),
+        (
+            &json!("completed"),
+            &json!({"charge": "ch-1"}),
+            &Value::Null,
+            &Value::Null
+        )
     );
+    assert_eq!(items(&get(&rig, blocked).await.json()).len(), 0);
     let history = done["history"].to_string();
     assert!(
         history.contains(r#""verdict":"done""#) && history.contains("the bank has it"),

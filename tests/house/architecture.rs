@@ -14,11 +14,15 @@ pub const LAYERS: &[(&str, &[&str])] = &[
     ("partition", &["kernel"]),
     ("ports", &["kernel"]),
     ("telemetry", &[]),
+    ("broker_clock", &["kernel", "ports"]),
     ("storage", &["kernel"]),
     ("tasks", &["ports", "telemetry"]),
     ("breakers", &["kernel", "ports", "telemetry"]),
     ("shard", &["kernel", "ports", "storage", "tasks", "telemetry"]),
-    ("intake", &["kernel", "ports", "shard", "tasks", "telemetry"]),
+    (
+        "intake",
+        &["kernel", "ports", "broker_clock", "shard", "tasks", "telemetry"],
+    ),
     (
         "outbox",
         &["kernel", "ports", "shard", "breakers", "tasks", "telemetry"],
@@ -45,6 +49,7 @@ pub const LAYERS: &[(&str, &[&str])] = &[
         &[
             "kernel",
             "ports",
+            "broker_clock",
             "storage",
             "mdbx",
             "shard",
@@ -373,9 +378,80 @@ fn unsafe_code_has_one_home() {
     assert_eq!(homes, ["src/mdbx/raw.rs"]);
 }
 
+/// Adapters that wait on sockets measure by tokio's clock: the timers that end their waits go by it, and nothing that is
+/// stored or sent depends on it.
+const SOCKETS: &str = "waits on a socket";
+const BENCH: &str = "a measurement";
+
+/// What asks for the time beside the clock's port, and why.
+const WATCHES: &[(&str, &str)] = &[
+    ("app/bench/drive.rs", BENCH),
+    ("app/bench/raw.rs", BENCH),
+    ("app/bench/usage.rs", BENCH),
+    ("app/clock.rs", "the port"),
+    ("demo/orders.rs", "the demo"),
+    ("effects/grpc/mod.rs", SOCKETS),
+    ("effects/http/mod.rs", SOCKETS),
+    ("effects/http/oauth2.rs", SOCKETS),
+    ("effects/http/pool.rs", SOCKETS),
+    ("effects/smtp/conversation.rs", SOCKETS),
+    ("effects/smtp/mod.rs", SOCKETS),
+    ("effects/sql/connect.rs", SOCKETS),
+    ("effects/sql/mod.rs", SOCKETS),
+    ("nats/buckets.rs", SOCKETS),
+    ("nats/mod.rs", SOCKETS),
+    ("nats/pull.rs", SOCKETS),
+    ("nats/push.rs", SOCKETS),
+    ("nats/reader.rs", SOCKETS),
+];
+
+/// What draws lots beside the port of randomness, and why.
+const DICE: &[(&str, &str)] = &[
+    (
+        "api/instances.rs",
+        "the id of a request that its client gave none",
+    ),
+    ("app/conformance/stage.rs", "names of a stage that is thrown away"),
+    ("app/randomness.rs", "the port"),
+    (
+        "effects/sql/relay.rs",
+        "the name of a folder that ends with its connection",
+    ),
+    ("language/planted.rs", "which bug is planted, in tests"),
+    ("nats/link.rs", "spreads reconnects"),
+];
+
+#[test]
+fn time_and_chance_come_through_their_ports() {
+    let any_of = |calls: [&'static str; 2]| move |line: &str| calls.iter().any(|call| line.contains(call));
+    let asks = any_of(["Instant::now(", "SystemTime::now("]);
+    only_in(WATCHES, asks, "use ports::clock, or say why not");
+    let draws = any_of(["Uuid::new_v4(", "RandomState::new("]);
+    only_in(DICE, draws, "use ports::randomness, or say why not");
+}
+
+/// These files and no others have such a production line.
+fn only_in(files: &[(&str, &str)], has: impl Fn(&str) -> bool, otherwise: &str) {
+    let lines = production_lines().into_iter().filter(|(_, _, line)| has(line));
+    let found: BTreeSet<String> = lines.map(|(_, file, _)| file).collect();
+    let known: BTreeSet<String> = files.iter().map(|(file, _)| (*file).to_owned()).collect();
+    let strays: Vec<_> = found.difference(&known).collect();
+    let stale: Vec<_> = known.difference(&found).collect();
+    assert!(strays.is_empty(), "{otherwise}: {strays:?}");
+    assert!(stale.is_empty(), "they do no such thing: {stale:?}");
+}
+
 /// What begins tasks and threads by itself, and why nobody has to notice their end.
 const SPAWNERS: &[(&str, &str)] = &[
+    (
+        "api/connections.rs",
+        "ends with its connection, whose client sees it",
+    ),
     ("app/bench/raw.rs", "a measurement that waits for it"),
+    (
+        "app/running.rs",
+        "the drain of a worker that was replaced, whose end is looked at",
+    ),
     ("demo/upstream.rs", "the demo"),
     (
         "effects/http/pool.rs",
@@ -389,7 +465,12 @@ const SPAWNERS: &[(&str, &str)] = &[
         "effects/sql/relay.rs",
         "ends with its connection, whose call sees it",
     ),
-    ("inproc/mod.rs", "its end breaks all readers and publications"),
+    (
+        "inproc/mod.rs",
+        "the writer's end breaks all readers and publications, that of a read its question",
+    ),
+    ("inproc/queue.rs", "reads a page, and its end breaks the queue"),
+    ("inproc/reader.rs", "reads a page, and its end breaks the reader"),
     ("language/expr/parse.rs", "a scope that waits for it"),
     (
         "nats/batch.rs",
@@ -399,31 +480,21 @@ const SPAWNERS: &[(&str, &str)] = &[
         "nats/link.rs",
         "after its end no other connection is used, and readiness tells",
     ),
+    (
+        "outbox/relay.rs",
+        "a call of the worker at home, whose end the relay looks at",
+    ),
     ("tasks/mod.rs", "the one way"),
+    ("worker/running.rs", "what is begun again after a panic anyway"),
+    ("worker/source.rs", "a command in hand, whose end is looked at"),
 ];
 
 #[test]
 fn tasks_and_threads_are_begun_where_a_panic_is_noticed() {
-    let begins = |line: &str| {
-        [
-            "tokio::spawn(",
-            "task::spawn(",
-            "thread::spawn(",
-            "thread::Builder",
-        ]
-        .iter()
-        .any(|call| line.contains(call))
-    };
-    let found: BTreeSet<String> = production_lines()
-        .into_iter()
-        .filter(|(_, _, line)| begins(line))
-        .map(|(_, file, _)| file)
-        .collect();
-    let known: BTreeSet<String> = SPAWNERS.iter().map(|(file, _)| (*file).to_owned()).collect();
-    let strays: Vec<_> = found.difference(&known).collect();
-    let stale: Vec<_> = known.difference(&found).collect();
-    assert!(strays.is_empty(), "use crate::tasks, or say why not: {strays:?}");
-    assert!(stale.is_empty(), "they begin none: {stale:?}");
+    let begins = [".spawn(", "::spawn(", "spawn_blocking(", "thread::Builder"];
+    let is_begun_by_tasks = |line: &str| line.contains(".spawn(Task::") || line.contains(".spawn()");
+    let has = |line: &str| begins.iter().any(|call| line.contains(call)) && !is_begun_by_tasks(line);
+    only_in(SPAWNERS, has, "use crate::tasks, or say why not");
 }
 
 #[test]

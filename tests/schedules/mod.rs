@@ -2,16 +2,17 @@
 
 #![allow(clippy::disallowed_methods, reason = "the test waits in real time")]
 
+mod clocks;
 mod faults;
 mod killed;
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use crate::support::nats_server::NatsServer;
+use crate::support::other_time::OtherTime;
 use saga_runner::app::{Node, SystemClock, definitions};
 use saga_runner::config::Manifest;
 use saga_runner::kernel::envelope::ControlVerb;
@@ -62,7 +63,8 @@ steps:
 #[derive(Default)]
 struct AheadClock {
     clock: SystemClock,
-    ahead_ms: AtomicI64,
+    /// Since when, by the clock of the machine, it was so far ahead.
+    steps: RwLock<Vec<(TimeMs, i64)>>,
 }
 
 impl AheadClock {
@@ -70,15 +72,24 @@ impl AheadClock {
     fn go_to(&self, hour: i64, days: i64) -> i64 {
         let now = self.now().0;
         let midnight = now.div_euclid(DAY_MS) * DAY_MS + days * DAY_MS;
-        self.ahead_ms
-            .fetch_add(midnight + hour * HOUR_MS - now, Ordering::SeqCst);
+        let real = self.clock.now();
+        let ahead = midnight + hour * HOUR_MS - real.0;
+        let mut steps = self.steps.write().unwrap_or_else(PoisonError::into_inner);
+        steps.push((real, ahead));
         midnight
+    }
+
+    /// What it has shown at a time of the machine's clock.
+    fn shown(&self, real: TimeMs) -> TimeMs {
+        let steps = self.steps.read().unwrap_or_else(PoisonError::into_inner);
+        let step = steps.iter().rev().find(|(since, _)| *since <= real);
+        real.plus_ms(step.map_or(0, |(_, ahead)| *ahead))
     }
 }
 
 impl Clock for AheadClock {
     fn now(&self) -> TimeMs {
-        self.clock.now().plus_ms(self.ahead_ms.load(Ordering::SeqCst))
+        self.shown(self.clock.now())
     }
 
     fn monotonic(&self) -> Duration {
@@ -137,7 +148,11 @@ impl Stage {
         for _ in 0..3_000 {
             let read = definitions::load(&manifest).expect("good definitions");
             let clock = Arc::clone(&self.clock) as Arc<dyn Clock>;
-            let node = Node::new(manifest.clone(), read, clock, Arc::new(Metrics::new())).expect("a node");
+            let shown = Arc::clone(&self.clock);
+            let adapters = OtherTime(Arc::new(move |real| shown.shown(real)));
+            let metrics = Arc::new(Metrics::new());
+            let node = Node::with_adapters(manifest.clone(), read, clock, metrics, Arc::new(adapters))
+                .expect("a node");
             match node.start().await {
                 Ok(()) => return node,
                 // What the node before has left running in this process still holds its files.

@@ -10,6 +10,9 @@ use super::server::Faults;
 use super::upstream::UpstreamFaults;
 use super::workload::{self, Event, Request, SPAN_MS};
 
+/// How far the clock of the machine is set ahead, or back.
+const CLOCK_STEP_MAX_MS: u64 = 600_000;
+
 /// What happens from outside.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Action {
@@ -279,7 +282,8 @@ fn faults(rng: &mut Rng, actions: &mut Vec<(Duration, Action)>) {
             6 => Action::DropOnTheWay,
             7 => match rng.below(3) {
                 0 => Action::ClockStep {
-                    ms: i64::try_from(rng.below(6_000)).expect("small") - 3_000,
+                    ms: i64::try_from(rng.below(2 * CLOCK_STEP_MAX_MS)).expect("small")
+                        - CLOCK_STEP_MAX_MS.cast_signed(),
                 },
                 _ => Action::DiskFull {
                     shard: u16::try_from(rng.below(3)).expect("small"),

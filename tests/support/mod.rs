@@ -5,5 +5,6 @@
 pub mod databases;
 pub mod grpc_gateway;
 pub mod nats_server;
+pub mod other_time;
 pub mod proxy;
 pub mod rig;

@@ -12,6 +12,7 @@ mod faults;
 mod fence;
 mod gateway;
 mod grouping;
+mod hanging;
 mod isolation;
 mod load;
 mod local;

@@ -9,6 +9,8 @@ pub mod ports;
 
 pub mod telemetry;
 
+pub mod broker_clock;
+
 pub mod tasks;
 
 pub mod storage;

@@ -83,7 +83,7 @@ pub struct OwnerRecord {
     pub place: Place,
     /// The owner has stopped, and nothing of it is under way.
     pub stopped: bool,
-    /// When it was claimed, by the clock of its host.
+    /// When it was claimed, by the broker's clock as far as its host knew it.
     pub since: TimeMs,
     /// When it was renewed last.
     pub renewed: TimeMs,

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use saga_runner::app::SystemClock;
+use saga_runner::broker_clock::BrokerClock;
 use saga_runner::intake::{Intake, IntakeSpec, Marks, Settings, ShardEndpoint};
 use saga_runner::kernel::definition::{self, DefinitionSet, SourceFile};
 use saga_runner::kernel::ids::{Key, TenantId, shard_of};
@@ -163,11 +164,11 @@ impl Plan {
                 position,
             });
         }
-        let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+        let clock = Arc::new(BrokerClock::new(Arc::new(SystemClock::new())));
         let metrics = Arc::new(Metrics::new());
         let marks = Marks::default();
         let intake = Intake::start(IntakeSpec {
-            tasks: Tasks::new(&metrics, &clock),
+            tasks: Tasks::new(&metrics, &(Arc::clone(&clock) as Arc<dyn Clock>)),
             broker,
             shard_count: u16::try_from(endpoints.len()).expect("few"),
             shards: endpoints,

@@ -81,6 +81,7 @@ macro_rules! conformance {
             the_horizon_never_covers_a_message_not_delivered
             a_reader_may_start_behind_the_end
             a_deleted_stream_breaks_its_readers
+            the_time_told_with_a_state_stands_between_the_messages_before_and_behind_it
             the_time_of_the_last_message_is_that_of_its_lookup
             trim_removes_exactly_what_lies_below
             trim_never_reaches_beyond_the_end

@@ -13,8 +13,8 @@ use crate::upstream::Call;
 
 /// When a bill is due.
 const DUE_MS: i64 = 20_000;
-/// How far the owner's clock may be ahead of the broker's, and how coarse times are.
-const CLOCK_MS: i64 = 3_010;
+/// How coarse times are. Timers go by the broker's clock, whatever the owner's is set to.
+const CLOCK_MS: i64 = 10;
 /// How late it may fire where nothing holds it up, and be told.
 const LATE_MS: i64 = 1_000;
 

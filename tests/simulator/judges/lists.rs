@@ -10,7 +10,7 @@ use super::{ended, history, keys};
 use crate::run::{EVENTS, RESULTS, Simulation};
 use crate::workload::Event;
 
-/// How long what comes before the start waits for it, with the step of a clock taken off.
+/// How long what comes before the start surely waits for it.
 const EARLY_MS: i64 = 36_000;
 
 pub fn judge(simulation: &Simulation) -> Vec<String> {

@@ -155,7 +155,7 @@ impl Broker for Client {
             }
             let differences = differences(spec, &stream.spec);
             if differences.is_empty() {
-                return Ok(stream.state());
+                return Ok(stream.state(now));
             }
             Err(BrokerError::Mismatch {
                 stream: spec.name.clone(),
@@ -173,7 +173,10 @@ impl Broker for Client {
     }
 
     async fn stream_state(&self, name: &str) -> Result<StreamState, BrokerError> {
-        let told = self.ask("state", |state| Ok(stream(state, name)?.state())).await;
+        let now = self.server.now();
+        let told = self
+            .ask("state", |state| Ok(stream(state, name)?.state(now)))
+            .await;
         if let Ok(told) = &told {
             let (first, last) = (told.first_sequence, told.last_sequence);
             self.server

@@ -53,7 +53,7 @@ impl Stream {
         self.messages.keys().next().copied().unwrap_or(self.last + 1)
     }
 
-    pub fn state(&self) -> StreamState {
+    pub fn state(&self, now: TimeMs) -> StreamState {
         StreamState {
             identity: self.identity.clone(),
             first_sequence: self.first(),
@@ -65,6 +65,7 @@ impl Stream {
                 .values()
                 .map(|stored| (stored.message.payload.len() + stored.message.subject.len()) as u64)
                 .sum(),
+            told: now,
         }
     }
 

@@ -7,6 +7,7 @@ use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use futures::future::BoxFuture;
 
 use super::context::Context;
+use crate::ports::clock::Clock as _;
 
 pub(super) struct Backoff {
     ctx: Arc<Context>,

@@ -14,10 +14,11 @@ use super::identity::Place;
 use super::marks::Marks;
 use super::route::Router;
 use super::settings::Settings;
+use crate::broker_clock::BrokerClock;
 use crate::kernel::input::SourceStream;
 use crate::kernel::subject::{Tenancy, filter};
 use crate::ports::broker::Broker;
-use crate::ports::clock::Clock;
+use crate::ports::clock::Clock as _;
 use crate::shard::mailbox::{Gates, HaltRow, Mail, Stamp};
 use crate::tasks::{Task, Tasks};
 use crate::telemetry::Metrics;
@@ -57,7 +58,7 @@ pub(super) struct Context {
     pub streams: [String; 3],
     pub reader_prefix: String,
     pub settings: Settings,
-    pub clock: Arc<dyn Clock>,
+    pub clock: Arc<BrokerClock>,
     pub metrics: Arc<Metrics>,
     pub tasks: Tasks,
     /// The shards that are fed, by number: changed by whoever opens and closes them, seldom. Readers have copies of their own.

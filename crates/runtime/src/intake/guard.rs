@@ -9,6 +9,9 @@ use std::sync::Arc;
 
 use super::identity::{Place, Seen, look_up};
 use super::marks::Mark;
+use crate::broker_clock::BrokerClock;
+use crate::kernel::ids::TimeMs;
+use crate::kernel::input::SourceStream;
 use crate::kernel::planted::{Bug, is_planted};
 use crate::ports::broker::{Broker, BrokerError, StreamState};
 
@@ -19,6 +22,8 @@ const REMOVED_MAX: u64 = 100_000;
 #[derive(Debug)]
 pub(super) struct Survey {
     pub state: StreamState,
+    /// All that was stored up to this instant of the broker's time lies within the state.
+    pub as_of: TimeMs,
     pub removed: Removed,
     pub seen: Vec<Seen>,
 }
@@ -34,14 +39,16 @@ pub(super) enum Removed {
     Many(u64),
 }
 
-/// Looks at a stream. `known`: what the last look found missing. `places`: what is looked up besides.
+/// Looks at the stream `name`. `known`: what the last look found missing. `places`: what is looked up besides.
 pub(super) async fn survey(
-    broker: Arc<dyn Broker>,
-    stream: String,
+    (broker, clock): (Arc<dyn Broker>, Arc<BrokerClock>),
+    (stream, name): (SourceStream, String),
     known: Option<Arc<[u64]>>,
     places: Vec<Place>,
 ) -> Result<Survey, BrokerError> {
-    let state = broker.stream_state(&stream).await?;
+    let asked = clock.ask();
+    let state = broker.stream_state(&name).await?;
+    let as_of = clock.told(stream, asked, state.told);
     let count = state.removed();
     let is_known = known.is_some_and(|known| {
         let still = known.iter().filter(|sequence| **sequence >= state.first_sequence);
@@ -54,10 +61,15 @@ pub(super) async fn survey(
     } else if count > REMOVED_MAX {
         Removed::Many(count)
     } else {
-        Removed::Listed(broker.removed(&stream).await?.into())
+        Removed::Listed(broker.removed(&name).await?.into())
     };
     let seen = look_up(&broker, &state, &places).await?;
-    Ok(Survey { state, removed, seen })
+    Ok(Survey {
+        state,
+        as_of,
+        removed,
+        seen,
+    })
 }
 
 /// Messages that are gone and were not read, both ends included.

@@ -140,6 +140,7 @@ mod tests {
             last_time: Some(TimeMs(1)),
             messages: last_sequence,
             bytes: 0,
+            told: TimeMs(1),
         }
     }
 

@@ -46,13 +46,14 @@ use route::Router;
 use shared::{Command, Shared};
 use versions::Versions;
 
+use crate::broker_clock::BrokerClock;
 use crate::kernel::definition::DefinitionSet;
 use crate::kernel::ids::TenantId;
 use crate::kernel::input::SourceStream;
 use crate::kernel::limits::Limits;
 use crate::kernel::subject::Tenancy;
 use crate::ports::broker::Broker;
-use crate::ports::clock::Clock;
+use crate::ports::clock::Clock as _;
 use crate::shard::mailbox::{Notice, Stamp};
 use crate::tasks::{Task, Tasks};
 use crate::telemetry::Metrics;
@@ -81,7 +82,7 @@ pub struct IntakeSpec {
     /// Where whoever trims the streams hears what the readers need.
     pub marks: Marks,
     pub settings: Settings,
-    pub clock: Arc<dyn Clock>,
+    pub clock: Arc<BrokerClock>,
     pub metrics: Arc<Metrics>,
     pub tasks: Tasks,
     pub notices: mpsc::Receiver<Notice>,

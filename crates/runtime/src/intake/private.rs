@@ -19,6 +19,7 @@ use super::shared::Command;
 use super::view::View;
 use crate::kernel::input::SourceStream;
 use crate::ports::broker::Message;
+use crate::ports::clock::Clock as _;
 
 /// Since when a shard has a reader of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

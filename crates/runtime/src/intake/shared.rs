@@ -22,6 +22,7 @@ use super::slot::{Detached, Slot, State, place_of};
 use super::view::View;
 use crate::kernel::input::SourceStream;
 use crate::ports::broker::Message;
+use crate::ports::clock::Clock as _;
 use crate::shard::mailbox::Arrival;
 use crate::tasks::Task;
 

@@ -23,6 +23,7 @@ use super::identity::{Opened, Place, Seen, judge, open};
 use crate::kernel::ids::TimeMs;
 use crate::kernel::input::SourceStream;
 use crate::ports::broker::{BrokerError, Message, Reader, ReaderBroken, ReaderSpec, StreamIdentity};
+use crate::ports::clock::Clock as _;
 
 /// Payload bytes after which a batch is full.
 const BATCH_BYTES_MAX: usize = 4 * 1024 * 1024;
@@ -70,7 +71,6 @@ pub(super) struct View {
 /// What the broker is being asked about the stream.
 struct Question {
     purpose: Purpose,
-    as_of: TimeMs,
     read: Place,
     answer: BoxFuture<'static, Result<Survey, BrokerError>>,
 }
@@ -87,6 +87,7 @@ enum Purpose {
 
 /// The way to say that everything stored up to `as_of` is read.
 struct Probe {
+    /// By the broker's clock, as are the times of messages.
     as_of: TimeMs,
     /// The end of the stream at that time, and its beginning.
     covered: Place,
@@ -459,10 +460,14 @@ impl View {
         };
         self.question = Some(Question {
             purpose,
-            // Before the question, so that whatever was stored by then lies within the answer.
-            as_of: self.ctx.clock.now(),
             read: self.read,
-            answer: survey(broker, name, self.removed.clone(), place.into_iter().collect()).boxed(),
+            answer: survey(
+                (broker, Arc::clone(&self.ctx.clock)),
+                (self.stream, name),
+                self.removed.clone(),
+                place.into_iter().collect(),
+            )
+            .boxed(),
         });
     }
 
@@ -492,7 +497,7 @@ impl View {
         if !survey.seen.is_empty() {
             self.ctx.progress(self.stream).stands(question.read);
         }
-        let state = survey.state;
+        let (state, as_of) = (survey.state, survey.as_of);
         self.ctx.progress(self.stream).heard_of(state.last_sequence);
         self.identity = Some(state.identity.clone());
         match question.purpose {
@@ -513,7 +518,7 @@ impl View {
                     Silence::Sought { at: now }
                 };
                 self.probe = Some(Probe {
-                    as_of: question.as_of,
+                    as_of,
                     covered: Place::end_of(&state),
                     first: state.first_sequence,
                     silence,

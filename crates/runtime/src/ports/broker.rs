@@ -201,6 +201,8 @@ pub struct StreamState {
     pub last_time: Option<TimeMs>,
     pub messages: u64,
     pub bytes: u64,
+    /// The broker's clock when it told this.
+    pub told: TimeMs,
 }
 
 impl StreamState {

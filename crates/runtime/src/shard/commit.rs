@@ -183,6 +183,12 @@ impl Desk {
         gauge.set(i64::try_from(self.partition.blocked).unwrap_or(i64::MAX));
     }
 
+    pub fn show_overdue(&self, timers: usize) {
+        let shard = self.index.to_string();
+        let gauge = self.metrics.timers_overdue.with_label_values(&[&shard]);
+        gauge.set(i64::try_from(timers).unwrap_or(i64::MAX));
+    }
+
     fn storage_full(&self, message: String) {
         if self.status.state() == ShardState::Running {
             tracing::error!(

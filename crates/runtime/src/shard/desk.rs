@@ -513,7 +513,7 @@ impl Desk {
         let (Some(overdue), Some(timers)) = (self.read(look)?, self.read(timers)?) else {
             return Ok(());
         };
-        self.status.set_timers_overdue(timers);
+        self.show_overdue(timers);
         if !overdue.is_empty() {
             self.hand_over(Released {
                 shard: self.index,

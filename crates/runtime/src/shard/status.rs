@@ -38,7 +38,6 @@ pub struct ShardStatus {
     outdated: AtomicBool,
     catching_up: AtomicBool,
     outbox_rows: AtomicU64,
-    timers_overdue: AtomicU64,
     deliveries_held: AtomicU64,
     instances_waiting: AtomicU64,
     instances_unversioned: AtomicU64,
@@ -68,7 +67,6 @@ impl ShardStatus {
             unreadable: RwLock::new(None),
             outdated: AtomicBool::new(false),
             outbox_rows: AtomicU64::new(0),
-            timers_overdue: AtomicU64::new(0),
             deliveries_held: AtomicU64::new(0),
             instances_waiting: AtomicU64::new(0),
             instances_unversioned: AtomicU64::new(0),
@@ -141,12 +139,6 @@ impl ShardStatus {
         self.outbox_rows.load(Ordering::Relaxed)
     }
 
-    /// Timers that are due and did not fire, counted up to a bound and now and then.
-    #[must_use]
-    pub fn timers_overdue(&self) -> u64 {
-        self.timers_overdue.load(Ordering::Relaxed)
-    }
-
     /// Deliveries that are set aside until the outbox has room.
     #[must_use]
     pub fn deliveries_held(&self) -> u64 {
@@ -203,10 +195,6 @@ impl ShardStatus {
 
     pub(super) fn set_spilled(&self) {
         self.spilled.store(true, Ordering::Release);
-    }
-
-    pub(super) fn set_timers_overdue(&self, timers: usize) {
-        self.timers_overdue.store(timers as u64, Ordering::Relaxed);
     }
 
     pub(super) fn set_progress(&self, now: Duration) {

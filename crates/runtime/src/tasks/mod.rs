@@ -11,7 +11,7 @@
 //! reader           the stream is not read; its position stands
 //! private_reader   its shard does not get the stream any more
 //! http             no requests are answered
-//! retention, notices, consumer, recalls, secrets, consumers, cluster: begun again after a pause
+//! retention, notices, consumer, recalls, secrets, consumers, cluster, clock: begun again after a pause
 //! command, call, reload, migration, ownership: one piece of work ends, and whoever waits for it learns so
 //! ```
 //!
@@ -80,6 +80,8 @@ pub enum Task {
     Consumers,
     /// Renews the records by which this process owns its shards.
     Cluster,
+    /// Hears the broker's time.
+    Clock,
     Reload,
     Migration,
     /// Opens or closes a shard.
@@ -105,6 +107,7 @@ impl Task {
             Self::Secrets => "secrets",
             Self::Consumers => "consumers",
             Self::Cluster => "cluster",
+            Self::Clock => "clock",
             Self::Reload => "reload",
             Self::Migration => "migration",
             Self::Ownership => "ownership",

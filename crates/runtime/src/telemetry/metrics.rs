@@ -3,7 +3,7 @@
 use prometheus::{
     Encoder, HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts, Registry, TextEncoder,
 };
-pub use prometheus::{Histogram, IntCounter, IntGauge};
+pub use prometheus::{Gauge, Histogram, IntCounter, IntGauge};
 
 /// Handles of all series, shared by reference.
 #[derive(Debug)]
@@ -52,6 +52,10 @@ pub struct Metrics {
     pub timers_fired: IntCounter,
     /// Timers that fired although a source stream could not be read up to their time.
     pub timers_fired_late_source: IntCounter,
+    /// Timers that are due and have not fired, by `shard`.
+    pub timers_overdue: IntGaugeVec,
+    /// How far the clock of the machine is ahead of the broker's; below 0: behind.
+    pub clock_ahead_seconds: Gauge,
     /// Lateness of a timer that fired.
     pub timer_lateness_seconds: Histogram,
     /// Planned runs of scheduled sagas, by `saga` and `outcome` (started, queued, or `skipped_` with the reason).
@@ -207,6 +211,19 @@ impl Metrics {
                 r,
                 "timers_fired_late_source_total",
                 "Timers that fired although a source stream could not be read up to their time.",
+            ),
+            timers_overdue: gauges(
+                r,
+                "timers_overdue",
+                "Timers that are due and have not fired.",
+                &["shard"],
+            ),
+            clock_ahead_seconds: register(
+                r,
+                Gauge::new(
+                    "clock_ahead_seconds",
+                    "How far the clock of the machine is ahead of the broker's; below 0: behind.",
+                ),
             ),
             timer_lateness_seconds: histogram(
                 r,
@@ -416,6 +433,7 @@ impl Metrics {
             &self.outbox_rows,
             &self.instances_blocked,
             &self.shards_catching_up,
+            &self.timers_overdue,
             &self.outbox_oldest_seconds,
             &self.outbox_refused,
         ] {

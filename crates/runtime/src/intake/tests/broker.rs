@@ -49,6 +49,7 @@ struct Streams {
 pub(super) struct Scripted {
     streams: Arc<Mutex<Streams>>,
     grown: watch::Sender<()>,
+    start: Instant,
 }
 
 impl Scripted {
@@ -56,7 +57,17 @@ impl Scripted {
         Self {
             streams: Arc::default(),
             grown: watch::Sender::new(()),
+            start: Instant::now(),
         }
+    }
+
+    /// By the broker's clock.
+    pub fn time(&self) -> TimeMs {
+        TimeMs(1_000_000 + i64::try_from(self.passed().as_millis()).expect("short"))
+    }
+
+    pub fn passed(&self) -> Duration {
+        self.start.elapsed()
     }
 
     fn lock(&self) -> MutexGuard<'_, Streams> {
@@ -186,6 +197,7 @@ impl Broker for Scripted {
             last_time: stored.last().map(|message| message.time),
             messages: (messages + 1).saturating_sub(first + removed),
             bytes: 0,
+            told: self.time(),
         })
     }
 

@@ -11,7 +11,6 @@ use super::world::{Mood, Plan, STREAMS, World, place, settings};
 use super::*;
 use crate::intake::Halt;
 use crate::kernel::duration::Millis;
-use crate::ports::clock::Clock;
 use crate::shard::mailbox::{Delivery, Mail, Notice};
 use crate::telemetry::Metrics;
 
@@ -123,13 +122,21 @@ async fn a_shard_without_messages_learns_how_far_the_stream_was_read() {
 }
 
 /// Reads mail until the barriers of all streams have come; the sequences of events mailed before theirs.
-async fn events_before_barriers(mailbox: &mut mpsc::Receiver<Mail>, asked: TimeMs) -> Vec<u64> {
+async fn events_before_barriers(
+    mailbox: &mut mpsc::Receiver<Mail>,
+    broker: &Scripted,
+    asked: TimeMs,
+) -> Vec<u64> {
     let mut before = Vec::new();
     let mut open: Vec<SourceStream> = SourceStream::ALL.into();
     while !open.is_empty() {
         match soon(mailbox.recv()).await.expect("the intake lives") {
             Mail::Barrier { stream, as_of } => {
-                assert!(as_of >= asked);
+                // Times are rounded down.
+                assert!(
+                    as_of >= asked.plus_ms(-1) && as_of <= broker.time(),
+                    "{as_of:?} {asked:?}"
+                );
                 open.retain(|other| *other != stream);
             }
             Mail::Delivery(delivery)
@@ -159,13 +166,13 @@ async fn a_barrier_comes_behind_everything_stored_before_it() {
             for order in 0..10 {
                 place(&world.broker, &format!("o-{round}-{order}"), 1);
             }
-            let asked = world.clock.now();
+            let asked = world.broker.time();
             world
                 .notices
                 .send(Notice::BarrierWanted { shard: 0 })
                 .await
                 .expect("the intake lives");
-            let before = events_before_barriers(&mut mailbox, asked).await;
+            let before = events_before_barriers(&mut mailbox, &world.broker, asked).await;
             assert!(before.last().is_none_or(|last| *last <= round * 10));
             assert_eq!(
                 before.last().copied().unwrap_or(round * 10),
@@ -445,7 +452,7 @@ async fn a_broker_that_does_not_say_how_far_a_stream_reaches_holds_up_no_message
     }
     while next_delivery(&mut mailbox).await.sequence < 301 {}
     broker.mute(false);
-    let asked = world.clock.now();
+    let asked = world.broker.time();
     world
         .notices
         .send(Notice::BarrierWanted { shard: 0 })
@@ -453,7 +460,7 @@ async fn a_broker_that_does_not_say_how_far_a_stream_reaches_holds_up_no_message
         .expect("the intake lives");
     while !matches!(
         soon(mailbox.recv()).await,
-        Some(Mail::Barrier { stream: SourceStream::AggregateEvents, as_of }) if as_of >= asked
+        Some(Mail::Barrier { stream: SourceStream::AggregateEvents, as_of }) if as_of >= asked.plus_ms(-1)
     ) {}
     assert_eq!(
         broker.in_the_way(),

@@ -9,6 +9,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use super::broker::Scripted;
+use crate::broker_clock::BrokerClock;
 use crate::intake::{Intake, IntakeSpec, Marks, Settings, ShardEndpoint};
 use crate::kernel::definition::DefinitionSet;
 use crate::kernel::duration::Millis;
@@ -24,28 +25,16 @@ use crate::telemetry::Metrics;
 
 pub(super) const STREAMS: [&str; 3] = ["AGGREGATE_EVENTS", "WORKFLOW_EVENTS", "WORKFLOW_COMMANDS"];
 
-/// Every reading is later than the one before.
-pub(super) struct Ticks {
-    now: AtomicI64,
-    start: Instant,
-}
+/// A clock that is an hour ahead of the broker's.
+struct Ahead(Scripted);
 
-impl Ticks {
-    pub fn new() -> Self {
-        Self {
-            now: AtomicI64::new(1_000_000),
-            start: Instant::now(),
-        }
-    }
-}
-
-impl Clock for Ticks {
+impl Clock for Ahead {
     fn now(&self) -> TimeMs {
-        TimeMs(self.now.fetch_add(1, Ordering::SeqCst))
+        self.0.time().plus_ms(3_600_000)
     }
 
     fn monotonic(&self) -> Duration {
-        self.start.elapsed()
+        self.0.passed()
     }
 }
 
@@ -53,7 +42,6 @@ pub(super) struct World {
     pub broker: Scripted,
     pub intake: Intake,
     pub metrics: Arc<Metrics>,
-    pub clock: Arc<Ticks>,
     pub notices: mpsc::Sender<Notice>,
     pub mailboxes: Vec<Option<mpsc::Receiver<Mail>>>,
     pub positions: Vec<Arc<[AtomicU64; 3]>>,
@@ -100,7 +88,7 @@ impl Plan {
 
     pub fn start_on(self, real: Arc<dyn Broker>, broker: Scripted) -> World {
         let (notices, received) = mpsc::channel(64);
-        let clock = Arc::new(Ticks::new());
+        let clock = Arc::new(BrokerClock::new(Arc::new(Ahead(broker.clone()))));
         let metrics = Arc::new(Metrics::new());
         let mut shards = Vec::new();
         let mut mailboxes = Vec::new();
@@ -134,16 +122,15 @@ impl Plan {
             takes_applied: false,
             marks: Marks::default(),
             settings: self.settings,
-            clock: Arc::clone(&clock) as Arc<dyn Clock>,
-            metrics: Arc::clone(&metrics),
             tasks: Tasks::new(&metrics, &(Arc::clone(&clock) as Arc<dyn Clock>)),
+            clock,
+            metrics: Arc::clone(&metrics),
             notices: received,
         });
         World {
             broker,
             intake,
             metrics,
-            clock,
             notices,
             mailboxes,
             positions,

@@ -43,6 +43,50 @@ async fn a_due_timer_asks_for_a_barrier_and_fires_behind_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn with_a_machine_whose_clock_is_ahead_no_timer_fires_before_a_barrier_has_passed_its_due_time() {
+    let world = World::new();
+    let mut shard = world.start();
+    shard.deliver(EVENTS, 1, vec![pay_opened("p", 1)]).await;
+    shard.settle().await;
+    let brokers_time = world.clock.now();
+    world.clock.advance_wall(60 * MINUTE);
+    shard.settle().await;
+    assert_eq!(next_notice(&mut shard).await, Notice::BarrierWanted { shard: 3 });
+    let due = pay_opened("p", 1).time.plus_ms(60_000);
+    for as_of in [brokers_time, due.plus_ms(-1)] {
+        shard.barrier(as_of).await;
+        shard.settle().await;
+        assert_eq!(world.metrics.timers_fired.get(), 0, "{as_of:?}");
+    }
+    shard.barrier(due).await;
+    shard.settle().await;
+    let record = shard.record(&pay("p")).expect("its charge is still under way");
+    assert_eq!(record.failure.as_ref().expect("it has failed").code, "unpaid");
+    assert!(!shard.history(&pay("p"))[0].late_source);
+    shard.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn timers_that_are_due_and_have_not_fired_are_counted() {
+    let world = World::new();
+    let shard = world.start();
+    let opened = (0..3).map(|number| pay_opened(&format!("p{number}"), 1));
+    shard.deliver(EVENTS, 1, opened.collect()).await;
+    shard.settle().await;
+    let gauge = world.metrics.timers_overdue.with_label_values(&["3"]);
+    assert_eq!(gauge.get(), 0);
+    world.clock.advance(2 * MINUTE);
+    shard.settle().await;
+    assert_eq!(gauge.get(), 3, "no barrier covers them");
+    shard.barrier(world.clock.now()).await;
+    shard.settle().await;
+    world.clock.advance(world.settings.sweep_every.duration());
+    shard.settle().await;
+    assert_eq!(gauge.get(), 0);
+    shard.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn after_an_hour_of_outage_the_payment_in_the_backlog_comes_before_the_timer() {
     let world = World::new();
     let shard = world.start();

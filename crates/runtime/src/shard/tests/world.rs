@@ -307,6 +307,7 @@ impl World {
                 last_time: Some(TimeMs(1)),
                 messages: 1_000_000,
                 bytes: 0,
+                told: TimeMs(1),
             }),
             standing: [None; 3],
             release_room: 1_024,
