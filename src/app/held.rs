@@ -273,7 +273,7 @@ impl Summary {
     fn count_timers(&mut self, reader: &Reader, now: TimeMs) -> Result<bool, StorageError> {
         let (mut after, mut seen) = (None, 0);
         while seen < ROWS_MAX {
-            let timers = reader.timers(after, ROWS_READ)?;
+            let timers = reader.timers(after, READ.items)?;
             for (due, _, target) in &timers {
                 let saga = self.of(&target.instance);
                 saga.timers += 1;
@@ -282,7 +282,7 @@ impl Summary {
             }
             seen += timers.len();
             match timers.last() {
-                Some((due, set_by, _)) if timers.len() == ROWS_READ => after = Some((*due, *set_by)),
+                Some((due, set_by, _)) if timers.len() == READ.items => after = Some((*due, *set_by)),
                 _ => return Ok(true),
             }
         }
