@@ -1,8 +1,9 @@
 //! Definitions are read again while everything runs.
 //!
 //! All or nothing: what is wrong is found before anything changes. Then the readers learn what the new sagas want,
-//! then one shard after the other begins to work under them, each between two commits. An event that was
-//! published after the answer is therefore seen by the new definitions, and none is taken twice.
+//! then one shard after the other begins to work under them, each between two commits, and takes all that lies behind its
+//! positions as they route it. So a saga that is new hears what it would hear if the process had been started anew, and no
+//! event is taken twice.
 
 use std::sync::Arc;
 
@@ -83,7 +84,8 @@ async fn attempt(node: &Node) -> Result<Reloaded, ReloadError> {
         let outdated = |shard: &shards::Shown| shard.status.is_outdated();
         let mut shards = running.shards.all();
         shards.retain(outdated);
-        let problems = activate_in(&shards, &before.sagas, before.revision).await;
+        let routed_by = running.widen(&before.sagas).await;
+        let problems = activate_in(&shards, &before.sagas, before.revision, routed_by).await;
         return Ok(Reloaded {
             revision: before.revision,
             sagas,
@@ -113,11 +115,11 @@ async fn attempt(node: &Node) -> Result<Reloaded, ReloadError> {
         consumers: planned,
         effects_text: loaded.effects_text,
     });
-    running.widen(&set).await;
+    let routed_by = running.widen(&set).await;
     let changed = |shard: &shards::Shown| !sagas.is_empty() || ways_changed || shard.status.is_outdated();
     let mut shards = running.shards.all();
     shards.retain(changed);
-    let problems = activate_in(&shards, &set, revision).await;
+    let problems = activate_in(&shards, &set, revision, routed_by).await;
     node.catalog.now().show(&node.metrics);
     if let Some(node) = node.myself() {
         migration::begin_automatic(&node);
@@ -132,10 +134,15 @@ async fn attempt(node: &Node) -> Result<Reloaded, ReloadError> {
 }
 
 /// Puts the definitions in force in these shards; one line for each that could not change.
-async fn activate_in(shards: &[shards::Shown], set: &Arc<DefinitionSet>, revision: u64) -> Vec<String> {
+async fn activate_in(
+    shards: &[shards::Shown],
+    set: &Arc<DefinitionSet>,
+    revision: u64,
+    routed_by: u64,
+) -> Vec<String> {
     let mut problems = Vec::new();
     for shard in shards {
-        if let Err(problem) = activate(shard, set, revision).await {
+        if let Err(problem) = activate(shard, set, revision, routed_by).await {
             problems.push(format!("shard {}: {problem}", shard.index));
         }
     }
@@ -143,11 +150,17 @@ async fn activate_in(shards: &[shards::Shown], set: &Arc<DefinitionSet>, revisio
 }
 
 /// A shard that cannot change now does so at the next reload or start.
-async fn activate(shard: &shards::Shown, set: &Arc<DefinitionSet>, revision: u64) -> Result<(), String> {
+async fn activate(
+    shard: &shards::Shown,
+    set: &Arc<DefinitionSet>,
+    revision: u64,
+    routed_by: u64,
+) -> Result<(), String> {
     let (reply, answer) = oneshot::channel();
     let mail = Mail::Activate {
         definitions: Arc::clone(set),
         revision,
+        routed_by,
         reply,
     };
     shard

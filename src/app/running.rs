@@ -191,11 +191,12 @@ impl Running {
         }
     }
 
-    /// Lets the readers find what these definitions want.
-    pub async fn widen(&self, definitions: &Arc<DefinitionSet>) {
-        if let Some(sagas) = &self.stages.lock().await.sagas {
-            sagas.intake.widen(definitions);
-        }
+    /// Lets the readers find what these definitions want. The number by which deliveries say that they have.
+    pub async fn widen(&self, definitions: &Arc<DefinitionSet>) -> u64 {
+        let stages = self.stages.lock().await;
+        let sagas = stages.sagas.as_ref();
+        // While it drains nobody reads.
+        sagas.map_or(0, |sagas| sagas.intake.widen(definitions))
     }
 
     /// Nobody else opens or closes a shard while this is held.

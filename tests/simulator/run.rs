@@ -396,10 +396,7 @@ impl Simulation {
         started: Result<Result<(), StartError>, String>,
     ) -> Option<Ended> {
         match started {
-            Ok(Ok(())) => {
-                self.definitions.started(self.server.last(EVENTS));
-                self.begun().err().map(Ended::Failed)
-            }
+            Ok(Ok(())) => self.begun().err().map(Ended::Failed),
             // Whoever looks after the process starts it again.
             Ok(Err(StartError::Storage(message))) if message.contains("SR0207") => {
                 self.world.note(format_args!("it does not start: {message}"));

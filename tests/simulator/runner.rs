@@ -65,7 +65,6 @@ impl Simulation {
             ..self.manifest.clone()
         };
         let clock = Arc::clone(&self.world.clock) as Arc<dyn Clock>;
-        self.definitions.begin();
         let loaded = self.definitions.read(&manifest);
         let node = Node::with_adapters(manifest, loaded, clock, Arc::new(Metrics::new()), adapters)
             .map_err(|error| format!("no node: {error}"))?;

@@ -8,16 +8,12 @@ use saga_runner::app::definitions::{self, Read};
 use saga_runner::config::Manifest;
 use saga_runner::kernel::definition::DefinitionSet;
 
-use super::run::{EVENTS, Simulation};
+use super::run::Simulation;
 
 /// The folder that the node reads.
 pub struct Versions {
     sagas: PathBuf,
     is_changed: bool,
-    /// The process that lives has begun with those of later.
-    are_begun_with: bool,
-    /// Whatever is stored behind this sequence is seen by those of later.
-    in_force: Arc<OnceLock<u64>>,
 }
 
 fn dir(name: &str) -> PathBuf {
@@ -48,8 +44,6 @@ impl Versions {
         Self {
             sagas,
             is_changed: false,
-            are_begun_with: false,
-            in_force: Arc::default(),
         }
     }
 
@@ -61,23 +55,6 @@ impl Versions {
     pub fn change(&mut self) {
         copy(&dir("later"), &self.sagas);
         self.is_changed = true;
-    }
-
-    /// A process begins with what there is now.
-    pub const fn begin(&mut self) {
-        self.are_begun_with = self.is_changed;
-    }
-
-    /// It has started, and all that is stored behind this sequence is still to be read.
-    pub fn started(&self, last: u64) {
-        if self.are_begun_with {
-            self.in_force.get_or_init(|| last);
-        }
-    }
-
-    /// Behind which sequence of the events those of later are in force, if anywhere.
-    pub fn in_force(&self) -> Option<u64> {
-        self.in_force.get().copied()
     }
 
     /// What a process finds that starts now.
@@ -104,13 +81,6 @@ impl Simulation {
     pub fn change(&mut self, node: &Arc<Node>) {
         self.definitions.change();
         let node = Arc::clone(node);
-        let (server, in_force) = (Arc::clone(&self.server), Arc::clone(&self.definitions.in_force));
-        drop(tokio::spawn(async move {
-            if let Ok(done) = node.reload().await
-                && done.problems.is_empty()
-            {
-                in_force.get_or_init(|| server.last(EVENTS));
-            }
-        }));
+        drop(tokio::spawn(async move { drop(node.reload().await) }));
     }
 }

@@ -3,10 +3,12 @@
 
 use std::collections::BTreeSet;
 
+use saga_runner::kernel::ids::InstanceId;
+use saga_runner::kernel::input::SourceStream;
 use saga_runner::ports::broker::StoredMessage;
 use serde_json::Value;
 
-use super::{ended, history, keys};
+use super::{ended, found, instance, keys, reader_of};
 use crate::run::{EVENTS, RESULTS, Simulation};
 use crate::workload::Event;
 
@@ -75,29 +77,36 @@ fn watched(simulation: &Simulation, tenant: &str, key: &str, events: &[Stored<'_
         .then(|| format!("watch/{key} of {tenant} was told {expected:?} and has applied {applied:?}"))
 }
 
-/// The saga that was added meanwhile: it has all that is stored behind what it began with.
+/// The saga that was added meanwhile: it has all that its shard had not applied when it came into force, and nothing of before.
 fn audited(simulation: &Simulation, tenant: &str, key: &str, events: &[Stored<'_>]) -> Option<String> {
     let name = format!("audit/{key} of {tenant}");
-    let Some(state) = state(simulation, tenant, "audit", key) else {
-        let in_force = simulation.definitions.in_force()?;
-        let opened = start(events)?;
-        return (opened.sequence > in_force)
-            .then(|| format!("{name} was never begun, although its start came behind its definition"));
+    let since = since(simulation, &instance(tenant, "audit", key));
+    let heard: Vec<Stored<'_>> = events
+        .iter()
+        .filter(|one| since.is_some_and(|since| one.sequence > since))
+        .copied()
+        .collect();
+    let Some(begun) = start(&heard) else {
+        let is_there = found(simulation, &instance(tenant, "audit", key)).is_some();
+        return is_there.then(|| format!("{name} was begun by what was stored before its definition"));
     };
-    let rows = history(simulation, tenant, "audit", key);
-    let (_, begun) = rows.first().and_then(|row| row.source)?;
-    // Of a backlog that was stored before the saga was added, what readers had taken up by then is not routed to it.
-    if simulation
-        .definitions
-        .in_force()
-        .is_none_or(|in_force| begun <= in_force)
-    {
-        return None;
-    }
-    let begun = events.iter().find(|one| one.sequence == begun);
-    let expected = numbers(behind(events, begun));
+    let Some(state) = state(simulation, tenant, "audit", key) else {
+        let at = begun.sequence;
+        return Some(format!(
+            "{name} has not ended, although its shard has taken its start, {at}, behind its definition"
+        ));
+    };
+    let expected = numbers(behind(&heard, Some(begun)));
     let applied = listed(&state["items"]);
     (applied != expected).then(|| format!("{name} was told {expected:?} and has applied {applied:?}"))
+}
+
+/// The position of the shard of an instance when its saga became active.
+fn since(simulation: &Simulation, id: &InstanceId) -> Option<u64> {
+    let active = reader_of(simulation, id).active_definitions();
+    let active = active.expect("a store in memory can be read");
+    let saga = active.sagas.get(id.saga.as_str())?;
+    Some(saga.since[SourceStream::AggregateEvents.index()])
 }
 
 /// An event as it stands in its stream.

@@ -107,6 +107,26 @@ impl DefinitionSet {
             .any(|interest| interest.saga == *saga && interest.versions.len() > 1)
     }
 
+    /// Whether some message means more by these definitions than by those of before: it concerns another saga, or has
+    /// another key.
+    #[must_use]
+    pub fn hears_more_than(&self, before: &Self) -> bool {
+        self.by_event.iter().any(|(event_type, interests)| {
+            let known = before.interested(event_type);
+            interests.iter().any(|interest| {
+                let known = known.iter().find(|known| known.saga == interest.saga);
+                let has = |rule: Option<String>| {
+                    known.is_some_and(|known| {
+                        let mut versions = known.versions.iter();
+                        versions.any(|version| version.rule_text(event_type) == rule)
+                    })
+                };
+                let mut rules = interest.versions.iter();
+                rules.any(|version| !has(version.rule_text(event_type)))
+            })
+        })
+    }
+
     /// The aggregate types in use: what comes before the first dot of the event types, sorted.
     #[must_use]
     pub fn aggregate_types(&self) -> Vec<&str> {

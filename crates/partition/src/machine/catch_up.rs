@@ -128,6 +128,7 @@ enum Entry {
         after: u64,
         sequence: u64,
         stamp: Option<Stamp>,
+        routed_by: u64,
         inputs: VecDeque<Arrival>,
     },
     Barrier(TimeMs),
@@ -214,6 +215,17 @@ impl CatchUp {
         } else {
             lane.queue.push_back(Entry::Barrier(as_of));
         }
+    }
+
+    /// Forgets what a stream has brought: it comes again.
+    pub fn forget(&mut self, stream: SourceStream) {
+        let lane = &mut self.lanes[stream.index()];
+        lane.queue.clear();
+        lane.deliveries = 0;
+        lane.bytes = 0;
+        lane.missed = None;
+        // A barrier may have been among it.
+        self.asked = None;
     }
 
     /// Takes back what of a delivery lies behind `position`: its transaction has ended before it.
@@ -402,6 +414,7 @@ impl Waiting {
             after,
             sequence,
             stamp,
+            routed_by,
             inputs,
             ..
         } = delivery;
@@ -411,6 +424,7 @@ impl Waiting {
                 after,
                 sequence,
                 stamp,
+                routed_by,
                 inputs: inputs.into(),
             },
         );
@@ -419,13 +433,14 @@ impl Waiting {
     /// The messages of the first delivery that come before `before`, but for the first, which always comes; `one`: nothing
     /// but that.
     fn take(&mut self, stream: SourceStream, before: Option<Place>, one: bool) -> Option<Delivery> {
-        let (after, sequence, stamp, mut inputs) = match self.queue.pop_front()? {
+        let (after, sequence, stamp, routed_by, mut inputs) = match self.queue.pop_front()? {
             Entry::Delivery {
                 after,
                 sequence,
                 stamp,
+                routed_by,
                 inputs,
-            } => (after, sequence, stamp, inputs),
+            } => (after, sequence, stamp, routed_by, inputs),
             barrier @ Entry::Barrier(_) => {
                 self.queue.push_front(barrier);
                 return None;
@@ -454,6 +469,7 @@ impl Waiting {
                 after: upto,
                 sequence,
                 stamp,
+                routed_by,
                 inputs,
             });
         }
@@ -463,6 +479,7 @@ impl Waiting {
             after,
             sequence: upto,
             stamp: stands,
+            routed_by,
             inputs: taken,
         })
     }

@@ -13,7 +13,7 @@ pub enum Acceptance {
     Fits,
     /// All of it was taken before.
     Repeated,
-    /// Messages before it were not taken; `news` says that it is the first since one fitted.
+    /// Messages before it were not taken, or it may lack what concerns a saga; `news` says that it is the first since one fitted.
     Gap {
         news: bool,
     },
@@ -24,6 +24,8 @@ pub enum Acceptance {
 pub struct Lanes {
     taken: [u64; 3],
     refusing: [bool; 3],
+    /// Events that were routed by definitions of before these may lack what concerns a saga.
+    routed_by: u64,
 }
 
 impl Lanes {
@@ -31,6 +33,7 @@ impl Lanes {
         Self {
             taken: positions,
             refusing: [false; 3],
+            routed_by: 0,
         }
     }
 
@@ -50,7 +53,9 @@ impl Lanes {
         if delivery.sequence <= taken {
             return Acceptance::Repeated;
         }
-        if delivery.after > taken {
+        let is_outdated =
+            matches!(delivery.stream, SourceStream::AggregateEvents) && delivery.routed_by < self.routed_by;
+        if delivery.after > taken || is_outdated {
             let news = !self.refusing[index];
             self.refusing[index] = true;
             return Acceptance::Gap { news };
@@ -64,6 +69,18 @@ impl Lanes {
     pub const fn moved(&mut self, stream: SourceStream, position: u64) {
         self.taken[stream.index()] = position;
         self.refusing[stream.index()] = false;
+    }
+
+    /// Events behind `position` are taken as they are routed by these definitions. True: some were taken already as others
+    /// route them, and are to be fed again.
+    pub const fn rerouted(&mut self, position: u64, routed_by: u64) -> bool {
+        let index = SourceStream::AggregateEvents.index();
+        let again = self.taken[index] > position;
+        self.taken[index] = position;
+        // Whatever was asked for before may have been answered as the others route it.
+        self.refusing[index] = again;
+        self.routed_by = routed_by;
+        again
     }
 
     /// Refuses everything until a delivery fits again, without a gap notice: that is sent when there is room.
@@ -120,6 +137,13 @@ impl Held {
         }
     }
 
+    /// Forgets what it has: it comes again.
+    pub fn clear(&mut self) {
+        self.queue.clear();
+        self.bytes = 0;
+        self.deliveries = 0;
+    }
+
     pub fn pop(&mut self) -> Option<HeldMail> {
         let mail = self.queue.pop_front()?;
         if let HeldMail::Delivery(delivery) = &mail {
@@ -146,6 +170,7 @@ mod tests {
             after,
             sequence,
             stamp: None,
+            routed_by: 0,
             inputs: Vec::new(),
         }
     }
@@ -162,6 +187,34 @@ mod tests {
         assert!(!lanes.refuses(SourceStream::AggregateEvents));
         assert_eq!(lanes.offer(&delivery(9, 10)), Acceptance::Gap { news: true });
         assert_eq!(lanes.taken(SourceStream::AggregateEvents), 7);
+    }
+
+    #[test]
+    fn what_definitions_of_before_have_routed_is_refused_and_fed_again() {
+        let routed = |after, sequence, routed_by| Delivery {
+            routed_by,
+            ..delivery(after, sequence)
+        };
+        let mut lanes = Lanes::new([5, 0, 0]);
+        assert!(!lanes.rerouted(5, 1), "nothing was taken that is not applied");
+        assert_eq!(lanes.offer(&routed(3, 5, 0)), Acceptance::Repeated);
+        assert_eq!(lanes.offer(&routed(5, 6, 0)), Acceptance::Gap { news: true });
+        assert_eq!(lanes.offer(&routed(6, 7, 0)), Acceptance::Gap { news: false });
+        assert_eq!(lanes.offer(&routed(5, 6, 1)), Acceptance::Fits);
+        assert_eq!(lanes.offer(&routed(6, 8, 1)), Acceptance::Fits);
+        assert!(lanes.rerouted(6, 2), "8 was taken and is not applied");
+        assert!(lanes.refuses(SourceStream::AggregateEvents));
+        assert_eq!(lanes.offer(&routed(8, 9, 2)), Acceptance::Gap { news: false });
+        assert_eq!(lanes.offer(&routed(6, 9, 2)), Acceptance::Fits);
+        let result = Delivery {
+            stream: SourceStream::WorkflowEvents,
+            ..delivery(0, 1)
+        };
+        assert_eq!(
+            lanes.offer(&result),
+            Acceptance::Fits,
+            "definitions do not route results"
+        );
     }
 
     #[test]

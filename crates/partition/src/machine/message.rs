@@ -93,7 +93,8 @@ pub type Lane = u16;
 ///
 /// A shard accepts a delivery exactly if `after <= position < sequence`. One at or below its position is a
 /// repetition and is dropped; one that begins above it would skip messages, so it is refused and the lane is
-/// rebuilt from the position. No inputs: a watermark.
+/// rebuilt from the position. So is one that was routed by definitions that hear less than those of the shard. No inputs: a
+/// watermark.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Delivery {
     pub stream: SourceStream,
@@ -102,6 +103,8 @@ pub struct Delivery {
     pub sequence: u64,
     /// What stands at `sequence`.
     pub stamp: Option<Stamp>,
+    /// By which definitions all of it was asked for and routed: how often they had been replaced.
+    pub routed_by: u64,
     pub inputs: Vec<Arrival>,
 }
 

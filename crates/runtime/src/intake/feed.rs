@@ -38,6 +38,8 @@ pub(super) struct Feed {
     /// The message whose inputs are being added.
     open: Option<u64>,
     tail_bytes: usize,
+    /// Generation of the definitions by which it is asked for and routed.
+    routed_by: u64,
 }
 
 /// How a mailbox took what was for it.
@@ -60,7 +62,21 @@ impl Feed {
             queued: position.sequence,
             open: None,
             tail_bytes: 0,
+            routed_by: 0,
         }
+    }
+
+    /// Definitions of this generation ask for and route what lies behind the place where the feed has come to. `read`: what
+    /// was read up to there, and the feed does not know it yet, was asked for by those of before.
+    pub fn follow(&mut self, generation: u64, read: Option<Place>) {
+        if generation == self.routed_by {
+            return;
+        }
+        if let Some(read) = read {
+            self.watermark(read);
+        }
+        self.routed_by = generation;
+        self.open = None;
     }
 
     /// Adds one thing that the message at `place` yields. What lies at or below the feed's start was
@@ -73,6 +89,7 @@ impl Feed {
         }
         let bytes = arrival.bytes();
         if let Some(Mail::Delivery(tail)) = self.queue.back_mut()
+            && tail.routed_by == self.routed_by
             && (same_message
                 || (tail.inputs.len() < bounds.inputs && self.tail_bytes + bytes <= bounds.bytes))
         {
@@ -87,6 +104,7 @@ impl Feed {
                 after: self.queued,
                 sequence,
                 stamp,
+                routed_by: self.routed_by,
                 inputs: vec![arrival],
             }));
             self.tail_bytes = bytes;
@@ -104,7 +122,9 @@ impl Feed {
         if read <= self.queued {
             return;
         }
-        if let Some(Mail::Delivery(tail)) = self.queue.back_mut() {
+        if let Some(Mail::Delivery(tail)) = self.queue.back_mut()
+            && tail.routed_by == self.routed_by
+        {
             tail.sequence = read;
             tail.stamp = stamp;
         } else {
@@ -114,6 +134,7 @@ impl Feed {
                 after: self.queued,
                 sequence: read,
                 stamp,
+                routed_by: self.routed_by,
                 inputs: Vec::new(),
             }));
         }

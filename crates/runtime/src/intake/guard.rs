@@ -7,6 +7,7 @@
 
 use std::sync::Arc;
 
+use super::context::Halt;
 use super::identity::{Place, Seen, look_up};
 use super::marks::Mark;
 use crate::broker_clock::BrokerClock;
@@ -77,6 +78,24 @@ pub(super) async fn survey(
 pub(super) struct Lost {
     pub from: u64,
     pub to: u64,
+}
+
+impl Lost {
+    /// Why the stream is not read on.
+    pub fn halt(self, name: &str) -> Halt {
+        let Self { from, to } = self;
+        let messages = if from == to {
+            format!("message {from}")
+        } else {
+            format!("messages {from} to {to}")
+        };
+        Halt {
+            reason: "stream.gap",
+            message: format!(
+                "{messages} of stream {name} were removed before it was known that they were read"
+            ),
+        }
+    }
 }
 
 /// The jumps of one reader.

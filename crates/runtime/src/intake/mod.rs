@@ -223,13 +223,15 @@ impl Intake {
         }
     }
 
-    /// Routes by these definitions from now on: whatever is published after this call is seen by them.
-    pub fn widen(&self, definitions: &Arc<DefinitionSet>) {
-        self.ctx.router.definitions.replace(Arc::clone(definitions));
+    /// Routes by these definitions from now on: whatever is published after this call is seen by them. Their generation, by
+    /// which deliveries say that they were routed by them.
+    pub fn widen(&self, definitions: &Arc<DefinitionSet>) -> u64 {
+        let generation = self.ctx.router.definitions.replace(Arc::clone(definitions));
         for hub in &self.fed.hubs {
             // A reader with so many requests is awake anyway.
             drop(hub.try_send(Command::Widen));
         }
+        generation
     }
 
     /// The shards that are fed.

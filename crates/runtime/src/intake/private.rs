@@ -160,6 +160,11 @@ impl Private {
         self.ctx.settings.barrier_retry.duration()
     }
 
+    /// Tells the feed by which definitions what comes next was asked for.
+    fn follow_definitions(&mut self) {
+        self.feed.follow(self.view.routed_by(), Some(self.view.place()));
+    }
+
     /// Tells the shard of a reader that was opened, before what it brings. To begin with a reader of its own is no news.
     fn tell_of_opening(&mut self) {
         match self.view.take_opened() {
@@ -170,6 +175,7 @@ impl Private {
     }
 
     async fn wait(&mut self) {
+        self.follow_definitions();
         self.tell_of_opening();
         if let Some(as_of) = self.view.proven() {
             if self.probed > self.answered {
@@ -209,6 +215,7 @@ impl Private {
     }
 
     async fn take_batch(&mut self) {
+        self.follow_definitions();
         self.tell_of_opening();
         let mut routed = Vec::new();
         let mut silent = false;

@@ -181,8 +181,22 @@ impl Shared {
         }
     }
 
+    /// Tells the feeds by which definitions what comes next was asked for.
+    fn follow_definitions(&mut self) {
+        if self.ctx.progress(self.stream).is_halted() {
+            // It is read anew before anything comes, from where the shards are then.
+            return;
+        }
+        let (routed_by, read) = (self.view.routed_by(), self.view.place());
+        for slot in &mut self.slots {
+            let is_fed_here = matches!(slot.state, State::Attached | State::Joining(_));
+            slot.feed.follow(routed_by, is_fed_here.then_some(read));
+        }
+    }
+
     /// Mails what a probe proved.
     fn settle(&mut self) {
+        self.follow_definitions();
         self.tell_of_opening();
         if let Some(as_of) = self.view.proven() {
             let read = self.view.place();
@@ -345,6 +359,7 @@ impl Shared {
     }
 
     async fn take_batch(&mut self) {
+        self.follow_definitions();
         self.tell_of_opening();
         let mut silent = false;
         let mut taken = 0;

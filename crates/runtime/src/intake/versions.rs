@@ -33,8 +33,9 @@ impl Versions {
         self.generation.load(Ordering::Acquire)
     }
 
-    pub fn replace(&self, set: Arc<DefinitionSet>) {
+    /// The new generation.
+    pub fn replace(&self, set: Arc<DefinitionSet>) -> u64 {
         *self.set.write().unwrap_or_else(PoisonError::into_inner) = set;
-        self.generation.fetch_add(1, Ordering::AcqRel);
+        self.generation.fetch_add(1, Ordering::AcqRel) + 1
     }
 }

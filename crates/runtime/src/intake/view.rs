@@ -42,6 +42,8 @@ pub(super) struct View {
     filters: Vec<String>,
     /// Of the definitions that the filters are for.
     generation: u64,
+    /// Of those by which all was asked for that was handed out last.
+    routed_by: u64,
     /// Whether this is the shared reader, whose state health tells.
     shared: bool,
     read: Place,
@@ -119,10 +121,12 @@ enum Event {
 impl View {
     pub fn new(ctx: &Arc<Context>, stream: SourceStream, read: Place, shared: bool) -> Self {
         let now = ctx.clock.monotonic();
+        let generation = ctx.router.definitions.generation();
         Self {
             ctx: Arc::clone(ctx),
             stream,
-            generation: ctx.router.definitions.generation(),
+            generation,
+            routed_by: generation,
             filters: ctx.filters(stream),
             shared,
             read,
@@ -154,6 +158,12 @@ impl View {
         self.read
     }
 
+    /// Generation of the definitions by which all was asked for that was handed out last, and is routed. What lies behind
+    /// [`View::place`] is not of an older one.
+    pub const fn routed_by(&self) -> u64 {
+        self.routed_by
+    }
+
     /// Whether a reader was opened since this was last asked; true in it: not for the first time.
     pub fn take_opened(&mut self) -> Option<bool> {
         let news = self.opened > self.told;
@@ -181,6 +191,7 @@ impl View {
                 }
             }
             self.widen();
+            self.routed_by = self.generation;
             if is_sought && !self.is_probing() {
                 return;
             }
@@ -587,7 +598,7 @@ impl View {
             .answered(state.first_sequence, &removed, self.read.sequence);
         // Where nothing matters, nothing is lost.
         lost.filter(|_| !self.filters.is_empty())
-            .map(|lost| gap(name, lost))
+            .map(|lost| lost.halt(name))
     }
 
     fn halt(&mut self, halt: Halt) {
@@ -624,7 +635,7 @@ impl View {
         if probe.covered.sequence > read && !self.filters.is_empty() {
             if probe.first > read + 1 {
                 let (from, to) = (read + 1, probe.first - 1);
-                self.halt(gap(self.ctx.name(self.stream), Lost { from, to }));
+                self.halt(Lost { from, to }.halt(self.ctx.name(self.stream)));
                 return None;
             }
             self.guard.passed(read, probe.covered.sequence + 1);
@@ -680,18 +691,5 @@ async fn answer_of(question: &mut Option<Question>) -> Result<Survey, BrokerErro
     match question {
         Some(question) => (&mut question.answer).await,
         None => pending().await,
-    }
-}
-
-fn gap(name: &str, lost: Lost) -> Halt {
-    let Lost { from, to } = lost;
-    let messages = if from == to {
-        format!("message {from}")
-    } else {
-        format!("messages {from} to {to}")
-    };
-    Halt {
-        reason: "stream.gap",
-        message: format!("{messages} of stream {name} were removed before it was known that they were read"),
     }
 }

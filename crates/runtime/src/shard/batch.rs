@@ -180,6 +180,7 @@ pub(super) struct Refill {
 pub(super) struct Activation {
     pub definitions: Arc<DefinitionSet>,
     pub revision: u64,
+    pub routed_by: u64,
     pub reply: oneshot::Sender<Result<(), Refused>>,
 }
 

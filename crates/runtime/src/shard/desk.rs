@@ -12,7 +12,6 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, watch};
 
 use saga_runner_partition::machine::Partition;
-use saga_runner_partition::machine::activation::{activate, resumable};
 use saga_runner_partition::machine::lanes::{Acceptance, Held, HeldMail, Lanes, bytes_of};
 use saga_runner_partition::machine::timers::{Barriers, Firing};
 
@@ -350,11 +349,13 @@ impl Desk {
             Mail::Activate {
                 definitions,
                 revision,
+                routed_by,
                 reply,
             } => {
                 self.gathered.activation = Some(Activation {
                     definitions,
                     revision,
+                    routed_by,
                     reply,
                 });
             }
@@ -371,39 +372,6 @@ impl Desk {
             Mail::Reposition(order) => self.gathered.reposition = Some(order),
             Mail::Stop => self.gathered.stop = true,
         }
-    }
-
-    /// Works under other definitions from now on. Instances that waited for one of them go on.
-    fn activate(&mut self, activation: Activation) -> Result<(), End> {
-        let Activation {
-            definitions,
-            revision,
-            reply,
-        } = activation;
-        let resumable = self.store.write(|batch| {
-            activate(batch, &definitions, revision, self.partition.positions)?;
-            resumable(&definitions, batch, &self.partition.waiting)
-        });
-        match resumable {
-            Ok(resumable) => {
-                self.status.set_outdated(false);
-                self.partition.definitions = definitions;
-                self.revision = revision;
-                for id in resumable {
-                    self.gathered.push(Item::Resume(id));
-                }
-                self.gathered.push(Item::Schedules(Some(reply)));
-            }
-            // Without room everything stays as it is until the next start or reload.
-            Err(error @ StorageError::Full(_)) => {
-                self.status.set_outdated(true);
-                // Whoever asked may have gone.
-                let (shard, message) = (self.index, error.to_string());
-                let _gone = reply.send(Err(Refused::Unavailable { shard, message }));
-            }
-            Err(error) => return Err(error.into()),
-        }
-        Ok(())
     }
 
     fn take_delivery(&mut self, delivery: Delivery) {
@@ -472,7 +440,7 @@ impl Desk {
         }
     }
 
-    const fn gap(&self, stream: SourceStream) -> Notice {
+    pub const fn gap(&self, stream: SourceStream) -> Notice {
         Notice::Gap {
             shard: self.index,
             stream,

@@ -91,6 +91,8 @@ pub enum Mail {
         definitions: Arc<DefinitionSet>,
         /// Revision of the active ones.
         revision: u64,
+        /// Deliveries that say so, or a higher number, were routed by these definitions.
+        routed_by: u64,
         reply: oneshot::Sender<Result<(), Refused>>,
     },
     /// Commit what came before this mail, then stop the thread.

@@ -4,6 +4,7 @@
 //! It does not publish, call HTTP or read the broker; those sit behind the mailbox and the release channel. It
 //! never waits for either: a release that finds no room is left in the outbox, and the relay asks for it.
 
+mod activation;
 mod batch;
 mod catch_up;
 mod commit;

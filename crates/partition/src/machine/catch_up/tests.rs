@@ -55,6 +55,7 @@ fn delivery(stream: SourceStream, after: u64, messages: &[(u64, i64)]) -> Delive
             time: TimeMs(*time),
             content: Some(1),
         }),
+        routed_by: 0,
         inputs: messages
             .iter()
             .map(|(sequence, time)| input(stream, *sequence, *time))

@@ -8,6 +8,7 @@ mod fixtures;
 mod good_messages;
 mod identity;
 mod reading;
+mod rerouted;
 mod world;
 
 use std::sync::Arc;

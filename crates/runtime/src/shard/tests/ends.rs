@@ -57,6 +57,7 @@ async fn a_shard_whose_thread_panics_is_halted_and_counted() {
         after: 1,
         sequence: 2,
         stamp: None,
+        routed_by: 0,
         inputs: Vec::new(),
     });
     assert!(shard.handle.mail.send(mail).await.is_err(), "nobody waits for it");

@@ -1,5 +1,6 @@
 //! Promises of a shard, kept against a real environment.
 
+mod added;
 mod aliases;
 mod asking;
 mod catch_up;

@@ -350,6 +350,7 @@ async fn what_cannot_be_read_is_kept_for_people_and_stops_nothing() {
             after: 0,
             sequence: 1,
             stamp: None,
+            routed_by: 0,
             inputs: vec![Arrival::Unreadable(unreadable)],
         }))
         .await;

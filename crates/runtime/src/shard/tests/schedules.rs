@@ -315,6 +315,7 @@ async fn activate(shard: &Shard, definitions: Arc<DefinitionSet>) {
         .mail(Mail::Activate {
             definitions,
             revision: 2,
+            routed_by: 0,
             reply,
         })
         .await;

@@ -151,6 +151,7 @@ async fn another_stream_under_the_same_name_a_rollback_and_lost_messages_halt() 
         after: 0,
         sequence: 50,
         stamp: Some(stamp),
+        routed_by: 0,
         inputs: vec![Arrival::Input(opened("a", 50))],
     };
     shard.mail(Mail::Delivery(delivery)).await;

@@ -382,6 +382,7 @@ impl Shard {
             after,
             sequence,
             stamp: None,
+            routed_by: 0,
             inputs: inputs.into_iter().map(Arrival::Input).collect(),
         }))
         .await;
@@ -651,6 +652,7 @@ pub fn delivery(sequence: u64, inputs: Vec<Input>) -> Mail {
         after: sequence - 1,
         sequence,
         stamp: None,
+        routed_by: 0,
         inputs: inputs.into_iter().map(Arrival::Input).collect(),
     })
 }

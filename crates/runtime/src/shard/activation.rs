@@ -1,0 +1,71 @@
+//! Other definitions come into force while the shard works.
+
+use saga_runner_partition::machine::activation::{activate, resumable};
+
+use super::batch::{Activation, Item};
+use super::desk::{Desk, End};
+use super::mailbox::Refused;
+use crate::kernel::input::SourceStream;
+use crate::storage::StorageError;
+
+impl Desk {
+    /// Works under other definitions from now on: all that lies behind the positions is taken as they route it. Instances
+    /// that waited for one of them go on.
+    pub(super) fn activate(&mut self, activation: Activation) -> Result<(), End> {
+        let Activation {
+            definitions,
+            revision,
+            routed_by,
+            reply,
+        } = activation;
+        let positions = self.partition.positions;
+        let resumable = self.store.write(|batch| {
+            activate(batch, &definitions, revision, positions)?;
+            resumable(&definitions, batch, &self.partition.waiting)
+        });
+        match resumable {
+            Ok(resumable) => {
+                tracing::info!(
+                    shard = self.index,
+                    revision,
+                    ?positions,
+                    "other definitions are in force from here on"
+                );
+                self.status.set_outdated(false);
+                if definitions.hears_more_than(&self.partition.definitions) {
+                    self.read_again(routed_by);
+                }
+                self.partition.definitions = definitions;
+                self.revision = revision;
+                for id in resumable {
+                    self.gathered.push(Item::Resume(id));
+                }
+                self.gathered.push(Item::Schedules(Some(reply)));
+            }
+            // Without room everything stays as it is until the next start or reload.
+            Err(error @ StorageError::Full(_)) => {
+                self.status.set_outdated(true);
+                // Whoever asked may have gone.
+                let (shard, message) = (self.index, error.to_string());
+                let _gone = reply.send(Err(Refused::Unavailable { shard, message }));
+            }
+            Err(error) => return Err(error.into()),
+        }
+        Ok(())
+    }
+
+    /// Gives up the events that were read and are not applied: other definitions have routed them, and left out what
+    /// concerns a saga that is new. They are fed again, as any that are still on their way.
+    fn read_again(&mut self, routed_by: u64) {
+        let stream = SourceStream::AggregateEvents;
+        self.held.clear();
+        if let Some(catching_up) = &mut self.catching_up {
+            catching_up.merge.forget(stream);
+        }
+        let position = self.partition.positions[stream.index()];
+        if self.lanes.rerouted(position, routed_by) {
+            let notice = self.gap(stream);
+            self.unsent.push(notice);
+        }
+    }
+}
