@@ -17,12 +17,12 @@ use crate::kernel::envelope::APPLIED_HEADER;
 use crate::kernel::ids::{CommandId, EffectName, InstanceId};
 use crate::kernel::input::{Found, InputBody, Settle, SourceStream};
 use crate::kernel::patch::Note;
-use crate::kernel::recorded::{Recorded, RecordedBody, RecordedOutcome};
+use crate::kernel::recorded::{LetterDecision, Recorded, RecordedBody, RecordedOutcome};
 use crate::kernel::subject::Subject;
 use crate::ports::broker::{Message, StoredMessage};
 use crate::ports::control::{ControlError, PageRequest, RecordedInputs};
 use crate::storage::read::Found as Instance;
-use crate::storage::rows::HistoryRow;
+use crate::storage::rows::{HistoryOutcome, HistoryRow};
 
 /// Collects what the instance has taken, oldest first, as much as there is room for on a page.
 ///
@@ -79,6 +79,14 @@ pub(super) async fn recorded(
             time_ms: row.time.0,
             input,
             outcome: row.outcome.as_str().to_owned(),
+            reason: match row.outcome {
+                HistoryOutcome::Dead { reason, .. } => Some(reason),
+                HistoryOutcome::Applied
+                | HistoryOutcome::Deferred
+                | HistoryOutcome::Ignored(_)
+                | HistoryOutcome::Retried { .. }
+                | HistoryOutcome::Discarded { .. } => None,
+            },
             notes: row.notes,
         };
         room.take(&input);
@@ -143,6 +151,14 @@ fn redacted(
 }
 
 async fn body(node: &Node, id: &InstanceId, row: &HistoryRow) -> Result<RecordedBody, ControlError> {
+    match &row.outcome {
+        HistoryOutcome::Retried { .. } => return Ok(RecordedBody::DeadLetter(LetterDecision::Retry)),
+        HistoryOutcome::Discarded { .. } => return Ok(RecordedBody::DeadLetter(LetterDecision::Discard)),
+        HistoryOutcome::Applied
+        | HistoryOutcome::Deferred
+        | HistoryOutcome::Ignored(_)
+        | HistoryOutcome::Dead { .. } => {}
+    }
     let missing = RecordedBody::Missing {
         kind: row.kind.clone(),
     };

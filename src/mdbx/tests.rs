@@ -198,6 +198,8 @@ fn stored_rows_are_frozen() {
         reason: "fuel".to_owned(),
     };
     frozen(&dead, "010303046675656c");
+    frozen(&HistoryOutcome::Retried { number: 3 }, "010403");
+    frozen(&HistoryOutcome::Discarded { number: 3 }, "010503");
     frozen(&work_item(), WORK);
     let timer = TimerTarget {
         instance: id("acme", "order", "o-1"),

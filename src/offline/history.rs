@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
+use saga_runner_partition::machine::message::DeadLetterDecision;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -15,10 +16,15 @@ use super::update::flow;
 use super::work;
 use super::world::{Given, Manner, World};
 use crate::kernel::definition::Definition;
+use crate::kernel::definition::model::DEADLINE;
 use crate::kernel::duration::Millis;
 use crate::kernel::ids::TimeMs;
 use crate::kernel::input::{CancelMode, Found, Input, InputBody};
-use crate::kernel::recorded::{Recorded, RecordedBody, RecordedEvent, RecordedOutcome};
+use crate::kernel::patch::Note;
+use crate::kernel::recorded::{LetterDecision, Recorded, RecordedBody, RecordedEvent, RecordedOutcome};
+
+const DEAD: &str = "dead";
+const DEFERRED: &str = "deferred";
 
 /// Inputs of one instance, oldest first.
 pub type History = Vec<Recorded>;
@@ -107,33 +113,40 @@ pub fn replay(
     }
     let mut shadow = old.map(|old| world(history, old)).transpose()?;
     let mut world = world(history, new)?;
-    let mut deferred = BTreeSet::new();
+    // Rows of the history of the one that does what was recorded.
+    let mut known = 0;
     for (at, recorded) in history.iter().enumerate() {
-        // What a state deferred comes again by itself.
-        if deferred.contains(&recorded.id) {
-            continue;
-        }
-        if recorded.outcome == "deferred" {
-            deferred.insert(recorded.id.clone());
-        }
-        let input = input(recorded, at)?;
         let (left, right) = match &mut shadow {
             None => {
-                let given = give(&mut world, &input);
-                let mut ran = vec![format!("outcome {}", outcome(&given))];
-                // What the input set free has entries of its own in the recording.
-                if !deferred.is_empty() {
-                    continue;
+                // What an input brings about besides comes by itself.
+                let mut given = Given::default();
+                if world.taken().len() <= known {
+                    match give(&mut world, &Step::of(history, at)?) {
+                        Some(came) => given = came,
+                        None => continue,
+                    }
                 }
-                ran.extend(given.notes.iter().map(as_line));
-                let mut was = vec![format!("outcome {}", recorded.outcome)];
-                was.extend(recorded.notes.iter().map(as_line));
+                let was = as_lines(&recorded.id, &recorded.outcome, &recorded.notes);
+                let ran = if let Some((_, row)) = world.taken().get(known) {
+                    known += 1;
+                    as_lines(&row.input_id, row.outcome.as_str(), &row.notes)
+                } else {
+                    as_lines(&recorded.id, &outcome(&given), &given.notes)
+                };
                 (was, ran)
             }
             Some(shadow) => {
-                let theirs = translated(&input, shadow, &world);
-                let before = give(shadow, &input);
-                let after = give(&mut world, &theirs);
+                if shadow.taken().len() > known {
+                    known += 1;
+                    continue;
+                }
+                let step = Step::of(history, at)?;
+                let theirs = step.translated(shadow, &world);
+                let Some(before) = give(shadow, &step) else {
+                    continue;
+                };
+                known += usize::from(shadow.taken().len() > known);
+                let after = give(&mut world, &theirs).unwrap_or_default();
                 (summary(shadow, &before), summary(&world, &after))
             }
         };
@@ -146,6 +159,12 @@ pub fn replay(
         }
     }
     Ok(None)
+}
+
+fn as_lines(id: &str, outcome: &str, notes: &[Note]) -> Vec<String> {
+    let mut lines = vec![format!("input {id}"), format!("outcome {outcome}")];
+    lines.extend(notes.iter().map(as_line));
+    lines
 }
 
 fn world(history: &History, definition: &Arc<Definition>) -> Result<World, String> {
@@ -173,26 +192,91 @@ fn input(recorded: &Recorded, at: usize) -> Result<Input, String> {
     })
 }
 
-fn give(world: &mut World, input: &Input) -> Given {
-    world.now = world.now.max(input.time);
-    match &input.body {
-        InputBody::Timer { name } => world.fire_recorded(input, name),
-        InputBody::Event(_) | InputBody::Result(_) | InputBody::Control(_) => world.give(input),
+/// What is given to a world.
+enum Step<'h> {
+    Input(Input),
+    /// An input that was a dead letter, for this reason; nor was an unknown outcome applied in its place.
+    Dead(Input, &'h str, bool),
+    /// An operator's decision about the dead letter that the input of this id was.
+    Decision(&'h str, DeadLetterDecision),
+}
+
+impl<'h> Step<'h> {
+    fn of(history: &'h History, at: usize) -> Result<Self, String> {
+        let recorded = &history[at];
+        if let RecordedBody::DeadLetter(decision) = &recorded.input {
+            return Ok(Self::Decision(&recorded.id, decision_of(*decision)));
+        }
+        let input = input(recorded, at)?;
+        Ok(
+            match recorded.reason.as_deref().filter(|_| recorded.outcome == DEAD) {
+                Some(reason) => Self::Dead(input, reason, stands_in_the_way(history, at)),
+                None => Self::Input(input),
+            },
+        )
+    }
+
+    /// A result names a command by its id, in which the definition is hashed: the other version's command for the same
+    /// piece of work has another one.
+    fn translated(&self, from: &World, to: &World) -> Self {
+        let translated = |input: &Input| {
+            let mut input = input.clone();
+            if let InputBody::Result(result) = &mut input.body
+                && let Some(item) = from.sent.iter().find(|item| item.command_id == result.command_id)
+                && let Some(theirs) = work::find(to, from.name(item))
+            {
+                result.command_id = theirs.command_id;
+                input.id = theirs.command_id.to_string();
+            }
+            input
+        };
+        match self {
+            Self::Input(input) => Self::Input(translated(input)),
+            Self::Dead(input, reason, in_place_too) => Self::Dead(translated(input), reason, *in_place_too),
+            Self::Decision(id, decision) => Self::Decision(id, *decision),
+        }
     }
 }
 
-/// A result names a command by its id, in which the definition is hashed: the other version's command for the same
-/// piece of work has another one.
-fn translated(input: &Input, from: &World, to: &World) -> Input {
-    let mut translated = input.clone();
-    if let InputBody::Result(result) = &mut translated.body
-        && let Some(item) = from.sent.iter().find(|item| item.command_id == result.command_id)
-        && let Some(theirs) = work::find(to, from.name(item))
-    {
-        result.command_id = theirs.command_id;
-        translated.id = theirs.command_id.to_string();
+/// Whether the instance waited for a decision about this dead letter: none of what it took before it had an order to keep.
+fn stands_in_the_way(history: &History, at: usize) -> bool {
+    let has_order = |later: &&Recorded| match &later.input {
+        RecordedBody::Event(_) | RecordedBody::Result { .. } | RecordedBody::DeadLetter(_) => true,
+        RecordedBody::Timer { name } => name != DEADLINE,
+        RecordedBody::Cancel { .. }
+        | RecordedBody::Retry {}
+        | RecordedBody::Settle(_)
+        | RecordedBody::Signal { .. }
+        | RecordedBody::Start { .. }
+        | RecordedBody::Recall { .. }
+        | RecordedBody::Callback { .. }
+        | RecordedBody::Heartbeat { .. }
+        | RecordedBody::Missing { .. } => false,
+    };
+    let next = history[at + 1..].iter().find(has_order);
+    next.is_none_or(|next| next.id == history[at].id && matches!(next.input, RecordedBody::DeadLetter(_)))
+}
+
+const fn decision_of(decision: LetterDecision) -> DeadLetterDecision {
+    match decision {
+        LetterDecision::Retry => DeadLetterDecision::Retry,
+        LetterDecision::Discard => DeadLetterDecision::Discard,
     }
-    translated
+}
+
+/// `None`: a decision about what is no dead letter here.
+fn give(world: &mut World, step: &Step<'_>) -> Option<Given> {
+    match step {
+        Step::Input(input) => {
+            world.now = world.now.max(input.time);
+            Some(world.give_recorded(input))
+        }
+        Step::Dead(input, reason, in_place_too) => {
+            world.now = world.now.max(input.time);
+            Some(world.give_dead(input, reason, *in_place_too))
+        }
+        Step::Decision(id, decision) => world.decide_as_recorded(id, *decision),
+    }
 }
 
 /// What the world outside sees of a step: the outcome, the phase and the work.
@@ -209,14 +293,15 @@ fn summary(world: &World, given: &Given) -> Vec<String> {
 fn outcome(given: &Given) -> String {
     use crate::kernel::patch::Outcome;
     match (&given.rejection, given.outcome) {
-        (Some(_), _) => "dead".to_owned(),
+        (Some(_), _) => DEAD.to_owned(),
+        (None, None) if given.waits => "waiting".to_owned(),
         (None, Some(Outcome::Applied) | None) => "applied".to_owned(),
-        (None, Some(Outcome::Deferred)) => "deferred".to_owned(),
+        (None, Some(Outcome::Deferred)) => DEFERRED.to_owned(),
         (None, Some(Outcome::Ignored(reason))) => reason.as_str().to_owned(),
     }
 }
 
-fn as_line(note: &crate::kernel::patch::Note) -> String {
+fn as_line(note: &Note) -> String {
     serde_json::to_string(note).expect("notes are plain data")
 }
 
@@ -233,6 +318,7 @@ fn describe(recorded: &Recorded) -> String {
         RecordedBody::Signal { name, .. } => format!("signal {name}"),
         RecordedBody::Callback { work, .. } => format!("callback of {work}"),
         RecordedBody::Heartbeat { work } => format!("heartbeat of {work}"),
+        RecordedBody::DeadLetter(decision) => format!("{} of a dead letter", decision.as_str()),
         RecordedBody::Missing { kind } => kind.clone(),
     }
 }
@@ -250,16 +336,22 @@ pub fn case(history: &History, definition: &Arc<Definition>) -> Result<String, S
         flow(&Value::from(world.now.to_string())),
         flow(&Value::from(world.instance.key.as_str())),
     );
-    let mut deferred = BTreeSet::new();
+    // What comes again by itself: deferred by a state, or decided about.
+    let mut comes_again = BTreeSet::new();
     for (at, recorded) in history.iter().enumerate() {
-        if !deferred.insert((recorded.id.clone(), recorded.outcome == "deferred"))
-            || deferred.contains(&(recorded.id.clone(), true)) && recorded.outcome != "deferred"
-        {
+        let decision = match &recorded.input {
+            RecordedBody::DeadLetter(decision) => Some(decision_of(*decision)),
+            _ => None,
+        };
+        let is_kept = [DEFERRED, DEAD].contains(&recorded.outcome.as_str());
+        let came_before = comes_again.contains(&recorded.id);
+        if is_kept {
+            comes_again.insert(recorded.id.clone());
+        }
+        if came_before && decision.is_none() {
             continue;
         }
-        let input = input(recorded, at)?;
-        let is_timer = matches!(input.body, InputBody::Timer { .. });
-        let left = input.time.0.saturating_sub(world.now.0);
+        let left = recorded.time_ms.saturating_sub(world.now.0);
         if left > 0 {
             let given = world.advance(left);
             step(
@@ -271,12 +363,20 @@ pub fn case(history: &History, definition: &Arc<Definition>) -> Result<String, S
                 &given,
             );
         }
-        if is_timer {
+        if matches!(recorded.input, RecordedBody::Timer { .. }) {
             // The time that passed has fired it.
             continue;
         }
         let (key, value, more) = spoken(recorded, &world);
-        let given = world.give(&input);
+        let given = match decision {
+            // A case decides about what stands in the way, and nothing else.
+            Some(_) if !world.is_blocked() => {
+                comes_again.remove(&recorded.id);
+                continue;
+            }
+            Some(decision) => world.decide(decision)?,
+            None => world.give(&input(recorded, at)?),
+        };
         step(&mut out, key, &value, more, &world, &given);
     }
     Ok(out)
@@ -342,6 +442,7 @@ fn spoken(recorded: &Recorded, world: &World) -> (&'static str, Value, Map<Strin
             }
             (settle.verdict.as_str(), Value::from(step), more)
         }
+        RecordedBody::DeadLetter(decision) => ("dead_letter", Value::from(decision.as_str()), more),
         RecordedBody::Retry {} | RecordedBody::Timer { .. } | RecordedBody::Missing { .. } => {
             ("retry", Value::Bool(true), more)
         }

@@ -12,7 +12,7 @@ use saga_runner_partition::machine::staging::{Run, Staged};
 use saga_runner_partition::machine::watch::{Told, Watch};
 use saga_runner_partition::machine::{Keep, Partition};
 use saga_runner_partition::storage::read::Found;
-use saga_runner_partition::storage::rows::{TimerTarget, Tombstone, Waiting};
+use saga_runner_partition::storage::rows::{HistoryRow, TimerTarget, Waiting};
 use saga_runner_partition::storage::write::Counters;
 use saga_runner_partition::storage::{Batch, Memory, StorageError};
 
@@ -29,10 +29,12 @@ use crate::kernel::input::{
 };
 use crate::kernel::limits::Limits;
 use crate::kernel::patch::{Note, Outcome};
-use crate::kernel::record::{Phase, Record, Summary};
+use crate::kernel::record::{Record, Summary};
 use crate::kernel::transition::Trace;
 use crate::kernel::view::{BlockedView, InstanceView};
 use crate::kernel::work::{WorkItem, WorkKind, WorkRef};
+
+mod recorded;
 
 /// Most messages that one input may send to aliases and from there, directly or through what it sets free.
 const MESSAGES_MAX: usize = 10_000;
@@ -106,6 +108,8 @@ pub struct World {
     partition: Partition,
     /// Numbers the messages of the streams, and the ids of inputs that have none.
     messages: u64,
+    /// What was read of the history of the instance, oldest first, with the log sequences.
+    history: Vec<(u64, HistoryRow)>,
 }
 
 impl Clone for World {
@@ -125,6 +129,7 @@ impl Clone for World {
             store: self.store.copy(),
             partition: self.partition.clone(),
             messages: self.messages,
+            history: self.history.clone(),
         }
     }
 }
@@ -197,30 +202,8 @@ impl World {
                 held: None,
             },
             messages: 0,
+            history: Vec::new(),
         }
-    }
-
-    /// A world as it was for an instance that was recorded: in its cluster, and with its key used before.
-    ///
-    /// # Errors
-    /// A sentence, where the store fails.
-    pub fn as_recorded(mut self, cluster: ClusterId, generation: u32) -> Result<Self, String> {
-        self.partition.cluster = cluster;
-        if generation > 1 {
-            let before = Tombstone {
-                generation: generation - 1,
-                // So long ago that it does not count.
-                ended: TimeMs(0),
-                summary: 0,
-                phase: Phase::Completed,
-                start: 0,
-            };
-            let instance = &self.instance;
-            self.store
-                .write::<_, StorageError>(|batch| batch.put_tombstone(instance, &before))
-                .map_err(|error| error.to_string())?;
-        }
-        Ok(self)
     }
 
     /// What tests call a piece of work that this instance has sent.
@@ -425,17 +408,6 @@ impl World {
     pub fn fire(&mut self, (due, set_by, target): Timer) -> Given {
         self.now = self.now.max(due);
         self.transact(|run| run.fire_one(due, set_by, target, false))
-    }
-
-    /// Fires a timer as it was recorded.
-    pub fn fire_recorded(&mut self, input: &Input, name: &str) -> Given {
-        let timers = self.store.reader().timers(None, usize::MAX).unwrap_or_default();
-        let is_it = |(due, _, target): &Timer| *due == input.time && target.name == name;
-        match timers.into_iter().find(is_it) {
-            Some(timer) => self.fire(timer),
-            // It was never set here, and that is what there is to see.
-            None => self.give(input),
-        }
     }
 
     /// Gives an input, and what it sets free.

@@ -2,6 +2,7 @@
 
 mod aliases;
 mod blocked;
+mod letters;
 mod questions;
 mod replay;
 mod results;

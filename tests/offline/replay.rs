@@ -95,6 +95,7 @@ impl Recording {
             time_ms: input.time.0,
             input: RecordedBody::of(&input.body),
             outcome: "applied".to_owned(),
+            reason: None,
             notes: given.notes,
         });
     }

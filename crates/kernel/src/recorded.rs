@@ -29,9 +29,30 @@ pub struct Recorded {
     pub id: String,
     pub time_ms: i64,
     pub input: RecordedBody,
-    /// `applied`, `deferred`, `dead`, or why it was ignored.
+    /// `applied`, `deferred`, `dead`, or why it was ignored; of a decision about a dead letter, `retried` or `discarded`.
     pub outcome: String,
+    /// Why it is a dead letter.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
     pub notes: Vec<Note>,
+}
+
+/// What an operator has decided about a dead letter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LetterDecision {
+    Retry,
+    Discard,
+}
+
+impl LetterDecision {
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Retry => "retry",
+            Self::Discard => "discard",
+        }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -75,6 +96,8 @@ pub enum RecordedBody {
     Heartbeat {
         work: String,
     },
+    /// No input: an operator's decision about the one of this id, which was a dead letter.
+    DeadLetter(LetterDecision),
     /// Its message is no longer in the stream.
     Missing {
         kind: String,
@@ -232,14 +255,14 @@ impl Recorded {
         })
     }
 
-    /// The input, `None` where it is missing. Its place in a stream is not kept: no transition reads it.
+    /// The input, `None` where it is missing, or is none. Its place in a stream is not kept: no transition reads it.
     ///
     /// # Errors
     /// [`IdError`] where a name breaks its rules.
     pub fn input(&self) -> Result<Option<Input>, IdError> {
         let stream = |stream| Origin::Stream { stream, sequence: 0 };
         let (origin, body) = match &self.input {
-            RecordedBody::Missing { .. } => return Ok(None),
+            RecordedBody::Missing { .. } | RecordedBody::DeadLetter(_) => return Ok(None),
             RecordedBody::Event(event) => (
                 stream(SourceStream::AggregateEvents),
                 InputBody::Event(DomainEvent {

@@ -32,10 +32,6 @@ pub async fn judge(simulation: &Simulation, node: &Arc<Node>) -> Vec<String> {
                         continue;
                     }
                 };
-                // What an operator decided about a dead letter is no part of what is recorded.
-                if inputs.iter().any(|input| input.outcome == "dead") {
-                    continue;
-                }
                 let Some(definition) = versions.by_hash(&record.definition) else {
                     faults.push(format!("{id}: nobody knows its definition"));
                     continue;

@@ -1,4 +1,4 @@
-//! An operator: discards what cannot be applied, and says what became of what nobody knows.
+//! An operator: tries once more and discards what cannot be applied, and says what became of what nobody knows.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ impl Simulation {
     /// Decides about all that waits for an operator.
     pub async fn operate(&mut self, node: &Arc<Node>) -> Result<(), ControlError> {
         for tenant in TENANTS {
-            self.discard_what_blocks(node, tenant).await?;
+            self.decide_what_blocks(node, tenant).await?;
             for saga in ASKING {
                 let name = SagaName::parse(saga).expect("a saga");
                 let id = TenantId::parse(tenant).expect("a tenant");
@@ -43,10 +43,15 @@ impl Simulation {
         Ok(())
     }
 
-    async fn discard_what_blocks(&mut self, node: &Arc<Node>, tenant: &str) -> Result<(), ControlError> {
+    async fn decide_what_blocks(&mut self, node: &Arc<Node>, tenant: &str) -> Result<(), ControlError> {
         let tenant = TenantId::parse(tenant).expect("a tenant");
         let letters = node.dead_letters(&tenant, page()).await?;
         for letter in letters.items.iter().filter(|letter| letter.key.is_some()) {
+            // In vain, and it blocks again, under another number.
+            if letter.reason == "expression" && letter.attempts == 1 {
+                node.decide(&tenant, &letter.id, Decision::Retry).await?;
+                continue;
+            }
             node.decide(&tenant, &letter.id, Decision::Discard).await?;
             self.discarded += 1;
         }

@@ -6,7 +6,9 @@ use bytes::Bytes;
 use saga_runner_kernel::alias::Alias;
 use saga_runner_kernel::definition::Definition;
 use saga_runner_kernel::ids::{DefinitionHash, TenantId};
-use saga_runner_kernel::input::{Control, Input, InputBody, Owner, SourceStream, WorkOutcome, WorkResult};
+use saga_runner_kernel::input::{
+    Control, Input, InputBody, Origin, Owner, SourceStream, WorkOutcome, WorkResult,
+};
 use saga_runner_kernel::limits::Limits;
 use saga_runner_kernel::patch::Patch;
 use saga_runner_kernel::planted::{Bug, is_planted};
@@ -267,7 +269,7 @@ impl Run<'_> {
         if let InputBody::Result(result) = &input.body
             && fault.settles
         {
-            match self.settle_as_unknown(input, result, &letter.message)? {
+            match self.settle_as_unknown(input, None, result, &letter.message)? {
                 Ok(fate) => return Ok(fate),
                 Err(next) => {
                     letter.message = format!(
@@ -285,11 +287,12 @@ impl Run<'_> {
         Ok(Fate::Poison)
     }
 
-    /// Applies an unknown outcome in the place of a result, to whatever waits for the result. A fault: that cannot be
-    /// applied either, and nothing has changed.
+    /// Applies an unknown outcome in the place of a result, to whatever waits for the result; `decided`: an operator has said
+    /// so. A fault: that cannot be applied either, and nothing has changed.
     fn settle_as_unknown(
         &mut self,
         input: &Input,
+        decided: Option<HistoryOutcome>,
         result: &WorkResult,
         reason: &str,
     ) -> Result<Result<Fate, Fault>, StorageError> {
@@ -302,16 +305,17 @@ impl Run<'_> {
             body: InputBody::Result(result.clone()),
             ..input.clone()
         };
-        self.instead(&input, |definition, record, context| {
+        self.instead(&input, decided, |definition, record, context| {
             apply(definition, id, Some(record), &input, context)
         })
     }
 
-    /// Writes what `transition` makes of the instance of an input, where something in it waits for the input. A fault:
-    /// nothing has changed.
+    /// Writes what `transition` makes of the instance of an input, where something in it waits for the input, behind what was
+    /// `decided`. A fault: nothing has changed.
     fn instead(
         &mut self,
         input: &Input,
+        decided: Option<HistoryOutcome>,
         transition: impl Fn(&Definition, &Record, &Context<'_>) -> Result<Patch, Rejection>,
     ) -> Result<Result<Fate, Fault>, StorageError> {
         let id = &input.instance;
@@ -327,6 +331,7 @@ impl Run<'_> {
             self.staged.records.give_back(id, Some(record));
             return Ok(Err(fault));
         };
+        let decided = decided.map(|decided| (self.next_sequence(), decided));
         let log_sequence = self.next_sequence();
         let context = Context {
             limits: self.ground.limits,
@@ -337,6 +342,10 @@ impl Run<'_> {
         let applied = catch_unwind(AssertUnwindSafe(|| transition(definition, &record, &context)));
         let fault = match applied {
             Ok(Ok(patch)) => {
+                let mut record = record;
+                if let Some((number, decided)) = decided {
+                    self.write_decision(input, &mut record, decided, number)?;
+                }
                 let written = self.write(input, Some(record), patch, log_sequence, Turn::FIRST);
                 return written.map(Ok);
             }
@@ -399,13 +408,19 @@ impl Run<'_> {
         let mut waiting = self.waiting(id);
         let stood_in_the_way = waiting.behind == Some(number);
         let may_settle = stood_in_the_way || !waiting.is_blocked();
+        let decided = match decision {
+            DeadLetterDecision::Retry => HistoryOutcome::Retried { number },
+            DeadLetterDecision::Discard => HistoryOutcome::Discarded { number },
+        };
         let mut fate = Fate::Settled;
         if self.is_awaited(&input)? {
-            if decision == DeadLetterDecision::Discard && !is_planted(Bug::DiscardForgets) {
+            if decision == DeadLetterDecision::Retry || is_planted(Bug::DiscardForgets) {
+                self.note_decision(&input, decided)?;
+            } else {
                 if !may_settle {
                     return Ok(Err(Refused::Conflict(blocked(waiting).into())));
                 }
-                match self.give_up(&input)? {
+                match self.give_up(&input, decided)? {
                     Ok(settled) => fate = settled,
                     Err(fault) => return Ok(Err(Refused::Conflict(fault.told().into()))),
                 }
@@ -417,6 +432,8 @@ impl Run<'_> {
             return Ok(Err(Refused::Conflict(
                 "nothing waits for it any more: it can be discarded only".into(),
             )));
+        } else {
+            self.note_decision(&input, decided)?;
         }
         self.batch.delete_dead_letter(number)?;
         if stood_in_the_way {
@@ -456,16 +473,92 @@ impl Run<'_> {
 
     /// Settles what waits for an input that an operator discards. A fault: that cannot be done, and nothing has
     /// changed.
-    fn give_up(&mut self, input: &Input) -> Result<Result<Fate, Fault>, StorageError> {
+    fn give_up(
+        &mut self,
+        input: &Input,
+        decided: HistoryOutcome,
+    ) -> Result<Result<Fate, Fault>, StorageError> {
         match &input.body {
             InputBody::Result(result) => {
-                self.settle_as_unknown(input, result, "an operator has discarded it")
+                self.settle_as_unknown(input, Some(decided), result, "an operator has discarded it")
             }
-            InputBody::Timer { .. } => self.instead(input, |definition, record, context| {
+            InputBody::Timer { .. } => self.instead(input, Some(decided), |definition, record, context| {
                 discard_timer(definition, &input.instance, record, input, context)
             }),
-            InputBody::Event(_) | InputBody::Control(_) => Ok(Ok(Fate::Settled)),
+            InputBody::Event(_) | InputBody::Control(_) => {
+                self.note_decision(input, decided)?;
+                Ok(Ok(Fate::Settled))
+            }
         }
+    }
+
+    /// Adds to the history of an instance what an operator has decided about one of its dead letters.
+    fn note_decision(&mut self, input: &Input, decided: HistoryOutcome) -> Result<(), StorageError> {
+        let id = &input.instance;
+        let Some(mut record) = self.staged.records.take(self.batch, id)? else {
+            self.staged.records.give_back(id, None);
+            return Ok(());
+        };
+        let number = self.next_sequence();
+        self.write_decision(input, &mut record, decided, number)?;
+        self.staged.records.change(id, record);
+        Ok(())
+    }
+
+    fn write_decision(
+        &self,
+        input: &Input,
+        record: &mut Record,
+        decided: HistoryOutcome,
+        number: u64,
+    ) -> Result<(), StorageError> {
+        // It comes from no stream, and now.
+        let decision = Input {
+            time: self.ground.now,
+            origin: Origin::Local,
+            ..input.clone()
+        };
+        let entry = HistoryEntry {
+            outcome: decided,
+            notes: Vec::new(),
+            late_source: false,
+        };
+        self.write_history(&decision, record.last_history, record, entry, number)
+    }
+
+    /// Makes an input the dead letter that it was when its instance was recorded, for a reason that does not lie in the input:
+    /// the process died of it, or there was no room. `in_place_too`: nor could an unknown outcome be applied in its place.
+    /// False: for another reason, which comes about by itself.
+    ///
+    /// # Errors
+    /// [`StorageError`]: nothing of the transaction is to remain.
+    pub fn bury_as_recorded(
+        &mut self,
+        input: &Input,
+        reason: &str,
+        in_place_too: bool,
+    ) -> Result<bool, StorageError> {
+        let id = &input.instance;
+        let record = self.staged.records.take(self.batch, id)?;
+        let fate = match reason {
+            CRASH | PANIC => {
+                let condemned = Condemned {
+                    attempts: 1,
+                    in_place_too,
+                };
+                self.bury_condemned(input, record, condemned, Turn::FIRST)?
+            }
+            OVERFLOW => {
+                let fault = Fault::overflow(self.ground.limits);
+                self.bury(input, record, fault, Turn::FIRST)?
+            }
+            _ => {
+                self.staged.records.give_back(id, record);
+                return Ok(false);
+            }
+        };
+        self.follow(id, fate)?;
+        Ok(true)
     }
 }
 

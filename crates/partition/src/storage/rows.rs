@@ -58,7 +58,8 @@ pub struct HistoryRow {
     pub previous: Option<u64>,
 }
 
-/// What became of an input of an instance.
+/// What became of an input of an instance, or what an operator has decided about one that was a dead letter: what comes of
+/// that is told by the rows behind it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum HistoryOutcome {
     Applied,
@@ -69,10 +70,18 @@ pub enum HistoryOutcome {
         number: u64,
         reason: String,
     },
+    /// Dead letter `number` is to be applied again.
+    Retried {
+        number: u64,
+    },
+    /// Dead letter `number` is forgotten.
+    Discarded {
+        number: u64,
+    },
 }
 
 impl HistoryOutcome {
-    /// The outcome in one word: applied, deferred, dead, or why it was ignored.
+    /// The outcome in one word: applied, deferred, dead, why it was ignored, retried or discarded.
     #[must_use]
     pub const fn as_str(&self) -> &'static str {
         match self {
@@ -80,6 +89,8 @@ impl HistoryOutcome {
             Self::Deferred => "deferred",
             Self::Ignored(reason) => reason.as_str(),
             Self::Dead { .. } => "dead",
+            Self::Retried { .. } => "retried",
+            Self::Discarded { .. } => "discarded",
         }
     }
 }

@@ -371,6 +371,17 @@ async fn to_discard_the_timer_of_an_attempt_fails_its_step() {
     shard.decide(number, Discard).await.unwrap();
     let ended = shard.ended(&pay("p")).expect("nothing is left to wait for");
     assert_eq!(ended.failure.unwrap().code, "given_up");
+    let history = shard.history(&pay("p"));
+    let [settled, decided, dead, _opened] = &history[..] else {
+        panic!("the letter, the decision and what came of it: {history:?}");
+    };
+    assert_eq!(settled.outcome, HistoryOutcome::Applied);
+    assert_eq!(decided.outcome, HistoryOutcome::Discarded { number });
+    assert_eq!(
+        (&decided.input_id, decided.time),
+        (&dead.input_id, world.clock.now())
+    );
+    assert_eq!(decided.source, None);
     shard.stop().await;
 }
 
