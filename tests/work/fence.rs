@@ -9,6 +9,7 @@ use saga_runner::effects::Local;
 use saga_runner::kernel::definition::effect::OnAmbiguous;
 use saga_runner::kernel::duration::Millis;
 use saga_runner::kernel::ids::TimeMs;
+use saga_runner::kernel::work::WorkItem;
 use saga_runner::outbox::{self, Fence, LocalFirst, Rest, Retention, RetentionSpec};
 use saga_runner::ports::broker::{Expect, Publication};
 use saga_runner::ports::clock::Clock;
@@ -197,6 +198,47 @@ async fn streams_are_not_trimmed_by_whoever_may_not_own_every_shard() {
     until(async || (rig.messages(&rig.streams.commands).await == 1).then_some(())).await;
 }
 
+/// Stores the result of a command.
+async fn answer(rig: &Rig, item: &WorkItem) {
+    let body = format!(
+        r#"{{"tenant_id":"acme","command_id":"{}","effect_name":"charge","result_type":"Succeeded","payload":{{"id":"c-1"}}}}"#,
+        item.command_id
+    );
+    let result = Publication {
+        stream: rig.streams.events.clone(),
+        subject: result_subject(item),
+        headers: Vec::new(),
+        payload: body.into(),
+        expect: Expect::Nothing,
+    };
+    rig.broker.publish(result).await.unwrap();
+}
+
+/// Broker and runner lose their power. The broker has kept the result and not the command, and the shard has not heard of it.
+#[tokio::test]
+async fn a_command_of_an_earlier_life_that_the_broker_lost_behind_its_result_is_not_sent_again() {
+    let rig = Rig::new().await;
+    let rows: Vec<_> = (1..=3)
+        .map(|n| (at(n, 0), effect(&rig, "o-1", u128::from(n))))
+        .collect();
+    answer(&rig, &rows[0].1).await;
+    let options = RelayOptions {
+        outbox: rows[..2].to_vec(),
+        began_after: 2,
+        ..RelayOptions::default()
+    };
+    let mut shard = rig.relay(Arc::clone(&rig.broker), options);
+    shard.release(vec![rows[2].clone()]).await;
+    shard.until_floor(at(3, 0)).await;
+    shard.until(|shard| !shard.verdicts.is_empty()).await;
+    assert_eq!(shard.verdicts[0].result.command_id, rows[0].1.command_id);
+    for (at, (_, item)) in rows.iter().enumerate() {
+        let subject = command_subject(item);
+        let stored = rig.broker.last_by_subject(&rig.streams.commands, &subject).await;
+        assert_eq!(stored.unwrap().is_some(), at > 0, "command {at}");
+    }
+}
+
 /// Work of a life that goes on from an older state: behind it, everything may have been done before.
 #[tokio::test]
 async fn what_was_answered_behind_an_adopted_state_is_not_sent_again() {
@@ -222,19 +264,7 @@ async fn what_was_answered_behind_an_adopted_state_is_not_sent_again() {
         .collect();
     // It follows from something that was stored long ago.
     rows[2].1.created = TimeMs(1);
-    let item = &rows[0].1;
-    let body = format!(
-        r#"{{"tenant_id":"acme","command_id":"{}","effect_name":"charge","result_type":"Succeeded","payload":{{"id":"c-1"}}}}"#,
-        item.command_id
-    );
-    let result = Publication {
-        stream: rig.streams.events.clone(),
-        subject: result_subject(item),
-        headers: Vec::new(),
-        payload: body.into(),
-        expect: Expect::Nothing,
-    };
-    rig.broker.publish(result).await.unwrap();
+    answer(&rig, &rows[0].1).await;
     shard.release(rows.clone()).await;
     let given_up = (at(3, 1), effect(&rig, "o-1", 9));
     shard.release(vec![given_up.clone()]).await;
