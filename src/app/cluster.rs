@@ -185,7 +185,12 @@ pub(super) async fn prepare_bucket(broker: &dyn Broker, manifest: &Manifest) -> 
 
 async fn read(broker: &dyn Broker, manifest: &Manifest) -> Result<Option<(Record, u64)>, Trouble> {
     let name = &manifest.streams.cluster_bucket;
-    let Some(entry) = broker.entry(name, &key(manifest)).await? else {
+    let entry = match broker.entry(name, &key(manifest)).await {
+        // It was there just now, and is lost with all that it had. Whoever writes finds out, and it is made again.
+        Err(BrokerError::NoStream(_)) => None,
+        entry => entry?,
+    };
+    let Some(entry) = entry else {
         return Ok(None);
     };
     match serde_json::from_slice(&entry.value) {

@@ -9,7 +9,7 @@ use super::adoption::Adoption;
 use super::record::{Entries, OwnerRecord, Place, ReadError, Token};
 use super::verdict::{Folder, How, Question, Refusal, Verdict, decide};
 use crate::app::adapters::Adapters;
-use crate::app::{StartError, shards};
+use crate::app::{StartError, cluster, shards};
 use crate::config::{BrokerKind, Manifest};
 use crate::kernel::ids::ClusterId;
 use crate::outbox::Fence;
@@ -57,6 +57,8 @@ pub struct Claimed {
 enum Trouble {
     /// Waiting may help.
     Unavailable(String),
+    /// The broker has lost the bucket since the start has made it.
+    NoBucket(String),
     Refused(StartError),
 }
 
@@ -64,6 +66,7 @@ impl From<ReadError> for Trouble {
     fn from(error: ReadError) -> Self {
         match error {
             ReadError::Broker(BrokerError::Unavailable(message)) => Self::Unavailable(message),
+            ReadError::Broker(error @ BrokerError::NoStream(_)) => Self::NoBucket(error.to_string()),
             ReadError::Broker(error) => Self::Refused(StartError::Broker(error.to_string())),
             error @ ReadError::Unreadable { .. } => Self::Refused(StartError::Identity(error.to_string())),
         }
@@ -94,6 +97,15 @@ impl Claiming<'_> {
                     tracing::warn!(message, "waiting for the broker");
                     (self.waiting_for)(format!("broker: {message}"));
                     tokio::time::sleep(AGAIN).await;
+                }
+                Err(Trouble::NoBucket(message)) => {
+                    tracing::warn!(message, "the bucket of the owners is gone");
+                    (self.waiting_for)(format!("broker: {message}"));
+                    match cluster::prepare_bucket(self.broker, self.manifest).await {
+                        Ok(()) => {}
+                        Err(BrokerError::Unavailable(_)) => tokio::time::sleep(AGAIN).await,
+                        Err(error) => return Err(StartError::Broker(error.to_string())),
+                    }
                 }
                 Err(Trouble::Refused(error)) => return Err(error),
             }
@@ -132,6 +144,7 @@ impl Claiming<'_> {
             store,
             folder,
             found: None,
+            missed_since: None,
             how: None,
             claimed: None,
         })
@@ -195,17 +208,18 @@ impl Claiming<'_> {
     async fn verdict(&self, candidate: &mut Candidate) -> Result<Verdict, Trouble> {
         let entries = Entries::of(self.manifest);
         let found = entries.read(self.broker, candidate.shard).await?;
-        candidate.watch(found, self.clock.monotonic());
+        let now = self.clock.monotonic();
+        candidate.watch(found, now);
         let verdict = decide(&Question {
             record: candidate.record(),
             existed: self.existed.contains(&candidate.shard),
             folder: candidate.folder.as_ref(),
             place: &candidate.place,
             adopted: self.adoption.of(candidate.shard),
-            quiet: candidate.quiet(self.clock.monotonic()),
+            quiet: candidate.quiet(now),
             patience: self.patience(candidate.record()),
         });
-        if verdict == Verdict::Watch && candidate.found.as_ref().is_some_and(|found| found.is_new) {
+        if verdict == Verdict::Watch && candidate.is_news(now) {
             tracing::warn!(shard = candidate.shard, "{}", candidate.watches());
         }
         Ok(verdict)
@@ -422,6 +436,8 @@ struct Candidate {
     store: Option<Store>,
     folder: Option<Folder>,
     found: Option<Found>,
+    /// Since when the broker has no record.
+    missed_since: Option<Duration>,
     how: Option<How>,
     claimed: Option<Claimed>,
 }
@@ -443,13 +459,19 @@ impl Candidate {
     }
 
     fn watch(&mut self, found: Option<(OwnerRecord, u64)>, now: Duration) {
+        self.missed_since = match &found {
+            Some(_) => None,
+            None => self.missed_since.or(Some(now)),
+        };
         self.found = found.map(|(record, revision)| match self.found.take() {
             Some(before) if before.revision == revision => Found {
                 is_new: false,
                 ..before
             },
             before => Found {
-                is_renewed: before.is_some_and(|before| before.record.is_claim_of(&record)),
+                // One of before comes back where the broker loses its newest writes.
+                is_renewed: before
+                    .is_some_and(|before| before.record.is_claim_of(&record) && revision > before.revision),
                 record,
                 revision,
                 since: now,
@@ -458,20 +480,30 @@ impl Candidate {
         });
     }
 
-    /// How long the record was seen unrenewed.
+    /// How long the record was seen unrenewed, or missing.
     fn quiet(&self, now: Duration) -> Option<Duration> {
         match &self.found {
             Some(found) if found.is_renewed => None,
             Some(found) => Some(now.saturating_sub(found.since)),
-            None => Some(Duration::ZERO),
+            // That was settled before it was to be written for the first time.
+            None if self.how.is_some() => Some(Duration::MAX),
+            None => Some(now.saturating_sub(self.missed_since.unwrap_or(now))),
+        }
+    }
+
+    /// Whether this look is the first one at what it is to wait for.
+    fn is_news(&self, now: Duration) -> bool {
+        match &self.found {
+            Some(found) => found.is_new,
+            None => self.missed_since == Some(now),
         }
     }
 
     fn watches(&self) -> String {
-        let whose = self.record().map_or_else(String::new, OwnerRecord::whose);
-        format!(
-            "shard {}: waiting to see whether its owner still renews it ({whose})",
-            self.shard
+        let shard = self.shard;
+        self.record().map_or_else(
+            || format!("shard {shard}: the broker has no owner record of it; waiting to see whether an owner at work writes it again"),
+            |record| format!("shard {shard}: waiting to see whether its owner still renews it ({})", record.whose()),
         )
     }
 

@@ -72,6 +72,9 @@ struct State {
 /// How a renewal ended.
 enum Renewal {
     Done,
+    /// The record was gone. It is written again, and nothing is sent on the strength of that: another owner who has it no more
+    /// either has his next renewal first.
+    Rewritten,
     /// To be tried again.
     Failed(String),
     /// By whom.
@@ -271,6 +274,10 @@ impl Keeper {
         if kept.taken.get().is_none() && now >= state.next {
             match self.write(kept, &mut state).await {
                 Renewal::Done => state.next = now + self.manifest.ownership.renew_every.duration(),
+                Renewal::Rewritten => {
+                    let theirs = self.manifest.ownership.renew_every.duration();
+                    state.next = now + theirs + theirs / 2;
+                }
                 Renewal::Failed(message) => self.failed(kept, &message).await,
                 Renewal::Taken(whose) => {
                     kept.fence.close();
@@ -322,6 +329,7 @@ impl Keeper {
             };
         }
         let entries = Entries::of(&self.manifest);
+        let mut was_gone = false;
         for _ in 0..ROUNDS_MAX {
             let begun = self.clock.monotonic();
             state.record.renewed = self.clock.now();
@@ -331,6 +339,9 @@ impl Keeper {
             match written {
                 Ok(revision) => {
                     state.revision = Some(revision);
+                    if was_gone {
+                        return Renewal::Rewritten;
+                    }
                     kept.renewed.store(millis(begun), Ordering::Release);
                     kept.fence
                         .renew(begun + self.manifest.ownership.send_within.duration());
@@ -347,6 +358,7 @@ impl Keeper {
             match standing(record, &state.record) {
                 Standing::Ours => {}
                 Standing::Gone => {
+                    was_gone = true;
                     tracing::warn!(
                         shard = kept.shard,
                         "the broker has lost the owner record; it is written again"

@@ -147,6 +147,13 @@ impl Place {
         written.expect("written");
     }
 
+    /// The broker knows nothing of any owner any more.
+    async fn lose_records(&mut self) {
+        self.manifest.streams.cluster_bucket = "made-anew".to_owned();
+        let made = self.broker.ensure_bucket(&cluster::bucket(&self.manifest)).await;
+        made.expect("a bucket");
+    }
+
     /// As if the process of the record had been on another host.
     async fn move_elsewhere(&self) {
         let (mut record, _) = self.record().await;
@@ -351,6 +358,68 @@ async fn a_lost_record_is_written_again_and_one_of_another_owner_closes_the_fenc
     keeper.release().await;
     running.await.expect("ended");
     assert_eq!(place.record().await.0, other, "it is not written over");
+}
+
+#[tokio::test]
+async fn a_folder_without_record_is_claimed_once_nobody_has_written_it_again_for_a_while() {
+    let mut place = Place::new().await;
+    drop(place.claim("a").await.expect("new"));
+    place.lose_records().await;
+    let claimed = place.claim("a").await.expect("nobody is at work");
+    assert_eq!(claimed.record.epoch, 2);
+    let waited_for = place.waited_for.lock().expect("not poisoned");
+    assert_eq!(waited_for.len(), 3, "one second each: {waited_for:?}");
+}
+
+#[tokio::test]
+async fn a_bucket_that_is_gone_when_a_shard_is_claimed_is_made_again() {
+    let mut place = Place::new().await;
+    place.manifest.streams.cluster_bucket = "never-made".to_owned();
+    let claimed = place.claim("a").await.expect("new");
+    assert_eq!((claimed.record.epoch, place.record().await.0.epoch), (1, 1));
+}
+
+#[tokio::test]
+async fn a_record_that_is_written_again_counts_with_its_next_renewal() {
+    let mut place = Place::new().await;
+    let claimed = place.claim("a").await.expect("new");
+    place.lose_records().await;
+    let keeper = place.keeper(&claimed);
+    place.clock.0.fetch_add(2_500, Ordering::AcqRel);
+    assert!(!claimed.fence.is_open(), "its time is over");
+    let running = tokio::spawn(Arc::clone(&keeper).run());
+    let entries = Entries::of(&place.manifest);
+    while entries.read(&*place.broker, 0).await.expect("readable").is_none() {
+        tokio::task::yield_now().await;
+    }
+    assert!(!claimed.fence.is_open(), "another owner may be there");
+    while !claimed.fence.is_open() {
+        place.clock.0.fetch_add(100, Ordering::AcqRel);
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    keeper.release().await;
+    running.await.expect("ended");
+}
+
+#[tokio::test]
+async fn a_copy_is_refused_where_the_record_is_lost_and_its_owner_is_at_work() {
+    let mut place = Place::new().await;
+    drop(place.claim("a").await.expect("new"));
+    copy(&place.dir.path().join("a"), &place.dir.path().join("b"));
+    let claimed = place.claim("a").await.expect("again");
+    place.lose_records().await;
+    let keeper = place.keeper(&claimed);
+    let renew = async {
+        while place.waited_for.lock().expect("not poisoned").is_empty() {
+            tokio::task::yield_now().await;
+        }
+        tokio::spawn(Arc::clone(&keeper).run())
+    };
+    let (claim, running) = tokio::join!(place.claim("b"), renew);
+    let refusal = claim.err().expect("refused");
+    assert!(refusal.contains("SR0210"), "{refusal}");
+    keeper.release().await;
+    running.await.expect("ended");
 }
 
 #[tokio::test]

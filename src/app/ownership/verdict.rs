@@ -4,14 +4,15 @@
 //! folder        record                               verdict
 //! fresh         none, and the shard never existed    claimed
 //! fresh         none or any, and the shard existed   refused, until the loss is adopted
-//! has state     none                                 claimed: the broker has lost the record
+//! has state     none: the broker has lost it         watched; claimed where nobody writes it again
 //! has state     of another folder                    refused, until the loss of that one is adopted
 //! has state     its own, and further than it         refused as an older copy, until it is adopted
 //! has state     its own: stopped, or this very file  claimed
 //! has state     its own, of another place            watched; refused where it is renewed, else claimed
 //! ```
 //!
-//! What is adopted is watched in the same way, so that nobody adopts what is still at work. Pure: reading, watching and
+//! What is adopted is watched in the same way, so that nobody adopts what is still at work. An owner at work writes a record that
+//! is lost again with its next renewal, and then it counts. Pure: reading, watching and
 //! writing are in [`super::claim`].
 
 use std::time::Duration;
@@ -38,7 +39,7 @@ pub struct Question<'q> {
     pub place: &'q Place,
     /// The epoch whose loss the operator adopts.
     pub adopted: Option<u64>,
-    /// How long the record was seen unrenewed; none where it was renewed meanwhile.
+    /// How long the record was seen unrenewed, or missing; none where it was renewed meanwhile.
     pub quiet: Option<Duration>,
     /// How long it has to be quiet.
     pub patience: Duration,
@@ -99,13 +100,16 @@ pub fn decide(question: &Question<'_>) -> Verdict {
             how: How::New,
         },
         (None, None) => match question.adopted {
-            Some(0) => adopt(question, 0),
+            Some(0) => when_missed(question, adopt(question, 0)),
             _ => Verdict::Refuse(Refusal::Lost { epoch: 0 }),
         },
-        (Some(folder), None) => Verdict::Claim {
-            epoch: folder.epoch + 1,
-            how: How::RecordLost,
-        },
+        (Some(folder), None) => when_missed(
+            question,
+            Verdict::Claim {
+                epoch: folder.epoch + 1,
+                how: How::RecordLost,
+            },
+        ),
         (None, Some(record)) => surrendered(question, record, Refusal::Lost { epoch: record.epoch }),
         (Some(folder), Some(record)) if folder.owner != record.owner => {
             surrendered(question, record, Refusal::Owned { epoch: record.epoch })
@@ -155,6 +159,14 @@ fn when_quiet(question: &Question<'_>, record: &OwnerRecord, claim: impl FnOnce(
         None => Verdict::Refuse(Refusal::AtWork { epoch: record.epoch }),
         Some(quiet) if quiet >= question.patience => claim(),
         Some(_) => Verdict::Watch,
+    }
+}
+
+/// Waits until it is certain that nobody is at work who would write the lost record again.
+fn when_missed(question: &Question<'_>, claim: Verdict) -> Verdict {
+    match question.quiet {
+        Some(quiet) if quiet >= question.patience => claim,
+        Some(_) | None => Verdict::Watch,
     }
 }
 
@@ -255,19 +267,24 @@ mod tests {
     #[test]
     fn a_new_shard_is_claimed_and_a_lost_one_is_not() {
         assert_eq!(verdict(None, None), claim(1, How::New));
-        let existed = |adopted| {
+        let existed = |adopted, quiet| {
             asked(None, None, |question| Question {
                 existed: true,
                 adopted,
+                quiet: Some(quiet),
                 ..question
             })
         };
-        assert_eq!(existed(None), Verdict::Refuse(Refusal::Lost { epoch: 0 }));
+        assert_eq!(
+            existed(None, PATIENCE),
+            Verdict::Refuse(Refusal::Lost { epoch: 0 })
+        );
         let adopted = How::Adopted {
             given_up: 0,
             fresh: true,
         };
-        assert_eq!(existed(Some(0)), claim(1, adopted));
+        assert_eq!(existed(Some(0), Duration::ZERO), Verdict::Watch);
+        assert_eq!(existed(Some(0), PATIENCE), claim(1, adopted));
         assert_eq!(
             verdict(None, Some(&left())),
             Verdict::Refuse(Refusal::Lost { epoch: 3 })
@@ -325,8 +342,15 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_record_is_written_again_with_the_next_epoch() {
-        assert_eq!(verdict(Some(folder()), None), claim(4, How::RecordLost));
+    fn a_lost_record_is_written_again_with_the_next_epoch_once_nobody_else_does() {
+        let missed = |quiet| {
+            asked(Some(folder()), None, |question| Question {
+                quiet: Some(quiet),
+                ..question
+            })
+        };
+        assert_eq!(missed(Duration::ZERO), Verdict::Watch);
+        assert_eq!(missed(PATIENCE), claim(4, How::RecordLost));
     }
 
     #[test]
