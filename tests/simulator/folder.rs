@@ -23,7 +23,7 @@ impl Folder {
         let dir = parent.join(format!("folder-{number}"));
         std::fs::create_dir(&dir).expect("a folder");
         let in_mdbx = plan.is_on_mdbx.then_some(dir.as_path());
-        let disks = (0..plan.shards).map(|shard| Disk::new(shard, in_mdbx, world));
+        let disks = (0..plan.shards).map(|shard| Disk::new(shard, in_mdbx, plan.is_captured, world));
         Self {
             number,
             disks: disks.collect(),

@@ -23,6 +23,7 @@ mod process;
 mod random;
 mod run;
 mod runner;
+mod scripted;
 mod seeds;
 mod server;
 mod shards;

@@ -30,6 +30,10 @@ pub enum Action {
     Crash {
         calls: u64,
     },
+    /// The process dies, and nobody starts it for so long.
+    Down {
+        for_ms: u64,
+    },
     /// It is told to stop, and started again.
     Restart,
     Reload,
@@ -59,12 +63,17 @@ pub enum Action {
 }
 
 impl Action {
-    fn is_loss(&self) -> bool {
+    pub fn is_loss(&self) -> bool {
         matches!(self, Self::Fault(Fault::Stream { .. } | Fault::Meddling { .. })) || self.is_of_owners()
     }
 
     pub fn is_of_owners(&self) -> bool {
         matches!(self, Self::Fault(Fault::Second { .. } | Fault::Lost { .. }))
+    }
+
+    /// It is about what the broker knows of owners, which the embedded one has beside what it knows of.
+    pub fn concerns_owners(&self) -> bool {
+        self.is_of_owners() || matches!(self, Self::Fault(Fault::Records(_)))
     }
 }
 
@@ -87,12 +96,38 @@ pub struct Plan {
     pub is_calm: bool,
     /// Something is lost, or a stranger has a hand in it: then only what can be judged nevertheless is done.
     pub is_plain: bool,
+    /// An operator may discard some of what an adopted shard holds back.
+    pub may_discard: bool,
     /// A process that ends takes its host with it.
     pub reboots: bool,
     pub is_on_mdbx: bool,
+    /// The write sets of all commits are captured, and give the same rows.
+    pub is_captured: bool,
 }
 
 impl Plan {
+    /// What somebody has written down: nothing goes wrong beside that.
+    pub fn scripted(shards: u16, settings: Value, mut actions: Vec<(Duration, Action)>) -> Self {
+        actions.sort_by_key(|(at, _)| *at);
+        Self {
+            // No multiple of those that have judges of their own.
+            seed: 1,
+            shards,
+            first: None,
+            settings,
+            broker: Faults::default(),
+            window_ms: 120_000,
+            upstream: UpstreamFaults::default(),
+            actions,
+            is_calm: false,
+            is_plain: false,
+            may_discard: false,
+            reboots: false,
+            is_on_mdbx: false,
+            is_captured: true,
+        }
+    }
+
     pub fn of(seed: u64) -> Self {
         let mut rng = Rng::new(seed, "plan");
         let is_calm = rng.chance(100);
@@ -108,6 +143,8 @@ impl Plan {
             if kinds >= 45 {
                 faults::draw(&mut rng, &mut actions);
             }
+            faults::records::draw(seed, &mut actions);
+            faults::early::draw(seed, &mut actions);
         }
         let is_plain = actions.iter().any(|(_, action)| action.is_loss());
         actions.extend(workload::draw(&mut rng, is_plain));
@@ -142,7 +179,7 @@ impl Plan {
         };
         let mut settings = settings(&mut rng);
         // The embedded broker lies in the folder of the runner: there is no other one.
-        let is_alone = !actions.iter().any(|(_, action)| action.is_of_owners());
+        let is_alone = !actions.iter().any(|(_, action)| action.concerns_owners());
         if !is_alone || rng.chance(500) {
             settings["broker"] = json!({"kind": "nats"});
         }
@@ -180,8 +217,10 @@ impl Plan {
             actions,
             is_calm,
             is_plain,
+            may_discard: true,
             reboots: rng.chance(300),
             is_on_mdbx: seed % 100 == 50,
+            is_captured: seed % 4 == 2,
         };
         super::shards::decide(&mut plan);
         plan

@@ -21,6 +21,8 @@ pub struct Process {
     goes_on: Notify,
     /// How often its connections broke because it did not answer in time.
     broken: AtomicU64,
+    /// It has looked at the stream of events and opened a reader behind that.
+    reads_events: AtomicBool,
 }
 
 impl std::fmt::Debug for Process {
@@ -41,6 +43,7 @@ impl Process {
             stands_still: AtomicBool::new(false),
             goes_on: Notify::new(),
             broken: AtomicU64::new(0),
+            reads_events: AtomicBool::new(false),
         })
     }
 
@@ -96,6 +99,16 @@ impl Process {
         self.broken.fetch_add(1, Ordering::Relaxed);
         self.stands_still.store(false, Ordering::Relaxed);
         self.goes_on.notify_waiters();
+    }
+
+    /// It has opened a reader of the events, before which it looks at their stream.
+    pub fn begins_to_read_events(&self) {
+        self.reads_events.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it knows which events were missing when it began.
+    pub fn reads_events(&self) -> bool {
+        self.reads_events.load(Ordering::Relaxed)
     }
 
     /// Another number than before where its connections have broken.

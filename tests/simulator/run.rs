@@ -1,5 +1,6 @@
 //! One simulation: a node in as many lives as the plan gives it, then health, then the judges.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -50,6 +51,8 @@ pub struct Simulation {
     pub processes: u64,
     /// Actions that were done.
     done: usize,
+    /// Nobody starts the process before that.
+    down_until: Option<Duration>,
     /// What ends by itself, and when.
     pub ends: Vec<(Duration, End)>,
     /// How often each sequence of events was stored: stream sequence and event.
@@ -103,9 +106,7 @@ pub fn simulate(seed: u64, is_printed: bool) -> Verdict {
 
 pub fn carry_out(plan: Plan, is_printed: bool) -> Verdict {
     let seed = plan.seed;
-    let mut simulation = Simulation::new(plan, is_printed);
-    let mut faults = simulation.live();
-    faults.extend(simulation.world.premature());
+    let (simulation, mut faults) = play(plan, is_printed);
     if faults.is_empty() {
         faults = judges::judge(&simulation);
     }
@@ -118,6 +119,14 @@ pub fn carry_out(plan: Plan, is_printed: bool) -> Verdict {
         virtual_time: simulation.world.clock.passed(),
         faults,
     }
+}
+
+/// Plays a plan to its end; what went wrong until then.
+pub fn play(plan: Plan, is_printed: bool) -> (Simulation, Vec<String>) {
+    let mut simulation = Simulation::new(plan, is_printed);
+    let mut faults = simulation.live();
+    faults.extend(simulation.world.premature());
+    (simulation, faults)
 }
 
 fn home() -> tempfile::TempDir {
@@ -171,6 +180,7 @@ impl Simulation {
             folders: 0,
             processes: 0,
             done: 0,
+            down_until: None,
             ends: Vec::new(),
             stored: Vec::new(),
             lives: 0,
@@ -184,6 +194,7 @@ impl Simulation {
     }
 
     pub fn take_folder(&mut self, folder: Folder) {
+        self.world.forgets_what_was_discarded();
         self.disks.clone_from(&folder.disks);
         self.folder = folder;
     }
@@ -227,12 +238,15 @@ impl Simulation {
         self.definitions.all(&self.manifest)
     }
 
-    /// What would never move again if the process began anew now.
+    /// What would never move again if the process began anew now, or would be lost in another copy of the shard.
     fn orphans(&self) -> Vec<String> {
         let definitions = self.versions();
         let disks = self.disks.iter();
         disks
-            .flat_map(|disk| judges::orphaned(&disk.rows.reader(), &definitions))
+            .flat_map(|disk| {
+                let orphans = judges::orphaned(&disk.rows.reader(), &definitions);
+                orphans.into_iter().chain(disk.differs_from_its_write_sets())
+            })
             .collect()
     }
 
@@ -249,6 +263,7 @@ impl Simulation {
         }
         self.ends
             .retain(|(_, end)| !matches!(end, End::Still | End::Second));
+        self.stay_down().await;
         let adoption = self.adoption();
         let mut main = match self.begin(self.folder.clone(), adoption) {
             Ok(main) => main,
@@ -275,6 +290,25 @@ impl Simulation {
             runner.process.die();
         }
         ended
+    }
+
+    /// Lets the time pass in which nobody starts the process. Producers go on.
+    async fn stay_down(&mut self) {
+        let Some(until) = self.down_until.take() else {
+            return;
+        };
+        loop {
+            let now = self.world.clock.passed();
+            let next = self.plan.actions.get(self.done).cloned();
+            let Some((at, action)) = next.filter(|(at, _)| *at < until) else {
+                return tokio::time::sleep(until.saturating_sub(now)).await;
+            };
+            tokio::time::sleep(at.saturating_sub(now)).await;
+            self.done += 1;
+            if let Action::Event(event) = action {
+                self.publish(event);
+            }
+        }
     }
 
     /// Does what the plan says, heals, and waits for the end.
@@ -320,6 +354,11 @@ impl Simulation {
                 // What was lost is told by the process that saw it, and by no later one.
                 Action::Crash { .. } | Action::Restart if self.is_untold() => {}
                 Action::Crash { calls } => main.process.die_after(calls),
+                Action::Down { for_ms } => {
+                    self.down_until = Some(now + Duration::from_millis(for_ms));
+                    main.process.die();
+                    return Ended::Died;
+                }
                 Action::Restart => {
                     self.world.note(format_args!("told to stop"));
                     // Before that it hears of nothing.

@@ -15,7 +15,7 @@ const SPAN_MS: u64 = 60_000;
 pub fn decide(plan: &mut Plan) {
     let mut rng = Rng::new(plan.seed, "ownership");
     // Who the owner is stays out of it: a shard that another process has taken is not opened again.
-    let has_owners = plan.actions.iter().any(|(_, action)| action.is_of_owners());
+    let has_owners = plan.actions.iter().any(|(_, action)| action.concerns_owners());
     if plan.is_calm || has_owners || !rng.chance(250) {
         return;
     }

@@ -9,8 +9,8 @@ use saga_runner::kernel::work::WorkRef;
 use saga_runner::mdbx::environment::Environment;
 use saga_runner::storage::tables;
 use saga_runner_partition::storage::{
-    Batch, Decision, Memory, ReadRows, ReadWork, Reader, Row, Snapshots, StorageError, TableIndex, Take,
-    Transactions, WriteRows, WriteWork, in_transaction, rows_of,
+    Batch, Capture, Decision, Memory, ReadRows, ReadWork, Reader, Row, Snapshots, StorageError, TableIndex,
+    Take, Transactions, WriteRows, WriteSet, WriteWork, in_transaction, rows_of,
 };
 
 use super::process::Process;
@@ -84,6 +84,8 @@ pub struct Disk {
     is_map_full: Arc<AtomicBool>,
     /// The newest row of the outbox that was ever committed.
     newest: Arc<Mutex<Option<WorkRef>>>,
+    /// What the write sets of all commits give, where they are captured.
+    replica: Option<Memory>,
     world: Arc<World>,
 }
 
@@ -97,25 +99,48 @@ impl std::fmt::Debug for Disk {
 
 impl Disk {
     /// An empty one, in MDBX below `dir` where there is one.
-    pub fn new(shard: u16, dir: Option<&Path>, world: &Arc<World>) -> Self {
-        let rows = Rows::of(dir.map(|dir| dir.join(format!("rows-{shard}"))));
-        Self::with(shard, rows, None, world)
-    }
-
-    fn with(shard: u16, rows: Rows, newest: Option<WorkRef>, world: &Arc<World>) -> Self {
+    pub fn new(shard: u16, dir: Option<&Path>, is_captured: bool, world: &Arc<World>) -> Self {
         Self {
             shard,
-            rows,
+            rows: Rows::of(dir.map(|dir| dir.join(format!("rows-{shard}")))),
             is_full: Arc::default(),
             is_map_full: Arc::default(),
-            newest: Arc::new(Mutex::new(newest)),
+            newest: Arc::default(),
+            replica: is_captured.then(Memory::default),
             world: Arc::clone(world),
         }
     }
 
     /// As it is now, in another folder.
     pub fn copy(&self, dir: &Path) -> Self {
-        Self::with(self.shard, self.rows.copy(dir), *self.newest(), &self.world)
+        Self {
+            shard: self.shard,
+            rows: self.rows.copy(dir),
+            is_full: Arc::default(),
+            is_map_full: Arc::default(),
+            newest: Arc::new(Mutex::new(*self.newest())),
+            replica: self.replica.as_ref().map(Memory::copy),
+            world: Arc::clone(&self.world),
+        }
+    }
+
+    /// How the write sets of all commits differ from what they were captured of, if they do.
+    pub fn differs_from_its_write_sets(&self) -> Option<String> {
+        let replica = self.replica.as_ref()?.rows();
+        let mut rows = self.rows.rows();
+        rows.retain(|(table, _)| *table != tables::LOCAL);
+        let table = |(table, (key, _)): &(TableIndex, Row)| format!("{} {key:02x?}", tables::NAMES[*table]);
+        let (here, there) = (rows.len(), replica.len());
+        let other = rows.iter().zip(&replica).find(|(here, there)| here != there);
+        let at = match other {
+            Some((row, _)) => table(row),
+            None if here == there => return None,
+            None => "the end".to_owned(),
+        };
+        Some(format!(
+            "shard {} has {here} row(s), its write sets give {there}: they differ at {at}",
+            self.shard
+        ))
     }
 
     pub fn mount(&self, process: &Arc<Process>) -> Mount {
@@ -148,6 +173,14 @@ impl Disk {
     }
 }
 
+/// Does what a commit did in the store of its write sets.
+fn apply(set: &WriteSet, replica: &Memory) {
+    let set = WriteSet::decode(&set.encode()).expect("it was encoded just now");
+    replica
+        .write_rows::<_, StorageError>(|rows| set.apply(rows))
+        .expect("there is room");
+}
+
 fn died() -> StorageError {
     StorageError::Failed("the process is dead".to_owned())
 }
@@ -173,14 +206,16 @@ impl Transactions for Mount {
         let disk = &self.disk;
         let is_full = disk.is_full.load(Ordering::Relaxed);
         let is_map_full = disk.is_map_full.load(Ordering::Relaxed);
-        let mut decision = Decision::Abort;
+        let (mut decision, mut set) = (Decision::Abort, None);
         disk.rows.store.transact(&mut |rows| {
             let process = &*self.process;
+            let capture = disk.replica.is_some().then(|| Capture::new(rows));
             decision = work(&Written {
-                rows,
+                rows: capture.as_ref().map_or(rows, |capture| capture as &dyn WriteRows),
                 is_map_full,
                 process,
             });
+            set = capture.map(Capture::into_set);
             if is_full || process.is_dead() {
                 Decision::Abort
             } else {
@@ -194,6 +229,9 @@ impl Transactions for Mount {
             return Err(StorageError::Full("the simulated disk".to_owned()));
         }
         if decision == Decision::Commit {
+            if let (Some(set), Some(replica)) = (set, &disk.replica) {
+                apply(&set, replica);
+            }
             disk.world.note(format_args!(
                 "shard {} commits in process {}",
                 disk.shard, self.process.number

@@ -22,6 +22,8 @@ struct Evidence {
     owners: BTreeMap<u16, u64>,
     /// Processes that have owned some shard.
     were_owners: BTreeSet<u64>,
+    /// Work that an operator has given up.
+    discarded: BTreeSet<String>,
     /// Processes that do nothing any more.
     dead: BTreeSet<u64>,
     /// What has left a runner and was not to.
@@ -93,12 +95,26 @@ impl World {
     pub fn sent(&self, process: u64, id: &str, what: &str) {
         self.leaves(process, id, what);
         let mut evidence = self.evidence();
+        if evidence.discarded.contains(id) {
+            let told = format!("{what} ({id}) was sent, and an operator had discarded it");
+            evidence.premature.push(told);
+        }
         let shard = evidence.committed.get(id).copied();
         let owner = shard.and_then(|shard| evidence.owners.get(&shard).copied());
         if owner.is_some_and(|owner| owner != process) {
             let told = format!("{what} ({id}) was sent by process {process}, and {owner:?} owns its shard");
             evidence.premature.push(told);
         }
+    }
+
+    /// An operator has given this work up.
+    pub fn discarded(&self, id: String) {
+        self.evidence().discarded.insert(id);
+    }
+
+    /// Another folder is at work, which knows nothing of what was decided behind it.
+    pub fn forgets_what_was_discarded(&self) {
+        self.evidence().discarded.clear();
     }
 
     /// A process does nothing any more.

@@ -1,8 +1,10 @@
 //! Faults that somebody has to answer for: owners that are not alone, folders that are lost, streams that lose what they had.
 //! What an operator does about them is here, too.
 
+pub mod early;
 mod operator;
 mod owners;
+pub mod records;
 mod strangers;
 mod streams;
 
@@ -20,6 +22,7 @@ use super::runner::Runner;
 use super::store::POISON;
 use super::upstream::UpstreamFaults;
 use super::workload::{Event, TENANTS};
+use records::RecordLoss;
 pub use strangers::{Stranger, is_of_stranger};
 pub use streams::Gone;
 
@@ -71,6 +74,7 @@ pub enum Fault {
         stream: &'static str,
         loss: Loss,
     },
+    Records(RecordLoss),
     /// The file of a shard has no room for further rows.
     MapFull {
         shard: u16,
@@ -112,6 +116,8 @@ pub struct Losses {
     looks_at: Duration,
     /// The process has told of a gap.
     is_told: bool,
+    /// Tenant, saga and key of each fact that an operator has discarded.
+    pub discarded_facts: Vec<(String, String, String)>,
 }
 
 impl Losses {
@@ -131,6 +137,7 @@ impl Simulation {
         match fault {
             Fault::Backup => self.back_up(),
             Fault::Noise { count } => self.noise(count),
+            Fault::Records(loss) => self.lose_records(loss),
             Fault::Meddling { stranger, back } => self.meddle(stranger, back),
             Fault::MapFull { shard, for_ms } => {
                 let shard = shard % self.plan.shards;
@@ -139,6 +146,11 @@ impl Simulation {
                 let at = self.world.clock.passed() + Duration::from_millis(for_ms);
                 self.ends.push((at, End::MapFull(shard)));
             }
+            // Whatever is removed one by one before a process has looked at the stream, nobody notices.
+            Fault::Stream {
+                stream: EVENTS,
+                loss: Loss::Removed { .. },
+            } if !main.process.reads_events() => {}
             Fault::Stream { stream, loss } => {
                 self.lose_of(stream, loss);
                 if self.is_untold() {

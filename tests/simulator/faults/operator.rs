@@ -6,12 +6,21 @@ use saga_runner::app::Node;
 use saga_runner::ports::control::{
     AcceptRequest, AcceptVerb, NodeControl as _, PageRequest, ShardControl as _,
 };
-use saga_runner::ports::held::{HeldRequest, HeldVerb};
+use saga_runner::ports::held::{HeldRequest, HeldVerb, PendingReport, PendingRow};
 
+use crate::random::Rng;
 use crate::run::{COMMANDS, EVENTS, RESULTS, Simulation};
 
 /// How often he looks.
 const EVERY: Duration = Duration::from_secs(4);
+
+/// As much as he reads of a list.
+const fn page() -> PageRequest {
+    PageRequest {
+        limit: 100,
+        after: None,
+    }
+}
 
 impl Simulation {
     pub const fn is_looked_after(&self) -> bool {
@@ -57,15 +66,13 @@ impl Simulation {
         }
     }
 
-    /// Lets the shards send that go on from what was adopted, once they have read what the streams tell.
-    async fn let_go(&self, node: &Node) {
+    /// Looks at what the shards hold back that go on from what was adopted, gives some of it up, and lets them send the rest.
+    async fn let_go(&mut self, node: &Node) {
         for shard in 0..self.plan.shards {
-            let page = PageRequest {
-                limit: 100,
-                after: None,
+            let Ok(pending) = node.pending(shard, page()).await else {
+                continue;
             };
-            let pending = node.pending(shard, page).await;
-            if !pending.is_ok_and(|pending| pending.state == "held") {
+            if pending.state != "held" || !self.give_up(node, shard, &pending).await {
                 continue;
             }
             let request = HeldRequest {
@@ -76,6 +83,63 @@ impl Simulation {
             let is_done = released.is_ok();
             self.world
                 .note(format_args!("operator: lets shard {shard} go: {is_done}"));
+        }
+    }
+
+    /// Gives up some of what a shard holds back, or nothing; whether the rest may go. What he gives up he chooses by the page
+    /// that he sees.
+    async fn give_up(&mut self, node: &Node, shard: u16, pending: &PendingReport) -> bool {
+        let now = self.world.clock.passed().as_millis();
+        let mut rng = Rng::new(
+            self.plan.seed ^ u64::try_from(now).expect("a short time"),
+            "operator",
+        );
+        if !self.plan.may_discard || rng.chance(400) {
+            return true;
+        }
+        let all = rng.chance(200);
+        let is_meant = |rng: &mut Rng, row: &PendingRow| match (all, row.kind) {
+            _ if !row.may_be_discarded => false,
+            (true, _) => row.may_be_done,
+            (false, "fact") => rng.chance(100),
+            (false, _) => rng.chance(500),
+        };
+        let rows = pending.items.iter();
+        let rows: Vec<&PendingRow> = rows.filter(|row| is_meant(&mut rng, row)).collect();
+        if rows.is_empty() || (all && pending.next.is_some()) {
+            return true;
+        }
+        let request = HeldRequest {
+            reason: "it is done already".to_owned(),
+            commands: if all {
+                Vec::new()
+            } else {
+                rows.iter().map(|row| row.id).collect()
+            },
+            all,
+            dry_run: false,
+        };
+        match node.decide_held(shard, HeldVerb::Discard, request).await {
+            Ok(report) => {
+                self.world.note(format_args!(
+                    "operator: discards {} row(s) of shard {shard}",
+                    report.rows
+                ));
+                for row in report.items {
+                    self.world.discarded(row.id.to_string());
+                    if row.kind == "fact" {
+                        let about = (row.tenant.to_string(), row.saga, row.key);
+                        self.losses.discarded_facts.push(about);
+                    }
+                }
+                // He looks once more before he lets the rest go.
+                false
+            }
+            Err(error) => {
+                self.world
+                    .note(format_args!("operator: does not discard: {error}"));
+                false
+            }
         }
     }
 

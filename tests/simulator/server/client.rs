@@ -14,6 +14,7 @@ use saga_runner::ports::broker::{
 };
 
 use crate::process::Process;
+use crate::run::EVENTS;
 
 use super::queue::Member;
 use super::reader::SimReader;
@@ -234,6 +235,9 @@ impl Broker for Client {
         self.ask("reader", move |state| {
             let (connection, dropped) = (self.connection(state), state.dropped);
             let stream = stream(state, &spec.stream)?;
+            if spec.stream == EVENTS {
+                process.begins_to_read_events();
+            }
             let reader = SimReader {
                 server,
                 process,
@@ -429,7 +433,8 @@ impl Broker for Client {
             }
             state.revision += 1;
             let revision = state.revision;
-            entries.insert(key.to_owned(), Entry { revision, value });
+            let before = entries.insert(key.to_owned(), Entry { revision, value });
+            state.puts.push((bucket.to_owned(), key.to_owned(), before));
             if let Some(shard) = owned(key) {
                 self.server.world.owns(self.process.number, shard);
             }

@@ -6,6 +6,7 @@ use saga_runner::ports::broker::StoredMessage;
 
 use super::Server;
 use super::stream::Stream;
+use crate::faults::records::RecordLoss;
 
 impl Server {
     /// The power fails, and the newest messages of a stream were not on the disk yet: those that are lost.
@@ -53,6 +54,51 @@ impl Server {
         })
     }
 
+    /// The broker loses what it has in its buckets.
+    pub fn lose_records(&self, loss: RecordLoss) {
+        self.world.note(format_args!("records are lost: {loss:?}"));
+        let mut state = self.lock();
+        match loss {
+            RecordLoss::Bucket => {
+                state.buckets.clear();
+                state.puts.clear();
+            }
+            RecordLoss::Entry(number) => {
+                let mut keys: Vec<(String, String)> = Vec::new();
+                for (bucket, entries) in &state.buckets {
+                    keys.extend(entries.keys().map(|key| (bucket.clone(), key.clone())));
+                }
+                if !keys.is_empty() {
+                    let at = usize::try_from(number).expect("small") % keys.len();
+                    let (bucket, key) = &keys[at];
+                    let entries = state.buckets.get_mut(bucket);
+                    let lost = entries.and_then(|entries| entries.remove(key));
+                    state.revision += 1;
+                    state.puts.push((bucket.clone(), key.clone(), lost));
+                }
+            }
+            RecordLoss::GoesBack(count) => {
+                for _ in 0..count {
+                    let Some((bucket, key, before)) = state.puts.pop() else {
+                        break;
+                    };
+                    state.revision -= 1;
+                    let Some(entries) = state.buckets.get_mut(&bucket) else {
+                        continue;
+                    };
+                    match before {
+                        Some(before) => drop(entries.insert(key, before)),
+                        None => drop(entries.remove(&key)),
+                    }
+                }
+                // It was started again, and knows none of its clients.
+                state.connection += 1;
+            }
+        }
+        drop(state);
+        self.wake();
+    }
+
     /// The stream is deleted and made anew: what it had.
     pub fn recreate(&self, name: &str) -> Vec<StoredMessage> {
         let now_ns = self.now().0 * 1_000_000;
@@ -83,6 +129,7 @@ impl Stream {
         let lost = self.messages.split_off(&(end + 1));
         self.last = end;
         self.ids.retain(|(_, _, sequence)| *sequence <= end);
+        self.known.retain(|_, sequence| *sequence <= end);
         let mut newest = BTreeMap::new();
         for (sequence, stored) in &self.messages {
             newest.insert(stored.message.subject.clone(), *sequence);

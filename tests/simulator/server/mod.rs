@@ -61,6 +61,8 @@ pub struct State {
     pub streams: BTreeMap<String, Stream>,
     buckets: BTreeMap<String, BTreeMap<String, Entry>>,
     revision: u64,
+    /// Bucket and key of all that was put, and what was there before.
+    puts: Vec<(String, String, Option<Entry>)>,
     created_ns: i64,
     /// Number of the connection. Another one breaks whatever was opened by this one.
     connection: u64,
@@ -88,6 +90,7 @@ impl Server {
                 streams: BTreeMap::new(),
                 buckets: BTreeMap::new(),
                 revision: 0,
+                puts: Vec::new(),
                 created_ns: 0,
                 connection: 1,
                 is_up: true,

@@ -92,7 +92,7 @@ impl SimReader {
             return Err(ReaderBroken("the stream is gone".to_owned()));
         };
         // Something is on its way.
-        if stream.matching_from(self.next, &self.filters) > 0 {
+        if self.next <= stream.last && stream.has_match(self.next..=stream.last, &self.filters) {
             return Ok(None);
         }
         Ok(Some(Horizon {
@@ -170,8 +170,7 @@ impl Reader for SimReader {
         let Some(stream) = state.streams.get(&self.stream) else {
             return Err(ReaderBroken("the stream is gone".to_owned()));
         };
-        let open = stream.matching_from(self.next, &self.filters)
-            - stream.matching_from(covered.max(self.next - 1) + 1, &self.filters);
-        Ok((open == 0 && stream.last >= covered).then_some(self.sent))
+        let is_open = self.next <= covered && stream.has_match(self.next..=covered, &self.filters);
+        Ok((!is_open && stream.last >= covered).then_some(self.sent))
     }
 }

@@ -1,6 +1,7 @@
 //! A stream of the simulated broker, and its durable queues.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use saga_runner::kernel::ids::TimeMs;
@@ -8,6 +9,9 @@ use saga_runner::ports::broker::{
     Expect, Message, Publication, PublishAck, PublishError, StoredMessage, StreamIdentity, StreamSpec,
     StreamState,
 };
+
+/// Messages that are counted one by one.
+const COUNTED_MAX: usize = 300;
 
 pub struct Stream {
     pub identity: StreamIdentity,
@@ -22,6 +26,8 @@ pub struct Stream {
     pub(super) newest: BTreeMap<String, u64>,
     /// Message ids in the order in which they came.
     pub(super) ids: VecDeque<(TimeMs, String, u64)>,
+    /// The sequence of each of them.
+    pub(super) known: BTreeMap<String, u64>,
     pub queues: BTreeMap<String, Durable>,
 }
 
@@ -45,6 +51,7 @@ impl Stream {
             archive: Vec::new(),
             newest: BTreeMap::new(),
             ids: VecDeque::new(),
+            known: BTreeMap::new(),
             queues: BTreeMap::new(),
         }
     }
@@ -93,9 +100,11 @@ impl Stream {
                     .front()
                     .is_some_and(|(at, ..)| now.0 - at.0 >= self.window_ms)
                 {
-                    self.ids.pop_front();
+                    if let Some((_, id, _)) = self.ids.pop_front() {
+                        self.known.remove(&id);
+                    }
                 }
-                if let Some((_, _, sequence)) = self.ids.iter().find(|(_, known, _)| known == id) {
+                if let Some(sequence) = self.known.get(id) {
                     return Ok(PublishAck {
                         sequence: *sequence,
                         duplicate: true,
@@ -106,6 +115,7 @@ impl Stream {
         self.last += 1;
         if let Expect::MessageId(id) = &publication.expect {
             self.ids.push_back((now, id.clone(), self.last));
+            self.known.insert(id.clone(), self.last);
         }
         self.newest.insert(publication.subject.clone(), self.last);
         let before = self.messages.values().next_back().map(|stored| stored.visible);
@@ -153,11 +163,19 @@ impl Stream {
         Found::Nothing
     }
 
+    /// How many messages match from here on; of very many only that there are many.
     pub fn matching_from(&self, from: u64, filters: &[String]) -> u64 {
         let behind = self.messages.range(from..);
         behind
             .filter(|(_, stored)| matches_any(filters, &stored.message.subject))
+            .take(COUNTED_MAX)
             .count() as u64
+    }
+
+    /// Whether some message matches within these sequences.
+    pub fn has_match(&self, within: RangeInclusive<u64>, filters: &[String]) -> bool {
+        let mut within = self.messages.range(within);
+        within.any(|(_, stored)| matches_any(filters, &stored.message.subject))
     }
 }
 
