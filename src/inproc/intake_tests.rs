@@ -11,7 +11,7 @@ use crate::kernel::ids::{Key, shard_of};
 use crate::ports::broker::{Broker, Expect, Publication, StreamSpec};
 use broker::Scripted;
 use fixtures::{acme, event, order_saga};
-use world::{Mood, Plan, STREAMS, Ticks, World};
+use world::{Ahead, Mood, Plan, STREAMS, World};
 
 // What the intake's own tests are made of.
 #[path = "../../crates/runtime/src/intake/tests/broker.rs"]
@@ -76,7 +76,7 @@ async fn on_the_embedded_broker_messages_that_are_trimmed_unread_end_reading() {
 
 /// An embedded broker with the streams.
 async fn embedded(dir: &std::path::Path) -> Arc<InprocBroker> {
-    let clock = Arc::new(Ticks::new());
+    let clock = Arc::new(Ahead(Scripted::new()));
     let real = InprocBroker::open(dir, Settings::default(), clock).expect("a broker");
     for name in STREAMS {
         let subjects = match name {

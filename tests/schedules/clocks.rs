@@ -9,7 +9,7 @@ use saga_runner::config::Manifest;
 use saga_runner::kernel::ids::TimeMs;
 use saga_runner::ports::broker::{Expect, Publication};
 use saga_runner::ports::clock::Clock;
-use saga_runner::ports::control::{Control, Health, Readiness};
+use saga_runner::ports::control::{Health, NodeControl as _, Readiness};
 use saga_runner::telemetry::Metrics;
 use serde_json::json;
 

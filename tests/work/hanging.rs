@@ -9,7 +9,7 @@ use saga_runner::app::{Adapters, Node, SystemClock, definitions};
 use saga_runner::config::Manifest;
 use saga_runner::mdbx::environment::Environment;
 use saga_runner::ports::broker::{Expect, Publication};
-use saga_runner::ports::control::Control;
+use saga_runner::ports::control::NodeControl as _;
 use saga_runner::storage::{OpenOptions, Settings, StorageError, Store, tables};
 use saga_runner::telemetry::Metrics;
 use saga_runner_partition::storage::{ReadWork, Snapshots, Transactions, WriteWork};
@@ -56,7 +56,7 @@ struct Gated {
 
 impl Snapshots for Gated {
     fn read(&self, work: &mut ReadWork<'_>) -> Result<(), StorageError> {
-        self.disk.read(work)
+        Snapshots::read(&self.disk, work)
     }
 }
 

@@ -252,7 +252,7 @@ mod tests {
             last_time: None,
             messages: 100,
             bytes,
-            told: TimeMs(1),
+            told: crate::kernel::ids::TimeMs(1),
         };
         assert_eq!(too_much(&state(1_000), 1_000), 0);
         assert_eq!(too_much(&state(1_000), 750), 125);

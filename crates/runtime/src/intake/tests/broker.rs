@@ -8,6 +8,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use crate::kernel::ids::TimeMs;
 use crate::ports::broker::{

@@ -1,12 +1,11 @@
 //! An intake over the scripted broker, and shards that keep the rules of the mailbox.
 
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use serde_json::json;
 use tokio::sync::{mpsc, watch};
-use tokio::time::Instant;
 
 use super::broker::Scripted;
 use crate::broker_clock::BrokerClock;
@@ -26,7 +25,7 @@ use crate::telemetry::Metrics;
 pub(super) const STREAMS: [&str; 3] = ["AGGREGATE_EVENTS", "WORKFLOW_EVENTS", "WORKFLOW_COMMANDS"];
 
 /// A clock that is an hour ahead of the broker's.
-struct Ahead(Scripted);
+pub(super) struct Ahead(pub Scripted);
 
 impl Clock for Ahead {
     fn now(&self) -> TimeMs {
