@@ -1,6 +1,5 @@
 //! One simulation: a node in as many lives as the plan gives it, then health, then the judges.
 
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;

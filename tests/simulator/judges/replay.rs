@@ -4,8 +4,10 @@
 use std::sync::Arc;
 
 use saga_runner::app::Node;
+use saga_runner::kernel::ids::InstanceId;
+use saga_runner::kernel::recorded::Recorded;
 use saga_runner::offline::history;
-use saga_runner::ports::control::{ControlError, Instances as _};
+use saga_runner::ports::control::{ControlError, Instances as _, PageRequest};
 
 use super::{SAGAS, records};
 use crate::run::Simulation;
@@ -24,8 +26,8 @@ pub async fn judge(simulation: &Simulation, node: &Arc<Node>) -> Vec<String> {
     for tenant in TENANTS {
         for saga in SAGAS {
             for (id, record) in records(simulation, tenant, saga) {
-                let inputs = match node.inputs(&id).await {
-                    Ok(recorded) => recorded.inputs,
+                let inputs = match inputs(node, &id).await {
+                    Ok(inputs) => inputs,
                     Err(ControlError::Conflict(_)) => continue,
                     Err(error) => {
                         faults.push(format!("{id}: its inputs cannot be read: {error}"));
@@ -50,4 +52,21 @@ pub async fn judge(simulation: &Simulation, node: &Arc<Node>) -> Vec<String> {
         }
     }
     faults
+}
+
+/// All pages of what an instance has taken.
+async fn inputs(node: &Arc<Node>, id: &InstanceId) -> Result<Vec<Recorded>, ControlError> {
+    let mut page = PageRequest {
+        after: None,
+        limit: 500,
+    };
+    let mut all = Vec::new();
+    loop {
+        let recorded = node.inputs(id, page.clone()).await?;
+        all.extend(recorded.inputs);
+        if recorded.next.is_none() {
+            return Ok(all);
+        }
+        page.after = recorded.next;
+    }
 }
