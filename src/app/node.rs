@@ -203,6 +203,19 @@ impl Node {
                 node.drain.clone(),
             )
         });
+        if !self.manifest.mode.runs_sagas() {
+            // Where sagas run, the readers of their streams hear the time.
+            let broker = Arc::clone(&broker);
+            self.keep(Task::Clock, move |node| {
+                let clock = Arc::clone(&node.broker_clock);
+                streams::hear_the_time(
+                    Arc::clone(&broker),
+                    clock,
+                    node.manifest.clone(),
+                    node.drain.clone(),
+                )
+            });
+        }
         self.keep(Task::Consumers, move |node| {
             consumers::watch(
                 Arc::clone(&broker),
@@ -213,10 +226,6 @@ impl Node {
                 node.drain.clone(),
             )
         });
-        if !self.manifest.mode.runs_sagas() {
-            // Where sagas run, the readers of their streams hear the time.
-            self.keep(Task::Clock, |node| streams::hear_the_time(node.myself()));
-        }
         let in_force = self.catalog.now();
         in_force.show(&self.metrics);
         tracing::info!(

@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
-use super::node::Node;
+use tokio_util::sync::CancellationToken;
+
 use super::{StartError, cluster, connect_broker, runtime};
+use crate::broker_clock::BrokerClock;
 use crate::config::Manifest;
 use crate::kernel::input::SourceStream;
 use crate::kernel::subject::{self, Tenancy};
@@ -190,25 +192,27 @@ pub fn name(manifest: &Manifest, role: SourceStream) -> &str {
     }
 }
 
-/// Asks the broker for its time as long as the process runs.
-pub(super) async fn hear_the_time(node: Option<Arc<Node>>) {
-    let Some(node) = node else { return };
+/// Asks the broker for its time until the drain.
+pub(super) async fn hear_the_time(
+    broker: Arc<dyn Broker>,
+    clock: Arc<BrokerClock>,
+    manifest: Manifest,
+    drain: CancellationToken,
+) {
     let stream = SourceStream::WorkflowCommands;
-    let every = node.manifest.intake.watermark_interval.duration();
-    let listen = async {
-        loop {
-            tokio::time::sleep(every).await;
-            let Some(broker) = node.broker() else { continue };
-            let asked = node.broker_clock.ask();
-            match broker.stream_state(name(&node.manifest, stream)).await {
-                Ok(state) => drop(node.broker_clock.told(stream, asked, state.told)),
-                Err(error) => tracing::debug!(%error, "the broker's time is not known"),
+    let every = manifest.intake.watermark_interval.duration();
+    while drain
+        .run_until_cancelled(tokio::time::sleep(every))
+        .await
+        .is_some()
+    {
+        let asked = clock.ask();
+        match broker.stream_state(name(&manifest, stream)).await {
+            Ok(state) => {
+                clock.told(stream, asked, state.told);
             }
+            Err(error) => tracing::debug!(%error, "the broker's time is not known"),
         }
-    };
-    tokio::select! {
-        () = listen => {}
-        () = node.drain_requested() => {}
     }
 }
 

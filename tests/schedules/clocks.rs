@@ -22,9 +22,9 @@ kind: Saga
 name: bill
 start: Bill.Opened
 key: {"Bill.*": event.aggregate_id}
-state: {init: {for: "${event.data.for}"}}
+state: {init: {patience: "${event.data.patience}"}}
 steps:
-  rest: {wait: {signal: enough, timeout: "${state.for}"}}
+  rest: {wait: {signal: enough, timeout: "${state.patience}"}}
 "#;
 
 /// The clock of the machine, set to another time.
@@ -89,7 +89,7 @@ impl Stage {
         let event = json!({
             "tenant_id": "acme", "event_id": format!("{key}-opened"), "event_type": "Opened",
             "aggregate_type": "Bill", "aggregate_id": key, "sequence": 1, "schema_version": 1,
-            "payload": {"for": due_in},
+            "payload": {"patience": due_in},
             "metadata": {"correlation_id": key, "causation_id": key}, "timestamp": "2026-01-01T00:00:00Z"
         });
         let message = Publication {
@@ -152,7 +152,7 @@ async fn timers_go_by_the_brokers_time(ahead_ms: i64, told: &str) {
     let health = stage.node.health().await;
     let (ok, detail) = clock_check(&health);
     assert!(!ok && detail.contains(told), "{detail}");
-    let shown = if ahead_ms > 0 { "3599.9" } else { "-3599.9" };
+    let shown = if ahead_ms > 0 { "3599." } else { "-3599." };
     let metrics = stage.node.metrics();
     let line = format!("saga_runner_clock_ahead_seconds {shown}");
     assert!(metrics.contains(&line), "{line} is not in {metrics}");

@@ -143,7 +143,7 @@ impl Stage {
         loop {
             let ready = self.node.ready().await;
             let named = |reason: &&str| ready.reasons.iter().any(|found| found.starts_with(*reason));
-            if ready.ready == reasons.is_empty() && reasons.iter().all(|reason| named(&reason)) {
+            if ready.ready == reasons.is_empty() && reasons.iter().all(named) {
                 return;
             }
             assert!(begin.elapsed() < Duration::from_secs(30), "{ready:?}");
