@@ -6,7 +6,9 @@ use saga_runner::app::Node;
 use saga_runner::kernel::envelope::{ControlVerb, FoundAs, Stuck};
 use saga_runner::kernel::ids::{SagaName, TenantId};
 use saga_runner::kernel::view::{InstanceView, StuckIn, StuckView};
-use saga_runner::ports::control::{ControlError, DeadLetters as _, Decision, Instances as _, PageRequest};
+use saga_runner::ports::control::{
+    ControlError, DeadLetterView, DeadLetters as _, Decision, Instances as _, PageRequest,
+};
 use serde_json::json;
 
 use super::TENANTS;
@@ -45,14 +47,16 @@ impl Simulation {
 
     async fn decide_what_blocks(&mut self, node: &Arc<Node>, tenant: &str) -> Result<(), ControlError> {
         let tenant = TenantId::parse(tenant).expect("a tenant");
-        let letters = node.dead_letters(&tenant, page()).await?;
-        for letter in letters.items.iter().filter(|letter| letter.key.is_some()) {
+        let blocking =
+            |letters: Vec<DeadLetterView>| letters.into_iter().filter(|letter| letter.key.is_some());
+        let may_retry = self.plan.seed.is_multiple_of(3);
+        for letter in blocking(node.dead_letters(&tenant, page()).await?.items) {
             // In vain, and it blocks again, under another number.
-            let may_retry = self.plan.seed.is_multiple_of(3) && letter.reason == "expression";
-            if may_retry && letter.attempts == 1 {
+            if may_retry && letter.reason == "expression" && letter.attempts == 1 {
                 node.decide(&tenant, &letter.id, Decision::Retry).await?;
-                continue;
             }
+        }
+        for letter in blocking(node.dead_letters(&tenant, page()).await?.items) {
             node.decide(&tenant, &letter.id, Decision::Discard).await?;
             self.discarded += 1;
         }
