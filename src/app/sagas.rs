@@ -228,6 +228,7 @@ impl Common {
             local: self.local.as_ref().map(|local| LocalFirst {
                 dispatch: Arc::clone(local) as Arc<dyn crate::ports::dispatch::Dispatch>,
                 recovered: shard.began_after,
+                maybe_called: shard.maybe_called,
                 begun: shard.begun.clone(),
             }),
             began_after: shard.began_after,

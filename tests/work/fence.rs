@@ -152,6 +152,7 @@ async fn a_call_whose_intent_is_stored_is_not_begun_when_the_fence_has_closed() 
             local: Some(LocalFirst {
                 dispatch: Arc::clone(&local) as _,
                 recovered: 0,
+                maybe_called: 0,
                 begun: std::collections::BTreeSet::new(),
             }),
             ..with(&fence)
@@ -254,6 +255,7 @@ async fn what_was_answered_behind_an_adopted_state_is_not_sent_again() {
             local: Some(LocalFirst {
                 dispatch: Arc::clone(&local) as _,
                 recovered: 0,
+                maybe_called: 0,
                 begun: std::collections::BTreeSet::new(),
             }),
             ..with(&fence)

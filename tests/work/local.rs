@@ -37,6 +37,7 @@ fn options_after(local: &Arc<Local>, recovered: u64, begun: BTreeSet<WorkRef>) -
         local: Some(LocalFirst {
             dispatch: Arc::clone(local) as Arc<dyn Dispatch>,
             recovered,
+            maybe_called: recovered,
             begun,
         }),
         ..RelayOptions::default()
@@ -189,22 +190,28 @@ async fn refusals_and_results_that_are_too_large_are_told_as_such() {
 }
 
 #[tokio::test]
-async fn work_of_an_earlier_life_may_have_been_done_and_goes_to_the_queue() {
+async fn work_of_earlier_lives_goes_to_the_queue_and_tells_whether_it_may_have_been_done() {
     let rig = Rig::new().await;
     let server = upstream(ResponseTemplate::new(200).set_body_string(r#"{"id":"c-1"}"#)).await;
     let local = local();
     let worker = rig.local_worker(&local, vec![definition(3)], &server.uri());
-    let old = effect(&rig, "o-1", 1);
-    let options = RelayOptions {
-        outbox: vec![(at(7, 3), old.clone())],
-        ..options(&local, 7)
+    let (old, later) = (effect(&rig, "o-1", 1), effect(&rig, "o-2", 2));
+    let mut options = RelayOptions {
+        outbox: vec![(at(7, 3), old.clone()), (at(8, 1), later.clone())],
+        ..options(&local, 9)
     };
+    // The life behind it ended without a call on its way.
+    let first = options.local.as_mut().expect("set");
+    first.maybe_called = 7;
     let mut shard = started(&rig, options).await;
     let command = queued(&rig, &old).await;
     assert_eq!(command["progress"]["unsettled"], true, "{command}");
+    let command = queued(&rig, &later).await;
+    assert_ne!(command["progress"]["unsettled"], true, "{command}");
     assert_eq!(rig.result(&old).await["result_type"], "Succeeded");
+    assert_eq!(rig.result(&later).await["result_type"], "Succeeded");
 
-    shard.release(vec![(at(8, 0), effect(&rig, "o-2", 2))]).await;
+    shard.release(vec![(at(10, 0), effect(&rig, "o-3", 3))]).await;
     let (outcome, _) = one_verdict(&mut shard).await;
     assert!(
         matches!(outcome, WorkOutcome::Succeeded { .. }),
@@ -357,8 +364,15 @@ async fn a_drain_waits_for_the_calls_that_are_made_here() {
     let mut shard = started(&rig, options(&local, 0)).await;
     shard.release(vec![(at(1, 0), effect(&rig, "o-1", 1))]).await;
     until(async || (!server.received_requests().await?.is_empty()).then_some(())).await;
+    let called = shard.floor.called();
+    assert_eq!(
+        called,
+        BTreeSet::from([at(1, 0)]),
+        "a shard that ends now marks it"
+    );
     worker.drain(Duration::from_secs(20)).await;
     shard.come_to_rest(Rest::NoCalls).await;
+    assert_eq!(shard.floor.called(), called, "until it is settled");
     let (outcome, _) = one_verdict(&mut shard).await;
     assert!(matches!(outcome, WorkOutcome::Succeeded { .. }), "{outcome:?}");
 }
@@ -380,4 +394,6 @@ async fn a_call_that_is_made_here_and_outlasts_the_drain_is_cut_off_and_its_comm
     shard.come_to_rest(Rest::Nothing).await;
     let command = queued(&rig, &item).await;
     assert_eq!(command["progress"]["unsettled"], true, "{command}");
+    // What is known of it is told with its command.
+    until(async || shard.floor.called().is_empty().then_some(())).await;
 }

@@ -479,6 +479,7 @@ async fn a_relay_that_panics_is_counted_and_tells_its_shard_by_closing_its_chann
         local: Some(LocalFirst {
             dispatch: Arc::new(Broken),
             recovered: 0,
+            maybe_called: 0,
             begun: BTreeSet::new(),
         }),
         ..RelayOptions::default()

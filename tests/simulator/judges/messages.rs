@@ -49,9 +49,7 @@ fn results(simulation: &Simulation) -> Vec<String> {
             continue;
         }
         let body: Value = serde_json::from_slice(&message.payload).expect("a result is JSON");
-        // A call that was cancelled on its way has an unknown outcome without any fault.
-        let is_cancelled = body.to_string().contains("\"recalled\"");
-        let is_unknown = body["result_type"] == "TimedOut" && !is_cancelled;
+        let is_unknown = body["result_type"] == "TimedOut";
         if is_unknown && simulation.plan.is_calm {
             faults.push(format!(
                 "the outcome of {} is unknown without any fault",

@@ -463,16 +463,18 @@ impl<'t> Batch<'t> {
         self.view.put(META, COUNTERS, encode(counters))
     }
 
-    /// Whether the folder was closed after everything was committed.
-    pub fn is_closed(&self) -> Result<bool, StorageError> {
-        Ok(self.view.get(LOCAL, CLOSED)?.is_some())
+    /// Of a folder that was closed after everything was committed, the log sequence up to which calls may have been made
+    /// without a mark; none of another one.
+    pub fn closed(&self) -> Result<Option<u64>, StorageError> {
+        let row = self.view.get(LOCAL, CLOSED)?;
+        row.map(|bytes| decode(&bytes, "the mark of a stop")).transpose()
     }
 
-    pub fn put_closed(&self, closed: bool) -> Result<(), StorageError> {
-        if closed {
-            return self.view.put(LOCAL, CLOSED, encode(&()));
+    pub fn put_closed(&self, maybe_called: Option<u64>) -> Result<(), StorageError> {
+        match maybe_called {
+            Some(up_to) => self.view.put(LOCAL, CLOSED, encode(&up_to)),
+            None => self.view.delete(LOCAL, CLOSED).map(drop),
         }
-        self.view.delete(LOCAL, CLOSED).map(drop)
     }
 
     pub fn active_definitions(&self) -> Result<ActiveDefinitions, StorageError> {

@@ -1,9 +1,9 @@
 //! Effect commands that the worker of this process gets without the broker: their first attempt only.
 //!
 //! The row stays in the outbox until the result is applied, so a call that a crash cuts off is made again. Rows of
-//! an earlier life of the process may have been called; they take the way of the queue and say so. Where an effect makes no
-//! call twice, the shard commits that a call begins before it does: rows of an earlier life that have no such mark were not
-//! called.
+//! an earlier life of the process take the way of the queue. Those of a life that was killed may have been called, and say so;
+//! one that is stopped in order marks the calls that are on their way. Where an effect makes no call twice, the shard commits
+//! that a call begins before it does: rows that have no such mark were not called, whatever life they are of.
 
 use std::collections::BTreeSet;
 use std::panic::AssertUnwindSafe;
@@ -35,7 +35,9 @@ pub struct LocalFirst {
     pub dispatch: Arc<dyn Dispatch>,
     /// Log sequence of the last commit of the process's earlier life.
     pub recovered: u64,
-    /// Rows of that life whose calls had begun.
+    /// Log sequence up to which its calls, or those of a life before it, may have been made without a mark.
+    pub maybe_called: u64,
+    /// Rows of earlier lives that have the mark of a call.
     pub begun: BTreeSet<WorkRef>,
 }
 
@@ -104,11 +106,12 @@ impl Intent for Record<'_> {
         self.state.store(ASKED, Ordering::Release);
         let state = match tokio::time::timeout(RECORD_MAX, self.ask()).await {
             Ok(Some(Ok(()))) => STANDS,
-            Ok(Some(Err(reason))) => {
+            Ok(Some(Err(reason @ (Refused::NotFound(_) | Refused::Conflict(_))))) => {
                 tracing::debug!(row = ?self.row, %reason, "a call is not made");
                 SETTLED
             }
-            Ok(None) | Err(_) => {
+            // A shard that is halted does not answer for the row.
+            Ok(Some(Err(Refused::Unavailable { .. })) | None) | Err(_) => {
                 tracing::debug!(row = ?self.row, "the shard did not commit in time that a call begins");
                 ASKED
             }
@@ -145,7 +148,8 @@ impl Publisher {
             return Way::Broker(None);
         };
         if row.log_sequence <= local.recovered {
-            let may_be = local.begun.contains(row) || !local.dispatch.records_intent(effect);
+            let is_known = row.log_sequence > local.maybe_called || local.dispatch.records_intent(effect);
+            let may_be = local.begun.contains(row) || !is_known;
             return Way::Broker(may_be.then(maybe_called));
         }
         match local.dispatch.desk(effect).filter(|_| room) {

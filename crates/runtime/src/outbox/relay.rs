@@ -313,7 +313,11 @@ impl Desk {
             let publisher = Arc::clone(&self.publisher);
             let may_call = self.makes_calls && self.calling.len() < publisher.settings.local_in_flight;
             match publisher.way(&row, may_call) {
-                Way::Here(desk) => drop(self.calling.spawn(publisher.call(desk, row))),
+                Way::Here(desk) => {
+                    // Before it begins: the shard may end at any time.
+                    self.floor.calls(row.0);
+                    drop(self.calling.spawn(publisher.call(desk, row)));
+                }
                 Way::Broker(progress) => self.publish(row, progress),
             }
         }
@@ -349,6 +353,9 @@ impl Desk {
                 progress,
                 not_called,
             }) => {
+                if progress == EffectProgress::default() {
+                    self.floor.forget(&[row.0]);
+                }
                 if not_called {
                     self.letters.push_back(Letter {
                         mail: Mail::NotCalled(row.0),
@@ -441,6 +448,8 @@ impl Desk {
         if done.delivered {
             self.delivered.push((done.row, done.destination));
         } else {
+            // What is known of a call stands with its command.
+            self.floor.forget(&[done.row]);
             self.backlog.hand_over(done.row, &done.destination);
         }
     }

@@ -405,6 +405,7 @@ impl Desk {
             .set(found.outbox_rows as i64);
         self.show_blocked();
         figures::count(&staged.tally, &self.metrics, now);
+        self.floor.forget(&staged.settled);
         if !staged.work.is_empty() || !staged.settled.is_empty() {
             self.hand_over(Released {
                 shard: self.index,

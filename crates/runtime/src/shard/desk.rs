@@ -58,6 +58,8 @@ pub(super) struct Desk {
     pub halts: Halts,
     /// Revision of the active definitions.
     pub revision: u64,
+    /// Calls of rows up to here may have been made by earlier lives, without a mark.
+    maybe_called: u64,
     pub lanes: Lanes,
     pub held: Held,
     /// Domain events are set aside.
@@ -158,6 +160,7 @@ impl Desk {
             floor,
             halts: opening.halts,
             revision: spec.revision,
+            maybe_called: opening.maybe_called,
             lanes: Lanes::new(opening.positions),
             held: Held::default(),
             holding: opening.outbox_rows > settings.outbox_soft(opening.held),
@@ -603,9 +606,13 @@ impl Desk {
     fn close(&mut self) {
         self.partition.counters.sent_floor = self.floor.0.load(Ordering::Acquire);
         let counters = self.partition.counters;
+        let called = self.floor.called();
         let closed = self.store.write::<_, StorageError>(|batch| {
             batch.put_counters(&counters)?;
-            batch.put_closed(true)
+            for row in &called {
+                batch.begin_work(*row)?;
+            }
+            batch.put_closed(Some(self.maybe_called))
         });
         if let Err(error) = closed {
             tracing::warn!(shard = self.index, %error, "the stop could not be marked as clean");

@@ -1,7 +1,8 @@
 //! What goes into a shard and what comes out.
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub use saga_runner_partition::machine::held::may_be_discarded;
 pub use saga_runner_partition::machine::message::{
@@ -190,11 +191,35 @@ impl Gates {
 }
 
 /// Rows up to and including which the relay has handed everything over; the shard stores it with its next
-/// batch, and after a restart the relay begins behind it. Encoded `log_sequence << 16 | index`.
+/// batch, and after a restart the relay begins behind it. Encoded `log_sequence << 16 | index`. Besides, the rows whose calls
+/// it has begun, which the shard marks where it ends before they are settled.
 #[derive(Debug, Default)]
-pub struct SentFloor(pub AtomicU64);
+pub struct SentFloor(pub AtomicU64, Mutex<BTreeSet<WorkRef>>);
 
 impl SentFloor {
+    /// The call of this row begins.
+    pub fn calls(&self, row: WorkRef) {
+        self.lock().insert(row);
+    }
+
+    /// These rows are settled, or were not called, or what is known of their calls stands beside their commands.
+    pub fn forget(&self, rows: &[WorkRef]) {
+        let mut called = self.lock();
+        for row in rows {
+            called.remove(row);
+        }
+    }
+
+    /// The rows whose calls were begun, and that are not forgotten.
+    #[must_use]
+    pub fn called(&self) -> BTreeSet<WorkRef> {
+        self.lock().clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeSet<WorkRef>> {
+        self.1.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Whether `row` was handed over as of the encoded `floor`.
     #[must_use]
     pub const fn covers(floor: u64, row: WorkRef) -> bool {

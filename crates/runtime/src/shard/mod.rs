@@ -83,6 +83,8 @@ pub struct ShardHandle {
     pub began_after: u64,
     /// Rows of the outbox whose calls have begun before this start, and that have no outcome.
     pub begun: BTreeSet<WorkRef>,
+    /// Log sequence up to which calls may have been made before this start that have no mark.
+    pub maybe_called: u64,
     pub reader: Reader,
     stopping: watch::Sender<bool>,
     thread: Option<Thread>,
@@ -107,7 +109,7 @@ impl ShardHandle {
             .0
             .store(opening.counters.sent_floor, std::sync::atomic::Ordering::Release);
         let began_after = opening.counters.log_sequence;
-        let stamps = opening.stamps;
+        let (stamps, maybe_called) = (opening.stamps, opening.maybe_called);
         let begun = std::mem::take(&mut opening.begun);
         let (tasks, metrics) = (spec.tasks.clone(), Arc::clone(&spec.metrics));
         let desk = desk::Desk::new(
@@ -136,6 +138,7 @@ impl ShardHandle {
             stamps,
             began_after,
             begun,
+            maybe_called,
             reader,
             stopping,
             thread: Some(thread),

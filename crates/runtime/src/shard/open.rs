@@ -28,6 +28,8 @@ pub(super) struct Opening {
     pub outbox_rows: u64,
     /// Rows of the outbox whose calls have begun.
     pub begun: BTreeSet<WorkRef>,
+    /// Calls of rows up to here may have been made without a mark.
+    pub maybe_called: u64,
     pub next_due: Option<TimeMs>,
     pub careful: Careful,
     /// What it holds back, where it goes on from an adopted state.
@@ -44,13 +46,14 @@ pub(super) fn open(spec: &ShardSpec) -> Result<Opening, StorageError> {
     spec.store.write(|batch| {
         let counters = batch.counters()?;
         // Not by its log: what it takes first may have killed the process each time, and then nothing is in it yet.
-        let careful = if batch.is_closed()? || is_new(batch)? {
+        let closed = batch.closed()?;
+        let careful = if closed.is_some() || is_new(batch)? {
             batch.put_suspects(&[])?;
             Careful::default()
         } else {
             Careful::after_crash(spec.settings.batch_inputs, batch.suspects()?)
         };
-        batch.put_closed(false)?;
+        batch.put_closed(None)?;
         let (positions, stamps, halts) = positions(spec, batch)?;
         if halts.iter().all(Option::is_none) {
             activate(batch, &spec.definitions, spec.revision, positions)?;
@@ -63,6 +66,7 @@ pub(super) fn open(spec: &ShardSpec) -> Result<Opening, StorageError> {
             waiting,
             outbox_rows: batch.outbox_rows()?,
             begun: batch.begun()?,
+            maybe_called: closed.unwrap_or(counters.log_sequence),
             next_due: batch.next_due()?,
             careful,
             held: batch.held()?,

@@ -36,7 +36,7 @@ pub fn die_with(world: &World, input: &Input, attempts: u32) {
     let store = world.store();
     store
         .write::<_, StorageError>(|batch| {
-            batch.put_closed(false)?;
+            batch.put_closed(None)?;
             batch.put_suspects(&[Suspect {
                 input: fingerprint(input),
                 attempts,

@@ -1,5 +1,6 @@
 //! The outbox: released after the commit, found again when a release is lost, and bounded.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -282,6 +283,47 @@ async fn a_call_that_begins_is_known_to_the_next_life_until_its_row_is_settled_o
     );
     shard.stop().await;
     let shard = world.start();
-    assert_eq!(shard.handle.begun, std::collections::BTreeSet::from([first]));
+    assert_eq!(shard.handle.begun, BTreeSet::from([first]));
+    shard.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_stop_in_order_tells_which_calls_may_have_been_made_and_that_no_other_was() {
+    let world = World::new();
+    let shard = world.start();
+    let three = ["p", "q", "r"].map(|key| pay_opened(key, 1));
+    shard.deliver(EVENTS, 1, three.to_vec()).await;
+    let rows = shard.outbox().await;
+    let [settled, cut_off, waits] = [0, 1, 2].map(|n| rows[n].0);
+    shard.handle.floor.calls(settled);
+    shard.handle.floor.calls(cut_off);
+    let receipt = result(&rows[0].1, 1, &json!({"receipt": "r"}));
+    shard.deliver(RESULTS, 1, vec![receipt]).await;
+    shard.settle().await;
+    assert_eq!(shard.handle.floor.called(), BTreeSet::from([cut_off]));
+    shard.stop().await;
+    let shard = world.start();
+    assert!(shard.handle.began_after >= waits.log_sequence);
+    assert_eq!(shard.handle.maybe_called, 0);
+    assert_eq!(shard.handle.begun, BTreeSet::from([cut_off]));
+    shard.stop().await;
+
+    // Of a life that is killed nobody knows, and later ones know no more.
+    let kill = |world: &World| {
+        let killed = world
+            .store()
+            .write::<_, crate::storage::StorageError>(|batch| batch.put_closed(None));
+        killed.unwrap();
+    };
+    kill(&world);
+    let shard = world.start();
+    let unknown = shard.handle.maybe_called;
+    assert_eq!(unknown, shard.handle.began_after);
+    shard.deliver(EVENTS, 2, vec![pay_opened("s", 2)]).await;
+    shard.settle().await;
+    shard.stop().await;
+    let shard = world.start();
+    assert!(shard.handle.began_after > unknown);
+    assert_eq!(shard.handle.maybe_called, unknown);
     shard.stop().await;
 }
