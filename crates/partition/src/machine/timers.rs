@@ -14,6 +14,8 @@ const ASK_AGAIN: Duration = Duration::from_secs(5);
 pub struct Barriers {
     /// Everything that each stream held at this instant has been taken.
     as_of: [TimeMs; 3],
+    /// Streams of which one has come since this began, whatever was done to the clock since.
+    raised: [bool; 3],
     /// The barrier that was asked for: it has to cover this instant; and when it was asked for.
     asked: Option<(TimeMs, Duration)>,
     /// Since when due timers have been waiting in this process without a break, by both clocks. The time before the
@@ -53,6 +55,7 @@ impl Barriers {
     pub const fn new() -> Self {
         Self {
             as_of: [TimeMs(i64::MIN); 3],
+            raised: [false; 3],
             asked: None,
             held_since: None,
         }
@@ -62,6 +65,7 @@ impl Barriers {
     pub fn raise(&mut self, stream: SourceStream, as_of: TimeMs) {
         // The newest one counts, not the highest: the clock may have been put back between the two.
         self.as_of[stream.index()] = as_of;
+        self.raised[stream.index()] = true;
         let covered = self.covered();
         if self.asked.is_some_and(|(asked, _)| covered >= asked) {
             self.asked = None;
@@ -71,11 +75,12 @@ impl Barriers {
     /// A stream is read from another place: what was proven of it is not any more.
     pub const fn forget(&mut self, stream: SourceStream) {
         self.as_of[stream.index()] = TimeMs(i64::MIN);
+        self.raised[stream.index()] = false;
     }
 
     /// Whether each stream was read to an end that it had since this began.
     pub fn are_raised(&self) -> bool {
-        self.covered() > TimeMs(i64::MIN)
+        self.raised == [true; 3]
     }
 
     /// Whether to ask for barriers at once although no timer is due.
