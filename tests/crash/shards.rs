@@ -248,8 +248,8 @@ async fn orders_are_done_once_while_their_shard_is_closed_and_opened_under_them(
 /// The answer was 503 after 10 s, while the closing went on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_shard_whose_calls_take_longer_than_a_request_may_is_waited_for() {
-    let extra = json!({"shards": 1, "dispatch": "local", "http": {"request_timeout": "300ms"}});
-    let mut rig = Rig::new(None, "30m", Duration::from_secs(2), extra).await;
+    let extra = json!({"shards": 1, "dispatch": "local", "http": {"request_timeout": "700ms"}});
+    let mut rig = Rig::new(None, "30m", Duration::from_secs(3), extra).await;
     rig.start().await;
     rig.send("Order", "o-1", "Placed", order_payload("o-1")).await;
     rig.wait_for("order", "o-1", |view| {
