@@ -26,6 +26,7 @@ use crate::intake::{Fed, StreamStatus};
 use crate::kernel::definition::{DefinitionSet, EffectDefinition};
 use crate::kernel::ids::ClusterId;
 use crate::kernel::input::SourceStream;
+use crate::kernel::planted::{Bug, is_planted};
 use crate::kernel::token::TokenKey;
 use crate::outbox::Submitter;
 use crate::ports::broker::{Broker, StreamState};
@@ -318,7 +319,7 @@ impl Running {
             tokio::join!(worker, replaced);
         };
         // The results of local calls come by the mailbox, so the shards stop after the workers.
-        let has_calls = self.local.is_some();
+        let has_calls = self.local.is_some() && !is_planted(Bug::CallsCutOff);
         let (workers_first, workers_beside) = if has_calls {
             (Some(workers), None)
         } else {

@@ -88,7 +88,7 @@ pub fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
-fn rust_files(dir: &Path) -> Vec<PathBuf> {
+pub fn rust_files(dir: &Path) -> Vec<PathBuf> {
     let mut files = Vec::new();
     let mut folders = vec![dir.to_owned()];
     while let Some(folder) = folders.pop() {
@@ -150,7 +150,7 @@ fn home(layer: &str) -> String {
 }
 
 /// Whether a file holds tests only.
-fn is_test(file: &str) -> bool {
+pub fn is_test(file: &str) -> bool {
     file.ends_with("tests.rs") || file.contains("/tests/")
 }
 

@@ -7,3 +7,4 @@ mod doc_examples;
 mod docs;
 mod envelopes;
 mod error_pages;
+mod planted;

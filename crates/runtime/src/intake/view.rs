@@ -22,6 +22,7 @@ use super::guard::{Guard, Lost, Removed, Survey, survey};
 use super::identity::{Opened, Place, Seen, judge, open};
 use crate::kernel::ids::TimeMs;
 use crate::kernel::input::SourceStream;
+use crate::kernel::planted::{Bug, is_planted};
 use crate::ports::broker::{BrokerError, Message, Reader, ReaderBroken, ReaderSpec, StreamIdentity};
 use crate::ports::clock::Clock as _;
 
@@ -633,7 +634,7 @@ impl View {
             Silence::Found { after, .. } => after <= read || probe.covered.sequence <= read,
         })?;
         if probe.covered.sequence > read && !self.filters.is_empty() {
-            if probe.first > read + 1 {
+            if probe.first > read + 1 && !is_planted(Bug::RemovedUnread) {
                 let (from, to) = (read + 1, probe.first - 1);
                 self.halt(Lost { from, to }.halt(self.ctx.name(self.stream)));
                 return None;

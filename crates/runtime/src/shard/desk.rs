@@ -435,12 +435,16 @@ impl Desk {
         }
         if let Some(catching_up) = &mut self.catching_up {
             catching_up.merge.push_barrier(stream, as_of);
-        } else if stream == SourceStream::AggregateEvents && !self.held.is_empty() {
+        } else if self.waits_behind_held(stream) {
             self.held.push_barrier(as_of);
         } else {
             // It counts for timers that fire behind all that was gathered before it.
             self.barriers.raise(stream, as_of);
         }
+    }
+
+    fn waits_behind_held(&self, stream: SourceStream) -> bool {
+        stream == SourceStream::AggregateEvents && !self.held.is_empty() && !is_planted(Bug::TimersPassHeld)
     }
 
     pub const fn gap(&self, stream: SourceStream) -> Notice {
@@ -459,7 +463,7 @@ impl Desk {
 
     fn look_at_timers(&mut self, monotonic: Duration) -> Firing {
         let now = self.clock.now();
-        let holds_back = self.holds_back() && !is_planted(Bug::TimersPassHeld);
+        let holds_back = self.holds_back();
         let hold_max = self.hold_in_order().filter(|_| !holds_back);
         let firing = self
             .barriers

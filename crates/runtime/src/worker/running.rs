@@ -27,7 +27,6 @@ use super::source::{Parts, Source, Troubles};
 use crate::kernel::breaker::BreakerPolicy;
 use crate::kernel::definition::EffectDefinition;
 use crate::kernel::definition::effect::BreakerScope;
-use crate::kernel::planted::{Bug, is_planted};
 use crate::kernel::rate::Rate;
 use crate::kernel::subject::Tenancy;
 use crate::ports::broker::{Broker, WorkflowStreams};
@@ -198,12 +197,7 @@ impl Worker {
     /// Waits for all that it has begun, and tells now and then that it does.
     async fn finish(&mut self) {
         let home = self.home.clone();
-        let at_home = async {
-            if !is_planted(Bug::CallsCutOff) {
-                home.wait().await;
-            }
-        };
-        let finished = async { tokio::join!(finish(&mut self.lanes, &self.tasks), at_home) };
+        let finished = async { tokio::join!(finish(&mut self.lanes, &self.tasks), home.wait()) };
         let mut finished = std::pin::pin!(finished);
         let mut told = tokio::time::interval(TELL_EVERY);
         loop {
