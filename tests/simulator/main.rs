@@ -28,6 +28,7 @@ mod seeds;
 mod server;
 mod shards;
 mod shorten;
+mod situations;
 mod store;
 mod trace;
 mod upstream;

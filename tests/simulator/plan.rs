@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use super::faults::{self, Fault};
 use super::random::Rng;
 use super::server::Faults;
+use super::situations::Situation;
 use super::upstream::UpstreamFaults;
 use super::workload::{self, Event, Request, SPAN_MS};
 
@@ -94,8 +95,6 @@ pub struct Plan {
     pub actions: Vec<(Duration, Action)>,
     /// Nothing goes wrong, though the process may be stopped and started: then nothing is done twice.
     pub is_calm: bool,
-    /// Something is lost, or a stranger has a hand in it: then only what can be judged nevertheless is done.
-    pub is_plain: bool,
     /// An operator may discard some of what an adopted shard holds back.
     pub may_discard: bool,
     /// A process that ends takes its host with it.
@@ -103,6 +102,7 @@ pub struct Plan {
     pub is_on_mdbx: bool,
     /// The write sets of all commits are captured, and give the same rows.
     pub is_captured: bool,
+    pub situation: Option<Situation>,
 }
 
 impl Plan {
@@ -120,21 +120,23 @@ impl Plan {
             upstream: UpstreamFaults::default(),
             actions,
             is_calm: false,
-            is_plain: false,
             may_discard: false,
             reboots: false,
             is_on_mdbx: false,
             is_captured: true,
+            situation: None,
         }
     }
 
     pub fn of(seed: u64) -> Self {
         let mut rng = Rng::new(seed, "plan");
+        let situation = Situation::of(seed);
         let is_calm = rng.chance(100);
+        let is_calm = situation.map_or(is_calm, Situation::is_calm);
         let mut actions = Vec::new();
         if is_calm {
             upkeep(&mut rng, &mut actions);
-        } else {
+        } else if situation.is_none() {
             // Few kinds at a time, so that none hides what another one does.
             let kinds = rng.below(100);
             if kinds < 65 {
@@ -146,7 +148,9 @@ impl Plan {
             faults::records::draw(seed, &mut actions);
             faults::early::draw(seed, &mut actions);
         }
-        let is_plain = actions.iter().any(|(_, action)| action.is_loss());
+        // Something is lost, or a stranger has a hand in it: then only what can be judged nevertheless is done.
+        let is_plain =
+            situation.is_some_and(Situation::is_loss) || actions.iter().any(|(_, action)| action.is_loss());
         actions.extend(workload::draw(&mut rng, is_plain));
         if !is_plain && rng.chance(300) {
             actions.push((rng.millis(0..=SPAN_MS), Action::Change));
@@ -216,13 +220,16 @@ impl Plan {
             },
             actions,
             is_calm,
-            is_plain,
             may_discard: true,
             reboots: rng.chance(300),
             is_on_mdbx: seed % 100 == 50,
             is_captured: seed % 4 == 2,
+            situation,
         };
-        super::shards::decide(&mut plan);
+        match situation {
+            Some(situation) => situation.arrange(&mut plan),
+            None => super::shards::decide(&mut plan),
+        }
         plan
     }
 

@@ -57,9 +57,20 @@ pub struct Simulation {
     /// How often each sequence of events was stored: stream sequence and event.
     pub stored: Vec<(u64, Event)>,
     pub lives: u64,
+    /// Processes that have stopped as they were told, and when they were.
+    pub stopped: Vec<(u64, Duration)>,
+    /// When each process began, on the only folder.
+    pub begins: Vec<Begin>,
     /// Dead letters that were discarded after the healing.
     pub discarded: usize,
     is_healed: bool,
+}
+
+/// Where a process has begun.
+pub struct Begin {
+    pub at: Duration,
+    /// The log sequence of each shard.
+    pub logs: Vec<u64>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -97,6 +108,8 @@ pub struct Verdict {
     pub virtual_time: Duration,
     /// What does not hold; one line each.
     pub faults: Vec<String>,
+    /// What has happened, where that was to be kept.
+    pub trace: Vec<String>,
 }
 
 pub fn simulate(seed: u64, is_printed: bool) -> Verdict {
@@ -104,28 +117,35 @@ pub fn simulate(seed: u64, is_printed: bool) -> Verdict {
 }
 
 pub fn carry_out(plan: Plan, is_printed: bool) -> Verdict {
-    let seed = plan.seed;
-    let (simulation, mut faults) = play(plan, is_printed);
+    judged(play(plan, is_printed))
+}
+
+/// Runs a seed and keeps its trace.
+pub fn record(seed: u64) -> Verdict {
+    let simulation = Simulation::new(Plan::of(seed), false);
+    simulation.world.trace.keep();
+    judged(simulation.lived())
+}
+
+fn judged((simulation, mut faults): (Simulation, Vec<String>)) -> Verdict {
     if faults.is_empty() {
         faults = judges::judge(&simulation);
     }
     let trace = &simulation.world.trace;
     Verdict {
-        seed,
+        seed: simulation.plan.seed,
         hash: trace.hash(),
         steps: trace.count(),
         lives: simulation.lives,
         virtual_time: simulation.world.clock.passed(),
         faults,
+        trace: trace.kept(),
     }
 }
 
 /// Plays a plan to its end; what went wrong until then.
 pub fn play(plan: Plan, is_printed: bool) -> (Simulation, Vec<String>) {
-    let mut simulation = Simulation::new(plan, is_printed);
-    let mut faults = simulation.live();
-    faults.extend(simulation.world.premature());
-    (simulation, faults)
+    Simulation::new(plan, is_printed).lived()
 }
 
 fn home() -> tempfile::TempDir {
@@ -183,6 +203,8 @@ impl Simulation {
             ends: Vec::new(),
             stored: Vec::new(),
             lives: 0,
+            stopped: Vec::new(),
+            begins: Vec::new(),
             discarded: 0,
             is_healed: false,
         }
@@ -196,6 +218,13 @@ impl Simulation {
         self.world.forgets_what_was_discarded();
         self.disks.clone_from(&folder.disks);
         self.folder = folder;
+    }
+
+    /// With all its lives behind it, and what went wrong until then.
+    fn lived(mut self) -> (Self, Vec<String>) {
+        let mut faults = self.live();
+        faults.extend(self.world.premature());
+        (self, faults)
     }
 
     /// Lives as often as it takes, until everything has ended; what went wrong.
@@ -364,6 +393,7 @@ impl Simulation {
                     main.process.go_on();
                     self.server.wake();
                     node.drain(Duration::from_secs(10)).await;
+                    self.stopped.push((main.process.number, now));
                     return Ended::Stopped;
                 }
                 Action::Change => {

@@ -21,7 +21,7 @@ use tokio::task::JoinHandle;
 use super::folder::Folder;
 use super::process::Process;
 use super::random::Names;
-use super::run::Simulation;
+use super::run::{Begin, Simulation};
 use super::server::{Client, Server};
 use super::upstream::{Calls, SimGateway, Upstream};
 
@@ -50,6 +50,10 @@ impl Simulation {
             "process {} begins on folder {}",
             process.number, folder.number
         ));
+        self.begins.push(Begin {
+            at: self.world.clock.passed(),
+            logs: folder.disks.iter().map(|disk| disk.rows.log_sequence()).collect(),
+        });
         // Another kernel, where the host was started again.
         let boot = if self.plan.reboots { process.number } else { 0 };
         let adapters = Arc::new(SimAdapters {

@@ -209,7 +209,7 @@ fn commands_that_the_broker_loses_behind_their_acknowledgement_are_called_once_a
         script.loses(at_ms, COMMANDS, 1);
     }
     let mut plan = script.plan(1, json!({"broker": {"kind": "nats"}}));
-    (plan.broker.latency_ms, plan.is_plain) = (300, true);
+    plan.broker.latency_ms = 300;
     let simulation = holds(plan);
     let all = simulation.server.archive(COMMANDS).into_iter();
     let kept = simulation.server.kept(COMMANDS).into_iter();
@@ -236,7 +236,7 @@ fn results_that_are_stored_before_their_commands_are_heard_and_no_call_is_made_a
     script.act(25_000, Action::Fault(Fault::Lost { on, is_stopped }));
     script.closed(30_000, &keys('l', 1));
     let mut plan = script.plan(1, json!({"broker": {"kind": "nats"}}));
-    (plan.broker.latency_ms, plan.is_plain) = (1, true);
+    plan.broker.latency_ms = 1;
     let simulation = holds(plan);
     let opened = simulation.server.archive(EVENTS);
     let opened: Vec<_> = opened

@@ -2,13 +2,17 @@
 
 #![allow(clippy::disallowed_methods, reason = "it tells how long it took")]
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-use super::run::{Verdict, carry_out, simulate};
+use super::run::{Verdict, carry_out, record, simulate};
 use super::{ledger, shorten};
 
 /// Seeds whose simulations run twice: one in so many.
 const TWICE_EVERY: u64 = 50;
+
+/// Lines of a trace that are shown of a seed that fails.
+const SHOWN: usize = 80;
 
 /// A number from the environment.
 fn number(name: &str) -> Option<u64> {
@@ -27,16 +31,47 @@ fn told(verdict: &Verdict) -> String {
     )
 }
 
+/// Runs a seed that fails once more, and stores its trace; its last lines.
+fn traced(failed: &Verdict) -> String {
+    let again = record(failed.seed);
+    if (again.hash, &again.faults) != (failed.hash, &failed.faults) {
+        return "it did not fail in the same way again\n".to_owned();
+    }
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("simulator");
+    let file = dir.join(format!("seed-{}.trace", failed.seed));
+    let lines = again.trace.join("\n") + "\n";
+    let stored = std::fs::create_dir_all(&dir).and_then(|()| std::fs::write(&file, lines));
+    let place = match stored {
+        Ok(()) => file.display().to_string(),
+        Err(error) => format!("nowhere: {error}"),
+    };
+    let from = again.trace.len().saturating_sub(SHOWN);
+    let shown = again.trace[from..].join("\n");
+    format!("the end of its trace, which is in {place}:\n{shown}\n")
+}
+
+/// A seed that does not hold.
+struct Failed {
+    what: String,
+    trace: String,
+}
+
 /// Runs one seed, twice where that is its turn.
-fn run(seed: u64) -> Result<Verdict, String> {
+fn run(seed: u64) -> Result<Verdict, Failed> {
     let verdict = simulate(seed, false);
     if !verdict.faults.is_empty() {
-        return Err(told(&verdict));
+        return Err(Failed {
+            what: told(&verdict),
+            trace: traced(&verdict),
+        });
     }
     if seed.is_multiple_of(TWICE_EVERY) {
         let again = simulate(seed, false);
         if again.hash != verdict.hash {
-            return Err(format!("seed {seed} did not run in the same way twice"));
+            return Err(Failed {
+                what: format!("seed {seed} did not run in the same way twice"),
+                trace: String::new(),
+            });
         }
     }
     Ok(verdict)
@@ -57,7 +92,7 @@ fn promises_hold_under_faults() {
     let workers = std::thread::available_parallelism().map_or(1, usize::from) as u64;
     let begun = Instant::now();
     let next = std::sync::atomic::AtomicU64::new(from);
-    let outcomes: Vec<(u64, u64, Vec<String>)> = std::thread::scope(|scope| {
+    let outcomes: Vec<(u64, u64, Vec<Failed>)> = std::thread::scope(|scope| {
         let work = || {
             let (mut seeds, mut steps, mut failed) = (0, 0, Vec::new());
             loop {
@@ -68,7 +103,7 @@ fn promises_hold_under_faults() {
                 }
                 match run(seed) {
                     Ok(verdict) => steps += verdict.steps,
-                    Err(text) => failed.push(text),
+                    Err(one) => failed.push(one),
                 }
                 seeds += 1;
             }
@@ -88,7 +123,14 @@ fn promises_hold_under_faults() {
         took.as_secs_f64(),
         took.as_millis() / u128::from(seeds.max(1))
     );
-    let failed: Vec<String> = outcomes.into_iter().flat_map(|one| one.2).collect();
+    if seeds < count {
+        println!("ONLY {seeds} OF {count} SEEDS HAVE RUN");
+    }
+    let failed: Vec<Failed> = outcomes.into_iter().flat_map(|one| one.2).collect();
+    for Failed { what, trace } in &failed {
+        println!("{what}{trace}");
+    }
+    let failed: Vec<String> = failed.into_iter().map(|one| one.what).collect();
     if std::env::var_os("LEDGER").is_some() {
         ledger::append(from, seeds, &failed);
     }

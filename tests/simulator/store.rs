@@ -61,6 +61,12 @@ impl Rows {
         Reader::new(Arc::clone(&self.store) as Arc<dyn Snapshots>)
     }
 
+    /// Of the newest input that was stored.
+    pub fn log_sequence(&self) -> u64 {
+        let newest = self.write::<_, StorageError>(|batch| Ok(batch.counters()?.log_sequence));
+        newest.expect("a store in memory can be read")
+    }
+
     /// Runs `work` in one transaction.
     ///
     /// # Errors

@@ -52,6 +52,11 @@ pub struct Call {
     pub is_answered: bool,
     /// Whether something else was answered than what was done.
     pub is_lie: bool,
+    /// Who has called, and when.
+    pub process: u64,
+    pub began: Duration,
+    /// Whether the caller has waited for an answer, or for as long as it was to wait for one.
+    pub has_ended: bool,
 }
 
 /// One command that has reached the gateway.
@@ -238,6 +243,10 @@ impl Provider for Calls {
                 is_done,
                 is_answered: false,
                 is_lie: matches!(fate, Fate::Denied | Fate::Claimed),
+                process: self.process.number,
+                began: world.clock.passed(),
+                // Whoever calls cuts it off.
+                has_ended: fate == Fate::Overdue,
             });
             (state.calls.len() - 1, state.receipts.get(&key).cloned())
         };
@@ -249,14 +258,17 @@ impl Provider for Calls {
         tokio::time::sleep(back.min(patience.saturating_sub(there))).await;
         if matches!(fate, Fate::Unanswered | Fate::Silent) || there + back >= patience {
             tokio::time::sleep(patience.saturating_sub(there + back)).await;
+            upstream.lock().calls[at].has_ended = true;
             return CallOutcome::Failed(CallFailure::unanswered("timeout", "no answer"));
         }
         if fate == Fate::Overdue {
-            // Whoever calls cuts it off.
             tokio::time::sleep(call.limit + Duration::from_secs(3)).await;
         }
         self.process.enter().await;
-        upstream.lock().calls[at].is_answered = true;
+        {
+            let call = &mut upstream.lock().calls[at];
+            (call.is_answered, call.has_ended) = (true, true);
+        }
         let receipt = match fate {
             Fate::Denied => None,
             Fate::Claimed => Some("r-claimed".to_owned()),

@@ -1,66 +1,146 @@
 //! Every event that was acknowledged is accounted for: applied, recognised as a repetition, a dead letter, of no concern, or
 //! waiting; and applied once at most.
+//!
+//! What comes when an instance has ended leaves nothing behind. Where events and timers alone end an instance, whatever was
+//! stored before its end must have come before that. Results come by another stream, and order holds between two streams
+//! only as far as both are read at once: so there something is left to the events that were stored last.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use saga_runner::kernel::ids::TimeMs;
 use saga_runner::kernel::input::SourceStream;
 use saga_runner::storage::rows::{HistoryOutcome, HistoryRow};
 
-use super::{history, keys};
-use crate::run::Simulation;
-use crate::workload::Event;
+use super::books::is_punctual;
+use super::timers::COARSE_MS;
+use super::{history_of, records};
+use crate::plan::Action;
+use crate::run::{EVENTS, Simulation};
+use crate::workload::{Event, TENANTS};
 
-/// Sagas whose keys are used once, by the type of the aggregates that concern them, and the type of event that does not.
-const SAGAS: [(&str, &str, &str); 6] = [
-    ("List", "list", ""),
-    ("List", "watch", "List.Divided"),
-    ("Bill", "bill", ""),
-    ("Pay", "pay", ""),
-    ("Stall", "stall", ""),
-    ("Rounds", "rounds", ""),
+/// Sagas by the type of the aggregates that concern them, the type of event that does not, and whether results end them.
+const SAGAS: [(&str, &str, &str, bool); 8] = [
+    ("List", "list", "", false),
+    ("List", "watch", "List.Divided", false),
+    ("Bill", "bill", "", false),
+    ("Cup", "cup", "", false),
+    ("Pay", "pay", "", true),
+    ("Stall", "stall", "", true),
+    ("Rounds", "rounds", "", true),
+    // Under one key again and again: what starts the next one is of no concern to the one that runs.
+    ("Order", "order", "Order.Opened", true),
 ];
+/// How far reading of one stream may be behind reading of another where nothing goes wrong, and where something does,
+/// in milliseconds.
+const LAG_MS: i64 = 1_000;
+const LAG_IN_TROUBLE_MS: i64 = 30_000;
+
+/// An event, where it stands in its stream, and when it was stored.
+struct Stored<'s> {
+    sequence: u64,
+    time: TimeMs,
+    event: &'s Event,
+}
 
 pub fn judge(simulation: &Simulation) -> Vec<String> {
+    let archive = simulation.server.archive(EVENTS).into_iter();
+    let times: BTreeMap<u64, TimeMs> = archive.map(|message| (message.sequence, message.time)).collect();
     let mut faults = Vec::new();
-    for (kind, saga, not) in SAGAS {
-        for (tenant, key) in keys(simulation, kind) {
-            let rows = history(simulation, tenant, saga, &key);
+    for (kind, saga, not, ends_by_result) in SAGAS {
+        for (tenant, (id, record)) in TENANTS.into_iter().flat_map(|tenant| {
+            records(simulation, tenant, saga)
+                .into_iter()
+                .map(move |one| (tenant, one))
+        }) {
+            let rows = history_of(simulation, &id, &record);
             let stored = simulation.stored.iter();
-            let stored: Vec<&(u64, Event)> = stored
+            let stored: Vec<Stored<'_>> = stored
                 .filter(|(_, event)| event.kind == kind && event.name != not)
-                .filter(|(_, event)| event.tenant == tenant && event.key == key)
+                .filter(|(_, event)| event.tenant == tenant && event.key == id.key.as_str())
+                .map(|(sequence, event)| Stored {
+                    sequence: *sequence,
+                    time: times.get(sequence).copied().unwrap_or(TimeMs(i64::MAX)),
+                    event,
+                })
                 .collect();
-            let found = account(&rows, &stored);
-            faults.extend(found.map(|fault| format!("{saga}/{key} of {tenant}: {fault}")));
+            // What is being undone heeds no events, and the next order of the key is opened meanwhile.
+            let is_completed = record.failure.is_none() && record.phase.as_str() == "completed";
+            if saga == "order" && !is_completed {
+                continue;
+            }
+            let lag_ms = if !ends_by_result {
+                Some(COARSE_MS)
+            } else if is_completed {
+                lag_ms(simulation)
+            } else {
+                None
+            };
+            faults.extend(account(&rows, &stored, lag_ms).map(|fault| format!("{id}: {fault}")));
         }
     }
     faults
 }
 
-/// What is wrong with the account of one instance.
-fn account(rows: &[HistoryRow], stored: &[&(u64, Event)]) -> Option<String> {
+/// How far events may be behind results; none where events wait for as long as it takes.
+fn lag_ms(simulation: &Simulation) -> Option<i64> {
+    if is_punctual(simulation) {
+        return Some(LAG_MS);
+    }
+    let plan = &simulation.plan;
+    let has_room = plan.settings["shard"]["outbox_soft"].as_u64() > Some(1_000);
+    let is_stopped = |action: &Action| {
+        action.concerns_owners()
+            || matches!(
+                action,
+                Action::Close { .. } | Action::Fault(_) | Action::DiskFull { .. }
+            )
+    };
+    let is_disturbed = plan.actions.iter().any(|(_, action)| is_stopped(action));
+    (has_room && !is_disturbed).then_some(LAG_IN_TROUBLE_MS)
+}
+
+/// What is wrong with the account of one instance. `lag_ms`: how much earlier than its end an event was stored that must have
+/// come before that.
+fn account(rows: &[HistoryRow], stored: &[Stored<'_>], lag_ms: Option<i64>) -> Option<String> {
     let mut outcomes: BTreeMap<u64, Vec<&HistoryOutcome>> = BTreeMap::new();
     for row in rows {
         if let Some((SourceStream::AggregateEvents, sequence)) = row.source {
             outcomes.entry(sequence).or_default().push(&row.outcome);
         }
     }
-    let is_applied = |outcome: &&&HistoryOutcome| **outcome == &HistoryOutcome::Applied;
-    let twice = outcomes
-        .iter()
-        .find(|(_, outcomes)| outcomes.iter().filter(is_applied).count() > 1);
-    if let Some((sequence, _)) = twice {
-        return Some(format!("event {sequence} was applied twice"));
+    let mut applied = BTreeSet::new();
+    for Stored { sequence, event, .. } in stored {
+        let outcomes = outcomes.get(sequence).map_or(&[][..], Vec::as_slice);
+        for _ in outcomes
+            .iter()
+            .filter(|outcome| **outcome == &HistoryOutcome::Applied)
+        {
+            if !applied.insert(&event.id) {
+                return Some(format!(
+                    "event {} was applied twice, at last from {sequence}",
+                    event.id
+                ));
+            }
+        }
     }
+    let is_accounted = |one: &Stored<'_>| outcomes.contains_key(&one.sequence);
     let known: BTreeSet<&str> = stored
         .iter()
-        .filter(|(sequence, _)| outcomes.contains_key(sequence))
-        .map(|(_, event)| event.id.as_str())
+        .filter(|one| is_accounted(one))
+        .map(|one| one.event.id.as_str())
         .collect();
+    let (begin, end) = (rows.first()?, rows.last()?);
     // Before the start there was no instance, and behind the last there may be none any more.
-    let (first, last) = (outcomes.keys().next()?, outcomes.keys().next_back()?);
-    let missing = stored
-        .iter()
-        .find(|(sequence, event)| (*first..*last).contains(sequence) && !known.contains(event.id.as_str()));
-    missing.map(|(sequence, event)| format!("event {} ({sequence}) is not accounted for", event.id))
+    let first = match begin.source {
+        Some((SourceStream::AggregateEvents, sequence)) => sequence,
+        _ => *outcomes.keys().next()?,
+    };
+    let last = *outcomes.keys().next_back()?;
+    let is_before_end =
+        |one: &Stored<'_>| lag_ms.is_some_and(|lag_ms| one.time.0.saturating_add(lag_ms) < end.time.0);
+    let missing = stored.iter().find(|one| {
+        let concerns = one.sequence >= first && (one.sequence < last || is_before_end(one));
+        concerns && !known.contains(one.event.id.as_str())
+    });
+    missing.map(|one| format!("event {} ({}) is not accounted for", one.event.id, one.sequence))
 }

@@ -6,15 +6,14 @@ use saga_runner::kernel::ids::TimeMs;
 use saga_runner::ports::broker::StoredMessage;
 use serde_json::Value;
 
-use super::{ended, keys as keys_of};
+use super::timers::COARSE_MS;
+use super::{ended, is_whole, keys as keys_of};
 use crate::plan::Action;
 use crate::run::{EVENTS, RESULTS, Simulation};
 use crate::upstream::Call;
 
 /// When a bill is due.
 const DUE_MS: i64 = 20_000;
-/// How coarse times are. Timers go by the broker's clock, whatever the owner's is set to.
-const CLOCK_MS: i64 = 10;
 /// How late it may fire where nothing holds it up, and be told.
 const LATE_MS: i64 = 1_000;
 
@@ -51,7 +50,7 @@ fn bills(simulation: &Simulation) -> Vec<String> {
             continue;
         };
         match paid {
-            Some(paid) if paid.0 < opened.0 + DUE_MS - CLOCK_MS && !is_paid => {
+            Some(paid) if paid.0 < opened.0 + DUE_MS - COARSE_MS && !is_paid => {
                 let left = opened.0 + DUE_MS - paid.0;
                 faults.push(format!(
                     "{name} was paid {left} ms before its timer, and the timer has won"
@@ -60,7 +59,7 @@ fn bills(simulation: &Simulation) -> Vec<String> {
             None if is_paid => faults.push(format!("{name} was never paid and counts as paid")),
             _ => {}
         }
-        if simulation.plan.is_plain {
+        if !is_whole(simulation) {
             continue;
         }
         let told = unpaid.get(&(tenant.to_owned(), key.clone()));
@@ -69,7 +68,7 @@ fn bills(simulation: &Simulation) -> Vec<String> {
         }
         let late = told.map(|told| told.0 - opened.0 - DUE_MS);
         // A fact of a timer is told when it has fired.
-        if late.is_some_and(|late| late < -CLOCK_MS || is_punctual(simulation) && late > LATE_MS) {
+        if late.is_some_and(|late| late < -COARSE_MS || is_punctual(simulation) && late > LATE_MS) {
             faults.push(format!("{name}: its timer has fired {late:?} ms late"));
         }
     }
@@ -77,7 +76,7 @@ fn bills(simulation: &Simulation) -> Vec<String> {
 }
 
 /// Whether nothing holds a timer up.
-fn is_punctual(simulation: &Simulation) -> bool {
+pub fn is_punctual(simulation: &Simulation) -> bool {
     let stops = |action: &Action| matches!(action, Action::Restart | Action::Reload | Action::Change);
     let plan = &simulation.plan;
     // While the outbox is full, events wait, and timers wait behind them.
@@ -98,9 +97,10 @@ fn unpaid(simulation: &Simulation) -> BTreeMap<(String, String), TimeMs> {
     told
 }
 
-/// Some upstream has said something else of this key than it has done.
-pub fn is_lied_to(calls: &[Call], of: &str) -> bool {
-    calls.iter().any(|call| call.is_lie && call.of == of)
+/// An upstream has said something else than it has done of one of these effects for this key: nobody knows better than it.
+pub fn is_lied_to(calls: &[Call], effects: &[&str], of: &str) -> bool {
+    let mut lies = calls.iter().filter(|call| call.is_lie && call.of == of);
+    lies.any(|call| effects.contains(&call.effect.as_str()))
 }
 
 /// When each event was stored first, of these messages.
@@ -122,9 +122,8 @@ fn payments(simulation: &Simulation, calls: &[Call]) -> Vec<String> {
     for (tenant, key) in simulation.plan.keys("Pay") {
         let name = format!("pay/{key} of {tenant}");
         let of = format!("{tenant}/{key}");
-        // What was decided behind the state that was adopted is known only as far as the streams tell; and nobody knows
-        // better than an upstream that lies.
-        if simulation.is_adopted("Pay", &key) || is_lied_to(calls, &of) {
+        // What was decided behind the state that was adopted is known only as far as the streams tell.
+        if simulation.is_adopted("Pay", &key) {
             continue;
         }
         let Some(record) = ended(simulation, tenant, "pay", &key) else {
@@ -144,9 +143,11 @@ fn payments(simulation: &Simulation, calls: &[Call]) -> Vec<String> {
         let aggregate = format!("{tenant}/shp-{key}");
         let accepted = |kind: &str| {
             let mut all = submissions.iter();
-            all.any(|one| one.aggregate == aggregate && one.kind == kind && one.is_accepted)
+            all.position(|one| one.aggregate == aggregate && one.kind == kind && one.is_accepted)
         };
-        let pairs = [("stock-reserve", "stock-release"), ("card-charge", "card-refund")];
+        let (shipped, called_back) = (accepted("Shipment.Create"), accepted("Shipment.Cancel"));
+        let mut pairs = vec![("stock-reserve", "stock-release"), ("card-charge", "card-refund")];
+        pairs.retain(|(does, undoes)| !is_lied_to(calls, &[*does, *undoes], &of));
         if record.failure.is_none() && record.phase.as_str() == "completed" {
             for (does, undoes) in pairs {
                 if done(does).is_none() || done(undoes).is_some() {
@@ -155,7 +156,7 @@ fn payments(simulation: &Simulation, calls: &[Call]) -> Vec<String> {
                     ));
                 }
             }
-            if !accepted("Shipment.Create") || accepted("Shipment.Cancel") {
+            if shipped.is_none() || called_back.is_some() {
                 faults.push(format!("{name} is completed, and nothing was shipped"));
             }
             let state: Value = serde_json::from_slice(&record.data).expect("state is JSON");
@@ -172,7 +173,7 @@ fn payments(simulation: &Simulation, calls: &[Call]) -> Vec<String> {
                 faults.push(format!("{name} is {phase}, and {does} was done and not undone"));
             }
         }
-        if accepted("Shipment.Create") && !accepted("Shipment.Cancel") {
+        if shipped.is_some() && called_back < shipped {
             faults.push(format!(
                 "{name} is {}, and its parcel is on its way",
                 record.phase.as_str()
@@ -218,7 +219,7 @@ fn keys(simulation: &Simulation, calls: &[Call]) -> Vec<String> {
             faults.push(format!("{name} was called {} times", calls.len()));
         }
     }
-    if !simulation.plan.is_plain {
+    if simulation.losses.adopted.is_none() {
         faults.extend(commands(calls));
     }
     for (command, keys) in by_command {
@@ -234,7 +235,7 @@ fn keys(simulation: &Simulation, calls: &[Call]) -> Vec<String> {
     // Only the turns of a loop are work of their own each.
     for call in calls
         .iter()
-        .filter(|call| call.is_done && call.effect != "meter-tick" && !is_lied_to(calls, &call.of))
+        .filter(|call| call.is_done && call.effect != "meter-tick")
     {
         done.entry((&call.effect, &call.of))
             .or_default()

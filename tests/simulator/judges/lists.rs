@@ -8,7 +8,7 @@ use saga_runner::kernel::input::SourceStream;
 use saga_runner::ports::broker::StoredMessage;
 use serde_json::Value;
 
-use super::{ended, found, instance, keys, reader_of};
+use super::{ended, found, instance, is_whole, keys, reader_of};
 use crate::run::{EVENTS, RESULTS, Simulation};
 use crate::workload::Event;
 
@@ -25,10 +25,10 @@ pub fn judge(simulation: &Simulation) -> Vec<String> {
     for (tenant, key) in keys(simulation, "List") {
         let name = format!("list/{key} of {tenant}");
         let events = events(simulation, &times, tenant, &key);
-        let expected = if simulation.plan.is_plain {
-            numbers(events.iter().collect())
-        } else {
+        let expected = if is_whole(simulation) {
             numbers(behind(&events, start(&events)))
+        } else {
+            numbers(events.iter().collect())
         };
         let Some(state) = state(simulation, tenant, "list", &key) else {
             faults.push(format!("{name} has not ended"));
@@ -57,7 +57,7 @@ pub fn judge(simulation: &Simulation) -> Vec<String> {
             ));
         }
         // What is lost is asked of one saga alone.
-        if simulation.plan.is_plain {
+        if !is_whole(simulation) {
             continue;
         }
         faults.extend(watched(simulation, tenant, &key, &events));
@@ -155,7 +155,7 @@ fn events<'s>(
             event,
         })
         .collect();
-    if !simulation.plan.is_plain {
+    if is_whole(simulation) {
         events.sort_by_key(|one| one.sequence);
     }
     events

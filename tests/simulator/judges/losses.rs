@@ -1,4 +1,5 @@
-//! What is gone was told: an event that was removed, and that no runner has applied, lies in a gap that an operator has accepted.
+//! What is gone was told: an event that was removed, and that no runner has applied, lies in a gap that an operator has accepted;
+//! and who has read what a stream does not have any more is told that it is another one.
 
 use serde_json::Value;
 
@@ -8,9 +9,36 @@ use crate::run::{EVENTS, Simulation};
 use saga_runner_partition::storage::read::Found;
 
 pub fn judge(simulation: &Simulation) -> Vec<String> {
+    let mut faults = removed(simulation);
+    faults.extend(forgotten(simulation));
+    faults
+}
+
+/// A stream that has gone back, or was made anew, means other messages by its sequences.
+fn forgotten(simulation: &Simulation) -> Option<String> {
+    let mut gone = simulation.losses.gone.iter();
+    // Another process may have begun with what there was.
+    if simulation.losses.adopted.is_some() {
+        return None;
+    }
+    let is_told = |gone: &&Gone| {
+        let shard = simulation.shard_of(&gone.event.key);
+        let mut accepted = simulation.losses.accepted.iter();
+        accepted.any(|report| report.stream == EVENTS && report.shard == shard)
+    };
+    let untold = gone.find(|gone| !gone.is_removed && gone.was_read && !is_told(gone));
+    untold.map(|gone| {
+        format!(
+            "{} was read and then lost by its stream, and nobody was told",
+            gone.event.id
+        )
+    })
+}
+
+fn removed(simulation: &Simulation) -> Vec<String> {
     let gone = simulation.losses.gone.iter();
     // Where a broker loses what nobody has read, nobody can know.
-    let removed = gone.filter(|gone| gone.is_removed && gone.event.kind == "List");
+    let removed = gone.filter(|gone| gone.is_removed);
     removed
         .filter(|gone| !is_applied(simulation, gone) && !is_accepted(simulation, gone))
         .map(|gone| {
@@ -22,11 +50,13 @@ pub fn judge(simulation: &Simulation) -> Vec<String> {
         .collect()
 }
 
+/// Of each list all that it was told, of other instances whether they have begun.
 fn is_applied(simulation: &Simulation, gone: &Gone) -> bool {
-    let record = match found(simulation, &instance(gone.event.tenant, "list", &gone.event.key)) {
+    let saga = gone.event.kind.to_lowercase();
+    let record = match found(simulation, &instance(gone.event.tenant, &saga, &gone.event.key)) {
         Some(Found::Ended(summary)) => summary.record,
         Some(Found::Live(record)) => record,
-        None => return false,
+        None => return gone.was_read && !gone.event.name.ends_with(".Opened"),
     };
     if gone.event.name != "List.Added" {
         return true;

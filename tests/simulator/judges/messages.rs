@@ -12,6 +12,7 @@ use crate::workload::{TENANTS, mark};
 pub fn judge(simulation: &Simulation) -> Vec<String> {
     let mut faults = results(simulation);
     faults.extend(commands(simulation));
+    faults.extend(told_once(simulation));
     // What was adopted may tell everything again.
     if simulation.losses.adopted.is_none() {
         faults.extend(facts(simulation));
@@ -90,6 +91,23 @@ fn commands(simulation: &Simulation) -> Vec<String> {
     bodies.retain(|_, bodies| bodies.len() > 1);
     let told = bodies.into_iter();
     told.map(|(subject, bodies)| format!("{} bodies of the command {subject}: {bodies:?}", bodies.len()))
+        .collect()
+}
+
+/// What a fact tells is a function of the transition as well.
+fn told_once(simulation: &Simulation) -> Vec<String> {
+    let mut bodies: BTreeMap<(String, String), BTreeSet<Vec<u8>>> = BTreeMap::new();
+    for message in simulation.server.archive(RESULTS) {
+        if message.subject.contains(".workflow_event.") {
+            let body: Value = serde_json::from_slice(&message.payload).expect("a fact is JSON");
+            let id = body["event_id"].as_str().expect("an id").to_owned();
+            let bodies = bodies.entry((message.subject, id)).or_default();
+            bodies.insert(message.payload.to_vec());
+        }
+    }
+    bodies.retain(|_, bodies| bodies.len() > 1);
+    let told = bodies.into_iter();
+    told.map(|((subject, id), bodies)| format!("{} bodies of the fact {id} on {subject}", bodies.len()))
         .collect()
 }
 

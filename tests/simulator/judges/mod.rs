@@ -3,6 +3,7 @@
 
 mod accounts;
 mod books;
+mod catching_up;
 mod cups;
 mod lists;
 mod losses;
@@ -10,6 +11,8 @@ mod messages;
 mod orders;
 pub mod replay;
 mod small;
+mod stops;
+mod timers;
 
 use std::collections::BTreeMap;
 
@@ -36,16 +39,24 @@ pub const SAGAS: [&str; 11] = [
 pub fn judge(simulation: &Simulation) -> Vec<String> {
     let mut faults = lists::judge(simulation);
     faults.extend(books::judge(simulation));
-    if !simulation.plan.is_plain {
+    if is_whole(simulation) {
         faults.extend(orders::judge(simulation));
         faults.extend(small::judge(simulation));
         faults.extend(accounts::judge(simulation));
     }
+    faults.extend(timers::judge(simulation));
+    faults.extend(catching_up::judge(simulation));
+    faults.extend(stops::judge(simulation));
     faults.extend(messages::judge(simulation));
     faults.extend(losses::judge(simulation));
     faults.extend(cups::judge(simulation));
     faults.extend(letters(simulation));
     faults
+}
+
+/// All that was acknowledged is there, and so is all that was stored of it.
+fn is_whole(simulation: &Simulation) -> bool {
+    !simulation.losses.has_lost(EVENTS) && simulation.losses.adopted.is_none()
 }
 
 pub fn instance(tenant: &str, saga: &str, key: &str) -> InstanceId {
@@ -82,16 +93,20 @@ pub fn ended(simulation: &Simulation, tenant: &str, saga: &str, key: &str) -> Op
 }
 
 /// What an instance has taken, oldest first.
-fn history(simulation: &Simulation, tenant: &str, saga: &str, key: &str) -> Vec<HistoryRow> {
-    let id = instance(tenant, saga, key);
-    let record = match found(simulation, &id) {
-        Some(Found::Ended(summary)) => summary.record,
-        Some(Found::Live(record)) => record,
-        None => return Vec::new(),
-    };
-    let rows = reader_of(simulation, &id).history(record.last_history, PAGE);
+fn history_of(simulation: &Simulation, id: &InstanceId, record: &Record) -> Vec<HistoryRow> {
+    let rows = reader_of(simulation, id).history(record.last_history, PAGE);
     let rows = rows.expect("a store in memory can be read").into_iter();
     rows.rev().map(|(_, row)| row).collect()
+}
+
+/// What each instance of a saga that has ended has taken, oldest first.
+fn histories(simulation: &Simulation, tenant: &str, saga: &str) -> Vec<(InstanceId, Vec<HistoryRow>)> {
+    let records = records(simulation, tenant, saga).into_iter();
+    let with_history = records.map(|(id, record)| {
+        let rows = history_of(simulation, &id, &record);
+        (id, rows)
+    });
+    with_history.collect()
 }
 
 /// All instances of a saga that have ended.

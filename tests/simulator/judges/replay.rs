@@ -10,7 +10,8 @@ use saga_runner::offline::history;
 use saga_runner::ports::control::{ControlError, Instances as _, PageRequest};
 
 use super::{SAGAS, records};
-use crate::run::Simulation;
+use crate::faults::is_of_stranger;
+use crate::run::{COMMANDS, EVENTS, RESULTS, Simulation};
 use crate::workload::TENANTS;
 
 /// Seeds whose instances are played again: one in so many, since it takes as long as all that was before.
@@ -18,7 +19,14 @@ const PLAYED_EVERY: u64 = 5;
 
 /// Plays the instances again; asks the node while it still runs.
 pub async fn judge(simulation: &Simulation, node: &Arc<Node>) -> Vec<String> {
-    if simulation.plan.is_plain || !simulation.plan.seed.is_multiple_of(PLAYED_EVERY) {
+    // What was read from streams that have lost it may be another message by now.
+    let has_lost = [EVENTS, RESULTS, COMMANDS]
+        .into_iter()
+        .any(|stream| simulation.losses.has_lost(stream));
+    let is_adopted = simulation.losses.adopted.is_some();
+    // What a call of the process itself has given stands last on its subject, where no stranger has published there.
+    let is_meddled = simulation.server.archive(RESULTS).iter().any(is_of_stranger);
+    if has_lost || is_adopted || is_meddled || !simulation.plan.seed.is_multiple_of(PLAYED_EVERY) {
         return Vec::new();
     }
     let versions = simulation.versions();
