@@ -77,16 +77,15 @@ impl Publisher {
         loop {
             // Before each attempt: its stream may have been trimmed past it by now, and then nothing else would recognise a
             // repetition. What is younger is not trimmed.
-            let is_answered = self.is_old(item)
-                && match self.stands(&self.streams.events, &subject).await {
-                    Ok(stands) => stands,
+            if self.is_old(item) {
+                match self.stands(&self.streams.events, &subject).await {
+                    Ok(true) => return Sent::Answered,
+                    Ok(false) => {}
                     Err(_) => {
                         pause(&mut delays).await;
                         continue;
                     }
-                };
-            if is_answered {
-                return Sent::Answered;
+                }
             }
             if let Some(sent) = self.store_once(&publication, &mut attempts).await {
                 return sent;
