@@ -156,10 +156,10 @@ fn key_of(number: u16) -> [u8; 2] {
 
 #[test]
 fn a_full_store_refuses_a_transaction_as_a_whole_keeps_what_it_had_and_takes_deletes_on_disk_as_in_memory() {
-    const VALUE: usize = 4_000;
+    const VALUE: usize = 1 << 19;
     let dir = tempfile::tempdir().expect("a folder");
-    let disk = Environment::open(dir.path(), NAMES, 4 << 20).expect("opens");
-    let memory = Memory::bounded(1 << 20);
+    let disk = Environment::open(dir.path(), NAMES, 16 << 20).expect("opens");
+    let memory = Memory::bounded(16 << 20);
     // Two rows a transaction, in two tables: both or none.
     let two = |rows: &dyn WriteRows, number: u16| {
         rows.put(0, &key_of(number), vec![7; 8])?;
@@ -173,17 +173,13 @@ fn a_full_store_refuses_a_transaction_as_a_whole_keeps_what_it_had_and_takes_del
     ] {
         assert_eq!(rows.len(), 2 * usize::from(filled));
     }
-    let half = |rows: &dyn WriteRows, filled: u16| {
-        for number in 0..filled / 2 {
-            rows.delete(1, &key_of(number))?;
-        }
-        Ok::<_, StorageError>(())
-    };
-    disk.write(|rows| half(rows, on_disk))
-        .expect("deletes need no room");
-    memory
-        .write_rows(|rows| half(rows, in_memory))
-        .expect("deletes need no room");
+    for number in 0..on_disk / 2 {
+        let delete = |rows: &dyn WriteRows| rows.delete(1, &key_of(number)).map(drop);
+        disk.write(|rows| delete(rows)).expect("deletes need no room");
+        memory
+            .write_rows(|rows| delete(rows))
+            .expect("deletes need no room");
+    }
     disk.write(|rows| two(rows, on_disk))
         .expect("there is room again");
     memory
@@ -195,7 +191,7 @@ fn a_full_store_refuses_a_transaction_as_a_whole_keeps_what_it_had_and_takes_del
 #[test]
 fn a_thread_that_reads_in_its_own_transaction_sees_what_was_committed_or_is_told_and_never_waits() {
     let dir = tempfile::tempdir().expect("a folder");
-    let disk = Environment::open(dir.path(), NAMES, 4 << 20).expect("opens");
+    let disk = Environment::open(dir.path(), NAMES, 16 << 20).expect("opens");
     let memory = Memory::default();
     disk.write::<_, StorageError>(|rows| {
         rows.put(0, b"k", b"new".to_vec())?;
