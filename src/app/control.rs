@@ -8,7 +8,6 @@ use bytes::Bytes;
 use super::node::Node;
 use super::running::Running;
 use super::{consumers, readiness, shards, streams};
-use crate::breakers::Forced;
 use crate::config::{BrokerKind, TenantList};
 use crate::intake::decode::{Decoded, Decoder};
 use crate::kernel::breaker::BreakerState;
@@ -20,7 +19,7 @@ use crate::kernel::subject::Subject;
 use crate::kernel::token::Callback;
 use crate::ports::broker::{Expect, Message, Publication, PublishError};
 use crate::ports::control::{
-    BreakerForce, BreakerView, ControlError, DefinitionInfo, DrainStarted, Health, Info, NodeControl,
+    BreakerForce, BreakerView, ControlError, DefinitionInfo, DrainStarted, Forced, Health, Info, NodeControl,
     Published, Readiness, ReloadError, Reloaded, Tenants, rfc3339,
 };
 use crate::storage::StorageError;

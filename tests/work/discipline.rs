@@ -4,13 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use saga_runner::breakers::Forced;
 use saga_runner::kernel::breaker::{BreakerPolicy, BreakerState};
 use saga_runner::kernel::definition::effect::{BreakerRule, BreakerScope, OnAmbiguous};
 use saga_runner::kernel::ids::{EffectName, TenantId};
 use saga_runner::kernel::rate::Rate;
 use saga_runner::kernel::work::{WorkItem, WorkKind};
-use saga_runner::ports::control::BreakerForce;
+use saga_runner::ports::control::{BreakerForce, Forced};
 use saga_runner::telemetry::Metrics;
 use wiremock::matchers::{any, path};
 use wiremock::{Mock, MockServer, ResponseTemplate};

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::kernel::breaker::{Admission, Breaker, BreakerPolicy, BreakerState, CallEnd};
 use crate::kernel::ids::TenantId;
 use crate::ports::clock::Clock;
-use crate::ports::control::{BreakerForce, BreakerView};
+use crate::ports::control::{BreakerForce, BreakerView, Forced};
 use crate::telemetry::Metrics;
 
 /// Breakers that are remembered. Beyond it those that say nothing are forgotten, and if there are none, calls go
@@ -20,16 +20,6 @@ const FORCED_WAIT_MS: u64 = 5_000;
 const UPSTREAMS_MAX: usize = 256;
 /// How often breakers that say nothing are looked for while there is no room, in milliseconds.
 const SWEEP_MS: u64 = 1_000;
-
-/// What became of a word of an operator.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Forced {
-    Now,
-    /// It was said before, and changes nothing.
-    Before,
-    /// There is no such upstream.
-    Unknown,
-}
 
 /// All breakers of a worker, or of a gateway.
 pub struct Breakers {

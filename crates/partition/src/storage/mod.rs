@@ -7,6 +7,7 @@ mod accepted;
 mod captured;
 mod error;
 mod held;
+mod history;
 pub mod keys;
 mod memory;
 mod newest;

@@ -1,6 +1,6 @@
 //! Reads for other threads: short, consistent, paginated.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use saga_runner_kernel::ids::{DefinitionHash, InstanceId, SagaName, TenantId, TimeMs};
@@ -11,12 +11,11 @@ use saga_runner_kernel::work::{WorkItem, WorkRef};
 
 use super::keys;
 use super::rows::{
-    ActiveDefinitions, AliasRow, ArchivedRow, DeadLetter, EndedRow, HistoryRow, InboxRow, ParkedRow,
-    PositionRow, ScheduleRow, TimerTarget, Tombstone, Uses, WaitReason, Waiting, decode,
+    ActiveDefinitions, AliasRow, ArchivedRow, DeadLetter, EndedRow, InboxRow, ParkedRow, PositionRow,
+    ScheduleRow, TimerTarget, Tombstone, Uses, WaitReason, Waiting, decode,
 };
 use super::tables::{
-    ALIASES, DEAD_LETTERS, DEFINITIONS, ENDED, HISTORY, INBOX, INSTANCES, META, OUTBOX, SCHEDULES, TIMERS,
-    TOMBSTONES,
+    ALIASES, DEAD_LETTERS, DEFINITIONS, ENDED, INBOX, INSTANCES, META, OUTBOX, SCHEDULES, TIMERS, TOMBSTONES,
 };
 use super::write::{ACTIVE, COUNTERS, Counters, position_key, uses_key};
 use super::{ReadRows, Snapshots, StorageError};
@@ -65,7 +64,7 @@ impl From<usize> for Bound {
 
 impl Bound {
     /// Counts a row that was given; whether it was the last.
-    const fn is_reached_by(&mut self, bytes: usize) -> bool {
+    pub(super) const fn is_reached_by(&mut self, bytes: usize) -> bool {
         self.items = self.items.saturating_sub(1);
         self.bytes = self.bytes.saturating_sub(bytes);
         self.items == 0 || self.bytes == 0
@@ -201,28 +200,6 @@ impl Reader {
             })?;
             Ok((page, next))
         })
-    }
-
-    /// History rows of an instance, newest first, with their log sequences.
-    ///
-    /// # Errors
-    /// [`StorageError::Corrupt`].
-    pub fn history(&self, last: Option<u64>, limit: usize) -> Result<Vec<(u64, HistoryRow)>, StorageError> {
-        self.view(|view| history(view, last, limit))
-    }
-
-    /// History rows of an instance behind the row `after`, oldest first, and whether more follow. `last` is its newest row.
-    ///
-    /// # Errors
-    /// [`StorageError::Corrupt`].
-    pub fn history_behind(
-        &self,
-        last: Option<u64>,
-        after: Option<u64>,
-        bound: impl Into<Bound>,
-    ) -> Result<(Vec<(u64, HistoryRow)>, bool), StorageError> {
-        let bound = bound.into();
-        self.view(|view| history_behind(view, last, after, bound))
     }
 
     /// Dead letters of a tenant behind `after`, oldest first, and the number behind which the list goes on.
@@ -613,63 +590,6 @@ pub(super) fn instance(view: &dyn ReadRows, id: &InstanceId) -> Result<Option<Fo
     };
     let row: EndedRow = decode(&bytes, "an ended instance")?;
     Ok((row.instance == *id).then_some(Found::Ended(row.summary)))
-}
-
-pub(super) fn history(
-    view: &dyn ReadRows,
-    last: Option<u64>,
-    limit: usize,
-) -> Result<Vec<(u64, HistoryRow)>, StorageError> {
-    let mut rows = Vec::new();
-    let mut next = last;
-    while let Some(sequence) = next.filter(|_| rows.len() < limit) {
-        let Some(bytes) = view.get(HISTORY, &keys::number(sequence))? else {
-            break;
-        };
-        let row: HistoryRow = decode(&bytes, "a history row")?;
-        next = row.previous;
-        rows.push((sequence, row));
-    }
-    Ok(rows)
-}
-
-/// A row names the one before it, so the way to the oldest is that of all; of what lies on it no more is kept than is given.
-fn history_behind(
-    view: &dyn ReadRows,
-    last: Option<u64>,
-    after: Option<u64>,
-    mut bound: Bound,
-) -> Result<(Vec<(u64, HistoryRow)>, bool), StorageError> {
-    let row = |sequence: u64| -> Result<Option<(usize, HistoryRow)>, StorageError> {
-        let Some(bytes) = view.get(HISTORY, &keys::number(sequence))? else {
-            return Ok(None);
-        };
-        Ok(Some((bytes.len(), decode(&bytes, "a history row")?)))
-    };
-    let mut oldest = VecDeque::new();
-    let mut count = 0_usize;
-    let mut next = last;
-    while let Some(sequence) = next.filter(|sequence| after.is_none_or(|after| *sequence > after)) {
-        let Some((_, found)) = row(sequence)? else {
-            break;
-        };
-        next = found.previous;
-        count += 1;
-        oldest.push_front(sequence);
-        oldest.truncate(bound.items);
-    }
-    let mut rows = Vec::new();
-    for sequence in oldest {
-        let Some((bytes, found)) = row(sequence)? else {
-            break;
-        };
-        rows.push((sequence, found));
-        if bound.is_reached_by(bytes) {
-            break;
-        }
-    }
-    let more = count > rows.len();
-    Ok((rows, more))
 }
 
 pub(super) fn kept(view: &dyn ReadRows, id: &InstanceId) -> Result<Kept, StorageError> {

@@ -3,9 +3,9 @@
 use saga_runner_kernel::ids::InstanceId;
 use saga_runner_kernel::view::Kept;
 
-use super::StorageError;
 use super::read::{self, Found, Reader};
 use super::rows::HistoryRow;
+use super::{StorageError, history};
 
 /// An instance, and what is known of it beside its record.
 #[derive(Debug)]
@@ -31,7 +31,7 @@ impl Reader {
                 None => None,
             };
             Ok(Seen {
-                history: read::history(view, last, history)?,
+                history: history::history(view, last, history)?,
                 kept: read::kept(view, id)?,
                 found,
             })

@@ -15,8 +15,8 @@ pub use aliases::{AliasView, Aliases, OwnerView};
 pub use instances::{HistoryView, InstanceDetail, Instances, RecordedInputs};
 pub use letters::{DeadLetterView, DeadLetters, Decision};
 pub use node::{
-    BreakerForce, BreakerView, Check, ConsumerInfo, DefinitionInfo, DrainStarted, Health, Info, LastReload,
-    NodeControl, Readiness, ReloadError, Reloaded, SagaChange, Tenants,
+    BreakerForce, BreakerView, Check, ConsumerInfo, DefinitionInfo, DrainStarted, Forced, Health, Info,
+    LastReload, NodeControl, Readiness, ReloadError, Reloaded, SagaChange, Tenants,
 };
 pub use schedules::{ScheduleOrder, ScheduleView, Schedules, SkippedView};
 pub use shards::{AcceptReport, AcceptRequest, AcceptVerb, AcceptedView, Sequences, ShardControl, ShardView};

@@ -68,6 +68,16 @@ pub enum BreakerForce {
     Auto,
 }
 
+/// What became of that.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Forced {
+    Now,
+    /// It was said before, and changes nothing.
+    Before,
+    /// There is no such upstream.
+    Unknown,
+}
+
 /// A breaker of one process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct BreakerView {
