@@ -251,12 +251,20 @@ async fn a_shard_whose_calls_take_longer_than_a_request_may_is_waited_for() {
     let extra = json!({"shards": 1, "dispatch": "local", "http": {"request_timeout": "700ms"}});
     let mut rig = Rig::new(None, "30m", Duration::from_secs(3), extra).await;
     rig.start().await;
-    rig.send("Order", "o-1", "Placed", order_payload("o-1")).await;
-    rig.wait_for("order", "o-1", |view| {
-        view["steps"].to_string().contains("running")
-    })
-    .await;
+    rig.send("Order", "slow-1", "Placed", order_payload("slow-1"))
+        .await;
+    let begin = Instant::now();
+    while !text(&rig, "/metrics")
+        .await
+        .1
+        .contains("saga_runner_effects_running{effect=\"payments-charge\"} 1")
+    {
+        assert!(begin.elapsed() < Duration::from_secs(30), "{}", rig.log_tail());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let asked = Instant::now();
     assert_eq!(told(&rig, &["close", "0"]).await, "shard 0 is closed\n");
+    assert!(asked.elapsed() > Duration::from_secs(1), "{:?}", asked.elapsed());
     let list = told(&rig, &["list"]).await;
     assert!(list.contains("shard 0 absent"), "{list}");
     assert_eq!(rig.terminate().await, Some(0), "{}", rig.log_tail());
