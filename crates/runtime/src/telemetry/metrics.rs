@@ -218,12 +218,10 @@ impl Metrics {
                 "Timers that are due and have not fired.",
                 &["shard"],
             ),
-            clock_ahead_seconds: register(
+            clock_ahead_seconds: fraction(
                 r,
-                Gauge::new(
-                    "clock_ahead_seconds",
-                    "How far the clock of the machine is ahead of the broker's; below 0: behind.",
-                ),
+                "clock_ahead_seconds",
+                "How far the clock of the machine is ahead of the broker's; below 0: behind.",
             ),
             timer_lateness_seconds: histogram(
                 r,
@@ -396,6 +394,10 @@ fn gauges(registry: &Registry, name: &str, help: &str, labels: &[&str]) -> IntGa
 
 fn gauge(registry: &Registry, name: &str, help: &str) -> IntGauge {
     register(registry, IntGauge::new(name, help))
+}
+
+fn fraction(registry: &Registry, name: &str, help: &str) -> Gauge {
+    register(registry, Gauge::new(name, help))
 }
 
 fn histogram(registry: &Registry, name: &str, help: &str, buckets: &[f64]) -> Histogram {
