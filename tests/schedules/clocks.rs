@@ -16,16 +16,21 @@ use serde_json::json;
 use super::{HOUR_MS, instances, stop};
 use crate::support::nats_server::NatsServer;
 
-const BILL: &str = r#"
+/// A saga whose instances end by a timer, so long after an event of this type has opened them.
+fn saga(name: &str, kind: &str, ends_after: &str) -> String {
+    format!(
+        r#"
 apiVersion: sagas/v1
 kind: Saga
-name: bill
-start: Bill.Opened
-key: {"Bill.*": event.aggregate_id}
-state: {init: {patience: "${event.data.patience}"}}
+name: {name}
+start: {kind}.Opened
+key: {{"{kind}.*": event.aggregate_id}}
+state: {{init: {{}}}}
 steps:
-  rest: {wait: {signal: enough, timeout: "${state.patience}"}}
-"#;
+  rest: {{wait: {{signal: enough, timeout: {ends_after}}}}}
+"#
+    )
+}
 
 /// The clock of the machine, set to another time.
 #[derive(Default)]
@@ -56,7 +61,10 @@ async fn start(nats: &NatsServer, ahead_ms: i64, mode: &str) -> Stage {
     for folder in ["sagas", "effects"] {
         std::fs::create_dir_all(dir.path().join(folder)).expect("created");
     }
-    std::fs::write(dir.path().join("sagas/bill.yaml"), BILL).expect("written");
+    for (name, kind, ends_after) in [("bill", "Bill", "30m"), ("tip", "Tip", "700ms")] {
+        let path = dir.path().join(format!("sagas/{name}.yaml"));
+        std::fs::write(path, saga(name, kind, ends_after)).expect("written");
+    }
     let manifest: Manifest = serde_json::from_value(json!({
         "apiVersion": "saga-runner/v1",
         "kind": "Manifest",
@@ -85,16 +93,16 @@ async fn start(nats: &NatsServer, ahead_ms: i64, mode: &str) -> Stage {
 }
 
 impl Stage {
-    async fn open_bill(&self, key: &str, due_in: &str) {
+    async fn open(&self, kind: &str, key: &str) {
         let event = json!({
             "tenant_id": "acme", "event_id": format!("{key}-opened"), "event_type": "Opened",
-            "aggregate_type": "Bill", "aggregate_id": key, "sequence": 1, "schema_version": 1,
-            "payload": {"patience": due_in},
-            "metadata": {"correlation_id": key, "causation_id": key}, "timestamp": "2026-01-01T00:00:00Z"
+            "aggregate_type": kind, "aggregate_id": key, "sequence": 1, "schema_version": 1,
+            "payload": {}, "metadata": {"correlation_id": key, "causation_id": key},
+            "timestamp": "2026-01-01T00:00:00Z"
         });
         let message = Publication {
             stream: "AGGREGATE_EVENTS".to_owned(),
-            subject: format!("tenant.acme.aggregate.Bill.{key}"),
+            subject: format!("tenant.acme.aggregate.{kind}.{key}"),
             headers: Vec::new(),
             payload: event.to_string().into(),
             expect: Expect::Nothing,
@@ -103,13 +111,17 @@ impl Stage {
         broker.publish(message).await.expect("stored");
     }
 
-    async fn phase(&self, key: &str) -> Option<String> {
-        instances(&self.node, "acme", "bill").await.remove(key)
+    async fn phase(&self, saga: &str, key: &str) -> Option<String> {
+        instances(&self.node, "acme", saga).await.remove(key)
     }
 
     async fn until_ended(&self, key: &str) {
         let begin = Instant::now();
-        while self.phase(key).await.is_none_or(|phase| phase == "running") {
+        while self
+            .phase("tip", key)
+            .await
+            .is_none_or(|phase| phase == "running")
+        {
             assert!(begin.elapsed() < Duration::from_secs(30), "{key} has not ended");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
@@ -137,13 +149,13 @@ fn clock_check(health: &Health) -> (bool, &str) {
 async fn timers_go_by_the_brokers_time(ahead_ms: i64, told: &str) {
     let server = NatsServer::start();
     let stage = start(&server, ahead_ms, "combined").await;
-    stage.open_bill("later", "30m").await;
-    stage.open_bill("soon", "700ms").await;
+    stage.open("Bill", "later").await;
+    stage.open("Tip", "soon").await;
     let begin = Instant::now();
     stage.until_ended("soon").await;
     let took = begin.elapsed();
     assert!(took >= Duration::from_millis(600), "fired after {took:?}");
-    assert_eq!(stage.phase("later").await.as_deref(), Some("running"));
+    assert_eq!(stage.phase("bill", "later").await.as_deref(), Some("running"));
 
     stage.until_ready(|ready| !ready.ready).await;
     let ready = stage.node.ready().await;
@@ -160,9 +172,9 @@ async fn timers_go_by_the_brokers_time(ahead_ms: i64, told: &str) {
     stage.clock.ahead_ms.store(0, Ordering::SeqCst);
     stage.until_ready(|ready| ready.ready).await;
     assert!(clock_check(&stage.node.health().await).0);
-    stage.open_bill("third", "100ms").await;
+    stage.open("Tip", "third").await;
     stage.until_ended("third").await;
-    assert_eq!(stage.phase("later").await.as_deref(), Some("running"));
+    assert_eq!(stage.phase("bill", "later").await.as_deref(), Some("running"));
     stop(stage.node).await;
 }
 
