@@ -157,13 +157,11 @@ impl Client {
                 let mut asked = std::pin::pin!(asked);
                 let mut waited = Duration::ZERO;
                 loop {
-                    match tokio::time::timeout(TELL_EVERY, &mut asked).await {
-                        Ok(answer) => return answer,
-                        Err(_) => {
-                            waited += TELL_EVERY;
-                            waits(waited);
-                        }
+                    if let Ok(answer) = tokio::time::timeout(TELL_EVERY, &mut asked).await {
+                        return answer;
                     }
+                    waited += TELL_EVERY;
+                    waits(waited);
                 }
             })
             .map_err(|error| {

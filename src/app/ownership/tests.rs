@@ -413,9 +413,9 @@ async fn a_copy_is_refused_where_the_record_is_lost_and_its_owner_is_at_work() {
         while place.waited_for.lock().expect("not poisoned").is_empty() {
             tokio::task::yield_now().await;
         }
-        tokio::spawn(Arc::clone(&keeper).run())
+        [tokio::spawn(Arc::clone(&keeper).run())]
     };
-    let (claim, running) = tokio::join!(place.claim("b"), renew);
+    let (claim, [running]) = tokio::join!(place.claim("b"), renew);
     let refusal = claim.err().expect("refused");
     assert!(refusal.contains("SR0210"), "{refusal}");
     keeper.release().await;
