@@ -134,7 +134,7 @@ impl Desk {
         self.show_catching_up(false);
         for (stream, proven) in SourceStream::ALL.into_iter().zip(over.proven) {
             if let Some(as_of) = proven {
-                self.barriers.raise(stream, as_of);
+                self.raise(stream, as_of);
             } else {
                 tracing::warn!(
                     shard = self.index,

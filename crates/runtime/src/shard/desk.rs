@@ -265,7 +265,7 @@ impl Desk {
             {
                 match mail {
                     HeldMail::Delivery(delivery) => self.gathered.push(Item::Delivery(delivery, None)),
-                    HeldMail::Barrier(as_of) => self.barriers.raise(SourceStream::AggregateEvents, as_of),
+                    HeldMail::Barrier(as_of) => self.raise(SourceStream::AggregateEvents, as_of),
                 }
                 continue;
             }
@@ -439,8 +439,15 @@ impl Desk {
             self.held.push_barrier(as_of);
         } else {
             // It counts for timers that fire behind all that was gathered before it.
-            self.barriers.raise(stream, as_of);
+            self.raise(stream, as_of);
         }
+    }
+
+    /// A barrier counts up to now: of its stream's clock more may be known than of the one that is furthest behind, by which it
+    /// is now. What lies beyond now would be taken for a time before the clock was put back.
+    pub fn raise(&mut self, stream: SourceStream, as_of: TimeMs) {
+        let now = self.clock.now();
+        self.barriers.raise(stream, as_of.min(now));
     }
 
     fn waits_behind_held(&self, stream: SourceStream) -> bool {

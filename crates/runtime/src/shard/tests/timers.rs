@@ -197,6 +197,22 @@ async fn timers_wait_for_events_that_the_shard_itself_holds_back() {
     shard.stop().await;
 }
 
+/// What is known of the clock of one stream may be more than of the one that is furthest behind.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_barrier_that_is_ahead_of_the_clock_counts_up_to_now() {
+    let world = World::new();
+    let shard = world.start();
+    shard.deliver(EVENTS, 1, vec![pay_opened("p", 1)]).await;
+    shard.settle().await;
+    world.clock.advance(MINUTE + Duration::from_millis(500));
+    shard.settle().await;
+    shard.barrier(world.clock.now().plus_ms(20)).await;
+    shard.settle().await;
+    let record = shard.record(&pay("p")).expect("its charge is still under way");
+    assert_eq!(record.failure.as_ref().unwrap().code, "unpaid");
+    shard.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_backlog_of_timers_takes_half_a_commit_at_most() {
     let mut world = World::new();
