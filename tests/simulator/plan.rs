@@ -123,7 +123,7 @@ impl Plan {
             may_discard: false,
             reboots: false,
             is_on_mdbx: false,
-            is_captured: true,
+            is_captured: false,
             situation: None,
         }
     }

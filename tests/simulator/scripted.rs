@@ -4,13 +4,12 @@
 use std::time::Duration;
 
 use saga_runner::kernel::ids::TenantId;
-use saga_runner::ports::broker::StoredMessage;
 use serde_json::{Value, json};
 
-use super::faults::{Fault, Loss, On};
+use super::faults::{Fault, On};
 use super::judges::{ended, judge};
 use super::plan::{Action, Plan};
-use super::run::{COMMANDS, EVENTS, RESULTS, Simulation, play};
+use super::run::{Simulation, play};
 use super::workload::{Event, TENANTS, mark};
 
 const TENANT: &str = TENANTS[0];
@@ -67,16 +66,6 @@ impl Script {
         for list in lists {
             self.event(at_ms, "List.Closed", list, 1_000_000, &json!({}));
         }
-    }
-
-    /// The newest messages of a stream are lost with the broker's power, and producers store theirs again.
-    fn loses(&mut self, at_ms: u64, stream: &'static str, count: u64) {
-        let loss = Loss::GoesBack {
-            count,
-            noise: 0,
-            resent: true,
-        };
-        self.act(at_ms, Action::Fault(Fault::Stream { stream, loss }));
     }
 
     fn plan(self, shards: u16, settings: Value) -> Plan {
@@ -199,54 +188,20 @@ fn of_twelve_thousand_early_events_a_shard_keeps_ten_thousand_and_tells_of_the_o
     assert_eq!((kept, letters.len() + simulation.discarded), (10_000, 2_000));
 }
 
-/// The broker loses commands behind their acknowledgement, some before any worker has seen them.
+/// A payment is done behind the last backup, and the folder is lost: on the backup the shard meets the results of commands that it
+/// has still to ask for.
 #[test]
-fn commands_that_the_broker_loses_behind_their_acknowledgement_are_called_once_at_most() {
-    let pays = keys('p', 5);
-    let mut script = Script::default();
-    script.opened(2_000, "Pay.Opened", &pays);
-    for at_ms in (2_200..4_000).step_by(150) {
-        script.loses(at_ms, COMMANDS, 1);
-    }
-    let mut plan = script.plan(1, json!({"broker": {"kind": "nats"}}));
-    plan.broker.latency_ms = 300;
-    let simulation = holds(plan);
-    let all = simulation.server.archive(COMMANDS).into_iter();
-    let kept = simulation.server.kept(COMMANDS).into_iter();
-    let is_effect = |message: &StoredMessage| message.subject.contains(".effect.");
-    let lost = all.filter(is_effect).count() - kept.filter(is_effect).count();
-    assert!(lost > 0, "the broker has lost no command");
-    for pay in &pays {
-        for effect in ["stock-reserve", "card-charge"] {
-            assert!(calls(&simulation, effect, pay) <= 1, "{effect} of {pay}");
-        }
-    }
-}
-
-/// A payment is done behind the last backup. Then its event is lost and stored again, and the folder is lost: on the backup the
-/// shard reads the results before the event comes from which their commands follow.
-#[test]
-fn results_that_are_stored_before_their_commands_are_heard_and_no_call_is_made_again() {
+fn what_was_done_behind_the_last_backup_is_heard_of_and_not_done_again() {
     let mut script = Script::default();
     script.opened(2_000, "List.Opened", &keys('l', 1));
     script.act(5_000, Action::Fault(Fault::Backup));
     script.opened(8_000, "Pay.Opened", &keys('p', 1));
-    script.loses(20_000, EVENTS, 1);
     let (on, is_stopped) = (On::Backup, false);
     script.act(25_000, Action::Fault(Fault::Lost { on, is_stopped }));
     script.closed(30_000, &keys('l', 1));
     let mut plan = script.plan(1, json!({"broker": {"kind": "nats"}}));
-    plan.broker.latency_ms = 1;
+    plan.is_plain = true;
     let simulation = holds(plan);
-    let opened = simulation.server.archive(EVENTS);
-    let opened: Vec<_> = opened
-        .iter()
-        .filter(|one| one.subject.ends_with(".Pay.p0"))
-        .collect();
-    let results = simulation.server.archive(RESULTS);
-    let result = results.iter().find(|one| one.subject.contains(".effect_result."));
-    let result = result.expect("it was paid");
-    assert!(opened.len() == 2 && opened[1].time > result.time, "{opened:?}");
     for effect in ["stock-reserve", "card-charge"] {
         assert_eq!(calls(&simulation, effect, "p0"), 1, "{effect}");
     }

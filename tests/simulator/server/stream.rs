@@ -11,7 +11,7 @@ use saga_runner::ports::broker::{
 };
 
 /// Messages that are counted one by one.
-const COUNTED_MAX: usize = 300;
+const COUNTED_MAX: usize = 64;
 
 pub struct Stream {
     pub identity: StreamIdentity,
