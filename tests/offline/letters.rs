@@ -85,9 +85,9 @@ impl Recording {
     fn of(saga: &str) -> Self {
         let definition = compile_archived(saga).unwrap_or_else(|findings| panic!("{findings:#?}"));
         let instance = InstanceId {
-            tenant: TenantId::parse("acme").unwrap(),
+            tenant: TenantId::parse("acme").expect("legal"),
             saga: definition.name.clone(),
-            key: Key::parse("l-1").unwrap(),
+            key: Key::parse("l-1").expect("legal"),
         };
         let mut recording = Self {
             world: World::new(Arc::new(definition), instance, START, Manner::Plain),
@@ -115,7 +115,7 @@ impl Recording {
 
     fn of_event(&mut self, id: &str, event_type: &str, data: &Value) -> Input {
         let event = DomainEvent {
-            event_id: EventId::parse(id).unwrap(),
+            event_id: EventId::parse(id).expect("legal"),
             event_type: event_type.to_owned(),
             aggregate_type: "List".to_owned(),
             aggregate_id: "l-1".to_owned(),
@@ -140,7 +140,7 @@ impl Recording {
 
     fn decide(&mut self, decision: DeadLetterDecision) {
         self.world.now = self.world.now.plus_ms(60_000);
-        self.world.decide(decision).unwrap();
+        self.world.decide(decision).expect("there is a letter");
         self.note();
     }
 

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use saga_runner::app::Node;
 use saga_runner::app::StartError;
 use saga_runner::config::Manifest;
 use saga_runner::kernel::definition::DefinitionSet;
@@ -422,11 +423,7 @@ impl Simulation {
                     self.world.clock.step(ms);
                 }
                 Action::Close { shard, for_ms } => {
-                    let (node, world) = (Arc::clone(&main.node), Arc::clone(&self.world));
-                    drop(tokio::spawn(async move {
-                        let closed = node.close_shard(shard, Duration::from_secs(10)).await;
-                        world.note(format_args!("shard {shard} is closed: {closed:?}"));
-                    }));
+                    self.close(node, shard);
                     self.ends
                         .push((now + Duration::from_millis(for_ms), End::Closed(shard)));
                 }
@@ -445,6 +442,14 @@ impl Simulation {
                 }
             }
         }
+    }
+
+    fn close(&self, node: &Arc<Node>, shard: u16) {
+        let (node, world) = (Arc::clone(node), Arc::clone(&self.world));
+        drop(tokio::spawn(async move {
+            let closed = node.close_shard(shard, Duration::from_secs(10)).await;
+            world.note(format_args!("shard {shard} is closed: {closed:?}"));
+        }));
     }
 
     /// Lets time pass, in small parts where something has to be looked at meanwhile.

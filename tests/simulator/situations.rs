@@ -134,13 +134,13 @@ fn grown_again(plan: &mut Plan, rng: &mut Rng) {
     let spans: Vec<(Duration, Duration)> = events
         .windows(more + 1)
         .map(|span| (span[0], span[more]))
-        .filter(|(first, last)| *last - *first < patience && *first > Duration::from_secs(2))
+        .filter(|(first, last)| last.saturating_sub(*first) < patience && *first > Duration::from_secs(2))
         .collect();
     let Some((first, last)) = (!spans.is_empty()).then(|| *rng.pick(&spans)) else {
         return;
     };
     let begin = first.saturating_sub(rng.millis(1..=200));
-    let for_ms = (last - begin).as_millis();
+    let for_ms = last.saturating_sub(begin).as_millis();
     let for_ms = u64::try_from(for_ms).expect("short") + rng.within(1..=100);
     plan.actions.push((begin, Action::Cut { for_ms }));
     let loss = Loss::GoesBack {

@@ -41,6 +41,10 @@ pub struct UpstreamFaults {
 
 /// One call that has reached the upstream.
 #[derive(Debug, Clone)]
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "answers to questions that do not exclude each other"
+)]
 pub struct Call {
     pub effect: String,
     pub of: String,

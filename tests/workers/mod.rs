@@ -220,7 +220,7 @@ async fn a_worker_that_only_acknowledges_does_not_pass() {
         .spawn();
     let _liar = Worker(child.expect("it starts"));
     let output = tokio::process::Command::new(env!("CARGO_BIN_EXE_saga-runner"))
-        .args(["effect", "conformance", "--output", "json", "--timeout", "5s"])
+        .args(["effect", "conformance", "--output", "json", "--timeout", "8s"])
         .args(["--nats-url", &server.url(), "--effect", "lies"])
         .output()
         .await

@@ -72,9 +72,9 @@ impl Server {
                     let at = usize::try_from(number).expect("small") % keys.len();
                     let (bucket, key) = &keys[at];
                     let entries = state.buckets.get_mut(bucket);
-                    let lost = entries.and_then(|entries| entries.remove(key));
+                    let value = entries.and_then(|entries| entries.remove(key));
                     state.revision += 1;
-                    state.puts.push((bucket.clone(), key.clone(), lost));
+                    state.puts.push((bucket.clone(), key.clone(), value));
                 }
             }
             RecordLoss::GoesBack(count) => {
