@@ -199,9 +199,7 @@ fn what_was_done_behind_the_last_backup_is_heard_of_and_not_done_again() {
     let (on, is_stopped) = (On::Backup, false);
     script.act(25_000, Action::Fault(Fault::Lost { on, is_stopped }));
     script.closed(30_000, &keys('l', 1));
-    let mut plan = script.plan(1, json!({"broker": {"kind": "nats"}}));
-    plan.is_plain = true;
-    let simulation = holds(plan);
+    let simulation = holds(script.plan(1, json!({"broker": {"kind": "nats"}})));
     for effect in ["stock-reserve", "card-charge"] {
         assert_eq!(calls(&simulation, effect, "p0"), 1, "{effect}");
     }
