@@ -11,21 +11,22 @@ use super::situations::Situation;
 /// Seeds that may be needed to find a bug.
 const SEEDS_MAX: u64 = 2_000;
 /// Simulations that a test looks for a bug once its known seed finds it no more.
-const FEW: usize = 100;
+const FEW: usize = 300;
 
 /// A seed that finds it, and holds without it.
 pub const fn known(bug: Bug) -> u64 {
     match bug {
         Bug::RandomId | Bug::CallsCutOff => 1,
         Bug::RemovedUnread => 2,
-        Bug::PositionPastHeld | Bug::DiscardForgets => 4,
+        Bug::DiscardForgets => 4,
         Bug::ReusedSequence => 7,
         Bug::ReleaseBeforeCommit => 10,
         Bug::TimersPassHeld => 26,
-        Bug::TwiceInHand => 28,
-        Bug::SecondCall => 33,
-        Bug::FactsAgain => 121,
+        Bug::PositionPastHeld => 34,
+        Bug::SecondCall => 49,
+        Bug::TwiceInHand => 93,
         Bug::NoFence => 191,
+        Bug::FactsAgain => 352,
     }
 }
 

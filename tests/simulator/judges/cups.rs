@@ -1,5 +1,7 @@
 //! What kills a process is given up after a few deaths, and nothing else of its instance is.
 
+use std::collections::BTreeSet;
+
 use serde_json::Value;
 
 use crate::judges::{ended, keys};
@@ -19,9 +21,11 @@ pub fn judge(simulation: &Simulation) -> Vec<String> {
             continue;
         };
         let mut expected = Vec::new();
+        // What a broker has lost is stored again under its id.
+        let mut known = BTreeSet::new();
         for (_, event) in &simulation.stored {
             let what = &event.data["what"];
-            if event.key != key || event.name != "Cup.Filled" || event.repeats {
+            if event.key != key || event.name != "Cup.Filled" || !known.insert(event.id.as_str()) {
                 continue;
             }
             if *what == POISON {
