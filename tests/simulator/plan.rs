@@ -102,6 +102,11 @@ pub struct Plan {
     pub is_on_mdbx: bool,
     /// The write sets of all commits are captured, and give the same rows.
     pub is_captured: bool,
+    #[cfg_attr(
+        not(feature = "planted"),
+        expect(dead_code, reason = "who plants bugs asks for it")
+    )]
+    pub situation: Option<Situation>,
 }
 
 impl Plan {
@@ -123,6 +128,7 @@ impl Plan {
             reboots: false,
             is_on_mdbx: false,
             is_captured: false,
+            situation: None,
         }
     }
 
@@ -222,6 +228,7 @@ impl Plan {
             reboots: rng.chance(300),
             is_on_mdbx: seed % 100 == 50,
             is_captured: seed % 4 == 2,
+            situation,
         };
         match situation {
             Some(situation) => situation.arrange(&mut plan),
