@@ -231,8 +231,10 @@ async fn a_command_of_an_earlier_life_that_the_broker_lost_behind_its_result_is_
     let mut shard = rig.relay(Arc::clone(&rig.broker), options);
     shard.release(vec![rows[2].clone()]).await;
     shard.until_floor(at(3, 0)).await;
-    shard.until(|shard| !shard.verdicts.is_empty()).await;
-    assert_eq!(shard.verdicts[0].result.command_id, rows[0].1.command_id);
+    assert!(
+        shard.verdicts.is_empty(),
+        "the first result counts, which comes by the stream"
+    );
     for (at, (_, item)) in rows.iter().enumerate() {
         let subject = command_subject(item);
         let stored = rig.broker.last_by_subject(&rig.streams.commands, &subject).await;

@@ -57,9 +57,19 @@ pub fn publish(
             WorkKind::Effect { effect, payload } => {
                 // An earlier life may have sent it, and the broker may have lost that behind the result. A worker takes
                 // what is young and comes for the first time for what nobody has had.
-                let may_be_done = publisher.fence.is_resumed() || publisher.is_of_earlier_life(row);
-                if may_be_done && let Some(verdict) = publisher.found(&item, effect).await {
-                    return done(row, &item, Some(verdict), false, "answered");
+                let is_resumed = publisher.fence.is_resumed();
+                if (is_resumed || publisher.is_of_earlier_life(row))
+                    && let Some(verdict) = publisher.found(&item, effect).await
+                {
+                    // A shard that goes on from what was adopted may have read it before it asked. Otherwise it comes by its
+                    // stream, where the first one of a command counts and not the last.
+                    return done(
+                        row,
+                        &item,
+                        Some(verdict).filter(|_| is_resumed),
+                        false,
+                        "answered",
+                    );
                 }
                 let sent = publisher.effect(&item, effect, payload, progress).await;
                 let verdict = match &sent {
