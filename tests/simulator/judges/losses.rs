@@ -15,7 +15,7 @@ pub fn judge(simulation: &Simulation) -> Vec<String> {
 }
 
 /// A stream that has gone back, or was made anew, means other messages by its sequences.
-fn forgotten(simulation: &Simulation) -> Option<String> {
+pub fn forgotten(simulation: &Simulation) -> Option<String> {
     let mut gone = simulation.losses.gone.iter();
     // Another process may have begun with what there was.
     if simulation.losses.adopted.is_some() {
