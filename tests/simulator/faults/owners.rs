@@ -69,7 +69,7 @@ impl Simulation {
 
     /// The folder of the next life.
     pub fn lose(&mut self, on: On) {
-        let was_in_use = self.folder.is_in_use();
+        let is_known = self.folder.is_in_use() && self.server.has_owner_records();
         let Some(folder) = self.folder_of(on) else {
             return;
         };
@@ -79,7 +79,7 @@ impl Simulation {
         ));
         if on != On::Copy {
             self.losses.is_given_up = true;
-            self.losses.must_be_refused = on == On::Empty && was_in_use;
+            self.losses.must_be_refused = on == On::Empty && is_known;
             self.losses.adopted.get_or_insert(self.world.clock.passed());
         }
         self.take_folder(folder);

@@ -54,6 +54,13 @@ impl Server {
         })
     }
 
+    /// Whether the owner of some shard is known. What a process could not write is not.
+    pub fn has_owner_records(&self) -> bool {
+        let state = self.lock();
+        let mut keys = state.buckets.values().flat_map(BTreeMap::keys);
+        keys.any(|key| key.contains(".shard."))
+    }
+
     /// The broker loses what it has in its buckets.
     pub fn lose_records(&self, loss: RecordLoss) {
         self.world.note(format_args!("records are lost: {loss:?}"));
