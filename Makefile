@@ -46,10 +46,10 @@ test: setup ## everything that must pass, with the time that each part takes
 	@scripts/test.sh
 
 .PHONY: simulate
-simulate: setup ## the runner under seeded faults on virtual time; SEEDS=2000, FROM=1, MINUTES=n, LEDGER=1 (noted), SEED=n (one, with its trace; SHORTEN=1), PLANTED=all
+simulate: setup ## the runner under seeded faults on virtual time; SEEDS=2000, FROM=1, MINUTES=n, LEDGER=1 (noted; optimised), SEED=n (one, with its trace; SHORTEN=1), PLANTED=all
 	$(if $(SEED),SEED=$(SEED)) $(if $(KEEP),KEEP=$(KEEP)) $(if $(SHORTEN),SHORTEN=$(SHORTEN)) $(if $(LEDGER),LEDGER=$(LEDGER)) \
 		$(if $(LOG),LOG=$(LOG)) $(if $(MINUTES),MINUTES=$(MINUTES)) $(if $(PLANTED),PLANTED=$(PLANTED)) \
-		FROM=$(or $(FROM),$(if $(PLANTED),$$((0x$$(git rev-parse --short=7 HEAD) * 10000)),1)) SEEDS=$(or $(SEEDS),2000) cargo test --locked --features planted --test simulator -- --nocapture \
+		FROM=$(or $(FROM),$(if $(PLANTED),$$((0x$$(git rev-parse --short=7 HEAD) * 10000)),1)) SEEDS=$(or $(SEEDS),2000) cargo test --locked $(if $(LEDGER),--profile simulate) --features planted --test simulator -- --nocapture \
 		$(if $(PLANTED),planted_bugs_are_found_by_fresh_seeds,promises_hold_under_faults)
 
 .PHONY: fuzz
