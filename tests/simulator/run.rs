@@ -28,6 +28,8 @@ pub const EVENTS: &str = "AGGREGATE_EVENTS";
 pub const RESULTS: &str = "WORKFLOW_EVENTS";
 pub const COMMANDS: &str = "WORKFLOW_COMMANDS";
 
+/// How long an operator waits for what he has asked a process.
+const ANSWERED_IN: Duration = Duration::from_secs(10);
 /// How long everything may take to end once nothing goes wrong any more.
 const HEALING_MAX: Duration = Duration::from_mins(20);
 
@@ -354,7 +356,8 @@ impl Simulation {
             let now = self.world.clock.passed();
             self.end_what_ends(now, main, second);
             if main.starting.is_none() {
-                self.look_after(&main.node).await;
+                // Of a process that stands still no answer comes.
+                drop(tokio::time::timeout(ANSWERED_IN, self.look_after(&main.node)).await);
             }
             let next_end = self.ends.iter().map(|(at, _)| *at).min();
             let Some((at, action)) = self.plan.actions.get(self.done).cloned() else {
