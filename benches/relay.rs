@@ -27,7 +27,7 @@ use saga_runner::kernel::work::{WorkItem, WorkKind, WorkRef};
 use saga_runner::outbox::{self, Relay, RelaySpec};
 use saga_runner::ports::broker::{Broker, StreamSpec, WorkflowStreams};
 use saga_runner::ports::clock::Clock;
-use saga_runner::shard::mailbox::{Mail, Released, SentFloor};
+use saga_runner::shard::mailbox::{Mail, Relayed, Released};
 use saga_runner::tasks::Tasks;
 use saga_runner::telemetry::Metrics;
 use tokio::runtime::Runtime;
@@ -55,7 +55,7 @@ struct Bench {
     broker: Arc<dyn Broker>,
     streams: WorkflowStreams,
     released: mpsc::Sender<Released>,
-    floor: Arc<SentFloor>,
+    relayed: Arc<Relayed>,
     sequence: u64,
     _relay: Relay,
     _dir: tempfile::TempDir,
@@ -89,7 +89,7 @@ impl Bench {
                 }
             }
         });
-        let floor = Arc::new(SentFloor::default());
+        let relayed = Arc::new(Relayed::default());
         let metrics = Arc::new(Metrics::new());
         let relay = Relay::start(RelaySpec {
             shard: 0,
@@ -97,7 +97,7 @@ impl Bench {
             submitter: None,
             released: receiver,
             mailbox,
-            floor: Arc::clone(&floor),
+            relayed: Arc::clone(&relayed),
             take_spilled: Box::new(|| false),
             streams: streams.clone(),
             local: None,
@@ -117,7 +117,7 @@ impl Bench {
             broker,
             streams,
             released,
-            floor,
+            relayed,
             sequence: 0,
             _relay: relay,
             _dir: dir,
@@ -192,7 +192,7 @@ impl Bench {
     async fn hand_over(&self, released: Released) {
         let last = released.work.last().map(|(row, _)| *row).unwrap();
         self.released.send(released).await.unwrap();
-        while !SentFloor::covers(self.floor.0.load(Ordering::Acquire), last) {
+        while !Relayed::covers(self.relayed.floor.load(Ordering::Acquire), last) {
             tokio::task::yield_now().await;
         }
     }

@@ -14,7 +14,7 @@ use super::problem::Problem;
 use crate::kernel::envelope::{ControlVerb, ErrorPayload, FoundAs, Stuck, callback_outcome};
 use crate::kernel::ids::{EventId, InstanceId, Key};
 use crate::kernel::input::CancelMode;
-use crate::ports::control::{Decision, Published};
+use crate::ports::control::{LetterDecision, Published};
 
 /// History entries of an instance where the request does not say.
 const HISTORY_DEFAULT: usize = 100;
@@ -340,17 +340,17 @@ pub async fn retry_dead_letter(
     State(state): State<ApiState>,
     Path(names): Path<Names>,
 ) -> Result<Response, Problem> {
-    decide(&state, &names, Decision::Retry).await
+    decide(&state, &names, LetterDecision::Retry).await
 }
 
 pub async fn discard_dead_letter(
     State(state): State<ApiState>,
     Path(names): Path<Names>,
 ) -> Result<Response, Problem> {
-    decide(&state, &names, Decision::Discard).await
+    decide(&state, &names, LetterDecision::Discard).await
 }
 
-async fn decide(state: &ApiState, names: &Names, decision: Decision) -> Result<Response, Problem> {
+async fn decide(state: &ApiState, names: &Names, decision: LetterDecision) -> Result<Response, Problem> {
     let tenant = extract::tenant(state.tenancy, names)?;
     let id = names.get("id").map_or("", String::as_str);
     state.control.decide(&tenant, id, decision).await?;

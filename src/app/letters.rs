@@ -14,9 +14,9 @@ use crate::kernel::definition::EffectDefinition;
 use crate::kernel::ids::TenantId;
 use crate::kernel::input::{InputBody, WorkOutcome, WorkResult};
 use crate::ports::control::{
-    ControlError, DeadLetterView, DeadLetters, Decision, Page, PageRequest, rfc3339,
+    ControlError, DeadLetterView, DeadLetters, LetterDecision, Page, PageRequest, rfc3339,
 };
-use crate::shard::mailbox::{DeadLetterDecision, Mail, Refused};
+use crate::shard::mailbox::{Mail, Refused};
 use crate::storage::rows::{DeadLetter, EXCERPT_BYTES};
 
 #[async_trait]
@@ -29,7 +29,12 @@ impl DeadLetters for Node {
         pages::dead_letters(self, tenant, page).await
     }
 
-    async fn decide(&self, tenant: &TenantId, id: &str, decision: Decision) -> Result<(), ControlError> {
+    async fn decide(
+        &self,
+        tenant: &TenantId,
+        id: &str,
+        decision: LetterDecision,
+    ) -> Result<(), ControlError> {
         let running = self.running_or_unavailable()?;
         let unknown = || ControlError::NotFound(format!("no dead letter {id:?}"));
         let (shard, number) = read_letter_id(id).ok_or_else(unknown)?;
@@ -41,10 +46,7 @@ impl DeadLetters for Node {
         let mail = Mail::DeadLetter {
             tenant: tenant.clone(),
             number,
-            decision: match decision {
-                Decision::Retry => DeadLetterDecision::Retry,
-                Decision::Discard => DeadLetterDecision::Discard,
-            },
+            decision,
             reply,
         };
         let stopped = |_| ControlError::Unavailable(format!("shard {shard} has stopped"));

@@ -219,7 +219,7 @@ impl Common {
             submitter: self.submitter.clone(),
             released,
             mailbox: shard.mail.clone(),
-            floor: Arc::clone(&shard.floor),
+            relayed: Arc::clone(&shard.relayed),
             take_spilled: {
                 let status = Arc::clone(&shard.status);
                 Box::new(move || status.take_spilled())

@@ -218,6 +218,7 @@ pub(super) fn start(
         revision: needed.revision,
         limits: manifest.limits.clone(),
         settings,
+        delivery_inputs: manifest.intake.delivery_inputs,
         streams: streams.clone(),
         standing,
         initial_positions,

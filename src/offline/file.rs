@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use saga_runner_partition::machine::message::DeadLetterDecision;
+use saga_runner_partition::machine::message::LetterDecision;
 use serde_json::Value;
 
 use super::answer::Answer;
@@ -177,7 +177,7 @@ pub enum Action {
     /// An operator decides about what is stuck: of a step, or all; or has found out what became of a step.
     Settle(Verdict, Option<String>, Option<Found>),
     /// An operator decides about the dead letter behind which the instance waits.
-    DeadLetter(DeadLetterDecision, Range<usize>),
+    DeadLetter(LetterDecision, Range<usize>),
     /// A person or a system tells a step what it waits for.
     Signal {
         name: String,
@@ -422,8 +422,8 @@ impl Reader<'_, '_> {
     fn dead_letter(&mut self, entry: &Entry<'_>) -> Option<Action> {
         let text = self.text(entry, "retry or discard")?;
         let decision = match text.as_str() {
-            "retry" => DeadLetterDecision::Retry,
-            "discard" => DeadLetterDecision::Discard,
+            "retry" => LetterDecision::Retry,
+            "discard" => LetterDecision::Discard,
             other => {
                 let message = format!(
                     "dead_letter is \"{}\", expected retry or discard",

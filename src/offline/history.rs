@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use saga_runner_partition::machine::message::DeadLetterDecision;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -198,14 +197,14 @@ enum Step<'h> {
     /// An input that was a dead letter, for this reason; nor was an unknown outcome applied in its place.
     Dead(Input, &'h str, bool),
     /// An operator's decision about the dead letter that the input of this id was.
-    Decision(&'h str, DeadLetterDecision),
+    Decision(&'h str, LetterDecision),
 }
 
 impl<'h> Step<'h> {
     fn of(history: &'h History, at: usize) -> Result<Self, String> {
         let recorded = &history[at];
         if let RecordedBody::DeadLetter(decision) = &recorded.input {
-            return Ok(Self::Decision(&recorded.id, decision_of(*decision)));
+            return Ok(Self::Decision(&recorded.id, *decision));
         }
         let input = input(recorded, at)?;
         Ok(
@@ -255,13 +254,6 @@ fn stands_in_the_way(history: &History, at: usize) -> bool {
     };
     let next = history[at + 1..].iter().find(has_order);
     next.is_none_or(|next| next.id == history[at].id && matches!(next.input, RecordedBody::DeadLetter(_)))
-}
-
-const fn decision_of(decision: LetterDecision) -> DeadLetterDecision {
-    match decision {
-        LetterDecision::Retry => DeadLetterDecision::Retry,
-        LetterDecision::Discard => DeadLetterDecision::Discard,
-    }
 }
 
 /// `None`: a decision about what is no dead letter here.
@@ -340,7 +332,7 @@ pub fn case(history: &History, definition: &Arc<Definition>) -> Result<String, S
     let mut comes_again = BTreeSet::new();
     for (at, recorded) in history.iter().enumerate() {
         let decision = match &recorded.input {
-            RecordedBody::DeadLetter(decision) => Some(decision_of(*decision)),
+            RecordedBody::DeadLetter(decision) => Some(*decision),
             _ => None,
         };
         let is_kept = [DEFERRED, DEAD].contains(&recorded.outcome.as_str());

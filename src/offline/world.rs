@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use saga_runner_partition::machine::apply::Turn;
 use saga_runner_partition::machine::careful::Careful;
-use saga_runner_partition::machine::message::{Answer, DeadLetterDecision, Order};
+use saga_runner_partition::machine::message::{Answer, LetterDecision, Order};
 use saga_runner_partition::machine::staging::{Run, Staged};
 use saga_runner_partition::machine::watch::{Told, Watch};
 use saga_runner_partition::machine::{Keep, Partition};
@@ -366,7 +366,7 @@ impl World {
     ///
     /// # Errors
     /// A sentence, where there is none.
-    pub fn decide(&mut self, decision: DeadLetterDecision) -> Result<Given, String> {
+    pub fn decide(&mut self, decision: LetterDecision) -> Result<Given, String> {
         let waiting = self.partition.waiting.get(&self.instance);
         let number = waiting
             .and_then(|waiting| waiting.behind)

@@ -12,7 +12,6 @@ use saga_runner::kernel::recorded::{LetterDecision, Recorded, RecordedBody};
 use saga_runner::kernel::work::WorkKind;
 use saga_runner::offline::history::{History, replay};
 use saga_runner::offline::world::{Manner, World};
-use saga_runner::shard::mailbox::DeadLetterDecision;
 use saga_runner::storage::rows::HistoryOutcome;
 use serde_json::{Value, json};
 
@@ -138,7 +137,7 @@ impl Recording {
         self.note();
     }
 
-    fn decide(&mut self, decision: DeadLetterDecision) {
+    fn decide(&mut self, decision: LetterDecision) {
         self.world.now = self.world.now.plus_ms(60_000);
         self.world.decide(decision).expect("there is a letter");
         self.note();
@@ -232,8 +231,8 @@ fn parked() -> Recording {
 #[test]
 fn an_event_that_is_tried_in_vain_and_discarded_is_replayed_with_what_waited_behind_it() {
     let mut recording = parked();
-    recording.decide(DeadLetterDecision::Retry);
-    recording.decide(DeadLetterDecision::Discard);
+    recording.decide(LetterDecision::Retry);
+    recording.decide(LetterDecision::Discard);
     recording.event("three", "List.Added", json!({"n": 3}));
     let told = [
         ("open", "applied"),
@@ -256,7 +255,7 @@ fn an_event_that_is_tried_in_vain_and_discarded_is_replayed_with_what_waited_beh
 #[test]
 fn a_version_that_mends_what_was_a_dead_letter_goes_another_way_there() {
     let mut recording = parked();
-    recording.decide(DeadLetterDecision::Discard);
+    recording.decide(LetterDecision::Discard);
     let mended = LIST.replace("[100 / event.data.by]", "[0]");
     let mended = Arc::new(compile_archived(&mended).unwrap());
     let found = replay(&recording.lines, Some(&recording.definition()), &mended).unwrap();
@@ -270,7 +269,7 @@ fn what_passes_a_dead_letter_is_replayed_in_its_place() {
     let input = recording.input("cancel", InputBody::Control(cancel));
     recording.world.give(&input);
     recording.note();
-    recording.decide(DeadLetterDecision::Discard);
+    recording.decide(LetterDecision::Discard);
     assert_eq!(recording.outcomes()[2], ("cancel", "applied"));
     recording.replays();
 }
@@ -283,7 +282,7 @@ fn what_was_deferred_and_is_a_dead_letter_when_it_comes_again_is_replayed() {
     recording.event("bad", "List.Divided", json!({"by": 0}));
     recording.event("two", "List.Added", json!({"n": 2}));
     recording.event("release", "List.Released", json!({}));
-    recording.decide(DeadLetterDecision::Discard);
+    recording.decide(LetterDecision::Discard);
     let told = [
         ("release", "applied"),
         ("one", "applied"),
@@ -301,7 +300,7 @@ fn a_timer_that_is_discarded_is_replayed_as_that() {
     recording.world.advance(61_000);
     recording.note();
     recording.event("one", "List.Added", json!({"n": 1}));
-    recording.decide(DeadLetterDecision::Discard);
+    recording.decide(LetterDecision::Discard);
     let outcomes: Vec<_> = recording.lines.iter().map(|line| line.outcome.as_str()).collect();
     assert_eq!(outcomes, ["applied", "dead", "discarded", "applied", "applied"]);
     recording.replays();
@@ -327,7 +326,7 @@ fn a_result_in_whose_place_nothing_could_be_applied_is_replayed_with_the_retry_t
     recording.note();
     recording.event("one", "List.Added", json!({"n": 1}));
     assert_eq!(recording.lines.len(), 2, "it waits");
-    recording.decide(DeadLetterDecision::Retry);
+    recording.decide(LetterDecision::Retry);
     let outcomes: Vec<_> = recording.lines.iter().map(|line| line.outcome.as_str()).collect();
     assert_eq!(outcomes, ["applied", "dead", "retried", "applied", "applied"]);
     recording.replays();
@@ -340,12 +339,10 @@ fn an_event_for_which_there_was_no_room_is_replayed_where_it_was_tried_again() {
     recording.world.give_dead(&late, "inbox.overflow", false);
     recording.note();
     // It is to come behind what waits already.
-    let given = recording
-        .world
-        .decide_as_recorded("late", DeadLetterDecision::Retry);
+    let given = recording.world.decide_as_recorded("late", LetterDecision::Retry);
     assert!(given.is_some());
     recording.note();
-    recording.decide(DeadLetterDecision::Discard);
+    recording.decide(LetterDecision::Discard);
     recording.world.give(&late);
     recording.note();
     let told = [

@@ -6,7 +6,7 @@ use std::time::Duration;
 use saga_runner::app::Node;
 use saga_runner::kernel::ids::TimeMs;
 use saga_runner::kernel::schedule::Skip;
-use saga_runner::ports::control::{DeadLetterView, DeadLetters as _, Decision, PageRequest};
+use saga_runner::ports::control::{DeadLetterView, DeadLetters as _, LetterDecision, PageRequest};
 
 use super::{HOUR_MS, Stage, TENANTS, stop, tenant, until, until_told};
 
@@ -87,7 +87,7 @@ async fn a_planned_run_that_cannot_begin_is_owed_until_somebody_decides_about_it
             }
             assert!(round < 2_999, "{letters:?}");
             for letter in letters {
-                node.decide(&tenant(of), &letter.id, Decision::Retry)
+                node.decide(&tenant(of), &letter.id, LetterDecision::Retry)
                     .await
                     .expect("tried again");
             }

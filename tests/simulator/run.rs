@@ -4,8 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use saga_runner::app::Node;
-use saga_runner::app::StartError;
+use saga_runner::app::{Node, StartError};
 use saga_runner::config::Manifest;
 use saga_runner::kernel::definition::DefinitionSet;
 use saga_runner::ports::control::NodeControl as _;

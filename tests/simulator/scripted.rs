@@ -99,8 +99,7 @@ fn is_paid(simulation: &Simulation, key: &str) -> bool {
     record.expect("it has ended").failure.is_none()
 }
 
-/// How often an effect was called for an instance.
-/// How often it was done; a call that is repeated under the key of another one does nothing.
+/// How often the work of an effect was done for an instance. A call that is repeated under the same key does nothing.
 fn done(simulation: &Simulation, effect: &str, key: &str) -> usize {
     let calls = simulation.upstream.calls().into_iter();
     calls

@@ -72,7 +72,7 @@ async fn nothing_leaves_before_the_fence_is_open_and_everything_does_then() {
     };
     assert_eq!(sent().await, (0, 0));
     assert!(
-        shard.floor.0.load(Ordering::Acquire) < 1 << 16,
+        shard.relayed.floor.load(Ordering::Acquire) < 1 << 16,
         "the row counts as not sent"
     );
     fence.renew(NEVER);

@@ -364,7 +364,7 @@ async fn a_drain_waits_for_the_calls_that_are_made_here() {
     let mut shard = started(&rig, options(&local, 0)).await;
     shard.release(vec![(at(1, 0), effect(&rig, "o-1", 1))]).await;
     until(async || (!server.received_requests().await?.is_empty()).then_some(())).await;
-    let called = shard.floor.called();
+    let called = shard.relayed.called();
     assert_eq!(
         called,
         BTreeSet::from([at(1, 0)]),
@@ -372,7 +372,7 @@ async fn a_drain_waits_for_the_calls_that_are_made_here() {
     );
     worker.drain(Duration::from_secs(20)).await;
     shard.come_to_rest(Rest::NoCalls).await;
-    assert_eq!(shard.floor.called(), called, "until it is settled");
+    assert_eq!(shard.relayed.called(), called, "until it is settled");
     let (outcome, _) = one_verdict(&mut shard).await;
     assert!(matches!(outcome, WorkOutcome::Succeeded { .. }), "{outcome:?}");
 }
@@ -395,5 +395,5 @@ async fn a_call_that_is_made_here_and_outlasts_the_drain_is_cut_off_and_its_comm
     let command = queued(&rig, &item).await;
     assert_eq!(command["progress"]["unsettled"], true, "{command}");
     // What is known of it is told with its command.
-    until(async || shard.floor.called().is_empty().then_some(())).await;
+    until(async || shard.relayed.called().is_empty().then_some(())).await;
 }

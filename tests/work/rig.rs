@@ -26,7 +26,7 @@ use saga_runner::nats::{NatsBroker, Settings};
 use saga_runner::outbox::{self, LocalFirst, Relay, RelaySpec, Rest, Submitter};
 use saga_runner::ports::broker::{Broker, StreamSpec, WorkflowStreams};
 use saga_runner::ports::clock::Clock;
-use saga_runner::shard::mailbox::{Mail, Refused, Released, SentFloor, Verdict};
+use saga_runner::shard::mailbox::{Mail, Refused, Relayed, Released, Verdict};
 use saga_runner::tasks::Tasks;
 use saga_runner::telemetry::Metrics;
 use tokio::sync::mpsc;
@@ -269,7 +269,7 @@ impl Rig {
     pub fn relay(&self, broker: Arc<dyn Broker>, options: RelayOptions) -> ShardSide {
         let (released, receiver) = mpsc::channel(64);
         let (sender, mailbox) = mpsc::channel(options.mailbox);
-        let floor = Arc::new(SentFloor::default());
+        let relayed = Arc::new(Relayed::default());
         let spilled = Arc::new(AtomicBool::new(false));
         let flag = Arc::clone(&spilled);
         let clock = Arc::clone(&self.clock) as Arc<dyn Clock>;
@@ -290,7 +290,7 @@ impl Rig {
             submitter: submitter.clone(),
             released: receiver,
             mailbox: sender,
-            floor: Arc::clone(&floor),
+            relayed: Arc::clone(&relayed),
             take_spilled: Box::new(move || flag.swap(false, Ordering::AcqRel)),
             streams: self.streams.clone(),
             local: options.local,
@@ -310,7 +310,7 @@ impl Rig {
             submitter,
             released,
             mailbox,
-            floor,
+            relayed,
             spilled,
             outbox: options.outbox.into_iter().collect(),
             verdicts: Vec::new(),
@@ -360,7 +360,7 @@ pub struct ShardSide {
     submitter: Option<Arc<Submitter>>,
     pub released: mpsc::Sender<Released>,
     mailbox: mpsc::Receiver<Mail>,
-    pub floor: Arc<SentFloor>,
+    pub relayed: Arc<Relayed>,
     pub spilled: Arc<AtomicBool>,
     pub outbox: BTreeMap<WorkRef, WorkItem>,
     pub verdicts: Vec<Verdict>,
@@ -436,7 +436,7 @@ impl ShardSide {
 
     pub async fn until_floor(&mut self, row: WorkRef) {
         let encoded = row.log_sequence << 16 | u64::from(row.index);
-        self.until(|shard| shard.floor.0.load(Ordering::Acquire) >= encoded)
+        self.until(|shard| shard.relayed.floor.load(Ordering::Acquire) >= encoded)
             .await;
     }
 

@@ -41,7 +41,9 @@ pub struct Recorded {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LetterDecision {
+    /// To apply the input again, then what waits behind it.
     Retry,
+    /// To forget the input and go on with what waits behind it.
     Discard,
 }
 

@@ -1,6 +1,6 @@
 //! A world in which an instance does again what it did on a shard, as its history tells.
 
-use saga_runner_partition::machine::message::{DeadLetterDecision, Order};
+use saga_runner_partition::machine::message::{LetterDecision, Order};
 use saga_runner_partition::storage::StorageError;
 use saga_runner_partition::storage::rows::{HistoryRow, Tombstone, WaitReason};
 
@@ -55,7 +55,7 @@ impl World {
 
     /// An operator decides about the dead letter that an input of this id has become; `None` where there is no such one here.
     /// What is tried again behind another dead letter comes again when it is given.
-    pub fn decide_as_recorded(&mut self, input_id: &str, decision: DeadLetterDecision) -> Option<Given> {
+    pub fn decide_as_recorded(&mut self, input_id: &str, decision: LetterDecision) -> Option<Given> {
         let (tenant, instance) = (self.instance.tenant.clone(), self.instance.clone());
         let (letters, _) = self.store.reader().dead_letters(&tenant, None, usize::MAX).ok()?;
         let is_it = |input: &Input| input.id == input_id && input.instance == instance;

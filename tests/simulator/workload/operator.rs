@@ -7,7 +7,7 @@ use saga_runner::kernel::envelope::{ControlVerb, FoundAs, Stuck};
 use saga_runner::kernel::ids::{SagaName, TenantId};
 use saga_runner::kernel::view::{InstanceView, StuckIn, StuckView};
 use saga_runner::ports::control::{
-    ControlError, DeadLetterView, DeadLetters as _, Decision, Instances as _, PageRequest,
+    ControlError, DeadLetterView, DeadLetters as _, Instances as _, LetterDecision, PageRequest,
 };
 use serde_json::json;
 
@@ -53,11 +53,11 @@ impl Simulation {
         for letter in blocking(node.dead_letters(&tenant, page()).await?.items) {
             // In vain, and it blocks again, under another number.
             if may_retry && letter.reason == "expression" && letter.attempts == 1 {
-                node.decide(&tenant, &letter.id, Decision::Retry).await?;
+                node.decide(&tenant, &letter.id, LetterDecision::Retry).await?;
             }
         }
         for letter in blocking(node.dead_letters(&tenant, page()).await?.items) {
-            node.decide(&tenant, &letter.id, Decision::Discard).await?;
+            node.decide(&tenant, &letter.id, LetterDecision::Discard).await?;
             self.discarded += 1;
         }
         Ok(())

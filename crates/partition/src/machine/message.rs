@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use bytes::Bytes;
 use saga_runner_kernel::ids::{InstanceId, SagaName, TenantId, TimeMs};
 use saga_runner_kernel::input::{Input, InputBody, SourceStream};
+pub use saga_runner_kernel::recorded::LetterDecision;
 use saga_runner_kernel::work::{WorkItem, WorkRef};
 
 use super::catch_up::InOrder;
@@ -28,7 +29,7 @@ pub enum Order<'a> {
     Decision {
         tenant: &'a TenantId,
         number: u64,
-        decision: DeadLetterDecision,
+        decision: LetterDecision,
     },
     /// The definition of this instance is there again: up to so many inputs that wait for it are applied.
     Resume {
@@ -145,12 +146,4 @@ pub struct Unreadable {
     /// BLAKE3 of the whole payload.
     pub payload_hash: [u8; 32],
     pub sequence: u64,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum DeadLetterDecision {
-    /// Apply the input again, then what waits behind it.
-    Retry,
-    /// Forget the input and go on with what waits behind it.
-    Discard,
 }

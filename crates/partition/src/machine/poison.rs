@@ -18,7 +18,7 @@ use saga_runner_kernel::transition::{Context, NO_INSTANCE, Rejection, apply, awa
 
 use super::apply::{Fate, HistoryEntry, Turn, kind_in_full, passes, source};
 use super::careful::{Condemned, fingerprint};
-use super::message::{Answer, DeadLetterDecision, Refused, Unreadable};
+use super::message::{Answer, LetterDecision, Refused, Unreadable};
 use super::staging::Run;
 use super::watch::Told;
 use crate::storage::StorageError;
@@ -381,7 +381,7 @@ impl Run<'_> {
         &mut self,
         tenant: &TenantId,
         number: u64,
-        decision: DeadLetterDecision,
+        decision: LetterDecision,
     ) -> Result<Answer, StorageError> {
         let found = self.batch.dead_letter(number)?;
         let Some(letter) = found.filter(|letter| letter.tenant == *tenant) else {
@@ -389,8 +389,8 @@ impl Run<'_> {
         };
         let Some(input) = letter.input else {
             return match decision {
-                DeadLetterDecision::Discard => self.batch.delete_dead_letter(number).map(Ok),
-                DeadLetterDecision::Retry => Ok(Err(Refused::Conflict(
+                LetterDecision::Discard => self.batch.delete_dead_letter(number).map(Ok),
+                LetterDecision::Retry => Ok(Err(Refused::Conflict(
                     "the message could not be read: publish it again, corrected".into(),
                 ))),
             };
@@ -400,8 +400,8 @@ impl Run<'_> {
         if schedule::is_address(&id.key) {
             self.batch.delete_dead_letter(number)?;
             return match decision {
-                DeadLetterDecision::Retry => self.take_scheduled(&input),
-                DeadLetterDecision::Discard => self.forgo(&input),
+                LetterDecision::Retry => self.take_scheduled(&input),
+                LetterDecision::Discard => self.forgo(&input),
             }
             .map(Ok);
         }
@@ -409,12 +409,12 @@ impl Run<'_> {
         let stood_in_the_way = waiting.behind == Some(number);
         let may_settle = stood_in_the_way || !waiting.is_blocked();
         let decided = match decision {
-            DeadLetterDecision::Retry => HistoryOutcome::Retried { number },
-            DeadLetterDecision::Discard => HistoryOutcome::Discarded { number },
+            LetterDecision::Retry => HistoryOutcome::Retried { number },
+            LetterDecision::Discard => HistoryOutcome::Discarded { number },
         };
         let mut fate = Fate::Settled;
         if self.is_awaited(&input)? {
-            if decision == DeadLetterDecision::Retry || is_planted(Bug::DiscardForgets) {
+            if decision == LetterDecision::Retry || is_planted(Bug::DiscardForgets) {
                 self.note_decision(&input, decided)?;
             } else {
                 if !may_settle {
@@ -425,7 +425,7 @@ impl Run<'_> {
                     Err(fault) => return Ok(Err(Refused::Conflict(fault.told().into()))),
                 }
             }
-        } else if decision == DeadLetterDecision::Retry
+        } else if decision == LetterDecision::Retry
             && may_settle
             && matches!(input.body, InputBody::Result(_))
         {
@@ -448,12 +448,12 @@ impl Run<'_> {
             ..Turn::FIRST
         };
         let fate = match decision {
-            DeadLetterDecision::Retry if may_settle => self.settle(&input, turn)?,
-            DeadLetterDecision::Retry => {
+            LetterDecision::Retry if may_settle => self.settle(&input, turn)?,
+            LetterDecision::Retry => {
                 self.wait(&input, WaitReason::Parked)?;
                 Fate::Settled
             }
-            DeadLetterDecision::Discard => self.follow(id, fate)?,
+            LetterDecision::Discard => self.follow(id, fate)?,
         };
         // With care they are begun one by one, each behind its own note.
         if stood_in_the_way && fate != Fate::Poison && !self.ground.careful {

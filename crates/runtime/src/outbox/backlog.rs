@@ -425,7 +425,7 @@ pub const fn before(row: WorkRef) -> WorkRef {
     decode(encode(row).saturating_sub(1))
 }
 
-/// The encoding of [`crate::shard::mailbox::SentFloor`].
+/// The encoding of [`crate::shard::mailbox::Relayed`].
 pub const fn encode(row: WorkRef) -> u64 {
     row.log_sequence << 16 | row.index as u64
 }

@@ -31,7 +31,7 @@ use crate::kernel::limits::Limits;
 use crate::kernel::work::{WorkKind, WorkRef};
 use crate::ports::broker::{Broker, WorkflowStreams};
 use crate::ports::clock::Clock;
-use crate::shard::mailbox::{Mail, Released, SentFloor};
+use crate::shard::mailbox::{Mail, Relayed, Released};
 use crate::tasks::{Task, Tasks};
 use crate::telemetry::Metrics;
 
@@ -51,7 +51,7 @@ pub struct RelaySpec {
     pub submitter: Option<Arc<Submitter>>,
     pub released: mpsc::Receiver<Released>,
     pub mailbox: mpsc::Sender<Mail>,
-    pub floor: Arc<SentFloor>,
+    pub relayed: Arc<Relayed>,
     /// Says (and forgets) whether the shard could not hand over a release since the last question.
     pub take_spilled: Box<dyn Fn() -> bool + Send>,
     pub streams: WorkflowStreams,
@@ -153,7 +153,7 @@ struct Desk {
     submitter: Option<Arc<Submitter>>,
     released: mpsc::Receiver<Released>,
     mailbox: mpsc::Sender<Mail>,
-    floor: Arc<SentFloor>,
+    relayed: Arc<Relayed>,
     take_spilled: Box<dyn Fn() -> bool + Send>,
     metrics: Arc<Metrics>,
     draining: CancellationToken,
@@ -182,7 +182,7 @@ struct Desk {
 
 impl Desk {
     fn new(spec: RelaySpec, draining: CancellationToken, asked: mpsc::Receiver<Question>) -> Self {
-        let floor = decode(spec.floor.0.load(Ordering::Acquire));
+        let floor = decode(spec.relayed.floor.load(Ordering::Acquire));
         let settings = &spec.settings;
         Self {
             shard: spec.shard,
@@ -203,7 +203,7 @@ impl Desk {
             submitter: spec.submitter,
             released: spec.released,
             mailbox: spec.mailbox,
-            floor: spec.floor,
+            relayed: spec.relayed,
             take_spilled: spec.take_spilled,
             metrics: spec.metrics,
             draining,
@@ -315,7 +315,7 @@ impl Desk {
             match publisher.way(&row, may_call) {
                 Way::Here(desk) => {
                     // Before it begins: the shard may end at any time.
-                    self.floor.calls(row.0);
+                    self.relayed.calls(row.0);
                     drop(self.calling.spawn(publisher.call(desk, row)));
                 }
                 Way::Broker(progress) => self.publish(row, progress),
@@ -354,7 +354,7 @@ impl Desk {
                 not_called,
             }) => {
                 if progress == EffectProgress::default() {
-                    self.floor.forget(&[row.0]);
+                    self.relayed.forget(&[row.0]);
                 }
                 if not_called {
                     self.letters.push_back(Letter {
@@ -449,7 +449,7 @@ impl Desk {
             self.delivered.push((done.row, done.destination));
         } else {
             // What is known of a call stands with its command.
-            self.floor.forget(&[done.row]);
+            self.relayed.forget(&[done.row]);
             self.backlog.hand_over(done.row, &done.destination);
         }
     }
@@ -508,8 +508,8 @@ impl Desk {
             }
         }
         let floor = encode(self.backlog.floor());
-        if floor > self.floor.0.load(Ordering::Relaxed) {
-            self.floor.0.store(floor, Ordering::Release);
+        if floor > self.relayed.floor.load(Ordering::Relaxed) {
+            self.relayed.floor.store(floor, Ordering::Release);
         }
         std::ops::ControlFlow::Continue(())
     }

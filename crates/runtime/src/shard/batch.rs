@@ -9,7 +9,7 @@ use saga_runner_partition::machine::catch_up::InOrder;
 use saga_runner_partition::machine::lanes::bytes_of;
 use saga_runner_partition::machine::message::Order;
 
-use super::mailbox::{Arrival, DeadLetterDecision, Delivery, HeldDecision, Refused, Reposition, Verdict};
+use super::mailbox::{Arrival, Delivery, HeldDecision, LetterDecision, Refused, Reposition, Verdict};
 use crate::kernel::definition::DefinitionSet;
 use crate::kernel::ids::{InstanceId, SagaName, TenantId, TimeMs};
 use crate::kernel::input::{Input, InputBody, Origin};
@@ -31,7 +31,7 @@ pub(super) enum Item {
     Decision {
         tenant: TenantId,
         number: u64,
-        decision: DeadLetterDecision,
+        decision: LetterDecision,
         reply: oneshot::Sender<Result<(), Refused>>,
     },
     /// The definition of this instance is there again.

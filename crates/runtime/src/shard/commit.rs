@@ -347,7 +347,7 @@ impl Desk {
             if let Some(fire) = fire {
                 run.carry_out(Order::Timers(fire))?;
             }
-            staged.counters.sent_floor = self.floor.0.load(Ordering::Acquire);
+            staged.counters.sent_floor = self.relayed.floor.load(Ordering::Acquire);
             let found = self.partition.finish(batch, &mut staged, now, prune)?;
             if is_planted(Bug::ReleaseBeforeCommit) {
                 self.hand_over(Released {
@@ -405,7 +405,7 @@ impl Desk {
             .set(found.outbox_rows as i64);
         self.show_blocked();
         figures::count(&staged.tally, &self.metrics, now);
-        self.floor.forget(&staged.settled);
+        self.relayed.forget(&staged.settled);
         if !staged.work.is_empty() || !staged.settled.is_empty() {
             self.hand_over(Released {
                 shard: self.index,

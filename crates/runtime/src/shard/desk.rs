@@ -17,7 +17,7 @@ use saga_runner_partition::machine::timers::{Barriers, Firing};
 
 use super::batch::{Activation, Gathered, Item, Refill, verdict_input};
 use super::catch_up::CatchingUp;
-use super::mailbox::{Delivery, Mail, Notice, Refused, Released, SentFloor};
+use super::mailbox::{Delivery, Mail, Notice, Refused, Relayed, Released};
 use super::open::{Halts, Opening};
 use super::status::{ShardState, ShardStatus};
 use super::sweep::Sweep;
@@ -53,7 +53,7 @@ pub(super) struct Desk {
     /// Mail that was taken from the mailbox while the disk was full.
     backlog: VecDeque<Mail>,
     pub status: Arc<ShardStatus>,
-    pub floor: Arc<SentFloor>,
+    pub relayed: Arc<Relayed>,
     /// What is wrong with the streams.
     pub halts: Halts,
     /// Revision of the active definitions.
@@ -97,7 +97,7 @@ impl Desk {
         mailbox: mpsc::Receiver<Mail>,
         stopping: watch::Receiver<bool>,
         status: Arc<ShardStatus>,
-        floor: Arc<SentFloor>,
+        relayed: Arc<Relayed>,
     ) -> Self {
         if let Some((reason, message)) = opening.halts.iter().flatten().next().cloned() {
             status.set_state(ShardState::Halted { reason, message });
@@ -157,7 +157,7 @@ impl Desk {
             stopping,
             backlog: VecDeque::new(),
             status,
-            floor,
+            relayed,
             halts: opening.halts,
             revision: spec.revision,
             maybe_called: opening.maybe_called,
@@ -488,7 +488,7 @@ impl Desk {
         if now < self.sweep.next() {
             return Ok(());
         }
-        let floor = self.floor.0.load(Ordering::Acquire);
+        let floor = self.relayed.floor.load(Ordering::Acquire);
         let waiting = &self.partition.waiting;
         let look = self.sweep.look(&self.reader, floor, now, waiting);
         let timers = self.reader.timers_due(self.clock.now(), OVERDUE_MAX);
@@ -615,9 +615,9 @@ impl Desk {
 
     /// Marks the stop as a clean one.
     fn close(&mut self) {
-        self.partition.counters.sent_floor = self.floor.0.load(Ordering::Acquire);
+        self.partition.counters.sent_floor = self.relayed.floor.load(Ordering::Acquire);
         let counters = self.partition.counters;
-        let called = self.floor.called();
+        let called = self.relayed.called();
         let closed = self.store.write::<_, StorageError>(|batch| {
             batch.put_counters(&counters)?;
             for row in &called {

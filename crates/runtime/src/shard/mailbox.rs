@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub use saga_runner_partition::machine::held::may_be_discarded;
 pub use saga_runner_partition::machine::message::{
-    Arrival, DeadLetterDecision, Delivery, Lane, Refused, Unreadable,
+    Arrival, Delivery, Lane, LetterDecision, Refused, Unreadable,
 };
 use saga_runner_partition::storage::rows::{AcceptedRow, PositionRow};
 pub use saga_runner_partition::storage::rows::{HaltRow, Stamp};
@@ -62,7 +62,7 @@ pub enum Mail {
     DeadLetter {
         tenant: TenantId,
         number: u64,
-        decision: DeadLetterDecision,
+        decision: LetterDecision,
         reply: oneshot::Sender<Result<(), Refused>>,
     },
     /// An operator pauses the schedule of a saga, or lets it go on.
@@ -194,9 +194,12 @@ impl Gates {
 /// batch, and after a restart the relay begins behind it. Encoded `log_sequence << 16 | index`. Besides, the rows whose calls
 /// it has begun, which the shard marks where it ends before they are settled.
 #[derive(Debug, Default)]
-pub struct SentFloor(pub AtomicU64, Mutex<BTreeSet<WorkRef>>);
+pub struct Relayed {
+    pub floor: AtomicU64,
+    called: Mutex<BTreeSet<WorkRef>>,
+}
 
-impl SentFloor {
+impl Relayed {
     /// The call of this row begins.
     pub fn calls(&self, row: WorkRef) {
         self.lock().insert(row);
@@ -204,6 +207,9 @@ impl SentFloor {
 
     /// These rows are settled, or were not called, or what is known of their calls stands beside their commands.
     pub fn forget(&self, rows: &[WorkRef]) {
+        if rows.is_empty() {
+            return;
+        }
         let mut called = self.lock();
         for row in rows {
             called.remove(row);
@@ -217,7 +223,7 @@ impl SentFloor {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeSet<WorkRef>> {
-        self.1.lock().unwrap_or_else(PoisonError::into_inner)
+        self.called.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether `row` was handed over as of the encoded `floor`.

@@ -38,7 +38,7 @@ use crate::ports::clock::Clock;
 use crate::storage::{Reader, StorageError, Store};
 use crate::tasks::{Task, Tasks, Thread};
 use crate::telemetry::Metrics;
-use mailbox::{Mail, Notice, Released, SentFloor, Stamp};
+use mailbox::{Mail, Notice, Relayed, Released, Stamp};
 
 /// What a shard is made of.
 pub struct ShardSpec {
@@ -51,6 +51,8 @@ pub struct ShardSpec {
     pub revision: u64,
     pub limits: Limits,
     pub settings: Settings,
+    /// Inputs of one delivery, which a commit takes as a whole.
+    pub delivery_inputs: usize,
     /// The source streams as they are now, by `SourceStream::index`.
     pub streams: [StreamState; 3],
     /// What stands in the streams where the positions of the shard are, by `SourceStream::index`.
@@ -76,7 +78,7 @@ pub struct ShardHandle {
     pub index: u16,
     pub mail: mpsc::Sender<Mail>,
     pub status: Arc<ShardStatus>,
-    pub floor: Arc<SentFloor>,
+    pub relayed: Arc<Relayed>,
     /// What stood at its positions when it was started, by `SourceStream::index`.
     pub stamps: [Option<Stamp>; 3],
     /// Log sequence of the last commit before this start, 0 if there was none.
@@ -104,9 +106,9 @@ impl ShardHandle {
         let reader = spec.store.reader();
         let mut opening = open::open(&spec)?;
         let status = Arc::new(ShardStatus::new(opening.positions, spec.clock.monotonic()));
-        let floor = Arc::new(SentFloor::default());
-        floor
-            .0
+        let relayed = Arc::new(Relayed::default());
+        relayed
+            .floor
             .store(opening.counters.sent_floor, std::sync::atomic::Ordering::Release);
         let began_after = opening.counters.log_sequence;
         let (stamps, maybe_called) = (opening.stamps, opening.maybe_called);
@@ -118,7 +120,7 @@ impl ShardHandle {
             mailbox,
             told,
             Arc::clone(&status),
-            Arc::clone(&floor),
+            Arc::clone(&relayed),
         );
         let shown = Arc::clone(&status);
         let thread = tasks
@@ -134,7 +136,7 @@ impl ShardHandle {
             index,
             mail,
             status,
-            floor,
+            relayed,
             stamps,
             began_after,
             begun,

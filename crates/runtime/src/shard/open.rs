@@ -51,7 +51,9 @@ pub(super) fn open(spec: &ShardSpec) -> Result<Opening, StorageError> {
             batch.put_suspects(&[])?;
             Careful::default()
         } else {
-            Careful::after_crash(spec.settings.batch_inputs, batch.suspects()?)
+            // A commit that has nearly enough takes one more delivery.
+            let inputs_max = spec.settings.batch_inputs + spec.delivery_inputs;
+            Careful::after_crash(inputs_max, batch.suspects()?)
         };
         batch.put_closed(None)?;
         let (positions, stamps, halts) = positions(spec, batch)?;

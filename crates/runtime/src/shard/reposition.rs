@@ -99,7 +99,7 @@ impl Desk {
         self.status.moved(self.partition.positions);
         if stream != SourceStream::AggregateEvents {
             // Commands and results may be gone that the broker had acknowledged: all that was handed over is looked for.
-            let floor = self.floor.0.load(Ordering::Acquire);
+            let floor = self.relayed.floor.load(Ordering::Acquire);
             self.sweep.at_once(floor, self.clock.monotonic());
         }
         Ok(Ok(()))

@@ -4,7 +4,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
-use super::mailbox::SentFloor;
+use super::mailbox::Relayed;
 use crate::kernel::ids::InstanceId;
 use crate::kernel::work::{WorkItem, WorkRef};
 use crate::storage::rows::Waiting;
@@ -71,7 +71,7 @@ impl Sweep {
         if cursor.is_none() && self.rests(now) {
             return Ok(Vec::new());
         }
-        let old = |row: WorkRef| SentFloor::covers(old_floor, row);
+        let old = |row: WorkRef| Relayed::covers(old_floor, row);
         let blocked = |item: &WorkItem| waiting.get(&item.instance).is_some_and(Waiting::is_blocked);
         let mut found = Vec::new();
         for _ in 0..READS_MAX {

@@ -5,6 +5,7 @@ use serde::Serialize;
 
 use super::{ControlError, Page, PageRequest};
 use crate::kernel::ids::TenantId;
+pub use crate::kernel::recorded::LetterDecision;
 
 /// Questions to the partitions about their dead letters.
 #[async_trait]
@@ -17,13 +18,8 @@ pub trait DeadLetters: Send + Sync + 'static {
     ) -> Result<Page<DeadLetterView>, ControlError>;
 
     /// Decides on a dead letter, named as its view names it.
-    async fn decide(&self, tenant: &TenantId, id: &str, decision: Decision) -> Result<(), ControlError>;
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Decision {
-    Retry,
-    Discard,
+    async fn decide(&self, tenant: &TenantId, id: &str, decision: LetterDecision)
+    -> Result<(), ControlError>;
 }
 
 #[derive(Debug, Clone, Serialize)]

@@ -13,7 +13,7 @@ mod versions;
 
 pub use aliases::{AliasView, Aliases, OwnerView};
 pub use instances::{HistoryView, InstanceDetail, Instances, RecordedInputs};
-pub use letters::{DeadLetterView, DeadLetters, Decision};
+pub use letters::{DeadLetterView, DeadLetters, LetterDecision};
 pub use node::{
     BreakerForce, BreakerView, Check, ConsumerInfo, DefinitionInfo, DrainStarted, Forced, Health, Info,
     LastReload, NodeControl, Readiness, ReloadError, Reloaded, SagaChange, Tenants,

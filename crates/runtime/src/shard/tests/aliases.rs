@@ -11,7 +11,7 @@ use crate::kernel::ids::{InstanceId, Key, SagaName, TenantId};
 use crate::kernel::input::{Control, Input, InputBody, Origin, Owner};
 use crate::kernel::work::{WorkItem, WorkKind, WorkRef};
 use crate::ports::clock::Clock as _;
-use crate::shard::mailbox::{DeadLetterDecision, Mail};
+use crate::shard::mailbox::{LetterDecision, Mail};
 
 const PARCEL: &str = r"
 apiVersion: sagas/v1
@@ -388,7 +388,7 @@ async fn an_alias_has_a_bounded_number_of_owners() {
     };
     assert_eq!(letter.reason, "alias.owners");
     assert!(letter.message.contains("instance c"), "{}", letter.message);
-    let retried = post.shard.decide(*number, DeadLetterDecision::Retry).await;
+    let retried = post.shard.decide(*number, LetterDecision::Retry).await;
     assert!(retried.is_err(), "the instance could have ended meanwhile");
     // The instance goes on without it.
     post.scan("t1", "T-1", 1).await;

@@ -10,7 +10,7 @@ use crate::kernel::children::SagaMessage;
 use crate::kernel::record::Phase;
 use crate::kernel::work::WorkKind;
 use crate::ports::clock::Clock as _;
-use crate::shard::mailbox::DeadLetterDecision;
+use crate::shard::mailbox::LetterDecision;
 
 /// A parcel that nobody scans for a minute is lost.
 const LOST: &str = r"
@@ -182,7 +182,7 @@ async fn a_forwarded_event_that_is_poison_holds_up_the_timer_and_what_waits_behi
         .expect("readable");
     let number = behind.expect("the scan says no place");
     assert_eq!(waiting.len(), 2, "the timer, and what came later: {waiting:?}");
-    let discard = DeadLetterDecision::Discard;
+    let discard = LetterDecision::Discard;
     assert_eq!(post.shard.decide(number, discard).await, Ok(()));
     assert_eq!(questions(&post).await, 1);
     post.carry().await;

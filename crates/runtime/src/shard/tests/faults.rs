@@ -81,6 +81,26 @@ async fn an_input_that_kills_the_process_is_set_aside_and_its_neighbours_are_not
     shard.stop().await;
 }
 
+/// A commit takes a delivery as a whole, however few inputs it is to have.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn an_input_that_kills_the_process_is_set_aside_wherever_it_stands_in_a_delivery() {
+    let mut world = World::new();
+    world.settings.batch_inputs = 1;
+    with_two_lists(&world).await.stop().await;
+    die_with(&world, &added("a", 5, 13), 3);
+    let shard = world.start();
+    let before = (2..5).map(|n| added("b", n, n.cast_signed()));
+    let inputs = before.chain([added("a", 5, 13), added("b", 6, 6)]).collect();
+    shard.deliver_after(EVENTS, 1, 6, inputs).await;
+    shard.settle().await;
+    assert_eq!(shard.items("a"), json!([]));
+    assert_eq!(shard.items("b"), json!([2, 3, 4, 6]));
+    let letters = shard.dead_letters();
+    assert_eq!(letters.len(), 1);
+    assert_eq!(letters[0].1.reason, "poison.crash");
+    shard.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn an_input_that_kills_the_process_before_its_shard_has_committed_anything_is_set_aside() {
     let world = World::new();

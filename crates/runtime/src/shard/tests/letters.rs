@@ -16,7 +16,7 @@ use crate::kernel::input::{Input, InputBody, WorkOutcome};
 use crate::kernel::record::{Phase, StepStatus};
 use crate::kernel::work::{WorkItem, WorkKind};
 use crate::ports::clock::Clock as _;
-use crate::shard::mailbox::DeadLetterDecision::{Discard, Retry};
+use crate::shard::mailbox::LetterDecision::{Discard, Retry};
 use crate::storage::rows::HistoryOutcome;
 
 /// One charge that can be undone. An event `Pay.Divided` may be poison.

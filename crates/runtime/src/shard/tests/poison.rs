@@ -16,7 +16,7 @@ use crate::kernel::record::Phase;
 use crate::kernel::view::BlockedView;
 use crate::ports::clock::Clock as _;
 use crate::shard::mailbox::{
-    Arrival, DeadLetterDecision::Discard, DeadLetterDecision::Retry, Delivery, Mail, Unreadable,
+    Arrival, Delivery, LetterDecision::Discard, LetterDecision::Retry, Mail, Unreadable,
 };
 use crate::storage::rows::HistoryOutcome;
 

@@ -18,7 +18,7 @@ use crate::kernel::input::{Control, Input, InputBody, Origin, WorkOutcome, WorkR
 use crate::kernel::schedule::{QUEUE_MAX, Skip, address};
 use crate::kernel::work::{WorkItem, WorkKind};
 use crate::ports::clock::Clock as _;
-use crate::shard::mailbox::DeadLetterDecision::{Discard, Retry};
+use crate::shard::mailbox::LetterDecision::{Discard, Retry};
 use crate::shard::mailbox::{Mail, Refused};
 use crate::storage::rows::ScheduleRow;
 

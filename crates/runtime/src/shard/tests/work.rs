@@ -155,10 +155,13 @@ async fn the_sent_floor_survives_a_restart() {
     let shard = world.start();
     shard.deliver(EVENTS, 1, vec![pay_opened("p", 1)]).await;
     let (row, _) = shard.outbox().await.remove(0);
-    shard.handle.floor.0.store(encoded(row), Ordering::Release);
+    shard.handle.relayed.floor.store(encoded(row), Ordering::Release);
     shard.deliver(EVENTS, 2, vec![opened("a", 2)]).await;
     shard.stop().await;
-    assert_eq!(world.start().handle.floor.0.load(Ordering::Acquire), encoded(row));
+    assert_eq!(
+        world.start().handle.relayed.floor.load(Ordering::Acquire),
+        encoded(row)
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
@@ -170,7 +173,11 @@ async fn overdue_work_is_reported_and_then_left_alone_for_a_while() {
         .await;
     let rows = shard.outbox().await;
     shard.drain_released();
-    shard.handle.floor.0.store(encoded(rows[0].0), Ordering::Release);
+    shard
+        .handle
+        .relayed
+        .floor
+        .store(encoded(rows[0].0), Ordering::Release);
     let look = Duration::from_secs(6);
     let mut reports = Vec::new();
     for _ in 0..12 {
@@ -295,12 +302,12 @@ async fn a_stop_in_order_tells_which_calls_may_have_been_made_and_that_no_other_
     shard.deliver(EVENTS, 1, three.to_vec()).await;
     let rows = shard.outbox().await;
     let [settled, cut_off, waits] = [0, 1, 2].map(|n| rows[n].0);
-    shard.handle.floor.calls(settled);
-    shard.handle.floor.calls(cut_off);
+    shard.handle.relayed.calls(settled);
+    shard.handle.relayed.calls(cut_off);
     let receipt = result(&rows[0].1, 1, &json!({"receipt": "r"}));
     shard.deliver(RESULTS, 1, vec![receipt]).await;
     shard.settle().await;
-    assert_eq!(shard.handle.floor.called(), BTreeSet::from([cut_off]));
+    assert_eq!(shard.handle.relayed.called(), BTreeSet::from([cut_off]));
     shard.stop().await;
     let shard = world.start();
     assert!(shard.handle.began_after >= waits.log_sequence);

@@ -25,9 +25,7 @@ use crate::kernel::record::Record;
 use crate::kernel::work::{WorkItem, WorkRef};
 use crate::ports::broker::{StreamIdentity, StreamState};
 use crate::ports::clock::Clock;
-use crate::shard::mailbox::{
-    Arrival, DeadLetterDecision, Delivery, Mail, Notice, Refused, Released, Verdict,
-};
+use crate::shard::mailbox::{Arrival, Delivery, LetterDecision, Mail, Notice, Refused, Released, Verdict};
 use crate::shard::{Settings, ShardHandle, ShardSpec, ShardState};
 use crate::storage::read::Found;
 use crate::storage::rows::{DeadLetter, HistoryRow};
@@ -338,6 +336,7 @@ impl World {
             revision: 1,
             limits: self.limits.clone(),
             settings: self.settings.clone(),
+            delivery_inputs: 64,
             streams: self.streams.clone(),
             standing: self.standing,
             initial_positions: [0; 3],
@@ -413,7 +412,7 @@ impl Shard {
         self.outbox().await;
     }
 
-    pub async fn decide(&self, number: u64, decision: DeadLetterDecision) -> Result<(), Refused> {
+    pub async fn decide(&self, number: u64, decision: LetterDecision) -> Result<(), Refused> {
         self.decide_as("t1", number, decision).await
     }
 
@@ -421,7 +420,7 @@ impl Shard {
         &self,
         tenant: &str,
         number: u64,
-        decision: DeadLetterDecision,
+        decision: LetterDecision,
     ) -> Result<(), Refused> {
         let (reply, answer) = oneshot::channel();
         self.mail(Mail::DeadLetter {
