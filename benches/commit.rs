@@ -22,7 +22,7 @@ use saga_runner::kernel::patch::Note;
 use saga_runner::kernel::record::{Phase, Record, Seen};
 use saga_runner::kernel::work::{WorkItem, WorkKind, WorkRef};
 use saga_runner::mdbx;
-use saga_runner::storage::rows::{HistoryOutcome, HistoryRow, PositionRow};
+use saga_runner::storage::rows::{HistoryOutcome, HistoryRow, PositionRow, StreamIdentity};
 use saga_runner::storage::write::Counters;
 use saga_runner::storage::{Batch, OpenOptions, Settings, StorageError, Store};
 
@@ -186,8 +186,10 @@ impl Fixture {
                 }
                 batch.put_counters(counters)?;
                 let position = PositionRow {
-                    stream_name: "WORKFLOW_EVENTS".to_owned(),
-                    stream_created_ns: 1,
+                    stream: StreamIdentity {
+                        name: "WORKFLOW_EVENTS".to_owned(),
+                        created_ns: 1,
+                    },
                     sequence: counters.log_sequence,
                     stamp: None,
                 };

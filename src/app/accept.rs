@@ -165,8 +165,7 @@ impl Plan {
             _ => at(broker, name, target).await?.map(|found| found.stamp),
         };
         let to = PositionRow {
-            stream_name: state.identity.name.clone(),
-            stream_created_ns: state.identity.created_ns,
+            stream: state.identity.clone(),
             sequence: target,
             stamp,
         };

@@ -20,8 +20,8 @@ use crate::kernel::work::{WorkItem, WorkKind, WorkRef};
 use crate::storage::read::{Bound, Found, ListCursor};
 use crate::storage::rows::{
     ActiveDefinitions, ActiveSaga, AliasRow, ArchivedRow, DeadLetter, EndedRow, HistoryOutcome, HistoryRow,
-    InboxRow, ParkedRow, PositionRow, Released, Stamp, Suspect, TimerTarget, Tombstone, UseChanges, Uses,
-    WaitReason, Waiting, decode, encode, encode_waiting,
+    InboxRow, ParkedRow, PositionRow, Released, Stamp, StreamIdentity, Suspect, TimerTarget, Tombstone,
+    UseChanges, Uses, WaitReason, Waiting, decode, encode, encode_waiting,
 };
 use crate::storage::write::Counters;
 use crate::storage::{Batch, OpenOptions, Settings, StorageError, Store};
@@ -237,8 +237,10 @@ fn stored_rows_are_frozen() {
     };
     frozen(&tombstone, "010202ac020305");
     let position = PositionRow {
-        stream_name: "EVENTS".to_owned(),
-        stream_created_ns: 3,
+        stream: StreamIdentity {
+            name: "EVENTS".to_owned(),
+            created_ns: 3,
+        },
         sequence: 9,
         stamp: Some(Stamp {
             time: TimeMs(7),

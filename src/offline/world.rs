@@ -6,14 +6,14 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
 use saga_runner_partition::machine::apply::Turn;
-use saga_runner_partition::machine::careful::Careful;
 use saga_runner_partition::machine::message::{Answer, LetterDecision, Order};
+use saga_runner_partition::machine::opening::Terms;
+use saga_runner_partition::machine::source::StreamState;
 use saga_runner_partition::machine::staging::{Run, Staged};
 use saga_runner_partition::machine::watch::{Told, Watch};
 use saga_runner_partition::machine::{Keep, Partition};
 use saga_runner_partition::storage::read::Found;
 use saga_runner_partition::storage::rows::{HistoryRow, TimerTarget, Waiting};
-use saga_runner_partition::storage::write::Counters;
 use saga_runner_partition::storage::{Batch, Memory, StorageError};
 
 use super::coverage::{Covered, Listener};
@@ -170,6 +170,23 @@ impl World {
     #[must_use]
     pub fn new(definition: Arc<Definition>, instance: InstanceId, start: TimeMs, manner: Manner) -> Self {
         let definitions = DefinitionSet::new(vec![Arc::clone(&definition)], Vec::new());
+        let terms = Terms {
+            cluster: ClusterId::OFFLINE,
+            definitions: Arc::new(definitions),
+            revision: 1,
+            scheduled_tenants: Vec::new(),
+            limits: Limits::default(),
+            keep: Keep::default(),
+            timer_hold: Millis::seconds(600),
+            streams: SourceStream::ALL.map(|stream| StreamState::empty(format!("{stream:?}"))),
+            standing: [None; 3],
+            initial_positions: [0; 3],
+            commit_inputs: 1,
+        };
+        let store = Memory::default();
+        let opened = store
+            .write::<_, StorageError>(|batch| Partition::open(batch, HashMap::new(), terms))
+            .expect("a store in memory without a bound takes all rows");
         Self {
             definition,
             instance,
@@ -181,26 +198,8 @@ impl World {
             sent: Vec::new(),
             names: BTreeMap::new(),
             covered: Covered::new(),
-            store: Memory::default(),
-            partition: Partition {
-                cluster: ClusterId::OFFLINE,
-                definitions: Arc::new(definitions),
-                scheduled_tenants: Vec::new(),
-                limits: Limits::default(),
-                keep: Keep::default(),
-                timer_hold: Millis::seconds(600),
-                streams: SourceStream::ALL.map(|stream| (format!("{stream:?}"), 0)),
-                positions: [0; 3],
-                stamps: [None; 3],
-                counters: Counters::default(),
-                waiting: HashMap::new(),
-                unversioned: 0,
-                blocked: 0,
-                outbox_rows: 0,
-                next_due: None,
-                careful: Careful::default(),
-                held: None,
-            },
+            store,
+            partition: opened.partition,
             messages: 0,
             history: Vec::new(),
         }

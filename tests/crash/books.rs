@@ -103,10 +103,13 @@ pub async fn check_local(rig: &Rig, broker: &dyn Broker, endings: &BTreeMap<Stri
             .iter()
             .find(|input| input["input"].get("missing").is_some());
         assert_eq!(missing, None, "the history can be replayed");
-        let mut told = inputs
-            .iter()
-            .filter_map(|input| input.pointer("/input/result/outcome/ok")?.as_object());
-        assert!(told.any(|ok| !ok.is_empty()), "results are read back: {recorded}");
+        // An order without stock may end before any of its steps has succeeded.
+        let told = inputs.iter().any(|input| {
+            let outcome = &input["input"]["result"]["outcome"];
+            let payload = outcome["ok"].as_object();
+            payload.is_some_and(|ok| !ok.is_empty()) || outcome["error"]["message"].is_string()
+        });
+        assert!(told, "results are read back: {recorded}");
     }
     let commands = read_all(broker, "WORKFLOW_COMMANDS", &format!("tenant.{TENANT}.effect.>")).await;
     assert!(

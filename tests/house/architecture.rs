@@ -497,6 +497,28 @@ fn tasks_and_threads_are_begun_where_a_panic_is_noticed() {
     only_in(SPAWNERS, has, "use crate::tasks, or say why not");
 }
 
+/// Gives a partition in memory what it cannot know from the history of one instance.
+const REPLAYED: &str = "offline/world/recorded.rs";
+
+/// Nobody but the machine of a partition changes its rows: others tell it what is to be done within their transaction.
+#[test]
+fn rows_of_a_partition_are_changed_by_its_machine_alone() {
+    let begins = [
+        "put_", "delete_", "begin_", "forget_", "change_", "prune_", "end(", "reopen(",
+    ];
+    let changes = |line: &str| {
+        let mut calls = line.split("batch.").skip(1);
+        calls.any(|call| begins.iter().any(|begin| call.starts_with(begin)))
+    };
+    let strays: Vec<String> = production_lines()
+        .into_iter()
+        .filter(|(layer, file, line)| !layer.starts_with("partition") && file != REPLAYED && changes(line))
+        .map(|(_, file, line)| format!("{file}: {line}"))
+        .collect();
+    assert!(strays.is_empty(), "{}", strays.join("\n"));
+    assert!(changes("            batch.put_halt(stream, None)?;"));
+}
+
 #[test]
 fn no_module_swallows_the_centre() {
     let large: Vec<String> = ["src", "crates"]

@@ -172,11 +172,14 @@ async fn until_complete(rig: &Rig, tenant: &str, first: jiff::Timestamp) {
         let items = found["items"].as_array().cloned().unwrap_or_default();
         let keys: Vec<&str> = items.iter().filter_map(|item| item["key"].as_str()).collect();
         let completed = items.iter().filter(|item| item["phase"] == "completed").count();
-        // Every minute from the first one on, as long as this takes.
+        // Every minute from the first one on, as long as this takes. The schedules of a tenant begin with its shard, which
+        // may have been a minute before another one told of them.
+        let begun = keys.iter().filter_map(|key| key.parse::<jiff::Timestamp>().ok());
+        let from = begun.min().map_or(first, |earliest| first.min(earliest));
         let wanted: BTreeSet<String> = (0..items.len())
             .filter_map(|minute| {
                 let minutes = jiff::SignedDuration::from_mins(i64::try_from(minute).ok()?);
-                Some((first + minutes).to_string())
+                Some((from + minutes).to_string())
             })
             .collect();
         let distinct: BTreeSet<String> = keys.iter().map(|key| (*key).to_owned()).collect();

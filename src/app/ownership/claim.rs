@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use saga_runner_partition::machine::held::adopt;
+
 use super::adoption::Adoption;
 use super::record::{Entries, OwnerRecord, Place, ReadError, Token};
 use super::verdict::{Folder, How, Question, Refusal, Verdict, decide};
@@ -16,12 +18,10 @@ use crate::outbox::Fence;
 use crate::ports::broker::{Broker, BrokerError, PutError};
 use crate::ports::clock::Clock;
 use crate::ports::randomness::Randomness;
-use crate::storage::{Decided, DecidedRow, HeldRow, OpenOptions, Ownership, Reader, StorageError, Store};
+use crate::storage::{HeldRow, OpenOptions, Ownership, Reader, StorageError, Store};
 
 /// How long the claim waits before it asks the broker again.
 const AGAIN: Duration = Duration::from_secs(1);
-/// How far a log can have gone beyond the floor of its last record, by far.
-const UNKNOWN_MAX: u64 = 1 << 24;
 /// Pause before a folder is tried again that is still open.
 const LOCKED_AGAIN: Duration = Duration::from_millis(50);
 /// Longest pause between two looks at a record that is watched.
@@ -507,24 +507,10 @@ impl Candidate {
         )
     }
 
-    /// Writes down what the state is held for, and lets the log go on where that of the owner who is given up cannot have been:
-    /// work is told apart by its place in the log, also by messages that stand in the streams.
+    /// Holds back what the state would send that is gone on from in place of the owner who is given up.
     fn adopt(&self, store: &Store, held: HeldRow, fresh: bool, reason: &str) -> Result<(), StorageError> {
         let floor = self.record().map_or(0, |record| record.log_floor);
-        store.write(|batch| {
-            let mut counters = batch.counters()?;
-            counters.log_sequence = counters.log_sequence.max(floor).saturating_add(UNKNOWN_MAX);
-            batch.put_counters(&counters)?;
-            batch.put_held(&held)?;
-            batch.put_decided(&DecidedRow {
-                time: held.since,
-                what: Decided::Adopted {
-                    given_up: held.given_up,
-                    fresh,
-                },
-                reason: reason.to_owned(),
-            })
-        })
+        store.write(|batch| adopt(batch, &held, fresh, floor, reason))
     }
 
     /// Writes the claim into the folder, and gives its log sequence.

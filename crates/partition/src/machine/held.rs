@@ -10,6 +10,8 @@ use super::message::{Answer, Refused};
 use super::staging::{Run, Staged};
 use crate::storage::{Batch, Decided, DecidedRow, HeldRow, StorageError};
 
+/// How far a log can have gone beyond the last of it that is known, by far.
+const UNKNOWN_MAX: u64 = 1 << 24;
 /// Ids that are kept of one decision.
 const IDS_MAX: usize = 100;
 /// Class of an outcome that an operator has said to be unknown.
@@ -27,6 +29,33 @@ pub fn may_be_discarded(kind: &WorkKind) -> bool {
         WorkKind::Saga { message, .. } => message.starts(),
         WorkKind::Result { .. } | WorkKind::Recall { .. } => false,
     }
+}
+
+/// Writes down what an adopted state is held for, and lets its log go on where that of the owner who is given up cannot have
+/// been, whose last known log sequence is `floor`: work is told apart by its place in the log, also by messages that stand
+/// in the streams.
+///
+/// # Errors
+/// [`StorageError`]: nothing has changed.
+pub fn adopt(
+    batch: &Batch<'_>,
+    held: &HeldRow,
+    fresh: bool,
+    floor: u64,
+    reason: &str,
+) -> Result<(), StorageError> {
+    let mut counters = batch.counters()?;
+    counters.log_sequence = counters.log_sequence.max(floor).saturating_add(UNKNOWN_MAX);
+    batch.put_counters(&counters)?;
+    batch.put_held(held)?;
+    batch.put_decided(&DecidedRow {
+        time: held.since,
+        what: Decided::Adopted {
+            given_up: held.given_up,
+            fresh,
+        },
+        reason: reason.to_owned(),
+    })
 }
 
 /// Lets an adopted state go that has read its streams and has nothing to decide about.

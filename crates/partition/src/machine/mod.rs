@@ -12,10 +12,13 @@ pub mod catch_up;
 pub mod held;
 mod inbox;
 pub mod lanes;
+mod marks;
 pub mod message;
+pub mod opening;
 mod orders;
 mod poison;
 mod schedules;
+pub mod source;
 pub mod staging;
 pub mod tally;
 pub mod timers;
@@ -34,6 +37,7 @@ use crate::storage::rows::{PositionRow, Stamp, Waiting};
 use crate::storage::write::Counters;
 use crate::storage::{Batch, HeldRow, StorageError};
 use careful::Careful;
+use source::StreamIdentity;
 use staging::{Ground, Run, Staged};
 
 /// Rows that one commit forgets at most, besides twice as many as it ended.
@@ -72,8 +76,8 @@ pub struct Partition {
     pub keep: Keep,
     /// How long a timer waits for streams that cannot be read.
     pub timer_hold: Millis,
-    /// Name and time of creation of each source stream.
-    pub streams: [(String, i64); 3],
+    /// The source streams, by [`SourceStream::index`].
+    pub streams: [StreamIdentity; 3],
     pub positions: [u64; 3],
     /// What stands at the positions.
     pub stamps: [Option<Stamp>; 3],
@@ -149,10 +153,8 @@ impl Partition {
             if staged.positions[index] == self.positions[index] {
                 continue;
             }
-            let (name, created_ns) = &self.streams[index];
             let row = PositionRow {
-                stream_name: name.clone(),
-                stream_created_ns: *created_ns,
+                stream: self.streams[index].clone(),
                 sequence: staged.positions[index],
                 stamp: staged.stamps[index],
             };

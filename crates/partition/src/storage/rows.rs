@@ -365,11 +365,18 @@ impl Stamp {
     }
 }
 
+/// Name and creation time: a recreated stream of the same name is another stream.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct StreamIdentity {
+    pub name: String,
+    /// Creation time in nanoseconds since the epoch, as the broker tells it.
+    pub created_ns: i64,
+}
+
 /// Where a stream's lane stands.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PositionRow {
-    pub stream_name: String,
-    pub stream_created_ns: i64,
+    pub stream: StreamIdentity,
     pub sequence: u64,
     /// What stands there; `None` where nothing did.
     pub stamp: Option<Stamp>,

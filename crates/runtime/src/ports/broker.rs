@@ -10,6 +10,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::future::BoxFuture;
+pub use saga_runner_partition::machine::source::{StreamIdentity, StreamState};
 
 use super::messenger::Messenger;
 use crate::kernel::ids::TimeMs;
@@ -180,37 +181,6 @@ pub struct DroppingLimit {
     /// As the broker calls it.
     pub name: &'static str,
     pub value: String,
-}
-
-/// Name and creation time: a recreated stream of the same name is another stream.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
-pub struct StreamIdentity {
-    pub name: String,
-    /// Creation time in nanoseconds since the epoch, as the broker tells it.
-    pub created_ns: i64,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StreamState {
-    pub identity: StreamIdentity,
-    /// Sequence of the oldest message, or one more than `last_sequence` where the stream is empty.
-    pub first_sequence: u64,
-    /// Sequence of the newest message ever stored, 0 if none was.
-    pub last_sequence: u64,
-    /// When that message was stored; `None` where the stream is empty.
-    pub last_time: Option<TimeMs>,
-    pub messages: u64,
-    pub bytes: u64,
-    /// The broker's clock when it told this.
-    pub told: TimeMs,
-}
-
-impl StreamState {
-    /// How many messages are missing between the first and the last.
-    #[must_use]
-    pub const fn removed(&self) -> u64 {
-        (self.last_sequence + 1).saturating_sub(self.first_sequence + self.messages)
-    }
 }
 
 /// A message to store.

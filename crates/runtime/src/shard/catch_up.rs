@@ -138,7 +138,7 @@ impl Desk {
             } else {
                 tracing::warn!(
                     shard = self.index,
-                    stream = self.partition.streams[stream.index()].0,
+                    stream = self.partition.streams[stream.index()].name,
                     "stream cannot be read and is left out: what it holds comes behind what was stored later"
                 );
             }

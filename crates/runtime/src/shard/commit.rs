@@ -4,11 +4,11 @@ use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use saga_runner_partition::machine::Found;
 use saga_runner_partition::machine::apply::Turn;
 use saga_runner_partition::machine::message::{Answer, Fire, Order};
 use saga_runner_partition::machine::staging::Staged;
 use saga_runner_partition::machine::timers::{Firing, timer_input};
+use saga_runner_partition::machine::{Found, Partition};
 
 use super::batch::{Gathered, Item};
 use super::desk::{Desk, End};
@@ -299,7 +299,7 @@ impl Desk {
     }
 
     fn note_begun(&self, suspects: &[Suspect]) -> Result<(), StorageError> {
-        self.store.write(|batch| batch.put_suspects(suspects))
+        self.store.write(|batch| Partition::note_begun(batch, suspects))
     }
 
     /// Applies the last of `inputs`, and those of the same instance before it, and lets nothing of it remain.

@@ -13,12 +13,12 @@ use tokio::sync::{mpsc, watch};
 
 use saga_runner_partition::machine::Partition;
 use saga_runner_partition::machine::lanes::{Acceptance, Held, HeldMail, Lanes, bytes_of};
+use saga_runner_partition::machine::opening::{Halts, Opened};
 use saga_runner_partition::machine::timers::{Barriers, Firing};
 
 use super::batch::{Activation, Gathered, Item, Refill, verdict_input};
 use super::catch_up::CatchingUp;
 use super::mailbox::{Delivery, Mail, Notice, Refused, Relayed, Released};
-use super::open::{Halts, Opening};
 use super::status::{ShardState, ShardStatus};
 use super::sweep::Sweep;
 use super::{Settings, ShardSpec};
@@ -93,62 +93,33 @@ impl From<StorageError> for End {
 impl Desk {
     pub fn new(
         spec: ShardSpec,
-        opening: Opening,
+        opened: Opened,
         mailbox: mpsc::Receiver<Mail>,
         stopping: watch::Receiver<bool>,
         status: Arc<ShardStatus>,
         relayed: Arc<Relayed>,
     ) -> Self {
-        if let Some((reason, message)) = opening.halts.iter().flatten().next().cloned() {
+        if let Some((reason, message)) = opened.halts.iter().flatten().next().cloned() {
             status.set_state(ShardState::Halted { reason, message });
         }
         let now = spec.clock.monotonic();
         let settings = spec.settings;
         let mut gathered = Gathered::default();
-        for id in opening.resumable {
+        for id in opened.resumable {
             gathered.push(Item::Resume(id));
         }
-        if opening.has_schedules {
+        if opened.has_schedules {
             gathered.push(Item::Schedules(None));
         }
-        if opening.held.is_some_and(|held| held.holds()) {
+        let partition = opened.partition;
+        if partition.held.is_some_and(|held| held.holds()) {
             // A commit finds out whether there is anything to decide about, and one comes although its streams are silent.
             gathered.push(Item::Delivered(Vec::new()));
         }
-        let partition = Partition {
-            cluster: spec.store.cluster_id(),
-            definitions: spec.definitions,
-            scheduled_tenants: spec.scheduled_tenants,
-            limits: spec.limits,
-            keep: spec.store.settings().keep(),
-            timer_hold: settings.timer_hold_max,
-            streams: spec
-                .streams
-                .map(|state| (state.identity.name, state.identity.created_ns)),
-            positions: opening.positions,
-            stamps: opening.stamps,
-            counters: opening.counters,
-            blocked: opening
-                .waiting
-                .values()
-                .filter(|waiting| waiting.is_blocked())
-                .count(),
-            unversioned: opening
-                .waiting
-                .values()
-                .filter(|waiting| waiting.unversioned > 0)
-                .count(),
-            waiting: opening.waiting,
-            outbox_rows: opening.outbox_rows,
-            next_due: opening.next_due,
-            careful: opening.careful,
-            held: opening.held,
-        };
         Self {
             index: spec.index,
             reader: spec.store.reader(),
             store: spec.store,
-            partition,
             clock: spec.clock,
             metrics: spec.metrics,
             release: spec.release,
@@ -158,12 +129,13 @@ impl Desk {
             backlog: VecDeque::new(),
             status,
             relayed,
-            halts: opening.halts,
+            halts: opened.halts,
             revision: spec.revision,
-            maybe_called: opening.maybe_called,
-            lanes: Lanes::new(opening.positions),
+            maybe_called: opened.maybe_called,
+            lanes: Lanes::new(partition.positions),
             held: Held::default(),
-            holding: opening.outbox_rows > settings.outbox_soft(opening.held),
+            holding: partition.outbox_rows > settings.outbox_soft(partition.held),
+            partition,
             catching_up: None,
             barriers: Barriers::new(),
             sweep: Sweep::new(
@@ -616,15 +588,10 @@ impl Desk {
     /// Marks the stop as a clean one.
     fn close(&mut self) {
         self.partition.counters.sent_floor = self.relayed.floor.load(Ordering::Acquire);
-        let counters = self.partition.counters;
         let called = self.relayed.called();
-        let closed = self.store.write::<_, StorageError>(|batch| {
-            batch.put_counters(&counters)?;
-            for row in &called {
-                batch.begin_work(*row)?;
-            }
-            batch.put_closed(Some(self.maybe_called))
-        });
+        let closed = self
+            .store
+            .write::<_, StorageError>(|batch| self.partition.close(batch, &called, self.maybe_called));
         if let Err(error) = closed {
             tracing::warn!(shard = self.index, %error, "the stop could not be marked as clean");
         }

@@ -11,7 +11,6 @@ mod commit;
 mod desk;
 mod figures;
 pub mod mailbox;
-mod open;
 mod reposition;
 mod settings;
 pub mod status;
@@ -25,7 +24,9 @@ use std::sync::Arc;
 use tokio::sync::{mpsc, watch};
 
 pub use desk::IDLE;
-pub use open::stream_trouble;
+use saga_runner_partition::machine::Partition;
+use saga_runner_partition::machine::opening::Terms;
+pub use saga_runner_partition::machine::source::{Standing, stream_trouble};
 pub use settings::Settings;
 pub use status::{ShardState, ShardStatus};
 
@@ -66,11 +67,24 @@ pub struct ShardSpec {
     pub notices: mpsc::Sender<Notice>,
 }
 
-/// A message that was looked up.
-#[derive(Debug, Clone, Copy)]
-pub struct Standing {
-    pub sequence: u64,
-    pub stamp: Stamp,
+impl ShardSpec {
+    /// What the partition is opened with.
+    fn terms(&self) -> Terms {
+        Terms {
+            cluster: self.store.cluster_id(),
+            definitions: Arc::clone(&self.definitions),
+            revision: self.revision,
+            scheduled_tenants: self.scheduled_tenants.clone(),
+            limits: self.limits.clone(),
+            keep: self.store.settings().keep(),
+            timer_hold: self.settings.timer_hold_max,
+            streams: self.streams.clone(),
+            standing: self.standing,
+            initial_positions: self.initial_positions,
+            // A commit that has nearly enough takes one more delivery.
+            commit_inputs: self.settings.batch_inputs + self.delivery_inputs,
+        }
+    }
 }
 
 /// A running shard.
@@ -104,19 +118,24 @@ impl ShardHandle {
         let (stopping, told) = watch::channel(false);
         let index = spec.index;
         let reader = spec.store.reader();
-        let mut opening = open::open(&spec)?;
-        let status = Arc::new(ShardStatus::new(opening.positions, spec.clock.monotonic()));
+        let waiting = reader.waiting()?;
+        let mut opened = spec
+            .store
+            .write::<_, StorageError>(|batch| Partition::open(batch, waiting, spec.terms()))?;
+        let partition = &opened.partition;
+        let status = Arc::new(ShardStatus::new(partition.positions, spec.clock.monotonic()));
         let relayed = Arc::new(Relayed::default());
-        relayed
-            .floor
-            .store(opening.counters.sent_floor, std::sync::atomic::Ordering::Release);
-        let began_after = opening.counters.log_sequence;
-        let (stamps, maybe_called) = (opening.stamps, opening.maybe_called);
-        let begun = std::mem::take(&mut opening.begun);
+        relayed.floor.store(
+            partition.counters.sent_floor,
+            std::sync::atomic::Ordering::Release,
+        );
+        let began_after = partition.counters.log_sequence;
+        let (stamps, maybe_called) = (partition.stamps, opened.maybe_called);
+        let begun = std::mem::take(&mut opened.begun);
         let (tasks, metrics) = (spec.tasks.clone(), Arc::clone(&spec.metrics));
         let desk = desk::Desk::new(
             spec,
-            opening,
+            opened,
             mailbox,
             told,
             Arc::clone(&status),

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
+use saga_runner_partition::machine::Partition;
 use saga_runner_partition::machine::activation::activate;
 
 use super::desk::{Desk, End};
@@ -41,7 +42,7 @@ impl Desk {
     pub(super) fn keep_halt(&mut self, stream: SourceStream, halt: &HaltRow) {
         let kept = self
             .store
-            .write::<_, StorageError>(|batch| batch.put_halt(stream, Some(halt)));
+            .write::<_, StorageError>(|batch| Partition::keep_halt(batch, stream, halt));
         if let Err(error) = kept {
             tracing::error!(
                 shard = self.index,
@@ -82,18 +83,14 @@ impl Desk {
             return Ok(Err(self.unavailable(message)));
         }
         let written = self.store.write::<_, StorageError>(|batch| {
-            batch.put_position(stream, 0, &order.to)?;
-            batch.put_halt(stream, None)?;
-            batch.put_accepted(&order.accepted)
+            Partition::reposition(batch, stream, &order.to, &order.accepted)
         });
         match written {
             Ok(()) => {}
             Err(StorageError::Full(message)) => return Ok(Err(self.unavailable(&message))),
             Err(error) => return Err(error.into()),
         }
-        self.partition.positions[index] = order.to.sequence;
-        self.partition.stamps[index] = order.to.stamp;
-        self.partition.streams[index] = (order.to.stream_name.clone(), order.to.stream_created_ns);
+        self.partition.moved(stream, &order.to);
         self.lanes.moved(stream, order.to.sequence);
         self.barriers.forget(stream);
         self.status.moved(self.partition.positions);

@@ -23,8 +23,7 @@ pub async fn reposition(
         stream,
         expected,
         to: PositionRow {
-            stream_name: identity.name.clone(),
-            stream_created_ns: identity.created_ns,
+            stream: identity.clone(),
             sequence: to,
             stamp: None,
         },
