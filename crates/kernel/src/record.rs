@@ -444,6 +444,26 @@ impl Record {
         of_steps.chain(of_ledger).chain(of_strays).chain(of_program)
     }
 
+    /// Lets `change` see what is known of every command whose outcome is to come. Those of the ledger are looked for one by one:
+    /// not for what happens at each input.
+    pub(crate) fn for_each_outstanding(&mut self, mut change: impl FnMut(&mut Outstanding)) {
+        let of_ledger: Vec<usize> = self.ledger.outstanding().map(|(at, _)| at).collect();
+        for at in of_ledger {
+            self.ledger.entry(at).outstanding.iter_mut().for_each(&mut change);
+        }
+        for state in &mut self.steps {
+            let items = state.items.iter_mut().flat_map(|items| &mut items.running);
+            let of_items = items.flat_map(|item| &mut item.steps);
+            let of_items = of_items.filter_map(|state| state.outstanding.as_mut());
+            of_items.for_each(&mut change);
+            state.outstanding.iter_mut().for_each(&mut change);
+        }
+        let strays = self.strays.iter_mut().map(|stray| &mut stray.outstanding);
+        strays.for_each(&mut change);
+        let programs = self.program.iter_mut().flat_map(|program| &mut program.pending);
+        programs.map(|pending| &mut pending.outstanding).for_each(change);
+    }
+
     /// How the instance ends or has ended, in one word: what `complete` said, else `completed`, `failed` or
     /// `cancelled`.
     #[must_use]

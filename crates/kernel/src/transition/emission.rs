@@ -214,6 +214,37 @@ impl<'a> Run<'a> {
         })
     }
 
+    /// Does without work that this very transition was going to send. Tells whether it is such work.
+    pub(super) fn unsend(&mut self, row: WorkRef) -> bool {
+        let is_fresh = row.log_sequence == self.ground.context.log_sequence;
+        if is_fresh {
+            self.unsent.push(row.index);
+        }
+        is_fresh
+    }
+
+    /// Takes out what is not sent after all; whoever waits for something behind it finds it in its new place.
+    pub(super) fn drop_unsent(&mut self) {
+        if self.unsent.is_empty() {
+            return;
+        }
+        self.unsent.sort_unstable();
+        let mut index = 0;
+        let unsent = &self.unsent;
+        self.work.retain(|_| {
+            let stays = unsent.binary_search(&index).is_err();
+            index += 1;
+            stays
+        });
+        let log_sequence = self.ground.context.log_sequence;
+        self.record.for_each_outstanding(|outstanding| {
+            if outstanding.row.log_sequence == log_sequence {
+                let before = unsent.partition_point(|at| *at < outstanding.row.index);
+                outstanding.row.index -= u16::try_from(before).unwrap_or(u16::MAX);
+            }
+        });
+    }
+
     /// Further work items that this input may make.
     pub(super) fn work_room(&self) -> usize {
         let limits = self.ground.context.limits;

@@ -190,7 +190,7 @@ pub(super) fn abandon(run: &mut Run<'_>, slot: Slot) {
     run.note(Note::StepAbandoned {
         step: step.name.clone(),
     });
-    match outstanding {
+    match outstanding.filter(|outstanding| !run.unsend(outstanding.row)) {
         Some(outstanding) => run.record.strays.push(Stray {
             step: slot.step,
             item: slot.item,

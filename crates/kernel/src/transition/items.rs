@@ -81,13 +81,20 @@ pub(super) fn start<'a>(run: &mut Run<'a>, slot: Slot, foreach: &'a Foreach) -> 
 /// Leads every item on, starts others as there is room, and ends the loop. Tells whether anything has changed.
 pub(super) fn conclude<'a>(run: &mut Run<'a>, slot: Slot, foreach: &'a Foreach) -> Result<bool, Rejection> {
     let mut changed = false;
+    // Nothing begins any more in a loop that cannot have enough.
     for index in running(run, slot) {
+        if out_of_reach(run, slot, foreach)? {
+            return Ok(true);
+        }
         changed |= lead(run, slot, foreach, index)?;
         if run.slot(slot).status != StepStatus::Running {
             return Ok(true);
         }
     }
     changed |= fill(run, slot, foreach)?;
+    if run.slot(slot).status != StepStatus::Running {
+        return Ok(true);
+    }
     Ok(end(run, slot, foreach)? || changed)
 }
 
@@ -228,6 +235,9 @@ fn fill<'a>(run: &mut Run<'a>, slot: Slot, foreach: &'a Foreach) -> Result<bool,
     let window = usize::try_from(foreach.parallel).unwrap_or(usize::MAX);
     let mut changed = false;
     loop {
+        if out_of_reach(run, slot, foreach)? {
+            return Ok(true);
+        }
         let Some(items) = &run.slot(slot).items else {
             return Ok(changed);
         };
@@ -277,27 +287,39 @@ fn fill<'a>(run: &mut Run<'a>, slot: Slot, foreach: &'a Foreach) -> Result<bool,
 /// Most items that one input starts, should they have no work.
 const ITEMS_PER_INPUT_MAX: u32 = 128;
 
+/// Fails a loop that cannot have enough items done any more. Tells whether it is one.
+fn out_of_reach(run: &mut Run<'_>, slot: Slot, foreach: &Foreach) -> Result<bool, Rejection> {
+    let (ItemJoin::AtLeast(count), Some(items)) = (foreach.join, &run.slot(slot).items) else {
+        return Ok(false);
+    };
+    let at_most = items.done.saturating_add(open(items));
+    if at_most >= count {
+        return Ok(false);
+    }
+    let message = format!("only {at_most} of {} items can be done", items.total);
+    give_up(run, slot);
+    let defeat = Defeat {
+        class: JOIN_UNREACHABLE,
+        message: &message,
+    };
+    ends::failed(run, slot, defeat)?;
+    Ok(true)
+}
+
+/// How many items run or wait.
+fn open(items: &Items) -> u32 {
+    let running = u32::try_from(items.running.len()).unwrap_or(u32::MAX);
+    items.waiting().saturating_add(running)
+}
+
 fn end<'a>(run: &mut Run<'a>, slot: Slot, foreach: &'a Foreach) -> Result<bool, Rejection> {
+    if out_of_reach(run, slot, foreach)? {
+        return Ok(true);
+    }
     let Some(items) = &run.slot(slot).items else {
         return Ok(false);
     };
-    let running = u32::try_from(items.running.len()).unwrap_or(u32::MAX);
-    let open = items.waiting().saturating_add(running);
-    let unreachable = match foreach.join {
-        ItemJoin::All => false,
-        ItemJoin::AtLeast(count) => items.done.saturating_add(open) < count,
-    };
-    if unreachable {
-        let message = format!("only {} of {} items can be done", items.done + open, items.total);
-        give_up(run, slot);
-        let defeat = Defeat {
-            class: JOIN_UNREACHABLE,
-            message: &message,
-        };
-        ends::failed(run, slot, defeat)?;
-        return Ok(true);
-    }
-    if open > 0 && !is_enough(items, foreach) {
+    if open(items) > 0 && !is_enough(items, foreach) {
         return Ok(false);
     }
     give_up(run, slot);

@@ -41,6 +41,11 @@ pub(super) fn standing(run: &Run<'_>, slot: Slot) -> Standing {
     }
 }
 
+/// Whether the needs of a step cannot be met any more.
+pub(super) fn is_out_of_reach(run: &Run<'_>, slot: Slot) -> bool {
+    !slot.step(run).needs.is_empty() && standing(run, slot) == Standing::OutOfReach
+}
+
 /// Fails a step whose needs cannot be met any more.
 pub(super) fn out_of_reach(run: &mut Run<'_>, slot: Slot) -> Result<(), Rejection> {
     let step = slot.step(run);

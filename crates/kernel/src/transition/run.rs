@@ -45,6 +45,8 @@ pub(super) struct Run<'a> {
     pub budget: Budget,
     pub parsed: Parsed<'a>,
     pub work: Vec<WorkItem>,
+    /// Which of them are not sent after all, by index.
+    pub unsent: Vec<u16>,
     pub settled: Vec<WorkRef>,
     pub notes: Vec<Note>,
     pub readmit: bool,
@@ -178,6 +180,7 @@ impl<'a> Run<'a> {
             },
             parsed: Parsed::default(),
             work: Vec::new(),
+            unsent: Vec::new(),
             settled: Vec::new(),
             notes: Vec::new(),
             readmit: false,
@@ -238,6 +241,7 @@ impl<'a> Run<'a> {
 
     /// Turns the working copy into a patch.
     pub(super) fn finish(mut self, outcome: Outcome) -> Result<Patch, Rejection> {
+        self.drop_unsent();
         if self.data_changed() {
             if outcome != Outcome::Deferred {
                 self.check_state()?;

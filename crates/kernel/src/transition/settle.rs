@@ -75,20 +75,26 @@ pub(super) fn frame(run: &mut Run<'_>, steps: Range<u16>, item: Option<u32>) -> 
         item,
     }));
     let mut changed = false;
+    // What can never start comes first: nothing is begun beside a step that makes the instance fail.
+    for step in steps.clone() {
+        let slot = Slot { step, item };
+        if run.is_running() && may_start(run, slot) && joins::is_out_of_reach(run, slot) {
+            joins::out_of_reach(run, slot)?;
+            changed = true;
+        }
+    }
     for step in steps.clone() {
         let slot = Slot { step, item };
         if !run.is_running() || !may_start(run, slot) {
             continue;
         }
         changed |= match joins::standing(run, slot) {
+            // A step before it has given up what it needs; the next look at the frame says so.
+            Standing::OutOfReach => true,
             Standing::Open => false,
             Standing::Met => {
                 joins::leave_stragglers(run, slot);
                 begin(run, slot)?
-            }
-            Standing::OutOfReach => {
-                joins::out_of_reach(run, slot)?;
-                true
             }
         };
     }

@@ -417,3 +417,22 @@ proptest! {
         prop_assert_eq!(ids.len(), world.sent.len());
     }
 }
+
+/// Nobody asks another site once it is certain that two cannot be had.
+#[test]
+fn a_loop_that_cannot_have_enough_begins_no_other_item() {
+    let steps = r"
+steps:
+  ask:
+    foreach: {over: state.items, parallel: 1, join: {at_least: 2}}
+    effect: book
+    compensate: {effect: unbook, on_late: accept}
+";
+    let mut world = placed(steps, &json!(["a", "b"]));
+    assert_eq!(world.sent.len(), 1);
+    world.fail("steps.ask.item", "full");
+    assert_eq!((world.phase(), world.sent.len()), (Phase::Failed, 1));
+
+    let world = placed(steps, &json!(["a"]));
+    assert_eq!((world.phase(), world.sent.len()), (Phase::Failed, 0));
+}

@@ -245,3 +245,46 @@ steps:
     }
     assert_eq!(world.phase(), Phase::Completed);
 }
+
+/// The input that makes one step ready makes the join of another one unreachable: what is given up in the same transition
+/// is never sent.
+#[test]
+fn work_of_a_step_that_its_own_transition_gives_up_is_not_sent() {
+    let mut world = World::new(loaded(
+        r"
+handlers:
+  Order.Placed: {set: {done: 0}}
+steps:
+  first: {effect: score}
+  ready: {needs: [first], effect: charge, compensate: {effect: refund, on_unknown: compensate}}
+  spare: {needs: [first], if: state.done > 0, effect: score}
+  enough: {needs: [first, spare], join: {at_least: 2}, effect: ship}
+",
+    ));
+    world.event("Order.Placed", &json!({"id": "o-1"}));
+    world.succeed("steps.first", &json!({}));
+    assert_eq!(world.phase(), Phase::Failed, "{}", world.story);
+    assert_eq!(world.sent.len(), 1, "{}", world.story);
+    assert_eq!(world.ledger(), []);
+}
+
+/// What stands behind it in the outbox is still found by whoever waits for it.
+#[test]
+fn work_behind_what_is_not_sent_keeps_its_step() {
+    let mut world = World::new(loaded(
+        r#"
+steps:
+  first: {effect: score}
+  given_up: {needs: [first], effect: score}
+  told: {needs: [first], publish: {type: order.told, payload: {}}}
+  charge: {needs: [first], effect: charge}
+  any: {needs: [told, given_up], join: any, stragglers: cancel, effect: ship}
+"#,
+    ));
+    world.event("Order.Placed", &json!({"id": "o-1"}));
+    world.succeed("steps.first", &json!({}));
+    assert_eq!(world.outstanding(), ["steps.charge", "steps.any"], "{}", world.story);
+    world.succeed("steps.charge", &json!({}));
+    world.succeed("steps.any", &json!({}));
+    assert_eq!(world.phase(), Phase::Completed, "{}", world.story);
+}
