@@ -46,7 +46,10 @@ pub(super) fn acted<'a>(run: &mut Run<'a>, slot: Slot, payload: &'a [u8]) -> Res
     } else {
         None
     };
-    compensation::push(run, slot, input, payload);
+    // A step that only waits has done nothing before what it waits for has come.
+    if !step.waits_alone() {
+        compensation::push(run, slot, input, payload);
+    }
     if let Some(wait) = &step.wait {
         // Loops read the results of their steps, too.
         let kept = read_at_end || step.within.is_some();

@@ -12,13 +12,14 @@ use saga_runner_language::expr::write_sorted;
 use saga_runner_language::json::Json;
 use serde_bytes::ByteBuf;
 
+use super::attempts::NO_RESULT;
 use super::ends::{self, Defeat};
 use super::heartbeats::HEARTBEAT;
 use super::place::Place;
 use super::run::Run;
 use super::scope::Locals;
 use super::slot::Slot;
-use super::{BUFFER_FULL, Rejection, TIMEOUT_CLASS, attempts, heartbeats, questions};
+use super::{BUFFER_FULL, Rejection, TIMEOUT_CLASS, attempts, compensation, heartbeats, questions};
 use crate::input::CallbackOutcome;
 use crate::patch::Note;
 use crate::record::{Buffered, MessageKind, Record, StepState, StepStatus};
@@ -229,6 +230,9 @@ fn over<'a>(run: &mut Run<'a>, slot: Slot, message: Message<'a>) -> Result<(), R
             message: text("message"),
         };
         return ends::failed(run, slot, defeat);
+    }
+    if slot.step(run).waits_alone() {
+        compensation::push(run, slot, None, NO_RESULT);
     }
     let kept = run.slot_mut(slot).result.take();
     let payload = kept.map(|kept| run.ground.texts.keep(kept.into_vec()).as_slice());

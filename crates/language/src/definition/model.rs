@@ -452,6 +452,12 @@ impl Step {
         }
     }
 
+    /// Whether it waits, and does nothing else.
+    #[must_use]
+    pub const fn waits_alone(&self) -> bool {
+        self.wait.is_some() && matches!(self.action, Action::Nothing)
+    }
+
     /// Whether it waits for whoever has the token of its attempt.
     #[must_use]
     pub fn is_called_back(&self) -> bool {

@@ -5,10 +5,10 @@ use saga_runner_language::definition::Definition;
 use saga_runner_language::definition::model::{Action, Awaited, Delay, Emit, Step, Then, Wait};
 use serde_json::{Value, json};
 
-use super::build::{command, compensation, effect, expr, publish, saga, sets, step, template};
+use super::build::{command, compensation, effect, expr, loaded, publish, saga, sets, step, template};
 use super::errors::then;
 use super::world::World;
-use crate::input::{CallbackOutcome, Control, InputBody, Origin};
+use crate::input::{CallbackOutcome, CancelMode, Control, InputBody, Origin};
 use crate::ledger::LedgerStatus;
 use crate::patch::{IgnoreReason, Outcome};
 use crate::record::{Phase, StepStatus};
@@ -304,4 +304,34 @@ fn the_token_of_an_attempt_of_which_nobody_knows_still_counts() {
     assert_eq!(world.control("c-1", callback), Outcome::Applied);
     world.succeed("steps.ask", &json!({}));
     assert_eq!(world.data()["signed"], "ada");
+}
+
+/// Nobody was given a seat before the event says so.
+#[test]
+fn a_step_that_only_waits_is_undone_only_if_what_it_waits_for_has_come() {
+    let body = r"
+steps:
+  seat:
+    wait: {event: Order.Seated, timeout: 1h}
+    fail_if: event.data.late
+    compensate: {command: {aggregate: Seat, id: '${key}', type: Seat.Release}}
+";
+    let placed = || {
+        let mut world = World::new(loaded(body));
+        world.event("Order.Placed", &json!({"id": "o-1"}));
+        world
+    };
+    let mut world = placed();
+    world.advance(2 * HOUR_MS);
+    assert_eq!((world.phase(), world.sent.len()), (Phase::Failed, 0));
+
+    let mut world = placed();
+    let mode = CancelMode::Compensate;
+    let reason = "gone".to_owned();
+    world.control("c-1", Control::Cancel { reason, mode });
+    assert_eq!((world.phase(), world.sent.len()), (Phase::Cancelled, 0));
+
+    let mut world = placed();
+    world.event("Order.Seated", &json!({"id": "o-1", "late": true}));
+    assert_eq!(world.outstanding(), ["steps.seat.compensate"]);
 }
