@@ -284,6 +284,8 @@ pub struct Failure {
     pub time: TimeMs,
     /// How it was cancelled, where that began it; the instance then ends as cancelled.
     pub cancelled: Option<CancelMode>,
+    /// What is in flight comes to its own end before anything is undone.
+    pub drain: bool,
     /// Names of steps that are not undone.
     pub keep: Vec<String>,
 }

@@ -152,6 +152,7 @@ fn full() -> Record {
             step: Some("charge".to_owned()),
             time: TimeMs(1_767_261_600_400),
             cancelled: Some(CancelMode::Drain),
+            drain: true,
             keep: vec!["ship".to_owned()],
         }),
         early: Some(Box::new(EarlyEnd {

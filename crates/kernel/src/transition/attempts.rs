@@ -27,7 +27,7 @@ use super::results::Told;
 use super::run::Run;
 use super::scope::Locals;
 use super::slot::Slot;
-use super::{Rejection, children, compensation, deadlines, questions, waits};
+use super::{Rejection, children, compensation, deadlines, flight, questions, waits};
 use crate::input::WorkOutcome;
 use crate::patch::Note;
 use crate::record::{ClassFailures, Sent, StepStatus, Tries};
@@ -134,7 +134,8 @@ pub(super) fn ended<'a>(
             return ends::acted(run, slot, NO_RESULT);
         }
         WorkOutcome::TimedOut { class, message }
-            if questions::asks(run.ground.definition, &slot.step(run).action) =>
+            if questions::asks(run.ground.definition, &slot.step(run).action)
+                && !flight::drains(&run.record) =>
         {
             return questions::ask(run, slot, command, *class, message);
         }
@@ -157,7 +158,7 @@ pub(super) fn defeated(
     defeat: Defeat<'_>,
     is_known: bool,
 ) -> Result<(), Rejection> {
-    if run.is_failing() {
+    if run.is_failing() || flight::drains(&run.record) {
         return ends::failed(run, slot, defeat);
     }
     let step = slot.step(run);

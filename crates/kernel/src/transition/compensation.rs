@@ -29,7 +29,7 @@ use super::place::Place;
 use super::run::Run;
 use super::scope::Locals;
 use super::slot::Slot;
-use super::{Rejection, TIMER_DISCARDED, questions};
+use super::{Rejection, TIMER_DISCARDED, flight, questions};
 use crate::input::{CancelMode, Settle, Verdict, WorkOutcome, WorkResult};
 use crate::ledger::{LedgerEntry, LedgerStatus};
 use crate::patch::Note;
@@ -79,12 +79,11 @@ pub(super) fn push_late(
     if is_kept(run, slot.step) {
         return;
     }
-    let cancelled = cancel_mode(&run.record);
     let status = match (result, compensation.on_late) {
-        _ if cancelled == Some(CancelMode::Abandon) => return,
+        _ if cancel_mode(&run.record) == Some(CancelMode::Abandon) => return,
         (None, _) if !may_be_undone(step) => return,
         // It was waited for.
-        _ if cancelled == Some(CancelMode::Drain) => LedgerStatus::Held,
+        _ if flight::drains(&run.record) => LedgerStatus::Held,
         (None, _) | (Some(_), OnLate::Compensate) => LedgerStatus::Due,
         (Some(_), OnLate::Accept) if run.record.phase == Phase::Running => LedgerStatus::Held,
         (Some(_), OnLate::Accept | OnLate::Ignore) => return,
@@ -161,13 +160,6 @@ pub(super) fn cancel_mode(record: &Record) -> Option<CancelMode> {
     record.failure.as_ref()?.cancelled
 }
 
-/// Whether a cancelled instance still waits for what ran, before it undoes anything.
-pub(super) fn drains(record: &Record) -> bool {
-    record.phase == Phase::Compensating
-        && cancel_mode(record) == Some(CancelMode::Drain)
-        && !record.strays.is_empty()
-}
-
 /// Leaves done all that was done; what is being undone already is undone to the end.
 pub(super) fn keep_all(run: &mut Run<'_>) {
     for at in positions(run, LedgerStatus::Held, |_| true) {
@@ -211,7 +203,7 @@ pub(super) fn proceed(run: &mut Run<'_>) -> Result<(), Rejection> {
 }
 
 fn next(run: &Run<'_>) -> Option<usize> {
-    if drains(&run.record) {
+    if flight::is_open(&run.record) {
         return None;
     }
     let all = match run.record.phase {

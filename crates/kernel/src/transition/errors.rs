@@ -26,6 +26,10 @@ const TOO_OFTEN: &str = "goto_limit";
 /// Does what the step says about an error of this class. By default the instance fails.
 pub(super) fn answer(run: &mut Run<'_>, slot: Slot, defeat: Defeat<'_>) -> Result<(), Rejection> {
     let step = slot.step(run);
+    if !run.is_running() {
+        // It was waited for, and nothing follows.
+        return Ok(());
+    }
     if run.is_failing() {
         return failure::fail(run, Cause::step(step.title(), defeat.class, defeat.message));
     }

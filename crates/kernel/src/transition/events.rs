@@ -6,7 +6,7 @@ use saga_runner_language::definition::model::{Handler, StartRule};
 use super::place::Place;
 use super::run::{Ground, Opening, Run};
 use super::scope::Locals;
-use super::{Rejection, generations, machine, program, seen, timers, waits};
+use super::{Rejection, flight, generations, machine, program, seen, timers, waits};
 use crate::input::DomainEvent;
 use crate::patch::{IgnoreReason, Outcome, Patch};
 use crate::record::{Phase, Record};
@@ -97,7 +97,7 @@ pub(super) fn handle<'a>(
     run.admit()?;
     let mut handled = run_handlers(&mut run, &event.event_type)?;
     let deferred = matches!(handled, Handled::Deferred);
-    if !deferred && run.is_running() && waits::awaits_event(run.ground.definition, &event.event_type) {
+    if !deferred && flight::hears(&run.record) && waits::awaits_event(run.ground.definition, &event.event_type) {
         let message = waits::Message::event(&mut run, &event.event_type)?;
         if waits::offer(&mut run, message)? {
             handled = Handled::Yes;
@@ -124,8 +124,12 @@ pub(super) fn refusal(definition: &Definition, record: &Record, event: &DomainEv
             .is_some_and(|state| state.handlers.contains_key(&event.event_type))
         || waits::awaits_event(definition, &event.event_type)
         || program::listens(definition.program.as_ref(), &event.event_type);
-    let running = record.phase == Phase::Running;
-    (!running || !listens).then_some(IgnoreReason::NoHandler)
+    let hears = if record.phase == Phase::Running {
+        listens
+    } else {
+        flight::is_open(record) && waits::awaits_event(definition, &event.event_type)
+    };
+    (!hears).then_some(IgnoreReason::NoHandler)
 }
 
 /// Handlers of the present state come first, then those of the saga.

@@ -2,7 +2,7 @@
 
 use super::run::Run;
 use super::slot::Slot;
-use super::{Rejection, compensation, ends, groups, program};
+use super::{Rejection, compensation, ends, flight, program};
 use crate::input::CancelMode;
 use crate::patch::Note;
 use crate::record::{Failure, Phase};
@@ -75,6 +75,7 @@ pub(super) fn fail(run: &mut Run<'_>, cause: Cause) -> Result<(), Rejection> {
         step: cause.step,
         time: run.record.updated,
         cancelled: cause.cancelled,
+        drain: cause.cancelled == Some(CancelMode::Drain),
         keep: cause.keep,
     });
     abandon_steps(run);
@@ -96,14 +97,14 @@ pub(super) fn cancel(run: &mut Run<'_>, reason: &str, mode: CancelMode) -> Resul
     Ok(())
 }
 
-/// Stops waiting for what runs.
+/// Stops waiting for what runs, unless the instance lets it come to its end.
 pub(super) fn abandon_steps(run: &mut Run<'_>) {
     let open: Vec<Slot> = Slot::all(&run.record)
-        .filter(|(_, state)| state.status.is_under_way())
+        .filter(|(slot, state)| state.status.is_under_way() && !flight::goes_on(run, *slot))
         .map(|(slot, _)| slot)
         .collect();
     for slot in open {
         ends::abandon(run, slot);
     }
-    groups::forget_items(run);
+    flight::forget_items(run);
 }

@@ -139,13 +139,6 @@ pub(super) fn failed(run: &mut Run<'_>, slot: Slot, defeat: Defeat<'_>) -> Resul
     failure::fail(run, Cause::step(name, defeat.class, defeat.message))
 }
 
-/// Forgets the items of all loops: the instance has stopped waiting for them.
-pub(super) fn forget_items(run: &mut Run<'_>) {
-    for state in &mut run.record.steps {
-        state.items = None;
-    }
-}
-
 pub(super) fn all_over(run: &Run<'_>, slot: Slot, members: Range<u16>) -> bool {
     let mut members = members.map(|step| Slot { step, ..slot });
     members.all(|member| run.slot(member).status.is_over())

@@ -20,6 +20,7 @@ mod ends;
 mod errors;
 mod events;
 mod failure;
+mod flight;
 mod generations;
 mod groups;
 mod heartbeats;
@@ -61,7 +62,7 @@ use saga_runner_language::definition::Definition;
 use saga_runner_language::ids::{ClusterId, DefinitionHash, InstanceId};
 use saga_runner_language::limits::Limits;
 
-use super::input::{Control, Input, InputBody};
+use super::input::{CancelMode, Control, Input, InputBody};
 use super::patch::{IgnoreReason, Note, Outcome, Patch};
 use super::record::{Phase, Record};
 
@@ -328,6 +329,16 @@ fn with_control<'a>(
         (Control::Cancel { .. } | Control::Signal { .. } | Control::Callback { .. }, Phase::Running) => {
             Run::of(ground, record)
         }
+        (Control::Signal { .. } | Control::Callback { .. }, _) if flight::is_open(record) => {
+            Run::of(ground, record)
+        }
+        (
+            Control::Cancel {
+                mode: CancelMode::Compensate,
+                ..
+            },
+            _,
+        ) if flight::is_open(record) => Run::of(ground, record),
         (Control::Retry, _) if compensation::any_stuck(record) || questions::any(record) => {
             Run::of(ground, record)
         }
@@ -371,6 +382,7 @@ fn with_control<'a>(
         | Control::ReleaseAlias { .. }
         | Control::AskAlias { .. }
         | Control::AliasRead { .. } => {}
+        Control::Cancel { .. } if flight::drains(record) => flight::hurry(&mut run)?,
         Control::Cancel { reason, mode } => failure::cancel(&mut run, reason, *mode)?,
         Control::Retry => {
             questions::retry_all(&mut run)?;

@@ -10,6 +10,7 @@ use super::Rejection;
 use super::children;
 use super::compensation;
 use super::emission::Repetition;
+use super::flight;
 use super::run::Run;
 use crate::input::CancelMode;
 use crate::patch::Note;
@@ -53,7 +54,7 @@ pub(super) fn effects(run: &mut Run<'_>) -> Result<(), Rejection> {
 /// The strays that this input has made, of steps with such an action. Who cancels an instance may want what runs to
 /// come to its own end: then there are none.
 fn fresh(run: &Run<'_>, is_meant: impl Fn(&Action) -> bool) -> Vec<Stray> {
-    if let Some(CancelMode::Drain | CancelMode::Abandon) = compensation::cancel_mode(&run.record) {
+    if flight::drains(&run.record) || compensation::cancel_mode(&run.record) == Some(CancelMode::Abandon) {
         return Vec::new();
     }
     let before = run

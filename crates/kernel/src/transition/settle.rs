@@ -12,7 +12,7 @@ use super::recalls;
 use super::run::Run;
 use super::scope::Locals;
 use super::slot::Slot;
-use super::{Rejection, children, compensation, early, groups, machine, program, timers, waits};
+use super::{Rejection, children, compensation, early, flight, groups, machine, program, timers, waits};
 use crate::input::CancelMode;
 use crate::patch::{Note, Outcome, Patch};
 use crate::record::{Phase, Record, StepStatus};
@@ -35,6 +35,11 @@ impl Run<'_> {
             settle(&mut self)?;
             cancel(&mut self)?;
             timers::cancel(&mut self)?;
+        }
+        if flight::drains(&self.record) && !flight::is_open(&self.record) {
+            // This input may have ended what was waited for.
+            flight::forget_items(&mut self);
+            compensation::proceed(&mut self)?;
         }
         end(&mut self)?;
         if children::begin_undo(&mut self)? {
@@ -140,7 +145,7 @@ fn end(run: &mut Run<'_>) -> Result<(), Rejection> {
     let reached = match run.record.phase {
         Phase::Running => is_complete(definition, &run.record),
         Phase::Finishing if early::is_ahead(&run.record) => is_undone_on_the_way(&run.record),
-        Phase::Compensating => is_undone(&run.record) && !compensation::drains(&run.record),
+        Phase::Compensating => is_undone(&run.record) && !flight::is_open(&run.record),
         Phase::Finishing if is_finished(definition, &run.record) => {
             return over(run);
         }

@@ -10,7 +10,7 @@ use super::run::Run;
 use super::scope::Locals;
 use super::slot::Slot;
 use super::{
-    Rejection, TIMER_DISCARDED, attempts, compensation, deadlines, heartbeats, program, turns, waits,
+    Rejection, TIMER_DISCARDED, attempts, compensation, deadlines, flight, heartbeats, program, turns, waits,
 };
 use crate::patch::{Note, TimerRow};
 use crate::record::{Phase, Record, StepStatus};
@@ -34,9 +34,16 @@ pub(super) fn fire(run: &mut Run<'_>, name: &str) -> Result<(), Rejection> {
         return compensation::retry_due(run, name);
     }
     let of_step = Slot::of_timer(run, name);
-    let finishes =
-        run.record.phase == Phase::Finishing && of_step.is_some_and(|(_, slot)| slot.step(run).at_end);
-    if run.record.phase != Phase::Running && !finishes {
+    let goes_on = of_step.is_some_and(|(_, slot)| match run.record.phase {
+        Phase::Finishing => slot.step(run).at_end,
+        Phase::Compensating => flight::goes_on(run, slot),
+        Phase::Running
+        | Phase::CompensationFailed
+        | Phase::Completed
+        | Phase::Failed
+        | Phase::Cancelled => false,
+    });
+    if run.record.phase != Phase::Running && !goes_on {
         return Ok(());
     }
     if let Some((kind, slot)) = of_step {
@@ -220,11 +227,12 @@ impl Run<'_> {
         }
     }
 
-    /// Clears all timers but those that retry compensations.
+    /// Clears all timers but those that retry compensations, and those of steps that go on.
     pub(super) fn clear_instance_timers(&mut self) {
+        let going_on = flight::timers(self);
         let notes = &mut self.notes;
         self.record.timers.retain(|name, _| {
-            let keep = compensation::is_timer(name);
+            let keep = compensation::is_timer(name) || going_on.contains(name);
             if !keep {
                 notes.push(Note::TimerCleared { timer: name.clone() });
             }

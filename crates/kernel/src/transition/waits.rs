@@ -19,10 +19,10 @@ use super::place::Place;
 use super::run::Run;
 use super::scope::Locals;
 use super::slot::Slot;
-use super::{BUFFER_FULL, Rejection, TIMEOUT_CLASS, attempts, compensation, heartbeats, questions};
+use super::{BUFFER_FULL, Rejection, TIMEOUT_CLASS, attempts, compensation, flight, heartbeats, questions};
 use crate::input::CallbackOutcome;
 use crate::patch::Note;
-use crate::record::{Buffered, MessageKind, Record, StepState, StepStatus};
+use crate::record::{Buffered, MessageKind, Phase, Record, StepState, StepStatus};
 
 /// Timer of the first attempt of a step.
 pub(super) const DELAY: &str = "delay";
@@ -127,7 +127,7 @@ pub(super) fn offer<'a>(run: &mut Run<'a>, message: Message<'a>) -> Result<bool,
     let mut taken = false;
     for slot in waiting {
         // The end of another wait may have changed everything.
-        if !run.is_running() || !run.has_slot(slot) || run.slot(slot).status != StepStatus::Waiting {
+        if !flight::hears(&run.record) || !run.has_slot(slot) || run.slot(slot).status != StepStatus::Waiting {
             continue;
         }
         let before = run.focus(Some(slot));
@@ -178,12 +178,10 @@ fn interested(definition: &Definition, record: &Record, message: Message<'_>) ->
         }
         match state.status {
             StepStatus::Waiting => waiting.push(slot),
-            StepStatus::Pending
-            | StepStatus::Running
-            | StepStatus::BackingOff
-            | StepStatus::Delayed
-            | StepStatus::Stuck => {
-                ahead = true;
+            StepStatus::Running => ahead = true,
+            // They begin no more in an instance that has failed.
+            StepStatus::Pending | StepStatus::BackingOff | StepStatus::Delayed | StepStatus::Stuck => {
+                ahead |= record.phase == Phase::Running;
             }
             StepStatus::Done | StepStatus::Skipped | StepStatus::Failed | StepStatus::Abandoned => {}
         }

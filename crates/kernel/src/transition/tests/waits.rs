@@ -335,3 +335,104 @@ steps:
     world.event("Order.Seated", &json!({"id": "o-1", "late": true}));
     assert_eq!(world.outstanding(), ["steps.seat.compensate"]);
 }
+
+const SHIPPING: &str = r#"
+handlers: {Order.Stopped: {fail: {code: stopped}}}
+steps:
+  ship:
+    command: {aggregate: Shipment, id: "${key}", type: Shipment.Create}
+    wait: {event: Order.Shipped, timeout: 2h}
+    set: {parcel: "${event.data.parcel}"}
+    compensate: {command: {aggregate: Shipment, id: "${state.parcel}", type: Shipment.Cancel}}
+  review: {wait: {signal: review, timeout: 9h}, compensate: {command: {aggregate: R, id: x, type: R.Drop}}}
+  bill: {needs: [ship], effect: bill}
+"#;
+
+fn draining(accepted: bool) -> World {
+    let mut world = World::new(loaded(&format!("state: {{init: {{parcel: none}}}}\n{SHIPPING}")));
+    world.event("Order.Placed", &json!({"id": "o-1"}));
+    if accepted {
+        world.succeed("steps.ship", &json!({}));
+    }
+    cancel(&mut world, CancelMode::Drain);
+    world
+}
+
+fn cancel(world: &mut World, mode: CancelMode) -> Outcome {
+    let id = format!("cancel-{mode:?}");
+    let reason = "gone".to_owned();
+    world.control(&id, Control::Cancel { reason, mode })
+}
+
+/// What has been asked for comes to its end, also where that is an event; a step that only waits is given up.
+#[test]
+fn draining_lets_a_step_wait_whose_action_has_happened() {
+    for accepted in [true, false] {
+        let mut world = draining(accepted);
+        if !accepted {
+            assert_eq!(world.statuses()[0], StepStatus::Running);
+            world.succeed("steps.ship", &json!({}));
+        }
+        let waits = [StepStatus::Waiting, StepStatus::Abandoned, StepStatus::Pending];
+        assert_eq!(world.statuses(), waits);
+        assert_eq!(world.timers.len(), 1, "that of the wait: {:?}", world.timers);
+        assert_eq!(
+            world.event("Order.Stopped", &json!({"id": "o-1"})),
+            Outcome::Ignored(IgnoreReason::NoHandler)
+        );
+        assert_eq!(
+            (world.phase(), world.ledger()),
+            (Phase::Compensating, vec![LedgerStatus::Held])
+        );
+        world.event("Order.Shipped", &json!({"id": "o-1", "parcel": "p-7"}));
+        assert_eq!(world.outstanding(), ["steps.ship.compensate"]);
+        let undo = world.sent.last().expect("sent");
+        assert!(format!("{:?}", undo.kind).contains("p-7"), "{undo:?}");
+        world.succeed("steps.ship.compensate", &json!({}));
+        assert_eq!(world.phase(), Phase::Cancelled);
+    }
+}
+
+#[test]
+fn draining_ends_with_the_timeout_of_the_wait_or_with_another_cancel() {
+    let mut world = draining(true);
+    world.advance(HOUR_MS);
+    assert_eq!(world.sent.len(), 1);
+    world.advance(2 * HOUR_MS);
+    assert_eq!(world.outstanding(), ["steps.ship.compensate"], "{}", world.story);
+
+    let mut world = draining(true);
+    assert_eq!(cancel(&mut world, CancelMode::Abandon), Outcome::Ignored(IgnoreReason::NoHandler));
+    assert_eq!(cancel(&mut world, CancelMode::Compensate), Outcome::Applied);
+    assert_eq!(world.outstanding(), ["steps.ship.compensate"], "{}", world.story);
+    assert!(world.timers.is_empty());
+}
+
+/// No other item begins, and none is forgotten.
+#[test]
+fn draining_lets_the_items_of_a_loop_wait() {
+    let mut world = World::new(loaded(
+        r#"
+state: {init: {items: [a, b, c], parcel: none}}
+steps:
+  each:
+    foreach: {over: state.items, parallel: 2}
+    effect: book
+    retry: {attempts: 3}
+    wait: {callback: true, timeout: 2h}
+    compensate: {effect: unbook}
+"#,
+    ));
+    world.event("Order.Placed", &json!({"id": "o-1"}));
+    world.succeed("steps.each.item", &json!({}));
+    cancel(&mut world, CancelMode::Drain);
+    world.fail("steps.each.item", "transient");
+    assert_eq!((world.phase(), world.sent.len()), (Phase::Compensating, 2));
+    let work = world.sent[0].idempotency_key.clone();
+    let outcome = CallbackOutcome::Done { data: Bytes::from_static(b"{}") };
+    assert_eq!(world.control("cb", Control::Callback { work, outcome }), Outcome::Applied);
+    assert_eq!(world.outstanding(), ["steps.each.item.compensate"]);
+    assert!(world.last().steps.iter().all(|step| step.items.is_none()));
+    world.succeed("steps.each.item.compensate", &json!({}));
+    assert_eq!(world.phase(), Phase::Cancelled, "{}", world.story);
+}
