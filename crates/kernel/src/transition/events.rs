@@ -103,6 +103,10 @@ pub(super) fn handle<'a>(
             handled = Handled::Yes;
         }
     }
+    // Its outcome is decided: what comes now is late, though there may be much to undo yet.
+    if before.phase != Phase::Running && generations::handle_after_end(&mut run, &event.event_type)? {
+        handled = Handled::Yes;
+    }
     match handled {
         Handled::No => Ok(Patch::ignored(IgnoreReason::NoHandler)),
         Handled::Deferred => Ok(generations::deferred(before)),
@@ -127,7 +131,10 @@ pub(super) fn refusal(definition: &Definition, record: &Record, event: &DomainEv
     let hears = if record.phase == Phase::Running {
         listens
     } else {
-        flight::is_open(record) && waits::awaits_event(definition, &event.event_type)
+        let told = record.phase == Phase::Compensating
+            && program::listens(definition.program.as_ref(), &event.event_type);
+        let waits = flight::is_open(record) && waits::awaits_event(definition, &event.event_type);
+        told || waits || generations::listens_after_end(definition, &event.event_type)
     };
     (!hears).then_some(IgnoreReason::NoHandler)
 }
@@ -136,13 +143,13 @@ pub(super) fn refusal(definition: &Definition, record: &Record, event: &DomainEv
 fn run_handlers<'a>(run: &mut Run<'a>, event_type: &str) -> Result<Handled, Rejection> {
     let definition = run.ground.definition;
     let mut handled = Handled::No;
-    if run.record.phase != Phase::Running {
-        // The entry of the initial state has failed.
-        return Ok(handled);
-    }
-    if definition.program.is_some() {
+    if program::is_asked(run) {
         program::event(run)?;
         return Ok(Handled::Yes);
+    }
+    if run.record.phase != Phase::Running {
+        // It undoes what it did, or the entry of the initial state has failed.
+        return Ok(handled);
     }
     let state = machine::present(definition, &run.record);
     let listening = state.and_then(|state| {

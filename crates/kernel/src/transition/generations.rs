@@ -149,26 +149,42 @@ pub(super) fn after_end<'a>(
     record: &'a Record,
     event: &'a DomainEvent,
 ) -> Result<Patch, Rejection> {
-    let definition = ground.definition;
-    let after_end = &definition.lifecycle.after_end;
-    let Some((event_type, handlers)) = after_end.get_key_value(&event.event_type) else {
-        return Ok(Patch::ignored(IgnoreReason::Ended));
-    };
     let seen = seen::event(event);
     if let Some(reason) = seen::find_event(record, seen) {
         return Ok(Patch::ignored(reason));
     }
+    if !listens_after_end(ground.definition, &event.event_type) {
+        return Ok(Patch::ignored(IgnoreReason::Ended));
+    }
     let mut run = Run::of(ground, record);
     run.admit()?;
-    let chosen = run.choose(handlers, |index| Place::AfterEnd { event_type, index })?;
-    let Some((place, handler)) = chosen else {
+    if !handle_after_end(&mut run, &event.event_type)? {
         return Ok(Patch::ignored(IgnoreReason::Ended));
-    };
+    }
     events::check_hops(&run, event)?;
-    let iteration = run.record.version;
-    run.act(&handler.actions, place, iteration)?;
     seen::remember_event(&mut run.record, seen);
     run.finish(Outcome::Applied)
+}
+
+/// Whether there are handlers for events of this type once the outcome is decided.
+pub(super) fn listens_after_end(definition: &Definition, event_type: &str) -> bool {
+    definition.lifecycle.after_end.contains_key(event_type)
+}
+
+/// Runs them: the instance has ended, or it undoes what it did, or its `finally` is under way. Tells whether one was
+/// taken.
+pub(super) fn handle_after_end(run: &mut Run<'_>, event_type: &str) -> Result<bool, Rejection> {
+    let after_end = &run.ground.definition.lifecycle.after_end;
+    let Some((event_type, handlers)) = after_end.get_key_value(event_type) else {
+        return Ok(false);
+    };
+    let chosen = run.choose(handlers, |index| Place::AfterEnd { event_type, index })?;
+    let Some((place, handler)) = chosen else {
+        return Ok(false);
+    };
+    let iteration = run.record.version;
+    run.act(&handler.actions, place, iteration)?;
+    Ok(true)
 }
 
 /// What becomes of an event that has no instance and starts none.

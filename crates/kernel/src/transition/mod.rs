@@ -332,6 +332,9 @@ fn with_control<'a>(
         (Control::Signal { .. } | Control::Callback { .. }, _) if flight::is_open(record) => {
             Run::of(ground, record)
         }
+        (Control::Signal { .. }, Phase::Compensating) if ground.definition.program.is_some() => {
+            Run::of(ground, record)
+        }
         (
             Control::Cancel {
                 mode: CancelMode::Compensate,

@@ -19,7 +19,7 @@ use super::run::Run;
 use super::{Rejection, failure, waits};
 use crate::input::{CancelMode, WorkOutcome};
 use crate::patch::Note;
-use crate::record::{PROGRAM_TRIES_MAX, Pending, ProgramState, ProgramTries, Record, Tries};
+use crate::record::{PROGRAM_TRIES_MAX, Pending, Phase, ProgramState, ProgramTries, Record, Tries};
 use crate::work::WorkKind;
 
 /// Most work of one instance whose outcome is to come.
@@ -34,6 +34,12 @@ type Members<'j> = Vec<(Cow<'static, str>, Json<'j>)>;
 /// Whether events of this type go to the program of the definition.
 pub(super) fn listens(program: Option<&ProgramDefinition>, event_type: &str) -> bool {
     program.is_some_and(|program| program.events.iter().any(|listened| listened == event_type))
+}
+
+/// Whether a program decides, and has not come to its end: it undoes by itself what it did.
+pub(super) fn is_asked(run: &Run<'_>) -> bool {
+    let goes_on = matches!(run.record.phase, Phase::Running | Phase::Compensating);
+    goes_on && run.ground.definition.program.is_some()
 }
 
 /// The event that is the input.

@@ -335,3 +335,46 @@ fn the_clock_begins_the_next_generation_where_a_request_may_and_no_planned_time_
         (1, vec![json!(CHILD_EXISTS)])
     );
 }
+
+const PAID_LATE: &str = r#"
+state: {init: {late: 0}}
+after_end:
+  Order.Paid: {set: {late: "${event.data.cents}"}, emit: {publish: {type: order.paid_late, payload: {outcome: "${outcome}"}}}}
+handlers:
+  Order.Paid: {set: {late: -1}}
+finally:
+  failed: [{effect: tell}]
+steps:
+  pre: {effect: charge, compensate: {effect: refund, with: {late: "${state.late}"}, retry: {attempts: 1}}}
+  post: {needs: [pre], effect: book}
+"#;
+
+/// Its outcome is decided as soon as it has failed, and operators may take days.
+#[test]
+fn an_event_is_handled_as_late_while_the_instance_undoes_waits_for_an_operator_or_finishes() {
+    let paid = |world: &mut World, cents: u32| {
+        let payload = json!({"id": "o-1", "cents": cents});
+        assert_eq!(world.event("Order.Paid", &payload), Outcome::Applied);
+        assert_eq!(world.data()["late"], json!(cents));
+        let told = world.sent.last().expect("a fact");
+        assert_eq!(told.kind.payload().as_ref(), br#"{"outcome":"failed"}"#);
+    };
+    let mut world = World::new(loaded(PAID_LATE));
+    world.event("Order.Placed", &json!({"id": "o-1"}));
+    world.succeed("steps.pre", &json!({}));
+    world.fail("steps.post", "permanent");
+    assert_eq!(world.phase(), Phase::Compensating);
+    paid(&mut world, 1);
+    world.fail("steps.pre.compensate", "permanent");
+    assert_eq!(world.phase(), Phase::CompensationFailed);
+    paid(&mut world, 2);
+    world.control("retry", Control::Retry);
+    let undo = world.sent.last().expect("an undo");
+    assert_eq!(undo.kind.payload().as_ref(), br#"{"late":2}"#);
+    world.succeed("steps.pre.compensate", &json!({}));
+    assert_eq!(world.phase(), Phase::Finishing, "{}", world.story);
+    paid(&mut world, 3);
+    world.succeed("finally.failed.tell", &json!({}));
+    assert_eq!(world.phase(), Phase::Failed);
+    paid(&mut world, 4);
+}
