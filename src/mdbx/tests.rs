@@ -68,6 +68,7 @@ fn record(generation: u32, last_history: Option<u64>) -> Record {
         steps: Vec::new(),
         ledger: Ledger::default(),
         strays: Vec::new(),
+        doubts: Vec::new(),
         buffer: Vec::new(),
         timers: BTreeMap::new(),
         failure: None,

@@ -142,7 +142,7 @@ steps:
     effect: reserve
     with: {number: "${item}"}
     set: {ids: "${result}"}
-    compensate: {effect: fraud, with: {id: "${result.id}"}}
+    compensate: {effect: fraud, on_unknown: ignore, with: {id: "${result.id}"}}
 "#;
 
 /// A loop is linear: the thousandth result does not ask for memory more often than the hundredth, although the ledger

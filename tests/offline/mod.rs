@@ -463,8 +463,8 @@ cases:
     steps:
       - start: {depth: 1}
       - cancel: enough
-        expect: {phase: cancelled, work: [{saga: folder, key: b-1, request: cancel}]}
-      - {result: {of: inside, error: child_cancelled}}
+        expect: {phase: compensating, work: [{saga: folder, key: b-1, request: cancel}]}
+      - {result: {of: inside, error: child_cancelled}, expect: {phase: cancelled}}
   - name: the child fails
     key: c
     steps:

@@ -49,6 +49,11 @@ pub struct LedgerEntry {
     pub asks: bool,
     /// Path under which its compensation began, where a migration has given the step another name since.
     pub known_as: Option<String>,
+    /// It turned out to have happened while it was being undone, perhaps after that: it is undone once more.
+    pub again: bool,
+    /// What is undone is the instance of another saga that the step has started, whatever its compensation says: that instance
+    /// has not come to its end by itself.
+    pub of_child: bool,
     /// What an operator is asked, where nobody knows whether it was undone.
     pub question: Option<Box<Question>>,
 }

@@ -21,6 +21,9 @@ pub const SEEN_EVENTS_MAX: usize = 64;
 /// How many commands an instance remembers whose results were definite, to recognise a second, other result.
 pub const SEEN_RESULTS_MAX: usize = 16;
 
+/// How many commands of unknown outcome an instance remembers.
+pub const DOUBTS_MAX: usize = 32;
+
 /// State of one instance.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Record {
@@ -54,6 +57,8 @@ pub struct Record {
     pub ledger: Ledger,
     /// Work that nothing waits for any more and whose outcome is still to come.
     pub strays: Vec<Stray>,
+    /// Commands of unknown outcome whose success would still be of use, oldest first, at most [`DOUBTS_MAX`].
+    pub doubts: Vec<Doubt>,
     /// Events and signals that came before the step that waits for them, oldest first.
     pub buffer: Vec<Buffered>,
     /// Timers that are set, by name.
@@ -264,6 +269,23 @@ pub struct Stray {
     pub unknown: bool,
 }
 
+/// A command of a step whose outcome is unknown. A success that comes after all says so.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Doubt {
+    pub command: CommandId,
+    /// Index of the step.
+    pub step: u16,
+    /// Index of the item, for the steps of a loop over a list.
+    pub item: Option<u32>,
+    pub iteration: u32,
+    /// As [`Tries::round`]: commands of one round have one idempotency key.
+    pub round: u32,
+    /// What was sent, as JSON; only once the step is over, and where the compensation reads it.
+    pub input: Option<ByteBuf>,
+    /// The step is over, and was put on the ledger with an unknown outcome.
+    pub on_ledger: bool,
+}
+
 /// A command that was sent and whose result has not come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Outstanding {
@@ -362,6 +384,7 @@ impl Record {
             .map(|entry| 40 + entry.name.len() + entry.value.len())
             .sum();
         let strays: usize = self.strays.iter().map(|stray| 100 + blob(&stray.input)).sum();
+        let doubts: usize = self.doubts.iter().map(|doubt| 60 + blob(&doubt.input)).sum();
         let timers: usize = self.timers.keys().map(|name| 2 * text(name) + 30).sum();
         let failure = self.failure.as_ref().map_or(0, |failure| {
             let keep: usize = failure.keep.iter().map(|name| text(name)).sum();
@@ -395,6 +418,7 @@ impl Record {
             + steps
             + self.ledger.bytes_at_most()
             + strays
+            + doubts
             + buffer
             + timers
             + failure

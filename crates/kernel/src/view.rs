@@ -521,6 +521,7 @@ mod tests {
             steps: vec![StepState::pending()],
             ledger: Ledger::default(),
             strays: Vec::new(),
+            doubts: Vec::new(),
             buffer: Vec::new(),
             timers: std::collections::BTreeMap::new(),
             failure: None,

@@ -27,6 +27,8 @@ fn entry(number: u16, status: LedgerStatus) -> LedgerEntry {
         tries: Tries::default(),
         outstanding: (status == LedgerStatus::Undoing).then_some(outstanding),
         asks: false,
+        of_child: false,
+        again: false,
         known_as: None,
         question: None,
     }

@@ -27,7 +27,7 @@ use super::results::Told;
 use super::run::Run;
 use super::scope::Locals;
 use super::slot::Slot;
-use super::{Rejection, children, compensation, deadlines, flight, questions, waits};
+use super::{Rejection, children, compensation, deadlines, doubts, flight, questions, waits};
 use crate::input::WorkOutcome;
 use crate::patch::Note;
 use crate::record::{ClassFailures, Sent, StepStatus, Tries};
@@ -111,6 +111,9 @@ pub(super) fn ended<'a>(
     command: CommandId,
     told: Told<'a, '_>,
 ) -> Result<(), Rejection> {
+    if let WorkOutcome::TimedOut { .. } = told.outcome {
+        doubts::remember(run, slot, command);
+    }
     let defeat = match told.outcome {
         WorkOutcome::Succeeded { payload } | WorkOutcome::Unusable { payload, .. } => {
             return match told.flaw {
@@ -191,6 +194,21 @@ pub(super) fn defeated(
     });
     let timer = slot.timer(run, RETRY);
     run.set_retry_timer(&timer, pause_ms)
+}
+
+/// What a step waited for has come to nothing: the attempt has, too, where `retry` says so. The next one is other work, of
+/// another key and another token; what was done before stays on the ledger under the iteration that ends with this.
+pub(super) fn wait_defeated(run: &mut Run<'_>, slot: Slot, defeat: Defeat<'_>) -> Result<(), Rejection> {
+    let mut tables = slot.step(run).retry.iter();
+    if !tables.any(|table| table.is_for_wait(defeat.class)) {
+        return ends::failed(run, slot, defeat);
+    }
+    let state = run.slot_mut(slot);
+    state.result = None;
+    state.callback = None;
+    state.iteration = state.iteration.saturating_add(1);
+    state.tries.round = 0;
+    defeated(run, slot, defeat, true)
 }
 
 /// What the end of an attempt without success says about the world.

@@ -25,8 +25,9 @@ use crate::children::{
     ParentRef, SagaMessage,
 };
 use crate::input::{CancelMode, Control, Input, InputBody, WorkOutcome};
+use crate::ledger::{LedgerEntry, LedgerStatus};
 use crate::patch::{IgnoreReason, Note, Outcome, Patch};
-use crate::record::{Parent, Phase, Record, Sent};
+use crate::record::{Parent, Phase, Record, Sent, Tries};
 use crate::work::{Attempt, Piece, WorkItem, WorkKind};
 
 /// Path of what an instance tells its parent.
@@ -158,6 +159,61 @@ pub(super) fn recall(run: &mut Run<'_>, step: u16, sent: Option<&ByteBuf>) -> Re
     run.note(Note::Emitted { work: path.clone() });
     run.push_work(path, Repetition::once(iteration), COMMAND_TIMEOUT_MS, kind)?;
     Ok(())
+}
+
+/// The message that takes the instance back which a step has started.
+pub(super) fn take_back(
+    run: &Run<'_>,
+    saga: &SagaName,
+    sent: Option<ByteBuf>,
+    path: &str,
+) -> Result<WorkKind, Rejection> {
+    let sent = sent.map_or_else(|| b"null".to_vec(), ByteBuf::into_vec);
+    let locals = Locals {
+        input: Some(run.parse_owned(sent, path)?),
+        result: Some(run.ground.values.keep(Json::Bool(true))),
+        ..Locals::default()
+    };
+    undo(saga, locals, path)
+}
+
+/// Puts on the ledger that the instance which a step has started has not come to its end: one of its compensations needs an
+/// operator. To undo it is to take that instance back once more.
+pub(super) fn hold(run: &mut Run<'_>, slot: Slot, iteration: u32, sent: Option<ByteBuf>) -> usize {
+    run.record.ledger.push(LedgerEntry {
+        step: slot.step,
+        item: slot.item,
+        iteration,
+        input: sent,
+        // It is known to have been there.
+        result: Some(ByteBuf::from(*b"true")),
+        status: LedgerStatus::Held,
+        attempt: 0,
+        tries: Tries::default(),
+        outstanding: None,
+        asks: false,
+        known_as: None,
+        of_child: true,
+        again: false,
+        question: None,
+    });
+    run.record.ledger.len() - 1
+}
+
+/// The same for one that was taken back, for which nobody waits but the end.
+pub(super) fn hold_late(
+    run: &mut Run<'_>,
+    slot: Slot,
+    iteration: u32,
+    sent: Option<ByteBuf>,
+) -> Result<(), Rejection> {
+    let is_left = compensation::cancel_mode(&run.record) == Some(CancelMode::Abandon);
+    if is_left || compensation::is_kept(run.ground.definition, &run.record, slot.step) {
+        return Ok(());
+    }
+    let at = hold(run, slot, iteration, sent);
+    let step = slot.step(run);
+    compensation::exhausted(run, at, step, CHILD_STUCK)
 }
 
 /// Turns an instance that has completed to compensation, if its parent has asked for that. Tells whether it has.

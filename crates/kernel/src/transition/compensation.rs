@@ -16,7 +16,8 @@
 
 use saga_runner_language::definition::Definition;
 use saga_runner_language::definition::model::{
-    Action, COMMAND_TIMEOUT_MS, Compensation, OnExhausted, OnLate, OnUnknown, Step, UndoOrder,
+    Action, CHILD_TIMEOUT_MS, COMMAND_TIMEOUT_MS, Compensation, OnExhausted, OnLate, OnUnknown, Step,
+    UndoOrder,
 };
 use saga_runner_language::expr::Root;
 use saga_runner_language::ids::CommandId;
@@ -29,7 +30,7 @@ use super::place::Place;
 use super::run::Run;
 use super::scope::Locals;
 use super::slot::Slot;
-use super::{Rejection, TIMER_DISCARDED, flight, questions};
+use super::{Rejection, TIMER_DISCARDED, children, doubts, flight, questions};
 use crate::input::{CancelMode, Settle, Verdict, WorkOutcome, WorkResult};
 use crate::ledger::{LedgerEntry, LedgerStatus};
 use crate::patch::Note;
@@ -46,6 +47,9 @@ const PARALLEL_MAX: usize = 32;
 /// Work items of one input that compensations which run at the same time leave to others.
 const WORK_LEFT: usize = 16;
 
+/// How far apart the rounds of entries begin that one iteration of a step has left.
+const TWIN_ROUNDS: u32 = 1 << 16;
+
 const RETRY_PREFIX: &str = "retry:";
 const RETRY_SUFFIX: &str = ".compensate";
 
@@ -60,6 +64,7 @@ pub(super) fn push_unknown(run: &mut Run<'_>, slot: Slot, input: Option<ByteBuf>
     let iteration = run.slot(slot).iteration;
     if may_be_undone(slot.step(run)) {
         put(run, slot, iteration, LedgerStatus::Held, input, None);
+        doubts::stand_on_ledger(run, slot, iteration);
     }
 }
 
@@ -76,7 +81,7 @@ pub(super) fn push_late(
     let Some(compensation) = &step.compensate else {
         return;
     };
-    if is_kept(run, slot.step) {
+    if is_kept(run.ground.definition, &run.record, slot.step) {
         return;
     }
     let status = match (result, compensation.on_late) {
@@ -88,7 +93,20 @@ pub(super) fn push_late(
         (Some(_), OnLate::Accept) if run.record.phase == Phase::Running => LedgerStatus::Held,
         (Some(_), OnLate::Accept | OnLate::Ignore) => return,
     };
+    let twins = run.record.ledger.iter();
+    let is_twin = |entry: &LedgerEntry| {
+        (entry.step, entry.item, entry.iteration) == (slot.step, slot.item, iteration) && !entry.of_child
+    };
+    let twins = twins.filter(|entry| is_twin(entry)).count();
     put(run, slot, iteration, status, input, result);
+    if result.is_none() {
+        doubts::stand_on_ledger(run, slot, iteration);
+    }
+    // The step did it under another key before; what undoes that is other work, too.
+    if let Some(round) = u32::try_from(twins).ok().filter(|twins| *twins > 0) {
+        let at = run.record.ledger.len() - 1;
+        run.record.ledger.entry(at).tries.round = round.saturating_mul(TWIN_ROUNDS);
+    }
 }
 
 fn may_be_undone(step: &Step) -> bool {
@@ -110,7 +128,8 @@ pub(super) fn undo(run: &mut Run<'_>, slot: Slot, steps: &[u16]) -> Result<(), R
     proceed(run)
 }
 
-fn put(
+/// Puts an entry on the ledger, if the step can be undone.
+pub(super) fn put(
     run: &mut Run<'_>,
     slot: Slot,
     iteration: u32,
@@ -139,8 +158,15 @@ fn put(
         outstanding: None,
         asks: result.is_none() && compensation.on_unknown == OnUnknown::Ask,
         known_as: None,
+        of_child: false,
+        again: false,
         question: None,
     });
+}
+
+/// Whether the compensation of a step reads what was sent.
+pub(super) fn reads_input(compensation: &Compensation) -> bool {
+    reads(compensation, Root::Input)
 }
 
 /// Whether the compensation of a step reads `root`.
@@ -177,7 +203,8 @@ pub(super) fn keep_named(run: &mut Run<'_>) {
     if names.is_empty() {
         return;
     }
-    for at in positions(run, LedgerStatus::Held, |entry| is_kept(run, entry.step)) {
+    let is_named = |entry: &LedgerEntry| is_kept(run.ground.definition, &run.record, entry.step);
+    for at in positions(run, LedgerStatus::Held, is_named) {
         let index = run.record.ledger.entry(at).step;
         let step = step(run, index);
         keep(run, at, step);
@@ -185,9 +212,9 @@ pub(super) fn keep_named(run: &mut Run<'_>) {
 }
 
 /// Whether the failure of the instance, if there is one, keeps what this step does.
-fn is_kept(run: &Run<'_>, step: u16) -> bool {
-    let steps = &run.ground.definition.steps;
-    let failure = run.record.failure.as_ref();
+pub(super) fn is_kept(definition: &Definition, record: &Record, step: u16) -> bool {
+    let steps = &definition.steps;
+    let failure = record.failure.as_ref();
     failure.is_some_and(|failure| {
         let mut names = failure.keep.iter();
         names.any(|name| Step::is_called(steps, step, name))
@@ -299,7 +326,7 @@ pub(super) fn result(run: &mut Run<'_>, at: usize, outcome: &WorkOutcome) -> Res
     let class = match outcome {
         // Whatever it says about it.
         WorkOutcome::Succeeded { .. } | WorkOutcome::Unusable { .. } => {
-            entry.end(LedgerStatus::Undone);
+            entry.undone();
             run.notes.push(Note::CompensationDone {
                 step: step.name.clone(),
             });
@@ -328,7 +355,13 @@ pub(super) fn result(run: &mut Run<'_>, at: usize, outcome: &WorkOutcome) -> Res
         ask(run, at)?;
         return resume(run);
     }
-    match delay(step, entry.attempt) {
+    // An instance that was taken back has tried by itself.
+    let pause_ms = if entry.of_child {
+        None
+    } else {
+        delay(step, entry.attempt)
+    };
+    match pause_ms {
         Some(delay_ms) => {
             entry.status = LedgerStatus::BackingOff;
             let timer = timer_name(step, entry);
@@ -341,29 +374,29 @@ pub(super) fn result(run: &mut Run<'_>, at: usize, outcome: &WorkOutcome) -> Res
 
 /// The retry timer of a step has fired.
 pub(super) fn retry_due(run: &mut Run<'_>, timer: &str) -> Result<(), Rejection> {
-    match of_timer(run, timer) {
-        Some(at) => start(run, at),
-        None => Ok(()),
+    // More than one where an iteration of a step has left several entries.
+    for at in of_timer(run, timer) {
+        start(run, at)?;
     }
+    Ok(())
 }
 
 /// The retry timer of a step is discarded: there is no further attempt.
 pub(super) fn give_up_retry(run: &mut Run<'_>, timer: &str) -> Result<(), Rejection> {
-    let Some(at) = of_timer(run, timer) else {
-        return Ok(());
-    };
-    let index = run.record.ledger.entry(at).step;
-    let step = step(run, index);
-    exhausted(run, at, step, TIMER_DISCARDED)
+    for at in of_timer(run, timer) {
+        let index = run.record.ledger.entry(at).step;
+        let step = step(run, index);
+        exhausted(run, at, step, TIMER_DISCARDED)?;
+    }
+    Ok(())
 }
 
-/// The entry that waits for a retry timer.
-fn of_timer(run: &Run<'_>, timer: &str) -> Option<usize> {
+/// The entries that wait for a retry timer.
+fn of_timer(run: &Run<'_>, timer: &str) -> Vec<usize> {
     let definition = run.ground.definition;
-    let due = positions(run, LedgerStatus::BackingOff, |entry| {
+    positions(run, LedgerStatus::BackingOff, |entry| {
         timer_name(&definition.steps[usize::from(entry.step)], entry) == timer
-    });
-    due.first().copied()
+    })
 }
 
 /// Whether a timer of this name is for the next attempt of a compensation.
@@ -402,7 +435,7 @@ pub(super) fn settle(run: &mut Run<'_>, settle: &Settle) -> Result<(), Rejection
         match settle.verdict {
             Verdict::Retry => entry.begin_anew(),
             Verdict::Skip => entry.end(LedgerStatus::Kept),
-            Verdict::Resolve => entry.end(LedgerStatus::Undone),
+            Verdict::Resolve => entry.undone(),
         }
         run.notes.push(Note::Settled {
             step: step.name.clone(),
@@ -450,23 +483,26 @@ fn start(run: &mut Run<'_>, at: usize) -> Result<(), Rejection> {
     entry.attempt = entry.attempt.saturating_add(1);
     let (index, repetition) = (entry.step, repetition(entry));
     let (input, result) = (entry.input.clone(), entry.result.clone());
-    let known_as = entry.known_as.clone();
+    let (known_as, of_child) = (entry.known_as.clone(), entry.of_child);
     let step = step(run, index);
-    let Some(compensation) = step.compensate.as_ref() else {
-        return Err(Rejection {
-            reason: "definition.mismatch",
-            message: format!("step {} is on the ledger without a compensation", step.name),
-        });
-    };
     let path = Place::Compensation { step: &step.name }.to_string();
-    let begun = match prepare(run, compensation, repetition, (input, result), &path) {
-        Ok(Some(kind)) => run.push_work_as(
-            path,
-            known_as.as_deref(),
-            repetition,
-            compensation.timeout_ms,
-            kind,
-        ),
+    let prepared = match (&step.action, &step.compensate) {
+        (Action::Saga(child), _) if of_child => {
+            children::take_back(run, &child.saga, input, &path).map(|kind| Some((kind, CHILD_TIMEOUT_MS)))
+        }
+        (_, Some(compensation)) => prepare(run, compensation, repetition, (input, result), &path)
+            .map(|kind| Some((kind?, compensation.timeout_ms))),
+        (_, None) => {
+            return Err(Rejection {
+                reason: "definition.mismatch",
+                message: format!("step {} is on the ledger without a compensation", step.name),
+            });
+        }
+    };
+    let begun = match prepared {
+        Ok(Some((kind, timeout_ms))) => {
+            run.push_work_as(path, known_as.as_deref(), repetition, timeout_ms, kind)
+        }
         Ok(None) => {
             keep(run, at, step);
             return Ok(());
@@ -560,7 +596,7 @@ fn keep(run: &mut Run<'_>, at: usize, step: &Step) {
     });
 }
 
-fn exhausted(run: &mut Run<'_>, at: usize, step: &Step, class: &str) -> Result<(), Rejection> {
+pub(super) fn exhausted(run: &mut Run<'_>, at: usize, step: &Step, class: &str) -> Result<(), Rejection> {
     if goes_on(step) {
         keep(run, at, step);
         let payload = serde_json::json!({"class": class, "kept": true, "step": step.name});
@@ -619,11 +655,22 @@ fn alert(run: &mut Run<'_>, at: usize, fact: &str, payload: &serde_json::Value) 
 
 impl LedgerEntry {
     /// It is to be undone with all attempts anew, whatever was asked.
-    fn begin_anew(&mut self) {
+    pub(super) fn begin_anew(&mut self) {
         self.status = LedgerStatus::Due;
         self.attempt = 0;
         self.asks = false;
+        self.again = false;
         self.question = None;
+    }
+
+    /// It is undone, and once more where that may have come too early.
+    fn undone(&mut self) {
+        if self.again {
+            self.tries.round = self.tries.round.saturating_add(1);
+            self.begin_anew();
+        } else {
+            self.end(LedgerStatus::Undone);
+        }
     }
 
     /// Nothing more is done about it, so nothing more is read.

@@ -1,6 +1,6 @@
 //! Ends of a step: done, failed, abandoned, and results that come after.
 
-use saga_runner_language::definition::model::{FAIL_IF_CLASS, Step};
+use saga_runner_language::definition::model::{Action, FAIL_IF_CLASS, Step};
 use saga_runner_language::expr::Root;
 use serde_bytes::ByteBuf;
 
@@ -11,8 +11,9 @@ use super::run::Run;
 use super::scope::Locals;
 use super::slot::Slot;
 use super::{
-    Rejection, attempts, children, compensation, deadlines, errors, heartbeats, items, machine, waits,
+    Rejection, attempts, children, compensation, deadlines, doubts, errors, heartbeats, items, machine, waits,
 };
+use crate::children::CHILD_STUCK;
 use crate::input::WorkOutcome;
 use crate::patch::Note;
 use crate::record::{StepStatus, Stray};
@@ -32,9 +33,13 @@ pub(super) fn acted<'a>(run: &mut Run<'a>, slot: Slot, payload: &'a [u8]) -> Res
     state.error = None;
     // What is unknown of earlier attempts is known now: all of them are the same work.
     state.tries.unknown = false;
+    let (iteration, round) = (state.iteration, state.tries.round);
+    doubts::settle(run, slot, iteration, round);
+    let state = run.slot_mut(slot);
     // Where the work may be given up, it is sent once more.
-    let again = step.wait.as_ref().is_some_and(|wait| wait.heartbeat_ms.is_some());
-    let input = if again && !step.retry.is_empty() {
+    let is_silent = step.wait.as_ref().is_some_and(|wait| wait.heartbeat_ms.is_some());
+    let again = step.wait.is_some() && step.retry.iter().any(|table| table.named || is_silent);
+    let input = if again {
         state.sent.as_ref().map(|sent| sent.payload.clone())
     } else {
         state.take_input()
@@ -73,14 +78,16 @@ pub(super) fn unusable(
 ) -> Result<(), Rejection> {
     let state = run.slot_mut(slot);
     state.tries.unknown = false;
-    let input = state.take_input();
+    let (iteration, round) = (state.iteration, state.tries.round);
+    doubts::settle(run, slot, iteration, round);
+    let input = run.slot_mut(slot).take_input();
     let result = kept(run, payload);
     compensation::push(run, slot, input, result);
     failed(run, slot, defeat)
 }
 
 /// What the ledger keeps of a result.
-fn kept<'p>(run: &Run<'_>, payload: &'p [u8]) -> &'p [u8] {
+pub(super) fn kept<'p>(run: &Run<'_>, payload: &'p [u8]) -> &'p [u8] {
     if run.mode == Mode::FailingWithoutResult {
         NO_RESULT
     } else {
@@ -153,7 +160,8 @@ pub(super) fn failed(run: &mut Run<'_>, slot: Slot, defeat: Defeat<'_>) -> Resul
     state.error = Some(defeat.class.to_owned());
     state.result = None;
     let input = state.take_input();
-    let unknown = state.tries.unknown;
+    let (unknown, iteration) = (state.tries.unknown, state.iteration);
+    doubts::keep_input(run, slot, iteration, input.as_ref());
     run.note(Note::StepFailed {
         step: step.name.clone(),
         class: defeat.class.to_owned(),
@@ -166,7 +174,9 @@ pub(super) fn failed(run: &mut Run<'_>, slot: Slot, defeat: Defeat<'_>) -> Resul
         });
         return Ok(());
     }
-    if unknown {
+    if defeat.class == CHILD_STUCK && matches!(step.action, Action::Saga(_)) {
+        children::hold(run, slot, iteration, input);
+    } else if unknown {
         children::recall(run, slot.step, input.as_ref())?;
         compensation::push_unknown(run, slot, input);
     }
@@ -190,6 +200,7 @@ pub(super) fn abandon(run: &mut Run<'_>, slot: Slot) {
     state.result = None;
     let outstanding = state.outstanding.take();
     let iteration = state.iteration;
+    doubts::keep_input(run, slot, iteration, input.as_ref());
     run.note(Note::StepAbandoned {
         step: step.name.clone(),
     });
@@ -215,6 +226,11 @@ pub(super) fn late(run: &mut Run<'_>, at: usize, outcome: &WorkOutcome) -> Resul
         step: stray.step,
         item: stray.item,
     };
+    if let WorkOutcome::TimedOut { .. } = outcome {
+        doubts::remember_stray(run, &stray);
+    } else if outcome.has_happened() {
+        doubts::settle(run, slot, stray.iteration, stray.outstanding.round);
+    }
     let step = slot.step(run);
     let (word, result, may_have_happened) = match outcome {
         WorkOutcome::Succeeded { payload } | WorkOutcome::Unusable { payload, .. } => {
@@ -223,13 +239,15 @@ pub(super) fn late(run: &mut Run<'_>, at: usize, outcome: &WorkOutcome) -> Resul
         WorkOutcome::Failed { class, .. } => (class.as_str(), None, stray.unknown),
         WorkOutcome::TimedOut { class, .. } => (class.as_str(), None, true),
     };
-    if may_have_happened {
-        compensation::push_late(run, slot, stray.iteration, stray.input, result);
-    }
     run.note(Note::LateResult {
         step: step.name.clone(),
         outcome: word.to_owned(),
     });
+    if word == CHILD_STUCK && matches!(step.action, Action::Saga(_)) {
+        children::hold_late(run, slot, stray.iteration, stray.input)?;
+    } else if may_have_happened {
+        compensation::push_late(run, slot, stray.iteration, stray.input, result);
+    }
     compensation::proceed(run)
 }
 

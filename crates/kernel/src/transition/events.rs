@@ -97,7 +97,10 @@ pub(super) fn handle<'a>(
     run.admit()?;
     let mut handled = run_handlers(&mut run, &event.event_type)?;
     let deferred = matches!(handled, Handled::Deferred);
-    if !deferred && flight::hears(&run.record) && waits::awaits_event(run.ground.definition, &event.event_type) {
+    if !deferred
+        && flight::hears(&run.record)
+        && waits::awaits_event(run.ground.definition, &event.event_type)
+    {
         let message = waits::Message::event(&mut run, &event.event_type)?;
         if waits::offer(&mut run, message)? {
             handled = Handled::Yes;

@@ -5,7 +5,8 @@
 //! whose outcome is outstanding, and those that wait for what their action has asked for. Nothing begins meanwhile, not even
 //! another attempt.
 
-use saga_runner_language::definition::model::DEADLINE;
+use saga_runner_language::definition::Definition;
+use saga_runner_language::definition::model::{Action, DEADLINE, OnLate};
 
 use super::heartbeats::HEARTBEAT;
 use super::run::Run;
@@ -49,6 +50,21 @@ fn may_have_acted(run: &Run<'_>, slot: Slot, state: &StepState) -> bool {
         | StepStatus::Failed
         | StepStatus::Abandoned => false,
     }
+}
+
+/// Whether the end, and `finally` with it, waits for a late outcome: what is outstanding would be undone if it succeeded.
+/// Each is outstanding for no longer than its timeout, after which its outcome is unknown.
+pub(super) fn holds_end(definition: &Definition, record: &Record) -> bool {
+    compensation::cancel_mode(record) != Some(CancelMode::Abandon)
+        && record.strays.iter().any(|stray| {
+            let step = &definition.steps[usize::from(stray.step)];
+            let is_undone_late = match &step.compensate {
+                Some(compensation) => compensation.on_late == OnLate::Compensate,
+                // An instance that was taken back undoes what it did by itself, and says when it has.
+                None => matches!(step.action, Action::Saga(_)),
+            };
+            is_undone_late && !compensation::is_kept(definition, record, stray.step)
+        })
 }
 
 /// The timers of the steps that go on.

@@ -17,7 +17,8 @@ use super::arena::Arena;
 use super::place::Place;
 use super::run::{Ground, Opening, Run};
 use super::{
-    Context, NO_INSTANCE, Rejection, START_RUNNING, Trace, check_definition, children, events, requests, seen,
+    Context, NO_INSTANCE, Rejection, START_RUNNING, Trace, check_definition, children, doubts, events,
+    requests, results, seen,
 };
 use crate::input::{Control, DomainEvent, Input, InputBody};
 use crate::patch::{IgnoreReason, Outcome, Patch};
@@ -129,7 +130,18 @@ pub fn apply_ended(
             check_definition(ground.definition, record)?;
             children::taken_back(ground, record, parent, *undo, *known)
         }
-        InputBody::Result(_) | InputBody::Timer { .. } => Ok(Patch::ignored(IgnoreReason::Stale)),
+        InputBody::Result(result) => match doubts::waiting(record, result) {
+            None => Ok(results::without_step(record, result)),
+            Some(at) => {
+                check_definition(ground.definition, record)?;
+                let mut patch = results::take(ground, record, result, results::Waiting::Doubt(at))?;
+                if let Some(summary) = &mut patch.ended {
+                    summary.ended = last.ended;
+                }
+                Ok(patch)
+            }
+        },
+        InputBody::Timer { .. } => Ok(Patch::ignored(IgnoreReason::Stale)),
         InputBody::Event(event) => {
             check_definition(ground.definition, record)?;
             let mut patch = after_end(ground, record, event)?;
@@ -209,10 +221,12 @@ pub(super) fn nobody(ground: Ground<'_>, event: &DomainEvent) -> Result<Patch, R
 /// Whether such an input may concern an instance that has ended.
 #[must_use]
 pub const fn reaches_ended(input: &Input) -> bool {
-    matches!(
-        input.body,
-        InputBody::Event(_) | InputBody::Control(Control::Start { .. } | Control::Recall { .. })
-    )
+    match &input.body {
+        InputBody::Event(_) | InputBody::Control(_) => true,
+        // Only what has happened is of use then.
+        InputBody::Result(result) => result.outcome.has_happened(),
+        InputBody::Timer { .. } => false,
+    }
 }
 
 /// Whether the saga asks that has started the instance that has ended, by the same command.

@@ -58,16 +58,9 @@ pub(super) fn missed(run: &mut Run<'_>, slot: Slot) -> Result<(), Rejection> {
     }
     let timer = slot.timer(run, WAIT);
     run.clear_timer(&timer);
-    let state = run.slot_mut(slot);
-    state.result = None;
-    state.callback = None;
     let defeat = Defeat {
         class: HEARTBEAT_CLASS,
         message: "no sign of life came in time",
     };
-    // What has happened is on the ledger under the iteration that ends with this.
-    let state = run.slot_mut(slot);
-    state.iteration = state.iteration.saturating_add(1);
-    state.tries.round = 0;
-    attempts::defeated(run, slot, defeat, true)
+    attempts::wait_defeated(run, slot, defeat)
 }

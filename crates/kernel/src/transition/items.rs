@@ -38,8 +38,12 @@ pub(super) fn start<'a>(run: &mut Run<'a>, slot: Slot, foreach: &'a Foreach) -> 
     };
     let state = run.slot_mut(slot);
     state.status = StepStatus::Running;
-    if list.len() > usize::try_from(foreach.max).unwrap_or(usize::MAX) {
-        let message = format!("{} items, at most {} are allowed", list.len(), foreach.max);
+    let chunk = foreach
+        .chunk
+        .map_or(1, |size| usize::try_from(size).unwrap_or(usize::MAX));
+    let count = list.len().div_ceil(chunk.max(1));
+    if count > usize::try_from(foreach.max).unwrap_or(usize::MAX) {
+        let message = format!("{count} items, at most {} are allowed", foreach.max);
         let defeat = Defeat {
             class: TOO_MANY_ITEMS,
             message: &message,

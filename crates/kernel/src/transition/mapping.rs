@@ -411,6 +411,29 @@ impl<'d> Mapping<'d> {
         Ok(at)
     }
 
+    /// Where the instance can be taken back that an old step has started; why not, otherwise.
+    fn taking_back(&self, old: u16) -> Result<u16, String> {
+        let before = &self.from.steps[usize::from(old)];
+        let saga = |step: &Step| match &step.action {
+            Action::Saga(child) => Some(child.saga.clone()),
+            Action::Effect { .. }
+            | Action::Command(_)
+            | Action::Publish(_)
+            | Action::UndoSaga(_)
+            | Action::Nothing
+            | Action::Group(_) => None,
+        };
+        let place = self.place(old);
+        place
+            .filter(|at| saga(&self.to.steps[usize::from(*at)]) == saga(before))
+            .ok_or_else(|| {
+                let name = &before.name;
+                format!(
+                    "the instance that step {name} has started needs an operator, and the new version starts none there: name it under drop.ledger"
+                )
+            })
+    }
+
     fn ledger(&mut self, moved: &mut Record) {
         let mut ledger = Ledger::default();
         for entry in std::mem::take(&mut moved.ledger).iter() {
@@ -422,7 +445,12 @@ impl<'d> Mapping<'d> {
                 }
                 continue;
             }
-            match self.undoing(entry.step) {
+            let found = if entry.of_child {
+                self.taking_back(entry.step)
+            } else {
+                self.undoing(entry.step)
+            };
+            match found {
                 Ok(at) => {
                     let (old, new) = (
                         &self.from.steps[usize::from(entry.step)],
@@ -465,6 +493,12 @@ impl<'d> Mapping<'d> {
             }
         }
         moved.strays = strays;
+        // Nobody waits for them, so they are no obstacle.
+        moved.doubts.retain_mut(|doubt| {
+            let at = self.place(doubt.step);
+            doubt.step = at.unwrap_or(doubt.step);
+            at.is_some()
+        });
     }
 
     fn machine(&mut self, record: &Record) -> Option<MachineState> {

@@ -14,6 +14,7 @@ mod attempts;
 mod children;
 mod compensation;
 mod deadlines;
+mod doubts;
 mod early;
 mod emission;
 mod ends;
@@ -440,6 +441,7 @@ fn check_definition(definition: &Definition, record: &Record) -> Result<(), Reje
             .highest_step()
             .is_none_or(|step| usize::from(step) < steps)
         && record.strays.iter().all(|stray| usize::from(stray.step) < steps)
+        && record.doubts.iter().all(|doubt| usize::from(doubt.step) < steps)
         && program::fits(definition.program.as_ref(), record)
         && record.machine.is_none() == definition.machine.is_none()
         && record.machine.is_some() == machine::present(definition, record).is_some();

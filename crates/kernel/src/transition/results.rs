@@ -10,7 +10,7 @@ use super::ends::Defeat;
 use super::failure::{self, Cause};
 use super::run::{Ground, Run};
 use super::slot::Slot;
-use super::{Rejection, attempts, compensation, ends, program, questions, seen};
+use super::{Rejection, attempts, compensation, doubts, ends, program, questions, seen};
 use crate::input::{WorkOutcome, WorkResult};
 use crate::outcome::{RESULT_EXPRESSION, RESULT_SCHEMA};
 use crate::patch::{IgnoreReason, Note, Outcome, Patch};
@@ -28,6 +28,8 @@ pub(super) enum Waiting {
     Stray(usize),
     /// Index into the pending work of the program.
     Program(usize),
+    /// Index into the commands of unknown outcome.
+    Doubt(usize),
 }
 
 /// Finds what waits for a result.
@@ -45,6 +47,7 @@ pub(super) fn waiting(record: &Record, result: &WorkResult) -> Option<Waiting> {
         .or_else(|| program::waiting(record, |pending| is(&pending.outstanding)).map(Waiting::Program))
         .or_else(|| questions::waiting(record, result).map(Waiting::Question))
         .or_else(|| compensation::asked(record, result).map(Waiting::Compensation))
+        .or_else(|| doubts::waiting(record, result).map(Waiting::Doubt))
 }
 
 /// A result for which no part of the instance waits: the second one for a command, or one for nothing.
@@ -191,6 +194,7 @@ fn output<'a>(ground: Ground<'a>, result: &WorkResult, waiting: Waiting) -> Opti
     let definition = ground.definition;
     let effect = match waiting {
         Waiting::Step(slot) | Waiting::Question(slot) => effect_of(definition, slot)?,
+        Waiting::Doubt(at) => effect_of(definition, ground.before?.doubts.get(at)?.slot())?,
         Waiting::Program(_) => result.effect.as_ref()?,
         Waiting::Compensation(_) | Waiting::Stray(_) => return None,
     };
@@ -231,6 +235,11 @@ fn apply<'a>(run: &mut Run<'a>, waiting: Waiting, told: Told<'a, '_>) -> Result<
             give_up(run, step, told)
         }
         Waiting::Program(at) => program::ended(run, at, told),
+        Waiting::Doubt(at) => {
+            let step = run.record.doubts[at].step;
+            doubts::succeeded(run, at, told)?;
+            give_up(run, step, told)
+        }
         Waiting::Question(slot) => questions::settle_by_result(run, slot, told),
         Waiting::Step(slot) => {
             let state = run.slot_mut(slot);

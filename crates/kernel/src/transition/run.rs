@@ -147,6 +147,7 @@ impl<'a> Run<'a> {
             steps: definition.steps.iter().map(|_| StepState::pending()).collect(),
             ledger: Ledger::default(),
             strays: Vec::new(),
+            doubts: Vec::new(),
             buffer: Vec::new(),
             timers: std::collections::BTreeMap::new(),
             failure: None,

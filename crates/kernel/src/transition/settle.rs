@@ -145,7 +145,11 @@ fn end(run: &mut Run<'_>) -> Result<(), Rejection> {
     let reached = match run.record.phase {
         Phase::Running => is_complete(definition, &run.record),
         Phase::Finishing if early::is_ahead(&run.record) => is_undone_on_the_way(&run.record),
-        Phase::Compensating => is_undone(&run.record) && !flight::is_open(&run.record),
+        Phase::Compensating => {
+            is_undone(&run.record)
+                && !flight::is_open(&run.record)
+                && !flight::holds_end(definition, &run.record)
+        }
         Phase::Finishing if is_finished(definition, &run.record) => {
             return over(run);
         }

@@ -37,11 +37,9 @@ pub(super) fn fire(run: &mut Run<'_>, name: &str) -> Result<(), Rejection> {
     let goes_on = of_step.is_some_and(|(_, slot)| match run.record.phase {
         Phase::Finishing => slot.step(run).at_end,
         Phase::Compensating => flight::goes_on(run, slot),
-        Phase::Running
-        | Phase::CompensationFailed
-        | Phase::Completed
-        | Phase::Failed
-        | Phase::Cancelled => false,
+        Phase::Running | Phase::CompensationFailed | Phase::Completed | Phase::Failed | Phase::Cancelled => {
+            false
+        }
     });
     if run.record.phase != Phase::Running && !goes_on {
         return Ok(());

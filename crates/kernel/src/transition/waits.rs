@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 
 use saga_runner_language::definition::Definition;
-use saga_runner_language::definition::model::{Awaited, Delay, Step, Wait};
+use saga_runner_language::definition::model::{Awaited, BODY_OF_REPEAT, Delay, Step, Wait};
 use saga_runner_language::duration::Millis;
 use saga_runner_language::expr::write_sorted;
 use saga_runner_language::json::Json;
@@ -32,7 +32,7 @@ pub(super) const WAIT: &str = "wait";
 /// Begins a step: lets its delay pass, then does what it does.
 pub(super) fn begin(run: &mut Run<'_>, slot: Slot) -> Result<(), Rejection> {
     let step = slot.step(run);
-    let Some(delay) = &step.delay else {
+    let Some(delay) = step.delay.as_ref().filter(|_| !is_later_turn(run, slot)) else {
         return attempts::start(run, slot);
     };
     let place = || format!("{}.delay", Place::Step { name: &step.name });
@@ -46,6 +46,13 @@ pub(super) fn begin(run: &mut Run<'_>, slot: Slot) -> Result<(), Rejection> {
     });
     let timer = slot.timer(run, DELAY);
     run.set_timer(&timer, after_ms, place)
+}
+
+/// Whether a loop is at this step for another time: what stands beside the loop comes once, before its first turn.
+fn is_later_turn(run: &Run<'_>, slot: Slot) -> bool {
+    let step = slot.step(run);
+    let around = step.within.filter(|_| step.name.ends_with(BODY_OF_REPEAT));
+    around.is_some_and(|group| run.slot(slot.peer(run, group)).turn > 0)
 }
 
 /// The delay of a step is over.
@@ -89,7 +96,7 @@ pub(super) fn timed_out(run: &mut Run<'_>, slot: Slot) -> Result<(), Rejection> 
         class: TIMEOUT_CLASS,
         message: "nothing came in time",
     };
-    ends::failed(run, slot, defeat)
+    attempts::wait_defeated(run, slot, defeat)
 }
 
 /// Whether the buffer holds what the step waits for, and where.
@@ -127,7 +134,8 @@ pub(super) fn offer<'a>(run: &mut Run<'a>, message: Message<'a>) -> Result<bool,
     let mut taken = false;
     for slot in waiting {
         // The end of another wait may have changed everything.
-        if !flight::hears(&run.record) || !run.has_slot(slot) || run.slot(slot).status != StepStatus::Waiting {
+        if !flight::hears(&run.record) || !run.has_slot(slot) || run.slot(slot).status != StepStatus::Waiting
+        {
             continue;
         }
         let before = run.focus(Some(slot));
@@ -227,7 +235,7 @@ fn over<'a>(run: &mut Run<'a>, slot: Slot, message: Message<'a>) -> Result<(), R
             class: text("class"),
             message: text("message"),
         };
-        return ends::failed(run, slot, defeat);
+        return attempts::wait_defeated(run, slot, defeat);
     }
     if slot.step(run).waits_alone() {
         compensation::push(run, slot, None, NO_RESULT);

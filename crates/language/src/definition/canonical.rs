@@ -474,6 +474,7 @@ fn on_errors<'d>(step: &'d Step, definition: &'d Definition) -> Json<'d> {
 fn step_retry(table: &StepRetry) -> Json<'_> {
     object([
         ("errors", list(table.classes.iter().map(|class| text(class)))),
+        ("named", Json::Bool(table.named)),
         ("policy", retry(&table.policy)),
     ])
 }

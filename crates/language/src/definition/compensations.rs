@@ -66,11 +66,8 @@ impl Reading<'_, '_> {
             ];
             one_of(answer, &words, self.findings)
         });
-        // A saga that was never started is undone by that.
-        let on_unknown = on_unknown.unwrap_or(match fields.get("saga") {
-            Some(_) => OnUnknown::Compensate,
-            None => OnUnknown::Ignore,
-        });
+        // What can be undone is undone, unless the file says that it is better left alone.
+        let on_unknown = on_unknown.unwrap_or_default();
         let on_late = fields.get("on_late").and_then(|answer| {
             let words = [
                 ("compensate", OnLate::Compensate),
@@ -83,8 +80,7 @@ impl Reading<'_, '_> {
             let words = [("stop", OnExhausted::Stop), ("continue", OnExhausted::Continue)];
             one_of(answer, &words, self.findings)
         });
-        let without_result = on_unknown != OnUnknown::Ignore;
-        if let (true, Some(types)) = (without_result, &mut self.types) {
+        if let (OnUnknown::Compensate, Some(types)) = (on_unknown, &mut self.types) {
             let result = types.env.root(Root::Result).or(&Type::null());
             types.env.bind(Root::Result, result);
         }
@@ -105,10 +101,14 @@ impl Reading<'_, '_> {
         let is_known = |types: &Types| !types.env.root(Root::Result).is_dynamic();
         let checked = self.types.as_ref().is_some_and(is_known);
         // Where the result has a type, each reading of it has been checked.
-        if let (true, Some(action), Some(entry)) =
-            (without_result && !checked, &action, fields.get("on_unknown"))
-        {
-            self.absent_result(action, when.as_ref(), entry);
+        let is_told = match on_unknown {
+            OnUnknown::Compensate => !checked,
+            OnUnknown::Ask => true,
+            OnUnknown::Ignore => false,
+        };
+        if let (true, Some(action)) = (is_told, &action) {
+            let at = fields.get("on_unknown").unwrap_or(entry);
+            self.absent_result(action, when.as_ref(), on_unknown, at);
         }
         let bounds = RetryBounds {
             attempts: 1..=COMPENSATION_ATTEMPTS_MAX,
@@ -151,8 +151,8 @@ impl Reading<'_, '_> {
         one_of(entry, &words, self.findings).unwrap_or_default()
     }
 
-    /// A step whose outcome is unknown has no result: reading a field of it would stop the compensation.
-    fn absent_result(&mut self, action: &Action, when: Option<&Expr>, on_unknown: &Entry<'_>) {
+    /// A step whose outcome is unknown has no result: reading a field of it would stop its compensation.
+    fn absent_result(&mut self, action: &Action, when: Option<&Expr>, on_unknown: OnUnknown, at: &Entry<'_>) {
         let mut unguarded = None;
         let mut look = |expr: &Expr| {
             let field = expr.fields_of(Root::Result).into_iter().next();
@@ -174,12 +174,18 @@ impl Reading<'_, '_> {
             | Action::Group(_) => {}
         }
         if let Some(field) = unguarded {
-            let message = format!("`result.{field}` is read, but with on_unknown there may be no result");
-            self.findings
-                .warning(codes::ABSENT_RESULT, on_unknown.key_span.clone(), message)
-                .help(Some(format!(
-                    "name what is to be undone by the key or by `input`, or write result == null ? null : result.{field}"
-                )));
+            let message = format!(
+                "`result.{field}` is read, but there is none where nobody knows whether the step has happened"
+            );
+            let (span, code) = (at.key_span.clone(), codes::ABSENT_RESULT);
+            let finding = match on_unknown {
+                // An operator is asked first.
+                OnUnknown::Ask => self.findings.warning(code, span, message),
+                OnUnknown::Compensate | OnUnknown::Ignore => self.findings.error(code, span, message),
+            };
+            finding.help(Some(format!(
+                "name what is to be undone by the key or by `input`, or write result == null ? null : result.{field}, or say on_unknown: ask or ignore"
+            )));
         }
     }
 }

@@ -387,6 +387,9 @@ impl Step {
 pub struct StepRetry {
     /// Error classes, or [`ANY_CLASS`]. Each class has the attempts of the policy for itself.
     pub classes: Vec<String>,
+    /// Whether the file names them. Those that are meant where it names none are about the action, not about what the step
+    /// waits for.
+    pub named: bool,
     pub policy: RetryPolicy,
 }
 
@@ -396,6 +399,12 @@ impl StepRetry {
         self.classes
             .iter()
             .any(|candidate| candidate == class || candidate == ANY_CLASS)
+    }
+
+    /// Whether a wait that ends so is followed by another attempt.
+    #[must_use]
+    pub fn is_for_wait(&self, class: &str) -> bool {
+        (self.named || class == HEARTBEAT_CLASS) && self.is_for(class)
     }
 }
 

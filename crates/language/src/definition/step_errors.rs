@@ -68,7 +68,11 @@ impl<'r> Reading<'r, '_> {
                     classes.push(HEARTBEAT_CLASS.to_owned());
                 }
             }
-            tables.push(StepRetry { classes, policy });
+            tables.push(StepRetry {
+                classes,
+                named: errors.is_some(),
+                policy,
+            });
         }
         tables
     }

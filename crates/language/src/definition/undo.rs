@@ -18,9 +18,10 @@ pub struct Compensation {
 }
 
 /// What becomes of a step of which nobody knows whether it happened.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum OnUnknown {
     /// It is undone as if it had.
+    #[default]
     Compensate,
     /// An operator says whether there is something to undo.
     Ask,

@@ -520,7 +520,7 @@ impl Lane {
         }
     }
 
-    /// Records an answer beside one that says that nobody knows the outcome. Refused or not, the question stands.
+    /// Records an answer behind one that says that nobody knows the outcome. Refused or not, that one stands.
     async fn record_late(&self, late: Option<Box<Publication>>) -> bool {
         let Some(late) = late else { return false };
         result::settles(&*self.broker, &late).await
@@ -528,10 +528,14 @@ impl Lane {
     }
 
     /// The same answer as a second message, for the case that somebody has written before that nobody knows the
-    /// outcome: an operator may have been asked, and this is what to tell him.
+    /// outcome: what has happened has to be undone, or counts; and an operator may have been asked, whom a failure tells as much.
     fn late(&self, to: &Addressee<'_>, answer: &Answer, calls: u32) -> Option<Box<Publication>> {
-        let is_definite = !matches!(answer, Answer::TimedOut { .. });
-        (self.definition.schemas.asks && is_definite).then(|| {
+        let is_told = match answer {
+            Answer::Succeeded { .. } => true,
+            Answer::Failed { .. } => self.definition.schemas.asks,
+            Answer::TimedOut { .. } => false,
+        };
+        is_told.then(|| {
             Box::new(Publication {
                 expect: Expect::MessageId(format!("late/{}/{}", to.tenant, to.command)),
                 ..self.publication(to, answer.clone(), calls)

@@ -194,11 +194,13 @@ fn a_child_is_cancelled_with_its_parent() {
     ask(&parent, &mut child, PAY);
     parent.control("stop", cancel(CancelMode::Compensate));
     assert_eq!(parent.statuses()[0], StepStatus::Abandoned);
-    assert_eq!(parent.phase(), Phase::Cancelled);
-    assert!(parent.ended.is_none(), "it waits for what becomes of the child");
+    assert_eq!(
+        parent.phase(),
+        Phase::Compensating,
+        "it waits for what becomes of the child"
+    );
     assert_eq!(ask(&parent, &mut child, "steps.pay.cancel"), Outcome::Applied);
-    assert_eq!(child.phase(), Phase::Cancelled);
-    assert!(child.ended.is_none(), "it waits for the charge");
+    assert_eq!(child.phase(), Phase::Compensating, "it waits for the charge");
     child.succeed("steps.charge", &json!({}));
     child.succeed("steps.charge.compensate", &json!({}));
     let (_, told) = outcome(child.newest("outcome"));
@@ -368,8 +370,9 @@ fn a_step_need_not_wait_and_still_undoes_what_it_started() {
     ask(&parent, &mut child, PAY);
     parent.fail("steps.ship", "gone");
     assert_eq!(ask(&parent, &mut child, "steps.pay.compensate"), Outcome::Applied);
-    assert_eq!(child.phase(), Phase::Cancelled, "it is stopped");
+    assert_eq!(child.phase(), Phase::Compensating, "it is stopped");
     child.fail("steps.charge", "declined");
+    assert_eq!(child.phase(), Phase::Cancelled);
     tell(&child, &mut parent);
     assert_eq!(parent.phase(), Phase::Failed);
 }

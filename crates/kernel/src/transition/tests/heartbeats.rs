@@ -24,7 +24,7 @@ steps:
     wait: {callback: true, timeout: 1h, heartbeat: 30s}
     retry: {attempts: 3, backoff: {initial: 5s, factor: 1}}
     set: {film: '${signal.url}'}
-    compensate: {effect: discard, with: {job: '${result.id}'}, retry: {attempts: 1000}}
+    compensate: {effect: discard, on_unknown: ignore, with: {job: '${result.id}'}, retry: {attempts: 1000}}
   show: {needs: [render], effect: show}
 ";
 

@@ -22,7 +22,7 @@ const FIRST: &str = r#"
 state: {init: {cents: 5, old: 1}}
 handlers: {Trip.Told: {set: {told: true}}}
 steps:
-  hotel: {effect: hotel-book, with: {n: 1}, set: {hotel: "${result.id}"}, compensate: {effect: hotel-cancel, with: {id: "${result.id}"}}}
+  hotel: {effect: hotel-book, with: {n: 1}, set: {hotel: "${result.id}"}, compensate: {effect: hotel-cancel, on_unknown: ignore, with: {id: "${result.id}"}}}
   note: {effect: note-write, with: {n: 2}}
   flight: {needs: [hotel], effect: flight-book, with: {n: 3}, retry: {attempts: 3, backoff: {initial: 1s}}}
 timers:
@@ -35,7 +35,7 @@ state: {init: {total: 0}}
 handlers: {Trip.Told: {set: {told: 2}}}
 steps:
   flight_out: {needs: [stay], effect: flight-book, with: {n: 3}, retry: {attempts: 3, backoff: {initial: 1s}}}
-  stay: {effect: hotel-book, with: {n: 1}, set: {hotel: "${result.id}"}, compensate: {effect: hotel-cancel, with: {id: "${result.id}"}}}
+  stay: {effect: hotel-book, with: {n: 1}, set: {hotel: "${result.id}"}, compensate: {effect: hotel-cancel, on_unknown: ignore, with: {id: "${result.id}"}}}
   insure: {needs: [flight_out], effect: insurance-buy, with: {cents: "${state.total}"}}
 timers:
   late: {after: 2h, fail: {code: late}}
@@ -479,7 +479,7 @@ fn deferred_events_that_the_new_version_has_no_use_for_are_refused_or_dropped_by
 fn what_cannot_be_undone_any_more_is_refused_or_stays_done_by_name() {
     let first = version(FIRST);
     let kept = FIRST.replace(
-        ", compensate: {effect: hotel-cancel, with: {id: \"${result.id}\"}}",
+        ", compensate: {effect: hotel-cancel, on_unknown: ignore, with: {id: \"${result.id}\"}}",
         "",
     );
     let mut world = under_way(&first);

@@ -160,21 +160,21 @@ fn a_charge_that_succeeds_after_the_timeout_is_refunded() {
 }
 
 #[test]
-fn a_success_after_the_end_reopens_the_ledger_and_not_the_outcome() {
+fn an_end_waits_for_what_may_still_succeed_and_undoes_it_before() {
     let mut world = reserved();
     world.advance(31 * 60_000);
     world.succeed("steps.reserve.compensate", &json!({}));
-    assert_eq!(world.phase(), Phase::Failed);
-    assert!(world.ended.is_none(), "the charge may still succeed");
+    assert_eq!(world.phase(), Phase::Compensating, "the charge may still succeed");
     assert_eq!(
         world.event("Payment.Captured", &json!({})),
-        Outcome::Ignored(IgnoreReason::Ended)
+        Outcome::Ignored(IgnoreReason::NoHandler)
     );
     world.succeed("steps.charge", &json!({"charge_id": "ch-1"}));
-    assert_eq!(world.phase(), Phase::Failed);
+    assert_eq!(world.phase(), Phase::Compensating);
     assert_eq!(world.outstanding(), ["steps.charge.compensate"]);
-    assert!(world.ended.is_none());
+    assert!(!world.paths().iter().any(|path| path.starts_with("finally")));
     world.succeed("steps.charge.compensate", &json!({}));
+    assert_eq!(world.phase(), Phase::Failed);
     assert!(world.ended.is_some());
     assert_eq!(world.ledger(), [LedgerStatus::Undone, LedgerStatus::Undone]);
     let finals = world
@@ -222,26 +222,25 @@ fn an_operators_cancel_ends_as_cancelled() {
     let mut world = placed();
     let cancel = |reason: &str| Control::cancel(reason.to_owned());
     assert_eq!(world.control("req-1", cancel("fraud ring")), Outcome::Applied);
+    assert_eq!(world.phase(), Phase::Compensating, "stock may be reserved");
+    assert!(world.timers.is_empty());
     assert_eq!(
-        world.phase(),
-        Phase::Cancelled,
-        "nothing was done, so nothing is to be undone"
+        world.control("req-2", cancel("again")),
+        Outcome::Ignored(IgnoreReason::NoHandler)
     );
+    world.succeed("steps.reserve", &json!({"id": "r-1"}));
+    world.succeed("steps.reserve.compensate", &json!({}));
+    assert_eq!(world.phase(), Phase::Cancelled, "nothing undoes a score");
     assert_eq!(
         world.payload("finally.cancelled[0]"),
         json!({"reason": "cancelled"})
     );
-    assert!(world.timers.is_empty());
+    world.succeed("steps.fraud", &json!({"score": 1}));
+    assert!(world.ended.is_some());
     assert_eq!(
-        world.control("req-2", cancel("again")),
+        world.control("req-3", cancel("again")),
         Outcome::Ignored(IgnoreReason::Ended)
     );
-    world.succeed("steps.reserve", &json!({"id": "r-1"}));
-    world.succeed("steps.fraud", &json!({"score": 1}));
-    assert!(world.ended.is_none());
-    world.succeed("steps.reserve.compensate", &json!({}));
-    assert!(world.ended.is_some());
-    assert_eq!(world.phase(), Phase::Cancelled);
 }
 
 #[test]

@@ -192,7 +192,7 @@ fn an_end_waits_for_what_is_under_way_and_the_program_can_undo_it() {
     assert_eq!(world.phase(), Phase::Compensating);
     assert!(world.timers.is_empty(), "a failure clears timers");
     world.event("Order.Paid", &json!({"answer": {"state": {"n": 9}}}));
-    assert_eq!(world.data(), json!({}), "events no longer matter");
+    assert_eq!(world.data(), json!({"n": 9}), "it hears of what comes meanwhile");
     world.succeed("program.a", &json!({"answer": refund}));
     world.succeed("program.b", &json!({"answer": {"state": {}, "complete": true}}));
     assert_eq!(world.outstanding(), ["program.refund"]);

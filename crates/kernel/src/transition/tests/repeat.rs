@@ -95,7 +95,7 @@ steps:
   batches:
     repeat: {while: state.left > 0, max: 10}
     steps:
-      plan: {effect: plan, compensate: {effect: unplan, with: {id: "${result.id}"}}}
+      plan: {effect: plan, compensate: {effect: unplan, on_unknown: ignore, with: {id: "${result.id}"}}}
       route:
         needs: [plan]
         choice:
@@ -200,4 +200,19 @@ steps:
         .map(|item| item.idempotency_key.as_str())
         .collect();
     assert_eq!((keys.len(), world.sent.len()), (9, 9));
+}
+
+/// `repeat.delay` is what lies between two turns.
+#[test]
+fn a_delay_beside_a_loop_passes_once() {
+    let mut world = World::new(super::build::loaded(
+        "steps:\n  poll: {delay: 1h, repeat: {until: result.done, max: 5, delay: 1m}, effect: poll}\n",
+    ));
+    world.event("Order.Placed", &json!({"id": "o-1"}));
+    assert_eq!(world.sent.len(), 0);
+    world.advance(3_600_000);
+    assert_eq!(world.sent.len(), 1);
+    world.succeed("steps.poll.turn", &json!({"done": false}));
+    world.advance(60_000);
+    assert_eq!(world.sent.len(), 2);
 }

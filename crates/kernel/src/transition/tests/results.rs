@@ -177,7 +177,7 @@ finally:
 
 #[test]
 fn an_undo_that_cannot_read_the_result_waits_for_an_operator() {
-    let body = "steps:\n  hold:\n    effect: book\n    compensate: {effect: unbook, with: {id: '${result.id}'}}\n  next: {needs: [hold], effect: plain}\n";
+    let body = "steps:\n  hold:\n    effect: book\n    compensate: {effect: unbook, on_unknown: ignore, with: {id: '${result.id}'}}\n  next: {needs: [hold], effect: plain}\n";
     let mut world = world_of(body);
     world.succeed(HOLD, &json!({"no": 1}));
     assert_eq!(world.phase(), Phase::CompensationFailed);
@@ -206,7 +206,7 @@ fn an_undo_that_cannot_read_the_result_waits_for_an_operator() {
 
 #[test]
 fn a_result_too_large_for_the_record_is_done_without_being_kept() {
-    let body = "steps:\n  hold:\n    effect: plain\n    compensate: {effect: unbook, with: {id: '${result.id}'}}\n  next: {needs: [hold], effect: plain}\n";
+    let body = "steps:\n  hold:\n    effect: plain\n    compensate: {effect: unbook, on_unknown: ignore, with: {id: '${result.id}'}}\n  next: {needs: [hold], effect: plain}\n";
     let mut world = world_of(body);
     let text = "x".repeat(world.limits.record_bytes);
     world.succeed(HOLD, &json!({"id": "a", "text": text}));

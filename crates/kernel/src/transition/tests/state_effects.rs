@@ -25,7 +25,7 @@ machine:
             name: charge
             with: {n: "${state.tries}"}
             retry: {attempts: 2, errors: [transient]}
-            compensate: {effect: payments-refund, with: {id: "${result.id}"}}
+            compensate: {effect: payments-refund, on_unknown: ignore, with: {id: "${result.id}"}}
           - publish: {type: order.charging}
       handlers:
         result.charge: {set: {charge: "${result.id}"}, to: shipping}

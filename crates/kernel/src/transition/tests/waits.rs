@@ -225,7 +225,7 @@ fn asking() -> World {
     ask.wait = Some(wait(Awaited::Callback, None));
     ask.set = sets(json!({"signed": "${signal.name}"}));
     ask.compensate = Some(compensation(effect("signature-drop", json!({}))));
-    ask.retry = vec![super::retry::table(&["*"], 3)];
+    ask.retry = vec![super::retry::table(&["transient", "timeout"], 3)];
     saga.steps = vec![ask];
     let mut world = World::new(saga);
     world.event("Order.Placed", &json!({}));
@@ -266,7 +266,7 @@ fn a_callback_ends_the_wait_of_its_work_and_of_no_other() {
     assert_eq!(world.data()["signed"], "ada");
     assert_eq!(
         world.control("c-2", callback),
-        Outcome::Ignored(IgnoreReason::NoInstance)
+        Outcome::Ignored(IgnoreReason::Ended)
     );
 }
 
@@ -402,7 +402,10 @@ fn draining_ends_with_the_timeout_of_the_wait_or_with_another_cancel() {
     assert_eq!(world.outstanding(), ["steps.ship.compensate"], "{}", world.story);
 
     let mut world = draining(true);
-    assert_eq!(cancel(&mut world, CancelMode::Abandon), Outcome::Ignored(IgnoreReason::NoHandler));
+    assert_eq!(
+        cancel(&mut world, CancelMode::Abandon),
+        Outcome::Ignored(IgnoreReason::NoHandler)
+    );
     assert_eq!(cancel(&mut world, CancelMode::Compensate), Outcome::Applied);
     assert_eq!(world.outstanding(), ["steps.ship.compensate"], "{}", world.story);
     assert!(world.timers.is_empty());
@@ -429,10 +432,99 @@ steps:
     world.fail("steps.each.item", "transient");
     assert_eq!((world.phase(), world.sent.len()), (Phase::Compensating, 2));
     let work = world.sent[0].idempotency_key.clone();
-    let outcome = CallbackOutcome::Done { data: Bytes::from_static(b"{}") };
-    assert_eq!(world.control("cb", Control::Callback { work, outcome }), Outcome::Applied);
+    let outcome = CallbackOutcome::Done {
+        data: Bytes::from_static(b"{}"),
+    };
+    assert_eq!(
+        world.control("cb", Control::Callback { work, outcome }),
+        Outcome::Applied
+    );
     assert_eq!(world.outstanding(), ["steps.each.item.compensate"]);
     assert!(world.last().steps.iter().all(|step| step.items.is_none()));
     world.succeed("steps.each.item.compensate", &json!({}));
     assert_eq!(world.phase(), Phase::Cancelled, "{}", world.story);
+}
+
+/// A refusal of who has the token, or silence, is the end of an attempt where `retry` names it.
+#[test]
+fn retry_covers_the_wait_where_it_names_the_class() {
+    let signing = |retry: &str| {
+        let mut world = World::new(loaded(&format!(
+            "steps:\n  sign:\n    effect: ask\n    wait: {{callback: true, timeout: 1h}}\n    retry: {retry}\n    compensate: {{effect: drop, on_unknown: ignore, with: {{id: '${{result.id}}'}}}}\n"
+        )));
+        world.event("Order.Placed", &json!({"id": "o-1"}));
+        world.succeed("steps.sign", &json!({"id": 1}));
+        world
+    };
+    let refuse = |world: &mut World| {
+        let work = world.sent.last().expect("sent").idempotency_key.clone();
+        let (class, message) = ("refused".to_owned(), "no".to_owned());
+        let outcome = CallbackOutcome::Failed { class, message };
+        let id = format!("cb-{}-{}", world.sent.len(), world.notes.len());
+        world.control(&id, Control::Callback { work, outcome })
+    };
+    let backoff = "backoff: {initial: 10s}";
+    for errors in ["[refused, timeout]", "'*'"] {
+        let mut world = signing(&format!("{{errors: {errors}, attempts: 2, {backoff}}}"));
+        assert_eq!(refuse(&mut world), Outcome::Applied);
+        assert_eq!(world.statuses(), [StepStatus::BackingOff]);
+        assert_eq!(
+            refuse(&mut world),
+            Outcome::Ignored(IgnoreReason::Stale),
+            "an old token"
+        );
+        world.advance(10_000);
+        assert_eq!(world.outstanding(), ["steps.sign"]);
+        let keys: Vec<&str> = world
+            .sent
+            .iter()
+            .map(|item| item.idempotency_key.as_str())
+            .collect();
+        assert_ne!(keys[0], keys[1]);
+        world.succeed("steps.sign", &json!({"id": 2}));
+        // Each class has its own attempts.
+        world.advance(HOUR_MS);
+        world.advance(10_000);
+        world.succeed("steps.sign", &json!({"id": 3}));
+        assert_eq!(world.statuses(), [StepStatus::Waiting]);
+        assert_eq!(world.ledger(), [LedgerStatus::Held; 3]);
+        world.advance(HOUR_MS);
+        assert_eq!(world.phase(), Phase::Compensating, "{}", world.story);
+        world.succeed("steps.sign.compensate", &json!({}));
+        world.succeed("steps.sign.compensate", &json!({}));
+        world.succeed("steps.sign.compensate", &json!({}));
+        assert_eq!(world.phase(), Phase::Failed);
+    }
+    for retry in ["{attempts: 3}", "{errors: [transient], attempts: 3}"] {
+        let mut world = signing(retry);
+        refuse(&mut world);
+        assert_eq!(world.phase(), Phase::Compensating, "{retry}");
+        let mut world = signing(retry);
+        world.advance(HOUR_MS);
+        assert_eq!(world.phase(), Phase::Compensating, "{retry}");
+    }
+}
+
+#[test]
+fn a_command_is_sent_again_where_its_event_does_not_come() {
+    let mut world = World::new(loaded(
+        r#"
+steps:
+  ship:
+    command: {aggregate: Shipment, id: "${key}", type: Shipment.Create}
+    wait: {event: Order.Shipped, timeout: 1h}
+    retry: {errors: [timeout], attempts: 2, backoff: {initial: 1m}}
+"#,
+    ));
+    world.event("Order.Placed", &json!({"id": "o-1"}));
+    world.succeed("steps.ship", &json!({}));
+    world.advance(HOUR_MS + 60_000);
+    assert_eq!(
+        (world.sent.len(), world.statuses()),
+        (2, vec![StepStatus::Running])
+    );
+    world.event("Order.Shipped", &json!({"id": "o-1"}));
+    assert_eq!(world.statuses(), [StepStatus::Running], "it is kept");
+    world.succeed("steps.ship", &json!({}));
+    assert_eq!(world.phase(), Phase::Completed);
 }

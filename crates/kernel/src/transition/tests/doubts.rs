@@ -1,0 +1,208 @@
+//! Successes behind an unknown outcome: of attempts, of steps that are over, of instances that have ended.
+
+use bytes::Bytes;
+use saga_runner_language::ids::CommandId;
+use serde_json::{Value, json};
+
+use super::build::loaded;
+use super::world::World;
+use crate::input::{CancelMode, Control, WorkOutcome};
+use crate::ledger::LedgerStatus;
+use crate::patch::{IgnoreReason, Outcome};
+use crate::record::{DOUBTS_MAX, Phase, StepStatus};
+
+const PAY: &str = "steps.pay";
+const REFUND: &str = "steps.pay.compensate";
+
+fn paying(more: &str) -> World {
+    let mut world = World::new(loaded(&format!(
+        r#"
+handlers: {{Order.Closed: {{fail: {{code: closed}}}}}}
+state: {{init: {{paid: none}}}}
+steps:
+  pay:
+    effect: charge
+    with: {{cents: 12}}
+    retry: {{attempts: 2, errors: [timeout, transient], backoff: {{initial: 1m}}}}
+    set: {{paid: "${{result.id}}"}}
+    compensate: {{effect: refund, with: {{cents: "${{input.cents}}", id: "${{result == null ? null : result.id}}"}}, retry: {{attempts: 1}}}}
+{more}
+"#
+    )));
+    world.event("Order.Placed", &json!({"id": "o-1"}));
+    world
+}
+
+fn newest(world: &World) -> CommandId {
+    world.newest(PAY).command_id
+}
+
+fn ok(world: &mut World, command: CommandId) -> Outcome {
+    let payload = Bytes::from_static(br#"{"id":"ch-1"}"#);
+    world.result(command, WorkOutcome::Succeeded { payload })
+}
+
+fn refund(id: &Value) -> Value {
+    json!({"cents": 12, "id": id})
+}
+
+#[test]
+fn a_step_that_backs_off_is_done_by_the_attempt_whose_outcome_was_unknown() {
+    let mut world = paying("");
+    let first = newest(&world);
+    world.time_out(PAY);
+    assert_eq!(world.statuses(), [StepStatus::BackingOff]);
+    assert_eq!(ok(&mut world, first), Outcome::Applied);
+    assert_eq!((world.phase(), world.sent.len()), (Phase::Completed, 1));
+    assert_eq!(world.data()["paid"], "ch-1");
+    assert!(world.timers.is_empty());
+}
+
+#[test]
+fn a_second_attempt_under_the_same_key_is_the_same_work() {
+    let mut world = paying("  ship: {needs: [pay], effect: ship}");
+    let first = newest(&world);
+    world.time_out(PAY);
+    world.advance(60_000);
+    let second = newest(&world);
+    assert_eq!(ok(&mut world, first), Outcome::Applied);
+    assert_eq!(world.outstanding(), ["steps.ship"]);
+    assert_eq!(world.ledger(), [LedgerStatus::Held]);
+    assert_eq!(ok(&mut world, second), Outcome::Ignored(IgnoreReason::Orphan));
+    world.fail("steps.ship", "permanent");
+    assert_eq!(world.payload(REFUND), refund(&json!("ch-1")));
+    world.succeed(REFUND, &json!({}));
+    assert!(world.ended.is_some());
+}
+
+/// Between them the upstream has refused, so the open attempt has another key: it would be a second charge.
+#[test]
+fn an_open_attempt_under_another_key_is_undone_should_it_succeed() {
+    let mut world = paying("  ship: {needs: [pay], effect: ship}");
+    let first = newest(&world);
+    world.time_out(PAY);
+    world.advance(60_000);
+    world.refuse(PAY, "transient");
+    world.advance(120_000);
+    let third = newest(&world);
+    assert_eq!(world.sent.len(), 3, "{}", world.story);
+    assert_eq!(ok(&mut world, first), Outcome::Applied);
+    assert_eq!(ok(&mut world, third), Outcome::Applied);
+    assert_eq!(world.outstanding(), ["steps.ship", REFUND]);
+    assert_eq!(world.ledger(), [LedgerStatus::Held, LedgerStatus::Undoing]);
+}
+
+#[test]
+fn what_was_undone_for_want_of_knowledge_is_undone_once_more_under_another_key() {
+    for ended in [false, true] {
+        let mut world = paying("finally: {failed: [{effect: tell, name: tell}]}");
+        let first = newest(&world);
+        world.time_out(PAY);
+        world.advance(60_000);
+        world.time_out(PAY);
+        assert_eq!(world.payload(REFUND), refund(&Value::Null));
+        let before = world.newest(REFUND).idempotency_key.clone();
+        world.succeed(REFUND, &json!({}));
+        if ended {
+            world.succeed("finally.failed.tell", &json!({}));
+            assert!(world.ended.is_some());
+        }
+        assert_eq!(ok(&mut world, first), Outcome::Applied);
+        assert_eq!(world.payload(REFUND), refund(&json!("ch-1")));
+        assert_ne!(world.newest(REFUND).idempotency_key, before);
+        assert_eq!(ok(&mut world, first), Outcome::Ignored(IgnoreReason::Duplicate));
+        assert!(world.record.is_some());
+        world.succeed(REFUND, &json!({}));
+        assert_eq!(world.record.is_none(), ended);
+        if !ended {
+            world.succeed("finally.failed.tell", &json!({}));
+        }
+        assert_eq!(world.phase(), Phase::Failed, "the outcome stands");
+        assert!(world.ended.is_some());
+        assert_eq!(
+            world
+                .paths()
+                .iter()
+                .filter(|path| path.starts_with("finally"))
+                .count(),
+            1
+        );
+    }
+}
+
+#[test]
+fn a_success_that_comes_while_it_is_being_undone_is_undone_once_more() {
+    let mut world = paying("");
+    let first = newest(&world);
+    world.time_out(PAY);
+    world.event("Order.Closed", &json!({"id": "o-1"}));
+    let undo = world.newest(REFUND).command_id;
+    assert_eq!(ok(&mut world, first), Outcome::Applied);
+    assert_eq!(world.newest(REFUND).command_id, undo, "one at a time");
+    world.succeed(REFUND, &json!({}));
+    assert_eq!(world.payload(REFUND), refund(&json!("ch-1")));
+    world.succeed(REFUND, &json!({}));
+    assert_eq!(world.phase(), Phase::Failed, "{}", world.story);
+    assert_eq!(world.ledger(), [LedgerStatus::Undone]);
+}
+
+#[test]
+fn what_nobody_may_undo_stays_done_and_what_is_not_undone_yet_is_only_known_now() {
+    let unknown = |options: &str| {
+        let body = format!(
+            "steps:\n  pay: {{effect: charge, compensate: {{effect: refund, {options}}}}}\nstate: {{init: {{}}}}\n"
+        );
+        let mut world = World::new(loaded(&body));
+        world.event("Order.Placed", &json!({"id": "o-1"}));
+        let first = newest(&world);
+        world.time_out(PAY);
+        (world, first)
+    };
+    let (mut world, first) = unknown("on_unknown: ignore");
+    assert!(world.ended.is_some());
+    ok(&mut world, first);
+    assert_eq!(world.outstanding(), [REFUND], "it has happened, so it is undone");
+
+    let (mut world, first) = unknown("on_unknown: ignore, on_late: ignore");
+    ok(&mut world, first);
+    assert!(world.outstanding().is_empty() && world.ended.is_some());
+
+    let (mut world, first) = unknown("on_unknown: ask");
+    assert_eq!(world.phase(), Phase::CompensationFailed);
+    ok(&mut world, first);
+    assert_eq!(world.outstanding(), [REFUND], "the question is answered");
+    assert_eq!(world.phase(), Phase::Compensating, "{}", world.story);
+}
+
+/// A step that went on without an answer counts as done, so its late success changes nothing but what is known.
+#[test]
+fn a_step_that_continued_stays_done_unless_the_instance_fails() {
+    let mut world = paying("    on_error: {timeout: {continue: true}}\n  ship: {needs: [pay], effect: ship}");
+    let first = newest(&world);
+    world.time_out(PAY);
+    world.advance(60_000);
+    world.time_out(PAY);
+    assert_eq!(world.outstanding(), ["steps.ship"]);
+    assert_eq!(ok(&mut world, first), Outcome::Applied);
+    assert_eq!(world.outstanding(), ["steps.ship"]);
+    world.fail("steps.ship", "permanent");
+    assert_eq!(world.payload(REFUND), refund(&json!("ch-1")));
+}
+
+#[test]
+fn no_more_are_remembered_than_there_may_be() {
+    let mut world = World::new(loaded(
+        "steps:\n  pay: {effect: charge, retry: {attempts: 100, errors: [timeout], backoff: {initial: 1s, max: 1s}}}\n",
+    ));
+    world.event("Order.Placed", &json!({"id": "o-1"}));
+    let first = newest(&world);
+    for _ in 0..=DOUBTS_MAX {
+        world.time_out(PAY);
+        world.advance(1_000);
+    }
+    assert_eq!(world.last().doubts.len(), DOUBTS_MAX);
+    assert_eq!(ok(&mut world, first), Outcome::Ignored(IgnoreReason::Orphan));
+    let reason = "enough".to_owned();
+    let mode = CancelMode::Compensate;
+    world.control("stop", Control::Cancel { reason, mode });
+}

@@ -1,0 +1,98 @@
+//! What is in flight when an instance fails: what holds the end up, and what does not.
+
+use serde_json::json;
+
+use super::build::loaded;
+use super::children::{PAY, ask, cancel, child, parent, tell};
+use super::world::World;
+use crate::input::Verdict;
+use crate::input::{CancelMode, Control, WorkOutcome};
+use crate::ledger::LedgerStatus;
+use crate::record::{Phase, StepStatus};
+use crate::transition::tests::compensation::settle;
+
+fn cancelled(of_room: &str) -> World {
+    let mut world = World::new(loaded(&format!(
+        "finally: {{cancelled: {{publish: {{type: order.cancelled}}}}}}\nsteps:\n  room: {{effect: book{of_room}}}\n"
+    )));
+    world.event("Order.Placed", &json!({"id": "o-1"}));
+    world.control("c-1", Control::cancel(String::new()));
+    world
+}
+
+#[test]
+fn the_end_waits_for_what_would_be_undone_and_for_nothing_else() {
+    let undo = ", compensate: {effect: unbook";
+    let is_told = |world: &World| world.paths().contains(&"finally.cancelled[0]");
+    let ends: [(fn(&mut World), bool); 3] = [
+        (|world| _ = world.succeed("steps.room", &json!({})), true),
+        (|world| _ = world.time_out("steps.room"), true),
+        (|world| _ = world.fail("steps.room", "recalled"), false),
+    ];
+    for (end, undone) in ends {
+        let mut world = cancelled(&format!("{undo}}}"));
+        assert_eq!(world.phase(), Phase::Compensating);
+        assert!(!is_told(&world));
+        end(&mut world);
+        if undone {
+            assert!(!is_told(&world));
+            world.succeed("steps.room.compensate", &json!({}));
+        }
+        assert_eq!(world.phase(), Phase::Cancelled);
+        assert!(is_told(&world) && world.ended.is_some());
+    }
+    for of_room in [
+        "",
+        ", compensate: none",
+        &format!("{undo}, on_late: accept}}"),
+        &format!("{undo}, on_late: ignore}}"),
+    ] {
+        let world = cancelled(of_room);
+        assert_eq!(world.phase(), Phase::Cancelled, "{of_room}");
+        assert!(is_told(&world) && world.ended.is_none());
+    }
+}
+
+/// The child cannot undo what it did, and neither has its parent then.
+#[test]
+fn a_child_that_was_taken_back_and_is_stuck_leaves_its_parent_to_an_operator() {
+    let (mut parent, mut child) = (parent(), child());
+    ask(&parent, &mut child, PAY);
+    parent.control("stop", cancel(CancelMode::Compensate));
+    ask(&parent, &mut child, "steps.pay.cancel");
+    child.succeed("steps.charge", &json!({}));
+    for _ in 0..10 {
+        child.fail("steps.charge.compensate", "unavailable");
+        child.advance(600_000);
+    }
+    assert_eq!(child.phase(), Phase::CompensationFailed);
+    tell(&child, &mut parent);
+    assert_eq!(parent.phase(), Phase::CompensationFailed, "{}", parent.story);
+    assert_eq!(parent.ledger(), [LedgerStatus::Stuck]);
+    assert_eq!(
+        parent.payload("steps.pay.compensate.exhausted")["class"],
+        "child_compensation_failed"
+    );
+    parent.control("again", settle(Verdict::Retry, None));
+    ask(&parent, &mut child, "steps.pay.compensate");
+    child.succeed("steps.charge.compensate", &json!({}));
+    assert_eq!(child.phase(), Phase::Cancelled);
+    tell(&child, &mut parent);
+    assert_eq!(
+        (parent.phase(), parent.ledger()),
+        (Phase::Cancelled, vec![LedgerStatus::Undone])
+    );
+}
+
+#[test]
+fn a_child_that_fails_its_step_stuck_is_taken_back_once_more_by_an_instance_that_fails() {
+    let mut parent = parent();
+    let class = crate::children::CHILD_STUCK;
+    parent.resolve(PAY, WorkOutcome::failed(class, "refused"));
+    assert_eq!(parent.statuses()[0], StepStatus::Failed);
+    assert_eq!(parent.outstanding(), ["steps.pay.compensate"]);
+    parent.resolve("steps.pay.compensate", WorkOutcome::failed(class, "refused"));
+    assert_eq!(parent.phase(), Phase::CompensationFailed);
+    parent.control("skip", settle(Verdict::Skip, None));
+    assert_eq!(parent.phase(), Phase::Failed);
+}
