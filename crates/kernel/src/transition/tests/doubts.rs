@@ -1,10 +1,14 @@
 //! Successes behind an unknown outcome: of attempts, of steps that are over, of instances that have ended.
 
 use bytes::Bytes;
+use proptest::prelude::*;
 use saga_runner_language::ids::CommandId;
 use serde_json::{Value, json};
 
 use super::build::loaded;
+use super::compensation::trip;
+use super::properties::{Happening, good, happenings, heal, live};
+use super::retry::charging;
 use super::world::World;
 use crate::input::{CancelMode, Control, WorkOutcome};
 use crate::ledger::LedgerStatus;
@@ -205,4 +209,58 @@ fn no_more_are_remembered_than_there_may_be() {
     let reason = "enough".to_owned();
     let mode = CancelMode::Compensate;
     world.control("stop", Control::Cancel { reason, mode });
+}
+
+/// One of the commands in doubt succeeds. Tells its path, and how much was sent before.
+fn late(world: &mut World, which: usize) -> Option<(String, usize)> {
+    let doubts = &world.last().doubts;
+    let command = doubts.get(which % doubts.len().max(1))?.command;
+    let (path, before) = (world.path_of(command), world.sent.len());
+    assert_eq!(world.result(command, good()), Outcome::Applied);
+    Some((path, before))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_succeeds_late_is_done_or_undone_behind_that(
+        happenings in proptest::collection::vec((happenings(2, 6), any::<bool>(), 0..8_usize), 0..12),
+        of_trip in any::<bool>(),
+    ) {
+        let mut world = if of_trip { trip("", "") } else { World::new(charging(true)) };
+        let events = if of_trip { ["Trip.Booked", "Trip.Other"] } else { ["Order.Placed", "Order.Other"] };
+        let events = events.map(|event| (event, json!({"id": "o-1"})));
+        if !of_trip {
+            world.event(events[0].0, &events[0].1);
+        }
+        let mut successes = Vec::new();
+        let mut done = std::collections::BTreeMap::new();
+        for (part, comes, which) in &happenings {
+            live(&mut world, &events, part);
+            if *comes {
+                successes.extend(late(&mut world, *which));
+            }
+        }
+        heal(&mut world, &mut done);
+        // The rest succeeds after the end.
+        while !world.last().doubts.is_empty() {
+            let success = late(&mut world, 0);
+            prop_assert!(success.is_some());
+            successes.extend(success);
+            heal(&mut world, &mut done);
+        }
+        prop_assert!(world.ended.is_some() && world.record.is_none(), "it rests in {:?}", world.phase());
+        if world.phase() == Phase::Completed {
+            return Ok(());
+        }
+        prop_assert!(world.ledger().iter().all(|status| *status == LedgerStatus::Undone), "{:?}", world.ledger());
+        for (path, before) in successes {
+            let undo = format!("{path}.compensate");
+            let steps = &world.definition.steps;
+            let is_undone = steps.iter().any(|step| path == format!("steps.{}", step.name) && step.compensate.is_some());
+            let behind = world.sent[before..].iter().any(|item| item.path == undo);
+            prop_assert!(!is_undone || behind, "{path} was not undone after it had succeeded\n{}", world.story);
+        }
+    }
 }

@@ -53,7 +53,7 @@ pub(super) enum Happening {
     Found(bool),
 }
 
-fn happenings(events: usize, most: usize) -> impl Strategy<Value = Vec<Happening>> {
+pub(super) fn happenings(events: usize, most: usize) -> impl Strategy<Value = Vec<Happening>> {
     let happening = prop_oneof![
         4 => (0..events).prop_map(Happening::Event),
         8 => (0..8_usize, 0..8_u8).prop_map(|(which, outcome)| Happening::Result { which, outcome }),
@@ -90,7 +90,7 @@ pub(super) fn decisions(events: usize, most: usize) -> impl Strategy<Value = Vec
 }
 
 /// Anything that a result's `set` in these sagas reads.
-fn good() -> WorkOutcome {
+pub(super) fn good() -> WorkOutcome {
     WorkOutcome::Succeeded {
         payload: json!({"id": "r-1", "score": 7, "charge_id": "c-1", "suspicious": false, "sequence": 3})
             .to_string()
@@ -124,7 +124,11 @@ fn outcome(kind: u8) -> WorkOutcome {
 }
 
 /// Lets everything happen. `done` counts the successes applied, by path.
-fn live(world: &mut World, events: &[(&str, Value)], happenings: &[Happening]) -> BTreeMap<String, u32> {
+pub(super) fn live(
+    world: &mut World,
+    events: &[(&str, Value)],
+    happenings: &[Happening],
+) -> BTreeMap<String, u32> {
     let mut done = BTreeMap::new();
     let mut inputs = Vec::new();
     let mut controls = 0;
@@ -153,7 +157,7 @@ fn live(world: &mut World, events: &[(&str, Value)], happenings: &[Happening]) -
                 let past = world.sent.get(*which).map(|item| item.command_id);
                 let command = past.unwrap_or(CommandId(uuid::Uuid::from_u128(9)));
                 let asked = [world.questions(), world.undo_questions()].concat();
-                // What comes of unknown outcomes has its own tests.
+                // Late successes of unknown outcomes have their own property, in `doubts`.
                 let record = world.record.as_ref();
                 let is_doubted =
                     record.is_some_and(|record| record.doubts.iter().any(|doubt| doubt.command == command));
@@ -220,7 +224,7 @@ fn live(world: &mut World, events: &[(&str, Value)], happenings: &[Happening]) -
 }
 
 /// Every upstream answers from now on, and an operator retries what is stuck.
-fn heal(world: &mut World, done: &mut BTreeMap<String, u32>) {
+pub(super) fn heal(world: &mut World, done: &mut BTreeMap<String, u32>) {
     for round in 0..100 {
         let Some(item) = world.outbox.values().next_back().cloned() else {
             if world.ended.is_some() || world.record.is_none() {
