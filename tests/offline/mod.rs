@@ -322,11 +322,11 @@ cases:
     assert_eq!(
         found.first().map(String::as_str),
         Some(
-            "3:11 SR0604 when pay fails and room.compensate fails once: the instance stays compensation_failed and awaits nothing"
+            "3:11 SR0604 when room times out and room.compensate fails once: the instance stays compensation_failed and awaits nothing"
         ),
         "{found:#?}"
     );
-    assert_eq!(found.len(), 4, "{found:#?}");
+    assert_eq!(found.len(), 6, "{found:#?}");
 }
 
 #[test]

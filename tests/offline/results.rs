@@ -19,7 +19,7 @@ cases:
   - name: a class of an unknown outcome
     steps:
       - {event: Trip.Booked, data: {trip: t-1, cents: 5}}
-      - {result: {of: room, timeout: response.malformed}, expect: {failure: response.malformed, phase: failed}}
+      - {result: {of: room, timeout: response.malformed}, expect: {failure: response.malformed, phase: compensating, work: [{effect: unbook}]}}
   - name: refused and not refused
     steps:
       - {event: Trip.Booked, data: {trip: t-1, cents: 5}}

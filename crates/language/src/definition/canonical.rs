@@ -500,9 +500,9 @@ fn action(action: &Action) -> Json<'_> {
 
 fn compensation(compensation: &Compensation) -> Json<'_> {
     let on_unknown = match compensation.on_unknown {
-        OnUnknown::Compensate => Json::Bool(true),
+        OnUnknown::Compensate => Json::Null,
         OnUnknown::Ask => text("ask"),
-        OnUnknown::Ignore => Json::Null,
+        OnUnknown::Ignore => text("ignore"),
     };
     let on_late = match compensation.on_late {
         OnLate::Compensate => Json::Null,

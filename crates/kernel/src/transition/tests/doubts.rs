@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::build::loaded;
 use super::compensation::trip;
-use super::properties::{Happening, good, happenings, heal, live};
+use super::properties::{good, happenings, heal, live};
 use super::retry::charging;
 use super::world::World;
 use crate::input::{CancelMode, Control, WorkOutcome};

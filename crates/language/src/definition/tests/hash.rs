@@ -51,7 +51,7 @@ fn layout_comments_quoting_and_insignificant_order_do_not_change_the_hash() {
         ("type: Parcel.Send}", "type: Parcel.Send, payload: {}}"),
         (
             "retry: {attempts: 3}",
-            "retry: {attempts: 3, backoff: {initial: 1s, factor: 2, max: 60s}}, on_unknown: ignore, timeout: 15m",
+            "retry: {attempts: 3, backoff: {initial: 1s, factor: 2, max: 60s}}, on_unknown: compensate, timeout: 15m",
         ),
         (
             "    set: {paid: true}\n",
@@ -102,7 +102,7 @@ fn every_change_of_meaning_changes_the_hash() {
         ("order: \"${key}\", cents", "order: \" ${key}\", cents"),
         ("set: {paid: true}", "set: {payed: true}"),
         ("attempts: 3}", "attempts: 4}"),
-        ("attempts: 3}}", "attempts: 3}, on_unknown: compensate}"),
+        ("attempts: 3}}", "attempts: 3}, on_unknown: ignore}"),
         ("attempts: 3}}", "attempts: 3, backoff: {factor: 3}}}"),
         ("attempts: 3}}", "attempts: 3}, timeout: 1m}"),
         ("needs: [pay], ", ""),

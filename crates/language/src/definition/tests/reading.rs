@@ -91,7 +91,7 @@ fn what_a_saga_leaves_out_has_its_default() {
     let undo = pay.compensate.as_ref().expect("declared");
     assert_eq!(
         (undo.on_unknown, undo.retry, undo.timeout_ms),
-        (OnUnknown::Ignore, COMPENSATION_RETRY, EFFECT_TIMEOUT_MS)
+        (OnUnknown::Compensate, COMPENSATION_RETRY, EFFECT_TIMEOUT_MS)
     );
     assert_eq!(
         tell.compensate.as_ref().map(|undo| undo.timeout_ms),

@@ -161,7 +161,7 @@ fn what_an_effect_of_a_state_gives_is_known_to_its_handlers_and_its_compensation
       entry:
         emit:
           - {effect: pay, name: pay, with: {total: 1}}
-          - {effect: pay, name: again, with: {total: "${key}"}, compensate: {effect: pay, with: {total: "${result.idd}"}}}
+          - {effect: pay, name: again, with: {total: "${key}"}, compensate: {effect: pay, on_unknown: ignore, with: {total: "${result.idd}"}}}
       handlers: {result.pay: {set: {total: "${result.ids}"}, to: done}}
     done: {final: true}
 "#;
