@@ -242,38 +242,46 @@ async fn in_hand(rig: Rig) {
 }
 
 #[tokio::test]
-async fn a_result_that_comes_after_the_question_is_told_as_well() {
+async fn a_success_behind_an_unknown_outcome_is_told_and_a_failure_where_somebody_is_asked() {
     comes_after(Rig::new().await).await;
 }
 
 #[tokio::test]
-async fn a_result_that_comes_after_the_question_is_told_as_well_on_nats() {
+async fn a_success_behind_an_unknown_outcome_is_told_and_a_failure_where_somebody_is_asked_on_nats() {
     comes_after(Rig::on_nats().await).await;
 }
 
 async fn comes_after(rig: Rig) {
-    for (asks, last) in [(true, "Succeeded"), (false, "TimedOut")] {
+    let ok = "200 OK";
+    let refused = "402 Payment Required";
+    let cases = [
+        (true, ok, "Succeeded"),
+        (false, ok, "Succeeded"),
+        (true, refused, "Failed"),
+        (false, refused, "TimedOut"),
+    ];
+    for (number, (asks, status, last)) in (1..).zip(cases) {
         let mut peer = Swallowing::start().await;
         let mut patient = if asks { asking(1) } else { definition(1) };
         patient.timeout_ms = 600_000;
         let worker = steady(&rig, patient, &peer.address);
-        let item = effect(&rig, "o-1", u128::from(asks) + 1);
+        let item = effect(&rig, "o-1", number);
         enqueue(&rig, &item).await;
         let mut call = peer.call().await;
         // Somebody has given up on the command: the sweeper, or a worker that got it once more.
         give_up(&rig, &item).await;
         assert_eq!(rig.result(&item).await["result_type"], "TimedOut");
-        let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 12\r\n\r\n{\"id\":\"c-1\"}";
-        call.write_all(answer).await.unwrap();
+        let answer = format!("HTTP/1.1 {status}\r\ncontent-length: 12\r\n\r\n{{\"id\":\"c-1\"}}");
+        call.write_all(answer.as_bytes()).await.unwrap();
         worker.drain(Duration::from_mins(1)).await;
         let result = rig.result(&item).await;
         assert_eq!(result["result_type"], last, "{result}");
-        if asks {
+        if last == "Succeeded" {
             assert_eq!(result["payload"]["id"], "c-1");
         }
     }
     let stored = rig.messages(&rig.streams.events).await;
-    assert_eq!(stored, 3, "the answer stands beside the question");
+    assert_eq!(stored, 7, "the answer stands behind the unknown outcome");
 }
 
 async fn give_up(rig: &Rig, item: &WorkItem) {

@@ -16,8 +16,8 @@ use crate::judges;
 use crate::run::Simulation;
 use crate::store::POISON;
 
-/// Sagas in which something may wait for an operator.
-const ASKING: [&str; 2] = ["pay", "part"];
+/// Sagas in which something may wait for an operator: parents behind the children that they took back.
+const ASKING: [&str; 3] = ["pay", "part", "order"];
 
 fn page() -> PageRequest {
     PageRequest {
