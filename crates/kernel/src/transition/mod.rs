@@ -323,60 +323,11 @@ fn with_control<'a>(
         | Control::Migrate { .. } => {}
     }
     let seen = seen::control(&ground.input.id);
-    if let Some(reason) = seen::find_event(record, seen) {
+    let refusal = || control_refusal(ground.definition, record, control);
+    if let Some(reason) = seen::find_event(record, seen).or_else(refusal) {
         return Ok(Patch::ignored(reason));
     }
-    let mut run = match (control, record.phase) {
-        (Control::Cancel { .. } | Control::Signal { .. } | Control::Callback { .. }, Phase::Running) => {
-            Run::of(ground, record)
-        }
-        (Control::Signal { .. } | Control::Callback { .. }, _) if flight::is_open(record) => {
-            Run::of(ground, record)
-        }
-        (Control::Signal { .. }, Phase::Compensating) if ground.definition.program.is_some() => {
-            Run::of(ground, record)
-        }
-        (
-            Control::Cancel {
-                mode: CancelMode::Compensate,
-                ..
-            },
-            _,
-        ) if flight::is_open(record) => Run::of(ground, record),
-        (Control::Retry, _) if compensation::any_stuck(record) || questions::any(record) => {
-            Run::of(ground, record)
-        }
-        (
-            Control::Start { .. }
-            | Control::Recall { .. }
-            | Control::Heartbeat { .. }
-            | Control::RegisterAlias { .. }
-            | Control::ReleaseAlias { .. }
-            | Control::AskAlias { .. }
-            | Control::AliasRead { .. },
-            _,
-        ) => {
-            return Ok(Patch::ignored(IgnoreReason::Exists));
-        }
-        (Control::Settle(settle), _)
-            if compensation::concerns(ground.definition, record, settle)
-                || questions::concerns(ground.definition, record, settle) =>
-        {
-            Run::of(ground, record)
-        }
-        (_, phase) if phase.is_terminal() => return Ok(Patch::ignored(IgnoreReason::Ended)),
-        (Control::Migrate { to, .. }, _) => return without_target(record, to),
-        (
-            Control::Cancel { .. }
-            | Control::Retry
-            | Control::Settle(_)
-            | Control::Signal { .. }
-            | Control::Callback { .. },
-            _,
-        ) => {
-            return Ok(Patch::ignored(IgnoreReason::NoHandler));
-        }
-    };
+    let mut run = Run::of(ground, record);
     seen::remember_event(&mut run.record, seen);
     match control {
         Control::Start { .. }
@@ -418,6 +369,40 @@ fn with_control<'a>(
         }
     }
     run.conclude(Outcome::Applied)
+}
+
+/// Why a control changes nothing, as far as that can be told without applying it.
+fn control_refusal(definition: &Definition, record: &Record, control: &Control) -> Option<IgnoreReason> {
+    let hears = match control {
+        Control::Cancel { mode, .. } => {
+            record.phase == Phase::Running || (*mode == CancelMode::Compensate && flight::is_open(record))
+        }
+        Control::Signal { .. } => {
+            let is_told = record.phase == Phase::Compensating && definition.program.is_some();
+            record.phase == Phase::Running || flight::is_open(record) || is_told
+        }
+        Control::Callback { .. } => record.phase == Phase::Running || flight::is_open(record),
+        Control::Retry => compensation::any_stuck(record) || questions::any(record),
+        Control::Settle(settle) => {
+            compensation::concerns(definition, record, settle)
+                || questions::concerns(definition, record, settle)
+        }
+        Control::Migrate { .. } => !record.phase.is_terminal(),
+        Control::Start { .. }
+        | Control::Recall { .. }
+        | Control::Heartbeat { .. }
+        | Control::RegisterAlias { .. }
+        | Control::ReleaseAlias { .. }
+        | Control::AskAlias { .. }
+        | Control::AliasRead { .. } => false,
+    };
+    (!hears).then(|| {
+        if record.phase.is_terminal() {
+            IgnoreReason::Ended
+        } else {
+            IgnoreReason::NoHandler
+        }
+    })
 }
 
 /// A migration whose target is not at hand; with it, `migrate` applies the input.

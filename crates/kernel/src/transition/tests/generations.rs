@@ -360,7 +360,7 @@ fn an_event_is_handled_as_late_while_the_instance_undoes_waits_for_an_operator_o
         assert_eq!(world.event("Order.Paid", &payload), Outcome::Applied);
         assert_eq!(world.data()["late"], json!(cents));
         let told = world.sent.last().expect("a fact");
-        assert_eq!(told.kind.payload().as_ref(), br#"{"outcome":"failed"}"#);
+        assert_eq!(told.kind.payload(), br#"{"outcome":"failed"}"#);
     };
     let mut world = World::new(loaded(PAID_LATE));
     world.event("Order.Placed", &json!({"id": "o-1"}));
@@ -373,7 +373,7 @@ fn an_event_is_handled_as_late_while_the_instance_undoes_waits_for_an_operator_o
     paid(&mut world, 2);
     world.control("retry", Control::Retry);
     let undo = world.sent.last().expect("an undo");
-    assert_eq!(undo.kind.payload().as_ref(), br#"{"late":2}"#);
+    assert_eq!(undo.kind.payload(), br#"{"late":2}"#);
     world.succeed("steps.pre.compensate", &json!({}));
     assert_eq!(world.phase(), Phase::Finishing, "{}", world.story);
     paid(&mut world, 3);

@@ -271,14 +271,14 @@ steps:
 #[test]
 fn work_behind_what_is_not_sent_keeps_its_step() {
     let mut world = World::new(loaded(
-        r#"
+        r"
 steps:
   first: {effect: score}
   given_up: {needs: [first], effect: score}
   told: {needs: [first], publish: {type: order.told, payload: {}}}
   charge: {needs: [first], effect: charge}
   any: {needs: [told, given_up], join: any, stragglers: cancel, effect: ship}
-"#,
+",
     ));
     world.event("Order.Placed", &json!({"id": "o-1"}));
     world.succeed("steps.first", &json!({}));

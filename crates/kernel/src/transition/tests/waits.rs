@@ -415,7 +415,7 @@ fn draining_ends_with_the_timeout_of_the_wait_or_with_another_cancel() {
 #[test]
 fn draining_lets_the_items_of_a_loop_wait() {
     let mut world = World::new(loaded(
-        r#"
+        r"
 state: {init: {items: [a, b, c], parcel: none}}
 steps:
   each:
@@ -424,7 +424,7 @@ steps:
     retry: {attempts: 3}
     wait: {callback: true, timeout: 2h}
     compensate: {effect: unbook}
-"#,
+",
     ));
     world.event("Order.Placed", &json!({"id": "o-1"}));
     world.succeed("steps.each.item", &json!({}));
