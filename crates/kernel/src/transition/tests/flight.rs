@@ -20,11 +20,13 @@ fn cancelled(of_room: &str) -> World {
     world
 }
 
+/// How the late outcome comes.
+type End = fn(&mut World);
+
 #[test]
 fn the_end_waits_for_what_would_be_undone_and_for_nothing_else() {
     let undo = ", compensate: {effect: unbook";
     let is_told = |world: &World| world.paths().contains(&"finally.cancelled[0]");
-    type End = fn(&mut World);
     let ends: [(End, bool); 3] = [
         (|world| _ = world.succeed("steps.room", &json!({})), true),
         (|world| _ = world.time_out("steps.room"), true),
