@@ -113,6 +113,63 @@ async fn connect(server: &NatsServer) -> Arc<NatsBroker> {
     broker
 }
 
+/// Sets the largest message that the stream of results takes, -1 for any.
+async fn set_largest(server: &NatsServer, bytes: i32) {
+    let client = async_nats::connect(server.url()).await.expect("connected");
+    let context = async_nats::jetstream::new(client);
+    let stream = context.get_stream("WORKFLOW_EVENTS").await.expect("the stream");
+    let mut config = stream.cached_info().config.clone();
+    config.max_message_size = bytes;
+    context.update_stream(config).await.expect("altered");
+}
+
+/// Each of the two holds a result that the broker takes in no form, longer than a command may be without a sign of life.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_result_that_the_broker_takes_in_no_form_is_kept_and_its_call_is_not_made_again() {
+    let server = NatsServer::start();
+    let mut rig = rig(&server, json!({})).await;
+    rig.start().await;
+    let waits = |step: &'static str| {
+        move |view: &serde_json::Value| {
+            let mut steps = view["steps"].as_array().into_iter().flatten();
+            steps.any(|known| known["name"] == step && known["status"] == "running")
+        }
+    };
+    let python = start(Language::Python, &server, &rig);
+    rig.send("Order", "happy-1", "Placed", order_payload("happy-1"))
+        .await;
+    rig.wait_for("order", "happy-1", waits("ship")).await;
+    drop(python);
+    rig.send("Order", "happy-2", "Placed", order_payload("happy-2"))
+        .await;
+    rig.wait_for("order", "happy-2", waits("charge")).await;
+    set_largest(&server, 64).await;
+    let _workers = [Language::Python, Language::TypeScript].map(|language| start(language, &server, &rig));
+    let deed = |kind: &str, order: &str| {
+        let deeds = rig.upstream.deeds().into_iter();
+        deeds
+            .filter(|deed| deed.kind == kind && deed.order == order)
+            .collect::<Vec<Deed>>()
+    };
+    let begin = std::time::Instant::now();
+    while deed("charges", "happy-2").is_empty() || deed("shipments", "happy-1").is_empty() {
+        assert!(begin.elapsed() < Duration::from_secs(30), "{}", rig.log_tail());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    // `ACK_WAIT`, after which the broker gives the commands to whoever asks.
+    tokio::time::sleep(Duration::from_millis(3_500)).await;
+    set_largest(&server, -1).await;
+    let completed = |view: &serde_json::Value| view["phase"] == "completed";
+    for order in ["happy-1", "happy-2"] {
+        rig.wait_for("order", order, completed).await;
+        for kind in ["charges", "shipments"] {
+            let deeds = deed(kind, order);
+            let calls: Vec<u32> = deeds.iter().map(|deed| deed.calls).collect();
+            assert_eq!(calls, [1], "{kind} of {order}");
+        }
+    }
+}
+
 /// saga-runner itself leaves them alone and says so.
 #[tokio::test(flavor = "multi_thread")]
 async fn external_effects_are_left_to_others() {
