@@ -149,7 +149,7 @@ async fn activate_in(
     problems
 }
 
-/// A shard that cannot change now does so at the next reload or start.
+/// A shard that is halted changes when it goes on, one that has no room at the next reload or start.
 async fn activate(
     shard: &shards::Shown,
     set: &Arc<DefinitionSet>,

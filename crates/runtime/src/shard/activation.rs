@@ -4,7 +4,6 @@ use saga_runner_partition::machine::activation::{activate, resumable};
 
 use super::batch::{Activation, Item};
 use super::desk::{Desk, End};
-use super::mailbox::Refused;
 use crate::kernel::input::SourceStream;
 use crate::storage::StorageError;
 
@@ -40,14 +39,15 @@ impl Desk {
                 for id in resumable {
                     self.gathered.push(Item::Resume(id));
                 }
-                self.gathered.push(Item::Schedules(Some(reply)));
+                self.gathered.push(Item::Schedules(reply));
             }
             // Without room everything stays as it is until the next start or reload.
             Err(error @ StorageError::Full(_)) => {
                 self.status.set_outdated(true);
-                // Whoever asked may have gone.
-                let (shard, message) = (self.index, error.to_string());
-                let _gone = reply.send(Err(Refused::Unavailable { shard, message }));
+                if let Some(reply) = reply {
+                    // Whoever asked may have gone.
+                    let _gone = reply.send(Err(self.unavailable(&error.to_string())));
+                }
             }
             Err(error) => return Err(error.into()),
         }

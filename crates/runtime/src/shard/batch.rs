@@ -181,7 +181,8 @@ pub(super) struct Activation {
     pub definitions: Arc<DefinitionSet>,
     pub revision: u64,
     pub routed_by: u64,
-    pub reply: oneshot::Sender<Result<(), Refused>>,
+    /// `None`: whoever asked was told that it comes later.
+    pub reply: Option<oneshot::Sender<Result<(), Refused>>>,
 }
 
 /// What was taken from the mailbox and is not yet committed.

@@ -331,7 +331,7 @@ impl Desk {
                     definitions,
                     revision,
                     routed_by,
-                    reply,
+                    reply: Some(reply),
                 });
             }
             Mail::StreamHalted { stream, halt } => self.keep_halt(stream, &halt),
@@ -620,9 +620,24 @@ impl Desk {
                         .reply
                         .send(Err(self.unavailable(&format!("halted: {message}"))));
                 }
+                Mail::Activate {
+                    definitions,
+                    revision,
+                    routed_by,
+                    reply,
+                } => {
+                    self.gathered.activation = Some(Activation {
+                        definitions,
+                        revision,
+                        routed_by,
+                        reply: None,
+                    });
+                    self.status.set_outdated(true);
+                    let later = format!("halted: {message}; it takes the definitions when it goes on");
+                    let _gone = reply.send(Err(self.unavailable(&later)));
+                }
                 Mail::CallBegins { reply, .. }
                 | Mail::DeadLetter { reply, .. }
-                | Mail::Activate { reply, .. }
                 | Mail::Held { reply, .. }
                 | Mail::PauseSchedule { reply, .. } => {
                     let _gone = reply.send(Err(self.unavailable(&format!("halted: {message}"))));

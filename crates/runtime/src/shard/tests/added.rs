@@ -17,7 +17,7 @@ use crate::kernel::input::Input;
 use crate::kernel::work::WorkItem;
 use crate::shard::mailbox::{Arrival, Delivery, Mail, Notice};
 
-fn with_audit() -> Arc<DefinitionSet> {
+pub(super) fn with_audit() -> Arc<DefinitionSet> {
     let audit = LIST.replace("name: list", "name: audit");
     set_of(vec![compile(LIST), compile(PAY), compile(&audit)])
 }

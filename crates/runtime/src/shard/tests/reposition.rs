@@ -1,5 +1,7 @@
 //! An operator settles from where on a stream is read.
 
+use std::sync::Arc;
+
 use serde_json::json;
 use tokio::sync::oneshot;
 
@@ -74,6 +76,43 @@ async fn a_halted_shard_goes_on_once_each_of_its_streams_is_settled() {
     shard.settle().await;
     assert_eq!((shard.position(EVENTS), shard.position(RESULTS)), (31, 0));
     assert_eq!(shard.handle.status.state(), ShardState::Running);
+    shard.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_shard_that_is_halted_during_a_reload_takes_the_definitions_when_it_goes_on() {
+    let mut world = World::new();
+    let shard = world.start();
+    shard.deliver_after(EVENTS, 0, 50, vec![opened("a", 50)]).await;
+    shard.stop().await;
+    world.streams[EVENTS.index()].last_sequence = 40;
+    let shard = world.start();
+    shard
+        .until(|state| matches!(state, ShardState::Halted { .. }))
+        .await;
+    let (reply, answer) = oneshot::channel();
+    let definitions = super::added::with_audit();
+    shard
+        .mail(Mail::Activate {
+            definitions: Arc::clone(&definitions),
+            revision: 2,
+            routed_by: 2,
+            reply,
+        })
+        .await;
+    let answer = answer.await.expect("the shard answers");
+    let Err(Refused::Unavailable { message, .. }) = answer else {
+        panic!("{answer:?}");
+    };
+    assert!(message.contains("when it goes on"), "{message}");
+    assert!(shard.handle.status.is_outdated());
+    assert_eq!(reposition(&world, &shard, EVENTS, 50, 30).await, Ok(()));
+    shard.until(|state| *state == ShardState::Running).await;
+    shard.settle().await;
+    let active = shard.handle.reader.active_definitions().expect("readable");
+    assert_eq!(active.revision, 2);
+    assert!(active.sagas.contains_key("audit"), "{active:?}");
+    assert!(!shard.handle.status.is_outdated());
     shard.stop().await;
 }
 
