@@ -31,6 +31,7 @@ use self::guard::Hosts;
 use self::problem::Problem;
 use crate::kernel::subject::Tenancy;
 use crate::ports::control::Control;
+use crate::tasks::{Task, Tasks};
 
 /// What every handler can reach.
 #[derive(Clone)]
@@ -62,14 +63,19 @@ async fn bounded(request: Request, next: Next) -> Response {
     response
 }
 
-/// Answers for a handler that panicked; the panic itself is in the log.
-fn panicked(_cause: Box<dyn std::any::Any + Send>) -> Response {
-    Problem::internal("the request met a fault of the runner; please report what its log says")
-        .into_response()
+/// Answers for a handler that panicks in this router, and has the panic counted and told by `tasks`.
+fn answering_panics<S: Clone + Send + Sync + 'static>(router: Router<S>, tasks: &Tasks) -> Router<S> {
+    let tasks = tasks.clone();
+    let answer = move |panic: Box<dyn std::any::Any + Send>| {
+        tasks.panicked(Task::Http, "a request", &*panic);
+        Problem::internal("the request met a fault of the runner; please report what its log says")
+            .into_response()
+    };
+    router.layer(CatchPanicLayer::custom(answer))
 }
 
 /// Builds the router.
-pub fn router(state: ApiState, settings: &Settings) -> Router {
+pub fn router(state: ApiState, settings: &Settings, tasks: &Tasks) -> Router {
     let quick = routed(quick_pages(state.tenancy))
         .fallback(problem::no_such_page)
         .method_not_allowed_fallback(problem::no_such_method)
@@ -86,7 +92,7 @@ pub fn router(state: ApiState, settings: &Settings) -> Router {
             Hosts::new(&settings.hosts),
             guard::guard,
         ));
-    router.layer(CatchPanicLayer::custom(panicked)).with_state(state)
+    answering_panics(router, tasks).with_state(state)
 }
 
 /// The paths of all pages.
@@ -215,11 +221,29 @@ fn plain(methods: MethodRouter<ApiState>) -> MethodRouter<ApiState> {
 
 #[cfg(test)]
 mod tests {
+    use hyper::service::Service as _;
+    use hyper_util::service::TowerToHyperService;
+
     use super::*;
+    use crate::app::SystemClock;
+    use crate::ports::clock::Clock;
+    use crate::telemetry::Metrics;
+
+    async fn broken() -> StatusCode {
+        panic!("boom")
+    }
 
     #[tokio::test]
-    async fn a_panic_is_a_problem_like_any_other() {
-        let answer = panicked(Box::new("boom"));
+    async fn a_panic_is_a_problem_like_any_other_and_counted() {
+        let metrics = Arc::new(Metrics::new());
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+        let tasks = Tasks::new(&metrics, &clock);
+        let router: Router = answering_panics(Router::new().route("/", get(broken)), &tasks);
+        let request = Request::new(axum::body::Body::empty());
+        let answer = TowerToHyperService::new(router)
+            .call(request)
+            .await
+            .expect("an answer");
         assert_eq!(answer.status(), StatusCode::INTERNAL_SERVER_ERROR);
         assert_eq!(answer.headers()[header::CONTENT_TYPE], "application/problem+json");
         let body = axum::body::to_bytes(answer.into_body(), 1024)
@@ -227,5 +251,6 @@ mod tests {
             .expect("a body");
         let problem: serde_json::Value = serde_json::from_slice(&body).expect("JSON");
         assert_eq!(problem["code"], "SR0507");
+        assert_eq!(metrics.task_panics.with_label_values(&["http"]).get(), 1);
     }
 }

@@ -16,7 +16,7 @@ use crate::config::Manifest;
 use crate::effects::Registry;
 use crate::ports::clock::Clock;
 use crate::ports::control::Control;
-use crate::tasks::Task;
+use crate::tasks::{Task, Tasks};
 use crate::telemetry::Metrics;
 
 /// How long background tasks may take to end once the drain is over.
@@ -78,7 +78,7 @@ async fn serve(
         tenancy,
         accept_events: settings.accept_events,
     };
-    let http = serve_http(listener, api, settings, stop_http.clone());
+    let http = serve_http(listener, api, settings, node.tasks.clone(), stop_http.clone());
     let http = node.tasks.spawn(Task::Http, "", http);
 
     let begun = tokio::select! {
@@ -171,10 +171,18 @@ async fn serve_http(
     listener: TcpListener,
     state: ApiState,
     settings: api::Settings,
+    tasks: Tasks,
     stop: CancellationToken,
 ) {
     let crowded = api::crowded(state.clone());
-    api::serve(listener, api::router(state, &settings), crowded, &settings, stop).await;
+    api::serve(
+        listener,
+        api::router(state, &settings, &tasks),
+        crowded,
+        &settings,
+        stop,
+    )
+    .await;
 }
 
 /// One TLS provider for every client in the process.

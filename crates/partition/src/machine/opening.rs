@@ -83,11 +83,11 @@ impl Partition {
             Careful::after_crash(terms.commit_inputs, batch.suspects()?)
         };
         batch.put_closed(None)?;
-        let Positions {
+        let Standings {
             positions,
             stamps,
             halts,
-        } = positions(&terms, batch)?;
+        } = standings(&terms, batch)?;
         if halts.iter().all(Option::is_none) {
             activate(batch, &terms.definitions, terms.revision, positions)?;
         }
@@ -140,13 +140,14 @@ fn is_new(batch: &Batch<'_>) -> Result<bool, StorageError> {
     Ok(true)
 }
 
-struct Positions {
+/// Where each stream stands, by [`SourceStream::index`].
+struct Standings {
     positions: [u64; 3],
     stamps: [Option<Stamp>; 3],
     halts: Halts,
 }
 
-fn positions(terms: &Terms, batch: &Batch<'_>) -> Result<Positions, StorageError> {
+fn standings(terms: &Terms, batch: &Batch<'_>) -> Result<Standings, StorageError> {
     let mut positions = terms.initial_positions;
     let mut stamps = [None; 3];
     let mut halts = Halts::default();
@@ -180,7 +181,7 @@ fn positions(terms: &Terms, batch: &Batch<'_>) -> Result<Positions, StorageError
             }
         }
     }
-    Ok(Positions {
+    Ok(Standings {
         positions,
         stamps,
         halts,
