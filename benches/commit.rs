@@ -57,6 +57,7 @@ fn record() -> Record {
         steps: Vec::new(),
         ledger: saga_runner::kernel::ledger::Ledger::default(),
         strays: Vec::new(),
+        doubts: Vec::new(),
         buffer: Vec::new(),
         timers: BTreeMap::new(),
         failure: None,

@@ -16,6 +16,7 @@ mod settings;
 pub use connections::serve;
 pub use settings::{Authentication, Settings};
 
+use std::any::Any;
 use std::sync::Arc;
 
 use axum::Router;
@@ -31,7 +32,6 @@ use self::guard::Hosts;
 use self::problem::Problem;
 use crate::kernel::subject::Tenancy;
 use crate::ports::control::Control;
-use crate::tasks::{Task, Tasks};
 
 /// What every handler can reach.
 #[derive(Clone)]
@@ -63,11 +63,13 @@ async fn bounded(request: Request, next: Next) -> Response {
     response
 }
 
-/// Answers for a handler that panicks in this router, and has the panic counted and told by `tasks`.
-fn answering_panics<S: Clone + Send + Sync + 'static>(router: Router<S>, tasks: &Tasks) -> Router<S> {
-    let tasks = tasks.clone();
-    let answer = move |panic: Box<dyn std::any::Any + Send>| {
-        tasks.panicked(Task::Http, "a request", &*panic);
+/// Hears of the panic of a request.
+pub type OnPanic = Arc<dyn Fn(&(dyn Any + Send)) + Send + Sync>;
+
+/// Answers for a handler that panics in this router, and tells of it.
+fn answering_panics<S: Clone + Send + Sync + 'static>(router: Router<S>, on_panic: OnPanic) -> Router<S> {
+    let answer = move |panic: Box<dyn Any + Send>| {
+        on_panic(&*panic);
         Problem::internal("the request met a fault of the runner; please report what its log says")
             .into_response()
     };
@@ -75,7 +77,7 @@ fn answering_panics<S: Clone + Send + Sync + 'static>(router: Router<S>, tasks: 
 }
 
 /// Builds the router.
-pub fn router(state: ApiState, settings: &Settings, tasks: &Tasks) -> Router {
+pub fn router(state: ApiState, settings: &Settings, on_panic: OnPanic) -> Router {
     let quick = routed(quick_pages(state.tenancy))
         .fallback(problem::no_such_page)
         .method_not_allowed_fallback(problem::no_such_method)
@@ -92,7 +94,7 @@ pub fn router(state: ApiState, settings: &Settings, tasks: &Tasks) -> Router {
             Hosts::new(&settings.hosts),
             guard::guard,
         ));
-    answering_panics(router, tasks).with_state(state)
+    answering_panics(router, on_panic).with_state(state)
 }
 
 /// The paths of all pages.
@@ -221,24 +223,26 @@ fn plain(methods: MethodRouter<ApiState>) -> MethodRouter<ApiState> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use hyper::service::Service as _;
     use hyper_util::service::TowerToHyperService;
 
     use super::*;
-    use crate::app::SystemClock;
-    use crate::ports::clock::Clock;
-    use crate::telemetry::Metrics;
 
     async fn broken() -> StatusCode {
         panic!("boom")
     }
 
     #[tokio::test]
-    async fn a_panic_is_a_problem_like_any_other_and_counted() {
-        let metrics = Arc::new(Metrics::new());
-        let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-        let tasks = Tasks::new(&metrics, &clock);
-        let router: Router = answering_panics(Router::new().route("/", get(broken)), &tasks);
+    async fn a_panic_is_a_problem_like_any_other_and_told() {
+        let told = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&told);
+        let on_panic: OnPanic = Arc::new(move |panic| {
+            assert_eq!(panic.downcast_ref::<&str>(), Some(&"boom"));
+            count.fetch_add(1, Ordering::Relaxed);
+        });
+        let router: Router = answering_panics(Router::new().route("/", get(broken)), on_panic);
         let request = Request::new(axum::body::Body::empty());
         let answer = TowerToHyperService::new(router)
             .call(request)
@@ -251,6 +255,6 @@ mod tests {
             .expect("a body");
         let problem: serde_json::Value = serde_json::from_slice(&body).expect("JSON");
         assert_eq!(problem["code"], "SR0507");
-        assert_eq!(metrics.task_panics.with_label_values(&["http"]).get(), 1);
+        assert_eq!(told.load(Ordering::Relaxed), 1);
     }
 }

@@ -175,14 +175,11 @@ async fn serve_http(
     stop: CancellationToken,
 ) {
     let crowded = api::crowded(state.clone());
-    api::serve(
-        listener,
-        api::router(state, &settings, &tasks),
-        crowded,
-        &settings,
-        stop,
-    )
-    .await;
+    let on_panic: api::OnPanic = Arc::new(move |panic| {
+        tasks.panicked(Task::Http, "a request", panic);
+    });
+    let router = api::router(state, &settings, on_panic);
+    api::serve(listener, router, crowded, &settings, stop).await;
 }
 
 /// One TLS provider for every client in the process.

@@ -174,8 +174,8 @@ async fn until_complete(rig: &Rig, tenant: &str, first: jiff::Timestamp) {
         let completed = items.iter().filter(|item| item["phase"] == "completed").count();
         // Every minute from the first one on, as long as this takes. The schedules of a tenant begin with its shard, which
         // may have been a minute before another one told of them.
-        let begun = keys.iter().filter_map(|key| key.parse::<jiff::Timestamp>().ok());
-        let from = begun.min().map_or(first, |earliest| first.min(earliest));
+        let times = keys.iter().filter_map(|key| key.parse::<jiff::Timestamp>().ok());
+        let from = times.min().map_or(first, |earliest| first.min(earliest));
         let wanted: BTreeSet<String> = (0..items.len())
             .filter_map(|minute| {
                 let minutes = jiff::SignedDuration::from_mins(i64::try_from(minute).ok()?);
