@@ -8,6 +8,8 @@
 //! Nothing but a broken reader stands in the way of messages. The broker is asked about the stream while they come; the
 //! end of the stream is looked for where none come.
 
+mod probe;
+
 use std::future::pending;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,13 +20,12 @@ use futures::future::BoxFuture;
 
 use super::backoff::Backoff;
 use super::context::{Context, Halt};
-use super::guard::{Guard, Lost, Removed, Survey, survey};
+use super::guard::{Guard, Removed, Survey, survey};
 use super::identity::{Opened, Place, Seen, judge, open};
-use crate::kernel::ids::TimeMs;
 use crate::kernel::input::SourceStream;
-use crate::kernel::planted::{Bug, is_planted};
 use crate::ports::broker::{BrokerError, Message, Reader, ReaderBroken, ReaderSpec, StreamIdentity};
 use crate::ports::clock::Clock as _;
+use probe::{Probe, Silence};
 
 /// Payload bytes after which a batch is full.
 const BATCH_BYTES_MAX: usize = 4 * 1024 * 1024;
@@ -84,30 +85,10 @@ enum Purpose {
     Open,
     /// To prove how far everything was read.
     Probe,
+    /// To see that nothing had been removed when the reader knew of nothing more.
+    Confirm,
     /// To see whether anything was removed.
     Look,
-}
-
-/// The way to say that everything stored up to `as_of` is read.
-struct Probe {
-    /// By the broker's clock, as are the times of messages.
-    as_of: TimeMs,
-    /// The end of the stream at that time, and its beginning.
-    covered: Place,
-    first: u64,
-    silence: Silence,
-}
-
-/// Whether nothing matches between the last message and `covered`.
-enum Silence {
-    /// Not known. Messages may be on their way; the reader is asked at this time if none has come.
-    Sought { at: Duration },
-    /// Nothing does behind the message at `after`.
-    Found {
-        after: u64,
-        /// When that message, or one before it, should have come: nothing behind it would tell that it was lost.
-        due: Duration,
-    },
 }
 
 /// What there is to be done next.
@@ -212,7 +193,7 @@ impl View {
             match self.event().await {
                 Event::Arrived(message) => self.collect(message, out),
                 Event::Answered(answer) => {
-                    let for_probe = self.question.as_ref().is_some_and(Question::is_probe);
+                    let for_probe = self.question.as_ref().is_some_and(Question::is_for_probe);
                     self.answered(answer);
                     if for_probe {
                         return;
@@ -266,6 +247,10 @@ impl View {
                 silence: Silence::Sought { at },
                 ..
             }) => Some(*at),
+            Some(Probe {
+                silence: Silence::Doubted | Silence::Confirmed,
+                ..
+            }) => None,
         };
         let ctx = &self.ctx;
         let due = async {
@@ -493,6 +478,9 @@ impl View {
             Err(error) => {
                 self.guard.unanswered();
                 tracing::warn!(stream = self.ctx.name(self.stream), %error, "stream state is unknown");
+                if question.purpose == Purpose::Confirm {
+                    self.probe = None;
+                }
                 if self.reader.is_none() {
                     self.connected(false);
                 }
@@ -514,6 +502,11 @@ impl View {
         self.identity = Some(state.identity.clone());
         match question.purpose {
             Purpose::Look => {}
+            Purpose::Confirm => {
+                if let Some(probe) = &mut self.probe {
+                    probe.silence = Silence::Confirmed;
+                }
+            }
             Purpose::Open => {
                 let progress = self.ctx.progress(self.stream);
                 let mark = progress.to_look_up(self.ctx.clock.monotonic(), true);
@@ -532,7 +525,6 @@ impl View {
                 self.probe = Some(Probe {
                     as_of,
                     covered: Place::end_of(&state),
-                    first: state.first_sequence,
                     silence,
                 });
             }
@@ -610,64 +602,6 @@ impl View {
         self.ctx.halt(self.stream, halt);
     }
 
-    /// Begins to seek the proof that everything stored until now is read. False: not now.
-    pub fn begin_probe(&mut self) -> bool {
-        let is_readable = self.filters.is_empty() || self.reader.is_some();
-        if self.halted || self.is_probing() || !is_readable {
-            return false;
-        }
-        self.ask(Purpose::Probe);
-        true
-    }
-
-    /// Whether a probe is under way. One that ends without [`View::proven`] has failed.
-    pub fn is_probing(&self) -> bool {
-        self.probe.is_some() || self.question.as_ref().is_some_and(Question::is_probe)
-    }
-
-    /// The instant up to which everything stored is handled, once a probe has come true.
-    pub fn proven(&mut self) -> Option<TimeMs> {
-        let read = self.read.sequence;
-        let probe = self.probe.take_if(|probe| match probe.silence {
-            // Messages come in their order: nothing before the last one is missing.
-            Silence::Sought { .. } => probe.covered.sequence <= read,
-            Silence::Found { after, .. } => after <= read || probe.covered.sequence <= read,
-        })?;
-        if probe.covered.sequence > read && !self.filters.is_empty() {
-            if probe.first > read + 1 && !is_planted(Bug::RemovedUnread) {
-                let (from, to) = (read + 1, probe.first - 1);
-                self.halt(Lost { from, to }.halt(self.ctx.name(self.stream)));
-                return None;
-            }
-            self.guard.passed(read, probe.covered.sequence + 1);
-        }
-        self.advance(probe.covered);
-        Some(probe.as_of)
-    }
-
-    /// A message was handled that has so many behind it.
-    fn probe_goes_on(&mut self, pending: u64) {
-        let overdue = self.due();
-        match self.probe.as_mut().map(|probe| &mut probe.silence) {
-            Some(Silence::Found { due, .. }) => *due = overdue,
-            // With more on their way, the next message tells what the reader would be asked.
-            Some(Silence::Sought { .. }) if pending > 0 => self.seek_later(),
-            Some(Silence::Sought { at }) => *at = Duration::ZERO,
-            None => {}
-        }
-    }
-
-    fn seek_later(&mut self) {
-        let later = self.ctx.clock.monotonic() + self.ctx.settings.barrier_retry.duration();
-        if let Some(Probe {
-            silence: Silence::Sought { at },
-            ..
-        }) = &mut self.probe
-        {
-            *at = later;
-        }
-    }
-
     fn connected(&self, connected: bool) {
         if self.shared {
             let progress = self.ctx.progress(self.stream);
@@ -683,6 +617,10 @@ impl View {
 impl Question {
     fn is_probe(&self) -> bool {
         self.purpose == Purpose::Probe
+    }
+
+    fn is_for_probe(&self) -> bool {
+        matches!(self.purpose, Purpose::Probe | Purpose::Confirm)
     }
 }
 

@@ -42,6 +42,8 @@ struct Streams {
     mute: bool,
     away: bool,
     connections: u64,
+    /// What is dropped when a reader is asked next how far nothing comes: all before this.
+    drops: Option<u64>,
     /// How often a reader was asked for the end of the stream although it had messages.
     in_the_way: usize,
 }
@@ -98,6 +100,11 @@ impl Scripted {
 
     pub fn forget_before(&self, stream: &str, sequence: u64) {
         self.lock().first.insert(stream.to_owned(), sequence);
+    }
+
+    /// Forgets what lies before `sequence` of the events, once a reader is asked how far nothing comes.
+    pub fn forget_when_asked(&self, sequence: u64) {
+        self.lock().drops = Some(sequence);
     }
 
     /// Loses the newest messages, all behind `sequence`.
@@ -399,8 +406,15 @@ impl Reader for ScriptedReader {
     /// As a real broker may, it names a message that was not taken yet.
     async fn silent_up_to(&mut self, _: u64) -> Result<Option<u64>, ReaderBroken> {
         let mut streams = self.broker.lock();
+        if self.spec.stream == super::world::STREAMS[0]
+            && let Some(sequence) = streams.drops.take()
+        {
+            streams.first.insert(self.spec.stream.clone(), sequence);
+        }
+        let first = streams.first.get(&self.spec.stream).copied().unwrap_or(1);
         let has_more = streams.messages.get(&self.spec.stream).is_some_and(|messages| {
-            let mut ahead = messages.iter().filter(|message| message.sequence >= self.next);
+            let next = self.next.max(first);
+            let mut ahead = messages.iter().filter(|message| message.sequence >= next);
             ahead.any(|message| self.matches(&message.subject))
         });
         streams.in_the_way += usize::from(has_more && !streams.paused);
@@ -410,7 +424,7 @@ impl Reader for ScriptedReader {
         let matching = messages.iter().filter(|message| self.matches(&message.subject));
         let after = matching
             .map(|message| message.sequence)
-            .filter(|at| *at >= self.spec.start_sequence)
+            .filter(|at| *at >= self.spec.start_sequence && (*at >= first || *at < self.next))
             .max();
         Ok(Some(after.unwrap_or(0)))
     }

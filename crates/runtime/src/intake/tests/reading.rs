@@ -315,6 +315,28 @@ async fn what_is_dropped_while_nobody_reads_ends_reading() {
     }
 }
 
+/// The end that the probe asks for is that of before, and the silence that of behind.
+#[tokio::test]
+async fn what_is_dropped_in_the_middle_of_a_probe_is_not_passed_over() {
+    let broker = Scripted::new();
+    for order in 0..5 {
+        place(&broker, &format!("o-{order}"), 1);
+    }
+    let mut world = Plan::new(1).start(broker.clone());
+    let mut shard = world.shard(0, Mood::default());
+    shard.knows(5).await;
+    broker.pause(true);
+    for order in 5..20 {
+        place(&broker, &format!("o-{order}"), 1);
+    }
+    broker.forget_when_asked(21);
+    let halt = halted(&world).await;
+    assert!(halt.message.starts_with("messages 6 to 20 of"), "{halt:?}");
+    world.intake.drain().await;
+    let position = world.positions[0][0].load(std::sync::atomic::Ordering::SeqCst);
+    assert_eq!(position, 5, "what is gone counts as read");
+}
+
 /// Before anything behind the gap is mailed, where the reader knew that it was behind.
 #[tokio::test]
 async fn nothing_behind_a_gap_in_a_backlog_is_mailed() {
