@@ -7,7 +7,8 @@
 //!                              generation 2: running ──▶ ...
 //! ```
 //!
-//! While an instance is on its way to an end after which its key may be used again, a start waits for that end.
+//! While an instance is on its way to an end after which its key may be used again, a start waits for that end, and so does
+//! what comes behind it.
 
 use saga_runner_language::definition::Definition;
 use saga_runner_language::definition::model::{NoInstance, OnRunning};
@@ -312,6 +313,17 @@ fn end_ahead(record: &Record) -> Option<Phase> {
         Phase::Completed | Phase::Failed | Phase::Cancelled => Some(record.phase),
         Phase::Compensating | Phase::CompensationFailed | Phase::Finishing => Some(record.end()),
     }
+}
+
+/// Whether an event waits as well because the start before it does: what the instance makes nothing of may concern the next
+/// generation. Of an instance whose outcome is decided nothing else waits than starts and what came behind them.
+pub(super) fn waits_behind_a_start(record: &Record, event: &DomainEvent, outcome: Outcome) -> bool {
+    let is_of_no_concern = matches!(
+        outcome,
+        Outcome::Ignored(IgnoreReason::NoHandler | IgnoreReason::Ended)
+    );
+    // What came by an alias is for the generation that has registered it.
+    is_of_no_concern && record.phase != Phase::Running && record.deferred > 0 && event.via.is_none()
 }
 
 /// The input waits in the inbox.

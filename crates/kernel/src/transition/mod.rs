@@ -63,7 +63,7 @@ use saga_runner_language::definition::Definition;
 use saga_runner_language::ids::{ClusterId, DefinitionHash, InstanceId};
 use saga_runner_language::limits::Limits;
 
-use super::input::{CancelMode, Control, Input, InputBody};
+use super::input::{CancelMode, Control, DomainEvent, Input, InputBody};
 use super::patch::{IgnoreReason, Note, Outcome, Patch};
 use super::record::{Phase, Record};
 
@@ -275,13 +275,15 @@ fn with_instance<'a>(ground: Ground<'a>, record: &'a Record) -> Result<Patch, Re
         return Ok(patch);
     }
     match &ground.input.body {
-        InputBody::Event(event) if record.phase.is_terminal() => {
-            generations::after_end(ground, record, event)
+        InputBody::Event(event) => {
+            let patch = with_event(ground, record, event)?;
+            let waits = generations::waits_behind_a_start(record, event, patch.outcome);
+            Ok(if waits {
+                generations::deferred(record)
+            } else {
+                patch
+            })
         }
-        InputBody::Event(event) => match events::refusal(ground.definition, record, event) {
-            Some(reason) => Ok(Patch::ignored(reason)),
-            None => events::handle(Run::of(ground, record), record, event),
-        },
         InputBody::Result(result) => match results::waiting(record, result) {
             None => Ok(results::without_step(record, result)),
             Some(waiting) => results::take(ground, record, result, waiting),
@@ -295,6 +297,20 @@ fn with_instance<'a>(ground: Ground<'a>, record: &'a Record) -> Result<Patch, Re
             run.conclude(Outcome::Applied)
         }
         InputBody::Control(control) => with_control(ground, record, control),
+    }
+}
+
+fn with_event<'a>(
+    ground: Ground<'a>,
+    record: &'a Record,
+    event: &'a DomainEvent,
+) -> Result<Patch, Rejection> {
+    if record.phase.is_terminal() {
+        return generations::after_end(ground, record, event);
+    }
+    match events::refusal(ground.definition, record, event) {
+        Some(reason) => Ok(Patch::ignored(reason)),
+        None => events::handle(Run::of(ground, record), record, event),
     }
 }
 

@@ -229,6 +229,25 @@ fn a_start_waits_for_the_end_of_an_instance_that_is_being_undone() {
 }
 
 #[test]
+fn an_event_behind_a_start_that_waits_is_for_the_next_generation() {
+    let mut world = renting("reuse: {after: [failed]}\n");
+    place(&mut world);
+    world.event("Order.Dropped", &json!({"id": "o-1"}));
+    let late = world.event("Order.Dropped", &json!({"id": "o-1"}));
+    assert_eq!(
+        late,
+        Outcome::Ignored(IgnoreReason::NoHandler),
+        "nothing waits yet"
+    );
+    assert_eq!(place(&mut world), Outcome::Deferred);
+    let behind = world.event("Order.Dropped", &json!({"id": "o-1"}));
+    assert_eq!(behind, Outcome::Deferred);
+    world.succeed("steps.charge", &json!({}));
+    world.succeed("steps.charge.compensate", &json!({}));
+    assert_eq!((world.last().generation, world.phase()), (2, Phase::Compensating));
+}
+
+#[test]
 fn a_final_state_hands_a_deferred_start_to_the_next_generation() {
     let text = r#"
 start: Order.Placed
