@@ -16,6 +16,7 @@ use crate::kernel::definition::{Definition, EffectDefinition};
 use crate::kernel::envelope::APPLIED_HEADER;
 use crate::kernel::ids::{CommandId, EffectName, InstanceId};
 use crate::kernel::input::{Found, InputBody, Settle, SourceStream};
+use crate::kernel::outcome::EFFECT_UNSENDABLE;
 use crate::kernel::patch::Note;
 use crate::kernel::recorded::{LetterDecision, Recorded, RecordedBody, RecordedOutcome};
 use crate::kernel::subject::Subject;
@@ -176,13 +177,8 @@ async fn body(node: &Node, id: &InstanceId, row: &HistoryRow) -> Result<Recorded
     let name = streams::name(&node.manifest, stream);
     let found = found.map_err(|error| ControlError::Unavailable(error.to_string()))?;
     let Some(mut stored) = found else {
-        return Ok(match without_message(row) {
-            told @ RecordedBody::Result {
-                outcome: RecordedOutcome::Error { .. } | RecordedOutcome::Timeout { .. },
-                ..
-            } if row.source.is_none() => told,
-            _ => missing,
-        });
+        let verdict = row.source.is_none().then(|| without_message(row));
+        return Ok(verdict.filter(is_of_the_runner).unwrap_or(missing));
     };
     // It is wanted here because it was applied.
     stored.headers.retain(|(name, _)| name != APPLIED_HEADER);
@@ -218,6 +214,19 @@ fn message(stored: StoredMessage) -> Message {
         delivered: 1,
         pending: 0,
         time: stored.time,
+    }
+}
+
+/// Whether a result of an effect is one that never had a message. What a call has given is not known without its message: the
+/// class of a failure does not tell whether the call happened.
+fn is_of_the_runner(body: &RecordedBody) -> bool {
+    let RecordedBody::Result { outcome, .. } = body else {
+        return false;
+    };
+    match outcome {
+        RecordedOutcome::Timeout { .. } => true,
+        RecordedOutcome::Error { class, .. } => class == EFFECT_UNSENDABLE,
+        RecordedOutcome::Ok(_) | RecordedOutcome::Unusable { .. } => false,
     }
 }
 
@@ -260,5 +269,55 @@ fn without_message(row: &HistoryRow) -> RecordedBody {
         command_id: CommandId(command),
         effect: effect.and_then(|name| crate::kernel::ids::EffectName::parse(name).ok()),
         outcome,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::ids::{Key, SagaName, TenantId, TimeMs};
+
+    /// Of a result that came without a message, or whose message is gone.
+    fn told(class: &str) -> Option<RecordedOutcome> {
+        let body = without_message(&HistoryRow {
+            instance: InstanceId {
+                tenant: TenantId::parse("acme").expect("a tenant"),
+                saga: SagaName::parse("pay").expect("a saga"),
+                key: Key::parse("p1").expect("a key"),
+            },
+            input_id: "019b76da-c394-749e-aaa6-4114b84ea15b".to_owned(),
+            kind: "result of card-charge".to_owned(),
+            time: TimeMs(1),
+            source: None,
+            outcome: HistoryOutcome::Applied,
+            notes: vec![Note::StepFailed {
+                step: "charge".to_owned(),
+                class: class.to_owned(),
+            }],
+            late_source: false,
+            previous: None,
+        });
+        match body {
+            RecordedBody::Result { ref outcome, .. } if is_of_the_runner(&body) => Some(outcome.clone()),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn without_its_message_only_a_verdict_of_the_runner_itself_is_told() {
+        let is_timeout = |told: Option<RecordedOutcome>| {
+            matches!(told, Some(RecordedOutcome::Timeout { class: None, .. }))
+        };
+        assert!(is_timeout(told(TIMEOUT_CLASS)));
+        assert!(told(EFFECT_UNSENDABLE).is_some());
+        // The card may be charged: what came back was no result.
+        for class in [
+            "result.schema",
+            "result.expression",
+            "response.malformed",
+            "declined",
+        ] {
+            assert_eq!(told(class), None, "{class}");
+        }
     }
 }

@@ -16,6 +16,8 @@ pub use saga_runner_language::classes::{RESULT_EXPRESSION, RESULT_SCHEMA};
 
 /// Class of a result that cannot be recorded or read, or that is not applied.
 pub const RESULT_REFUSED: &str = "result.refused";
+/// Class of the failure of a command that no broker takes: its message never was.
+pub const EFFECT_UNSENDABLE: &str = "effect.unsendable";
 /// Class of an answer that cannot be read.
 pub const RESPONSE_MALFORMED: &str = "response.malformed";
 /// Class of an answer that is too long.

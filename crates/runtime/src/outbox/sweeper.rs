@@ -230,7 +230,7 @@ pub fn unsendable(item: &WorkItem, effect: &EffectName, message: String, now: Ti
         result: WorkResult {
             command_id: item.command_id,
             effect: Some(effect.clone()),
-            outcome: WorkOutcome::failed("effect.unsendable", message),
+            outcome: WorkOutcome::failed(outcome::EFFECT_UNSENDABLE, message),
         },
         time: now,
         publish: None,
