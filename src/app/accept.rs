@@ -237,6 +237,8 @@ fn lost_with(stream: SourceStream) -> impl Iterator<Item = &'static str> {
             "starts, signals, cancellations and other requests among the lost messages have to be sent again",
             "commands of effects and messages between sagas that have no result are published again from the outbox, under \
              their ids",
+            "a call that must not be made twice (on_ambiguous: fail or ask) is made again where the word that it was begun is among \
+             the lost messages, and its result was not stored",
         ],
         SourceStream::WorkflowEvents => &[
             "commands whose results were lost stay in the outbox: each gets its result again from its worker, or ends as an \
