@@ -54,7 +54,6 @@ impl Client {
             "{what}: {}",
             if outcome.is_ok() { "done" } else { "failed" }
         ));
-        self.server.news.notify_waiters();
         wait(delay).await;
         self.process.enter().await;
         outcome
@@ -207,7 +206,9 @@ impl Broker for Client {
                 if !stream.takes(&message.subject) {
                     return Err(none());
                 }
-                stream.store(&message, now, visible)
+                let stored = stream.store(&message, now, visible);
+                self.server.news.of_message(stream, &message.subject);
+                stored
             };
             let unknown = || PublishError::Unknown("no answer".to_owned());
             match fate {
@@ -224,7 +225,6 @@ impl Broker for Client {
             )),
             Err(error) => world.note(format_args!("publish {}: {error}", message.subject)),
         }
-        self.server.news.notify_waiters();
         wait(delay).await;
         self.process.enter().await;
         outcome
@@ -239,6 +239,7 @@ impl Broker for Client {
                 process.begins_to_read_events();
             }
             let reader = SimReader {
+                news: server.news.of(Some(&spec.stream), None),
                 server,
                 process,
                 created_ns: stream.identity.created_ns,
@@ -279,6 +280,7 @@ impl Broker for Client {
                     ack_wait: spec.ack_wait,
                     unacknowledged_max: spec.max_unacknowledged,
                     next: 1,
+                    seen: 0,
                     held: BTreeMap::new(),
                     consumer_sequence: 0,
                 });
@@ -290,7 +292,9 @@ impl Broker for Client {
             }
             queue.ack_wait = spec.ack_wait;
             queue.unacknowledged_max = spec.max_unacknowledged;
+            server.news.of_queue(&spec.stream, &spec.durable);
             Ok(Box::new(Member {
+                news: server.news.of(Some(&spec.stream), Some(&spec.durable)),
                 server,
                 process,
                 created: queue.created,
@@ -332,6 +336,8 @@ impl Broker for Client {
         self.ask("trim", |state| {
             self.server.world.trimmed(self.process.number, name);
             stream(state, name)?.trim(sequence);
+            // What members hold may be gone.
+            self.server.news.of_all();
             Ok(())
         })
         .await
@@ -364,7 +370,7 @@ impl Broker for Client {
         self.ask("queue state", |state| {
             let stream = stream(state, name)?;
             Ok(stream.queues.get(durable).map(|queue| QueueState {
-                pending: stream.matching_from(queue.next, &queue.filters),
+                pending: stream.matching_from(queue.next.max(queue.seen + 1), &queue.filters),
                 unacknowledged: queue.held.len() as u64,
             }))
         })
@@ -452,8 +458,9 @@ impl Broker for Client {
             (self.connection(&state), state.is_up)
         };
         async move {
+            let connection = server.news.of(None, None);
             loop {
-                let mut news = std::pin::pin!(server.news.notified());
+                let mut news = std::pin::pin!(connection.notified());
                 news.as_mut().enable();
                 {
                     let state = server.lock();

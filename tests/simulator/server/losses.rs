@@ -144,6 +144,7 @@ impl Stream {
         self.newest = newest;
         for queue in self.queues.values_mut() {
             queue.next = queue.next.min(end + 1);
+            queue.seen = queue.seen.min(end);
             queue.held.retain(|sequence, _| *sequence <= end);
         }
         let lost: Vec<_> = lost.into_values().map(|stored| stored.message).collect();

@@ -23,7 +23,7 @@ pub use client::Client;
 
 use crate::random::Rng;
 use crate::world::World;
-use stream::Stream;
+use stream::{Stream, matches_any};
 
 /// What goes wrong, in thousandths of all calls, and how long things take.
 #[derive(Debug, Clone, Copy, Default)]
@@ -52,9 +52,46 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// The broker itself, which outlives all its clients.
 pub struct Server {
     state: Mutex<State>,
-    /// Something has changed that others may wait for.
-    news: Notify,
+    news: News,
     world: Arc<World>,
+}
+
+/// Something has changed that others may wait for. Who waits is told of nothing else: to poll everybody with each request
+/// would take more time than all that a simulation does.
+#[derive(Default)]
+struct News(Mutex<BTreeMap<Topic, Arc<Notify>>>);
+
+/// A stream, with one of its queues or for its readers; none: the connection.
+type Topic = (Option<String>, Option<String>);
+
+impl News {
+    fn topics(&self) -> MutexGuard<'_, BTreeMap<Topic, Arc<Notify>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn of(&self, stream: Option<&str>, durable: Option<&str>) -> Arc<Notify> {
+        let topic = (stream.map(str::to_owned), durable.map(str::to_owned));
+        Arc::clone(self.topics().entry(topic).or_default())
+    }
+
+    fn of_queue(&self, stream: &str, durable: &str) {
+        self.of(Some(stream), Some(durable)).notify_waiters();
+    }
+
+    /// A stream has one more message.
+    fn of_message(&self, stream: &Stream, subject: &str) {
+        let name = &stream.identity.name;
+        self.of(Some(name), None).notify_waiters();
+        for (durable, queue) in &stream.queues {
+            if matches_any(&queue.filters, subject) {
+                self.of_queue(name, durable);
+            }
+        }
+    }
+
+    fn of_all(&self) {
+        self.topics().values().for_each(|topic| topic.notify_waiters());
+    }
 }
 
 pub struct State {
@@ -99,7 +136,7 @@ impl Server {
                 window_ms: 120_000,
                 rng: Rng::new(seed, "broker"),
             }),
-            news: Notify::new(),
+            news: News::default(),
             world: Arc::clone(world),
         })
     }
@@ -119,30 +156,30 @@ impl Server {
         state.connection += 1;
         state.is_up = false;
         drop(state);
-        self.news.notify_waiters();
+        self.news.of_all();
     }
 
     pub fn reconnect(&self) {
         self.world.note(format_args!("connected again"));
         self.lock().is_up = true;
-        self.news.notify_waiters();
+        self.news.of_all();
     }
 
     /// What is on its way to the readers is dropped, and they go on behind it.
     pub fn drop_on_the_way(&self) {
         self.world.note(format_args!("deliveries dropped"));
         self.lock().dropped += 1;
-        self.news.notify_waiters();
+        self.news.of_all();
     }
 
     /// Whoever waits looks again.
     pub fn wake(&self) {
-        self.news.notify_waiters();
+        self.news.of_all();
     }
 
     pub fn delete_stream(&self, stream: &str) {
         self.lock().streams.remove(stream);
-        self.news.notify_waiters();
+        self.news.of_all();
     }
 
     /// Stores what somebody else publishes, with an acknowledgement that is never lost: its sequence.
@@ -177,8 +214,8 @@ impl Server {
             .get_mut(stream)
             .expect("the stream was made at the start");
         let stored = stream.store(&publication, now, visible);
+        self.news.of_message(stream, &publication.subject);
         drop(state);
-        self.news.notify_waiters();
         stored.expect("nothing was expected").sequence
     }
 
@@ -190,6 +227,11 @@ impl Server {
     /// The same without those that are gone without the runner's doing.
     pub fn kept(&self, stream: &str) -> Vec<StoredMessage> {
         self.archived(stream, |is_gone| !is_gone)
+    }
+
+    /// Those that are.
+    pub fn gone(&self, stream: &str) -> Vec<StoredMessage> {
+        self.archived(stream, |is_gone| is_gone)
     }
 
     fn archived(&self, stream: &str, is_wanted: impl Fn(bool) -> bool) -> Vec<StoredMessage> {

@@ -7,12 +7,14 @@ use std::time::Duration;
 use async_trait::async_trait;
 use saga_runner::kernel::ids::TimeMs;
 use saga_runner::ports::broker::{BrokerError, Message, Queue, QueueMessage, ReaderBroken, Receipt};
+use tokio::sync::Notify;
 
 use super::Server;
 use crate::process::Process;
 
 pub struct Member {
     pub server: Arc<Server>,
+    pub news: Arc<Notify>,
     pub process: Arc<Process>,
     pub stream: String,
     pub durable: String,
@@ -83,8 +85,8 @@ impl Queue for Member {
     async fn next(&mut self) -> Result<QueueMessage, ReaderBroken> {
         tokio::task::coop::consume_budget().await;
         loop {
-            let server = Arc::clone(&self.server);
-            let mut news = std::pin::pin!(server.news.notified());
+            let (server, topic) = (Arc::clone(&self.server), Arc::clone(&self.news));
+            let mut news = std::pin::pin!(topic.notified());
             news.as_mut().enable();
             self.process.moves().await;
             match self.try_take()? {
@@ -140,7 +142,7 @@ impl Queue for Member {
             }
         }
         drop(state);
-        self.server.news.notify_waiters();
+        self.news.notify_waiters();
     }
 }
 
@@ -193,7 +195,7 @@ impl SimReceipt {
         self.server
             .world
             .note(format_args!("{what} {sequence} of {}", self.durable));
-        self.server.news.notify_waiters();
+        self.server.news.of_queue(&self.stream, &self.durable);
         if !latency.is_zero() {
             tokio::time::sleep(latency).await;
         }

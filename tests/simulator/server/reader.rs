@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use saga_runner::ports::broker::{Horizon, Message, Reader, ReaderBroken};
+use tokio::sync::Notify;
 
 use crate::process::Process;
 
@@ -14,6 +15,7 @@ use super::{Server, State};
 
 pub struct SimReader {
     pub server: Arc<Server>,
+    pub news: Arc<Notify>,
     pub process: Arc<Process>,
     pub stream: String,
     pub created_ns: i64,
@@ -67,7 +69,11 @@ impl SimReader {
                         .push_back(delivered(stored, self.consumer_sequence, 1, 0));
                 }
                 Found::At(at) => return Ok(Some(at)),
-                Found::Nothing => break,
+                Found::Nothing => {
+                    // Nothing up to here matches, and nobody looks at it again.
+                    self.next = self.next.max(stream.last + 1);
+                    break;
+                }
             }
         }
         Ok(None)
@@ -119,8 +125,8 @@ impl Reader for SimReader {
         // Whoever asks again and again has to let others run.
         tokio::task::coop::consume_budget().await;
         loop {
-            let server = Arc::clone(&self.server);
-            let mut news = std::pin::pin!(server.news.notified());
+            let (server, topic) = (Arc::clone(&self.server), Arc::clone(&self.news));
+            let mut news = std::pin::pin!(topic.notified());
             news.as_mut().enable();
             self.process.moves().await;
             let wake = self.fill()?;

@@ -207,6 +207,8 @@ pub struct Durable {
     pub unacknowledged_max: usize,
     /// First sequence that nobody was given yet.
     pub next: u64,
+    /// Up to here nothing matches from `next` on, so that nobody looks at it again.
+    pub seen: u64,
     pub held: BTreeMap<u64, Held>,
     pub consumer_sequence: u64,
 }
@@ -245,13 +247,16 @@ impl Stream {
         let sequence = match again {
             Some(sequence) => sequence,
             None if queue.held.len() >= queue.unacknowledged_max => return Err(wake),
-            None => match self.next_match(queue.next, &queue.filters, now) {
+            None => match self.next_match(queue.next.max(queue.seen + 1), &queue.filters, now) {
                 Found::Here(sequence, _) => {
                     queue.next = sequence + 1;
                     sequence
                 }
                 Found::At(at) => return Err(Some(wake.map_or(at, |wake| wake.min(at)))),
-                Found::Nothing => return Err(wake),
+                Found::Nothing => {
+                    queue.seen = self.last;
+                    return Err(wake);
+                }
             },
         };
         let due = now + queue.ack_wait;
@@ -272,7 +277,7 @@ impl Stream {
     /// The sequence up to which everything is answered for.
     pub fn floor(&self, durable: &str) -> Option<u64> {
         let queue = self.queues.get(durable)?;
-        let mut behind = self.messages.range(queue.next..);
+        let mut behind = self.messages.range(queue.next.max(queue.seen + 1)..);
         let unseen = behind
             .find(|(_, stored)| matches_any(&queue.filters, &stored.message.subject))
             .map_or(self.last + 1, |(sequence, _)| *sequence);
@@ -281,7 +286,7 @@ impl Stream {
     }
 }
 
-fn matches_any(filters: &[String], subject: &str) -> bool {
+pub fn matches_any(filters: &[String], subject: &str) -> bool {
     filters.iter().any(|filter| matches(filter, subject))
 }
 
