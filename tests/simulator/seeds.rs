@@ -14,6 +14,9 @@ const TWICE_EVERY: u64 = 50;
 /// Lines of a trace that are shown of a seed that fails.
 const SHOWN: usize = 80;
 
+/// Seeds that fail on one processor, after which no further ones run.
+const FAILED_MAX: u64 = 3;
+
 /// A number from the environment.
 fn number(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;
@@ -78,8 +81,8 @@ fn run(seed: u64) -> Result<Verdict, Failed> {
 }
 
 /// `SEED=n` replays one seed and prints its trace, with `KEEP=places` only these of its actions; with `SHORTEN=1` it is
-/// told which of them are needed. `SEEDS=n FROM=n` runs a range on all processors, for at most `MINUTES`, and notes that
-/// with `LEDGER=1`.
+/// told which of them are needed. `SEEDS=n FROM=n` runs a range on all processors, for at most `MINUTES` and until a few
+/// have failed (`FAILURES=n` on one processor), and notes that with `LEDGER=1`.
 #[test]
 fn promises_hold_under_faults() {
     match number("SEED") {
@@ -89,6 +92,7 @@ fn promises_hold_under_faults() {
     }
     let (from, count) = (number("FROM").unwrap_or(1), number("SEEDS").unwrap_or(40));
     let limit = number("MINUTES").map(|minutes| Duration::from_secs(minutes * 60));
+    let failed_max = number("FAILURES").unwrap_or(FAILED_MAX);
     let workers = std::thread::available_parallelism().map_or(1, usize::from) as u64;
     let begun = Instant::now();
     let next = std::sync::atomic::AtomicU64::new(from);
@@ -98,7 +102,7 @@ fn promises_hold_under_faults() {
             loop {
                 let seed = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
                 let is_over = limit.is_some_and(|limit| begun.elapsed() > limit);
-                if seed >= from + count || is_over || failed.len() >= 3 {
+                if seed >= from + count || is_over || failed.len() as u64 >= failed_max {
                     return (seeds, steps, failed);
                 }
                 match run(seed) {

@@ -61,6 +61,8 @@ pub struct Call {
     pub began: Duration,
     /// Whether the caller has waited for an answer, or for as long as it was to wait for one.
     pub has_ended: bool,
+    /// When the caller gave it up before that, and lived on.
+    pub given_up: Option<Duration>,
 }
 
 /// One command that has reached the gateway.
@@ -196,6 +198,31 @@ impl Fate {
 /// Answers that are no results.
 const MALFORMED: [&str; 4] = ["{\"receipt\":7}", "[]", "{\"receipt\":", ""];
 
+/// A caller waits for the end of a call.
+struct Waiting<'c> {
+    upstream: &'c Upstream,
+    process: &'c Process,
+    /// As it was when the call began.
+    broken: u64,
+    at: usize,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if self.process.is_dead() {
+            return;
+        }
+        let now = self.upstream.world.clock.passed();
+        let call = &mut self.upstream.lock().calls[self.at];
+        if call.has_ended {
+            return;
+        }
+        call.given_up = Some(now);
+        // While the process stood still, the time of the call has passed, or others may have been given its command.
+        call.has_ended = self.process.broken() != self.broken;
+    }
+}
+
 /// The calls of one effect.
 pub struct Calls {
     pub upstream: Arc<Upstream>,
@@ -251,8 +278,15 @@ impl Provider for Calls {
                 began: world.clock.passed(),
                 // Whoever calls cuts it off.
                 has_ended: fate == Fate::Overdue,
+                given_up: None,
             });
             (state.calls.len() - 1, state.receipts.get(&key).cloned())
+        };
+        let _waiting = Waiting {
+            upstream,
+            process: &self.process,
+            broken: self.process.broken(),
+            at,
         };
         world.note(format_args!(
             "{} of {of} under {}: {fate:?}",

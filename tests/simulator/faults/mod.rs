@@ -108,7 +108,8 @@ pub struct Losses {
     pub adopted: Option<Duration>,
     /// Events that are gone from their stream.
     pub gone: Vec<Gone>,
-    pub accepted: Vec<AcceptReport>,
+    /// What an operator was told of it, before and after he accepted it.
+    pub told: Vec<AcceptReport>,
     /// Streams that have lost something.
     streams: Vec<&'static str>,
     /// Some stream has; the operator looks from now on.

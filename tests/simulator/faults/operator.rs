@@ -150,11 +150,14 @@ impl Simulation {
             dry_run,
             position: None,
         };
-        // He reads what would be lost first.
-        if let Err(error) = node.accept(shard, verb, request(true)).await {
-            self.world
-                .note(format_args!("operator: not {}: {error}", verb.as_str()));
-            return;
+        // He reads what would be lost first. By that he is told, also where the process that does it dies before it answers.
+        match node.accept(shard, verb, request(true)).await {
+            Ok(report) => self.losses.told.push(report),
+            Err(error) => {
+                self.world
+                    .note(format_args!("operator: not {}: {error}", verb.as_str()));
+                return;
+            }
         }
         match node.accept(shard, verb, request(false)).await {
             Ok(report) => {
@@ -163,7 +166,7 @@ impl Simulation {
                     "operator: {} of shard {shard}, {stream}: {from} to {to}",
                     verb.as_str()
                 ));
-                self.losses.accepted.push(report);
+                self.losses.told.push(report);
             }
             Err(error) => self.world.note(format_args!("operator: {error}")),
         }

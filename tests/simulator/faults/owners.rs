@@ -118,7 +118,9 @@ impl Simulation {
         }
         let has_all = owned == usize::from(self.plan.shards);
         self.losses.is_given_up |= !has_all;
-        if !has_all || self.losses.is_second_behind {
+        // The one that was replaced has written the owner records again that the broker had lost: the other one has gone on.
+        let is_replaced = second.folder.number < self.folder.number;
+        if !has_all || self.losses.is_second_behind || is_replaced {
             self.losses.adopted.get_or_insert(self.world.clock.passed());
         }
         self.take_folder(second.folder.clone());

@@ -10,7 +10,7 @@ use super::timers::COARSE_MS;
 use super::{ended, history_of, instance, is_whole, keys as keys_of};
 use crate::faults::is_of_stranger;
 use crate::plan::Action;
-use crate::run::{EVENTS, RESULTS, Simulation};
+use crate::run::{COMMANDS, EVENTS, RESULTS, Simulation};
 use crate::upstream::Call;
 
 /// When a bill is due.
@@ -205,9 +205,18 @@ fn payments(simulation: &Simulation, calls: &[Call]) -> Vec<String> {
     faults
 }
 
+/// Commands beside which some word about their calls is gone.
+fn lost_intents(simulation: &Simulation) -> BTreeSet<String> {
+    let gone = simulation.server.gone(COMMANDS).into_iter();
+    let intents = gone.filter(|message| message.subject.contains(".effect_progress."));
+    let command = |message: StoredMessage| message.subject.rsplit('.').next().map(str::to_owned);
+    intents.filter_map(command).collect()
+}
+
 /// One piece of work keeps its key, and its key never gets other work.
 fn keys(simulation: &Simulation, calls: &[Call]) -> Vec<String> {
     let mut faults = Vec::new();
+    let lost_intents = lost_intents(simulation);
     let mut by_key: BTreeMap<&str, Vec<&Call>> = BTreeMap::new();
     let mut by_command: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for call in calls {
@@ -229,8 +238,11 @@ fn keys(simulation: &Simulation, calls: &[Call]) -> Vec<String> {
                 calls.len()
             ));
         }
-        // It makes no call twice, whatever happens, unless the first one has surely done nothing.
-        let is_open = |call: &&&Call| call.is_done || !call.is_answered;
+        // It makes no call twice, whatever happens, unless the first one has surely done nothing, or the broker has lost the word
+        // that it was begun: what is stored nowhere else nobody knows.
+        let is_open = |call: &&&Call| {
+            (call.is_done || !call.is_answered) && !lost_intents.contains(call.command.as_str())
+        };
         let before_last = &calls[..calls.len() - 1];
         // What was done behind an adopted state is not always known, and its key is the same: the upstream knows it.
         let (_, key) = first.of.split_once('/').expect("a tenant and a key");

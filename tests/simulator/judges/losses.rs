@@ -23,8 +23,8 @@ pub fn forgotten(simulation: &Simulation) -> Option<String> {
     }
     let is_told = |gone: &&Gone| {
         let shard = simulation.shard_of(&gone.event.key);
-        let mut accepted = simulation.losses.accepted.iter();
-        accepted.any(|report| report.stream == EVENTS && report.shard == shard)
+        let mut told = simulation.losses.told.iter();
+        told.any(|report| report.stream == EVENTS && report.shard == shard)
     };
     let untold = gone.find(|gone| !gone.is_removed && gone.was_read && !is_told(gone));
     untold.map(|gone| {
@@ -40,7 +40,7 @@ fn removed(simulation: &Simulation) -> Vec<String> {
     // Where a broker loses what nobody has read, nobody can know.
     let removed = gone.filter(|gone| gone.is_removed);
     removed
-        .filter(|gone| !is_applied(simulation, gone) && !is_accepted(simulation, gone))
+        .filter(|gone| !is_applied(simulation, gone) && !is_within_what_was_told(simulation, gone))
         .map(|gone| {
             format!(
                 "{} was removed and is not applied, and nobody was told",
@@ -66,10 +66,10 @@ fn is_applied(simulation: &Simulation, gone: &Gone) -> bool {
     items.contains(&gone.event.data["n"])
 }
 
-fn is_accepted(simulation: &Simulation, gone: &Gone) -> bool {
+fn is_within_what_was_told(simulation: &Simulation, gone: &Gone) -> bool {
     let shard = simulation.shard_of(&gone.event.key);
-    let mut accepted = simulation.losses.accepted.iter();
-    accepted.any(|report| {
+    let mut told = simulation.losses.told.iter();
+    told.any(|report| {
         let skipped = report.skipped.as_ref();
         report.stream == EVENTS
             && report.shard == shard

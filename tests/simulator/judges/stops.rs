@@ -9,9 +9,10 @@ pub fn judge(simulation: &Simulation) -> Vec<String> {
     let calls = simulation.upstream.calls();
     let mut faults = Vec::new();
     for (process, told) in &simulation.stopped {
-        let under_way = calls
-            .iter()
-            .filter(|call| call.process == *process && call.began <= *told && !call.has_ended);
+        let under_way = calls.iter().filter(|call| {
+            let is_over = call.has_ended || call.given_up.is_some_and(|at| at < *told);
+            call.process == *process && call.began <= *told && !is_over
+        });
         for call in under_way.filter(|call| !is_taken_back(simulation, call)) {
             faults.push(format!(
                 "{} of {} was under way when process {process} was told to stop, and was cut off",
