@@ -46,7 +46,7 @@ tests() {
   "$runner" test examples/webhooks/sagas --coverage --chaos --min-coverage 90
 }
 
-# Seeds that are known to hold: of fresh ones about one in 700 does not yet (docs/simulator.md).
+# Seeds that are known to hold (docs/simulator.md).
 simulator() {
   SEEDS=700 FROM=1 MINUTES=${SIMULATOR_MINUTES:-3} \
     cargo test --locked --features planted --test simulator -- --nocapture promises_hold_under_faults

@@ -25,7 +25,7 @@ pub const fn known(bug: Bug) -> u64 {
         Bug::PositionPastHeld => 34,
         Bug::SecondCall => 49,
         Bug::TwiceInHand => 93,
-        Bug::NoFence => 191,
+        Bug::NoFence => 231,
         Bug::FactsAgain => 352,
     }
 }

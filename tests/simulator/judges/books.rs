@@ -18,6 +18,9 @@ const DUE_MS: i64 = 20_000;
 /// How late it may fire where nothing holds it up, and be told.
 const LATE_MS: i64 = 1_000;
 
+/// Effects that undo what others did.
+const UNDOES: [&str; 3] = ["stock-release", "card-refund", "slot-cancel"];
+
 pub fn judge(simulation: &Simulation) -> Vec<String> {
     let mut faults = bills(simulation);
     let calls = simulation.upstream.calls();
@@ -276,7 +279,9 @@ fn keys(simulation: &Simulation, calls: &[Call]) -> Vec<String> {
             .insert(&call.key);
     }
     for ((effect, of), keys) in done {
-        if keys.len() > 1 {
+        // What was undone while nobody knew whether it had happened is undone once more behind its late success (ADR 73).
+        let is_again = UNDOES.contains(&effect) && !simulation.plan.is_calm;
+        if keys.len() > 1 + usize::from(is_again) {
             faults.push(format!("{effect} of {of} was done under {} keys", keys.len()));
         }
     }
