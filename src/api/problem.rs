@@ -33,6 +33,10 @@ impl Problem {
         Self::new(StatusCode::CONFLICT, "conflict", "SR0503", detail)
     }
 
+    pub fn gone(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::GONE, "gone", "SR0510", detail)
+    }
+
     pub fn unavailable(detail: impl Into<String>) -> Self {
         Self::new(
             StatusCode::SERVICE_UNAVAILABLE,
@@ -94,6 +98,7 @@ impl From<ControlError> for Problem {
             ControlError::NotFound(detail) => Self::not_found(detail),
             ControlError::Invalid(detail) => Self::invalid(detail),
             ControlError::Conflict(detail) => Self::conflict(detail),
+            ControlError::Gone(detail) => Self::gone(detail),
             ControlError::Unavailable(detail) => Self::unavailable(detail),
         }
     }

@@ -176,7 +176,7 @@ async fn who_has_the_token_and_falls_silent_loses_it_whatever_happens_to_the_pro
         let alive = json!({"heartbeat": true}).to_string();
         let newest = token(&service, "l-1").await;
         let answer = post(&rig, &format!("/v1/callbacks/{newest}"), alive).await;
-        assert!([202, 409].contains(&answer.status), "{answer:?}");
+        assert!([202, 410].contains(&answer.status), "{answer:?}");
         if is_alive(&get(&rig, &path).await.json()) {
             break;
         }
@@ -189,7 +189,14 @@ async fn who_has_the_token_and_falls_silent_loses_it_whatever_happens_to_the_pro
     until(&rig, &path, |view| view["steps"][0]["attempt"].as_u64() > Some(1)).await;
     let signed = |name: &str| json!({"ok": {"name": name}}).to_string();
     let late = post(&rig, &format!("/v1/callbacks/{first}"), signed("eve")).await;
-    late.is_problem(409, "SR0503");
+    late.is_problem(410, "SR0510");
+    let late = post(
+        &rig,
+        &format!("/v1/callbacks/{first}"),
+        json!({"heartbeat": true}).to_string(),
+    )
+    .await;
+    late.is_problem(410, "SR0510");
     let begin = std::time::Instant::now();
     loop {
         let newest = token(&service, "l-1").await;

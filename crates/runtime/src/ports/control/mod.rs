@@ -46,6 +46,9 @@ pub enum ControlError {
     Invalid(String),
     #[error("{0}")]
     Conflict(String),
+    /// What it is for was given up, or is over: it never will be of use again.
+    #[error("{0}")]
+    Gone(String),
     #[error("{0}")]
     Unavailable(String),
 }
