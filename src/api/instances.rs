@@ -185,7 +185,7 @@ struct SignalRequest {
     request_id: Option<String>,
 }
 
-/// Signals an instance; a step that waits for the signal goes on.
+/// Signals an instance: its handlers hear that, and a step that waits for the signal goes on.
 pub async fn signal(
     State(state): State<ApiState>,
     Path(names): Path<Names>,

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::control::blocking;
 use super::node::Node;
 use crate::kernel::definition::Definition;
-use crate::kernel::definition::model::Awaited;
+use crate::kernel::definition::model::{Awaited, SIGNAL_PREFIX};
 use crate::kernel::envelope::ControlVerb;
 use crate::kernel::ids::{ClusterId, InstanceId, shard_of};
 use crate::kernel::input::{Control, Input, InputBody, Origin, Settle, Verdict};
@@ -26,7 +26,7 @@ use crate::storage::read::Found as Instance;
 ///
 /// # Errors
 /// [`ControlError::NotFound`] without the instance, [`ControlError::Conflict`] for what would change nothing, or could
-/// not be applied.
+/// not be applied, [`ControlError::Gone`] for a token of work that nobody waits for any more.
 pub(super) async fn check_use(
     node: &Node,
     id: &InstanceId,
@@ -46,6 +46,7 @@ pub(super) async fn check_use(
     };
     let refusal = blocking(&node.tasks, move || {
         let record = match reader.instance(&input.instance)? {
+            None if is_callback(&input) => return Ok(Some(ControlError::Gone(missing(&input.instance)))),
             None => return Ok(Some(ControlError::NotFound(missing(&input.instance)))),
             Some(Instance::Live(record)) => record,
             Some(Instance::Ended(summary)) => summary.record,
@@ -100,10 +101,26 @@ fn useless(
             Outcome::Ignored(_) if is_early(record, input) => None,
             Outcome::Ignored(reason) => {
                 let message = of_no_use(definition, record, input, reason);
-                Some(ControlError::Conflict(message))
+                // A step that waits for a callback may take no signs of life; the token is good then.
+                let is_gone = is_callback(input) && reason != IgnoreReason::NoHandler;
+                Some(
+                    if is_gone || (is_callback(input) && record.phase != Phase::Running) {
+                        ControlError::Gone(message)
+                    } else {
+                        ControlError::Conflict(message)
+                    },
+                )
             }
         },
     }
+}
+
+/// Whether it comes from whoever has a token.
+const fn is_callback(input: &Input) -> bool {
+    matches!(
+        input.body,
+        InputBody::Control(Control::Callback { .. } | Control::Heartbeat { .. })
+    )
 }
 
 /// Whether it is a sign of life of work that was given out and whose step is about to wait for it: whoever sends it must not
@@ -128,14 +145,18 @@ fn of_no_use(definition: &Definition, record: &Record, input: &Input, reason: Ig
         Control::Signal { name, .. } if record.phase == Phase::Running => {
             let known = signals(definition);
             let known = if known.is_empty() {
-                "its saga waits for none".to_owned()
+                "its saga takes none".to_owned()
             } else {
                 let known: Vec<&str> = known.into_iter().collect();
-                format!("its saga waits for {}", known.join(", "))
+                format!("its saga takes {}", known.join(", "))
             };
-            format!("no step of instance {key} waits for the signal {name}, now or next: {known}")
+            format!("nothing of instance {key} takes the signal {name}, now or next: {known}")
         }
-        Control::Signal { .. } => format!("instance {key} is {phase}: only a running one takes signals"),
+        Control::Signal { name, .. } => {
+            format!(
+                "instance {key} is {phase}, and its saga says nothing about the signal {name} under after_end"
+            )
+        }
         Control::Heartbeat { .. } if reason == IgnoreReason::NoHandler => {
             format!("the step of instance {key} that waits for this callback takes no signs of life")
         }
@@ -175,15 +196,18 @@ fn not_stuck(definition: &Definition, record: &Record, input: &Input, settle: &S
     }
 }
 
-/// The signals that the steps of a saga wait for.
+/// The signals that the steps of a saga wait for, and that its handlers take.
 fn signals(definition: &Definition) -> BTreeSet<&str> {
     let waits = definition.steps.iter().filter_map(|step| step.wait.as_ref());
-    waits
-        .filter_map(|wait| match &wait.on {
-            Awaited::Signal(name) => Some(name.as_str()),
-            Awaited::Event(_) | Awaited::Callback => None,
-        })
-        .collect()
+    let awaited = waits.filter_map(|wait| match &wait.on {
+        Awaited::Signal(name) => Some(name.as_str()),
+        Awaited::Event(_) | Awaited::Callback => None,
+    });
+    let states = definition.machine.iter().flat_map(|machine| &machine.states);
+    let handled = states.flat_map(|state| state.handlers.keys());
+    let handled = handled.chain(definition.handlers.keys());
+    let handled = handled.filter_map(|heard| heard.strip_prefix(SIGNAL_PREFIX));
+    awaited.chain(handled).collect()
 }
 
 /// Checks an answer against the instance as it is now, and a result against what its effect gives.

@@ -114,7 +114,7 @@ async fn a_command_that_would_change_nothing_is_refused_with_the_reason() {
         ),
         (
             "signals/approve",
-            "instance p-1 is failed: only a running one takes signals",
+            "instance p-1 is failed, and its saga says nothing about the signal approve under after_end",
         ),
         ("retry", "nothing of instance p-1, which is failed, is stuck"),
     ] {

@@ -95,6 +95,6 @@ impl<'a> Run<'a> {
             None => String::new(),
         };
         let cause = failure::Cause::declared(&fail.code, message, step);
-        failure::fail(self, cause.keeping(&fail.keep))
+        failure::fail(self, cause.of(fail))
     }
 }

@@ -142,6 +142,11 @@ pub(super) fn refusal(definition: &Definition, record: &Record, event: &DomainEv
     (!hears).then_some(IgnoreReason::NoHandler)
 }
 
+/// Whether a handler took what stands under `key`.
+pub(super) fn is_handled(run: &mut Run<'_>, key: &str) -> Result<bool, Rejection> {
+    Ok(matches!(run_handlers(run, key)?, Handled::Yes))
+}
+
 /// Handlers of the present state come first, then those of the saga.
 fn run_handlers<'a>(run: &mut Run<'a>, event_type: &str) -> Result<Handled, Rejection> {
     let definition = run.ground.definition;

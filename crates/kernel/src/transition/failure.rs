@@ -1,5 +1,7 @@
 //! Failing: the turn from going forward to undoing.
 
+use saga_runner_language::definition::model::Fail;
+
 use super::run::Run;
 use super::slot::Slot;
 use super::{Rejection, compensation, ends, flight, program};
@@ -15,6 +17,7 @@ pub(super) struct Cause {
     step: Option<String>,
     cancelled: Option<CancelMode>,
     keep: Vec<String>,
+    drain: bool,
 }
 
 impl Cause {
@@ -26,13 +29,15 @@ impl Cause {
             step: step.map(str::to_owned),
             cancelled: None,
             keep: Vec::new(),
+            drain: false,
         }
     }
 
-    /// Steps that are not undone.
-    pub(super) fn keeping(self, keep: &[String]) -> Self {
+    /// With what the definition says besides: the steps that are not undone, and whether what is in flight is waited for.
+    pub(super) fn of(self, fail: &Fail) -> Self {
         Self {
-            keep: keep.to_vec(),
+            keep: fail.keep.clone(),
+            drain: fail.drain,
             ..self
         }
     }
@@ -45,6 +50,7 @@ impl Cause {
             step: Some(step.to_owned()),
             cancelled: None,
             keep: Vec::new(),
+            drain: false,
         }
     }
 
@@ -56,6 +62,7 @@ impl Cause {
             step: None,
             cancelled: Some(mode),
             keep: Vec::new(),
+            drain: mode == CancelMode::Drain,
         }
     }
 }
@@ -75,7 +82,7 @@ pub(super) fn fail(run: &mut Run<'_>, cause: Cause) -> Result<(), Rejection> {
         step: cause.step,
         time: run.record.updated,
         cancelled: cause.cancelled,
-        drain: cause.cancelled == Some(CancelMode::Drain),
+        drain: cause.drain,
         keep: cause.keep,
     });
     abandon_steps(run);

@@ -17,9 +17,10 @@ use saga_runner_language::ids::{InstanceId, TimeMs};
 use super::arena::Arena;
 use super::place::Place;
 use super::run::{Ground, Opening, Run};
+use super::signals::Signal;
 use super::{
     Context, NO_INSTANCE, Rejection, START_RUNNING, Trace, check_definition, children, doubts, events,
-    requests, results, seen,
+    requests, results, seen, signals,
 };
 use crate::input::{Control, DomainEvent, Input, InputBody};
 use crate::patch::{IgnoreReason, Outcome, Patch};
@@ -135,25 +136,31 @@ pub fn apply_ended(
             None => Ok(results::without_step(record, result)),
             Some(at) => {
                 check_definition(ground.definition, record)?;
-                let mut patch = results::take(ground, record, result, results::Waiting::Doubt(at))?;
-                if let Some(summary) = &mut patch.ended {
-                    summary.ended = last.ended;
-                }
-                Ok(patch)
+                let patch = results::take(ground, record, result, results::Waiting::Doubt(at))?;
+                Ok(kept_as_before(patch, last))
             }
         },
         InputBody::Timer { .. } => Ok(Patch::ignored(IgnoreReason::Stale)),
         InputBody::Event(event) => {
             check_definition(ground.definition, record)?;
-            let mut patch = after_end(ground, record, event)?;
-            if let Some(summary) = &mut patch.ended {
-                // It is kept no longer because of it.
-                summary.ended = last.ended;
-            }
-            Ok(patch)
+            Ok(kept_as_before(after_end(ground, record, event)?, last))
         }
-        InputBody::Control(_) => Ok(Patch::ignored(IgnoreReason::Ended)),
+        InputBody::Control(control) => match Signal::of(control) {
+            None => Ok(Patch::ignored(IgnoreReason::Ended)),
+            Some(signal) => {
+                check_definition(ground.definition, record)?;
+                Ok(kept_as_before(signals::after_end(ground, record, signal)?, last))
+            }
+        },
     }
+}
+
+/// An instance is kept no longer because of what came after its end.
+fn kept_as_before(mut patch: Patch, last: Last<'_>) -> Patch {
+    if let Some(summary) = &mut patch.ended {
+        summary.ended = last.ended;
+    }
+    patch
 }
 
 /// An event that comes after the end: a handler may note it in the state and tell others.

@@ -42,6 +42,7 @@ mod schemas;
 mod scope;
 mod seen;
 mod settle;
+mod signals;
 mod slot;
 mod timers;
 mod turns;
@@ -62,6 +63,8 @@ use saga_runner_language::classes::TIMEOUT_CLASS;
 use saga_runner_language::definition::Definition;
 use saga_runner_language::ids::{ClusterId, DefinitionHash, InstanceId};
 use saga_runner_language::limits::Limits;
+
+use signals::Signal;
 
 use super::input::{CancelMode, Control, DomainEvent, Input, InputBody};
 use super::patch::{IgnoreReason, Note, Outcome, Patch};
@@ -364,14 +367,7 @@ fn with_control<'a>(
             compensation::settle(&mut run, settle)?;
         }
         Control::Signal { name, data, by } => {
-            let message = waits::Message::signal(&run, name, data, by)?;
-            run.note(Note::Signalled {
-                signal: name.clone(),
-                by: by.clone(),
-            });
-            if ground.definition.program.is_some() {
-                program::signal(&mut run, message)?;
-            } else if !waits::offer(&mut run, message)? {
+            if !signals::take(&mut run, Signal { name, data, by })? {
                 return Ok(Patch::ignored(IgnoreReason::NoHandler));
             }
         }
@@ -393,9 +389,8 @@ fn control_refusal(definition: &Definition, record: &Record, control: &Control) 
         Control::Cancel { mode, .. } => {
             record.phase == Phase::Running || (*mode == CancelMode::Compensate && flight::is_open(record))
         }
-        Control::Signal { .. } => {
-            let is_told = record.phase == Phase::Compensating && definition.program.is_some();
-            record.phase == Phase::Running || flight::is_open(record) || is_told
+        Control::Signal { name, .. } => {
+            record.phase == Phase::Running || signals::is_heard_late(definition, record, name)
         }
         Control::Callback { .. } => record.phase == Phase::Running || flight::is_open(record),
         Control::Retry => compensation::any_stuck(record) || questions::any(record),

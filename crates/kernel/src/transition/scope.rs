@@ -123,7 +123,7 @@ impl<'a> Run<'a> {
                 Root::Input if reads.contains(root) => Some(self.input_root()?),
                 Root::Error => locals.error.or(self.ambient.error),
                 Root::Key if reads.contains(root) => Some(self.key()),
-                Root::Signal => locals.signal,
+                Root::Signal => locals.signal.or(self.ambient.signal),
                 Root::Event if locals.event.is_some() => locals.event,
                 Root::Event if reads.contains(root) => Some(self.event_root()?),
                 Root::State if reads.contains(root) => Some(self.state_root()?),

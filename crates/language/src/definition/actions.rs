@@ -86,6 +86,9 @@ pub enum Site {
     Entry,
     Timer,
     AfterEnd,
+    /// A signal, in the saga or in a state.
+    Signal,
+    SignalAfterEnd,
 }
 
 impl Site {
@@ -98,13 +101,14 @@ impl Site {
             Self::StateError => "an error handler of a state",
             Self::Entry => "an entry",
             Self::Timer => "a timer",
-            Self::AfterEnd => "a handler after the end",
+            Self::AfterEnd | Self::SignalAfterEnd => "a handler after the end",
+            Self::Signal => "a handler of a signal",
         }
     }
 
     const fn keys(self) -> &'static [&'static str] {
         match self {
-            Self::Handler | Self::StateTimer | Self::StateResult | Self::StateError => &[
+            Self::Handler | Self::StateTimer | Self::StateResult | Self::StateError | Self::Signal => &[
                 "when",
                 "set",
                 "clear_timer",
@@ -127,7 +131,7 @@ impl Site {
                 "to",
                 "defer",
             ],
-            Self::AfterEnd => &["when", "set", "emit"],
+            Self::AfterEnd | Self::SignalAfterEnd => &["when", "set", "emit"],
             Self::Entry => &[
                 "set",
                 "clear_timer",
@@ -159,7 +163,12 @@ impl Site {
         match self {
             // A state may be entered by an event as well as by a timer.
             Self::Handler | Self::StateHandler | Self::Entry | Self::AfterEnd => EventParts::Whole,
-            Self::StateTimer | Self::StateResult | Self::StateError | Self::Timer => EventParts::Moment,
+            Self::StateTimer
+            | Self::StateResult
+            | Self::StateError
+            | Self::Timer
+            | Self::Signal
+            | Self::SignalAfterEnd => EventParts::Moment,
         }
     }
 }
@@ -170,6 +179,8 @@ impl Site {
             Self::StateResult => RESULT_ROOTS,
             Self::StateError => ERROR_ROOTS,
             Self::AfterEnd => AFTER_END_ROOTS,
+            Self::Signal => SIGNAL_ROOTS,
+            Self::SignalAfterEnd => SIGNAL_AFTER_END_ROOTS,
             Self::Handler | Self::StateHandler | Self::StateTimer | Self::Entry | Self::Timer => ROOTS,
         }
     }
@@ -179,6 +190,27 @@ impl Site {
 const AFTER_END_ROOTS: &[Root] = &[
     Root::Event,
     Root::Outcome,
+    Root::State,
+    Root::Key,
+    Root::Steps,
+    Root::Record,
+];
+
+/// The same with a signal.
+const SIGNAL_AFTER_END_ROOTS: &[Root] = &[
+    Root::Signal,
+    Root::Event,
+    Root::Outcome,
+    Root::State,
+    Root::Key,
+    Root::Steps,
+    Root::Record,
+];
+
+/// Roots of handlers of signals.
+const SIGNAL_ROOTS: &[Root] = &[
+    Root::Signal,
+    Root::Event,
     Root::State,
     Root::Key,
     Root::Steps,
@@ -526,9 +558,12 @@ impl<'r> Reading<'r, '_> {
     }
 
     pub fn fail(&mut self, entry: &'r Entry<'_>, roots: &'static [Root], event: EventParts) -> Option<Fail> {
-        let keys = &["code", "message", "keep"];
+        let keys = &["code", "message", "keep", "drain"];
         let fields = Fields::read(&entry.value, &entry.key_span, "a failure", keys, self.findings)?;
         let keep = fields.get("keep").map(|keep| self.kept(keep));
+        let drain = fields
+            .get("drain")
+            .and_then(|drain| fields::boolean(drain, self.findings));
         let code = fields.require("code", self.findings)?;
         let text = fields::text(&code.value, &code.key_span, "a code", self.findings)?;
         let legal = fields::is_name(text, &code.value.span, "code", NameRule::Dotted, self.findings);
@@ -539,6 +574,7 @@ impl<'r> Reading<'r, '_> {
             code: text.to_owned(),
             message,
             keep: keep.unwrap_or_default(),
+            drain: drain.unwrap_or_default(),
         })
     }
 

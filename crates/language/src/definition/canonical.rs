@@ -264,6 +264,7 @@ fn fail(fail: &Fail) -> Json<'_> {
         ("code", text(&fail.code)),
         ("message", fail.message.as_ref().map_or(Json::Null, template)),
         ("keep", list(fail.keep.iter().map(|name| text(name)))),
+        ("drain", if fail.drain { Json::Bool(true) } else { Json::Null }),
     ])
 }
 

@@ -314,9 +314,28 @@ pub fn is_word(text: &str, span: &Range<usize>, what: &str, findings: &mut Findi
     legal
 }
 
+/// First words of handlers that are not for events.
+const RESERVED_TYPES: [&str; 4] = ["timer", "signal", "result", "error"];
+
 /// Checks `<AggregateType>.<Event>`.
 pub fn is_event_type(text: &str, span: &Range<usize>, findings: &mut Findings<'_>) -> bool {
     if !is_word(text, span, "event type", findings) {
+        return false;
+    }
+    if let Some((word, name)) = text.split_once('.')
+        && RESERVED_TYPES.contains(&word)
+    {
+        let message = format!("\"{word}\" is no aggregate type: it is reserved");
+        let help = format!(
+            "\"{word}.{name}\" is understood under \"handlers\" of a state{}",
+            match word {
+                "signal" => ", of the saga, and under \"after_end\"",
+                _ => "",
+            }
+        );
+        findings
+            .error(codes::NAME, span.clone(), message)
+            .help(Some(help));
         return false;
     }
     let shaped = text.split_once('.').is_some_and(|(aggregate, event)| {

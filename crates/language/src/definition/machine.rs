@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::actions::{Reading, Site};
 use super::codes;
 use super::fields::{self, Fields, NameRule};
-use super::model::{Actions, Emit, Handler, Machine, State};
+use super::model::{Actions, Emit, Handler, Machine, SIGNAL_PREFIX, State};
 use super::yaml::Entry;
 
 /// Most states of a machine.
@@ -107,15 +107,26 @@ impl<'r> Reading<'r, '_> {
                 let handlers = self.handlers(entry, Site::StateError);
                 let step = self.emitted_step(&state.name, name, entry);
                 state.error_handlers.extend(step.map(|step| (step, handlers)));
-            } else if fields::is_event_type(&entry.key, &entry.key_span, self.findings) {
-                let handlers = self.handlers(entry, Site::StateHandler);
+            } else if let Some(site) = self.heard(entry, Site::StateHandler, Site::Signal) {
+                let handlers = self.handlers(entry, site);
                 state.handlers.insert(entry.key.clone().into_owned(), handlers);
             }
         }
         state
     }
 
-    /// Handlers of the whole saga, by event type.
+    /// What handlers are for, an event or a signal; `None` where it is neither.
+    pub fn heard(&mut self, entry: &Entry<'_>, event: Site, signal: Site) -> Option<Site> {
+        match entry.key.strip_prefix(SIGNAL_PREFIX) {
+            Some(name) => {
+                let legal = fields::is_word(name, &entry.key_span, "signal", self.findings);
+                legal.then_some(signal)
+            }
+            None => fields::is_event_type(&entry.key, &entry.key_span, self.findings).then_some(event),
+        }
+    }
+
+    /// Handlers of the whole saga, by event type or signal.
     pub fn saga_handlers(&mut self, entry: &'r Entry<'_>) -> BTreeMap<String, Vec<Handler>> {
         let mut by_type = BTreeMap::new();
         let entries = fields::entries(&entry.value, &entry.key_span, "handlers", self.findings);
@@ -131,8 +142,8 @@ impl<'r> Reading<'r, '_> {
                         "write what the timer does under \"timers\", or handle it in a state of the machine"
                             .to_owned(),
                     ));
-            } else if fields::is_event_type(&entry.key, &entry.key_span, self.findings) {
-                let handlers = self.handlers(entry, Site::Handler);
+            } else if let Some(site) = self.heard(entry, Site::Handler, Site::Signal) {
+                let handlers = self.handlers(entry, site);
                 by_type.insert(entry.key.clone().into_owned(), handlers);
             }
         }

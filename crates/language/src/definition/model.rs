@@ -44,7 +44,7 @@ pub struct Definition {
     pub effects: BTreeMap<EffectName, EffectContract>,
     /// Initial state: a map template without roots.
     pub init: Template,
-    /// Handlers at any time, by event type.
+    /// Handlers at any time, by event type, those of signals by [`SIGNAL_PREFIX`] and their name.
     pub handlers: BTreeMap<String, Vec<Handler>>,
     pub machine: Option<Machine>,
     /// What decides in place of everything else.
@@ -95,6 +95,7 @@ impl Definition {
             .chain(self.steps.iter().filter_map(Step::expected_event))
             .chain(self.program.iter().flat_map(|program| &program.events))
             .map(String::as_str)
+            .filter(|event_type| !event_type.starts_with(SIGNAL_PREFIX))
             .collect();
         types.sort_unstable();
         types.dedup();
@@ -239,6 +240,8 @@ pub struct Fail {
     pub message: Option<Template>,
     /// Names of steps that this failure does not undo, in code-point order.
     pub keep: Vec<String>,
+    /// What is in flight comes to its own end before anything is undone.
+    pub drain: bool,
 }
 
 /// The state machine of a saga.
@@ -483,6 +486,9 @@ impl Step {
             .map(|(class, answer)| (class.as_str(), answer))
     }
 }
+
+/// What handlers of signals begin with, before the name of the signal.
+pub const SIGNAL_PREFIX: &str = "signal.";
 
 /// Error class of a step whose work was given up for want of a sign of life.
 pub const HEARTBEAT_CLASS: &str = "heartbeat";

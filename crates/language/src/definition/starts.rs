@@ -183,8 +183,8 @@ impl<'r> Reading<'r, '_> {
         let mut by_type = BTreeMap::new();
         let entries = fields::entries(&entry.value, &entry.key_span, "after_end", self.findings);
         for entry in entries.unwrap_or_default() {
-            if fields::is_event_type(&entry.key, &entry.key_span, self.findings) {
-                let handlers = self.handlers(entry, Site::AfterEnd);
+            if let Some(site) = self.heard(entry, Site::AfterEnd, Site::SignalAfterEnd) {
+                let handlers = self.handlers(entry, site);
                 by_type.insert(entry.key.clone().into_owned(), handlers);
             }
         }

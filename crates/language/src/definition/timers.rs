@@ -129,28 +129,41 @@ impl<'r> Reading<'r, '_> {
         Some(step)
     }
 
-    /// `deadline: 2h`, or `deadline: {after, complete, fail}`
+    /// `deadline: 2h`, or `deadline: {after, complete, drain, fail}`
     fn saga_deadline(&mut self, entry: &'r Entry<'_>) -> Option<TimerDefinition> {
-        let (after, complete, fail) = if let Value::Map(_) = &entry.value.value {
-            let keys = &["after", "complete", "fail"];
+        let (after, complete, drain, fail) = if let Value::Map(_) = &entry.value.value {
+            let keys = &["after", "complete", "drain", "fail"];
             let fields = Fields::read(&entry.value, &entry.key_span, "a deadline", keys, self.findings)?;
             let after = fields.require("after", self.findings);
             let complete = fields
                 .get("complete")
                 .and_then(|complete| self.complete(complete, COMPLETED_ROOTS, EventParts::Moment));
             self.ends_here(&fields, &["fail"]);
+            let drain = fields.get("drain");
+            if let (Some(drain), Some(_)) = (drain, fields.get("fail")) {
+                let message = "how the instance fails stands under \"fail\", \"drain\" with it";
+                self.findings
+                    .error(codes::CONTRADICTION, drain.key_span.clone(), message);
+            }
+            let drain = drain.and_then(|drain| fields::boolean(drain, self.findings));
             let fail = fields
                 .get("fail")
                 .and_then(|fail| self.fail(fail, COMPLETED_ROOTS, EventParts::Moment));
             let after = after.and_then(|after| self.delay(after, COMPLETED_ROOTS, EventParts::Whole));
-            (after?, complete, fail)
+            (after?, complete, drain.unwrap_or_default(), fail)
         } else {
-            (self.delay(entry, COMPLETED_ROOTS, EventParts::Whole)?, None, None)
+            (
+                self.delay(entry, COMPLETED_ROOTS, EventParts::Whole)?,
+                None,
+                false,
+                None,
+            )
         };
         let fail = fail.unwrap_or_else(|| Fail {
             code: DEADLINE.to_owned(),
             message: None,
             keep: Vec::new(),
+            drain,
         });
         Some(TimerDefinition {
             name: DEADLINE.to_owned(),

@@ -163,6 +163,7 @@ pub(super) fn fail(code: &str) -> Actions {
             code: code.to_owned(),
             message: None,
             keep: Vec::new(),
+            drain: false,
         }),
         ..Actions::default()
     }

@@ -72,6 +72,7 @@ pub(super) fn answering() -> Definition {
                 code: "card_declined".to_owned(),
                 message: Some(template(json!("it said ${error.message}"))),
                 keep: Vec::new(),
+                drain: false,
             }))),
         ),
         (

@@ -99,3 +99,65 @@ fn a_child_that_fails_its_step_stuck_is_taken_back_once_more_by_an_instance_that
     parent.control("skip", settle(Verdict::Skip, None));
     assert_eq!(parent.phase(), Phase::Failed);
 }
+
+/// Strict reverse order is what the file asks for.
+#[test]
+fn a_failure_that_drains_undoes_nothing_before_what_is_in_flight_has_come_to_its_end() {
+    let placed = |head: &str| {
+        let mut world = World::new(loaded(&format!(
+            r#"
+{head}
+handlers: {{Order.Closed: {{fail: {{code: closed, drain: true}}}}}}
+state: {{init: {{room: none}}}}
+steps:
+  car: {{effect: car, compensate: {{effect: uncar}}}}
+  room: {{effect: book, set: {{room: "${{result.id}}"}}, compensate: {{effect: unbook, with: {{id: "${{state.room}}"}}}}}}
+  bill: {{needs: [room], effect: bill}}
+"#
+        )));
+        world.event("Order.Placed", &json!({"id": "o-1"}));
+        world.succeed("steps.car", &json!({}));
+        world
+    };
+    let fails: [(&str, fn(&mut World)); 3] = [
+        ("", |world| _ = world.event("Order.Closed", &json!({"id": "o-1"}))),
+        ("deadline: {after: 1m, drain: true}", |world| {
+            world.advance(60_000)
+        }),
+        (
+            "deadline: {after: 1m, fail: {code: late, drain: true}}",
+            |world| world.advance(60_000),
+        ),
+    ];
+    for (head, fail) in fails {
+        let mut world = placed(head);
+        fail(&mut world);
+        assert_eq!(
+            (world.phase(), world.outstanding()),
+            (Phase::Compensating, vec!["steps.room"]),
+            "{head}"
+        );
+        world.succeed("steps.room", &json!({"id": "r-1"}));
+        assert_eq!(world.outstanding(), ["steps.room.compensate"]);
+        assert_eq!(world.payload("steps.room.compensate"), json!({"id": "r-1"}));
+        world.succeed("steps.room.compensate", &json!({}));
+        world.succeed("steps.car.compensate", &json!({}));
+        assert_eq!(world.phase(), Phase::Failed);
+        assert!(world.ended.is_some());
+
+        let mut world = placed(head);
+        fail(&mut world);
+        world.control("stop", Control::cancel(String::new()));
+        assert_eq!(world.outstanding(), ["steps.room", "steps.car.compensate"]);
+        world.fail("steps.room", "recalled");
+        world.succeed("steps.car.compensate", &json!({}));
+        assert_eq!(world.phase(), Phase::Failed, "that was decided before");
+    }
+    let mut world = placed("");
+    world.fail("steps.room", "permanent");
+    assert_eq!(
+        world.outstanding(),
+        ["steps.car.compensate"],
+        "only where it is asked for"
+    );
+}

@@ -87,6 +87,7 @@ fn a_need_that_says_what_its_failure_means_still_fails_the_instance() {
                     code: "no".to_owned(),
                     message: None,
                     keep: Vec::new(),
+                    drain: false,
                 },
             )),
         },

@@ -1,0 +1,87 @@
+//! Signals: what people and systems tell one instance. Handlers of the present state and of the saga hear them first, then the
+//! steps that wait; once the outcome is decided, `after_end`.
+
+use saga_runner_language::definition::Definition;
+use saga_runner_language::definition::model::SIGNAL_PREFIX;
+
+use super::run::{Ground, Run};
+use super::{Rejection, events, flight, generations, program, seen, waits};
+use crate::input::Control;
+use crate::patch::{IgnoreReason, Note, Outcome, Patch};
+use crate::record::{Phase, Record};
+
+/// A signal as it came.
+#[derive(Clone, Copy)]
+pub(super) struct Signal<'a> {
+    pub name: &'a str,
+    /// A JSON object.
+    pub data: &'a [u8],
+    pub by: &'a str,
+}
+
+impl<'a> Signal<'a> {
+    pub(super) fn of(control: &'a Control) -> Option<Self> {
+        match control {
+            Control::Signal { name, data, by } => Some(Self { name, data, by }),
+            _ => None,
+        }
+    }
+}
+
+/// What the handlers of a signal stand under.
+fn key(name: &str) -> String {
+    format!("{SIGNAL_PREFIX}{name}")
+}
+
+/// Whether a signal may concern an instance that is not running.
+pub(super) fn is_heard_late(definition: &Definition, record: &Record, name: &str) -> bool {
+    flight::is_open(record)
+        || (record.phase == Phase::Compensating && definition.program.is_some())
+        || generations::listens_after_end(definition, &key(name))
+}
+
+/// Gives a signal to whoever listens. Tells whether anybody does.
+pub(super) fn take<'a>(run: &mut Run<'a>, signal: Signal<'a>) -> Result<bool, Rejection> {
+    let message = waits::Message::signal(run, signal.name, signal.data, signal.by)?;
+    run.note(Note::Signalled {
+        signal: signal.name.to_owned(),
+        by: signal.by.to_owned(),
+    });
+    if run.ground.definition.program.is_some() {
+        program::signal(run, message)?;
+        return Ok(true);
+    }
+    let key = key(signal.name);
+    let is_late = !run.is_running();
+    run.ambient.signal = Some(message.value());
+    let mut is_heard = events::is_handled(run, &key)?;
+    if is_late {
+        is_heard |= generations::handle_after_end(run, &key)?;
+    }
+    run.ambient.signal = None;
+    if flight::hears(&run.record) {
+        is_heard |= waits::offer(run, message)?;
+    }
+    Ok(is_heard)
+}
+
+/// A signal that comes after the end.
+pub(super) fn after_end<'a>(
+    ground: Ground<'a>,
+    record: &'a Record,
+    signal: Signal<'a>,
+) -> Result<Patch, Rejection> {
+    let id = seen::control(&ground.input.id);
+    if let Some(reason) = seen::find_event(record, id) {
+        return Ok(Patch::ignored(reason));
+    }
+    if !generations::listens_after_end(ground.definition, &key(signal.name)) {
+        return Ok(Patch::ignored(IgnoreReason::Ended));
+    }
+    let mut run = Run::of(ground, record);
+    if !take(&mut run, signal)? {
+        return Ok(Patch::ignored(IgnoreReason::Ended));
+    }
+    seen::remember_event(&mut run.record, id);
+    run.finish(Outcome::Applied)
+}
