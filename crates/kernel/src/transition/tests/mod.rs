@@ -35,6 +35,7 @@ mod signals;
 mod state_effects;
 mod stories;
 mod strangers;
+mod table;
 mod timers;
 mod waits;
 mod world;
