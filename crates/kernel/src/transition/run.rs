@@ -43,6 +43,8 @@ pub(super) struct Run<'a> {
     /// The user's state as it is now; the record gets it at the end.
     pub data: &'a [u8],
     pub budget: Budget,
+    /// What took most of it so far, and how much.
+    pub heaviest: Option<(u64, String)>,
     pub parsed: Parsed<'a>,
     pub work: Vec<WorkItem>,
     /// Which of them are not sent after all, by index.
@@ -179,6 +181,7 @@ impl<'a> Run<'a> {
             budget: Budget {
                 steps: ground.context.limits.expression_steps,
             },
+            heaviest: None,
             parsed: Parsed::default(),
             work: Vec::new(),
             unsent: Vec::new(),

@@ -13,6 +13,9 @@ use super::run::Run;
 use super::slot::Slot;
 use crate::record::StepState;
 
+/// What takes less than this part of the budget is not remembered as the heaviest.
+const TELLING_PART: u64 = 16;
+
 /// What the kernel stored is nested at most as deep as a message and a template together.
 const STORED_DEPTH_MAX: usize = 256;
 
@@ -36,9 +39,11 @@ impl<'a> Run<'a> {
         place: impl Fn() -> String,
     ) -> Result<bool, Rejection> {
         let scope = self.scope(locals, expr.roots())?;
+        let left = self.budget.steps;
         let held = expr
             .test(&scope, &mut self.budget)
-            .map_err(|error| rejected(&error, &format!("{} in `{}`", place(), expr.text())))?;
+            .map_err(|error| self.rejected(&error, left, &format!("{} in `{}`", place(), expr.text())))?;
+        self.weigh(left, &place);
         if let Some(trace) = self.ground.trace {
             trace.tested(place(), held);
         }
@@ -53,8 +58,12 @@ impl<'a> Run<'a> {
         place: impl Fn() -> String,
     ) -> Result<Json<'a>, Rejection> {
         let scope = self.scope(locals, expr.roots())?;
-        expr.eval(&scope, &mut self.budget)
-            .map_err(|error| rejected(&error, &format!("{} in `{}`", place(), expr.text())))
+        let left = self.budget.steps;
+        let value = expr
+            .eval(&scope, &mut self.budget)
+            .map_err(|error| self.rejected(&error, left, &format!("{} in `{}`", place(), expr.text())))?;
+        self.weigh(left, &place);
+        Ok(value)
     }
 
     /// Renders a template to JSON.
@@ -66,9 +75,11 @@ impl<'a> Run<'a> {
     ) -> Result<Vec<u8>, Rejection> {
         let scope = self.scope(locals, template.roots())?;
         let mut out = Vec::with_capacity(64);
+        let left = self.budget.steps;
         template
             .render(&scope, &mut self.budget, &mut out)
-            .map_err(|error| rejected(&error, &self.blame(template, &scope, place())))?;
+            .map_err(|error| self.rejected(&error, left, &self.blame(template, &scope, place())))?;
+        self.weigh(left, &place);
         Ok(out)
     }
 
@@ -80,9 +91,12 @@ impl<'a> Run<'a> {
         place: impl Fn() -> String,
     ) -> Result<String, Rejection> {
         let scope = self.scope(locals, template.roots())?;
-        template
+        let left = self.budget.steps;
+        let text = template
             .render_text(&scope, &mut self.budget)
-            .map_err(|error| rejected(&error, &self.blame(template, &scope, place())))
+            .map_err(|error| self.rejected(&error, left, &self.blame(template, &scope, place())))?;
+        self.weigh(left, &place);
+        Ok(text)
     }
 
     /// Parses JSON that lives as long as the transition.
@@ -304,6 +318,34 @@ impl<'a> Run<'a> {
         })
     }
 
+    /// Remembers what has used most of the budget so far, where that is worth telling.
+    fn weigh(&mut self, left: u64, place: &impl Fn() -> String) {
+        let used = left.saturating_sub(self.budget.steps);
+        let least = self.ground.context.limits.expression_steps / TELLING_PART;
+        let before = self.heaviest.as_ref().map_or(0, |(used, _)| *used);
+        if used > least.max(before) {
+            self.heaviest = Some((used, place()));
+        }
+    }
+
+    /// `left` is what the budget had when the expression began.
+    fn rejected(&self, error: &EvalError, left: u64, place: &str) -> Rejection {
+        let (reason, mut message) = match error {
+            EvalError::Budget { .. } => ("fuel", format!("{place}: {error}")),
+            EvalError::NoField { .. }
+            | EvalError::Type { .. }
+            | EvalError::Overflow { .. }
+            | EvalError::Other(_) => ("expression", format!("{place}: {error}")),
+        };
+        if let (EvalError::Budget { .. }, Some((used, heaviest))) = (error, &self.heaviest)
+            && *used > left
+        {
+            let all = self.ground.context.limits.expression_steps;
+            write!(message, "; {heaviest} took {used} of the {all} of this input before").expect("a string");
+        }
+        Rejection { reason, message }
+    }
+
     /// Names the expression of `template` that fails, by evaluating its parts one by one. Runs on the way to
     /// a dead letter only, with a budget of its own.
     fn blame(&self, template: &Template, scope: &Scope<'a>, place: String) -> String {
@@ -333,20 +375,6 @@ fn culprit(template: &Template, scope: &Scope<'_>, budget: &mut Budget, place: &
         Template::Map(members) => members
             .iter()
             .find_map(|(name, member)| culprit(member, scope, budget, &format!("{place}.{name}"))),
-    }
-}
-
-fn rejected(error: &EvalError, place: &str) -> Rejection {
-    let reason = match error {
-        EvalError::Budget { .. } => "fuel",
-        EvalError::NoField { .. }
-        | EvalError::Type { .. }
-        | EvalError::Overflow { .. }
-        | EvalError::Other(_) => "expression",
-    };
-    Rejection {
-        reason,
-        message: format!("{place}: {error}"),
     }
 }
 

@@ -101,8 +101,16 @@ fn the_budget_is_one_for_the_whole_transition() {
             .collect(),
         ..Actions::default()
     };
-    let (reason, _) = refusing(emit(100), |world| world.limits.expression_steps = 200);
+    let (reason, message) = refusing(emit(100), |world| world.limits.expression_steps = 200);
     assert_eq!(reason, "fuel");
+    assert!(!message.contains(" took "), "all took as much: {message}");
+    let heavy = json!("${range(20).map(n, range(20).map(m, n * m).size()).size()}");
+    let mut actions = emit(2);
+    actions.set = sets(json!({"heavy": heavy, "light": "${range(100).map(n, n + 1).size()}"}));
+    let (reason, message) = refusing(actions, |world| world.limits.expression_steps = 600);
+    assert_eq!(reason, "fuel");
+    assert!(message.contains("handlers.A.Begun[0]"), "{message}");
+    assert!(message.contains("steps that are left; handlers.A.Begun[0].set.heavy took "), "{message}");
     let mut definition = saga("limits", "A.Begun");
     definition
         .handlers
