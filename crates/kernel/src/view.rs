@@ -211,6 +211,9 @@ pub enum StuckIn {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct StrayView {
     pub step: String,
+    /// Index of the item, in a loop over a list.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub item: Option<u32>,
     pub command_id: String,
 }
 
@@ -297,6 +300,7 @@ impl InstanceView {
                 .iter()
                 .map(|stray| StrayView {
                     step: step_name(usize::from(stray.step)),
+                    item: stray.item,
                     command_id: stray.outstanding.command.to_string(),
                 })
                 .collect(),
