@@ -564,10 +564,10 @@ impl World {
                 let id = item.command_id.to_string();
                 (id, InputBody::Control(Control::RegisterAlias { owner }))
             }
-            SagaMessage::ReleaseAlias { generation } => {
-                let owner = owner(*generation);
+            SagaMessage::ReleaseAlias { generation, hears } => {
+                let (owner, hears) = (owner(*generation), *hears);
                 let id = item.command_id.to_string();
-                (id, InputBody::Control(Control::ReleaseAlias { owner }))
+                (id, InputBody::Control(Control::ReleaseAlias { owner, hears }))
             }
             SagaMessage::AskAlias(question) => {
                 let (key, question) = (item.instance.key.clone(), *question);

@@ -72,8 +72,12 @@ pub enum SagaMessage {
     },
     /// To an alias: the sender has it from now on.
     RegisterAlias { generation: u32 },
-    /// To an alias: the sender has it no more.
-    ReleaseAlias { generation: u32 },
+    /// To an alias: the sender has ended.
+    ReleaseAlias {
+        generation: u32,
+        /// It hears events that are matched by the alias as long as it is kept.
+        hears: bool,
+    },
     /// From an alias to one of its owners.
     Forward(Box<Forwarded>),
     /// To an alias: have all events up to an instant been forwarded?

@@ -387,8 +387,15 @@ pub enum ControlVerb {
         key: Key,
         generation: u32,
     },
-    /// From an instance to an alias: it has it no more.
-    ReleaseAlias { key: Key, generation: u32 },
+    /// From an instance to an alias: it has ended.
+    ReleaseAlias {
+        /// Of the instance.
+        key: Key,
+        generation: u32,
+        /// It hears events that are matched by the alias as long as it is kept.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        hears: bool,
+    },
     /// From an instance to an alias: have all events up to `due_ms` been forwarded?
     AskAlias {
         /// Of the instance.

@@ -134,8 +134,8 @@ pub enum Control {
     },
     /// To an alias: an instance has it from now on.
     RegisterAlias { owner: Owner },
-    /// To an alias: an instance has it no more.
-    ReleaseAlias { owner: Owner },
+    /// To an alias: an instance has ended, and has it no more; or as long as it is kept, where it hears what comes then.
+    ReleaseAlias { owner: Owner, hears: bool },
     /// To an alias: the owner of this key has a timer that waits for the events of before.
     AskAlias { key: Key, question: Question },
     /// From an alias: these events stand before this message.

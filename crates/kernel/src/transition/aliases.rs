@@ -2,10 +2,11 @@
 //!
 //! ```text
 //! step done ──register──▶ alias        alias ──event──▶ every instance that has it
-//! end       ──release───▶ alias
+//! end       ──release───▶ alias, which still forwards what `after_end` hears as long as the instance is kept
 //! ```
 
 use saga_runner_language::alias::{Alias, Via};
+use saga_runner_language::definition::Definition;
 use saga_runner_language::definition::model::COMMAND_TIMEOUT_MS;
 use saga_runner_language::expr::Template;
 use saga_runner_language::json::Json;
@@ -61,13 +62,19 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Gives up all aliases.
+    /// Gives up all aliases but those by which events come that are heard after the end.
     pub(super) fn release_aliases(&mut self) -> Result<(), Rejection> {
         for (nth, alias) in std::mem::take(&mut self.record.aliases).into_iter().enumerate() {
+            let hears = is_heard_after_end(self.ground.definition, &alias);
             let message = SagaMessage::ReleaseAlias {
                 generation: self.record.generation,
+                hears,
             };
             self.tell(RELEASE.to_owned(), nth, &alias, message)?;
+            if hears {
+                self.record.aliases.push(alias);
+                continue;
+            }
             self.note(Note::AliasReleased {
                 alias: alias.name,
                 value: alias.value,
@@ -97,6 +104,13 @@ impl<'a> Run<'a> {
         self.push_work(path, repetition, COMMAND_TIMEOUT_MS, kind)
             .map(drop)
     }
+}
+
+fn is_heard_after_end(definition: &Definition, alias: &Alias) -> bool {
+    let mut matched = definition.by.iter();
+    matched.any(|(event_type, rule)| {
+        rule.alias == alias.name && definition.lifecycle.after_end.contains_key(event_type)
+    })
 }
 
 fn value(name: &str, rendered: &[u8], path: &str) -> Result<Option<Alias>, Rejection> {

@@ -19,8 +19,8 @@ use super::place::Place;
 use super::run::{Ground, Opening, Run};
 use super::signals::Signal;
 use super::{
-    Context, NO_INSTANCE, Rejection, START_RUNNING, Trace, check_definition, children, doubts, events,
-    requests, results, seen, signals,
+    Context, NO_INSTANCE, Rejection, START_RUNNING, Trace, aliases, check_definition, children, doubts,
+    events, requests, results, seen, signals,
 };
 use crate::input::{Control, DomainEvent, Input, InputBody};
 use crate::patch::{IgnoreReason, Outcome, Patch};
@@ -83,14 +83,21 @@ pub fn apply_ended(
         values: &values,
         trace,
     };
+    let mut is_forwarded = false;
     if let InputBody::Event(event) = &input.body
-        && event.via.is_some()
+        && let Some(via) = &event.via
     {
-        return Ok(Patch::ignored(IgnoreReason::Ended));
+        is_forwarded = true;
+        let has_alias = last
+            .record
+            .is_some_and(|record| aliases::refusal(record, via).is_none());
+        if !has_alias {
+            return Ok(Patch::ignored(IgnoreReason::Ended));
+        }
     }
     let allows = active.filter(|active| active.lifecycle.reuse.allows(last.phase));
     let asks_again = is_own_parent(&last, input);
-    if let Some(active) = allows.filter(|_| !asks_again) {
+    if let Some(active) = allows.filter(|_| !asks_again && !is_forwarded) {
         let ground = ground(active, &next);
         if let Some(reason) = repeats(&last, input) {
             return Ok(Patch::ignored(reason));

@@ -341,7 +341,11 @@ impl<'a> Run<'a> {
             && *used > left
         {
             let all = self.ground.context.limits.expression_steps;
-            write!(message, "; {heaviest} took {used} of the {all} of this input before").expect("a string");
+            write!(
+                message,
+                "; {heaviest} took {used} of the {all} of this input before"
+            )
+            .expect("a string");
         }
         Rejection { reason, message }
     }

@@ -120,17 +120,14 @@ impl<'r> Reading<'r, '_> {
         })
     }
 
-    /// An event that is matched by an alias has no other way to an instance, and finds only one that runs.
+    /// An event that is matched by an alias has no other way to an instance, and finds only one that is there.
     fn alone(&mut self, root: &Node<'_>, event: &Entry<'_>, by: &Entry<'_>, start: &[String]) {
         let name = event.key.escape_debug();
         let keyed = member(root, "key").and_then(|keys| member(&keys.value, &event.key));
-        let after_end = member(root, "after_end").and_then(|after| member(&after.value, &event.key));
         let message = if keyed.is_some() {
             format!("\"{name}\" is matched by a key as well: \"key\" and \"by\" exclude each other")
         } else if start.iter().any(|start| *start == event.key) {
             format!("\"{name}\" starts instances, and one that is not there has no alias")
-        } else if after_end.is_some() {
-            format!("\"{name}\" is handled after the end, when an instance has no alias any more")
         } else {
             return;
         };

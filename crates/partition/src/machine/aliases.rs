@@ -33,7 +33,9 @@ impl Run<'_> {
             InputBody::Control(Control::RegisterAlias { owner }) => {
                 return self.register_alias(alias, input, owner, turn);
             }
-            InputBody::Control(Control::ReleaseAlias { owner }) => self.release_alias(input, owner)?,
+            InputBody::Control(Control::ReleaseAlias { owner, hears }) => {
+                self.release_alias(input, owner, *hears)?
+            }
             InputBody::Control(Control::Start { parent: Some(_), .. } | Control::Recall { .. }) => {
                 let message = format!("the key {} is that of an alias", input.instance.key);
                 return self.refuse(input, 1, &message);
@@ -125,10 +127,15 @@ impl Run<'_> {
                 return Ok(Fate::Settled);
             }
             Some(known) => known.generation = owner.generation,
-            None if full => {
-                return self.bury(input, None, Fault::alias_owners(owner, max), turn);
+            None => {
+                // Who has ended makes room first.
+                if full && let Some(ended) = row.ended_owner() {
+                    row.owners.remove(ended);
+                } else if full {
+                    return self.bury(input, None, Fault::alias_owners(owner, max), turn);
+                }
+                row.owners.push(owner.clone());
             }
-            None => row.owners.push(owner.clone()),
         }
         self.batch.put_alias(id, &row)?;
         self.tell(input, Told::Outcome(Outcome::Applied, &[]));
@@ -141,19 +148,21 @@ impl Run<'_> {
         Ok(Fate::Settled)
     }
 
-    /// An instance has the alias no more.
-    fn release_alias(&mut self, input: &Input, owner: &Owner) -> Result<Outcome, StorageError> {
+    /// An instance has ended. It has the alias no more, or as long as it is kept.
+    fn release_alias(&mut self, input: &Input, owner: &Owner, hears: bool) -> Result<Outcome, StorageError> {
         let id = &input.instance;
         let mut row = self.batch.alias(id)?;
-        let before = row.owners.len();
-        row.owners.retain(|known| known != owner);
-        let had_it = row.owners.len() < before;
+        let had_it = row.owners.contains(owner);
+        if !hears {
+            row.owners.retain(|known| known != owner);
+        }
         // Its registration may come later, or again: an instance that has ended must not be an owner for ever.
         if !row.was_released_by(owner) {
             let kept = self.ground.keep_ended.as_i64();
             let until = self.ground.now.max(input.time).plus_ms(kept);
             if row.released.len() >= self.ground.limits.alias_owners {
-                row.released.remove(0);
+                let oldest = row.released.remove(0);
+                row.owners.retain(|known| *known != oldest.owner);
             }
             row.released.push(Released {
                 owner: owner.clone(),
@@ -182,7 +191,12 @@ impl Run<'_> {
     fn forget_releases(&mut self, timer: &Input) -> Result<Fate, StorageError> {
         let id = &timer.instance;
         let mut row = self.batch.alias(id)?;
-        row.released.retain(|released| released.until > timer.time);
+        let (kept, over): (Vec<_>, Vec<_>) = std::mem::take(&mut row.released)
+            .into_iter()
+            .partition(|released| released.until > timer.time);
+        row.released = kept;
+        row.owners
+            .retain(|known| over.iter().all(|released| released.owner != *known));
         self.batch.put_alias(id, &row)?;
         self.tell(timer, Told::Outcome(Outcome::Applied, &[]));
         Ok(Fate::Settled)

@@ -558,6 +558,13 @@ impl AliasRow {
         let mut released = self.released.iter().map(|released| &released.owner);
         released.any(|known| known.key == owner.key && known.generation >= owner.generation)
     }
+
+    /// The oldest owner that has ended and still hears what comes.
+    #[must_use]
+    pub fn ended_owner(&self) -> Option<usize> {
+        let mut released = self.released.iter();
+        released.find_map(|released| self.owners.iter().position(|owner| *owner == released.owner))
+    }
 }
 
 /// The name of the timer at which it is forgotten that an alias was given up; no saga can give a timer such a name.

@@ -347,8 +347,13 @@ impl Decoder {
             ControlVerb::RegisterAlias { key, generation } => Control::RegisterAlias {
                 owner: Owner { key, generation },
             },
-            ControlVerb::ReleaseAlias { key, generation } => Control::ReleaseAlias {
+            ControlVerb::ReleaseAlias {
+                key,
+                generation,
+                hears,
+            } => Control::ReleaseAlias {
                 owner: Owner { key, generation },
+                hears,
             },
             ControlVerb::AskAlias {
                 key,

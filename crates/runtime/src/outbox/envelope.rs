@@ -216,9 +216,10 @@ pub fn saga(
             key: item.instance.key.clone(),
             generation: *generation,
         },
-        SagaMessage::ReleaseAlias { generation } => ControlVerb::ReleaseAlias {
+        SagaMessage::ReleaseAlias { generation, hears } => ControlVerb::ReleaseAlias {
             key: item.instance.key.clone(),
             generation: *generation,
+            hears: *hears,
         },
         SagaMessage::AskAlias(Question { due, number, slot }) => ControlVerb::AskAlias {
             key: item.instance.key.clone(),

@@ -107,7 +107,10 @@ fn told(world: &World) -> Vec<(String, String)> {
     let messages = world.sent.iter().filter_map(|item| match &item.kind {
         WorkKind::Saga { key, message, .. } => match message {
             SagaMessage::RegisterAlias { generation } => Some((format!("+{generation}"), key.to_string())),
-            SagaMessage::ReleaseAlias { generation } => Some((format!("-{generation}"), key.to_string())),
+            SagaMessage::ReleaseAlias { generation, hears } => {
+                let sign = if *hears { "~" } else { "-" };
+                Some((format!("{sign}{generation}"), key.to_string()))
+            }
             other => panic!("{other:?} is not for an alias"),
         },
         _ => None,
@@ -281,4 +284,36 @@ fn an_instance_has_a_bounded_number_of_aliases() {
         "{rejection}"
     );
     assert_eq!(world.last().aliases.len(), 3);
+}
+
+/// It says so to the alias, which forgets it with the instance.
+#[test]
+fn an_instance_that_hears_of_its_alias_after_the_end_keeps_it() {
+    let late = "after_end: {Carrier.Scanned: {when: event.data.receipt == 7, set: {scans: \"${state.scans + 100}\"}}}\n";
+    let mut world = labelled(late);
+    let cancel = Control::cancel(String::new());
+    world.control("c-1", cancel);
+    assert_eq!(forward(&mut world, "Carrier.Scanned", "T-1"), Outcome::Applied);
+    assert_eq!(
+        (world.phase(), world.data()["scans"].clone()),
+        (Phase::Compensating, json!(100))
+    );
+    world.succeed("steps.label.compensate", &json!({}));
+    assert!(world.ended.is_some());
+    let expected = [("+1", "@alias/tracking/T-1"), ("~1", "@alias/tracking/T-1")];
+    assert_eq!(told(&world), pairs(&expected));
+    assert_eq!(world.last().aliases, [alias("tracking", "T-1")]);
+
+    assert_eq!(forward(&mut world, "Carrier.Scanned", "T-1"), Outcome::Applied);
+    assert_eq!(world.data()["scans"], 200);
+    let ended = Outcome::Ignored(IgnoreReason::Ended);
+    assert_eq!(forward(&mut world, "Carrier.Delivered", "T-1"), ended);
+    assert_eq!(
+        forward(&mut world, "Carrier.Scanned", "T-2"),
+        ended,
+        "it never had that one"
+    );
+    let other = forwarded(&mut world, "Carrier.Scanned", "T-1", 2);
+    assert_eq!(world.must(&other), ended, "that is for another generation");
+    assert_eq!(told(&world).len(), 2, "nothing is told twice");
 }

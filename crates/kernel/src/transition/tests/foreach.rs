@@ -143,7 +143,11 @@ fn an_item_that_fails_fails_the_loop_and_a_late_success_of_another_is_undone() {
         ("declined", Some("lines"))
     );
     let view = InstanceView::new(&world.instance, world.last(), Some(&world.definition));
-    let strays: Vec<_> = view.strays.iter().map(|stray| (stray.step.as_str(), stray.item)).collect();
+    let strays: Vec<_> = view
+        .strays
+        .iter()
+        .map(|stray| (stray.step.as_str(), stray.item))
+        .collect();
     assert_eq!(strays, [("lines", Some(1))]);
     world.result(late, ok(&json!({"id": 7})));
     assert_eq!(world.payload(UNDO), json!({"id": 7, "sku": "s1"}));

@@ -110,7 +110,10 @@ fn the_budget_is_one_for_the_whole_transition() {
     let (reason, message) = refusing(actions, |world| world.limits.expression_steps = 600);
     assert_eq!(reason, "fuel");
     assert!(message.contains("handlers.A.Begun[0]"), "{message}");
-    assert!(message.contains("steps that are left; handlers.A.Begun[0].set.heavy took "), "{message}");
+    assert!(
+        message.contains("steps that are left; handlers.A.Begun[0].set.heavy took "),
+        "{message}"
+    );
     let mut definition = saga("limits", "A.Begun");
     definition
         .handlers

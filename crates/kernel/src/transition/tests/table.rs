@@ -24,7 +24,12 @@ type Input = (&'static str, fn(&mut World) -> Played);
 type Scene = (&'static str, fn() -> World);
 
 /// One row for each input, one column for each scene.
-fn table(corner: &str, scenes: &[Scene], inputs: &[Input], told: fn(&Before, &World, &str) -> String) -> String {
+fn table(
+    corner: &str,
+    scenes: &[Scene],
+    inputs: &[Input],
+    told: fn(&Before, &World, &str) -> String,
+) -> String {
     let heads: String = scenes.iter().map(|(name, _)| format!(" {name} |")).collect();
     let mut table = format!("| {corner} |{heads}\n|{}\n", "---|".repeat(scenes.len() + 1));
     for (name, play) in inputs {
@@ -85,7 +90,10 @@ impl Before {
 
 /// How many undos were sent so far.
 fn undone(world: &World) -> usize {
-    let undos = world.sent.iter().filter(|item| item.path.ends_with(".compensate"));
+    let undos = world
+        .sent
+        .iter()
+        .filter(|item| item.path.ends_with(".compensate"));
     undos.count()
 }
 
@@ -202,7 +210,9 @@ fn running() -> World {
 
 fn draining() -> World {
     let mut world = running();
-    cancel(&mut world, CancelMode::Drain).expect("given").expect("applied");
+    cancel(&mut world, CancelMode::Drain)
+        .expect("given")
+        .expect("applied");
     world
 }
 
@@ -237,7 +247,9 @@ fn completed() -> World {
     let mut world = running();
     world.succeed("steps.ship", &json!({}));
     world.event("Order.Packed", &json!({"id": "o-1"}));
-    callback(&mut world, "steps.sign").expect("given").expect("applied");
+    callback(&mut world, "steps.sign")
+        .expect("given")
+        .expect("applied");
     world.control("approve", signal("approve", &json!({})));
     world.succeed("finally.completed.tell", &json!({}));
     world
@@ -289,18 +301,29 @@ fn the_docs_say_what_becomes_of_an_input_in_each_phase() {
     let inputs: [Input; 23] = [
         ("start event", |world| event(world, "Order.Placed")),
         ("event with a handler", |world| event(world, "Order.Noted")),
-        ("event that a step waits for", |world| event(world, "Order.Packed")),
+        ("event that a step waits for", |world| {
+            event(world, "Order.Packed")
+        }),
         ("event under `after_end`", |world| event(world, "Order.Late")),
         ("event that came before", |world| {
             let input = world.event_input("Order.Late", &json!({"id": "o-1"}));
-            world.record.as_ref().or(world.ended.as_ref().map(|summary| &summary.record))?;
+            world
+                .record
+                .as_ref()
+                .or(world.ended.as_ref().map(|summary| &summary.record))?;
             let first = world.give(&input);
             (first == Ok(Outcome::Applied)).then(|| world.give(&input))
         }),
         ("other event", |world| event(world, "Order.Other")),
-        ("signal with a handler", |world| control(world, signal("note", &json!({})))),
-        ("signal that a step waits for", |world| control(world, signal("approve", &json!({})))),
-        ("signal under `after_end`", |world| control(world, signal("late", &json!({})))),
+        ("signal with a handler", |world| {
+            control(world, signal("note", &json!({})))
+        }),
+        ("signal that a step waits for", |world| {
+            control(world, signal("approve", &json!({})))
+        }),
+        ("signal under `after_end`", |world| {
+            control(world, signal("late", &json!({})))
+        }),
         ("callback", |world| callback(world, "steps.sign")),
         ("sign of life", |world| beat(world, "steps.sign")),
         ("success of a step", |world| {
@@ -324,12 +347,18 @@ fn the_docs_say_what_becomes_of_an_input_in_each_phase() {
             result(world, command, good())
         }),
         ("deadline of the saga", |world| timer(world, "deadline")),
-        ("cancel, `compensate`", |world| cancel(world, CancelMode::Compensate)),
+        ("cancel, `compensate`", |world| {
+            cancel(world, CancelMode::Compensate)
+        }),
         ("cancel, `drain`", |world| cancel(world, CancelMode::Drain)),
         ("cancel, `abandon`", |world| cancel(world, CancelMode::Abandon)),
         ("operator: retry", |world| control(world, Control::Retry)),
-        ("operator: skip", |world| control(world, settle(Verdict::Skip, None))),
-        ("operator: resolve", |world| control(world, settle(Verdict::Resolve, None))),
+        ("operator: skip", |world| {
+            control(world, settle(Verdict::Skip, None))
+        }),
+        ("operator: resolve", |world| {
+            control(world, settle(Verdict::Resolve, None))
+        }),
     ];
     check(&table("Input", &scenes, &inputs, told_of_instance));
 }
@@ -492,7 +521,9 @@ fn the_docs_say_what_becomes_of_an_input_for_each_status_of_a_step() {
         }),
         ("`wait.timeout` passes", |world| step_timer(world, "wait")),
         ("its `deadline` passes", |world| step_timer(world, "deadline")),
-        ("a join has enough without it", |world| control(world, signal("first", &json!({})))),
+        ("a join has enough without it", |world| {
+            control(world, signal("first", &json!({})))
+        }),
         ("the instance fails", |world| event(world, "Order.Stopped")),
         ("cancel, `drain`", |world| cancel(world, CancelMode::Drain)),
         ("operator: retry", |world| control(world, Control::Retry)),
@@ -525,7 +556,9 @@ fn the_docs_say_what_becomes_of_what_is_said_with_a_token() {
         ("`waiting`", waits),
         ("`waiting`, drains", || {
             let mut world = waits();
-            cancel(&mut world, CancelMode::Drain).expect("given").expect("applied");
+            cancel(&mut world, CancelMode::Drain)
+                .expect("given")
+                .expect("applied");
             world
         }),
         ("`done`", || {

@@ -150,9 +150,25 @@ fn owners_tell_an_alias_that_they_have_it_and_that_they_do_not() {
     };
     for (verb, control) in [
         ("register_alias", Control::RegisterAlias { owner: owner.clone() }),
-        ("release_alias", Control::ReleaseAlias { owner: owner.clone() }),
+        (
+            "release_alias",
+            Control::ReleaseAlias {
+                owner: owner.clone(),
+                hears: false,
+            },
+        ),
+        (
+            "release_alias",
+            Control::ReleaseAlias {
+                owner: owner.clone(),
+                hears: true,
+            },
+        ),
     ] {
-        let body = json!({"request_id": "r-1", "control": verb, "key": "o-1", "generation": 3});
+        let mut body = json!({"request_id": "r-1", "control": verb, "key": "o-1", "generation": 3});
+        if let Control::ReleaseAlias { hears: true, .. } = &control {
+            body["hears"] = json!(true);
+        }
         let found = inputs(&router(), CONTROLS, &message(ADDRESS, body.to_string()));
         assert_eq!(found[0].instance.key.as_str(), "@alias/tracking/a");
         assert_eq!(found[0].body, InputBody::Control(control));

@@ -154,12 +154,12 @@ fn arrived(item: &WorkItem, sequence: u64) -> Input {
                 InputBody::Control(Control::RegisterAlias { owner }),
             )
         }
-        SagaMessage::ReleaseAlias { generation } => {
-            let owner = owner(*generation);
+        SagaMessage::ReleaseAlias { generation, hears } => {
+            let (owner, hears) = (owner(*generation), *hears);
             (
                 request,
                 START,
-                InputBody::Control(Control::ReleaseAlias { owner }),
+                InputBody::Control(Control::ReleaseAlias { owner, hears }),
             )
         }
         SagaMessage::Forward(forwarded) => {
@@ -467,5 +467,42 @@ async fn a_release_that_comes_before_its_registration_counts() {
     }
     post.shard.settle().await;
     assert_eq!(post.owners("t1", "T-1"), Vec::<String>::new());
+    post.shard.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn an_ended_instance_hears_of_its_alias_as_long_as_it_is_kept_and_makes_room_for_others() {
+    let late = "after_end: {Carrier.Scanned: {set: {places: '${state.places + [event.data.at + 100]}'}}}\n";
+    let mut world = world(late);
+    world.limits.alias_owners = 2;
+    let mut post = Post::of(&world);
+    post.packed("t1", "a", "T-1").await;
+    post.carry().await;
+    post.event(parcel("t1", "a"), "Parcel.Closed", json!({"id": "a"}))
+        .await;
+    post.carry().await;
+    assert_eq!(post.owners("t1", "T-1"), ["a#1"]);
+    post.scan("t1", "T-1", 1).await;
+    post.carry().await;
+    assert_eq!(post.places("t1", "a"), json!([101]));
+    // Who runs comes first.
+    post.packed("t1", "b", "T-1").await;
+    post.packed("t1", "c", "T-1").await;
+    post.carry().await;
+    assert_eq!(post.owners("t1", "T-1"), ["b#1", "c#1"]);
+    for key in ["b", "c"] {
+        post.event(parcel("t1", key), "Parcel.Closed", json!({"id": key}))
+            .await;
+    }
+    post.carry().await;
+    post.scan("t1", "T-1", 2).await;
+    post.carry().await;
+    assert_eq!(post.places("t1", "a"), json!([101]));
+    assert_eq!(post.places("t1", "c"), json!([102]));
+    // When it is forgotten the alias forgets it.
+    world.clock.advance(Duration::from_hours(24 * 8));
+    post.shard.barrier(world.clock.now()).await;
+    post.shard.settle().await;
+    assert_eq!(post.shard.handle.reader.check().unwrap().aliases, 0);
     post.shard.stop().await;
 }
