@@ -89,6 +89,7 @@ fn kernel(criterion: &mut Criterion) {
         cluster: ClusterId::OFFLINE,
         log_sequence: 1,
         generation: 1,
+        again: false,
     };
     let placed = event(&instance, "Order.Placed");
     criterion.bench_function("order: start handler, event to encoded record", |bencher| {
@@ -169,6 +170,7 @@ fn run_items(
             cluster: ClusterId::OFFLINE,
             log_sequence: inputs as u64 + 1,
             generation: 1,
+            again: false,
         };
         let before = record
             .as_ref()

@@ -89,6 +89,7 @@ fn useless(
         cluster: ClusterId::OFFLINE,
         log_sequence: 0,
         generation: record.generation,
+        again: false,
     };
     match apply(definition, &input.instance, Some(record), input, &context) {
         Err(rejection) => {

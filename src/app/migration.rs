@@ -315,6 +315,7 @@ impl Judge<'_> {
             cluster: ClusterId::OFFLINE,
             log_sequence: 0,
             generation: record.generation,
+            again: false,
         };
         let rehearsed = migrate(from, target, id, record, &input, &context);
         let host = if back { from } else { target };

@@ -74,6 +74,7 @@ fn record(generation: u32, last_history: Option<u64>) -> Record {
         failure: None,
         early: None,
         seen_events: Vec::new(),
+        sources: Vec::new(),
         seen_results: Vec::new(),
         deferred: 0,
         last_history,

@@ -106,6 +106,7 @@ fn a_transition_asks_for_memory_seldom_and_an_event_for_nobody_hardly_ever() {
         cluster: ClusterId::OFFLINE,
         log_sequence: 1,
         generation: 1,
+        again: false,
     };
     let mut record: Option<Record> = None;
     let mut given = |event_type: &str, sequence| {
@@ -160,6 +161,7 @@ fn a_result_costs_the_same_at_the_end_of_a_long_loop_as_at_its_beginning() {
             cluster: ClusterId::OFFLINE,
             log_sequence,
             generation: 1,
+            again: false,
         };
         let (before, mut sent) = (record.take(), Vec::new());
         let counts = measure(|| {

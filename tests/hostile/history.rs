@@ -85,6 +85,7 @@ impl World<'_> {
             cluster: ClusterId::OFFLINE,
             log_sequence: self.log_sequence,
             generation: 1,
+            again: false,
         };
         let given =
             |record: Option<&Record>| apply(self.definition, &self.instance, record, &input, &context);

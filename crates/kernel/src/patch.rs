@@ -85,10 +85,14 @@ pub enum IgnoreReason {
     Refused,
     /// A request to start an instance that is there.
     Exists,
+    /// An event whose aggregate has another event of this sequence, which was applied.
+    SameSequence,
+    /// An event so far behind another one of its aggregate that nobody knows any more whether it was applied.
+    TooOld,
 }
 
 impl IgnoreReason {
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 12] = [
         Self::NoInstance,
         Self::Ended,
         Self::Duplicate,
@@ -99,6 +103,8 @@ impl IgnoreReason {
         Self::OtherKey,
         Self::Refused,
         Self::Exists,
+        Self::SameSequence,
+        Self::TooOld,
     ];
 
     /// The label value of this reason.
@@ -115,6 +121,8 @@ impl IgnoreReason {
             Self::OtherKey => "other_key",
             Self::Refused => "refused",
             Self::Exists => "exists",
+            Self::SameSequence => "same_sequence",
+            Self::TooOld => "too_old",
         }
     }
 }
@@ -308,6 +316,11 @@ pub enum Note {
     /// Nobody knows whether the action of a step has happened, and an operator is asked.
     StepAsked {
         step: String,
+    },
+    /// An event was not applied because of its sequence: the highest one of its aggregate that was applied is this.
+    SequenceKnown {
+        sequence: u64,
+        highest: u64,
     },
 }
 

@@ -21,6 +21,9 @@ pub const SEEN_EVENTS_MAX: usize = 64;
 /// How many commands an instance remembers whose results were definite, to recognise a second, other result.
 pub const SEEN_RESULTS_MAX: usize = 16;
 
+/// Of how many aggregates an instance remembers which of their events it has applied.
+pub const SOURCES_MAX: usize = 16;
+
 /// How many commands of unknown outcome an instance remembers.
 pub const DOUBTS_MAX: usize = 32;
 
@@ -68,6 +71,8 @@ pub struct Record {
     pub early: Option<Box<EarlyEnd>>,
     /// The last events and controls applied, oldest first, at most [`SEEN_EVENTS_MAX`].
     pub seen_events: Vec<Seen>,
+    /// The aggregates whose events were applied, the one of the newest event last, at most [`SOURCES_MAX`].
+    pub sources: Vec<Source>,
     /// The last definite results applied, oldest first, at most [`SEEN_RESULTS_MAX`].
     pub seen_results: Vec<Seen>,
     /// Inputs that wait in the inbox because the present state defers them.
@@ -269,6 +274,19 @@ pub struct Stray {
     pub unknown: bool,
 }
 
+/// Which events of an aggregate were applied, by their sequences.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Source {
+    /// Hash of its type and id.
+    pub aggregate: u64,
+    /// The highest sequence that was applied.
+    pub highest: u64,
+    /// Which of the 64 below it were, the lowest bit being the one right below.
+    pub below: u64,
+    /// Two of its events had one sequence, so these say nothing.
+    pub repeats: bool,
+}
+
 /// A command of a step whose outcome is unknown. A success that comes after all says so.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Doubt {
@@ -415,6 +433,7 @@ impl Record {
                 70 + text(parent.saga.as_str()) + text(parent.key.as_str())
             })
             + 15 * (self.seen_events.len() + self.seen_results.len())
+            + 31 * self.sources.len()
             + steps
             + self.ledger.bytes_at_most()
             + strays

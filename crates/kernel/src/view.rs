@@ -531,6 +531,7 @@ mod tests {
             failure: None,
             early: None,
             seen_events: Vec::new(),
+            sources: Vec::new(),
             seen_results: Vec::new(),
             deferred: 0,
             last_history: None,

@@ -177,6 +177,12 @@ fn full() -> Record {
                 content: u32::MAX,
             },
         ],
+        sources: vec![Source {
+            aggregate: 5,
+            highest: 300,
+            below: 1 << 63,
+            repeats: true,
+        }],
         seen_results: vec![Seen { id: 3, content: 4 }],
         deferred: 5,
         last_history: Some(298),
@@ -298,6 +304,13 @@ fn the_bound_on_the_encoded_size_holds_for_the_largest_numbers() {
     };
     record.seen_events = vec![largest; SEEN_EVENTS_MAX];
     record.seen_results = vec![largest; SEEN_RESULTS_MAX];
+    let source = Source {
+        aggregate: u64::MAX,
+        highest: u64::MAX,
+        below: u64::MAX,
+        repeats: true,
+    };
+    record.sources = vec![source; SOURCES_MAX];
     let waiting = record.steps.first_mut().expect("a step");
     waiting.result = Some(ByteBuf::from(vec![b'1'; 5_000]));
     waiting.callback = Some("f".repeat(32));

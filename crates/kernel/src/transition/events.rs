@@ -34,7 +34,7 @@ pub(super) fn start<'a>(ground: Ground<'a>, event: &'a DomainEvent) -> Result<Pa
             Outcome::Deferred
         }
         Handled::Yes | Handled::No => {
-            seen::remember_event(&mut run.record, seen::event(event));
+            seen::remember(&mut run.record, event);
             Outcome::Applied
         }
     };
@@ -115,7 +115,7 @@ pub(super) fn handle<'a>(
         Handled::Deferred => Ok(generations::deferred(before)),
         Handled::Yes => {
             check_hops(&run, event)?;
-            seen::remember_event(&mut run.record, seen::event(event));
+            seen::remember(&mut run.record, event);
             run.conclude(Outcome::Applied)
         }
     }

@@ -102,6 +102,12 @@ pub fn apply_ended(
         if let Some(reason) = repeats(&last, input) {
             return Ok(Patch::ignored(reason));
         }
+        if let (InputBody::Event(event), Some(record)) = (&input.body, last.record)
+            && active.start.contains(&event.event_type)
+            && let Some(patch) = seen::find_sequence(record, event, context.again)
+        {
+            return Ok(patch);
+        }
         let patch = match &input.body {
             InputBody::Event(event) if active.start.contains(&event.event_type) => {
                 events::start(ground, event)?
@@ -183,13 +189,16 @@ pub(super) fn after_end<'a>(
     if !listens_after_end(ground.definition, &event.event_type) {
         return Ok(Patch::ignored(IgnoreReason::Ended));
     }
+    if let Some(patch) = seen::find_sequence(record, event, ground.context.again) {
+        return Ok(patch);
+    }
     let mut run = Run::of(ground, record);
     run.admit()?;
     if !handle_after_end(&mut run, &event.event_type)? {
         return Ok(Patch::ignored(IgnoreReason::Ended));
     }
     events::check_hops(&run, event)?;
-    seen::remember_event(&mut run.record, seen);
+    seen::remember(&mut run.record, event);
     run.finish(Outcome::Applied)
 }
 
@@ -286,7 +295,10 @@ pub(super) fn meets<'a>(ground: Ground<'a>, record: &'a Record) -> Result<Option
     let waits = end_ahead(record).is_some_and(|end| lifecycle.reuse.allows(end));
     let differs =
         record.phase == Phase::Running && event.is_some() && lifecycle.on_running != OnRunning::Handle;
-    let is_known = seen::find_event(record, seen).is_some() || record.start_event == ground.input.id;
+    let is_old = |event| seen::find_sequence(record, event, ground.context.again).is_some();
+    let is_known = seen::find_event(record, seen).is_some()
+        || record.start_event == ground.input.id
+        || event.is_some_and(is_old);
     if is_known || !(waits || differs) {
         return Ok(None);
     }

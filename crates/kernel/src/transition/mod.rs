@@ -98,6 +98,8 @@ pub struct Context<'a> {
     pub log_sequence: u64,
     /// Generation that a new instance gets: 1, or one more than the tombstone's.
     pub generation: u32,
+    /// The input was kept before, deferred or as a dead letter: it may rightly come behind later ones.
+    pub again: bool,
 }
 
 /// Hears what a transition decides, for those who want to know which parts of a definition were run. It cannot
@@ -311,8 +313,11 @@ fn with_event<'a>(
     if record.phase.is_terminal() {
         return generations::after_end(ground, record, event);
     }
-    match events::refusal(ground.definition, record, event) {
-        Some(reason) => Ok(Patch::ignored(reason)),
+    if let Some(reason) = events::refusal(ground.definition, record, event) {
+        return Ok(Patch::ignored(reason));
+    }
+    match seen::find_sequence(record, event, ground.context.again) {
+        Some(patch) => Ok(patch),
         None => events::handle(Run::of(ground, record), record, event),
     }
 }

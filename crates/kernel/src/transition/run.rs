@@ -156,6 +156,7 @@ impl<'a> Run<'a> {
             early: None,
             // What an earlier generation has taken does not come twice.
             seen_events: last.map(|last| last.seen_events.clone()).unwrap_or_default(),
+            sources: last.map(|last| last.sources.clone()).unwrap_or_default(),
             seen_results: Vec::new(),
             deferred: 0,
             last_history: None,

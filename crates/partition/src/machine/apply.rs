@@ -45,6 +45,11 @@ impl Turn {
         late_source: false,
         behind_aliases: false,
     };
+
+    /// Whether the input was kept before, so that later ones may have been applied.
+    const fn is_again(self) -> bool {
+        self.deferred_as.is_some() || self.attempts > 1
+    }
 }
 
 /// What the kernel has made of an input, if it has not panicked.
@@ -165,6 +170,7 @@ impl Run<'_> {
             cluster: self.ground.cluster,
             log_sequence,
             generation,
+            again: turn.is_again(),
         };
         let trace = self.ground.watch.map(Watch::trace);
         let applied = catch_unwind(AssertUnwindSafe(|| {
@@ -230,6 +236,7 @@ impl Run<'_> {
             cluster: self.ground.cluster,
             log_sequence,
             generation: tombstone.generation,
+            again: turn.is_again(),
         };
         let last = Last {
             generation: tombstone.generation,
@@ -281,6 +288,7 @@ impl Run<'_> {
             cluster: self.ground.cluster,
             log_sequence,
             generation,
+            again: false,
         };
         match refusal(&input.instance, input, &context, message) {
             Some(patch) => self.write(input, None, patch, log_sequence, Turn::FIRST),
@@ -339,6 +347,13 @@ impl Run<'_> {
             return self.bury(input, before, Fault::overflow(self.ground.limits), turn);
         }
         self.tell(input, Told::Outcome(patch.outcome, &patch.notes));
+        if let Outcome::Ignored(reason @ (IgnoreReason::SameSequence | IgnoreReason::TooOld)) = patch.outcome
+        {
+            tracing::warn!(
+                instance = %input.instance, event = input.id, reason = reason.as_str(), notes = ?patch.notes,
+                "an event is not applied because of its sequence"
+            );
+        }
         self.staged.tally.notes(&input.instance.saga, &patch.notes);
         let was = before.as_ref().map(Refers::of);
         let begins = before.is_none() && (patch.record.is_some() || patch.ended.is_some());

@@ -338,6 +338,7 @@ impl Run<'_> {
             cluster: self.ground.cluster,
             log_sequence,
             generation: record.generation,
+            again: false,
         };
         let applied = catch_unwind(AssertUnwindSafe(|| transition(definition, &record, &context)));
         let fault = match applied {

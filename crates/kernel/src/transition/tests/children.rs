@@ -139,6 +139,7 @@ fn to_ended(world: &World, record: Option<&Record>, id: &str, control: Control) 
         cluster: ClusterId::OFFLINE,
         log_sequence: 900,
         generation: 1,
+        again: false,
     };
     apply(&world.definition, &world.instance, record, &input, &context).expect("not rejected")
 }
@@ -309,6 +310,7 @@ fn a_child_that_cannot_begin_says_why() {
         cluster: ClusterId::OFFLINE,
         log_sequence: 1,
         generation: 1,
+        again: false,
     };
     let patch = refusal(&child.instance, &input, &context, "no such saga").expect("the parent waits");
     assert_eq!(class(&outcome(&patch.work[0]).1), CHILD_REFUSED);

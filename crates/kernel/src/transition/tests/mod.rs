@@ -31,6 +31,7 @@ mod requests;
 mod results;
 mod retry;
 mod schemas;
+mod seen;
 mod signals;
 mod state_effects;
 mod stories;

@@ -43,6 +43,8 @@ pub(super) struct World {
     pub refused: BTreeSet<CommandId>,
     /// Every input and what it changed, in words.
     pub story: String,
+    /// What comes has waited.
+    pub again: bool,
     log_sequence: u64,
     events: u64,
 }
@@ -74,6 +76,7 @@ impl World {
             notes: Vec::new(),
             refused: BTreeSet::new(),
             story: String::new(),
+            again: false,
             log_sequence: 100,
             events: 0,
         }
@@ -248,6 +251,7 @@ impl World {
             cluster: self.cluster,
             log_sequence: self.log_sequence,
             generation: self.generation,
+            again: self.again,
         };
         if let (None, Some(summary)) = (&self.record, &self.ended)
             && reaches_ended(input)
@@ -292,6 +296,7 @@ impl World {
             cluster: self.cluster,
             log_sequence: self.log_sequence,
             generation: self.generation,
+            again: self.again,
         };
         let attempt = || migrate(&self.definition, to, &self.instance, record, &input, &context);
         let patch = attempt()?;
