@@ -16,10 +16,8 @@
 
 use saga_runner_language::definition::Definition;
 use saga_runner_language::definition::model::{
-    Action, CHILD_TIMEOUT_MS, COMMAND_TIMEOUT_MS, Compensation, OnExhausted, OnLate, OnUnknown, Step,
-    UndoOrder,
+    Action, CHILD_TIMEOUT_MS, COMMAND_TIMEOUT_MS, Compensation, OnExhausted, Step, UndoOrder,
 };
-use saga_runner_language::expr::Root;
 use saga_runner_language::ids::CommandId;
 use saga_runner_language::json::Json;
 use serde_bytes::ByteBuf;
@@ -30,11 +28,11 @@ use super::place::Place;
 use super::run::Run;
 use super::scope::Locals;
 use super::slot::Slot;
-use super::{Rejection, TIMER_DISCARDED, children, doubts, flight, questions};
+use super::{Rejection, TIMER_DISCARDED, children, flight, questions};
 use crate::input::{CancelMode, Settle, Verdict, WorkOutcome, WorkResult};
 use crate::ledger::{LedgerEntry, LedgerStatus};
 use crate::patch::Note;
-use crate::record::{Outstanding, Phase, Question, Record, Tries};
+use crate::record::{Outstanding, Phase, Question, Record};
 use crate::work::WorkKind;
 
 /// Fact that tells operators of an entry that is stuck.
@@ -47,73 +45,8 @@ const PARALLEL_MAX: usize = 32;
 /// Work items of one input that compensations which run at the same time leave to others.
 const WORK_LEFT: usize = 16;
 
-/// How far apart the rounds of entries begin that one iteration of a step has left.
-const TWIN_ROUNDS: u32 = 1 << 16;
-
 const RETRY_PREFIX: &str = "retry:";
 const RETRY_SUFFIX: &str = ".compensate";
-
-/// Puts a step that succeeded on the ledger, if it can be undone.
-pub(super) fn push(run: &mut Run<'_>, slot: Slot, input: Option<ByteBuf>, result: &[u8]) {
-    let iteration = run.slot(slot).iteration;
-    put(run, slot, iteration, LedgerStatus::Held, input, Some(result));
-}
-
-/// The same for one of which nobody knows whether it happened.
-pub(super) fn push_unknown(run: &mut Run<'_>, slot: Slot, input: Option<ByteBuf>) {
-    let iteration = run.slot(slot).iteration;
-    if may_be_undone(slot.step(run)) {
-        put(run, slot, iteration, LedgerStatus::Held, input, None);
-        doubts::stand_on_ledger(run, slot, iteration);
-    }
-}
-
-/// The same for what nothing waits for any more, which is undone although the instance may go on. Without a
-/// result nobody knows whether it happened.
-pub(super) fn push_late(
-    run: &mut Run<'_>,
-    slot: Slot,
-    iteration: u32,
-    input: Option<ByteBuf>,
-    result: Option<&[u8]>,
-) {
-    let step = slot.step(run);
-    let Some(compensation) = &step.compensate else {
-        return;
-    };
-    if is_kept(run.ground.definition, &run.record, slot.step) {
-        return;
-    }
-    let status = match (result, compensation.on_late) {
-        _ if cancel_mode(&run.record) == Some(CancelMode::Abandon) => return,
-        (None, _) if !may_be_undone(step) => return,
-        // It was waited for.
-        _ if flight::drains(&run.record) => LedgerStatus::Held,
-        (None, _) | (Some(_), OnLate::Compensate) => LedgerStatus::Due,
-        (Some(_), OnLate::Accept) if run.record.phase == Phase::Running => LedgerStatus::Held,
-        (Some(_), OnLate::Accept | OnLate::Ignore) => return,
-    };
-    let twins = run.record.ledger.iter();
-    let is_twin = |entry: &LedgerEntry| {
-        (entry.step, entry.item, entry.iteration) == (slot.step, slot.item, iteration) && !entry.of_child
-    };
-    let twins = twins.filter(|entry| is_twin(entry)).count();
-    put(run, slot, iteration, status, input, result);
-    if result.is_none() {
-        doubts::stand_on_ledger(run, slot, iteration);
-    }
-    // The step did it under another key before; what undoes that is other work, too.
-    if let Some(round) = u32::try_from(twins).ok().filter(|twins| *twins > 0) {
-        let at = run.record.ledger.len() - 1;
-        run.record.ledger.entry(at).tries.round = round.saturating_mul(TWIN_ROUNDS);
-    }
-}
-
-fn may_be_undone(step: &Step) -> bool {
-    step.compensate
-        .as_ref()
-        .is_some_and(|compensation| compensation.on_unknown != OnUnknown::Ignore)
-}
 
 /// Undoes steps while the instance goes on.
 pub(super) fn undo(run: &mut Run<'_>, slot: Slot, steps: &[u16]) -> Result<(), Rejection> {
@@ -126,60 +59,6 @@ pub(super) fn undo(run: &mut Run<'_>, slot: Slot, steps: &[u16]) -> Result<(), R
         run.record.ledger.entry(at).status = LedgerStatus::Due;
     }
     proceed(run)
-}
-
-/// Puts an entry on the ledger, if the step can be undone.
-pub(super) fn put(
-    run: &mut Run<'_>,
-    slot: Slot,
-    iteration: u32,
-    status: LedgerStatus,
-    input: Option<ByteBuf>,
-    result: Option<&[u8]>,
-) {
-    let Some(compensation) = slot.step(run).compensate.as_ref() else {
-        return;
-    };
-    let reads_result = reads(compensation, Root::Result);
-    let reads_input = reads(compensation, Root::Input);
-    run.record.ledger.push(LedgerEntry {
-        step: slot.step,
-        item: slot.item,
-        iteration,
-        input: input.filter(|_| reads_input),
-        result: match compensation.action {
-            // Whether it is known to have been there.
-            Action::UndoSaga(_) => result.map(|_| ByteBuf::from(*b"true")),
-            _ => result.filter(|_| reads_result).map(ByteBuf::from),
-        },
-        status,
-        attempt: 0,
-        tries: Tries::default(),
-        outstanding: None,
-        asks: result.is_none() && compensation.on_unknown == OnUnknown::Ask,
-        known_as: None,
-        of_child: false,
-        again: false,
-        question: None,
-    });
-}
-
-/// Whether the compensation of a step reads what was sent.
-pub(super) fn reads_input(compensation: &Compensation) -> bool {
-    reads(compensation, Root::Input)
-}
-
-/// Whether the compensation of a step reads `root`.
-pub(super) fn reads(compensation: &Compensation, root: Root) -> bool {
-    let tests = compensation.when.as_ref().is_some_and(|when| when.reads(root));
-    tests
-        || match &compensation.action {
-            Action::Effect { with, .. } => with.reads(root),
-            Action::Command(command) => command.aggregate_id.reads(root) || command.payload.reads(root),
-            // It says which instance that is.
-            Action::UndoSaga(_) => root == Root::Input,
-            Action::Publish(_) | Action::Saga(_) | Action::Nothing | Action::Group(_) => false,
-        }
 }
 
 pub(super) fn cancel_mode(record: &Record) -> Option<CancelMode> {

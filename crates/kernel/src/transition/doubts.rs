@@ -19,7 +19,7 @@ use super::ends;
 use super::results::Told;
 use super::run::Run;
 use super::slot::Slot;
-use super::{Rejection, attempts, compensation, flight};
+use super::{Rejection, attempts, compensation, entries, flight};
 use crate::input::{CancelMode, WorkOutcome, WorkResult};
 use crate::ledger::{LedgerEntry, LedgerStatus};
 use crate::patch::Note;
@@ -64,7 +64,7 @@ fn put(run: &mut Run<'_>, doubt: Doubt) {
 /// The step is over: what was sent is needed to undo it, should it have happened.
 pub(super) fn keep_input(run: &mut Run<'_>, slot: Slot, iteration: u32, input: Option<&ByteBuf>) {
     let step = slot.step(run);
-    let reads = step.compensate.as_ref().is_some_and(compensation::reads_input);
+    let reads = step.compensate.as_ref().is_some_and(entries::reads_input);
     let Some(input) = input.filter(|_| reads) else {
         return;
     };
@@ -204,10 +204,10 @@ fn late(run: &mut Run<'_>, slot: Slot, doubt: Doubt, result: &[u8], counts: bool
     if let Some(at) = known {
         confirm(run, at, doubt.input, result);
     } else if !counts {
-        compensation::push_late(run, slot, doubt.iteration, doubt.input, Some(result));
+        entries::push_late(run, slot, doubt.iteration, doubt.input, Some(result));
     } else if run.record.phase != Phase::Completed {
         let held = LedgerStatus::Held;
-        compensation::put(run, slot, doubt.iteration, held, doubt.input, Some(result));
+        entries::put(run, slot, doubt.iteration, held, doubt.input, Some(result));
     }
 }
 
@@ -226,7 +226,7 @@ fn confirm(run: &mut Run<'_>, at: usize, input: Option<ByteBuf>, result: &[u8]) 
         || compensation::is_kept(run.ground.definition, &run.record, index);
     let known = match undo.action {
         Action::UndoSaga(_) => Some(ByteBuf::from(*b"true")),
-        _ => compensation::reads(undo, Root::Result).then(|| ByteBuf::from(result)),
+        _ => entries::reads(undo, Root::Result).then(|| ByteBuf::from(result)),
     };
     let asked = run.record.ledger.entry(at).asks;
     let entry = run.record.ledger.entry(at);

@@ -11,7 +11,8 @@ use super::run::Run;
 use super::scope::Locals;
 use super::slot::Slot;
 use super::{
-    Rejection, attempts, children, compensation, deadlines, doubts, errors, heartbeats, items, machine, waits,
+    Rejection, attempts, children, compensation, deadlines, doubts, entries, errors, heartbeats, items,
+    machine, waits,
 };
 use crate::children::CHILD_STUCK;
 use crate::input::WorkOutcome;
@@ -53,7 +54,7 @@ pub(super) fn acted<'a>(run: &mut Run<'a>, slot: Slot, payload: &'a [u8]) -> Res
     };
     // A step that only waits has done nothing before what it waits for has come.
     if !step.waits_alone() {
-        compensation::push(run, slot, input, payload);
+        entries::push(run, slot, input, payload);
     }
     if let Some(wait) = &step.wait {
         // Loops read the results of their steps, too.
@@ -82,7 +83,7 @@ pub(super) fn unusable(
     doubts::settle(run, slot, iteration, round);
     let input = run.slot_mut(slot).take_input();
     let result = kept(run, payload);
-    compensation::push(run, slot, input, result);
+    entries::push(run, slot, input, result);
     failed(run, slot, defeat)
 }
 
@@ -136,7 +137,7 @@ pub(super) fn reads_result(step: &Step) -> bool {
     let undo_reads = step
         .compensate
         .as_ref()
-        .is_some_and(|compensation| compensation::reads(compensation, Root::Result));
+        .is_some_and(|compensation| entries::reads(compensation, Root::Result));
     undo_reads || end_reads_result(step)
 }
 
@@ -178,7 +179,7 @@ pub(super) fn failed(run: &mut Run<'_>, slot: Slot, defeat: Defeat<'_>) -> Resul
         children::hold(run, slot, iteration, input);
     } else if unknown {
         children::recall(run, slot.step, input.as_ref())?;
-        compensation::push_unknown(run, slot, input);
+        entries::push_unknown(run, slot, input);
     }
     errors::answer(run, slot, defeat)
 }
@@ -213,7 +214,7 @@ pub(super) fn abandon(run: &mut Run<'_>, slot: Slot) {
             input,
             unknown,
         }),
-        None if unknown => compensation::push_unknown(run, slot, input),
+        None if unknown => entries::push_unknown(run, slot, input),
         None => {}
     }
 }
@@ -246,7 +247,7 @@ pub(super) fn late(run: &mut Run<'_>, at: usize, outcome: &WorkOutcome) -> Resul
     if word == CHILD_STUCK && matches!(step.action, Action::Saga(_)) {
         children::hold_late(run, slot, stray.iteration, stray.input)?;
     } else if may_have_happened {
-        compensation::push_late(run, slot, stray.iteration, stray.input, result);
+        entries::push_late(run, slot, stray.iteration, stray.input, result);
     }
     compensation::proceed(run)
 }

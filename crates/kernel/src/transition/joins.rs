@@ -5,11 +5,10 @@
 
 use saga_runner_language::definition::model::{Group, Join, Step, Stragglers};
 
-use super::Rejection;
 use super::ends::{self, Defeat};
-use super::groups;
 use super::run::Run;
 use super::slot::Slot;
+use super::{Rejection, compensation, entries, groups};
 use crate::patch::Note;
 use crate::record::StepStatus;
 
@@ -64,18 +63,45 @@ pub(super) fn out_of_reach(run: &mut Run<'_>, slot: Slot) -> Result<(), Rejectio
 }
 
 /// The join of a step is met: gives up the needs that are not over, where the step says so.
-pub(super) fn leave_stragglers(run: &mut Run<'_>, slot: Slot) {
+pub(super) fn leave_stragglers(run: &mut Run<'_>, slot: Slot) -> Result<(), Rejection> {
     let step = slot.step(run);
     let Join::AtLeast {
         stragglers: Stragglers::Cancel,
         ..
     } = step.join
     else {
-        return;
+        return Ok(());
     };
+    let mut left = Vec::new();
     for need in &step.needs {
-        give_up(run, slot.peer(run, *need));
+        let slot = slot.peer(run, *need);
+        left.extend(under_way(run, slot));
+        give_up(run, slot);
     }
+    give_back(run, left)
+}
+
+/// Undoes what steps that were given up have done, or may have.
+pub(super) fn give_back(run: &mut Run<'_>, left: Vec<(Slot, u32)>) -> Result<(), Rejection> {
+    for (slot, iteration) in left {
+        entries::give_back(run, slot, iteration);
+    }
+    compensation::proceed(run)
+}
+
+/// The step, and those in it, that are under way.
+pub(super) fn under_way(run: &Run<'_>, slot: Slot) -> Vec<(Slot, u32)> {
+    let nested = run
+        .ground
+        .definition
+        .group(slot.step)
+        .map_or(0..0, Group::members);
+    let members: Vec<u16> = std::iter::once(slot.step).chain(nested).collect();
+    let states = Slot::all(&run.record).filter(|(at, state)| {
+        let is_in = members.contains(&at.step) && (slot.item.is_none() || at.item == slot.item);
+        is_in && state.status.is_under_way()
+    });
+    states.map(|(at, state)| (at, state.iteration)).collect()
 }
 
 /// A step has failed and nothing is said about that. Tells whether it, or a group around it, is one that joins

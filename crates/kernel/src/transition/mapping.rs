@@ -10,7 +10,7 @@ use saga_runner_language::definition::model::{
 use saga_runner_language::expr::Root;
 
 use super::place::Place;
-use super::{children, compensation, machine, program, waits};
+use super::{children, entries, machine, program, waits};
 use crate::items::Items;
 use crate::ledger::{Ledger, LedgerStatus};
 use crate::record::{Buffered, Left, MachineState, MessageKind, Phase, Record, StepState, StepStatus};
@@ -280,7 +280,7 @@ impl<'d> Mapping<'d> {
         self.compare_child(old, new, state);
         let reads_input = |step: &Step| {
             let compensation = step.compensate.as_ref();
-            compensation.is_some_and(|compensation| compensation::reads(compensation, Root::Input))
+            compensation.is_some_and(|compensation| entries::reads(compensation, Root::Input))
         };
         if busy
             && state.sent.is_none()
@@ -397,8 +397,7 @@ impl<'d> Mapping<'d> {
             ));
         };
         let old = before.compensate.as_ref();
-        let lacks =
-            |root| compensation::reads(after, root) && old.is_none_or(|old| !compensation::reads(old, root));
+        let lacks = |root| entries::reads(after, root) && old.is_none_or(|old| !entries::reads(old, root));
         for (root, what) in [(Root::Result, "result"), (Root::Input, "input")] {
             if lacks(root) {
                 return Err(format!(

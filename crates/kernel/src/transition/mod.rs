@@ -18,6 +18,7 @@ mod doubts;
 mod early;
 mod emission;
 mod ends;
+mod entries;
 mod errors;
 mod events;
 mod failure;

@@ -160,12 +160,12 @@ fn aggregate(event: &DomainEvent) -> u64 {
 
 /// Remembers an event or control that was applied, and forgets the oldest beyond the bound.
 pub(super) fn remember_event(record: &mut Record, input: Seen) {
-    remember(&mut record.seen_events, input, SEEN_EVENTS_MAX);
+    keep(&mut record.seen_events, input, SEEN_EVENTS_MAX);
 }
 
 /// Remembers a result that was applied, and forgets the oldest beyond the bound.
 pub(super) fn remember_result(record: &mut Record, input: Seen) {
-    remember(&mut record.seen_results, input, SEEN_RESULTS_MAX);
+    keep(&mut record.seen_results, input, SEEN_RESULTS_MAX);
 }
 
 fn find(seen: &[Seen], input: Seen) -> Option<IgnoreReason> {
@@ -177,7 +177,7 @@ fn find(seen: &[Seen], input: Seen) -> Option<IgnoreReason> {
     })
 }
 
-fn remember(seen: &mut Vec<Seen>, input: Seen, max: usize) {
+fn keep(seen: &mut Vec<Seen>, input: Seen, max: usize) {
     let excess = (seen.len() + 1).saturating_sub(max);
     seen.drain(..excess);
     seen.push(input);

@@ -98,7 +98,7 @@ pub(super) fn frame(run: &mut Run<'_>, steps: Range<u16>, item: Option<u32>) -> 
             Standing::OutOfReach => true,
             Standing::Open => false,
             Standing::Met => {
-                joins::leave_stragglers(run, slot);
+                joins::leave_stragglers(run, slot)?;
                 begin(run, slot)?
             }
         };

@@ -19,7 +19,7 @@ use super::place::Place;
 use super::run::Run;
 use super::scope::Locals;
 use super::slot::Slot;
-use super::{BUFFER_FULL, Rejection, TIMEOUT_CLASS, attempts, compensation, flight, heartbeats, questions};
+use super::{BUFFER_FULL, Rejection, TIMEOUT_CLASS, attempts, entries, flight, heartbeats, questions};
 use crate::input::CallbackOutcome;
 use crate::patch::Note;
 use crate::record::{Buffered, MessageKind, Phase, Record, StepState, StepStatus};
@@ -238,7 +238,7 @@ fn over<'a>(run: &mut Run<'a>, slot: Slot, message: Message<'a>) -> Result<(), R
         return attempts::wait_defeated(run, slot, defeat);
     }
     if slot.step(run).waits_alone() {
-        compensation::push(run, slot, None, NO_RESULT);
+        entries::push(run, slot, None, NO_RESULT);
     }
     let kept = run.slot_mut(slot).result.take();
     let payload = kept.map(|kept| run.ground.texts.keep(kept.into_vec()).as_slice());

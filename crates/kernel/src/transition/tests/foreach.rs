@@ -11,6 +11,7 @@ use super::world::World;
 use crate::input::{Control, WorkOutcome};
 use crate::ledger::LedgerStatus;
 use crate::record::{Phase, StepStatus};
+use crate::view::InstanceView;
 use crate::work::WorkItem;
 
 fn placed(steps: &str, items: &Value) -> World {
@@ -148,7 +149,7 @@ fn an_item_that_fails_fails_the_loop_and_a_late_success_of_another_is_undone() {
         .iter()
         .map(|stray| (stray.step.as_str(), stray.item))
         .collect();
-    assert_eq!(strays, [("lines", Some(1))]);
+    assert_eq!(strays, [("lines.item", Some(1))]);
     world.result(late, ok(&json!({"id": 7})));
     assert_eq!(world.payload(UNDO), json!({"id": 7, "sku": "s1"}));
     world.succeed(UNDO, &json!({}));

@@ -6,6 +6,7 @@ use saga_runner_language::definition::Definition;
 use serde_json::json;
 
 use super::build::loaded;
+use super::waits::signal;
 use super::world::World;
 use crate::ledger::LedgerStatus;
 use crate::record::{Phase, StepStatus};
@@ -292,4 +293,51 @@ steps:
     world.succeed("steps.charge", &json!({}));
     world.succeed("steps.any", &json!({}));
     assert_eq!(world.phase(), Phase::Completed, "{}", world.story);
+}
+
+/// What they may have done is wanted no more, whether it is known or not.
+#[test]
+fn what_stragglers_have_done_or_may_have_is_undone_though_the_instance_completes() {
+    let raced = |more: &str| {
+        let mut world = World::new(loaded(&format!(
+            r"
+steps:
+  first: {{wait: {{signal: first}}}}
+  other:
+    effect: book
+    retry: {{errors: [timeout], attempts: 3, backoff: {{initial: 1m}}}}
+    wait: {{callback: true, timeout: 1h}}
+    compensate: {{effect: unbook{more}}}
+  go: {{needs: [first, other], join: any, stragglers: cancel, effect: go}}
+"
+        )));
+        world.event("Order.Placed", &json!({"id": "o-1"}));
+        world
+    };
+    let first = |world: &mut World| world.control("first", signal("first", &json!({})));
+    let stands: [fn(&mut World); 2] = [
+        |world| _ = world.succeed("steps.other", &json!({})),
+        |world| _ = world.time_out("steps.other"),
+    ];
+    for stand in stands {
+        let mut world = raced("");
+        stand(&mut world);
+        first(&mut world);
+        assert_eq!(
+            world.outstanding(),
+            ["steps.other.compensate", "steps.go"],
+            "{}",
+            world.story
+        );
+        world.succeed("steps.go", &json!({}));
+        world.succeed("steps.other.compensate", &json!({}));
+        assert_eq!(
+            (world.phase(), world.ledger()),
+            (Phase::Completed, vec![LedgerStatus::Undone])
+        );
+        let mut world = raced(", on_late: accept");
+        stand(&mut world);
+        first(&mut world);
+        assert_eq!(world.outstanding(), ["steps.go"], "it is to count");
+    }
 }

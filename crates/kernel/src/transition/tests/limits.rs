@@ -106,8 +106,8 @@ fn the_budget_is_one_for_the_whole_transition() {
     assert!(!message.contains(" took "), "all took as much: {message}");
     let heavy = json!("${range(20).map(n, range(20).map(m, n * m).size()).size()}");
     let mut actions = emit(2);
-    actions.set = sets(json!({"heavy": heavy, "light": "${range(100).map(n, n + 1).size()}"}));
-    let (reason, message) = refusing(actions, |world| world.limits.expression_steps = 600);
+    actions.set = sets(json!({"heavy": heavy, "light": "${range(1000).map(n, n + 1).size()}"}));
+    let (reason, message) = refusing(actions, |world| world.limits.expression_steps = 3_000);
     assert_eq!(reason, "fuel");
     assert!(message.contains("handlers.A.Begun[0]"), "{message}");
     assert!(

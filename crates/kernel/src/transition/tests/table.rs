@@ -12,7 +12,7 @@ use super::questions::asking;
 use super::waits::signal;
 use super::world::World;
 use crate::input::{CallbackOutcome, CancelMode, Control, InputBody, Origin, Verdict, WorkOutcome};
-use crate::patch::Outcome;
+use crate::patch::{IgnoreReason, Outcome};
 use crate::record::{Phase, StepStatus};
 use crate::transition::Rejection;
 
@@ -40,6 +40,7 @@ fn table(
             let cell = match play(&mut world) {
                 None => "–".to_owned(),
                 Some(Err(rejection)) => format!("dead letter `{}`", rejection.reason),
+                Some(Ok(Outcome::Ignored(IgnoreReason::Conflict))) => "dead letter `conflict`".to_owned(),
                 Some(Ok(Outcome::Ignored(reason))) => format!("ignored: `{}`", reason.as_str()),
                 Some(Ok(Outcome::Deferred)) => "waits for the end".to_owned(),
                 Some(Ok(Outcome::Applied)) => told(&before, &world, "applied"),
@@ -114,7 +115,8 @@ fn event(world: &mut World, event_type: &str) -> Played {
 }
 
 fn control(world: &mut World, control: Control) -> Played {
-    let input = world.input("by-hand", Origin::Local, InputBody::Control(control));
+    let id = format!("asked-{}", world.log_length());
+    let input = world.input(&id, Origin::Local, InputBody::Control(control));
     Some(world.give(&input))
 }
 
@@ -154,6 +156,7 @@ fn callback(world: &mut World, path: &str) -> Played {
 
 fn beat(world: &mut World, path: &str) -> Played {
     let work = token(world, path)?;
+    world.advance(1_000);
     control(world, Control::Heartbeat { work })
 }
 
@@ -298,7 +301,7 @@ fn the_docs_say_what_becomes_of_an_input_in_each_phase() {
         ("`completed`", completed),
         ("`failed`", ended),
     ];
-    let inputs: [Input; 23] = [
+    let inputs: [Input; 24] = [
         ("start event", |world| event(world, "Order.Placed")),
         ("event with a handler", |world| event(world, "Order.Noted")),
         ("event that a step waits for", |world| {
@@ -342,7 +345,12 @@ fn the_docs_say_what_becomes_of_an_input_in_each_phase() {
             let command = newest(world, "steps.guess");
             result(world, command, good())
         }),
-        ("second success of a step", |world| {
+        ("the same result again", |world| {
+            let command = newest(world, "steps.pay");
+            let payload = Bytes::from_static(b"{}");
+            result(world, command, WorkOutcome::Succeeded { payload })
+        }),
+        ("another result of the same command", |world| {
             let command = newest(world, "steps.pay");
             result(world, command, good())
         }),
@@ -383,7 +391,6 @@ steps:
     wait: {{{wait}, timeout: 1h}}
     deadline: 1d
     compensate: {{effect: undo}}
-    on_error: {{"*": {{continue: true}}}}
     {more}
   rest: {{wait: {{signal: never}}}}
   next: {{needs: [it, first], join: any, stragglers: cancel, publish: {{type: order.next}}}}
@@ -573,29 +580,12 @@ fn the_docs_say_what_becomes_of_what_is_said_with_a_token() {
         }),
     ];
     let inputs: [Input; 4] = [
-        ("callback `ok`", |world| {
-            let work = token(world, STEP)?;
-            let data = Bytes::from_static(b"{}");
-            let input = world.input(
-                "another",
-                Origin::Local,
-                InputBody::Control(Control::Callback {
-                    work,
-                    outcome: CallbackOutcome::Done { data },
-                }),
-            );
-            Some(world.give(&input))
-        }),
+        ("callback `ok`", |world| callback(world, STEP)),
         ("callback `error`", |world| {
             let work = token(world, STEP)?;
             let (class, message) = ("refused".to_owned(), String::new());
             let outcome = CallbackOutcome::Failed { class, message };
-            let input = world.input(
-                "another",
-                Origin::Local,
-                InputBody::Control(Control::Callback { work, outcome }),
-            );
-            Some(world.give(&input))
+            control(world, Control::Callback { work, outcome })
         }),
         ("sign of life", |world| beat(world, STEP)),
         ("`heartbeat` passes", |world| step_timer(world, "heartbeat")),
