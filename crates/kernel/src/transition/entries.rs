@@ -1,13 +1,13 @@
 //! What comes on the ledger: steps that have succeeded, those of which nobody knows, and what comes late.
 
-use saga_runner_language::definition::model::{Action, Compensation, OnLate, OnUnknown, Step};
+use saga_runner_language::definition::model::{Action, Compensation, Group, OnLate, OnUnknown, Step};
 use saga_runner_language::expr::Root;
 use serde_bytes::ByteBuf;
 
 use super::compensation::{cancel_mode, is_kept};
 use super::run::Run;
 use super::slot::Slot;
-use super::{doubts, flight};
+use super::{Rejection, compensation, doubts, flight};
 use crate::input::CancelMode;
 use crate::ledger::{LedgerEntry, LedgerStatus};
 use crate::record::{Phase, Tries};
@@ -131,15 +131,22 @@ pub(super) fn reads(compensation: &Compensation, root: Root) -> bool {
         }
 }
 
-/// What a step has done, or may have, is undone although the instance goes on: the step was given up.
-pub(super) fn give_back(run: &mut Run<'_>, slot: Slot, iteration: u32) {
-    let undo = slot.step(run).compensate.as_ref();
-    if undo.is_none_or(|undo| undo.on_late != OnLate::Compensate) {
-        return;
-    }
+/// What `slot` and all that is nested in it have done, or may have, is undone although the instance goes on: it was given up, or
+/// has failed, and is of no use to whoever needs it.
+pub(super) fn give_back(run: &mut Run<'_>, slot: Slot) -> Result<(), Rejection> {
+    let steps = &run.ground.definition.steps;
+    let nested = run
+        .ground
+        .definition
+        .group(slot.step)
+        .map_or(0..0, Group::members);
     let held = run.record.ledger.having(|status| status == LedgerStatus::Held);
-    let is_meant =
-        |entry: &LedgerEntry| (entry.step, entry.item, entry.iteration) == (slot.step, slot.item, iteration);
+    let is_meant = |entry: &LedgerEntry| {
+        let undo = steps[usize::from(entry.step)].compensate.as_ref();
+        (entry.step == slot.step || nested.contains(&entry.step))
+            && (slot.item.is_none() || entry.item == slot.item)
+            && undo.is_some_and(|undo| undo.on_late == OnLate::Compensate)
+    };
     let meant: Vec<usize> = held
         .filter(|(_, entry)| is_meant(entry))
         .map(|(at, _)| at)
@@ -147,4 +154,5 @@ pub(super) fn give_back(run: &mut Run<'_>, slot: Slot, iteration: u32) {
     for at in meant {
         run.record.ledger.entry(at).status = LedgerStatus::Due;
     }
+    compensation::proceed(run)
 }

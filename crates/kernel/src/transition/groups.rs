@@ -126,7 +126,7 @@ pub(super) fn abandon(run: &mut Run<'_>, slot: Slot) {
 
 /// A step has failed, and nothing but what is around it can make good for that.
 pub(super) fn failed(run: &mut Run<'_>, slot: Slot, defeat: Defeat<'_>) -> Result<(), Rejection> {
-    if joins::goes_on_without(run, slot, defeat) {
+    if joins::goes_on_without(run, slot, defeat)? {
         return Ok(());
     }
     if slot.item.is_some() {

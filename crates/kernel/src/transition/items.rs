@@ -15,7 +15,7 @@ use super::run::Run;
 use super::scope::Locals;
 use super::slot::Slot;
 use super::turns::SOON_MS;
-use super::{Rejection, groups, joins, settle, turns};
+use super::{Rejection, entries, groups, settle, turns};
 use crate::items::{Item, Items};
 use crate::patch::Note;
 use crate::record::{StepState, StepStatus};
@@ -326,9 +326,14 @@ fn end<'a>(run: &mut Run<'a>, slot: Slot, foreach: &'a Foreach) -> Result<bool, 
     if open(items) > 0 && !is_enough(items, foreach) {
         return Ok(false);
     }
-    let left = joins::under_way(run, slot);
+    let left = running(run, slot);
     give_up(run, slot);
-    joins::give_back(run, left)?;
+    for index in left {
+        for step in foreach.steps.clone() {
+            let item = Some(index);
+            entries::give_back(run, Slot { step, item })?;
+        }
+    }
     let step = slot.step(run);
     if reads_result(step)
         && let Some(items) = &run.slot(slot).items

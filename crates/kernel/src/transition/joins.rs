@@ -8,7 +8,7 @@ use saga_runner_language::definition::model::{Group, Join, Step, Stragglers};
 use super::ends::{self, Defeat};
 use super::run::Run;
 use super::slot::Slot;
-use super::{Rejection, compensation, entries, groups};
+use super::{Rejection, entries, groups};
 use crate::patch::Note;
 use crate::record::StepStatus;
 
@@ -72,50 +72,29 @@ pub(super) fn leave_stragglers(run: &mut Run<'_>, slot: Slot) -> Result<(), Reje
     else {
         return Ok(());
     };
-    let mut left = Vec::new();
     for need in &step.needs {
         let slot = slot.peer(run, *need);
-        left.extend(under_way(run, slot));
+        let is_left = run.slot(slot).status.is_under_way();
         give_up(run, slot);
+        if is_left {
+            entries::give_back(run, slot)?;
+        }
     }
-    give_back(run, left)
-}
-
-/// Undoes what steps that were given up have done, or may have.
-pub(super) fn give_back(run: &mut Run<'_>, left: Vec<(Slot, u32)>) -> Result<(), Rejection> {
-    for (slot, iteration) in left {
-        entries::give_back(run, slot, iteration);
-    }
-    compensation::proceed(run)
-}
-
-/// The step, and those in it, that are under way.
-pub(super) fn under_way(run: &Run<'_>, slot: Slot) -> Vec<(Slot, u32)> {
-    let nested = run
-        .ground
-        .definition
-        .group(slot.step)
-        .map_or(0..0, Group::members);
-    let members: Vec<u16> = std::iter::once(slot.step).chain(nested).collect();
-    let states = Slot::all(&run.record).filter(|(at, state)| {
-        let is_in = members.contains(&at.step) && (slot.item.is_none() || at.item == slot.item);
-        is_in && state.status.is_under_way()
-    });
-    states.map(|(at, state)| (at, state.iteration)).collect()
+    Ok(())
 }
 
 /// A step has failed and nothing is said about that. Tells whether it, or a group around it, is one that joins
 /// can do without; that group has then failed with it.
-pub(super) fn goes_on_without(run: &mut Run<'_>, slot: Slot, defeat: Defeat<'_>) -> bool {
+pub(super) fn goes_on_without(run: &mut Run<'_>, slot: Slot, defeat: Defeat<'_>) -> Result<bool, Rejection> {
     let definition = run.ground.definition;
     let mut at = slot;
     while !Step::is_spare(&definition.steps, usize::from(at.step)) {
         let Some(around) = at.step(run).within else {
-            return false;
+            return Ok(false);
         };
         // What an item is to the loop around it, the loop says.
         if let Some(Group::Foreach(_)) | None = definition.group(around) {
-            return false;
+            return Ok(false);
         }
         at = at.peer(run, around);
     }
@@ -129,7 +108,8 @@ pub(super) fn goes_on_without(run: &mut Run<'_>, slot: Slot, defeat: Defeat<'_>)
             class: defeat.class.to_owned(),
         });
     }
-    true
+    entries::give_back(run, at)?;
+    Ok(true)
 }
 
 /// Stops waiting for a step and for all that is nested in it. What has not started never will.

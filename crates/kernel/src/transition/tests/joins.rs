@@ -331,10 +331,8 @@ steps:
         );
         world.succeed("steps.go", &json!({}));
         world.succeed("steps.other.compensate", &json!({}));
-        assert_eq!(
-            (world.phase(), world.ledger()),
-            (Phase::Completed, vec![LedgerStatus::Undone])
-        );
+        assert_eq!(world.phase(), Phase::Completed);
+        assert!(world.ended.is_some());
         let mut world = raced(", on_late: accept");
         stand(&mut world);
         first(&mut world);
