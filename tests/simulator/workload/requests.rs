@@ -85,8 +85,12 @@ impl Simulation {
                 match node.control(&id, &request.id, request.verb.of_api()).await {
                     Err(ControlError::Unavailable(_)) => {}
                     Ok(_)
-                    | Err(ControlError::NotFound(_) | ControlError::Invalid(_) | ControlError::Conflict(_)) =>
-                    {
+                    | Err(
+                        ControlError::NotFound(_)
+                        | ControlError::Invalid(_)
+                        | ControlError::Conflict(_)
+                        | ControlError::Gone(_),
+                    ) => {
                         return;
                     }
                 }
