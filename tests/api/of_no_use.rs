@@ -18,6 +18,9 @@ key: {"Patient.*": event.data.id}
 state: {init: {}}
 handlers:
   Patient.Refused: {fail: {code: refused}}
+  signal.note: {set: {note: "${signal.text} by ${signal.by}"}}
+after_end:
+  signal.note: {set: {late: "${signal.text}"}}
 steps:
   approval: {wait: {signal: approve, timeout: 1h}}
   parcel: {needs: [approval], wait: {signal: shipped, timeout: 1h}}
@@ -69,7 +72,7 @@ async fn a_command_that_would_change_nothing_is_refused_with_the_reason() {
     let path = opened(&rig, "p-1").await;
     let before = get(&rig, &path).await.json();
     for (verb, body, told) in [
-        ("signals/aprove", json!({}), "waits for approve, shipped"),
+        ("signals/aprove", json!({}), "takes approve, note, shipped"),
         (
             "retry",
             json!({}),
@@ -105,8 +108,16 @@ async fn a_command_that_would_change_nothing_is_refused_with_the_reason() {
     assert_eq!(early.status, 202, "{early:?}");
     until(&rig, &path, |view| view["buffer"][0]["name"] == "shipped").await;
 
+    let note = json!({"data": {"text": "tired"}, "by": "ada"}).to_string();
+    let noted = post(&rig, &format!("{path}/signals/note"), note).await;
+    assert_eq!(noted.status, 202, "{noted:?}");
+    until(&rig, &path, |view| view["state"]["note"] == "tired by ada").await;
+
     send(&rig, "acme", "e-9", "Patient.Refused", json!({"id": "p-1"})).await;
     until(&rig, &path, |view| view["ended"].is_string()).await;
+    let late = json!({"data": {"text": "gone"}}).to_string();
+    assert_eq!(post(&rig, &format!("{path}/signals/note"), late).await.status, 202);
+    until(&rig, &path, |view| view["state"]["late"] == "gone").await;
     for (verb, told) in [
         (
             "cancel",
