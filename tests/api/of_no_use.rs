@@ -116,7 +116,10 @@ async fn a_command_that_would_change_nothing_is_refused_with_the_reason() {
     send(&rig, "acme", "e-9", "Patient.Refused", json!({"id": "p-1"})).await;
     until(&rig, &path, |view| view["ended"].is_string()).await;
     let late = json!({"data": {"text": "gone"}}).to_string();
-    assert_eq!(post(&rig, &format!("{path}/signals/note"), late).await.status, 202);
+    assert_eq!(
+        post(&rig, &format!("{path}/signals/note"), late).await.status,
+        202
+    );
     until(&rig, &path, |view| view["state"]["late"] == "gone").await;
     for (verb, told) in [
         (

@@ -93,9 +93,8 @@ impl Source {
     fn standing(&self, sequence: u64) -> Standing {
         match self.highest.checked_sub(sequence) {
             None => Standing::New,
-            Some(0) => Standing::Applied,
             Some(back @ 1..=64) if self.below & (1 << (back - 1)) == 0 => Standing::Missing,
-            Some(1..=64) => Standing::Applied,
+            Some(0..=64) => Standing::Applied,
             Some(_) => Standing::Below,
         }
     }

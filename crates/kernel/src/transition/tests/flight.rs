@@ -20,7 +20,7 @@ fn cancelled(of_room: &str) -> World {
     world
 }
 
-/// How the late outcome comes.
+/// How something comes about.
 type End = fn(&mut World);
 
 #[test]
@@ -119,10 +119,10 @@ steps:
         world.succeed("steps.car", &json!({}));
         world
     };
-    let fails: [(&str, fn(&mut World)); 3] = [
+    let fails: [(&str, End); 3] = [
         ("", |world| _ = world.event("Order.Closed", &json!({"id": "o-1"}))),
         ("deadline: {after: 1m, drain: true}", |world| {
-            world.advance(60_000)
+            world.advance(60_000);
         }),
         (
             "deadline: {after: 1m, fail: {code: late, drain: true}}",

@@ -30,8 +30,12 @@ fn table(
     inputs: &[Input],
     told: fn(&Before, &World, &str) -> String,
 ) -> String {
-    let heads: String = scenes.iter().map(|(name, _)| format!(" {name} |")).collect();
-    let mut table = format!("| {corner} |{heads}\n|{}\n", "---|".repeat(scenes.len() + 1));
+    let heads: Vec<&str> = scenes.iter().map(|(name, _)| *name).collect();
+    let mut table = format!(
+        "| {corner} | {} |\n|{}\n",
+        heads.join(" | "),
+        "---|".repeat(scenes.len() + 1)
+    );
     for (name, play) in inputs {
         write!(table, "| {name} |").expect("a string");
         for (_, scene) in scenes {
@@ -109,11 +113,13 @@ fn result(world: &mut World, command: Option<CommandId>, outcome: WorkOutcome) -
     Some(world.give(&input))
 }
 
+#[allow(clippy::unnecessary_wraps, reason = "as what is played of others")]
 fn event(world: &mut World, event_type: &str) -> Played {
     let input = world.event_input(event_type, &json!({"id": "o-1"}));
     Some(world.give(&input))
 }
 
+#[allow(clippy::unnecessary_wraps, reason = "as what is played of others")]
 fn control(world: &mut World, control: Control) -> Played {
     let id = format!("asked-{}", world.log_length());
     let input = world.input(&id, Origin::Local, InputBody::Control(control));
@@ -162,7 +168,7 @@ fn beat(world: &mut World, path: &str) -> Played {
 
 /// The timer of this name fires, or has fired before it was cleared.
 fn timer(world: &mut World, name: &str) -> Played {
-    if !world.record.is_some() && world.ended.is_none() {
+    if world.record.is_none() && world.ended.is_none() {
         return None;
     }
     let set = world.timers.iter().find(|row| row.name == name).cloned();
@@ -171,7 +177,9 @@ fn timer(world: &mut World, name: &str) -> Played {
         Some(row) => world.timer_input(row),
         None => world.input(&format!("{name}@1"), Origin::Timer, InputBody::Timer { name }),
     };
-    set.iter().for_each(|row| _ = world.timers.remove(row));
+    if let Some(row) = &set {
+        world.timers.remove(row);
+    }
     Some(world.give(&input))
 }
 
@@ -380,7 +388,7 @@ fn with_step(more: &str) -> World {
 
 fn with(more: &str, wait: &str) -> World {
     let definition = loaded(&format!(
-        r#"
+        r"
 state: {{init: {{n: 0}}}}
 handlers: {{Order.Stopped: {{fail: {{code: stopped}}}}}}
 steps:
@@ -394,7 +402,7 @@ steps:
     {more}
   rest: {{wait: {{signal: never}}}}
   next: {{needs: [it, first], join: any, stragglers: cancel, publish: {{type: order.next}}}}
-"#
+"
     ));
     let mut world = World::new(definition);
     world.event("Order.Placed", &json!({"id": "o-1"}));
