@@ -12,11 +12,18 @@ use crate::workload::{Event, TENANTS};
 
 /// An event that is gone from its stream.
 #[derive(Debug, Clone)]
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "what is known of it, each by itself"
+)]
 pub struct Gone {
     pub sequence: u64,
     pub event: Event,
     /// The runner had stored what it made of it.
     pub was_read: bool,
+    /// It stood where something else had been read that the stream had lost before. Where both were gone when somebody looked
+    /// again, nothing tells them apart.
+    pub stood_in_place: bool,
     /// It was stored again, in its order.
     pub is_resent: bool,
     /// It was removed; else its sequence may mean another message by now.
@@ -93,11 +100,12 @@ impl Simulation {
             let Some(event) = self.event_at(message) else {
                 continue;
             };
-            let was_read = is_first && self.position_of(&event.key) >= message.sequence;
+            let is_passed = self.position_of(&event.key) >= message.sequence;
             self.losses.gone.push(Gone {
                 sequence: message.sequence,
                 event,
-                was_read,
+                was_read: is_first && is_passed,
+                stood_in_place: !is_first && is_passed,
                 is_resent,
                 is_removed,
             });

@@ -38,7 +38,7 @@ pub fn forgotten(simulation: &Simulation) -> Option<String> {
 fn removed(simulation: &Simulation) -> Vec<String> {
     let gone = simulation.losses.gone.iter();
     // Where a broker loses what nobody has read, nobody can know.
-    let removed = gone.filter(|gone| gone.is_removed);
+    let removed = gone.filter(|gone| gone.is_removed && !gone.stood_in_place);
     removed
         .filter(|gone| !is_applied(simulation, gone) && !is_within_what_was_told(simulation, gone))
         .map(|gone| {
