@@ -228,7 +228,6 @@ impl View {
             return pending().await;
         };
         let wake = match &self.probe {
-            None => None,
             Some(Probe {
                 silence: Silence::Found { due, .. },
                 ..
@@ -247,7 +246,8 @@ impl View {
                 silence: Silence::Sought { at },
                 ..
             }) => Some(*at),
-            Some(Probe {
+            None
+            | Some(Probe {
                 silence: Silence::Doubted | Silence::Confirmed,
                 ..
             }) => None,
