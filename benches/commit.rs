@@ -58,6 +58,7 @@ fn record() -> Record {
         ledger: saga_runner::kernel::ledger::Ledger::default(),
         strays: Vec::new(),
         doubts: Vec::new(),
+        sources: Vec::new(),
         buffer: Vec::new(),
         timers: BTreeMap::new(),
         failure: None,
