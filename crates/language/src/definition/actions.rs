@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use super::aliases::Aliases;
+use super::certain;
 use super::children::Sagas;
 use super::codes;
 use super::effect::Effects;
@@ -25,17 +26,23 @@ use crate::limits::Limits;
 
 /// What the readers of one saga share.
 #[derive(Debug)]
+#[allow(clippy::struct_excessive_bools, reason = "each says something else about the file")]
 pub struct Reading<'r, 'c> {
     pub findings: &'r mut Findings<'c>,
     /// The effects there are; `None` where they are not looked up.
     pub effects: Option<&'r Effects>,
     /// The sagas there are; `None` where they are not looked up.
     pub sagas: Option<&'r Sagas>,
+    /// Whether there are no others, so that an unknown name is a mistake.
+    pub all_effects: bool,
+    pub all_sagas: bool,
     pub schemas: &'r mut Schemas<'c>,
     /// What is known about what expressions read; `None` where that is not checked again.
     pub types: Option<Types>,
     /// The contracts of the effects in use.
     pub contracts: BTreeMap<EffectName, EffectContract>,
+    /// Event types that start instances.
+    pub starts: Vec<String>,
     pub steps: Vec<&'r str>,
     /// What expressions call the item of the loop around, where there is one.
     pub item: Option<&'r str>,
@@ -52,6 +59,16 @@ pub struct Reading<'r, 'c> {
     pub completes: bool,
     /// Steps that a failure keeps, with their places.
     pub kept: Vec<(&'r str, Range<usize>)>,
+    /// The step that is read needs something that is not known.
+    pub lost_need: bool,
+    /// Steps of which not all is known that they need.
+    pub uncertain: BTreeSet<usize>,
+    /// The state that is read emits an effect whose name is not known.
+    pub nameless: bool,
+    /// Handlers of what is not known.
+    pub strays: Vec<Handler>,
+    /// Somewhere the way leads to a state that is not known.
+    pub lost_way: bool,
 }
 
 /// The timers that a saga names, with their places.
@@ -235,20 +252,30 @@ impl<'r> Reading<'r, '_> {
     fn alternatives(&mut self, entry: &'r Entry<'_>, site: Site) -> Vec<Handler> {
         let mut handlers = Vec::new();
         let mut always_taken = false;
+        let mut conditions = BTreeSet::new();
         for item in fields::one_or_many(&entry.value) {
             if always_taken {
                 let span = fields::visible(item, &entry.key_span, self.findings.text());
-                let message = "this alternative is never taken: one before it has no \"when\"";
+                let message = "this alternative is never taken: one before it always is";
                 self.findings.warning(codes::UNREACHABLE_HANDLER, span, message);
             }
             let Some(fields) = Fields::item(item, &entry.key_span, site.what(), site.keys(), self.findings)
             else {
                 continue;
             };
-            let when = fields
-                .get("when")
-                .and_then(|when| self.expr(when, site.roots(), site.event()));
-            always_taken |= fields.get("when").is_none();
+            let written = fields.get("when");
+            let when = written.map(|when| self.expr(when, site.roots(), site.event()));
+            always_taken |= match (written, &when) {
+                (Some(written), Some(when)) => {
+                    let text = when.text().trim();
+                    let same = !text.is_empty() && !conditions.insert(text.to_owned());
+                    if same && !always_taken {
+                        self.never_taken(written, "one before it has the same condition");
+                    }
+                    self.certain(written, when, certain::HANDLER)
+                }
+                _ => true,
+            };
             let outside = self.assume(when.as_ref(), true);
             let actions = self.actions(&fields, site);
             self.types = outside;
@@ -257,6 +284,12 @@ impl<'r> Reading<'r, '_> {
             handlers.push(Handler { when, actions });
         }
         handlers
+    }
+
+    fn never_taken(&mut self, when: &Entry<'_>, why: &str) {
+        let span = fields::visible(&when.value, &when.key_span, self.findings.text());
+        let message = format!("this alternative is never taken: {why}");
+        self.findings.warning(codes::UNREACHABLE_HANDLER, span, message);
     }
 
     /// Adds what a condition tells, and returns what was known before.
@@ -370,7 +403,7 @@ impl<'r> Reading<'r, '_> {
             }
         }
         let (readable, findings) = self.readable(roots, event);
-        let set = texts::fields(entries, readable, findings).unwrap_or_default();
+        let set = texts::fields(entries, readable, findings);
         if let Some(types) = &self.types {
             typing::state_fields(entry, &set, types, self.findings);
         }
@@ -439,7 +472,7 @@ impl<'r> Reading<'r, '_> {
         if let Value::Scalar(scalar) = &entry.value.value
             && scalar.text.contains("${")
         {
-            let template = self.text(entry, "a duration", roots, event)?;
+            let template = self.text(entry, "a duration", roots, event);
             if let (Some(types), Template::Value(_)) = (&self.types, &template) {
                 // A number has no unit.
                 typing::value(entry, &template, &Type::string(), &types.env, self.findings);
@@ -460,6 +493,19 @@ impl<'r> Reading<'r, '_> {
         let mut emits = Vec::new();
         for item in fields::one_or_many(&entry.value) {
             let keys = &["command", "publish"];
+            if let Some(effect) = super::saga::member(item, "effect") {
+                self.findings
+                    .error(
+                        codes::UNKNOWN_KEY,
+                        effect.key_span.clone(),
+                        "no effect is emitted here: nobody would wait for how it ends",
+                    )
+                    .help(Some(
+                        "make it a step, or let the entry of a state emit it; here only commands and facts are emitted"
+                            .to_owned(),
+                    ));
+                continue;
+            }
             let Some(fields) = Fields::item(item, &entry.key_span, "an emission", keys, self.findings) else {
                 continue;
             };
@@ -470,7 +516,21 @@ impl<'r> Reading<'r, '_> {
             };
             emits.extend(emit);
         }
+        self.fits_one_transition(entry, emits.len());
         emits
+    }
+
+    /// Whether so many emissions are more than any transition may make.
+    pub fn fits_one_transition(&mut self, entry: &Entry<'_>, emits: usize) {
+        let most = Limits::default().work_items;
+        if emits > most && self.types.is_some() {
+            let message = format!("{emits} emissions at once, at most {most} are allowed");
+            self.findings
+                .error(codes::TOO_MANY, entry.key_span.clone(), message)
+                .help(Some(
+                    "let a \"foreach\" make them, which starts items as room frees".to_owned(),
+                ));
+        }
     }
 
     pub fn command(
@@ -485,7 +545,7 @@ impl<'r> Reading<'r, '_> {
         let command_type = self.word(&fields, "type");
         let id = fields.require("id", self.findings);
         let payload = self.payload(&fields, roots, event);
-        let aggregate_id = id.and_then(|id| self.text(id, "the id of an aggregate", roots, event));
+        let aggregate_id = id.map(|id| self.text(id, "the id of an aggregate", roots, event));
         Some(CommandTemplate {
             aggregate_type: aggregate_type?,
             aggregate_id: aggregate_id?,
@@ -548,7 +608,7 @@ impl<'r> Reading<'r, '_> {
         event: EventParts,
     ) -> Option<Template> {
         let (readable, findings) = self.readable(roots, event);
-        let template = texts::template(&entry.value, readable, findings)?;
+        let template = texts::template(&entry.value, readable, findings);
         let is_object = matches!(entry.value.value, Value::Map(_)) || matches!(template, Template::Value(_));
         if !is_object {
             let what = format!("{} as a map, or an expression that gives one", entry.key);
@@ -569,7 +629,7 @@ impl<'r> Reading<'r, '_> {
         let legal = fields::is_name(text, &code.value.span, "code", NameRule::Dotted, self.findings);
         let message = fields
             .get("message")
-            .and_then(|message| self.text(message, "a message", roots, event));
+            .map(|message| self.text(message, "a message", roots, event));
         legal.then(|| Fail {
             code: text.to_owned(),
             message,
@@ -580,6 +640,12 @@ impl<'r> Reading<'r, '_> {
 
     /// The index of the state that `entry` names.
     pub fn state(&mut self, entry: &Entry<'_>) -> Option<u16> {
+        let found = self.state_named(entry);
+        self.lost_way |= found.is_none();
+        found
+    }
+
+    fn state_named(&mut self, entry: &Entry<'_>) -> Option<u16> {
         let name = fields::text(
             &entry.value,
             &entry.key_span,

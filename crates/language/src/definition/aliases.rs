@@ -50,9 +50,7 @@ impl<'r> Reading<'r, '_> {
                 input: self.takes_input,
                 types: self.types.as_ref().map(|types| &types.env),
             };
-            let Some(template) = texts::template(&alias.value, readable, self.findings) else {
-                continue;
-            };
+            let template = texts::template(&alias.value, readable, self.findings);
             if let Some(types) = &self.types {
                 typing::value(alias, &template, &value_type(), &types.env, self.findings);
             }
@@ -81,13 +79,11 @@ impl<'r> Reading<'r, '_> {
             let rule = self.by_rule(by);
             self.types = known;
             // That there is one is known, whatever is wrong with it.
-            let rule = rule.or_else(|| {
-                Some(ByRule {
-                    alias: String::new(),
-                    value: Expr::compile("event.id", &[Root::Event]).ok()?,
-                })
+            let rule = rule.unwrap_or_else(|| ByRule {
+                alias: String::new(),
+                value: Expr::unknown(),
             });
-            rules.extend(rule.map(|rule| (event.key.clone().into_owned(), rule)));
+            rules.insert(event.key.clone().into_owned(), rule);
         }
         rules
     }
@@ -110,13 +106,13 @@ impl<'r> Reading<'r, '_> {
             ..Readable::roots(&[Root::Event])
         };
         let value = texts::expr(alias, readable, self.findings);
-        if let (Some(types), Some(value)) = (&self.types, &value) {
+        if let Some(types) = &self.types {
             let template = Template::Value(value.clone());
             typing::value(alias, &template, &value_type(), &types.env, self.findings);
         }
         Some(ByRule {
             alias: alias.key.clone().into_owned(),
-            value: value?,
+            value,
         })
     }
 

@@ -1,6 +1,6 @@
 //! Checks that take a saga as a whole: routing, order of steps, reachable states, timers, ends.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use super::actions::Reading;
@@ -9,10 +9,24 @@ use super::endings;
 use super::findings::Findings;
 use super::groups::{self, Outlined};
 use super::left_done::{self, Acting};
-use super::model::{Actions, Definition, Machine, Step, Then};
+use super::model::{Actions, Definition, Handler, Machine, Step, Then};
+use super::never;
 use super::saga::{handled_types, member};
 use super::yaml::{Node, Value};
 use crate::expr::nearest;
+
+/// What is not known about a file because it is wrong, which has been told: nothing is concluded from its absence.
+#[derive(Debug, Default)]
+pub struct Unknowns {
+    /// Steps of which not all is known that they need.
+    pub needs: BTreeSet<usize>,
+    /// Handlers of what is not known.
+    pub handlers: Vec<Handler>,
+    /// Some way leads to a state that is not known.
+    pub ways: bool,
+    /// Something ends an instance early, as far as it can be read.
+    pub completes: bool,
+}
 
 /// Checks a definition that may be incomplete because of errors that are reported already. Which effects are
 /// `acting` is not known of a definition from the archive.
@@ -21,31 +35,65 @@ pub fn saga(
     root: &Node<'_>,
     outline: &[Outlined<'_, '_>],
     acting: Option<&Acting>,
+    unknowns: &Unknowns,
     findings: &mut Findings<'_>,
 ) {
     key_rules(definition, root, outline, findings);
-    events(definition, root, findings);
-    let steps = Steps::of(definition, outline);
-    if steps.is_complete() {
+    events(definition, root, outline, findings);
+    if let Some(mut steps) = Steps::of(definition, outline) {
         groups::reach(definition, outline, findings);
-    }
-    if !steps.cycles(findings) && steps.is_complete() && !findings.has(codes::UNKNOWN_STEP) {
-        let before = ancestors(&steps.after, &[]);
-        let certain = ancestors(&groups::order(definition, true), &groups::joins(definition));
-        steps.parallel_sets(&certain, findings);
-        steps.answers(&before, outline, findings);
-        if let Some(acting) = acting {
-            let before = |step: usize, other: usize| certain[step].has(other);
-            left_done::check(steps.list, outline, acting, before, findings);
+        // What was archived has been checked.
+        if acting.is_some() {
+            never::check(steps.list, outline, findings);
+            let (deadline, timers) = (member(root, "deadline"), member(root, "timers"));
+            never::bounds(definition, deadline, timers, outline, findings);
         }
+        order(&mut steps, definition, outline, acting, unknowns, findings);
     }
-    // A way whose end is unknown may have been meant to lead to any state.
     if let Some(machine) = &definition.machine
-        && !findings.has(codes::UNKNOWN_STATE)
+        && !unknowns.ways
     {
-        unreachable_states(machine, definition, root, findings);
+        unreachable_states(machine, definition, &unknowns.handlers, root, findings);
     }
-    ends(definition, root, findings);
+    ends(definition, root, unknowns, findings);
+}
+
+/// What follows from the order of steps.
+fn order(
+    steps: &mut Steps<'_, '_>,
+    definition: &Definition,
+    outline: &[Outlined<'_, '_>],
+    acting: Option<&Acting>,
+    unknowns: &Unknowns,
+    findings: &mut Findings<'_>,
+) {
+    let backward = steps.cycles(findings);
+    let mut certain = groups::order(definition, true);
+    let mut joins = groups::joins(definition);
+    let mut loose = StepSet::default();
+    for (step, need) in backward {
+        // Without these there is no cycle, and the rest can be told.
+        steps.after[step].retain(|after| usize::from(*after) != need);
+        certain[step].retain(|after| usize::from(*after) != need);
+        for join in &mut joins[step] {
+            join.needs.retain(|after| usize::from(*after) != need);
+        }
+        loose.add(step);
+        loose.add(need);
+    }
+    unknowns.needs.iter().for_each(|step| loose.add(*step));
+    let before = ancestors(&steps.after, &[]);
+    let certain = ancestors(&certain, &joins);
+    // What comes before a step is known if it is of all that come before it.
+    let is_known = |step: usize| !loose.has(step) && !before[step].meets(&loose);
+    steps.parallel_sets(&certain, &before, &is_known, findings);
+    steps.answers(&before, &is_known, outline, findings);
+    if let Some(acting) = acting
+        && loose.is_empty()
+    {
+        let before = |step: usize, other: usize| certain[step].has(other);
+        left_done::check(steps.list, outline, acting, before, findings);
+    }
 }
 
 /// Timers that are named must be set somewhere, and what is set must be of use.
@@ -105,15 +153,7 @@ fn key_rules(
         }
         return;
     }
-    let mut handled = handled_types(root);
-    for step in outline {
-        let event = member(&step.entry.value, "wait").and_then(|wait| member(&wait.value, "event"));
-        if let Some(event) = event
-            && let Value::Scalar(scalar) = &event.value.value
-        {
-            handled.entry(&scalar.text).or_insert(event.value.span.clone());
-        }
-    }
+    let handled = reacting(root, outline);
     let start = member(root, "start").map_or(0..0, |entry| entry.key_span.clone());
     for event_type in definition.event_types() {
         let by = definition.by.contains_key(event_type);
@@ -132,9 +172,31 @@ fn key_rules(
     }
 }
 
+/// The event types to which a file reacts, by handlers and waits, with their places.
+fn reacting<'n>(root: &'n Node<'_>, outline: &[Outlined<'n, '_>]) -> BTreeMap<&'n str, Range<usize>> {
+    let mut handled = handled_types(root);
+    for step in outline {
+        let event = member(&step.entry.value, "wait").and_then(|wait| member(&wait.value, "event"));
+        if let Some(event) = event
+            && let Value::Scalar(scalar) = &event.value.value
+        {
+            handled.entry(&scalar.text).or_insert(event.value.span.clone());
+        }
+    }
+    handled
+}
+
 /// What is said about an event must be about one that comes.
-fn events(definition: &Definition, root: &Node<'_>, findings: &mut Findings<'_>) {
-    let types = definition.event_types();
+fn events(
+    definition: &Definition,
+    root: &Node<'_>,
+    outline: &[Outlined<'_, '_>],
+    findings: &mut Findings<'_>,
+) {
+    // As the file has them: what reacts to one may be wrong otherwise.
+    let handled = reacting(root, outline);
+    let mut types = definition.event_types();
+    types.extend(handled.keys());
     let Some(described) = member(root, "events") else {
         return;
     };
@@ -155,7 +217,7 @@ fn events(definition: &Definition, root: &Node<'_>, findings: &mut Findings<'_>)
     }
 }
 
-fn ends(definition: &Definition, root: &Node<'_>, findings: &mut Findings<'_>) {
+fn ends(definition: &Definition, root: &Node<'_>, unknowns: &Unknowns, findings: &mut Findings<'_>) {
     let has = |key: &str| member(root, key);
     let span = has("name").map_or(0..0, |entry| entry.key_span.clone());
     if has("steps").is_some() || has("machine").is_some() || has("program").is_some() {
@@ -169,7 +231,7 @@ fn ends(definition: &Definition, root: &Node<'_>, findings: &mut Findings<'_>) {
         );
         return;
     }
-    if endings::completes(definition) {
+    if unknowns.completes || endings::completes(definition) {
         return;
     }
     findings
@@ -191,12 +253,11 @@ struct Steps<'d, 'n> {
     /// For each step, those that are over before it is: its needs, those of the groups around it, and the
     /// members of a group.
     after: Vec<Vec<u16>>,
-    /// All entries became steps, so indices are those of the file.
-    complete: bool,
 }
 
 impl<'d, 'n> Steps<'d, 'n> {
-    fn of(definition: &'d Definition, outline: &[Outlined<'n, '_>]) -> Self {
+    /// `None` where not all of the file became steps, because there are too many of them.
+    fn of(definition: &'d Definition, outline: &[Outlined<'n, '_>]) -> Option<Self> {
         let mut spans = Vec::new();
         let mut set_spans = Vec::new();
         for step in outline.iter().map(|step| step.entry) {
@@ -212,79 +273,103 @@ impl<'d, 'n> Steps<'d, 'n> {
         }
         // Effects of the machine stand behind the steps, and have no order.
         let own = definition.steps.iter().filter(|step| step.is_own()).count();
-        let complete = spans.len() == own;
-        Self {
+        (spans.len() == own).then(|| Self {
             list: &definition.steps[..own],
-            after: if complete {
-                groups::order(definition, false)
-            } else {
-                Vec::new()
-            },
-            complete,
+            after: groups::order(definition, false),
             spans,
             set_spans,
-        }
+        })
     }
 
-    fn is_complete(&self) -> bool {
-        self.complete
-    }
-
-    /// Reports each cycle once, by its path.
-    fn cycles(&self, findings: &mut Findings<'_>) -> bool {
-        if !self.complete {
-            return false;
-        }
-        let mut found = false;
+    /// Reports each cycle once, by its path, and returns what closes them: a step, and what comes before it.
+    fn cycles(&self, findings: &mut Findings<'_>) -> Vec<(usize, usize)> {
+        let mut backward = Vec::new();
+        let mut told = BTreeSet::new();
         let mut marks = vec![Mark::New; self.list.len()];
         for start in 0..self.list.len() {
-            found |= self.visit(start, &mut marks, findings);
+            self.visit(start, &mut marks, &mut |path, need| {
+                backward.extend(path.last().map(|step| (*step, need)));
+                let begin = path.iter().position(|step| *step == need).unwrap_or(0);
+                let written = self.written(&path[begin..]);
+                if !told.insert(written.iter().copied().collect::<BTreeSet<_>>()) {
+                    return;
+                }
+                let mut names: Vec<&str> = Vec::new();
+                for step in written.iter().flat_map(|(step, need)| [*step, *need]) {
+                    let name = self.list[step].title();
+                    if names.last() != Some(&name) {
+                        names.push(name);
+                    }
+                }
+                if names.len() > 1 && names.first() == names.last() {
+                    names.pop();
+                }
+                names.extend(names.first().copied());
+                let at = written.last().map_or(need, |(_, need)| *need);
+                let message = format!("steps wait for each other: {}", names.join(" -> "));
+                findings
+                    .error(codes::CYCLE, self.spans[at].clone(), message)
+                    .help(Some("an arrow reads \"needs\"; take one of them out".to_owned()));
+            });
         }
-        found
+        backward
     }
 
-    /// Depth-first along `needs`, without recursion.
-    fn visit(&self, start: usize, marks: &mut [Mark], findings: &mut Findings<'_>) -> bool {
-        if marks[start] != Mark::New {
-            return false;
+    /// The needs of the file that make a cycle: a step waits for what a group around it needs, and a group for its
+    /// members.
+    fn written(&self, cycle: &[usize]) -> Vec<(usize, usize)> {
+        let mut written = Vec::new();
+        for (at, step) in cycle.iter().enumerate() {
+            let need = cycle[(at + 1) % cycle.len()];
+            let around = std::iter::successors(Some(*step), |step| self.list[*step].within.map(usize::from));
+            let needs = |step: &usize| {
+                self.list[*step]
+                    .needs
+                    .iter()
+                    .any(|other| usize::from(*other) == need)
+            };
+            written.extend(around.into_iter().find(needs).map(|owner| (owner, need)));
         }
-        let mut found = false;
-        let mut path: Vec<(usize, usize)> = vec![(start, 0)];
+        written
+    }
+
+    /// Depth-first along `needs`, without recursion; `found` hears of every step on the way, and of one of them that
+    /// the last needs.
+    fn visit(&self, start: usize, marks: &mut [Mark], found: &mut dyn FnMut(&[usize], usize)) {
+        if marks[start] != Mark::New {
+            return;
+        }
+        let mut path: Vec<usize> = vec![start];
+        let mut next: Vec<usize> = vec![0];
         marks[start] = Mark::OnPath;
-        while let Some((step, at)) = path.last_mut() {
+        while let (Some(step), Some(at)) = (path.last(), next.last_mut()) {
             let Some(need) = self.after[*step].get(*at).map(|need| usize::from(*need)) else {
                 marks[*step] = Mark::Done;
                 path.pop();
+                next.pop();
                 continue;
             };
             *at += 1;
             match marks.get(need) {
                 Some(Mark::New) => {
                     marks[need] = Mark::OnPath;
-                    path.push((need, 0));
+                    path.push(need);
+                    next.push(0);
                 }
-                Some(Mark::OnPath) => {
-                    found = true;
-                    let begin = path.iter().position(|(step, _)| *step == need).unwrap_or(0);
-                    let names: Vec<&str> = path[begin..]
-                        .iter()
-                        .map(|(step, _)| *step)
-                        .chain([need])
-                        .map(|step| self.list[step].name.as_str())
-                        .collect();
-                    let message = format!("steps wait for each other: {}", names.join(" -> "));
-                    findings
-                        .error(codes::CYCLE, self.spans[need].clone(), message)
-                        .help(Some("an arrow reads \"needs\"; take one of them out".to_owned()));
-                }
+                Some(Mark::OnPath) => found(&path, need),
                 Some(Mark::Done) | None => {}
             }
         }
-        found
     }
 
     /// Warns where two steps without an order between them set one field. There is no cycle.
-    fn parallel_sets(&self, before: &[StepSet], findings: &mut Findings<'_>) {
+    fn parallel_sets(
+        &self,
+        certain: &[StepSet],
+        before: &[StepSet],
+        is_known: &dyn Fn(usize) -> bool,
+        findings: &mut Findings<'_>,
+    ) {
         let mut writers: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
         for (index, step) in self.list.iter().enumerate() {
             for (field, _) in &step.set {
@@ -297,15 +382,23 @@ impl<'d, 'n> Steps<'d, 'n> {
         for (field, writers) in writers {
             for (at, second) in writers.iter().enumerate() {
                 let first = writers[..at].iter().find(|first| {
-                    let ordered = before[*second].has(**first) || before[**first].has(*second);
-                    !ordered && !groups::exclude_each_other(self.list, **first, *second)
+                    let ordered = certain[*second].has(**first) || certain[**first].has(*second);
+                    let known = is_known(**first) && is_known(*second);
+                    known && !ordered && !groups::exclude_each_other(self.list, **first, *second)
                 });
                 let Some(first) = first else { continue };
                 let span = self.set_spans[*second].get(field).unwrap_or(&self.spans[*second]);
-                let message = format!(
-                    "steps \"{}\" and \"{}\" may run at the same time and both set \"{field}\"",
-                    self.list[*first].name, self.list[*second].name
-                );
+                let (one, other) = (self.list[*first].title(), self.list[*second].title());
+                let begins_early = |step: usize, other: usize| before[step].has(other);
+                let message = if begins_early(*second, *first) {
+                    format!("\"{other}\" may begin before \"{one}\" is over, and both set \"{field}\"")
+                } else if begins_early(*first, *second) {
+                    format!("\"{one}\" may begin before \"{other}\" is over, and both set \"{field}\"")
+                } else {
+                    format!(
+                        "steps \"{one}\" and \"{other}\" may run at the same time and both set \"{field}\""
+                    )
+                };
                 findings
                     .warning(codes::PARALLEL_SET, span.clone(), message)
                     .help(Some(
@@ -316,7 +409,13 @@ impl<'d, 'n> Steps<'d, 'n> {
     }
 
     /// What follows an error leads back, and undoes what can be undone.
-    fn answers(&self, before: &[StepSet], outline: &[Outlined<'_, '_>], findings: &mut Findings<'_>) {
+    fn answers(
+        &self,
+        before: &[StepSet],
+        is_known: &dyn Fn(usize) -> bool,
+        outline: &[Outlined<'_, '_>],
+        findings: &mut Findings<'_>,
+    ) {
         for (index, step) in self.list.iter().enumerate() {
             let node = outline.get(index).map(|outlined| &outlined.entry.value);
             for (class, answer) in &step.on_error {
@@ -329,6 +428,7 @@ impl<'d, 'n> Steps<'d, 'n> {
                     entry.map_or(0..0, |entry| entry.value.span.clone())
                 };
                 if let Then::GoTo(target) = answer.then
+                    && is_known(index)
                     && !self.leads_back(before, index, usize::from(target))
                 {
                     let message = format!(
@@ -373,7 +473,7 @@ impl<'d, 'n> Steps<'d, 'n> {
 
 /// For each step, all that come before it, directly or not. There is no cycle. Of each list of `joins` only some
 /// steps come before it, so only what is before all of them is.
-fn ancestors(after: &[Vec<u16>], joins: &[Vec<&[u16]>]) -> Vec<StepSet> {
+fn ancestors(after: &[Vec<u16>], joins: &[Vec<groups::Enough>]) -> Vec<StepSet> {
     let joins = |step: usize| joins.get(step).into_iter().flatten();
     let mut sets = vec![StepSet::default(); after.len()];
     let mut done = vec![false; after.len()];
@@ -381,7 +481,7 @@ fn ancestors(after: &[Vec<u16>], joins: &[Vec<&[u16]>]) -> Vec<StepSet> {
         let mut stack = vec![start];
         while let Some(step) = stack.last().copied() {
             let needs = after[step].iter().map(|need| usize::from(*need));
-            let some = joins(step).flat_map(|join| join.iter().map(|need| usize::from(*need)));
+            let some = joins(step).flat_map(|join| join.needs.iter().map(|need| usize::from(*need)));
             let open: Vec<usize> = needs.clone().chain(some).filter(|need| !done[*need]).collect();
             if done[step] || open.is_empty() {
                 stack.pop();
@@ -392,12 +492,15 @@ fn ancestors(after: &[Vec<u16>], joins: &[Vec<&[u16]>]) -> Vec<StepSet> {
                         set.unite(&sets[need]);
                     }
                     for join in joins(step) {
-                        let each = join.iter().map(|need| {
+                        let each = join.needs.iter().map(|need| {
                             let mut set = sets[usize::from(*need)];
                             set.add(usize::from(*need));
                             set
                         });
                         set.unite(&each.reduce(StepSet::shared).unwrap_or_default());
+                        // What is given up is over; what that waited for need not be.
+                        let given_up = join.needs.iter().filter(|_| join.cancels);
+                        given_up.for_each(|need| set.add(usize::from(*need)));
                     }
                     sets[step] = set;
                     done[step] = true;
@@ -426,6 +529,18 @@ impl StepSet {
         self.0[index / 64] |= 1 << (index % 64);
     }
 
+    fn is_empty(&self) -> bool {
+        self.0.iter().all(|word| *word == 0)
+    }
+
+    /// Whether something is in both.
+    fn meets(&self, other: &Self) -> bool {
+        self.0
+            .iter()
+            .zip(other.0)
+            .any(|(mine, theirs)| mine & theirs != 0)
+    }
+
     fn has(&self, index: usize) -> bool {
         self.0[index / 64] & (1 << (index % 64)) != 0
     }
@@ -448,6 +563,7 @@ impl StepSet {
 fn unreachable_states(
     machine: &Machine,
     definition: &Definition,
+    strays: &[Handler],
     root: &Node<'_>,
     findings: &mut Findings<'_>,
 ) {
@@ -455,6 +571,7 @@ fn unreachable_states(
         .handlers
         .values()
         .flatten()
+        .chain(strays)
         .map(|handler| &handler.actions)
         .chain(definition.timers.iter().map(|timer| &timer.actions));
     let mut open: Vec<u16> = anywhere.filter_map(|actions: &Actions| actions.to).collect();

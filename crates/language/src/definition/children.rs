@@ -66,7 +66,7 @@ impl<'r> Reading<'r, '_> {
         let saga = name.and_then(|name| self.saga_name(name));
         let key = fields
             .require("key", self.findings)
-            .and_then(|key| self.text(key, "the key of a saga", START_ROOTS, EventParts::Moment));
+            .map(|key| self.text(key, "the key of a saga", START_ROOTS, EventParts::Moment));
         let input = match fields.get("input") {
             None => Some(Template::Constant(b"{}".to_vec())),
             Some(input) => self.object(input, START_ROOTS, EventParts::Moment),
@@ -80,7 +80,8 @@ impl<'r> Reading<'r, '_> {
             typing::value(entry, input, &Type::of_schema(schema), &types.env, self.findings);
         }
         Some(Action::Saga(ChildTemplate {
-            saga: saga?,
+            // One that is not known is a saga nevertheless.
+            saga: saga.unwrap_or_else(|| SagaName::parse("unknown").expect("a legal name")),
             key: key?,
             input: input?,
             waits,
@@ -95,6 +96,7 @@ impl<'r> Reading<'r, '_> {
         };
         let (message, help) = match sagas.get(text) {
             Some(Some(_)) => return Some(name),
+            None if !self.all_sagas => return Some(name),
             Some(None) => (
                 format!("saga \"{text}\" takes no input: events alone start it"),
                 Some("let its file say what it is given: input: {type: object}".to_owned()),

@@ -64,6 +64,12 @@ pub const LEFT_DONE: &str = "SR0130";
 pub const UNKNOWN_ALIAS: &str = "SR0131";
 /// An alias by which no event is matched.
 pub const UNUSED_ALIAS: &str = "SR0132";
+/// A step that no input can reach.
+pub const NEVER_STARTS: &str = "SR0133";
+/// A bound that never passes, because a shorter one passes first.
+pub const USELESS_BOUND: &str = "SR0134";
+/// Something that does not do what it seems to.
+pub const SURPRISE: &str = "SR0135";
 /// A path that leads to no program.
 pub const PROGRAM_FILE: &str = "SR0140";
 /// A module that is no program.
@@ -102,7 +108,7 @@ pub const UNKNOWN_FIELD: &str = "SR0173";
 pub const OVERLOAD: &str = "SR0174";
 /// A field that may be missing, or a value that may be null, read without a guard.
 pub const UNGUARDED: &str = "SR0175";
-/// A comparison whose outcome is certain.
+/// A comparison or a condition whose outcome is certain.
 pub const CERTAIN: &str = "SR0176";
 /// A condition that is no boolean.
 pub const NOT_BOOL: &str = "SR0177";

@@ -1,11 +1,16 @@
 //! Reading how a step is undone.
 
+use std::ops::Range;
+
 use super::actions::Reading;
+use super::certain;
 use super::children::Child;
 use super::codes;
 use super::fields::{self, Fields};
 use super::findings::Findings;
-use super::model::{Action, COMPENSATION_RETRY, Compensation, OnExhausted, OnLate, OnUnknown, UndoOrder};
+use super::model::{
+    Action, COMPENSATION_RETRY, Compensation, EFFECT_TIMEOUT_MS, OnExhausted, OnLate, OnUnknown, UndoOrder,
+};
 use super::steps::{RetryBounds, retry};
 use super::texts::EventParts;
 use super::typing::Types;
@@ -50,14 +55,24 @@ pub fn is_none(entry: &Entry<'_>) -> bool {
 }
 
 impl Reading<'_, '_> {
-    pub fn compensation(&mut self, entry: &Entry<'_>, child: Child<'_>) -> Option<Compensation> {
-        let fields = Fields::read(
-            &entry.value,
-            &entry.key_span,
-            "a compensation",
-            KEYS,
-            self.findings,
-        )?;
+    pub fn compensation(&mut self, entry: &Entry<'_>, child: Child<'_>) -> Compensation {
+        let span = &entry.key_span;
+        match Fields::read(&entry.value, span, "a compensation", KEYS, self.findings) {
+            Some(fields) => self.undo(&fields, child),
+            // That there is one is known, whatever is wrong with it.
+            None => Compensation {
+                when: None,
+                action: Action::Nothing,
+                on_unknown: OnUnknown::default(),
+                on_late: OnLate::Compensate,
+                on_exhausted: OnExhausted::Stop,
+                retry: COMPENSATION_RETRY,
+                timeout_ms: EFFECT_TIMEOUT_MS,
+            },
+        }
+    }
+
+    fn undo(&mut self, fields: &Fields<'_, '_>, child: Child<'_>) -> Compensation {
         let on_unknown = fields.get("on_unknown").and_then(|answer| {
             let words = [
                 ("compensate", OnUnknown::Compensate),
@@ -90,12 +105,14 @@ impl Reading<'_, '_> {
         }
         // The ledger keeps what was sent, not the item.
         let item = self.item.take();
-        let when = fields
-            .get("when")
-            .and_then(|when| self.expr(when, ROOTS, EventParts::Moment));
+        let when = fields.get("when").map(|when| {
+            let condition = self.expr(when, ROOTS, EventParts::Moment);
+            self.certain(when, &condition, certain::COMPENSATE);
+            condition
+        });
         let action = match fields.get("saga") {
-            Some(saga) => self.undo_child(saga, &fields, child),
-            None => self.action(&fields, ROOTS),
+            Some(saga) => self.undo_child(saga, fields, child),
+            None => self.action(fields, ROOTS),
         };
         self.item = item;
         let is_known = |types: &Types| !types.env.root(Root::Result).is_dynamic();
@@ -107,7 +124,9 @@ impl Reading<'_, '_> {
             OnUnknown::Ignore => false,
         };
         if let (true, Some(action)) = (is_told, &action) {
-            let at = fields.get("on_unknown").unwrap_or(entry);
+            let at = fields
+                .get("on_unknown")
+                .map_or_else(|| fields.place(), |entry| entry.key_span.clone());
             self.absent_result(action, when.as_ref(), on_unknown, at);
         }
         let bounds = RetryBounds {
@@ -127,16 +146,16 @@ impl Reading<'_, '_> {
                 Some(retry(&fields, &bounds, self.findings))
             })
             .unwrap_or(COMPENSATION_RETRY);
-        let timeout_ms = self.timeout(&fields);
-        Some(Compensation {
+        let timeout_ms = self.timeout(fields);
+        Compensation {
             when,
-            action: action?,
+            action: action.unwrap_or(Action::Nothing),
             on_unknown,
             on_late: on_late.unwrap_or(OnLate::Compensate),
             on_exhausted: on_exhausted.unwrap_or(OnExhausted::Stop),
             retry: policy,
             timeout_ms,
-        })
+        }
     }
 
     /// `compensation` of a saga.
@@ -152,7 +171,13 @@ impl Reading<'_, '_> {
     }
 
     /// A step whose outcome is unknown has no result: reading a field of it would stop its compensation.
-    fn absent_result(&mut self, action: &Action, when: Option<&Expr>, on_unknown: OnUnknown, at: &Entry<'_>) {
+    fn absent_result(
+        &mut self,
+        action: &Action,
+        when: Option<&Expr>,
+        on_unknown: OnUnknown,
+        at: Range<usize>,
+    ) {
         let mut unguarded = None;
         let mut look = |expr: &Expr| {
             let field = expr.fields_of(Root::Result).into_iter().next();
@@ -177,7 +202,7 @@ impl Reading<'_, '_> {
             let message = format!(
                 "`result.{field}` is read, but there is none where nobody knows whether the step has happened"
             );
-            let (span, code) = (at.key_span.clone(), codes::ABSENT_RESULT);
+            let (span, code) = (at, codes::ABSENT_RESULT);
             let finding = match on_unknown {
                 // An operator is asked first.
                 OnUnknown::Ask => self.findings.warning(code, span, message),

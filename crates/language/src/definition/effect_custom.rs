@@ -21,10 +21,10 @@ pub fn read(entry: &Entry<'_>, env: &Env, findings: &mut Findings<'_>) -> Option
     });
     let with = match fields.get("with") {
         Some(entry) => texts::template(&entry.value, Readable::knowing(REQUEST_ROOTS, env), findings),
-        None => Some(Template::Map(Vec::new())),
+        None => Template::Map(Vec::new()),
     };
     Some(CustomCall {
         provider: provider?,
-        with: with?,
+        with,
     })
 }

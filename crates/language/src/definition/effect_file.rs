@@ -154,7 +154,7 @@ pub fn compile(
     };
     let result = fields
         .get("result")
-        .and_then(|entry| texts::template(&entry.value, Readable::knowing(result_roots, env), findings));
+        .map(|entry| texts::template(&entry.value, Readable::knowing(result_roots, env), findings));
     if let (Some(entry), Some(result), Some(output)) = (fields.get("result"), &result, &contract.output) {
         typing::value(entry, result, &Type::of_schema(output), env, findings);
     }
@@ -407,7 +407,7 @@ fn classify(entry: &Entry<'_>, env: &Env, findings: &mut Findings<'_>) -> Vec<Cl
         };
         let when = fields
             .require("when", findings)
-            .and_then(|when| texts::expr(when, Readable::knowing(RESPONSE_ROOTS, env), findings));
+            .map(|when| texts::expr(when, Readable::knowing(RESPONSE_ROOTS, env), findings));
         let class = fields
             .require("as", findings)
             .and_then(|name| class(&name.value, name, findings));

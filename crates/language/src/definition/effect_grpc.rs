@@ -52,7 +52,7 @@ pub fn read(
         .unwrap_or_default();
     let message = match fields.get("message") {
         Some(entry) => texts::template(&entry.value, readable, findings),
-        None => Some(Template::Map(Vec::new())),
+        None => Template::Map(Vec::new()),
     };
     let (service, method) = method?;
     let descriptors = descriptors?;
@@ -68,7 +68,7 @@ pub fn read(
         descriptors,
         is_safe,
         metadata,
-        message: message?,
+        message,
     })
 }
 

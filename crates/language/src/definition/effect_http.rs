@@ -38,7 +38,7 @@ pub fn read(entry: &Entry<'_>, env: &Env, findings: &mut Findings<'_>) -> Option
         .unwrap_or_default();
     let body = fields
         .get("body")
-        .and_then(|entry| texts::template(&entry.value, Readable::knowing(REQUEST_ROOTS, env), findings));
+        .map(|entry| texts::template(&entry.value, Readable::knowing(REQUEST_ROOTS, env), findings));
     if let (Some("GET" | "HEAD"), Some(entry)) = (method, fields.get("body")) {
         let message = "GET and HEAD have no body";
         findings.error(codes::CONTRADICTION, entry.key_span.clone(), message);

@@ -51,7 +51,7 @@ pub fn read(entry: &Entry<'_>, env: &Env, findings: &mut Findings<'_>) -> Option
         .unwrap_or_default();
     let body = fields
         .get("body")
-        .and_then(|entry| texts::template(&entry.value, readable, findings));
+        .map(|entry| texts::template(&entry.value, readable, findings));
     if let (Some(act), None) = (act, fields.get("body"))
         && act.key == "put"
     {

@@ -107,7 +107,7 @@ pub fn read(entry: &Entry<'_>, env: &Env, findings: &mut Findings<'_>) -> Option
     }
     let addresses = |key: &str, findings: &mut Findings<'_>| {
         let entry = fields.get(key)?;
-        texts::template(&entry.value, readable, findings)
+        Some(texts::template(&entry.value, readable, findings))
     };
     let recipients = ["to", "cc", "bcc"].map(|key| addresses(key, findings));
     if !["to", "cc", "bcc"].iter().any(|key| fields.get(key).is_some()) {

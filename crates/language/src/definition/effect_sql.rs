@@ -253,11 +253,8 @@ fn bind(entry: &Entry<'_>, env: &Env, findings: &mut Findings<'_>) -> Option<Vec
         findings.error(codes::SQL_BIND, entry.key_span.clone(), message);
     }
     let readable = Readable::knowing(BIND_ROOTS, env);
-    let values: Vec<Option<Template>> = items
-        .iter()
-        .map(|item| texts::template(item, readable, findings))
-        .collect();
-    values.into_iter().collect()
+    let values = items.iter().map(|item| texts::template(item, readable, findings));
+    Some(values.collect())
 }
 
 /// Each placeholder has its value, and each value its placeholder.

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use super::actions::Reading;
+use super::certain;
 use super::codes;
 use super::fields::{self, Fields, NameRule};
 use super::findings::Findings;
@@ -25,7 +26,11 @@ impl<'r> Reading<'r, '_> {
         self.completes = true;
         let keys = &["outcome", "when"];
         let fields = Fields::read(&entry.value, &entry.key_span, "an early end", keys, self.findings)?;
-        let when = fields.get("when").and_then(|when| self.expr(when, roots, event));
+        let when = fields.get("when").map(|when| {
+            let condition = self.expr(when, roots, event);
+            self.certain(when, &condition, certain::COMPLETE);
+            condition
+        });
         let outcome = fields.require("outcome", self.findings)?;
         let text = fields::text(&outcome.value, &outcome.key_span, "an outcome", self.findings)?;
         let span = &outcome.value.span;

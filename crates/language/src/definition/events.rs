@@ -88,7 +88,7 @@ impl<'r> Reading<'r, '_> {
                     .error(codes::CONTRADICTION, entry.key_span.clone(), message);
             }
             let template = texts::template(&entry.value, Readable::roots(&[Root::Event]), self.findings);
-            upcast.extend(template.map(|template| (version, template)));
+            upcast.insert(version, template);
         }
         upcast
     }

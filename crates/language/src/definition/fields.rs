@@ -11,6 +11,23 @@ use crate::expr::nearest;
 /// Longest name of a step, state, timer, event type or code, in bytes.
 const WORD_BYTES_MAX: usize = 128;
 
+/// What people want of a step that is said elsewhere, with the places.
+const DEEDS: [(&str, &str); 4] = [
+    (
+        "fail",
+        "a step fails by its work or its \"fail_if\", and \"on_error\" says with \"fail\" how the instance fails; handlers and timers have \"fail\", too",
+    ),
+    (
+        "complete",
+        "an instance ends early by \"complete\" in a handler, in a timer, or in what a step says under \"on_error\"",
+    ),
+    (
+        "emit",
+        "what a step does is its \"effect\", \"command\" or \"publish\"; \"emit\" stands in handlers, states and timers",
+    ),
+    ("when", "the condition of a step is its \"if\""),
+];
+
 /// A map whose keys have been checked.
 #[derive(Debug, Clone)]
 pub struct Fields<'n, 't> {
@@ -19,6 +36,8 @@ pub struct Fields<'n, 't> {
     at: Range<usize>,
     what: &'static str,
     allowed: &'static [&'static str],
+    /// The allowed keys that those seem to mean that are not allowed, as far as they mean any.
+    meant: Vec<Option<&'static str>>,
 }
 
 impl<'n, 't> Fields<'n, 't> {
@@ -32,17 +51,30 @@ impl<'n, 't> Fields<'n, 't> {
         findings: &mut Findings<'_>,
     ) -> Option<Self> {
         let entries = entries(node, at, what, findings)?;
-        for entry in entries {
-            if !allowed.contains(&&*entry.key) {
-                unknown(entry, what, allowed, findings);
-            }
-        }
+        let strangers = entries.iter().filter(|entry| !allowed.contains(&&*entry.key));
+        let meant = strangers.map(|entry| unknown(entry, what, allowed, findings));
         Some(Self {
             entries,
             at: at.clone(),
             what,
             allowed,
+            meant: meant.collect(),
         })
+    }
+
+    /// Where a missing key is reported.
+    pub fn place(&self) -> Range<usize> {
+        self.at.clone()
+    }
+
+    /// Whether there is a key that is not allowed.
+    pub fn has_strangers(&self) -> bool {
+        !self.meant.is_empty()
+    }
+
+    /// Whether `key` is there under a name that is wrong, which has been told.
+    pub fn is_meant(&self, key: &str) -> bool {
+        self.meant.iter().flatten().any(|meant| *meant == key)
     }
 
     /// The same for an item of a list, which has a place of its own.
@@ -66,7 +98,7 @@ impl<'n, 't> Fields<'n, 't> {
     /// The entry of `key`, whose absence is an error.
     pub fn require(&self, key: &str, findings: &mut Findings<'_>) -> Option<&'n Entry<'t>> {
         let entry = self.get(key);
-        if entry.is_none() {
+        if entry.is_none() && !self.is_meant(key) {
             let message = format!("{} needs the key \"{key}\"", self.what);
             findings.error(codes::MISSING_KEY, self.at.clone(), message);
         }
@@ -78,6 +110,9 @@ impl<'n, 't> Fields<'n, 't> {
         let names = keys.join(" or ");
         let mut found = keys.iter().filter_map(|key| self.get(key));
         let Some(first) = found.next() else {
+            if keys.iter().any(|key| self.is_meant(key)) {
+                return None;
+            }
             let message = format!("{} needs one of the keys {names}", self.what);
             findings.error(codes::MISSING_KEY, self.at.clone(), message);
             return None;
@@ -112,7 +147,13 @@ pub fn one_or_many<'n, 't>(node: &'n Node<'t>) -> &'n [Node<'t>] {
     }
 }
 
-fn unknown(entry: &Entry<'_>, what: &str, allowed: &[&'static str], findings: &mut Findings<'_>) {
+/// Reports a key that is not allowed, and returns the one that it seems to mean.
+fn unknown(
+    entry: &Entry<'_>,
+    what: &str,
+    allowed: &[&'static str],
+    findings: &mut Findings<'_>,
+) -> Option<&'static str> {
     let span = entry.key_span.clone();
     if entry.key == "on" && allowed.contains(&"handlers") {
         findings
@@ -122,9 +163,15 @@ fn unknown(entry: &Entry<'_>, what: &str, allowed: &[&'static str], findings: &m
                 "the key \"on\" is not used: YAML 1.1 tools read it as true",
             )
             .help(Some("write \"handlers\"".to_owned()));
-        return;
+        return Some("handlers");
     }
     let near = nearest(&entry.key, allowed.iter().copied());
+    if let ("a step", Some((_, help))) = (what, DEEDS.iter().find(|(deed, _)| *deed == entry.key)) {
+        let message = format!("a step has no \"{}\"", entry.key);
+        let help = Some((*help).to_owned());
+        findings.error(codes::UNKNOWN_KEY, span, message).help(help);
+        return None;
+    }
     let names = match allowed {
         [] => format!("{what} has no keys"),
         allowed => format!("{what} may have {}", allowed.join(", ")),
@@ -135,6 +182,7 @@ fn unknown(entry: &Entry<'_>, what: &str, allowed: &[&'static str], findings: &m
     };
     let message = format!("unknown key \"{}\" in {what}", entry.key.escape_debug());
     findings.error(codes::UNKNOWN_KEY, span, message).help(Some(help));
+    near
 }
 
 /// Reports a value of another type than expected.

@@ -1,5 +1,6 @@
 //! Collecting what is wrong with one file, all of it, with places.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::codes;
@@ -7,6 +8,9 @@ use super::diagnostic::{Diagnostic, Severity};
 
 /// Most findings of one severity in one file. Nobody reads more, and each costs time and memory.
 const FINDINGS_MAX: usize = 100;
+
+/// Most findings about expressions that an alias may repeat.
+const EVERYWHERE_MAX: usize = 1_000;
 
 /// The findings of one file.
 #[derive(Debug)]
@@ -16,6 +20,11 @@ pub struct Findings<'c> {
     /// Byte offsets at which lines begin; filled with the first finding.
     lines: Vec<usize>,
     list: Vec<Diagnostic>,
+    /// How often the expressions at a place were checked: an alias repeats them in other places of the definition.
+    checked: BTreeMap<usize, usize>,
+    /// What is true of an expression only if it is in all places where an alias repeats it, by the place of the
+    /// expression.
+    everywhere: Vec<(usize, Diagnostic)>,
 }
 
 /// A finding that was just reported; `None` beyond the bound.
@@ -37,6 +46,8 @@ impl<'c> Findings<'c> {
             text,
             lines: Vec::new(),
             list: Vec::new(),
+            checked: BTreeMap::new(),
+            everywhere: Vec::new(),
         }
     }
 
@@ -66,10 +77,42 @@ impl<'c> Findings<'c> {
         self.report(Severity::Warning, code, span, message.into())
     }
 
-    pub fn has_errors(&self) -> bool {
+    /// Notes that the expressions of the scalar at `offset` are checked.
+    pub fn checking(&mut self, offset: usize) {
+        *self.checked.entry(offset).or_default() += 1;
+    }
+
+    /// Takes the finding that was reported last for one about the scalar at `offset` that has to be made everywhere.
+    pub fn everywhere(&mut self, offset: usize) {
+        let is_room = self.everywhere.len() < EVERYWHERE_MAX;
+        // Beyond the bound on findings the last one is another.
+        let finding = self.list.pop_if(|finding| finding.code == codes::CERTAIN);
+        self.everywhere
+            .extend(finding.filter(|_| is_room).map(|finding| (offset, finding)));
+    }
+
+    fn settled(&self) -> impl Iterator<Item = &Diagnostic> {
+        // What is compared may have other types in other places, so that the sentences differ.
+        let is_same = |one: &(usize, Diagnostic), other: &(usize, Diagnostic)| {
+            (one.0, &one.1.span) == (other.0, &other.1.span)
+        };
+        let first_of_all = move |(index, made): &(usize, &(usize, Diagnostic))| {
+            let mut before = self.everywhere[..*index].iter();
+            let times = self
+                .everywhere
+                .iter()
+                .filter(|other| is_same(other, made))
+                .count();
+            !before.any(|other| is_same(other, made)) && Some(&times) == self.checked.get(&made.0)
+        };
+        let everywhere = self.everywhere.iter().enumerate().filter(first_of_all);
         self.list
             .iter()
-            .any(|finding| finding.severity == Severity::Error)
+            .chain(everywhere.map(|(_, (_, finding))| finding))
+    }
+
+    pub fn has_errors(&self) -> bool {
+        self.settled().any(|finding| finding.severity == Severity::Error)
     }
 
     pub fn has(&self, code: &str) -> bool {
@@ -77,12 +120,13 @@ impl<'c> Findings<'c> {
     }
 
     /// The findings by place. One that an alias repeats is told once.
-    pub fn into_sorted(mut self) -> Vec<Diagnostic> {
-        self.list.sort_by(|left, right| {
+    pub fn into_sorted(self) -> Vec<Diagnostic> {
+        let mut list: Vec<Diagnostic> = self.settled().cloned().collect();
+        list.sort_by(|left, right| {
             (left.span.start, left.code, &left.message).cmp(&(right.span.start, right.code, &right.message))
         });
-        self.list.dedup();
-        self.list
+        list.dedup();
+        list
     }
 
     /// A byte offset as `file:line:column`, both 1-based.

@@ -6,15 +6,17 @@
 use std::ops::Range;
 
 use super::actions::Reading;
+use super::certain;
 use super::codes;
 use super::fields::{self, Fields};
 use super::findings::Findings;
 use super::loops;
-use super::model::{Action, Branch, Definition, Foreach, Group, Join, Repeat, Step};
+use super::model::{Action, Branch, Definition, Foreach, Group, Join, Repeat, Step, Stragglers};
 use super::saga::member;
 use super::steps::START_ROOTS;
 use super::texts::EventParts;
 use super::yaml::{Entry, Node, Value};
+use crate::expr::Expr;
 
 /// Deepest nesting of groups of steps, in levels.
 pub const GROUP_DEPTH_MAX: usize = 4;
@@ -119,31 +121,26 @@ impl<'r> Reading<'r, '_> {
             .map(|needs| self.needs(needs))
             .unwrap_or_default();
         let join = self.join(&fields, &needs);
-        let condition = fields
-            .get("if")
-            .and_then(|condition| self.start_condition(condition));
+        self.assume_needs(&needs, join);
+        let condition = fields.get("if").map(|condition| self.start_condition(condition));
         let choice = fields.require("choice", self.findings)?;
         if depth == GROUP_DEPTH_MAX {
             let message = format!("groups of steps are nested deeper than {GROUP_DEPTH_MAX} levels");
             self.findings
                 .error(codes::LIMIT, choice.key_span.clone(), message);
-            return None;
         }
-        let Value::List(items) = &choice.value.value else {
-            fields::expected(
-                &choice.value,
-                &choice.key_span,
-                "a list of alternatives",
-                self.findings,
-            );
-            return None;
+        let items: &[Node<'_>] = if let Value::List(items) = &choice.value.value {
+            if items.is_empty() {
+                let message = "a choice without an alternative";
+                self.findings
+                    .error(codes::WRONG_VALUE, choice.key_span.clone(), message);
+            }
+            items
+        } else {
+            let what = "a list of alternatives";
+            fields::expected(&choice.value, &choice.key_span, what, self.findings);
+            &[]
         };
-        if items.is_empty() {
-            let message = "a choice without an alternative";
-            self.findings
-                .error(codes::WRONG_VALUE, choice.key_span.clone(), message);
-            return None;
-        }
         let branches = self.branches(items, &choice.key_span, at, outline);
         let group = Group::Choice(branches);
         Some(Step {
@@ -161,23 +158,33 @@ impl<'r> Reading<'r, '_> {
     ) -> Vec<Branch> {
         let mut branches = Vec::new();
         let mut always_taken = false;
+        let mut conditions = std::collections::BTreeSet::new();
         for (branch, item) in items.iter().enumerate() {
-            if always_taken {
+            if always_taken && self.types.is_some() {
                 let span = fields::visible(item, span, self.findings.text());
                 let message = "this alternative is never taken: one before it always is";
-                self.findings.warning(codes::UNREACHABLE_HANDLER, span, message);
+                self.findings.error(codes::UNREACHABLE_HANDLER, span, message);
             }
             let keys = &["when", "steps", "else"];
+            let steps = members(at, branch, outline);
             let Some(fields) = Fields::item(item, span, "an alternative", keys, self.findings) else {
+                branches.push(Branch { when: None, steps });
                 continue;
             };
             let when = match fields.one_of(&["when", "else"], self.findings) {
                 Some(entry) if entry.key == "when" => {
                     let steps = fields.require("steps", self.findings);
                     self.member_steps(steps, "an alternative");
-                    let when = self.start_condition(entry);
-                    always_taken |= when.as_ref().is_some_and(|when| when.text().trim() == "true");
-                    when
+                    let when = self.expr(entry, START_ROOTS, EventParts::Moment);
+                    let text = when.text().trim();
+                    let same = !text.is_empty() && !conditions.insert(text.to_owned());
+                    if same && !always_taken && self.types.is_some() {
+                        let span = fields::visible(&entry.value, &entry.key_span, self.findings.text());
+                        let message = "this alternative is never taken: one before it has the same condition";
+                        self.findings.error(codes::UNREACHABLE_HANDLER, span, message);
+                    }
+                    always_taken |= self.certain(entry, &when, certain::ALTERNATIVE);
+                    Some(when)
                 }
                 Some(entry) => {
                     let inner = Fields::read(
@@ -201,10 +208,7 @@ impl<'r> Reading<'r, '_> {
                 }
                 None => None,
             };
-            branches.push(Branch {
-                when,
-                steps: members(at, branch, outline),
-            });
+            branches.push(Branch { when, steps });
         }
         branches
     }
@@ -221,8 +225,10 @@ impl<'r> Reading<'r, '_> {
     }
 
     /// A condition that is tested when a step would start.
-    pub fn start_condition(&mut self, entry: &Entry<'_>) -> Option<crate::expr::Expr> {
-        self.expr(entry, START_ROOTS, EventParts::Moment)
+    pub fn start_condition(&mut self, entry: &Entry<'_>) -> Expr {
+        let condition = self.expr(entry, START_ROOTS, EventParts::Moment);
+        self.certain(entry, &condition, certain::STEP);
+        condition
     }
 }
 
@@ -274,16 +280,27 @@ pub fn order(definition: &Definition, certain: bool) -> Vec<Vec<u16>> {
     order
 }
 
+/// The needs of a step of which some suffice.
+#[derive(Debug, Clone)]
+pub struct Enough {
+    pub needs: Vec<u16>,
+    /// Those that it does not wait for are given up when it begins.
+    pub cancels: bool,
+}
+
 /// For each step, the needs of which some suffice: its own, and those of the groups around it.
-pub fn joins(definition: &Definition) -> Vec<Vec<&[u16]>> {
+pub fn joins(definition: &Definition) -> Vec<Vec<Enough>> {
     let steps = &definition.steps;
     let mut joins = Vec::with_capacity(steps.len());
     for step in steps {
         let mut own = Vec::new();
         let mut at = Some(step);
         while let Some(step) = at {
-            if let Join::AtLeast { .. } = step.join {
-                own.push(step.needs.as_slice());
+            if let Join::AtLeast { stragglers, .. } = step.join {
+                own.push(Enough {
+                    needs: step.needs.clone(),
+                    cancels: stragglers == Stragglers::Cancel,
+                });
             }
             at = step.within.map(|group| &steps[usize::from(group)]);
         }
@@ -383,7 +400,7 @@ pub fn unique_names(outline: &[Outlined<'_, '_>], findings: &mut Findings<'_>) {
 
 impl Step {
     /// A step that holds others and does nothing itself.
-    pub fn group(name: String, needs: Vec<u16>, condition: Option<crate::expr::Expr>, group: Group) -> Self {
+    pub fn group(name: String, needs: Vec<u16>, condition: Option<Expr>, group: Group) -> Self {
         Self {
             needs,
             join: Join::All,

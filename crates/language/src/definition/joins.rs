@@ -24,7 +24,7 @@ impl Step {
 impl Reading<'_, '_> {
     /// `join: all | any | {at_least: N}` and `stragglers: let_run | cancel` of a step with these needs.
     pub fn join(&mut self, fields: &Fields<'_, '_>, needs: &[u16]) -> Join {
-        let all_known = !self.findings.has(codes::UNKNOWN_STEP);
+        let all_known = !self.lost_need && !fields.is_meant("needs");
         let entry = fields.get("join");
         if let Some(entry) = entry
             && needs.is_empty()

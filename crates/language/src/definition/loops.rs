@@ -3,6 +3,7 @@
 //! A loop is a group. Around one step, that step becomes the only member, under a name that no file can give it.
 
 use super::actions::Reading;
+use super::certain;
 use super::codes;
 use super::fields::{self, Fields, NameRule};
 use super::groups::{GROUP_DEPTH_MAX, Outlined};
@@ -91,16 +92,14 @@ impl<'r> Reading<'r, '_> {
             let message = format!("groups of steps are nested deeper than {GROUP_DEPTH_MAX} levels");
             self.findings
                 .error(codes::LIMIT, looped.key_span.clone(), message);
-            return None;
         }
         let needs = fields
             .get("needs")
             .map(|needs| self.needs(needs))
             .unwrap_or_default();
         let join = self.join(&fields, &needs);
-        let condition = fields
-            .get("if")
-            .and_then(|condition| self.start_condition(condition));
+        self.assume_needs(&needs, join);
+        let condition = fields.get("if").map(|condition| self.start_condition(condition));
         let deadline = self.deadline(&fields, START_ROOTS);
         if let Some(steps) = fields.get("steps") {
             self.member_steps(Some(steps), "a loop");
@@ -118,9 +117,9 @@ impl<'r> Reading<'r, '_> {
                         "make one list of all items, or start a saga for each of the outer ones".to_owned(),
                     ));
             }
-            self.foreach(looped, members)?
+            self.foreach(looped, members)
         } else {
-            self.repeat(looped, members, around_one)?
+            self.repeat(looped, members, around_one)
         };
         let outside = self.item;
         self.item = outside.or(item_name(at + 1, outline));
@@ -172,39 +171,43 @@ impl<'r> Reading<'r, '_> {
         })
     }
 
-    fn repeat(
-        &mut self,
-        entry: &'r Entry<'_>,
-        steps: std::ops::Range<u16>,
-        around_one: bool,
-    ) -> Option<Group> {
+    fn repeat(&mut self, entry: &'r Entry<'_>, steps: std::ops::Range<u16>, around_one: bool) -> Group {
         let keys = &["until", "while", "max", "delay", "backoff"];
-        let fields = Fields::read(&entry.value, &entry.key_span, "a repeat", keys, self.findings)?;
+        // What is wrong with a loop is told; that its steps run again is known.
+        let mut repeat = Repeat {
+            steps,
+            condition: RepeatCondition::While(Expr::unknown()),
+            max: 1,
+            pause: None,
+        };
+        let fields = Fields::read(&entry.value, &entry.key_span, "a repeat", keys, self.findings);
+        let Some(fields) = fields else {
+            return Group::Repeat(repeat);
+        };
         let condition = fields.one_of(&["until", "while"], self.findings);
-        let condition = condition.and_then(|condition| {
+        let condition = condition.map(|condition| {
             let until = condition.key == "until";
             let roots = if until && around_one {
                 RESULT_ROOTS
             } else {
                 START_ROOTS
             };
-            let expr = self.condition(condition, roots)?;
-            Some(if until {
+            let expr = self.expr(condition, roots, EventParts::Moment);
+            let certainty = if until { certain::UNTIL } else { certain::WHILE };
+            self.certain(condition, &expr, certainty);
+            if until {
                 RepeatCondition::Until(expr)
             } else {
                 RepeatCondition::While(expr)
-            })
+            }
         });
         let max = fields
             .require("max", self.findings)
             .and_then(|max| fields::integer(max, 1..=REPEAT_MAX, codes::WRONG_VALUE, self.findings));
-        let pause = self.pause(&fields);
-        Some(Group::Repeat(Repeat {
-            steps,
-            condition: condition?,
-            max: max?,
-            pause,
-        }))
+        repeat.pause = self.pause(&fields);
+        repeat.max = max.unwrap_or(repeat.max);
+        repeat.condition = condition.unwrap_or(repeat.condition);
+        Group::Repeat(repeat)
     }
 
     /// `delay`, and how it grows.
@@ -252,12 +255,24 @@ impl<'r> Reading<'r, '_> {
         })
     }
 
-    fn foreach(&mut self, entry: &'r Entry<'_>, steps: std::ops::Range<u16>) -> Option<Group> {
+    fn foreach(&mut self, entry: &'r Entry<'_>, steps: std::ops::Range<u16>) -> Group {
         let keys = &["over", "as", "parallel", "max", "chunk", "join", "on_item_error"];
-        let fields = Fields::read(&entry.value, &entry.key_span, "a foreach", keys, self.findings)?;
+        let fields = Fields::read(&entry.value, &entry.key_span, "a foreach", keys, self.findings);
+        let Some(fields) = fields else {
+            return Group::Foreach(Foreach {
+                steps,
+                over: Expr::unknown(),
+                item: ITEM.to_owned(),
+                parallel: PARALLEL_DEFAULT,
+                max: ITEMS_DEFAULT,
+                chunk: None,
+                join: ItemJoin::All,
+                on_item_error: OnItemError::Fail,
+            });
+        };
         let over = fields
             .require("over", self.findings)
-            .and_then(|over| self.condition(over, START_ROOTS));
+            .map(|over| self.expr(over, START_ROOTS, EventParts::Moment));
         let name = fields.get("as").map_or(Some(ITEM), |name| self.item_word(name));
         let mut number = |key: &str, max: u32| {
             let entry = fields.get(key)?;
@@ -277,16 +292,17 @@ impl<'r> Reading<'r, '_> {
         let on_item_error = fields
             .get("on_item_error")
             .map_or(Some(default), |entry| self.on_item_error(entry));
-        Some(Group::Foreach(Foreach {
+        // What is wrong with a loop is told; that its steps run for each item is known.
+        Group::Foreach(Foreach {
             steps,
-            over: over?,
-            item: name?.to_owned(),
+            over: over.unwrap_or_else(Expr::unknown),
+            item: name.unwrap_or(ITEM).to_owned(),
             parallel,
             max,
             chunk,
-            join: join?,
-            on_item_error: on_item_error?,
-        }))
+            join: join.unwrap_or(ItemJoin::All),
+            on_item_error: on_item_error.unwrap_or(default),
+        })
     }
 
     /// What expressions call an item.
@@ -331,10 +347,5 @@ impl<'r> Reading<'r, '_> {
             self.findings.error(codes::WRONG_VALUE, span, message);
         }
         found.copied()
-    }
-
-    /// An expression that is evaluated when a group starts or goes on.
-    fn condition(&mut self, entry: &Entry<'_>, roots: &'static [Root]) -> Option<Expr> {
-        self.expr(entry, roots, EventParts::Moment)
     }
 }

@@ -21,6 +21,7 @@ impl<'r> Reading<'r, '_> {
         let fields = Fields::read(&entry.value, &entry.key_span, "a machine", keys, self.findings)?;
         let initial = fields.require("initial", self.findings);
         let initial = initial.and_then(|initial| self.state(initial));
+        self.lost_way |= initial.is_none();
         let states = fields.require("states", self.findings)?;
         let entries = fields::entries(&states.value, &states.key_span, "states", self.findings)?;
         if entries.is_empty() {
@@ -38,7 +39,8 @@ impl<'r> Reading<'r, '_> {
         }
         let states = entries.iter().map(|entry| self.machine_state(entry)).collect();
         Some(Machine {
-            initial: initial?,
+            // Where it is not known, that has been told.
+            initial: initial.unwrap_or(0),
             states,
         })
     }
@@ -64,6 +66,7 @@ impl<'r> Reading<'r, '_> {
         let Some(fields) = Fields::read(&entry.value, &entry.key_span, "a state", keys, self.findings) else {
             return state;
         };
+        self.nameless = false;
         if let Some(actions) = fields.get("entry") {
             self.entered = self
                 .states
@@ -102,27 +105,36 @@ impl<'r> Reading<'r, '_> {
                 self.know_result(step);
                 let handlers = self.handlers(entry, Site::StateResult);
                 self.types = known;
-                state.result_handlers.extend(step.map(|step| (step, handlers)));
+                match step {
+                    Some(step) => drop(state.result_handlers.insert(step, handlers)),
+                    None => self.strays.extend(handlers),
+                }
             } else if let Some(name) = entry.key.strip_prefix(ERROR_PREFIX) {
                 let handlers = self.handlers(entry, Site::StateError);
                 let step = self.emitted_step(&state.name, name, entry);
-                state.error_handlers.extend(step.map(|step| (step, handlers)));
-            } else if let Some(site) = self.heard(entry, Site::StateHandler, Site::Signal) {
+                match step {
+                    Some(step) => drop(state.error_handlers.insert(step, handlers)),
+                    None => self.strays.extend(handlers),
+                }
+            } else {
+                let (site, is_legal) = self.heard(entry, Site::StateHandler, Site::Signal);
                 let handlers = self.handlers(entry, site);
-                state.handlers.insert(entry.key.clone().into_owned(), handlers);
+                if is_legal {
+                    state.handlers.insert(entry.key.clone().into_owned(), handlers);
+                } else {
+                    self.strays.extend(handlers);
+                }
             }
         }
         state
     }
 
-    /// What handlers are for, an event or a signal; `None` where it is neither.
-    pub fn heard(&mut self, entry: &Entry<'_>, event: Site, signal: Site) -> Option<Site> {
+    /// What handlers are for, an event or a signal, and whether there can be one of this name.
+    pub fn heard(&mut self, entry: &Entry<'_>, event: Site, signal: Site) -> (Site, bool) {
+        let span = &entry.key_span;
         match entry.key.strip_prefix(SIGNAL_PREFIX) {
-            Some(name) => {
-                let legal = fields::is_word(name, &entry.key_span, "signal", self.findings);
-                legal.then_some(signal)
-            }
-            None => fields::is_event_type(&entry.key, &entry.key_span, self.findings).then_some(event),
+            Some(name) => (signal, fields::is_word(name, span, "signal", self.findings)),
+            None => (event, fields::is_event_type(&entry.key, span, self.findings)),
         }
     }
 
@@ -142,9 +154,16 @@ impl<'r> Reading<'r, '_> {
                         "write what the timer does under \"timers\", or handle it in a state of the machine"
                             .to_owned(),
                     ));
-            } else if let Some(site) = self.heard(entry, Site::Handler, Site::Signal) {
-                let handlers = self.handlers(entry, site);
+                let stray = self.handlers(entry, Site::Handler);
+                self.strays.extend(stray);
+                continue;
+            }
+            let (site, is_legal) = self.heard(entry, Site::Handler, Site::Signal);
+            let handlers = self.handlers(entry, site);
+            if is_legal {
                 by_type.insert(entry.key.clone().into_owned(), handlers);
+            } else {
+                self.strays.extend(handlers);
             }
         }
         by_type

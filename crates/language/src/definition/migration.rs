@@ -323,7 +323,7 @@ pub fn misfits(from: &Definition, to: &Definition, back: bool) -> Vec<Diagnostic
                 input: false,
                 types: Some(&types.env),
             };
-            let set = texts::fields(entries.unwrap_or_default(), readable, &mut findings).unwrap_or_default();
+            let set = texts::fields(entries.unwrap_or_default(), readable, &mut findings);
             typing::state_fields(entry, &set, &types, &mut findings);
             let names = set.into_iter().map(|(name, _)| name).collect();
             (entry.key_span.clone(), names)

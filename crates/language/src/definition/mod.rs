@@ -8,6 +8,7 @@ mod aliases;
 mod archive;
 mod binary_files;
 mod canonical;
+mod certain;
 mod check;
 mod children;
 pub mod codes;
@@ -41,6 +42,7 @@ mod loops;
 mod machine;
 mod migration;
 pub mod model;
+mod never;
 mod program;
 pub mod redaction;
 mod saga;
@@ -153,7 +155,6 @@ pub fn load_with(
     }
     let acting = loaded.effects.iter().filter(|effect| effect.provider.acts());
     let acting = acting.map(|effect| effect.name.to_string()).collect();
-    // An effect whose name cannot be read would be reported again by every saga that uses it.
     let parsed: Vec<_> = sagas
         .iter()
         .map(|file| {
@@ -163,16 +164,20 @@ pub fn load_with(
         })
         .collect();
     let roots = parsed.iter().map(|(file, _, root)| (*file, root.as_ref()));
-    let startable = startable(roots, &mut schemas);
-    let known = (!names.unreadable).then_some(saga::Known {
+    let (startable, all_sagas) = startable(roots, &mut schemas);
+    let known = saga::Known {
         effects: &effects,
         acting: &acting,
-        sagas: startable.as_ref(),
-    });
+        sagas: &startable,
+        // One whose name cannot be read would be reported again by every saga that uses it.
+        all_effects: !names.unreadable,
+        all_sagas,
+    };
     for (file, mut findings, root) in parsed {
         names.declare(root.as_ref(), "saga", file, &mut findings);
         let at = root.as_ref().and_then(name).map_or(0..0, |(_, span)| span);
-        let saga = root.and_then(|root| saga::compile(&root, &file.text, known, &mut schemas, &mut findings));
+        let saga =
+            root.and_then(|root| saga::compile(&root, &file.text, Some(known), &mut schemas, &mut findings));
         let lacking = saga.as_ref().and_then(typing::untyped_saga);
         loaded
             .untyped
@@ -188,16 +193,19 @@ pub fn load_with(
     loaded
 }
 
-/// All sagas with what they take; `None` where the name of one cannot be read. What is wrong with a schema is told
-/// when its own file is compiled.
+/// The sagas with what they take, and whether these are all: the name of one may be unreadable. What is wrong with a
+/// schema is told when its own file is compiled.
 fn startable<'n, 't: 'n>(
     roots: impl Iterator<Item = (&'n SourceFile, Option<&'n yaml::Node<'t>>)>,
     schemas: &mut Schemas<'_>,
-) -> Option<children::Sagas> {
+) -> (children::Sagas, bool) {
     let mut sagas = children::Sagas::new();
+    let mut all = true;
     for (file, root) in roots {
-        let root = root?;
-        let (saga, _) = name(root)?;
+        let Some((root, (saga, _))) = root.and_then(|root| Some((root, name(root)?))) else {
+            all = false;
+            continue;
+        };
         let mut unheard = Findings::new(&file.path, &file.text);
         let input = match saga::member(root, "input") {
             Some(entry) => schemas.read(entry, &mut unheard),
@@ -206,7 +214,7 @@ fn startable<'n, 't: 'n>(
         sagas.insert(saga.to_owned(), input);
     }
     schemas.take_named();
-    Some(sagas)
+    (sagas, all)
 }
 
 fn untyped(file: &SourceFile, at: Range<usize>, lacking: &str) -> Diagnostic {

@@ -548,8 +548,11 @@ impl Group {
     pub fn members(&self) -> Range<u16> {
         match self {
             Self::Choice(branches) => {
-                let start = branches.first().map_or(0, |branch| branch.steps.start);
-                let end = branches.last().map_or(start, |branch| branch.steps.end);
+                // While a file is checked there may be alternatives without steps.
+                let mut taken = branches.iter().filter(|branch| !branch.steps.is_empty());
+                let start = taken.next().map_or(0..0, |branch| branch.steps.clone());
+                let end = taken.next_back().map_or(start.end, |branch| branch.steps.end);
+                let start = start.start;
                 start..end
             }
             Self::Repeat(repeat) => repeat.steps.clone(),

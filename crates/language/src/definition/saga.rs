@@ -1,6 +1,6 @@
 //! Reading a saga file as a whole.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ use super::schema_files::Schemas;
 use super::texts::{self, Readable};
 use super::typing::{self, Types};
 use super::yaml::{Entry, Node, Value};
-use crate::expr::{Expr, Root, Template};
+use crate::expr::{Root, Template};
 use crate::ids::{DefinitionHash, EffectName, SagaName};
 
 /// The version of the language.
@@ -103,8 +103,10 @@ fn finished(mut definition: Definition, schemas: &mut Schemas<'_>) -> Definition
 pub struct Known<'k> {
     pub effects: &'k Effects,
     pub acting: &'k Acting,
-    /// `None` where they are not all readable.
-    pub sagas: Option<&'k Sagas>,
+    pub sagas: &'k Sagas,
+    /// Whether there are no other effects.
+    pub all_effects: bool,
+    pub all_sagas: bool,
 }
 
 type Contracts = BTreeMap<EffectName, EffectContract>;
@@ -127,10 +129,13 @@ fn read<'c>(
     let mut reading = Reading {
         findings,
         effects: known.map(|known| known.effects),
-        sagas: known.and_then(|known| known.sagas),
+        sagas: known.map(|known| known.sagas),
+        all_effects: known.is_some_and(|known| known.all_effects),
+        all_sagas: known.is_some_and(|known| known.all_sagas),
         schemas,
         types: None,
         contracts: BTreeMap::new(),
+        starts: Vec::new(),
         steps: outline.iter().map(groups::Outlined::name).collect(),
         item: None,
         takes_input: ["input", "schedule"]
@@ -146,10 +151,16 @@ fn read<'c>(
         aliases: Aliases::default(),
         completes: false,
         kept: Vec::new(),
+        lost_need: false,
+        nameless: false,
+        uncertain: BTreeSet::new(),
+        strays: Vec::new(),
+        lost_way: false,
     };
     let input = reading.input(&fields);
     let schedule = reading.schedule(&fields);
     let start = reading.start(&fields);
+    reading.starts.clone_from(&start);
     let keys = reading.keys(&fields);
     let events = fields
         .get("events")
@@ -185,9 +196,7 @@ fn read<'c>(
         .map(|entry| reading.steps(entry, &outline))
         .unwrap_or_default();
     let timers = reading.saga_timers(&fields, &outline);
-    let cancel_when = fields
-        .get("cancel_when")
-        .and_then(|entry| reading.cancel_when(entry));
+    let cancel_when = fields.get("cancel_when").map(|entry| reading.cancel_when(entry));
     let finally = fields
         .get("finally")
         .map(|entry| reading.finally(entry))
@@ -202,6 +211,12 @@ fn read<'c>(
     check::timers(&mut reading);
     reading.check_aliases();
     let contracts = std::mem::take(&mut reading.contracts);
+    let unknowns = check::Unknowns {
+        needs: std::mem::take(&mut reading.uncertain),
+        handlers: std::mem::take(&mut reading.strays),
+        ways: reading.lost_way,
+        completes: reading.completes,
+    };
     let definition = Definition {
         // Thrown away with the whole where there is no name.
         name: name.unwrap_or_else(|| SagaName::parse("unnamed").expect("a legal name")),
@@ -233,6 +248,7 @@ fn read<'c>(
         root,
         &outline,
         known.map(|known| known.acting),
+        &unknowns,
         findings,
     );
     if findings.has_errors() {
@@ -301,9 +317,7 @@ impl<'r> Reading<'r, '_> {
             }
             let key = texts::expr(rule, Readable::roots(&[Root::Event]), self.findings);
             let pattern = rule.key.clone().into_owned();
-            // Coverage of event types is told from the patterns, whatever is wrong with the expressions.
-            let key = key.or_else(|| Expr::compile("event.id", &[Root::Event]).ok());
-            rules.extend(key.map(|key| KeyRule { pattern, key }));
+            rules.push(KeyRule { pattern, key });
         }
         rules
     }
@@ -323,7 +337,7 @@ impl<'r> Reading<'r, '_> {
             types: self.types.as_ref().map(|types| &types.env),
             ..Readable::roots(&[])
         };
-        texts::template(&init.value, readable, self.findings)
+        Some(texts::template(&init.value, readable, self.findings))
     }
 }
 

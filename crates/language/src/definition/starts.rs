@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::actions::{Reading, Site};
+use super::certain;
 use super::codes;
 use super::compensations::one_of;
 use super::fields::{self, Fields};
@@ -136,7 +137,7 @@ impl<'r> Reading<'r, '_> {
         if let Some(types) = &mut self.types {
             types.enter_start(&event);
         }
-        let when = member(item, "when").and_then(|when| {
+        let when = member(item, "when").map(|when| {
             let readable = Readable {
                 roots: WHEN_ROOTS,
                 event: EventParts::Whole,
@@ -145,7 +146,9 @@ impl<'r> Reading<'r, '_> {
                 input: false,
                 types: self.types.as_ref().map(|types| &types.env),
             };
-            texts::expr(when, readable, self.findings)
+            let condition = texts::expr(when, readable, self.findings);
+            self.certain(when, &condition, certain::START);
+            condition
         });
         self.assume(when.as_ref(), true);
         let set = member(item, "set").map(|set| self.set(set, SET_ROOTS, EventParts::Whole));
@@ -183,8 +186,9 @@ impl<'r> Reading<'r, '_> {
         let mut by_type = BTreeMap::new();
         let entries = fields::entries(&entry.value, &entry.key_span, "after_end", self.findings);
         for entry in entries.unwrap_or_default() {
-            if let Some(site) = self.heard(entry, Site::AfterEnd, Site::SignalAfterEnd) {
-                let handlers = self.handlers(entry, site);
+            let (site, is_legal) = self.heard(entry, Site::AfterEnd, Site::SignalAfterEnd);
+            let handlers = self.handlers(entry, site);
+            if is_legal {
                 by_type.insert(entry.key.clone().into_owned(), handlers);
             }
         }

@@ -37,12 +37,13 @@ impl<'r> Reading<'r, '_> {
                 keys,
                 self.findings,
             ) else {
+                self.nameless = true;
                 continue;
             };
             let chosen = fields.one_of(&["command", "publish", "effect"], self.findings);
             let work = chosen
                 .filter(|chosen| chosen.key == "effect")
-                .and_then(|_| self.work(&fields));
+                .map(|_| self.work(&fields));
             let sending = self.types.clone();
             self.know_outcome(work.as_ref().map(|step| &step.action), sending.as_ref());
             // Read whatever the emission is, so that all that is wrong is told.
@@ -52,15 +53,16 @@ impl<'r> Reading<'r, '_> {
                 .unwrap_or_default();
             let compensate = fields
                 .get("compensate")
-                .and_then(|compensate| self.compensation(compensate, Child::None));
+                .map(|compensate| self.compensation(compensate, Child::None));
             self.types = sending;
             let emit = match chosen {
                 Some(effect) if effect.key == "effect" => {
-                    let step = work.map(|step| Step {
+                    let work = work.unwrap_or_else(|| Step::doing(String::new(), Action::Nothing));
+                    let step = Step {
                         retry,
                         compensate,
-                        ..step
-                    });
+                        ..work
+                    };
                     self.state_effect(&fields, step, state).map(Emit::Effect)
                 }
                 Some(other) => {
@@ -80,31 +82,23 @@ impl<'r> Reading<'r, '_> {
                             .map(Emit::Publish)
                     }
                 }
+                None if fields.is_meant("effect") => {
+                    let step = Step::doing(String::new(), Action::Nothing);
+                    self.state_effect(&fields, step, state).map(Emit::Effect)
+                }
                 None => None,
             };
             emits.extend(emit);
         }
+        self.fits_one_transition(entry, emits.len());
         emits
     }
 
     /// Reads an effect as a step behind those of the saga, and returns its index.
-    fn state_effect(&mut self, fields: &Fields<'r, '_>, step: Option<Step>, state: u16) -> Option<u16> {
-        let name = fields.require("name", self.findings)?;
-        let text = fields::text(
-            &name.value,
-            &name.key_span,
-            "the name of an effect",
-            self.findings,
-        )?;
-        if !fields::is_name(
-            text,
-            &name.value.span,
-            "effect",
-            NameRule::Identifier,
-            self.findings,
-        ) {
-            return None;
-        }
+    fn state_effect(&mut self, fields: &Fields<'r, '_>, step: Step, state: u16) -> Option<u16> {
+        let text = self.state_effect_name(fields);
+        self.nameless |= text.is_none();
+        let (name, text) = (fields.get("name")?, text?);
         let place = self.states.get(usize::from(state)).copied().unwrap_or_default();
         let full = step_name(place, text);
         if self.emitted.iter().any(|step| step.name == full) {
@@ -123,20 +117,29 @@ impl<'r> Reading<'r, '_> {
         self.emitted.push(Step {
             name: full,
             state: Some(state),
-            ..step?
+            ..step
         });
         u16::try_from(index).ok()
     }
 
-    fn work(&mut self, fields: &Fields<'r, '_>) -> Option<Step> {
-        let action = self.action(fields, START_ROOTS);
+    fn state_effect_name(&mut self, fields: &Fields<'r, '_>) -> Option<&'r str> {
+        let name = fields.require("name", self.findings)?;
+        let (span, what) = (&name.value.span, "the name of an effect");
+        let text = fields::text(&name.value, &name.key_span, what, self.findings)?;
+        let legal = fields::is_name(text, span, "effect", NameRule::Identifier, self.findings);
+        legal.then_some(text)
+    }
+
+    fn work(&mut self, fields: &Fields<'r, '_>) -> Step {
+        // One that is wrong stays an effect of its name, whose end is handled.
+        let action = self.action(fields, START_ROOTS).unwrap_or(Action::Nothing);
         let timeout_ms = self.timeout(fields);
         let deadline = self.deadline(fields, START_ROOTS);
-        Some(Step {
+        Step {
             timeout_ms,
             deadline,
-            ..Step::doing(String::new(), action?)
-        })
+            ..Step::doing(String::new(), action)
+        }
     }
 
     /// Binds `result` to what the effect of an emitted step says about it.
@@ -168,7 +171,11 @@ impl<'r> Reading<'r, '_> {
             .emitted
             .iter()
             .filter_map(|step| step.name.strip_prefix(&own));
-        let help = nearest(name, candidates).map_or_else(
+        let near = nearest(name, candidates);
+        if near.is_none() && self.nameless {
+            return None;
+        }
+        let help = near.map_or_else(
             || format!("entry: {{emit: [{{effect: ..., name: {name}}}]}}"),
             |near| format!("did you mean \"{near}\"?"),
         );

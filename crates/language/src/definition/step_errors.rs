@@ -127,7 +127,7 @@ impl<'r> Reading<'r, '_> {
             .unwrap_or_default();
         let undo = fields
             .get("undo")
-            .map(|undo| self.needs(undo))
+            .map(|undo| self.steps_named(undo))
             .unwrap_or_default();
         let complete = fields
             .get("complete")

@@ -4,6 +4,7 @@ use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 
 use super::actions::Reading;
+use super::certain;
 use super::children::Child;
 use super::codes;
 use super::compensations;
@@ -11,7 +12,7 @@ use super::fields::{self, Fields, NameRule};
 use super::findings::Findings;
 use super::groups::{self, Outlined};
 use super::loops;
-use super::model::{Action, CHILD_TIMEOUT_MS, COMMAND_TIMEOUT_MS, EFFECT_TIMEOUT_MS, Step};
+use super::model::{Action, CHILD_TIMEOUT_MS, COMMAND_TIMEOUT_MS, EFFECT_TIMEOUT_MS, Join, Step};
 use super::saga::member;
 use super::texts::{self, EventParts, Readable};
 use super::typing::{self, Types};
@@ -23,6 +24,7 @@ use crate::ids::EffectName;
 use crate::limits::Limits;
 use crate::retry::RetryPolicy;
 use crate::schema::Schema;
+use crate::status::StepStatus;
 
 /// Most steps of a saga.
 pub const STEPS_MAX: usize = 256;
@@ -99,10 +101,15 @@ impl<'r> Reading<'r, '_> {
                 self.step(entry)
             };
             self.types = outside;
-            steps.extend(step.map(|step| Step {
+            if std::mem::take(&mut self.lost_need) {
+                self.uncertain.insert(at);
+            }
+            // What it does is wrong, and told; it stays a step that others need.
+            let name = || entry.key.clone().into_owned();
+            steps.push(Step {
                 within: outlined.within,
-                ..step
-            }));
+                ..step.unwrap_or_else(|| Step::doing(name(), Action::Nothing))
+            });
         }
         self.item = None;
         steps
@@ -117,9 +124,8 @@ impl<'r> Reading<'r, '_> {
             .unwrap_or_default();
         let join = self.join(&fields, &needs);
         let known = self.types.clone();
-        let condition = fields
-            .get("if")
-            .and_then(|condition| self.start_condition(condition));
+        self.assume_needs(&needs, join);
+        let condition = fields.get("if").map(|condition| self.start_condition(condition));
         self.assume(condition.as_ref(), true);
         let delay = fields
             .get("delay")
@@ -135,14 +141,15 @@ impl<'r> Reading<'r, '_> {
         if let Some(Action::Saga(child)) = &action {
             self.know_child(child);
         }
-        let wait = match fields.get("saga") {
-            // What it waits for is read with the saga.
-            Some(_) => None,
-            None => fields
-                .get("wait")
-                .and_then(|wait| self.wait(wait, action.as_ref())),
+        // What it waits for is read with the saga.
+        let waiting = fields.get("wait").filter(|_| fields.get("saga").is_none());
+        let wait = waiting.and_then(|wait| self.wait(wait, action.as_ref()));
+        let is_lost = wait.is_none() && (waiting.is_some() || fields.is_meant("wait"));
+        let (end_roots, end_event) = if is_lost {
+            waits::ANY_END_ROOTS
+        } else {
+            waits::end_roots(action.as_ref(), wait.as_ref())
         };
-        let (end_roots, end_event) = waits::end_roots(action.as_ref(), wait.as_ref());
         let retry = fields
             .get("retry")
             .map(|retry| self.step_retry(retry, wait.as_ref()))
@@ -165,7 +172,7 @@ impl<'r> Reading<'r, '_> {
             .map(|set| self.set(set, end_roots, end_event))
             .unwrap_or_default();
         self.types = outcome;
-        let fail_if = fields.get("fail_if").and_then(|condition| {
+        let fail_if = fields.get("fail_if").map(|condition| {
             let readable = Readable {
                 roots: end_roots,
                 event: end_event,
@@ -174,7 +181,9 @@ impl<'r> Reading<'r, '_> {
                 input: self.takes_input,
                 types: self.types.as_ref().map(|types| &types.env),
             };
-            texts::expr(condition, readable, self.findings)
+            let expr = texts::expr(condition, readable, self.findings);
+            self.certain(condition, &expr, certain::FAIL_IF);
+            expr
         });
         let aliases = self.aliases(&fields, end_roots, end_event);
         let child = Child::of(fields.get("saga"), action.as_ref());
@@ -182,7 +191,7 @@ impl<'r> Reading<'r, '_> {
         let stays_done = undoing.is_some_and(compensations::is_none);
         let compensate = undoing
             .filter(|_| !stays_done)
-            .and_then(|compensate| self.compensation(compensate, child));
+            .map(|compensate| self.compensation(compensate, child));
         let timeout_ms = self.timeout(&fields);
         Some(Step {
             name: entry.key.clone().into_owned(),
@@ -193,7 +202,7 @@ impl<'r> Reading<'r, '_> {
             join,
             condition,
             delay,
-            action: action?,
+            action: action.unwrap_or(Action::Nothing),
             wait,
             retry,
             on_error,
@@ -207,19 +216,36 @@ impl<'r> Reading<'r, '_> {
         })
     }
 
+    /// Adds what is known of the steps that one needs, when it begins.
+    pub fn assume_needs(&mut self, needs: &[u16], join: Join) {
+        let (Some(types), Join::All) = (&mut self.types, join) else {
+            return;
+        };
+        let over = Type::one_of([StepStatus::Done.as_str(), StepStatus::Skipped.as_str()]);
+        for need in needs {
+            let name = self.steps[usize::from(*need)];
+            types.env.narrow(Root::Steps, &[name, "status"], &over);
+        }
+    }
+
     /// Says what is wrong with the name of a step.
     pub fn name_of_step(&mut self, entry: &Entry<'_>) {
         let (name, span) = (&entry.key, &entry.key_span);
         fields::is_name(name, span, "step", NameRule::Identifier, self.findings);
     }
 
-    /// Indices of the steps that `entry` names, in order.
+    /// Indices of the steps that the `needs` of a step name, in order.
     pub fn needs(&mut self, entry: &Entry<'_>) -> Vec<u16> {
+        let items = fields::one_or_many(&entry.value);
+        let indices: Vec<Option<u16>> = items.iter().map(|item| self.step_name(item, entry)).collect();
+        self.lost_need |= indices.iter().any(Option::is_none);
+        ordered(indices.into_iter().flatten())
+    }
+
+    /// Indices of the steps that `entry` names, in order.
+    pub fn steps_named(&mut self, entry: &Entry<'_>) -> Vec<u16> {
         let items = fields::one_or_many(&entry.value).iter();
-        let mut indices: Vec<u16> = items.filter_map(|item| self.step_name(item, entry)).collect();
-        indices.sort_unstable();
-        indices.dedup();
-        indices
+        ordered(items.filter_map(|item| self.step_name(item, entry)))
     }
 
     /// The index of the step that `item` of `entry` names.
@@ -316,6 +342,7 @@ impl<'r> Reading<'r, '_> {
             }
         };
         if let Some(effects) = self.effects
+            && self.all_effects
             && !effects.contains_key(text)
         {
             let help = match nearest(text, effects.keys().map(String::as_str)) {
@@ -350,6 +377,13 @@ impl<'r> Reading<'r, '_> {
             None => EFFECT_TIMEOUT_MS,
         }
     }
+}
+
+fn ordered(indices: impl Iterator<Item = u16>) -> Vec<u16> {
+    let mut indices: Vec<u16> = indices.collect();
+    indices.sort_unstable();
+    indices.dedup();
+    indices
 }
 
 /// What a retry may be, and is where it says nothing.

@@ -91,7 +91,7 @@ impl<'c> Reading<'_, 'c> {
     }
 
     /// Compiles a bare expression.
-    pub fn expr(&mut self, entry: &Entry<'_>, roots: &'static [Root], event: EventParts) -> Option<Expr> {
+    pub fn expr(&mut self, entry: &Entry<'_>, roots: &'static [Root], event: EventParts) -> Expr {
         let (readable, findings) = self.readable(roots, event);
         expr(entry, readable, findings)
     }
@@ -103,71 +103,66 @@ impl<'c> Reading<'_, 'c> {
         what: &str,
         roots: &'static [Root],
         event: EventParts,
-    ) -> Option<Template> {
+    ) -> Template {
         let (readable, findings) = self.readable(roots, event);
-        text_template(&entry.value, &entry.key_span, what, readable, findings)
+        text_template(&entry.value, &entry.key_span, what, readable, findings).unwrap_or_else(unknown)
     }
 }
 
-/// Compiles a bare expression: `when: state.paid`.
-pub fn expr(entry: &Entry<'_>, readable: Readable<'_>, findings: &mut Findings<'_>) -> Option<Expr> {
+/// Stands for a value that cannot be read, which has been told: nothing is known about it.
+fn unknown() -> Template {
+    Template::Value(Expr::unknown())
+}
+
+/// Compiles a bare expression: `when: state.paid`. Of what is wrong in it nothing is known.
+pub fn expr(entry: &Entry<'_>, readable: Readable<'_>, findings: &mut Findings<'_>) -> Expr {
     let node = &entry.value;
     let Value::Scalar(scalar) = &node.value else {
         expected(node, &entry.key_span, "an expression", findings);
-        return None;
+        return Expr::unknown();
     };
     if scalar.plain() == Plain::Null {
         expected(node, &entry.key_span, "an expression", findings);
-        return None;
+        return Expr::unknown();
     }
     if scalar.text.starts_with("${") {
         let message = format!("\"{}\" holds an expression already", entry.key.escape_debug());
         findings
             .error(codes::EXPRESSION, node.span.clone(), message)
             .help(Some("leave out the ${ and }".to_owned()));
-        return None;
+        return Expr::unknown();
     }
-    match Expr::compile_in(&scalar.text, &readable.all_roots(), readable.item) {
-        Ok(expr) => {
-            check_reads(&expr, node, readable, findings);
-            if let Some(env) = readable.types {
-                typing::expression(entry, &expr, env, findings);
-            }
-            Some(expr)
-        }
-        Err(error) => {
-            let elsewhere = Expr::compile(&scalar.text, &Root::ALL).is_ok();
-            refused(error, elsewhere, node, scalar, findings);
-            None
-        }
+    let (expr, faults) = Expr::read_in(&scalar.text, &readable.all_roots(), readable.item);
+    refused(faults, node, scalar, findings);
+    check_reads(&expr, node, readable, findings);
+    if let Some(env) = readable.types {
+        typing::expression(entry, &expr, env, findings);
     }
+    expr
 }
 
-/// Compiles any value. Parts without expressions become constants.
-pub fn template(node: &Node<'_>, readable: Readable<'_>, findings: &mut Findings<'_>) -> Option<Template> {
+/// Compiles any value. Parts without expressions become constants, and of those that are wrong nothing is known.
+pub fn template(node: &Node<'_>, readable: Readable<'_>, findings: &mut Findings<'_>) -> Template {
     match &node.value {
         Value::Scalar(scalar) => match scalar.plain() {
-            Plain::Text(_) => string(node, scalar, false, readable, findings),
-            Plain::Null => Some(constant(&Json::Null)),
-            Plain::Bool(answer) => Some(constant(&Json::Bool(answer))),
-            Plain::Int(number) => Some(constant(&Json::Int(number))),
-            Plain::Double(number) => Some(constant(&Json::Double(number))),
+            Plain::Text(_) => string(node, scalar, false, readable, findings).unwrap_or_else(unknown),
+            Plain::Null => constant(&Json::Null),
+            Plain::Bool(answer) => constant(&Json::Bool(answer)),
+            Plain::Int(number) => constant(&Json::Int(number)),
+            Plain::Double(number) => constant(&Json::Double(number)),
             Plain::Refused(reason) => {
                 let message = format!("{} {reason}", scalar.text);
                 findings
                     .error(codes::WRONG_VALUE, node.span.clone(), message)
                     .help(Some("put it in quotes if it is text".to_owned()));
-                None
+                unknown()
             }
         },
         Value::List(items) => {
-            let items: Vec<Option<Template>> = items
-                .iter()
-                .map(|item| template(item, readable, findings))
-                .collect();
-            items.into_iter().collect::<Option<Vec<_>>>().map(fold_list)
+            let items = items.iter().map(|item| template(item, readable, findings));
+            fold_list(items.collect())
         }
-        Value::Map(entries) => fields(entries, readable, findings).map(fold_map),
+        Value::Map(entries) => fold_map(fields(entries, readable, findings)),
     }
 }
 
@@ -176,17 +171,14 @@ pub fn fields(
     entries: &[Entry<'_>],
     readable: Readable<'_>,
     findings: &mut Findings<'_>,
-) -> Option<Vec<(String, Template)>> {
-    let compiled: Vec<Option<(String, Template)>> = entries
-        .iter()
-        .map(|entry| {
-            let value = template(&entry.value, readable, findings)?;
-            Some((entry.key.clone().into_owned(), value))
-        })
-        .collect();
-    let mut compiled = compiled.into_iter().collect::<Option<Vec<_>>>()?;
+) -> Vec<(String, Template)> {
+    let compiled = entries.iter().map(|entry| {
+        let value = template(&entry.value, readable, findings);
+        (entry.key.clone().into_owned(), value)
+    });
+    let mut compiled: Vec<(String, Template)> = compiled.collect();
     compiled.sort_by(|left, right| left.0.cmp(&right.0));
-    Some(compiled)
+    compiled
 }
 
 /// Compiles a value that is rendered to text: an id, a header, a message.
@@ -241,36 +233,26 @@ fn string(
     readable: Readable<'_>,
     findings: &mut Findings<'_>,
 ) -> Option<Template> {
-    match Template::compile_text_in(&scalar.text, &readable.all_roots(), readable.item) {
-        Ok(template) => {
-            template.for_each_expr(&mut |expr| check_reads(expr, node, readable, findings));
-            if let Some(env) = readable.types {
-                typing::text(node, &template, as_text, env, findings);
-            }
-            Some(template)
-        }
-        Err(error) => {
-            let elsewhere = Template::compile_text(&scalar.text, &Root::ALL).is_ok();
-            refused(error, elsewhere, node, scalar, findings);
-            None
-        }
+    let (template, faults) = Template::read_text_in(&scalar.text, &readable.all_roots(), readable.item);
+    let is_read = faults.is_empty();
+    refused(faults, node, scalar, findings);
+    template.for_each_expr(&mut |expr| check_reads(expr, node, readable, findings));
+    if let Some(env) = readable.types {
+        typing::text(node, &template, as_text, env, findings);
     }
+    is_read.then_some(template)
 }
 
-fn refused(
-    error: CompileError,
-    elsewhere: bool,
-    node: &Node<'_>,
-    scalar: &Scalar<'_>,
-    findings: &mut Findings<'_>,
-) {
-    let span = span_within(node, scalar, error.offset, error.length, findings.text());
-    let code = if elsewhere {
-        codes::NOT_READABLE
-    } else {
-        codes::EXPRESSION
-    };
-    findings.error(code, span, error.message).help(error.help);
+fn refused(faults: Vec<CompileError>, node: &Node<'_>, scalar: &Scalar<'_>, findings: &mut Findings<'_>) {
+    for fault in faults {
+        let span = span_within(node, scalar, fault.offset, fault.length, findings.text());
+        let code = if fault.is_elsewhere {
+            codes::NOT_READABLE
+        } else {
+            codes::EXPRESSION
+        };
+        findings.error(code, span, fault.message).help(fault.help);
+    }
 }
 
 /// Checks what an expression reads below its roots, as far as the definition tells.

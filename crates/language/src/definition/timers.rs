@@ -1,6 +1,7 @@
 //! Reading what bounds the life of an instance and of its steps: timers, deadlines, the condition that cancels.
 
 use super::actions::{Reading, Site};
+use super::certain;
 use super::codes;
 use super::fields::{self, Fields, NameRule};
 use super::groups::Outlined;
@@ -74,7 +75,7 @@ impl<'r> Reading<'r, '_> {
         };
         let cancel_when = fields
             .get("cancel_when")
-            .and_then(|condition| self.cancel_when(condition));
+            .map(|condition| self.cancel_when(condition));
         let deeds = [
             "set",
             "clear_timer",
@@ -218,7 +219,9 @@ impl<'r> Reading<'r, '_> {
     }
 
     /// What is tested with every input.
-    pub fn cancel_when(&mut self, entry: &'r Entry<'_>) -> Option<Expr> {
-        self.expr(entry, COMPLETED_ROOTS, EventParts::Moment)
+    pub fn cancel_when(&mut self, entry: &'r Entry<'_>) -> Expr {
+        let condition = self.expr(entry, COMPLETED_ROOTS, EventParts::Moment);
+        self.certain(entry, &condition, certain::CANCEL);
+        condition
     }
 }

@@ -377,6 +377,7 @@ fn is_condition(key: &str) -> bool {
 
 /// Checks an expression that stands alone under `entry`.
 pub fn expression(entry: &Entry<'_>, expr: &Expr, env: &Env, findings: &mut Findings<'_>) {
+    findings.checking(entry.value.span.start);
     let mut faults = Vec::new();
     if is_condition(&entry.key) {
         expr.check_condition(env, &mut faults);
@@ -391,6 +392,7 @@ pub fn text(node: &Node<'_>, template: &Template, as_text: bool, env: &Env, find
     let Value::Scalar(scalar) = &node.value else {
         return;
     };
+    findings.checking(node.span.start);
     let as_text = as_text || matches!(template, Template::Text(_));
     let mut at = 0;
     template.for_each_expr(&mut |expr| {
@@ -424,6 +426,9 @@ fn report(faults: Vec<Fault>, node: &Node<'_>, base: usize, findings: &mut Findi
             findings.warning(code, span, fault.message)
         };
         reported.help(fault.help);
+        if code == codes::CERTAIN {
+            findings.everywhere(node.span.start);
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use super::actions::Reading;
+use super::certain;
 use super::codes;
 use super::fields::{self, Fields};
 use super::model::{Action, Awaited, Delay, Wait};
@@ -35,6 +36,9 @@ const RESULT_SIGNAL_ROOTS: &[Root] = &[
     Root::Record,
 ];
 
+/// What may be readable at the end of a step of which it is not known what it waits for.
+pub const ANY_END_ROOTS: (&[Root], EventParts) = (RESULT_SIGNAL_ROOTS, EventParts::Whole);
+
 /// What can be read at the end of a step.
 pub const fn end_roots(action: Option<&Action>, wait: Option<&Wait>) -> (&'static [Root], EventParts) {
     let has_result = !matches!(action, Some(Action::Nothing | Action::Publish(_)));
@@ -66,12 +70,32 @@ impl<'r> Reading<'r, '_> {
             return self.child(entry, fields);
         }
         let Some(entry) = fields.get("publish") else {
+            if acts.iter().all(|key| fields.get(key).is_none()) {
+                self.nothing_to_do(fields);
+                if let Some(with) = fields.get("with") {
+                    self.object(with, START_ROOTS, EventParts::Moment);
+                }
+                return None;
+            }
             return self.action(fields, START_ROOTS);
         };
         fields.one_of(&acts, self.findings);
         self.only_with_an_outcome(fields, &["with", "retry", "timeout"]);
         self.publish(entry, START_ROOTS, EventParts::Moment)
             .map(Action::Publish)
+    }
+
+    /// A step without anything to do, unless a key that is wrong may have been that.
+    fn nothing_to_do(&mut self, fields: &Fields<'_, '_>) {
+        if fields.has_strangers() {
+            return;
+        }
+        self.findings
+            .error(codes::MISSING_KEY, fields.place(), "a step needs something to do")
+            .help(Some(
+                "give it one of effect, command, publish, saga, wait, delay, choice, repeat and foreach"
+                    .to_owned(),
+            ));
     }
 
     fn only_with_an_outcome(&mut self, fields: &Fields<'_, '_>, keys: &[&str]) {
@@ -88,9 +112,17 @@ impl<'r> Reading<'r, '_> {
     pub fn wait(&mut self, entry: &'r Entry<'_>, action: Option<&Action>) -> Option<Wait> {
         let keys = &["event", "signal", "callback", "when", "timeout", "heartbeat"];
         let fields = Fields::read(&entry.value, &entry.key_span, "a wait", keys, self.findings)?;
-        let awaited = fields.one_of(&["event", "signal", "callback"], self.findings)?;
+        let Some(awaited) = fields.one_of(&["event", "signal", "callback"], self.findings) else {
+            // What it waits for may be anything, so that nothing but mistakes of their own is found in the others.
+            if let Some(when) = fields.get("when") {
+                self.expr(when, ANY_END_ROOTS.0, ANY_END_ROOTS.1);
+            }
+            self.heartbeat(&fields);
+            self.wait_timeout(&fields, &entry.key_span);
+            return None;
+        };
         if awaited.key == "callback" {
-            return self.callback(&fields, awaited, action);
+            return Some(self.callback(&fields, awaited, action));
         }
         if let Some(heartbeat) = fields.get("heartbeat") {
             let message = "only who was given a token can tell that it is alive";
@@ -103,32 +135,41 @@ impl<'r> Reading<'r, '_> {
         } else {
             "the name of a signal"
         };
-        let name = fields::text(&awaited.value, &awaited.key_span, what, self.findings)?;
+        let name = fields::text(&awaited.value, &awaited.key_span, what, self.findings);
         let span = &awaited.value.span;
         let (on, roots, event) = if awaited.key == "event" {
-            let legal = fields::is_event_type(name, span, self.findings);
-            (
-                legal.then(|| Awaited::Event(name.to_owned())),
-                START_ROOTS,
-                EventParts::Whole,
-            )
+            let legal = name.filter(|name| fields::is_event_type(name, span, self.findings));
+            let on = legal.map(|name| Awaited::Event(name.to_owned()));
+            (on, START_ROOTS, EventParts::Whole)
         } else {
-            let legal = fields::is_word(name, span, "signal", self.findings);
-            (
-                legal.then(|| Awaited::Signal(name.to_owned())),
-                SIGNAL_ROOTS,
-                EventParts::Moment,
-            )
+            let legal = name.filter(|name| fields::is_word(name, span, "signal", self.findings));
+            let on = legal.map(|name| Awaited::Signal(name.to_owned()));
+            (on, SIGNAL_ROOTS, EventParts::Moment)
         };
         // Read from here to the end of the step, whose types are forgotten then.
         if let (Some(types), Some(Awaited::Event(event_type))) = (&mut self.types, &on) {
             types.enter_event(event_type);
         }
-        let when = fields.get("when").and_then(|when| self.expr(when, roots, event));
+        if let Some(Awaited::Event(event_type)) = &on
+            && self.starts.contains(event_type)
+            && fields.get("when").is_none()
+        {
+            let message = format!("the {event_type} that starts the instance does not end this wait");
+            self.findings.warning(codes::SURPRISE, span.clone(), message).help(Some(
+                "it waits for the next one; ask under \"if\" for what the start has set, or say with \"when\" which one is meant"
+                    .to_owned(),
+            ));
+        }
+        let when = fields.get("when").map(|when| {
+            let condition = self.expr(when, roots, event);
+            self.certain(when, &condition, certain::WAIT);
+            condition
+        });
+        let timeout = self.wait_timeout(&fields, &entry.key_span);
         Some(Wait {
             on: on?,
             when,
-            timeout: self.wait_timeout(&fields, &entry.key_span),
+            timeout,
             heartbeat_ms: None,
         })
     }
@@ -139,9 +180,9 @@ impl<'r> Reading<'r, '_> {
         fields: &Fields<'r, '_>,
         entry: &Entry<'_>,
         action: Option<&Action>,
-    ) -> Option<Wait> {
+    ) -> Wait {
         let span = entry.key_span.clone();
-        if fields::boolean(entry, self.findings)? {
+        if fields::boolean(entry, self.findings).unwrap_or(true) {
             if matches!(action, Some(action) if !matches!(action, Action::Effect { .. })) {
                 self.findings
                     .error(
@@ -163,12 +204,12 @@ impl<'r> Reading<'r, '_> {
                 .error(codes::CONTRADICTION, when.key_span.clone(), message)
                 .help(Some("say with fail_if what is not good enough".to_owned()));
         }
-        Some(Wait {
+        Wait {
             on: Awaited::Callback,
             when: None,
             timeout: self.wait_timeout(fields, &span),
             heartbeat_ms: self.heartbeat(fields),
-        })
+        }
     }
 
     /// Longest silence of whoever has the token, in milliseconds.
@@ -187,6 +228,9 @@ impl<'r> Reading<'r, '_> {
     /// How long a wait lasts at most; `at` is where it begins.
     fn wait_timeout(&mut self, fields: &Fields<'r, '_>, at: &Range<usize>) -> Option<Delay> {
         let Some(timeout) = fields.get("timeout") else {
+            if fields.is_meant("timeout") {
+                return None;
+            }
             self.findings
                 .warning(codes::ENDLESS_WAIT, at.clone(), "the wait may never end")
                 .help(Some(

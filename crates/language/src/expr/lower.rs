@@ -17,6 +17,8 @@ use super::program::{Arithmetic, Comparison, Loop, LoopKind, Node, Pattern};
 use super::{CompileError, Root};
 use crate::json::Json;
 
+/// What stands where an expression makes no sense: a root that nothing is known about anywhere.
+pub(super) const UNKNOWN: Root = Root::Signal;
 /// Most operations inside each other: evaluation recurses on them on any thread's stack.
 const DEPTH_MAX: usize = 128;
 /// Largest compiled pattern, in bytes.
@@ -26,12 +28,16 @@ const PATTERN_BYTES_UNIT: usize = 16 * 1024;
 /// Macros, which the parser expands, and the one function that is not in the table.
 const OTHER_FUNCTIONS: [&str; 7] = ["matches", "has", "all", "exists", "exists_one", "map", "filter"];
 
-/// Parses and lowers `text`, which may begin only with `roots`, and within a loop with the name of its item.
+/// Most mistakes of one expression that are told.
+const FAULTS_MAX: usize = 8;
+
+/// Parses and lowers `text`, which may begin only with `roots`, and within a loop with the name of its item. What
+/// makes no sense in it is told beside it; nothing is known about what stands there.
 pub(super) fn compile(
     text: &str,
     roots: &[Root],
     item: Option<&str>,
-) -> Result<(Node, Places), CompileError> {
+) -> Result<(Node, Places, Vec<CompileError>), CompileError> {
     with_stack(text, || {
         let (tree, source) = parse(text)?;
         let mut lowering = Lowering {
@@ -42,9 +48,10 @@ pub(super) fn compile(
             locals: Vec::new(),
             depth: 0,
             places: Places::default(),
+            faults: Vec::new(),
         };
-        let program = lowering.lower(&tree)?;
-        Ok((program, lowering.places))
+        let program = lowering.lower(&tree);
+        Ok((program, lowering.places, lowering.faults))
     })
 }
 
@@ -57,24 +64,42 @@ struct Lowering<'t> {
     locals: Vec<Arc<str>>,
     depth: usize,
     places: Places,
+    faults: Vec<CompileError>,
 }
 
 impl Lowering<'_> {
-    fn lower(&mut self, tree: &IdedExpr) -> Result<Node, CompileError> {
-        if self.depth == DEPTH_MAX {
-            let message = format!("more than {DEPTH_MAX} operations inside each other");
-            return Err(self.fault(tree.id, &message, None));
-        }
-        self.depth += 1;
+    fn lower(&mut self, tree: &IdedExpr) -> Node {
         let at = self.places.open();
+        let node = if self.depth == DEPTH_MAX {
+            let message = format!("more than {DEPTH_MAX} operations inside each other");
+            Err(self.fault(tree.id, &message, None))
+        } else {
+            self.depth += 1;
+            let node = self.node(tree);
+            self.depth -= 1;
+            node
+        };
+        let node = node.unwrap_or_else(|fault| {
+            // The same mistake is made again wherever the same is meant.
+            if self.faults.len() < FAULTS_MAX && self.faults.iter().all(|told| told.message != fault.message)
+            {
+                self.faults.push(fault);
+            }
+            Node::Path(UNKNOWN, Vec::new())
+        });
+        self.place(at, tree.id, &node);
+        node
+    }
+
+    fn node(&mut self, tree: &IdedExpr) -> Result<Node, CompileError> {
         let node = match &tree.expr {
             Tree::Literal(literal) => Node::Constant(self.literal(tree.id, literal)?),
             Tree::Ident(name) => self.name(tree.id, name)?,
-            Tree::Select(select) => self.select(select)?,
-            Tree::List(list) => Node::List(self.all(&list.elements)?),
+            Tree::Select(select) => self.select(select),
+            Tree::List(list) => Node::List(self.all(&list.elements)),
             Tree::Map(map) => {
                 let entries = map.entries.iter().map(|entry| match &entry.expr {
-                    EntryExpr::MapEntry(entry) => Ok((self.lower(&entry.key)?, self.lower(&entry.value)?)),
+                    EntryExpr::MapEntry(entry) => Ok((self.lower(&entry.key), self.lower(&entry.value))),
                     EntryExpr::StructField(_) => Err(self.fault(entry.id, "messages cannot be built", None)),
                 });
                 Node::Map(entries.collect::<Result<_, _>>()?)
@@ -86,10 +111,7 @@ impl Lowering<'_> {
             }
             Tree::Unspecified => return Err(self.fault(tree.id, "not an expression", None)),
         };
-        self.depth -= 1;
-        let node = fold(node).map_err(|error| self.fault(tree.id, &error.to_string(), None))?;
-        self.place(at, tree.id, &node);
-        Ok(node)
+        fold(node).map_err(|error| self.fault(tree.id, &error.to_string(), None))
     }
 
     /// Notes where `node` stands, for findings about its type.
@@ -122,7 +144,7 @@ impl Lowering<'_> {
         self.places.close(at, place, has_parts);
     }
 
-    fn all<'e>(&mut self, trees: impl IntoIterator<Item = &'e IdedExpr>) -> Result<Vec<Node>, CompileError> {
+    fn all<'e>(&mut self, trees: impl IntoIterator<Item = &'e IdedExpr>) -> Vec<Node> {
         trees.into_iter().map(|tree| self.lower(tree)).collect()
     }
 
@@ -157,7 +179,11 @@ impl Lowering<'_> {
         }
         let readable = format!("here you can read {}", self.root_names());
         if Root::ALL.iter().any(|root| root.name() == name) {
-            return Err(self.fault(id, &format!("`{name}` cannot be read here"), Some(readable)));
+            let fault = self.fault(id, &format!("`{name}` cannot be read here"), Some(readable));
+            return Err(CompileError {
+                is_elsewhere: true,
+                ..fault
+            });
         }
         let locals = self.locals.iter().map(|local| &**local);
         let names = self.roots.iter().map(|root| root.name());
@@ -176,17 +202,17 @@ impl Lowering<'_> {
         }
     }
 
-    fn select(&mut self, select: &SelectExpr) -> Result<Node, CompileError> {
-        let operand = self.lower(&select.operand)?;
+    fn select(&mut self, select: &SelectExpr) -> Node {
+        let operand = self.lower(&select.operand);
         if select.test {
-            return Ok(Node::Has(Box::new(operand), Arc::from(select.field.as_str())));
+            return Node::Has(Box::new(operand), Arc::from(select.field.as_str()));
         }
-        Ok(member(operand, &select.field))
+        member(operand, &select.field)
     }
 
     fn call(&mut self, id: u64, call: &CallExpr) -> Result<Node, CompileError> {
         let written = call.target.iter().map(AsRef::as_ref).chain(&call.args);
-        let mut arguments = self.all(written)?;
+        let mut arguments = self.all(written);
         let name = call.func_name.as_str();
         // Operators cannot be written as calls, so their number of operands is right.
         match (name, arguments.len()) {
@@ -232,7 +258,11 @@ impl Lowering<'_> {
         if *function == Function::Uid {
             if !self.roots.contains(&Root::Record) {
                 let message = format!("`{name}` cannot be called here: nothing is decided here");
-                return Err(self.at_name(name, self.fault(id, &message, None)));
+                let fault = self.at_name(name, self.fault(id, &message, None));
+                return Err(CompileError {
+                    is_elsewhere: true,
+                    ..fault
+                });
             }
             arguments.push(Node::Path(Root::Record, vec![Arc::from(UID_SEED)]));
             self.places.open();
@@ -252,18 +282,18 @@ impl Lowering<'_> {
         let Some((kind, condition, body)) = macro_of(each) else {
             return Err(self.fault(id, "this macro does not exist here", None));
         };
-        let range = self.lower(&each.iter_range)?;
+        let range = self.lower(&each.iter_range);
         let slot = self.locals.len();
         self.locals.push(Arc::from(each.iter_var.as_str()));
-        let condition = condition.map(|condition| self.lower(condition)).transpose();
+        let condition = condition.map(|condition| self.lower(condition));
         let body = self.lower(body);
         self.locals.truncate(slot);
         Ok(Node::Loop(Box::new(Loop {
             kind,
             range,
             slot,
-            condition: condition?,
-            body: body?,
+            condition,
+            body,
         })))
     }
 
@@ -289,6 +319,7 @@ impl Lowering<'_> {
             offset,
             length: end.saturating_sub(offset),
             help,
+            is_elsewhere: false,
         }
     }
 }

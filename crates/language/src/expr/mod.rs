@@ -23,7 +23,7 @@ mod value;
 use std::sync::Arc;
 
 pub use functions::{UID_SEED, percent_encode};
-pub use nearest::nearest;
+pub use nearest::{nearest, nearest_by};
 pub use output::write_sorted;
 pub use template::{Template, TextPart};
 
@@ -154,6 +154,8 @@ pub struct CompileError {
     pub length: usize,
     /// What to write instead, if that can be guessed.
     pub help: Option<String>,
+    /// It makes sense in other places.
+    pub is_elsewhere: bool,
 }
 
 impl CompileError {
@@ -163,6 +165,7 @@ impl CompileError {
             offset: 0,
             length: text.len(),
             help: None,
+            is_elsewhere: false,
         }
     }
 }
@@ -229,19 +232,44 @@ impl Expr {
     /// # Errors
     /// As [`Expr::compile`].
     pub fn compile_in(text: &str, roots: &[Root], item: Option<&str>) -> Result<Self, CompileError> {
-        let (program, places) = lower::compile(text, roots, item)?;
+        let (expr, faults) = Self::read_in(text, roots, item);
+        match faults.into_iter().next() {
+            Some(first) => Err(first),
+            None => Ok(expr),
+        }
+    }
+
+    /// The same with all that is wrong with the text. Of what makes no sense in it nothing is known, so that the rest
+    /// can be checked; it is not to be evaluated.
+    #[must_use]
+    pub fn read_in(text: &str, roots: &[Root], item: Option<&str>) -> (Self, Vec<CompileError>) {
+        match lower::compile(text, roots, item) {
+            Ok((program, places, faults)) => (Self::of(text, program, places), faults),
+            Err(fault) => (Self::unknown(), vec![fault]),
+        }
+    }
+
+    /// Stands for an expression that cannot be read: nothing is known about what it gives.
+    #[must_use]
+    pub fn unknown() -> Self {
+        let mut places = places::Places::default();
+        places.open();
+        Self::of("", Node::Path(lower::UNKNOWN, Vec::new()), places)
+    }
+
+    fn of(text: &str, program: Node, places: places::Places) -> Self {
         let mut read = Roots::default();
         program.walk(&mut |node| {
             if let Node::Path(root, _) = node {
                 read = read.with(*root);
             }
         });
-        Ok(Self {
+        Self {
             roots: read,
             program: Arc::new(program),
             places: Arc::from(places.0),
             text: Arc::from(text),
-        })
+        }
     }
 
     /// The text that it was compiled from.
@@ -293,6 +321,12 @@ impl Expr {
         }
     }
 
+    /// What a condition always gives, whatever it reads.
+    #[must_use]
+    pub fn certain(&self) -> Option<bool> {
+        certain(&self.program)
+    }
+
     /// Evaluates to a JSON value that borrows from the scope where it can.
     ///
     /// # Errors
@@ -317,6 +351,32 @@ impl Expr {
             locals: Vec::new(),
         };
         evaluation.eval(&self.program)
+    }
+}
+
+/// One side of `&&` and `||` may decide alone.
+fn certain(node: &Node) -> Option<bool> {
+    match node {
+        Node::Constant(Json::Bool(answer)) => Some(*answer),
+        Node::Not(operand) => certain(operand).map(|answer| !answer),
+        Node::And(left, right) => match (certain(left), certain(right)) {
+            (Some(false), _) | (_, Some(false)) => Some(false),
+            (Some(true), right) => right,
+            (left, Some(true)) => left,
+            (None, None) => None,
+        },
+        Node::Or(left, right) => match (certain(left), certain(right)) {
+            (Some(true), _) | (_, Some(true)) => Some(true),
+            (Some(false), right) => right,
+            (left, Some(false)) => left,
+            (None, None) => None,
+        },
+        Node::Condition(test, yes, no) => match certain(test) {
+            Some(true) => certain(yes),
+            Some(false) => certain(no),
+            None => certain(yes).filter(|yes| certain(no) == Some(*yes)),
+        },
+        _ => None,
     }
 }
 

@@ -5,12 +5,25 @@ const NAME_CHARS_MAX: usize = 64;
 
 /// The candidate that differs least from `name`, if it is near enough to be meant.
 pub fn nearest<'c>(name: &str, candidates: impl IntoIterator<Item = &'c str>) -> Option<&'c str> {
-    candidates
+    let (_, candidate) = candidates
         .into_iter()
         .map(|candidate| (distance(name, candidate), candidate))
         .filter(|(distance, candidate)| *distance <= candidate.len().max(name.len()) / 3 + 1)
-        .min()
-        .map(|(_, candidate)| candidate)
+        .min()?;
+    Some(candidate)
+}
+
+/// The candidate that differs least from `name` and in at most `edits` characters.
+pub fn nearest_by<'c>(
+    name: &str,
+    edits: usize,
+    candidates: impl IntoIterator<Item = &'c str>,
+) -> Option<&'c str> {
+    let candidates = candidates
+        .into_iter()
+        .map(|candidate| (distance(name, candidate), candidate));
+    let (_, candidate) = candidates.filter(|(distance, _)| *distance <= edits).min()?;
+    Some(candidate)
 }
 
 /// Edits (insert, delete, replace, swap neighbours) between two texts.

@@ -62,6 +62,7 @@ pub(super) fn parse(text: &str) -> Result<(IdedExpr, SourceInfo), CompileError> 
             offset,
             length: 1,
             help: None,
+            is_elsewhere: false,
         });
     }
     Parser::new()
@@ -86,6 +87,7 @@ fn parse_error(text: &str, errors: &cel::ParseErrors) -> CompileError {
         offset,
         length,
         help: None,
+        is_elsewhere: false,
     }
 }
 

@@ -45,6 +45,17 @@ impl Template {
     /// # Errors
     /// As [`Template::compile_text`].
     pub fn compile_text_in(text: &str, roots: &[Root], item: Option<&str>) -> Result<Self, CompileError> {
+        let (template, faults) = Self::read_text_in(text, roots, item);
+        match faults.into_iter().next() {
+            Some(first) => Err(first),
+            None => Ok(template),
+        }
+    }
+
+    /// The same with all that is wrong with the text, as [`Expr::read_in`].
+    #[must_use]
+    pub fn read_text_in(text: &str, roots: &[Root], item: Option<&str>) -> (Self, Vec<CompileError>) {
+        let mut faults = Vec::new();
         let mut parts = Vec::new();
         let mut literal = String::new();
         let mut rest = text;
@@ -58,19 +69,24 @@ impl Template {
             }
             literal.push_str(&rest[..at]);
             let inside = &rest[at + 2..];
-            let end = closing_brace(inside).ok_or_else(|| CompileError {
-                message: "`${` without its `}`".to_owned(),
-                offset: begin,
-                length: text.len() - begin,
-                help: Some("write `$${` for a literal `${`".to_owned()),
-            })?;
-            let expr = Expr::compile_in(&inside[..end], roots, item).map_err(|error| CompileError {
-                offset: begin + 2 + error.offset,
-                ..error
-            })?;
+            let Some(end) = closing_brace(inside) else {
+                faults.push(CompileError {
+                    message: "`${` without its `}`".to_owned(),
+                    offset: begin,
+                    length: text.len() - begin,
+                    help: Some("write `$${` for a literal `${`".to_owned()),
+                    is_elsewhere: false,
+                });
+                return (Self::Value(Expr::unknown()), faults);
+            };
+            let (expr, wrong) = Expr::read_in(&inside[..end], roots, item);
+            faults.extend(wrong.into_iter().map(|fault| CompileError {
+                offset: begin + 2 + fault.offset,
+                ..fault
+            }));
             rest = &inside[end + 1..];
             if parts.is_empty() && literal.is_empty() && rest.is_empty() {
-                return Ok(Self::Value(expr));
+                return (Self::Value(expr), faults);
             }
             if !literal.is_empty() {
                 parts.push(TextPart::Literal(std::mem::take(&mut literal)));
@@ -81,12 +97,12 @@ impl Template {
         if parts.is_empty() {
             let mut constant = Vec::new();
             write_string(&literal, &mut constant);
-            return Ok(Self::Constant(constant));
+            return (Self::Constant(constant), faults);
         }
         if !literal.is_empty() {
             parts.push(TextPart::Literal(literal));
         }
-        Ok(Self::Text(parts))
+        (Self::Text(parts), faults)
     }
 
     #[must_use]

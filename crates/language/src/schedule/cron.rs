@@ -9,7 +9,7 @@ use jiff::civil::{Date, DateTime};
 use jiff::tz::{AmbiguousOffset, TimeZone, TimeZoneDatabase};
 use jiff::{Timestamp, ToSpan as _};
 
-use crate::expr::nearest;
+use crate::expr::nearest_by;
 use crate::ids::TimeMs;
 
 /// Longest expression, in bytes.
@@ -388,7 +388,10 @@ impl Zone {
             Ok(zone) => Err(zone.iana_name().map(str::to_owned)),
             Err(_) => {
                 let names: Vec<_> = zones.available().map(|name| name.to_string()).collect();
-                Err(nearest(name, names.iter().map(String::as_str)).map(str::to_owned))
+                // Every city is near to some other in a list of hundreds: only a slip counts.
+                let city = name.rsplit('/').next().unwrap_or(name);
+                let edits = (city.chars().count() / 4).max(1);
+                Err(nearest_by(name, edits, names.iter().map(String::as_str)).map(str::to_owned))
             }
         }
     }

@@ -4,6 +4,8 @@ mod editor;
 mod hash;
 mod left_done;
 mod limits;
+mod mistakes;
+mod never;
 #[cfg(feature = "wasm")]
 mod programs;
 mod reading;
@@ -134,7 +136,6 @@ fn findings_of_all_files_come_by_file_and_place() {
         places,
         [
             "b.yaml:3:7 SR0111",
-            "b.yaml:6:9 SR0106",
             "b.yaml:6:13 SR0105",
             "b.yaml:7:1 SR0105",
             "n.yaml:3:7 SR0111",

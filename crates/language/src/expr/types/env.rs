@@ -43,6 +43,12 @@ impl Env {
         self.refine(Base::Root(root), &[Arc::from(member)], &Type::clone);
     }
 
+    /// Makes a path of a root one whose value is of `among`, too.
+    pub fn narrow(&mut self, root: Root, path: &[&str], among: &Type) {
+        let path: Vec<Arc<str>> = path.iter().map(|field| Arc::from(*field)).collect();
+        self.refine(Base::Root(root), &path, &|known| known.and(among));
+    }
+
     pub(super) fn base(&self, base: Base) -> Type {
         match base {
             Base::Root(root) => self.root(root).clone(),

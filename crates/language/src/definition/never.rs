@@ -1,0 +1,219 @@
+//! Steps that no input can reach, and bounds of which one makes another useless.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use super::codes;
+use super::findings::Findings;
+use super::groups::Outlined;
+use super::model::{Action, Definition, Delay, FAIL_IF_CLASS, Group, Join, Step, Then};
+use super::saga::member;
+use super::yaml::Entry;
+use crate::duration::Millis;
+
+/// Reports joins that cannot be met, and steps behind one that never ends well. There may be cycles.
+pub fn check(steps: &[Step], outline: &[Outlined<'_, '_>], findings: &mut Findings<'_>) {
+    for (step, outlined) in steps.iter().zip(outline) {
+        let span =
+            |key: &str| member(&outlined.entry.value, key).map_or(0..0, |entry| entry.key_span.clone());
+        let failing: Vec<u16> = step
+            .needs
+            .iter()
+            .copied()
+            .filter(|need| never_ends_well(steps, *need))
+            .collect();
+        match step.join {
+            Join::All => {
+                let Some(need) = failing.first() else { continue };
+                let need = steps[usize::from(*need)].title();
+                let message = format!(
+                    "\"{}\" never starts: \"{need}\", which it needs, always fails",
+                    step.title()
+                );
+                findings.error(codes::NEVER_STARTS, span("needs"), message).help(Some(
+                    "its \"fail_if\" always holds; \"on_error\" may say with \"continue\" that this is no failure".to_owned(),
+                ));
+            }
+            Join::AtLeast { count, .. } => {
+                let able: Vec<u16> = step
+                    .needs
+                    .iter()
+                    .copied()
+                    .filter(|need| !failing.contains(need))
+                    .collect();
+                let most = most_done(steps, &able, None);
+                // That there are fewer needs than that is told where the number stands.
+                if most >= count as usize || step.needs.len() < count as usize {
+                    continue;
+                }
+                let message = format!(
+                    "\"{}\" never starts: at most {most} of the steps that it needs can be done, and it waits for {count}",
+                    step.title()
+                );
+                findings
+                    .error(codes::NEVER_STARTS, span("join"), message)
+                    .help(Some("only one alternative of a choice is ever taken".to_owned()));
+            }
+        }
+    }
+}
+
+/// Whether the step fails whenever it has succeeded, and nobody goes on after that.
+fn never_ends_well(steps: &[Step], index: u16) -> bool {
+    let step = &steps[usize::from(index)];
+    let fails = step.fail_if.as_ref().and_then(crate::expr::Expr::certain) == Some(true);
+    let goes_on = |then: &Then| matches!(then, Then::Continue);
+    // One that may be skipped is as good as done.
+    let may_be_skipped = step.condition.is_some() || step.within.is_some();
+    fails
+        && !may_be_skipped
+        && !step
+            .answer(FAIL_IF_CLASS)
+            .is_some_and(|(_, answer)| goes_on(&answer.then))
+        && step.on_error.values().all(|answer| !goes_on(&answer.then))
+}
+
+/// How many of these steps can be done in one instance. All of them stand in the group `around`.
+fn most_done(steps: &[Step], needs: &[u16], around: Option<u16>) -> usize {
+    let mut free = 0;
+    let mut choices: BTreeMap<u16, BTreeMap<usize, Vec<u16>>> = BTreeMap::new();
+    for need in needs {
+        let groups = std::iter::successors(steps[usize::from(*need)].within, |group| {
+            steps[usize::from(*group)].within
+        });
+        let inner = groups.take_while(|group| Some(*group) != around);
+        let outermost = inner
+            .filter(|group| branch_of(steps, *group, *need).is_some())
+            .last();
+        match outermost.and_then(|group| Some((group, branch_of(steps, group, *need)?))) {
+            Some((group, branch)) => choices
+                .entry(group)
+                .or_default()
+                .entry(branch)
+                .or_default()
+                .push(*need),
+            None => free += 1,
+        }
+    }
+    let taken = choices.iter().map(|(group, branches)| {
+        let each = branches
+            .values()
+            .map(|needs| most_done(steps, needs, Some(*group)));
+        each.max().unwrap_or(0)
+    });
+    free + taken.sum::<usize>()
+}
+
+/// The alternative of the choice `group` that `step` stands in.
+fn branch_of(steps: &[Step], group: u16, step: u16) -> Option<usize> {
+    match &steps[usize::from(group)].action {
+        Action::Group(Group::Choice(branches)) => {
+            branches.iter().position(|branch| branch.steps.contains(&step))
+        }
+        Action::Group(Group::Repeat(_) | Group::Foreach(_))
+        | Action::Effect { .. }
+        | Action::Command(_)
+        | Action::Publish(_)
+        | Action::Saga(_)
+        | Action::UndoSaga(_)
+        | Action::Nothing => None,
+    }
+}
+
+/// Reports bounds that are written and can never pass, because a shorter one passes first.
+pub fn bounds(
+    definition: &Definition,
+    deadline: Option<&Entry<'_>>,
+    timers: Option<&Entry<'_>>,
+    outline: &[Outlined<'_, '_>],
+    findings: &mut Findings<'_>,
+) {
+    let whole = definition
+        .timers
+        .iter()
+        .find(|timer| timer.name == super::model::DEADLINE);
+    let whole = whole
+        .filter(|_| deadline.is_some())
+        .and_then(|timer| fixed(Some(&timer.after)));
+    for (step, outlined) in definition.steps.iter().zip(outline) {
+        // The step that a loop is around is read twice; its times belong to one turn or item.
+        let written = |path: &[&str]| {
+            let mut node = &outlined.entry.value;
+            let mut found = None;
+            for key in path {
+                let entry = member(node, key)?;
+                node = &entry.value;
+                found = Some(entry.value.span.clone());
+            }
+            found
+        };
+        let own = if outlined.is_body {
+            None
+        } else {
+            fixed(step.deadline.as_ref())
+        };
+        let waits = step.wait.as_ref();
+        let wait = waits.and_then(|wait| fixed(wait.timeout.as_ref()));
+        let silence = waits.and_then(|wait| wait.heartbeat_ms);
+        let attempt = written(&["timeout"]).map(|_| step.timeout_ms);
+        let mut told = |name: &str, bound: Option<i64>, path: &[&str], longer_than: (&str, Option<i64>)| {
+            let (Some(bound), (other, Some(limit)), Some(span)) = (bound, longer_than, written(path)) else {
+                return;
+            };
+            if bound > limit {
+                useless((name, bound), (other, limit), span, findings);
+            }
+        };
+        let own_deadline = ("the \"deadline\" of the step", own);
+        told("timeout", attempt, &["timeout"], own_deadline);
+        told("timeout", wait, &["wait", "timeout"], own_deadline);
+        let of_wait = ("the \"timeout\" of the wait", wait);
+        told("heartbeat", silence, &["wait", "heartbeat"], of_wait);
+        let of_saga = ("the \"deadline\" of the saga", whole);
+        told("timeout", attempt, &["timeout"], of_saga);
+        told("timeout", wait, &["wait", "timeout"], of_saga);
+        if !outlined.is_body {
+            told("deadline", own, &["deadline"], of_saga);
+        }
+        told("delay", fixed(step.delay.as_ref()), &["delay"], of_saga);
+    }
+    for timer in &definition.timers {
+        let span = timers
+            .and_then(|timers| member(&timers.value, &timer.name))
+            .and_then(|timer| member(&timer.value, "after"))
+            .map(|after| after.value.span.clone());
+        // One of a step begins with it.
+        if let (Some(after), Some(whole), Some(span), None) =
+            (fixed(Some(&timer.after)), whole, span, timer.during)
+            && after > whole
+        {
+            useless(
+                ("after", after),
+                ("the \"deadline\" of the saga", whole),
+                span,
+                findings,
+            );
+        }
+    }
+}
+
+fn fixed(delay: Option<&Delay>) -> Option<i64> {
+    match delay? {
+        Delay::Fixed(ms) => Some(*ms),
+        Delay::Rendered(_) => None,
+    }
+}
+
+fn useless(bound: (&str, i64), limit: (&str, i64), span: Range<usize>, findings: &mut Findings<'_>) {
+    let shown = |ms: i64| Millis(ms.unsigned_abs());
+    let message = format!(
+        "\"{}\" is {} and never passes: {} is {}",
+        bound.0,
+        shown(bound.1),
+        limit.0,
+        shown(limit.1)
+    );
+    findings
+        .warning(codes::USELESS_BOUND, span, message)
+        .help(Some("make the one shorter, or the other longer".to_owned()));
+}

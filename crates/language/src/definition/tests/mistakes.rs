@@ -1,0 +1,275 @@
+//! Every mistake of a file is told at once, and nothing that only follows from one.
+
+use super::super::load;
+use super::{file, untyped_effects};
+
+const HEAD: &str =
+    "apiVersion: sagas/v1\nkind: Saga\nname: probe\nstart: Order.Placed\nkey: {\"Order.*\": event.data.id}\n";
+
+/// What is found in a saga of this body, as `code message`.
+fn told(body: &str) -> Vec<String> {
+    let loaded = load(
+        &[file("probe.yaml", &format!("{HEAD}{body}"))],
+        &untyped_effects(),
+    );
+    let findings = loaded.diagnostics.iter();
+    findings
+        .map(|finding| format!("{} {}", finding.code, finding.message))
+        .collect()
+}
+
+fn helps(body: &str) -> Vec<String> {
+    let loaded = load(
+        &[file("probe.yaml", &format!("{HEAD}{body}"))],
+        &untyped_effects(),
+    );
+    loaded
+        .diagnostics
+        .into_iter()
+        .filter_map(|finding| finding.help)
+        .collect()
+}
+
+#[test]
+fn a_step_that_is_wrong_hides_no_cycle_among_the_others() {
+    let found = told(
+        "steps:\n  a: {publish: {type: x, payload: {n: \"${nope}\"}}}\n  b: {needs: [c], delay: 1s}\n  c: {needs: [b], delay: 1s}\n",
+    );
+    assert_eq!(
+        found,
+        [
+            "SR0112 unknown name `nope`",
+            "SR0116 steps wait for each other: b -> c -> b"
+        ]
+    );
+}
+
+#[test]
+fn a_step_that_is_wrong_keeps_its_place_in_a_cycle() {
+    let found = told("steps:\n  a: {needs: [b], effect: nope}\n  b: {needs: [a], efect: fraud-score}\n");
+    assert_eq!(
+        found,
+        [
+            "SR0116 steps wait for each other: a -> b -> a",
+            "SR0102 unknown effect \"nope\"",
+            "SR0105 unknown key \"efect\" in a step",
+        ]
+    );
+}
+
+#[test]
+fn a_cycle_hides_neither_another_one_nor_what_else_is_wrong_with_the_order() {
+    let found = told(
+        "steps:\n  a: {needs: [b], delay: 1s}\n  b: {needs: [a], delay: 1s}\n  c: {needs: [d], delay: 1s}\n  d: {needs: [c], delay: 1s}\n  one: {effect: fraud-score, set: {n: 1}}\n  two: {effect: fraud-score, set: {n: 2}, on_error: {x: {goto: one}}}\n",
+    );
+    assert_eq!(
+        found,
+        [
+            "SR0116 steps wait for each other: a -> b -> a",
+            "SR0116 steps wait for each other: c -> d -> c",
+            "SR0121 steps \"one\" and \"two\" may run at the same time and both set \"n\"",
+            "SR0125 \"two\" cannot go to \"one\", which does not come before it",
+        ]
+        .map(|line| line.replace("SR0125", "SR0108"))
+    );
+}
+
+#[test]
+fn a_cycle_through_a_group_is_told_once() {
+    let found = told(
+        "steps:\n  x: {needs: [g], delay: 1s}\n  g:\n    needs: [x]\n    choice:\n      - {when: state.a == 1, steps: {one: {delay: 1s}, two: {delay: 1s}}}\n      - {else: {steps: {three: {delay: 1s}}}}\n",
+    );
+    assert_eq!(found, ["SR0116 steps wait for each other: x -> g -> x"]);
+}
+
+#[test]
+fn all_mistakes_of_one_text_are_told() {
+    let found = told(
+        "steps:\n  a: {publish: {type: x, payload: {n: \"${nope + state.a + gone} and ${lost}\", m: \"${event.data.id}\"}}}\n",
+    );
+    assert_eq!(
+        found,
+        [
+            "SR0112 unknown name `nope`",
+            "SR0112 unknown name `gone`",
+            "SR0112 unknown name `lost`",
+            "SR0113 `event.data` cannot be read here: the input may be a timer or a result",
+        ]
+    );
+}
+
+#[test]
+fn a_value_that_is_wrong_hides_no_misfit_beside_it() {
+    let effect = "apiVersion: sagas/v1\nkind: Effect\nname: probe\ninput: {type: object, required: [n, m], properties: {n: {type: integer}, m: {type: integer}}, additionalProperties: false}\ntransform: {}\nresult: {}\n";
+    let saga = format!("{HEAD}steps:\n  a: {{effect: probe, with: {{n: \"${{nope}}\", m: text, l: 1}}}}\n");
+    let loaded = load(&[file("probe.yaml", &saga)], &[file("e.yaml", effect)]);
+    let found: Vec<&str> = loaded.diagnostics.iter().map(|finding| finding.code).collect();
+    assert_eq!(found, ["SR0112", "SR0178", "SR0178"]);
+}
+
+#[test]
+fn an_effect_of_a_state_that_is_wrong_is_one_whose_end_is_handled() {
+    let found = told(
+        "machine:\n  initial: first\n  states:\n    first:\n      entry: {emit: [{effect: fraud-score, name: score, with: {n: \"${nope}\"}}]}\n      handlers:\n        result.score: {to: last}\n    last: {final: true}\n",
+    );
+    assert_eq!(found, ["SR0112 unknown name `nope`"]);
+}
+
+#[test]
+fn what_the_handlers_of_an_unknown_effect_lead_to_is_reached() {
+    let found = told(
+        "machine:\n  initial: first\n  states:\n    first:\n      entry: {emit: [{effect: fraud-score, name: score}]}\n      handlers:\n        result.scoer: {to: last}\n        nonsense: {set: {a: \"${nope}\"}, to: other}\n    last: {final: true}\n    other: {final: true}\n",
+    );
+    assert_eq!(
+        found,
+        [
+            "SR0115 the entry of the state emits no effect \"scoer\"",
+            "SR0110 \"nonsense\" is not an event type, expected <AggregateType>.<Event>",
+            "SR0112 unknown name `nope`",
+        ]
+    );
+}
+
+#[test]
+fn a_wait_that_is_wrong_leaves_open_what_can_be_read_behind_it() {
+    let found = told(
+        "steps:\n  a:\n    wait: {evnt: Order.Paid, when: event.data.ok, timeout: 1h}\n    set: {n: \"${event.data.n}\", by: \"${signal.by}\"}\n",
+    );
+    assert_eq!(found, ["SR0105 unknown key \"evnt\" in a wait"]);
+}
+
+#[test]
+fn a_key_that_is_misspelt_is_not_missing_as_well() {
+    for body in [
+        "steps: {a: {publishh: {type: x}}}\n",
+        "steps: {a: {publish: {tpye: x}}}\n",
+        "steps: {a: {command: {aggregate: A, idd: x, type: A.Do}}}\n",
+        "steps: {a: {wait: {signal: x, timeot: 1h}}}\n",
+        "steps: {b: {delay: 1s}, a: {neds: [b], join: any, delay: 1s}}\n",
+    ] {
+        let found = told(body);
+        assert_eq!(found.len(), 1, "{body}: {found:?}");
+        assert!(found[0].starts_with("SR0105"), "{found:?}");
+    }
+}
+
+#[test]
+fn an_undo_that_is_wrong_is_one() {
+    let found = told(
+        "steps:\n  a: {effect: fraud-score, compensate: {effect: nope, with: {n: \"${gone}\"}}}\n  b: {needs: a, effect: fraud-score, on_error: {x: {undo: a, fail: {code: c, keep: a}}}}\n",
+    );
+    assert_eq!(
+        found,
+        ["SR0102 unknown effect \"nope\"", "SR0112 unknown name `gone`"]
+    );
+}
+
+#[test]
+fn an_effect_without_a_readable_name_hides_no_mistake_of_sagas() {
+    let saga = format!(
+        "{HEAD}state: {{init: {{n: 1}}, schema: {{type: object, properties: {{n: {{type: integer}}}}, additionalProperties: false}}}}\nsteps:\n  a: {{effect: anything, set: {{n: text}}}}\n"
+    );
+    let loaded = load(
+        &[file("probe.yaml", &saga)],
+        &[file("e.yaml", "kind: Effect\nname: [\n")],
+    );
+    let files: Vec<(&str, &str)> = loaded
+        .diagnostics
+        .iter()
+        .map(|finding| (finding.file.as_str(), finding.code))
+        .collect();
+    assert_eq!(files, [("e.yaml", "SR0101"), ("probe.yaml", "SR0178")]);
+}
+
+#[test]
+fn a_step_without_anything_to_do_is_told_what_there_is() {
+    assert_eq!(
+        told("steps: {a: {set: {n: 1}}}\n"),
+        ["SR0106 a step needs something to do"]
+    );
+    let help = helps("steps: {a: {set: {n: 1}}}\n");
+    assert_eq!(
+        help,
+        ["give it one of effect, command, publish, saga, wait, delay, choice, repeat and foreach"]
+    );
+}
+
+#[test]
+fn what_a_step_does_not_have_is_told_with_the_place_that_has_it() {
+    for (deed, place) in [
+        ("fail: {code: x}", "\"on_error\" says with \"fail\""),
+        ("complete: {outcome: x}", "\"complete\" in a handler"),
+        ("emit: []", "\"effect\", \"command\" or \"publish\""),
+        ("when: state.a == 1", "its \"if\""),
+    ] {
+        let body = format!("steps: {{a: {{{deed}}}}}\n");
+        let (found, help) = (told(&body), helps(&body));
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].starts_with("SR0105 a step has no "), "{found:?}");
+        assert!(help[0].contains(place), "{help:?}");
+    }
+}
+
+#[test]
+fn an_effect_that_a_timer_emits_is_one_mistake() {
+    let found = told(
+        "steps: {a: {delay: 1h}}\ntimers: {nudge: {after: 1d, emit: [{effect: fraud-score, name: x, with: {a: 1}}]}}\n",
+    );
+    assert_eq!(
+        found,
+        ["SR0105 no effect is emitted here: nobody would wait for how it ends"]
+    );
+}
+
+#[test]
+fn steps_that_a_join_orders_are_told_how_they_overlap() {
+    let body = |stragglers: &str| {
+        format!(
+            "steps:\n  a: {{effect: fraud-score, set: {{n: 1}}}}\n  b: {{effect: fraud-score}}\n  c: {{needs: [a, b], join: any{stragglers}, effect: fraud-score, set: {{n: 2}}}}\n"
+        )
+    };
+    assert_eq!(
+        told(&body("")),
+        ["SR0121 \"c\" may begin before \"a\" is over, and both set \"n\""]
+    );
+    assert!(
+        told(&body(", stragglers: cancel")).is_empty(),
+        "what is given up sets nothing"
+    );
+}
+
+#[test]
+fn what_is_certain_of_a_repeated_expression_in_one_place_only_is_no_mistake() {
+    let shared = "handlers:\n  Order.Paid: &h {when: event.type == \"Order.Paid\", set: {paid: true}}\n  Order.Held: *h\nsteps: {a: {delay: 1h}}\n";
+    let shared = told(shared);
+    assert!(
+        !shared.iter().any(|found| found.starts_with("SR0176")),
+        "{shared:?}"
+    );
+    let never = told(
+        "handlers:\n  Order.Paid: &h {when: event.type == \"Order.Lost\", set: {paid: true}}\n  Order.Held: *h\nsteps: {a: {delay: 1h}}\n",
+    );
+    assert_eq!(never.len(), 1, "{never:?}");
+    assert!(never[0].starts_with("SR0176"), "{never:?}");
+}
+
+#[test]
+fn a_city_that_is_no_zone_is_not_taken_for_another_one() {
+    let zone = |name: &str| {
+        let body = format!("schedule: {{cron: \"0 6 * * *\", zone: {name}}}\nsteps: {{a: {{delay: 1h}}}}\n");
+        helps(&body).concat()
+    };
+    assert!(zone("Europe/Wien").contains("IANA"), "{}", zone("Europe/Wien"));
+    assert!(zone("Europe/Berlni").contains("did you mean \"Europe/Berlin\"?"));
+    assert!(zone("America/NewYork").contains("did you mean \"America/New_York\"?"));
+}
+
+#[test]
+fn what_does_not_do_what_it_seems_to_is_told() {
+    let start = "steps: {a: {wait: {event: Order.Placed, timeout: 1h}}}\n";
+    assert_eq!(
+        told(start),
+        ["SR0135 the Order.Placed that starts the instance does not end this wait"]
+    );
+    assert!(told(&start.replace("timeout", "when: event.data.n > 1, timeout")).is_empty());
+}
