@@ -52,6 +52,7 @@ fn frame<'d>(diagnostic: &'d Diagnostic, text: Option<&'d str>) -> Group<'d> {
                 .fold(false)
                 .annotation(AnnotationKind::Primary.span(excerpt.span)),
         ),
+        None if diagnostic.line == 0 => title.element(Origin::path(&diagnostic.file)),
         None => title.element(
             Origin::path(&diagnostic.file)
                 .line(diagnostic.line)
@@ -74,7 +75,12 @@ struct Excerpt<'t> {
 /// Cuts out the lines of a finding and a few before, so that a large file is not scanned for each.
 fn excerpt<'t>(text: &'t str, diagnostic: &Diagnostic) -> Option<Excerpt<'t>> {
     let Range { start, end } = diagnostic.span;
-    if text.is_empty() || !text.is_char_boundary(start) || !text.is_char_boundary(end) || end < start {
+    if diagnostic.line == 0
+        || text.is_empty()
+        || !text.is_char_boundary(start)
+        || !text.is_char_boundary(end)
+        || end < start
+    {
         return None;
     }
     let mut begin = text[..start].rfind('\n').map_or(0, |at| at + 1);

@@ -2,12 +2,12 @@
 
 use crate::kernel::limits::Limits;
 
-/// Whether limits are lowered at most.
-pub(super) fn check(limits: &Limits) -> Result<(), String> {
+/// The limits that are not lowered, but raised, or nothing at all; a sentence each.
+pub(super) fn raised(limits: &Limits) -> Vec<String> {
     let most = Limits::default();
     // As wide as the widest of them.
     let wide = |value: usize| u64::try_from(value).unwrap_or(u64::MAX);
-    let raised = [
+    [
         ("record_bytes", wide(limits.record_bytes), wide(most.record_bytes)),
         (
             "payload_bytes",
@@ -36,11 +36,7 @@ pub(super) fn check(limits: &Limits) -> Result<(), String> {
         ),
     ]
     .into_iter()
-    .find(|(_, value, max)| value > max || *value == 0);
-    match raised {
-        Some((name, value, max)) => Err(format!(
-            "limits.{name} must be between 1 and {max}, found {value}"
-        )),
-        None => Ok(()),
-    }
+    .filter(|(_, value, max)| value > max || *value == 0)
+    .map(|(name, value, max)| format!("limits.{name} must be between 1 and {max}, found {value}"))
+    .collect()
 }

@@ -8,10 +8,9 @@ use clap::ValueEnum;
 use clap::builder::PossibleValue;
 use serde::Deserialize;
 
-use super::ConfigError;
 use super::secret::SecretReference;
+use super::{ConfigError, mistakes};
 use crate::clients::UpstreamTlsFiles;
-use crate::effects::consumers::{Delivery, Grouping, PUSHED_MAX};
 use crate::kernel::duration::Millis;
 use crate::kernel::ids::TenantId;
 use crate::kernel::limits::Limits;
@@ -408,22 +407,28 @@ impl Manifest {
     /// # Errors
     /// As [`Manifest::load`], where the result contradicts itself.
     pub fn overridden(self, overrides: &Overrides) -> Result<Self, ConfigError> {
-        self.laid_over(overrides, Path::new("command line"))
+        self.laid_over(overrides, Path::new("command line"), "")
     }
 
     /// Lays flags and environment over a manifest that was read from `path`, and checks what comes out.
-    pub(super) fn laid_over(mut self, overrides: &Overrides, path: &Path) -> Result<Self, ConfigError> {
-        let path = || path.to_owned();
-        self.apply(overrides)
-            .and_then(|()| self.check())
-            .map_err(|message| ConfigError::Invalid {
-                path: path(),
-                place: None,
-                message,
-            })?;
+    pub(super) fn laid_over(
+        mut self,
+        overrides: &Overrides,
+        path: &Path,
+        text: &str,
+    ) -> Result<Self, ConfigError> {
+        let refusals = match self.apply(overrides) {
+            Ok(()) => self.contradictions(),
+            Err(message) => vec![message],
+        };
+        if !refusals.is_empty() {
+            return Err(ConfigError::Wrong {
+                findings: mistakes::placed(text, path, refusals),
+            });
+        }
         if self.http.is_exposed() {
-            let listen = self.http.listen;
-            return Err(ConfigError::Exposed { path: path(), listen });
+            let (path, listen) = (path.to_owned(), self.http.listen);
+            return Err(ConfigError::Exposed { path, listen });
         }
         Ok(self)
     }
@@ -435,140 +440,6 @@ impl Manifest {
     pub fn use_nats(&mut self, url: String) -> Result<(), String> {
         self.broker.kind = BrokerKind::Nats;
         self.broker.nats.urls = vec![url.try_into()?];
-        Ok(())
-    }
-
-    fn check(&self) -> Result<(), String> {
-        crate::kernel::ids::SagaName::parse(&self.cluster).map_err(|error| format!("cluster: {error}"))?;
-        crate::kernel::ids::SagaName::parse(self.group()).map_err(|error| format!("group: {error}"))?;
-        if !(1..=1024).contains(&self.shards) {
-            return Err(format!(
-                "shards must be between 1 and 1024, found {}",
-                self.shards
-            ));
-        }
-        if matches!(&self.tenants, Some(TenantList::Listed(list)) if list.is_empty() || list.iter().any(TenantId::is_none))
-        {
-            return Err("tenants must name at least one tenant, each not empty; leave the key out to work without tenants".to_owned());
-        }
-        for tenant in self.scheduled_tenants.iter().flatten() {
-            let served = match &self.tenants {
-                None => false,
-                Some(TenantList::Any) => !tenant.is_none(),
-                Some(TenantList::Listed(list)) => list.contains(tenant),
-            };
-            if !served {
-                let name = tenant.as_str();
-                return Err(format!(
-                    "scheduled_tenants names {name:?}, which is not among tenants"
-                ));
-            }
-        }
-        for (name, files) in &self.upstream_tls {
-            if !self.upstreams.contains_key(name) {
-                return Err(format!(
-                    "upstream_tls names {name:?}, which is not among upstreams"
-                ));
-            }
-            files
-                .check()
-                .map_err(|reason| format!("upstream_tls.{name}: {reason}"))?;
-        }
-        if let Some(gateway) = &self.gateway {
-            let has_nats = self.broker.kind == BrokerKind::Nats;
-            gateway
-                .check()
-                .and_then(|()| gateway.check_beside(has_nats, self.tenancy()))
-                .map_err(|error| error.to_string())?;
-        }
-        self.worker
-            .egress
-            .check()
-            .map_err(|reason| format!("worker.egress: {reason}"))?;
-        self.check_secrets()?;
-        self.http.check()?;
-        self.ownership.check()?;
-        if self.broker.kind == BrokerKind::Embedded && self.mode != Mode::Combined {
-            return Err(format!(
-                "mode {} needs a broker that other processes can reach: set broker.kind to nats",
-                self.mode.as_str()
-            ));
-        }
-        if self.dispatch == Dispatch::Local && self.mode != Mode::Combined {
-            return Err(format!(
-                "dispatch local hands commands to a worker of the same process, and mode {} has none beside sagas",
-                self.mode.as_str()
-            ));
-        }
-        self.check_consumers()?;
-        self.check_relay()?;
-        super::limits::check(&self.limits)
-    }
-
-    fn check_relay(&self) -> Result<(), String> {
-        // What is younger is sent without a look at what stands, and so must still be there.
-        let (horizon, recheck) = (self.relay.gate_horizon, self.relay.recheck_after);
-        if horizon < recheck {
-            return Err(format!(
-                "relay.gate_horizon must be at least relay.recheck_after, {recheck}, found {horizon}"
-            ));
-        }
-        Ok(())
-    }
-
-    fn check_consumers(&self) -> Result<(), String> {
-        let consumers = &self.worker.consumers;
-        if self.broker.kind == BrokerKind::Embedded
-            && let Some(what) = consumers.bind.keys().next()
-        {
-            return Err(format!(
-                "worker.consumers.bind.{what} names a consumer of NATS, and broker.kind is embedded"
-            ));
-        }
-        if consumers.delivery == Delivery::Push {
-            if self.broker.kind == BrokerKind::Embedded {
-                return Err(
-                    "worker.consumers.delivery is push, which is NATS's, and broker.kind is embedded"
-                        .to_owned(),
-                );
-            }
-            if !(1..=PUSHED_MAX).contains(&self.worker.unacknowledged_max) {
-                return Err(format!(
-                    "worker.unacknowledged_max must be between 1 and {PUSHED_MAX} where worker.consumers.delivery is push, found {}",
-                    self.worker.unacknowledged_max
-                ));
-            }
-        }
-        let by_tenant = matches!(consumers.by, Some(Grouping::Tenant | Grouping::TenantAndEffect));
-        if by_tenant && !matches!(self.tenants, Some(TenantList::Listed(_))) {
-            return Err(
-                "worker.consumers.by is tenant or tenant_and_effect, which needs a list under tenants"
-                    .to_owned(),
-            );
-        }
-        Ok(())
-    }
-
-    fn check_secrets(&self) -> Result<(), String> {
-        for (name, reference) in &self.secrets {
-            let SecretReference::Kv(place) = reference else {
-                continue;
-            };
-            if self.broker.kind == BrokerKind::Embedded {
-                return Err(format!(
-                    "secrets.{name} is in NATS KV, and broker.kind is embedded: there is no NATS to read it from"
-                ));
-            }
-            place
-                .check()
-                .map_err(|message| format!("secrets.{name}: {message}"))?;
-        }
-        let callbacks = self.callbacks.as_ref().map(|callbacks| &callbacks.key);
-        if let Some(SecretReference::Kv(_)) = callbacks {
-            return Err(
-                "callbacks.key cannot be in NATS KV; write {env: VARIABLE} or {file: PATH}".to_owned(),
-            );
-        }
         Ok(())
     }
 

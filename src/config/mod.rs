@@ -3,8 +3,10 @@
 //! Precedence: default < file < environment < flag. Unknown keys are errors. Secrets are references to the
 //! environment or to files, never values.
 
+mod check;
 mod limits;
 pub mod manifest;
+mod mistakes;
 mod ownership;
 mod place;
 #[cfg(test)]
@@ -18,25 +20,16 @@ pub use ownership::OwnershipSettings;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use crate::kernel::definition::Diagnostic;
+
 /// Why a manifest cannot be used. The process exits with 78 (configuration) or 66 (no such file).
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     #[error("{}: cannot be read: {source} [SR0401]", path.display())]
     Unreadable { path: PathBuf, source: std::io::Error },
-    #[error("{}:{line}:{column}: {message} [SR0402]", path.display())]
-    Syntax {
-        path: PathBuf,
-        line: u64,
-        column: u64,
-        message: String,
-    },
-    #[error("{}{}: {message} [SR0403]", path.display(), place.map(|(line, column)| format!(":{line}:{column}")).unwrap_or_default())]
-    Invalid {
-        path: PathBuf,
-        /// Line and column of what is wrong, where the file has it.
-        place: Option<(u64, u64)>,
-        message: String,
-    },
+    /// What is wrong with the text, all of it; one at least.
+    #[error("{}", findings.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
+    Wrong { findings: Vec<Diagnostic> },
     #[error(
         "{}: http.listen {listen} can be reached from other machines, and whoever reaches the API may do everything: listen on 127.0.0.1, or say http.authentication: in_front where only authenticated requests get there [SR0412]",
         path.display()
@@ -55,11 +48,10 @@ const MANIFEST_BYTES_MAX: u64 = 1024 * 1024;
 impl ConfigError {
     /// The code, which has a page under docs/errors/.
     #[must_use]
-    pub const fn code(&self) -> &'static str {
+    pub fn code(&self) -> &'static str {
         match self {
             Self::Unreadable { .. } => "SR0401",
-            Self::Syntax { .. } => "SR0402",
-            Self::Invalid { .. } => "SR0403",
+            Self::Wrong { findings } => findings.first().map_or("SR0402", |finding| finding.code),
             Self::Secret { .. } => "SR0404",
             Self::Exposed { .. } => "SR0412",
         }
@@ -70,7 +62,7 @@ impl Manifest {
     /// Reads the manifest at `path` and lays `overrides` over it.
     ///
     /// # Errors
-    /// [`ConfigError`], one line each, with the place in the file where there is one.
+    /// [`ConfigError`], one line for each mistake, with the place in the file where there is one.
     pub fn load(path: &Path, overrides: &Overrides) -> Result<Self, ConfigError> {
         let unreadable = |source| ConfigError::Unreadable {
             path: path.to_owned(),
@@ -78,10 +70,9 @@ impl Manifest {
         };
         let size = std::fs::metadata(path).map_err(unreadable)?.len();
         if size > MANIFEST_BYTES_MAX {
-            return Err(ConfigError::Invalid {
-                path: path.to_owned(),
-                place: None,
-                message: format!("is {size} bytes long, at most {MANIFEST_BYTES_MAX} are allowed"),
+            let message = format!("is {size} bytes long, at most {MANIFEST_BYTES_MAX} are allowed");
+            return Err(ConfigError::Wrong {
+                findings: mistakes::placed("", path, vec![message]),
             });
         }
         let text = std::fs::read_to_string(path).map_err(unreadable)?;
@@ -93,16 +84,11 @@ impl Manifest {
     /// # Errors
     /// As [`Manifest::load`].
     pub fn parse(text: &str, path: &Path, overrides: &Overrides) -> Result<Self, ConfigError> {
-        let mut manifest: Self =
-            serde_saphyr::from_str_with_options(text, options()).map_err(|error| syntax(path, &error))?;
+        let mut manifest: Self = serde_saphyr::from_str_with_options(text, options())
+            .map_err(|error| mistakes::all(text, path, &error))?;
         let base = path.parent().unwrap_or_else(|| Path::new("."));
         manifest.resolve_paths(base);
-        manifest.laid_over(overrides, path).map_err(|mut error| {
-            if let ConfigError::Invalid { place, message, .. } = &mut error {
-                *place = place::of_refused(text, message);
-            }
-            error
-        })
+        manifest.laid_over(overrides, path, text)
     }
 }
 
@@ -110,26 +96,6 @@ fn options() -> serde_saphyr::Options {
     let mut options = serde_saphyr::Options::default();
     options.with_snippet = false;
     options
-}
-
-fn syntax(path: &Path, error: &serde_saphyr::Error) -> ConfigError {
-    let (line, column) = error
-        .location()
-        .map_or((1, 1), |location| (location.line(), location.column()));
-    let message = error.without_snippet().to_string();
-    // The place is told once, in front.
-    let message = match message.split_once(": ") {
-        Some((place, rest)) if place.contains("line") || place.contains(&format!("{line}:{column}")) => {
-            rest.to_owned()
-        }
-        _ => message,
-    };
-    ConfigError::Syntax {
-        path: path.to_owned(),
-        line,
-        column,
-        message,
-    }
 }
 
 #[cfg(test)]
@@ -159,6 +125,7 @@ mod tests {
     }
 
     #[test]
+    #[allow(clippy::too_many_lines, reason = "a table")]
     fn mistakes_are_told_with_their_place() {
         for (body, expected) in [
             ("shrads: 4\n", "config/test.yaml:4:1: unknown"),
@@ -210,7 +177,10 @@ mod tests {
                 "broker: {kind: nats}\ngateway: {nats: \"tenant.x\"}\n",
                 "belong to the runner",
             ),
-            ("cluster: other\n", "duplicate"),
+            (
+                "cluster: other\n",
+                "config/test.yaml:4:1: key \"cluster\" is there twice",
+            ),
             ("secrets: {pay: inline}\n", "config/test.yaml:4:"),
             (
                 "secrets: {pay: {kv: {bucket: b, key: k}}}\nbroker: {kind: embedded}\n",
@@ -229,10 +199,13 @@ mod tests {
                 "callbacks: {key: {kv: {bucket: b, key: k}}}\nbroker: {kind: nats}\n",
                 "callbacks.key cannot be in NATS KV",
             ),
-            ("worker: {consumers: {by: saga}}\n", "config/test.yaml:4:26: "),
+            (
+                "worker: {consumers: {by: saga}}\n",
+                "config/test.yaml:4:26: by is \"saga\", expected effect",
+            ),
             (
                 "worker:\n  consumers:\n    by: category\n",
-                "config/test.yaml:6:5: ",
+                "config/test.yaml:6:5: `by: category` needs `categories`",
             ),
             (
                 "worker: {consumers: {bind: {charge: theirs}}}\n",
@@ -254,7 +227,10 @@ mod tests {
                 "worker: {consumers: {by: tenant_and_effect}}\n",
                 "which needs a list under tenants",
             ),
-            ("shards: 1\nshards: 2\n", "config/test.yaml:5:1: duplicate"),
+            (
+                "shards: 1\nshards: 2\n",
+                "config/test.yaml:5:1: key \"shards\" is there twice",
+            ),
         ] {
             let message = refusal(body);
             assert!(message.contains(expected), "{body:?}: {message}");

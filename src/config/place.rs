@@ -1,11 +1,14 @@
 //! Where in a manifest stands what its check refuses.
 
+use std::ops::Range;
+
+use crate::kernel::definition::fields;
 use crate::kernel::definition::findings::Findings;
 use crate::kernel::definition::yaml::{self, Node, Value};
 
-/// Line and column of the value that a refusal begins with the key of, e.g. `relay.gate_horizon`: of the deepest part of the key
-/// that the text has. `None` where it has none of it, because the value is a default or comes from elsewhere.
-pub(super) fn of_refused(text: &str, refusal: &str) -> Option<(u64, u64)> {
+/// The value that a refusal begins with the key of, e.g. `relay.gate_horizon`: of the deepest part of the key that the text has.
+/// `None` where it has none of it, because the value is a default or comes from elsewhere.
+pub(super) fn of_refused(text: &str, refusal: &str) -> Option<Range<usize>> {
     let is_part = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     let key = refusal.split(|c: char| !is_part(c)).next()?;
     let mut findings = Findings::new("", text);
@@ -19,10 +22,7 @@ pub(super) fn of_refused(text: &str, refusal: &str) -> Option<(u64, u64)> {
     if depth == 0 {
         return None;
     }
-    let before = text.get(..found.span.start)?;
-    let line = before.lines().count() + usize::from(before.ends_with('\n') || before.is_empty());
-    let column = before.rsplit('\n').next().map_or(0, |line| line.chars().count());
-    Some((u64::try_from(line).ok()?, u64::try_from(column + 1).ok()?))
+    Some(fields::visible(found, &found.span, text))
 }
 
 fn member<'n, 't>(node: &'n Node<'t>, key: &str) -> Option<&'n Node<'t>> {
@@ -43,14 +43,18 @@ mod tests {
     fn a_refusal_is_placed_where_the_text_has_its_key_or_a_part_of_it() {
         let text = "cluster: a\nrelay:\n  retry_max: 1s\n  gate_horizon: 0ms\nlimits: {hops: 0}\n";
         for (refusal, expected) in [
-            ("relay.gate_horizon must be longer", Some((4, 17))),
-            ("relay.trim_interval must be longer", Some((3, 3))),
-            ("limits.hops must be between", Some((5, 16))),
-            ("cluster: may hold only", Some((1, 10))),
+            ("relay.gate_horizon must be longer", Some("0ms")),
+            ("relay.trim_interval must be longer", Some("retry_max: 1s")),
+            ("limits.hops must be between", Some("0")),
+            ("cluster: may hold only", Some("a")),
             ("shards must be between", None),
             ("an unlucky sentence", None),
         ] {
-            assert_eq!(of_refused(text, refusal), expected, "{refusal}");
+            assert_eq!(
+                of_refused(text, refusal).map(|span| &text[span]),
+                expected,
+                "{refusal}"
+            );
         }
         assert_eq!(of_refused("[1, 2]", "relay.gate_horizon"), None);
         assert_eq!(of_refused("{", "relay"), None);

@@ -33,7 +33,10 @@ pub struct Diagnostic {
 impl fmt::Display for Diagnostic {
     /// `sagas/order.yaml:14:9: unknown effect "chrage"; did you mean "charge"? [SR0102]`
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}:{}: {}", self.file, self.line, self.column, self.message)?;
+        match self.line {
+            0 => write!(f, "{}: {}", self.file, self.message)?,
+            line => write!(f, "{}:{line}:{}: {}", self.file, self.column, self.message)?,
+        }
         if let Some(help) = &self.help {
             write!(f, "; {help}")?;
         }

@@ -1,0 +1,147 @@
+//! What in a manifest contradicts itself, although each key of it can be read.
+
+use super::manifest::{Dispatch, Manifest, Mode, TenantList};
+use super::secret::SecretReference;
+use super::{BrokerKind, limits};
+use crate::effects::consumers::{Delivery, Grouping, PUSHED_MAX};
+use crate::kernel::ids::{SagaName, TenantId};
+
+/// Fewest and most shards of a cluster.
+const SHARDS: std::ops::RangeInclusive<u16> = 1..=1024;
+
+impl Manifest {
+    /// All contradictions, each a sentence that begins with the key that it is about.
+    pub(super) fn contradictions(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        let names = [
+            ("cluster", Some(self.cluster.as_str())),
+            ("group", self.group.as_deref()),
+        ];
+        for (key, name) in names.into_iter().filter_map(|(key, name)| Some((key, name?))) {
+            found.extend(SagaName::parse(name).err().map(|error| format!("{key}: {error}")));
+        }
+        if !SHARDS.contains(&self.shards) {
+            found.push(format!(
+                "shards must be between {} and {}, found {}",
+                SHARDS.start(),
+                SHARDS.end(),
+                self.shards
+            ));
+        }
+        self.tenancy_contradictions(&mut found);
+        for (name, files) in &self.upstream_tls {
+            if !self.upstreams.contains_key(name) {
+                found.push(format!(
+                    "upstream_tls names {name:?}, which is not among upstreams"
+                ));
+            }
+            let wrong = files.check().err();
+            found.extend(wrong.map(|reason| format!("upstream_tls.{name}: {reason}")));
+        }
+        if let Some(gateway) = &self.gateway {
+            let has_nats = self.broker.kind == BrokerKind::Nats;
+            let checked = gateway
+                .check()
+                .and_then(|()| gateway.check_beside(has_nats, self.tenancy()));
+            found.extend(checked.err().map(|error| error.to_string()));
+        }
+        let egress = self.worker.egress.check().err();
+        found.extend(egress.map(|reason| format!("worker.egress: {reason}")));
+        self.secret_contradictions(&mut found);
+        found.extend(self.http.check().err());
+        found.extend(self.ownership.check().err());
+        if self.mode != Mode::Combined {
+            let mode = self.mode.as_str();
+            if self.broker.kind == BrokerKind::Embedded {
+                found.push(format!(
+                    "mode {mode} needs a broker that other processes can reach: set broker.kind to nats"
+                ));
+            }
+            if self.dispatch == Dispatch::Local {
+                found.push(format!(
+                    "dispatch local hands commands to a worker of the same process, and mode {mode} has none beside sagas"
+                ));
+            }
+        }
+        self.consumer_contradictions(&mut found);
+        // What is younger is sent without a look at what stands, and so must still be there.
+        let (horizon, recheck) = (self.relay.gate_horizon, self.relay.recheck_after);
+        if horizon < recheck {
+            found.push(format!(
+                "relay.gate_horizon must be at least relay.recheck_after, {recheck}, found {horizon}"
+            ));
+        }
+        found.extend(limits::raised(&self.limits));
+        found
+    }
+
+    fn tenancy_contradictions(&self, found: &mut Vec<String>) {
+        let is_listed = |list: &[TenantId]| !list.is_empty() && !list.iter().any(TenantId::is_none);
+        if matches!(&self.tenants, Some(TenantList::Listed(list)) if !is_listed(list)) {
+            found.push("tenants must name at least one tenant, each not empty; leave the key out to work without tenants".to_owned());
+        }
+        for tenant in self.scheduled_tenants.iter().flatten() {
+            let served = match &self.tenants {
+                None => false,
+                Some(TenantList::Any) => !tenant.is_none(),
+                Some(TenantList::Listed(list)) => list.contains(tenant),
+            };
+            if !served {
+                let name = tenant.as_str();
+                found.push(format!(
+                    "scheduled_tenants names {name:?}, which is not among tenants"
+                ));
+            }
+        }
+    }
+
+    fn consumer_contradictions(&self, found: &mut Vec<String>) {
+        let consumers = &self.worker.consumers;
+        if self.broker.kind == BrokerKind::Embedded {
+            let bound = consumers.bind.keys();
+            found.extend(bound.map(|what| {
+                format!("worker.consumers.bind.{what} names a consumer of NATS, and broker.kind is embedded")
+            }));
+        }
+        if consumers.delivery == Delivery::Push {
+            let most = self.worker.unacknowledged_max;
+            if self.broker.kind == BrokerKind::Embedded {
+                found.push(
+                    "worker.consumers.delivery is push, which is NATS's, and broker.kind is embedded"
+                        .to_owned(),
+                );
+            } else if !(1..=PUSHED_MAX).contains(&most) {
+                found.push(format!(
+                    "worker.unacknowledged_max must be between 1 and {PUSHED_MAX} where worker.consumers.delivery is push, found {most}"
+                ));
+            }
+        }
+        let by_tenant = matches!(consumers.by, Some(Grouping::Tenant | Grouping::TenantAndEffect));
+        if by_tenant && !matches!(self.tenants, Some(TenantList::Listed(_))) {
+            found.push(
+                "worker.consumers.by is tenant or tenant_and_effect, which needs a list under tenants"
+                    .to_owned(),
+            );
+        }
+    }
+
+    fn secret_contradictions(&self, found: &mut Vec<String>) {
+        for (name, reference) in &self.secrets {
+            let SecretReference::Kv(place) = reference else {
+                continue;
+            };
+            if self.broker.kind == BrokerKind::Embedded {
+                found.push(format!(
+                    "secrets.{name} is in NATS KV, and broker.kind is embedded: there is no NATS to read it from"
+                ));
+            }
+            let wrong = place.check().err();
+            found.extend(wrong.map(|message| format!("secrets.{name}: {message}")));
+        }
+        let callbacks = self.callbacks.as_ref().map(|callbacks| &callbacks.key);
+        if let Some(SecretReference::Kv(_)) = callbacks {
+            found
+                .push("callbacks.key cannot be in NATS KV; write {env: VARIABLE} or {file: PATH}".to_owned());
+        }
+    }
+}
