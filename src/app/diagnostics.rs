@@ -38,6 +38,12 @@ pub fn render(diagnostics: &[Diagnostic], text_of: &dyn Fn(&str) -> Option<Arc<s
     out
 }
 
+/// A line without anything that a terminal would obey: names in it come from files.
+pub fn plain(line: &str) -> String {
+    let visible = |c: char| if c.is_control() { '\u{fffd}' } else { c };
+    line.chars().map(visible).collect()
+}
+
 fn frame<'d>(diagnostic: &'d Diagnostic, text: Option<&'d str>) -> Group<'d> {
     let level = match diagnostic.severity {
         Severity::Error => Level::ERROR,

@@ -1,5 +1,6 @@
 //! `validate`: every mistake of every file, with its place.
 
+use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
@@ -9,7 +10,7 @@ use crate::app::definitions::{self, Folders};
 use crate::app::exit::{self, Failure};
 use crate::app::{diagnostics, out};
 use crate::config::{ConfigError, Manifest, Overrides};
-use crate::kernel::definition::{Diagnostic, Loaded, Severity, SourceFile};
+use crate::kernel::definition::{Diagnostic, Loaded, Severity, SourceFile, codes};
 use crate::ports::clock::Clock as _;
 
 #[derive(Debug, Args)]
@@ -20,9 +21,12 @@ pub struct ValidateArguments {
     /// How findings are printed.
     #[arg(short, long, visible_alias = "format", default_value = "text")]
     output: Output,
+    /// Fail with warnings as with errors; files without schemas (SR0179) are complete and do not count.
+    #[arg(long)]
+    deny_warnings: bool,
 }
 
-#[derive(Debug, Clone, Copy, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Output {
     /// Frames with excerpts, for people.
     Text,
@@ -30,6 +34,10 @@ enum Output {
     Json,
 }
 
+/// Most warnings that are shown beside errors, a line each.
+const WARNINGS_SHOWN: usize = 10;
+/// Most files without schemas that are named.
+const UNTYPED_NAMED: usize = 5;
 /// Next planned times that are shown of a schedule.
 const TIMES_SHOWN: usize = 3;
 
@@ -47,7 +55,14 @@ pub fn validate(arguments: &ValidateArguments) -> Result<(), Failure> {
     let loaded = files.load();
     let texts = files.texts();
     let mut findings = loaded.findings();
-    findings.extend(files.manifests.iter().filter_map(wrong_manifest));
+    findings.extend(files.manifests.iter().flat_map(wrong_manifest));
+    let (errors, others): (Vec<Diagnostic>, Vec<Diagnostic>) = findings
+        .iter()
+        .cloned()
+        .partition(|finding| finding.severity == Severity::Error);
+    let (untyped, warnings): (Vec<Diagnostic>, Vec<Diagnostic>) = others
+        .into_iter()
+        .partition(|finding| finding.code == codes::UNTYPED);
     match arguments.output {
         Output::Json => {
             let json = serde_json::to_string_pretty(&findings).expect("findings are plain data");
@@ -55,19 +70,31 @@ pub fn validate(arguments: &ValidateArguments) -> Result<(), Failure> {
         }
         Output::Text => {
             let color = diagnostics::coloured(&std::io::stdout());
-            let frames = diagnostics::render(&findings, &|path| texts.get(path).cloned(), color);
-            out::text(frames)?;
+            let framed = |findings: &[Diagnostic]| {
+                diagnostics::render(findings, &|path| texts.get(path).cloned(), color)
+            };
+            let in_lines = !errors.is_empty() && !arguments.deny_warnings;
+            out::text(tell_untyped(&untyped))?;
+            out::text(if in_lines {
+                in_short(&warnings)
+            } else {
+                framed(&warnings)
+            })?;
+            out::text(framed(&errors))?;
         }
     }
-    let errors = findings
-        .iter()
-        .filter(|finding| finding.severity == Severity::Error)
-        .count();
-    if errors > 0 {
-        return Err(Failure::new(
-            exit::FINDINGS,
-            format!("{errors} error(s) in {count} file(s)"),
-        ));
+    let denied = if arguments.deny_warnings {
+        warnings.len()
+    } else {
+        0
+    };
+    if errors.len() + denied > 0 {
+        let warnings = match denied {
+            0 => String::new(),
+            denied => format!(" and {denied} warning(s)"),
+        };
+        let message = format!("{} error(s){warnings} in {count} file(s)", errors.len());
+        return Err(Failure::new(exit::FINDINGS, message));
     }
     tell_schedules(&loaded);
     out::note(format_args!(
@@ -79,33 +106,69 @@ pub fn validate(arguments: &ValidateArguments) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What is wrong with a manifest first.
-fn wrong_manifest(file: &SourceFile) -> Option<Diagnostic> {
-    let error = Manifest::parse(&file.text, Path::new(&file.path), &Overrides::default()).err()?;
-    let (line, column, message) = match &error {
-        ConfigError::Syntax {
+/// All files without schemas in one line: each is complete, and other findings are to be seen.
+fn tell_untyped(untyped: &[Diagnostic]) -> String {
+    let [first, ..] = untyped else {
+        return String::new();
+    };
+    let named = untyped.iter().take(UNTYPED_NAMED).map(|finding| &*finding.file);
+    let mut files: Vec<&str> = named.collect();
+    let others = format!("{} other(s)", untyped.len() - files.len());
+    if untyped.len() > files.len() {
+        files.push(&others);
+    }
+    format!(
+        "warning[{}]: expressions of {} file(s) are not checked before they run, for want of schemas: {}\n\n",
+        first.code,
+        untyped.len(),
+        files.join(", ")
+    )
+}
+
+/// Warnings in a line each, so that the errors behind them are seen.
+fn in_short(warnings: &[Diagnostic]) -> String {
+    let mut out = String::new();
+    for warning in warnings.iter().take(WARNINGS_SHOWN) {
+        let Diagnostic {
+            code,
+            file,
             line,
             column,
             message,
             ..
-        } => (*line, *column, message.clone()),
-        ConfigError::Invalid { place, message, .. } => {
-            let (line, column) = place.unwrap_or_default();
-            (line, column, message.clone())
-        }
-        other => (0, 0, other.to_string()),
-    };
-    let place = |number| usize::try_from(number).unwrap_or(0);
-    Some(Diagnostic {
-        code: error.code(),
-        severity: Severity::Error,
-        file: file.path.clone(),
-        line: place(line),
-        column: place(column),
-        span: 0..0,
-        message,
-        help: None,
-    })
+        } = warning;
+        out.push_str(&diagnostics::plain(&format!(
+            "warning[{code}]: {file}:{line}:{column}: {message}"
+        )));
+        out.push('\n');
+    }
+    if warnings.len() > WARNINGS_SHOWN {
+        let more = warnings.len() - WARNINGS_SHOWN;
+        let told = format_args!("and {more} more warning(s), which are shown when there is no error\n");
+        let _infallible = out.write_fmt(told);
+    }
+    if !out.is_empty() {
+        out.push('\n');
+    }
+    out
+}
+
+/// What is wrong with a manifest.
+fn wrong_manifest(file: &SourceFile) -> Vec<Diagnostic> {
+    match Manifest::parse(&file.text, Path::new(&file.path), &Overrides::default()) {
+        Ok(_) => Vec::new(),
+        Err(ConfigError::Wrong { findings }) => findings,
+        Err(error) => vec![Diagnostic {
+            code: error.code(),
+            severity: Severity::Error,
+            file: file.path.clone(),
+            line: 0,
+            column: 0,
+            span: 0..0,
+            message: error.to_string(),
+            help: None,
+        }],
+    }
 }
 
 /// An expression that is well need not be the one that was meant.

@@ -63,6 +63,69 @@ fn validate_tells_good_from_bad() {
 }
 
 #[test]
+fn shipped_definitions_have_no_warnings() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    for folder in ["", "examples/webhooks", "examples/programs"] {
+        let folder = root.join(folder);
+        let checked = call(&["validate", folder.to_str().expect("UTF-8"), "--deny-warnings"]);
+        assert_eq!(
+            checked.status.code(),
+            Some(0),
+            "{folder:?}: {}",
+            text(&checked.stdout)
+        );
+    }
+}
+
+#[test]
+fn warnings_are_denied_where_asked_and_never_bury_errors() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let folder = dir.path().to_str().expect("UTF-8");
+    let saga = |name: &str, steps: &str| {
+        let head =
+            "apiVersion: sagas/v1\nkind: Saga\nstart: Order.Placed\nkey: {\"Order.*\": event.data.id}\n";
+        let text = format!("{head}name: {name}\nsteps: {steps}\n");
+        std::fs::write(dir.path().join(format!("{name}.yaml")), text).expect("written");
+    };
+    for name in ["a", "b", "c", "d", "e", "f", "g"] {
+        saga(name, "{wait: {delay: 1s}}");
+    }
+    // Without schemas a file is complete.
+    let quiet = call(&["validate", folder, "--deny-warnings"]);
+    assert_eq!(quiet.status.code(), Some(0), "{}", text(&quiet.stdout));
+    let shown = text(&quiet.stdout);
+    assert_eq!(shown.matches("SR0179").count(), 1, "{shown}");
+    assert!(
+        shown.contains("7 file(s)") && shown.contains("2 other(s)"),
+        "{shown}"
+    );
+
+    saga("warned", "{wait: {if: \"true\", delay: 1s}}");
+    assert_eq!(call(&["validate", folder]).status.code(), Some(0));
+    let denied = call(&["validate", folder, "--deny-warnings"]);
+    assert_eq!(denied.status.code(), Some(1), "{}", text(&denied.stdout));
+    assert!(
+        text(&denied.stderr).contains("0 error(s) and 1 warning(s)"),
+        "{}",
+        text(&denied.stderr)
+    );
+
+    saga("wrong", "{wait: {dleay: 1s}}");
+    let failed = call(&["validate", folder]);
+    let shown = text(&failed.stdout);
+    let warning = shown.find("warning[SR0176]: ").expect("in a line");
+    assert!(
+        shown.lines().filter(|line| line.contains("SR0176")).count() == 1,
+        "{shown}"
+    );
+    assert!(shown.find("error[SR0105]").expect("framed") > warning, "{shown}");
+    assert!(
+        !shown[warning..].lines().nth(1).expect("a line").contains("-->"),
+        "{shown}"
+    );
+}
+
+#[test]
 fn validate_finds_wrong_manifests_and_does_not_call_nothing_well() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let folder = dir.path().to_str().expect("UTF-8");
