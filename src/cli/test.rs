@@ -276,6 +276,12 @@ fn print(
         let word = if case.passed() { "ok    " } else { "FAILED" };
         out::line(format_args!("{word} {}: {}", case.saga, case.name))?;
         show(&case.findings, files)?;
+        if case.further > 0 {
+            let further = case.further;
+            out::line(format_args!(
+                "and {further} finding(s) in later steps of the case, which may follow from these\n"
+            ))?;
+        }
     }
     if let Some(coverage) = coverage {
         print_coverage(coverage)?;

@@ -2,9 +2,12 @@
 //!
 //! A branch is named by its place and what happens there, as [`super::coverage`] hears it from the kernel.
 
+use crate::kernel::definition::fields;
 use crate::kernel::definition::findings::Findings;
-use crate::kernel::definition::model::{Action, Complete, DEADLINE, Group, Handler, RepeatCondition, Step};
-use crate::kernel::definition::yaml::{self, Node, Value};
+use crate::kernel::definition::model::{
+    Action, Complete, DEADLINE, Group, Handler, OF_FINALLY, OF_MACHINE, RepeatCondition, Step,
+};
+use crate::kernel::definition::yaml::{self, Entry, Node, Value};
 use crate::kernel::definition::{Definition, SourceFile};
 
 use super::suite::position;
@@ -25,6 +28,8 @@ enum Part<'p> {
     Index(usize),
     /// A step of this name, in whatever group it stands.
     Step(&'p str),
+    /// What has this `name` in a list.
+    Named(&'p str),
 }
 
 use Part::{Index, Key};
@@ -135,9 +140,9 @@ impl Lister<'_> {
     }
 
     fn step(&mut self, definition: &Definition, step: &Step) {
-        let (name, title) = (&step.name, step.title());
-        let at = [Part::Step(title)];
-        let under = |key| [Part::Step(title), Key(key)];
+        let name = &step.name;
+        let at = way(step);
+        let under = |key| [&at[..], &[Key(key)]].concat();
         let in_choice = step.within.is_some_and(|group| {
             let group = definition.group(group);
             matches!(group, Some(Group::Choice(_)))
@@ -160,7 +165,7 @@ impl Lister<'_> {
         if let Some(wait) = &step.wait {
             self.add(format!("steps.{name} waits"), &under("wait"));
             if wait.when.is_some() {
-                let at = [Part::Step(title), Key("wait"), Key("when")];
+                let at = [&at[..], &[Key("wait"), Key("when")]].concat();
                 self.condition(&format!("steps.{name}.wait.when"), &at);
             }
         }
@@ -168,7 +173,7 @@ impl Lister<'_> {
             self.add(format!("steps.{name}.retry is used"), &under("retry"));
         }
         for (class, answer) in &step.on_error {
-            let at = [Part::Step(title), Key("on_error"), Key(class)];
+            let at = [&at[..], &[Key("on_error"), Key(class)]].concat();
             let place = format!("steps.{name}.on_error.{class}");
             self.add(format!("{place} is taken"), &at);
             self.complete(&place, answer.complete.as_ref(), &at);
@@ -245,6 +250,7 @@ fn place(root: &Node<'_>, at: &[Part<'_>]) -> usize {
             // One handler that stands for a list of one.
             (Part::Index(_), _) => Some((node, offset)),
             (Part::Step(name), _) => step(node, name, false),
+            (Part::Named(name), _) => named(node, name),
             _ => None,
         };
         let Some((found, start)) = next else {
@@ -253,6 +259,42 @@ fn place(root: &Node<'_>, at: &[Part<'_>]) -> usize {
         (node, offset) = (found, start);
     }
     offset
+}
+
+/// The way to a step: of the file, of the entry of a state, or of the end.
+fn way(step: &Step) -> Vec<Part<'_>> {
+    let named = |prefix: &str| step.name.strip_prefix(prefix)?.rsplit_once('.');
+    if let Some((state, name)) = named(OF_MACHINE) {
+        let entry = [
+            Key("machine"),
+            Key("states"),
+            Key(state),
+            Key("entry"),
+            Key("emit"),
+        ];
+        return [&entry[..], &[Part::Named(name)]].concat();
+    }
+    match named(OF_FINALLY) {
+        Some((outcome, name)) => vec![Key("finally"), Key(outcome), Part::Named(name)],
+        None => vec![Part::Step(step.title())],
+    }
+}
+
+/// The item of a list, or the one that stands for a list, that has this `name`.
+fn named<'n, 't>(node: &'n Node<'t>, name: &str) -> Option<(&'n Node<'t>, usize)> {
+    let items = fields::one_or_many(node).iter();
+    let mut names = items.filter_map(|item| Some((item, member(item, "name")?)));
+    let is_it = |(_, entry): &(&Node<'_>, &Entry<'_>)| matches!(&entry.value.value, Value::Scalar(scalar) if scalar.text == name);
+    names
+        .find(is_it)
+        .map(|(item, entry)| (item, entry.key_span.start))
+}
+
+fn member<'n, 't>(node: &'n Node<'t>, key: &str) -> Option<&'n Entry<'t>> {
+    match &node.value {
+        Value::Map(entries) => entries.iter().find(|entry| entry.key == key),
+        Value::Scalar(_) | Value::List(_) => None,
+    }
 }
 
 /// The step `name`: a key of a map that is called `steps`, at any depth.

@@ -78,7 +78,7 @@ pub fn run(suite: &Suite, case: &Case, definition: &Arc<Definition>) -> Chaos {
         return chaos;
     }
     chaos.take(case, &Plan::default(), &calm);
-    for target in calm.answered.iter().filter(|name| !is_compensation(name)) {
+    for target in calm.answered.iter().filter(|name| !work::undoes(name)) {
         for failing in [Failing::Error, Failing::Timeout] {
             let plan = Plan {
                 always: Some((target.clone(), failing)),
@@ -87,7 +87,7 @@ pub fn run(suite: &Suite, case: &Case, definition: &Arc<Definition>) -> Chaos {
             let Some(ending) = chaos.attempt(suite, case, definition, &plan) else {
                 return chaos;
             };
-            for undo in ending.answered.iter().filter(|name| is_compensation(name)) {
+            for undo in ending.answered.iter().filter(|name| work::undoes(name)) {
                 for failing in [Failing::Error, Failing::Timeout] {
                     let plan = Plan {
                         once: Some((undo.clone(), failing)),
@@ -297,10 +297,6 @@ fn has_stuck_steps(record: &Record) -> bool {
     record
         .step_states()
         .any(|(_, _, state)| state.status == StepStatus::Stuck)
-}
-
-fn is_compensation(name: &str) -> bool {
-    name.contains(".compensate")
 }
 
 impl std::fmt::Display for Plan {

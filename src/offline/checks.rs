@@ -22,6 +22,7 @@ pub fn steadiness(suite: &Suite, case: &Case, definition: &Arc<Definition>, firs
         let Played {
             world,
             faults: mut found,
+            later: _,
         } = play(suite, case, definition, manner);
         for fault in &mut found {
             fault.message = format!("{how}: {}", fault.message);

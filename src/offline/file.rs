@@ -267,9 +267,21 @@ impl Reader<'_, '_> {
         let name = saga.and_then(|entry| self.text(entry, "the name of a saga"));
         let results = fields.get("results").and_then(|entry| self.tree(entry));
         let cases = fields.require("cases", self.findings)?;
-        let mut found = Vec::new();
+        let mut found: Vec<Case> = Vec::new();
         for case in self.list(cases, "cases")? {
-            found.extend(self.case(case, &cases.key_span));
+            let Some(case) = self.case(case, &cases.key_span) else {
+                continue;
+            };
+            if let Some(first) = found.iter().find(|other| other.name == case.name) {
+                let line = self.findings.line(first.span.start);
+                let message = format!(
+                    "a case \"{}\" is there already, in line {line}",
+                    case.name.escape_debug()
+                );
+                self.findings
+                    .error(codes::DUPLICATE_NAME, case.span.clone(), message);
+            }
+            found.push(case);
         }
         Some(Suite {
             path: file.path.clone(),

@@ -22,6 +22,7 @@ use crate::kernel::input::{CallbackOutcome, Control, DomainEvent, Settle, WorkOu
 use crate::kernel::json::Json;
 use crate::kernel::limits::Limits;
 use crate::kernel::schedule;
+use crate::kernel::work::WorkKind;
 
 /// Owner of the instances of cases.
 const TENANT: &str = "test";
@@ -32,7 +33,10 @@ pub const ANSWERS_MAX: usize = 20_000;
 #[derive(Debug)]
 pub struct Played {
     pub world: Option<World>,
+    /// Of the first step that did not go as it should.
     pub faults: Vec<Fault>,
+    /// Of later steps, which may follow from that.
+    pub later: Vec<Fault>,
 }
 
 /// An input that does not reach the instance, or does not fit it.
@@ -47,22 +51,29 @@ pub enum Obstacle {
 /// Plays `case` in the given manner. Only [`Manner::Plain`] compares with what is expected.
 #[must_use]
 pub fn play(suite: &Suite, case: &Case, definition: &Arc<Definition>, manner: Manner) -> Played {
-    let mut faults = Vec::new();
     let mut world = match open(case, definition, manner) {
         Ok(world) => world,
         Err(fault) => {
             return Played {
                 world: None,
                 faults: vec![fault],
+                later: Vec::new(),
             };
         }
     };
+    let mut first: Vec<Fault> = Vec::new();
+    let mut later = Vec::new();
     for step in &case.steps {
+        let mut faults = Vec::new();
+        if manner == Manner::Plain {
+            faults.extend(misfit(&world, step));
+        }
         let (seen, unsteady) = match perform(&mut world, suite, step) {
             Ok(given) => (Seen::after(&world, &given), given.unsteady),
             Err(Obstacle::Seen(seen)) => (*seen, None),
             Err(Obstacle::Fault(fault)) => {
-                faults.push(*fault);
+                let into = if first.is_empty() { &mut first } else { &mut later };
+                into.push(*fault);
                 break;
             }
         };
@@ -78,11 +89,48 @@ pub fn play(suite: &Suite, case: &Case, definition: &Arc<Definition>, manner: Ma
                 None => compare::fate(&Expect::default(), &step.span, &seen, &mut faults),
             }
         }
+        let into = if first.is_empty() { &mut first } else { &mut later };
+        into.append(&mut faults);
     }
     Played {
         world: Some(world),
-        faults,
+        faults: first,
+        later,
     }
+}
+
+/// A result that is none of its effect, where the case does not say what follows: the step fails in production, and
+/// nothing else may show it here. What undoes a step has undone it, whatever it says.
+fn misfit(world: &World, step: &Step) -> Option<Fault> {
+    let Action::Result(spec) = &step.action else {
+        return None;
+    };
+    let Answer::Ok(result) = &spec.outcome else {
+        return None;
+    };
+    let is_meant = step.expect.as_ref().is_some_and(|expect| {
+        let told = [&expect.phase, &expect.failure, &expect.steps, &expect.ledger];
+        expect.is_empty || told.iter().any(|told| told.is_some())
+    });
+    let item = work::find(world, &spec.of).filter(|_| !is_meant)?;
+    if work::undoes(&item.path) {
+        return None;
+    }
+    let WorkKind::Effect { effect, .. } = &item.kind else {
+        return None;
+    };
+    let output = world.definition.effects.get(effect)?.output.as_ref()?;
+    let text = result.to_string();
+    let json = Json::parse(text.as_bytes(), Limits::default().json_depth).ok()?;
+    let violation = output.schema.check(&json).err()?;
+    let message = format!("the result is none of the effect {effect}: {violation}");
+    let help = "if that is meant, expect what follows: its phase, failure, steps or ledger".to_owned();
+    Some(Fault::new(
+        codes::UNPLAYABLE,
+        spec.of_span.clone(),
+        message,
+        Some(help),
+    ))
 }
 
 /// The world of a case before its first step. Its key is the case's, or that of the first event.

@@ -20,6 +20,7 @@ pub fn json(cases: &[CaseReport], coverage: Option<&[Coverage]>) -> Value {
                 "name": case.name,
                 "passed": case.passed(),
                 "findings": case.findings,
+                "further": case.further,
             })
         })
         .collect();

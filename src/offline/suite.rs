@@ -32,6 +32,8 @@ pub struct CaseReport {
     pub name: String,
     pub line: usize,
     pub findings: Vec<Diagnostic>,
+    /// How many findings later steps of the case have, which may follow from these.
+    pub further: usize,
     /// What would make its expectations true, in its file.
     pub cures: Vec<(Range<usize>, String)>,
     /// Runs with a failure, and whether the case has none because it does not come to an end by itself.
@@ -67,7 +69,7 @@ pub fn run(
     cases
         .map(|case| {
             let played = play(suite, case, definition, Manner::Plain);
-            let mut faults = played.faults;
+            let (mut faults, later) = (played.faults, played.later);
             let covered = played.world.as_ref().map(|world| world.covered.clone());
             let covered = covered.unwrap_or_default();
             if let (true, Some(world)) = (faults.is_empty(), &played.world) {
@@ -78,11 +80,16 @@ pub fn run(
                 chaos = chaos::run(suite, case, definition);
                 faults.append(&mut chaos.faults);
             }
+            let mut report = report(suite, case, faults);
+            report.further = later.len();
+            report
+                .cures
+                .extend(later.into_iter().filter_map(|fault| fault.cure));
             CaseReport {
                 chaos_runs: chaos.runs,
                 is_open: chaos.is_open,
                 covered,
-                ..report(suite, case, faults)
+                ..report
             }
         })
         .collect()
@@ -119,6 +126,7 @@ fn report(suite: &Suite, case: &Case, faults: Vec<Fault>) -> CaseReport {
         name: case.name.clone(),
         line: position(&suite.text, case.span.start).0,
         findings,
+        further: 0,
         cures,
         chaos_runs: 0,
         is_open: false,

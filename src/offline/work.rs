@@ -53,6 +53,12 @@ fn index(item: &WorkItem, record: &Record) -> Option<u32> {
     })
 }
 
+/// Whether work of this name, or path, undoes a step.
+#[must_use]
+pub fn undoes(name: &str) -> bool {
+    name.contains(".compensate")
+}
+
 /// A name without the index of its item.
 #[must_use]
 pub fn without_index(name: &str) -> String {

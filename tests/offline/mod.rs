@@ -200,13 +200,17 @@ cases:
           failure: late
           ledger: [room]
           work: [{effect: unbook}]
-      - {event: Trip.Booked, id: event-1, data: {trip: t-1, cents: 5}}
-      - {event: Trip.Moved, data: {trip: t-1}, expect: {ignored: stale}}
-      - {event: Trip.Moved, data: {trip: t-2}}
   - name: b
     steps:
       - {event: Trip.Booked, data: {trip: t-1, cents: 5}, expect: {no_other_work: true, rejected: expression}}
-      - {result: {of: pay, ok: {}}}
+  - name: twice
+    steps: [&start {event: Trip.Booked, data: {trip: t-1, cents: 5}}, {event: Trip.Booked, id: event-1, data: {trip: t-1, cents: 5}}]
+  - name: stale
+    steps: [*start, {event: Trip.Moved, data: {trip: t-1}, expect: {ignored: stale}}]
+  - name: of others
+    steps: [*start, {event: Trip.Moved, data: {trip: t-2}}]
+  - name: awaited by none
+    steps: [*start, {result: {of: pay, ok: {}}}]
 ",
     );
     let (code, _) = project.json(&[]);
@@ -221,12 +225,12 @@ cases:
             "11:26 SR0601 timers.late: expected \"2h\", found \"1h\"",
             "13:19 SR0601 ledger: expected [\"room\"], found []",
             "14:18 SR0601 no such work: {\"effect\":\"unbook\"}",
-            "15:10 SR0601 the input is ignored (duplicate)",
-            "16:66 SR0601 ignored: expected \"stale\", found \"no_handler\"",
-            "17:10 SR0602 the event is for the instance \"t-2\", this is \"t-1\"",
-            "20:67 SR0601 work that is not expected",
-            "20:99 SR0601 rejected: expected \"expression\", found nothing",
-            "21:23 SR0602 nothing awaits a result of \"pay\"",
+            "17:67 SR0601 work that is not expected",
+            "17:99 SR0601 rejected: expected \"expression\", found nothing",
+            "19:72 SR0601 the input is ignored (duplicate)",
+            "21:78 SR0601 ignored: expected \"stale\", found \"no_handler\"",
+            "23:22 SR0602 the event is for the instance \"t-2\", this is \"t-1\"",
+            "25:35 SR0602 nothing awaits a result of \"pay\"",
         ]
     );
 }
@@ -365,6 +369,52 @@ fn a_folder_without_tests_and_definitions_with_mistakes_are_refused() {
         text(&output.stdout).contains("SR0115"),
         "{}",
         text(&output.stdout)
+    );
+}
+
+#[test]
+fn coverage_finds_the_effects_of_states_and_of_the_end() {
+    let project = Project::new("saga: trip\ncases: []\n");
+    let saga = "apiVersion: sagas/v1
+kind: Saga
+name: stay
+start: Stay.Begun
+key: {\"Stay.*\": event.data.stay}
+machine:
+  initial: booking
+  states:
+    booking:
+      entry:
+        emit:
+          - {effect: book, name: room}
+      handlers: {result.room: {to: booked}}
+    booked: {final: true}
+finally:
+  completed:
+    - {publish: {type: stay.over}}
+    - {effect: unbook, name: free}
+";
+    project.write("sagas/stay.yaml", saga);
+    let (_, report) = project.json(&["--coverage"]);
+    let sagas = report["coverage"].as_array().expect("a list");
+    let stay = sagas
+        .iter()
+        .find(|saga| saga["saga"] == "stay")
+        .expect("measured");
+    let line = |branch: &str| {
+        let mut uncovered = stay["uncovered"].as_array().expect("a list").iter();
+        let found = uncovered.find(|uncovered| uncovered["branch"] == branch);
+        found.map(|found| found["line"].clone())
+    };
+    assert_eq!(
+        line("steps.machine.booking.room is done"),
+        Some(12.into()),
+        "{stay:#}"
+    );
+    assert_eq!(
+        line("steps.finally.completed.free is done"),
+        Some(18.into()),
+        "{stay:#}"
     );
 }
 

@@ -42,6 +42,62 @@ fn a_case_says_what_a_result_may_say() {
 }
 
 #[test]
+fn a_result_that_is_none_of_its_effect_is_told_unless_what_follows_is_expected() {
+    let cases = "saga: trip
+cases:
+  - name: nobody looks
+    steps:
+      - {event: Trip.Booked, data: {trip: t-1, cents: 5}}
+      - {result: {of: room, ok: text}}
+";
+    let (code, report) = project(cases).json(&[]);
+    assert_eq!(code, Some(1), "{report:#}");
+    let message = report["cases"][0]["findings"][0]["message"]
+        .as_str()
+        .expect("a finding");
+    assert!(message.contains("none of the effect book"), "{message}");
+    let expected = cases.replace("ok: text}}", "ok: text}, expect: {failure: result.schema}}");
+    assert_eq!(project(&expected).json(&[]).0, Some(0));
+}
+
+#[test]
+fn the_findings_of_the_first_step_are_shown_and_those_behind_it_counted() {
+    let cases = "saga: trip
+cases:
+  - name: another room
+    steps:
+      - {event: Trip.Booked, data: {trip: t-1, cents: 5}}
+      - {result: {of: room, ok: {nr: 4}}, expect: {phase: failed, steps: {room: failed}}}
+      - {result: {of: pay, ok: {}}, expect: {phase: failed}}
+      - {cancel: late, expect: {phase: failed}}
+";
+    let (code, report) = project(cases).json(&[]);
+    assert_eq!(code, Some(1), "{report:#}");
+    let case = &report["cases"][0];
+    assert_eq!(case["findings"].as_array().map(Vec::len), Some(2), "{case:#}");
+    assert!(
+        case["further"].as_u64().is_some_and(|further| further >= 1),
+        "{case:#}"
+    );
+}
+
+#[test]
+fn two_cases_of_one_name_are_refused() {
+    let cases = "saga: trip
+cases:
+  - {name: twice, steps: [{event: Trip.Booked, data: {trip: t-1, cents: 5}}]}
+  - {name: twice, steps: [{event: Trip.Booked, data: {trip: t-2, cents: 5}}]}
+";
+    let output = super::test(&[&project(cases).path("").display().to_string()]);
+    assert_eq!(output.status.code(), Some(1));
+    let shown = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        shown.contains("a case \"twice\" is there already, in line 3"),
+        "{shown}"
+    );
+}
+
+#[test]
 fn keys_of_another_outcome_are_refused() {
     for said in [
         "ok: {}, refused: true",
