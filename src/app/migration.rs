@@ -4,7 +4,7 @@
 //! history. This module only finds the instances, in pages, and counts; broken off, it is begun again by the next
 //! start, reload or request, and finds what is left.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,6 +20,7 @@ use crate::kernel::ids::{ClusterId, DefinitionHash, InstanceId};
 use crate::kernel::input::{Control, Input, InputBody, Origin};
 use crate::kernel::record::Record;
 use crate::kernel::transition::{Context, migrate, obstacles};
+use crate::kernel::work::{WorkItem, WorkKind};
 use crate::ports::control::{ControlError, MigrationReport, MigrationRequest, Problem, Refusal};
 use crate::shard::mailbox::Mail;
 use crate::tasks::Task;
@@ -192,6 +193,43 @@ pub(super) fn begin_automatic(node: &Arc<Node>) {
     }
 }
 
+/// What would keep every live instance of an earlier version from coming over, where a version asks for it: none of them
+/// could be given what its state must have.
+///
+/// # Errors
+/// [`ControlError`] where the live instances cannot be counted.
+pub(super) async fn stranded(
+    node: &Node,
+    sagas: &[Arc<Definition>],
+    earlier: &[Arc<Definition>],
+) -> Result<Vec<Diagnostic>, ControlError> {
+    let mut stranded = Vec::new();
+    for to in sagas.iter().filter(|saga| saga.migration.automatic) {
+        let mut seen = BTreeSet::from([to.hash]);
+        let wanted = |from: &DefinitionHash| to.migration.from.is_empty() || to.migration.from.contains(from);
+        for from in earlier.iter().filter(|from| from.name == to.name) {
+            if !seen.insert(from.hash) || !wanted(&from.hash) {
+                continue;
+            }
+            let found = misfits(from, to, false);
+            if found.is_empty() {
+                continue;
+            }
+            let live = versions::live(node, |_, hash| *hash == from.hash).await?;
+            if live > 0 {
+                stranded.extend(found.into_iter().map(|finding| Diagnostic {
+                    message: format!(
+                        "{}; so {live} live instance(s) of {} could not come over",
+                        finding.message, from.hash
+                    ),
+                    ..finding
+                }));
+            }
+        }
+    }
+    Ok(stranded)
+}
+
 /// Refusals that the log names where nobody asked for a report.
 const REFUSALS_LOGGED: usize = 5;
 
@@ -256,12 +294,18 @@ impl Judge<'_> {
             let Some(to) = self.order.target(&record) else {
                 continue;
             };
-            let problems = self.problems(&id, &record, to);
-            if problems.is_empty() {
-                report.moved += 1;
-                willing.push((id, to));
-                continue;
-            }
+            let problems = match self.judge(&id, &record, to) {
+                Ok(starts) => {
+                    report.moved += 1;
+                    for work in starts {
+                        // Each is named by a part of the definition, of which there are not many.
+                        *report.starts.entry(work).or_default() += 1;
+                    }
+                    willing.push((id, to));
+                    continue;
+                }
+                Err(problems) => problems,
+            };
             report.refused += 1;
             if report.refusals.len() < REFUSALS_MAX {
                 report.refusals.push(Refusal {
@@ -275,16 +319,21 @@ impl Judge<'_> {
         willing
     }
 
-    /// Everything for which the instance cannot go over.
-    fn problems(&mut self, id: &InstanceId, record: &Record, to: DefinitionHash) -> Vec<Problem> {
+    /// What begins as soon as the instance goes over, or everything for which it cannot.
+    fn judge(
+        &mut self,
+        id: &InstanceId,
+        record: &Record,
+        to: DefinitionHash,
+    ) -> Result<Vec<String>, Vec<Problem>> {
         let (set, back) = (&self.order.set, self.order.request.undo);
         let (Some(from), Some(target)) = (set.by_hash(&record.definition), set.by_hash(&to)) else {
             let present = set.by_hash(&record.definition).is_some();
             let gone = if present { to } else { record.definition };
-            return vec![Problem {
+            return Err(vec![Problem {
                 at: String::new(),
                 message: format!("version {gone} is not loaded"),
-            }];
+            }]);
         };
         let misfits = self.misfits.entry((from.hash, to)).or_insert_with(|| {
             let found = misfits(from, target, back);
@@ -300,7 +349,7 @@ impl Judge<'_> {
                 }),
         );
         if !problems.is_empty() {
-            return problems;
+            return Err(problems);
         }
         let input = Input {
             instance: id.clone(),
@@ -319,15 +368,28 @@ impl Judge<'_> {
         };
         let rehearsed = migrate(from, target, id, record, &input, &context);
         let host = if back { from } else { target };
-        rehearsed
-            .err()
-            .map(|rejection| Problem {
+        let patch = rehearsed.map_err(|rejection| {
+            vec![Problem {
                 at: host.migration.places.of("set").to_owned(),
                 message: rejection.message,
-            })
-            .into_iter()
-            .collect()
+            }]
+        })?;
+        Ok(patch.work.iter().map(started).collect())
     }
+}
+
+/// Work in a few words: the part of the definition that asks for it, and what it is.
+fn started(item: &WorkItem) -> String {
+    let what = match &item.kind {
+        WorkKind::Effect { effect, .. } => format!("effect {effect}"),
+        WorkKind::Command { command_type, .. } => format!("command {command_type}"),
+        WorkKind::Fact { fact_type, .. } => format!("fact {fact_type}"),
+        WorkKind::Saga { saga, .. } => format!("saga {saga}"),
+        WorkKind::Result { effect, .. } | WorkKind::Recall { effect, .. } => {
+            format!("message about {effect}")
+        }
+    };
+    format!("{}: {what}", item.path)
 }
 
 fn problem(finding: Diagnostic) -> Problem {

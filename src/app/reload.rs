@@ -95,6 +95,16 @@ async fn attempt(node: &Node) -> Result<Reloaded, ReloadError> {
         });
     }
     let archived = kept(node, &before, running).await?;
+    let stranded = migration::stranded(node, &loaded.sagas, &archived)
+        .await
+        .map_err(|error| unavailable(error.to_string()))?;
+    if !stranded.is_empty() {
+        let message = "with on_change: migrate, live instances could not come over".to_owned();
+        return Err(ReloadError::Refused {
+            message,
+            findings: stranded,
+        });
+    }
     let revision = before.revision + u64::from(!sagas.is_empty());
     let set = Arc::new(DefinitionSet::new(loaded.sagas, archived));
     if effects_changed {

@@ -160,6 +160,15 @@ fn show_report(arguments: &MigrateArguments, report: &Value) -> Result<(), Failu
         "{} instance(s) {verb}, {} stay as they are",
         report["moved"], report["refused"]
     ))?;
+    let starts = report["starts"].as_object();
+    for (work, count) in starts.into_iter().flatten() {
+        let verb = if arguments.dry_run {
+            "would start"
+        } else {
+            "started"
+        };
+        out::line(format_args!("{work} {verb} at once in {count} of them"))?;
+    }
     let refusals = report["refusals"].as_array().map_or(&[][..], Vec::as_slice);
     for refusal in refusals {
         out::line(format_args!(

@@ -291,3 +291,81 @@ async fn a_shard_without_room_for_a_reload_takes_it_with_the_next_one() {
     let health = get(&rig, "/health").await;
     assert_eq!(health["healthy"], true, "{health}");
 }
+
+/// What a saga holds, from the first version on.
+fn typed(state: &str, more: &str) -> String {
+    TALLY.replace("state: {init: {seen: []}}", &format!("state: {state}")) + more
+}
+
+const SEEN: &str = "seen: {type: array, items: {type: integer}}";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reload_is_refused_that_no_live_instance_could_follow() {
+    let mut rig = Rig::new(None, "30m", Duration::ZERO, json!({"shards": 1})).await;
+    let first = format!(
+        "{{init: {{seen: []}}, schema: {{type: object, properties: {{{SEEN}}}, additionalProperties: false}}}}"
+    );
+    rig.add_saga("tally", &typed(&first, ""));
+    rig.start().await;
+    send(&rig, "Tally", "Opened", "t-1", 0).await;
+    rig.wait_for("tally", "t-1", |view| view["phase"] == "running")
+        .await;
+    let wider = format!(
+        "{{init: {{seen: [], sum: 0}}, schema: {{type: object, required: [sum], properties: {{{SEEN}, sum: {{type: integer}}}}, additionalProperties: false}}}}"
+    );
+    rig.add_saga("tally", &typed(&wider, "on_change: migrate\n"));
+    let (status, answer) = reload(&rig).await;
+    assert_eq!(status, 422, "{answer}");
+    let finding = &answer["findings"][0];
+    assert_eq!(
+        (&finding["code"], finding["line"].is_u64()),
+        (&json!("SR0178"), true),
+        "{answer}"
+    );
+    let message = finding["message"].as_str().expect("a sentence");
+    assert!(
+        message.contains("must have \"sum\", which nothing sets"),
+        "{message}"
+    );
+    assert!(message.contains("1 live instance(s)"), "{message}");
+    assert_eq!(get(&rig, "/info").await["revision"], 1);
+
+    let filled = "on_change: migrate\nmigrate: {set: {sum: \"${state.seen.size()}\"}}\n";
+    rig.add_saga("tally", &typed(&wider, filled));
+    let (status, answer) = reload(&rig).await;
+    assert_eq!(status, 200, "{answer}");
+    rig.wait_for("tally", "t-1", |view| view["state"]["sum"] == 0)
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dry_run_tells_which_work_would_begin() {
+    let rig = runner(None).await;
+    for tally in ["t-1", "t-2"] {
+        send(&rig, "Tally", "Opened", tally, 0).await;
+        rig.wait_for("tally", tally, |view| view["phase"] == "running")
+            .await;
+    }
+    rig.add_saga(
+        "tally",
+        &format!("{TALLY}steps:\n  tell: {{publish: {{type: tally.told}}}}\n"),
+    );
+    assert_eq!(reload(&rig).await.0, 200);
+    let versions = get(&rig, "/v1/definitions?saga=tally").await;
+    let active = versions["items"][0]["hash"].as_str().expect("a hash");
+    let path = format!("/v1/definitions/{active}/migrate?dry_run=true");
+    let answer = rig.client.post(rig.url(&path)).send().await.expect("an answer");
+    let report: Value = serde_json::from_str(&answer.text().await.expect("a body")).expect("JSON");
+    assert_eq!(
+        (&report["moved"], &report["dry_run"]),
+        (&json!(2), &json!(true)),
+        "{report}"
+    );
+    assert_eq!(
+        report["starts"],
+        json!({"steps.tell: fact tally.told": 2}),
+        "{report}"
+    );
+    let view = get(&rig, &format!("/v1/tenants/{TENANT}/sagas/tally/instances/t-1")).await;
+    assert!(!view.to_string().contains("tell"), "nothing has begun: {view}");
+}

@@ -1,5 +1,7 @@
 //! Versions of sagas that partitions have archived, and bringing instances from one to another.
 
+use std::collections::BTreeMap;
+
 use async_trait::async_trait;
 use serde::Serialize;
 
@@ -51,6 +53,8 @@ pub struct MigrationReport {
     pub seen: u64,
     /// Instances that were asked to go over, or would be.
     pub moved: u64,
+    /// What begins at once in those that go over, by the part of the definition that asks for it, with how many of them.
+    pub starts: BTreeMap<String, u64>,
     /// Instances that stay as they are.
     pub refused: u64,
     /// Why, for the first hundred of them.
