@@ -45,10 +45,15 @@ pub fn saga(
         // What was archived has been checked.
         if acting.is_some() {
             never::check(steps.list, outline, findings);
+            never::answers(steps.list, outline, findings);
             let (deadline, timers) = (member(root, "deadline"), member(root, "timers"));
             never::bounds(definition, deadline, timers, outline, findings);
         }
         order(&mut steps, definition, outline, acting, unknowns, findings);
+    }
+    // What was archived has been checked.
+    if acting.is_some() {
+        never::work(definition, root, findings);
     }
     if let Some(machine) = &definition.machine
         && !unknowns.ways

@@ -395,7 +395,13 @@ fn classify(entry: &Entry<'_>, env: &Env, findings: &mut Findings<'_>) -> Vec<Cl
         return Vec::new();
     };
     let mut rules = Vec::new();
+    let mut always_taken = false;
     for item in items {
+        if always_taken {
+            let span = fields::visible(item, &entry.key_span, findings.text());
+            let message = "this rule never applies: one before it always does";
+            findings.error(codes::UNREACHABLE_HANDLER, span, message);
+        }
         let Some(fields) = Fields::item(
             item,
             &entry.key_span,
@@ -405,9 +411,16 @@ fn classify(entry: &Entry<'_>, env: &Env, findings: &mut Findings<'_>) -> Vec<Cl
         ) else {
             continue;
         };
-        let when = fields
-            .require("when", findings)
-            .map(|when| texts::expr(when, Readable::knowing(RESPONSE_ROOTS, env), findings));
+        let written = fields.require("when", findings);
+        let when = written.map(|when| texts::expr(when, Readable::knowing(RESPONSE_ROOTS, env), findings));
+        if let (Some(written), Some(when)) = (written, &when) {
+            let holds = when.certain();
+            if holds == Some(false) {
+                let span = fields::visible(&written.value, &written.key_span, findings.text());
+                findings.error(codes::CERTAIN, span, "this never holds: the rule never applies");
+            }
+            always_taken |= holds == Some(true);
+        }
         let class = fields
             .require("as", findings)
             .and_then(|name| class(&name.value, name, findings));

@@ -46,7 +46,13 @@ const LOOP_KEYS: &[&str] = &[
     "deadline",
 ];
 /// Error classes of loops themselves. Around one step, that step answers all others.
-const LOOP_CLASSES: [&str; 4] = ["exhausted", "too_many_items", "join_unreachable", DEADLINE];
+const LOOP_CLASSES: [&str; 4] = [EXHAUSTED, TOO_MANY_ITEMS, JOIN_UNREACHABLE, DEADLINE];
+/// Error class of a `repeat` whose turns are used up.
+pub const EXHAUSTED: &str = "exhausted";
+/// Error class of a `foreach` over a list that is too long.
+pub const TOO_MANY_ITEMS: &str = "too_many_items";
+/// Error class of a join that cannot be met any more.
+pub const JOIN_UNREACHABLE: &str = "join_unreachable";
 
 /// The loop that an entry of `steps` is: its key.
 pub fn kind(entry: &Entry<'_>) -> Option<&'static str> {
@@ -292,6 +298,23 @@ impl<'r> Reading<'r, '_> {
         let on_item_error = fields
             .get("on_item_error")
             .map_or(Some(default), |entry| self.on_item_error(entry));
+        if let (Some(ItemJoin::AtLeast(count)), Some(entry)) = (join, fields.get("join"))
+            && count > max
+        {
+            let message = format!("{count} items are to succeed, and there are at most {max}");
+            self.findings
+                .error(codes::CONTRADICTION, entry.value.span.clone(), message)
+                .help(Some("raise \"max\", or wait for fewer".to_owned()));
+        }
+        if let Some(entry) = fields.get("parallel")
+            && parallel > max
+            && self.types.is_some()
+        {
+            let message = format!("{parallel} items never run at the same time: there are at most {max}");
+            self.findings
+                .warning(codes::USELESS_BOUND, entry.value.span.clone(), message)
+                .help(Some("make it smaller, or \"max\" larger".to_owned()));
+        }
         // What is wrong with a loop is told; that its steps run for each item is known.
         Group::Foreach(Foreach {
             steps,

@@ -92,6 +92,12 @@ impl<'r> Reading<'r, '_> {
         let Some(handlers) = fields.get("handlers") else {
             return state;
         };
+        if state.is_final && self.types.is_some() {
+            let message = "these handlers never run: the instance ends when it enters a final state";
+            self.findings
+                .error(codes::NEVER_STARTS, handlers.key_span.clone(), message)
+                .help(Some("what comes later is handled under \"after_end\"".to_owned()));
+        }
         let entries = fields::entries(&handlers.value, &handlers.key_span, "handlers", self.findings);
         for entry in entries.unwrap_or_default() {
             if let Some(name) = entry.key.strip_prefix(TIMER_PREFIX) {

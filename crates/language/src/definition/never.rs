@@ -1,15 +1,18 @@
 //! Steps that no input can reach, and bounds of which one makes another useless.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use super::codes;
+use super::fields;
 use super::findings::Findings;
 use super::groups::Outlined;
-use super::model::{Action, Definition, Delay, FAIL_IF_CLASS, Group, Join, Step, Then};
+use super::loops::{EXHAUSTED, JOIN_UNREACHABLE, TOO_MANY_ITEMS};
+use super::model::{Action, Definition, Delay, FAIL_IF_CLASS, Group, Join, State, Step, Then};
 use super::saga::member;
-use super::yaml::Entry;
+use super::yaml::{Entry, Node};
 use crate::duration::Millis;
+use crate::limits::Limits;
 
 /// Reports joins that cannot be met, and steps behind one that never ends well. There may be cycles.
 pub fn check(steps: &[Step], outline: &[Outlined<'_, '_>], findings: &mut Findings<'_>) {
@@ -56,6 +59,113 @@ pub fn check(steps: &[Step], outline: &[Outlined<'_, '_>], findings: &mut Findin
             }
         }
     }
+}
+
+/// Reports answers to classes with which the step never fails, by the definition alone.
+pub fn answers(steps: &[Step], outline: &[Outlined<'_, '_>], findings: &mut Findings<'_>) {
+    for (index, (step, outlined)) in steps.iter().zip(outline).enumerate() {
+        // Of a loop around one step that one answers what the loop does not; both stand in one entry.
+        if outlined.is_body {
+            continue;
+        }
+        let body = steps
+            .get(index + 1)
+            .filter(|_| outline.get(index + 1).is_some_and(|next| next.is_body));
+        let has = |key: &str| member(&outlined.entry.value, key).is_some();
+        let lacks = |class: &str| match class {
+            FAIL_IF_CLASS if !has("fail_if") => Some("it has no \"fail_if\""),
+            JOIN_UNREACHABLE if step.join == Join::All && !is_foreach(step) => {
+                Some("it waits for all that it needs")
+            }
+            EXHAUSTED if !has("repeat") => Some("it is no \"repeat\""),
+            TOO_MANY_ITEMS if !is_foreach(step) => Some("it is no \"foreach\""),
+            _ => None,
+        };
+        let classes = step
+            .on_error
+            .keys()
+            .chain(body.into_iter().flat_map(|body| body.on_error.keys()));
+        for class in classes {
+            let Some(why) = lacks(class) else { continue };
+            let entry =
+                member(&outlined.entry.value, "on_error").and_then(|answers| member(&answers.value, class));
+            let span = entry.map_or(0..0, |entry| entry.key_span.clone());
+            let message = format!("\"{}\" never fails with \"{class}\": {why}", step.title());
+            findings.warning(codes::UNREACHABLE_HANDLER, span, message);
+        }
+    }
+}
+
+fn is_foreach(step: &Step) -> bool {
+    matches!(step.action, Action::Group(Group::Foreach(_)))
+}
+
+/// Reports what begins at once and is more than one transition may make: with the instance, or with a state that a handler
+/// goes to.
+pub fn work(definition: &Definition, root: &Node<'_>, findings: &mut Findings<'_>) {
+    let most = Limits::default().work_items;
+    let machine = definition.machine.as_ref();
+    let of_entry = |state: u16| {
+        let Some(machine) = machine else { return 0 };
+        let mut seen = BTreeSet::new();
+        let states = std::iter::successors(Some(state), |at| machine.states.get(usize::from(*at))?.entry.to);
+        let states = states.take_while(|at| seen.insert(*at));
+        states
+            .filter_map(|at| machine.states.get(usize::from(at)))
+            .map(|state| state.entry.emit.len())
+            .sum::<usize>()
+    };
+    let first = definition
+        .steps
+        .iter()
+        .filter(|step| begins_with_the_instance(step))
+        .count();
+    let of_start = machine.map_or(0, |machine| of_entry(machine.initial));
+    if first + of_start > most
+        && let Some(steps) = member(root, "steps")
+    {
+        let message = format!(
+            "{} pieces of work begin with the instance, at most {most} are allowed at once",
+            first + of_start
+        );
+        findings
+            .error(codes::TOO_MANY, steps.key_span.clone(), message)
+            .help(Some(
+                "let some steps need others, or let a \"foreach\" start them as room frees".to_owned(),
+            ));
+    }
+    let Some(machine) = machine else { return };
+    let states = member(root, "machine").and_then(|machine| member(&machine.value, "states"));
+    let of_states = machine.states.iter().flat_map(State::all_handlers);
+    let mut told = BTreeSet::new();
+    for handler in definition.handlers.values().chain(of_states).flatten() {
+        let Some(to) = handler.actions.to else { continue };
+        let (own, entered) = (handler.actions.emit.len(), of_entry(to));
+        let Some(state) = machine.states.get(usize::from(to)) else {
+            continue;
+        };
+        // What one of them has too much by itself is told where it stands.
+        if own + entered > most && own <= most && entered <= most && told.insert(to) {
+            let entry = states.and_then(|states| member(&states.value, &state.name));
+            let span = entry.map_or(0..0, |entry| entry.key_span.clone());
+            let message = format!(
+                "a handler that goes to \"{}\" emits {own}, and the entry {entered}: at most {most} are allowed at once",
+                state.name
+            );
+            findings.error(codes::TOO_MANY, span, message);
+        }
+    }
+}
+
+/// Whether the step asks for work as soon as there is an instance, whatever that is like.
+fn begins_with_the_instance(step: &Step) -> bool {
+    let is_first = step.needs.is_empty() && step.within.is_none() && step.is_own();
+    let is_free = step.condition.is_none() && step.delay.is_none();
+    let asks = matches!(
+        step.action,
+        Action::Effect { .. } | Action::Command(_) | Action::Publish(_) | Action::Saga(_)
+    );
+    is_first && is_free && asks
 }
 
 /// Whether the step fails whenever it has succeeded, and nobody goes on after that.
@@ -176,6 +286,23 @@ pub fn bounds(
             told("deadline", own, &["deadline"], of_saga);
         }
         told("delay", fixed(step.delay.as_ref()), &["delay"], of_saga);
+        // The first pause of each table; later ones are as long or longer.
+        if !outlined.is_body
+            && let Some(retry) = member(&outlined.entry.value, "retry")
+        {
+            let items = fields::one_or_many(&retry.value);
+            for (table, item) in step.retry.iter().zip(items) {
+                let initial = member(item, "backoff").and_then(|backoff| member(&backoff.value, "initial"));
+                let pause = i64::try_from(table.policy.initial_ms).unwrap_or(i64::MAX);
+                let limits = [own_deadline, of_saga];
+                let shorter = limits
+                    .into_iter()
+                    .find_map(|(name, limit)| Some((name, limit.filter(|limit| pause > *limit)?)));
+                if let (Some(initial), Some(limit)) = (initial, shorter) {
+                    useless(("initial", pause), limit, initial.value.span.clone(), findings);
+                }
+            }
+        }
     }
     for timer in &definition.timers {
         let span = timers

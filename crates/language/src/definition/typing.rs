@@ -14,6 +14,7 @@ use super::findings::Findings;
 use super::groups::Outlined;
 use super::model::{Definition, EventDefinition};
 use super::saga::member;
+use super::steps::STEP_KEYS;
 use super::texts;
 use super::yaml::{Entry, Node, Value};
 use crate::expr::types::{Env, Fault, FaultKind, Misfit, Type};
@@ -99,7 +100,11 @@ impl Types {
             plan: Arc::new(plan),
         };
         let sequence = outline.iter().filter(|step| !step.is_body);
-        let steps = sequence.map(|step| (step.name(), step_type()));
+        // What came over from another version may have what no step of this one can have.
+        let is_open = ["migrate", "on_change"]
+            .iter()
+            .any(|key| member(root, key).is_some());
+        let steps = sequence.map(|step| (step.name(), step_type(step, is_open)));
         types.env.bind(Root::Steps, Type::object(steps));
         types.env.bind(Root::Key, Type::string());
         types.env.bind(Root::Index, Type::integer());
@@ -223,19 +228,39 @@ impl Types {
     }
 }
 
-fn step_type() -> Type {
-    let mut words = Vec::new();
-    let mut status = Some(StepStatus::Pending);
-    while let Some(one) = status {
-        words.push(one.as_str());
-        status = one.next();
-    }
+/// What expressions read of a step; where it is not `open`, its status is one that a step like this can have.
+fn step_type(step: &Outlined<'_, '_>, is_open: bool) -> Type {
+    let has = |key: &str| member(&step.entry.value, key).is_some();
+    let is_plain = !has("choice") && !has("repeat") && !has("foreach") && is_read(&step.entry.value);
+    let can_be = |status: StepStatus| match status {
+        StepStatus::Skipped => has("if") || step.within.is_some(),
+        StepStatus::Delayed => has("delay"),
+        StepStatus::Waiting => has("wait"),
+        StepStatus::BackingOff => has("retry"),
+        StepStatus::Pending
+        | StepStatus::Running
+        | StepStatus::Done
+        | StepStatus::Failed
+        | StepStatus::Abandoned
+        | StepStatus::Stuck => true,
+    };
+    let all = std::iter::successors(Some(StepStatus::Pending), |status| status.next());
+    let words = all.filter(|status| is_open || !is_plain || can_be(*status));
+    let words: Vec<&str> = words.map(StepStatus::as_str).collect();
     Type::object([
         ("status", Type::one_of(words)),
         ("error", Type::string().or(&Type::null())),
         ("attempt", Type::integer()),
         ("iteration", Type::integer()),
     ])
+}
+
+/// Whether a step has the keys of steps only, so that what it has not is not meant by another.
+fn is_read(step: &Node<'_>) -> bool {
+    match &step.value {
+        Value::Map(entries) => entries.iter().all(|entry| STEP_KEYS.contains(&&*entry.key)),
+        Value::Scalar(_) | Value::List(_) => false,
+    }
 }
 
 fn envelope(data: Type, event_type: &str) -> Type {

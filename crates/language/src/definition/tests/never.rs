@@ -85,7 +85,7 @@ fn conditions_of_every_kind_are_told_that_are_constant() {
 fn a_status_that_a_need_cannot_have_when_its_step_starts_is_told() {
     let body = |status: &str| {
         format!(
-            "steps:\n  a: {{effect: fraud-score}}\n  b: {{needs: a, if: steps.a.status == \"{status}\", effect: fraud-score}}\n"
+            "steps:\n  a: {{effect: fraud-score, if: state.x == 1}}\n  b: {{needs: a, if: steps.a.status == \"{status}\", effect: fraud-score}}\n"
         )
     };
     assert_eq!(
@@ -208,4 +208,173 @@ fn more_emissions_than_a_transition_may_make_are_told() {
         many(129),
         ["!SR0128 129 emissions at once, at most 128 are allowed"]
     );
+}
+
+#[test]
+fn a_status_that_a_step_cannot_have_is_told() {
+    let body = |step: &str, status: &str, more: &str| {
+        told(&format!(
+            "{more}handlers: {{Order.Paid: {{when: steps.a.status == \"{status}\", set: {{x: 1}}}}}}\nsteps: {{a: {{effect: fraud-score{step}}}}}\n"
+        ))
+    };
+    for (status, key) in [
+        ("skipped", ", if: state.x == 1"),
+        ("delayed", ", delay: 1s"),
+        ("waiting", ", wait: {signal: x, timeout: 1h}"),
+        ("backing_off", ", retry: {attempts: 2}"),
+    ] {
+        let never = body("", status, "");
+        assert_eq!(never.len(), 1, "{never:?}");
+        assert!(never[0].starts_with("!SR0176 this never holds: "), "{never:?}");
+        assert!(body(key, status, "").is_empty(), "{key}");
+        assert!(
+            body("", status, "on_change: migrate\n").is_empty(),
+            "one that came over may have it"
+        );
+    }
+    for status in ["running", "done", "failed", "abandoned", "pending", "stuck"] {
+        assert!(body("", status, "").is_empty(), "{status}");
+    }
+    let nonsense = body("", "dnoe", "on_change: migrate\n");
+    assert_eq!(nonsense.len(), 1, "{nonsense:?}");
+    let typo = body(", iff: state.x == 1", "skipped", "");
+    assert!(typo.len() == 1 && typo[0].contains("iff"), "{typo:?}");
+}
+
+#[test]
+fn answers_to_failures_that_cannot_be_are_told() {
+    let answers = |step: &str, class: &str| {
+        told(&format!(
+            "steps: {{a: {{{step}, on_error: {{{class}: {{continue: true}}}}}}}}\n"
+        ))
+    };
+    let plain = "effect: fraud-score";
+    for (class, why, with) in [
+        (
+            "fail_if",
+            "it has no \"fail_if\"",
+            "effect: fraud-score, fail_if: state.x == 1",
+        ),
+        (
+            "exhausted",
+            "it is no \"repeat\"",
+            "effect: fraud-score, repeat: {until: state.x == 1, max: 3}",
+        ),
+        (
+            "too_many_items",
+            "it is no \"foreach\"",
+            "effect: fraud-score, foreach: {over: state.x}",
+        ),
+    ] {
+        assert_eq!(
+            answers(plain, class),
+            [format!("SR0127 \"a\" never fails with \"{class}\": {why}")]
+        );
+        assert!(
+            answers(with, class).is_empty(),
+            "{class}: {:?}",
+            answers(with, class)
+        );
+    }
+    let join = |join: &str| {
+        told(&format!(
+            "steps:\n  a: {{effect: fraud-score}}\n  b: {{effect: fraud-score}}\n  c: {{needs: [a, b]{join}, delay: 1s, on_error: {{join_unreachable: {{continue: true}}}}}}\n"
+        ))
+    };
+    assert_eq!(
+        join(""),
+        ["SR0127 \"c\" never fails with \"join_unreachable\": it waits for all that it needs"]
+    );
+    assert!(join(", join: any").is_empty());
+    assert!(answers(plain, "out_of_stock").is_empty(), "a class of the effect");
+}
+
+#[test]
+fn more_than_one_transition_may_do_is_told_where_it_adds_up() {
+    let emits = |count: usize| vec!["{publish: {type: x}}"; count].join(", ");
+    let machine = |handler: usize, entry: usize| {
+        told(&format!(
+            "handlers: {{Order.Paid: {{emit: [{}], to: b}}}}\nmachine: {{initial: a, states: {{a: {{}}, b: {{entry: {{emit: [{}]}}, final: true}}}}}}\n",
+            emits(handler),
+            emits(entry)
+        ))
+    };
+    assert!(machine(64, 64).is_empty());
+    assert_eq!(
+        machine(64, 65),
+        ["!SR0128 a handler that goes to \"b\" emits 64, and the entry 65: at most 128 are allowed at once"]
+    );
+    let steps = |count: usize, more: &str| {
+        let steps: Vec<String> = (0..count)
+            .map(|n| format!("s{n}: {{publish: {{type: x}}{more}}}"))
+            .collect();
+        told(&format!("steps: {{{}}}\n", steps.join(", ")))
+    };
+    assert!(steps(128, "").is_empty());
+    assert_eq!(
+        steps(129, ""),
+        ["!SR0128 129 pieces of work begin with the instance, at most 128 are allowed at once"]
+    );
+    assert!(steps(200, ", delay: 1s").is_empty());
+}
+
+#[test]
+fn bounds_of_loops_and_pauses_that_contradict_others_are_told() {
+    for (body, expected) in [
+        (
+            "steps: {a: {effect: fraud-score, foreach: {over: state.x, max: 3, join: {at_least: 4}}}}\n",
+            "!SR0125 4 items are to succeed, and there are at most 3",
+        ),
+        (
+            "steps: {a: {effect: fraud-score, foreach: {over: state.x, max: 3, parallel: 4}}}\n",
+            "SR0134 4 items never run at the same time: there are at most 3",
+        ),
+        (
+            "steps: {a: {effect: fraud-score, deadline: 1h, retry: {backoff: {initial: 2h}}}}\n",
+            "SR0134 \"initial\" is 2h and never passes: the \"deadline\" of the step is 1h",
+        ),
+        (
+            "deadline: 1h\nsteps: {a: {effect: fraud-score, retry: {backoff: {initial: 2h}}}}\n",
+            "SR0134 \"initial\" is 2h and never passes: the \"deadline\" of the saga is 1h",
+        ),
+    ] {
+        assert_eq!(told(body), [expected], "{body}");
+    }
+    let quiet = "steps: {a: {effect: fraud-score, foreach: {over: state.x, max: 3}}}\n";
+    assert!(
+        told(quiet).is_empty(),
+        "a default is no contradiction: {:?}",
+        told(quiet)
+    );
+}
+
+#[test]
+fn handlers_of_a_final_state_never_run() {
+    let body = "machine: {initial: a, states: {a: {handlers: {Order.Paid: {to: b}}}, b: {final: true, handlers: {Order.Paid: {set: {x: 1}}}}}}\n";
+    assert_eq!(
+        told(body),
+        ["!SR0133 these handlers never run: the instance ends when it enters a final state"]
+    );
+}
+
+#[test]
+fn rules_of_effects_that_never_apply_are_told() {
+    let rules = |rules: &str| {
+        let head =
+            "apiVersion: sagas/v1\nkind: Effect\nname: probe\nhttp: {method: GET, url: \"https://a.b/c\"}\n";
+        let loaded = load(&[], &[file("probe.yaml", &format!("{head}classify: {rules}\n"))]);
+        let shown = loaded.diagnostics.iter();
+        shown
+            .map(|finding| format!("{} {}", finding.code, finding.message))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(
+        rules("[{when: \"false\", as: transient}]"),
+        ["SR0176 this never holds: the rule never applies"]
+    );
+    assert_eq!(
+        rules("[{when: \"true\", as: transient}, {when: response.status == 404, as: gone}]"),
+        ["SR0127 this rule never applies: one before it always does"]
+    );
+    assert!(rules("[{when: response.status == 404, as: gone}, {when: \"true\", as: transient}]").is_empty());
 }
