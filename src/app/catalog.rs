@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, PoisonError, RwLock};
 
-use super::definitions::Read;
+use super::definitions::{Files, Read};
 use crate::effects::Consumer;
 use crate::kernel::definition::{Definition, DefinitionSet, EffectDefinition};
 use crate::telemetry::Metrics;
@@ -21,6 +21,8 @@ pub(super) struct InForce {
     pub consumers: Vec<Consumer>,
     /// Hash of the texts of the effects.
     pub effects_text: [u8; 32],
+    /// What the active sagas and the effects were read from.
+    pub files: Arc<Files>,
 }
 
 impl Catalog {
@@ -31,6 +33,7 @@ impl Catalog {
             effects: loaded.effects,
             consumers,
             effects_text: loaded.effects_text,
+            files: loaded.files,
         })))
     }
 

@@ -46,6 +46,8 @@ pub struct Read {
     pub effects: Vec<Arc<EffectDefinition>>,
     /// Hash of the texts of the effects and of all schemas: with the same texts the effects are the same.
     pub effects_text: [u8; 32],
+    /// What they were read from.
+    pub files: Arc<Files>,
 }
 
 impl From<Loaded> for Read {
@@ -55,6 +57,7 @@ impl From<Loaded> for Read {
             sagas: loaded.sagas,
             effects: loaded.effects,
             effects_text: [0; 32],
+            files: Arc::default(),
         }
     }
 }
@@ -73,6 +76,40 @@ impl Files {
         for (path, text) in &self.schemas.0 {
             add(path);
             add(text.as_deref().unwrap_or_default());
+        }
+        *hasher.finalize().as_bytes()
+    }
+
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.sagas.is_empty() && self.effects.is_empty()
+    }
+
+    /// Another one whenever anything in them is another.
+    #[must_use]
+    pub fn fingerprint(&self) -> [u8; 32] {
+        let mut hasher = blake3::Hasher::new();
+        let mut add = |name: &str, bytes: Result<&[u8], &str>| {
+            let (known, bytes) = match bytes {
+                Ok(bytes) => (1, bytes),
+                Err(why) => (0, why.as_bytes()),
+            };
+            for part in [name.as_bytes(), &[known], bytes] {
+                hasher.update(&(part.len() as u64).to_le_bytes());
+                hasher.update(part);
+            }
+        };
+        for file in self.sagas.iter().chain(&self.effects).chain(&self.manifests) {
+            add(&file.path, Ok(file.text.as_bytes()));
+        }
+        for (path, text) in &self.schemas.0 {
+            add(
+                path,
+                text.as_ref().map(|text| text.as_bytes()).map_err(String::as_str),
+            );
+        }
+        for (path, bytes) in &self.binaries.0 {
+            add(path, bytes.as_ref().map(|bytes| &**bytes).map_err(String::as_str));
         }
         *hasher.finalize().as_bytes()
     }
@@ -268,7 +305,14 @@ pub fn load(manifest: &Manifest) -> Result<Read, StartError> {
         sagas: manifest.sagas.clone(),
         effects: manifest.effects.clone(),
     };
-    let files = read(&folders).map_err(StartError::Unreadable)?;
+    compiled(manifest, read(&folders).map_err(StartError::Unreadable)?)
+}
+
+/// Compiles what was read and checks that the manifest gives what the definitions need.
+///
+/// # Errors
+/// As [`load`].
+pub fn compiled(manifest: &Manifest, files: Files) -> Result<Read, StartError> {
     let loaded = files.load();
     if loaded
         .diagnostics
@@ -288,6 +332,7 @@ pub fn load(manifest: &Manifest) -> Result<Read, StartError> {
         effects_text: files.effects_text(),
         sagas: loaded.sagas,
         effects: loaded.effects,
+        files: Arc::new(files),
     })
 }
 

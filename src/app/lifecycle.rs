@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::adapters::{Adapters, SystemAdapters};
 use super::node::Node;
 use super::ownership::Adoption;
-use super::{StartError, SystemClock, definitions, runtime};
+use super::{StartError, SystemClock, definitions, last_good, reload, runtime};
 use crate::api::{self, ApiState};
 use crate::config::Manifest;
 use crate::effects::Registry;
@@ -64,7 +64,14 @@ async fn serve(
     // Before anything else: an unhandled SIGTERM would end the process without its drain.
     let mut signals = Signals::install()?;
     install_tls_provider();
-    let loaded = definitions::load(&manifest)?;
+    let (loaded, refused) = match definitions::load(&manifest) {
+        Ok(loaded) => (loaded, None),
+        Err(error) if last_good::may_stand_in(&error) => match last_good::instead(&manifest) {
+            Some(loaded) => (loaded, Some(error)),
+            None => return Err(error),
+        },
+        Err(error) => return Err(error),
+    };
     let listener = TcpListener::bind(manifest.http.listen)
         .await
         .map_err(|error| StartError::System(format!("http.listen {}: {error}", manifest.http.listen)))?;
@@ -72,6 +79,9 @@ async fn serve(
     let (settings, tenancy) = (manifest.http.clone(), manifest.tenancy());
     let node = Node::with_adapters(manifest, loaded, clock, Arc::new(Metrics::new()), adapters)?;
     node.adopt(adoption);
+    if let Some(error) = refused {
+        reload::refused_at_start(&node, error);
+    }
     let stop_http = CancellationToken::new();
     let api = ApiState {
         control: Arc::clone(&node) as Arc<dyn Control>,

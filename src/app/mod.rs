@@ -18,6 +18,7 @@ pub mod exit;
 mod held;
 mod inputs;
 mod instances;
+mod last_good;
 mod letters;
 mod lifecycle;
 mod migration;

@@ -228,6 +228,7 @@ impl Node {
         });
         let in_force = self.catalog.now();
         in_force.show(&self.metrics);
+        reload::keep(self, Arc::clone(&in_force.files)).await;
         tracing::info!(
             cluster = self.manifest.cluster,
             cluster_id = cluster_id.map(tracing::field::display),

@@ -10,6 +10,7 @@ use super::node::Node;
 use super::running::Running;
 use super::{consumers, shards, streams};
 use crate::intake::StreamStatus;
+use crate::kernel::definition::Severity;
 use crate::ports::control::{Check, Health, Readiness};
 use crate::shard::{self, ShardState};
 
@@ -71,6 +72,7 @@ pub(super) async fn health(node: &Node) -> Health {
             Err(error) => Err(error.to_string()),
         },
     ));
+    checks.push(check("definitions", definitions_check(node)));
     checks.push(check(
         "clock",
         match clock_trouble(node) {
@@ -127,6 +129,31 @@ fn check(name: &str, outcome: Result<String, String>) -> Check {
         ok,
         detail,
     }
+}
+
+/// Findings of refused definitions that are told; `/info` has more.
+const FINDINGS_TOLD: usize = 3;
+
+/// Whether the definitions are those of the files, as they were read last.
+fn definitions_check(node: &Node) -> Result<String, String> {
+    let revision = node.catalog.now().revision;
+    let Some(last) = node.last_reload().filter(|last| !last.ok) else {
+        return Ok(format!("revision {revision} is in force"));
+    };
+    let mut told = vec![format!(
+        "revision {revision} stays in force, because those of {} are refused: {}",
+        last.time, last.message
+    )];
+    let errors = last
+        .findings
+        .iter()
+        .filter(|finding| finding.severity == Severity::Error);
+    told.extend(errors.clone().take(FINDINGS_TOLD).map(ToString::to_string));
+    let more = errors.count().saturating_sub(FINDINGS_TOLD);
+    if more > 0 {
+        told.push(format!("and {more} more"));
+    }
+    Err(told.join("; "))
 }
 
 /// How the clock of the machine differs from the broker's, where it does so by more than it may.

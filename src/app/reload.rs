@@ -11,10 +11,10 @@ use tokio::sync::oneshot;
 
 use super::catalog::InForce;
 use super::control::blocking;
-use super::definitions;
+use super::definitions::{self, Files};
 use super::node::Node;
 use super::running::Running;
-use super::{StartError, consumers, migration, shards};
+use super::{StartError, consumers, last_good, migration, shards};
 use crate::kernel::definition::{Definition, DefinitionSet};
 use crate::ports::control::{LastReload, ReloadError, Reloaded, SagaChange, rfc3339};
 use crate::shard::mailbox::Mail;
@@ -36,25 +36,42 @@ pub(super) async fn reload(node: &Node) -> Result<Reloaded, ReloadError> {
             tracing::info!(revision = done.revision, changes = ?done.sagas, "definitions are reloaded");
         }
         Err(error) => {
-            for finding in error.findings() {
-                let at = (finding.line, finding.column);
-                tracing::warn!(
-                    code = finding.code, severity = ?finding.severity, file = finding.file, line = at.0,
-                    column = at.1, help = finding.help, "{}", finding.message
-                );
-            }
+            log(error);
             tracing::warn!(%error, "the reload is refused, everything stays as it is");
         }
     }
+    note(node, message, outcome.as_ref().err());
+    outcome
+}
+
+/// Says that the files were refused at the start, and that what was in force before serves in their place.
+pub(super) fn refused_at_start(node: &Node, error: StartError) {
+    let error = refused(error);
+    log(&error);
+    tracing::warn!(%error, "the definitions are refused, those that were in force before serve in their place");
+    node.metrics.reloads.with_label_values(&["refused"]).inc();
+    note(node, error.to_string(), Some(&error));
+}
+
+fn log(error: &ReloadError) {
+    for finding in error.findings() {
+        let at = (finding.line, finding.column);
+        tracing::warn!(
+            code = finding.code, severity = ?finding.severity, file = finding.file, line = at.0,
+            column = at.1, help = finding.help, "{}", finding.message
+        );
+    }
+}
+
+fn note(node: &Node, message: String, error: Option<&ReloadError>) {
     node.note_reload(LastReload {
         time: rfc3339(node.clock.now()),
-        ok: outcome.is_ok(),
+        ok: error.is_none(),
         message,
-        findings: outcome.as_ref().err().map_or_else(Vec::new, |error| {
+        findings: error.map_or_else(Vec::new, |error| {
             error.findings().iter().take(FINDINGS_KEPT_MAX).cloned().collect()
         }),
     });
-    outcome
 }
 
 async fn attempt(node: &Node) -> Result<Reloaded, ReloadError> {
@@ -124,7 +141,9 @@ async fn attempt(node: &Node) -> Result<Reloaded, ReloadError> {
         effects: loaded.effects,
         consumers: planned,
         effects_text: loaded.effects_text,
+        files: Arc::clone(&loaded.files),
     });
+    keep(node, loaded.files).await;
     let routed_by = running.widen(&set).await;
     let changed = |shard: &shards::Shown| !sagas.is_empty() || ways_changed || shard.status.is_outdated();
     let mut shards = running.shards.all();
@@ -141,6 +160,18 @@ async fn attempt(node: &Node) -> Result<Reloaded, ReloadError> {
         effects,
         problems,
     })
+}
+
+/// Keeps what is in force for a start that finds wrong files.
+pub(super) async fn keep(node: &Node, files: Arc<Files>) {
+    let manifest = node.manifest.clone();
+    let kept = node
+        .tasks
+        .blocking(move || last_good::keep(&manifest, &files))
+        .await;
+    if let Err(error) = kept {
+        tracing::warn!(%error, "the definitions in force could not be kept for a start with wrong ones");
+    }
 }
 
 /// Puts the definitions in force in these shards; one line for each that could not change.

@@ -178,6 +178,7 @@ pub(super) fn put_in_force(parts: &Parts<'_>, claimed: &[Claimed]) -> Result<Nee
         effects: in_force.effects.clone(),
         consumers: in_force.consumers.clone(),
         effects_text: in_force.effects_text,
+        files: Arc::clone(&in_force.files),
     });
     Ok(needed)
 }

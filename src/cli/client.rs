@@ -7,6 +7,7 @@ use clap::Args;
 use reqwest::StatusCode;
 use serde_json::Value;
 
+use crate::app::diagnostics::plain;
 use crate::app::exit::{self, Failure};
 use crate::clients::told;
 
@@ -175,11 +176,31 @@ impl Client {
             return json.ok_or_else(|| Failure::software(format!("{} does not answer with JSON", self.base)));
         }
         let told = json.as_ref().and_then(|json| json["detail"].as_str());
-        Err(Failure::new(
+        let mut failure = Failure::new(
             exit_code(status),
             told.map_or_else(|| format!("{} answers {status}", self.base), str::to_owned),
-        ))
+        );
+        let findings = json.as_ref().and_then(|json| json["findings"].as_array());
+        for finding in findings.into_iter().flatten() {
+            failure.frames.push_str(&finding_line(finding));
+        }
+        Err(failure)
     }
+}
+
+/// A finding about definitions in a line, as logs have it.
+fn finding_line(finding: &Value) -> String {
+    let text = |key: &str| finding[key].as_str().unwrap_or_default();
+    let mut line = text("file").to_owned();
+    if finding["line"] != 0 {
+        let _infallible = write!(line, ":{}:{}", finding["line"], finding["column"]);
+    }
+    let _infallible = write!(line, ": {}: {}", text("severity"), text("message"));
+    if let Some(help) = finding["help"].as_str() {
+        let _infallible = write!(line, "; {help}");
+    }
+    let _infallible = write!(line, " [{}]", text("code"));
+    format!("{}\n", plain(&line))
 }
 
 /// What a refusal means for whoever called the command.

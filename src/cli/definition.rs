@@ -14,6 +14,8 @@ pub enum DefinitionCommand {
     List(ListArguments),
     /// Print the text of one version.
     Show(ShowArguments),
+    /// Let the runner read its definitions again, and tell what has changed or why nothing has.
+    Reload(ReloadArguments),
     /// Bring the running instances of a saga over to its active version, or to another one.
     Migrate(MigrateArguments),
 }
@@ -34,6 +36,15 @@ pub struct ListArguments {
 pub struct ShowArguments {
     /// The hash; its first six digits are enough where they name one version.
     hash: String,
+    #[command(flatten)]
+    server: ServerArguments,
+}
+
+#[derive(Debug, Args)]
+pub struct ReloadArguments {
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
     #[command(flatten)]
     server: ServerArguments,
 }
@@ -62,6 +73,7 @@ pub fn definition(command: &DefinitionCommand) -> Result<(), Failure> {
     match command {
         DefinitionCommand::List(arguments) => list(arguments),
         DefinitionCommand::Show(arguments) => show(arguments),
+        DefinitionCommand::Reload(arguments) => reload(arguments),
         DefinitionCommand::Migrate(arguments) => migrate(arguments),
     }
 }
@@ -110,6 +122,44 @@ fn show(arguments: &ShowArguments) -> Result<(), Failure> {
         text(&answer["ended"])
     ));
     out::text(text(&answer["source"]))
+}
+
+fn reload(arguments: &ReloadArguments) -> Result<(), Failure> {
+    let answer = Client::new(&arguments.server)?.post("/admin/reload")?;
+    if arguments.json {
+        out::line(format_args!("{answer:#}"))?;
+    } else {
+        show_reload(&answer)?;
+    }
+    let problems = answer["problems"].as_array().into_iter().flatten();
+    let problems: Vec<String> = problems.map(text).collect();
+    if problems.is_empty() {
+        return Ok(());
+    }
+    Err(Failure::new(exit::UNAVAILABLE, problems.join("; ")))
+}
+
+fn show_reload(answer: &Value) -> Result<(), Failure> {
+    let changes = answer["sagas"].as_array().map_or(&[][..], Vec::as_slice);
+    for change in changes {
+        let saga = text(&change["saga"]);
+        match (change["from"].as_str(), change["to"].as_str()) {
+            (None, Some(to)) => out::line(format_args!("{saga} is new: {to}"))?,
+            (Some(from), Some(to)) => out::line(format_args!("{saga} is {to}, was {from}"))?,
+            (_, None) => out::line(format_args!("{saga} is gone: no more instances begin"))?,
+        }
+    }
+    let effects = if answer["effects_changed"] == true {
+        ", and the effects have changed"
+    } else {
+        ""
+    };
+    out::note(format_args!(
+        "revision {}: {} saga(s) changed{effects}",
+        answer["revision"],
+        changes.len()
+    ));
+    Ok(())
 }
 
 fn migrate(arguments: &MigrateArguments) -> Result<(), Failure> {

@@ -84,6 +84,8 @@ pub fn dev(arguments: DevArguments, registry: Registry) -> Result<(), Failure> {
     if let Some(url) = arguments.gateway {
         manifest.gateway = Some(crate::gateway::Settings::at(url));
     }
+    // Who edits the files wants to see what is wrong with them, and not that what was before goes on.
+    crate::app::definitions::load(&manifest)?;
     banner(&manifest);
     start(manifest, registry, Adoption::default())
 }

@@ -1,5 +1,7 @@
 //! `validate`, and a reload of definitions that are wrong.
 
+use std::io::{BufRead as _, BufReader};
+
 use super::*;
 
 impl Home {
@@ -148,6 +150,173 @@ fn validate_finds_wrong_manifests_and_does_not_call_nothing_well() {
     }
     std::fs::write(&manifest, head).expect("written");
     assert_eq!(call(&["validate", folder]).status.code(), Some(0));
+}
+
+/// What `saga-runner definition reload` answers.
+fn reload(home: &Home) -> (Option<i32>, String, String) {
+    let address = home.manifest["http"]["listen"].as_str().expect("an address");
+    let output = call(&["definition", "reload", "--url", &format!("http://{address}")]);
+    (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+/// The check of `/health` about definitions.
+fn definitions_health(home: &Home) -> Value {
+    let address = home.manifest["http"]["listen"].as_str().expect("an address");
+    let answer = get(address, "/health");
+    let body = answer.split("\r\n\r\n").nth(1).unwrap_or("null");
+    let health: Value = serde_json::from_str(body).unwrap_or_default();
+    let checks = health["checks"].as_array().cloned().unwrap_or_default();
+    let found = checks.into_iter().find(|check| check["name"] == "definitions");
+    found.unwrap_or_else(|| panic!("{answer}"))
+}
+
+#[test]
+fn a_refused_reload_is_told_by_command_and_health_until_one_is_taken() {
+    let home = Home::new();
+    let runner = home.start();
+    assert_eq!(definitions_health(&home)["ok"], true);
+    let (exit, _, told) = reload(&home);
+    assert!(exit == Some(0) && told.contains("0 saga(s) changed"), "{told}");
+
+    let file = home.path("sagas/tally.yaml");
+    std::fs::write(
+        &file,
+        TALLY
+            .replace("start:", "strat:")
+            .replace("initial: open", "initial: opne"),
+    )
+    .expect("written");
+    let (exit, _, told) = reload(&home);
+    assert_eq!(exit, Some(65), "{told}");
+    for part in [
+        "tally.yaml:5:1: error: unknown key \"strat\"",
+        "[SR0105]",
+        "[SR0117]",
+        "did you mean",
+    ] {
+        assert!(told.contains(part), "{part}: {told}");
+    }
+    let health = definitions_health(&home);
+    let detail = health["detail"].as_str().expect("a detail");
+    assert!(health["ok"] == false && detail.contains("[SR0105]"), "{detail}");
+    let address = home.manifest["http"]["listen"].as_str().expect("an address");
+    assert!(get(address, "/ready").starts_with("HTTP/1.1 200"), "it works on");
+
+    std::fs::write(&file, TALLY.replace("sum: 0", "sum: 1")).expect("written");
+    let (exit, changes, told) = reload(&home);
+    assert!(
+        exit == Some(0) && changes.contains("tally is sha256:"),
+        "{changes}{told}"
+    );
+    assert_eq!(definitions_health(&home)["ok"], true);
+    assert_eq!(runner.stop(), Some(0));
+}
+
+#[test]
+fn one_bad_file_does_not_keep_a_process_from_starting_that_ran_before() {
+    let home = Home::new();
+    // Its first start has nothing that could stand in.
+    std::fs::write(home.path("sagas/bad.yaml"), "apiVersion: sagas/v1\nkind: Saga\n").expect("written");
+    assert_eq!(home.refusal_of_definitions().0, Some(78));
+    std::fs::remove_file(home.path("sagas/bad.yaml")).expect("removed");
+    assert_eq!(home.start().stop(), Some(0));
+
+    std::fs::write(home.path("sagas/bad.yaml"), "apiVersion: sagas/v1\nkind: Saga\n").expect("written");
+    std::fs::remove_file(home.path("sagas/tally.yaml")).expect("removed");
+    let runner = home.start();
+    let health = definitions_health(&home);
+    let detail = health["detail"].as_str().expect("a detail");
+    assert!(
+        health["ok"] == false && detail.contains("bad.yaml:1:1"),
+        "{detail}"
+    );
+    let address = home.manifest["http"]["listen"].as_str().expect("an address");
+    let active = get(address, "/v1/definitions");
+    assert!(
+        active.contains("\"tally\"") && active.contains("\"active\":true"),
+        "{active}"
+    );
+    let log = std::fs::read_to_string(home.path("runner.log")).expect("a log");
+    assert!(
+        log.contains("bad.yaml") && log.contains("those that were in force before serve"),
+        "{log}"
+    );
+
+    // With the files in order again a reload takes them, and the next start, too.
+    std::fs::write(home.path("sagas/tally.yaml"), TALLY).expect("written");
+    std::fs::remove_file(home.path("sagas/bad.yaml")).expect("removed");
+    assert_eq!(reload(&home).0, Some(0));
+    assert_eq!(definitions_health(&home)["ok"], true);
+    assert_eq!(runner.stop(), Some(0));
+    let runner = home.start();
+    assert_eq!(definitions_health(&home)["ok"], true);
+    assert_eq!(runner.stop(), Some(0));
+}
+
+/// A process that watches a folder, and the lines that it prints.
+struct Watch {
+    child: Child,
+    lines: std::io::Lines<BufReader<std::process::ChildStdout>>,
+}
+
+impl Watch {
+    fn of(folder: &Path) -> Self {
+        let mut child = binary()
+            .args(["validate", "--watch", "-o", "json"])
+            .arg(folder)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("the binary starts");
+        let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+        Self { child, lines }
+    }
+
+    /// Codes of the errors that are told next.
+    fn errors(&mut self) -> Vec<String> {
+        let line = self.lines.next().expect("it goes on").expect("readable");
+        let findings: Vec<Value> = serde_json::from_str(&line).expect("an array in a line");
+        let errors = findings.iter().filter(|finding| finding["severity"] == "error");
+        errors
+            .map(|finding| finding["code"].as_str().expect("a code").to_owned())
+            .collect()
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.child.kill().expect("it runs until it is interrupted");
+        self.child.wait().expect("ended");
+    }
+}
+
+#[test]
+fn files_that_are_watched_are_checked_again_whenever_one_has_changed() {
+    let home = Home::new();
+    let schema = "schemas/tally.json";
+    std::fs::create_dir(home.path("schemas")).expect("created");
+    std::fs::write(home.path(schema), "{\"type\": \"object\"}").expect("written");
+    let saga = format!("{TALLY}\nevents: {{Tally.Added: {{schema: ../{schema}}}}}\n");
+    std::fs::write(home.path("sagas/tally.yaml"), TALLY).expect("written");
+
+    let mut watch = Watch::of(home.dir.path());
+    assert_eq!(watch.errors(), Vec::<String>::new());
+    std::fs::write(home.path("sagas/tally.yaml"), TALLY.replace("start:", "strat:")).expect("written");
+    assert_eq!(watch.errors().first().map(String::as_str), Some("SR0105"));
+    std::fs::write(home.path("sagas/tally.yaml"), saga).expect("written");
+    let mended = watch.errors();
+    assert!(!mended.contains(&"SR0105".to_owned()), "{mended:?}");
+    // What a file names belongs to it.
+    std::fs::write(home.path(schema), "{\"type\": \"obejct\"}").expect("written");
+    assert_eq!(
+        watch.errors(),
+        ["SR0170", "SR0170"],
+        "where it is named, and in it"
+    );
+    // Nothing can be read for a moment.
+    std::fs::remove_file(home.path("sagas/tally.yaml")).expect("removed");
+    std::fs::write(home.path("sagas/tally.yaml"), TALLY).expect("written");
+    assert_eq!(watch.errors(), Vec::<String>::new());
 }
 
 #[test]

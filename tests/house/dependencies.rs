@@ -49,7 +49,7 @@ const HOMES: &[(&str, &[&str])] = &[
     ("comfy_table", &["cli", "demo"]),
     ("crc32c", &["kernel", "partition", "mdbx", "intake", "inproc"]),
     ("dashmap", &["app"]),
-    ("data_encoding", &["language", "kernel", "effects", "nats"]),
+    ("data_encoding", &["language", "kernel", "effects", "nats", "app"]),
     ("flate2", &["effects"]),
     ("granit_parser", &["language"]),
     ("h2", &["clients", "effects"]),

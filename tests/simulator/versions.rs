@@ -65,6 +65,8 @@ impl Versions {
             sagas: read.sagas.clone(),
             effects: read.effects.clone(),
             effects_text: read.effects_text,
+            // No start of a simulation finds wrong ones.
+            files: Arc::default(),
         }
     }
 
