@@ -2,11 +2,12 @@
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
 use crate::app::SystemClock;
-use crate::app::definitions::{self, Folders};
+use crate::app::definitions::{self, Files, Folders};
 use crate::app::exit::{self, Failure};
 use crate::app::{diagnostics, out};
 use crate::config::{ConfigError, Manifest, Overrides};
@@ -24,6 +25,9 @@ pub struct ValidateArguments {
     /// Fail with warnings as with errors; files without schemas (SR0179) are complete and do not count.
     #[arg(long)]
     deny_warnings: bool,
+    /// Go on, and check again whenever a file has changed; with `-o json` an array in one line each time.
+    #[arg(long)]
+    watch: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -38,12 +42,55 @@ enum Output {
 const WARNINGS_SHOWN: usize = 10;
 /// Most files without schemas that are named.
 const UNTYPED_NAMED: usize = 5;
+/// How often files are looked at that are watched.
+const LOOK_EVERY: Duration = Duration::from_millis(150);
 /// Next planned times that are shown of a schedule.
 const TIMES_SHOWN: usize = 3;
 
 pub fn validate(arguments: &ValidateArguments) -> Result<(), Failure> {
-    let files = definitions::read(&Folders::Mixed(arguments.path.clone()))
-        .map_err(|error| Failure::new(exit::NO_INPUT, error))?;
+    if arguments.watch {
+        return watch(arguments);
+    }
+    check(arguments, &read(arguments)?)
+}
+
+fn read(arguments: &ValidateArguments) -> Result<Files, Failure> {
+    definitions::read(&Folders::Mixed(arguments.path.clone()))
+        .map_err(|error| Failure::new(exit::NO_INPUT, error))
+}
+
+/// Checks the files again whenever they have changed, until it is interrupted.
+fn watch(arguments: &ValidateArguments) -> Result<(), Failure> {
+    let (mut before, mut checked) = (None, None);
+    loop {
+        let files = read(arguments);
+        let now = Some(
+            files
+                .as_ref()
+                .map(Files::fingerprint)
+                .map_err(ToString::to_string),
+        );
+        // What is being written is looked at when it has been.
+        let is_settled = now == before || before.is_none();
+        if is_settled && now != checked {
+            if checked.is_some() {
+                out::note("");
+            }
+            if let Err(failure) = files.and_then(|files| check(arguments, &files)) {
+                if failure.code == exit::IO {
+                    return Err(failure);
+                }
+                out::note(&failure);
+            }
+            checked.clone_from(&now);
+        }
+        before = now;
+        std::thread::sleep(LOOK_EVERY);
+    }
+}
+
+/// Tells what is wrong with the files.
+fn check(arguments: &ValidateArguments, files: &Files) -> Result<(), Failure> {
     let count = files.sagas.len() + files.effects.len() + files.manifests.len();
     if count == 0 {
         let path = arguments.path.display();
@@ -65,8 +112,12 @@ pub fn validate(arguments: &ValidateArguments) -> Result<(), Failure> {
         .partition(|finding| finding.code == codes::UNTYPED);
     match arguments.output {
         Output::Json => {
-            let json = serde_json::to_string_pretty(&findings).expect("findings are plain data");
-            out::line(json)?;
+            let shown = if arguments.watch {
+                serde_json::to_string(&findings)
+            } else {
+                serde_json::to_string_pretty(&findings)
+            };
+            out::line(shown.expect("findings are plain data"))?;
         }
         Output::Text => {
             let color = diagnostics::coloured(&std::io::stdout());
