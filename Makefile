@@ -41,6 +41,10 @@ check: setup ## formatting, lints, docs, dependencies
 	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --document-private-items --locked
 	@scripts/deny.sh
 
+.PHONY: schemas
+schemas: setup ## write the JSON Schemas of definitions from the tables by which the loader reads
+	SAGA_RUNNER_WRITE_SCHEMAS=1 cargo test --locked -p saga-runner-language --lib the_committed_schemas
+
 .PHONY: test
 test: setup ## everything that must pass, with the time that each part takes
 	@scripts/test.sh

@@ -5,6 +5,7 @@ use serde_json::Value;
 use super::file::{Reader, ResultSpec};
 use crate::kernel::definition::codes;
 use crate::kernel::definition::fields::{self, Fields};
+use crate::kernel::definition::grammar::Shape;
 use crate::kernel::definition::model::RETRY_CLASSES;
 use crate::kernel::definition::yaml::{Entry, Value as Written};
 use crate::kernel::input::UnknownClass;
@@ -28,13 +29,8 @@ pub enum Answer {
 }
 
 impl Reader<'_, '_> {
-    pub(super) fn result(
-        &mut self,
-        entry: &Entry<'_>,
-        what: &'static str,
-        keys: &'static [&'static str],
-    ) -> Option<ResultSpec> {
-        let fields = Fields::read(&entry.value, &entry.key_span, what, keys, self.findings)?;
+    pub(super) fn result(&mut self, entry: &Entry<'_>, shape: &'static Shape) -> Option<ResultSpec> {
+        let fields = Fields::read(&entry.value, &entry.key_span, shape, self.findings)?;
         let of = fields.require("of", self.findings);
         let outcome = fields.one_of(&["ok", "error", "timeout"], self.findings)?;
         let message = match fields.get("message") {

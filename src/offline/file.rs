@@ -9,6 +9,7 @@ use saga_runner_partition::machine::message::LetterDecision;
 use serde_json::Value;
 
 use super::answer::Answer;
+use super::keys;
 use super::tree::{Shape, Tree};
 use crate::kernel::definition::fields::{self, Fields};
 use crate::kernel::definition::findings::Findings;
@@ -27,8 +28,6 @@ const ADVANCE_MS_MAX: u64 = 10 * 365 * 24 * 3_600_000;
 /// Most cases of one file, and most steps of one case.
 const LIST_MAX: usize = 1_000;
 
-const SUITE: &[&str] = &["saga", "results", "cases"];
-const CASE: &[&str] = &["name", "start", "key", "chaos", "steps"];
 /// What a step does: exactly one of these.
 const ACTIONS: &[&str] = &[
     "event",
@@ -46,33 +45,6 @@ const ACTIONS: &[&str] = &[
     "resolve",
     "dead_letter",
 ];
-const STEP: &[&str] = &[
-    "event",
-    "start",
-    "schedule",
-    "data",
-    "data_file",
-    "version",
-    "id",
-    "correlation_id",
-    "aggregate_id",
-    "result",
-    "succeed",
-    "signal",
-    "callback",
-    "heartbeat",
-    "by",
-    "advance",
-    "cancel",
-    "mode",
-    "retry",
-    "skip",
-    "resolve",
-    "dead_letter",
-    "as",
-    "ok",
-    "expect",
-];
 /// What only an event may have besides; a signal has data as well.
 const OF_EVENT: &[&str] = &[
     "data",
@@ -88,40 +60,6 @@ const OF_RESOLVE: &[&str] = &["as", "ok"];
 pub const ALL_STUCK: &str = "all";
 /// What `succeed` says for all work.
 const ALL_WORK: &str = "all";
-const CALLBACK: &[&str] = &["of", "ok", "error", "message"];
-const RESULT: &[&str] = &["of", "ok", "unusable", "error", "refused", "message", "timeout"];
-const EXPECT: &[&str] = &[
-    "phase",
-    "state",
-    "failure",
-    "outcome",
-    "steps",
-    "machine",
-    "timers",
-    "ledger",
-    "aliases",
-    "work",
-    "no_other_work",
-    "ignored",
-    "rejected",
-    "deferred",
-    "blocked",
-];
-const WORK: &[&str] = &[
-    "effect",
-    "with",
-    "command",
-    "aggregate",
-    "id",
-    "payload",
-    "fact",
-    "saga",
-    "key",
-    "input",
-    "request",
-    "of",
-    "attempt",
-];
 /// Outcome of an event that the key rules give to another instance than that of the case.
 pub const OTHER_INSTANCE: &str = "other_instance";
 
@@ -262,7 +200,7 @@ pub(super) struct Reader<'r, 'c> {
 
 impl Reader<'_, '_> {
     fn suite(&mut self, root: &Node<'_>, file: &SourceFile) -> Option<Suite> {
-        let fields = Fields::read(root, &(0..0), "a test file", SUITE, self.findings)?;
+        let fields = Fields::read(root, &(0..0), &keys::SUITE, self.findings)?;
         let saga = fields.require("saga", self.findings);
         let name = saga.and_then(|entry| self.text(entry, "the name of a saga"));
         let results = fields.get("results").and_then(|entry| self.tree(entry));
@@ -300,7 +238,7 @@ impl Reader<'_, '_> {
     }
 
     fn case(&mut self, node: &Node<'_>, at: &Range<usize>) -> Option<Case> {
-        let fields = Fields::item(node, at, "a case", CASE, self.findings)?;
+        let fields = Fields::item(node, at, &keys::CASE, self.findings)?;
         let name = fields.require("name", self.findings);
         let text = name.and_then(|entry| self.text(entry, "a name"));
         let start = match fields.get("start") {
@@ -339,7 +277,7 @@ impl Reader<'_, '_> {
     }
 
     fn step(&mut self, node: &Node<'_>, at: &Range<usize>) -> Option<Step> {
-        let fields = Fields::item(node, at, "a step of a case", STEP, self.findings)?;
+        let fields = Fields::item(node, at, &keys::STEP, self.findings)?;
         let entry = fields.one_of(ACTIONS, self.findings)?;
         if let (Some(by), true) = (fields.get("by"), entry.key != "signal") {
             let message = "only a signal has \"by\"";
@@ -377,8 +315,8 @@ impl Reader<'_, '_> {
         };
         let action = match &*entry.key {
             "event" => self.event(&fields, entry).map(Action::Event),
-            "result" => self.result(entry, "a result", RESULT).map(Action::Result),
-            "callback" => self.result(entry, "a callback", CALLBACK).map(Action::Callback),
+            "result" => self.result(entry, &keys::RESULT).map(Action::Result),
+            "callback" => self.result(entry, &keys::CALLBACK).map(Action::Callback),
             "heartbeat" => self
                 .text(entry, "the name of work")
                 .map(|of| Action::Heartbeat(of, entry.value.span.clone())),
@@ -582,13 +520,7 @@ impl Reader<'_, '_> {
                 ..Expect::default()
             });
         }
-        let fields = Fields::read(
-            &entry.value,
-            &entry.key_span,
-            "an expectation",
-            EXPECT,
-            self.findings,
-        )?;
+        let fields = Fields::read(&entry.value, &entry.key_span, &keys::EXPECT, self.findings)?;
         let mut expect = Expect {
             span: whole.span.clone(),
             is_empty: whole.members().is_some_and(<[_]>::is_empty),
@@ -615,8 +547,7 @@ impl Reader<'_, '_> {
         self.check_words(&expect);
         if let Some(work) = fields.get("work") {
             for item in self.list(work, "work")? {
-                let what = "an expected piece of work";
-                let fields = Fields::item(item, &work.key_span, what, WORK, self.findings)?;
+                let fields = Fields::item(item, &work.key_span, &keys::WORK, self.findings)?;
                 let kinds = ["effect", "command", "fact", "saga", "of"];
                 if kinds.iter().all(|kind| fields.get(kind).is_none()) {
                     fields.one_of(&kinds, self.findings)?;

@@ -13,6 +13,7 @@ pub mod coverage;
 pub mod file;
 pub mod graph;
 pub mod history;
+mod keys;
 pub mod layout;
 pub mod observe;
 pub mod play;

@@ -10,6 +10,7 @@ use super::codes;
 use super::effect::Effects;
 use super::fields::{self, Fields, NameRule};
 use super::findings::Findings;
+use super::grammar::{self, Shape};
 use super::model::{
     Actions, CommandTemplate, Delay, EffectContract, Emit, Fail, Handler, PublishTemplate, Step, TimerSet,
 };
@@ -26,7 +27,10 @@ use crate::limits::Limits;
 
 /// What the readers of one saga share.
 #[derive(Debug)]
-#[allow(clippy::struct_excessive_bools, reason = "each says something else about the file")]
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "each says something else about the file"
+)]
 pub struct Reading<'r, 'c> {
     pub findings: &'r mut Findings<'c>,
     /// The effects there are; `None` where they are not looked up.
@@ -109,70 +113,17 @@ pub enum Site {
 }
 
 impl Site {
-    const fn what(self) -> &'static str {
+    const fn shape(self) -> &'static Shape {
         match self {
-            Self::Handler => "a handler",
-            Self::StateHandler => "a handler of a state",
-            Self::StateTimer => "a timer handler of a state",
-            Self::StateResult => "a result handler of a state",
-            Self::StateError => "an error handler of a state",
-            Self::Entry => "an entry",
-            Self::Timer => "a timer",
-            Self::AfterEnd | Self::SignalAfterEnd => "a handler after the end",
-            Self::Signal => "a handler of a signal",
-        }
-    }
-
-    const fn keys(self) -> &'static [&'static str] {
-        match self {
-            Self::Handler | Self::StateTimer | Self::StateResult | Self::StateError | Self::Signal => &[
-                "when",
-                "set",
-                "clear_timer",
-                "timer",
-                "alias",
-                "emit",
-                "complete",
-                "fail",
-                "to",
-            ],
-            Self::StateHandler => &[
-                "when",
-                "set",
-                "clear_timer",
-                "timer",
-                "alias",
-                "emit",
-                "complete",
-                "fail",
-                "to",
-                "defer",
-            ],
-            Self::AfterEnd | Self::SignalAfterEnd => &["when", "set", "emit"],
-            Self::Entry => &[
-                "set",
-                "clear_timer",
-                "timer",
-                "alias",
-                "emit",
-                "complete",
-                "fail",
-                "to",
-            ],
-            Self::Timer => &[
-                "after",
-                "every",
-                "during",
-                "cancel_when",
-                "set",
-                "clear_timer",
-                "timer",
-                "alias",
-                "emit",
-                "complete",
-                "fail",
-                "to",
-            ],
+            Self::Handler => &grammar::saga::HANDLER,
+            Self::StateHandler => &grammar::saga::STATE_HANDLER,
+            Self::StateTimer => &grammar::saga::TIMER_HANDLER,
+            Self::StateResult => &grammar::saga::RESULT_HANDLER,
+            Self::StateError => &grammar::saga::ERROR_HANDLER,
+            Self::Entry => &grammar::saga::ENTRY,
+            Self::Timer => &grammar::saga::TIMER,
+            Self::Signal => &grammar::saga::SIGNAL_HANDLER,
+            Self::AfterEnd | Self::SignalAfterEnd => &grammar::saga::AFTER_END,
         }
     }
 
@@ -259,8 +210,7 @@ impl<'r> Reading<'r, '_> {
                 let message = "this alternative is never taken: one before it always is";
                 self.findings.warning(codes::UNREACHABLE_HANDLER, span, message);
             }
-            let Some(fields) = Fields::item(item, &entry.key_span, site.what(), site.keys(), self.findings)
-            else {
+            let Some(fields) = Fields::item(item, &entry.key_span, site.shape(), self.findings) else {
                 continue;
             };
             let written = fields.get("when");
@@ -304,27 +254,15 @@ impl<'r> Reading<'r, '_> {
     /// The entry of a state.
     pub fn entry(&mut self, entry: &'r Entry<'_>) -> Actions {
         let site = Site::Entry;
-        Fields::read(
-            &entry.value,
-            &entry.key_span,
-            site.what(),
-            site.keys(),
-            self.findings,
-        )
-        .map(|fields| self.actions(&fields, site))
-        .unwrap_or_default()
+        Fields::read(&entry.value, &entry.key_span, site.shape(), self.findings)
+            .map(|fields| self.actions(&fields, site))
+            .unwrap_or_default()
     }
 
     /// The fields of a timer of the whole instance.
     pub fn timer_fields<'n, 't>(&mut self, entry: &'n Entry<'t>) -> Option<Fields<'n, 't>> {
         let site = Site::Timer;
-        Fields::read(
-            &entry.value,
-            &entry.key_span,
-            site.what(),
-            site.keys(),
-            self.findings,
-        )
+        Fields::read(&entry.value, &entry.key_span, site.shape(), self.findings)
     }
 
     pub fn actions(&mut self, fields: &Fields<'r, '_>, site: Site) -> Actions {
@@ -434,12 +372,15 @@ impl<'r> Reading<'r, '_> {
                 NameRule::Dashed,
                 self.findings,
             );
-            let keys = &["after", "extend", "if_absent"];
-            let Some(fields) = Fields::read(&timer.value, &timer.key_span, "a timer", keys, self.findings)
-            else {
+            let Some(fields) = Fields::read(
+                &timer.value,
+                &timer.key_span,
+                &grammar::saga::TIMER_SET,
+                self.findings,
+            ) else {
                 continue;
             };
-            let span = fields.one_of(&["after", "extend"], self.findings);
+            let span = fields.chosen(self.findings);
             let extend = span.is_some_and(|span| span.key == "extend");
             if extend {
                 self.timers.named.push((&*timer.key, timer.key_span.clone()));
@@ -492,7 +433,6 @@ impl<'r> Reading<'r, '_> {
     pub fn emits(&mut self, entry: &Entry<'_>, roots: &'static [Root], event: EventParts) -> Vec<Emit> {
         let mut emits = Vec::new();
         for item in fields::one_or_many(&entry.value) {
-            let keys = &["command", "publish"];
             if let Some(effect) = super::saga::member(item, "effect") {
                 self.findings
                     .error(
@@ -506,10 +446,11 @@ impl<'r> Reading<'r, '_> {
                     ));
                 continue;
             }
-            let Some(fields) = Fields::item(item, &entry.key_span, "an emission", keys, self.findings) else {
+            let Some(fields) = Fields::item(item, &entry.key_span, &grammar::saga::EMISSION, self.findings)
+            else {
                 continue;
             };
-            let emit = match fields.one_of(keys, self.findings) {
+            let emit = match fields.chosen(self.findings) {
                 Some(entry) if entry.key == "command" => self.command(entry, roots, event).map(Emit::Command),
                 Some(entry) => self.publish(entry, roots, event).map(Emit::Publish),
                 None => None,
@@ -539,8 +480,12 @@ impl<'r> Reading<'r, '_> {
         roots: &'static [Root],
         event: EventParts,
     ) -> Option<CommandTemplate> {
-        let keys = &["aggregate", "id", "type", "payload"];
-        let fields = Fields::read(&entry.value, &entry.key_span, "a command", keys, self.findings)?;
+        let fields = Fields::read(
+            &entry.value,
+            &entry.key_span,
+            &grammar::saga::COMMAND,
+            self.findings,
+        )?;
         let aggregate_type = self.word(&fields, "aggregate");
         let command_type = self.word(&fields, "type");
         let id = fields.require("id", self.findings);
@@ -560,12 +505,10 @@ impl<'r> Reading<'r, '_> {
         roots: &'static [Root],
         event: EventParts,
     ) -> Option<PublishTemplate> {
-        let keys = &["type", "payload"];
         let fields = Fields::read(
             &entry.value,
             &entry.key_span,
-            "a publication",
-            keys,
+            &grammar::saga::PUBLICATION,
             self.findings,
         )?;
         let fact_type = self.word(&fields, "type");
@@ -618,8 +561,12 @@ impl<'r> Reading<'r, '_> {
     }
 
     pub fn fail(&mut self, entry: &'r Entry<'_>, roots: &'static [Root], event: EventParts) -> Option<Fail> {
-        let keys = &["code", "message", "keep", "drain"];
-        let fields = Fields::read(&entry.value, &entry.key_span, "a failure", keys, self.findings)?;
+        let fields = Fields::read(
+            &entry.value,
+            &entry.key_span,
+            &grammar::saga::FAILURE,
+            self.findings,
+        )?;
         let keep = fields.get("keep").map(|keep| self.kept(keep));
         let drain = fields
             .get("drain")

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::actions::Reading;
 use super::codes;
 use super::fields::{self, Fields};
+use super::grammar;
 use super::model::{Action, ChildTemplate};
 use super::saga::parsed;
 use super::steps::START_ROOTS;
@@ -54,12 +55,10 @@ impl<'r> Reading<'r, '_> {
                 )
                 .help(Some("let the steps of the other saga try again".to_owned()));
         }
-        let keys = &["name", "key", "input"];
         let fields = Fields::read(
             &entry.value,
             &entry.key_span,
-            "a saga to start",
-            keys,
+            &grammar::steps::CHILD,
             self.findings,
         )?;
         let name = fields.require("name", self.findings);

@@ -8,6 +8,7 @@ use super::children::Child;
 use super::codes;
 use super::fields::{self, Fields};
 use super::findings::Findings;
+use super::grammar;
 use super::model::{
     Action, COMPENSATION_RETRY, Compensation, EFFECT_TIMEOUT_MS, OnExhausted, OnLate, OnUnknown, UndoOrder,
 };
@@ -19,20 +20,7 @@ use crate::expr::types::Type;
 use crate::expr::{Expr, Root};
 
 /// Most attempts of a compensation.
-const COMPENSATION_ATTEMPTS_MAX: u32 = 1_000;
-
-const KEYS: &[&str] = &[
-    "effect",
-    "command",
-    "saga",
-    "with",
-    "when",
-    "on_unknown",
-    "on_late",
-    "on_exhausted",
-    "retry",
-    "timeout",
-];
+pub const COMPENSATION_ATTEMPTS_MAX: u32 = 1_000;
 
 /// Roots when a step is undone.
 const ROOTS: &[Root] = &[
@@ -57,7 +45,7 @@ pub fn is_none(entry: &Entry<'_>) -> bool {
 impl Reading<'_, '_> {
     pub fn compensation(&mut self, entry: &Entry<'_>, child: Child<'_>) -> Compensation {
         let span = &entry.key_span;
-        match Fields::read(&entry.value, span, "a compensation", KEYS, self.findings) {
+        match Fields::read(&entry.value, span, &grammar::steps::COMPENSATION, self.findings) {
             Some(fields) => self.undo(&fields, child),
             // That there is one is known, whatever is wrong with it.
             None => Compensation {
@@ -139,8 +127,7 @@ impl Reading<'_, '_> {
                 let fields = Fields::read(
                     &entry.value,
                     &entry.key_span,
-                    "a retry",
-                    &["attempts", "backoff"],
+                    &grammar::steps::UNDO_RETRY,
                     self.findings,
                 )?;
                 Some(retry(&fields, &bounds, self.findings))

@@ -4,6 +4,7 @@ use super::effect::CustomCall;
 use super::effect_file::REQUEST_ROOTS;
 use super::fields::{self, Fields, NameRule};
 use super::findings::Findings;
+use super::grammar;
 use super::texts::{self, Readable};
 use super::yaml::Entry;
 use crate::expr::Template;
@@ -11,8 +12,7 @@ use crate::expr::types::Env;
 
 /// Reads the section. Whether the runner has such a provider shows when it starts.
 pub fn read(entry: &Entry<'_>, env: &Env, findings: &mut Findings<'_>) -> Option<CustomCall> {
-    let keys = &["provider", "with"];
-    let fields = Fields::read(&entry.value, &entry.key_span, "a call", keys, findings)?;
+    let fields = Fields::read(&entry.value, &entry.key_span, &grammar::effect::CUSTOM, findings)?;
     let provider = fields.require("provider", findings).and_then(|entry| {
         let what = "the name of a provider";
         let name = fields::text(&entry.value, &entry.key_span, what, findings)?;

@@ -17,6 +17,7 @@ use super::effect_smtp;
 use super::effect_sql;
 use super::fields::{self, Fields, NameRule};
 use super::findings::Findings;
+use super::grammar;
 use super::redaction;
 use super::saga::{header, parsed};
 use super::schema_files::Schemas;
@@ -30,40 +31,6 @@ use crate::ids::EffectName;
 use crate::retry::RetryPolicy;
 
 /// Keys that say how the call is made; a file has one of them.
-const PROVIDERS: &[&str] = &[
-    "http",
-    "grpc",
-    "smtp",
-    "sql",
-    "nats",
-    "transform",
-    "external",
-    "custom",
-];
-const KEYS: &[&str] = &[
-    "apiVersion",
-    "kind",
-    "name",
-    "input",
-    "output",
-    "http",
-    "grpc",
-    "smtp",
-    "sql",
-    "nats",
-    "transform",
-    "external",
-    "custom",
-    "timeout",
-    "retry",
-    ON_AMBIGUOUS,
-    "on_recall",
-    "limits",
-    "breaker",
-    "classify",
-    "result",
-    "redact",
-];
 /// Keys that say how a call is made and what its answer means.
 const CALL_KEYS: &[&str] = &[
     "timeout",
@@ -84,6 +51,9 @@ const TRANSFORM_ROOTS: &[Root] = &[Root::Input, Root::Command];
 /// Why a key is none of an external effect.
 const OF_OTHERS: &str = "tells workers of saga-runner what to do; an external effect has others";
 
+/// Most calls of one command, in all.
+pub const ATTEMPTS_MAX: u32 = 20;
+
 const TIMEOUT_MS: u64 = 10_000;
 const TIMEOUT_MS_MAX: u64 = 15 * 60_000;
 const CONNECT_TIMEOUT_MS: u64 = 2_000;
@@ -91,7 +61,7 @@ const CONNECT_TIMEOUT_MS: u64 = 2_000;
 const MAIL_TIMEOUT_MS: u64 = TIMEOUT_MS_MAX;
 /// Attempts within one command are few; long retries belong to the saga.
 const RETRY: RetryBounds = RetryBounds {
-    attempts: 1..=20,
+    attempts: 1..=ATTEMPTS_MAX,
     default: RetryPolicy {
         attempts: 3,
         initial_ms: 200,
@@ -106,7 +76,7 @@ pub fn compile(
     schemas: &mut Schemas<'_>,
     findings: &mut Findings<'_>,
 ) -> Option<Arc<EffectDefinition>> {
-    let fields = Fields::read(root, &(0..0), "an effect", KEYS, findings)?;
+    let fields = Fields::read(root, &(0..0), &grammar::effect::EFFECT, findings)?;
     let name = header(&fields, "Effect", findings).and_then(|entry| {
         let text = fields::text(&entry.value, &entry.key_span, "the name of the effect", findings)?;
         parsed(EffectName::parse(text), &entry.value.span, findings)
@@ -120,7 +90,7 @@ pub fn compile(
             .and_then(|entry| schemas.read(entry, findings)),
         asks: false,
     };
-    let section = fields.one_of(PROVIDERS, findings);
+    let section = fields.chosen(findings);
     let response = match section.map(|entry| &*entry.key) {
         Some("http") => effect_http::response(),
         Some("grpc") => effect_grpc::response(),
@@ -216,7 +186,12 @@ fn provider(
 }
 
 fn transform(entry: &Entry<'_>, fields: &Fields<'_, '_>, findings: &mut Findings<'_>) {
-    let _ = Fields::read(&entry.value, &entry.key_span, "transform", &[], findings);
+    let _ = Fields::read(
+        &entry.value,
+        &entry.key_span,
+        &grammar::effect::TRANSFORM,
+        findings,
+    );
     refuse(
         CALL_KEYS,
         fields,
@@ -231,7 +206,12 @@ fn transform(entry: &Entry<'_>, fields: &Fields<'_, '_>, findings: &mut Findings
 
 /// Somebody else executes it, so nothing here could say how.
 fn external(entry: &Entry<'_>, fields: &Fields<'_, '_>, findings: &mut Findings<'_>) {
-    let _ = Fields::read(&entry.value, &entry.key_span, "external", &[], findings);
+    let _ = Fields::read(
+        &entry.value,
+        &entry.key_span,
+        &grammar::effect::EXTERNAL,
+        findings,
+    );
     // Of this one the sagas heed an answer.
     let others: Vec<&str> = CALL_KEYS
         .iter()
@@ -257,13 +237,8 @@ fn timeouts(fields: &Fields<'_, '_>, is_mail: bool, findings: &mut Findings<'_>)
     let Some(entry) = fields.get("timeout") else {
         return default;
     };
-    let Some(fields) = Fields::read(
-        &entry.value,
-        &entry.key_span,
-        "a timeout",
-        &["connect", "total"],
-        findings,
-    ) else {
+    let Some(fields) = Fields::read(&entry.value, &entry.key_span, &grammar::effect::TIMEOUT, findings)
+    else {
         return default;
     };
     let mut read = |key: &str| {
@@ -299,8 +274,7 @@ fn retries(
     let Some(entry) = fields.get("retry") else {
         return (RETRY.default, default());
     };
-    let keys = &["attempts", "errors", "backoff"];
-    let Some(fields) = Fields::read(&entry.value, &entry.key_span, "a retry", keys, findings) else {
+    let Some(fields) = Fields::read(&entry.value, &entry.key_span, &grammar::effect::RETRY, findings) else {
         return (RETRY.default, default());
     };
     let policy = retry(&fields, &RETRY, findings);
@@ -402,13 +376,7 @@ fn classify(entry: &Entry<'_>, env: &Env, findings: &mut Findings<'_>) -> Vec<Cl
             let message = "this rule never applies: one before it always does";
             findings.error(codes::UNREACHABLE_HANDLER, span, message);
         }
-        let Some(fields) = Fields::item(
-            item,
-            &entry.key_span,
-            "a rule",
-            &["when", "as", "outcome"],
-            findings,
-        ) else {
+        let Some(fields) = Fields::item(item, &entry.key_span, &grammar::effect::RULE, findings) else {
             continue;
         };
         let written = fields.require("when", findings);

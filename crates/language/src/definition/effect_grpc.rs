@@ -8,21 +8,13 @@ use super::effect::GrpcCall;
 use super::effect_file::REQUEST_ROOTS;
 use super::fields::{self, Fields};
 use super::findings::Findings;
+use super::grammar;
 use super::schema_files::{Schemas, resolved};
 use super::texts::{self, Readable};
 use super::url;
 use super::yaml::{Entry, Node};
 use crate::expr::types::{Env, Type};
 use crate::expr::{Expr, Template, TextPart};
-
-const KEYS: &[&str] = &[
-    "url",
-    "method",
-    "descriptors",
-    "reflection",
-    "metadata",
-    "message",
-];
 
 /// Reads the section. What the descriptors say is checked where this runner can read them.
 pub fn read(
@@ -31,7 +23,7 @@ pub fn read(
     schemas: &Schemas<'_>,
     findings: &mut Findings<'_>,
 ) -> Option<GrpcCall> {
-    let fields = Fields::read(&entry.value, &entry.key_span, "a call", KEYS, findings)?;
+    let fields = Fields::read(&entry.value, &entry.key_span, &grammar::effect::GRPC, findings)?;
     let readable = Readable::knowing(REQUEST_ROOTS, env);
     let address = fields.require("url", findings).and_then(|entry| {
         let url = texts::text_template(&entry.value, &entry.key_span, "a url", readable, findings)?;
@@ -41,7 +33,7 @@ pub fn read(
     let method = fields
         .require("method", findings)
         .and_then(|entry| method(entry, findings));
-    let descriptors = match fields.one_of(&["descriptors", "reflection"], findings) {
+    let descriptors = match fields.chosen(findings) {
         Some(entry) if entry.key == "descriptors" => descriptors(entry, schemas, findings).map(Some),
         Some(entry) => reflection(entry, findings).map(|()| None),
         None => None,

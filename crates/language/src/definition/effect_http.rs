@@ -9,6 +9,7 @@ use super::effect_http_oauth2;
 use super::effect_http_sign;
 use super::fields::{self, Fields};
 use super::findings::Findings;
+use super::grammar;
 use super::texts::{self, Readable};
 use super::url;
 use super::yaml::{Entry, Value};
@@ -21,8 +22,7 @@ const METHODS: [&str; 6] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"];
 const AUTHORIZATION: &str = "Authorization";
 
 pub fn read(entry: &Entry<'_>, env: &Env, findings: &mut Findings<'_>) -> Option<HttpCall> {
-    let keys = &["method", "url", "headers", "body", "auth", "sign"];
-    let fields = Fields::read(&entry.value, &entry.key_span, "a call", keys, findings)?;
+    let fields = Fields::read(&entry.value, &entry.key_span, &grammar::effect::HTTP, findings)?;
     let method = fields
         .require("method", findings)
         .and_then(|entry| method(entry, findings));

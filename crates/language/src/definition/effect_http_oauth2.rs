@@ -4,6 +4,7 @@ use super::codes;
 use super::effect_file::REQUEST_ROOTS;
 use super::fields::{self, Fields};
 use super::findings::Findings;
+use super::grammar;
 use super::http_proof::{OAuth2, SendCredentials};
 use super::texts::{self, Readable};
 use super::url;
@@ -17,18 +18,9 @@ const SCOPES_MAX: usize = 64;
 const PARAMETERS_MAX: usize = 16;
 
 pub fn read(entry: &Entry<'_>, env: &Env, findings: &mut Findings<'_>) -> Option<Box<OAuth2>> {
-    let fields = Fields::read(&entry.value, &entry.key_span, "auth", &["oauth2"], findings)?;
+    let fields = Fields::read(&entry.value, &entry.key_span, &grammar::effect::AUTH, findings)?;
     let entry = fields.require("oauth2", findings)?;
-    let keys = &[
-        "token_url",
-        "client_id",
-        "client_secret",
-        "send",
-        "scopes",
-        "audience",
-        "parameters",
-    ];
-    let fields = Fields::read(&entry.value, &entry.key_span, "oauth2", keys, findings)?;
+    let fields = Fields::read(&entry.value, &entry.key_span, &grammar::effect::OAUTH2, findings)?;
     let readable = Readable::knowing(REQUEST_ROOTS, env);
     let text = |entry: &Entry<'_>, what: &str, findings: &mut Findings<'_>| {
         texts::text_template(&entry.value, &entry.key_span, what, readable, findings)

@@ -8,6 +8,7 @@ use super::effect_http::{is_header_name, write_header};
 use super::effect_http_oauth2::secret;
 use super::fields::{self, Fields};
 use super::findings::Findings;
+use super::grammar;
 use super::http_proof::{Signature, SignatureEncoding, SignatureHash, SignaturePart, TimestampUnit};
 use super::texts::{self, Readable};
 use super::yaml::Entry;
@@ -44,16 +45,12 @@ pub fn read<'n>(
     env: &Env,
     findings: &mut Findings<'_>,
 ) -> Option<Box<Signature>> {
-    let keys = &[
-        "key",
-        "algorithm",
-        "encoding",
-        "header",
-        "value",
-        "content",
-        "timestamp",
-    ];
-    let fields = Fields::read(&entry.value, &entry.key_span, "a signature", keys, findings)?;
+    let fields = Fields::read(
+        &entry.value,
+        &entry.key_span,
+        &grammar::effect::SIGNATURE,
+        findings,
+    )?;
     let readable = Readable::knowing(REQUEST_ROOTS, env);
     let key = fields
         .require("key", findings)
@@ -188,11 +185,14 @@ fn timestamp<'n>(
     written: &mut Vec<&'n str>,
     findings: &mut Findings<'_>,
 ) -> (Option<String>, TimestampUnit) {
-    let keys = &["header", "unit"];
-    let Some(fields) = fields
-        .get("timestamp")
-        .and_then(|entry| Fields::read(&entry.value, &entry.key_span, "a timestamp", keys, findings))
-    else {
+    let Some(fields) = fields.get("timestamp").and_then(|entry| {
+        Fields::read(
+            &entry.value,
+            &entry.key_span,
+            &grammar::effect::TIMESTAMP,
+            findings,
+        )
+    }) else {
         return (None, TimestampUnit::default());
     };
     let name = fields

@@ -4,13 +4,14 @@ use super::codes;
 use super::effect::{BreakerRule, BreakerScope, EffectLimits};
 use super::fields::{self, Fields};
 use super::findings::Findings;
+use super::grammar;
 use super::steps::as_double;
 use super::yaml::{Entry, Value};
 use crate::breaker::BreakerPolicy;
 use crate::rate::Rate;
 
-const CONCURRENCY_MAX: u32 = 4_096;
-const CALLS_MAX: u32 = 1_000_000;
+pub const CONCURRENCY_MAX: u32 = 4_096;
+pub const CALLS_MAX: u32 = 1_000_000;
 /// Longest time between two calls of a limited rate, in microseconds. A command that waits for longer would
 /// have to be held by a worker that does nothing with it.
 const INTERVAL_US_MAX: u64 = 10_000_000;
@@ -18,14 +19,13 @@ const INTERVAL_US_MAX: u64 = 10_000_000;
 const WINDOW_MS: std::ops::RangeInclusive<u64> = 1_000..=600_000;
 /// Bounds of the time for which an upstream is left alone, in milliseconds.
 const OPEN_MS: std::ops::RangeInclusive<u64> = 100..=600_000;
-const PROBES_MAX: u32 = 100;
+pub const PROBES_MAX: u32 = 100;
 
 pub fn limits(fields: &Fields<'_, '_>, findings: &mut Findings<'_>) -> EffectLimits {
     let mut limits = EffectLimits::default();
-    let keys = &["concurrency", "per_tenant", "rate", "tenant_rate"];
     let Some(fields) = fields
         .get("limits")
-        .and_then(|entry| Fields::read(&entry.value, &entry.key_span, "limits", keys, findings))
+        .and_then(|entry| Fields::read(&entry.value, &entry.key_span, &grammar::effect::LIMITS, findings))
     else {
         return limits;
     };
@@ -68,8 +68,7 @@ fn rate(entry: &Entry<'_>, findings: &mut Findings<'_>) -> Option<Rate> {
 
 pub fn breaker(fields: &Fields<'_, '_>, findings: &mut Findings<'_>) -> Option<BreakerRule> {
     let entry = fields.get("breaker")?;
-    let keys = &["scope", "window", "min_calls", "failure_rate", "open", "probes"];
-    let fields = Fields::read(&entry.value, &entry.key_span, "a breaker", keys, findings)?;
+    let fields = Fields::read(&entry.value, &entry.key_span, &grammar::effect::BREAKER, findings)?;
     let default = BreakerPolicy::default();
     let scope = fields.get("scope").and_then(|entry| scope(entry, findings));
     let window = fields

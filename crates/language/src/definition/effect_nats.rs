@@ -5,31 +5,21 @@ use super::effect::{NatsAct, NatsCall, SubjectPart};
 use super::effect_file::REQUEST_ROOTS;
 use super::fields::{self, Fields, NameRule};
 use super::findings::Findings;
+use super::grammar;
 use super::texts::{self, Readable};
 use super::yaml::Entry;
 use crate::expr::types::{Env, Type};
 use crate::expr::{Template, TextPart};
 
-const ACTS: &[&str] = &["request", "publish", "store", "put"];
-const KEYS: &[&str] = &[
-    "request",
-    "publish",
-    "store",
-    "put",
-    "read_only",
-    "headers",
-    "body",
-];
-
 /// Reads the section.
 pub fn read(entry: &Entry<'_>, env: &Env, findings: &mut Findings<'_>) -> Option<NatsCall> {
-    let fields = Fields::read(&entry.value, &entry.key_span, "a message", KEYS, findings)?;
+    let fields = Fields::read(&entry.value, &entry.key_span, &grammar::effect::NATS, findings)?;
     let readable = Readable::knowing(REQUEST_ROOTS, env);
     let read_only = fields
         .get("read_only")
         .and_then(|entry| fields::boolean(entry, findings))
         .unwrap_or(false);
-    let act = fields.one_of(ACTS, findings);
+    let act = fields.chosen(findings);
     if let (Some(act), Some(entry)) = (act, fields.get("read_only"))
         && act.key != "request"
     {
@@ -83,13 +73,7 @@ fn put(
     readable: Readable<'_>,
     findings: &mut Findings<'_>,
 ) -> Option<(NatsAct, Vec<SubjectPart>)> {
-    let fields = Fields::read(
-        &entry.value,
-        &entry.key_span,
-        "a put",
-        &["bucket", "key"],
-        findings,
-    )?;
+    let fields = Fields::read(&entry.value, &entry.key_span, &grammar::effect::PUT, findings)?;
     let bucket = fields.require("bucket", findings).and_then(|entry| {
         let text = fields::text(&entry.value, &entry.key_span, "the name of a bucket", findings)?;
         let span = &entry.value.span;

@@ -7,29 +7,13 @@ use super::effect::{Attachment, AttachmentBody, SmtpMail, SmtpSecurity};
 use super::effect_file::REQUEST_ROOTS;
 use super::fields::{self, Fields};
 use super::findings::Findings;
+use super::grammar;
 use super::texts::{self, Readable};
 use super::url;
 use super::yaml::{Entry, Node, Value};
 use crate::expr::types::{Env, Type};
 use crate::expr::{Template, TextPart};
 
-const KEYS: &[&str] = &[
-    "server",
-    "security",
-    "hello",
-    "user",
-    "password",
-    "from",
-    "to",
-    "cc",
-    "bcc",
-    "reply_to",
-    "subject",
-    "text",
-    "html",
-    "headers",
-    "attachments",
-];
 const SECURITY: &[(&str, SmtpSecurity)] = &[
     ("starttls", SmtpSecurity::StartTls),
     ("tls", SmtpSecurity::Tls),
@@ -63,7 +47,7 @@ pub fn response() -> Type {
 }
 
 pub fn read(entry: &Entry<'_>, env: &Env, findings: &mut Findings<'_>) -> Option<SmtpMail> {
-    let fields = Fields::read(&entry.value, &entry.key_span, "a message", KEYS, findings)?;
+    let fields = Fields::read(&entry.value, &entry.key_span, &grammar::effect::SMTP, findings)?;
     let readable = Readable::knowing(REQUEST_ROOTS, env);
     let text = |entry: &Entry<'_>, what: &str, findings: &mut Findings<'_>| {
         texts::text_template(&entry.value, &entry.key_span, what, readable, findings)
@@ -272,8 +256,7 @@ fn attachment(
     readable: Readable<'_>,
     findings: &mut Findings<'_>,
 ) -> Option<Attachment> {
-    let keys = &["name", "type", "text", "base64"];
-    let fields = Fields::item(node, &list.key_span, "an attachment", keys, findings)?;
+    let fields = Fields::item(node, &list.key_span, &grammar::effect::ATTACHMENT, findings)?;
     let text = |entry: &Entry<'_>, what: &str, findings: &mut Findings<'_>| {
         texts::text_template(&entry.value, &entry.key_span, what, readable, findings)
     };
@@ -283,7 +266,7 @@ fn attachment(
     let media_type = fields
         .get("type")
         .and_then(|entry| text(entry, "a media type", findings));
-    let body = fields.one_of(&["text", "base64"], findings).and_then(|entry| {
+    let body = fields.chosen(findings).and_then(|entry| {
         let body = text(entry, "the content", findings)?;
         Some(if entry.key == "text" {
             AttachmentBody::Text(body)

@@ -6,6 +6,7 @@ use super::codes;
 use super::effect::{Returned, SqlCall, SqlExpectation, SqlJournal, SqlStatement};
 use super::fields::{self, Fields, NameRule};
 use super::findings::Findings;
+use super::grammar;
 use super::sql_database::DatabaseUrl;
 use super::sql_text::{BINDS_MAX, SqlText};
 use super::texts::{self, Readable};
@@ -22,7 +23,7 @@ const PASSWORD_ROOTS: &[Root] = &[Root::Secrets];
 /// Most statements of one effect.
 const STATEMENTS_MAX: usize = 16;
 /// Most rows that a statement can be expected to touch.
-const ROWS_MAX: u64 = 1_000_000_000;
+pub const ROWS_MAX: u32 = 1_000_000_000;
 /// Class of a statement that touched another number of rows than it should.
 const UNEXPECTED_ROWS: &str = "unexpected_rows";
 /// Where commands that were carried out are kept, and for how long by default, in milliseconds.
@@ -47,8 +48,7 @@ pub fn response() -> Type {
 }
 
 pub fn read(entry: &Entry<'_>, env: &Env, findings: &mut Findings<'_>) -> Option<SqlCall> {
-    let keys = &["database", "password", "read_only", "idempotency", "statements"];
-    let fields = Fields::read(&entry.value, &entry.key_span, "a transaction", keys, findings)?;
+    let fields = Fields::read(&entry.value, &entry.key_span, &grammar::effect::SQL, findings)?;
     let database = fields
         .require("database", findings)
         .and_then(|entry| database(entry, env, findings));
@@ -126,8 +126,7 @@ fn journal(fields: &Fields<'_, '_>, read_only: bool, findings: &mut Findings<'_>
         findings.error(codes::CONTRADICTION, entry.key_span.clone(), message);
         return None;
     }
-    let keys = &["table", "keep"];
-    let fields = Fields::read(&entry.value, &entry.key_span, "idempotency", keys, findings)?;
+    let fields = Fields::read(&entry.value, &entry.key_span, &grammar::effect::JOURNAL, findings)?;
     let table = fields.get("table").and_then(|entry| table(entry, findings));
     let keep = fields
         .get("keep")
@@ -188,9 +187,8 @@ fn statement(
     env: &Env,
     findings: &mut Findings<'_>,
 ) -> Option<SqlStatement> {
-    let keys = &["execute", "query", "bind", "expect"];
-    let fields = Fields::item(item, &list.key_span, "a statement", keys, findings)?;
-    let verb = fields.one_of(&["execute", "query"], findings);
+    let fields = Fields::item(item, &list.key_span, &grammar::effect::STATEMENT, findings)?;
+    let verb = fields.chosen(findings);
     let text = verb.and_then(|verb| text(verb, read_only, findings));
     let bind = match fields.get("bind") {
         None => Some(Vec::new()),
@@ -276,8 +274,12 @@ fn check_binds(text: &SqlText, binds: usize, at: &Entry<'_>, findings: &mut Find
 }
 
 fn expectation(entry: &Entry<'_>, findings: &mut Findings<'_>) -> Option<SqlExpectation> {
-    let keys = &["rows", "else"];
-    let fields = Fields::read(&entry.value, &entry.key_span, "an expectation", keys, findings)?;
+    let fields = Fields::read(
+        &entry.value,
+        &entry.key_span,
+        &grammar::effect::EXPECTATION,
+        findings,
+    )?;
     let rows = fields
         .require("rows", findings)
         .and_then(|entry| rows(entry, findings));
@@ -309,7 +311,10 @@ fn rows(entry: &Entry<'_>, findings: &mut Findings<'_>) -> Option<(u64, u64)> {
         fields::expected(&entry.value, &entry.key_span, what, findings);
         return None;
     };
-    let number = |text: &str| text.parse::<u64>().ok().filter(|rows| *rows <= ROWS_MAX);
+    let number = |text: &str| {
+        let number = text.parse::<u64>().ok();
+        number.filter(|rows| *rows <= u64::from(ROWS_MAX))
+    };
     let range = match scalar.text.split_once("..") {
         None => number(&scalar.text).map(|rows| (rows, rows)),
         Some((min, "")) => number(min).map(|min| (min, u64::MAX)),

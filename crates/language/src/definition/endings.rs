@@ -7,6 +7,7 @@ use super::certain;
 use super::codes;
 use super::fields::{self, Fields, NameRule};
 use super::findings::Findings;
+use super::grammar;
 use super::model::{Complete, Definition, Handler, Step};
 use super::texts::EventParts;
 use super::yaml::Entry;
@@ -24,8 +25,12 @@ impl<'r> Reading<'r, '_> {
         event: EventParts,
     ) -> Option<Complete> {
         self.completes = true;
-        let keys = &["outcome", "when"];
-        let fields = Fields::read(&entry.value, &entry.key_span, "an early end", keys, self.findings)?;
+        let fields = Fields::read(
+            &entry.value,
+            &entry.key_span,
+            &grammar::saga::EARLY_END,
+            self.findings,
+        )?;
         let when = fields.get("when").map(|when| {
             let condition = self.expr(when, roots, event);
             self.certain(when, &condition, certain::COMPLETE);

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::actions::Reading;
 use super::codes;
 use super::fields::{self, Fields};
+use super::grammar;
 use super::model::EventDefinition;
 use super::texts::{self, Readable};
 use super::yaml::Entry;
@@ -28,8 +29,12 @@ impl<'r> Reading<'r, '_> {
     }
 
     fn event(&mut self, entry: &'r Entry<'_>) -> Option<EventDefinition> {
-        let keys = &["schema", "versions", "upcast", "by"];
-        let fields = Fields::read(&entry.value, &entry.key_span, "an event", keys, self.findings)?;
+        let fields = Fields::read(
+            &entry.value,
+            &entry.key_span,
+            &grammar::saga::EVENT,
+            self.findings,
+        )?;
         let schema = fields
             .get("schema")
             .and_then(|schema| self.schemas.read(schema, self.findings));

@@ -4,6 +4,7 @@ use std::ops::{Range, RangeInclusive};
 
 use super::codes;
 use super::findings::Findings;
+use super::grammar::Shape;
 use super::yaml::{Entry, Node, Plain, Value};
 use crate::duration::Millis;
 use crate::expr::nearest;
@@ -34,30 +35,26 @@ pub struct Fields<'n, 't> {
     entries: &'n [Entry<'t>],
     /// Where a missing key is reported.
     at: Range<usize>,
-    what: &'static str,
-    allowed: &'static [&'static str],
+    shape: &'static Shape,
     /// The allowed keys that those seem to mean that are not allowed, as far as they mean any.
     meant: Vec<Option<&'static str>>,
 }
 
 impl<'n, 't> Fields<'n, 't> {
-    /// Takes `node`, which belongs to what stands at `at`, as `what` ("a step") with `allowed` keys, and
-    /// reports all others.
+    /// Takes `node`, which belongs to what stands at `at`, as a map of this shape, and reports keys that it does not have.
     pub fn read(
         node: &'n Node<'t>,
         at: &Range<usize>,
-        what: &'static str,
-        allowed: &'static [&'static str],
+        shape: &'static Shape,
         findings: &mut Findings<'_>,
     ) -> Option<Self> {
-        let entries = entries(node, at, what, findings)?;
-        let strangers = entries.iter().filter(|entry| !allowed.contains(&&*entry.key));
-        let meant = strangers.map(|entry| unknown(entry, what, allowed, findings));
+        let entries = entries(node, at, shape.what, findings)?;
+        let strangers = entries.iter().filter(|entry| shape.key(&entry.key).is_none());
+        let meant = strangers.map(|entry| unknown(entry, shape, findings));
         Some(Self {
             entries,
             at: at.clone(),
-            what,
-            allowed,
+            shape,
             meant: meant.collect(),
         })
     }
@@ -81,28 +78,32 @@ impl<'n, 't> Fields<'n, 't> {
     pub fn item(
         node: &'n Node<'t>,
         at: &Range<usize>,
-        what: &'static str,
-        allowed: &'static [&'static str],
+        shape: &'static Shape,
         findings: &mut Findings<'_>,
     ) -> Option<Self> {
         let at = visible(node, at, findings.text());
-        Self::read(node, &at, what, allowed, findings)
+        Self::read(node, &at, shape, findings)
     }
 
     /// The entry of `key`, where it is allowed.
     pub fn get(&self, key: &str) -> Option<&'n Entry<'t>> {
         let mut entries = self.entries.iter();
-        entries.find(|entry| entry.key == key && self.allowed.contains(&key))
+        entries.find(|entry| entry.key == key && self.shape.key(key).is_some())
     }
 
     /// The entry of `key`, whose absence is an error.
     pub fn require(&self, key: &str, findings: &mut Findings<'_>) -> Option<&'n Entry<'t>> {
         let entry = self.get(key);
         if entry.is_none() && !self.is_meant(key) {
-            let message = format!("{} needs the key \"{key}\"", self.what);
+            let message = format!("{} needs the key \"{key}\"", self.shape.what);
             findings.error(codes::MISSING_KEY, self.at.clone(), message);
         }
         entry
+    }
+
+    /// The one entry among the keys of which the shape has one.
+    pub fn chosen(&self, findings: &mut Findings<'_>) -> Option<&'n Entry<'t>> {
+        self.one_of(self.shape.one_of, findings)
     }
 
     /// The one entry among `keys`: none and several are errors.
@@ -113,12 +114,12 @@ impl<'n, 't> Fields<'n, 't> {
             if keys.iter().any(|key| self.is_meant(key)) {
                 return None;
             }
-            let message = format!("{} needs one of the keys {names}", self.what);
+            let message = format!("{} needs one of the keys {names}", self.shape.what);
             findings.error(codes::MISSING_KEY, self.at.clone(), message);
             return None;
         };
         if let Some(second) = found.next() {
-            let message = format!("{} has either {names}, not both", self.what);
+            let message = format!("{} has either {names}, not both", self.shape.what);
             findings.error(codes::CONTRADICTION, second.key_span.clone(), message);
         }
         Some(first)
@@ -148,13 +149,9 @@ pub fn one_or_many<'n, 't>(node: &'n Node<'t>) -> &'n [Node<'t>] {
 }
 
 /// Reports a key that is not allowed, and returns the one that it seems to mean.
-fn unknown(
-    entry: &Entry<'_>,
-    what: &str,
-    allowed: &[&'static str],
-    findings: &mut Findings<'_>,
-) -> Option<&'static str> {
+fn unknown(entry: &Entry<'_>, shape: &'static Shape, findings: &mut Findings<'_>) -> Option<&'static str> {
     let span = entry.key_span.clone();
+    let (what, allowed) = (shape.what, shape.names());
     if entry.key == "on" && allowed.contains(&"handlers") {
         findings
             .error(
@@ -172,7 +169,7 @@ fn unknown(
         findings.error(codes::UNKNOWN_KEY, span, message).help(help);
         return None;
     }
-    let names = match allowed {
+    let names = match &*allowed {
         [] => format!("{what} has no keys"),
         allowed => format!("{what} may have {}", allowed.join(", ")),
     };

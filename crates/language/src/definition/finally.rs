@@ -3,16 +3,13 @@
 use super::actions::Reading;
 use super::codes;
 use super::fields::{self, Fields, NameRule};
+use super::grammar;
 use super::model::{Emit, Finally, OF_FINALLY, Step};
 use super::steps::STEPS_MAX;
 use super::texts::EventParts;
 use super::yaml::{Entry, Node};
 use crate::expr::Root;
 
-const OUTCOMES: &[&str] = &["completed", "failed", "cancelled"];
-const KEYS: &[&str] = &[
-    "command", "publish", "effect", "name", "with", "retry", "timeout", "deadline",
-];
 /// What only an effect may have besides.
 const OF_EFFECT: &[&str] = &["name", "with", "retry", "timeout", "deadline"];
 
@@ -39,8 +36,12 @@ const FAILED_ROOTS: &[Root] = &[
 
 impl<'r> Reading<'r, '_> {
     pub fn finally(&mut self, entry: &'r Entry<'_>) -> Finally {
-        let Some(fields) = Fields::read(&entry.value, &entry.key_span, "finally", OUTCOMES, self.findings)
-        else {
+        let Some(fields) = Fields::read(
+            &entry.value,
+            &entry.key_span,
+            &grammar::saga::FINALLY,
+            self.findings,
+        ) else {
             return Finally::default();
         };
         Finally {
@@ -67,13 +68,7 @@ impl<'r> Reading<'r, '_> {
     }
 
     fn last(&mut self, outcome: &'r Entry<'_>, item: &'r Node<'_>, roots: &'static [Root]) -> Option<Emit> {
-        let fields = Fields::item(
-            item,
-            &outcome.key_span,
-            "an entry of finally",
-            KEYS,
-            self.findings,
-        )?;
+        let fields = Fields::item(item, &outcome.key_span, &grammar::steps::LAST, self.findings)?;
         // Read whatever the entry is, so that all that is wrong is told.
         let retry = fields
             .get("retry")
@@ -81,7 +76,7 @@ impl<'r> Reading<'r, '_> {
             .unwrap_or_default();
         let timeout_ms = self.timeout(&fields);
         let deadline = self.deadline(&fields, roots);
-        let chosen = fields.one_of(&["command", "publish", "effect"], self.findings)?;
+        let chosen = fields.chosen(self.findings)?;
         if chosen.key == "effect" {
             let action = self.action(&fields, roots);
             let name = self.last_name(outcome, &fields)?;

@@ -10,6 +10,7 @@ use super::certain;
 use super::codes;
 use super::fields::{self, Fields};
 use super::findings::Findings;
+use super::grammar;
 use super::loops;
 use super::model::{Action, Branch, Definition, Foreach, Group, Join, Repeat, Step, Stragglers};
 use super::saga::member;
@@ -114,8 +115,12 @@ impl<'r> Reading<'r, '_> {
     pub fn choice(&mut self, at: usize, outline: &[Outlined<'r, '_>]) -> Option<Step> {
         let Outlined { entry, depth, .. } = outline[at];
         self.name_of_step(entry);
-        let keys = &["needs", "join", "stragglers", "if", "choice"];
-        let fields = Fields::read(&entry.value, &entry.key_span, "a choice", keys, self.findings)?;
+        let fields = Fields::read(
+            &entry.value,
+            &entry.key_span,
+            &grammar::steps::CHOICE,
+            self.findings,
+        )?;
         let needs = fields
             .get("needs")
             .map(|needs| self.needs(needs))
@@ -165,13 +170,12 @@ impl<'r> Reading<'r, '_> {
                 let message = "this alternative is never taken: one before it always is";
                 self.findings.error(codes::UNREACHABLE_HANDLER, span, message);
             }
-            let keys = &["when", "steps", "else"];
             let steps = members(at, branch, outline);
-            let Some(fields) = Fields::item(item, span, "an alternative", keys, self.findings) else {
+            let Some(fields) = Fields::item(item, span, &grammar::steps::ALTERNATIVE, self.findings) else {
                 branches.push(Branch { when: None, steps });
                 continue;
             };
-            let when = match fields.one_of(&["when", "else"], self.findings) {
+            let when = match fields.chosen(self.findings) {
                 Some(entry) if entry.key == "when" => {
                     let steps = fields.require("steps", self.findings);
                     self.member_steps(steps, "an alternative");
@@ -190,8 +194,7 @@ impl<'r> Reading<'r, '_> {
                     let inner = Fields::read(
                         &entry.value,
                         &entry.key_span,
-                        "an \"else\"",
-                        &["steps"],
+                        &grammar::steps::ELSE,
                         self.findings,
                     );
                     if let Some(inner) = inner {

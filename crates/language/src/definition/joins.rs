@@ -3,6 +3,8 @@
 use super::actions::Reading;
 use super::codes;
 use super::fields::{self, Fields};
+use super::grammar::Shape;
+use super::grammar::steps::STEP_JOIN;
 use super::model::{ItemJoin, Join, Step, Stragglers};
 use super::steps::STEPS_MAX;
 use super::yaml::{Entry, Value};
@@ -40,7 +42,7 @@ impl Reading<'_, '_> {
             STEPS_MAX
         };
         let most = u32::try_from(most).unwrap_or(u32::MAX);
-        let count = entry.and_then(|entry| self.join_count(entry, most));
+        let count = entry.and_then(|entry| self.join_count(entry, &STEP_JOIN, most));
         let written = fields.get("stragglers");
         let cancels =
             written.and_then(|entry| self.one_word(entry, &["let_run", "cancel"])) == Some("cancel");
@@ -67,10 +69,9 @@ impl Reading<'_, '_> {
     }
 
     /// `all`, `any`, or `{at_least: N}` with N from 1 to `most`.
-    pub fn join_count(&mut self, entry: &Entry<'_>, most: u32) -> Option<ItemJoin> {
+    pub fn join_count(&mut self, entry: &Entry<'_>, shape: &'static Shape, most: u32) -> Option<ItemJoin> {
         if let Value::Map(_) = &entry.value.value {
-            let keys = &["at_least"];
-            let fields = Fields::read(&entry.value, &entry.key_span, "a join", keys, self.findings)?;
+            let fields = Fields::read(&entry.value, &entry.key_span, shape, self.findings)?;
             let count = fields.require("at_least", self.findings)?;
             return fields::integer(count, 1..=most, codes::WRONG_VALUE, self.findings)
                 .map(ItemJoin::AtLeast);

@@ -6,13 +6,15 @@ use super::actions::Reading;
 use super::certain;
 use super::codes;
 use super::fields::{self, Fields, NameRule};
+use super::grammar;
+use super::grammar::steps::{ITEM_JOIN, LOOP, STEP};
 use super::groups::{GROUP_DEPTH_MAX, Outlined};
 use super::model::{
     BODY_OF_FOREACH, BODY_OF_REPEAT, DEADLINE, Foreach, Group, ItemJoin, Join, OnItemError, Pause, Repeat,
     RepeatCondition, Step,
 };
 use super::saga::member;
-use super::steps::{RESULT_ROOTS, RETRY_PAUSE_MS_MIN, START_ROOTS, STEP_KEYS, factor};
+use super::steps::{RESULT_ROOTS, RETRY_PAUSE_MS_MIN, START_ROOTS, factor};
 use super::texts::EventParts;
 use super::yaml::{Entry, Plain, Value};
 use crate::expr::{Expr, Root};
@@ -31,20 +33,6 @@ const PARALLEL_DEFAULT: u32 = 10;
 /// What expressions call an item where a `foreach` says nothing.
 const ITEM: &str = "item";
 
-/// Keys of a loop around several steps.
-const LOOP_KEYS: &[&str] = &[
-    "needs",
-    "join",
-    "stragglers",
-    "if",
-    "repeat",
-    "foreach",
-    "steps",
-    "set",
-    "on_error",
-    "on_timeout",
-    "deadline",
-];
 /// Error classes of loops themselves. Around one step, that step answers all others.
 const LOOP_CLASSES: [&str; 4] = [EXHAUSTED, TOO_MANY_ITEMS, JOIN_UNREACHABLE, DEADLINE];
 /// Error class of a `repeat` whose turns are used up.
@@ -87,12 +75,8 @@ impl<'r> Reading<'r, '_> {
         let Outlined { entry, depth, .. } = outline[at];
         self.name_of_step(entry);
         let around_one = member(&entry.value, "steps").is_none();
-        let (what, keys) = if around_one {
-            ("a step", STEP_KEYS)
-        } else {
-            ("a loop", LOOP_KEYS)
-        };
-        let fields = Fields::read(&entry.value, &entry.key_span, what, keys, self.findings)?;
+        let shape = if around_one { &STEP } else { &LOOP };
+        let fields = Fields::read(&entry.value, &entry.key_span, shape, self.findings)?;
         let looped = fields.one_of(&["foreach", "repeat"], self.findings)?;
         if depth == GROUP_DEPTH_MAX {
             let message = format!("groups of steps are nested deeper than {GROUP_DEPTH_MAX} levels");
@@ -178,7 +162,6 @@ impl<'r> Reading<'r, '_> {
     }
 
     fn repeat(&mut self, entry: &'r Entry<'_>, steps: std::ops::Range<u16>, around_one: bool) -> Group {
-        let keys = &["until", "while", "max", "delay", "backoff"];
         // What is wrong with a loop is told; that its steps run again is known.
         let mut repeat = Repeat {
             steps,
@@ -186,11 +169,16 @@ impl<'r> Reading<'r, '_> {
             max: 1,
             pause: None,
         };
-        let fields = Fields::read(&entry.value, &entry.key_span, "a repeat", keys, self.findings);
+        let fields = Fields::read(
+            &entry.value,
+            &entry.key_span,
+            &grammar::steps::REPEAT,
+            self.findings,
+        );
         let Some(fields) = fields else {
             return Group::Repeat(repeat);
         };
-        let condition = fields.one_of(&["until", "while"], self.findings);
+        let condition = fields.chosen(self.findings);
         let condition = condition.map(|condition| {
             let until = condition.key == "until";
             let roots = if until && around_one {
@@ -239,12 +227,10 @@ impl<'r> Reading<'r, '_> {
             self.findings
                 .error(codes::MISSING_KEY, backoff.key_span.clone(), message);
         }
-        let keys = &["factor", "max"];
         let fields = Fields::read(
             &backoff.value,
             &backoff.key_span,
-            "a backoff of a repeat",
-            keys,
+            &grammar::steps::REPEAT_BACKOFF,
             self.findings,
         )?;
         let growth = fields
@@ -262,8 +248,12 @@ impl<'r> Reading<'r, '_> {
     }
 
     fn foreach(&mut self, entry: &'r Entry<'_>, steps: std::ops::Range<u16>) -> Group {
-        let keys = &["over", "as", "parallel", "max", "chunk", "join", "on_item_error"];
-        let fields = Fields::read(&entry.value, &entry.key_span, "a foreach", keys, self.findings);
+        let fields = Fields::read(
+            &entry.value,
+            &entry.key_span,
+            &grammar::steps::FOREACH,
+            self.findings,
+        );
         let Some(fields) = fields else {
             return Group::Foreach(Foreach {
                 steps,
@@ -287,9 +277,9 @@ impl<'r> Reading<'r, '_> {
         let parallel = number("parallel", PARALLEL_MAX).unwrap_or(PARALLEL_DEFAULT);
         let max = number("max", ITEMS_MAX).unwrap_or(ITEMS_DEFAULT);
         let chunk = number("chunk", ITEMS_MAX);
-        let join = fields
-            .get("join")
-            .map_or(Some(ItemJoin::All), |join| self.join_count(join, ITEMS_MAX));
+        let join = fields.get("join").map_or(Some(ItemJoin::All), |join| {
+            self.join_count(join, &ITEM_JOIN, ITEMS_MAX)
+        });
         // Where some items suffice, others may fail.
         let default = match join {
             Some(ItemJoin::AtLeast(_)) => OnItemError::Continue,

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::actions::{Reading, Site};
 use super::codes;
 use super::fields::{self, Fields, NameRule};
+use super::grammar;
 use super::model::{Actions, Emit, Handler, Machine, SIGNAL_PREFIX, State};
 use super::yaml::Entry;
 
@@ -17,8 +18,12 @@ const ERROR_PREFIX: &str = "error.";
 
 impl<'r> Reading<'r, '_> {
     pub fn machine(&mut self, entry: &'r Entry<'_>) -> Option<Machine> {
-        let keys = &["initial", "states"];
-        let fields = Fields::read(&entry.value, &entry.key_span, "a machine", keys, self.findings)?;
+        let fields = Fields::read(
+            &entry.value,
+            &entry.key_span,
+            &grammar::saga::MACHINE,
+            self.findings,
+        )?;
         let initial = fields.require("initial", self.findings);
         let initial = initial.and_then(|initial| self.state(initial));
         self.lost_way |= initial.is_none();
@@ -62,8 +67,12 @@ impl<'r> Reading<'r, '_> {
             error_handlers: BTreeMap::new(),
             is_final: false,
         };
-        let keys = &["entry", "handlers", "final"];
-        let Some(fields) = Fields::read(&entry.value, &entry.key_span, "a state", keys, self.findings) else {
+        let Some(fields) = Fields::read(
+            &entry.value,
+            &entry.key_span,
+            &grammar::saga::MACHINE_STATE,
+            self.findings,
+        ) else {
             return state;
         };
         self.nameless = false;

@@ -9,6 +9,7 @@ use super::codes;
 use super::diagnostic::Diagnostic;
 use super::fields::{self, Fields};
 use super::findings::Findings;
+use super::grammar;
 use super::model::Definition;
 use super::saga::member;
 use super::texts::{self, EventParts, Readable};
@@ -18,17 +19,6 @@ use crate::expr::types::Type;
 use crate::expr::{Root, Template};
 use crate::ids::DefinitionHash;
 
-const KEYS: &[&str] = &[
-    "from",
-    "set",
-    "rename_steps",
-    "rename_timers",
-    "fsm",
-    "drop",
-    "undo",
-];
-const UNDO_KEYS: &[&str] = &["set", "drop"];
-const DROP_KEYS: &[&str] = &["steps", "timers", "state", "events", "signals", "ledger"];
 /// What the values of `set` may read: the instance as it was.
 const ROOTS: &[Root] = &[Root::State, Root::Key];
 
@@ -123,10 +113,15 @@ impl<'r> Reading<'r, '_> {
     }
 
     fn mapping(&mut self, entry: &'r Entry<'_>) -> Option<Migration> {
-        let fields = Fields::read(&entry.value, &entry.key_span, "migrate", KEYS, self.findings)?;
+        let fields = Fields::read(
+            &entry.value,
+            &entry.key_span,
+            &grammar::saga::MIGRATION,
+            self.findings,
+        )?;
         let mut places = Places::default();
         places.note("migrate", &entry.key_span, self.findings);
-        for key in KEYS {
+        for key in grammar::saga::MIGRATION.names() {
             if let Some(entry) = fields.get(key) {
                 places.note(key, &entry.key_span, self.findings);
             }
@@ -171,11 +166,15 @@ impl<'r> Reading<'r, '_> {
         let at = there.places.of("undo").to_owned();
         back.places.keys.insert("migrate", at);
         let Some(entry) = entry else { return back };
-        let Some(fields) = Fields::read(&entry.value, &entry.key_span, "undo", UNDO_KEYS, self.findings)
-        else {
+        let Some(fields) = Fields::read(
+            &entry.value,
+            &entry.key_span,
+            &grammar::saga::WAY_BACK,
+            self.findings,
+        ) else {
             return back;
         };
-        for key in UNDO_KEYS {
+        for key in grammar::saga::WAY_BACK.names() {
             if let Some(entry) = fields.get(key) {
                 back.places.note(key, &entry.key_span, self.findings);
             }
@@ -191,8 +190,14 @@ impl<'r> Reading<'r, '_> {
     }
 
     fn dropped(&mut self, entry: Option<&'r Entry<'_>>) -> Dropped {
-        let drop = entry
-            .and_then(|entry| Fields::read(&entry.value, &entry.key_span, "drop", DROP_KEYS, self.findings));
+        let drop = entry.and_then(|entry| {
+            Fields::read(
+                &entry.value,
+                &entry.key_span,
+                &grammar::saga::DROPPED,
+                self.findings,
+            )
+        });
         let Some(drop) = drop else {
             return Dropped::default();
         };

@@ -32,6 +32,7 @@ mod events;
 pub mod fields;
 mod finally;
 pub mod findings;
+pub mod grammar;
 mod groups;
 pub mod http_proof;
 mod joins;

@@ -9,13 +9,13 @@ use super::actions::Reading;
 use super::binary_files::{PROGRAM_ENDING, is_reference};
 use super::codes;
 use super::fields::{self, Fields};
+use super::grammar;
 use super::schema_files::resolved;
 use super::yaml::{Entry, Value};
 use crate::definition::findings::Findings;
 use crate::ids::EffectName;
 use crate::program::{IS_BUILT_IN, Program};
 
-const KEYS: &[&str] = &["file", "events", "effects", "commands"];
 /// What a program does itself.
 const EXCLUDED: &[&str] = &[
     "handlers",
@@ -62,7 +62,12 @@ impl<'r> Reading<'r, '_> {
                 commands: Vec::new(),
             });
         }
-        let fields = Fields::read(&entry.value, &entry.key_span, "a program", KEYS, self.findings)?;
+        let fields = Fields::read(
+            &entry.value,
+            &entry.key_span,
+            &grammar::saga::PROGRAM,
+            self.findings,
+        )?;
         let events = self.words(&fields, "events", |text, span, findings| {
             fields::is_event_type(text, span, findings)
         });

@@ -15,6 +15,7 @@ use super::effect::Effects;
 use super::endings;
 use super::fields::{self, Fields};
 use super::findings::Findings;
+use super::grammar;
 use super::groups;
 use super::left_done::Acting;
 use super::model::{BUFFER, Definition, EffectContract, KeyRule};
@@ -28,36 +29,8 @@ use crate::ids::{DefinitionHash, EffectName, SagaName};
 /// The version of the language.
 pub const API_VERSION: &str = "sagas/v1";
 
-const KEYS: &[&str] = &[
-    "apiVersion",
-    "kind",
-    "name",
-    "input",
-    "schedule",
-    "start",
-    "on_running",
-    "reuse",
-    "no_instance",
-    "after_end",
-    "key",
-    "events",
-    "state",
-    "handlers",
-    "machine",
-    "program",
-    "steps",
-    "timers",
-    "deadline",
-    "cancel_when",
-    "buffer",
-    "compensation",
-    "finally",
-    "on_change",
-    "migrate",
-];
-
 /// Most events and signals that an instance may keep for steps that will wait for them.
-const BUFFER_MAX: u32 = 256;
+pub const BUFFER_MAX: u32 = 256;
 
 /// Roots at the end of an instance that did not fail.
 pub const COMPLETED_ROOTS: &[Root] = &[Root::State, Root::Key, Root::Steps, Root::Event, Root::Record];
@@ -120,7 +93,7 @@ fn read<'c>(
     schemas: &mut Schemas<'c>,
     findings: &mut Findings<'c>,
 ) -> Option<(Definition, Contracts)> {
-    let fields = Fields::read(root, &(0..0), "a saga", KEYS, findings)?;
+    let fields = Fields::read(root, &(0..0), &grammar::saga::SAGA, findings)?;
     let name = header(&fields, "Saga", findings).and_then(|entry| {
         let text = fields::text(&entry.value, &entry.key_span, "the name of the saga", findings)?;
         parsed(SagaName::parse(text), &entry.value.span, findings)
@@ -325,8 +298,12 @@ impl<'r> Reading<'r, '_> {
     /// The first state, and the schema of every later one.
     fn stored<'n, 't>(&mut self, fields: &Fields<'n, 't>) -> Option<Fields<'n, 't>> {
         let state = fields.get("state")?;
-        let keys = &["init", "schema"];
-        Fields::read(&state.value, &state.key_span, "state", keys, self.findings)
+        Fields::read(
+            &state.value,
+            &state.key_span,
+            &grammar::saga::STATE,
+            self.findings,
+        )
     }
 
     fn init(&mut self, fields: &Fields<'r, '_>) -> Option<Template> {

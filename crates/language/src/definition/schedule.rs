@@ -8,6 +8,7 @@ use super::codes;
 use super::compensations::one_of;
 use super::fields::{self, Fields};
 use super::findings::Findings;
+use super::grammar;
 use super::schemas;
 use super::yaml::Entry;
 use crate::ids::TimeMs;
@@ -16,8 +17,6 @@ use crate::limits::Limits;
 use crate::schedule::{CatchUp, Cron, Overlap, Schedule, Zone, run_input};
 use crate::schema::Schema;
 
-const KEYS: &[&str] = &["cron", "zone", "catch_up", "overlap"];
-
 /// What an instance is given that starts by the clock, where its file does not say what it takes.
 const INPUT: &str = "{type: object, required: [time], properties: {time: {type: string}}}";
 
@@ -25,7 +24,12 @@ impl<'r> Reading<'r, '_> {
     /// `schedule: {cron, zone, catch_up, overlap}`
     pub fn schedule(&mut self, fields: &Fields<'r, '_>) -> Option<Schedule> {
         let entry = fields.get("schedule")?;
-        let fields = Fields::read(&entry.value, &entry.key_span, "a schedule", KEYS, self.findings)?;
+        let fields = Fields::read(
+            &entry.value,
+            &entry.key_span,
+            &grammar::saga::SCHEDULE,
+            self.findings,
+        )?;
         let cron = fields.require("cron", self.findings);
         let cron = cron.and_then(|entry| cron_of(entry, self.findings));
         let zone = match fields.get("zone") {

@@ -7,6 +7,7 @@ use super::certain;
 use super::codes;
 use super::compensations::one_of;
 use super::fields::{self, Fields};
+use super::grammar;
 use super::lifecycle::{Lifecycle, NoInstance, OnRunning, Reuse, StartRule};
 use super::model::Handler;
 use super::saga::member;
@@ -36,8 +37,8 @@ impl<'r> Reading<'r, '_> {
         for item in fields::one_or_many(&entry.value) {
             let node = match &item.value {
                 Value::Map(_) => {
-                    let keys = &["event", "when", "set"];
-                    let Some(fields) = Fields::item(item, &entry.key_span, "a start", keys, self.findings)
+                    let Some(fields) =
+                        Fields::item(item, &entry.key_span, &grammar::saga::START, self.findings)
                     else {
                         continue;
                     };
@@ -172,8 +173,7 @@ impl<'r> Reading<'r, '_> {
         let fields = Fields::read(
             &entry.value,
             &entry.key_span,
-            "no_instance",
-            &["park"],
+            &grammar::saga::NO_INSTANCE,
             self.findings,
         )?;
         let park = fields.require("park", self.findings)?;
@@ -201,7 +201,12 @@ impl<'r> Reading<'r, '_> {
             let words = [("never", Reuse::default()), ("always", Reuse::ALWAYS)];
             return one_of(entry, &words, self.findings);
         };
-        let fields = Fields::read(&entry.value, &entry.key_span, "reuse", &["after"], self.findings)?;
+        let fields = Fields::read(
+            &entry.value,
+            &entry.key_span,
+            &grammar::saga::REUSE,
+            self.findings,
+        )?;
         let after = fields.require("after", self.findings)?;
         let mut reuse = Reuse::default();
         for item in fields::one_or_many(&after.value) {

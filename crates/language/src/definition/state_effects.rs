@@ -4,6 +4,7 @@ use super::actions::Reading;
 use super::children::Child;
 use super::codes;
 use super::fields::{self, Fields, NameRule};
+use super::grammar;
 use super::model::{Action, Emit, OF_MACHINE, Step};
 use super::steps::{START_ROOTS, STEPS_MAX};
 use super::texts::EventParts;
@@ -19,28 +20,16 @@ impl<'r> Reading<'r, '_> {
     pub fn state_emits(&mut self, entry: &'r Entry<'_>, state: u16) -> Vec<Emit> {
         let mut emits = Vec::new();
         for item in fields::one_or_many(&entry.value) {
-            let keys = &[
-                "command",
-                "publish",
-                "effect",
-                "name",
-                "with",
-                "retry",
-                "compensate",
-                "timeout",
-                "deadline",
-            ];
             let Some(fields) = Fields::item(
                 item,
                 &entry.key_span,
-                "an emission of a state",
-                keys,
+                &grammar::steps::STATE_EMISSION,
                 self.findings,
             ) else {
                 self.nameless = true;
                 continue;
             };
-            let chosen = fields.one_of(&["command", "publish", "effect"], self.findings);
+            let chosen = fields.chosen(self.findings);
             let work = chosen
                 .filter(|chosen| chosen.key == "effect")
                 .map(|_| self.work(&fields));

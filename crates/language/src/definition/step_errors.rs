@@ -6,6 +6,7 @@ use std::ops::Range;
 use super::actions::Reading;
 use super::codes;
 use super::fields::{self, Fields, NameRule};
+use super::grammar;
 use super::model::{ANY_CLASS, HEARTBEAT_CLASS, OnError, RETRY_CLASSES, STEP_RETRY, StepRetry, Then, Wait};
 use super::steps::{RetryBounds, retry};
 use super::texts::EventParts;
@@ -15,7 +16,7 @@ use crate::classes::{RESULT_EXPRESSION, RESULT_SCHEMA};
 use crate::expr::Root;
 
 /// Most attempts of a step for one error class.
-const STEP_ATTEMPTS_MAX: u32 = 1_000;
+pub const STEP_ATTEMPTS_MAX: u32 = 1_000;
 
 /// Roots when a step has failed.
 pub const ERROR_ROOTS: &[Root] = &[
@@ -36,8 +37,9 @@ impl<'r> Reading<'r, '_> {
         };
         let mut tables: Vec<StepRetry> = Vec::new();
         for item in fields::one_or_many(&entry.value) {
-            let keys = &["attempts", "errors", "backoff"];
-            let Some(fields) = Fields::item(item, &entry.key_span, "a retry", keys, self.findings) else {
+            let Some(fields) =
+                Fields::item(item, &entry.key_span, &grammar::steps::STEP_RETRY, self.findings)
+            else {
                 continue;
             };
             let policy = retry(&fields, &bounds, self.findings);
@@ -113,12 +115,10 @@ impl<'r> Reading<'r, '_> {
     }
 
     fn answer(&mut self, entry: &'r Entry<'_>) -> Option<OnError> {
-        let keys = &["set", "undo", "complete", "continue", "fail", "goto"];
         let fields = Fields::read(
             &entry.value,
             &entry.key_span,
-            "an answer to an error",
-            keys,
+            &grammar::steps::ANSWER,
             self.findings,
         )?;
         let set = fields

@@ -10,6 +10,7 @@ use super::codes;
 use super::compensations;
 use super::fields::{self, Fields, NameRule};
 use super::findings::Findings;
+use super::grammar;
 use super::groups::{self, Outlined};
 use super::loops;
 use super::model::{Action, CHILD_TIMEOUT_MS, COMMAND_TIMEOUT_MS, EFFECT_TIMEOUT_MS, Join, Step};
@@ -30,34 +31,6 @@ use crate::status::StepStatus;
 pub const STEPS_MAX: usize = 256;
 /// Shortest pause between two attempts of anything, in milliseconds.
 pub const RETRY_PAUSE_MS_MIN: u64 = 100;
-
-/// Keys of a step. Groups of steps have some of them only and are read elsewhere.
-pub const STEP_KEYS: &[&str] = &[
-    "needs",
-    "join",
-    "stragglers",
-    "if",
-    "delay",
-    "effect",
-    "command",
-    "publish",
-    "saga",
-    "with",
-    "wait",
-    "retry",
-    "on_error",
-    "on_timeout",
-    "set",
-    "fail_if",
-    "alias",
-    "compensate",
-    "timeout",
-    "deadline",
-    "choice",
-    "repeat",
-    "foreach",
-    "steps",
-];
 
 /// Roots when a step starts: it may be started by any input.
 pub const START_ROOTS: &[Root] = &[Root::State, Root::Key, Root::Steps, Root::Event, Root::Record];
@@ -117,7 +90,12 @@ impl<'r> Reading<'r, '_> {
 
     pub fn step(&mut self, entry: &'r Entry<'_>) -> Option<Step> {
         self.name_of_step(entry);
-        let fields = Fields::read(&entry.value, &entry.key_span, "a step", STEP_KEYS, self.findings)?;
+        let fields = Fields::read(
+            &entry.value,
+            &entry.key_span,
+            &grammar::steps::STEP,
+            self.findings,
+        )?;
         let needs = fields
             .get("needs")
             .map(|needs| self.needs(needs))
@@ -403,8 +381,7 @@ pub fn retry(fields: &Fields<'_, '_>, bounds: &RetryBounds, findings: &mut Findi
     let Some(backoff) = fields.get("backoff") else {
         return policy;
     };
-    let keys = &["initial", "factor", "max"];
-    let Some(fields) = Fields::read(&backoff.value, &backoff.key_span, "a backoff", keys, findings) else {
+    let Some(fields) = Fields::read(&backoff.value, &backoff.key_span, &grammar::BACKOFF, findings) else {
         return policy;
     };
     let longest = Limits::default().timer_ms.unsigned_abs();

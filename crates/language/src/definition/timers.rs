@@ -4,6 +4,7 @@ use super::actions::{Reading, Site};
 use super::certain;
 use super::codes;
 use super::fields::{self, Fields, NameRule};
+use super::grammar;
 use super::groups::Outlined;
 use super::loops;
 use super::model::{Actions, DEADLINE, Delay, EVERY_MS_MIN, Fail, TimerDefinition};
@@ -133,8 +134,12 @@ impl<'r> Reading<'r, '_> {
     /// `deadline: 2h`, or `deadline: {after, complete, drain, fail}`
     fn saga_deadline(&mut self, entry: &'r Entry<'_>) -> Option<TimerDefinition> {
         let (after, complete, drain, fail) = if let Value::Map(_) = &entry.value.value {
-            let keys = &["after", "complete", "drain", "fail"];
-            let fields = Fields::read(&entry.value, &entry.key_span, "a deadline", keys, self.findings)?;
+            let fields = Fields::read(
+                &entry.value,
+                &entry.key_span,
+                &grammar::saga::DEADLINE,
+                self.findings,
+            )?;
             let after = fields.require("after", self.findings);
             let complete = fields
                 .get("complete")

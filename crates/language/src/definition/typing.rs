@@ -11,10 +11,10 @@ use super::codes;
 use super::effect::EffectSchemas;
 use super::fields;
 use super::findings::Findings;
+use super::grammar;
 use super::groups::Outlined;
 use super::model::{Definition, EventDefinition};
 use super::saga::member;
-use super::steps::STEP_KEYS;
 use super::texts;
 use super::yaml::{Entry, Node, Value};
 use crate::expr::types::{Env, Fault, FaultKind, Misfit, Type};
@@ -258,7 +258,9 @@ fn step_type(step: &Outlined<'_, '_>, is_open: bool) -> Type {
 /// Whether a step has the keys of steps only, so that what it has not is not meant by another.
 fn is_read(step: &Node<'_>) -> bool {
     match &step.value {
-        Value::Map(entries) => entries.iter().all(|entry| STEP_KEYS.contains(&&*entry.key)),
+        Value::Map(entries) => entries
+            .iter()
+            .all(|entry| grammar::steps::STEP.key(&entry.key).is_some()),
         Value::Scalar(_) | Value::List(_) => false,
     }
 }

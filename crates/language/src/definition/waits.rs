@@ -6,6 +6,7 @@ use super::actions::Reading;
 use super::certain;
 use super::codes;
 use super::fields::{self, Fields};
+use super::grammar;
 use super::model::{Action, Awaited, Delay, Wait};
 use super::steps::{RESULT_ROOTS, START_ROOTS};
 use super::texts::EventParts;
@@ -110,9 +111,13 @@ impl<'r> Reading<'r, '_> {
 
     /// `wait: {event | signal | callback, when, timeout}` of a step that does `action`.
     pub fn wait(&mut self, entry: &'r Entry<'_>, action: Option<&Action>) -> Option<Wait> {
-        let keys = &["event", "signal", "callback", "when", "timeout", "heartbeat"];
-        let fields = Fields::read(&entry.value, &entry.key_span, "a wait", keys, self.findings)?;
-        let Some(awaited) = fields.one_of(&["event", "signal", "callback"], self.findings) else {
+        let fields = Fields::read(
+            &entry.value,
+            &entry.key_span,
+            &grammar::steps::WAIT,
+            self.findings,
+        )?;
+        let Some(awaited) = fields.chosen(self.findings) else {
             // What it waits for may be anything, so that nothing but mistakes of their own is found in the others.
             if let Some(when) = fields.get("when") {
                 self.expr(when, ANY_END_ROOTS.0, ANY_END_ROOTS.1);
@@ -175,12 +180,7 @@ impl<'r> Reading<'r, '_> {
     }
 
     /// `callback: true`
-    fn callback(
-        &mut self,
-        fields: &Fields<'r, '_>,
-        entry: &Entry<'_>,
-        action: Option<&Action>,
-    ) -> Wait {
+    fn callback(&mut self, fields: &Fields<'r, '_>, entry: &Entry<'_>, action: Option<&Action>) -> Wait {
         let span = entry.key_span.clone();
         if fields::boolean(entry, self.findings).unwrap_or(true) {
             if matches!(action, Some(action) if !matches!(action, Action::Effect { .. })) {

@@ -1,6 +1,7 @@
 //! Whole files: what is read from good ones. What is said about bad ones is under tests/definitions/.
 
 mod editor;
+mod grammar;
 mod hash;
 mod left_done;
 mod limits;
