@@ -147,10 +147,16 @@ impl<'r> Reading<'r, '_> {
     /// What handlers are for, an event or a signal, and whether there can be one of this name.
     pub fn heard(&mut self, entry: &Entry<'_>, event: Site, signal: Site) -> (Site, bool) {
         let span = &entry.key_span;
-        match entry.key.strip_prefix(SIGNAL_PREFIX) {
-            Some(name) => (signal, fields::is_word(name, span, "signal", self.findings)),
-            None => (event, fields::is_event_type(&entry.key, span, self.findings)),
+        if let Some(name) = entry.key.strip_prefix(SIGNAL_PREFIX) {
+            return (signal, fields::is_word(name, span, "signal", self.findings));
         }
+        // What stands here by mistake is read as where it belongs, so that nothing else is found in it.
+        let site = match entry.key.split_once('.') {
+            Some(("result", _)) => Site::StateResult,
+            Some(("error", _)) => Site::StateError,
+            Some(_) | None => event,
+        };
+        (site, fields::is_event_type(&entry.key, span, self.findings))
     }
 
     /// Handlers of the whole saga, by event type or signal.
