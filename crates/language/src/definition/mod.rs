@@ -43,6 +43,7 @@ mod loops;
 mod machine;
 mod migration;
 pub mod model;
+mod nested;
 mod never;
 mod program;
 pub mod redaction;

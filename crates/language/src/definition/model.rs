@@ -1,12 +1,12 @@
 //! A compiled saga definition: names resolved to indices, expressions compiled, defaults filled in.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::sync::Arc;
 
 pub use super::contract::{EffectContract, PinnedSchema};
 pub use super::lifecycle::{Complete, Lifecycle, NoInstance, OnRunning, Reuse, StartRule};
 pub use super::migration::{Dropped, Migration, Places};
+pub use super::nested::{Branch, Foreach, Group, ItemJoin, OnItemError, Pause, Repeat, RepeatCondition};
 pub use super::program::ProgramDefinition;
 pub use super::undo::{Compensation, OnExhausted, OnLate, OnUnknown, UndoOrder};
 use crate::expr::{Expr, Template};
@@ -531,85 +531,6 @@ pub struct ChildTemplate {
     pub waits: bool,
 }
 
-/// Steps that start and end together.
-#[derive(Debug)]
-pub enum Group {
-    /// The first alternative whose condition holds; the steps of all others are skipped.
-    Choice(Vec<Branch>),
-    /// Its steps run again and again.
-    Repeat(Repeat),
-    /// Its steps run once for each item of a list.
-    Foreach(Foreach),
-}
-
-impl Group {
-    /// Indices of everything nested in the group.
-    #[must_use]
-    pub fn members(&self) -> Range<u16> {
-        match self {
-            Self::Choice(branches) => {
-                // While a file is checked there may be alternatives without steps.
-                let mut taken = branches.iter().filter(|branch| !branch.steps.is_empty());
-                let start = taken.next().map_or(0..0, |branch| branch.steps.clone());
-                let end = taken.next_back().map_or(start.end, |branch| branch.steps.end);
-                let start = start.start;
-                start..end
-            }
-            Self::Repeat(repeat) => repeat.steps.clone(),
-            Self::Foreach(foreach) => foreach.steps.clone(),
-        }
-    }
-}
-
-/// A loop with a condition.
-#[derive(Debug)]
-pub struct Repeat {
-    /// Indices of everything nested in it.
-    pub steps: Range<u16>,
-    pub condition: RepeatCondition,
-    /// Most turns.
-    pub max: u32,
-    /// Between two turns.
-    pub pause: Option<Pause>,
-}
-
-#[derive(Debug)]
-pub enum RepeatCondition {
-    /// Tested after each turn: true ends the loop.
-    Until(Expr),
-    /// Tested before each turn: false ends the loop.
-    While(Expr),
-}
-
-/// How long a loop waits: the first time, what it grows by, and at most.
-#[derive(Debug, Clone, Copy)]
-pub struct Pause {
-    /// In milliseconds.
-    pub first_ms: u64,
-    /// At least 1.
-    pub factor: f64,
-    /// In milliseconds.
-    pub max_ms: u64,
-}
-
-/// A loop over a list.
-#[derive(Debug)]
-pub struct Foreach {
-    /// Indices of everything nested in it.
-    pub steps: Range<u16>,
-    pub over: Expr,
-    /// What expressions call the item.
-    pub item: String,
-    /// Most items that run at the same time.
-    pub parallel: u32,
-    /// Most items of the list.
-    pub max: u32,
-    /// Items of the list that make one item together.
-    pub chunk: Option<u32>,
-    pub join: ItemJoin,
-    pub on_item_error: OnItemError,
-}
-
 /// What follows the name of a loop over a list in the name of the one step that it is around. No file can name
 /// a step so.
 pub const BODY_OF_FOREACH: &str = ".item";
@@ -621,33 +542,6 @@ pub const OF_MACHINE: &str = "machine.";
 
 /// The same for effects of the end; the outcome and the effect follow.
 pub const OF_FINALLY: &str = "finally.";
-
-/// How many items must be done.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ItemJoin {
-    All,
-    AtLeast(u32),
-}
-
-/// What an item that failed means.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OnItemError {
-    /// The loop fails at once.
-    Fail,
-    /// Its place in the result is null.
-    Continue,
-    /// Its place in the result tells the error, and the others tell that they are none.
-    Collect,
-}
-
-/// One alternative of a choice.
-#[derive(Debug)]
-pub struct Branch {
-    /// Absent: always taken.
-    pub when: Option<Expr>,
-    /// Indices of everything nested in it.
-    pub steps: Range<u16>,
-}
 
 /// A timer of the whole instance.
 #[derive(Debug)]
