@@ -126,7 +126,7 @@ fn over_items(items: usize) -> (std::sync::Arc<Definition>, Input, InstanceId) {
         handlers: {Order.Placed: {set: {items: \"${event.data.items}\"}}}\n\
         steps:\n  all:\n    foreach: {over: state.items, parallel: 32}\n    effect: inventory-reserve\n\
         \x20   with: {order: \"${key}\", items: [\"${item}\"]}\n    set: {ids: \"${result}\"}\n\
-        \x20   compensate: {effect: inventory-release, with: {id: \"${result.id}\"}}\n\
+        \x20   compensate: {effect: inventory-release, on_unknown: ignore, with: {id: \"${result.id}\"}}\n\
         \x20 last: {needs: all, effect: inventory-reserve, with: {order: \"${key}\", items: []}}\n";
     let file = SourceFile {
         path: "items.yaml".to_owned(),
