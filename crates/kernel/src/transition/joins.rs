@@ -42,7 +42,7 @@ pub(super) fn standing(run: &Run<'_>, slot: Slot) -> Standing {
 
 /// Whether the needs of a step cannot be met any more.
 pub(super) fn is_out_of_reach(run: &Run<'_>, slot: Slot) -> bool {
-    !slot.step(run).needs.is_empty() && standing(run, slot) == Standing::OutOfReach
+    standing(run, slot) == Standing::OutOfReach
 }
 
 /// Fails a step whose needs cannot be met any more.

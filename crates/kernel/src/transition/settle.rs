@@ -83,7 +83,9 @@ pub(super) fn frame(run: &mut Run<'_>, steps: Range<u16>, item: Option<u32>) -> 
     // What can never start comes first: nothing is begun beside a step that makes the instance fail.
     for step in steps.clone() {
         let slot = Slot { step, item };
-        if run.is_running() && may_start(run, slot) && joins::is_out_of_reach(run, slot) {
+        let needs = &run.ground.definition.steps[usize::from(step)].needs;
+        let is_looked_at = !needs.is_empty() && run.is_running() && may_start(run, slot);
+        if is_looked_at && joins::is_out_of_reach(run, slot) {
             joins::out_of_reach(run, slot)?;
             changed = true;
         }
