@@ -48,7 +48,7 @@ tests() {
 
 # Seeds that are known to hold (docs/simulator.md).
 simulator() {
-  SEEDS=700 FROM=1 MINUTES=${SIMULATOR_MINUTES:-3} \
+  SEEDS=2000 FROM=1 MINUTES=${SIMULATOR_MINUTES:-3} \
     cargo test --locked --features planted --test simulator -- --nocapture promises_hold_under_faults
 }
 
