@@ -45,6 +45,10 @@ check: setup ## formatting, lints, docs, dependencies
 schemas: setup ## write the JSON Schemas of definitions from the tables by which the loader reads
 	SAGA_RUNNER_WRITE_SCHEMAS=1 cargo test --locked -p saga-runner-language --lib the_committed_schemas
 
+.PHONY: cel-table
+cel-table: ## write the table of what cel-go gives for CEL's extensions; needs git and go, CEL_GO=checkout
+	@scripts/cel-table.sh
+
 .PHONY: test
 test: setup ## everything that must pass, with the time that each part takes
 	@scripts/test.sh

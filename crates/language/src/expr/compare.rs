@@ -17,7 +17,7 @@ pub(super) fn compare<'a>(
     right: &Value<'a>,
     budget: &mut Spender<'_>,
 ) -> Result<bool, EvalError> {
-    let by_order = |holds: fn(Ordering) -> bool| order(comparison, left, right).map(holds);
+    let by_order = |holds: fn(Ordering) -> bool| order(comparison.symbol(), left, right).map(holds);
     match comparison {
         Comparison::Equal => equal(left, right, comparison.symbol(), budget),
         Comparison::NotEqual => equal(left, right, comparison.symbol(), budget).map(|same| !same),
@@ -35,7 +35,8 @@ pub(super) fn compare<'a>(
     }
 }
 
-fn order(comparison: Comparison, left: &Value<'_>, right: &Value<'_>) -> Result<Ordering, EvalError> {
+/// Which of two values of one type comes first.
+pub(super) fn order(operation: &str, left: &Value<'_>, right: &Value<'_>) -> Result<Ordering, EvalError> {
     let order = match (left, right) {
         (Value::Int(left), Value::Int(right)) => Some(left.cmp(right)),
         (Value::Double(left), Value::Double(right)) => left.partial_cmp(right),
@@ -46,7 +47,7 @@ fn order(comparison: Comparison, left: &Value<'_>, right: &Value<'_>) -> Result<
         (Value::Duration(left), Value::Duration(right)) => Some(left.cmp(right)),
         _ => None,
     };
-    order.ok_or_else(|| mixed(comparison.symbol(), left, right))
+    order.ok_or_else(|| mixed(operation, left, right))
 }
 
 fn mixed(operation: &str, left: &Value<'_>, right: &Value<'_>) -> EvalError {
@@ -108,7 +109,7 @@ enum Verdict {
 
 fn judge<'a>(left: &Value<'a>, right: &Value<'a>, budget: &mut Spender<'_>) -> Result<Verdict, EvalError> {
     let same = match (left, right) {
-        (Value::Null, Value::Null) => true,
+        (Value::Null, Value::Null) | (Value::Optional(None), Value::Optional(None)) => true,
         (Value::Bool(left), Value::Bool(right)) => left == right,
         (Value::Int(left), Value::Int(right)) => left == right,
         #[allow(clippy::float_cmp, reason = "equality of doubles is what was asked for")]
@@ -122,6 +123,7 @@ fn judge<'a>(left: &Value<'a>, right: &Value<'a>, budget: &mut Spender<'_>) -> R
         (Value::Duration(left), Value::Duration(right)) => left == right,
         (Value::List(left), Value::List(right)) => return judge_lists(left, right, budget),
         (Value::Map(left), Value::Map(right)) => return judge_maps(left, right, budget),
+        (Value::Optional(Some(left)), Value::Optional(Some(right))) => return judge(left, right, budget),
         _ => false,
     };
     Ok(if same { Verdict::Same } else { Verdict::Different })

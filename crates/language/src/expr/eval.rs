@@ -1,13 +1,14 @@
 //! Evaluation: total, bounded by the budget, borrowing from scope and program.
 
+use std::rc::Rc;
 use std::sync::Arc;
 
 use super::budget::Spender;
 use super::compare::{compare, holds};
 use super::functions::{self, ARGUMENTS_MAX, Function};
-use super::program::{Arithmetic, Loop, LoopKind, Node};
+use super::program::{Arithmetic, Node};
 use super::time::{overflow, shifted};
-use super::value::{List, Text, Value};
+use super::value::{Text, Value};
 use super::{EvalError, Root, Scope};
 use crate::json::Json;
 
@@ -34,6 +35,16 @@ impl<'a> Evaluation<'_, 'a, '_> {
             }
             Node::Has(operand, field) => self.has(operand, field),
             Node::Index(operand, index) => self.index(operand, index),
+            Node::OptionalField(operand, field) => {
+                let value = self.eval(operand)?;
+                self.optional_member(&value, field)
+            }
+            Node::OptionalIndex(operand, index) => {
+                let (value, index) = (self.eval(operand)?, self.eval(index)?);
+                self.optional_index(&value, &index)
+            }
+            // Its list or map leaves it out; elsewhere there is none.
+            Node::IfPresent(operand) => self.eval(operand),
             Node::List(nodes) => self.list(nodes),
             Node::Map(entries) => self.map(entries),
             Node::And(left, right) => self.logic(left, right, false),
@@ -86,6 +97,9 @@ impl<'a> Evaluation<'_, 'a, '_> {
     }
 
     fn member(&mut self, value: &Value<'a>, field: &str, operand: &Node) -> Result<Value<'a>, EvalError> {
+        if let Value::Optional(_) = value {
+            return self.optional_member(value, field);
+        }
         let Value::Map(members) = value else {
             return Err(value.mistyped(&format!("`.{field}` of {}", place(operand))));
         };
@@ -96,8 +110,48 @@ impl<'a> Evaluation<'_, 'a, '_> {
         })
     }
 
+    /// A member of a map, or of what an optional holds, if it is there.
+    fn optional_member(&mut self, value: &Value<'a>, field: &str) -> Result<Value<'a>, EvalError> {
+        let held = match value {
+            Value::Optional(None) => return Ok(Value::Optional(None)),
+            Value::Optional(Some(present)) => present,
+            value => value,
+        };
+        match held {
+            Value::Map(members) => {
+                self.budget.lookup(members.len())?;
+                Ok(Value::Optional(members.get(field).map(Rc::new)))
+            }
+            Value::List(_) => Err(held.mistyped(&format!("`.?{field}`"))),
+            // As in cel-go: what has no members does not have this one.
+            _ => Ok(Value::Optional(None)),
+        }
+    }
+
+    /// An item or member, if it is there.
+    fn optional_index(&mut self, value: &Value<'a>, index: &Value<'a>) -> Result<Value<'a>, EvalError> {
+        let held = match value {
+            Value::Optional(None) => return Ok(Value::Optional(None)),
+            Value::Optional(Some(present)) => present,
+            value => value,
+        };
+        match (held, index) {
+            (Value::Map(_), Value::Str(key)) => self.optional_member(held, key),
+            (Value::List(items), Value::Int(at)) => {
+                let found = usize::try_from(*at).ok().and_then(|at| items.get(at));
+                Ok(Value::Optional(found.map(Rc::new)))
+            }
+            (Value::List(_), _) => Err(index.mistyped("an index of a list")),
+            _ => Ok(Value::Optional(None)),
+        }
+    }
+
     fn has(&mut self, operand: &'a Node, field: &str) -> Result<Value<'a>, EvalError> {
         let value = self.eval(operand)?;
+        if let Value::Optional(_) = value {
+            let found = self.optional_member(&value, field)?;
+            return Ok(Value::Bool(matches!(found, Value::Optional(Some(_)))));
+        }
         let members = value.as_map("has()")?;
         self.budget.lookup(members.len())?;
         Ok(Value::Bool(members.get(field).is_some()))
@@ -106,6 +160,7 @@ impl<'a> Evaluation<'_, 'a, '_> {
     fn index(&mut self, operand: &'a Node, index: &'a Node) -> Result<Value<'a>, EvalError> {
         let (value, index) = (self.eval(operand)?, self.eval(index)?);
         match (&value, &index) {
+            (Value::Optional(_), _) => self.optional_index(&value, &index),
             (Value::Map(_), Value::Str(key)) => self.member(&value, key, operand),
             (Value::List(items), Value::Int(at)) => usize::try_from(*at)
                 .ok()
@@ -124,7 +179,7 @@ impl<'a> Evaluation<'_, 'a, '_> {
     fn list(&mut self, nodes: &'a [Node]) -> Result<Value<'a>, EvalError> {
         let mut items = Vec::with_capacity(nodes.len());
         for node in nodes {
-            items.push(self.eval(node)?);
+            items.extend(self.present(node)?);
         }
         Ok(Value::list(items))
     }
@@ -137,17 +192,32 @@ impl<'a> Evaluation<'_, 'a, '_> {
             if members.iter().any(|(other, _)| *key == **other) {
                 return Err(EvalError::Other(format!("map has the key {:?} twice", &*key)));
             }
-            members.push((key, self.eval(value)?));
+            members.extend(self.present(value)?.map(|value| (key, value)));
         }
         Ok(Value::map(members))
+    }
+
+    /// The value of an item or member, unless it is left out.
+    fn present(&mut self, node: &'a Node) -> Result<Option<Value<'a>>, EvalError> {
+        match (node, self.eval(node)?) {
+            (Node::IfPresent(_), Value::Optional(present)) => Ok(present.map(Rc::unwrap_or_clone)),
+            (Node::IfPresent(_), other) => Err(other.mistyped("`?`")),
+            (_, value) => Ok(Some(value)),
+        }
     }
 
     fn call(&mut self, function: Function, nodes: &'a [Node]) -> Result<Value<'a>, EvalError> {
         let mut arguments = [const { Value::Null }; ARGUMENTS_MAX];
         for (argument, node) in arguments.iter_mut().zip(nodes) {
             *argument = self.eval(node)?;
+            // What stands in for something absent is not looked at where it is there.
+            if matches!(function, Function::OrValue | Function::OrOptional)
+                && matches!(argument, Value::Optional(Some(_)))
+            {
+                break;
+            }
         }
-        functions::call(function, arguments, &mut self.budget)
+        functions::call(function, arguments, nodes.len(), &mut self.budget)
     }
 
     /// `&&` (`decisive` false) and `||` (`decisive` true). As in CEL the order of the sides does not matter: an
@@ -237,78 +307,6 @@ impl<'a> Evaluation<'_, 'a, '_> {
                 found: format!("{} and {}", left.type_name(), right.type_name()),
             }),
         }
-    }
-
-    fn run_loop(&mut self, each: &'a Loop) -> Result<Value<'a>, EvalError> {
-        let elements = match self.eval(&each.range)? {
-            Value::List(items) => items,
-            Value::Map(members) => {
-                self.budget.spend(members.len())?;
-                let keys = members.iter().map(|(key, _)| Value::Str(key)).collect();
-                List::Built(std::rc::Rc::new(keys))
-            }
-            other => return Err(other.mistyped("a loop")),
-        };
-        debug_assert_eq!(self.locals.len(), each.slot, "slots are nested");
-        self.locals.push(Value::Null);
-        let outcome = match each.kind {
-            LoopKind::All => self.quantify(each, &elements, false),
-            LoopKind::Exists => self.quantify(each, &elements, true),
-            LoopKind::ExistsOne => self.exists_one(each, &elements),
-            LoopKind::Map => self.gather(each, &elements),
-        };
-        self.locals.truncate(each.slot);
-        outcome
-    }
-
-    /// `all` (`decisive` false) and `exists` (`decisive` true): `&&` and `||` over the elements, errors included.
-    fn quantify(
-        &mut self,
-        each: &'a Loop,
-        elements: &List<'a>,
-        decisive: bool,
-    ) -> Result<Value<'a>, EvalError> {
-        let name = if decisive { "exists()" } else { "all()" };
-        let mut failed = None;
-        for element in elements.iter() {
-            self.budget.spend(1)?;
-            self.locals[each.slot] = element;
-            match self.eval(&each.body).and_then(|value| value.as_bool(name)) {
-                Ok(answer) if answer == decisive => return Ok(Value::Bool(decisive)),
-                Ok(_) => {}
-                Err(error @ EvalError::Budget { .. }) => return Err(error),
-                Err(error) => {
-                    failed.get_or_insert(error);
-                }
-            }
-        }
-        failed.map_or(Ok(Value::Bool(!decisive)), Err)
-    }
-
-    fn exists_one(&mut self, each: &'a Loop, elements: &List<'a>) -> Result<Value<'a>, EvalError> {
-        let mut count = 0_usize;
-        for element in elements.iter() {
-            self.budget.spend(1)?;
-            self.locals[each.slot] = element;
-            count += usize::from(self.eval(&each.body)?.as_bool("exists_one()")?);
-        }
-        Ok(Value::Bool(count == 1))
-    }
-
-    fn gather(&mut self, each: &'a Loop, elements: &List<'a>) -> Result<Value<'a>, EvalError> {
-        let mut items = Vec::new();
-        for element in elements.iter() {
-            self.budget.spend(1)?;
-            self.locals[each.slot] = element;
-            let taken = match &each.condition {
-                Some(condition) => self.eval(condition)?.as_bool("a filter")?,
-                None => true,
-            };
-            if taken {
-                items.push(self.eval(&each.body)?);
-            }
-        }
-        Ok(Value::list(items))
     }
 }
 

@@ -9,7 +9,8 @@ use cel::common::ast::{
 use regex::{Regex, RegexBuilder};
 
 use super::fold::fold;
-use super::functions::{Function, UID_SEED};
+use super::functions::{Function, NAMESPACES, UID_SEED};
+use super::macros::{Written, macro_of};
 use super::nearest::nearest;
 use super::parse::{parse, with_stack};
 use super::places::{Place, Places};
@@ -25,8 +26,25 @@ const DEPTH_MAX: usize = 128;
 const PATTERN_BYTES_MAX: usize = 256 * 1024;
 /// Patterns up to this size cost what other text operations cost.
 const PATTERN_BYTES_UNIT: usize = 16 * 1024;
-/// Macros, which the parser expands, and the one function that is not in the table.
-const OTHER_FUNCTIONS: [&str; 7] = ["matches", "has", "all", "exists", "exists_one", "map", "filter"];
+/// Macros, and the one function that is not in the table.
+const OTHER_FUNCTIONS: [&str; 16] = [
+    "matches",
+    "has",
+    "all",
+    "exists",
+    "exists_one",
+    "existsOne",
+    "map",
+    "filter",
+    "transformList",
+    "transformMap",
+    "transformMapEntry",
+    "sortBy",
+    "optMap",
+    "optFlatMap",
+    "bind",
+    "cel.bind",
+];
 
 /// Most mistakes of one expression that are told.
 const FAULTS_MAX: usize = 8;
@@ -96,10 +114,19 @@ impl Lowering<'_> {
             Tree::Literal(literal) => Node::Constant(self.literal(tree.id, literal)?),
             Tree::Ident(name) => self.name(tree.id, name)?,
             Tree::Select(select) => self.select(select),
-            Tree::List(list) => Node::List(self.all(&list.elements)),
+            Tree::List(list) => {
+                let items = list.elements.iter().enumerate();
+                Node::List(
+                    items
+                        .map(|(at, item)| self.item(item, list.optional_indices.contains(&at)))
+                        .collect(),
+                )
+            }
             Tree::Map(map) => {
                 let entries = map.entries.iter().map(|entry| match &entry.expr {
-                    EntryExpr::MapEntry(entry) => Ok((self.lower(&entry.key), self.lower(&entry.value))),
+                    EntryExpr::MapEntry(entry) => {
+                        Ok((self.lower(&entry.key), self.item(&entry.value, entry.optional)))
+                    }
                     EntryExpr::StructField(_) => Err(self.fault(entry.id, "messages cannot be built", None)),
                 });
                 Node::Map(entries.collect::<Result<_, _>>()?)
@@ -142,6 +169,17 @@ impl Lowering<'_> {
         }
         let has_parts = !node.is_constant() && !matches!(node, Node::Path(..) | Node::Local(..));
         self.places.close(at, place, has_parts);
+    }
+
+    /// An item of a list or a value of a map, which may be one that is left out.
+    fn item(&mut self, tree: &IdedExpr, optional: bool) -> Node {
+        if !optional {
+            return self.lower(tree);
+        }
+        let at = self.places.open();
+        let node = Node::IfPresent(Box::new(self.lower(tree)));
+        self.place(at, tree.id, &node);
+        node
     }
 
     fn all<'e>(&mut self, trees: impl IntoIterator<Item = &'e IdedExpr>) -> Vec<Node> {
@@ -211,9 +249,21 @@ impl Lowering<'_> {
     }
 
     fn call(&mut self, id: u64, call: &CallExpr) -> Result<Node, CompileError> {
+        if let Some(made) = self.written_macro(id, call) {
+            return made;
+        }
+        if let Some(namespace) = self.namespace(call) {
+            return self.namespaced(id, &namespace, call);
+        }
+        let name = call.func_name.as_str();
+        if let (operators::OPT_SELECT, [operand, field]) = (name, call.args.as_slice())
+            && let Tree::Literal(LiteralValue::String(field)) = &field.expr
+        {
+            let operand = self.lower(operand);
+            return Ok(Node::OptionalField(Box::new(operand), Arc::from(field.inner())));
+        }
         let written = call.target.iter().map(AsRef::as_ref).chain(&call.args);
         let mut arguments = self.all(written);
-        let name = call.func_name.as_str();
         // Operators cannot be written as calls, so their number of operands is right.
         match (name, arguments.len()) {
             (operators::LOGICAL_NOT, 1) => Ok(Node::Not(Box::new(arguments.remove(0)))),
@@ -238,20 +288,56 @@ impl Lowering<'_> {
         }
     }
 
+    /// The namespace that a function is called in, unless a loop has an element of this name.
+    fn namespace(&self, call: &CallExpr) -> Option<String> {
+        match &call.target.as_ref()?.expr {
+            Tree::Ident(name)
+                if NAMESPACES.contains(&name.as_str())
+                    && self.item != Some(name.as_str())
+                    && self.locals.iter().all(|local| **local != *name.as_str()) =>
+            {
+                Some(name.clone())
+            }
+            _ => None,
+        }
+    }
+
+    fn namespaced(&mut self, id: u64, namespace: &str, call: &CallExpr) -> Result<Node, CompileError> {
+        let name = format!("{namespace}.{}", call.func_name);
+        let is_extreme = [Function::Greatest, Function::Least]
+            .iter()
+            .any(|function| function.name() == name);
+        if !is_extreme || call.args.len() < 2 {
+            let arguments = self.all(&call.args);
+            return self.function(id, &name, arguments);
+        }
+        // Several numbers are a list of numbers.
+        let at = self.places.open();
+        let list = Node::List(self.all(&call.args));
+        self.place(at, id, &list);
+        self.function(id, &name, vec![list])
+    }
+
     fn function(&mut self, id: u64, name: &str, arguments: Vec<Node>) -> Result<Node, CompileError> {
         let Some(function) = Function::ALL.iter().find(|function| function.name() == name) else {
             let names = Function::ALL.iter().map(|function| function.name());
-            let help =
-                nearest(name, names.chain(OTHER_FUNCTIONS)).map(|near| format!("did you mean `{near}`?"));
+            let longer = names.clone().find(|other| {
+                let namespace = other.strip_suffix(name);
+                namespace.is_some_and(|namespace| namespace.ends_with('.'))
+            });
+            let near = longer.or_else(|| nearest(name, names.chain(OTHER_FUNCTIONS)));
+            let help = near.map(|near| format!("did you mean `{near}`?"));
             let error = self.fault(id, &format!("unknown function `{name}`"), help);
             return Err(self.at_name(name, error));
         };
-        if arguments.len() != function.arguments() {
-            let message = format!(
-                "`{name}` takes {} argument(s), found {}",
-                function.arguments(),
-                arguments.len()
-            );
+        let (least, most) = function.arguments();
+        if !(least..=most).contains(&arguments.len()) {
+            let takes = if least == most {
+                least.to_string()
+            } else {
+                format!("{least} to {most}")
+            };
+            let message = format!("`{name}` takes {takes} argument(s), found {}", arguments.len());
             return Err(self.at_name(name, self.fault(id, &message, None)));
         }
         let mut arguments = arguments;
@@ -282,23 +368,62 @@ impl Lowering<'_> {
         let Some((kind, condition, body)) = macro_of(each) else {
             return Err(self.fault(id, "this macro does not exist here", None));
         };
-        let range = self.lower(&each.iter_range);
+        Ok(self.repeated(kind, &each.iter_range, &[&each.iter_var], condition, body))
+    }
+
+    /// A macro that the parser leaves as the call it was written as.
+    fn written_macro(&mut self, id: u64, call: &CallExpr) -> Option<Result<Node, CompileError>> {
+        let written = Written::of(call)?;
+        let mut names = Vec::with_capacity(written.names.len());
+        for tree in written.names {
+            let Tree::Ident(name) = &tree.expr else {
+                let message = format!("`{}` takes a name here", call.func_name);
+                return Some(Err(self.fault(tree.id, &message, None)));
+            };
+            names.push(name.as_str());
+        }
+        if let [first, second] = names[..]
+            && first == second
+        {
+            let message = format!("`{}` takes two different names", call.func_name);
+            return Some(Err(self.fault(id, &message, None)));
+        }
+        Some(Ok(self.repeated(
+            written.kind,
+            written.range,
+            &names,
+            written.condition,
+            written.body,
+        )))
+    }
+
+    fn repeated(
+        &mut self,
+        kind: LoopKind,
+        range: &IdedExpr,
+        names: &[&str],
+        condition: Option<&IdedExpr>,
+        body: &IdedExpr,
+    ) -> Node {
+        let range = self.lower(range);
         let slot = self.locals.len();
-        self.locals.push(Arc::from(each.iter_var.as_str()));
+        self.locals.extend(names.iter().map(|name| Arc::from(*name)));
         let condition = condition.map(|condition| self.lower(condition));
         let body = self.lower(body);
         self.locals.truncate(slot);
-        Ok(Node::Loop(Box::new(Loop {
+        Node::Loop(Box::new(Loop {
             kind,
             range,
             slot,
+            pairs: names.len() == 2,
             condition,
             body,
-        })))
+        }))
     }
 
     /// The error at the name of the function instead of the bracket behind it, by which the parser knows a call.
     fn at_name(&self, name: &str, error: CompileError) -> CompileError {
+        let name = name.rsplit('.').next().unwrap_or(name);
         match self.text[..error.offset].trim_end().strip_suffix(name) {
             Some(before) => CompileError {
                 offset: before.len(),
@@ -345,6 +470,7 @@ fn binary(name: &str, left: Node, right: Node) -> Result<Node, (Node, Node)> {
         operators::LOGICAL_AND => Node::And(left, right),
         operators::LOGICAL_OR => Node::Or(left, right),
         operators::INDEX => Node::Index(left, right),
+        operators::OPT_INDEX => Node::OptionalIndex(left, right),
         operators::IN => Node::In(left, right),
         operators::EQUALS => Node::Compare(Comparison::Equal, left, right),
         operators::NOT_EQUALS => Node::Compare(Comparison::NotEqual, left, right),
@@ -359,42 +485,6 @@ fn binary(name: &str, left: Node, right: Node) -> Result<Node, (Node, Node)> {
         operators::MODULO => Node::Arithmetic(Arithmetic::Modulo, left, right),
         _ => return Err((*left, *right)),
     })
-}
-
-/// Which macro a comprehension came from, by the shape that the parser gives it: what it gathers, and how.
-fn macro_of(each: &ComprehensionExpr) -> Option<(LoopKind, Option<&IdedExpr>, &IdedExpr)> {
-    let Tree::Call(step) = &each.loop_step.expr else {
-        return None;
-    };
-    match (
-        &each.accu_init.expr,
-        step.func_name.as_str(),
-        step.args.as_slice(),
-    ) {
-        (Tree::Literal(LiteralValue::Boolean(_)), operators::LOGICAL_AND, [_, body]) => {
-            Some((LoopKind::All, None, body))
-        }
-        (Tree::Literal(LiteralValue::Boolean(_)), operators::LOGICAL_OR, [_, body]) => {
-            Some((LoopKind::Exists, None, body))
-        }
-        (Tree::Literal(LiteralValue::Int(_)), operators::CONDITIONAL, [body, _, _]) => {
-            Some((LoopKind::ExistsOne, None, body))
-        }
-        (Tree::List(_), operators::ADD, [_, added]) => Some((LoopKind::Map, None, only(added)?)),
-        (Tree::List(_), operators::CONDITIONAL, [condition, step, _]) => match &step.expr {
-            Tree::Call(step) => Some((LoopKind::Map, Some(condition), only(step.args.get(1)?)?)),
-            _ => None,
-        },
-        _ => None,
-    }
-}
-
-/// The item of a list of one.
-fn only(list: &IdedExpr) -> Option<&IdedExpr> {
-    match &list.expr {
-        Tree::List(list) => list.elements.first(),
-        _ => None,
-    }
 }
 
 /// Compiles a pattern into as little space as it needs, which tells what a search costs at worst.

@@ -46,7 +46,12 @@ fn tree<'a>(value: &Value<'a>, depth: usize, budget: &mut Spender<'_>) -> Result
                     .collect::<Result<_, _>>()?,
             )
         }
+        Value::Optional(_) => return Err(absent_or_not()),
     })
+}
+
+fn absent_or_not() -> EvalError {
+    EvalError::Other("an optional cannot be stored; end with orValue(...)".to_owned())
 }
 
 fn tree_text<'a>(text: &Text<'a>, budget: &mut Spender<'_>) -> Result<Cow<'a, str>, EvalError> {
@@ -72,13 +77,13 @@ pub(super) fn write(value: &Value<'_>, out: &mut Vec<u8>, budget: &mut Spender<'
     match write_value(value, DEPTH_MAX, end, out) {
         Ok(()) => budget.output(out.len() - start),
         Err(Refusal::TooLong) => Err(budget.exhaust()),
-        Err(Refusal::TooDeep(error)) => Err(error),
+        Err(Refusal::Unwritable(error)) => Err(error),
     }
 }
 
 enum Refusal {
     TooLong,
-    TooDeep(EvalError),
+    Unwritable(EvalError),
 }
 
 fn write_value(value: &Value<'_>, depth: usize, end: usize, out: &mut Vec<u8>) -> Result<(), Refusal> {
@@ -94,6 +99,7 @@ fn write_value(value: &Value<'_>, depth: usize, end: usize, out: &mut Vec<u8>) -
         Value::Double(number) => Json::Double(*number).write(out),
         Value::Timestamp(timestamp) => write_string(&timestamp.to_string(), out),
         Value::Duration(duration) => write_string(&duration_text(*duration), out),
+        Value::Optional(_) => return Err(Refusal::Unwritable(absent_or_not())),
     }
     if out.len() > end {
         return Err(Refusal::TooLong);
@@ -122,7 +128,7 @@ fn write_items<'i, T: 'i>(
     out: &mut Vec<u8>,
     write: Write<T>,
 ) -> Result<(), Refusal> {
-    let depth = deeper(depth).map_err(Refusal::TooDeep)?;
+    let depth = deeper(depth).map_err(Refusal::Unwritable)?;
     out.push(b'[');
     for (index, item) in items.enumerate() {
         if index > 0 {
@@ -141,7 +147,7 @@ fn write_members<K: Deref<Target = str>, T>(
     out: &mut Vec<u8>,
     write: Write<T>,
 ) -> Result<(), Refusal> {
-    let depth = deeper(depth).map_err(Refusal::TooDeep)?;
+    let depth = deeper(depth).map_err(Refusal::Unwritable)?;
     // Stored values are sorted already, so most maps need no second list.
     let unsorted = !members.is_sorted_by(|(left, _), (right, _)| **left < **right);
     let mut sorted: Vec<&(K, T)> = Vec::new();
@@ -175,7 +181,9 @@ pub(super) fn write_text(
         Value::Int(_) | Value::Double(_) | Value::Bool(_) => out.push_str(&scalar_text(value)),
         Value::Timestamp(timestamp) => out.push_str(&timestamp.to_string()),
         Value::Duration(duration) => out.push_str(&duration_text(*duration)),
-        Value::Null | Value::List(_) | Value::Map(_) => return Err(value.mistyped("text")),
+        Value::Null | Value::List(_) | Value::Map(_) | Value::Optional(_) => {
+            return Err(value.mistyped("text"));
+        }
     }
     budget.output(out.len() - start)
 }
@@ -192,7 +200,8 @@ pub(super) fn scalar_text(value: &Value<'_>) -> String {
         | Value::List(_)
         | Value::Map(_)
         | Value::Timestamp(_)
-        | Value::Duration(_) => {}
+        | Value::Duration(_)
+        | Value::Optional(_) => {}
     }
     String::from_utf8(out).expect("JSON is UTF-8")
 }

@@ -67,6 +67,7 @@ pub(super) fn parse(text: &str) -> Result<(IdedExpr, SourceInfo), CompileError> 
     }
     Parser::new()
         .max_recursion_depth(PARSER_DEPTH_MAX)
+        .enable_optional_syntax(true)
         .parse_with_source_info(text)
         .map_err(|errors| parse_error(text, &errors))
 }

@@ -23,6 +23,12 @@ pub(super) enum Node {
     /// `has(x.field)`.
     Has(Box<Node>, Arc<str>),
     Index(Box<Node>, Box<Node>),
+    /// `x.?field`: an optional.
+    OptionalField(Box<Node>, Arc<str>),
+    /// `x[?index]`: an optional.
+    OptionalIndex(Box<Node>, Box<Node>),
+    /// `?x`, an item of a list or a value of a map that is left out where it is absent.
+    IfPresent(Box<Node>),
     List(Vec<Node>),
     Map(Vec<(Node, Node)>),
     And(Box<Node>, Box<Node>),
@@ -46,13 +52,15 @@ pub(super) struct Pattern {
     pub weight: usize,
 }
 
-/// A macro over the items of a list or the keys of a map.
+/// A macro over the items of a list or the keys of a map, or over what an optional holds.
 #[derive(Debug, Clone)]
 pub(super) struct Loop {
     pub kind: LoopKind,
     pub range: Node,
     /// Where the element is found.
     pub slot: usize,
+    /// There are two elements: the index or key is found at `slot`, the item or value behind it.
+    pub pairs: bool,
     /// What `map` and `filter` take only some elements by.
     pub condition: Option<Node>,
     pub body: Node,
@@ -63,8 +71,20 @@ pub(super) enum LoopKind {
     All,
     Exists,
     ExistsOne,
-    /// `map`, and `filter` as a map of the element to itself.
+    /// `map`, and `filter` as a map of the element to itself; `transformList`.
     Map,
+    /// `transformMap`: the body is the value under the same key.
+    TransformMap,
+    /// `transformMapEntry`: the body is a map whose entries are taken.
+    TransformMapEntry,
+    /// `sortBy`: the body is what an item is sorted by.
+    SortBy,
+    /// `optMap` over an optional.
+    OptMap,
+    /// `optFlatMap`, whose body is an optional itself.
+    OptFlatMap,
+    /// `cel.bind`: the element is all of `range`.
+    Bind,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -122,11 +142,14 @@ impl Node {
             Self::Constant(_) | Self::Timestamp(_) | Self::Duration(_) | Self::Path(..) | Self::Local(..) => {
             }
             Self::Field(operand, _)
+            | Self::OptionalField(operand, _)
+            | Self::IfPresent(operand)
             | Self::Has(operand, _)
             | Self::Not(operand)
             | Self::Negate(operand)
             | Self::Matches(operand, _) => visit(operand),
             Self::Index(a, b)
+            | Self::OptionalIndex(a, b)
             | Self::And(a, b)
             | Self::Or(a, b)
             | Self::Compare(_, a, b)

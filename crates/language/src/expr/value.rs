@@ -22,6 +22,8 @@ pub(super) enum Value<'a> {
     Duration(SignedDuration),
     List(List<'a>),
     Map(Map<'a>),
+    /// A value that may be absent. It is never written: an expression ends with `orValue` or its like.
+    Optional(Option<Rc<Self>>),
 }
 
 #[derive(Debug, Clone)]
@@ -80,6 +82,7 @@ impl<'a> Value<'a> {
             Self::Duration(_) => "a duration",
             Self::List(_) => "a list",
             Self::Map(_) => "a map",
+            Self::Optional(_) => "an optional",
         }
     }
 

@@ -108,9 +108,22 @@ fn leaving(value: &cel::Value) -> Json<'static> {
     }
 }
 
+/// CEL with the extensions that the interpreter has.
+fn environment() -> Arc<cel::Env> {
+    static ENVIRONMENT: std::sync::LazyLock<Arc<cel::Env>> = std::sync::LazyLock::new(|| {
+        let mut env = cel::Env::stdlib();
+        env.add_extension(cel::extensions::strings).expect("strings");
+        env.add_extension(cel::extensions::lists).expect("lists");
+        env.add_extension(cel::extensions::math).expect("math");
+        Arc::new(env)
+    });
+    Arc::clone(&ENVIRONMENT)
+}
+
 fn theirs(text: &str, document: &Json<'_>) -> Result<cel::Value, String> {
-    let program = cel::Program::compile(text).map_err(|error| error.to_string())?;
-    let mut context = cel::Context::default();
+    let environment = environment();
+    let program = environment.compile(text).map_err(|error| error.to_string())?;
+    let mut context = cel::Context::with_env(environment);
     context.add_variable_from_value("event", bound(document));
     program.execute(&context).map_err(|error| error.to_string())
 }
@@ -292,6 +305,7 @@ impl Generator<'_> {
 
     fn made(&mut self, kind: Kind) -> String {
         match kind {
+            Kind::Int if self.choose(5) == 0 => self.calculated(),
             Kind::Int => match self.choose(12) {
                 0..=4 => {
                     let operator = self.pick(&["+", "-", "*", "/", "%"]);
@@ -328,7 +342,11 @@ impl Generator<'_> {
                 }
                 _ => format!("{}.size()", self.of(Kind::Ints)),
             },
-            Kind::Double => match self.choose(4) {
+            Kind::Double => match self.choose(5) {
+                4 => {
+                    let function = self.pick(&["ceil", "floor", "round", "trunc", "abs", "sign"]);
+                    format!("math.{function}({})", self.of(kind))
+                }
                 0 => format!("-({})", self.of(kind)),
                 1 => format!("double({})", self.of(Kind::Int)),
                 _ => {
@@ -336,14 +354,28 @@ impl Generator<'_> {
                     format!("({} {operator} {})", self.of(kind), self.of(kind))
                 }
             },
-            Kind::Text => match self.choose(3) {
+            Kind::Text => match self.choose(8) {
+                3..=7 => self.rewritten(),
                 // Doubles and instants have another text than with the interpreter: that of JSON, and `Z`.
                 0 => format!("string(int({}))", self.of(Kind::Int)),
                 1 => format!("string({} && true)", self.of(Kind::Bool)),
                 _ => format!("({} + {})", self.of(kind), self.of(kind)),
             },
             Kind::Bool => self.condition(),
-            Kind::Ints | Kind::Texts | Kind::Maps => match self.choose(4) {
+            Kind::Texts if self.choose(4) == 0 => {
+                format!("({}).split({})", self.of(Kind::Text), self.of(Kind::Text))
+            }
+            Kind::Ints | Kind::Texts | Kind::Maps => match self.choose(6) {
+                4 => {
+                    let function = self.pick(&["reverse", "distinct", "sort", "flatten"]);
+                    format!("({}).{function}()", self.of(kind))
+                }
+                5 => {
+                    let element = self.element();
+                    let key = self.pick(&["", ".q", ".size()"]);
+                    let list = self.pick(&["event.ints", "event.texts", "event.maps", "[2, 1]", "event.m"]);
+                    format!("{list}.sortBy({element}, {element}{key})")
+                }
                 0 => format!("({} + {})", self.of(kind), self.of(kind)),
                 1 => format!(
                     "[{}]",
@@ -368,6 +400,54 @@ impl Generator<'_> {
                 1 => format!("({} - {})", self.of(kind), self.of(kind)),
                 _ => format!("({} + {})", self.of(kind), self.of(kind)),
             },
+        }
+    }
+
+    /// An integer from functions of extensions.
+    fn calculated(&mut self) -> String {
+        let kind = Kind::Int;
+        match self.choose(5) {
+            0 => {
+                let function = self.pick(&["abs", "sign", "bitNot"]);
+                format!("math.{function}({})", self.of(kind))
+            }
+            1 => {
+                let function = self.pick(&["greatest", "least", "bitAnd", "bitOr", "bitXor"]);
+                format!("math.{function}({}, {})", self.of(kind), self.of(kind))
+            }
+            2 => {
+                let function = self.pick(&["bitShiftLeft", "bitShiftRight"]);
+                format!("math.{function}({}, {})", self.of(kind), self.of(kind))
+            }
+            3 => format!("math.greatest({})", self.of(Kind::Ints)),
+            _ => {
+                let function = self.pick(&["indexOf", "lastIndexOf"]);
+                format!("({}).{function}({})", self.of(Kind::Text), self.of(Kind::Text))
+            }
+        }
+    }
+
+    /// A text from functions of extensions.
+    fn rewritten(&mut self) -> String {
+        let kind = Kind::Text;
+        match self.choose(5) {
+            0 => {
+                let function = self.pick(&["lowerAscii", "upperAscii", "trim", "reverse"]);
+                format!("({}).{function}()", self.of(kind))
+            }
+            1 => {
+                let (text, part, by) = (self.of(kind), self.of(kind), self.of(kind));
+                format!("({text}).replace({part}, {by})")
+            }
+            2 => format!("({}).join({})", self.of(Kind::Texts), self.of(kind)),
+            3 => {
+                let (from, to) = (self.of(Kind::Int), self.of(Kind::Int));
+                format!("({}).substring({from}, {to})", self.of(kind))
+            }
+            _ => {
+                let (width, value) = (self.pick(&["s", "d", "x", "b", ".3f", "e"]), self.any());
+                format!("'<%{width}>'.format([{value}])")
+            }
         }
     }
 

@@ -1,6 +1,8 @@
 //! Semantics and bounds.
 
+mod cel_go;
 mod differential;
+mod extensions;
 
 use proptest::prelude::*;
 

@@ -1,10 +1,12 @@
 //! Going through an expression as the evaluator would, with types instead of values.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::calls::{call, sortable};
 use super::narrow::path_of;
-use super::operations::{Refusal, arithmetic, call, compare, contained, negate};
-use super::{Env, Kinds, Type};
+use super::operations::{Refusal, arithmetic, compare, contained, negate};
+use super::{Env, Kinds, Member, Type};
 use crate::expr::program::{Loop, LoopKind, Node};
 use crate::expr::{Expr, Root, nearest, places::Place};
 use crate::json::Json;
@@ -48,7 +50,18 @@ impl Expr {
             env: env.clone(),
             faults,
         };
-        check.visit(&self.program)
+        let found = check.visit(&self.program);
+        if found.has_optional() {
+            faults.push(Fault {
+                kind: FaultKind::Overload,
+                offset: 0,
+                length: self.text().len(),
+                message: "this may be absent, and what is absent cannot be stored".to_owned(),
+                help: Some("end with .orValue(...), which says what stands in for it".to_owned()),
+            });
+            return Type::dynamic();
+        }
+        found
     }
 
     /// The same for a condition, which has to be a boolean.
@@ -101,6 +114,20 @@ impl Check<'_, '_> {
             }
             Node::Has(operand, field) => self.has(at, operand, field),
             Node::Index(operand, index) => self.index(at, node, operand, index),
+            Node::OptionalField(operand, field) => {
+                let found = self.visit(operand);
+                let (offset, length) = self.behind(at, field);
+                self.optional_member(&found, field, offset, length)
+            }
+            Node::OptionalIndex(operand, index) => {
+                let (found, by) = (self.visit(operand), self.visit(index));
+                self.optional_index(at, &found, &by, index)
+            }
+            Node::IfPresent(operand) => {
+                let found = self.visit(operand);
+                let result = super::operations::demand(&found, Kinds::OPTIONAL, "`?`");
+                self.told(at, result.map(|()| found.held()))
+            }
             Node::List(items) => {
                 let items: Vec<Type> = items.iter().map(|item| self.visit(item)).collect();
                 match items.into_iter().reduce(|left, right| left.or(&right)) {
@@ -182,6 +209,9 @@ impl Check<'_, '_> {
 
     /// Reads `field` of `found`; `node` is the whole operation.
     fn member(&mut self, node: &Node, found: &Type, field: &str, offset: usize, length: usize) -> Type {
+        if !found.dynamic && found.kinds == Kinds::OPTIONAL {
+            return self.optional_member(found, field, offset, length);
+        }
         if let Err(refusal) = super::operations::demand(found, Kinds::MAP, &format!("`.{field}`")) {
             self.fault_at(refusal, offset, length, is_state(node));
             return Type::dynamic();
@@ -214,6 +244,58 @@ impl Check<'_, '_> {
         }
     }
 
+    /// Reads `field` of a map, or of what an optional holds, if it is there.
+    fn optional_member(&mut self, found: &Type, field: &str, offset: usize, length: usize) -> Type {
+        let whole = if found.kinds == Kinds::OPTIONAL {
+            found.held()
+        } else {
+            found.clone()
+        };
+        // Null has no members, and asking is what it is for.
+        let asked = Kinds::MAP.with(Kinds::NULL).with(Kinds::OPTIONAL);
+        if !whole.dynamic && whole.kinds.both(asked).is_empty() && !whole.is_never() {
+            self.fault_at(always_absent(&whole), offset, length, false);
+            return Type::optional(Type::dynamic());
+        }
+        let Some(object) = whole.object.as_ref().filter(|_| !whole.dynamic) else {
+            return Type::optional(Type::dynamic());
+        };
+        match (object.members.get(field), &object.rest) {
+            (Some(member), _) => Type::optional(member.value.clone()),
+            (None, Some(rest)) => Type::optional(rest.clone()),
+            (None, None) => {
+                self.unknown(object.members.keys().map(String::as_str), field, offset, length);
+                Type::optional(Type::dynamic())
+            }
+        }
+    }
+
+    fn optional_index(&mut self, at: usize, found: &Type, by: &Type, index: &Node) -> Type {
+        let whole = if found.kinds == Kinds::OPTIONAL {
+            found.held()
+        } else {
+            found.clone()
+        };
+        let (offset, length) = self.span(at);
+        if let (true, Node::Constant(Json::Str(field))) = (whole.kinds == Kinds::MAP, index) {
+            return self.optional_member(&whole, field, offset, length);
+        }
+        let by_kind = |kind| match kind {
+            Kinds::MAP => by.kinds.has(Kinds::STRING),
+            Kinds::LIST => by.kinds.has(Kinds::INT),
+            _ => kind == Kinds::NULL,
+        };
+        if whole.dynamic || by.dynamic || whole.is_never() || whole.kinds.each().count() > 1 {
+            return Type::optional(Type::dynamic());
+        }
+        if !whole.kinds.each().any(by_kind) {
+            self.fault_at(always_absent(&whole), offset, length, false);
+            return Type::optional(Type::dynamic());
+        }
+        let held = self.indexed(at, &whole, by);
+        Type::optional(held)
+    }
+
     fn unknown<'m>(
         &mut self,
         members: impl Iterator<Item = &'m str> + Clone,
@@ -241,7 +323,10 @@ impl Check<'_, '_> {
     }
 
     fn has(&mut self, at: usize, operand: &Node, field: &Arc<str>) -> Type {
-        let found = self.visit(operand);
+        let mut found = self.visit(operand);
+        if !found.dynamic && found.kinds == Kinds::OPTIONAL {
+            found = found.held();
+        }
         let (offset, length) = self.behind(at, field);
         if let Err(refusal) = super::operations::demand(&found, Kinds::MAP, "`has()`") {
             self.fault_at(refusal, offset, length, is_state(operand));
@@ -256,14 +341,22 @@ impl Check<'_, '_> {
 
     fn index(&mut self, at: usize, node: &Node, operand: &Node, index: &Node) -> Type {
         let (found, by) = (self.visit(operand), self.visit(index));
-        if found.dynamic || by.dynamic {
-            return Type::dynamic();
+        if !found.dynamic && found.kinds == Kinds::OPTIONAL {
+            return self.optional_index(at, &found, &by, index);
         }
         let (offset, length) = self.span(at);
         if let (true, Node::Constant(Json::Str(field))) = (found.kinds == Kinds::MAP, index) {
             return self.member(node, &found, field, offset, length);
         }
-        if let Err(refusal) = super::operations::demand(&found, Kinds::MAP.with(Kinds::LIST), "`[...]`") {
+        self.indexed(at, &found, &by)
+    }
+
+    /// What an index that is computed finds.
+    fn indexed(&mut self, at: usize, found: &Type, by: &Type) -> Type {
+        if found.dynamic || by.dynamic {
+            return Type::dynamic();
+        }
+        if let Err(refusal) = super::operations::demand(found, Kinds::MAP.with(Kinds::LIST), "`[...]`") {
             return self.refuse(at, refusal);
         }
         let wanted = match (found.kinds.has(Kinds::LIST), found.kinds.has(Kinds::MAP)) {
@@ -271,23 +364,20 @@ impl Check<'_, '_> {
             (false, true) => Kinds::STRING,
             _ => Kinds::INT.with(Kinds::STRING),
         };
-        if let Err(refusal) = super::operations::demand(&by, wanted, "`[...]` as an index") {
+        if let Err(refusal) = super::operations::demand(by, wanted, "`[...]` as an index") {
             return self.refuse(at, refusal);
         }
         if found.kinds == Kinds::LIST {
             return found.items();
         }
-        let Some(object) = found.object.filter(|_| found.kinds == Kinds::MAP) else {
+        let Some(object) = found.object.as_ref().filter(|_| found.kinds == Kinds::MAP) else {
             return Type::dynamic();
         };
-        let members = object.members.values().map(|member| &member.value);
-        members
-            .chain(&object.rest)
-            .fold(Type::default(), |all, member| all.or(member))
+        object.any_member()
     }
 
     fn map(&mut self, entries: &[(Node, Node)]) -> Type {
-        let mut members: Vec<(String, Type)> = Vec::new();
+        let mut members = BTreeMap::new();
         let mut rest = None;
         for (key, value) in entries {
             let at = self.next;
@@ -295,17 +385,16 @@ impl Check<'_, '_> {
             if let Err(refusal) = super::operations::demand(&by, Kinds::STRING, "a map key") {
                 self.refuse(at, refusal);
             }
+            let required = !matches!(value, Node::IfPresent(_));
             let value = self.visit(value);
             match key {
-                Node::Constant(Json::Str(name)) => members.push((name.clone().into_owned(), value)),
+                Node::Constant(Json::Str(name)) => {
+                    members.insert(name.clone().into_owned(), Member { value, required });
+                }
                 _ => rest = Some(rest.map_or_else(|| value.clone(), |rest: Type| rest.or(&value))),
             }
         }
-        let mut built = Type::object(members);
-        if let (Some(rest), Some(object)) = (rest, &mut built.object) {
-            Arc::make_mut(object).rest = Some(rest);
-        }
-        built
+        Type::of_object(members, rest)
     }
 
     fn logic(&mut self, left: &Node, right: &Node, and: bool) -> Type {
@@ -329,33 +418,61 @@ impl Check<'_, '_> {
     fn each(&mut self, at: usize, each: &Loop) -> Type {
         let ranged = self.next;
         let range = self.visit(&each.range);
-        let listed = Kinds::LIST.with(Kinds::MAP);
-        if let Err(refusal) = super::operations::demand(&range, listed, "a macro over items") {
-            self.refuse(ranged, refusal);
-        }
-        let element = match range.kinds {
-            _ if range.dynamic => Type::dynamic(),
-            Kinds::LIST => range.items(),
-            Kinds::MAP => Type::string(),
-            _ => Type::dynamic(),
+        let elements = match elements(each, &range) {
+            Ok(elements) => elements,
+            Err(refusal) => {
+                self.refuse(ranged, refusal);
+                vec![Type::dynamic(); if each.pairs { 2 } else { 1 }]
+            }
         };
         let before = self.env.clone();
         self.env.locals.truncate(each.slot);
-        self.env.locals.push(element);
+        self.env.locals.extend(elements);
         if let Some(condition) = &each.condition {
             self.boolean(condition, "a filter");
             self.env.assume(condition, true);
         }
-        let given = match each.kind {
-            LoopKind::Map => Type::list(self.visit(&each.body)),
+        let given = self.repeated(each, &range);
+        debug_assert!(self.next > at, "the body was visited");
+        self.env = before;
+        given
+    }
+
+    /// What a macro gives, its elements being known.
+    fn repeated(&mut self, each: &Loop, range: &Type) -> Type {
+        let body = self.next;
+        match each.kind {
             LoopKind::All | LoopKind::Exists | LoopKind::ExistsOne => {
                 self.boolean(&each.body, "a macro");
                 Type::boolean()
             }
-        };
-        debug_assert!(self.next > at, "the body was visited");
-        self.env = before;
-        given
+            LoopKind::Map => Type::list(self.visit(&each.body)),
+            LoopKind::TransformMap => {
+                let value = self.visit(&each.body);
+                Type::of_object(BTreeMap::new(), Some(value))
+            }
+            LoopKind::TransformMapEntry => {
+                let entry = self.visit(&each.body);
+                if let Err(refusal) = super::operations::demand(&entry, Kinds::MAP, "`transformMapEntry`") {
+                    return self.refuse(body, refusal);
+                }
+                Type::of_object(BTreeMap::new(), Some(entry.any_member()))
+            }
+            LoopKind::SortBy => {
+                let key = self.visit(&each.body);
+                if let Err(refusal) = sortable(&key, "`sortBy`") {
+                    return self.refuse(body, refusal);
+                }
+                range.clone()
+            }
+            LoopKind::Bind => self.visit(&each.body),
+            LoopKind::OptMap => Type::optional(self.visit(&each.body)),
+            LoopKind::OptFlatMap => {
+                let found = self.visit(&each.body);
+                let result = super::operations::demand(&found, Kinds::OPTIONAL, "`optFlatMap`");
+                self.told(body, result.map(|()| found))
+            }
+        }
     }
 
     /// The type that an operation gives, or dynamic where it is at fault.
@@ -414,6 +531,42 @@ impl Check<'_, '_> {
         found.map_or((place.start, place.end - place.start), |found| {
             (place.start + found, field.len())
         })
+    }
+}
+
+/// What the elements of a macro are.
+fn elements(each: &Loop, range: &Type) -> Result<Vec<Type>, Refusal> {
+    let demand = super::operations::demand;
+    match each.kind {
+        LoopKind::Bind => return Ok(vec![range.clone()]),
+        LoopKind::OptMap | LoopKind::OptFlatMap => {
+            demand(range, Kinds::OPTIONAL, "a macro over an optional")?;
+            return Ok(vec![range.held()]);
+        }
+        LoopKind::SortBy => demand(range, Kinds::LIST, "`sortBy`")?,
+        LoopKind::TransformMap => demand(range, Kinds::MAP, "`transformMap`")?,
+        _ => demand(range, Kinds::LIST.with(Kinds::MAP), "a macro over items")?,
+    }
+    let key = match range.kinds {
+        Kinds::MAP => Type::string(),
+        Kinds::LIST => Type::integer(),
+        _ => Type::dynamic(),
+    };
+    let value = match range.kinds {
+        _ if range.dynamic => Type::dynamic(),
+        Kinds::LIST => range.items(),
+        Kinds::MAP if !each.pairs => Type::string(),
+        Kinds::MAP => range.any_member(),
+        _ => Type::dynamic(),
+    };
+    Ok(if each.pairs { vec![key, value] } else { vec![value] })
+}
+
+fn always_absent(found: &Type) -> Refusal {
+    Refusal {
+        kind: FaultKind::Certain,
+        message: format!("this is always absent: {found} does not have it"),
+        help: None,
     }
 }
 

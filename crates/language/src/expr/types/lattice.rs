@@ -54,12 +54,17 @@ impl Type {
                 _ => left.clone().or_else(|| right.clone()),
             },
         };
+        let held = match (&self.held, &other.held) {
+            (Some(left), Some(right)) => Some(Arc::new(left.or(right))),
+            (one, another) => one.clone().or_else(|| another.clone()),
+        };
         Self {
             dynamic: false,
             kinds: self.kinds.with(other.kinds),
             words,
             item,
             object,
+            held,
         }
     }
 
@@ -92,6 +97,7 @@ impl Type {
             words,
             item,
             object,
+            held: self.held.clone().or_else(|| other.held.clone()),
         }
     }
 

@@ -4,6 +4,7 @@
 //! are merged into one. What nothing is known about is dynamic and fits everywhere. Types never change what an
 //! expression gives: they only find what would fail.
 
+mod calls;
 mod check;
 mod env;
 mod fit;
@@ -36,7 +37,8 @@ impl Kinds {
     pub const DURATION: Self = Self(1 << 6);
     pub const LIST: Self = Self(1 << 7);
     pub const MAP: Self = Self(1 << 8);
-    pub const EACH: [Self; 9] = [
+    pub const OPTIONAL: Self = Self(1 << 9);
+    pub const EACH: [Self; 10] = [
         Self::NULL,
         Self::BOOL,
         Self::INT,
@@ -46,6 +48,7 @@ impl Kinds {
         Self::DURATION,
         Self::LIST,
         Self::MAP,
+        Self::OPTIONAL,
     ];
 
     pub const fn with(self, other: Self) -> Self {
@@ -86,6 +89,8 @@ pub struct Type {
     item: Option<Arc<Type>>,
     /// What a map holds.
     object: Option<Arc<Object>>,
+    /// What an optional holds; `None` for one that is always absent.
+    held: Option<Arc<Type>>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -93,6 +98,15 @@ struct Object {
     members: BTreeMap<String, Member>,
     /// What members that are not listed are; `None` where there are no others.
     rest: Option<Type>,
+}
+
+impl Object {
+    fn any_member(&self) -> Type {
+        let members = self.members.values().map(|member| &member.value);
+        members
+            .chain(&self.rest)
+            .fold(Type::default(), |all, member| all.or(member))
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -136,6 +150,14 @@ impl Type {
         Self {
             item: Some(Arc::new(item)),
             ..Self::of(Kinds::LIST)
+        }
+    }
+
+    /// A value that may be absent.
+    fn optional(held: Self) -> Self {
+        Self {
+            held: Some(Arc::new(held)),
+            ..Self::of(Kinds::OPTIONAL)
         }
     }
 
@@ -189,6 +211,34 @@ impl Type {
             None if self.dynamic => Self::dynamic(),
             None => Self::default(),
         }
+    }
+
+    /// What any member of a map of this type is.
+    fn any_member(&self) -> Self {
+        match &self.object {
+            Some(object) if !self.dynamic => object.any_member(),
+            _ => Self::dynamic(),
+        }
+    }
+
+    /// What an optional of this type holds.
+    fn held(&self) -> Self {
+        match &self.held {
+            Some(held) => (**held).clone(),
+            None if self.dynamic => Self::dynamic(),
+            None => Self::default(),
+        }
+    }
+
+    /// Whether a value of this type may have an optional in it, which cannot be written.
+    fn has_optional(&self) -> bool {
+        let members = self.object.iter().flat_map(|object| {
+            let listed = object.members.values().map(|member| &member.value);
+            listed.chain(&object.rest)
+        });
+        self.kinds.has(Kinds::OPTIONAL)
+            || self.item.iter().any(|item| item.has_optional())
+            || members.into_iter().any(Self::has_optional)
     }
 
     /// The type without a kind.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::env::Base;
 use super::{Env, Kinds, Type, schema};
+use crate::expr::functions::Function;
 use crate::expr::program::{Comparison, Node};
 use crate::json::Json;
 
@@ -22,6 +23,15 @@ impl Env {
             }
             Node::Has(operand, field) if truth => {
                 if let Some((base, mut path)) = path_of(operand) {
+                    path.push(Arc::clone(field));
+                    self.refine(base, &path, &Type::clone);
+                }
+            }
+            // `x.?field.hasValue()` asks what `has(x.field)` asks.
+            Node::Call(Function::HasValue, arguments) if truth => {
+                if let [Node::OptionalField(operand, field)] = arguments.as_slice()
+                    && let Some((base, mut path)) = path_of(operand)
+                {
                     path.push(Arc::clone(field));
                     self.refine(base, &path, &Type::clone);
                 }

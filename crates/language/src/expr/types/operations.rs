@@ -1,7 +1,6 @@
 //! Which operation takes what, and what it gives: the evaluator's own rules, told about types.
 
 use super::{FaultKind, Kinds, Type};
-use crate::expr::functions::Function;
 use crate::expr::nearest;
 use crate::expr::program::{Arithmetic, Comparison};
 
@@ -13,11 +12,11 @@ pub(super) struct Refusal {
     pub help: Option<String>,
 }
 
-type Given = Result<Type, Refusal>;
+pub(super) type Given = Result<Type, Refusal>;
 
-const NUMBER: Kinds = Kinds::INT.with(Kinds::DOUBLE);
+pub(super) const NUMBER: Kinds = Kinds::INT.with(Kinds::DOUBLE);
 
-fn overload(message: String, help: Option<&str>) -> Refusal {
+pub(super) fn overload(message: String, help: Option<&str>) -> Refusal {
     Refusal {
         kind: FaultKind::Overload,
         message,
@@ -105,7 +104,7 @@ fn mixes(left: &Type, right: &Type) -> bool {
     against(left, right) || against(right, left)
 }
 
-fn mixed(operation: &str, left: &Type, right: &Type) -> Refusal {
+pub(super) fn mixed(operation: &str, left: &Type, right: &Type) -> Refusal {
     overload(
         format!("{operation} does not take {left} and {right}: integers and doubles do not mix"),
         Some("write double(...) around the integer, or 1.0 for 1"),
@@ -237,135 +236,4 @@ pub(super) fn contained(needle: &Type, haystack: &Type) -> Given {
         });
     }
     Ok(Type::boolean())
-}
-
-/// `texts` are the arguments that are literal strings.
-pub(super) fn call(function: Function, arguments: &[Type], texts: &[Option<&str>]) -> Given {
-    let name = format!("`{}()`", function.name());
-    let argument = |at: usize| arguments.get(at).cloned().unwrap_or_else(Type::dynamic);
-    let needs = |at: usize, kinds: Kinds| demand(&argument(at), kinds, &name);
-    match function {
-        Function::Size => {
-            needs(0, Kinds::STRING.with(Kinds::LIST).with(Kinds::MAP))?;
-            Ok(Type::integer())
-        }
-        Function::Contains | Function::StartsWith | Function::EndsWith => {
-            needs(0, Kinds::STRING)?;
-            needs(1, Kinds::STRING)?;
-            Ok(Type::boolean())
-        }
-        Function::String => {
-            let times = Kinds::TIMESTAMP.with(Kinds::DURATION);
-            needs(0, NUMBER.with(Kinds::STRING).with(Kinds::BOOL).with(times))?;
-            Ok(Type::string())
-        }
-        Function::Int => {
-            needs(0, NUMBER.with(Kinds::STRING).with(Kinds::TIMESTAMP))?;
-            Ok(Type::integer())
-        }
-        Function::Double => {
-            needs(0, NUMBER.with(Kinds::STRING))?;
-            Ok(Type::of(Kinds::DOUBLE))
-        }
-        Function::Bool => {
-            needs(0, Kinds::STRING.with(Kinds::BOOL))?;
-            Ok(Type::boolean())
-        }
-        Function::Timestamp => {
-            needs(0, Kinds::STRING.with(Kinds::TIMESTAMP))?;
-            Ok(Type::of(Kinds::TIMESTAMP))
-        }
-        Function::Duration => {
-            needs(0, Kinds::STRING.with(Kinds::DURATION))?;
-            Ok(Type::of(Kinds::DURATION))
-        }
-        Function::GetFullYear
-        | Function::GetMonth
-        | Function::GetDate
-        | Function::GetDayOfMonth
-        | Function::GetDayOfWeek
-        | Function::GetDayOfYear => {
-            needs(0, Kinds::TIMESTAMP)?;
-            Ok(Type::integer())
-        }
-        Function::GetHours | Function::GetMinutes | Function::GetSeconds | Function::GetMilliseconds => {
-            needs(0, Kinds::TIMESTAMP.with(Kinds::DURATION))?;
-            Ok(Type::integer())
-        }
-        Function::LowerAscii | Function::UpperAscii | Function::Trim | Function::Url | Function::Hash => {
-            needs(0, Kinds::STRING)?;
-            Ok(Type::string())
-        }
-        Function::Merge => {
-            needs(0, Kinds::MAP)?;
-            needs(1, Kinds::MAP)?;
-            Ok(merged(&argument(0), &argument(1)))
-        }
-        Function::Put => {
-            needs(0, Kinds::MAP)?;
-            needs(1, Kinds::STRING)?;
-            let added = texts.get(1).copied().flatten();
-            Ok(match added {
-                Some(key) => merged(&argument(0), &Type::object([(key, argument(2))])),
-                None => Type::dynamic(),
-            })
-        }
-        Function::Range => {
-            needs(0, Kinds::INT)?;
-            Ok(Type::list(Type::integer()))
-        }
-        Function::Chunk => {
-            needs(0, Kinds::LIST)?;
-            needs(1, Kinds::INT)?;
-            Ok(Type::list(argument(0)))
-        }
-        Function::Slice => {
-            needs(0, Kinds::LIST)?;
-            needs(1, Kinds::INT)?;
-            needs(2, Kinds::INT)?;
-            Ok(argument(0))
-        }
-        Function::Uid => {
-            needs(0, Kinds::INT)?;
-            Ok(Type::string())
-        }
-        Function::Sum => sum(&argument(0), &name),
-    }
-}
-
-fn sum(list: &Type, name: &str) -> Given {
-    demand(list, Kinds::LIST, name)?;
-    let item = list.items();
-    if item.dynamic {
-        return Ok(Type::dynamic());
-    }
-    demand(&item, NUMBER, &format!("{name} of items"))?;
-    if item.kinds == NUMBER {
-        return Err(mixed(name, &item, &item));
-    }
-    // Of no items it is the integer 0.
-    Ok(item.or(&Type::integer()))
-}
-
-/// Members of the second take the place of those of the first; one that may be missing may leave them.
-fn merged(first: &Type, second: &Type) -> Type {
-    let (Some(one), Some(other)) = (&first.object, &second.object) else {
-        return Type::dynamic();
-    };
-    // What is not listed in the second may take the place of any member.
-    if first.dynamic || second.dynamic || other.rest.is_some() {
-        return Type::dynamic();
-    }
-    let mut members = one.members.clone();
-    for (name, added) in &other.members {
-        let member = match members.get(name) {
-            Some(present) if !added.required => super::Member {
-                value: present.value.or(&added.value),
-                required: present.required,
-            },
-            _ => added.clone(),
-        };
-        members.insert(name.clone(), member);
-    }
-    Type::of_object(members, one.rest.clone())
 }

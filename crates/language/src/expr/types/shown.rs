@@ -32,6 +32,7 @@ impl fmt::Display for Type {
                 Kinds::TIMESTAMP => "a timestamp",
                 Kinds::DURATION => "a duration",
                 Kinds::LIST => "a list",
+                Kinds::OPTIONAL => "an optional",
                 _ => "a map",
             };
             names.push(name.to_owned());
