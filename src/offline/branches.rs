@@ -159,6 +159,9 @@ impl Lister<'_> {
         } else if can_fail(step) {
             self.add(format!("steps.{name} fails"), &at);
         }
+        if let Action::Decide(decision) = &step.action {
+            self.complete(&format!("steps.{name}"), decision.complete.as_ref(), &at);
+        }
         if step.fail_if.is_some() {
             self.condition(&format!("steps.{name}.fail_if"), &under("fail_if"));
         }
@@ -233,7 +236,10 @@ impl Lister<'_> {
 
 /// What says a fact or lets time pass does not fail by itself.
 fn can_fail(step: &Step) -> bool {
-    let asks = !matches!(step.action, Action::Publish(_) | Action::Nothing);
+    let asks = !matches!(
+        step.action,
+        Action::Publish(_) | Action::Nothing | Action::Decide(_)
+    );
     asks || step.wait.is_some() || step.fail_if.is_some()
 }
 

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use crate::kernel::definition::Definition;
-use crate::kernel::definition::model::{Action, Actions, Group, Join, RepeatCondition, Step, Then};
+use crate::kernel::definition::model::{Action, Actions, Decision, Group, Join, RepeatCondition, Step, Then};
 
 /// What a node stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -249,7 +249,22 @@ fn action(action: &Action) -> String {
         Action::Publish(publish) => publish.fact_type.clone(),
         Action::Saga(child) => format!("saga {}", child.saga),
         Action::UndoSaga(saga) => format!("undo saga {saga}"),
+        Action::Decide(decision) => decided(decision),
         Action::Nothing | Action::Group(_) => String::new(),
+    }
+}
+
+fn decided(decision: &Decision) -> String {
+    let complete = decision
+        .complete
+        .iter()
+        .map(|end| format!("complete {}", end.outcome));
+    let fail = decision.fail.iter().map(|fail| format!("fail {}", fail.code));
+    let ends: Vec<String> = complete.chain(fail).collect();
+    if ends.is_empty() {
+        "set".to_owned()
+    } else {
+        ends.join(" or ")
     }
 }
 

@@ -15,7 +15,7 @@
 //! ([`super::questions`]).
 
 use bytes::Bytes;
-use saga_runner_language::definition::model::{Action, COMMAND_TIMEOUT_MS, PublishTemplate, Step};
+use saga_runner_language::definition::model::{Action, COMMAND_TIMEOUT_MS, Decision, PublishTemplate, Step};
 use saga_runner_language::expr::Root;
 use saga_runner_language::ids::CommandId;
 use serde_bytes::ByteBuf;
@@ -53,6 +53,7 @@ pub(super) fn start(run: &mut Run<'_>, slot: Slot) -> Result<(), Rejection> {
     }
     match &step.action {
         Action::Nothing => return ends::acted(run, slot, NO_RESULT),
+        Action::Decide(decision) => return decide(run, slot, decision),
         Action::Publish(publish) => return tell(run, slot, publish, path),
         Action::Saga(child) => return children::start(run, slot, child, path),
         Action::Effect { .. } | Action::Command(_) | Action::UndoSaga(_) | Action::Group(_) => {}
@@ -61,6 +62,22 @@ pub(super) fn start(run: &mut Run<'_>, slot: Slot) -> Result<(), Rejection> {
     let is_kept = is_kept(step) || questions::asks(run.ground.definition, &step.action);
     run.slot_mut(slot).sent = is_kept.then(|| sent(&kind));
     send(run, slot, path, kind)
+}
+
+/// Sets fields, and ends the instance where the step says so. There is nothing to undo.
+fn decide(run: &mut Run<'_>, slot: Slot, decision: &Decision) -> Result<(), Rejection> {
+    let step = slot.step(run);
+    ends::complete(run, slot, Some(NO_RESULT), Locals::default())?;
+    let place = Place::Step { name: &step.name };
+    if let Some(complete) = &decision.complete
+        && run.complete(complete, Locals::default(), place)?
+    {
+        return Ok(());
+    }
+    match &decision.fail {
+        Some(fail) => run.fail(fail, Locals::default(), place, Some(step.title())),
+        None => Ok(()),
+    }
 }
 
 /// Publishes a fact, which is done with that.
@@ -357,8 +374,11 @@ fn again(action: &Action, sent: &Sent) -> Option<WorkKind> {
             payload,
             awaited: true,
         }),
-        Action::Publish(_) | Action::Saga(_) | Action::UndoSaga(_) | Action::Nothing | Action::Group(_) => {
-            None
-        }
+        Action::Publish(_)
+        | Action::Saga(_)
+        | Action::UndoSaga(_)
+        | Action::Nothing
+        | Action::Decide(_)
+        | Action::Group(_) => None,
     }
 }

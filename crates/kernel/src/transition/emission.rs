@@ -101,10 +101,12 @@ impl<'a> Run<'a> {
             }
             Action::Command(command) => self.command(command, locals, true, path),
             Action::UndoSaga(saga) => children::undo(saga, locals, path),
-            Action::Publish(_) | Action::Saga(_) | Action::Nothing | Action::Group(_) => Err(Rejection {
-                reason: "definition.mismatch",
-                message: format!("{path} does nothing that has an outcome"),
-            }),
+            Action::Publish(_) | Action::Saga(_) | Action::Nothing | Action::Decide(_) | Action::Group(_) => {
+                Err(Rejection {
+                    reason: "definition.mismatch",
+                    message: format!("{path} does nothing that has an outcome"),
+                })
+            }
         }
     }
 

@@ -127,7 +127,9 @@ pub(super) fn reads(compensation: &Compensation, root: Root) -> bool {
             Action::Command(command) => command.aggregate_id.reads(root) || command.payload.reads(root),
             // It says which instance that is.
             Action::UndoSaga(_) => root == Root::Input,
-            Action::Publish(_) | Action::Saga(_) | Action::Nothing | Action::Group(_) => false,
+            Action::Publish(_) | Action::Saga(_) | Action::Nothing | Action::Decide(_) | Action::Group(_) => {
+                false
+            }
         }
 }
 

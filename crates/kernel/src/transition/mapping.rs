@@ -420,6 +420,7 @@ impl<'d> Mapping<'d> {
             | Action::Publish(_)
             | Action::UndoSaga(_)
             | Action::Nothing
+            | Action::Decide(_)
             | Action::Group(_) => None,
         };
         let place = self.place(old);

@@ -210,6 +210,7 @@ pub(super) fn effect_of(definition: &Definition, slot: Slot) -> Option<&EffectNa
         | Action::Saga(_)
         | Action::UndoSaga(_)
         | Action::Nothing
+        | Action::Decide(_)
         | Action::Group(_) => None,
     }
 }

@@ -11,10 +11,10 @@ use std::collections::BTreeMap;
 use sha2::{Digest, Sha256};
 
 use super::model::{
-    Action, Actions, Awaited, CommandTemplate, Compensation, Complete, Definition, Delay, Emit, Fail, Group,
-    Handler, ItemJoin, Join, Lifecycle, Machine, NoInstance, OnExhausted, OnItemError, OnLate, OnRunning,
-    OnUnknown, ProgramDefinition, PublishTemplate, RepeatCondition, Step, StepRetry, Stragglers, Then,
-    TimerDefinition, UndoOrder, Wait,
+    Action, Actions, Awaited, CommandTemplate, Compensation, Complete, Decision, Definition, Delay, Emit,
+    Fail, Group, Handler, ItemJoin, Join, Lifecycle, Machine, NoInstance, OnExhausted, OnItemError, OnLate,
+    OnRunning, OnUnknown, ProgramDefinition, PublishTemplate, RepeatCondition, Step, StepRetry, Stragglers,
+    Then, TimerDefinition, UndoOrder, Wait,
 };
 use crate::expr::{Expr, Template, TextPart, write_sorted};
 use crate::ids::DefinitionHash;
@@ -495,8 +495,19 @@ fn action(action: &Action) -> Json<'_> {
         ]),
         Action::UndoSaga(saga) => object([("undo_saga", text(saga.as_str()))]),
         Action::Nothing => Json::Null,
+        Action::Decide(decision) => object([("decide", self::decision(decision))]),
         Action::Group(steps) => group(steps),
     }
+}
+
+fn decision(decision: &Decision) -> Json<'_> {
+    object([
+        (
+            "complete",
+            decision.complete.as_ref().map_or(Json::Null, complete),
+        ),
+        ("fail", decision.fail.as_ref().map_or(Json::Null, fail)),
+    ])
 }
 
 fn compensation(compensation: &Compensation) -> Json<'_> {

@@ -183,6 +183,7 @@ impl Reading<'_, '_> {
             | Action::Saga(_)
             | Action::UndoSaga(_)
             | Action::Nothing
+            | Action::Decide(_)
             | Action::Group(_) => {}
         }
         if let Some(field) = unguarded {

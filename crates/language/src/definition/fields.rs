@@ -13,15 +13,7 @@ use crate::expr::nearest;
 const WORD_BYTES_MAX: usize = 128;
 
 /// What people want of a step that is said elsewhere, with the places.
-const DEEDS: [(&str, &str); 4] = [
-    (
-        "fail",
-        "a step fails by its work or its \"fail_if\", and \"on_error\" says with \"fail\" how the instance fails; handlers and timers have \"fail\", too",
-    ),
-    (
-        "complete",
-        "an instance ends early by \"complete\" in a handler, in a timer, or in what a step says under \"on_error\"",
-    ),
+const DEEDS: [(&str, &str); 2] = [
     (
         "emit",
         "what a step does is its \"effect\", \"command\" or \"publish\"; \"emit\" stands in handlers, states and timers",

@@ -327,7 +327,8 @@ pub fn exclude_each_other(steps: &[Step], left: usize, right: usize) -> bool {
         | Action::Publish(_)
         | Action::Saga(_)
         | Action::UndoSaga(_)
-        | Action::Nothing => false,
+        | Action::Nothing
+        | Action::Decide(_) => false,
     })
 }
 

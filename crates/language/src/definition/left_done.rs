@@ -91,7 +91,9 @@ fn acts(step: &Step, acting: &Acting) -> bool {
     match &step.action {
         Action::Effect { effect, .. } => acting.contains(effect.as_str()),
         Action::Command(_) | Action::Saga(_) => true,
-        Action::Publish(_) | Action::UndoSaga(_) | Action::Nothing | Action::Group(_) => false,
+        Action::Publish(_) | Action::UndoSaga(_) | Action::Nothing | Action::Decide(_) | Action::Group(_) => {
+            false
+        }
     }
 }
 
@@ -110,6 +112,12 @@ fn may_fail(steps: &[Step], index: usize, part: Part) -> bool {
             step.action,
             Action::Effect { .. } | Action::Command(_) | Action::Saga(_)
         );
+    if let Action::Decide(decision) = &step.action
+        && part == Part::Whole
+        && decision.fail.is_some()
+    {
+        return true;
+    }
     let called_back = step.is_called_back();
     let mut end = if any || called_back {
         answers(step)

@@ -75,7 +75,8 @@ impl Definition {
             | Action::Publish(_)
             | Action::Saga(_)
             | Action::UndoSaga(_)
-            | Action::Nothing => None,
+            | Action::Nothing
+            | Action::Decide(_) => None,
         }
     }
 
@@ -515,8 +516,29 @@ pub enum Action {
     UndoSaga(SagaName),
     /// Of a step that only lets time pass or waits. Never what a compensation does.
     Nothing,
+    /// Done at once, and nothing outside. Never what a compensation does.
+    Decide(Decision),
     /// Done when its members are. Never what a compensation does.
     Group(Group),
+}
+
+/// How a step ends its instance, behind its `set`; one that only sets fields does not.
+#[derive(Debug, Default)]
+pub struct Decision {
+    pub complete: Option<Complete>,
+    pub fail: Option<Fail>,
+}
+
+impl Decision {
+    /// Whether no step comes behind it.
+    #[must_use]
+    pub fn always_ends(&self) -> bool {
+        let completes = self
+            .complete
+            .as_ref()
+            .is_some_and(|complete| complete.when.is_none());
+        completes || self.fail.is_some()
+    }
 }
 
 /// An instance of another saga, of the same tenant.

@@ -28,21 +28,33 @@ pub fn check(steps: &[Step], outline: &[Outlined<'_, '_>], findings: &mut Findin
         match step.join {
             Join::All => {
                 let Some(need) = failing.first() else { continue };
-                let need = steps[usize::from(*need)].title();
+                let need = &steps[usize::from(*need)];
+                let (what, help) = if ends(need) {
+                    (
+                        "ends the instance",
+                        "say under its \"if\" when it is to, or take it out of the needs",
+                    )
+                } else {
+                    (
+                        "always fails",
+                        "its \"fail_if\" always holds; \"on_error\" may say with \"continue\" that this is no failure",
+                    )
+                };
                 let message = format!(
-                    "\"{}\" never starts: \"{need}\", which it needs, always fails",
-                    step.title()
+                    "\"{}\" never starts: \"{}\", which it needs, {what}",
+                    step.title(),
+                    need.title()
                 );
-                findings.error(codes::NEVER_STARTS, span("needs"), message).help(Some(
-                    "its \"fail_if\" always holds; \"on_error\" may say with \"continue\" that this is no failure".to_owned(),
-                ));
+                findings
+                    .error(codes::NEVER_STARTS, span("needs"), message)
+                    .help(Some(help.to_owned()));
             }
             Join::AtLeast { count, .. } => {
                 let able: Vec<u16> = step
                     .needs
                     .iter()
                     .copied()
-                    .filter(|need| !failing.contains(need))
+                    .filter(|need| !failing.contains(need) && !ends(&steps[usize::from(*need)]))
                     .collect();
                 let most = most_done(steps, &able, None);
                 // That there are fewer needs than that is told where the number stands.
@@ -168,19 +180,27 @@ fn begins_with_the_instance(step: &Step) -> bool {
     is_first && is_free && asks
 }
 
-/// Whether the step fails whenever it has succeeded, and nobody goes on after that.
+/// Whether the instance ends when the step starts.
+fn ends(step: &Step) -> bool {
+    matches!(&step.action, Action::Decide(decision) if decision.always_ends())
+}
+
+/// Whether the step ends the instance, or fails whenever it has succeeded, and nobody goes on after that.
 fn never_ends_well(steps: &[Step], index: u16) -> bool {
     let step = &steps[usize::from(index)];
     let fails = step.fail_if.as_ref().and_then(crate::expr::Expr::certain) == Some(true);
     let goes_on = |then: &Then| matches!(then, Then::Continue);
     // One that may be skipped is as good as done.
     let may_be_skipped = step.condition.is_some() || step.within.is_some();
-    fails
-        && !may_be_skipped
-        && !step
-            .answer(FAIL_IF_CLASS)
-            .is_some_and(|(_, answer)| goes_on(&answer.then))
-        && step.on_error.values().all(|answer| !goes_on(&answer.then))
+    if may_be_skipped {
+        return false;
+    }
+    ends(step)
+        || fails
+            && !step
+                .answer(FAIL_IF_CLASS)
+                .is_some_and(|(_, answer)| goes_on(&answer.then))
+            && step.on_error.values().all(|answer| !goes_on(&answer.then))
 }
 
 /// How many of these steps can be done in one instance. All of them stand in the group `around`.
@@ -226,7 +246,8 @@ fn branch_of(steps: &[Step], group: u16, step: u16) -> Option<usize> {
         | Action::Publish(_)
         | Action::Saga(_)
         | Action::UndoSaga(_)
-        | Action::Nothing => None,
+        | Action::Nothing
+        | Action::Decide(_) => None,
     }
 }
 

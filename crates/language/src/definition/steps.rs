@@ -290,6 +290,7 @@ impl<'r> Reading<'r, '_> {
             | Action::Saga(_)
             | Action::UndoSaga(_)
             | Action::Nothing
+            | Action::Decide(_)
             | Action::Group(_) => return,
         };
         let schemas = self.effects.and_then(|effects| effects.get(effect.as_str()));

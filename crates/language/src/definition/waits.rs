@@ -7,7 +7,7 @@ use super::certain;
 use super::codes;
 use super::fields::{self, Fields};
 use super::grammar;
-use super::model::{Action, Awaited, Delay, Wait};
+use super::model::{Action, Awaited, Decision, Delay, Wait};
 use super::steps::{RESULT_ROOTS, START_ROOTS};
 use super::texts::EventParts;
 use super::yaml::Entry;
@@ -37,12 +37,39 @@ const RESULT_SIGNAL_ROOTS: &[Root] = &[
     Root::Record,
 ];
 
+/// What ends an instance in place of work.
+const ENDS: [&str; 2] = ["complete", "fail"];
+/// What takes time, or comes behind it.
+const BESIDE_NO_END: [&str; 12] = [
+    "effect",
+    "command",
+    "publish",
+    "saga",
+    "with",
+    "wait",
+    "retry",
+    "timeout",
+    "fail_if",
+    "on_timeout",
+    "repeat",
+    "foreach",
+];
+
+/// Whether a step without work says something that is done at once. The `set` of a loop over a list is that of the loop.
+fn only_decides(fields: &Fields<'_, '_>) -> bool {
+    let decides = ["set", "fail_if", "alias"];
+    fields.get("foreach").is_none() && decides.iter().any(|key| fields.get(key).is_some())
+}
+
 /// What may be readable at the end of a step of which it is not known what it waits for.
 pub const ANY_END_ROOTS: (&[Root], EventParts) = (RESULT_SIGNAL_ROOTS, EventParts::Whole);
 
 /// What can be read at the end of a step.
 pub const fn end_roots(action: Option<&Action>, wait: Option<&Wait>) -> (&'static [Root], EventParts) {
-    let has_result = !matches!(action, Some(Action::Nothing | Action::Publish(_)));
+    let has_result = !matches!(
+        action,
+        Some(Action::Nothing | Action::Publish(_) | Action::Decide(_))
+    );
     match wait {
         None if has_result => (RESULT_ROOTS, EventParts::Moment),
         None => (START_ROOTS, EventParts::Moment),
@@ -59,6 +86,9 @@ impl<'r> Reading<'r, '_> {
     /// What the step does. One that only waits or lets time pass does nothing itself.
     pub fn step_action(&mut self, fields: &Fields<'r, '_>) -> Option<Action> {
         let acts = ["effect", "command", "publish", "saga"];
+        if ENDS.iter().any(|key| fields.get(key).is_some()) {
+            return Some(Action::Decide(self.decision(fields)));
+        }
         if !acts.iter().any(|key| fields.get(key).is_some())
             && ["wait", "delay"].iter().any(|key| fields.get(key).is_some())
         {
@@ -72,6 +102,11 @@ impl<'r> Reading<'r, '_> {
         }
         let Some(entry) = fields.get("publish") else {
             if acts.iter().all(|key| fields.get(key).is_none()) {
+                if only_decides(fields) {
+                    self.only_with_an_outcome(fields, &["with", "retry", "timeout"]);
+                    self.nothing_to_undo(fields);
+                    return Some(Action::Decide(Decision::default()));
+                }
                 self.nothing_to_do(fields);
                 if let Some(with) = fields.get("with") {
                     self.object(with, START_ROOTS, EventParts::Moment);
@@ -94,9 +129,43 @@ impl<'r> Reading<'r, '_> {
         self.findings
             .error(codes::MISSING_KEY, fields.place(), "a step needs something to do")
             .help(Some(
-                "give it one of effect, command, publish, saga, wait, delay, choice, repeat and foreach"
+                "give it one of effect, command, publish, saga, wait, delay, set, complete, fail, choice, repeat and foreach"
                     .to_owned(),
             ));
+    }
+
+    /// `complete` and `fail`, which end the instance as soon as the step starts.
+    fn decision(&mut self, fields: &Fields<'r, '_>) -> Decision {
+        let first = ENDS.iter().find_map(|key| fields.get(key));
+        let first = first.map_or("fail", |entry| &*entry.key);
+        for key in BESIDE_NO_END {
+            let Some(entry) = fields.get(key) else { continue };
+            let message = format!(
+                "\"{first}\" ends the instance as soon as the step starts, so there is no \"{key}\" beside it"
+            );
+            self.findings
+                .error(codes::CONTRADICTION, entry.key_span.clone(), message)
+                .help(Some(format!(
+                    "move \"{first}\" to a step of its own, which needs what comes before and says under \"if\" when"
+                )));
+        }
+        self.nothing_to_undo(fields);
+        let complete = fields
+            .get("complete")
+            .and_then(|complete| self.complete(complete, START_ROOTS, EventParts::Moment));
+        self.ends_here(fields, &["fail"]);
+        let fail = fields
+            .get("fail")
+            .and_then(|fail| self.fail(fail, START_ROOTS, EventParts::Moment));
+        Decision { complete, fail }
+    }
+
+    fn nothing_to_undo(&mut self, fields: &Fields<'_, '_>) {
+        if let Some(entry) = fields.get("compensate") {
+            let message = "a step that only decides leaves nothing to undo";
+            self.findings
+                .error(codes::CONTRADICTION, entry.key_span.clone(), message);
+        }
     }
 
     fn only_with_an_outcome(&mut self, fields: &Fields<'_, '_>, keys: &[&str]) {

@@ -108,7 +108,7 @@ pub(super) fn command(command_type: &str, id: &str, payload: Value) -> CommandTe
 pub(super) fn step(name: &str, needs: &[u16], action: Action) -> Step {
     let timeout_ms = match &action {
         Action::Effect { .. } => EFFECT_TIMEOUT_MS,
-        Action::Command(_) | Action::Publish(_) | Action::Nothing => COMMAND_TIMEOUT_MS,
+        Action::Command(_) | Action::Publish(_) | Action::Nothing | Action::Decide(_) => COMMAND_TIMEOUT_MS,
         Action::Saga(_) | Action::UndoSaga(_) | Action::Group(_) => {
             panic!("groups and sagas are loaded from text in these tests")
         }

@@ -6,6 +6,7 @@ mod children;
 mod choice;
 mod compensation;
 mod deadlines;
+mod decisions;
 mod doubts;
 mod early;
 mod errors;

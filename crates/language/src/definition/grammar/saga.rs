@@ -275,7 +275,7 @@ pub static COMPLETE: Key = key(
     Kind::Map(&EARLY_END),
     "The instance completes early; with \"when\" only where that holds.",
 );
-static FAIL: Key = key(
+pub static FAIL: Key = key(
     "fail",
     Kind::Map(&FAILURE),
     "The instance fails and undoes what it did.",

@@ -4,7 +4,7 @@ use super::super::compensations::COMPENSATION_ATTEMPTS_MAX;
 use super::super::loops::{ITEMS_MAX, PARALLEL_MAX, REPEAT_MAX};
 use super::super::step_errors::STEP_ATTEMPTS_MAX;
 use super::super::steps::STEPS_MAX;
-use super::saga::{ALIAS, COMMAND, COMPLETE, FAILURE, PUBLICATION};
+use super::saga::{ALIAS, COMMAND, COMPLETE, FAIL, FAILURE, PUBLICATION};
 use super::{
     BACKOFF, DURATION, EVENT_TYPE, EXPRESSION, FACTOR, Key, Kind, OBJECT, Shape, TEMPLATE, TOKEN, key,
     needed, shape,
@@ -49,7 +49,11 @@ static ON_TIMEOUT: Key = key(
     Kind::Map(&ANSWER),
     "The same as on_error with the class timeout.",
 );
-static SET: Key = key("set", Kind::Fields, "State fields from the result.");
+static SET: Key = key(
+    "set",
+    Kind::Fields,
+    "State fields from the result; a step may do nothing else.",
+);
 static TIMEOUT: Key = key("timeout", Kind::Named(&DURATION), "How long an attempt may take.");
 static DEADLINE: Key = key(
     "deadline",
@@ -96,6 +100,8 @@ pub static STEP: Shape = shape(
             Kind::Map(&CHILD),
             "Starts an instance of another saga, whose outcome is the result of the step.",
         ),
+        &COMPLETE,
+        &FAIL,
         &WITH,
         &key(
             "wait",

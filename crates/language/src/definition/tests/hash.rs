@@ -211,6 +211,23 @@ fn the_hashes_of_the_examples_differ() {
 }
 
 #[test]
+fn what_a_step_decides_is_part_of_the_hash() {
+    let mut hashes = std::collections::BTreeSet::new();
+    for step in [
+        "delay: 1s",
+        "set: {n: 1}",
+        "fail: {code: x}",
+        "set: {n: 1}, fail: {code: x}",
+        "complete: {outcome: x}",
+        "complete: {outcome: x, when: state.n == 1}",
+        "complete: {outcome: x, when: state.n == 1}, fail: {code: x}",
+    ] {
+        let body = format!("state: {{init: {{n: 0}}}}\nsteps: {{a: {{{step}}}}}\n");
+        assert!(hashes.insert(hash(&body)), "{step}");
+    }
+}
+
+#[test]
 fn a_schedule_is_part_of_what_a_saga_does() {
     let scheduled = |schedule: &str| {
         let text = format!(

@@ -42,7 +42,11 @@ fn told(steps: &str) -> Vec<String> {
 }
 
 /// Steps, and what is said about them. The last step is undone where several could be told.
-const WARNED: [(&str, &str); 17] = [
+const WARNED: [(&str, &str); 18] = [
+    (
+        "  a: {effect: do}\n  b: {needs: [a], if: state.n == 1, fail: {code: x}}\n",
+        "a: \"b\" fails",
+    ),
     (
         "  a: {effect: do}\n  b: {needs: [a], effect: ask}\n",
         "a: \"b\" fails",

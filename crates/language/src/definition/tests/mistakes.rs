@@ -184,21 +184,21 @@ fn an_effect_without_a_readable_name_hides_no_mistake_of_sagas() {
 #[test]
 fn a_step_without_anything_to_do_is_told_what_there_is() {
     assert_eq!(
-        told("steps: {a: {set: {n: 1}}}\n"),
+        told("steps: {a: {if: state.n == 1}}\n"),
         ["SR0106 a step needs something to do"]
     );
-    let help = helps("steps: {a: {set: {n: 1}}}\n");
+    let help = helps("steps: {a: {if: state.n == 1}}\n");
     assert_eq!(
         help,
-        ["give it one of effect, command, publish, saga, wait, delay, choice, repeat and foreach"]
+        [
+            "give it one of effect, command, publish, saga, wait, delay, set, complete, fail, choice, repeat and foreach"
+        ]
     );
 }
 
 #[test]
 fn what_a_step_does_not_have_is_told_with_the_place_that_has_it() {
     for (deed, place) in [
-        ("fail: {code: x}", "\"on_error\" says with \"fail\""),
-        ("complete: {outcome: x}", "\"complete\" in a handler"),
         ("emit: []", "\"effect\", \"command\" or \"publish\""),
         ("when: state.a == 1", "its \"if\""),
     ] {
@@ -272,4 +272,47 @@ fn what_does_not_do_what_it_seems_to_is_told() {
         ["SR0135 the Order.Placed that starts the instance does not end this wait"]
     );
     assert!(told(&start.replace("timeout", "when: event.data.n > 1, timeout")).is_empty());
+}
+
+#[test]
+fn what_cannot_stand_beside_the_end_of_an_instance_is_told_where_it_stands() {
+    for key in [
+        "effect: fraud-score",
+        "wait: {signal: x, timeout: 1h}",
+        "fail_if: state.n == 1",
+        "retry: {}",
+        "repeat: {while: state.n == 1, max: 3}",
+    ] {
+        let (word, _) = key.split_once(':').expect("a key");
+        let found = told(&format!("steps: {{a: {{fail: {{code: x}}, {key}}}}}\n"));
+        let message = format!(
+            "SR0125 \"fail\" ends the instance as soon as the step starts, so there is no \"{word}\" beside it"
+        );
+        assert!(found.contains(&message), "{key}: {found:?}");
+    }
+    for (step, message) in [
+        (
+            "set: {n: 1}, compensate: {effect: fraud-score}",
+            "SR0125 a step that only decides leaves nothing to undo",
+        ),
+        (
+            "set: {n: 1}, with: {n: 1}",
+            "SR0125 \"with\" belongs to an effect or a command, and the step has none",
+        ),
+        (
+            "set: {n: 1}, deadline: 1h",
+            "SR0125 a \"deadline\" bounds what takes time, and the step is done as soon as it starts",
+        ),
+        (
+            "complete: {outcome: x}, fail: {code: y}",
+            "SR0125 an instance that has completed goes nowhere: \"complete\" without \"when\" and \"fail\" exclude each other",
+        ),
+        ("set: {n: \"${result.n}\"}", "SR0113 `result` cannot be read here"),
+    ] {
+        let found = told(&format!("steps: {{a: {{{step}}}}}\n"));
+        assert!(
+            found.iter().any(|found| found.starts_with(message)),
+            "{step}: {found:?}"
+        );
+    }
 }

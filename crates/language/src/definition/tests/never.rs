@@ -378,3 +378,30 @@ fn rules_of_effects_that_never_apply_are_told() {
     );
     assert!(rules("[{when: response.status == 404, as: gone}, {when: \"true\", as: transient}]").is_empty());
 }
+
+#[test]
+fn a_step_behind_one_that_ends_the_instance_never_starts() {
+    for end in [
+        "fail: {code: x}",
+        "complete: {outcome: x}",
+        "complete: {outcome: x, when: state.a == 1}, fail: {code: y}",
+    ] {
+        assert_eq!(
+            told(&format!("steps: {{a: {{{end}}}, b: {{needs: a, delay: 1s}}}}\n")),
+            ["!SR0133 \"b\" never starts: \"a\", which it needs, ends the instance"],
+            "{end}"
+        );
+        let skipped = format!("steps: {{a: {{if: state.b == 1, {end}}}, b: {{needs: a, delay: 1s}}}}\n");
+        assert!(told(&skipped).is_empty(), "{end}");
+    }
+    assert!(
+        told("steps: {a: {complete: {outcome: x, when: state.a == 1}}, b: {needs: a, delay: 1s}}\n")
+            .is_empty()
+    );
+    assert_eq!(
+        told(
+            "steps: {a: {if: state.b == 1, fail: {code: x}}, b: {delay: 1s}, c: {needs: [a, b], join: {at_least: 2}, delay: 1s}}\n"
+        ),
+        ["!SR0133 \"c\" never starts: at most 1 of the steps that it needs can be done, and it waits for 2"]
+    );
+}
