@@ -5,7 +5,7 @@
 use crate::kernel::definition::fields;
 use crate::kernel::definition::findings::Findings;
 use crate::kernel::definition::model::{
-    Action, Complete, DEADLINE, Group, Handler, OF_FINALLY, OF_MACHINE, RepeatCondition, Step,
+    Action, Complete, DEADLINE, Emission, Group, Handler, OF_FINALLY, OF_MACHINE, RepeatCondition, Step,
 };
 use crate::kernel::definition::yaml::{self, Entry, Node, Value};
 use crate::kernel::definition::{Definition, SourceFile};
@@ -69,6 +69,8 @@ pub fn all(definition: &Definition, file: &SourceFile) -> Vec<Branch> {
         let place = format!("machine.{}.entry", state.name);
         let entry = [&at[..], &[Key("entry")]].concat();
         lister.complete(&place, state.entry.complete.as_ref(), &entry);
+        let emit = [&entry[..], &[Key("emit")]].concat();
+        lister.emissions(&place, &state.entry.emit, &emit);
         for (event, handlers) in &state.handlers {
             let at = [&at[..], &[Key("handlers"), Key(event)]].concat();
             lister.handlers(&format!("machine.{}.handlers.{event}", state.name), &at, handlers);
@@ -87,6 +89,8 @@ pub fn all(definition: &Definition, file: &SourceFile) -> Vec<Branch> {
         lister.add(format!("timers.{} fires", timer.name), &at);
         let place = format!("timers.{}", timer.name);
         lister.complete(&place, timer.actions.complete.as_ref(), &at);
+        let emit = [&at[..], &[Key("emit")]].concat();
+        lister.emissions(&format!("{place}.emit"), &timer.actions.emit, &emit);
         if timer.cancel_when.is_some() {
             let at = [&at[..], &[Key("cancel_when")]].concat();
             lister.condition(&format!("timers.{}.cancel_when", timer.name), &at);
@@ -107,6 +111,8 @@ pub fn all(definition: &Definition, file: &SourceFile) -> Vec<Branch> {
                 &[Key("finally"), Key(outcome)],
             );
         }
+        let place = format!("finally.{outcome}");
+        lister.emissions(&place, emits, &[Key("finally"), Key(outcome)]);
     }
     lister.found
 }
@@ -128,6 +134,18 @@ impl Lister<'_> {
                 self.add(format!("{place}.when is false"), &at);
             }
             self.complete(&place, handler.actions.complete.as_ref(), &at);
+            let at = [&at[..], &[Key("emit")]].concat();
+            self.emissions(&format!("{place}.emit"), &handler.actions.emit, &at);
+        }
+    }
+
+    /// Emissions that have a condition.
+    fn emissions(&mut self, place: &str, emits: &[Emission], at: &[Part<'_>]) {
+        for (index, emission) in emits.iter().enumerate() {
+            if emission.when.is_some() {
+                let at = [at, &[Index(index), Key("when")]].concat();
+                self.condition(&format!("{place}[{index}].when"), &at);
+            }
         }
     }
 
@@ -175,11 +193,20 @@ impl Lister<'_> {
         if !step.retry.is_empty() {
             self.add(format!("steps.{name}.retry is used"), &under("retry"));
         }
-        for (class, answer) in &step.on_error {
-            let at = [&at[..], &[Key("on_error"), Key(class)]].concat();
-            let place = format!("steps.{name}.on_error.{class}");
-            self.add(format!("{place} is taken"), &at);
-            self.complete(&place, answer.complete.as_ref(), &at);
+        for (class, answers) in &step.on_error {
+            for (index, answer) in answers.iter().enumerate() {
+                let at = [&at[..], &[Key("on_error"), Key(class), Index(index)]].concat();
+                let place = match answers.len() {
+                    1 => format!("steps.{name}.on_error.{class}"),
+                    _ => format!("steps.{name}.on_error.{class}[{index}]"),
+                };
+                self.add(format!("{place} is taken"), &at);
+                if answer.when.is_some() {
+                    let at = [&at[..], &[Key("when")]].concat();
+                    self.add(format!("{place}.when is false"), &at);
+                }
+                self.complete(&place, answer.complete.as_ref(), &at);
+            }
         }
         if step.compensate.is_some() {
             self.add(format!("steps.{name}.compensate is run"), &under("compensate"));

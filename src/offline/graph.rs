@@ -135,9 +135,11 @@ impl Graph {
                 None if step.needs.is_empty() && !step.at_end => self.link(start, *to, Link::Flow, label),
                 Some(_) | None => {}
             }
-            for (class, answer) in &step.on_error {
-                if let Then::GoTo(target) = answer.then {
-                    self.link(*to, at[usize::from(target)], Link::Back, class.clone());
+            for (class, answers) in &step.on_error {
+                for answer in answers {
+                    if let Then::GoTo(target) = answer.then {
+                        self.link(*to, at[usize::from(target)], Link::Back, class.clone());
+                    }
                 }
             }
             if let Some(compensation) = &step.compensate {
@@ -260,7 +262,8 @@ fn decided(decision: &Decision) -> String {
         .iter()
         .map(|end| format!("complete {}", end.outcome));
     let fail = decision.fail.iter().map(|fail| format!("fail {}", fail.code));
-    let ends: Vec<String> = complete.chain(fail).collect();
+    let cancel = decision.cancel.iter().map(|_| "cancel".to_owned());
+    let ends: Vec<String> = complete.chain(cancel).chain(fail).collect();
     if ends.is_empty() {
         "set".to_owned()
     } else {

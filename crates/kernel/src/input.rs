@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::children::ParentRef;
 pub use super::outcome::{UnknownClass, WorkOutcome};
 pub use saga_runner_language::event::DomainEvent;
+pub use saga_runner_language::status::CancelMode;
 
 /// One input of one instance, routed and checked.
 ///
@@ -230,19 +231,6 @@ impl Verdict {
             Self::Resolve => "resolve",
         }
     }
-}
-
-/// What becomes of what a cancelled instance has begun.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum CancelMode {
-    /// What it did is undone at once, and what still runs as soon as it succeeds.
-    #[default]
-    Compensate,
-    /// What runs comes to its end first; then everything is undone.
-    Drain,
-    /// Nothing is undone.
-    Abandon,
 }
 
 impl Control {

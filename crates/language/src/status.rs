@@ -52,6 +52,19 @@ impl Phase {
     }
 }
 
+/// What becomes of what a cancelled instance has begun.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CancelMode {
+    /// What it did is undone at once, and what still runs as soon as it succeeds.
+    #[default]
+    Compensate,
+    /// What runs comes to its end first; then everything is undone.
+    Drain,
+    /// Nothing is undone.
+    Abandon,
+}
+
 /// Where a step stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -1,6 +1,6 @@
 //! What a handler, a state entry or a timer does, in its fixed order.
 
-use saga_runner_language::definition::model::{Actions, Fail};
+use saga_runner_language::definition::model::{Actions, Cancel, Fail};
 use saga_runner_language::expr::Template;
 
 use super::place::Place;
@@ -44,6 +44,9 @@ impl<'a> Run<'a> {
         {
             return Ok(());
         }
+        if let Some(cancel) = &actions.cancel {
+            return self.cancel(cancel, Locals::default(), place, None);
+        }
         match &actions.fail {
             Some(fail) => self.fail(fail, Locals::default(), place, None),
             None => Ok(()),
@@ -80,6 +83,22 @@ impl<'a> Run<'a> {
         })?;
         self.replace_data(data);
         Ok(())
+    }
+
+    /// Cancels as a definition says, because of `step` if one is to blame.
+    pub(super) fn cancel(
+        &mut self,
+        cancel: &Cancel,
+        locals: Locals<'a>,
+        place: Place<'_>,
+        step: Option<&str>,
+    ) -> Result<(), Rejection> {
+        let reason = match &cancel.reason {
+            Some(reason) => self.render_text(reason, locals, || format!("{place}.cancel.reason"))?,
+            None => String::new(),
+        };
+        let cause = failure::Cause::cancel(&reason, cancel.mode);
+        failure::fail(self, cause.by(step))
     }
 
     /// Fails as a definition says, because of `step` if one is to blame.

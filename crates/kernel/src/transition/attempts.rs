@@ -74,6 +74,9 @@ fn decide(run: &mut Run<'_>, slot: Slot, decision: &Decision) -> Result<(), Reje
     {
         return Ok(());
     }
+    if let Some(cancel) = &decision.cancel {
+        return run.cancel(cancel, Locals::default(), place, Some(step.title()));
+    }
     match &decision.fail {
         Some(fail) => run.fail(fail, Locals::default(), place, Some(step.title())),
         None => Ok(()),

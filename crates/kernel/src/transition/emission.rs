@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use saga_runner_language::definition::model::{
-    Action, COMMAND_TIMEOUT_MS, CommandTemplate, Emit, PublishTemplate,
+    Action, COMMAND_TIMEOUT_MS, CommandTemplate, Emission, Emit, PublishTemplate,
 };
 
 use super::place::Place;
@@ -40,7 +40,12 @@ impl Repetition {
 
 impl<'a> Run<'a> {
     /// Emits a list of commands and facts for which nobody waits.
-    pub(super) fn emit(&mut self, emits: &[Emit], place: Place<'_>, iteration: u64) -> Result<(), Rejection> {
+    pub(super) fn emit(
+        &mut self,
+        emits: &[Emission],
+        place: Place<'_>,
+        iteration: u64,
+    ) -> Result<(), Rejection> {
         for (index, emit) in emits.iter().enumerate() {
             self.emit_one(emit, place.emit_path(index), iteration)?;
         }
@@ -48,7 +53,7 @@ impl<'a> Run<'a> {
     }
 
     /// The same for what is done at the end. Where the instance must end, what cannot be evaluated is left out.
-    pub(super) fn emit_at_end(&mut self, emits: &[Emit], place: Place<'_>) -> Result<(), Rejection> {
+    pub(super) fn emit_at_end(&mut self, emits: &[Emission], place: Place<'_>) -> Result<(), Rejection> {
         if !self.is_failing() {
             return self.emit(emits, place, 0);
         }
@@ -64,7 +69,7 @@ impl<'a> Run<'a> {
                 step: path,
                 class: rejection.reason.to_owned(),
             });
-            if let Emit::Effect(step) = emit {
+            if let Emit::Effect(step) = &emit.emit {
                 let slot = Slot::of(*step);
                 deadlines::clear(self, slot);
                 self.slot_mut(slot).status = StepStatus::Failed;
@@ -73,8 +78,16 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    fn emit_one(&mut self, emit: &Emit, path: String, iteration: u64) -> Result<(), Rejection> {
-        let kind = match emit {
+    fn emit_one(&mut self, emission: &Emission, path: String, iteration: u64) -> Result<(), Rejection> {
+        if let Some(when) = &emission.when
+            && !self.test(when, Locals::default(), || format!("{path}.when"))?
+        {
+            if let Emit::Effect(step) = &emission.emit {
+                self.leave_out_effect(*step, iteration);
+            }
+            return Ok(());
+        }
+        let kind = match &emission.emit {
             Emit::Effect(step) => return self.start_effect(*step, iteration),
             Emit::Command(command) => self.command(command, Locals::default(), false, &path)?,
             Emit::Publish(publish) => self.fact(publish, &path)?,

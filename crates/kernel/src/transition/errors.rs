@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use saga_runner_language::definition::Definition;
-use saga_runner_language::definition::model::Then;
+use saga_runner_language::definition::model::{OnError, Step, Then};
 use saga_runner_language::json::Json;
 
 use super::ends::{self, Defeat};
@@ -33,14 +33,6 @@ pub(super) fn answer(run: &mut Run<'_>, slot: Slot, defeat: Defeat<'_>) -> Resul
     if run.is_failing() {
         return failure::fail(run, Cause::step(step.title(), defeat.class, defeat.message));
     }
-    let Some((class, answer)) = step.answer(defeat.class) else {
-        return groups::failed(run, slot, defeat);
-    };
-    let place = Place::OnError {
-        step: &step.name,
-        class,
-    };
-    run.trace(place);
     let owned = |text: &str| Json::Str(Cow::Owned(text.to_owned()));
     let locals = Locals {
         error: Some(run.ground.values.keep(Json::Map(vec![
@@ -49,6 +41,10 @@ pub(super) fn answer(run: &mut Run<'_>, slot: Slot, defeat: Defeat<'_>) -> Resul
         ]))),
         ..Locals::default()
     };
+    let Some((place, answer)) = choose(run, step, defeat.class, locals)? else {
+        return groups::failed(run, slot, defeat);
+    };
+    run.trace(place);
     run.set(&answer.set, locals, place)?;
     compensation::undo(run, slot, &answer.undo)?;
     if let Some(complete) = &answer.complete
@@ -59,6 +55,7 @@ pub(super) fn answer(run: &mut Run<'_>, slot: Slot, defeat: Defeat<'_>) -> Resul
     match &answer.then {
         Then::Fail(None) => groups::failed(run, slot, defeat),
         Then::Fail(Some(fail)) => run.fail(fail, locals, place, Some(step.title())),
+        Then::Cancel(cancel) => run.cancel(cancel, locals, place, Some(step.title())),
         Then::Continue => {
             run.slot_mut(slot).status = StepStatus::Done;
             groups::close(run, slot);
@@ -70,6 +67,31 @@ pub(super) fn answer(run: &mut Run<'_>, slot: Slot, defeat: Defeat<'_>) -> Resul
         }
         Then::GoTo(target) => go_back(run, slot, slot.peer(run, *target)),
     }
+}
+
+/// The first answer that holds: of those to the class, then of those to any other.
+fn choose<'a>(
+    run: &mut Run<'a>,
+    step: &'a Step,
+    class: &str,
+    locals: Locals<'a>,
+) -> Result<Option<(Place<'a>, &'a OnError)>, Rejection> {
+    for (class, index, answer) in step.answers(class) {
+        let alone = step.on_error.get(class).is_some_and(|answers| answers.len() == 1);
+        let place = Place::OnError {
+            step: &step.name,
+            class,
+            index: (!alone).then_some(index),
+        };
+        let holds = match &answer.when {
+            None => true,
+            Some(when) => run.test(when, locals, || format!("{place}.when"))?,
+        };
+        if holds {
+            return Ok(Some((place, answer)));
+        }
+    }
+    Ok(None)
 }
 
 /// Lets `target` begin anew, and all steps that need it.

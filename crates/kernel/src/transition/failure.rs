@@ -42,6 +42,14 @@ impl Cause {
         }
     }
 
+    /// With the step that is to blame, if one is.
+    pub(super) fn by(self, step: Option<&str>) -> Self {
+        Self {
+            step: step.map(str::to_owned),
+            ..self
+        }
+    }
+
     /// A step that failed with an error class.
     pub(super) fn step(step: &str, class: &str, message: &str) -> Self {
         Self {

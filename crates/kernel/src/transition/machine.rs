@@ -13,7 +13,7 @@ use super::scope::Locals;
 use super::slot::Slot;
 use super::{Rejection, attempts};
 use crate::patch::Note;
-use crate::record::{MachineState, Phase, Record, StepState};
+use crate::record::{MachineState, Phase, Record, StepState, StepStatus};
 
 /// Most states that one input may pass through.
 pub(super) const HOPS_MAX: u8 = 16;
@@ -148,6 +148,19 @@ impl<'a> Run<'a> {
             ..StepState::pending()
         };
         attempts::start(self, slot)
+    }
+
+    /// Does without an effect that the entry of a state, or the end, would emit.
+    pub(super) fn leave_out_effect(&mut self, step: u16, entries: u64) {
+        let slot = Slot::of(step);
+        *self.slot_mut(slot) = StepState {
+            iteration: u32::try_from(entries).unwrap_or(u32::MAX),
+            status: StepStatus::Skipped,
+            ..StepState::pending()
+        };
+        self.note(Note::StepSkipped {
+            step: slot.step(self).name.clone(),
+        });
     }
 
     /// Stops waiting for the effects of the present state. A late success of one is undone.

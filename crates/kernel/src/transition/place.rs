@@ -58,10 +58,12 @@ pub(super) enum Place<'a> {
     Step {
         name: &'a str,
     },
-    /// `steps.charge.on_error.declined`
+    /// `steps.charge.on_error.declined`, `steps.charge.on_error.declined[1]`
     OnError {
         step: &'a str,
         class: &'a str,
+        /// In a list of several.
+        index: Option<usize>,
     },
     /// `steps.charge.compensate`
     Compensation {
@@ -98,9 +100,17 @@ impl fmt::Display for Place<'_> {
             Self::Entry { state } => write!(f, "machine.{state}.entry"),
             Self::Timer { name } => write!(f, "timers.{name}"),
             Self::Step { name } => step(f, name),
-            Self::OnError { step: name, class } => {
+            Self::OnError {
+                step: name,
+                class,
+                index,
+            } => {
                 step(f, name)?;
-                write!(f, ".on_error.{class}")
+                write!(f, ".on_error.{class}")?;
+                match index {
+                    Some(index) => write!(f, "[{index}]"),
+                    None => Ok(()),
+                }
             }
             Self::Compensation { step: name } => {
                 step(f, name)?;

@@ -12,7 +12,8 @@ use super::fields::{self, Fields, NameRule};
 use super::findings::Findings;
 use super::grammar::{self, Shape};
 use super::model::{
-    Actions, CommandTemplate, Delay, EffectContract, Emit, Fail, Handler, PublishTemplate, Step, TimerSet,
+    Actions, CommandTemplate, Delay, EffectContract, Emission, Emit, Fail, Handler, PublishTemplate, Step,
+    TimerSet,
 };
 use super::schema_files::Schemas;
 use super::step_errors::ERROR_ROOTS;
@@ -286,7 +287,11 @@ impl<'r> Reading<'r, '_> {
         actions.complete = fields
             .get("complete")
             .and_then(|complete| self.complete(complete, site.roots(), site.event()));
-        self.ends_here(fields, &["fail", "to"]);
+        self.ends_here(fields, &["cancel", "fail", "to"]);
+        actions.cancel = fields
+            .get("cancel")
+            .and_then(|cancel| self.cancel(cancel, site.roots(), site.event()));
+        self.cancelled_here(fields, &["fail", "to"]);
         actions.fail = fields
             .get("fail")
             .and_then(|fail| self.fail(fail, site.roots(), site.event()));
@@ -307,6 +312,7 @@ impl<'r> Reading<'r, '_> {
                 "alias",
                 "emit",
                 "complete",
+                "cancel",
                 "fail",
                 "to",
             ];
@@ -430,7 +436,7 @@ impl<'r> Reading<'r, '_> {
     }
 
     /// One emission, or a list of them.
-    pub fn emits(&mut self, entry: &Entry<'_>, roots: &'static [Root], event: EventParts) -> Vec<Emit> {
+    pub fn emits(&mut self, entry: &Entry<'_>, roots: &'static [Root], event: EventParts) -> Vec<Emission> {
         let mut emits = Vec::new();
         for item in fields::one_or_many(&entry.value) {
             if let Some(effect) = super::saga::member(item, "effect") {
@@ -450,15 +456,33 @@ impl<'r> Reading<'r, '_> {
             else {
                 continue;
             };
+            let (when, outside) = self.emitted_when(&fields, roots, event);
             let emit = match fields.chosen(self.findings) {
                 Some(entry) if entry.key == "command" => self.command(entry, roots, event).map(Emit::Command),
                 Some(entry) => self.publish(entry, roots, event).map(Emit::Publish),
                 None => None,
             };
-            emits.extend(emit);
+            self.types = outside;
+            emits.extend(emit.map(|emit| Emission { when, emit }));
         }
         self.fits_one_transition(entry, emits.len());
         emits
+    }
+
+    /// `when` of an emission, which holds for the rest of it, and what was known before.
+    pub fn emitted_when(
+        &mut self,
+        fields: &Fields<'_, '_>,
+        roots: &'static [Root],
+        event: EventParts,
+    ) -> (Option<Expr>, Option<Types>) {
+        let when = fields.get("when").map(|when| {
+            let condition = self.expr(when, roots, event);
+            self.certain(when, &condition, certain::EMIT);
+            condition
+        });
+        let outside = self.assume(when.as_ref(), true);
+        (when, outside)
     }
 
     /// Whether so many emissions are more than any transition may make.

@@ -5,22 +5,22 @@
 //! freeze it. What a definition does not use leaves no trace ([`object`]), so that a key which a later runner
 //! understands does not make every saga look changed.
 
+mod steps;
+
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use sha2::{Digest, Sha256};
 
 use super::model::{
-    Action, Actions, Awaited, CommandTemplate, Compensation, Complete, Decision, Definition, Delay, Emit,
-    Fail, Group, Handler, ItemJoin, Join, Lifecycle, Machine, NoInstance, OnExhausted, OnItemError, OnLate,
-    OnRunning, OnUnknown, ProgramDefinition, PublishTemplate, RepeatCondition, Step, StepRetry, Stragglers,
-    Then, TimerDefinition, UndoOrder, Wait,
+    Actions, Cancel, CommandTemplate, Complete, Definition, Delay, Emission, Emit, Fail, Handler, Lifecycle,
+    Machine, NoInstance, OnRunning, ProgramDefinition, PublishTemplate, TimerDefinition, UndoOrder,
 };
 use crate::expr::{Expr, Template, TextPart, write_sorted};
 use crate::ids::DefinitionHash;
 use crate::json::Json;
-use crate::retry::RetryPolicy;
 use crate::schedule::Schedule;
+use crate::status::CancelMode;
 
 /// Semantics of the evaluator. A change that gives other results is another dialect.
 const DIALECT: i64 = 1;
@@ -48,7 +48,7 @@ pub fn bytes(definition: &Definition) -> Vec<u8> {
         ("machine", definition.machine.as_ref().map_or(Json::Null, machine)),
         (
             "steps",
-            list(definition.steps.iter().map(|step| self::step(step, definition))),
+            list(definition.steps.iter().map(|step| steps::step(step, definition))),
         ),
         (
             "timers",
@@ -77,9 +77,15 @@ pub fn bytes(definition: &Definition) -> Vec<u8> {
         (
             "finally",
             object([
-                ("completed", list(definition.finally.completed.iter().map(emit))),
-                ("failed", list(definition.finally.failed.iter().map(emit))),
-                ("cancelled", list(definition.finally.cancelled.iter().map(emit))),
+                (
+                    "completed",
+                    list(definition.finally.completed.iter().map(emission)),
+                ),
+                ("failed", list(definition.finally.failed.iter().map(emission))),
+                (
+                    "cancelled",
+                    list(definition.finally.cancelled.iter().map(emission)),
+                ),
             ]),
         ),
     ]);
@@ -251,8 +257,9 @@ fn actions(actions: &Actions) -> Json<'_> {
         ),
         ("timers", list(timers)),
         ("alias", members(&actions.aliases)),
-        ("emit", list(actions.emit.iter().map(emit))),
+        ("emit", list(actions.emit.iter().map(emission))),
         ("complete", actions.complete.as_ref().map_or(Json::Null, complete)),
+        ("cancel", actions.cancel.as_ref().map_or(Json::Null, cancel)),
         ("fail", actions.fail.as_ref().map_or(Json::Null, fail)),
         ("to", actions.to.map_or(Json::Null, |to| Json::Int(i64::from(to)))),
         ("defer", Json::Bool(actions.defer)),
@@ -275,6 +282,26 @@ fn complete(complete: &Complete) -> Json<'_> {
     ])
 }
 
+fn cancel(cancel: &Cancel) -> Json<'_> {
+    let mode = match cancel.mode {
+        CancelMode::Compensate => "compensate",
+        CancelMode::Drain => "drain",
+        CancelMode::Abandon => "abandon",
+    };
+    object([
+        ("mode", text(mode)),
+        ("reason", cancel.reason.as_ref().map_or(Json::Null, template)),
+    ])
+}
+
+fn emission(emission: &Emission) -> Json<'_> {
+    let mut form = emit(&emission.emit);
+    if let (Json::Map(members), Some(when)) = (&mut form, &emission.when) {
+        members.push((Cow::Borrowed("when"), expression(when)));
+    }
+    form
+}
+
 fn emit(emit: &Emit) -> Json<'_> {
     match emit {
         Emit::Command(template) => command(template),
@@ -295,20 +322,6 @@ fn delay(delay: &Delay) -> Json<'_> {
         Delay::Fixed(ms) => Json::Int(*ms),
         Delay::Rendered(rendered) => template(rendered),
     }
-}
-
-fn wait(wait: &Wait) -> Json<'_> {
-    let (kind, what) = match &wait.on {
-        Awaited::Event(event_type) => ("event", text(event_type)),
-        Awaited::Signal(name) => ("signal", text(name)),
-        Awaited::Callback => ("callback", Json::Bool(true)),
-    };
-    object([
-        (kind, what),
-        ("when", wait.when.as_ref().map_or(Json::Null, expression)),
-        ("timeout", wait.timeout.as_ref().map_or(Json::Null, delay)),
-        ("heartbeat", wait.heartbeat_ms.map_or(Json::Null, Json::Int)),
-    ])
 }
 
 fn command(command: &CommandTemplate) -> Json<'_> {
@@ -338,215 +351,9 @@ fn machine(machine: &Machine) -> Json<'_> {
     ])
 }
 
-fn step<'d>(step: &'d Step, definition: &'d Definition) -> Json<'d> {
-    let needs = step.needs.iter().map(|need| step_name(definition, *need));
-    let state = step.state.map_or(Json::Null, |state| Json::Int(i64::from(state)));
-    let join = match step.join {
-        Join::All => Json::Null,
-        Join::AtLeast { count, stragglers } => object([
-            ("at_least", Json::Int(i64::from(count))),
-            ("cancel", Json::Bool(stragglers == Stragglers::Cancel)),
-        ]),
-    };
-    object([
-        ("join", join),
-        ("name", text(&step.name)),
-        (
-            "within",
-            step.within
-                .map_or(Json::Null, |group| step_name(definition, group)),
-        ),
-        ("needs", list(needs)),
-        ("if", step.condition.as_ref().map_or(Json::Null, expression)),
-        ("delay", step.delay.as_ref().map_or(Json::Null, delay)),
-        ("action", action(&step.action)),
-        ("wait", step.wait.as_ref().map_or(Json::Null, wait)),
-        ("retry", list(step.retry.iter().map(step_retry))),
-        ("on_error", on_errors(step, definition)),
-        ("set", members(&step.set)),
-        ("fail_if", step.fail_if.as_ref().map_or(Json::Null, expression)),
-        ("alias", members(&step.aliases)),
-        (
-            "compensate",
-            match &step.compensate {
-                None if step.stays_done => text("none"),
-                undoing => undoing.as_ref().map_or(Json::Null, compensation),
-            },
-        ),
-        // Of an attempt. The form has the name that the key had before.
-        ("deadline_ms", Json::Int(step.timeout_ms)),
-        ("deadline", step.deadline.as_ref().map_or(Json::Null, delay)),
-        ("state", state),
-        ("at_end", Json::Bool(step.at_end)),
-    ])
-}
-
 fn step_name(definition: &Definition, index: u16) -> Json<'_> {
     let step = definition.steps.get(usize::from(index));
     step.map_or(Json::Null, |step| text(&step.name))
-}
-
-fn group(group: &Group) -> Json<'_> {
-    match group {
-        Group::Choice(branches) => {
-            let branches = branches.iter().map(|branch| {
-                object([
-                    ("when", branch.when.as_ref().map_or(Json::Null, expression)),
-                    ("from", Json::Int(i64::from(branch.steps.start))),
-                    ("to", Json::Int(i64::from(branch.steps.end))),
-                ])
-            });
-            object([("choice", list(branches))])
-        }
-        Group::Repeat(repeat) => {
-            let (word, condition) = match &repeat.condition {
-                RepeatCondition::Until(condition) => ("until", condition),
-                RepeatCondition::While(condition) => ("while", condition),
-            };
-            let pause = repeat.pause.map_or(Json::Null, |pause| {
-                object([
-                    ("first_ms", whole(pause.first_ms)),
-                    ("factor", Json::Double(pause.factor)),
-                    ("max_ms", whole(pause.max_ms)),
-                ])
-            });
-            object([
-                ("repeat", text(word)),
-                ("condition", expression(condition)),
-                ("from", Json::Int(i64::from(repeat.steps.start))),
-                ("to", Json::Int(i64::from(repeat.steps.end))),
-                ("max", Json::Int(i64::from(repeat.max))),
-                ("pause", pause),
-            ])
-        }
-        Group::Foreach(foreach) => {
-            let join = match foreach.join {
-                ItemJoin::All => Json::Null,
-                ItemJoin::AtLeast(count) => Json::Int(i64::from(count)),
-            };
-            let on_item_error = match foreach.on_item_error {
-                OnItemError::Fail => "fail",
-                OnItemError::Continue => "continue",
-                OnItemError::Collect => "collect",
-            };
-            object([
-                ("foreach", expression(&foreach.over)),
-                ("as", text(&foreach.item)),
-                ("from", Json::Int(i64::from(foreach.steps.start))),
-                ("to", Json::Int(i64::from(foreach.steps.end))),
-                ("parallel", Json::Int(i64::from(foreach.parallel))),
-                ("max", Json::Int(i64::from(foreach.max))),
-                (
-                    "chunk",
-                    foreach
-                        .chunk
-                        .map_or(Json::Null, |size| Json::Int(i64::from(size))),
-                ),
-                ("at_least", join),
-                ("on_item_error", text(on_item_error)),
-            ])
-        }
-    }
-}
-
-/// Steps by name.
-fn names<'d>(steps: &[u16], definition: &'d Definition) -> Json<'d> {
-    list(steps.iter().map(|index| step_name(definition, *index)))
-}
-
-fn on_errors<'d>(step: &'d Step, definition: &'d Definition) -> Json<'d> {
-    let members = step.on_error.iter().map(|(class, answer)| {
-        let then = match &answer.then {
-            Then::Fail(failure) => object([("fail", failure.as_ref().map_or(Json::Null, fail))]),
-            Then::Continue => text("continue"),
-            Then::GoTo(target) => object([("goto", step_name(definition, *target))]),
-        };
-        let answer = object([
-            ("set", self::members(&answer.set)),
-            ("undo", names(&answer.undo, definition)),
-            ("complete", answer.complete.as_ref().map_or(Json::Null, complete)),
-            ("then", then),
-        ]);
-        (Cow::Borrowed(class.as_str()), answer)
-    });
-    Json::Map(members.collect())
-}
-
-fn step_retry(table: &StepRetry) -> Json<'_> {
-    object([
-        ("errors", list(table.classes.iter().map(|class| text(class)))),
-        ("named", Json::Bool(table.named)),
-        ("policy", retry(&table.policy)),
-    ])
-}
-
-fn action(action: &Action) -> Json<'_> {
-    match action {
-        Action::Effect { effect, with } => {
-            object([("effect", text(effect.as_str())), ("with", template(with))])
-        }
-        Action::Command(template) => command(template),
-        Action::Publish(template) => publish(template),
-        Action::Saga(child) => object([
-            ("saga", text(child.saga.as_str())),
-            ("key", template(&child.key)),
-            ("input", template(&child.input)),
-            ("waits", Json::Bool(child.waits)),
-        ]),
-        Action::UndoSaga(saga) => object([("undo_saga", text(saga.as_str()))]),
-        Action::Nothing => Json::Null,
-        Action::Decide(decision) => object([("decide", self::decision(decision))]),
-        Action::Group(steps) => group(steps),
-    }
-}
-
-fn decision(decision: &Decision) -> Json<'_> {
-    object([
-        (
-            "complete",
-            decision.complete.as_ref().map_or(Json::Null, complete),
-        ),
-        ("fail", decision.fail.as_ref().map_or(Json::Null, fail)),
-    ])
-}
-
-fn compensation(compensation: &Compensation) -> Json<'_> {
-    let on_unknown = match compensation.on_unknown {
-        OnUnknown::Compensate => Json::Null,
-        OnUnknown::Ask => text("ask"),
-        OnUnknown::Ignore => text("ignore"),
-    };
-    let on_late = match compensation.on_late {
-        OnLate::Compensate => Json::Null,
-        OnLate::Accept => text("accept"),
-        OnLate::Ignore => text("ignore"),
-    };
-    let on_exhausted = match compensation.on_exhausted {
-        OnExhausted::Stop => Json::Null,
-        OnExhausted::Continue => text("continue"),
-    };
-    object([
-        ("when", compensation.when.as_ref().map_or(Json::Null, expression)),
-        ("action", action(&compensation.action)),
-        ("on_unknown", on_unknown),
-        ("on_late", on_late),
-        ("on_exhausted", on_exhausted),
-        ("retry", retry(&compensation.retry)),
-        ("deadline_ms", Json::Int(compensation.timeout_ms)),
-    ])
-}
-
-fn retry(retry: &RetryPolicy) -> Json<'static> {
-    object([
-        ("attempts", Json::Int(i64::from(retry.attempts))),
-        ("initial_ms", whole(retry.initial_ms)),
-        ("factor", Json::Double(retry.factor)),
-        ("max_ms", whole(retry.max_ms)),
-    ])
-}
-
-fn whole(number: u64) -> Json<'static> {
-    Json::Int(i64::try_from(number).unwrap_or(i64::MAX))
 }
 
 fn timer<'d>(timer: &'d TimerDefinition, definition: &'d Definition) -> Json<'d> {

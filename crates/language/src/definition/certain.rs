@@ -33,6 +33,8 @@ pub const ALTERNATIVE: Certainty = Certainty {
 };
 pub const HANDLER: Certainty = only_if("nothing is ever done here");
 pub const START: Certainty = only_if("this start begins nothing");
+pub const EMIT: Certainty = only_if("this is never emitted");
+pub const ANSWER: Certainty = only_if("this answer is never taken");
 pub const WAIT: Certainty = only_if("the wait never ends by what it waits for");
 pub const WHILE: Certainty = Certainty {
     true_means: "the loop runs as often as \"max\" says, and fails then",

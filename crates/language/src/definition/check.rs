@@ -6,6 +6,7 @@ use std::ops::Range;
 use super::actions::Reading;
 use super::codes;
 use super::endings;
+use super::fields;
 use super::findings::Findings;
 use super::groups::{self, Outlined};
 use super::left_done::{self, Acting};
@@ -423,13 +424,18 @@ impl<'d, 'n> Steps<'d, 'n> {
     ) {
         for (index, step) in self.list.iter().enumerate() {
             let node = outline.get(index).map(|outlined| &outlined.entry.value);
-            for (class, answer) in &step.on_error {
+            let of_classes = step.on_error.iter().flat_map(|(class, answers)| {
+                let answers = answers.iter().enumerate();
+                answers.map(move |(at, answer)| (class, at, answer))
+            });
+            for (class, at, answer) in of_classes {
                 let written = node.and_then(|node| {
                     let by_class = member(node, "on_error").and_then(|answers| member(&answers.value, class));
                     by_class.or_else(|| member(node, "on_timeout"))
                 });
+                let written = written.and_then(|written| fields::one_or_many(&written.value).get(at));
                 let span = |key: &str| {
-                    let entry = written.and_then(|written| member(&written.value, key));
+                    let entry = written.and_then(|written| member(written, key));
                     entry.map_or(0..0, |entry| entry.value.span.clone())
                 };
                 if let Then::GoTo(target) = answer.then

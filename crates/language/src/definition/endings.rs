@@ -8,10 +8,11 @@ use super::codes;
 use super::fields::{self, Fields, NameRule};
 use super::findings::Findings;
 use super::grammar;
-use super::model::{Complete, Definition, Handler, Step};
+use super::model::{Cancel, Complete, Definition, Handler, Step};
 use super::texts::EventParts;
 use super::yaml::Entry;
 use crate::expr::{Root, nearest};
+use crate::status::CancelMode;
 
 /// Words that say that an instance did not complete.
 const OTHER_ENDS: [&str; 2] = ["failed", "cancelled"];
@@ -48,6 +49,37 @@ impl<'r> Reading<'r, '_> {
             outcome: text.to_owned(),
             when,
         })
+    }
+
+    /// `cancel: {mode, reason}`
+    pub fn cancel(&mut self, entry: &Entry<'_>, roots: &'static [Root], event: EventParts) -> Option<Cancel> {
+        let shape = &grammar::saga::CANCELLATION;
+        let fields = Fields::read(&entry.value, &entry.key_span, shape, self.findings)?;
+        let mode = fields.get("mode").map_or(Some("compensate"), |mode| {
+            self.one_word(mode, &["compensate", "drain", "abandon"])
+        });
+        let reason = fields
+            .get("reason")
+            .map(|reason| self.text(reason, "a reason", roots, event));
+        let mode = match mode? {
+            "drain" => CancelMode::Drain,
+            "abandon" => CancelMode::Abandon,
+            _ => CancelMode::Compensate,
+        };
+        Some(Cancel { mode, reason })
+    }
+
+    /// `cancel` beside other ways on.
+    pub fn cancelled_here(&mut self, fields: &Fields<'_, '_>, others: &[&str]) {
+        let other = others.iter().find_map(|key| fields.get(key));
+        if let (Some(_), Some(other)) = (fields.get("cancel"), other) {
+            let message = format!(
+                "an instance that is cancelled goes nowhere else: \"cancel\" and \"{}\" exclude each other",
+                other.key
+            );
+            self.findings
+                .error(codes::CONTRADICTION, other.key_span.clone(), message);
+        }
     }
 
     /// `complete` beside other ways on: without a condition there are none.

@@ -4,7 +4,7 @@ use super::actions::Reading;
 use super::codes;
 use super::fields::{self, Fields, NameRule};
 use super::grammar;
-use super::model::{Emit, Finally, OF_FINALLY, Step};
+use super::model::{Emission, Emit, Finally, OF_FINALLY, Step};
 use super::steps::STEPS_MAX;
 use super::texts::EventParts;
 use super::yaml::{Entry, Node};
@@ -51,7 +51,7 @@ impl<'r> Reading<'r, '_> {
         }
     }
 
-    fn end(&mut self, outcome: Option<&'r Entry<'_>>, roots: &'static [Root]) -> Vec<Emit> {
+    fn end(&mut self, outcome: Option<&'r Entry<'_>>, roots: &'static [Root]) -> Vec<Emission> {
         let Some(entry) = outcome else {
             return Vec::new();
         };
@@ -61,14 +61,22 @@ impl<'r> Reading<'r, '_> {
         }
         let mut emits = Vec::new();
         for item in fields::one_or_many(&entry.value) {
+            let known = self.types.clone();
             emits.extend(self.last(entry, item, roots));
+            self.types = known;
         }
         self.types = known;
         emits
     }
 
-    fn last(&mut self, outcome: &'r Entry<'_>, item: &'r Node<'_>, roots: &'static [Root]) -> Option<Emit> {
+    fn last(
+        &mut self,
+        outcome: &'r Entry<'_>,
+        item: &'r Node<'_>,
+        roots: &'static [Root],
+    ) -> Option<Emission> {
         let fields = Fields::item(item, &outcome.key_span, &grammar::steps::LAST, self.findings)?;
+        let (when, _) = self.emitted_when(&fields, roots, EventParts::Moment);
         // Read whatever the entry is, so that all that is wrong is told.
         let retry = fields
             .get("retry")
@@ -80,7 +88,7 @@ impl<'r> Reading<'r, '_> {
         if chosen.key == "effect" {
             let action = self.action(&fields, roots);
             let name = self.last_name(outcome, &fields)?;
-            return self
+            let emit = self
                 .add_last(
                     &fields,
                     Step {
@@ -91,7 +99,8 @@ impl<'r> Reading<'r, '_> {
                         ..Step::doing(name, action?)
                     },
                 )
-                .map(Emit::Effect);
+                .map(Emit::Effect)?;
+            return Some(Emission { when, emit });
         }
         for key in OF_EFFECT {
             if let Some(stray) = fields.get(key) {
@@ -103,11 +112,12 @@ impl<'r> Reading<'r, '_> {
                     .error(codes::CONTRADICTION, stray.key_span.clone(), message);
             }
         }
-        if chosen.key == "command" {
+        let emit = if chosen.key == "command" {
             self.command(chosen, roots, EventParts::Moment).map(Emit::Command)
         } else {
             self.publish(chosen, roots, EventParts::Moment).map(Emit::Publish)
-        }
+        };
+        Some(Emission { when, emit: emit? })
     }
 
     /// The name of the step of an effect.

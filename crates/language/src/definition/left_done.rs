@@ -114,7 +114,7 @@ fn may_fail(steps: &[Step], index: usize, part: Part) -> bool {
         );
     if let Action::Decide(decision) = &step.action
         && part == Part::Whole
-        && decision.fail.is_some()
+        && (decision.fail.is_some() || decision.cancel.is_some())
     {
         return true;
     }
@@ -125,7 +125,7 @@ fn may_fail(steps: &[Step], index: usize, part: Part) -> bool {
         End::Well
     };
     for class in classes(step, part) {
-        end = end.max(answered(step.answer(class).map(|(_, answer)| answer)));
+        end = end.max(answered(step, class));
     }
     match end {
         End::Well => false,
@@ -172,18 +172,24 @@ enum End {
 
 /// What comes of a failure of any class.
 fn answers(step: &Step) -> End {
-    let unlisted = answered(step.on_error.get(ANY_CLASS));
-    step.on_error
-        .values()
-        .map(|answer| answered(Some(answer)))
-        .max()
-        .map_or(unlisted, |end| end.max(unlisted))
+    let listed = step.on_error.keys().map(String::as_str);
+    let ends = listed.chain([ANY_CLASS]).map(|class| answered(step, class));
+    ends.max().unwrap_or(End::Unanswered)
 }
 
-fn answered(answer: Option<&OnError>) -> End {
-    let Some(answer) = answer else {
-        return End::Unanswered;
-    };
+/// What comes of a failure of `class`, whichever answer holds.
+fn answered(step: &Step, class: &str) -> End {
+    let mut end = End::Well;
+    for (_, _, answer) in step.answers(class) {
+        end = end.max(follows(answer));
+        if answer.when.is_none() {
+            return end;
+        }
+    }
+    end.max(End::Unanswered)
+}
+
+fn follows(answer: &OnError) -> End {
     let completes = answer
         .complete
         .as_ref()
@@ -193,7 +199,7 @@ fn answered(answer: Option<&OnError>) -> End {
         Then::Continue => End::Well,
         Then::Fail(None) => End::Unanswered,
         // What it goes back to may fail.
-        Then::Fail(Some(_)) | Then::GoTo(_) => End::Failure,
+        Then::Fail(Some(_)) | Then::GoTo(_) | Then::Cancel(_) => End::Failure,
     }
 }
 

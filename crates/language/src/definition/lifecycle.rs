@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::model::Handler;
 use crate::expr::{Expr, Template};
-use crate::status::Phase;
+use crate::status::{CancelMode, Phase};
 
 /// What is said about the life of instances, besides what they do.
 #[derive(Debug, Default)]
@@ -96,4 +96,11 @@ pub struct Complete {
     pub outcome: String,
     /// False: it goes on. Absent: it always ends.
     pub when: Option<Expr>,
+}
+
+/// Cancels the instance.
+#[derive(Debug)]
+pub struct Cancel {
+    pub mode: CancelMode,
+    pub reason: Option<Template>,
 }

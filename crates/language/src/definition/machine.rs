@@ -92,7 +92,7 @@ impl<'r> Reading<'r, '_> {
             .entry
             .emit
             .iter()
-            .any(|emit| matches!(emit, Emit::Effect(_)));
+            .any(|emission| matches!(emission.emit, Emit::Effect(_)));
         if let (true, true, Some(entry)) = (waits, state.is_final, fields.get("final")) {
             let message = "a final state waits for nothing, and its entry emits an effect";
             self.findings

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 pub use super::contract::{EffectContract, PinnedSchema};
-pub use super::lifecycle::{Complete, Lifecycle, NoInstance, OnRunning, Reuse, StartRule};
+pub use super::lifecycle::{Cancel, Complete, Lifecycle, NoInstance, OnRunning, Reuse, StartRule};
 pub use super::migration::{Dropped, Migration, Places};
 pub use super::nested::{Branch, Foreach, Group, ItemJoin, OnItemError, Pause, Repeat, RepeatCondition};
 pub use super::program::ProgramDefinition;
@@ -135,7 +135,7 @@ impl Definition {
             || in_program
             || in_actions
                 .chain(at_end.into_iter().flatten())
-                .any(|emit| matches!(emit, Emit::Command(_)))
+                .any(|emission| matches!(emission.emit, Emit::Command(_)))
     }
 }
 
@@ -184,7 +184,7 @@ pub struct Handler {
 }
 
 /// What a handler, a state entry or a timer does, in this order: `set` (all from the state before),
-/// `clear_timer`, `timer`, `alias` and `emit` (from the state after), then `complete`, `fail` or `to`.
+/// `clear_timer`, `timer`, `alias` and `emit` (from the state after), then `complete`, `cancel`, `fail` or `to`.
 #[derive(Debug, Default)]
 pub struct Actions {
     /// Top-level fields of the state, by name.
@@ -193,8 +193,9 @@ pub struct Actions {
     pub timers: Vec<TimerSet>,
     /// Values that the instance registers, by alias.
     pub aliases: Vec<(String, Template)>,
-    pub emit: Vec<Emit>,
+    pub emit: Vec<Emission>,
     pub complete: Option<Complete>,
+    pub cancel: Option<Cancel>,
     pub fail: Option<Fail>,
     /// Index of the state to go to.
     pub to: Option<u16>,
@@ -210,6 +211,20 @@ pub struct TimerSet {
     pub if_absent: bool,
     /// `after` is how much later a timer fires that is set; one that is not stays so.
     pub extend: bool,
+}
+
+/// An entry of `emit` or of `finally`.
+#[derive(Debug)]
+pub struct Emission {
+    /// False: nothing is emitted.
+    pub when: Option<Expr>,
+    pub emit: Emit,
+}
+
+impl From<Emit> for Emission {
+    fn from(emit: Emit) -> Self {
+        Self { when: None, emit }
+    }
 }
 
 /// Work without a step: nobody waits for it.
@@ -302,8 +317,8 @@ pub struct Step {
     pub wait: Option<Wait>,
     /// Durable retry: the first table that is for the error class counts.
     pub retry: Vec<StepRetry>,
-    /// By error class or [`ANY_CLASS`], in code-point order.
-    pub on_error: BTreeMap<String, OnError>,
+    /// By error class or [`ANY_CLASS`], in code-point order; of the answers to a class the first that holds counts.
+    pub on_error: BTreeMap<String, Vec<OnError>>,
     /// State fields from `result`.
     pub set: Vec<(String, Template)>,
     /// Tested when the step has succeeded and its fields are set: true makes it fail with
@@ -415,6 +430,8 @@ impl StepRetry {
 /// What a step does when it has failed and is not tried again, in this order.
 #[derive(Debug)]
 pub struct OnError {
+    /// Reads `error`. False: the next answer counts.
+    pub when: Option<Expr>,
     /// Reads `error`.
     pub set: Vec<(String, Template)>,
     /// Indices of steps that are undone while the instance goes on.
@@ -430,6 +447,7 @@ pub enum Then {
     Fail(Option<Fail>),
     /// The step counts as done.
     Continue,
+    Cancel(Cancel),
     /// The step of this index begins anew, and all that need it.
     GoTo(u16),
 }
@@ -478,13 +496,18 @@ impl Step {
         wait.is_some_and(|wait| matches!(wait.on, Awaited::Callback))
     }
 
-    /// What is said about failures of `class`.
-    #[must_use]
-    pub fn answer(&self, class: &str) -> Option<(&str, &OnError)> {
-        let found = self.on_error.get_key_value(class);
-        found
-            .or_else(|| self.on_error.get_key_value(ANY_CLASS))
-            .map(|(class, answer)| (class.as_str(), answer))
+    /// What is said about failures of `class`, in the order in which it is tried: the class under which it stands, the index
+    /// there, and the answer.
+    pub fn answers<'s>(
+        &'s self,
+        class: &str,
+    ) -> impl Iterator<Item = (&'s str, usize, &'s OnError)> + use<'s> {
+        let own = self.on_error.get_key_value(class).filter(|_| class != ANY_CLASS);
+        let any = self.on_error.get_key_value(ANY_CLASS);
+        own.into_iter().chain(any).flat_map(|(class, answers)| {
+            let answers = answers.iter().enumerate();
+            answers.map(move |(index, answer)| (class.as_str(), index, answer))
+        })
     }
 }
 
@@ -526,6 +549,7 @@ pub enum Action {
 #[derive(Debug, Default)]
 pub struct Decision {
     pub complete: Option<Complete>,
+    pub cancel: Option<Cancel>,
     pub fail: Option<Fail>,
 }
 
@@ -537,7 +561,7 @@ impl Decision {
             .complete
             .as_ref()
             .is_some_and(|complete| complete.when.is_none());
-        completes || self.fail.is_some()
+        completes || self.cancel.is_some() || self.fail.is_some()
     }
 }
 
@@ -583,9 +607,9 @@ pub struct TimerDefinition {
 /// What happens at the end, by outcome, after all compensations.
 #[derive(Debug, Default)]
 pub struct Finally {
-    pub completed: Vec<Emit>,
-    pub failed: Vec<Emit>,
-    pub cancelled: Vec<Emit>,
+    pub completed: Vec<Emission>,
+    pub failed: Vec<Emission>,
+    pub cancelled: Vec<Emission>,
 }
 
 /// Name of the timer that the deadline of a saga is, and the code of what it fails; the error class of a step

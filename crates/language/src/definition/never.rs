@@ -197,10 +197,11 @@ fn never_ends_well(steps: &[Step], index: u16) -> bool {
     }
     ends(step)
         || fails
-            && !step
-                .answer(FAIL_IF_CLASS)
-                .is_some_and(|(_, answer)| goes_on(&answer.then))
-            && step.on_error.values().all(|answer| !goes_on(&answer.then))
+            && step
+                .on_error
+                .values()
+                .flatten()
+                .all(|answer| !goes_on(&answer.then))
 }
 
 /// How many of these steps can be done in one instance. All of them stand in the group `around`.

@@ -5,7 +5,7 @@ use super::children::Child;
 use super::codes;
 use super::fields::{self, Fields, NameRule};
 use super::grammar;
-use super::model::{Action, Emit, OF_MACHINE, Step};
+use super::model::{Action, Emission, Emit, OF_MACHINE, Step};
 use super::steps::{START_ROOTS, STEPS_MAX};
 use super::texts::EventParts;
 use super::yaml::Entry;
@@ -17,7 +17,7 @@ const ENTRY_ROOTS: &[Root] = &[Root::Event, Root::State, Root::Key, Root::Steps,
 
 impl<'r> Reading<'r, '_> {
     /// The emissions of the entry of a state: commands and facts, and effects with a name.
-    pub fn state_emits(&mut self, entry: &'r Entry<'_>, state: u16) -> Vec<Emit> {
+    pub fn state_emits(&mut self, entry: &'r Entry<'_>, state: u16) -> Vec<Emission> {
         let mut emits = Vec::new();
         for item in fields::one_or_many(&entry.value) {
             let Some(fields) = Fields::item(
@@ -29,6 +29,7 @@ impl<'r> Reading<'r, '_> {
                 self.nameless = true;
                 continue;
             };
+            let (when, outside) = self.emitted_when(&fields, ENTRY_ROOTS, EventParts::Whole);
             let chosen = fields.chosen(self.findings);
             let work = chosen
                 .filter(|chosen| chosen.key == "effect")
@@ -77,7 +78,8 @@ impl<'r> Reading<'r, '_> {
                 }
                 None => None,
             };
-            emits.extend(emit);
+            self.types = outside;
+            emits.extend(emit.map(|emit| Emission { when, emit }));
         }
         self.fits_one_transition(entry, emits.len());
         emits

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::actions::Reading;
+use super::certain;
 use super::codes;
 use super::fields::{self, Fields, NameRule};
 use super::grammar;
@@ -89,7 +90,7 @@ impl<'r> Reading<'r, '_> {
     }
 
     /// `on_error` by class, and `on_timeout`, which is short for one of them.
-    pub fn on_error(&mut self, fields: &Fields<'r, '_>) -> BTreeMap<String, OnError> {
+    pub fn on_error(&mut self, fields: &Fields<'r, '_>) -> BTreeMap<String, Vec<OnError>> {
         let mut answers = BTreeMap::new();
         if let Some(entry) = fields.get("on_error") {
             let entries = fields::entries(&entry.value, &entry.key_span, "on_error", self.findings);
@@ -98,8 +99,8 @@ impl<'r> Reading<'r, '_> {
                     let span = &entry.key_span;
                     fields::is_name(&entry.key, span, "error class", NameRule::Dotted, self.findings);
                 }
-                let answer = self.answer(entry);
-                answers.extend(answer.map(|answer| (entry.key.clone().into_owned(), answer)));
+                let answer = self.alternative_answers(entry);
+                answers.insert(entry.key.clone().into_owned(), answer);
             }
         }
         if let Some(entry) = fields.get("on_timeout") {
@@ -108,19 +109,36 @@ impl<'r> Reading<'r, '_> {
                 self.findings
                     .error(codes::CONTRADICTION, entry.key_span.clone(), message);
             }
-            let answer = self.answer(entry);
-            answers.extend(answer.map(|answer| (TIMEOUT_CLASS.to_owned(), answer)));
+            let answer = self.alternative_answers(entry);
+            answers.insert(TIMEOUT_CLASS.to_owned(), answer);
         }
         answers
     }
 
-    fn answer(&mut self, entry: &'r Entry<'_>) -> Option<OnError> {
-        let fields = Fields::read(
-            &entry.value,
-            &entry.key_span,
-            &grammar::steps::ANSWER,
-            self.findings,
-        )?;
+    /// The answers to a class, of which the first counts that holds.
+    fn alternative_answers(&mut self, entry: &'r Entry<'_>) -> Vec<OnError> {
+        let mut answers: Vec<OnError> = Vec::new();
+        let known = self.types.clone();
+        for item in fields::one_or_many(&entry.value) {
+            if answers.last().is_some_and(|before| before.when.is_none()) {
+                let span = fields::visible(item, &entry.key_span, self.findings.text());
+                let message = "this alternative is never taken: one before it always is";
+                self.findings.warning(codes::UNREACHABLE_HANDLER, span, message);
+            }
+            answers.extend(self.answer(item, &entry.key_span));
+        }
+        self.types = known;
+        answers
+    }
+
+    fn answer(&mut self, item: &'r Node<'_>, at: &Range<usize>) -> Option<OnError> {
+        let fields = Fields::item(item, at, &grammar::steps::ANSWER, self.findings)?;
+        let when = fields.get("when").map(|when| {
+            let condition = self.expr(when, ERROR_ROOTS, EventParts::Moment);
+            self.certain(when, &condition, certain::ANSWER);
+            condition
+        });
+        let outside = self.assume(when.as_ref(), true);
         let set = fields
             .get("set")
             .map(|set| self.set(set, ERROR_ROOTS, EventParts::Moment))
@@ -132,7 +150,10 @@ impl<'r> Reading<'r, '_> {
         let complete = fields
             .get("complete")
             .and_then(|complete| self.complete(complete, ERROR_ROOTS, EventParts::Moment));
-        self.ends_here(&fields, &["continue", "fail", "goto"]);
+        self.ends_here(&fields, &["continue", "cancel", "fail", "goto"]);
+        let cancel = fields
+            .get("cancel")
+            .and_then(|cancel| self.cancel(cancel, ERROR_ROOTS, EventParts::Moment));
         let goes_on = fields
             .get("continue")
             .and_then(|answer| fields::boolean(answer, self.findings))
@@ -143,7 +164,10 @@ impl<'r> Reading<'r, '_> {
         let target = fields
             .get("goto")
             .and_then(|goto| self.step_name(&goto.value, goto));
-        let ways: Vec<&Entry<'_>> = ["continue", "fail", "goto"]
+        self.types = outside;
+        // Those behind it are taken where this one is not.
+        self.assume(when.as_ref(), false);
+        let ways: Vec<&Entry<'_>> = ["continue", "cancel", "fail", "goto"]
             .into_iter()
             .filter_map(|key| fields.get(key))
             .collect();
@@ -151,15 +175,17 @@ impl<'r> Reading<'r, '_> {
             self.findings.error(
                 codes::CONTRADICTION,
                 second.key_span.clone(),
-                "what follows an error is one of continue, fail and goto",
+                "what follows an error is one of continue, cancel, fail and goto",
             );
         }
-        let then = match target {
-            Some(target) => Then::GoTo(target),
-            None if goes_on => Then::Continue,
-            None => Then::Fail(failure),
+        let then = match (target, cancel) {
+            (Some(target), _) => Then::GoTo(target),
+            (None, Some(cancel)) => Then::Cancel(cancel),
+            (None, None) if goes_on => Then::Continue,
+            (None, None) => Then::Fail(failure),
         };
         Some(OnError {
+            when,
             set,
             undo,
             complete,

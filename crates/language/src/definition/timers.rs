@@ -84,6 +84,7 @@ impl<'r> Reading<'r, '_> {
             "alias",
             "emit",
             "complete",
+            "cancel",
             "fail",
             "to",
         ];
@@ -133,7 +134,7 @@ impl<'r> Reading<'r, '_> {
 
     /// `deadline: 2h`, or `deadline: {after, complete, drain, fail}`
     fn saga_deadline(&mut self, entry: &'r Entry<'_>) -> Option<TimerDefinition> {
-        let (after, complete, drain, fail) = if let Value::Map(_) = &entry.value.value {
+        let (after, complete, cancel, drain, fail) = if let Value::Map(_) = &entry.value.value {
             let fields = Fields::read(
                 &entry.value,
                 &entry.key_span,
@@ -144,7 +145,11 @@ impl<'r> Reading<'r, '_> {
             let complete = fields
                 .get("complete")
                 .and_then(|complete| self.complete(complete, COMPLETED_ROOTS, EventParts::Moment));
-            self.ends_here(&fields, &["fail"]);
+            self.ends_here(&fields, &["cancel", "fail"]);
+            let cancel = fields
+                .get("cancel")
+                .and_then(|cancel| self.cancel(cancel, COMPLETED_ROOTS, EventParts::Moment));
+            self.cancelled_here(&fields, &["drain", "fail"]);
             let drain = fields.get("drain");
             if let (Some(drain), Some(_)) = (drain, fields.get("fail")) {
                 let message = "how the instance fails stands under \"fail\", \"drain\" with it";
@@ -156,10 +161,11 @@ impl<'r> Reading<'r, '_> {
                 .get("fail")
                 .and_then(|fail| self.fail(fail, COMPLETED_ROOTS, EventParts::Moment));
             let after = after.and_then(|after| self.delay(after, COMPLETED_ROOTS, EventParts::Whole));
-            (after?, complete, drain.unwrap_or_default(), fail)
+            (after?, complete, cancel, drain.unwrap_or_default(), fail)
         } else {
             (
                 self.delay(entry, COMPLETED_ROOTS, EventParts::Whole)?,
+                None,
                 None,
                 false,
                 None,
@@ -179,6 +185,7 @@ impl<'r> Reading<'r, '_> {
             cancel_when: None,
             actions: Actions {
                 complete,
+                cancel,
                 fail: Some(fail),
                 ..Actions::default()
             },

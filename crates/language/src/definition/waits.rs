@@ -38,7 +38,7 @@ const RESULT_SIGNAL_ROOTS: &[Root] = &[
 ];
 
 /// What ends an instance in place of work.
-const ENDS: [&str; 2] = ["complete", "fail"];
+const ENDS: [&str; 3] = ["complete", "cancel", "fail"];
 /// What takes time, or comes behind it.
 const BESIDE_NO_END: [&str; 12] = [
     "effect",
@@ -129,12 +129,12 @@ impl<'r> Reading<'r, '_> {
         self.findings
             .error(codes::MISSING_KEY, fields.place(), "a step needs something to do")
             .help(Some(
-                "give it one of effect, command, publish, saga, wait, delay, set, complete, fail, choice, repeat and foreach"
+                "give it one of effect, command, publish, saga, wait, delay, set, complete, cancel, fail, choice, repeat and foreach"
                     .to_owned(),
             ));
     }
 
-    /// `complete` and `fail`, which end the instance as soon as the step starts.
+    /// `complete`, `cancel` and `fail`, which end the instance as soon as the step starts.
     fn decision(&mut self, fields: &Fields<'r, '_>) -> Decision {
         let first = ENDS.iter().find_map(|key| fields.get(key));
         let first = first.map_or("fail", |entry| &*entry.key);
@@ -153,11 +153,19 @@ impl<'r> Reading<'r, '_> {
         let complete = fields
             .get("complete")
             .and_then(|complete| self.complete(complete, START_ROOTS, EventParts::Moment));
-        self.ends_here(fields, &["fail"]);
+        self.ends_here(fields, &["cancel", "fail"]);
+        let cancel = fields
+            .get("cancel")
+            .and_then(|cancel| self.cancel(cancel, START_ROOTS, EventParts::Moment));
+        self.cancelled_here(fields, &["fail"]);
         let fail = fields
             .get("fail")
             .and_then(|fail| self.fail(fail, START_ROOTS, EventParts::Moment));
-        Decision { complete, fail }
+        Decision {
+            complete,
+            cancel,
+            fail,
+        }
     }
 
     fn nothing_to_undo(&mut self, fields: &Fields<'_, '_>) {

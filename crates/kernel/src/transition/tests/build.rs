@@ -1,9 +1,9 @@
 //! Definitions by hand, so that these tests depend on no file format.
 
 use saga_runner_language::definition::model::{
-    Action, Actions, COMMAND_TIMEOUT_MS, CommandTemplate, Compensation, Delay, EFFECT_TIMEOUT_MS, Emit, Fail,
-    Finally, Handler, Join, Lifecycle, Machine, Migration, OnExhausted, OnLate, OnUnknown, PublishTemplate,
-    State, Step, TimerDefinition, TimerSet, UndoOrder,
+    Action, Actions, COMMAND_TIMEOUT_MS, CommandTemplate, Compensation, Delay, EFFECT_TIMEOUT_MS, Emission,
+    Emit, Fail, Finally, Handler, Join, Lifecycle, Machine, Migration, OnExhausted, OnLate, OnUnknown,
+    PublishTemplate, State, Step, TimerDefinition, TimerSet, UndoOrder,
 };
 use saga_runner_language::definition::{Definition, compile_archived};
 use saga_runner_language::expr::{Expr, Root, Template};
@@ -169,11 +169,11 @@ pub(super) fn fail(code: &str) -> Actions {
     }
 }
 
-pub(super) fn publish(fact_type: &str, payload: Value) -> Emit {
-    Emit::Publish(PublishTemplate {
+pub(super) fn publish(fact_type: &str, payload: Value) -> Emission {
+    Emission::from(Emit::Publish(PublishTemplate {
         fact_type: fact_type.to_owned(),
         payload: template(payload),
-    })
+    }))
 }
 
 pub(super) fn state(name: &str) -> State {
@@ -228,11 +228,11 @@ pub(super) fn order() -> Definition {
         actions: fail("unpaid_timeout"),
     }];
     let cancel = || {
-        Emit::Command(command(
+        Emission::from(Emit::Command(command(
             "Order.Cancel",
             "${key}",
             json!({"reason": "${failure.code}"}),
-        ))
+        )))
     };
     saga.finally = Finally {
         completed: vec![publish("order.fulfilled", json!({"order": "${key}"}))],
@@ -341,11 +341,11 @@ pub(super) fn consolidate() -> Definition {
     let mut flushing = state("flushing");
     flushing.entry = Actions {
         clear_timers: vec!["flush".to_owned()],
-        emit: vec![Emit::Command(command(
+        emit: vec![Emission::from(Emit::Command(command(
             "Shipment.Plan",
             "${key}-${state.batch}",
             json!({"lines": "${state.lines}", "grams": "${state.grams}"}),
-        ))],
+        )))],
         ..Actions::default()
     };
     flushing.handlers.insert(

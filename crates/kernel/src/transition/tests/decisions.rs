@@ -6,6 +6,7 @@ use serde_json::json;
 
 use super::build::loaded;
 use super::world::World;
+use crate::input::CancelMode;
 use crate::ledger::LedgerStatus;
 use crate::patch::Note;
 use crate::record::{Phase, StepStatus};
@@ -135,4 +136,153 @@ fn a_decision_whose_fail_if_holds_fails_as_any_step() {
     );
     assert_eq!(world.data()["large"], json!(true));
     assert_eq!(world.outstanding(), ["steps.ship"]);
+}
+
+#[test]
+fn a_step_cancels_its_instance_with_a_mode_and_a_reason() {
+    let mut world = placed(
+        "  reserve: {effect: reserve, compensate: {effect: release}}\n  gone: {needs: [reserve], if: state.total > 5, cancel: {mode: abandon, reason: \"total ${state.total}\"}}\n  ship: {needs: [gone], effect: ship}\n",
+        9,
+    );
+    world.succeed("steps.reserve", &json!({}));
+    assert_eq!(world.phase(), Phase::Cancelled);
+    let failure = world.last().failure.clone().expect("cancelled");
+    assert_eq!(
+        (failure.message.as_str(), failure.step.as_deref()),
+        ("total 9", Some("gone"))
+    );
+    assert_eq!(world.ledger(), [LedgerStatus::Kept]);
+}
+
+#[test]
+fn handlers_and_timers_cancel_an_instance() {
+    let body = r#"
+handlers:
+  Order.Withdrawn: {cancel: {mode: "MODE", reason: "${event.data.why}"}}
+steps:
+  reserve: {effect: reserve, compensate: {effect: release}}
+  ship: {needs: [reserve], effect: ship, compensate: {effect: stop}}
+timers:
+  late: {after: 1h, cancel: {}}
+finally:
+  cancelled: {publish: {type: order.gone, payload: {why: "${failure.message}"}}}
+"#;
+    let begun = |mode: &str| {
+        let mut world = World::of(Arc::new(loaded(&body.replace("MODE", mode))));
+        world.event("Order.Placed", &json!({}));
+        world.succeed("steps.reserve", &json!({}));
+        world
+    };
+    let mut world = begun("compensate");
+    world.event("Order.Withdrawn", &json!({"why": "no money"}));
+    assert_eq!(world.outstanding(), ["steps.ship", "steps.reserve.compensate"]);
+    let mut world = begun("drain");
+    world.event("Order.Withdrawn", &json!({"why": "no money"}));
+    assert_eq!(world.outstanding(), ["steps.ship"]);
+    world.succeed("steps.ship", &json!({}));
+    world.succeed("steps.ship.compensate", &json!({}));
+    world.succeed("steps.reserve.compensate", &json!({}));
+    assert_eq!(world.phase(), Phase::Cancelled);
+    assert_eq!(world.payload("finally.cancelled[0]"), json!({"why": "no money"}));
+    let mut world = begun("compensate");
+    world.advance(3_600_000);
+    assert_eq!(world.phase(), Phase::Compensating);
+    let cancelled = world.last().failure.as_ref().expect("cancelled").cancelled;
+    assert_eq!(cancelled, Some(CancelMode::Compensate));
+}
+
+#[test]
+fn the_first_answer_whose_condition_holds_is_taken_and_then_those_to_any_class() {
+    let steps = r#"
+  charge:
+    effect: charge
+    on_error:
+      declined:
+        - {when: state.total < 10, set: {answer: small}, continue: true}
+        - {when: state.total < 20, cancel: {reason: "${error.class}"}}
+      "*": {set: {answer: any}, continue: true}
+"#;
+    let failed = |total: i64| {
+        let mut world = placed(steps, total);
+        world.fail("steps.charge", "declined");
+        world
+    };
+    assert_eq!(failed(1).data()["answer"], json!("small"));
+    assert_eq!(failed(15).phase(), Phase::Cancelled);
+    let world = failed(30);
+    assert_eq!(
+        (world.phase(), world.data()["answer"].clone()),
+        (Phase::Completed, json!("any"))
+    );
+    let without = steps.split("      \"*\"").next().expect("the part before");
+    let mut world = placed(without, 30);
+    world.fail("steps.charge", "declined");
+    let code = world.last().failure.as_ref().expect("failed").code.clone();
+    assert_eq!((world.phase(), code.as_str()), (Phase::Failed, "declined"));
+}
+
+#[test]
+fn what_has_a_condition_that_does_not_hold_is_not_emitted() {
+    let body = r#"
+state: {init: {total: 0}}
+handlers:
+  Order.Placed:
+    set: {total: "${event.data.total}"}
+    emit:
+      - {when: state.total > 5, publish: {type: order.large, payload: {id: "${event.data.id}"}}}
+      - {when: event.data.total <= 5, publish: {type: order.small, payload: {}}}
+steps: {wait: {delay: 1s}}
+finally:
+  completed:
+    - {when: state.total > 5, effect: tell, name: tell}
+    - {when: outcome == "completed", publish: {type: order.done, payload: {}}}
+"#;
+    let played = |total: i64| {
+        let mut world = World::of(Arc::new(loaded(body)));
+        world.event("Order.Placed", &json!({"total": total, "id": "x"}));
+        world.advance(1_000);
+        world
+    };
+    let world = played(9);
+    assert_eq!(
+        world.paths(),
+        [
+            "handlers.Order.Placed[0].emit[0]",
+            "finally.completed.tell",
+            "finally.completed[1]"
+        ]
+    );
+    assert_eq!(world.phase(), Phase::Finishing);
+    let world = played(1);
+    assert_eq!(
+        world.paths(),
+        ["handlers.Order.Placed[0].emit[1]", "finally.completed[1]"]
+    );
+    assert_eq!(world.phase(), Phase::Completed);
+    assert_eq!(status(&world, "finally.completed.tell"), StepStatus::Skipped);
+}
+
+#[test]
+fn an_effect_of_a_state_is_left_out_where_its_condition_does_not_hold() {
+    let body = r#"
+state: {init: {total: 0}}
+machine:
+  initial: first
+  states:
+    first:
+      entry: {emit: [{when: state.total > 0, effect: tell, name: tell}]}
+      handlers:
+        Order.Raised: {set: {total: "${state.total + event.data.by}"}, to: first}
+        result.tell: {to: last}
+    last: {final: true}
+"#;
+    let mut world = World::of(Arc::new(loaded(body)));
+    world.event("Order.Placed", &json!({}));
+    assert_eq!(world.outstanding(), Vec::<&str>::new());
+    world.event("Order.Raised", &json!({"by": 1}));
+    assert_eq!(world.outstanding(), ["machine.first.tell"]);
+    world.event("Order.Raised", &json!({"by": -1}));
+    assert_eq!(status(&world, "machine.first.tell"), StepStatus::Skipped);
+    world.succeed("machine.first.tell", &json!({}));
+    assert_eq!(world.phase(), Phase::Running, "it was given up");
 }

@@ -18,6 +18,7 @@ const RELEASE: &str = "steps.reserve.compensate";
 
 pub(super) fn then(then: Then) -> OnError {
     OnError {
+        when: None,
         set: Vec::new(),
         undo: Vec::new(),
         complete: None,
@@ -25,9 +26,9 @@ pub(super) fn then(then: Then) -> OnError {
     }
 }
 
-fn answers(list: Vec<(&str, OnError)>) -> BTreeMap<String, OnError> {
+fn answers(list: Vec<(&str, OnError)>) -> BTreeMap<String, Vec<OnError>> {
     list.into_iter()
-        .map(|(class, answer)| (class.to_owned(), answer))
+        .map(|(class, answer)| (class.to_owned(), vec![answer]))
         .collect()
 }
 
@@ -50,6 +51,7 @@ pub(super) fn answering() -> Definition {
         (
             "unavailable",
             OnError {
+                when: None,
                 set: sets(json!({"charged": "later: ${error.class}, ${error.message}"})),
                 undo: Vec::new(),
                 complete: None,
@@ -59,6 +61,7 @@ pub(super) fn answering() -> Definition {
         (
             "out_of_stock",
             OnError {
+                when: None,
                 set: sets(json!({"tries": "${state.tries + 1}"})),
                 undo: vec![0],
                 complete: None,
@@ -78,6 +81,7 @@ pub(super) fn answering() -> Definition {
         (
             "*",
             OnError {
+                when: None,
                 set: sets(json!({"other": "${error.class}"})),
                 ..then(Then::Fail(None))
             },

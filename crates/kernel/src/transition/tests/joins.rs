@@ -79,11 +79,8 @@ fn a_need_that_says_what_its_failure_means_still_fails_the_instance() {
     let mut definition = joining(text);
     definition.steps[0].on_error.insert(
         "*".to_owned(),
-        saga_runner_language::definition::model::OnError {
-            set: Vec::new(),
-            undo: Vec::new(),
-            complete: None,
-            then: saga_runner_language::definition::model::Then::Fail(Some(
+        vec![super::errors::then(
+            saga_runner_language::definition::model::Then::Fail(Some(
                 saga_runner_language::definition::model::Fail {
                     code: "no".to_owned(),
                     message: None,
@@ -91,7 +88,7 @@ fn a_need_that_says_what_its_failure_means_still_fails_the_instance() {
                     drain: false,
                 },
             )),
-        },
+        )],
     );
     let mut world = world(definition, true);
     world.fail("steps.one", "declined");

@@ -1,6 +1,6 @@
 //! Sagas with a state machine: deferral, timers, rounds.
 
-use saga_runner_language::definition::model::{Actions, Delay, Emit, Machine, TimerSet};
+use saga_runner_language::definition::model::{Actions, Delay, Emission, Emit, Machine, TimerSet};
 use serde_json::json;
 
 use super::build::{command, consolidate, handler, saga, state, template};
@@ -127,11 +127,11 @@ fn handlers_of_the_state_run_before_those_of_the_saga() {
         "Line.Ready".to_owned(),
         vec![handler(Actions {
             set: super::build::sets(json!({"seen": "${size(state.lines)}"})),
-            emit: vec![Emit::Command(command(
+            emit: vec![Emission::from(Emit::Command(command(
                 "Audit.Note",
                 "${key}",
                 json!({"n": "${state.seen}"}),
-            ))],
+            )))],
             ..Actions::default()
         })],
     );

@@ -56,7 +56,7 @@ pub(super) fn approving() -> Definition {
         "shp-${key}",
         json!({}),
     ))));
-    let Emit::Publish(fact) = publish("order.shipped", json!({"parcel": "${state.parcel}"})) else {
+    let Emit::Publish(fact) = publish("order.shipped", json!({"parcel": "${state.parcel}"})).emit else {
         panic!("a fact")
     };
     let mut tell = step("tell", &[2], Action::Publish(fact));
@@ -149,7 +149,7 @@ fn a_wait_that_nothing_ends_times_out() {
     let mut definition = approving();
     definition.steps[1]
         .on_error
-        .insert("timeout".to_owned(), then(Then::Continue));
+        .insert("timeout".to_owned(), vec![then(Then::Continue)]);
     let mut world = World::new(definition);
     world.event("Order.Placed", &json!({}));
     world.succeed("steps.score", &json!({}));

@@ -245,6 +245,7 @@ static WHEN: Key = key(
     Kind::Named(&EXPRESSION),
     "Without it the alternative always holds.",
 );
+pub static EMIT_WHEN: Key = key("when", Kind::Named(&EXPRESSION), "False: nothing is emitted.");
 static SET: Key = key(
     "set",
     Kind::Fields,
@@ -275,6 +276,7 @@ pub static COMPLETE: Key = key(
     Kind::Map(&EARLY_END),
     "The instance completes early; with \"when\" only where that holds.",
 );
+pub static CANCEL: Key = key("cancel", Kind::Map(&CANCELLATION), "The instance is cancelled.");
 pub static FAIL: Key = key(
     "fail",
     Kind::Map(&FAILURE),
@@ -290,6 +292,7 @@ const HANDLER_KEYS: &[&Key] = &[
     &ALIAS,
     &EMIT,
     &COMPLETE,
+    &CANCEL,
     &FAIL,
     &TO,
 ];
@@ -311,6 +314,7 @@ pub static STATE_HANDLER: Shape = shape(
         &ALIAS,
         &EMIT,
         &COMPLETE,
+        &CANCEL,
         &FAIL,
         &TO,
         &key("defer", Kind::Bool, "Keep the event until the state is left."),
@@ -337,6 +341,7 @@ pub static ENTRY: Shape = shape(
             "Work that the state handles, or that nobody waits for; it sees the state after.",
         ),
         &COMPLETE,
+        &CANCEL,
         &FAIL,
         &TO,
     ],
@@ -373,6 +378,7 @@ pub static TIMER: Shape = shape(
         &ALIAS,
         &EMIT,
         &COMPLETE,
+        &CANCEL,
         &FAIL,
         &TO,
     ],
@@ -406,6 +412,7 @@ pub static DEADLINE: Shape = shape(
     &[
         &needed("after", Kind::Named(&DURATION), "From the start of the instance."),
         &COMPLETE,
+        &CANCEL,
         &DRAIN,
         &key("fail", Kind::Map(&FAILURE), "Without it the code is deadline."),
     ],
@@ -428,6 +435,19 @@ pub static EARLY_END: Shape = shape(
     ],
 );
 
+pub static CANCELLATION: Shape = shape(
+    "cancellation",
+    "a cancel",
+    &[
+        &key(
+            "mode",
+            Kind::Word(&["compensate", "drain", "abandon"]),
+            "What becomes of what the instance has begun; compensate if not given.",
+        ),
+        &key("reason", Kind::Named(&TEMPLATE), ""),
+    ],
+);
+
 pub static FAILURE: Shape = shape(
     "failure",
     "a failure",
@@ -447,6 +467,7 @@ pub static EMISSION: Shape = shape(
     "emission",
     "an emission",
     &[
+        &EMIT_WHEN,
         &key("command", Kind::Map(&COMMAND), ""),
         &key("publish", Kind::Map(&PUBLICATION), ""),
     ],

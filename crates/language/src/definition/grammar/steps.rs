@@ -4,7 +4,7 @@ use super::super::compensations::COMPENSATION_ATTEMPTS_MAX;
 use super::super::loops::{ITEMS_MAX, PARALLEL_MAX, REPEAT_MAX};
 use super::super::step_errors::STEP_ATTEMPTS_MAX;
 use super::super::steps::STEPS_MAX;
-use super::saga::{ALIAS, COMMAND, COMPLETE, FAIL, FAILURE, PUBLICATION};
+use super::saga::{ALIAS, CANCEL, COMMAND, COMPLETE, EMIT_WHEN, FAIL, FAILURE, PUBLICATION};
 use super::{
     BACKOFF, DURATION, EVENT_TYPE, EXPRESSION, FACTOR, Key, Kind, OBJECT, Shape, TEMPLATE, TOKEN, key,
     needed, shape,
@@ -41,12 +41,12 @@ static RETRY: Key = key(
 );
 static ON_ERROR: Key = key(
     "on_error",
-    Kind::MapOf(&Kind::Map(&ANSWER), 0, None),
-    "What follows a failure, by error class; * is any other.",
+    Kind::MapOf(&Kind::OneOrMany(&Kind::Map(&ANSWER)), 0, None),
+    "What follows a failure, by error class; * is any other. Of a list the first whose `when` holds.",
 );
 static ON_TIMEOUT: Key = key(
     "on_timeout",
-    Kind::Map(&ANSWER),
+    Kind::OneOrMany(&Kind::Map(&ANSWER)),
     "The same as on_error with the class timeout.",
 );
 static SET: Key = key(
@@ -101,6 +101,7 @@ pub static STEP: Shape = shape(
             "Starts an instance of another saga, whose outcome is the result of the step.",
         ),
         &COMPLETE,
+        &CANCEL,
         &FAIL,
         &WITH,
         &key(
@@ -319,6 +320,11 @@ pub static ANSWER: Shape = shape(
     "onError",
     "an answer to an error",
     &[
+        &key(
+            "when",
+            Kind::Named(&EXPRESSION),
+            "Without it the answer always holds; sees error.",
+        ),
         &key("set", Kind::Fields, "State fields; sees error."),
         &key(
             "undo",
@@ -326,6 +332,7 @@ pub static ANSWER: Shape = shape(
             "Steps to undo while the instance goes on.",
         ),
         &COMPLETE,
+        &CANCEL,
         &key("continue", Kind::Bool, "The step counts as done."),
         &key("fail", Kind::Map(&FAILURE), "The instance fails with this code."),
         &key(
@@ -391,6 +398,7 @@ pub static STATE_EMISSION: Shape = shape(
     "stateEmission",
     "an emission of a state",
     &[
+        &EMIT_WHEN,
         &COMMANDED,
         &key("publish", Kind::Map(&PUBLICATION), "A fact."),
         &key(
@@ -421,6 +429,7 @@ pub static LAST: Shape = shape(
     "last",
     "an entry of finally",
     &[
+        &EMIT_WHEN,
         &COMMANDED,
         &key("publish", Kind::Map(&PUBLICATION), "A fact."),
         &key(

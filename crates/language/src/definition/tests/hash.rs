@@ -47,6 +47,10 @@ fn layout_comments_quoting_and_insignificant_order_do_not_change_the_hash() {
         ),
         ("state.paid && state.n > 1", "state.paid  &&  state.n>1"),
         ("needs: [pay]", "needs: pay"),
+        (
+            "    set: {paid: true}\n",
+            "    set: {paid: true}\n    on_error: {}\n",
+        ),
         ("needs: [pay]", "needs: [pay, pay]"),
         ("type: Parcel.Send}", "type: Parcel.Send, payload: {}}"),
         (
@@ -115,6 +119,24 @@ fn every_change_of_meaning_changes_the_hash() {
         ("needs: [pay], ", "needs: [pay], fail_if: state.paid, "),
         ("needs: [pay], ", "needs: [pay], on_timeout: {continue: true}, "),
         ("needs: [pay], ", "needs: [pay], on_timeout: {undo: pay}, "),
+        ("needs: [pay], ", "needs: [pay], on_timeout: {cancel: {}}, "),
+        (
+            "needs: [pay], ",
+            "needs: [pay], on_timeout: {cancel: {mode: drain}}, ",
+        ),
+        (
+            "needs: [pay], ",
+            "needs: [pay], on_timeout: {when: state.paid, continue: true}, ",
+        ),
+        (
+            "needs: [pay], ",
+            "needs: [pay], on_timeout: [{when: state.paid, continue: true}, {cancel: {}}], ",
+        ),
+        ("fail: {code: held}", "cancel: {reason: held}"),
+        (
+            "{publish: {type: order.done",
+            "{when: state.paid, publish: {type: order.done",
+        ),
         ("needs: [pay], ", "needs: [pay], on_timeout: {goto: pay}, "),
         ("id: \"p-${key}\"", "id: \"q-${key}\""),
         ("aggregate: Parcel", "aggregate: Box"),
@@ -221,6 +243,9 @@ fn what_a_step_decides_is_part_of_the_hash() {
         "complete: {outcome: x}",
         "complete: {outcome: x, when: state.n == 1}",
         "complete: {outcome: x, when: state.n == 1}, fail: {code: x}",
+        "cancel: {}",
+        "cancel: {mode: drain}",
+        "cancel: {reason: x}",
     ] {
         let body = format!("state: {{init: {{n: 0}}}}\nsteps: {{a: {{{step}}}}}\n");
         assert!(hashes.insert(hash(&body)), "{step}");

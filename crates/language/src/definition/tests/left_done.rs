@@ -42,7 +42,15 @@ fn told(steps: &str) -> Vec<String> {
 }
 
 /// Steps, and what is said about them. The last step is undone where several could be told.
-const WARNED: [(&str, &str); 18] = [
+const WARNED: [(&str, &str); 20] = [
+    (
+        "  a: {effect: do}\n  b: {needs: [a], if: state.n == 1, cancel: {mode: abandon}}\n",
+        "a: \"b\" fails",
+    ),
+    (
+        "  a: {effect: do}\n  b: {needs: [a], effect: ask, on_error: {\"*\": [{when: state.n == 1, continue: true}]}}\n",
+        "a: \"b\" fails",
+    ),
     (
         "  a: {effect: do}\n  b: {needs: [a], if: state.n == 1, fail: {code: x}}\n",
         "a: \"b\" fails",

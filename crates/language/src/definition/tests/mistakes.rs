@@ -191,7 +191,7 @@ fn a_step_without_anything_to_do_is_told_what_there_is() {
     assert_eq!(
         help,
         [
-            "give it one of effect, command, publish, saga, wait, delay, set, complete, fail, choice, repeat and foreach"
+            "give it one of effect, command, publish, saga, wait, delay, set, complete, cancel, fail, choice, repeat and foreach"
         ]
     );
 }
@@ -313,6 +313,54 @@ fn what_cannot_stand_beside_the_end_of_an_instance_is_told_where_it_stands() {
         assert!(
             found.iter().any(|found| found.starts_with(message)),
             "{step}: {found:?}"
+        );
+    }
+}
+
+#[test]
+fn ways_on_that_exclude_each_other_are_told_at_the_second() {
+    for (body, message) in [
+        (
+            "handlers: {Order.Paid: {cancel: {}, fail: {code: x}}}\nsteps: {a: {delay: 1s}}\n",
+            "SR0125 an instance that is cancelled goes nowhere else: \"cancel\" and \"fail\" exclude each other",
+        ),
+        (
+            "handlers: {Order.Paid: {complete: {outcome: x}, cancel: {}}}\nsteps: {a: {delay: 1s}}\n",
+            "SR0125 an instance that has completed goes nowhere: \"complete\" without \"when\" and \"cancel\" exclude each other",
+        ),
+        (
+            "steps: {a: {effect: fraud-score, on_error: {x: {cancel: {}, continue: true}}}}\n",
+            "SR0125 what follows an error is one of continue, cancel, fail and goto",
+        ),
+        (
+            "deadline: {after: 1h, cancel: {}, drain: true}\nsteps: {a: {delay: 1s}}\n",
+            "SR0125 an instance that is cancelled goes nowhere else: \"cancel\" and \"drain\" exclude each other",
+        ),
+        (
+            "steps: {a: {cancel: {mode: at_once}}}\n",
+            "SR0108 mode is one of compensate, drain, abandon",
+        ),
+        (
+            "steps: {a: {effect: fraud-score, on_error: {x: [{continue: true}, {when: state.a == 1, fail: {code: y}}]}}}\n",
+            "SR0127 this alternative is never taken: one before it always is",
+        ),
+        (
+            "steps: {a: {effect: fraud-score, on_error: {x: [{when: \"false\", continue: true}]}}}\n",
+            "SR0176 this never holds: this answer is never taken",
+        ),
+        (
+            "steps: {a: {delay: 1s}}\nfinally: {completed: [{when: \"false\", publish: {type: x}}]}\n",
+            "SR0176 this never holds: this is never emitted",
+        ),
+        (
+            "steps: {a: {delay: 1s}}\nfinally: {completed: [{when: failure.code == \"x\", publish: {type: x}}]}\n",
+            "SR0113 `failure` cannot be read here",
+        ),
+    ] {
+        let found = told(body);
+        assert!(
+            found.len() == 1 && found[0].starts_with(message),
+            "{body}: {found:?}"
         );
     }
 }

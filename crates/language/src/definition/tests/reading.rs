@@ -3,7 +3,7 @@
 use super::super::compile_archived;
 use super::super::effect::{Provider, RuledOutcome};
 use super::super::model::{
-    Action, COMMAND_TIMEOUT_MS, COMPENSATION_RETRY, Delay, EFFECT_TIMEOUT_MS, Emit, OnUnknown,
+    Action, COMMAND_TIMEOUT_MS, COMPENSATION_RETRY, Delay, EFFECT_TIMEOUT_MS, Emission, Emit, OnUnknown,
 };
 use super::{effect, examples, folder, saga};
 use crate::expr::{Budget, Root, Scope, Template};
@@ -50,7 +50,7 @@ fn the_order_saga_is_what_its_file_says() {
     assert!(unpaid.cancel_when.is_some());
     assert!(order.sends_commands());
     assert!(
-        matches!(&order.finally.failed[..], [Emit::Command(command)] if command.command_type == "Order.Cancel")
+        matches!(order.finally.failed[..], [Emission { emit: Emit::Command(ref command), .. }] if command.command_type == "Order.Cancel")
     );
     assert_eq!(order.finally.cancelled.len(), 1, "an alias stands for its value");
 }
