@@ -8,6 +8,7 @@
 use std::borrow::Cow;
 
 use bytes::Bytes;
+use saga_runner_language::definition::model::Late;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_bytes::ByteBuf;
@@ -54,6 +55,8 @@ pub struct LedgerEntry {
     /// What is undone is the instance of another saga that the step has started, whatever its compensation says: that instance
     /// has not come to its end by itself.
     pub of_child: bool,
+    /// Why nobody waited for it any more when it came.
+    pub late: Option<Late>,
     /// What an operator is asked, where nobody knows whether it was undone.
     pub question: Option<Box<Question>>,
 }

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 
 use saga_runner_language::alias::Alias;
+use saga_runner_language::definition::model::Late;
 use saga_runner_language::ids::{CommandId, DefinitionHash, Key, SagaName, TimeMs};
 use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
@@ -248,6 +249,8 @@ pub struct Tries {
     pub round: u32,
     /// The outcome of one of the attempts under the present key is unknown.
     pub unknown: bool,
+    /// One of the attempts has failed for certain.
+    pub has_failed: bool,
     /// In the order in which the classes first occurred.
     pub failures: Vec<ClassFailures>,
 }
@@ -272,6 +275,10 @@ pub struct Stray {
     pub input: Option<ByteBuf>,
     /// Nobody knows what became of an attempt before.
     pub unknown: bool,
+    /// An attempt before has failed.
+    pub failed: bool,
+    /// Why nobody waits for it.
+    pub late: Late,
 }
 
 /// Which events of an aggregate were applied, by their sequences.
@@ -302,6 +309,8 @@ pub struct Doubt {
     pub input: Option<ByteBuf>,
     /// The step is over, and was put on the ledger with an unknown outcome.
     pub on_ledger: bool,
+    /// Why nobody waits for it, once the step is over.
+    pub late: Late,
 }
 
 /// A command that was sent and whose result has not come.
@@ -568,6 +577,7 @@ impl StepState {
             tries: Tries {
                 round: 0,
                 unknown: false,
+                has_failed: false,
                 failures: Vec::new(),
             },
             turn: 0,

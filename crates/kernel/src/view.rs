@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use saga_runner_language::definition::Definition;
+use saga_runner_language::definition::model::Late;
 use saga_runner_language::ids::{InstanceId, TimeMs};
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -172,6 +173,9 @@ pub struct LedgerView {
     pub status: &'static str,
     /// Attempts of its compensation.
     pub attempt: u32,
+    /// Why nobody waited for it any more when it came.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub late: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub command_id: Option<String>,
 }
@@ -450,6 +454,7 @@ impl LedgerView {
             iteration: entry.iteration,
             status: entry.status.as_str(),
             attempt: entry.attempt,
+            late: entry.late.map(Late::as_str),
             command_id: entry
                 .outstanding
                 .map(|outstanding| outstanding.command.to_string()),

@@ -85,7 +85,7 @@ fn decide(run: &mut Run<'_>, slot: Slot, decision: &Decision) -> Result<(), Reje
 
 /// Publishes a fact, which is done with that.
 fn tell(run: &mut Run<'_>, slot: Slot, publish: &PublishTemplate, path: String) -> Result<(), Rejection> {
-    let kind = run.fact(publish, &path)?;
+    let kind = run.fact(publish, Locals::default(), &path)?;
     let repetition = Repetition::once(u64::from(run.slot(slot).iteration));
     run.push_work(path, repetition, COMMAND_TIMEOUT_MS, kind)?;
     run.slot_mut(slot).attempt = 1;
@@ -228,6 +228,7 @@ pub(super) fn wait_defeated(run: &mut Run<'_>, slot: Slot, defeat: Defeat<'_>) -
     state.callback = None;
     state.iteration = state.iteration.saturating_add(1);
     state.tries.round = 0;
+    state.tries.has_failed = false;
     defeated(run, slot, defeat, true)
 }
 
@@ -264,8 +265,12 @@ impl Tries {
         match ending {
             Ending::Refused => self.round = self.round.saturating_add(1),
             Ending::NotDone => {}
-            Ending::Unknown => self.unknown = true,
+            Ending::Unknown => {
+                self.unknown = true;
+                return;
+            }
         }
+        self.has_failed = true;
     }
 }
 
@@ -312,7 +317,7 @@ pub(super) fn send(run: &mut Run<'_>, slot: Slot, path: String, kind: WorkKind) 
 }
 
 /// Counts a failure of `class`, and says how many there are; `None` beyond the bound on classes.
-fn count(failures: &mut Vec<ClassFailures>, class: &str) -> Option<u32> {
+pub(super) fn count(failures: &mut Vec<ClassFailures>, class: &str) -> Option<u32> {
     if let Some(found) = failures.iter_mut().find(|failures| failures.class == class) {
         found.count = found.count.saturating_add(1);
         return Some(found.count);

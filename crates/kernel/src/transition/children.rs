@@ -195,6 +195,7 @@ pub(super) fn hold(run: &mut Run<'_>, slot: Slot, iteration: u32, sent: Option<B
         known_as: None,
         of_child: true,
         again: false,
+        late: None,
         question: None,
     });
     run.record.ledger.len() - 1

@@ -16,7 +16,7 @@
 
 use saga_runner_language::definition::Definition;
 use saga_runner_language::definition::model::{
-    Action, CHILD_TIMEOUT_MS, COMMAND_TIMEOUT_MS, Compensation, OnExhausted, Step, UndoOrder,
+    Action, CHILD_TIMEOUT_MS, COMMAND_TIMEOUT_MS, Compensation, Late, OnExhausted, Step, UndoOrder,
 };
 use saga_runner_language::ids::CommandId;
 use saga_runner_language::json::Json;
@@ -28,7 +28,7 @@ use super::place::Place;
 use super::run::Run;
 use super::scope::Locals;
 use super::slot::Slot;
-use super::{Rejection, TIMER_DISCARDED, children, flight, questions};
+use super::{Rejection, TIMER_DISCARDED, attempts, children, flight, questions};
 use crate::input::{CancelMode, Settle, Verdict, WorkOutcome, WorkResult};
 use crate::ledger::{LedgerEntry, LedgerStatus};
 use crate::patch::Note;
@@ -238,7 +238,7 @@ pub(super) fn result(run: &mut Run<'_>, at: usize, outcome: &WorkOutcome) -> Res
     let pause_ms = if entry.of_child {
         None
     } else {
-        delay(step, entry.attempt)
+        pause(step, entry, class)
     };
     match pause_ms {
         Some(delay_ms) => {
@@ -361,7 +361,7 @@ fn start(run: &mut Run<'_>, at: usize) -> Result<(), Rejection> {
     }
     entry.attempt = entry.attempt.saturating_add(1);
     let (index, repetition) = (entry.step, repetition(entry));
-    let (input, result) = (entry.input.clone(), entry.result.clone());
+    let (input, result, late) = (entry.input.clone(), entry.result.clone(), entry.late);
     let (known_as, of_child) = (entry.known_as.clone(), entry.of_child);
     let step = step(run, index);
     let path = Place::Compensation { step: &step.name }.to_string();
@@ -369,7 +369,7 @@ fn start(run: &mut Run<'_>, at: usize) -> Result<(), Rejection> {
         (Action::Saga(child), _) if of_child => {
             children::take_back(run, &child.saga, input, &path).map(|kind| Some((kind, CHILD_TIMEOUT_MS)))
         }
-        (_, Some(compensation)) => prepare(run, compensation, repetition, (input, result), &path)
+        (_, Some(compensation)) => prepare(run, compensation, repetition, (input, result, late), &path)
             .map(|kind| Some((kind?, compensation.timeout_ms))),
         (_, None) => {
             return Err(Rejection {
@@ -394,13 +394,22 @@ fn start(run: &mut Run<'_>, at: usize) -> Result<(), Rejection> {
         Err(rejection) if rejection.is_of_rendering() => return impossible(run, at, step, &rejection),
         Err(rejection) => return Err(rejection),
     };
-    let entry = run.record.ledger.entry(at);
-    entry.status = LedgerStatus::Undoing;
-    entry.outstanding = Some(outstanding);
     run.note(Note::CompensationStarted {
         step: step.name.clone(),
         attempt: repetition.attempt,
     });
+    let entry = run.record.ledger.entry(at);
+    let undo = step.compensate.as_ref().map(|compensation| &compensation.action);
+    if let (false, Some(Action::Publish(_))) = (of_child, undo) {
+        // Nothing comes back: what is published with the decision is done with it.
+        entry.undone();
+        run.note(Note::CompensationDone {
+            step: step.name.clone(),
+        });
+        return Ok(());
+    }
+    entry.status = LedgerStatus::Undoing;
+    entry.outstanding = Some(outstanding);
     Ok(())
 }
 
@@ -409,11 +418,16 @@ fn prepare(
     run: &mut Run<'_>,
     compensation: &Compensation,
     repetition: Repetition,
-    (input, result): (Option<ByteBuf>, Option<ByteBuf>),
+    (input, result, late): (Option<ByteBuf>, Option<ByteBuf>, Option<Late>),
     path: &str,
 ) -> Result<Option<WorkKind>, Rejection> {
+    let late = late.map_or(Json::Null, |late| {
+        let reason = Json::Str(late.as_str().into());
+        Json::Map(vec![("reason".into(), reason)])
+    });
     let mut locals = Locals {
         result: Some(run.ground.values.keep(Json::Null)),
+        late: Some(run.ground.values.keep(late)),
         ..Locals::default()
     };
     if let Some(result) = result {
@@ -540,6 +554,7 @@ impl LedgerEntry {
         self.asks = false;
         self.again = false;
         self.question = None;
+        self.tries.failures.clear();
     }
 
     /// It is undone, and once more where that may have come too early.
@@ -561,10 +576,18 @@ impl LedgerEntry {
     }
 }
 
-fn delay(step: &Step, attempt: u32) -> Option<i64> {
-    let retry = step.compensate.as_ref()?.retry;
-    let delay_ms = retry.delay_before(attempt.checked_add(1)?)?;
-    Some(i64::try_from(delay_ms).unwrap_or(i64::MAX))
+/// The pause before the next attempt, in milliseconds, if one follows a failure of `class`. The attempts of a table are
+/// those of all classes that it is for.
+fn pause(step: &Step, entry: &mut LedgerEntry, class: &str) -> Option<i64> {
+    let tables = &step.compensate.as_ref()?.retry;
+    let table_of = |class: &str| tables.iter().position(|table| table.is_for(class));
+    let at = table_of(class)?;
+    attempts::count(&mut entry.tries.failures, class)?;
+    let failures = entry.tries.failures.iter();
+    let failures = failures.filter(|failures| table_of(&failures.class) == Some(at));
+    let failures = failures.fold(0_u32, |all, failures| all.saturating_add(failures.count));
+    let pause_ms = tables.get(at)?.policy.delay_before(failures.checked_add(1)?)?;
+    Some(i64::try_from(pause_ms).unwrap_or(i64::MAX))
 }
 
 fn step<'a>(run: &Run<'a>, index: u16) -> &'a Step {

@@ -10,7 +10,7 @@
 //!
 //! The commands in question are remembered with the instance, as many as [`DOUBTS_MAX`].
 
-use saga_runner_language::definition::model::{Action, OnLate};
+use saga_runner_language::definition::model::{Action, Late, OnLate};
 use saga_runner_language::expr::Root;
 use saga_runner_language::ids::CommandId;
 use serde_bytes::ByteBuf;
@@ -36,6 +36,7 @@ pub(super) fn remember(run: &mut Run<'_>, slot: Slot, command: CommandId) {
         round: state.tries.round,
         input: None,
         on_ledger: false,
+        late: Late::TimedOut,
     };
     put(run, doubt);
 }
@@ -50,6 +51,7 @@ pub(super) fn remember_stray(run: &mut Run<'_>, stray: &Stray) {
         round: stray.outstanding.round,
         input: stray.input.clone(),
         on_ledger: false,
+        late: stray.late,
     };
     put(run, doubt);
 }
@@ -176,6 +178,8 @@ fn done<'a>(
                 outstanding: open,
                 input,
                 unknown,
+                failed: false,
+                late: Late::TimedOut,
             });
         }
     }
@@ -202,18 +206,20 @@ fn late(run: &mut Run<'_>, slot: Slot, doubt: Doubt, result: &[u8], counts: bool
     let known = known.map(|(at, _)| at);
     drop(entries);
     if let Some(at) = known {
-        confirm(run, at, doubt.input, result);
+        confirm(run, at, doubt.input, result, doubt.late);
     } else if !counts {
-        entries::push_late(run, slot, doubt.iteration, doubt.input, Some(result));
+        let known = (doubt.input, Some(result));
+        entries::push_late(run, slot, doubt.iteration, known, doubt.late);
     } else if run.record.phase != Phase::Completed {
         let held = LedgerStatus::Held;
-        entries::put(run, slot, doubt.iteration, held, doubt.input, Some(result));
+        let known = (doubt.input, Some(result));
+        entries::put(run, slot, doubt.iteration, held, known, Some(doubt.late));
     }
 }
 
 /// What is on the ledger with an unknown outcome is known to have happened. What was undone meanwhile may have been undone
 /// before it happened, so it is undone once more, as another piece of work.
-fn confirm(run: &mut Run<'_>, at: usize, input: Option<ByteBuf>, result: &[u8]) {
+fn confirm(run: &mut Run<'_>, at: usize, input: Option<ByteBuf>, result: &[u8], late: Late) {
     let index = run.record.ledger.entry(at).step;
     let Some(undo) = run.ground.definition.steps[usize::from(index)]
         .compensate
@@ -230,6 +236,7 @@ fn confirm(run: &mut Run<'_>, at: usize, input: Option<ByteBuf>, result: &[u8]) 
     };
     let asked = run.record.ledger.entry(at).asks;
     let entry = run.record.ledger.entry(at);
+    entry.late = entry.late.or(Some(late));
     match entry.status {
         LedgerStatus::Held | LedgerStatus::Due => {
             entry.asks = false;

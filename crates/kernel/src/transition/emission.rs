@@ -90,7 +90,7 @@ impl<'a> Run<'a> {
         let kind = match &emission.emit {
             Emit::Effect(step) => return self.start_effect(*step, iteration),
             Emit::Command(command) => self.command(command, Locals::default(), false, &path)?,
-            Emit::Publish(publish) => self.fact(publish, &path)?,
+            Emit::Publish(publish) => self.fact(publish, Locals::default(), &path)?,
         };
         self.note(Note::Emitted { work: path.clone() });
         self.push_work(path, Repetition::once(iteration), COMMAND_TIMEOUT_MS, kind)?;
@@ -114,12 +114,11 @@ impl<'a> Run<'a> {
             }
             Action::Command(command) => self.command(command, locals, true, path),
             Action::UndoSaga(saga) => children::undo(saga, locals, path),
-            Action::Publish(_) | Action::Saga(_) | Action::Nothing | Action::Decide(_) | Action::Group(_) => {
-                Err(Rejection {
-                    reason: "definition.mismatch",
-                    message: format!("{path} does nothing that has an outcome"),
-                })
-            }
+            Action::Publish(publish) => self.fact(publish, locals, path),
+            Action::Saga(_) | Action::Nothing | Action::Decide(_) | Action::Group(_) => Err(Rejection {
+                reason: "definition.mismatch",
+                message: format!("{path} does nothing that has an outcome"),
+            }),
         }
     }
 
@@ -142,10 +141,13 @@ impl<'a> Run<'a> {
         })
     }
 
-    pub(super) fn fact(&mut self, publish: &PublishTemplate, path: &str) -> Result<WorkKind, Rejection> {
-        let payload = self.render(&publish.payload, Locals::default(), || {
-            format!("{path}.publish.payload")
-        })?;
+    pub(super) fn fact(
+        &mut self,
+        publish: &PublishTemplate,
+        locals: Locals<'a>,
+        path: &str,
+    ) -> Result<WorkKind, Rejection> {
+        let payload = self.render(&publish.payload, locals, || format!("{path}.publish.payload"))?;
         Ok(WorkKind::Fact {
             fact_type: publish.fact_type.clone(),
             payload: Bytes::from(payload),

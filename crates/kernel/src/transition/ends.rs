@@ -34,6 +34,7 @@ pub(super) fn acted<'a>(run: &mut Run<'a>, slot: Slot, payload: &'a [u8]) -> Res
     state.error = None;
     // What is unknown of earlier attempts is known now: all of them are the same work.
     state.tries.unknown = false;
+    state.tries.has_failed = false;
     let (iteration, round) = (state.iteration, state.tries.round);
     doubts::settle(run, slot, iteration, round);
     let state = run.slot_mut(slot);
@@ -79,6 +80,7 @@ pub(super) fn unusable(
 ) -> Result<(), Rejection> {
     let state = run.slot_mut(slot);
     state.tries.unknown = false;
+    state.tries.has_failed = false;
     let (iteration, round) = (state.iteration, state.tries.round);
     doubts::settle(run, slot, iteration, round);
     let input = run.slot_mut(slot).take_input();
@@ -162,6 +164,7 @@ pub(super) fn failed(run: &mut Run<'_>, slot: Slot, defeat: Defeat<'_>) -> Resul
     state.result = None;
     let input = state.take_input();
     let (unknown, iteration) = (state.tries.unknown, state.iteration);
+    let has_failed = state.tries.has_failed;
     doubts::keep_input(run, slot, iteration, input.as_ref());
     run.note(Note::StepFailed {
         step: step.name.clone(),
@@ -180,6 +183,8 @@ pub(super) fn failed(run: &mut Run<'_>, slot: Slot, defeat: Defeat<'_>) -> Resul
     } else if unknown {
         children::recall(run, slot.step, input.as_ref())?;
         entries::push_unknown(run, slot, input);
+    } else if has_failed {
+        entries::push_failed(run, slot, input);
     }
     errors::answer(run, slot, defeat)
 }
@@ -197,7 +202,7 @@ pub(super) fn abandon(run: &mut Run<'_>, slot: Slot) {
     // Its outcome is as unknown as ever; what that means is up to the compensation.
     state.question = None;
     let input = state.take_input();
-    let unknown = state.tries.unknown;
+    let (unknown, failed) = (state.tries.unknown, state.tries.has_failed);
     state.result = None;
     let outstanding = state.outstanding.take();
     let iteration = state.iteration;
@@ -213,8 +218,11 @@ pub(super) fn abandon(run: &mut Run<'_>, slot: Slot) {
             outstanding,
             input,
             unknown,
+            failed,
+            late: entries::why_late(&run.record),
         }),
         None if unknown => entries::push_unknown(run, slot, input),
+        None if failed => entries::push_failed(run, slot, input),
         None => {}
     }
 }
@@ -237,7 +245,11 @@ pub(super) fn late(run: &mut Run<'_>, at: usize, outcome: &WorkOutcome) -> Resul
         WorkOutcome::Succeeded { payload } | WorkOutcome::Unusable { payload, .. } => {
             ("succeeded", Some(kept(run, payload)), true)
         }
-        WorkOutcome::Failed { class, .. } => (class.as_str(), None, stray.unknown),
+        WorkOutcome::Failed { class, .. } => (
+            class.as_str(),
+            None,
+            stray.unknown || entries::undoes_failed(step),
+        ),
         WorkOutcome::TimedOut { class, .. } => (class.as_str(), None, true),
     };
     run.note(Note::LateResult {
@@ -247,7 +259,7 @@ pub(super) fn late(run: &mut Run<'_>, at: usize, outcome: &WorkOutcome) -> Resul
     if word == CHILD_STUCK && matches!(step.action, Action::Saga(_)) {
         children::hold_late(run, slot, stray.iteration, stray.input)?;
     } else if may_have_happened {
-        entries::push_late(run, slot, stray.iteration, stray.input, result);
+        entries::push_late(run, slot, stray.iteration, (stray.input, result), stray.late);
     }
     compensation::proceed(run)
 }

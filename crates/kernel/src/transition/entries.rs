@@ -1,6 +1,8 @@
 //! What comes on the ledger: steps that have succeeded, those of which nobody knows, and what comes late.
 
-use saga_runner_language::definition::model::{Action, Compensation, Group, OnLate, OnUnknown, Step};
+use saga_runner_language::definition::model::{
+    Action, Compensation, DEADLINE, Group, Late, OnLate, OnUnknown, Step,
+};
 use saga_runner_language::expr::Root;
 use serde_bytes::ByteBuf;
 
@@ -10,7 +12,7 @@ use super::slot::Slot;
 use super::{Rejection, compensation, doubts, flight};
 use crate::input::CancelMode;
 use crate::ledger::{LedgerEntry, LedgerStatus};
-use crate::record::{Phase, Tries};
+use crate::record::{Phase, Record, Tries};
 
 /// How far apart the rounds of entries begin that one iteration of a step has left.
 const TWIN_ROUNDS: u32 = 1 << 16;
@@ -18,15 +20,47 @@ const TWIN_ROUNDS: u32 = 1 << 16;
 /// Puts a step that succeeded on the ledger, if it can be undone.
 pub(super) fn push(run: &mut Run<'_>, slot: Slot, input: Option<ByteBuf>, result: &[u8]) {
     let iteration = run.slot(slot).iteration;
-    put(run, slot, iteration, LedgerStatus::Held, input, Some(result));
+    put(
+        run,
+        slot,
+        iteration,
+        LedgerStatus::Held,
+        (input, Some(result)),
+        None,
+    );
 }
 
 /// The same for one of which nobody knows whether it happened.
 pub(super) fn push_unknown(run: &mut Run<'_>, slot: Slot, input: Option<ByteBuf>) {
     let iteration = run.slot(slot).iteration;
     if may_be_undone(slot.step(run)) {
-        put(run, slot, iteration, LedgerStatus::Held, input, None);
+        put(run, slot, iteration, LedgerStatus::Held, (input, None), None);
         doubts::stand_on_ledger(run, slot, iteration);
+    }
+}
+
+/// The same for one that has failed, where its compensation says that it may have left something behind.
+pub(super) fn push_failed(run: &mut Run<'_>, slot: Slot, input: Option<ByteBuf>) {
+    let iteration = run.slot(slot).iteration;
+    if undoes_failed(slot.step(run)) {
+        put(run, slot, iteration, LedgerStatus::Held, (input, None), None);
+    }
+}
+
+pub(super) fn undoes_failed(step: &Step) -> bool {
+    step.compensate
+        .as_ref()
+        .is_some_and(|compensation| compensation.undoes_failed)
+}
+
+/// Why nobody waits any more for what a step does, now that it is given up.
+pub(super) fn why_late(record: &Record) -> Late {
+    match &record.failure {
+        None if record.phase == Phase::Running => Late::Enough,
+        None => Late::Ended,
+        Some(failure) if failure.cancelled.is_some() => Late::Cancelled,
+        Some(failure) if failure.code == DEADLINE && failure.step.is_none() => Late::Deadline,
+        Some(_) => Late::Failed,
     }
 }
 
@@ -36,8 +70,8 @@ pub(super) fn push_late(
     run: &mut Run<'_>,
     slot: Slot,
     iteration: u32,
-    input: Option<ByteBuf>,
-    result: Option<&[u8]>,
+    (input, result): (Option<ByteBuf>, Option<&[u8]>),
+    late: Late,
 ) {
     let step = slot.step(run);
     let Some(compensation) = &step.compensate else {
@@ -48,7 +82,7 @@ pub(super) fn push_late(
     }
     let status = match (result, compensation.on_late) {
         _ if cancel_mode(&run.record) == Some(CancelMode::Abandon) => return,
-        (None, _) if !may_be_undone(step) => return,
+        (None, _) if !may_be_undone(step) && !undoes_failed(step) => return,
         // It was waited for.
         _ if flight::drains(&run.record) => LedgerStatus::Held,
         (None, _) | (Some(_), OnLate::Compensate) => LedgerStatus::Due,
@@ -60,7 +94,7 @@ pub(super) fn push_late(
         (entry.step, entry.item, entry.iteration) == (slot.step, slot.item, iteration) && !entry.of_child
     };
     let twins = twins.filter(|entry| is_twin(entry)).count();
-    put(run, slot, iteration, status, input, result);
+    put(run, slot, iteration, status, (input, result), Some(late));
     if result.is_none() {
         doubts::stand_on_ledger(run, slot, iteration);
     }
@@ -83,8 +117,8 @@ pub(super) fn put(
     slot: Slot,
     iteration: u32,
     status: LedgerStatus,
-    input: Option<ByteBuf>,
-    result: Option<&[u8]>,
+    (input, result): (Option<ByteBuf>, Option<&[u8]>),
+    late: Option<Late>,
 ) {
     let Some(compensation) = slot.step(run).compensate.as_ref() else {
         return;
@@ -109,6 +143,7 @@ pub(super) fn put(
         known_as: None,
         of_child: false,
         again: false,
+        late,
         question: None,
     });
 }
@@ -127,9 +162,8 @@ pub(super) fn reads(compensation: &Compensation, root: Root) -> bool {
             Action::Command(command) => command.aggregate_id.reads(root) || command.payload.reads(root),
             // It says which instance that is.
             Action::UndoSaga(_) => root == Root::Input,
-            Action::Publish(_) | Action::Saga(_) | Action::Nothing | Action::Decide(_) | Action::Group(_) => {
-                false
-            }
+            Action::Publish(publish) => publish.payload.reads(root),
+            Action::Saga(_) | Action::Nothing | Action::Decide(_) | Action::Group(_) => false,
         }
 }
 

@@ -149,7 +149,7 @@ fn remember(program: &mut ProgramState, name: &str, outcome: &WorkOutcome) {
         let mut ended = Tries {
             round: tries.round,
             unknown: tries.unknown,
-            failures: Vec::new(),
+            ..Tries::default()
         };
         ended.end(Ending::of(outcome));
         (tries.round, tries.unknown) = (ended.round, ended.unknown);

@@ -28,6 +28,8 @@ pub(super) struct Locals<'a> {
     /// In place of the input.
     pub event: Option<&'a Json<'a>>,
     pub signal: Option<&'a Json<'a>>,
+    /// Why nobody waited any more for what is undone.
+    pub late: Option<&'a Json<'a>>,
 }
 
 impl<'a> Run<'a> {
@@ -137,6 +139,7 @@ impl<'a> Run<'a> {
                 Root::Input if reads.contains(root) => Some(self.input_root()?),
                 Root::Error => locals.error.or(self.ambient.error),
                 Root::Key if reads.contains(root) => Some(self.key()),
+                Root::Late => locals.late,
                 Root::Signal => locals.signal.or(self.ambient.signal),
                 Root::Event if locals.event.is_some() => locals.event,
                 Root::Event if reads.contains(root) => Some(self.event_root()?),

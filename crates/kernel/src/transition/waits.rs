@@ -321,18 +321,16 @@ impl<'a> Message<'a> {
         self.value
     }
 
-    const fn locals(self) -> Locals<'a> {
+    fn locals(self) -> Locals<'a> {
         let (event, signal) = match self.kind {
             MessageKind::Event => (Some(self.value), None),
             MessageKind::Signal | MessageKind::Callback => (None, Some(self.value)),
             MessageKind::CallbackFailed => (None, None),
         };
         Locals {
-            result: None,
-            input: None,
-            error: None,
             event,
             signal,
+            ..Locals::default()
         }
     }
 }

@@ -10,7 +10,8 @@ use super::fields::{self, Fields};
 use super::findings::Findings;
 use super::grammar;
 use super::model::{
-    Action, COMPENSATION_RETRY, Compensation, EFFECT_TIMEOUT_MS, OnExhausted, OnLate, OnUnknown, UndoOrder,
+    ANY_CLASS, Action, COMPENSATION_RETRY, Compensation, EFFECT_TIMEOUT_MS, Late, OnExhausted, OnLate,
+    OnUnknown, UndoOrder, UndoRetry,
 };
 use super::steps::{RetryBounds, retry};
 use super::texts::EventParts;
@@ -32,6 +33,7 @@ const ROOTS: &[Root] = &[
     Root::Failure,
     Root::Event,
     Root::Record,
+    Root::Late,
 ];
 
 /// What `compensate` says of a step that nothing undoes.
@@ -52,9 +54,10 @@ impl Reading<'_, '_> {
                 when: None,
                 action: Action::Nothing,
                 on_unknown: OnUnknown::default(),
+                undoes_failed: false,
                 on_late: OnLate::Compensate,
                 on_exhausted: OnExhausted::Stop,
-                retry: COMPENSATION_RETRY,
+                retry: vec![UndoRetry::of_all(COMPENSATION_RETRY)],
                 timeout_ms: EFFECT_TIMEOUT_MS,
             },
         }
@@ -83,9 +86,20 @@ impl Reading<'_, '_> {
             let words = [("stop", OnExhausted::Stop), ("continue", OnExhausted::Continue)];
             one_of(answer, &words, self.findings)
         });
-        if let (OnUnknown::Compensate, Some(types)) = (on_unknown, &mut self.types) {
-            let result = types.env.root(Root::Result).or(&Type::null());
-            types.env.bind(Root::Result, result);
+        let on_failed = fields.get("on_failed").and_then(|answer| {
+            let words = [("ignore", false), ("compensate", true)];
+            one_of(answer, &words, self.findings)
+        });
+        let undoes_failed = on_failed.unwrap_or(false);
+        let may_lack_result = on_unknown == OnUnknown::Compensate || undoes_failed;
+        if let Some(types) = &mut self.types {
+            if may_lack_result {
+                let result = types.env.root(Root::Result).or(&Type::null());
+                types.env.bind(Root::Result, result);
+            }
+            let reasons = Type::one_of(Late::ALL.map(Late::as_str));
+            let late = Type::object([("reason", reasons)]).or(&Type::null());
+            types.env.bind(Root::Late, late);
         }
         if let Some(types) = &mut self.types {
             let sent = types.sent.take().unwrap_or_else(Type::dynamic);
@@ -98,51 +112,84 @@ impl Reading<'_, '_> {
             self.certain(when, &condition, certain::COMPENSATE);
             condition
         });
-        let action = match fields.get("saga") {
-            Some(saga) => self.undo_child(saga, fields, child),
-            None => self.action(fields, ROOTS),
+        let action = match (fields.get("saga"), fields.get("publish")) {
+            (Some(saga), _) => self.undo_child(saga, fields, child),
+            (None, Some(publish)) => self.undo_by_fact(publish, fields),
+            (None, None) => self.action(fields, ROOTS),
         };
         self.item = item;
         let is_known = |types: &Types| !types.env.root(Root::Result).is_dynamic();
         let checked = self.types.as_ref().is_some_and(is_known);
         // Where the result has a type, each reading of it has been checked.
-        let is_told = match on_unknown {
-            OnUnknown::Compensate => !checked,
-            OnUnknown::Ask => true,
-            OnUnknown::Ignore => false,
-        };
+        let is_told = (may_lack_result && !checked) || on_unknown == OnUnknown::Ask;
         if let (true, Some(action)) = (is_told, &action) {
             let at = fields
-                .get("on_unknown")
+                .get(if undoes_failed { "on_failed" } else { "on_unknown" })
                 .map_or_else(|| fields.place(), |entry| entry.key_span.clone());
-            self.absent_result(action, when.as_ref(), on_unknown, at);
+            let case = if undoes_failed {
+                "the step has failed"
+            } else {
+                "the outcome of the step is unknown"
+            };
+            self.absent_result(action, when.as_ref(), (may_lack_result, case), at);
         }
-        let bounds = RetryBounds {
-            attempts: 1..=COMPENSATION_ATTEMPTS_MAX,
-            default: COMPENSATION_RETRY,
-        };
-        let policy = fields
+        let retry = fields
             .get("retry")
-            .and_then(|entry| {
-                let fields = Fields::read(
-                    &entry.value,
-                    &entry.key_span,
-                    &grammar::steps::UNDO_RETRY,
-                    self.findings,
-                )?;
-                Some(retry(&fields, &bounds, self.findings))
-            })
-            .unwrap_or(COMPENSATION_RETRY);
+            .map_or_else(Vec::new, |entry| self.undo_retry(entry));
         let timeout_ms = self.timeout(fields);
         Compensation {
             when,
             action: action.unwrap_or(Action::Nothing),
             on_unknown,
+            undoes_failed,
             on_late: on_late.unwrap_or(OnLate::Compensate),
             on_exhausted: on_exhausted.unwrap_or(OnExhausted::Stop),
-            retry: policy,
+            retry: if retry.is_empty() {
+                vec![UndoRetry::of_all(COMPENSATION_RETRY)]
+            } else {
+                retry
+            },
             timeout_ms,
         }
+    }
+
+    /// One table, or a list of them.
+    fn undo_retry(&mut self, entry: &Entry<'_>) -> Vec<UndoRetry> {
+        let bounds = RetryBounds {
+            attempts: 1..=COMPENSATION_ATTEMPTS_MAX,
+            default: COMPENSATION_RETRY,
+        };
+        let mut tables: Vec<UndoRetry> = Vec::new();
+        for item in fields::one_or_many(&entry.value) {
+            let Some(fields) =
+                Fields::item(item, &entry.key_span, &grammar::steps::UNDO_RETRY, self.findings)
+            else {
+                continue;
+            };
+            let policy = retry(&fields, &bounds, self.findings);
+            let known = tables.iter().flat_map(|table| &table.classes).cloned().collect();
+            let classes = match fields.get("errors") {
+                Some(errors) => self.classes(errors, known),
+                None => vec![ANY_CLASS.to_owned()],
+            };
+            tables.push(UndoRetry { classes, policy });
+        }
+        tables
+    }
+
+    /// A fact is published with the decision to undo, so nothing of it is tried again or waited for.
+    fn undo_by_fact(&mut self, publish: &Entry<'_>, fields: &Fields<'_, '_>) -> Option<Action> {
+        let others = ["effect", "command", "with", "retry", "timeout", "on_exhausted"];
+        for other in others.into_iter().filter_map(|key| fields.get(key)) {
+            let message = format!(
+                "\"{}\" does not stand beside \"publish\": a fact is published with the decision",
+                other.key
+            );
+            self.findings
+                .error(codes::CONTRADICTION, other.key_span.clone(), message);
+        }
+        self.publish(publish, ROOTS, EventParts::Moment)
+            .map(Action::Publish)
     }
 
     /// `compensation` of a saga.
@@ -162,7 +209,7 @@ impl Reading<'_, '_> {
         &mut self,
         action: &Action,
         when: Option<&Expr>,
-        on_unknown: OnUnknown,
+        (is_error, case): (bool, &str),
         at: Range<usize>,
     ) {
         let mut unguarded = None;
@@ -179,22 +226,21 @@ impl Reading<'_, '_> {
                 command.aggregate_id.for_each_expr(&mut look);
                 command.payload.for_each_expr(&mut look);
             }
-            Action::Publish(_)
-            | Action::Saga(_)
+            Action::Publish(publish) => publish.payload.for_each_expr(&mut look),
+            Action::Saga(_)
             | Action::UndoSaga(_)
             | Action::Nothing
             | Action::Decide(_)
             | Action::Group(_) => {}
         }
         if let Some(field) = unguarded {
-            let message = format!(
-                "`result.{field}` is read, but there is none where nobody knows whether the step has happened"
-            );
+            let message = format!("`result.{field}` is read, but there is none where {case}");
             let (span, code) = (at, codes::ABSENT_RESULT);
-            let finding = match on_unknown {
+            let finding = if is_error {
+                self.findings.error(code, span, message)
+            } else {
                 // An operator is asked first.
-                OnUnknown::Ask => self.findings.warning(code, span, message),
-                OnUnknown::Compensate | OnUnknown::Ignore => self.findings.error(code, span, message),
+                self.findings.warning(code, span, message)
             };
             finding.help(Some(format!(
                 "name what is to be undone by the key or by `input`, or write result == null ? null : result.{field}, or say on_unknown: ask or ignore"

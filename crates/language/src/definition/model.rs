@@ -8,7 +8,7 @@ pub use super::lifecycle::{Cancel, Complete, Lifecycle, NoInstance, OnRunning, R
 pub use super::migration::{Dropped, Migration, Places};
 pub use super::nested::{Branch, Foreach, Group, ItemJoin, OnItemError, Pause, Repeat, RepeatCondition};
 pub use super::program::ProgramDefinition;
-pub use super::undo::{Compensation, OnExhausted, OnLate, OnUnknown, UndoOrder};
+pub use super::undo::{Compensation, Late, OnExhausted, OnLate, OnUnknown, UndoOrder, UndoRetry};
 use crate::expr::{Expr, Template};
 use crate::ids::{DefinitionHash, EffectName, SagaName};
 use crate::retry::RetryPolicy;

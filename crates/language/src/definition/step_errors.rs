@@ -44,27 +44,9 @@ impl<'r> Reading<'r, '_> {
                 continue;
             };
             let policy = retry(&fields, &bounds, self.findings);
-            let mut classes: Vec<String> = Vec::new();
             let errors = fields.get("errors");
-            let items = errors.map(|errors| fields::one_or_many(&errors.value));
-            for item in items.unwrap_or_default() {
-                let Some(class) = self.class(item, &entry.key_span) else {
-                    continue;
-                };
-                let mut known = tables.iter().flat_map(|table| &table.classes).chain(&classes);
-                if [RESULT_SCHEMA, RESULT_EXPRESSION].contains(&class) {
-                    let message = format!("\"{class}\" is not tried again: what it fails on has happened");
-                    self.findings
-                        .error(codes::CONTRADICTION, item.span.clone(), message)
-                        .help(Some("say under \"on_error\" what follows".to_owned()));
-                }
-                if known.any(|known| known == class || known == ANY_CLASS) {
-                    let message = format!("an entry before this one is for the class \"{class}\" already");
-                    self.findings
-                        .error(codes::CONTRADICTION, item.span.clone(), message);
-                }
-                classes.push(class.to_owned());
-            }
+            let known = tables.iter().flat_map(|table| &table.classes).cloned().collect();
+            let mut classes = errors.map_or_else(Vec::new, |errors| self.classes(errors, known));
             if errors.is_none() {
                 classes = RETRY_CLASSES.map(str::to_owned).to_vec();
                 if wait.is_some_and(|wait| wait.heartbeat_ms.is_some()) {
@@ -78,6 +60,29 @@ impl<'r> Reading<'r, '_> {
             });
         }
         tables
+    }
+
+    /// The error classes that an entry of `retry` is for; those `before` it are taken.
+    pub fn classes(&mut self, errors: &Entry<'_>, mut before: Vec<String>) -> Vec<String> {
+        let taken = before.len();
+        for item in fields::one_or_many(&errors.value) {
+            let Some(class) = self.class(item, &errors.key_span) else {
+                continue;
+            };
+            if [RESULT_SCHEMA, RESULT_EXPRESSION].contains(&class) {
+                let message = format!("\"{class}\" is not tried again: what it fails on has happened");
+                self.findings
+                    .error(codes::CONTRADICTION, item.span.clone(), message)
+                    .help(Some("say under \"on_error\" what follows".to_owned()));
+            }
+            if before.iter().any(|known| known == class || known == ANY_CLASS) {
+                let message = format!("an entry before this one is for the class \"{class}\" already");
+                self.findings
+                    .error(codes::CONTRADICTION, item.span.clone(), message);
+            }
+            before.push(class.to_owned());
+        }
+        before.split_off(taken)
     }
 
     /// An error class, or `*` for all of them.

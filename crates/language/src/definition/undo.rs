@@ -1,6 +1,8 @@
 //! How what a step did is undone, as a definition says it.
 
-use super::model::Action;
+use serde::{Deserialize, Serialize};
+
+use super::model::{ANY_CLASS, Action};
 use crate::expr::Expr;
 use crate::retry::RetryPolicy;
 
@@ -11,10 +13,79 @@ pub struct Compensation {
     pub when: Option<Expr>,
     pub action: Action,
     pub on_unknown: OnUnknown,
+    /// A step that has failed for certain is undone as well, because it may have left something behind.
+    pub undoes_failed: bool,
     pub on_late: OnLate,
     pub on_exhausted: OnExhausted,
-    pub retry: RetryPolicy,
+    /// The first that is for an error class counts; classes that none is for are not tried again.
+    pub retry: Vec<UndoRetry>,
     pub timeout_ms: i64,
+}
+
+/// Which failures of a compensation are followed by another attempt.
+#[derive(Debug)]
+pub struct UndoRetry {
+    /// Error classes, `*` for all.
+    pub classes: Vec<String>,
+    /// Its attempts are those of all its classes together.
+    pub policy: RetryPolicy,
+}
+
+impl UndoRetry {
+    /// What holds where a definition says nothing.
+    #[must_use]
+    pub fn of_all(policy: RetryPolicy) -> Self {
+        Self {
+            classes: vec![ANY_CLASS.to_owned()],
+            policy,
+        }
+    }
+
+    #[must_use]
+    pub fn is_for(&self, class: &str) -> bool {
+        self.classes
+            .iter()
+            .any(|candidate| candidate == class || candidate == ANY_CLASS)
+    }
+}
+
+/// Why nobody waited for a success any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Late {
+    /// The instance went on without the step: a join had enough, or a handler or an answer to an error gave it up.
+    Enough,
+    /// The outcome was unknown for so long that the step was over.
+    TimedOut,
+    Failed,
+    Cancelled,
+    Deadline,
+    /// The instance was completed.
+    Ended,
+}
+
+impl Late {
+    pub const ALL: [Self; 6] = [
+        Self::Enough,
+        Self::TimedOut,
+        Self::Failed,
+        Self::Cancelled,
+        Self::Deadline,
+        Self::Ended,
+    ];
+
+    /// The word by which definitions and views know it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Enough => "enough",
+            Self::TimedOut => "timed_out",
+            Self::Failed => "failed",
+            Self::Cancelled => "cancelled",
+            Self::Deadline => "deadline",
+            Self::Ended => "ended",
+        }
+    }
 }
 
 /// What becomes of a step of which nobody knows whether it happened.

@@ -74,10 +74,12 @@ pub enum Root {
     Record,
     /// How the instance ends, in one word: in `finally` only.
     Outcome,
+    /// `late.reason` of a success for which nobody waited any more, else null: compensations only.
+    Late,
 }
 
 impl Root {
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::Event,
         Self::State,
         Self::Key,
@@ -95,6 +97,7 @@ impl Root {
         Self::Index,
         Self::Record,
         Self::Outcome,
+        Self::Late,
     ];
 
     #[must_use]
@@ -117,6 +120,7 @@ impl Root {
             Self::Index => "index",
             Self::Record => "record",
             Self::Outcome => "outcome",
+            Self::Late => "late",
         }
     }
 }

@@ -3,7 +3,7 @@
 use saga_runner_language::definition::model::{
     Action, Actions, COMMAND_TIMEOUT_MS, CommandTemplate, Compensation, Delay, EFFECT_TIMEOUT_MS, Emission,
     Emit, Fail, Finally, Handler, Join, Lifecycle, Machine, Migration, OnExhausted, OnLate, OnUnknown,
-    PublishTemplate, State, Step, TimerDefinition, TimerSet, UndoOrder,
+    PublishTemplate, State, Step, TimerDefinition, TimerSet, UndoOrder, UndoRetry,
 };
 use saga_runner_language::definition::{Definition, compile_archived};
 use saga_runner_language::expr::{Expr, Root, Template};
@@ -143,12 +143,13 @@ pub(super) fn compensation(action: Action) -> Compensation {
         on_unknown: OnUnknown::Ignore,
         on_late: OnLate::Compensate,
         on_exhausted: OnExhausted::Stop,
-        retry: RetryPolicy {
+        undoes_failed: false,
+        retry: vec![UndoRetry::of_all(RetryPolicy {
             attempts: 3,
             initial_ms: 1_000,
             factor: 2.0,
             max_ms: 60_000,
-        },
+        })],
         timeout_ms: EFFECT_TIMEOUT_MS,
     }
 }

@@ -39,5 +39,6 @@ mod stories;
 mod strangers;
 mod table;
 mod timers;
+mod undo;
 mod waits;
 mod world;

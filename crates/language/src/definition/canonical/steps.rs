@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use super::super::model::{
     Action, Awaited, Compensation, Decision, Definition, Group, ItemJoin, Join, OnError, OnExhausted,
-    OnItemError, OnLate, OnUnknown, RepeatCondition, Step, StepRetry, Stragglers, Then, Wait,
+    OnItemError, OnLate, OnUnknown, RepeatCondition, Step, StepRetry, Stragglers, Then, UndoRetry, Wait,
 };
 use super::{
     cancel, command, complete, delay, expression, fail, list, members, object, publish, step_name, template,
@@ -226,10 +226,22 @@ fn compensation(compensation: &Compensation) -> Json<'_> {
         ("when", compensation.when.as_ref().map_or(Json::Null, expression)),
         ("action", action(&compensation.action)),
         ("on_unknown", on_unknown),
+        ("undoes_failed", Json::Bool(compensation.undoes_failed)),
         ("on_late", on_late),
         ("on_exhausted", on_exhausted),
-        ("retry", retry(&compensation.retry)),
+        (
+            "retry",
+            Json::List(compensation.retry.iter().map(undo_retry).collect()),
+        ),
         ("deadline_ms", Json::Int(compensation.timeout_ms)),
+    ])
+}
+
+fn undo_retry(table: &UndoRetry) -> Json<'_> {
+    let classes = table.classes.iter().map(|class| text(class));
+    object([
+        ("classes", Json::List(classes.collect())),
+        ("policy", retry(&table.policy)),
     ])
 }
 

@@ -356,6 +356,11 @@ pub static COMPENSATION: Shape = shape(
         ),
         &WITH,
         &key(
+            "publish",
+            Kind::Map(&PUBLICATION),
+            "A fact, which is published with the decision.",
+        ),
+        &key(
             "when",
             Kind::Named(&EXPRESSION),
             "False leaves done what the step did.",
@@ -364,6 +369,11 @@ pub static COMPENSATION: Shape = shape(
             "on_unknown",
             Kind::Word(&["compensate", "ask", "ignore"]),
             "What becomes of a step of which nobody knows whether it happened; compensate if not given.",
+        ),
+        &key(
+            "on_failed",
+            Kind::Word(&["ignore", "compensate"]),
+            "What becomes of a step that has failed, which may have left something behind; ignore if not given.",
         ),
         &key(
             "on_late",
@@ -375,7 +385,11 @@ pub static COMPENSATION: Shape = shape(
             Kind::Word(&["stop", "continue"]),
             "What follows when all attempts have failed; stop if not given.",
         ),
-        &key("retry", Kind::Map(&UNDO_RETRY), ""),
+        &key(
+            "retry",
+            Kind::OneOrMany(&Kind::Map(&UNDO_RETRY)),
+            "Durable retry; the first that names the error class counts.",
+        ),
         &TIMEOUT,
     ],
 );
@@ -388,6 +402,11 @@ pub static UNDO_RETRY: Shape = shape(
             "attempts",
             Kind::Integer(1, COMPENSATION_ATTEMPTS_MAX),
             "Attempts in all.",
+        ),
+        &key(
+            "errors",
+            Kind::OneOrMany(&Kind::Text),
+            "Error classes that are tried again; * for all, if not given.",
         ),
         &key("backoff", Kind::Map(&BACKOFF), ""),
     ],

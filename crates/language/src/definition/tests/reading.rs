@@ -42,7 +42,8 @@ fn the_order_saga_is_what_its_file_says() {
     assert_eq!(order.event_types(), ["Order.CancelRequested", "Order.Placed"]);
     let charge = order.steps[2].compensate.as_ref().expect("a charge is refunded");
     assert_eq!(charge.on_unknown, OnUnknown::Compensate);
-    assert_eq!((charge.retry.attempts, charge.retry.max_ms), (20, 600_000));
+    let policy = charge.retry[0].policy;
+    assert_eq!((policy.attempts, policy.max_ms), (20, 600_000));
     assert!(matches!(&charge.action, Action::Effect { effect, .. } if effect.as_str() == "payments-refund"));
     let unpaid = &order.timers[0];
     assert!(matches!(unpaid.after, Delay::Fixed(1_800_000)));
@@ -90,7 +91,7 @@ fn what_a_saga_leaves_out_has_its_default() {
     );
     let undo = pay.compensate.as_ref().expect("declared");
     assert_eq!(
-        (undo.on_unknown, undo.retry, undo.timeout_ms),
+        (undo.on_unknown, undo.retry[0].policy, undo.timeout_ms),
         (OnUnknown::Compensate, COMPENSATION_RETRY, EFFECT_TIMEOUT_MS)
     );
     assert_eq!(
