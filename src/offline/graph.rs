@@ -3,7 +3,9 @@
 use std::fmt::Write as _;
 
 use crate::kernel::definition::Definition;
-use crate::kernel::definition::model::{Action, Actions, Decision, Group, Join, RepeatCondition, Step, Then};
+use crate::kernel::definition::model::{
+    Action, Actions, Count, Decision, Group, Join, RepeatCondition, Step, Then,
+};
 
 /// What a node stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -237,9 +239,15 @@ fn lines(step: &Step) -> Vec<String> {
         Action::Group(Group::Foreach(foreach)) => format!("for each of {}", foreach.over.text()),
         other => action(other),
     };
-    let join = match step.join {
+    let join = match &step.join {
         Join::All => None,
-        Join::AtLeast { count, .. } => Some(format!("needs {count} of {}", step.needs.len())),
+        Join::AtLeast { count, .. } => {
+            let count = match count {
+                Count::Fixed(number) => number.to_string(),
+                Count::Computed(expr) => expr.text().to_owned(),
+            };
+            Some(format!("needs {count} of {}", step.needs.len()))
+        }
     };
     [name, second].into_iter().chain(join).collect()
 }

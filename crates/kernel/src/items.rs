@@ -25,6 +25,18 @@ pub struct Items {
     results: ByteBuf,
     pub done: u32,
     pub failed: u32,
+    pub bounds: Bounds,
+}
+
+/// What the loop says about the number of its items, as it stood when the list was taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Bounds {
+    /// Most items that run at the same time.
+    pub parallel: u32,
+    /// How many must be done, where some suffice.
+    pub at_least: Option<u32>,
+    /// How many may fail, where that is bounded.
+    pub tolerated: Option<u32>,
 }
 
 /// An item that runs.
@@ -42,7 +54,7 @@ pub struct Item {
 impl Items {
     /// Packs `items`, each as JSON.
     #[must_use]
-    pub fn new(first: u16, items: &[Vec<u8>]) -> Self {
+    pub fn new(first: u16, items: &[Vec<u8>], bounds: Bounds) -> Self {
         let bytes: usize = items.iter().map(|item| item.len() + NUMBER).sum();
         let mut waiting = Vec::with_capacity(bytes);
         for item in items.iter().rev() {
@@ -58,6 +70,7 @@ impl Items {
             results: ByteBuf::new(),
             done: 0,
             failed: 0,
+            bounds,
         }
     }
 
@@ -146,9 +159,19 @@ fn split_result(bytes: &[u8]) -> Option<(usize, &[u8], &[u8])> {
 mod tests {
     use super::*;
 
+    const UNBOUNDED: Bounds = Bounds {
+        parallel: 10,
+        at_least: None,
+        tolerated: None,
+    };
+
     #[test]
     fn items_come_in_their_order_and_results_in_that_of_the_items() {
-        let mut items = Items::new(3, &[b"1".to_vec(), b"[2]".to_vec(), b"\"drei\"".to_vec()]);
+        let mut items = Items::new(
+            3,
+            &[b"1".to_vec(), b"[2]".to_vec(), b"\"drei\"".to_vec()],
+            UNBOUNDED,
+        );
         assert_eq!((items.total, items.waiting()), (3, 3));
         let taken: Vec<(u32, ByteBuf)> = std::iter::from_fn(|| items.take()).collect();
         assert_eq!(
@@ -167,14 +190,14 @@ mod tests {
 
     #[test]
     fn no_items_make_an_empty_list() {
-        let mut items = Items::new(0, &[]);
+        let mut items = Items::new(0, &[], UNBOUNDED);
         assert_eq!(items.take(), None);
         assert_eq!(items.result(), b"[]");
     }
 
     #[test]
     fn items_that_are_given_up_do_not_come() {
-        let mut items = Items::new(0, &[b"1".to_vec(), b"2".to_vec()]);
+        let mut items = Items::new(0, &[b"1".to_vec(), b"2".to_vec()], UNBOUNDED);
         items.take();
         items.drop_waiting();
         assert_eq!((items.take(), items.waiting()), (None, 0));

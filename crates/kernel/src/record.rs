@@ -182,6 +182,8 @@ pub struct StepState {
     /// Error class of the latest attempt that failed, until one succeeds.
     pub error: Option<String>,
     pub tries: Tries,
+    /// How many of its needs must be done, where that was computed.
+    pub needed: Option<u32>,
     /// Of a loop with a condition: the turn, the first being 0.
     pub turn: u32,
     /// Of a loop over a list, while it runs.
@@ -580,6 +582,7 @@ impl StepState {
                 has_failed: false,
                 failures: Vec::new(),
             },
+            needed: None,
             turn: 0,
             items: None,
             result: None,

@@ -3,7 +3,14 @@
 //! Items begin as others end, so that no input makes more work than one transition may have. What an item did
 //! is on the ledger under its index. Items that are given up leave strays, whose late successes are undone.
 
-use saga_runner_language::definition::model::{BODY_OF_FOREACH, Foreach, Group, ItemJoin, OnItemError, Step};
+use std::ops::RangeInclusive;
+
+use saga_runner_language::definition::loops::{
+    ITEMS_MAX, PARALLEL_MAX, TOO_MANY_FAILED, TOO_MANY_ITEMS, VALUE_RANGE,
+};
+use saga_runner_language::definition::model::{
+    BODY_OF_FOREACH, Count, Foreach, Group, ItemJoin, OnItemError, Step, Tolerance,
+};
 use saga_runner_language::expr::{Root, write_sorted};
 use saga_runner_language::json::{Json, write_string};
 use serde_bytes::ByteBuf;
@@ -15,15 +22,13 @@ use super::run::Run;
 use super::scope::Locals;
 use super::slot::Slot;
 use super::turns::SOON_MS;
-use super::{Rejection, entries, groups, settle, turns};
-use crate::items::{Item, Items};
+use super::{Rejection, entries, groups, joins, settle, turns};
+use crate::items::{Bounds, Item, Items};
 use crate::patch::Note;
 use crate::record::{StepState, StepStatus};
 
 /// Timer with which a loop goes on that had no room for more work.
 pub(super) const FOREACH: &str = "foreach";
-/// Error class of a loop over more items than it may have.
-const TOO_MANY_ITEMS: &str = "too_many_items";
 
 /// Takes the list of a loop.
 pub(super) fn start<'a>(run: &mut Run<'a>, slot: Slot, foreach: &'a Foreach) -> Result<(), Rejection> {
@@ -36,14 +41,27 @@ pub(super) fn start<'a>(run: &mut Run<'a>, slot: Slot, foreach: &'a Foreach) -> 
             message: format!("{}: the value is no list", place()),
         });
     };
+    let Numbers {
+        max,
+        parallel,
+        at_least,
+        tolerate,
+    } = match numbers(run, slot, foreach)? {
+        Ok(numbers) => numbers,
+        Err(message) => {
+            let class = VALUE_RANGE;
+            let message = &message;
+            return ends::failed(run, slot, Defeat { class, message });
+        }
+    };
     let state = run.slot_mut(slot);
     state.status = StepStatus::Running;
     let chunk = foreach
         .chunk
         .map_or(1, |size| usize::try_from(size).unwrap_or(usize::MAX));
     let count = list.len().div_ceil(chunk.max(1));
-    if count > usize::try_from(foreach.max).unwrap_or(usize::MAX) {
-        let message = format!("{count} items, at most {} are allowed", foreach.max);
+    if count > usize::try_from(max).unwrap_or(usize::MAX) {
+        let message = format!("{count} items, at most {max} are allowed");
         let defeat = Defeat {
             class: TOO_MANY_ITEMS,
             message: &message,
@@ -73,7 +91,19 @@ pub(super) fn start<'a>(run: &mut Run<'a>, slot: Slot, foreach: &'a Foreach) -> 
             })
             .collect(),
     };
-    let items = Items::new(foreach.steps.start, &items);
+    let total = u32::try_from(items.len()).unwrap_or(u32::MAX);
+    let bounds = Bounds {
+        parallel,
+        at_least,
+        tolerated: tolerate.map(|tolerate| match tolerate {
+            Tolerated::Items(items) => items,
+            Tolerated::Percent(percent) => {
+                let items = u64::from(total) * u64::from(percent) / 100;
+                u32::try_from(items).unwrap_or(u32::MAX)
+            }
+        }),
+    };
+    let items = Items::new(foreach.steps.start, &items, bounds);
     run.note(Note::ItemsStarted {
         step: step.name.clone(),
         items: items.total,
@@ -82,12 +112,65 @@ pub(super) fn start<'a>(run: &mut Run<'a>, slot: Slot, foreach: &'a Foreach) -> 
     Ok(())
 }
 
+/// The numbers of a loop.
+struct Numbers {
+    max: u32,
+    parallel: u32,
+    at_least: Option<u32>,
+    tolerate: Option<Tolerated>,
+}
+
+#[derive(Clone, Copy)]
+enum Tolerated {
+    Items(u32),
+    Percent(u32),
+}
+
+/// What the numbers of a loop are now, or which of them is out of range.
+fn numbers<'a>(
+    run: &mut Run<'a>,
+    slot: Slot,
+    foreach: &'a Foreach,
+) -> Result<Result<Numbers, String>, Rejection> {
+    let mut read = |key: &str, count: &'a Count, range: RangeInclusive<u32>| {
+        let place = format!(
+            "{}.foreach.{key}",
+            Place::Step {
+                name: &slot.step(run).name
+            }
+        );
+        joins::number(run, count, range, &place)
+    };
+    let parallel = read("parallel", &foreach.parallel, 1..=PARALLEL_MAX)?;
+    let max = read("max", &foreach.max, 1..=ITEMS_MAX)?;
+    let at_least = match &foreach.join {
+        ItemJoin::All => Ok(None),
+        ItemJoin::AtLeast(count) => read("join.at_least", count, 1..=ITEMS_MAX)?.map(Some),
+    };
+    let tolerate = match &foreach.tolerate {
+        None => Ok(None),
+        Some(Tolerance::Percent(percent)) => Ok(Some(Tolerated::Percent(*percent))),
+        Some(Tolerance::Items(count)) => {
+            let number = read("tolerate", count, 0..=ITEMS_MAX)?;
+            number.map(|items| Some(Tolerated::Items(items)))
+        }
+    };
+    Ok((|| {
+        Ok(Numbers {
+            max: max?,
+            parallel: parallel?,
+            at_least: at_least?,
+            tolerate: tolerate?,
+        })
+    })())
+}
+
 /// Leads every item on, starts others as there is room, and ends the loop. Tells whether anything has changed.
 pub(super) fn conclude<'a>(run: &mut Run<'a>, slot: Slot, foreach: &'a Foreach) -> Result<bool, Rejection> {
     let mut changed = false;
     // Nothing begins any more in a loop that cannot have enough.
     for index in running(run, slot) {
-        if out_of_reach(run, slot, foreach)? {
+        if out_of_reach(run, slot)? {
             return Ok(true);
         }
         changed |= lead(run, slot, foreach, index)?;
@@ -136,7 +219,27 @@ pub(super) fn failed(run: &mut Run<'_>, slot: Slot, defeat: Defeat<'_>) -> Resul
         item: index,
         class: defeat.class.to_owned(),
     });
-    Ok(())
+    let Some((failed, tolerated)) = run
+        .slot(around)
+        .items
+        .as_ref()
+        .and_then(|items| Some((items.failed, items.bounds.tolerated?)))
+    else {
+        return Ok(());
+    };
+    if failed <= tolerated {
+        return Ok(());
+    }
+    let message = format!(
+        "{failed} items have failed, {tolerated} may; the last one: {}: {}",
+        defeat.class, defeat.message
+    );
+    give_up(run, around);
+    let defeat = Defeat {
+        class: TOO_MANY_FAILED,
+        message: &message,
+    };
+    ends::failed(run, around, defeat)
 }
 
 /// Remembers the result of a step of an item, where the result of the loop is read.
@@ -236,16 +339,16 @@ fn result_of(run: &Run<'_>, slot: Slot, foreach: &Foreach, index: u32) -> Option
 
 /// Starts items while there is room for them among those that run, and for their work in this transition.
 fn fill<'a>(run: &mut Run<'a>, slot: Slot, foreach: &'a Foreach) -> Result<bool, Rejection> {
-    let window = usize::try_from(foreach.parallel).unwrap_or(usize::MAX);
     let mut changed = false;
     loop {
-        if out_of_reach(run, slot, foreach)? {
+        if out_of_reach(run, slot)? {
             return Ok(true);
         }
         let Some(items) = &run.slot(slot).items else {
             return Ok(changed);
         };
-        if items.running.len() >= window || items.waiting() == 0 || is_enough(items, foreach) {
+        let window = usize::try_from(items.bounds.parallel).unwrap_or(usize::MAX);
+        if items.running.len() >= window || items.waiting() == 0 || is_enough(items) {
             return Ok(changed);
         }
         // Half of the work is left to whatever else this input starts.
@@ -292,8 +395,11 @@ fn fill<'a>(run: &mut Run<'a>, slot: Slot, foreach: &'a Foreach) -> Result<bool,
 const ITEMS_PER_INPUT_MAX: u32 = 128;
 
 /// Fails a loop that cannot have enough items done any more. Tells whether it is one.
-fn out_of_reach(run: &mut Run<'_>, slot: Slot, foreach: &Foreach) -> Result<bool, Rejection> {
-    let (ItemJoin::AtLeast(count), Some(items)) = (foreach.join, &run.slot(slot).items) else {
+fn out_of_reach(run: &mut Run<'_>, slot: Slot) -> Result<bool, Rejection> {
+    let Some(items) = &run.slot(slot).items else {
+        return Ok(false);
+    };
+    let Some(count) = items.bounds.at_least else {
         return Ok(false);
     };
     let at_most = items.done.saturating_add(open(items));
@@ -317,13 +423,18 @@ fn open(items: &Items) -> u32 {
 }
 
 fn end<'a>(run: &mut Run<'a>, slot: Slot, foreach: &'a Foreach) -> Result<bool, Rejection> {
-    if out_of_reach(run, slot, foreach)? {
+    if out_of_reach(run, slot)? {
         return Ok(true);
     }
     let Some(items) = &run.slot(slot).items else {
         return Ok(false);
     };
-    if open(items) > 0 && !is_enough(items, foreach) {
+    let waits = if is_enough(items) {
+        foreach.let_run && !items.running.is_empty()
+    } else {
+        open(items) > 0
+    };
+    if waits {
         return Ok(false);
     }
     let left = running(run, slot);
@@ -365,11 +476,8 @@ pub(super) fn give_up(run: &mut Run<'_>, slot: Slot) {
     }
 }
 
-fn is_enough(items: &Items, foreach: &Foreach) -> bool {
-    match foreach.join {
-        ItemJoin::All => false,
-        ItemJoin::AtLeast(count) => items.done >= count,
-    }
+fn is_enough(items: &Items) -> bool {
+    items.bounds.at_least.is_some_and(|count| items.done >= count)
 }
 
 /// Stops waiting for an item: what is outstanding becomes a stray.

@@ -3,15 +3,23 @@
 //! A step that is needed by such joins alone may fail: they go on without it, or fail themselves once there
 //! cannot be enough any more.
 
-use saga_runner_language::definition::model::{Group, Join, Step, Stragglers};
+use std::ops::RangeInclusive;
+
+use saga_runner_language::definition::loops::VALUE_RANGE;
+use saga_runner_language::definition::model::{Count, Group, Join, Step, Stragglers};
+use saga_runner_language::json::Json;
 
 use super::ends::{self, Defeat};
+use super::place::Place;
 use super::run::Run;
+use super::scope::Locals;
 use super::slot::Slot;
 use super::{Rejection, entries, groups};
 use crate::patch::Note;
 use crate::record::StepStatus;
 
+/// Most bytes of a wrong value that a message shows.
+const SHOWN_BYTES: usize = 64;
 /// Error class of a step that waits for more of its needs than can be done.
 pub(super) const JOIN_UNREACHABLE: &str = "join_unreachable";
 
@@ -27,9 +35,13 @@ pub(super) enum Standing {
 pub(super) fn standing(run: &Run<'_>, slot: Slot) -> Standing {
     let step = slot.step(run);
     let tally = Tally::of(run, slot);
-    let (met, out_of_reach) = match step.join {
+    let (met, out_of_reach) = match &step.join {
         Join::All => (tally.open == 0, tally.lost > 0),
-        Join::AtLeast { count, .. } => (tally.done >= count, tally.done.saturating_add(tally.open) < count),
+        Join::AtLeast { count, .. } => match count.fixed().or(run.slot(slot).needed) {
+            Some(count) => (tally.done >= count, tally.done.saturating_add(tally.open) < count),
+            // It is computed when the first of the needs is over.
+            None => (false, false),
+        },
     };
     if out_of_reach {
         Standing::OutOfReach
@@ -38,6 +50,65 @@ pub(super) fn standing(run: &Run<'_>, slot: Slot) -> Standing {
     } else {
         Standing::Open
     }
+}
+
+/// Computes how many needs of a step must be done, once the first of them is over, and keeps it. A number that cannot be is a
+/// failure of the step; tells whether it has failed.
+pub(super) fn compute(run: &mut Run<'_>, slot: Slot) -> Result<bool, Rejection> {
+    let step = slot.step(run);
+    let Join::AtLeast { count, .. } = &step.join else {
+        return Ok(false);
+    };
+    if count.fixed().is_some() || run.slot(slot).needed.is_some() {
+        return Ok(false);
+    }
+    let tally = Tally::of(run, slot);
+    let needs = u32::try_from(step.needs.len()).unwrap_or(u32::MAX);
+    if tally.open >= needs {
+        return Ok(false);
+    }
+    let place = format!("{}.join.at_least", Place::Step { name: &step.name });
+    match number(run, count, 1..=needs, &place)? {
+        Ok(count) => {
+            run.slot_mut(slot).needed = Some(count);
+            Ok(false)
+        }
+        Err(message) => {
+            let class = VALUE_RANGE;
+            let message = &message;
+            ends::failed(run, slot, Defeat { class, message })?;
+            Ok(true)
+        }
+    }
+}
+
+/// A number of a definition as it is now, or why it is none within `range`.
+pub(super) fn number<'a>(
+    run: &mut Run<'a>,
+    count: &'a Count,
+    range: RangeInclusive<u32>,
+    place: &str,
+) -> Result<Result<u32, String>, Rejection> {
+    let expr = match count {
+        Count::Fixed(number) => return Ok(Ok(*number)),
+        Count::Computed(expr) => expr,
+    };
+    let value = run.evaluate(expr, Locals::default(), || place.to_owned())?;
+    let number = match value {
+        Json::Int(number) => u32::try_from(number).ok().filter(|number| range.contains(number)),
+        _ => None,
+    };
+    Ok(number.ok_or_else(|| {
+        let mut found = Vec::new();
+        value.write(&mut found);
+        found.truncate(SHOWN_BYTES);
+        format!(
+            "{place} is {}, allowed are whole numbers from {} to {}",
+            String::from_utf8_lossy(&found),
+            range.start(),
+            range.end()
+        )
+    }))
 }
 
 /// Whether the needs of a step cannot be met any more.
@@ -68,7 +139,7 @@ pub(super) fn leave_stragglers(run: &mut Run<'_>, slot: Slot) -> Result<(), Reje
     let Join::AtLeast {
         stragglers: Stragglers::Cancel,
         ..
-    } = step.join
+    } = &step.join
     else {
         return Ok(());
     };

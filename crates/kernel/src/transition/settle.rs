@@ -85,7 +85,9 @@ pub(super) fn frame(run: &mut Run<'_>, steps: Range<u16>, item: Option<u32>) -> 
         let slot = Slot { step, item };
         let needs = &run.ground.definition.steps[usize::from(step)].needs;
         let is_looked_at = !needs.is_empty() && run.is_running() && may_start(run, slot);
-        if is_looked_at && joins::is_out_of_reach(run, slot) {
+        if is_looked_at && joins::compute(run, slot)? {
+            changed = true;
+        } else if is_looked_at && joins::is_out_of_reach(run, slot) {
             joins::out_of_reach(run, slot)?;
             changed = true;
         }

@@ -126,7 +126,7 @@ impl<'r> Reading<'r, '_> {
             .map(|needs| self.needs(needs))
             .unwrap_or_default();
         let join = self.join(&fields, &needs);
-        self.assume_needs(&needs, join);
+        self.assume_needs(&needs, &join);
         let condition = fields.get("if").map(|condition| self.start_condition(condition));
         let choice = fields.require("choice", self.findings)?;
         if depth == GROUP_DEPTH_MAX {
@@ -260,7 +260,7 @@ pub fn members(at: usize, branch: usize, outline: &[Outlined<'_, '_>]) -> Range<
 
 /// For each step, the steps that come before it; where it is `certain`, only those that are over before it is.
 pub fn order(definition: &Definition, certain: bool) -> Vec<Vec<u16>> {
-    let needs = |step: &Step| match step.join {
+    let needs = |step: &Step| match &step.join {
         Join::AtLeast { .. } if certain => Vec::new(),
         Join::AtLeast { .. } | Join::All => step.needs.clone(),
     };
@@ -299,10 +299,10 @@ pub fn joins(definition: &Definition) -> Vec<Vec<Enough>> {
         let mut own = Vec::new();
         let mut at = Some(step);
         while let Some(step) = at {
-            if let Join::AtLeast { stragglers, .. } = step.join {
+            if let Join::AtLeast { stragglers, .. } = &step.join {
                 own.push(Enough {
                     needs: step.needs.clone(),
-                    cancels: stragglers == Stragglers::Cancel,
+                    cancels: *stragglers == Stragglers::Cancel,
                 });
             }
             at = step.within.map(|group| &steps[usize::from(group)]);

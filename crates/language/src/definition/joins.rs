@@ -1,13 +1,19 @@
 //! Reading how many of the steps that a step needs must be done.
 
+use std::ops::RangeInclusive;
+
 use super::actions::Reading;
 use super::codes;
 use super::fields::{self, Fields};
 use super::grammar::Shape;
 use super::grammar::steps::STEP_JOIN;
-use super::model::{ItemJoin, Join, Step, Stragglers};
-use super::steps::STEPS_MAX;
+use super::model::{Count, ItemJoin, Join, Step, Stragglers};
+use super::steps::{START_ROOTS, STEPS_MAX};
+use super::texts::EventParts;
+use super::typing;
 use super::yaml::{Entry, Value};
+use crate::expr::Template;
+use crate::expr::types::Type;
 
 impl Step {
     /// Whether there are steps that need this one, and for all of them some of their needs suffice: they go on
@@ -46,7 +52,7 @@ impl Reading<'_, '_> {
         let written = fields.get("stragglers");
         let cancels =
             written.and_then(|entry| self.one_word(entry, &["let_run", "cancel"])) == Some("cancel");
-        if let (Some(written), None | Some(ItemJoin::All)) = (written, count) {
+        if let (Some(written), None | Some(ItemJoin::All)) = (written, &count) {
             self.findings
                 .error(
                     codes::CONTRADICTION,
@@ -73,12 +79,29 @@ impl Reading<'_, '_> {
         if let Value::Map(_) = &entry.value.value {
             let fields = Fields::read(&entry.value, &entry.key_span, shape, self.findings)?;
             let count = fields.require("at_least", self.findings)?;
-            return fields::integer(count, 1..=most, codes::WRONG_VALUE, self.findings)
-                .map(ItemJoin::AtLeast);
+            return self.count(count, 1..=most).map(ItemJoin::AtLeast);
         }
         match self.one_word(entry, &["all", "any"])? {
             "all" => Some(ItemJoin::All),
-            _ => Some(ItemJoin::AtLeast(1)),
+            _ => Some(ItemJoin::AtLeast(Count::Fixed(1))),
         }
+    }
+
+    /// A whole number, or an expression that gives one.
+    pub fn count(&mut self, entry: &Entry<'_>, range: RangeInclusive<u32>) -> Option<Count> {
+        if let Value::Scalar(scalar) = &entry.value.value
+            && scalar.text.contains("${")
+        {
+            let template = self.text(entry, "a whole number", START_ROOTS, EventParts::Moment);
+            if let Some(types) = &self.types {
+                typing::value(entry, &template, &Type::integer(), &types.env, self.findings);
+            }
+            if let Template::Value(expr) = template {
+                return Some(Count::Computed(expr));
+            }
+            fields::expected(&entry.value, &entry.key_span, "a whole number", self.findings);
+            return None;
+        }
+        fields::integer(entry, range, codes::WRONG_VALUE, self.findings).map(Count::Fixed)
     }
 }

@@ -8,9 +8,9 @@ use std::collections::BTreeSet;
 use super::codes;
 use super::findings::Findings;
 use super::groups::{self, Outlined};
+use super::loops::{EXHAUSTED, JOIN_UNREACHABLE, TOO_MANY_FAILED};
 use super::model::{
-    ANY_CLASS, Action, DEADLINE, FAIL_IF_CLASS, Foreach, Group, ItemJoin, Join, OnError, OnItemError, Step,
-    Then,
+    ANY_CLASS, Action, DEADLINE, FAIL_IF_CLASS, Group, ItemJoin, Join, OnError, OnItemError, Step, Then,
 };
 use super::saga::member;
 use crate::classes::TIMEOUT_CLASS;
@@ -148,12 +148,16 @@ fn classes(step: &Step, part: Part) -> Vec<&'static str> {
     }
     let some_suffice = matches!(step.join, Join::AtLeast { .. });
     match &step.action {
-        Action::Group(Group::Foreach(Foreach {
-            join: ItemJoin::AtLeast(_),
-            ..
-        })) => classes.push("join_unreachable"),
-        Action::Group(Group::Repeat(_)) => classes.push("exhausted"),
-        _ if some_suffice && part == Part::Whole => classes.push("join_unreachable"),
+        Action::Group(Group::Foreach(foreach)) => {
+            if let ItemJoin::AtLeast(_) = foreach.join {
+                classes.push(JOIN_UNREACHABLE);
+            }
+            if foreach.tolerate.is_some() {
+                classes.push(TOO_MANY_FAILED);
+            }
+        }
+        Action::Group(Group::Repeat(_)) => classes.push(EXHAUSTED),
+        _ if some_suffice && part == Part::Whole => classes.push(JOIN_UNREACHABLE),
         _ => {}
     }
     classes

@@ -10,8 +10,8 @@ use super::grammar;
 use super::grammar::steps::{ITEM_JOIN, LOOP, STEP};
 use super::groups::{GROUP_DEPTH_MAX, Outlined};
 use super::model::{
-    BODY_OF_FOREACH, BODY_OF_REPEAT, DEADLINE, Foreach, Group, ItemJoin, Join, OnItemError, Pause, Repeat,
-    RepeatCondition, Step,
+    BODY_OF_FOREACH, BODY_OF_REPEAT, Count, DEADLINE, Foreach, Group, ItemJoin, Join, OnItemError, Pause,
+    Repeat, RepeatCondition, Step, Tolerance,
 };
 use super::saga::member;
 use super::steps::{RESULT_ROOTS, RETRY_PAUSE_MS_MIN, START_ROOTS, factor};
@@ -34,11 +34,22 @@ const PARALLEL_DEFAULT: u32 = 10;
 const ITEM: &str = "item";
 
 /// Error classes of loops themselves. Around one step, that step answers all others.
-const LOOP_CLASSES: [&str; 4] = [EXHAUSTED, TOO_MANY_ITEMS, JOIN_UNREACHABLE, DEADLINE];
+const LOOP_CLASSES: [&str; 6] = [
+    EXHAUSTED,
+    TOO_MANY_ITEMS,
+    TOO_MANY_FAILED,
+    VALUE_RANGE,
+    JOIN_UNREACHABLE,
+    DEADLINE,
+];
 /// Error class of a `repeat` whose turns are used up.
 pub const EXHAUSTED: &str = "exhausted";
 /// Error class of a `foreach` over a list that is too long.
 pub const TOO_MANY_ITEMS: &str = "too_many_items";
+/// Error class of a `foreach` in which more items have failed than it tolerates.
+pub const TOO_MANY_FAILED: &str = "too_many_failed";
+/// Error class of a step one of whose numbers is computed, and out of range.
+pub const VALUE_RANGE: &str = "value.range";
 /// Error class of a join that cannot be met any more.
 pub const JOIN_UNREACHABLE: &str = "join_unreachable";
 
@@ -88,7 +99,7 @@ impl<'r> Reading<'r, '_> {
             .map(|needs| self.needs(needs))
             .unwrap_or_default();
         let join = self.join(&fields, &needs);
-        self.assume_needs(&needs, join);
+        self.assume_needs(&needs, &join);
         let condition = fields.get("if").map(|condition| self.start_condition(condition));
         let deadline = self.deadline(&fields, START_ROOTS);
         if let Some(steps) = fields.get("steps") {
@@ -259,10 +270,12 @@ impl<'r> Reading<'r, '_> {
                 steps,
                 over: Expr::unknown(),
                 item: ITEM.to_owned(),
-                parallel: PARALLEL_DEFAULT,
-                max: ITEMS_DEFAULT,
+                parallel: Count::Fixed(PARALLEL_DEFAULT),
+                max: Count::Fixed(ITEMS_DEFAULT),
                 chunk: None,
                 join: ItemJoin::All,
+                tolerate: None,
+                let_run: false,
                 on_item_error: OnItemError::Fail,
             });
         };
@@ -270,25 +283,40 @@ impl<'r> Reading<'r, '_> {
             .require("over", self.findings)
             .map(|over| self.expr(over, START_ROOTS, EventParts::Moment));
         let name = fields.get("as").map_or(Some(ITEM), |name| self.item_word(name));
-        let mut number = |key: &str, max: u32| {
-            let entry = fields.get(key)?;
-            fields::integer(entry, 1..=max, codes::WRONG_VALUE, self.findings)
+        let mut number = |key: &str, max: u32, default: u32| {
+            let written = fields.get(key).and_then(|entry| self.count(entry, 1..=max));
+            written.unwrap_or(Count::Fixed(default))
         };
-        let parallel = number("parallel", PARALLEL_MAX).unwrap_or(PARALLEL_DEFAULT);
-        let max = number("max", ITEMS_MAX).unwrap_or(ITEMS_DEFAULT);
-        let chunk = number("chunk", ITEMS_MAX);
+        let parallel = number("parallel", PARALLEL_MAX, PARALLEL_DEFAULT);
+        let max = number("max", ITEMS_MAX, ITEMS_DEFAULT);
+        let chunk = fields
+            .get("chunk")
+            .and_then(|entry| fields::integer(entry, 1..=ITEMS_MAX, codes::WRONG_VALUE, self.findings));
         let join = fields.get("join").map_or(Some(ItemJoin::All), |join| {
             self.join_count(join, &ITEM_JOIN, ITEMS_MAX)
         });
+        let tolerate = fields.get("tolerate").and_then(|entry| self.tolerance(entry));
         // Where some items suffice, others may fail.
-        let default = match join {
-            Some(ItemJoin::AtLeast(_)) => OnItemError::Continue,
-            Some(ItemJoin::All) | None => OnItemError::Fail,
+        let default = match (&join, &tolerate) {
+            (Some(ItemJoin::AtLeast(_)), _) | (_, Some(_)) => OnItemError::Continue,
+            (Some(ItemJoin::All) | None, None) => OnItemError::Fail,
         };
         let on_item_error = fields
             .get("on_item_error")
             .map_or(Some(default), |entry| self.on_item_error(entry));
-        if let (Some(ItemJoin::AtLeast(count)), Some(entry)) = (join, fields.get("join"))
+        if let (Some(OnItemError::Fail), Some(_), Some(entry)) =
+            (on_item_error, &tolerate, fields.get("on_item_error"))
+        {
+            let message = "an item that fails is tolerated, and fails the loop at once";
+            self.findings
+                .error(codes::CONTRADICTION, entry.value.span.clone(), message)
+                .help(Some(
+                    "write continue or collect, or leave \"tolerate\" out".to_owned(),
+                ));
+        }
+        let let_run = self.lets_items_run(&fields, join.as_ref());
+        if let (Some(ItemJoin::AtLeast(count)), Some(entry)) = (&join, fields.get("join"))
+            && let (Some(count), Some(max)) = (count.fixed(), max.fixed())
             && count > max
         {
             let message = format!("{count} items are to succeed, and there are at most {max}");
@@ -297,6 +325,7 @@ impl<'r> Reading<'r, '_> {
                 .help(Some("raise \"max\", or wait for fewer".to_owned()));
         }
         if let Some(entry) = fields.get("parallel")
+            && let (Some(parallel), Some(max)) = (parallel.fixed(), max.fixed())
             && parallel > max
             && self.types.is_some()
         {
@@ -314,6 +343,8 @@ impl<'r> Reading<'r, '_> {
             max,
             chunk,
             join: join.unwrap_or(ItemJoin::All),
+            tolerate,
+            let_run,
             on_item_error: on_item_error.unwrap_or(default),
         })
     }
@@ -336,6 +367,39 @@ impl<'r> Reading<'r, '_> {
             self.findings.error(codes::NAME, span.clone(), message);
         }
         (!taken).then_some(name)
+    }
+
+    /// `tolerate: 3`, `"10%"`, or an expression that gives a number.
+    fn tolerance(&mut self, entry: &Entry<'_>) -> Option<Tolerance> {
+        if let Value::Scalar(scalar) = &entry.value.value
+            && let Some(percent) = scalar.text.strip_suffix('%')
+            && !percent.contains("${")
+        {
+            let percent = percent.trim().parse().ok().filter(|percent| *percent <= 100);
+            if percent.is_none() {
+                let message = format!("{} is {}, allowed are 0% to 100%", entry.key, scalar.text);
+                self.findings
+                    .error(codes::WRONG_VALUE, entry.value.span.clone(), message);
+            }
+            return percent.map(Tolerance::Percent);
+        }
+        self.count(entry, 0..=ITEMS_MAX).map(Tolerance::Items)
+    }
+
+    fn lets_items_run(&mut self, fields: &Fields<'_, '_>, join: Option<&ItemJoin>) -> bool {
+        let Some(written) = fields.get("stragglers") else {
+            return false;
+        };
+        if !matches!(join, Some(ItemJoin::AtLeast(_))) {
+            self.findings
+                .error(
+                    codes::CONTRADICTION,
+                    written.key_span.clone(),
+                    "\"stragglers\" are what a join that has enough leaves behind",
+                )
+                .help(Some("write join: any, or join: {at_least: N}".to_owned()));
+        }
+        self.one_word(written, &["let_run", "cancel"]) == Some("let_run")
     }
 
     fn on_item_error(&mut self, entry: &Entry<'_>) -> Option<OnItemError> {

@@ -39,7 +39,7 @@ mod joins;
 pub mod keys;
 mod left_done;
 mod lifecycle;
-mod loops;
+pub mod loops;
 mod machine;
 mod migration;
 pub mod model;

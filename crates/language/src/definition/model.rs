@@ -6,7 +6,9 @@ use std::sync::Arc;
 pub use super::contract::{EffectContract, PinnedSchema};
 pub use super::lifecycle::{Cancel, Complete, Lifecycle, NoInstance, OnRunning, Reuse, StartRule};
 pub use super::migration::{Dropped, Migration, Places};
-pub use super::nested::{Branch, Foreach, Group, ItemJoin, OnItemError, Pause, Repeat, RepeatCondition};
+pub use super::nested::{
+    Branch, Count, Foreach, Group, ItemJoin, OnItemError, Pause, Repeat, RepeatCondition, Tolerance,
+};
 pub use super::program::ProgramDefinition;
 pub use super::undo::{Compensation, Late, OnExhausted, OnLate, OnUnknown, UndoOrder, UndoRetry};
 use crate::expr::{Expr, Template};
@@ -337,12 +339,12 @@ pub struct Step {
 }
 
 /// How many of the steps that a step needs must be done.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug)]
 pub enum Join {
     /// Each is done or skipped.
     All,
     /// So many are done; one that was skipped does not count.
-    AtLeast { count: u32, stragglers: Stragglers },
+    AtLeast { count: Count, stragglers: Stragglers },
 }
 
 /// What becomes of needs that are not over when so many are done that the others are not waited for.

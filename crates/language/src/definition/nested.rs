@@ -74,20 +74,50 @@ pub struct Foreach {
     /// What expressions call the item.
     pub item: String,
     /// Most items that run at the same time.
-    pub parallel: u32,
+    pub parallel: Count,
     /// Most items of the list.
-    pub max: u32,
+    pub max: Count,
     /// Items of the list that make one item together.
     pub chunk: Option<u32>,
     pub join: ItemJoin,
+    /// How many items may fail; absent where they fail without bound.
+    pub tolerate: Option<Tolerance>,
+    /// Where some items suffice: those that run come to their end first.
+    pub let_run: bool,
     pub on_item_error: OnItemError,
 }
 
+/// A number that the file has, or that an expression gives when it is needed.
+#[derive(Debug)]
+pub enum Count {
+    Fixed(u32),
+    Computed(Expr),
+}
+
+impl Count {
+    /// The number, where it is known before anything runs.
+    #[must_use]
+    pub const fn fixed(&self) -> Option<u32> {
+        match self {
+            Self::Fixed(number) => Some(*number),
+            Self::Computed(_) => None,
+        }
+    }
+}
+
+/// How many items of a loop may fail.
+#[derive(Debug)]
+pub enum Tolerance {
+    Items(Count),
+    /// Of the items in the list, rounded down; 0 to 100.
+    Percent(u32),
+}
+
 /// How many items must be done.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug)]
 pub enum ItemJoin {
     All,
-    AtLeast(u32),
+    AtLeast(Count),
 }
 
 /// What an item that failed means.

@@ -7,7 +7,7 @@ use super::codes;
 use super::fields;
 use super::findings::Findings;
 use super::groups::Outlined;
-use super::loops::{EXHAUSTED, JOIN_UNREACHABLE, TOO_MANY_ITEMS};
+use super::loops::{EXHAUSTED, JOIN_UNREACHABLE, TOO_MANY_FAILED, TOO_MANY_ITEMS};
 use super::model::{Action, Definition, Delay, FAIL_IF_CLASS, Group, Join, State, Step, Then};
 use super::saga::member;
 use super::yaml::{Entry, Node};
@@ -25,7 +25,7 @@ pub fn check(steps: &[Step], outline: &[Outlined<'_, '_>], findings: &mut Findin
             .copied()
             .filter(|need| never_ends_well(steps, *need))
             .collect();
-        match step.join {
+        match &step.join {
             Join::All => {
                 let Some(need) = failing.first() else { continue };
                 let need = &steps[usize::from(*need)];
@@ -50,6 +50,7 @@ pub fn check(steps: &[Step], outline: &[Outlined<'_, '_>], findings: &mut Findin
                     .help(Some(help.to_owned()));
             }
             Join::AtLeast { count, .. } => {
+                let Some(count) = count.fixed() else { continue };
                 let able: Vec<u16> = step
                     .needs
                     .iter()
@@ -86,11 +87,11 @@ pub fn answers(steps: &[Step], outline: &[Outlined<'_, '_>], findings: &mut Find
         let has = |key: &str| member(&outlined.entry.value, key).is_some();
         let lacks = |class: &str| match class {
             FAIL_IF_CLASS if !has("fail_if") => Some("it has no \"fail_if\""),
-            JOIN_UNREACHABLE if step.join == Join::All && !is_foreach(step) => {
+            JOIN_UNREACHABLE if matches!(step.join, Join::All) && !is_foreach(step) => {
                 Some("it waits for all that it needs")
             }
             EXHAUSTED if !has("repeat") => Some("it is no \"repeat\""),
-            TOO_MANY_ITEMS if !is_foreach(step) => Some("it is no \"foreach\""),
+            TOO_MANY_ITEMS | TOO_MANY_FAILED if !is_foreach(step) => Some("it is no \"foreach\""),
             _ => None,
         };
         let classes = step

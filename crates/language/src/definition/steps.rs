@@ -102,7 +102,7 @@ impl<'r> Reading<'r, '_> {
             .unwrap_or_default();
         let join = self.join(&fields, &needs);
         let known = self.types.clone();
-        self.assume_needs(&needs, join);
+        self.assume_needs(&needs, &join);
         let condition = fields.get("if").map(|condition| self.start_condition(condition));
         self.assume(condition.as_ref(), true);
         let delay = fields
@@ -195,7 +195,7 @@ impl<'r> Reading<'r, '_> {
     }
 
     /// Adds what is known of the steps that one needs, when it begins.
-    pub fn assume_needs(&mut self, needs: &[u16], join: Join) {
+    pub fn assume_needs(&mut self, needs: &[u16], join: &Join) {
         let (Some(types), Join::All) = (&mut self.types, join) else {
             return;
         };

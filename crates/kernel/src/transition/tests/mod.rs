@@ -21,6 +21,7 @@ mod limits;
 mod machine;
 mod migrate;
 mod migrate_children;
+mod numbers;
 mod order;
 #[cfg(feature = "wasm")]
 mod programs;

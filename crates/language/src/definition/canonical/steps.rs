@@ -3,8 +3,9 @@
 use std::borrow::Cow;
 
 use super::super::model::{
-    Action, Awaited, Compensation, Decision, Definition, Group, ItemJoin, Join, OnError, OnExhausted,
-    OnItemError, OnLate, OnUnknown, RepeatCondition, Step, StepRetry, Stragglers, Then, UndoRetry, Wait,
+    Action, Awaited, Compensation, Count, Decision, Definition, Group, ItemJoin, Join, OnError, OnExhausted,
+    OnItemError, OnLate, OnUnknown, RepeatCondition, Step, StepRetry, Stragglers, Then, Tolerance, UndoRetry,
+    Wait,
 };
 use super::{
     cancel, command, complete, delay, expression, fail, list, members, object, publish, step_name, template,
@@ -31,11 +32,11 @@ fn wait(wait: &Wait) -> Json<'_> {
 pub(super) fn step<'d>(step: &'d Step, definition: &'d Definition) -> Json<'d> {
     let needs = step.needs.iter().map(|need| step_name(definition, *need));
     let state = step.state.map_or(Json::Null, |state| Json::Int(i64::from(state)));
-    let join = match step.join {
+    let join = match &step.join {
         Join::All => Json::Null,
         Join::AtLeast { count, stragglers } => object([
-            ("at_least", Json::Int(i64::from(count))),
-            ("cancel", Json::Bool(stragglers == Stragglers::Cancel)),
+            ("at_least", self::count(count)),
+            ("cancel", Json::Bool(*stragglers == Stragglers::Cancel)),
         ]),
     };
     object([
@@ -105,9 +106,14 @@ fn group(group: &Group) -> Json<'_> {
             ])
         }
         Group::Foreach(foreach) => {
-            let join = match foreach.join {
+            let join = match &foreach.join {
                 ItemJoin::All => Json::Null,
-                ItemJoin::AtLeast(count) => Json::Int(i64::from(count)),
+                ItemJoin::AtLeast(number) => count(number),
+            };
+            let tolerate = match &foreach.tolerate {
+                None => Json::Null,
+                Some(Tolerance::Items(number)) => count(number),
+                Some(Tolerance::Percent(percent)) => object([("percent", Json::Int(i64::from(*percent)))]),
             };
             let on_item_error = match foreach.on_item_error {
                 OnItemError::Fail => "fail",
@@ -119,8 +125,8 @@ fn group(group: &Group) -> Json<'_> {
                 ("as", text(&foreach.item)),
                 ("from", Json::Int(i64::from(foreach.steps.start))),
                 ("to", Json::Int(i64::from(foreach.steps.end))),
-                ("parallel", Json::Int(i64::from(foreach.parallel))),
-                ("max", Json::Int(i64::from(foreach.max))),
+                ("parallel", count(&foreach.parallel)),
+                ("max", count(&foreach.max)),
                 (
                     "chunk",
                     foreach
@@ -128,9 +134,18 @@ fn group(group: &Group) -> Json<'_> {
                         .map_or(Json::Null, |size| Json::Int(i64::from(size))),
                 ),
                 ("at_least", join),
+                ("tolerate", tolerate),
+                ("let_run", Json::Bool(foreach.let_run)),
                 ("on_item_error", text(on_item_error)),
             ])
         }
+    }
+}
+
+fn count(count: &Count) -> Json<'_> {
+    match count {
+        Count::Fixed(number) => Json::Int(i64::from(*number)),
+        Count::Computed(expr) => expression(expr),
     }
 }
 

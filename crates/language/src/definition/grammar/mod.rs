@@ -137,6 +137,13 @@ pub static TEMPLATE: Named = Named {
     types: SCALAR,
     pattern: None,
 };
+/// In place of a number.
+pub static COMPUTED: Named = Named {
+    name: "computed",
+    about: "${expression}",
+    types: &["string"],
+    pattern: Some("^\\$\\{.*\\}$"),
+};
 pub static OBJECT: Named = Named {
     name: "object",
     about: "A map, or an expression that gives one.",

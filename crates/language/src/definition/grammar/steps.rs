@@ -6,8 +6,8 @@ use super::super::step_errors::STEP_ATTEMPTS_MAX;
 use super::super::steps::STEPS_MAX;
 use super::saga::{ALIAS, CANCEL, COMMAND, COMPLETE, EMIT_WHEN, FAIL, FAILURE, PUBLICATION};
 use super::{
-    BACKOFF, DURATION, EVENT_TYPE, EXPRESSION, FACTOR, Key, Kind, OBJECT, Shape, TEMPLATE, TOKEN, key,
-    needed, shape,
+    BACKOFF, COMPUTED, DURATION, EVENT_TYPE, EXPRESSION, FACTOR, Key, Kind, OBJECT, Shape, TEMPLATE, TOKEN,
+    key, needed, shape,
 };
 
 static NEEDS: Key = key("needs", Kind::OneOrMany(&Kind::Text), "Steps that come before.");
@@ -186,7 +186,7 @@ pub static STEP_JOIN: Shape = shape(
     &[&needed(
         "at_least",
         #[allow(clippy::cast_possible_truncation, reason = "some hundreds")]
-        Kind::Integer(1, STEPS_MAX as u32),
+        Kind::Either(&[Kind::Integer(1, STEPS_MAX as u32), Kind::Named(&COMPUTED)]),
         "At least so many.",
     )],
 );
@@ -196,7 +196,7 @@ pub static ITEM_JOIN: Shape = shape(
     "a join",
     &[&needed(
         "at_least",
-        Kind::Integer(1, ITEMS_MAX),
+        Kind::Either(&[Kind::Integer(1, ITEMS_MAX), Kind::Named(&COMPUTED)]),
         "At least so many.",
     )],
 );
@@ -239,10 +239,14 @@ pub static FOREACH: Shape = shape(
         &key("as", Kind::Text, "What expressions call the item."),
         &key(
             "parallel",
-            Kind::Integer(1, PARALLEL_MAX),
+            Kind::Either(&[Kind::Integer(1, PARALLEL_MAX), Kind::Named(&COMPUTED)]),
             "Most items that run at the same time.",
         ),
-        &key("max", Kind::Integer(1, ITEMS_MAX), "Most items."),
+        &key(
+            "max",
+            Kind::Either(&[Kind::Integer(1, ITEMS_MAX), Kind::Named(&COMPUTED)]),
+            "Most items.",
+        ),
         &key(
             "chunk",
             Kind::Integer(1, ITEMS_MAX),
@@ -252,6 +256,20 @@ pub static FOREACH: Shape = shape(
             "join",
             Kind::Either(&[Kind::Word(&["all", "any"]), Kind::Map(&ITEM_JOIN)]),
             "How many items must succeed.",
+        ),
+        &key(
+            "tolerate",
+            Kind::Either(&[
+                Kind::Integer(0, ITEMS_MAX),
+                Kind::Pattern("^[0-9]{1,3}%$"),
+                Kind::Named(&COMPUTED),
+            ]),
+            "How many items may fail; with more the loop fails with the class too_many_failed.",
+        ),
+        &key(
+            "stragglers",
+            Kind::Word(&["let_run", "cancel"]),
+            "What becomes of items that run when a join has enough; cancel if not given.",
         ),
         &key(
             "on_item_error",
