@@ -191,7 +191,9 @@ impl Desk {
             let impatient = self
                 .gathered_since
                 .is_some_and(|since| now.saturating_sub(since) >= patience);
-            if self.gathered.is_urgent() || impatient || matches!(firing, Firing::Fire { .. }) {
+            let is_whole = self.is_gathered() && !self.gathered.is_empty();
+            let is_due = self.gathered.is_urgent() || is_whole || impatient;
+            if is_due || matches!(firing, Firing::Fire { .. }) {
                 let mut gathered = std::mem::take(&mut self.gathered);
                 let activation = gathered.activation.take();
                 let reposition = gathered.reposition.take();
@@ -207,6 +209,11 @@ impl Desk {
                 if stop {
                     return Ok(());
                 }
+                continue;
+            }
+            // It came before what the mailbox has.
+            if let Some(mail) = self.backlog.pop_front() {
+                self.take(mail);
                 continue;
             }
             if now >= self.next_idle_prune {

@@ -7,6 +7,7 @@ mod catch_up;
 mod early;
 mod ends;
 mod faults;
+mod full;
 mod generations;
 mod held;
 mod letters;
