@@ -261,8 +261,9 @@ fn stored_rows_are_frozen() {
         last_time: TimeMs(7),
         early_inputs: 8,
         early_bytes: 9,
+        awaited_sagas: 10,
     };
-    frozen(&counters, "0105060e0809");
+    frozen(&counters, "0105060e08090a");
     let active = ActiveDefinitions {
         revision: 2,
         sagas: BTreeMap::from([(

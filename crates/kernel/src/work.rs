@@ -143,6 +143,12 @@ impl WorkKind {
             Self::Fact { .. } | Self::Result { .. } | Self::Recall { .. } => false,
         }
     }
+
+    /// Whether the row lives until another instance has ended, which may itself wait for events and timers.
+    #[must_use]
+    pub const fn awaits_saga(&self) -> bool {
+        matches!(self, Self::Saga { awaited: true, .. })
+    }
 }
 
 /// Keeps command ids apart from other digests. Hashed once, since every piece of work needs it.

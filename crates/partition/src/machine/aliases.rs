@@ -95,8 +95,7 @@ impl Run<'_> {
         for (index, owner) in (0..=u16::MAX).zip(owners) {
             let row = WorkRef { log_sequence, index };
             let item = message(self.ground.cluster, alias, owner, input, event, self.ground.now);
-            self.batch.put_work(row, &item)?;
-            self.staged.work.push((row, item));
+            self.put_work(row, item)?;
         }
         Ok(())
     }

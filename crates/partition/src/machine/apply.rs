@@ -361,7 +361,7 @@ impl Run<'_> {
             self.staged.tally.started(&id.saga);
         }
         for row in patch.settled {
-            if self.batch.delete_work(row)? {
+            if self.delete_work(row)? {
                 self.staged.settled.push(row);
             }
         }
@@ -375,8 +375,7 @@ impl Run<'_> {
                 item.waited_ms = waited_ms.max(0);
             }
             let row = WorkRef { log_sequence, index };
-            self.batch.put_work(row, &item)?;
-            self.staged.work.push((row, item));
+            self.put_work(row, item)?;
         }
         for timer in &patch.timers_cleared {
             self.batch.delete_timer(timer.due, timer.set_by)?;

@@ -218,9 +218,7 @@ impl Run<'_> {
             deadline: now.plus_ms(given),
             ..item
         };
-        self.batch.put_work(row, &item)?;
-        self.staged.work.push((row, item));
-        Ok(())
+        self.put_work(row, item)
     }
 }
 

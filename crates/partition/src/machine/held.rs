@@ -118,7 +118,7 @@ impl Run<'_> {
             let Some(item) = self.batch.work(*row)?.filter(|item| may_be_discarded(&item.kind)) else {
                 continue;
             };
-            self.batch.delete_work(*row)?;
+            self.delete_work(*row)?;
             self.staged.settled.push(*row);
             if first.len() < IDS_MAX {
                 first.push(item.command_id);

@@ -87,6 +87,8 @@ pub struct Partition {
     pub unversioned: usize,
     /// Those that wait behind a dead letter or for their definition.
     pub blocked: usize,
+    /// Inputs that wait behind timers that ask aliases.
+    pub later: u64,
     pub outbox_rows: u64,
     pub next_due: Option<TimeMs>,
     pub careful: Careful,
@@ -220,6 +222,8 @@ impl Partition {
             self.unversioned -= usize::from(before.unversioned > 0);
             self.blocked += usize::from(waiting.is_blocked());
             self.blocked -= usize::from(before.is_blocked());
+            self.later += u64::from(waiting.later);
+            self.later -= u64::from(before.later);
             if waiting.is_empty() {
                 self.waiting.remove(&id);
             } else {
@@ -229,5 +233,14 @@ impl Partition {
         self.held = staged.held;
         self.next_due = found.next_due;
         self.outbox_rows = found.outbox_rows;
+    }
+
+    /// Rows of the outbox that leave it although no event is taken and no timer fires: events may wait for these. The others
+    /// may wait for events themselves: those of other sagas that are awaited, and those whose results wait behind a timer that
+    /// asks its aliases. What waits there may be something else than a result, so this is a lower bound.
+    #[must_use]
+    pub fn pressing_rows(&self) -> u64 {
+        let resting = self.counters.awaited_sagas.saturating_add(self.later);
+        self.outbox_rows.saturating_sub(resting)
     }
 }

@@ -107,6 +107,7 @@ impl Partition {
             counters,
             unversioned: count(|waiting| waiting.unversioned > 0),
             blocked: count(Waiting::is_blocked),
+            later: waiting.values().map(|waiting| u64::from(waiting.later)).sum(),
             waiting,
             outbox_rows: batch.outbox_rows()?,
             next_due: batch.next_due()?,

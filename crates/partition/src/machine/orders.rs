@@ -38,7 +38,7 @@ impl Run<'_> {
             }
             Order::Delivered(rows) => {
                 for row in rows {
-                    self.batch.delete_work(*row)?;
+                    self.delete_work(*row)?;
                 }
                 Ok(None)
             }
@@ -141,9 +141,7 @@ impl Run<'_> {
             log_sequence,
             index: 0,
         };
-        self.batch.put_work(row, item)?;
-        self.staged.work.push((row, item.clone()));
-        Ok(())
+        self.put_work(row, item.clone())
     }
 
     fn fire(&mut self, fire: Fire) -> Result<(), StorageError> {

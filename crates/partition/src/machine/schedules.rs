@@ -151,7 +151,6 @@ impl Run<'_> {
             index: 0,
         };
         let item = message(self.ground.cluster, id, planned, awaited, self.ground.now);
-        self.batch.put_work(work, &item)?;
         if awaited {
             row.running.push(RunRow {
                 planned,
@@ -159,7 +158,7 @@ impl Run<'_> {
                 row: work,
             });
         }
-        self.staged.work.push((work, item));
+        self.put_work(work, item)?;
         row.started = row.started.saturating_add(1);
         row.last_started = Some(planned);
         self.staged.tally.run(&id.saga, "started", 1);
@@ -188,7 +187,7 @@ impl Run<'_> {
             return Ok(orphan);
         };
         let run = row.running.remove(at);
-        if self.batch.delete_work(run.row)? {
+        if self.delete_work(run.row)? {
             self.staged.settled.push(run.row);
         }
         let schedule = self.ground.definitions.active(&id.saga);

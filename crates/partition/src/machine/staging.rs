@@ -105,6 +105,26 @@ impl Run<'_> {
         self.batch.put_timer(id, timer)
     }
 
+    /// Puts a row into the outbox, which is handed over behind the commit.
+    pub fn put_work(&mut self, row: WorkRef, item: WorkItem) -> Result<(), StorageError> {
+        self.batch.put_work(row, &item)?;
+        self.staged.counters.awaited_sagas += u64::from(item.kind.awaits_saga());
+        self.staged.work.push((row, item));
+        Ok(())
+    }
+
+    /// Deletes a row of the outbox; whether it was there.
+    pub fn delete_work(&mut self, row: WorkRef) -> Result<bool, StorageError> {
+        // Most sagas await no other one, and their rows need not be looked at.
+        if self.staged.counters.awaited_sagas > 0 {
+            let item = self.batch.work(row)?;
+            let awaited = item.is_some_and(|item| item.kind.awaits_saga());
+            let count = &mut self.staged.counters.awaited_sagas;
+            *count = count.saturating_sub(u64::from(awaited));
+        }
+        self.batch.delete_work(row)
+    }
+
     /// What waits for an instance, as this batch sees it.
     pub fn waiting(&self, id: &InstanceId) -> Waiting {
         let changed = self.staged.waiting.get(id);

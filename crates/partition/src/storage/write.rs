@@ -559,6 +559,8 @@ pub struct Counters {
     /// Inputs that wait for instances to begin, and their encoded size.
     pub early_inputs: u64,
     pub early_bytes: u64,
+    /// Rows of the outbox that wait for another instance to end.
+    pub awaited_sagas: u64,
 }
 
 /// The counters.

@@ -365,9 +365,12 @@ impl Desk {
             self.pruned(staged.pruned);
         }
         self.partition.adopt(&mut staged, found);
-        let soft = self.settings.outbox_soft(self.partition.held);
+        let (rows, soft) = (
+            self.partition.pressing_rows(),
+            self.settings.outbox_soft(self.partition.held),
+        );
         // Some distance between the two bounds, so that it does not flicker.
-        self.holding = found.outbox_rows > if self.holding { soft / 4 * 3 } else { soft };
+        self.holding = rows > if self.holding { soft / 4 * 3 } else { soft };
         Ok(Committed {
             staged,
             found,

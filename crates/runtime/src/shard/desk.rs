@@ -134,7 +134,7 @@ impl Desk {
             maybe_called: opened.maybe_called,
             lanes: Lanes::new(partition.positions),
             held: Held::default(),
-            holding: partition.outbox_rows > settings.outbox_soft(partition.held),
+            holding: partition.pressing_rows() > settings.outbox_soft(partition.held),
             partition,
             catching_up: None,
             barriers: Barriers::new(),

@@ -15,7 +15,8 @@ pub struct Settings {
     pub batch_inputs: usize,
     /// Payload bytes after which a commit takes no further delivery. Default 1 MiB.
     pub batch_bytes: usize,
-    /// Rows of the outbox above which domain events are held back, and due timers with them. Default 50,000.
+    /// Rows of the outbox above which domain events are held back, and due timers with them. Those that wait for another saga
+    /// to end do not count: it may wait for events itself. Default 50,000.
     pub outbox_soft: u64,
     /// Deliveries of domain events that are set aside meanwhile, and of each stream while the shard catches up. Default
     /// 1,024.

@@ -72,7 +72,8 @@ impl Sweep {
             return Ok(Vec::new());
         }
         let old = |row: WorkRef| Relayed::covers(old_floor, row);
-        let blocked = |item: &WorkItem| waiting.get(&item.instance).is_some_and(Waiting::is_blocked);
+        let waits = |waiting: &Waiting| waiting.is_blocked() || waiting.asks.is_some();
+        let blocked = |item: &WorkItem| waiting.get(&item.instance).is_some_and(waits);
         let mut found = Vec::new();
         for _ in 0..READS_MAX {
             let rows = reader.work_after(cursor, ROWS.min(FOUND_MAX - found.len()))?;

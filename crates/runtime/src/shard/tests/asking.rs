@@ -1,11 +1,12 @@
 //! Timers of instances with aliases, whose events other shards read.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use serde_json::json;
 
 use super::aliases::{Post, parcel, tracking, world};
-use super::world::{EVENTS, START, World, event};
+use super::world::{EVENTS, RESULTS, START, World, event, result};
 use crate::kernel::children::SagaMessage;
 use crate::kernel::record::Phase;
 use crate::kernel::work::WorkKind;
@@ -188,5 +189,44 @@ async fn a_forwarded_event_that_is_poison_holds_up_the_timer_and_what_waits_behi
     post.carry().await;
     let record = post.shard.ended(&parcel("t1", "a")).expect("given up");
     assert_eq!(record.phase, Phase::Failed, "before it was closed");
+    post.shard.stop().await;
+}
+
+/// A parcel is weighed, and the result comes when it is lost already.
+const WEIGHED: &str = r"
+  weigh: {effect: scale-weigh, with: {id: '${key}'}}
+";
+
+/// The result waits behind the timer, and stays in the outbox until it is applied. Events from before the timer were held back
+/// because of that, and the timer waited for them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_result_behind_such_a_timer_holds_back_no_events_and_is_not_asked_for_again() {
+    let mut world = world(&format!("{WEIGHED}{LOST}"));
+    let mut post = labelled(&world).await;
+    let (row, weigh) = post.shard.outbox().await.remove(0);
+    due(&world, &post).await;
+    assert_eq!(questions(&post).await, 1);
+    let mut weighed = result(&weigh, 1, &json!({"kg": 7}));
+    weighed.time = START.plus_ms(90_000);
+    post.shard.deliver(RESULTS, 1, vec![weighed]).await;
+    post.shard.settle().await;
+    let floor = row.log_sequence << 16 | u64::from(row.index);
+    post.shard.handle.relayed.floor.store(floor, Ordering::Release);
+    for _ in 0..12 {
+        world.clock.advance(Duration::from_secs(6));
+        post.shard.settle().await;
+    }
+    let released = post.shard.drain_released();
+    assert!(released.iter().all(|released| released.overdue.is_empty()));
+    post.shard.stop().await;
+
+    world.settings.outbox_soft = 0;
+    let mut post = Post::of(&world);
+    post.scan("t1", "T-1", 7).await;
+    post.shard.barrier(world.clock.now()).await;
+    post.carry().await;
+    assert_eq!(post.places("t1", "a"), json!([7]));
+    let rows = post.shard.outbox().await;
+    assert!(rows.is_empty(), "the result is applied: {rows:?}");
     post.shard.stop().await;
 }

@@ -7,13 +7,16 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde_json::json;
 
-use super::world::{EVENTS, RESULTS, World, added, event, list, opened, pay, pay_opened, result};
+use super::world::{
+    EVENTS, LIST, RESULTS, World, added, compile, event, list, opened, pay, pay_opened, result, set_of,
+};
 use crate::kernel::duration::Millis;
-use crate::kernel::ids::EffectName;
+use crate::kernel::ids::{EffectName, InstanceId, SagaName};
 use crate::kernel::input::WorkOutcome;
 use crate::kernel::work::{WorkItem, WorkKind, WorkRef};
 use crate::ports::clock::Clock as _;
 use crate::shard::mailbox::{Mail, Notice, Refused};
+use crate::storage::StorageError;
 
 fn told(key: &str, sequence: u64) -> crate::kernel::input::Input {
     event(list(key), "List.Told", sequence, &json!({"text": "news"}))
@@ -223,6 +226,50 @@ async fn a_full_outbox_holds_back_domain_events_and_nothing_else() {
     assert_eq!(shard.position(EVENTS), 3);
     assert!(shard.noticed.try_recv().is_err(), "nothing was refused");
     shard.stop().await;
+}
+
+/// A saga that waits for the list that it has begun.
+const TRIP: &str = r"
+apiVersion: sagas/v1
+kind: Saga
+name: trip
+start: Trip.Opened
+key: {'Trip.*': event.data.id}
+steps:
+  list: {saga: {name: list, key: '${key}', input: {}}}
+";
+
+/// The list waits for events itself, so nothing would ever have ended.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn rows_that_wait_for_another_saga_to_end_hold_back_no_events() {
+    let mut world = World::new();
+    world.definitions = set_of(vec![compile(LIST), compile(TRIP)]);
+    world.settings.outbox_soft = 0;
+    let shard = world.start();
+    let id = InstanceId {
+        saga: SagaName::parse("trip").unwrap(),
+        ..list("a")
+    };
+    let begun = event(id, "Trip.Opened", 1, &json!({"id": "a"}));
+    shard.deliver(EVENTS, 1, vec![begun, opened("a", 1)]).await;
+    let (row, item) = shard.outbox().await.remove(0);
+    assert!(item.kind.awaits_saga(), "{item:?}");
+    shard.deliver(EVENTS, 2, vec![added("a", 2, 2)]).await;
+    shard.settle().await;
+    assert_eq!(shard.items("a"), json!([2]));
+    shard.stop().await;
+    let shard = world.start();
+    shard.deliver(EVENTS, 3, vec![added("a", 3, 3)]).await;
+    shard.settle().await;
+    assert_eq!(shard.items("a"), json!([2, 3]), "also in the next life");
+    shard
+        .deliver(RESULTS, 1, vec![result(&item, 1, &json!({}))])
+        .await;
+    let left = shard.outbox().await;
+    assert!(left.iter().all(|(left, _)| *left != row), "{left:?}");
+    shard.stop().await;
+    let counters = world.store().write::<_, StorageError>(|batch| batch.counters());
+    assert_eq!(counters.unwrap().awaited_sagas, 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
