@@ -102,7 +102,7 @@ pub(super) fn known(manifest: &Manifest) -> Result<Option<Known>, StartError> {
     }))
 }
 
-/// Notes in the folder that these shards of the cluster were created.
+/// Notes in the folder to which cluster it belongs, and that these shards of it were created.
 pub(super) fn note(manifest: &Manifest, id: ClusterId, shards: &[u16]) -> Result<(), StartError> {
     let path = marker_path(manifest);
     let before = read_marker(&path, manifest)?;
@@ -155,6 +155,7 @@ fn write_marker(path: &PathBuf, marker: &Marker) -> Result<(), StartError> {
     let failed = |error: std::io::Error| StartError::Storage(format!("{}: {error}", path.display()));
     let text = serde_json::to_string_pretty(marker).expect("a marker is plain data");
     let draft = path.with_extension("json.new");
+    path.parent().map_or(Ok(()), fs::create_dir_all).map_err(failed)?;
     fs::write(&draft, text).map_err(failed)?;
     fs::File::open(&draft)
         .and_then(|file| file.sync_all())

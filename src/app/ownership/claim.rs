@@ -241,6 +241,8 @@ impl Claiming<'_> {
     async fn try_claim(&self, candidate: &mut Candidate, epoch: u64, how: How) -> Result<bool, Trouble> {
         // Its own first write may be what it then finds.
         let how = *candidate.how.get_or_insert(how);
+        // The id lies in the folder before a shard does that has it: the broker may lose its record before the claim is over.
+        shards::note(self.manifest, self.cluster, &[]).map_err(Trouble::Refused)?;
         let store = match candidate.store.take() {
             Some(store) => store,
             None => self.open(candidate.shard, true)?,

@@ -208,6 +208,18 @@ async fn a_folder_goes_on_with_the_next_epoch_and_a_second_one_is_refused() {
     assert!(place.waited_for.lock().expect("not poisoned").is_empty());
 }
 
+/// The folder told of no cluster, so another id was drawn where the broker had lost its record as well, and the shards were
+/// refused as those of another cluster.
+#[tokio::test]
+async fn a_folder_whose_claim_was_cut_off_knows_its_cluster() {
+    let place = Place::new().await;
+    drop(place.claim("a").await.expect("new"));
+    let known = crate::app::shards::known(&place.folder("a")).expect("readable");
+    let known = known.expect("its shard has the id");
+    assert_eq!(known.id, ClusterId([7; 16]));
+    assert!(known.existed.is_empty(), "whether all are claimed is noted later");
+}
+
 #[tokio::test]
 async fn a_shard_that_has_existed_is_not_begun_anew_without_a_word() {
     let place = Place::new().await;
