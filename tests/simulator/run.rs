@@ -133,6 +133,9 @@ fn judged((simulation, mut faults): (Simulation, Vec<String>)) -> Verdict {
     if faults.is_empty() {
         faults = judges::judge(&simulation);
     }
+    for fault in &mut faults {
+        *fault = simulation.told(fault);
+    }
     let trace = &simulation.world.trace;
     Verdict {
         seed: simulation.plan.seed,
@@ -214,6 +217,11 @@ impl Simulation {
 
     pub fn home(&self) -> PathBuf {
         self.home.path().to_owned()
+    }
+
+    /// A message as each run has it: the folder of all folders has another name every time.
+    pub fn told(&self, message: &str) -> String {
+        message.replace(&format!("{}/", self.home.path().display()), "")
     }
 
     pub fn take_folder(&mut self, folder: Folder) {
@@ -474,7 +482,8 @@ impl Simulation {
             Ok(Ok(())) => self.begun().err().map(Ended::Failed),
             // Whoever looks after the process starts it again.
             Ok(Err(StartError::Storage(message))) if message.contains("SR0207") => {
-                self.world.note(format_args!("it does not start: {message}"));
+                self.world
+                    .note(format_args!("it does not start: {}", self.told(&message)));
                 tokio::time::sleep(Duration::from_secs(1)).await;
                 Some(Ended::Stopped)
             }

@@ -209,3 +209,13 @@ fn what_was_done_behind_the_last_backup_is_heard_of_and_not_done_again() {
     let paid = ended(&simulation, TENANT, "pay", "p0").expect("it has ended");
     assert!(paid.failure.is_none(), "{:?}", paid.failure);
 }
+
+#[test]
+fn a_message_about_a_folder_is_the_same_in_each_run() {
+    let messages = [(), ()].map(|()| {
+        let simulation = Simulation::new(Script::default().plan(1, json!({})), false);
+        let dir = simulation.folder.dir.join("shard-0000");
+        simulation.told(&format!("shard 0: {} is an older copy", dir.display()))
+    });
+    assert_eq!(messages, ["shard 0: folder-0/shard-0000 is an older copy"; 2]);
+}

@@ -142,10 +142,8 @@ impl Simulation {
 
     /// How a life ends that was refused its shards.
     pub async fn refused(&mut self, process: u64, error: StartError) -> Ended {
-        let text = error.to_string();
-        // Folders have other names in each run.
-        let code = text.rsplit('[').next().unwrap_or_default();
-        self.world.note(format_args!("it is refused: [{code}"));
+        let text = self.told(&error.to_string());
+        self.world.note(format_args!("it is refused: {text}"));
         let (StartError::Lost(_) | StartError::Owned(_) | StartError::Older(_)) = error else {
             return Ended::Failed(format!("it does not start: {text}"));
         };
