@@ -352,6 +352,9 @@ impl Simulation {
     /// Does what the plan says, heals, and waits for the end.
     async fn act(&mut self, main: &mut Runner, second: &mut Option<Runner>) -> Ended {
         loop {
+            if let Some(ended) = self.bury_second(main, second) {
+                return ended;
+            }
             if let Some(started) = main.started().await
                 && let Some(ended) = self.started(main.process.number, started).await
             {

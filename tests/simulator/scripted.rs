@@ -11,6 +11,7 @@ use super::faults::{Fault, On};
 use super::judges::{ended, judge};
 use super::plan::{Action, Plan};
 use super::run::{Simulation, play};
+use super::store::POISON;
 use super::workload::{Event, TENANTS, mark};
 
 const TENANT: &str = TENANTS[0];
@@ -208,6 +209,23 @@ fn what_was_done_behind_the_last_backup_is_heard_of_and_not_done_again() {
     }
     let paid = ended(&simulation, TENANT, "pay", "p0").expect("it has ended");
     assert!(paid.failure.is_none(), "{:?}", paid.failure);
+}
+
+/// It has taken the shard over from a process that stands still while it starts, and dies of what it takes. That one is refused
+/// then, and the operator goes on from the folder of the other.
+#[test]
+fn where_a_second_process_dies_that_has_taken_over_the_next_one_goes_on_from_its_folder() {
+    let mut script = Script::default();
+    script.event(1_000, "Cup.Opened", "c0", 0, &json!({}));
+    let (on, is_stopped) = (On::Copy, false);
+    script.act(3_000, Action::Fault(Fault::Lost { on, is_stopped }));
+    script.event(3_500, "Cup.Filled", "c0", 1, &json!({"what": POISON}));
+    let still_ms = 17_000;
+    script.act(4_000, Action::Fault(Fault::Second { on, still_ms }));
+    script.event(5_000, "Cup.Emptied", "c0", 0, &json!({}));
+    let simulation = holds(script.plan(1, json!({"broker": {"kind": "nats"}})));
+    assert_eq!(simulation.folder.number, 2, "that of the second one");
+    assert_eq!(simulation.discarded, 1);
 }
 
 #[test]

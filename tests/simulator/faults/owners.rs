@@ -109,6 +109,16 @@ impl Simulation {
         None
     }
 
+    /// The second process has died by itself, of what it was to write. How the life of the first one ends then.
+    pub fn bury_second(&mut self, main: &Runner, second: &mut Option<Runner>) -> Option<Ended> {
+        let dead = second.take_if(|second| second.process.is_dead())?;
+        if !self.left_by(&dead) {
+            return None;
+        }
+        main.process.die();
+        Some(Ended::Died)
+    }
+
     /// A second process ends that has not started. Whether it has got some shards already: the operator goes on from its
     /// folder then.
     pub fn left_by(&mut self, second: &Runner) -> bool {
