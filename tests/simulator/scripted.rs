@@ -211,6 +211,25 @@ fn what_was_done_behind_the_last_backup_is_heard_of_and_not_done_again() {
     assert!(paid.failure.is_none(), "{:?}", paid.failure);
 }
 
+/// The shard is open again when everything else has ended, and the runs that were planned meanwhile are still to be begun.
+#[test]
+fn a_simulation_ends_when_the_runs_have_begun_that_were_planned_while_their_shard_was_closed() {
+    let mut script = Script::default();
+    script.act(
+        5_000,
+        Action::Close {
+            shard: 0,
+            for_ms: 200_000,
+        },
+    );
+    let simulation = holds(script.plan(1, json!({})));
+    let minute = |minute: u64| format!("2026-01-01T00:0{minute}:00Z");
+    for passed in 1..=3 {
+        let key = minute(passed);
+        assert!(ended(&simulation, TENANT, "minutes", &key).is_some(), "{key}");
+    }
+}
+
 /// It has taken the shard over from a process that stands still while it starts, and dies of what it takes. That one is refused
 /// then, and the operator goes on from the folder of the other.
 #[test]

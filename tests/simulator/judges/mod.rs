@@ -185,6 +185,11 @@ pub fn open(simulation: &Simulation) -> Vec<String> {
         if rows > 0 {
             open.push(format!("shard {shard} has {rows} row(s) in its outbox"));
         }
+        let due = reader.timers_due(simulation.world.clock.true_now(), PAGE);
+        let due = due.expect("a store in memory can be read");
+        if due > 0 {
+            open.push(format!("shard {shard} has {due} due timer(s)"));
+        }
         for (stream, position) in positions {
             let end = simulation.server.last(stream);
             if position < end {
