@@ -7,6 +7,7 @@ use std::time::Duration;
 use saga_runner::kernel::ids::TenantId;
 use serde_json::{Value, json};
 
+use super::faults::records::RecordLoss;
 use super::faults::{Fault, On};
 use super::judges::{ended, judge};
 use super::plan::{Action, Plan};
@@ -230,18 +231,19 @@ fn a_simulation_ends_when_the_runs_have_begun_that_were_planned_while_their_shar
     }
 }
 
-/// It has taken the shard over from a process that stands still while it starts, and dies of what it takes. That one is refused
-/// then, and the operator goes on from the folder of the other.
+/// Two processes wait on copies of the folder whether its owner is at work. The second one is first, and dies of what it takes; the
+/// other one is refused, and the operator goes on from the folder of the second.
 #[test]
 fn where_a_second_process_dies_that_has_taken_over_the_next_one_goes_on_from_its_folder() {
     let mut script = Script::default();
     script.event(1_000, "Cup.Opened", "c0", 0, &json!({}));
     let (on, is_stopped) = (On::Copy, false);
     script.act(3_000, Action::Fault(Fault::Lost { on, is_stopped }));
-    script.event(3_500, "Cup.Filled", "c0", 1, &json!({"what": POISON}));
-    let still_ms = 17_000;
-    script.act(4_000, Action::Fault(Fault::Second { on, still_ms }));
-    script.event(5_000, "Cup.Emptied", "c0", 0, &json!({}));
+    script.event(3_200, "Cup.Filled", "c0", 1, &json!({"what": POISON}));
+    script.act(3_900, Action::Fault(Fault::Second { on, still_ms: 0 }));
+    // Both wait anew, and the second one finds out first.
+    script.act(4_600, Action::Fault(Fault::Records(RecordLoss::Bucket)));
+    script.event(5_300, "Cup.Emptied", "c0", 0, &json!({}));
     let simulation = holds(script.plan(1, json!({"broker": {"kind": "nats"}})));
     assert_eq!(simulation.folder.number, 2, "that of the second one");
     assert_eq!(simulation.discarded, 1);
