@@ -63,9 +63,9 @@ fn asking() -> Definition {
 /// The same saga, broken so that the kernel panics where the charge fails with one of these classes.
 fn broken(classes: &[&str]) -> Definition {
     let mut definition = compile(UNDONE);
-    for (class, answer) in &mut definition.steps[0].on_error {
+    for (class, answers) in &mut definition.steps[0].on_error {
         if classes.contains(&class.as_str()) {
-            answer.then = Then::GoTo(u16::MAX);
+            answers[0].then = Then::GoTo(u16::MAX);
         }
     }
     definition
