@@ -240,6 +240,11 @@ impl Progress {
         Arc::clone(before.get_or_insert_with(|| Arc::clone(removed)))
     }
 
+    /// What is removed now counts as removed before: a person has settled from where on the stream is read.
+    pub fn settled(&self) {
+        *self.removed_before.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
     /// Everything up to `place` was read from the stream as it is.
     pub fn stands(&self, place: Place) {
         let mut mark = self.mark();
@@ -262,10 +267,9 @@ impl Progress {
         self.mark.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reading begins again at `place`, whatever was known of the stream.
+    /// Reading begins again at `place`, wherever it was before.
     pub fn begin_again(&self, place: Place) {
         self.mark().place = place;
-        *self.removed_before.lock().unwrap_or_else(PoisonError::into_inner) = None;
         self.read.store(place.sequence, Ordering::Relaxed);
         self.end.store(0, Ordering::Relaxed);
         *self.halted.lock().unwrap_or_else(PoisonError::into_inner) = None;

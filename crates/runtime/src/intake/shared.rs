@@ -573,6 +573,7 @@ impl Shared {
         if self.is_read_for_others(at) {
             return self.detach(at, place);
         }
+        self.ctx.progress(self.stream).settled();
         self.begin_with(at, place);
     }
 

@@ -79,6 +79,25 @@ async fn halted(world: &World) -> Halt {
         .expect("it halts")
 }
 
+#[tokio::test]
+async fn what_is_removed_while_no_shard_is_open_ends_reading_when_the_next_one_is() {
+    let broker = Scripted::new();
+    orders(&broker, 0..10, 1, 0);
+    let mut world = Plan::new(1).start(broker.clone());
+    let mut shard = world.shard(0, Mood::default());
+    shard.knows(10).await;
+    let fed = world.intake.fed();
+    fed.remove(0).await;
+    orders(&broker, 10..20, 1, 0);
+    broker.remove(15);
+    let endpoint = world.opened(0);
+    let _shard = world.shard(0, Mood::default());
+    fed.add(endpoint, false).await;
+    let halt = halted(&world).await;
+    assert_eq!(halt.reason, "stream.gap");
+    assert!(halt.message.starts_with("message 15 "), "{}", halt.message);
+}
+
 /// To close and open the shard would be a way around what an operator has to settle.
 #[tokio::test]
 async fn a_halted_stream_is_not_read_on_because_a_shard_comes() {
