@@ -352,15 +352,7 @@ impl Simulation {
     /// Does what the plan says, heals, and waits for the end.
     async fn act(&mut self, main: &mut Runner, second: &mut Option<Runner>) -> Ended {
         loop {
-            if let Some(ended) = self.bury_second(main, second) {
-                return ended;
-            }
-            if let Some(started) = main.started().await
-                && let Some(ended) = self.started(main.process.number, started).await
-            {
-                return ended;
-            }
-            if let Some(ended) = self.look_at_second(main, second).await {
+            if let Some(ended) = self.look_at_processes(main, second).await {
                 return ended;
             }
             let now = self.world.clock.passed();
@@ -455,6 +447,19 @@ impl Simulation {
                 }
             }
         }
+    }
+
+    /// How the life ends where a start has, or where the second process has died.
+    async fn look_at_processes(&mut self, main: &mut Runner, second: &mut Option<Runner>) -> Option<Ended> {
+        if let Some(ended) = self.bury_second(main, second) {
+            return Some(ended);
+        }
+        if let Some(started) = main.started().await
+            && let Some(ended) = self.started(main.process.number, started).await
+        {
+            return Some(ended);
+        }
+        self.look_at_second(main, second).await
     }
 
     fn close(&self, node: &Arc<Node>, shard: u16) {

@@ -268,8 +268,10 @@ async fn rows_that_wait_for_another_saga_to_end_hold_back_no_events() {
     let left = shard.outbox().await;
     assert!(left.iter().all(|(left, _)| *left != row), "{left:?}");
     shard.stop().await;
-    let counters = world.store().write::<_, StorageError>(|batch| batch.counters());
-    assert_eq!(counters.unwrap().awaited_sagas, 0);
+    let awaited = world
+        .store()
+        .write::<_, StorageError>(|batch| Ok(batch.counters()?.awaited_sagas));
+    assert_eq!(awaited.unwrap(), 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
