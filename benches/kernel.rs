@@ -70,6 +70,7 @@ fn event(instance: &InstanceId, event_type: &str) -> Input {
             causation_id: None,
             traceparent: None,
             hops: 0,
+            fact: false,
             payload: Bytes::from(payload.to_string()),
             via: None,
         }),

@@ -196,6 +196,7 @@ pub async fn signal(
         name: names.get("name").cloned().unwrap_or_default(),
         data: request.data,
         by: request.by,
+        hops: 0,
     };
     control(&state, &names, request.request_id, verb).await
 }

@@ -104,6 +104,7 @@ fn input() -> Input {
             causation_id: None,
             traceparent: None,
             hops: 2,
+            fact: false,
             payload: Bytes::from_static(b"{}"),
             via: None,
         }),

@@ -260,7 +260,7 @@ fn works(tree: &Tree, no_other: bool, seen: &Seen, found: &mut Vec<Fault>) {
         let item = &items[item];
         // The one that is meant, most likely, is shown in detail.
         let meant = |work: &&&Value| {
-            ["of", "effect", "command", "fact"].iter().any(|key| {
+            ["of", "effect", "command", "fact", "signal"].iter().any(|key| {
                 item.get(key)
                     .is_some_and(|name| work.get(key) == Some(&name.value()))
             })

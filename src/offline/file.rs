@@ -133,6 +133,8 @@ pub struct EventSpec {
     pub id: Option<String>,
     pub correlation_id: Option<String>,
     pub aggregate_id: Option<String>,
+    /// The saga whose fact it is, where several publish it.
+    pub from: Option<String>,
 }
 
 #[derive(Debug, Clone)]
@@ -454,11 +456,8 @@ impl Reader<'_, '_> {
             None => Some(None),
             Some(entry) => self.text(entry, "text").map(Some),
         };
-        let (id, correlation_id, aggregate_id) = (
-            optional("id")?,
-            optional("correlation_id")?,
-            optional("aggregate_id")?,
-        );
+        let (id, correlation_id) = (optional("id")?, optional("correlation_id")?);
+        let (aggregate_id, from) = (optional("aggregate_id")?, optional("from")?);
         Some(EventSpec {
             event_type,
             data,
@@ -466,6 +465,7 @@ impl Reader<'_, '_> {
             id,
             correlation_id,
             aggregate_id,
+            from,
         })
     }
 
@@ -548,7 +548,7 @@ impl Reader<'_, '_> {
         if let Some(work) = fields.get("work") {
             for item in self.list(work, "work")? {
                 let fields = Fields::item(item, &work.key_span, &keys::WORK, self.findings)?;
-                let kinds = ["effect", "command", "fact", "saga", "of"];
+                let kinds = ["effect", "command", "fact", "signal", "saga", "of"];
                 if kinds.iter().all(|kind| fields.get(kind).is_none()) {
                     fields.one_of(&kinds, self.findings)?;
                 }

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use crate::kernel::definition::Definition;
 use crate::kernel::definition::model::{
-    Action, Actions, Count, Decision, Group, Join, RepeatCondition, Step, Then,
+    Action, Actions, Count, Decision, Group, Join, RepeatCondition, Step, Telling, Then,
 };
 
 /// What a node stands for.
@@ -256,7 +256,8 @@ fn action(action: &Action) -> String {
     match action {
         Action::Effect { effect, .. } => effect.to_string(),
         Action::Command(command) => command.command_type.clone(),
-        Action::Publish(publish) => publish.fact_type.clone(),
+        Action::Publish(Telling::Fact(publish)) => publish.fact_type.clone(),
+        Action::Publish(Telling::Signal(signal)) => format!("signal {}", signal.name),
         Action::Saga(child) => format!("saga {}", child.saga),
         Action::UndoSaga(saga) => format!("undo saga {saga}"),
         Action::Decide(decision) => decided(decision),

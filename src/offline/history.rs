@@ -416,7 +416,7 @@ fn spoken(recorded: &Recorded, world: &World) -> (&'static str, Value, Map<Strin
             ("cancel", Value::from(reason.as_str()), more)
         }
         RecordedBody::Recall { .. } => ("cancel", Value::from("taken back"), more),
-        RecordedBody::Signal { name, data, by } => {
+        RecordedBody::Signal { name, data, by, .. } => {
             more.insert("data".to_owned(), data.clone());
             if !by.is_empty() {
                 more.insert("by".to_owned(), Value::from(by.as_str()));

@@ -27,6 +27,7 @@ pub static STEP: Shape = shape(
     "a step of a case",
     &[
         &key("event", Kind::Any, ""),
+        &key("from", Kind::Any, ""),
         &key("start", Kind::Any, ""),
         &key("schedule", Kind::Any, ""),
         &key("data", Kind::Any, ""),
@@ -108,6 +109,8 @@ pub static WORK: Shape = shape(
         &key("id", Kind::Any, ""),
         &key("payload", Kind::Any, ""),
         &key("fact", Kind::Any, ""),
+        &key("signal", Kind::Any, ""),
+        &key("data", Kind::Any, ""),
         &key("saga", Kind::Any, ""),
         &key("key", Kind::Any, ""),
         &key("input", Kind::Any, ""),

@@ -245,7 +245,8 @@ pub fn perform(world: &mut World, suite: &Suite, step: &Step) -> Result<Given, O
         }),
         Action::Signal { name, data, by } => {
             let (name, data, by) = (name.clone(), data.clone(), by.clone());
-            Ok(world.give_control(Control::Signal { name, data, by }))
+            let hops = 0;
+            Ok(world.give_control(Control::Signal { name, data, by, hops }))
         }
     }
 }
@@ -346,6 +347,17 @@ pub fn succeeded(result: &Value) -> WorkOutcome {
 }
 
 fn event(world: &mut World, step: &Step, spec: &EventSpec) -> Result<DomainEvent, Fault> {
+    let publishers = world.definition.publishers(&spec.event_type);
+    if let Some(from) = &spec.from
+        && !publishers.iter().any(|saga| saga.as_str() == from)
+    {
+        let (saga, fact) = (&world.definition.name, spec.event_type.escape_debug());
+        let message = format!(
+            "saga \"{saga}\" hears no \"{fact}\" of \"{}\"",
+            from.escape_debug()
+        );
+        return Err(Fault::new(codes::UNPLAYABLE, step.span.clone(), message, None));
+    }
     world
         .event(spec)
         .map_err(|error| Fault::new(codes::UNPLAYABLE, step.span.clone(), error.to_string(), None))

@@ -136,12 +136,19 @@ pub fn shown(world: &World, item: &WorkItem) -> Value {
         WorkKind::Result { effect, body } => json!({"result_of": effect.as_str(), "payload": payload(body)}),
         WorkKind::Recall { effect, .. } => json!({"recall": effect.as_str()}),
         WorkKind::Saga {
+            saga,
+            key,
+            message: SagaMessage::Signal { name, data },
+            ..
+        } => json!({"signal": name, "saga": saga.as_str(), "key": key.as_str(), "data": payload(data)}),
+        WorkKind::Saga {
             saga, key, message, ..
         } => {
             let request = match message {
                 SagaMessage::Start { .. } => "start",
                 SagaMessage::Recall { undo: false, .. } => "cancel",
                 SagaMessage::Recall { undo: true, .. } => "undo",
+                SagaMessage::Signal { .. } => "signal",
                 SagaMessage::Outcome { .. } => "outcome",
                 SagaMessage::RegisterAlias { .. } => "register_alias",
                 SagaMessage::ReleaseAlias { .. } => "release_alias",

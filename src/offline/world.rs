@@ -23,7 +23,7 @@ use crate::kernel::alias::Alias;
 use crate::kernel::children::SagaMessage;
 use crate::kernel::definition::{Definition, DefinitionSet};
 use crate::kernel::duration::Millis;
-use crate::kernel::ids::{ClusterId, CommandId, EventId, IdError, InstanceId, TimeMs};
+use crate::kernel::ids::{ClusterId, CommandId, EventId, IdError, InstanceId, SagaName, TimeMs};
 use crate::kernel::input::{
     Control, DomainEvent, Input, InputBody, Origin, Owner, SourceStream, WorkOutcome, WorkResult,
 };
@@ -273,7 +273,10 @@ impl World {
             Some(id) => EventId::parse(id)?,
             None => EventId::parse(&format!("event-{}", self.messages))?,
         };
-        let aggregate_type = spec.event_type.split('.').next().unwrap_or_default();
+        let publishers = self.definition.publishers(&spec.event_type);
+        let publisher = spec.from.as_deref().or(publishers.first().map(SagaName::as_str));
+        let aggregate_type =
+            publisher.unwrap_or_else(|| spec.event_type.split('.').next().unwrap_or_default());
         Ok(DomainEvent {
             event_id: id,
             event_type: spec.event_type.clone(),
@@ -288,6 +291,7 @@ impl World {
             causation_id: None,
             traceparent: None,
             hops: 0,
+            fact: publisher.is_some(),
             payload: spec.data.clone(),
             via: None,
         })
@@ -583,7 +587,10 @@ impl World {
                 let id = forwarded.event.event_id.as_str().to_owned();
                 (id, InputBody::Event(forwarded.event.clone()))
             }
-            SagaMessage::Start { .. } | SagaMessage::Recall { .. } | SagaMessage::Outcome { .. } => {
+            SagaMessage::Start { .. }
+            | SagaMessage::Recall { .. }
+            | SagaMessage::Signal { .. }
+            | SagaMessage::Outcome { .. } => {
                 return None;
             }
         };

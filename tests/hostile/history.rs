@@ -146,6 +146,7 @@ impl World<'_> {
                     causation_id: None,
                     traceparent: None,
                     hops: 0,
+                    fact: false,
                     payload: payload.into(),
                     via: None,
                 };

@@ -130,7 +130,11 @@ fn load_own(text: &str) -> Loaded {
 kind: Saga
 name: payment
 input: {type: object}
-steps: {charge: {effect: message-send, with: {to: bank, text: "${key}"}}}
+handlers: {signal.hurry: {set: {hurried: true}}}
+steps:
+  charge: {effect: message-send, with: {to: bank, text: "${key}"}}
+  tell: {needs: [charge], publish: {type: receipt.issued, payload: {order_id: "${key}", cents: 1}}}
+  paid: {needs: [tell], wait: {signal: paid, timeout: 1h}}
 "#;
     load_project(&[("own.yaml", text), ("payment.yaml", child)], &[])
 }

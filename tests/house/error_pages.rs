@@ -81,7 +81,11 @@ fn findings(block: &str, told: bool) -> Vec<Diagnostic> {
     let sagas = if is_effect {
         effects.push(probe);
         Vec::new()
-    } else if block.contains("another file whose name is order") || block.contains("name: order-express") {
+    } else if ["another file whose name is order", "{from: order}"]
+        .iter()
+        .any(|mark| block.contains(mark))
+        || block.contains("name: order-express")
+    {
         vec![file(&order, read(&order)), probe]
     } else {
         vec![probe]

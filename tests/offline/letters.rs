@@ -124,6 +124,7 @@ impl Recording {
             causation_id: None,
             traceparent: None,
             hops: 0,
+            fact: false,
             payload: data.to_string().into(),
             via: None,
         };

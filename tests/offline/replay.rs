@@ -48,6 +48,7 @@ impl Recording {
             id: Some("e-7".to_owned()),
             correlation_id: None,
             aggregate_id: None,
+            from: None,
         };
         let event = recording.world.event(&booked).expect("legal");
         recording.take("e-7", InputBody::Event(event));

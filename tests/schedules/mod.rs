@@ -401,6 +401,7 @@ async fn enough(node: &Node, of: &str, planned: i64) {
         name: "enough".to_owned(),
         data: serde_json::Map::new(),
         by: String::new(),
+        hops: 0,
     };
     node.control(&id, "enough-1", verb).await.expect("sent");
 }

@@ -6,6 +6,7 @@
     reason = "a test fails where it unwraps, and runs in real time"
 )]
 
+mod conversation;
 mod discipline;
 mod facts;
 mod faults;

@@ -65,6 +65,12 @@ pub enum SagaMessage {
         /// The child was there, as far as the parent knows.
         known: bool,
     },
+    /// A signal.
+    Signal {
+        name: String,
+        /// A JSON object.
+        data: Bytes,
+    },
     /// How what `command` asked for has ended.
     Outcome {
         command: CommandId,

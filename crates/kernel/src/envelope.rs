@@ -298,6 +298,9 @@ pub struct WorkflowEvent<'a> {
     pub event_type: String,
     pub saga: SagaName,
     pub key: Key,
+    /// Rises with each fact of the instance, over generations; not by one.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub sequence: u64,
     #[serde(borrow)]
     pub payload: &'a RawValue,
     pub metadata: EventMetadata,
@@ -338,6 +341,9 @@ pub enum ControlVerb {
         /// Who says so.
         #[serde(default, skip_serializing_if = "String::is_empty")]
         by: String,
+        /// Hops of the chain of messages that led here.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        hops: u32,
     },
     /// Begin an instance without an event.
     Start {
@@ -430,6 +436,9 @@ pub struct ForwardedEvent<'a> {
     pub generation: u32,
     /// When the message of the event was stored, in milliseconds since the epoch.
     pub time_ms: i64,
+    /// A saga has published it.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub fact: bool,
     #[serde(borrow)]
     pub event: AggregateEvent<'a>,
 }
@@ -512,5 +521,10 @@ const fn is_false(flag: &bool) -> bool {
 
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
 const fn is_zero(number: &u32) -> bool {
+    *number == 0
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
+const fn is_none(number: &u64) -> bool {
     *number == 0
 }

@@ -100,6 +100,8 @@ pub enum Control {
         data: Bytes,
         /// Who says so.
         by: String,
+        /// Hops of the chain of messages that led here, 0 for a signal from outside.
+        hops: u32,
     },
     /// Go over to another version of the saga.
     Migrate {

@@ -80,6 +80,8 @@ pub enum RecordedBody {
         name: String,
         data: Value,
         by: String,
+        #[serde(default, skip_serializing_if = "is_zero")]
+        hops: u32,
     },
     Start {
         input: Value,
@@ -116,6 +118,9 @@ pub struct RecordedEvent {
     pub correlation_id: Option<String>,
     pub causation_id: Option<String>,
     pub hops: u32,
+    /// A saga has published it.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub fact: bool,
     pub payload: Value,
     /// The alias by which it came.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -162,6 +167,7 @@ impl RecordedBody {
                 correlation_id: event.correlation_id.clone(),
                 causation_id: event.causation_id.clone(),
                 hops: event.hops,
+                fact: event.fact,
                 payload: json(&event.payload),
                 via: event.via.clone(),
             }),
@@ -201,10 +207,11 @@ impl RecordedBody {
             },
             InputBody::Control(Control::Retry) => Self::Retry {},
             InputBody::Control(Control::Settle(settle)) => Self::Settle(settle.clone()),
-            InputBody::Control(Control::Signal { name, data, by }) => Self::Signal {
+            InputBody::Control(Control::Signal { name, data, by, hops }) => Self::Signal {
                 name: name.clone(),
                 data: json(data),
                 by: by.clone(),
+                hops: *hops,
             },
             // Of no stream, and a replay runs under one version.
             InputBody::Control(Control::Migrate { to, .. }) => Self::Missing {
@@ -278,6 +285,7 @@ impl Recorded {
                     causation_id: event.causation_id.clone(),
                     traceparent: None,
                     hops: event.hops,
+                    fact: event.fact,
                     payload: Bytes::from(event.payload.to_string()),
                     via: event.via.clone(),
                 }),
@@ -302,12 +310,13 @@ impl Recorded {
                     mode: *mode,
                 }),
             ),
-            RecordedBody::Signal { name, data, by } => (
+            RecordedBody::Signal { name, data, by, hops } => (
                 stream(SourceStream::WorkflowCommands),
                 InputBody::Control(Control::Signal {
                     name: name.clone(),
                     data: Bytes::from(data.to_string()),
                     by: by.clone(),
+                    hops: *hops,
                 }),
             ),
             RecordedBody::Start { input, parent } => (
@@ -409,4 +418,9 @@ impl RecordedOutcome {
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
 const fn is_false(flag: &bool) -> bool {
     !*flag
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
+const fn is_zero(number: &u32) -> bool {
+    *number == 0
 }

@@ -103,6 +103,7 @@ impl WorkKind {
             Self::Recall { .. } => b"null",
             Self::Saga { message, .. } => match message {
                 SagaMessage::Start { input, .. } => input,
+                SagaMessage::Signal { data, .. } => data,
                 SagaMessage::Outcome {
                     outcome: WorkOutcome::Succeeded { payload },
                     ..

@@ -13,12 +13,16 @@ use crate::json::Json;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DomainEvent {
     pub event_id: EventId,
-    /// `<AggregateType>.<EventType>`, the name that definitions use.
+    /// `<AggregateType>.<EventType>`, the name that definitions use; of a fact the type under which it was published.
     pub event_type: String,
+    /// Of a fact the saga that has published it.
     pub aggregate_type: String,
+    /// Of a fact the key of the instance.
     pub aggregate_id: String,
     /// Sequence within the aggregate, 0 where the producer gives none.
     pub sequence: u64,
+    /// A saga has published it, and no aggregate.
+    pub fact: bool,
     pub schema_version: u32,
     pub correlation_id: Option<String>,
     pub causation_id: Option<String>,

@@ -5,6 +5,7 @@ mod accounts;
 mod books;
 mod catching_up;
 mod cups;
+mod echoes;
 mod lists;
 mod losses;
 mod messages;
@@ -31,8 +32,8 @@ use crate::workload::TENANTS;
 /// Rows of one read; more than a simulation has.
 const PAGE: usize = 10_000;
 
-pub const SAGAS: [&str; 11] = [
-    "audit", "bill", "cup", "list", "minutes", "order", "part", "pay", "rounds", "stall", "watch",
+pub const SAGAS: [&str; 12] = [
+    "audit", "bill", "cup", "echo", "list", "minutes", "order", "part", "pay", "rounds", "stall", "watch",
 ];
 
 /// What does not hold at the end; one line each.
@@ -41,6 +42,7 @@ pub fn judge(simulation: &Simulation) -> Vec<String> {
     faults.extend(books::judge(simulation));
     if is_whole(simulation) {
         faults.extend(orders::judge(simulation));
+        faults.extend(echoes::judge(simulation));
         faults.extend(small::judge(simulation));
         faults.extend(accounts::judge(simulation));
     }

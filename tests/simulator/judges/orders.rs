@@ -62,7 +62,7 @@ fn booked(calls: &[Call], of: &str, is_kept: bool) -> Option<String> {
 }
 
 /// How each round of an order has ended, by what was told of it.
-fn ends(results: &[StoredMessage], tenant: &str, key: &str) -> BTreeMap<u64, BTreeSet<String>> {
+pub fn ends(results: &[StoredMessage], tenant: &str, key: &str) -> BTreeMap<u64, BTreeSet<String>> {
     let subject = format!("tenant.{tenant}.workflow_event.order.{key}");
     let mut ends: BTreeMap<u64, BTreeSet<String>> = BTreeMap::new();
     for fact in results {

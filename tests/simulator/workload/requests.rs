@@ -40,6 +40,7 @@ impl Verb {
                 name: name.to_owned(),
                 data: Map::new(),
                 by: "ada".to_owned(),
+                hops: 0,
             },
             Self::Cancel(mode) => ControlVerb::Cancel {
                 reason: "no more".to_owned(),

@@ -15,7 +15,7 @@
 //! ([`super::questions`]).
 
 use bytes::Bytes;
-use saga_runner_language::definition::model::{Action, COMMAND_TIMEOUT_MS, Decision, PublishTemplate, Step};
+use saga_runner_language::definition::model::{Action, COMMAND_TIMEOUT_MS, Decision, Step, Telling};
 use saga_runner_language::expr::Root;
 use saga_runner_language::ids::CommandId;
 use serde_bytes::ByteBuf;
@@ -54,7 +54,7 @@ pub(super) fn start(run: &mut Run<'_>, slot: Slot) -> Result<(), Rejection> {
     match &step.action {
         Action::Nothing => return ends::acted(run, slot, NO_RESULT),
         Action::Decide(decision) => return decide(run, slot, decision),
-        Action::Publish(publish) => return tell(run, slot, publish, path),
+        Action::Publish(telling) => return tell(run, slot, telling, path),
         Action::Saga(child) => return children::start(run, slot, child, path),
         Action::Effect { .. } | Action::Command(_) | Action::UndoSaga(_) | Action::Group(_) => {}
     }
@@ -83,9 +83,9 @@ fn decide(run: &mut Run<'_>, slot: Slot, decision: &Decision) -> Result<(), Reje
     }
 }
 
-/// Publishes a fact, which is done with that.
-fn tell(run: &mut Run<'_>, slot: Slot, publish: &PublishTemplate, path: String) -> Result<(), Rejection> {
-    let kind = run.fact(publish, Locals::default(), &path)?;
+/// Publishes a fact or sends a signal, which is done with that.
+fn tell(run: &mut Run<'_>, slot: Slot, telling: &Telling, path: String) -> Result<(), Rejection> {
+    let kind = run.telling(telling, Locals::default(), &path)?;
     let repetition = Repetition::once(u64::from(run.slot(slot).iteration));
     run.push_work(path, repetition, COMMAND_TIMEOUT_MS, kind)?;
     run.slot_mut(slot).attempt = 1;

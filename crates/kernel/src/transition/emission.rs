@@ -2,14 +2,16 @@
 
 use bytes::Bytes;
 use saga_runner_language::definition::model::{
-    Action, COMMAND_TIMEOUT_MS, CommandTemplate, Emission, Emit, PublishTemplate,
+    Action, COMMAND_TIMEOUT_MS, CommandTemplate, Emission, Emit, SignalTemplate, Telling,
 };
+use saga_runner_language::ids::Key;
 
 use super::place::Place;
 use super::run::Run;
 use super::scope::Locals;
 use super::slot::Slot;
 use super::{Rejection, children, deadlines};
+use crate::children::SagaMessage;
 use crate::patch::Note;
 use crate::record::{Outstanding, StepStatus};
 use crate::work::{Attempt, Piece, WorkItem, WorkKind, WorkRef};
@@ -90,7 +92,7 @@ impl<'a> Run<'a> {
         let kind = match &emission.emit {
             Emit::Effect(step) => return self.start_effect(*step, iteration),
             Emit::Command(command) => self.command(command, Locals::default(), false, &path)?,
-            Emit::Publish(publish) => self.fact(publish, Locals::default(), &path)?,
+            Emit::Publish(telling) => self.telling(telling, Locals::default(), &path)?,
         };
         self.note(Note::Emitted { work: path.clone() });
         self.push_work(path, Repetition::once(iteration), COMMAND_TIMEOUT_MS, kind)?;
@@ -114,7 +116,7 @@ impl<'a> Run<'a> {
             }
             Action::Command(command) => self.command(command, locals, true, path),
             Action::UndoSaga(saga) => children::undo(saga, locals, path),
-            Action::Publish(publish) => self.fact(publish, locals, path),
+            Action::Publish(telling) => self.telling(telling, locals, path),
             Action::Saga(_) | Action::Nothing | Action::Decide(_) | Action::Group(_) => Err(Rejection {
                 reason: "definition.mismatch",
                 message: format!("{path} does nothing that has an outcome"),
@@ -141,16 +143,45 @@ impl<'a> Run<'a> {
         })
     }
 
-    pub(super) fn fact(
+    /// Renders a fact or a signal.
+    pub(super) fn telling(
         &mut self,
-        publish: &PublishTemplate,
+        telling: &Telling,
         locals: Locals<'a>,
         path: &str,
     ) -> Result<WorkKind, Rejection> {
-        let payload = self.render(&publish.payload, locals, || format!("{path}.publish.payload"))?;
-        Ok(WorkKind::Fact {
-            fact_type: publish.fact_type.clone(),
-            payload: Bytes::from(payload),
+        match telling {
+            Telling::Fact(publish) => {
+                let payload = self.render(&publish.payload, locals, || format!("{path}.publish.payload"))?;
+                Ok(WorkKind::Fact {
+                    fact_type: publish.fact_type.clone(),
+                    payload: Bytes::from(payload),
+                })
+            }
+            Telling::Signal(signal) => self.signal(signal, locals, path),
+        }
+    }
+
+    fn signal(
+        &mut self,
+        signal: &SignalTemplate,
+        locals: Locals<'a>,
+        path: &str,
+    ) -> Result<WorkKind, Rejection> {
+        let key = self.render_text(&signal.key, locals, || format!("{path}.signal.key"))?;
+        let data = self.render(&signal.data, locals, || format!("{path}.signal.data"))?;
+        let key = Key::parse(&key).map_err(|error| Rejection {
+            reason: "expression",
+            message: format!("{path}.signal.key: {error}"),
+        })?;
+        Ok(WorkKind::Saga {
+            saga: signal.saga.clone(),
+            key,
+            message: SagaMessage::Signal {
+                name: signal.name.clone(),
+                data: Bytes::from(data),
+            },
+            awaited: false,
         })
     }
 

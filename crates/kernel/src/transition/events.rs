@@ -193,18 +193,23 @@ fn run_handlers<'a>(run: &mut Run<'a>, event_type: &str) -> Result<Handled, Reje
     Ok(handled)
 }
 
-/// Ends chains of messages that cause each other. Only events are refused: a result or timer of work that
+/// Ends chains of messages that cause each other. Only events and signals are refused: a result or timer of work that
 /// was let through is always applied.
 pub(super) fn check_hops(run: &Run<'_>, event: &DomainEvent) -> Result<(), Rejection> {
+    check_chain(run, event.hops, || format!("event {}", event.event_id))
+}
+
+/// The same for what has come so many hops.
+pub(super) fn check_chain(run: &Run<'_>, hops: u32, what: impl FnOnce() -> String) -> Result<(), Rejection> {
     let max = run.ground.context.limits.hops;
-    if event.hops < max {
+    if hops < max {
         return Ok(());
     }
+    let what = what();
     Err(Rejection {
         reason: "loop",
         message: format!(
-            "event {} is hop {} of a chain of messages that cause each other, at most {max} are allowed",
-            event.event_id, event.hops
+            "{what} is hop {hops} of a chain of messages that cause each other, at most {max} are allowed"
         ),
     })
 }

@@ -372,8 +372,9 @@ fn with_control<'a>(
             questions::settle(&mut run, settle)?;
             compensation::settle(&mut run, settle)?;
         }
-        Control::Signal { name, data, by } => {
-            if !signals::take(&mut run, Signal { name, data, by })? {
+        Control::Signal { .. } => {
+            let signal = Signal::of(control);
+            if !signal.map_or(Ok(false), |signal| signals::take(&mut run, signal))? {
                 return Ok(Patch::ignored(IgnoreReason::NoHandler));
             }
         }

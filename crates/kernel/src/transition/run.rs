@@ -11,7 +11,7 @@ use super::results::Mode;
 use super::scope::Locals;
 use super::slot::Slot;
 use super::{Context, Rejection, Trace};
-use crate::input::{DomainEvent, Input, InputBody};
+use crate::input::{Control, DomainEvent, Input, InputBody};
 use crate::ledger::Ledger;
 use crate::patch::{Note, Outcome, Patch};
 use crate::record::{Phase, Record, StepState, Summary};
@@ -172,8 +172,10 @@ impl<'a> Run<'a> {
         // The time of an instance never goes back: an input that was deferred or parked would otherwise set
         // timers and deadlines that are over already.
         record.updated = record.updated.max(ground.input.time);
-        if let InputBody::Event(event) = &ground.input.body {
-            record.hops = event.hops;
+        match &ground.input.body {
+            InputBody::Event(event) => record.hops = event.hops,
+            InputBody::Control(Control::Signal { hops, .. }) => record.hops = *hops,
+            InputBody::Result(_) | InputBody::Timer { .. } | InputBody::Control(_) => {}
         }
         Self {
             ground,

@@ -17,12 +17,18 @@ pub(super) struct Signal<'a> {
     /// A JSON object.
     pub data: &'a [u8],
     pub by: &'a str,
+    pub hops: u32,
 }
 
 impl<'a> Signal<'a> {
     pub(super) fn of(control: &'a Control) -> Option<Self> {
         match control {
-            Control::Signal { name, data, by } => Some(Self { name, data, by }),
+            Control::Signal { name, data, by, hops } => Some(Self {
+                name,
+                data,
+                by,
+                hops: *hops,
+            }),
             _ => None,
         }
     }
@@ -43,13 +49,14 @@ pub(super) fn is_heard_late(definition: &Definition, record: &Record, name: &str
 /// Gives a signal to whoever listens. Tells whether anybody does.
 pub(super) fn take<'a>(run: &mut Run<'a>, signal: Signal<'a>) -> Result<bool, Rejection> {
     let message = waits::Message::signal(run, signal.name, signal.data, signal.by)?;
+    let chain = events::check_chain(run, signal.hops, || format!("signal {}", signal.name));
     run.note(Note::Signalled {
         signal: signal.name.to_owned(),
         by: signal.by.to_owned(),
     });
     if run.ground.definition.program.is_some() {
         program::signal(run, message)?;
-        return Ok(true);
+        return chain.map(|()| true);
     }
     let key = key(signal.name);
     let is_late = !run.is_running();
@@ -61,6 +68,10 @@ pub(super) fn take<'a>(run: &mut Run<'a>, signal: Signal<'a>) -> Result<bool, Re
     run.ambient.signal = None;
     if flight::hears(&run.record) {
         is_heard |= waits::offer(run, message)?;
+    }
+    // What nobody hears goes no further.
+    if is_heard {
+        chain?;
     }
     Ok(is_heard)
 }

@@ -5,15 +5,15 @@ use std::ops::Range;
 
 use super::aliases::Aliases;
 use super::certain;
-use super::children::Sagas;
 use super::codes;
+use super::conversation::Sagas;
 use super::effect::Effects;
 use super::fields::{self, Fields, NameRule};
 use super::findings::Findings;
 use super::grammar::{self, Shape};
 use super::model::{
     Actions, CommandTemplate, Delay, EffectContract, Emission, Emit, Fail, Handler, PublishTemplate, Step,
-    TimerSet,
+    Telling, TimerSet,
 };
 use super::schema_files::Schemas;
 use super::step_errors::ERROR_ROOTS;
@@ -447,7 +447,7 @@ impl<'r> Reading<'r, '_> {
                         "no effect is emitted here: nobody would wait for how it ends",
                     )
                     .help(Some(
-                        "make it a step, or let the entry of a state emit it; here only commands and facts are emitted"
+                        "make it a step, or let the entry of a state emit it; here only commands, facts and signals are emitted"
                             .to_owned(),
                     ));
                 continue;
@@ -459,7 +459,7 @@ impl<'r> Reading<'r, '_> {
             let (when, outside) = self.emitted_when(&fields, roots, event);
             let emit = match fields.chosen(self.findings) {
                 Some(entry) if entry.key == "command" => self.command(entry, roots, event).map(Emit::Command),
-                Some(entry) => self.publish(entry, roots, event).map(Emit::Publish),
+                Some(entry) => self.telling(entry, roots, event).map(Emit::Publish),
                 None => None,
             };
             self.types = outside;
@@ -523,7 +523,20 @@ impl<'r> Reading<'r, '_> {
         })
     }
 
-    pub fn publish(
+    /// `publish: {type, payload}` or `signal: {saga, key, name, data}`
+    pub fn telling(
+        &mut self,
+        entry: &Entry<'_>,
+        roots: &'static [Root],
+        event: EventParts,
+    ) -> Option<Telling> {
+        if entry.key == "signal" {
+            return self.signal(entry, roots, event).map(Telling::Signal);
+        }
+        self.publish(entry, roots, event).map(Telling::Fact)
+    }
+
+    fn publish(
         &mut self,
         entry: &Entry<'_>,
         roots: &'static [Root],
@@ -543,7 +556,7 @@ impl<'r> Reading<'r, '_> {
         })
     }
 
-    fn word(&mut self, fields: &Fields<'_, '_>, key: &str) -> Option<String> {
+    pub fn word(&mut self, fields: &Fields<'_, '_>, key: &str) -> Option<String> {
         let entry = fields.require(key, self.findings)?;
         let text = fields::text(&entry.value, &entry.key_span, "text", self.findings)?;
         if text.contains("${") {

@@ -14,7 +14,7 @@ use sha2::{Digest, Sha256};
 
 use super::model::{
     Actions, Cancel, CommandTemplate, Complete, Definition, Delay, Emission, Emit, Fail, Handler, Lifecycle,
-    Machine, NoInstance, OnRunning, ProgramDefinition, PublishTemplate, TimerDefinition, UndoOrder,
+    Machine, NoInstance, OnRunning, ProgramDefinition, Telling, TimerDefinition, UndoOrder,
 };
 use crate::expr::{Expr, Template, TextPart, write_sorted};
 use crate::ids::DefinitionHash;
@@ -129,7 +129,7 @@ fn schemas(definition: &Definition) -> impl Iterator<Item = (&'static str, Json<
             .versions
             .iter()
             .map(|version| Json::Int(i64::from(*version)));
-        let form = object([
+        let mut form = object([
             // In a list, since the schema `false`, which nothing fits, is not the same as none.
             (
                 "schema",
@@ -138,6 +138,12 @@ fn schemas(definition: &Definition) -> impl Iterator<Item = (&'static str, Json<
             ("versions", list(versions)),
             ("upcast", Json::Map(upcast.collect())),
         ]);
+        if let Json::Map(members) = &mut form
+            && !event.from.is_empty()
+        {
+            let from = list(event.from.iter().map(|saga| text(saga.as_str())));
+            members.push((Cow::Borrowed("from"), from));
+        }
         (Cow::Borrowed(name.as_str()), form)
     });
     let events = (!definition.events.is_empty()).then(|| Json::Map(events.collect()));
@@ -310,11 +316,19 @@ fn emit(emit: &Emit) -> Json<'_> {
     }
 }
 
-fn publish(publish: &PublishTemplate) -> Json<'_> {
-    object([
-        ("publish", text(&publish.fact_type)),
-        ("payload", template(&publish.payload)),
-    ])
+fn publish(telling: &Telling) -> Json<'_> {
+    match telling {
+        Telling::Fact(publish) => object([
+            ("publish", text(&publish.fact_type)),
+            ("payload", template(&publish.payload)),
+        ]),
+        Telling::Signal(signal) => object([
+            ("signal", text(&signal.name)),
+            ("saga", text(signal.saga.as_str())),
+            ("key", template(&signal.key)),
+            ("data", template(&signal.data)),
+        ]),
+    }
 }
 
 fn delay(delay: &Delay) -> Json<'_> {

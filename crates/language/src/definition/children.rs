@@ -1,8 +1,5 @@
 //! Reading steps that start instances of other sagas.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-
 use super::actions::Reading;
 use super::codes;
 use super::fields::{self, Fields};
@@ -16,10 +13,6 @@ use super::yaml::{Entry, Value};
 use crate::expr::types::Type;
 use crate::expr::{Root, Template, nearest};
 use crate::ids::SagaName;
-use crate::schema::Schema;
-
-/// All sagas of a set of files by name, with what they take; `None` for those that events alone start.
-pub type Sagas = BTreeMap<String, Option<Arc<Schema>>>;
 
 /// The saga that a step starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,7 +66,7 @@ impl<'r> Reading<'r, '_> {
         let waits = step.get("wait").is_none_or(|wait| self.waits(wait));
         let schema = saga
             .as_ref()
-            .and_then(|saga| self.sagas?.get(saga.as_str())?.as_ref());
+            .and_then(|saga| self.sagas?.get(saga.as_str())?.input.as_ref());
         if let (Some(types), Some(schema), Some(input)) = (&self.types, schema, &input) {
             let entry = fields.get("input").unwrap_or(entry);
             typing::value(entry, input, &Type::of_schema(schema), &types.env, self.findings);
@@ -94,9 +87,9 @@ impl<'r> Reading<'r, '_> {
             return Some(name);
         };
         let (message, help) = match sagas.get(text) {
-            Some(Some(_)) => return Some(name),
+            Some(announced) if announced.input.is_some() => return Some(name),
             None if !self.all_sagas => return Some(name),
-            Some(None) => (
+            Some(_) => (
                 format!("saga \"{text}\" takes no input: events alone start it"),
                 Some("let its file say what it is given: input: {type: object}".to_owned()),
             ),

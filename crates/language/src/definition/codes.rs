@@ -116,8 +116,12 @@ pub const NOT_BOOL: &str = "SR0177";
 pub const MISFIT: &str = "SR0178";
 /// A wait without an end.
 pub const ENDLESS_WAIT: &str = "SR0160";
-/// A saga that a step cannot start.
+/// A saga that is not there, or that a step cannot start.
 pub const UNKNOWN_SAGA: &str = "SR0151";
+/// A fact that the saga does not publish, or a signal that it does not listen to.
+pub const UNTOLD: &str = "SR0152";
+/// Sagas that hear each other in a circle.
+pub const CIRCLE: &str = "SR0153";
 /// A cron expression that makes no sense, or that no day fits.
 pub const CRON: &str = "SR0180";
 /// A time zone that the runner does not know.

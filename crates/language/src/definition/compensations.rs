@@ -188,7 +188,7 @@ impl Reading<'_, '_> {
             self.findings
                 .error(codes::CONTRADICTION, other.key_span.clone(), message);
         }
-        self.publish(publish, ROOTS, EventParts::Moment)
+        self.telling(publish, ROOTS, EventParts::Moment)
             .map(Action::Publish)
     }
 
@@ -226,7 +226,7 @@ impl Reading<'_, '_> {
                 command.aggregate_id.for_each_expr(&mut look);
                 command.payload.for_each_expr(&mut look);
             }
-            Action::Publish(publish) => publish.payload.for_each_expr(&mut look),
+            Action::Publish(telling) => telling.for_each_expr(&mut look),
             Action::Saga(_)
             | Action::UndoSaga(_)
             | Action::Nothing

@@ -35,6 +35,21 @@ impl<'r> Reading<'r, '_> {
             &grammar::saga::EVENT,
             self.findings,
         )?;
+        let from = fields
+            .get("from")
+            .map(|from| self.from(from, &entry.key))
+            .unwrap_or_default();
+        if fields.get("from").is_some() {
+            for key in ["versions", "upcast"] {
+                if let Some(stray) = fields.get(key) {
+                    let message = format!(
+                        "a fact of a saga has no versions: \"from\" and \"{key}\" exclude each other"
+                    );
+                    self.findings
+                        .error(codes::CONTRADICTION, stray.key_span.clone(), message);
+                }
+            }
+        }
         let schema = fields
             .get("schema")
             .and_then(|schema| self.schemas.read(schema, self.findings));
@@ -47,6 +62,7 @@ impl<'r> Reading<'r, '_> {
             .map(|upcast| self.upcast(upcast, &versions))
             .unwrap_or_default();
         Some(EventDefinition {
+            from,
             schema,
             versions,
             upcast,

@@ -16,7 +16,7 @@ const WORD_BYTES_MAX: usize = 128;
 const DEEDS: [(&str, &str); 2] = [
     (
         "emit",
-        "what a step does is its \"effect\", \"command\" or \"publish\"; \"emit\" stands in handlers, states and timers",
+        "what a step does is its \"effect\", \"command\", \"publish\" or \"signal\"; \"emit\" stands in handlers, states and timers",
     ),
     ("when", "the condition of a step is its \"if\""),
 ];

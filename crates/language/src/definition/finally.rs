@@ -115,7 +115,7 @@ impl<'r> Reading<'r, '_> {
         let emit = if chosen.key == "command" {
             self.command(chosen, roots, EventParts::Moment).map(Emit::Command)
         } else {
-            self.publish(chosen, roots, EventParts::Moment).map(Emit::Publish)
+            self.telling(chosen, roots, EventParts::Moment).map(Emit::Publish)
         };
         Some(Emission { when, emit: emit? })
     }

@@ -7,7 +7,7 @@ use super::model::{Definition, KeyRule};
 use crate::alias::{self, Alias};
 use crate::event::DomainEvent;
 use crate::expr::{Budget, Root, Scope};
-use crate::ids::{Key, TimeMs};
+use crate::ids::{Key, SagaName, TimeMs};
 use crate::json::Json;
 use crate::limits::Limits;
 
@@ -29,13 +29,41 @@ impl Definition {
         self.keys.iter().find(|rule| rule.matches(event_type))
     }
 
+    /// The sagas whose fact this type is; none where it is an event of aggregates.
+    #[must_use]
+    pub fn publishers(&self, event_type: &str) -> &[SagaName] {
+        self.events.get(event_type).map_or(&[], |event| &event.from)
+    }
+
+    /// Whether the event comes from where this version expects events of its type.
+    #[must_use]
+    pub fn hears(&self, event: &DomainEvent) -> bool {
+        let publishers = self.publishers(&event.event_type);
+        if !event.fact {
+            return publishers.is_empty();
+        }
+        publishers
+            .iter()
+            .any(|saga| saga.as_str() == event.aggregate_type)
+    }
+
     /// What two versions share that find the same instances for events of this type.
     #[must_use]
     pub fn rule_text(&self, event_type: &str) -> Option<String> {
-        match self.by.get(event_type) {
+        let rule = match self.by.get(event_type) {
             Some(by) => Some(format!("by {}: {}", by.alias, by.value.text())),
             None => self.key_rule(event_type).map(|rule| rule.key.text().to_owned()),
+        };
+        let publishers = self.publishers(event_type);
+        if publishers.is_empty() {
+            return rule;
         }
+        let publishers: Vec<&str> = publishers.iter().map(SagaName::as_str).collect();
+        Some(format!(
+            "from {}: {}",
+            publishers.join(" "),
+            rule.unwrap_or_default()
+        ))
     }
 
     /// The key that this version gives to an event of `event_type`, which is the address of an alias where that
@@ -80,9 +108,12 @@ impl Definition {
         Ok(key)
     }
 
-    /// Whether this version finds the instance `key` for an event, by its key or by the alias by which it came.
+    /// Whether this version hears the event and finds the instance `key` for it, by its key or by the alias by which it came.
     #[must_use]
     pub fn addresses(&self, key: &Key, event: &DomainEvent, time: TimeMs, limits: &Limits) -> bool {
+        if !self.hears(event) {
+            return false;
+        }
         let via = event.via.as_ref().map(|via| via.alias.key());
         let key = via.as_ref().unwrap_or(key);
         let Ok(data) = Json::parse(&event.payload, limits.json_depth) else {

@@ -14,6 +14,7 @@ mod children;
 pub mod codes;
 mod compensations;
 mod contract;
+mod conversation;
 pub mod diagnostic;
 pub mod editor;
 pub mod effect;
@@ -166,11 +167,11 @@ pub fn load_with(
         })
         .collect();
     let roots = parsed.iter().map(|(file, _, root)| (*file, root.as_ref()));
-    let (startable, all_sagas) = startable(roots, &mut schemas);
+    let (announced, all_sagas) = announced(roots, &mut schemas);
     let known = saga::Known {
         effects: &effects,
         acting: &acting,
-        sagas: &startable,
+        sagas: &announced,
         // One whose name cannot be read would be reported again by every saga that uses it.
         all_effects: !names.unreadable,
         all_sagas,
@@ -195,13 +196,13 @@ pub fn load_with(
     loaded
 }
 
-/// The sagas with what they take, and whether these are all: the name of one may be unreadable. What is wrong with a
-/// schema is told when its own file is compiled.
-fn startable<'n, 't: 'n>(
+/// The sagas with what they say to each other, and whether these are all: the name of one may be unreadable. What is wrong with
+/// a schema is told when its own file is compiled.
+fn announced<'n, 't: 'n>(
     roots: impl Iterator<Item = (&'n SourceFile, Option<&'n yaml::Node<'t>>)>,
     schemas: &mut Schemas<'_>,
-) -> (children::Sagas, bool) {
-    let mut sagas = children::Sagas::new();
+) -> (conversation::Sagas, bool) {
+    let mut sagas = conversation::Sagas::new();
     let mut all = true;
     for (file, root) in roots {
         let Some((root, (saga, _))) = root.and_then(|root| Some((root, name(root)?))) else {
@@ -213,7 +214,7 @@ fn startable<'n, 't: 'n>(
             Some(entry) => schemas.read(entry, &mut unheard),
             None => saga::member(root, "schedule").map(|_| schedule::given()),
         };
-        sagas.insert(saga.to_owned(), input);
+        sagas.insert(saga.to_owned(), conversation::Announced::of(root, input));
     }
     schemas.take_named();
     (sagas, all)

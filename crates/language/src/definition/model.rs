@@ -144,6 +144,8 @@ impl Definition {
 /// What a saga says about an event type.
 #[derive(Debug)]
 pub struct EventDefinition {
+    /// The sagas whose fact it is, in code-point order; an event of aggregates where there are none.
+    pub from: Vec<SagaName>,
     /// Of `event.data`, as it is after the upcast.
     pub schema: Option<Arc<Schema>>,
     /// Versions that are taken as they are, ascending; empty for all.
@@ -233,7 +235,7 @@ impl From<Emit> for Emission {
 #[derive(Debug)]
 pub enum Emit {
     Command(CommandTemplate),
-    Publish(PublishTemplate),
+    Publish(Telling),
     /// An effect, by the index of its step: of a machine state, which has handlers for how it ends, or of the end.
     Effect(u16),
 }
@@ -246,10 +248,42 @@ pub struct CommandTemplate {
     pub payload: Template,
 }
 
+/// What is said without an answer.
+#[derive(Debug)]
+pub enum Telling {
+    /// To whoever listens.
+    Fact(PublishTemplate),
+    /// To one instance of another saga.
+    Signal(SignalTemplate),
+}
+
+impl Telling {
+    /// Calls `visit` for every expression.
+    pub fn for_each_expr(&self, visit: &mut dyn FnMut(&Expr)) {
+        match self {
+            Self::Fact(fact) => fact.payload.for_each_expr(visit),
+            Self::Signal(signal) => {
+                signal.key.for_each_expr(visit);
+                signal.data.for_each_expr(visit);
+            }
+        }
+    }
+}
+
 #[derive(Debug)]
 pub struct PublishTemplate {
     pub fact_type: String,
     pub payload: Template,
+}
+
+#[derive(Debug)]
+pub struct SignalTemplate {
+    pub saga: SagaName,
+    /// Rendered to text.
+    pub key: Template,
+    pub name: String,
+    /// Gives a map.
+    pub data: Template,
 }
 
 #[derive(Debug)]
@@ -533,7 +567,7 @@ pub enum Action {
     /// Done when the gateway has accepted it.
     Command(CommandTemplate),
     /// Done at once. Never what a compensation does.
-    Publish(PublishTemplate),
+    Publish(Telling),
     /// Starts an instance of another saga; done when that has completed, or at once. Never what a compensation
     /// does.
     Saga(ChildTemplate),

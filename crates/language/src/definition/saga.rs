@@ -9,8 +9,8 @@ use super::aliases::Aliases;
 use super::archive;
 use super::canonical;
 use super::check;
-use super::children::Sagas;
 use super::codes;
+use super::conversation::Sagas;
 use super::effect::Effects;
 use super::endings;
 use super::fields::{self, Fields};
@@ -182,6 +182,9 @@ fn read<'c>(
     let undo_order = reading.undo_order(&fields);
     let migration = reading.migration(&fields);
     check::timers(&mut reading);
+    if let Some(name) = &name {
+        reading.circle(root, name);
+    }
     reading.check_aliases();
     let contracts = std::mem::take(&mut reading.contracts);
     let unknowns = check::Unknowns {

@@ -1,6 +1,6 @@
 //! The definitions that a runner works with, indexed for routing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::model::Definition;
@@ -13,6 +13,15 @@ pub struct DefinitionSet {
     by_hash: BTreeMap<DefinitionHash, Arc<Definition>>,
     /// What can react to an event, by event type.
     by_event: BTreeMap<String, Vec<Interest>>,
+}
+
+/// What more is heard.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct More {
+    /// Events of aggregates.
+    pub events: bool,
+    /// Facts of sagas.
+    pub facts: bool,
 }
 
 /// A saga that can react to an event.
@@ -107,13 +116,13 @@ impl DefinitionSet {
             .any(|interest| interest.saga == *saga && interest.versions.len() > 1)
     }
 
-    /// Whether some message means more by these definitions than by those of before: it concerns another saga, or has
-    /// another key.
+    /// Which messages mean more by these definitions than by those of before: they concern another saga, or have another key.
     #[must_use]
-    pub fn hears_more_than(&self, before: &Self) -> bool {
-        self.by_event.iter().any(|(event_type, interests)| {
+    pub fn hears_more_than(&self, before: &Self) -> More {
+        let mut more = More::default();
+        for (event_type, interests) in &self.by_event {
             let known = before.interested(event_type);
-            interests.iter().any(|interest| {
+            for interest in interests {
                 let known = known.iter().find(|known| known.saga == interest.saga);
                 let has = |rule: Option<String>| {
                     known.is_some_and(|known| {
@@ -121,22 +130,40 @@ impl DefinitionSet {
                         versions.any(|version| version.rule_text(event_type) == rule)
                     })
                 };
-                let mut rules = interest.versions.iter();
-                rules.any(|version| !has(version.rule_text(event_type)))
-            })
-        })
+                for version in &interest.versions {
+                    if !has(version.rule_text(event_type)) {
+                        let is_fact = !version.publishers(event_type).is_empty();
+                        more.facts |= is_fact;
+                        more.events |= !is_fact;
+                    }
+                }
+            }
+        }
+        more
     }
 
     /// The aggregate types in use: what comes before the first dot of the event types, sorted.
     #[must_use]
     pub fn aggregate_types(&self) -> Vec<&str> {
-        let mut types: Vec<&str> = self
-            .by_event
-            .keys()
-            .filter_map(|event_type| event_type.split_once('.'))
+        let of_aggregates = self.by_event.iter().filter(|(event_type, interests)| {
+            let mut versions = interests.iter().flat_map(|interest| &interest.versions);
+            versions.any(|version| version.publishers(event_type).is_empty())
+        });
+        let mut types: Vec<&str> = of_aggregates
+            .filter_map(|(event_type, _)| event_type.split_once('.'))
             .map(|(aggregate_type, _)| aggregate_type)
             .collect();
         types.dedup();
         types
+    }
+
+    /// The sagas whose facts others hear.
+    #[must_use]
+    pub fn publishers(&self) -> BTreeSet<&SagaName> {
+        let heard = self.by_event.iter().flat_map(|(event_type, interests)| {
+            let versions = interests.iter().flat_map(|interest| &interest.versions);
+            versions.flat_map(move |version| version.publishers(event_type))
+        });
+        heard.collect()
     }
 }

@@ -22,6 +22,20 @@ const WHEN_ROOTS: &[Root] = &[Root::Event, Root::Key];
 /// Roots of what a start sets.
 const SET_ROOTS: &[Root] = &[Root::Event, Root::State, Root::Key, Root::Record];
 
+/// The event types of `start`, as the file has them.
+pub fn written<'n>(start: &'n Node<'_>) -> Vec<&'n str> {
+    let items = fields::one_or_many(start).iter();
+    let events = items.filter_map(|item| match &item.value {
+        Value::Scalar(scalar) => Some(&*scalar.text),
+        Value::Map(_) => match &member(item, "event")?.value.value {
+            Value::Scalar(scalar) => Some(&*scalar.text),
+            Value::List(_) | Value::Map(_) => None,
+        },
+        Value::List(_) => None,
+    });
+    events.collect()
+}
+
 impl<'r> Reading<'r, '_> {
     /// The event types of `start`: one, or a list of them, each perhaps as `{event, when, set}`.
     pub fn start(&mut self, fields: &Fields<'r, '_>) -> Vec<String> {

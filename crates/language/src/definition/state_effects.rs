@@ -68,7 +68,7 @@ impl<'r> Reading<'r, '_> {
                         self.command(other, ENTRY_ROOTS, EventParts::Whole)
                             .map(Emit::Command)
                     } else {
-                        self.publish(other, ENTRY_ROOTS, EventParts::Whole)
+                        self.telling(other, ENTRY_ROOTS, EventParts::Whole)
                             .map(Emit::Publish)
                     }
                 }

@@ -40,10 +40,11 @@ const RESULT_SIGNAL_ROOTS: &[Root] = &[
 /// What ends an instance in place of work.
 const ENDS: [&str; 3] = ["complete", "cancel", "fail"];
 /// What takes time, or comes behind it.
-const BESIDE_NO_END: [&str; 12] = [
+const BESIDE_NO_END: [&str; 13] = [
     "effect",
     "command",
     "publish",
+    "signal",
     "saga",
     "with",
     "wait",
@@ -85,7 +86,7 @@ pub const fn end_roots(action: Option<&Action>, wait: Option<&Wait>) -> (&'stati
 impl<'r> Reading<'r, '_> {
     /// What the step does. One that only waits or lets time pass does nothing itself.
     pub fn step_action(&mut self, fields: &Fields<'r, '_>) -> Option<Action> {
-        let acts = ["effect", "command", "publish", "saga"];
+        let acts = ["effect", "command", "publish", "signal", "saga"];
         if ENDS.iter().any(|key| fields.get(key).is_some()) {
             return Some(Action::Decide(self.decision(fields)));
         }
@@ -100,7 +101,7 @@ impl<'r> Reading<'r, '_> {
             self.only_with_an_outcome(fields, &["with"]);
             return self.child(entry, fields);
         }
-        let Some(entry) = fields.get("publish") else {
+        let Some(entry) = fields.get("publish").or_else(|| fields.get("signal")) else {
             if acts.iter().all(|key| fields.get(key).is_none()) {
                 if only_decides(fields) {
                     self.only_with_an_outcome(fields, &["with", "retry", "timeout"]);
@@ -117,7 +118,7 @@ impl<'r> Reading<'r, '_> {
         };
         fields.one_of(&acts, self.findings);
         self.only_with_an_outcome(fields, &["with", "retry", "timeout"]);
-        self.publish(entry, START_ROOTS, EventParts::Moment)
+        self.telling(entry, START_ROOTS, EventParts::Moment)
             .map(Action::Publish)
     }
 
@@ -129,7 +130,7 @@ impl<'r> Reading<'r, '_> {
         self.findings
             .error(codes::MISSING_KEY, fields.place(), "a step needs something to do")
             .help(Some(
-                "give it one of effect, command, publish, saga, wait, delay, set, complete, cancel, fail, choice, repeat and foreach"
+                "give it one of effect, command, publish, signal, saga, wait, delay, set, complete, cancel, fail, choice, repeat and foreach"
                     .to_owned(),
             ));
     }

@@ -1,6 +1,7 @@
 //! What a partition holds back that goes on from an adopted state: behind that state it has sent work already, and only the
 //! streams can tell which. Once they are read to their ends, an operator decides about the rest.
 
+use saga_runner_kernel::children::SagaMessage;
 use saga_runner_kernel::envelope::EffectResult;
 use saga_runner_kernel::ids::TimeMs;
 use saga_runner_kernel::input::{Input, InputBody, Origin, WorkOutcome, WorkResult};
@@ -26,7 +27,7 @@ const UNKNOWN: &str =
 pub fn may_be_discarded(kind: &WorkKind) -> bool {
     match kind {
         WorkKind::Effect { .. } | WorkKind::Command { .. } | WorkKind::Fact { .. } => true,
-        WorkKind::Saga { message, .. } => message.starts(),
+        WorkKind::Saga { message, .. } => message.starts() || matches!(message, SagaMessage::Signal { .. }),
         WorkKind::Result { .. } | WorkKind::Recall { .. } => false,
     }
 }

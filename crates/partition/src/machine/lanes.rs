@@ -24,8 +24,8 @@ pub enum Acceptance {
 pub struct Lanes {
     taken: [u64; 3],
     refusing: [bool; 3],
-    /// Events that were routed by definitions of before these may lack what concerns a saga.
-    routed_by: u64,
+    /// What was routed by definitions of before these may lack what concerns a saga.
+    routed_by: [u64; 3],
 }
 
 impl Lanes {
@@ -33,7 +33,7 @@ impl Lanes {
         Self {
             taken: positions,
             refusing: [false; 3],
-            routed_by: 0,
+            routed_by: [0; 3],
         }
     }
 
@@ -53,8 +53,7 @@ impl Lanes {
         if delivery.sequence <= taken {
             return Acceptance::Repeated;
         }
-        let is_outdated =
-            matches!(delivery.stream, SourceStream::AggregateEvents) && delivery.routed_by < self.routed_by;
+        let is_outdated = delivery.routed_by < self.routed_by[index];
         if delivery.after > taken || is_outdated {
             let news = !self.refusing[index];
             self.refusing[index] = true;
@@ -71,15 +70,15 @@ impl Lanes {
         self.refusing[stream.index()] = false;
     }
 
-    /// Events behind `position` are taken as they are routed by these definitions. True: some were taken already as others
-    /// route them, and are to be fed again.
-    pub const fn rerouted(&mut self, position: u64, routed_by: u64) -> bool {
-        let index = SourceStream::AggregateEvents.index();
+    /// What lies behind `position` is taken as it is routed by these definitions. True: some of it was taken already as others
+    /// route it, and is to be fed again.
+    pub const fn rerouted(&mut self, stream: SourceStream, position: u64, routed_by: u64) -> bool {
+        let index = stream.index();
         let again = self.taken[index] > position;
         self.taken[index] = position;
         // Whatever was asked for before may have been answered as the others route it.
         self.refusing[index] = again;
-        self.routed_by = routed_by;
+        self.routed_by[index] = routed_by;
         again
     }
 
@@ -163,6 +162,8 @@ pub fn bytes_of(delivery: &Delivery) -> usize {
 mod tests {
     use super::*;
 
+    const EVENTS: SourceStream = SourceStream::AggregateEvents;
+
     fn delivery(after: u64, sequence: u64) -> Delivery {
         Delivery {
             stream: SourceStream::AggregateEvents,
@@ -196,13 +197,16 @@ mod tests {
             ..delivery(after, sequence)
         };
         let mut lanes = Lanes::new([5, 0, 0]);
-        assert!(!lanes.rerouted(5, 1), "nothing was taken that is not applied");
+        assert!(
+            !lanes.rerouted(EVENTS, 5, 1),
+            "nothing was taken that is not applied"
+        );
         assert_eq!(lanes.offer(&routed(3, 5, 0)), Acceptance::Repeated);
         assert_eq!(lanes.offer(&routed(5, 6, 0)), Acceptance::Gap { news: true });
         assert_eq!(lanes.offer(&routed(6, 7, 0)), Acceptance::Gap { news: false });
         assert_eq!(lanes.offer(&routed(5, 6, 1)), Acceptance::Fits);
         assert_eq!(lanes.offer(&routed(6, 8, 1)), Acceptance::Fits);
-        assert!(lanes.rerouted(6, 2), "8 was taken and is not applied");
+        assert!(lanes.rerouted(EVENTS, 6, 2), "8 was taken and is not applied");
         assert!(lanes.refuses(SourceStream::AggregateEvents));
         assert_eq!(lanes.offer(&routed(8, 9, 2)), Acceptance::Gap { news: false });
         assert_eq!(lanes.offer(&routed(6, 9, 2)), Acceptance::Fits);
@@ -213,8 +217,15 @@ mod tests {
         assert_eq!(
             lanes.offer(&result),
             Acceptance::Fits,
-            "definitions do not route results"
+            "nothing more is heard of that stream"
         );
+        assert!(lanes.rerouted(result.stream, 0, 3));
+        assert_eq!(lanes.offer(&result), Acceptance::Gap { news: false });
+        let result = Delivery {
+            routed_by: 3,
+            ..result
+        };
+        assert_eq!(lanes.offer(&result), Acceptance::Fits);
     }
 
     #[test]

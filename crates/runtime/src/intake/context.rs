@@ -1,6 +1,6 @@
 //! What all readers of an intake share.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -157,17 +157,17 @@ impl Context {
     pub fn filters(&self, stream: SourceStream) -> Vec<String> {
         let decoder = &self.router.decoder;
         let definitions = self.router.definitions.now();
-        let kinds: Vec<Option<&str>> = match stream {
+        let kinds: Vec<(&str, Option<&str>)> = match stream {
             SourceStream::AggregateEvents => {
-                let types = definitions.aggregate_types();
-                types.into_iter().map(Some).collect()
+                let types = definitions.aggregate_types().into_iter();
+                types.map(|name| ("aggregate", Some(name))).collect()
             }
-            SourceStream::WorkflowEvents | SourceStream::WorkflowCommands => vec![None],
-        };
-        let kind = match stream {
-            SourceStream::AggregateEvents => "aggregate",
-            SourceStream::WorkflowEvents => "effect_result",
-            SourceStream::WorkflowCommands => "workflow",
+            SourceStream::WorkflowEvents => {
+                let publishers = definitions.publishers().into_iter();
+                let facts = publishers.map(|saga| ("workflow_event", Some(saga.as_str())));
+                std::iter::once(("effect_result", None)).chain(facts).collect()
+            }
+            SourceStream::WorkflowCommands => vec![("workflow", None)],
         };
         let tenants: Vec<_> = match (&decoder.tenants, decoder.tenancy) {
             (Some(tenants), Tenancy::Multi) if tenants.len() * kinds.len() <= FILTERS_MAX => {
@@ -176,13 +176,15 @@ impl Context {
             _ => vec![None],
         };
         if tenants.len() * kinds.len() > FILTERS_MAX {
-            return vec![filter(decoder.tenancy, None, kind, None)];
+            let kinds: BTreeSet<&str> = kinds.iter().map(|(kind, _)| *kind).collect();
+            let all = kinds.iter().map(|kind| filter(decoder.tenancy, None, kind, None));
+            return all.collect();
         }
         let pairs = tenants
             .iter()
-            .flat_map(|tenant| kinds.iter().map(move |name| (tenant, name)));
+            .flat_map(|tenant| kinds.iter().map(move |kind| (tenant, kind)));
         pairs
-            .map(|(tenant, name)| filter(decoder.tenancy, *tenant, kind, *name))
+            .map(|(tenant, (kind, name))| filter(decoder.tenancy, *tenant, kind, *name))
             .collect()
     }
 }

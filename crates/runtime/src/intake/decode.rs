@@ -13,9 +13,9 @@ use super::headers::Headers;
 use crate::kernel::alias::Via;
 use crate::kernel::envelope::{
     AggregateEvent, ControlMessage, ControlVerb, ErrorPayload, FORWARD, ForwardedEvent, ResultType, Stuck,
-    callback_outcome,
+    WorkflowEvent, callback_outcome,
 };
-use crate::kernel::ids::{EventId, IdError, InstanceId, TenantId, TimeMs};
+use crate::kernel::ids::{EventId, IdError, InstanceId, Key, SagaName, TenantId, TimeMs};
 use crate::kernel::input::{
     Control, DomainEvent, Owner, Question, SourceStream, Verdict, WorkOutcome, WorkResult,
 };
@@ -156,6 +156,10 @@ impl Decoder {
             (SourceStream::WorkflowEvents, subject @ Subject::EffectResult { .. }) => {
                 self.result(subject, message)
             }
+            (SourceStream::WorkflowEvents, Subject::WorkflowEvent { tenant, saga, key }) => {
+                let event = self.fact(&tenant, &saga, &key, message)?;
+                Ok(Decoded::Event { tenant, event })
+            }
             (SourceStream::WorkflowCommands, Subject::Workflow { tenant, saga, key }) => {
                 let instance = InstanceId { tenant, saga, key };
                 if is_forwarded(&message.payload) {
@@ -205,7 +209,38 @@ impl Decoder {
             causation_id: raw.causation_id,
             traceparent,
             hops: raw.hops,
+            fact: false,
             payload: raw.payload,
+            via: None,
+        })
+    }
+
+    /// A fact. Whose it is its subject says, which the broker's permissions guard.
+    fn fact(
+        &self,
+        tenant: &TenantId,
+        saga: &SagaName,
+        key: &Key,
+        message: &Message,
+    ) -> Result<DomainEvent, Defect> {
+        let envelope: WorkflowEvent<'_> = self.read(&message.payload)?;
+        if !envelope.tenant_id.is_none() {
+            self.same_tenant(tenant, envelope.tenant_id.as_str(), "the body")?;
+        }
+        let metadata = envelope.metadata;
+        Ok(DomainEvent {
+            event_id: self.event_id(Some(&envelope.event_id.to_string()), message.stream_sequence)?,
+            event_type: envelope.event_type,
+            aggregate_type: saga.to_string(),
+            aggregate_id: key.to_string(),
+            sequence: envelope.sequence,
+            fact: true,
+            schema_version: 1,
+            correlation_id: metadata.correlation_id,
+            causation_id: metadata.causation_id,
+            traceparent: metadata.traceparent.filter(|text| trace::is_traceparent(text)),
+            hops: metadata.hops,
+            payload: slice(&message.payload, envelope.payload),
             via: None,
         })
     }
@@ -240,6 +275,7 @@ impl Decoder {
                     .traceparent
                     .filter(|text| trace::is_traceparent(text)),
                 hops: event.metadata.hops,
+                fact: envelope.fact,
                 payload: slice(&message.payload, event.payload),
                 via: Some(Box::new(via)),
             },
@@ -338,10 +374,11 @@ impl Decoder {
                 };
                 return Ok(Decoded::Result { instance, result });
             }
-            ControlVerb::Signal { name, data, by } => Control::Signal {
+            ControlVerb::Signal { name, data, by, hops } => Control::Signal {
                 name,
                 data: serde_json::Value::Object(data).to_string().into(),
                 by,
+                hops,
             },
             ControlVerb::Heartbeat { work } => Control::Heartbeat { work },
             ControlVerb::RegisterAlias { key, generation } => Control::RegisterAlias {

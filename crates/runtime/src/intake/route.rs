@@ -173,7 +173,7 @@ impl Router {
     fn keys(&self, interest: &Interest, scope: &Scope<'_>, event: &DomainEvent, found: &mut Vec<Addressee>) {
         let first = found.len();
         let mut defect = None;
-        for version in &interest.versions {
+        for version in interest.versions.iter().filter(|version| version.hears(event)) {
             match version.key_in(scope, &event.event_type, self.decoder.limits.expression_steps) {
                 Ok(key) => {
                     let known = found[first..].iter().any(|(_, other)| other.as_ref() == Ok(&key));

@@ -131,10 +131,11 @@ pub fn recall(stream: &str, item: &WorkItem, effect: &EffectName, command: Comma
     }
 }
 
-/// A fact without the id that makes its repetition recognisable.
+/// A fact without the id that makes its repetition recognisable. `sequence`: its place in the log of its shard.
 pub fn fact(
     stream: &str,
     item: &WorkItem,
+    sequence: u64,
     fact_type: &str,
     payload: &[u8],
 ) -> Result<Publication, Unsendable> {
@@ -144,6 +145,7 @@ pub fn fact(
         event_type: fact_type.to_owned(),
         saga: item.instance.saga.clone(),
         key: item.instance.key.clone(),
+        sequence,
         payload: raw(payload)?,
         metadata: EventMetadata {
             correlation_id: Some(item.instance.key.as_str().to_owned()),
@@ -236,6 +238,12 @@ pub fn saga(
             slot: *slot,
             late: *late,
         },
+        SagaMessage::Signal { name, data } => ControlVerb::Signal {
+            name: name.clone(),
+            data: serde_json::from_slice(data).map_err(|error| Unsendable(error.to_string()))?,
+            by: format!("{}/{}", item.instance.saga, item.instance.key),
+            hops: item.hops,
+        },
         SagaMessage::Forward(forwarded) => return self::forwarded(stream, item, saga, key, forwarded),
         SagaMessage::Outcome { command, outcome } => {
             let (result_type, payload) = told(outcome)?;
@@ -278,6 +286,7 @@ fn forwarded(
         control: FORWARD,
         alias: via.alias.clone(),
         generation: via.generation,
+        fact: event.fact,
         time_ms: forwarded.time.0,
         event: AggregateEvent {
             tenant_id: item.instance.tenant.as_str().to_owned(),

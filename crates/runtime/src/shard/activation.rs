@@ -31,8 +31,13 @@ impl Desk {
                     "other definitions are in force from here on"
                 );
                 self.status.set_outdated(false);
-                if definitions.hears_more_than(&self.partition.definitions) {
-                    self.read_again(routed_by);
+                let more = definitions.hears_more_than(&self.partition.definitions);
+                if more.events {
+                    self.held.clear();
+                    self.read_again(SourceStream::AggregateEvents, routed_by);
+                }
+                if more.facts {
+                    self.read_again(SourceStream::WorkflowEvents, routed_by);
                 }
                 self.partition.definitions = definitions;
                 self.revision = revision;
@@ -54,16 +59,14 @@ impl Desk {
         Ok(())
     }
 
-    /// Gives up the events that were read and are not applied: other definitions have routed them, and left out what
-    /// concerns a saga that is new. They are fed again, as any that are still on their way.
-    fn read_again(&mut self, routed_by: u64) {
-        let stream = SourceStream::AggregateEvents;
-        self.held.clear();
+    /// Gives up what was read of a stream and is not applied: other definitions have routed it, and left out what
+    /// concerns a saga that is new. It is fed again, as any that is still on its way.
+    fn read_again(&mut self, stream: SourceStream, routed_by: u64) {
         if let Some(catching_up) = &mut self.catching_up {
             catching_up.merge.forget(stream);
         }
         let position = self.partition.positions[stream.index()];
-        if self.lanes.rerouted(position, routed_by) {
+        if self.lanes.rerouted(stream, position, routed_by) {
             let notice = self.gap(stream);
             self.unsent.push(notice);
         }

@@ -147,6 +147,7 @@ fn a_step_registers_its_alias_when_it_has_succeeded_and_the_end_gives_all_up() {
         name: "thanked".to_owned(),
         data: "{}".into(),
         by: "me".to_owned(),
+        hops: 0,
     };
     world.control("s-1", thanked);
     assert_eq!(world.phase(), Phase::Completed);

@@ -3,7 +3,7 @@
 use saga_runner_language::definition::model::{
     Action, Actions, COMMAND_TIMEOUT_MS, CommandTemplate, Compensation, Delay, EFFECT_TIMEOUT_MS, Emission,
     Emit, Fail, Finally, Handler, Join, Lifecycle, Machine, Migration, OnExhausted, OnLate, OnUnknown,
-    PublishTemplate, State, Step, TimerDefinition, TimerSet, UndoOrder, UndoRetry,
+    PublishTemplate, State, Step, Telling, TimerDefinition, TimerSet, UndoOrder, UndoRetry,
 };
 use saga_runner_language::definition::{Definition, compile_archived};
 use saga_runner_language::expr::{Expr, Root, Template};
@@ -171,10 +171,10 @@ pub(super) fn fail(code: &str) -> Actions {
 }
 
 pub(super) fn publish(fact_type: &str, payload: Value) -> Emission {
-    Emission::from(Emit::Publish(PublishTemplate {
+    Emission::from(Emit::Publish(Telling::Fact(PublishTemplate {
         fact_type: fact_type.to_owned(),
         payload: template(payload),
-    }))
+    })))
 }
 
 pub(super) fn state(name: &str) -> State {

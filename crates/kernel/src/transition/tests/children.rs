@@ -87,6 +87,12 @@ pub(super) fn control(item: &WorkItem) -> Control {
             undo: *undo,
             known: *known,
         },
+        SagaMessage::Signal { name, data } => Control::Signal {
+            name: name.clone(),
+            data: data.clone(),
+            by: item.instance.key.to_string(),
+            hops: item.hops,
+        },
         SagaMessage::Outcome { .. } => panic!("an outcome goes to the parent"),
         SagaMessage::RegisterAlias { .. }
         | SagaMessage::ReleaseAlias { .. }

@@ -5,6 +5,7 @@ mod build;
 mod children;
 mod choice;
 mod compensation;
+mod conversation;
 mod deadlines;
 mod decisions;
 mod doubts;

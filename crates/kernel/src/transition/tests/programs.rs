@@ -77,6 +77,7 @@ fn signal(name: &str, data: &Value) -> Control {
         name: name.to_owned(),
         data: Bytes::from(data.to_string()),
         by: "ann".to_owned(),
+        hops: 0,
     }
 }
 

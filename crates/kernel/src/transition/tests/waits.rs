@@ -20,6 +20,7 @@ pub(super) fn signal(name: &str, data: &Value) -> Control {
         name: name.to_owned(),
         data: Bytes::from(data.to_string()),
         by: "ada".to_owned(),
+        hops: 0,
     }
 }
 

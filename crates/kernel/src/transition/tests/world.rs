@@ -96,6 +96,7 @@ impl World {
             causation_id: None,
             traceparent: None,
             hops: 0,
+            fact: false,
             payload: Bytes::from(payload.to_string()),
             via: None,
         }

@@ -184,6 +184,11 @@ pub static EVENT: Shape = shape(
     "an event",
     &[
         &key(
+            "from",
+            Kind::OneOrMany(&Kind::Text),
+            "The saga that publishes it, or several; without it aggregates do.",
+        ),
+        &key(
             "schema",
             Kind::Named(&SCHEMA),
             "Of event.data, as it is after the upcast.",
@@ -470,9 +475,31 @@ pub static EMISSION: Shape = shape(
         &EMIT_WHEN,
         &key("command", Kind::Map(&COMMAND), ""),
         &key("publish", Kind::Map(&PUBLICATION), ""),
+        &TELL,
     ],
 )
-.one_of(&["command", "publish"]);
+.one_of(&["command", "publish", "signal"]);
+
+pub static TELL: Key = key(
+    "signal",
+    Kind::Map(&SIGNAL),
+    "A signal to one instance of a saga of the same tenant.",
+);
+
+pub static SIGNAL: Shape = shape(
+    "signal",
+    "a signal",
+    &[
+        &needed("saga", Kind::Text, "The saga of the instance."),
+        &needed("key", Kind::Named(&TEMPLATE), "The key of the instance."),
+        &needed(
+            "name",
+            Kind::Text,
+            "What the instance waits for, or handles as signal.<name>.",
+        ),
+        &key("data", Kind::Named(&OBJECT), "What it reads as signal."),
+    ],
+);
 
 pub static COMMAND: Shape = shape(
     "command",

@@ -4,7 +4,7 @@ use super::super::compensations::COMPENSATION_ATTEMPTS_MAX;
 use super::super::loops::{ITEMS_MAX, PARALLEL_MAX, REPEAT_MAX};
 use super::super::step_errors::STEP_ATTEMPTS_MAX;
 use super::super::steps::STEPS_MAX;
-use super::saga::{ALIAS, CANCEL, COMMAND, COMPLETE, EMIT_WHEN, FAIL, FAILURE, PUBLICATION};
+use super::saga::{ALIAS, CANCEL, COMMAND, COMPLETE, EMIT_WHEN, FAIL, FAILURE, PUBLICATION, TELL};
 use super::{
     BACKOFF, COMPUTED, DURATION, EVENT_TYPE, EXPRESSION, FACTOR, Key, Kind, OBJECT, Shape, TEMPLATE, TOKEN,
     key, needed, shape,
@@ -95,6 +95,7 @@ pub static STEP: Shape = shape(
         &EFFECT,
         &COMMANDED,
         &PUBLISH,
+        &TELL,
         &key(
             "saga",
             Kind::Map(&CHILD),
@@ -438,6 +439,7 @@ pub static STATE_EMISSION: Shape = shape(
         &EMIT_WHEN,
         &COMMANDED,
         &key("publish", Kind::Map(&PUBLICATION), "A fact."),
+        &TELL,
         &key(
             "effect",
             Kind::Text,
@@ -459,7 +461,7 @@ pub static STATE_EMISSION: Shape = shape(
         &DEADLINE,
     ],
 )
-.one_of(&["command", "publish", "effect"]);
+.one_of(&["command", "publish", "signal", "effect"]);
 
 /// What happens at the end of an instance.
 pub static LAST: Shape = shape(
@@ -469,6 +471,7 @@ pub static LAST: Shape = shape(
         &EMIT_WHEN,
         &COMMANDED,
         &key("publish", Kind::Map(&PUBLICATION), "A fact."),
+        &TELL,
         &key(
             "effect",
             Kind::Text,
@@ -485,4 +488,4 @@ pub static LAST: Shape = shape(
         &DEADLINE,
     ],
 )
-.one_of(&["command", "publish", "effect"]);
+.one_of(&["command", "publish", "signal", "effect"]);

@@ -1,5 +1,6 @@
 //! Whole files: what is read from good ones. What is said about bad ones is under tests/definitions/.
 
+mod conversation;
 mod editor;
 mod grammar;
 mod hash;

@@ -180,6 +180,7 @@ fn a_forwarded_event_is_the_event_as_it_was() {
     // Order of members, numbers and escapes stay as the producer wrote them.
     let payload = r#"{"b": 1.50, "a": [9007199254740993, "é"],  "control":"forward"}"#;
     let envelope = ForwardedEvent {
+        fact: false,
         request_id: "r-1".to_owned(),
         control: FORWARD,
         alias: Alias {

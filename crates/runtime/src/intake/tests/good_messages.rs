@@ -276,6 +276,7 @@ fn results_and_controls_find_the_instance_that_they_name() {
             name: "review".to_owned(),
             data: r#"{"n":9007199254740993,"ok":true}"#.into(),
             by: "ada".to_owned(),
+            hops: 0,
         })
     );
     assert_eq!(
@@ -284,6 +285,7 @@ fn results_and_controls_find_the_instance_that_they_name() {
             name: "go".to_owned(),
             data: "{}".into(),
             by: String::new(),
+            hops: 0,
         })
     );
 }

@@ -4,6 +4,7 @@ mod added;
 mod aliases;
 mod bad_messages;
 mod broker;
+mod facts;
 mod fixtures;
 mod good_messages;
 mod identity;

@@ -213,3 +213,48 @@ async fn a_version_that_listens_to_more_hears_it_of_what_is_not_applied_too() {
     assert_eq!(shard.state(&super::world::list("a"), "big"), json!("heard"));
     shard.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_saga_that_begins_to_hear_facts_hears_those_on_their_way_too_and_events_are_not_fed_again() {
+    let world = World::new();
+    let mut shard = world.start();
+    let hears = "apiVersion: sagas/v1\nkind: Saga\nname: audit\nstart: list.told\nkey: {\"*\": event.data.list}\nevents: {list.told: {from: list}}\nsteps: {rest: {delay: 1h}}\n";
+    activate(
+        &shard,
+        set_of(vec![compile(LIST), compile(PAY), compile(hears)]),
+        2,
+    )
+    .await;
+    routed(&shard, 0, 0, vec![vec![opened("a", 1)]]).await;
+    // A watermark of before may pass over facts.
+    shard.deliver(RESULTS, 1, Vec::new()).await;
+    shard.settle().await;
+    let gap = Notice::Gap {
+        shard: 3,
+        stream: RESULTS,
+        lane: 0,
+        position: 0,
+    };
+    assert_eq!(shard.noticed.try_recv(), Ok(gap));
+    assert!(shard.noticed.try_recv().is_err(), "events mean what they did");
+    assert_eq!((shard.position(EVENTS), shard.position(RESULTS)), (1, 0));
+    shard
+        .mail(Mail::Delivery(Delivery {
+            stream: RESULTS,
+            lane: 0,
+            after: 0,
+            sequence: 1,
+            stamp: None,
+            routed_by: 2,
+            inputs: vec![Arrival::Input(event(
+                audit("a"),
+                "list.told",
+                1,
+                &json!({"list": "a"}),
+            ))],
+        }))
+        .await;
+    shard.settle().await;
+    assert!(shard.record(&audit("a")).is_some());
+    shard.stop().await;
+}

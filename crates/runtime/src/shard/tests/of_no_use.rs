@@ -18,6 +18,7 @@ fn signal(name: &str) -> Control {
         name: name.to_owned(),
         data: "{}".into(),
         by: "ada".to_owned(),
+        hops: 0,
     }
 }
 

@@ -579,6 +579,7 @@ pub fn event(instance: InstanceId, event_type: &str, sequence: u64, data: &Value
             causation_id: None,
             traceparent: None,
             hops: 0,
+            fact: false,
             payload: Bytes::from(data.to_string()),
             via: None,
         }),
