@@ -191,7 +191,7 @@ fn a_step_without_anything_to_do_is_told_what_there_is() {
     assert_eq!(
         help,
         [
-            "give it one of effect, command, publish, saga, wait, delay, set, complete, cancel, fail, choice, repeat and foreach"
+            "give it one of effect, command, publish, signal, saga, wait, delay, set, complete, cancel, fail, choice, repeat and foreach"
         ]
     );
 }
@@ -199,7 +199,7 @@ fn a_step_without_anything_to_do_is_told_what_there_is() {
 #[test]
 fn what_a_step_does_not_have_is_told_with_the_place_that_has_it() {
     for (deed, place) in [
-        ("emit: []", "\"effect\", \"command\" or \"publish\""),
+        ("emit: []", "\"effect\", \"command\", \"publish\" or \"signal\""),
         ("when: state.a == 1", "its \"if\""),
     ] {
         let body = format!("steps: {{a: {{{deed}}}}}\n");
