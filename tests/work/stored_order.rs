@@ -145,7 +145,7 @@ impl Outage {
     async fn tell(&self, key: &str) {
         let body = json!({
             "tenant_id": TENANT, "event_id": "018f3a1c-0000-7000-8000-000000000001", "event_type": "till.paid",
-            "saga": "till", "key": key, "sequence": 1, "payload": {"id": key}, "metadata": {},
+            "saga": "till", "key": key, "payload": {"id": key}, "metadata": {},
         });
         self.store(
             format!("tenant.{TENANT}.workflow_event.till.{key}"),

@@ -98,7 +98,8 @@ pub fn deadline_of(body_ms: i64, headers: &[(String, String)]) -> i64 {
     later.map_or(body_ms, |later: i64| later.max(body_ms))
 }
 
-/// Where a fact stood in the log of its shard, for the runner itself.
+/// Where a fact stood in the log of its shard, for the runner itself: a number that rises with each fact of an instance, and what proves
+/// it to whoever publishes facts.
 pub const POSITION_HEADER: &str = "saga-runner-position";
 
 /// The one recorded result of a command.
@@ -298,9 +299,6 @@ pub struct WorkflowEvent<'a> {
     pub event_type: String,
     pub saga: SagaName,
     pub key: Key,
-    /// Rises with each fact of the instance, over generations; not by one.
-    #[serde(default, skip_serializing_if = "is_none")]
-    pub sequence: u64,
     #[serde(borrow)]
     pub payload: &'a RawValue,
     pub metadata: EventMetadata,
@@ -521,10 +519,5 @@ const fn is_false(flag: &bool) -> bool {
 
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
 const fn is_zero(number: &u32) -> bool {
-    *number == 0
-}
-
-#[allow(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
-const fn is_none(number: &u64) -> bool {
     *number == 0
 }

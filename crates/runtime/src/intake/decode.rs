@@ -157,7 +157,7 @@ impl Decoder {
                 self.result(subject, message)
             }
             (SourceStream::WorkflowEvents, Subject::WorkflowEvent { tenant, saga, key }) => {
-                let event = self.fact(&tenant, &saga, &key, message)?;
+                let event = self.fact(&tenant, &saga, &key, &headers, message)?;
                 Ok(Decoded::Event { tenant, event })
             }
             (SourceStream::WorkflowCommands, Subject::Workflow { tenant, saga, key }) => {
@@ -221,8 +221,11 @@ impl Decoder {
         tenant: &TenantId,
         saga: &SagaName,
         key: &Key,
+        headers: &Headers<'_>,
         message: &Message,
     ) -> Result<DomainEvent, Defect> {
+        // Not in the body: a shard that goes on from an older state may tell the same fact at another place of its log.
+        let position = headers.position.and_then(|said| said.split_once('-')?.0.parse().ok());
         let envelope: WorkflowEvent<'_> = self.read(&message.payload)?;
         if !envelope.tenant_id.is_none() {
             self.same_tenant(tenant, envelope.tenant_id.as_str(), "the body")?;
@@ -233,7 +236,7 @@ impl Decoder {
             event_type: envelope.event_type,
             aggregate_type: saga.to_string(),
             aggregate_id: key.to_string(),
-            sequence: envelope.sequence,
+            sequence: position.unwrap_or(0),
             fact: true,
             schema_version: 1,
             correlation_id: metadata.correlation_id,

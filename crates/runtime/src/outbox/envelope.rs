@@ -131,11 +131,10 @@ pub fn recall(stream: &str, item: &WorkItem, effect: &EffectName, command: Comma
     }
 }
 
-/// A fact without the id that makes its repetition recognisable. `sequence`: its place in the log of its shard.
+/// A fact without the id that makes its repetition recognisable.
 pub fn fact(
     stream: &str,
     item: &WorkItem,
-    sequence: u64,
     fact_type: &str,
     payload: &[u8],
 ) -> Result<Publication, Unsendable> {
@@ -145,7 +144,6 @@ pub fn fact(
         event_type: fact_type.to_owned(),
         saga: item.instance.saga.clone(),
         key: item.instance.key.clone(),
-        sequence,
         payload: raw(payload)?,
         metadata: EventMetadata {
             correlation_id: Some(item.instance.key.as_str().to_owned()),

@@ -48,11 +48,10 @@ impl Publisher {
         payload: &[u8],
         suppressed: impl Fn(),
     ) -> Sent {
-        let mut publication =
-            match envelope::fact(&self.streams.events, item, encode(row), fact_type, payload) {
-                Ok(publication) => publication,
-                Err(error) => return error.into(),
-            };
+        let mut publication = match envelope::fact(&self.streams.events, item, fact_type, payload) {
+            Ok(publication) => publication,
+            Err(error) => return error.into(),
+        };
         let is_old = self.is_of_earlier_life(row) || self.is_old(item);
         if is_old && !is_planted(Bug::FactsAgain) {
             // It may have been published long ago, and only the news of that was lost.

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::kernel::definition::{self, SourceFile};
+use crate::kernel::envelope::POSITION_HEADER;
 
 const RESULTS: SourceStream = SourceStream::WorkflowEvents;
 const FACT: &str = "018f3a1c-0000-7000-8000-000000000001";
@@ -33,15 +34,16 @@ fn guest(from: &str) -> Arc<Definition> {
 fn fact(saga: &str, changes: &Value) -> Message {
     let mut body = json!({
         "tenant_id": "acme", "event_id": FACT, "event_type": "seat.confirmed", "saga": saga, "key": "h-1",
-        "sequence": 65_537, "payload": {"guest": "g-1"},
+        "payload": {"guest": "g-1"},
         "metadata": {"correlation_id": "h-1", "causation_id": "x", "hops": 3},
     });
     for (name, value) in changes.as_object().expect("members") {
         body[name] = value.clone();
     }
-    message(
-        &format!("tenant.acme.workflow_event.{saga}.h-1"),
-        body.to_string(),
+    let subject = format!("tenant.acme.workflow_event.{saga}.h-1");
+    with_headers(
+        message(&subject, body.to_string()),
+        &[(POSITION_HEADER, "65537-proof")],
     )
 }
 
