@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::ApiState;
 use super::extract::{self, Names, PageParameters, Parameters};
 use super::problem::Problem;
-use crate::kernel::envelope::{ControlVerb, ErrorPayload, FoundAs, Stuck, callback_outcome};
+use crate::kernel::envelope::{ControlVerb, ErrorPayload, FoundAs, Stuck, callback_request, callback_verb};
 use crate::kernel::ids::{EventId, InstanceId, Key};
 use crate::kernel::input::CancelMode;
 use crate::ports::control::{LetterDecision, Published};
@@ -213,23 +213,6 @@ struct CallbackRequest {
     heartbeat: Option<bool>,
 }
 
-impl CallbackRequest {
-    /// The message to the instance, and its id.
-    fn verb(self, work: String) -> Result<(String, ControlVerb), &'static str> {
-        match (self.heartbeat, &self.ok, &self.error) {
-            (None, ok, error) => {
-                callback_outcome(ok.as_ref(), error.as_ref())?;
-                // The first one counts, as often as it is repeated.
-                let request_id = format!("callback:{work}");
-                let (ok, error) = (self.ok, self.error);
-                Ok((request_id, ControlVerb::Callback { work, ok, error }))
-            }
-            (Some(true), None, None) => Ok((uuid_text(), ControlVerb::Heartbeat { work })),
-            (Some(_), _, _) => Err("a heartbeat is true, and stands alone"),
-        }
-    }
-}
-
 /// Says how the work of a step went that waits for whoever has this token. The token is all that is needed to be believed.
 pub async fn callback(
     State(state): State<ApiState>,
@@ -239,7 +222,12 @@ pub async fn callback(
     let request: CallbackRequest = control_request(&sized(body)?)?;
     let callback = state.control.callback(&token);
     let work = callback.as_ref().map_or("", |callback| callback.work.as_str());
-    let (request_id, verb) = request.verb(work.to_owned()).map_err(Problem::invalid)?;
+    let CallbackRequest { ok, error, heartbeat } = request;
+    let verb = callback_verb(work.to_owned(), ok, error, heartbeat).map_err(Problem::invalid)?;
+    let request_id = match &verb {
+        ControlVerb::Callback { work, .. } => callback_request(work),
+        _ => uuid_text(),
+    };
     let Some(callback) = callback else {
         return Err(Problem::not_found("the token is not one of this cluster"));
     };

@@ -217,6 +217,7 @@ impl Node {
             tenancy: self.manifest.tenancy(),
             tenants: self.manifest.tenant_list().map(|list| list.into_iter().collect()),
             limits: self.manifest.limits.clone(),
+            tokens: self.tokens.clone(),
             takes_applied: Arc::default(),
             event_id_from: None,
         }

@@ -364,6 +364,15 @@ fn check_needs(manifest: &Manifest, loaded: &Loaded) -> Result<(), StartError> {
         }
     }
     if manifest.mode.runs_sagas()
+        && manifest.callbacks.is_none()
+        && let Some(saga) = loaded.sagas.iter().find(|saga| saga.hands_out_tokens())
+    {
+        return Err(StartError::Missing(format!(
+            "saga {} hands out command.token in a command, and the manifest has no callbacks.key",
+            saga.name
+        )));
+    }
+    if manifest.mode.runs_sagas()
         && manifest.scheduled_tenants.is_none()
         && manifest.scheduled_tenants().is_empty()
         && let Some(saga) = loaded.sagas.iter().find(|saga| saga.schedule.is_some())

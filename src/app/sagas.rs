@@ -104,7 +104,8 @@ pub(super) async fn start(
         Some(settings) => {
             let gateway = parts.adapters.gateway(settings, Arc::clone(broker).messenger())?;
             let (clock, metrics) = (Arc::clone(parts.clock), Arc::clone(parts.metrics));
-            Some(Submitter::new(gateway, &manifest.relay, clock, metrics))
+            let tokens = parts.tokens.cloned();
+            Some(Submitter::new(gateway, &manifest.relay, tokens, clock, metrics))
         }
         None => None,
     };
@@ -152,6 +153,7 @@ pub(super) async fn start(
             super::running::name(&**parts.randomness)
         ),
         limits: manifest.limits.clone(),
+        tokens: parts.tokens.cloned(),
         takes_applied: common.keeper.is_resumed(),
         marks: common.marks.clone(),
         settings: manifest.intake.clone(),

@@ -122,13 +122,15 @@ pub fn shown(world: &World, item: &WorkItem) -> Value {
             aggregate_id,
             command_type,
             payload: body,
+            token,
             ..
-        } => json!({
-            "command": command_type,
-            "aggregate": aggregate_type,
-            "id": aggregate_id,
-            "payload": payload(body),
-        }),
+        } => {
+            let mut body = payload(body);
+            if let Some(mark) = token {
+                name_token(&mut body, mark);
+            }
+            json!({"command": command_type, "aggregate": aggregate_type, "id": aggregate_id, "payload": body})
+        }
         WorkKind::Fact {
             fact_type,
             payload: body,
@@ -166,6 +168,16 @@ pub fn shown(world: &World, item: &WorkItem) -> Value {
     shown["of"] = Value::from(world.name(item));
     shown["attempt"] = Value::from(item.attempt);
     shown
+}
+
+/// Puts the words of the definition in the place of what stands for a token.
+fn name_token(value: &mut Value, mark: &str) {
+    match value {
+        Value::String(text) => *text = text.replace(mark, "${command.token}"),
+        Value::Array(items) => items.iter_mut().for_each(|item| name_token(item, mark)),
+        Value::Object(members) => members.values_mut().for_each(|member| name_token(member, mark)),
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
 }
 
 /// The keys that say which piece of work is meant, without the others.

@@ -4,6 +4,7 @@
 #![allow(clippy::disallowed_methods, reason = "the test waits in real time")]
 
 mod peers;
+mod tokens;
 mod webhooks;
 
 use std::time::{Duration, Instant};

@@ -8,14 +8,14 @@ use std::fs;
 use std::path::Path;
 
 use saga_runner::kernel::envelope::{
-    AggregateCommand, AggregateEvent, CommandReply, ControlMessage, EffectCommand, EffectProgress,
-    EffectRecall, EffectResult, ForwardedEvent, WorkflowEvent,
+    AggregateCommand, AggregateEvent, CallbackMessage, CommandReply, ControlMessage, EffectCommand,
+    EffectProgress, EffectRecall, EffectResult, ForwardedEvent, WorkflowEvent,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// Example and schema, by file name.
-const EXAMPLES: [(&str, &str); 24] = [
+const EXAMPLES: [(&str, &str); 25] = [
     ("effect-recall", "effect-recall"),
     ("effect-progress", "effect-progress"),
     ("aggregate-event", "aggregate-event"),
@@ -26,6 +26,7 @@ const EXAMPLES: [(&str, &str); 24] = [
     ("command-reply", "command-reply"),
     ("command-reply-rejected", "command-reply"),
     ("workflow-event", "workflow-event"),
+    ("callback", "callback"),
     ("control-cancel", "control-message"),
     ("control-drain", "control-message"),
     ("control-retry", "control-message"),
@@ -70,6 +71,7 @@ fn through(schema: &str, text: &str) -> Result<Value, String> {
         "aggregate-command" => again::<AggregateCommand<'_>>(text),
         "command-reply" => again::<CommandReply>(text),
         "workflow-event" => again::<WorkflowEvent<'_>>(text),
+        "callback" => again::<CallbackMessage>(text),
         "control-message" => again::<ControlMessage>(text),
         "forwarded-event" => again::<ForwardedEvent<'_>>(text),
         other => panic!("no envelope {other}"),

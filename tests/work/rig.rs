@@ -280,6 +280,7 @@ impl Rig {
             Submitter::new(
                 gateway,
                 &options.settings,
+                None,
                 Arc::clone(&clock),
                 Arc::clone(&self.metrics),
             )
@@ -585,6 +586,7 @@ pub fn command(rig: &Rig, key: &str, n: u128, awaited: bool) -> WorkItem {
         aggregate_id: format!("shp-{n}"),
         command_type: "Shipment.Create".to_owned(),
         payload: Bytes::from_static(b"{}"),
+        token: None,
         awaited,
     };
     item(rig, key, n, kind)

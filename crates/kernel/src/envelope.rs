@@ -257,6 +257,47 @@ pub fn callback_outcome(
     }
 }
 
+/// What whoever was given a callback token says, as a message.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CallbackMessage {
+    pub token: String,
+    /// The work is done; what is read as `signal`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ok: Option<serde_json::Map<String, serde_json::Value>>,
+    /// The work has failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<ErrorPayload>,
+    /// `true`: nothing is over yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub heartbeat: Option<bool>,
+}
+
+/// The message to the instance that waits for `work`, its idempotency key.
+///
+/// # Errors
+/// A sentence for whoever calls back.
+pub fn callback_verb(
+    work: String,
+    ok: Option<serde_json::Map<String, serde_json::Value>>,
+    error: Option<ErrorPayload>,
+    heartbeat: Option<bool>,
+) -> Result<ControlVerb, &'static str> {
+    match (heartbeat, &ok, &error) {
+        (None, _, _) => {
+            callback_outcome(ok.as_ref(), error.as_ref())?;
+            Ok(ControlVerb::Callback { work, ok, error })
+        }
+        (Some(true), None, None) => Ok(ControlVerb::Heartbeat { work }),
+        (Some(_), _, _) => Err("a heartbeat is true, and stands alone"),
+    }
+}
+
+/// Id of the one message that says how a piece of work went: the first one counts, as often as it is repeated.
+#[must_use]
+pub fn callback_request(work: &str) -> String {
+    format!("callback:{work}")
+}
+
 /// A command for an aggregate: the body of the gateway's SubmitCommand request.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct AggregateCommand<'a> {

@@ -14,7 +14,13 @@ pub const AGGREGATE_KINDS: &[&str] = &["aggregate"];
 /// The same of results and facts.
 pub const EVENT_KINDS: &[&str] = &["effect_result", "workflow_event"];
 /// The same of what the runner and its workers tell each other.
-pub const COMMAND_KINDS: &[&str] = &["effect", "effect_progress", "effect_recall", "workflow"];
+pub const COMMAND_KINDS: &[&str] = &[
+    "callbacks",
+    "effect",
+    "effect_progress",
+    "effect_recall",
+    "workflow",
+];
 
 /// Whether subjects carry a tenant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,6 +68,12 @@ pub enum Subject {
         saga: SagaName,
         key: Key,
     },
+    /// `callbacks.<saga>.<correlation>`
+    Callback {
+        tenant: TenantId,
+        saga: SagaName,
+        key: Key,
+    },
     /// `workflow_event.<saga>.<correlation>`
     WorkflowEvent {
         tenant: TenantId,
@@ -95,6 +107,7 @@ impl Subject {
             | Self::EffectProgress { tenant, .. }
             | Self::EffectRecall { tenant, .. }
             | Self::Workflow { tenant, .. }
+            | Self::Callback { tenant, .. }
             | Self::WorkflowEvent { tenant, .. } => tenant,
         }
     }
@@ -129,6 +142,10 @@ impl Subject {
             }
             Self::Workflow { saga, key, .. } => {
                 write!(out, "workflow.{saga}.").expect("writing to a string");
+                escape_into(&mut out, key.as_str());
+            }
+            Self::Callback { saga, key, .. } => {
+                write!(out, "callbacks.{saga}.").expect("writing to a string");
                 escape_into(&mut out, key.as_str());
             }
             Self::WorkflowEvent { saga, key, .. } => {
@@ -194,6 +211,11 @@ impl Subject {
                 command: command(last)?,
             }),
             "workflow" => Ok(Self::Workflow {
+                tenant,
+                saga: SagaName::parse(name)?,
+                key: Key::parse(&unescape(last)?)?,
+            }),
+            "callbacks" => Ok(Self::Callback {
                 tenant,
                 saga: SagaName::parse(name)?,
                 key: Key::parse(&unescape(last)?)?,

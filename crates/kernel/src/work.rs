@@ -71,6 +71,8 @@ pub enum WorkKind {
         aggregate_id: String,
         command_type: String,
         payload: Bytes,
+        /// What stands in the payload for the callback token of this work, which is put in when the command is handed over.
+        token: Option<String>,
         /// Whether a step waits for the gateway's verdict. Then the row lives until the verdict is
         /// applied; otherwise until it is delivered.
         awaited: bool,

@@ -178,6 +178,7 @@ impl Plan {
             streams: [EVENTS, "WORKFLOW_EVENTS", "WORKFLOW_COMMANDS"].map(str::to_owned),
             reader_prefix: "stage".to_owned(),
             limits: Limits::default(),
+            tokens: None,
             takes_applied: false,
             marks: marks.clone(),
             settings: self.settings,

@@ -103,7 +103,10 @@ pub(super) fn retry_due(run: &mut Run<'_>, slot: Slot) -> Result<(), Rejection> 
         return Ok(());
     }
     let step = slot.step(run);
-    let kind = state.sent.as_ref().and_then(|sent| again(&step.action, sent));
+    let kind = state
+        .sent
+        .as_ref()
+        .and_then(|sent| again(run, &step.action, sent));
     let Some(kind) = kind else {
         return Err(slot.mismatch(run, "backs off without an input"));
     };
@@ -116,7 +119,7 @@ pub(super) fn send_again(run: &mut Run<'_>, slot: Slot) -> Result<(), Rejection>
     let step = slot.step(run);
     let path = Place::Step { name: &step.name }.to_string();
     let sent = run.slot(slot).sent.as_ref();
-    let kind = match sent.and_then(|sent| again(&step.action, sent)) {
+    let kind = match sent.and_then(|sent| again(run, &step.action, sent)) {
         Some(kind) => kind,
         // It was sent under a version that did not keep it.
         None => run.action(&step.action, Locals::default(), &path)?,
@@ -368,7 +371,7 @@ fn sent(kind: &WorkKind) -> Sent {
 }
 
 /// The work of a further attempt, from what was sent before.
-fn again(action: &Action, sent: &Sent) -> Option<WorkKind> {
+fn again(run: &Run<'_>, action: &Action, sent: &Sent) -> Option<WorkKind> {
     let payload = Bytes::copy_from_slice(&sent.payload);
     match action {
         Action::Effect { effect, .. } => Some(WorkKind::Effect {
@@ -380,6 +383,7 @@ fn again(action: &Action, sent: &Sent) -> Option<WorkKind> {
             aggregate_id: sent.target.clone().unwrap_or_default(),
             command_type: command.command_type.clone(),
             payload,
+            token: run.token_mark(command),
             awaited: true,
         }),
         Action::Publish(_)

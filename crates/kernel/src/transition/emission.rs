@@ -1,10 +1,13 @@
 //! Building work items: payloads, ids, and what travels with them.
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 use saga_runner_language::definition::model::{
     Action, COMMAND_TIMEOUT_MS, CommandTemplate, Emission, Emit, SignalTemplate, Telling,
 };
 use saga_runner_language::ids::Key;
+use saga_runner_language::json::Json;
 
 use super::place::Place;
 use super::run::Run;
@@ -133,14 +136,36 @@ impl<'a> Run<'a> {
     ) -> Result<WorkKind, Rejection> {
         let aggregate_id =
             self.render_text(&command.aggregate_id, locals, || format!("{path}.command.id"))?;
+        let token = self.token_mark(command);
+        let known = token.as_ref().map(|mark| {
+            let mark = Json::Str(Cow::Owned(mark.clone()));
+            let known = Json::Map(vec![(Cow::Borrowed("token"), mark)]);
+            self.ground.values.keep(known)
+        });
+        let locals = Locals {
+            command: known,
+            ..locals
+        };
         let payload = self.render(&command.payload, locals, || format!("{path}.command.payload"))?;
         Ok(WorkKind::Command {
+            token,
             aggregate_type: command.aggregate_type.clone(),
             aggregate_id,
             command_type: command.command_type.clone(),
             payload: Bytes::from(payload),
             awaited,
         })
+    }
+
+    /// What stands for the token in what a command hands out: nothing that anybody outside could write into it.
+    pub(super) fn token_mark(&self, command: &CommandTemplate) -> Option<String> {
+        let mark = || {
+            format!(
+                "callback-token-{}",
+                self.idempotency_key("callback-token", Repetition::once(0))
+            )
+        };
+        command.hands_out_token().then(mark)
     }
 
     /// Renders a fact or a signal.

@@ -162,7 +162,7 @@ pub(super) fn reads(compensation: &Compensation, root: Root) -> bool {
             Action::Command(command) => command.aggregate_id.reads(root) || command.payload.reads(root),
             // It says which instance that is.
             Action::UndoSaga(_) => root == Root::Input,
-            Action::Publish(publish) => publish.payload.reads(root),
+            Action::Publish(telling) => telling.reads(root),
             Action::Saga(_) | Action::Nothing | Action::Decide(_) | Action::Group(_) => false,
         }
 }

@@ -277,6 +277,7 @@ fn do_work(run: &mut Run<'_>, program: &ProgramDefinition, work: Work, at: &str)
                 aggregate_id,
                 command_type,
                 payload: Bytes::from(payload),
+                token: None,
                 awaited: name.is_some(),
             };
             match name {

@@ -30,6 +30,8 @@ pub(super) struct Locals<'a> {
     pub signal: Option<&'a Json<'a>>,
     /// Why nobody waited any more for what is undone.
     pub late: Option<&'a Json<'a>>,
+    /// What is known of the command that is made.
+    pub command: Option<&'a Json<'a>>,
 }
 
 impl<'a> Run<'a> {
@@ -141,6 +143,7 @@ impl<'a> Run<'a> {
                 Root::Key if reads.contains(root) => Some(self.key()),
                 Root::Late => locals.late,
                 Root::Signal => locals.signal.or(self.ambient.signal),
+                Root::Command => locals.command,
                 Root::Event if locals.event.is_some() => locals.event,
                 Root::Event if reads.contains(root) => Some(self.event_root()?),
                 Root::State if reads.contains(root) => Some(self.state_root()?),
@@ -161,7 +164,6 @@ impl<'a> Run<'a> {
                 | Root::Item
                 | Root::Index
                 // Effects alone have these.
-                | Root::Command
                 | Root::Response
                 | Root::Secrets
                 | Root::Upstreams => None,

@@ -504,6 +504,17 @@ impl<'r> Reading<'r, '_> {
         roots: &'static [Root],
         event: EventParts,
     ) -> Option<CommandTemplate> {
+        self.command_with(entry, roots, roots, event)
+    }
+
+    /// The same, where the payload reads something else than the id does.
+    pub fn command_with(
+        &mut self,
+        entry: &Entry<'_>,
+        roots: &'static [Root],
+        payload: &'static [Root],
+        event: EventParts,
+    ) -> Option<CommandTemplate> {
         let fields = Fields::read(
             &entry.value,
             &entry.key_span,
@@ -513,7 +524,14 @@ impl<'r> Reading<'r, '_> {
         let aggregate_type = self.word(&fields, "aggregate");
         let command_type = self.word(&fields, "type");
         let id = fields.require("id", self.findings);
-        let payload = self.payload(&fields, roots, event);
+        let known = self.types.clone();
+        if let Some(types) = &mut self.types {
+            types
+                .env
+                .bind(Root::Command, Type::object([("token", Type::string())]));
+        }
+        let payload = self.payload(&fields, payload, event);
+        self.types = known;
         let aggregate_id = id.map(|id| self.text(id, "the id of an aggregate", roots, event));
         Some(CommandTemplate {
             aggregate_type: aggregate_type?,

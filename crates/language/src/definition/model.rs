@@ -11,7 +11,7 @@ pub use super::nested::{
 };
 pub use super::program::ProgramDefinition;
 pub use super::undo::{Compensation, Late, OnExhausted, OnLate, OnUnknown, UndoOrder, UndoRetry};
-use crate::expr::{Expr, Template};
+use crate::expr::{Expr, Root, Template};
 use crate::ids::{DefinitionHash, EffectName, SagaName};
 use crate::retry::RetryPolicy;
 use crate::schedule::Schedule;
@@ -103,6 +103,13 @@ impl Definition {
         types.sort_unstable();
         types.dedup();
         types
+    }
+
+    /// Whether a command of a step hands out the callback token of its work.
+    #[must_use]
+    pub fn hands_out_tokens(&self) -> bool {
+        let mut actions = self.steps.iter().map(|step| &step.action);
+        actions.any(|action| matches!(action, Action::Command(command) if command.hands_out_token()))
     }
 
     /// Whether any part of the saga sends commands to aggregates, for which a gateway is needed.
@@ -248,6 +255,14 @@ pub struct CommandTemplate {
     pub payload: Template,
 }
 
+impl CommandTemplate {
+    /// Whether it hands out the callback token of the work of its step.
+    #[must_use]
+    pub fn hands_out_token(&self) -> bool {
+        self.payload.roots().contains(Root::Command)
+    }
+}
+
 /// What is said without an answer.
 #[derive(Debug)]
 pub enum Telling {
@@ -258,6 +273,14 @@ pub enum Telling {
 }
 
 impl Telling {
+    /// Whether it reads `root`.
+    #[must_use]
+    pub fn reads(&self, root: Root) -> bool {
+        let mut found = false;
+        self.for_each_expr(&mut |expr| found |= expr.reads(root));
+        found
+    }
+
     /// Calls `visit` for every expression.
     pub fn for_each_expr(&self, visit: &mut dyn FnMut(&Expr)) {
         match self {

@@ -34,6 +34,15 @@ pub const RETRY_PAUSE_MS_MIN: u64 = 100;
 
 /// Roots when a step starts: it may be started by any input.
 pub const START_ROOTS: &[Root] = &[Root::State, Root::Key, Root::Steps, Root::Event, Root::Record];
+/// The same, with what is known of the command: only where it is handed over.
+pub const TOKEN_ROOTS: &[Root] = &[
+    Root::Command,
+    Root::State,
+    Root::Key,
+    Root::Steps,
+    Root::Event,
+    Root::Record,
+];
 /// Roots when a step is done.
 pub const RESULT_ROOTS: &[Root] = &[
     Root::Result,
@@ -241,9 +250,24 @@ impl<'r> Reading<'r, '_> {
     }
 
     pub fn action(&mut self, fields: &Fields<'_, '_>, roots: &'static [Root]) -> Option<Action> {
+        self.action_with(fields, roots, roots)
+    }
+
+    /// The same of a step, whose command may hand out the token of its work.
+    pub fn own_action(&mut self, fields: &Fields<'_, '_>) -> Option<Action> {
+        self.action_with(fields, START_ROOTS, TOKEN_ROOTS)
+    }
+
+    /// `payload`: what the payload of a command reads.
+    fn action_with(
+        &mut self,
+        fields: &Fields<'_, '_>,
+        roots: &'static [Root],
+        payload: &'static [Root],
+    ) -> Option<Action> {
         let with = fields.get("with");
         let entry = fields.one_of(&["effect", "command"], self.findings);
-        let payload = with.and_then(|with| self.object(with, roots, EventParts::Moment));
+        let sent = with.and_then(|with| self.object(with, roots, EventParts::Moment));
         let entry = entry?;
         if entry.key == "command" {
             if let Some(with) = with {
@@ -254,12 +278,12 @@ impl<'r> Reading<'r, '_> {
                 );
             }
             return self
-                .command(entry, roots, EventParts::Moment)
+                .command_with(entry, roots, payload, EventParts::Moment)
                 .map(Action::Command);
         }
         let effect = self.effect(entry)?;
         let template = match with {
-            Some(_) => payload?,
+            Some(_) => sent?,
             None => Template::Constant(b"{}".to_vec()),
         };
         let schemas = self.effects.and_then(|effects| effects.get(effect.as_str()));

@@ -114,7 +114,7 @@ impl<'r> Reading<'r, '_> {
                 }
                 return None;
             }
-            return self.action(fields, START_ROOTS);
+            return self.own_action(fields);
         };
         fields.one_of(&acts, self.findings);
         self.only_with_an_outcome(fields, &["with", "retry", "timeout"]);
@@ -261,15 +261,22 @@ impl<'r> Reading<'r, '_> {
     fn callback(&mut self, fields: &Fields<'r, '_>, entry: &Entry<'_>, action: Option<&Action>) -> Wait {
         let span = entry.key_span.clone();
         if fields::boolean(entry, self.findings).unwrap_or(true) {
-            if matches!(action, Some(action) if !matches!(action, Action::Effect { .. })) {
+            let hands_out = action.is_none_or(|action| match action {
+                Action::Effect { .. } => true,
+                Action::Command(command) => command.hands_out_token(),
+                _ => false,
+            });
+            if !hands_out {
+                let message = if matches!(action, Some(Action::Command(_))) {
+                    "the command hands out no token, so nobody can call back"
+                } else {
+                    "a callback belongs to an effect or a command, and the step has none"
+                };
                 self.findings
-                    .error(
-                        codes::CONTRADICTION,
-                        span.clone(),
-                        "a callback belongs to an effect, and the step has none",
-                    )
+                    .error(codes::CONTRADICTION, span.clone(), message)
                     .help(Some(
-                        "an effect hands out the token of its command as ${command.token}".to_owned(),
+                        "an effect hands out the token of its work as ${command.token}, and so does the payload of a command"
+                            .to_owned(),
                     ));
             }
         } else {

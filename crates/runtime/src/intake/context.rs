@@ -167,7 +167,7 @@ impl Context {
                 let facts = publishers.map(|saga| ("workflow_event", Some(saga.as_str())));
                 std::iter::once(("effect_result", None)).chain(facts).collect()
             }
-            SourceStream::WorkflowCommands => vec![("workflow", None)],
+            SourceStream::WorkflowCommands => vec![("workflow", None), ("callbacks", None)],
         };
         let tenants: Vec<_> = match (&decoder.tenants, decoder.tenancy) {
             (Some(tenants), Tenancy::Multi) if tenants.len() * kinds.len() <= FILTERS_MAX => {

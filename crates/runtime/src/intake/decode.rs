@@ -12,8 +12,8 @@ use super::cloudevents;
 use super::headers::Headers;
 use crate::kernel::alias::Via;
 use crate::kernel::envelope::{
-    AggregateEvent, ControlMessage, ControlVerb, ErrorPayload, FORWARD, ForwardedEvent, ResultType, Stuck,
-    WorkflowEvent, callback_outcome,
+    AggregateEvent, CallbackMessage, ControlMessage, ControlVerb, ErrorPayload, FORWARD, ForwardedEvent,
+    ResultType, Stuck, WorkflowEvent, callback_outcome, callback_request, callback_verb,
 };
 use crate::kernel::ids::{EventId, IdError, InstanceId, Key, SagaName, TenantId, TimeMs};
 use crate::kernel::input::{
@@ -23,6 +23,7 @@ use crate::kernel::json::{Json, JsonError};
 use crate::kernel::limits::Limits;
 use crate::kernel::outcome::{self, Expected, RecordedResult, slice};
 use crate::kernel::subject::{Subject, SubjectError, Tenancy};
+use crate::kernel::token::TokenKey;
 use crate::kernel::trace;
 use crate::ports::broker::Message;
 use bytes::Bytes;
@@ -36,6 +37,8 @@ pub struct Decoder {
     pub limits: Limits,
     /// Whether results are taken that their shard had applied before they were published.
     pub takes_applied: Arc<AtomicBool>,
+    /// Reads callback tokens, where the manifest has a key for them.
+    pub tokens: Option<TokenKey>,
     /// Name of the stream of domain events, where an event without id gets one of stream and sequence.
     pub event_id_from: Option<String>,
 }
@@ -168,6 +171,9 @@ impl Decoder {
                     self.control(instance, message)
                 }
             }
+            (SourceStream::WorkflowCommands, Subject::Callback { tenant, saga, key }) => {
+                self.callback(InstanceId { tenant, saga, key }, message)
+            }
             _ => Err(Defect::new(
                 "subject.shape",
                 "a subject of this kind does not belong into this stream",
@@ -225,7 +231,9 @@ impl Decoder {
         message: &Message,
     ) -> Result<DomainEvent, Defect> {
         // Not in the body: a shard that goes on from an older state may tell the same fact at another place of its log.
-        let position = headers.position.and_then(|said| said.split_once('-')?.0.parse().ok());
+        let position = headers
+            .position
+            .and_then(|said| said.split_once('-')?.0.parse().ok());
         let envelope: WorkflowEvent<'_> = self.read(&message.payload)?;
         if !envelope.tenant_id.is_none() {
             self.same_tenant(tenant, envelope.tenant_id.as_str(), "the body")?;
@@ -422,6 +430,38 @@ impl Decoder {
         Ok(Decoded::Control {
             instance,
             id: envelope.request_id,
+            control,
+        })
+    }
+
+    /// What whoever was given a token says. The token alone is believed; the subject is where it is routed by.
+    fn callback(&self, instance: InstanceId, message: &Message) -> Result<Decoded, Defect> {
+        self.check(&message.payload)?;
+        let envelope: CallbackMessage = self.read(&message.payload)?;
+        let callback = self.tokens.as_ref().and_then(|key| key.read(&envelope.token));
+        let Some(callback) = callback.filter(|callback| callback.instance == instance) else {
+            let text = "the token is not one of this cluster for the instance of the subject";
+            return Err(Defect::new("callback.token", text));
+        };
+        let work = callback.work;
+        let verb = callback_verb(work.clone(), envelope.ok, envelope.error, envelope.heartbeat);
+        let (id, control) = match verb.map_err(|message| Defect::new("payload.schema", message))? {
+            ControlVerb::Callback { work, ok, error } => (
+                callback_request(&work),
+                Control::Callback {
+                    work,
+                    outcome: callback_outcome(ok.as_ref(), error.as_ref())
+                        .map_err(|message| Defect::new("payload.schema", message))?,
+                },
+            ),
+            _ => (
+                format!("heartbeat:{}", message.stream_sequence),
+                Control::Heartbeat { work },
+            ),
+        };
+        Ok(Decoded::Control {
+            instance,
+            id,
             control,
         })
     }

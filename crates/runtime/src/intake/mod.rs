@@ -52,6 +52,7 @@ use crate::kernel::ids::TenantId;
 use crate::kernel::input::SourceStream;
 use crate::kernel::limits::Limits;
 use crate::kernel::subject::Tenancy;
+use crate::kernel::token::TokenKey;
 use crate::ports::broker::Broker;
 use crate::ports::clock::Clock as _;
 use crate::shard::mailbox::{Notice, Stamp};
@@ -77,6 +78,8 @@ pub struct IntakeSpec {
     /// Begins the name of every consumer: one subject token, unlike that of any other process.
     pub reader_prefix: String,
     pub limits: Limits,
+    /// Reads callback tokens.
+    pub tokens: Option<TokenKey>,
     /// A shard goes on from an older state: it may need results that it had applied before they were published.
     pub takes_applied: bool,
     /// Where whoever trims the streams hears what the readers need.
@@ -135,6 +138,7 @@ impl Intake {
             tenancy: spec.tenancy,
             tenants: spec.tenants.map(|tenants| tenants.into_iter().collect()),
             limits: spec.limits,
+            tokens: spec.tokens,
             takes_applied: Arc::new(AtomicBool::new(spec.takes_applied)),
             event_id_from: from_sequence.then(|| events.clone()),
         };

@@ -6,6 +6,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+
 use super::channels::{Channel, Channels};
 use super::envelope;
 use super::fence::Fence;
@@ -14,6 +16,8 @@ use super::settings::Settings;
 use crate::breakers::Breakers;
 use crate::kernel::breaker::CallEnd;
 use crate::kernel::envelope::AggregateCommand;
+use crate::kernel::ids::InstanceId;
+use crate::kernel::token::TokenKey;
 use crate::kernel::work::{WorkItem, WorkKind};
 use crate::ports::clock::Clock;
 use crate::ports::gateway::{Gateway, GatewayError};
@@ -29,6 +33,8 @@ pub struct Submitter {
     clock: Arc<dyn Clock>,
     breakers: Arc<Breakers>,
     channels: Channels,
+    /// Makes the callback tokens that commands hand out, where the manifest has a key for them.
+    tokens: Option<TokenKey>,
 }
 
 /// Whether an earlier life of this process may have submitted a command.
@@ -74,6 +80,7 @@ impl Submitter {
     pub fn new(
         gateway: Arc<dyn Gateway>,
         settings: &Settings,
+        tokens: Option<TokenKey>,
         clock: Arc<dyn Clock>,
         metrics: Arc<Metrics>,
     ) -> Arc<Self> {
@@ -82,6 +89,7 @@ impl Submitter {
             breakers: Breakers::of_any(settings.breaker, Arc::clone(&clock), metrics),
             channels: Channels::new(settings.gateway_in_flight, settings.gateway_in_flight_all),
             settings: settings.clone(),
+            tokens,
             clock,
         })
     }
@@ -99,19 +107,37 @@ impl Submitter {
             aggregate_id,
             command_type,
             payload,
+            token,
             ..
         } = &item.kind
         else {
             let message = "not an aggregate command".to_owned();
             return Submitted::Unsendable { message };
         };
+        let payload = match token.as_ref().map(|mark| self.with_token(item, payload, mark)) {
+            None => payload.clone(),
+            Some(Ok(payload)) => payload,
+            Some(Err(message)) => return Submitted::Unsendable { message },
+        };
         let channel = (item.instance.tenant.clone(), Arc::from(aggregate_type.as_str()));
-        match envelope::aggregate_command(item, aggregate_type, aggregate_id, command_type, payload) {
+        match envelope::aggregate_command(item, aggregate_type, aggregate_id, command_type, &payload) {
             Ok(command) => self.until_decided(item, &command, &channel, earlier, fence).await,
             Err(error) => Submitted::Unsendable {
                 message: error.to_string(),
             },
         }
+    }
+
+    /// The payload with the callback token of its work in the place of what stands for it. Neither has a character that JSON would
+    /// write in another way.
+    fn with_token(&self, item: &WorkItem, payload: &[u8], mark: &str) -> Result<Bytes, String> {
+        let Some(tokens) = &self.tokens else {
+            return Err("the command hands out a token, and the manifest has no callbacks.key".to_owned());
+        };
+        let InstanceId { tenant, saga, key } = &item.instance;
+        let token = tokens.token(tenant, saga, key, &item.idempotency_key);
+        let text = std::str::from_utf8(payload).map_err(|error| error.to_string())?;
+        Ok(Bytes::from(text.replace(mark, &token)))
     }
 
     async fn until_decided(

@@ -529,3 +529,40 @@ steps:
     world.succeed("steps.ship", &json!({}));
     assert_eq!(world.phase(), Phase::Completed);
 }
+
+#[test]
+fn a_command_hands_out_a_mark_that_stands_for_the_token_of_each_attempt() {
+    let mut world = World::new(super::build::loaded(
+        r#"
+steps:
+  check:
+    command: {aggregate: Credit, id: "${key}", type: Credit.Check, payload: {to: "t ${command.token}", said: "${key}"}}
+    retry: {errors: [rejected], attempts: 2}
+    wait: {callback: true, timeout: 1h}
+    set: {}
+  plain: {command: {aggregate: Credit, id: "${key}", type: Credit.Note}}
+"#,
+    ));
+    world.event("Order.Placed", &json!({"id": "o-1"}));
+    let marked = |item: &crate::work::WorkItem| match &item.kind {
+        crate::work::WorkKind::Command { token, payload, .. } => {
+            let payload: Value = serde_json::from_slice(payload).expect("JSON");
+            (token.clone(), payload, item.idempotency_key.clone())
+        }
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(marked(world.newest("steps.plain")).0, None);
+    let (mark, payload, first) = marked(world.newest("steps.check"));
+    let mark = mark.expect("it hands out a token");
+    assert_eq!(payload, json!({"to": format!("t {mark}"), "said": "o-1"}));
+    world.refuse("steps.check", "rejected");
+    world.advance(1_000);
+    let (again, payload, second) = marked(world.newest("steps.check"));
+    assert_ne!(first, second, "another piece of work, with a token of its own");
+    assert_eq!(
+        (again, &payload["to"]),
+        (Some(mark.clone()), &json!(format!("t {mark}")))
+    );
+    world.succeed("steps.check", &json!({}));
+    assert_eq!(world.last().steps[0].callback.as_deref(), Some(second.as_str()));
+}

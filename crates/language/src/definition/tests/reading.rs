@@ -269,3 +269,31 @@ fn an_archived_source_that_does_not_compile_says_why() {
     );
     assert!(findings.iter().any(|finding| finding.code == "SR0106"));
 }
+
+#[test]
+fn a_command_of_a_step_hands_out_the_token_of_its_work() {
+    let step = |payload: &str, wait: &str| {
+        format!(
+            "steps: {{ask: {{command: {{aggregate: A, id: x, type: A.Ask, payload: {{to: \"${{{payload}}}\"}}}}{wait}}}}}\n"
+        )
+    };
+    let wait = ", wait: {callback: true, timeout: 1h}";
+    assert!(saga(&step("command.token", wait)).hands_out_tokens());
+    assert!(!saga(&step("key", "")).hands_out_tokens());
+    let told = |body: &str| {
+        let findings = super::load_saga(body).expect_err("a mistake");
+        findings[0].message.clone()
+    };
+    assert_eq!(
+        told(&step("key", wait)),
+        "the command hands out no token, so nobody can call back"
+    );
+    let told_of = told(&step("command.id", wait));
+    assert!(told_of.contains("id"), "{told_of}");
+    let emitted = "handlers: {Order.B: {emit: {command: {aggregate: A, id: x, type: A.Ask, payload: {to: \"${command.token}\"}}}}}\nsteps: {a: {delay: 1s}}\n";
+    let told_of = told(emitted);
+    assert!(
+        told_of.contains("command"),
+        "nobody waits for what is emitted: {told_of}"
+    );
+}

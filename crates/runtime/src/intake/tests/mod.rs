@@ -34,6 +34,7 @@ fn router_of(active: Vec<Arc<Definition>>, archived: Vec<Arc<Definition>>) -> Ro
             tenancy: Tenancy::Multi,
             tenants: None,
             limits: Limits::default(),
+            tokens: None,
             takes_applied: Arc::default(),
             event_id_from: None,
         },

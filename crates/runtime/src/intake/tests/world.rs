@@ -118,6 +118,7 @@ impl Plan {
             streams: STREAMS.map(str::to_owned),
             reader_prefix: "test".to_owned(),
             limits: Limits::default(),
+            tokens: None,
             takes_applied: false,
             marks: Marks::default(),
             settings: self.settings,

@@ -74,6 +74,7 @@ fn item(kind: u8, key: u8, n: u64) -> WorkItem {
                 aggregate_id: String::new(),
                 command_type: String::new(),
                 payload: Bytes::new(),
+                token: None,
                 awaited: false,
             },
         },
