@@ -197,7 +197,7 @@ fn the_canonical_form_is_frozen() {
     let value: serde_json::Value = serde_json::from_str(&form).expect("JSON");
     assert_eq!(value.to_string(), form, "compact, with sorted keys");
     insta::assert_json_snapshot!("canonical_form", value);
-    insta::assert_snapshot!(saga.hash.to_string(), @"sha256:d1ef80ceada87627f55a1f652d9844aa4deb1253f7d64a2e554550da0d7b6621");
+    insta::assert_snapshot!(saga.hash.to_string(), @"sha256:232fe8f099e6eb29ade4564ad2a4f314ae361b15e84dcf59f20366bf4e6c899f");
 }
 
 #[test]
