@@ -185,9 +185,18 @@ impl Lister<'_> {
         }
         if let Some(wait) = &step.wait {
             self.add(format!("steps.{name} waits"), &under("wait"));
-            if wait.when.is_some() {
-                let at = [&at[..], &[Key("wait"), Key("when")]].concat();
-                self.condition(&format!("steps.{name}.wait.when"), &at);
+            for (index, awaiting) in wait.any.iter().enumerate() {
+                let (place, at) = if wait.is_list {
+                    let at = [&at[..], &[Key("wait"), Key("any"), Index(index)]].concat();
+                    let place = format!("steps.{name}.wait.any[{index}]");
+                    self.add(format!("{place} is taken"), &at);
+                    (place, at)
+                } else {
+                    (format!("steps.{name}.wait"), under("wait"))
+                };
+                if awaiting.when.is_some() {
+                    self.condition(&format!("{place}.when"), &[&at[..], &[Key("when")]].concat());
+                }
             }
         }
         if !step.retry.is_empty() {

@@ -6,7 +6,7 @@ use saga_runner_language::expr::Template;
 use super::place::Place;
 use super::run::Run;
 use super::scope::Locals;
-use super::{Rejection, failure, members};
+use super::{Rejection, deadlines, failure, members};
 
 impl<'a> Run<'a> {
     /// Does everything but `to`, which belongs to the machine; `defer` is decided before.
@@ -39,6 +39,9 @@ impl<'a> Run<'a> {
         }
         self.register(&actions.aliases, Locals::default(), place)?;
         self.emit(&actions.emit, place, iteration)?;
+        if let Some(interrupt) = &actions.interrupt {
+            deadlines::interrupt(self, interrupt)?;
+        }
         if let Some(complete) = &actions.complete
             && self.complete(complete, Locals::default(), place)?
         {

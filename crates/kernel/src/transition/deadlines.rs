@@ -5,7 +5,7 @@
 //! late success is undone, and the step fails with the class `deadline`.
 
 use saga_runner_language::definition::Definition;
-use saga_runner_language::definition::model::{DEADLINE, TimerDefinition};
+use saga_runner_language::definition::model::{DEADLINE, Interrupt, TimerDefinition};
 use saga_runner_language::ids::TimeMs;
 
 use super::ends::{self, Defeat};
@@ -70,10 +70,37 @@ pub(super) fn passed(run: &mut Run<'_>, slot: Slot) -> Result<(), Rejection> {
     if !run.slot(slot).status.is_under_way() {
         return Ok(());
     }
+    give_up(run, slot, missed("the step has taken too long"))
+}
+
+/// A handler or timer wants a step to be over: it fails wherever it is under way.
+pub(super) fn interrupt(run: &mut Run<'_>, interrupt: &Interrupt) -> Result<(), Rejection> {
+    let under_way: Vec<Slot> = Slot::all(&run.record)
+        .filter(|(slot, state)| slot.step == interrupt.step && state.status.is_under_way())
+        .map(|(slot, _)| slot)
+        .collect();
+    for slot in under_way {
+        // What followed for one item may have ended the others.
+        if !run.is_running() || !run.has_slot(slot) || !run.slot(slot).status.is_under_way() {
+            continue;
+        }
+        let before = run.focus(Some(slot));
+        let defeat = Defeat {
+            class: &interrupt.class,
+            message: "it was interrupted",
+        };
+        give_up(run, slot, defeat)?;
+        run.focus(before);
+    }
+    Ok(())
+}
+
+/// Fails a step although it is under way; what is outstanding becomes a stray.
+fn give_up(run: &mut Run<'_>, slot: Slot, defeat: Defeat<'_>) -> Result<(), Rejection> {
     joins::give_up(run, slot);
     // What nobody knows of its attempts is on the ledger, or will be when the stray comes back.
     run.slot_mut(slot).tries.unknown = false;
-    ends::failed(run, slot, missed("the step has taken too long"))
+    ends::failed(run, slot, defeat)
 }
 
 /// That there is no time left.

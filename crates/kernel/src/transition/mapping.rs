@@ -633,16 +633,15 @@ impl<'d> Mapping<'d> {
     }
 
     fn will_wait_for(&self, message: &Buffered) -> bool {
-        self.to.steps.iter().any(|step| {
-            let wait = step.wait.as_ref();
-            wait.is_some_and(|wait| match (&wait.on, message.kind) {
-                (Awaited::Event(name), MessageKind::Event) | (Awaited::Signal(name), MessageKind::Signal) => {
-                    *name == message.name
-                }
-                (Awaited::Callback, MessageKind::Callback | MessageKind::CallbackFailed) => true,
-                (Awaited::Event(_) | Awaited::Signal(_) | Awaited::Callback, _) => false,
-            })
-        })
+        let is_awaited = |on: &Awaited| match (on, message.kind) {
+            (Awaited::Event(name), MessageKind::Event) | (Awaited::Signal(name), MessageKind::Signal) => {
+                *name == message.name
+            }
+            (Awaited::Callback, MessageKind::Callback | MessageKind::CallbackFailed) => true,
+            (Awaited::Event(_) | Awaited::Signal(_) | Awaited::Callback, _) => false,
+        };
+        let mut awaited = self.to.steps.iter().flat_map(Step::awaits);
+        awaited.any(|awaiting| is_awaited(&awaiting.on))
     }
 
     /// What the present state defers is given to the new version, which must have a use for it.

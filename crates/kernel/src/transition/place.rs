@@ -58,6 +58,12 @@ pub(super) enum Place<'a> {
     Step {
         name: &'a str,
     },
+    /// `steps.paid.wait`, `steps.paid.wait.any[1]`
+    Awaited {
+        step: &'a str,
+        /// In a list.
+        index: Option<usize>,
+    },
     /// `steps.charge.on_error.declined`, `steps.charge.on_error.declined[1]`
     OnError {
         step: &'a str,
@@ -100,6 +106,14 @@ impl fmt::Display for Place<'_> {
             Self::Entry { state } => write!(f, "machine.{state}.entry"),
             Self::Timer { name } => write!(f, "timers.{name}"),
             Self::Step { name } => step(f, name),
+            Self::Awaited { step: name, index } => {
+                step(f, name)?;
+                f.write_str(".wait")?;
+                match index {
+                    Some(index) => write!(f, ".any[{index}]"),
+                    None => Ok(()),
+                }
+            }
             Self::OnError {
                 step: name,
                 class,
@@ -144,6 +158,7 @@ impl Place<'_> {
             | Self::StateEffect { .. }
             | Self::Timer { .. }
             | Self::Step { .. }
+            | Self::Awaited { .. }
             | Self::OnError { .. }
             | Self::Compensation { .. } => format!("{self}.emit[{index}]"),
         }

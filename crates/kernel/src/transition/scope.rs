@@ -32,6 +32,7 @@ pub(super) struct Locals<'a> {
     pub late: Option<&'a Json<'a>>,
     /// What is known of the command that is made.
     pub command: Option<&'a Json<'a>>,
+    pub wait: Option<&'a Json<'a>>,
 }
 
 impl<'a> Run<'a> {
@@ -144,6 +145,7 @@ impl<'a> Run<'a> {
                 Root::Late => locals.late,
                 Root::Signal => locals.signal.or(self.ambient.signal),
                 Root::Command => locals.command,
+                Root::Wait => locals.wait,
                 Root::Event if locals.event.is_some() => locals.event,
                 Root::Event if reads.contains(root) => Some(self.event_root()?),
                 Root::State if reads.contains(root) => Some(self.state_root()?),

@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 
 use saga_runner_language::definition::Definition;
-use saga_runner_language::definition::model::{Awaited, BODY_OF_REPEAT, Delay, Step, Wait};
+use saga_runner_language::definition::model::{Awaited, Awaiting, BODY_OF_REPEAT, Delay, Step, Wait};
 use saga_runner_language::duration::Millis;
 use saga_runner_language::expr::write_sorted;
 use saga_runner_language::json::Json;
@@ -65,10 +65,10 @@ pub(super) fn delay_over(run: &mut Run<'_>, slot: Slot) -> Result<(), Rejection>
 
 /// Begins to wait, or takes what is in the buffer.
 pub(super) fn wait(run: &mut Run<'_>, slot: Slot, wait: &Wait) -> Result<(), Rejection> {
-    if let Some(at) = buffered(run, slot)? {
+    if let Some((at, which)) = buffered(run, slot)? {
         let found = run.record.buffer.remove(at);
         let message = buffered_message(run, &found)?;
-        return over(run, slot, message);
+        return over(run, slot, message, which);
     }
     let step = slot.step(run);
     run.slot_mut(slot).status = StepStatus::Waiting;
@@ -99,21 +99,21 @@ pub(super) fn timed_out(run: &mut Run<'_>, slot: Slot) -> Result<(), Rejection> 
     attempts::wait_defeated(run, slot, defeat)
 }
 
-/// Whether the buffer holds what the step waits for, and where.
-pub(super) fn buffered(run: &mut Run<'_>, slot: Slot) -> Result<Option<usize>, Rejection> {
+/// Whether the buffer holds what the step waits for: where, and which of several it is.
+pub(super) fn buffered(run: &mut Run<'_>, slot: Slot) -> Result<Option<(usize, usize)>, Rejection> {
     let step = slot.step(run);
     let Some(wait) = &step.wait else {
         return Ok(None);
     };
     for at in 0..run.record.buffer.len() {
         let entry = &run.record.buffer[at];
-        let state = run.slot(slot);
-        if !names(wait, state, entry.kind, &entry.name) {
+        let named = naming(wait, run.slot(slot), entry.kind, &entry.name);
+        if named.is_empty() {
             continue;
         }
         let locals = buffered_message(run, entry)?.locals();
-        if fits(run, step, wait, locals)? {
-            return Ok(Some(at));
+        if let Some(which) = fitting(run, step, wait, &named, locals)? {
+            return Ok(Some((at, which)));
         }
     }
     Ok(None)
@@ -121,10 +121,8 @@ pub(super) fn buffered(run: &mut Run<'_>, slot: Slot) -> Result<Option<usize>, R
 
 /// Whether a step of the definition waits for events of this type.
 pub(super) fn awaits_event(definition: &Definition, event_type: &str) -> bool {
-    definition.steps.iter().any(|step| {
-        step.expected_event()
-            .is_some_and(|expected| expected == event_type)
-    })
+    let mut steps = definition.steps.iter();
+    steps.any(|step| step.expected_events().any(|expected| expected == event_type))
 }
 
 /// Gives an event or a signal to the steps that wait for it, or keeps it for one that will. Tells whether
@@ -141,9 +139,10 @@ pub(super) fn offer<'a>(run: &mut Run<'a>, message: Message<'a>) -> Result<bool,
         let before = run.focus(Some(slot));
         let step = slot.step(run);
         let Some(wait) = &step.wait else { continue };
-        if fits(run, step, wait, message.locals())? {
+        let named = naming(wait, run.slot(slot), message.kind, message.name);
+        if let Some(which) = fitting(run, step, wait, &named, message.locals())? {
             taken = true;
-            over(run, slot, message)?;
+            over(run, slot, message, which)?;
         }
         run.focus(before);
     }
@@ -181,7 +180,7 @@ fn interested(definition: &Definition, record: &Record, message: Message<'_>) ->
     let mut ahead = false;
     for (slot, state) in Slot::all(record) {
         let wait = definition.steps[usize::from(slot.step)].wait.as_ref();
-        if !wait.is_some_and(|wait| names(wait, state, message.kind, message.name)) {
+        if wait.is_none_or(|wait| naming(wait, state, message.kind, message.name).is_empty()) {
             continue;
         }
         match state.status {
@@ -197,9 +196,9 @@ fn interested(definition: &Definition, record: &Record, message: Message<'_>) ->
     (waiting, ahead)
 }
 
-/// Whether a message is what a step in this state waits for.
-fn names(wait: &Wait, state: &StepState, kind: MessageKind, name: &str) -> bool {
-    match (&wait.on, kind) {
+/// Which of what a step in this state waits for a message of this name may be.
+fn naming(wait: &Wait, state: &StepState, kind: MessageKind, name: &str) -> Vec<usize> {
+    let names = |awaiting: &Awaiting| match (&awaiting.on, kind) {
         (Awaited::Event(awaited), MessageKind::Event) | (Awaited::Signal(awaited), MessageKind::Signal) => {
             awaited == name
         }
@@ -207,21 +206,43 @@ fn names(wait: &Wait, state: &StepState, kind: MessageKind, name: &str) -> bool 
             state.callback.as_deref() == Some(name)
         }
         (Awaited::Event(_) | Awaited::Signal(_) | Awaited::Callback, _) => false,
-    }
+    };
+    let all = wait.any.iter().enumerate();
+    all.filter(|(_, awaiting)| names(awaiting))
+        .map(|(at, _)| at)
+        .collect()
 }
 
-fn fits<'a>(run: &mut Run<'a>, step: &Step, wait: &Wait, locals: Locals<'a>) -> Result<bool, Rejection> {
-    match &wait.when {
-        None => Ok(true),
-        Some(when) => {
-            let place = || format!("{}.wait.when", Place::Step { name: &step.name });
-            run.test(when, locals, place)
+/// The first of these alternatives whose condition holds.
+fn fitting<'a>(
+    run: &mut Run<'a>,
+    step: &Step,
+    wait: &Wait,
+    named: &[usize],
+    locals: Locals<'a>,
+) -> Result<Option<usize>, Rejection> {
+    for at in named.iter().copied() {
+        let place = || format!("{}.when", place(step, wait, at));
+        let holds = match &wait.any[at].when {
+            None => true,
+            Some(when) => run.test(when, locals, place)?,
+        };
+        if holds {
+            return Ok(Some(at));
         }
     }
+    Ok(None)
 }
 
-/// What the step waited for has come.
-fn over<'a>(run: &mut Run<'a>, slot: Slot, message: Message<'a>) -> Result<(), Rejection> {
+fn place<'s>(step: &'s Step, wait: &Wait, at: usize) -> Place<'s> {
+    Place::Awaited {
+        step: &step.name,
+        index: wait.is_list.then_some(at),
+    }
+}
+
+/// What the step waited for has come: number `which` of it.
+fn over<'a>(run: &mut Run<'a>, slot: Slot, message: Message<'a>, which: usize) -> Result<(), Rejection> {
     for kind in [WAIT, HEARTBEAT] {
         let timer = slot.timer(run, kind);
         run.clear_timer(&timer);
@@ -246,10 +267,21 @@ fn over<'a>(run: &mut Run<'a>, slot: Slot, message: Message<'a>) -> Result<(), R
         Some(payload) => Some(run.parse(payload, "the result of the step")?),
         None => None,
     };
-    let locals = Locals {
+    let mut locals = Locals {
         result,
         ..message.locals()
     };
+    let step = slot.step(run);
+    if let Some(wait) = step.wait.as_ref().filter(|wait| wait.is_list) {
+        let place = place(step, wait, which);
+        run.trace(place);
+        if let Some(awaiting) = wait.any.get(which) {
+            run.set(&awaiting.set, locals, place)?;
+        }
+        let index = Json::Int(i64::try_from(which).unwrap_or(i64::MAX));
+        let members = vec![(Cow::Borrowed("index"), index)];
+        locals.wait = Some(run.ground.values.keep(Json::Map(members)));
+    }
     ends::complete(run, slot, payload, locals)
 }
 

@@ -12,8 +12,8 @@ use super::fields::{self, Fields, NameRule};
 use super::findings::Findings;
 use super::grammar::{self, Shape};
 use super::model::{
-    Actions, CommandTemplate, Delay, EffectContract, Emission, Emit, Fail, Handler, PublishTemplate, Step,
-    Telling, TimerSet,
+    Actions, CommandTemplate, Delay, EffectContract, Emission, Emit, Fail, Handler, Interrupt,
+    PublishTemplate, Step, Telling, TimerSet,
 };
 use super::schema_files::Schemas;
 use super::step_errors::ERROR_ROOTS;
@@ -284,6 +284,9 @@ impl<'r> Reading<'r, '_> {
                 _ => self.emits(emit, site.roots(), site.event()),
             };
         }
+        actions.interrupt = fields
+            .get("interrupt")
+            .and_then(|interrupt| self.interrupt(interrupt));
         actions.complete = fields
             .get("complete")
             .and_then(|complete| self.complete(complete, site.roots(), site.event()));
@@ -311,6 +314,7 @@ impl<'r> Reading<'r, '_> {
                 "timer",
                 "alias",
                 "emit",
+                "interrupt",
                 "complete",
                 "cancel",
                 "fail",
@@ -325,6 +329,22 @@ impl<'r> Reading<'r, '_> {
             }
         }
         actions
+    }
+
+    /// `interrupt: {step, class}`
+    fn interrupt(&mut self, entry: &'r Entry<'_>) -> Option<Interrupt> {
+        let shape = &grammar::saga::INTERRUPTION;
+        let fields = Fields::read(&entry.value, &entry.key_span, shape, self.findings)?;
+        let step = fields.require("step", self.findings);
+        let step = step.and_then(|step| self.step_name(&step.value, step));
+        let class = fields.require("class", self.findings)?;
+        let text = fields::text(&class.value, &class.key_span, "an error class", self.findings)?;
+        let span = &class.value.span;
+        let legal = fields::is_name(text, span, "error class", NameRule::Dotted, self.findings);
+        Some(Interrupt {
+            step: step?,
+            class: legal.then(|| text.to_owned())?,
+        })
     }
 
     /// State fields, in code-point order.

@@ -13,8 +13,8 @@ use std::collections::BTreeMap;
 use sha2::{Digest, Sha256};
 
 use super::model::{
-    Actions, Cancel, CommandTemplate, Complete, Definition, Delay, Emission, Emit, Fail, Handler, Lifecycle,
-    Machine, NoInstance, OnRunning, ProgramDefinition, Telling, TimerDefinition, UndoOrder,
+    Actions, Cancel, CommandTemplate, Complete, Definition, Delay, Emission, Emit, Fail, Handler, Interrupt,
+    Lifecycle, Machine, NoInstance, OnRunning, ProgramDefinition, Telling, TimerDefinition, UndoOrder,
 };
 use crate::expr::{Expr, Template, TextPart, write_sorted};
 use crate::ids::DefinitionHash;
@@ -264,6 +264,10 @@ fn actions(actions: &Actions) -> Json<'_> {
         ("timers", list(timers)),
         ("alias", members(&actions.aliases)),
         ("emit", list(actions.emit.iter().map(emission))),
+        (
+            "interrupt",
+            actions.interrupt.as_ref().map_or(Json::Null, interrupt),
+        ),
         ("complete", actions.complete.as_ref().map_or(Json::Null, complete)),
         ("cancel", actions.cancel.as_ref().map_or(Json::Null, cancel)),
         ("fail", actions.fail.as_ref().map_or(Json::Null, fail)),
@@ -297,6 +301,13 @@ fn cancel(cancel: &Cancel) -> Json<'_> {
     object([
         ("mode", text(mode)),
         ("reason", cancel.reason.as_ref().map_or(Json::Null, template)),
+    ])
+}
+
+fn interrupt(interrupt: &Interrupt) -> Json<'_> {
+    object([
+        ("step", Json::Int(i64::from(interrupt.step))),
+        ("class", text(&interrupt.class)),
     ])
 }
 

@@ -182,11 +182,15 @@ fn key_rules(
 fn reacting<'n>(root: &'n Node<'_>, outline: &[Outlined<'n, '_>]) -> BTreeMap<&'n str, Range<usize>> {
     let mut handled = handled_types(root);
     for step in outline {
-        let event = member(&step.entry.value, "wait").and_then(|wait| member(&wait.value, "event"));
-        if let Some(event) = event
-            && let Value::Scalar(scalar) = &event.value.value
-        {
-            handled.entry(&scalar.text).or_insert(event.value.span.clone());
+        let Some(wait) = member(&step.entry.value, "wait") else {
+            continue;
+        };
+        let several = member(&wait.value, "any").map(|any| fields::one_or_many(&any.value));
+        let all = std::iter::once(&wait.value).chain(several.unwrap_or_default());
+        for event in all.filter_map(|awaited| member(awaited, "event")) {
+            if let Value::Scalar(scalar) = &event.value.value {
+                handled.entry(&scalar.text).or_insert(event.value.span.clone());
+            }
         }
     }
     handled
@@ -378,7 +382,13 @@ impl<'d, 'n> Steps<'d, 'n> {
     ) {
         let mut writers: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
         for (index, step) in self.list.iter().enumerate() {
-            for (field, _) in &step.set {
+            let own: BTreeSet<&str> = step
+                .set
+                .iter()
+                .chain(step.awaits().flat_map(|awaiting| &awaiting.set))
+                .map(|(field, _)| field.as_str())
+                .collect();
+            for field in own {
                 writers.entry(field).or_default().push(index);
             }
         }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::model::Handler;
+use super::model::{Fail, Handler};
 use crate::expr::{Expr, Template};
 use crate::status::{CancelMode, Phase};
 
@@ -103,4 +103,33 @@ pub struct Complete {
 pub struct Cancel {
     pub mode: CancelMode,
     pub reason: Option<Template>,
+}
+
+/// How a step ends its instance, behind its `set`; one that only sets fields does not.
+#[derive(Debug, Default)]
+pub struct Decision {
+    pub complete: Option<Complete>,
+    pub cancel: Option<Cancel>,
+    pub fail: Option<Fail>,
+}
+
+impl Decision {
+    /// Whether no step comes behind it.
+    #[must_use]
+    pub fn always_ends(&self) -> bool {
+        let completes = self
+            .complete
+            .as_ref()
+            .is_some_and(|complete| complete.when.is_none());
+        completes || self.cancel.is_some() || self.fail.is_some()
+    }
+}
+
+/// Fails a step that is under way.
+#[derive(Debug)]
+pub struct Interrupt {
+    /// Index of the step.
+    pub step: u16,
+    /// The error class with which it fails.
+    pub class: String,
 }

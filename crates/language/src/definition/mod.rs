@@ -6,6 +6,7 @@
 mod actions;
 mod aliases;
 mod archive;
+mod awaited;
 mod binary_files;
 mod canonical;
 mod certain;

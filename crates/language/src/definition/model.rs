@@ -3,8 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+pub use super::awaited::{Awaited, Awaiting, Wait};
 pub use super::contract::{EffectContract, PinnedSchema};
-pub use super::lifecycle::{Cancel, Complete, Lifecycle, NoInstance, OnRunning, Reuse, StartRule};
+pub use super::lifecycle::{
+    Cancel, Complete, Decision, Interrupt, Lifecycle, NoInstance, OnRunning, Reuse, StartRule,
+};
 pub use super::migration::{Dropped, Migration, Places};
 pub use super::nested::{
     Branch, Count, Foreach, Group, ItemJoin, OnItemError, Pause, Repeat, RepeatCondition, Tolerance,
@@ -95,7 +98,7 @@ impl Definition {
             .chain(self.handlers.keys())
             .chain(self.lifecycle.after_end.keys())
             .chain(machine)
-            .chain(self.steps.iter().filter_map(Step::expected_event))
+            .chain(self.steps.iter().flat_map(Step::expected_events))
             .chain(self.program.iter().flat_map(|program| &program.events))
             .map(String::as_str)
             .filter(|event_type| !event_type.starts_with(SIGNAL_PREFIX))
@@ -195,7 +198,7 @@ pub struct Handler {
 }
 
 /// What a handler, a state entry or a timer does, in this order: `set` (all from the state before),
-/// `clear_timer`, `timer`, `alias` and `emit` (from the state after), then `complete`, `cancel`, `fail` or `to`.
+/// `clear_timer`, `timer`, `alias` and `emit` (from the state after), then `interrupt`, then `complete`, `cancel`, `fail` or `to`.
 #[derive(Debug, Default)]
 pub struct Actions {
     /// Top-level fields of the state, by name.
@@ -205,6 +208,7 @@ pub struct Actions {
     /// Values that the instance registers, by alias.
     pub aliases: Vec<(String, Template)>,
     pub emit: Vec<Emission>,
+    pub interrupt: Option<Interrupt>,
     pub complete: Option<Complete>,
     pub cancel: Option<Cancel>,
     pub fail: Option<Fail>,
@@ -421,29 +425,6 @@ pub enum Delay {
     Rendered(Template),
 }
 
-/// What a step waits for.
-#[derive(Debug)]
-pub struct Wait {
-    pub on: Awaited,
-    /// Reads `event` or `signal`.
-    pub when: Option<Expr>,
-    /// When it passes, the step fails with the class `timeout`.
-    pub timeout: Option<Delay>,
-    /// Longest silence of whoever has the token, in milliseconds; then the step fails with
-    /// [`HEARTBEAT_CLASS`].
-    pub heartbeat_ms: Option<i64>,
-}
-
-#[derive(Debug)]
-pub enum Awaited {
-    /// An event type.
-    Event(String),
-    /// The name of a signal.
-    Signal(String),
-    /// Whoever has the token of the attempt.
-    Callback,
-}
-
 impl Step {
     /// The name under which people know it: a step that a loop is around has that of the loop.
     #[must_use]
@@ -533,13 +514,17 @@ impl Step {
         self.state.is_none() && !self.at_end
     }
 
-    /// The event type that it waits for.
-    #[must_use]
-    pub fn expected_event(&self) -> Option<&String> {
-        match &self.wait.as_ref()?.on {
+    /// What ends its wait.
+    pub fn awaits(&self) -> impl Iterator<Item = &Awaiting> {
+        self.wait.iter().flat_map(|wait| &wait.any)
+    }
+
+    /// The event types that it waits for.
+    pub fn expected_events(&self) -> impl Iterator<Item = &String> {
+        self.awaits().filter_map(|awaiting| match &awaiting.on {
             Awaited::Event(event_type) => Some(event_type),
             Awaited::Signal(_) | Awaited::Callback => None,
-        }
+        })
     }
 
     /// Whether it waits, and does nothing else.
@@ -551,8 +536,8 @@ impl Step {
     /// Whether it waits for whoever has the token of its attempt.
     #[must_use]
     pub fn is_called_back(&self) -> bool {
-        let wait = self.wait.as_ref();
-        wait.is_some_and(|wait| matches!(wait.on, Awaited::Callback))
+        self.awaits()
+            .any(|awaiting| matches!(awaiting.on, Awaited::Callback))
     }
 
     /// What is said about failures of `class`, in the order in which it is tried: the class under which it stands, the index
@@ -602,26 +587,6 @@ pub enum Action {
     Decide(Decision),
     /// Done when its members are. Never what a compensation does.
     Group(Group),
-}
-
-/// How a step ends its instance, behind its `set`; one that only sets fields does not.
-#[derive(Debug, Default)]
-pub struct Decision {
-    pub complete: Option<Complete>,
-    pub cancel: Option<Cancel>,
-    pub fail: Option<Fail>,
-}
-
-impl Decision {
-    /// Whether no step comes behind it.
-    #[must_use]
-    pub fn always_ends(&self) -> bool {
-        let completes = self
-            .complete
-            .as_ref()
-            .is_some_and(|complete| complete.when.is_none());
-        completes || self.cancel.is_some() || self.fail.is_some()
-    }
 }
 
 /// An instance of another saga, of the same tenant.

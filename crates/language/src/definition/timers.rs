@@ -83,6 +83,7 @@ impl<'r> Reading<'r, '_> {
             "timer",
             "alias",
             "emit",
+            "interrupt",
             "complete",
             "cancel",
             "fail",

@@ -90,8 +90,7 @@ impl Types {
             reached: reached(outline),
             by_steps: outline
                 .iter()
-                .filter_map(|step| member(&step.entry.value, "set"))
-                .flat_map(names_of)
+                .flat_map(|step| set_by(&step.entry.value))
                 .collect(),
         };
         let mut types = Self {
@@ -332,6 +331,18 @@ fn always_set(
         .unwrap_or_default()
 }
 
+/// Fields that a step sets when it is done, whatever it has waited for.
+fn set_by(step: &Node<'_>) -> BTreeSet<String> {
+    let own = member(step, "set").map(names_of).unwrap_or_default();
+    let any = member(step, "wait").and_then(|wait| member(&wait.value, "any"));
+    let alternatives = any.map(|any| fields::one_or_many(&any.value)).unwrap_or_default();
+    let sets = alternatives
+        .iter()
+        .map(|one| member(one, "set").map(names_of).unwrap_or_default());
+    let common = sets.reduce(|left, right| left.intersection(&right).cloned().collect());
+    own.into_iter().chain(common.unwrap_or_default()).collect()
+}
+
 fn names_of(entry: &Entry<'_>) -> BTreeSet<String> {
     match &entry.value.value {
         Value::Map(entries) => entries
@@ -368,10 +379,7 @@ fn reached(outline: &[Outlined<'_, '_>]) -> Vec<BTreeSet<String>> {
         });
         named.chain(outline[at].within.map(usize::from)).collect()
     };
-    let sets: Vec<BTreeSet<String>> = outline
-        .iter()
-        .map(|step| member(&step.entry.value, "set").map(names_of).unwrap_or_default())
-        .collect();
+    let sets: Vec<BTreeSet<String>> = outline.iter().map(|step| set_by(&step.entry.value)).collect();
     let mut reached = Vec::with_capacity(outline.len());
     for at in 0..outline.len() {
         let mut seen = BTreeSet::new();

@@ -7,11 +7,12 @@ use super::certain;
 use super::codes;
 use super::fields::{self, Fields};
 use super::grammar;
-use super::model::{Action, Awaited, Decision, Delay, Wait};
+use super::model::{Action, Awaited, Awaiting, Decision, Delay, Wait};
 use super::steps::{RESULT_ROOTS, START_ROOTS};
 use super::texts::EventParts;
-use super::yaml::Entry;
+use super::yaml::{Entry, Node, Value};
 use crate::expr::Root;
+use crate::expr::types::Type;
 use crate::limits::Limits;
 
 /// Shortest silence that a `heartbeat` allows, in milliseconds.
@@ -62,24 +63,90 @@ fn only_decides(fields: &Fields<'_, '_>) -> bool {
     fields.get("foreach").is_none() && decides.iter().any(|key| fields.get(key).is_some())
 }
 
+/// Most alternatives of one wait.
+pub const AWAITED_MAX: u32 = 16;
+
 /// What may be readable at the end of a step of which it is not known what it waits for.
 pub const ANY_END_ROOTS: (&[Root], EventParts) = (RESULT_SIGNAL_ROOTS, EventParts::Whole);
 
-/// What can be read at the end of a step.
-pub const fn end_roots(action: Option<&Action>, wait: Option<&Wait>) -> (&'static [Root], EventParts) {
-    let has_result = !matches!(
+/// Roots when a step is done that has waited for one of several.
+const LISTED_ROOTS: [&[Root]; 4] = [
+    &[
+        Root::Wait,
+        Root::State,
+        Root::Key,
+        Root::Steps,
+        Root::Event,
+        Root::Record,
+    ],
+    &[
+        Root::Wait,
+        Root::Signal,
+        Root::State,
+        Root::Key,
+        Root::Steps,
+        Root::Event,
+        Root::Record,
+    ],
+    &[
+        Root::Wait,
+        Root::Result,
+        Root::State,
+        Root::Key,
+        Root::Steps,
+        Root::Event,
+        Root::Record,
+    ],
+    &[
+        Root::Wait,
+        Root::Result,
+        Root::Signal,
+        Root::State,
+        Root::Key,
+        Root::Steps,
+        Root::Event,
+        Root::Record,
+    ],
+];
+
+fn has_result(action: Option<&Action>) -> bool {
+    !matches!(
         action,
         Some(Action::Nothing | Action::Publish(_) | Action::Decide(_))
-    );
-    match wait {
-        None if has_result => (RESULT_ROOTS, EventParts::Moment),
-        None => (START_ROOTS, EventParts::Moment),
-        Some(wait) => match (&wait.on, has_result) {
-            (Awaited::Event(_), true) => (RESULT_ROOTS, EventParts::Whole),
-            (Awaited::Event(_), false) => (START_ROOTS, EventParts::Whole),
-            (Awaited::Signal(_) | Awaited::Callback, true) => (RESULT_SIGNAL_ROOTS, EventParts::Moment),
-            (Awaited::Signal(_) | Awaited::Callback, false) => (SIGNAL_ROOTS, EventParts::Moment),
-        },
+    )
+}
+
+/// What can be read at the end of a step.
+pub fn end_roots(action: Option<&Action>, wait: Option<&Wait>) -> (&'static [Root], EventParts) {
+    let has_result = has_result(action);
+    let Some(wait) = wait else {
+        let roots = if has_result { RESULT_ROOTS } else { START_ROOTS };
+        return (roots, EventParts::Moment);
+    };
+    match wait.any.as_slice() {
+        [one] if !wait.is_list => roots_behind(&one.on, has_result),
+        several => {
+            // What each of them gives.
+            let events = several.iter().all(|one| matches!(one.on, Awaited::Event(_)));
+            let signals = several.iter().all(|one| !matches!(one.on, Awaited::Event(_)));
+            let roots = LISTED_ROOTS[usize::from(signals) + 2 * usize::from(has_result)];
+            let parts = if events {
+                EventParts::Whole
+            } else {
+                EventParts::Moment
+            };
+            (roots, parts)
+        }
+    }
+}
+
+/// What can be read when this has come.
+const fn roots_behind(on: &Awaited, has_result: bool) -> (&'static [Root], EventParts) {
+    match (on, has_result) {
+        (Awaited::Event(_), true) => (RESULT_ROOTS, EventParts::Whole),
+        (Awaited::Event(_), false) => (START_ROOTS, EventParts::Whole),
+        (Awaited::Signal(_) | Awaited::Callback, true) => (RESULT_SIGNAL_ROOTS, EventParts::Moment),
+        (Awaited::Signal(_) | Awaited::Callback, false) => (SIGNAL_ROOTS, EventParts::Moment),
     }
 }
 
@@ -187,7 +254,7 @@ impl<'r> Reading<'r, '_> {
         }
     }
 
-    /// `wait: {event | signal | callback, when, timeout}` of a step that does `action`.
+    /// `wait: {event | signal | callback | any, when, timeout}` of a step that does `action`.
     pub fn wait(&mut self, entry: &'r Entry<'_>, action: Option<&Action>) -> Option<Wait> {
         let fields = Fields::read(
             &entry.value,
@@ -204,14 +271,117 @@ impl<'r> Reading<'r, '_> {
             self.wait_timeout(&fields, &entry.key_span);
             return None;
         };
-        if awaited.key == "callback" {
-            return Some(self.callback(&fields, awaited, action));
-        }
-        if let Some(heartbeat) = fields.get("heartbeat") {
+        let is_list = awaited.key == "any";
+        let any = if is_list {
+            if let Some(when) = fields.get("when") {
+                let message = "each of several has a \"when\" of its own";
+                self.findings
+                    .error(codes::CONTRADICTION, when.key_span.clone(), message);
+            }
+            self.several(awaited, action)
+        } else {
+            self.awaited(&fields, awaited, action).map(|one| vec![one])
+        };
+        let called_back = any
+            .iter()
+            .flatten()
+            .any(|awaiting| matches!(awaiting.on, Awaited::Callback));
+        if let Some(heartbeat) = fields.get("heartbeat").filter(|_| !called_back) {
             let message = "only who was given a token can tell that it is alive";
             self.findings
                 .error(codes::CONTRADICTION, heartbeat.key_span.clone(), message)
                 .help(Some("a \"heartbeat\" stands beside `callback: true`".to_owned()));
+        }
+        let heartbeat_ms = self.heartbeat(&fields).filter(|_| called_back);
+        let timeout = self.wait_timeout(&fields, &entry.key_span);
+        Some(Wait {
+            any: any?,
+            is_list,
+            timeout,
+            heartbeat_ms,
+        })
+    }
+
+    /// `any: [{event | signal | callback, when, set}]`
+    fn several(&mut self, entry: &'r Entry<'_>, action: Option<&Action>) -> Option<Vec<Awaiting>> {
+        let Value::List(items) = &entry.value.value else {
+            fields::expected(&entry.value, &entry.key_span, "a list", self.findings);
+            return None;
+        };
+        let most = AWAITED_MAX as usize;
+        if items.is_empty() || items.len() > most {
+            let message = format!("a wait is for 1 to {most}, found {}", items.len());
+            self.findings
+                .error(codes::WRONG_VALUE, entry.key_span.clone(), message);
+        }
+        let known = self.types.clone();
+        let mut all = Some(Vec::with_capacity(items.len()));
+        let mut events = Vec::new();
+        for item in items {
+            let shape = &grammar::steps::AWAITED;
+            let fields = Fields::item(item, &entry.key_span, shape, self.findings);
+            let awaiting = fields.and_then(|fields| {
+                let awaited = fields.chosen(self.findings)?;
+                let mut awaiting = self.awaited(&fields, awaited, action)?;
+                let (roots, event) = roots_behind(&awaiting.on, has_result(action));
+                if let Some(set) = fields.get("set") {
+                    awaiting.set = self.set(set, roots, event);
+                }
+                Some(awaiting)
+            });
+            self.types.clone_from(&known);
+            if let (Some(awaiting), Some(before)) = (&awaiting, &all) {
+                self.taken_before(item, awaiting, before);
+            }
+            if let Some(Awaited::Event(event_type)) = awaiting.as_ref().map(|awaiting| &awaiting.on) {
+                events.push(event_type.clone());
+            }
+            all = all.zip(awaiting).map(|(mut all, awaiting)| {
+                all.push(awaiting);
+                all
+            });
+        }
+        events.dedup();
+        if let (Some(types), [event_type, others @ ..]) = (&mut self.types, events.as_slice()) {
+            if others.is_empty() {
+                types.enter_event(event_type);
+            } else {
+                types.env.bind(Root::Event, Type::dynamic());
+            }
+        }
+        all.filter(|all| !all.is_empty())
+    }
+
+    /// Reports an alternative before which there always is another one.
+    fn taken_before(&mut self, item: &Node<'_>, awaiting: &Awaiting, before: &[Awaiting]) {
+        let is_same = |other: &&Awaiting| match (&other.on, &awaiting.on) {
+            (Awaited::Event(one), Awaited::Event(other)) | (Awaited::Signal(one), Awaited::Signal(other)) => {
+                one == other
+            }
+            (Awaited::Callback, Awaited::Callback) => true,
+            (Awaited::Event(_) | Awaited::Signal(_) | Awaited::Callback, _) => false,
+        };
+        if before.iter().filter(is_same).any(|other| other.when.is_none()) {
+            let span = item.span.clone();
+            let message = "this alternative is never taken: one before it always is";
+            self.findings.warning(codes::UNREACHABLE_HANDLER, span, message);
+        }
+    }
+
+    /// What `awaited` of `fields` says that a step waits for.
+    fn awaited(
+        &mut self,
+        fields: &Fields<'r, '_>,
+        awaited: &'r Entry<'_>,
+        action: Option<&Action>,
+    ) -> Option<Awaiting> {
+        if awaited.key == "callback" {
+            self.callback(fields, awaited, action);
+            return Some(Awaiting {
+                on: Awaited::Callback,
+                when: None,
+                set: Vec::new(),
+            });
         }
         let what = if awaited.key == "event" {
             "an event type"
@@ -248,17 +418,16 @@ impl<'r> Reading<'r, '_> {
             self.certain(when, &condition, certain::WAIT);
             condition
         });
-        let timeout = self.wait_timeout(&fields, &entry.key_span);
-        Some(Wait {
+        self.assume(when.as_ref(), true);
+        Some(Awaiting {
             on: on?,
             when,
-            timeout,
-            heartbeat_ms: None,
+            set: Vec::new(),
         })
     }
 
     /// `callback: true`
-    fn callback(&mut self, fields: &Fields<'r, '_>, entry: &Entry<'_>, action: Option<&Action>) -> Wait {
+    fn callback(&mut self, fields: &Fields<'r, '_>, entry: &Entry<'_>, action: Option<&Action>) {
         let span = entry.key_span.clone();
         if fields::boolean(entry, self.findings).unwrap_or(true) {
             let hands_out = action.is_none_or(|action| match action {
@@ -273,7 +442,7 @@ impl<'r> Reading<'r, '_> {
                     "a callback belongs to an effect or a command, and the step has none"
                 };
                 self.findings
-                    .error(codes::CONTRADICTION, span.clone(), message)
+                    .error(codes::CONTRADICTION, span, message)
                     .help(Some(
                         "an effect hands out the token of its work as ${command.token}, and so does the payload of a command"
                             .to_owned(),
@@ -281,19 +450,13 @@ impl<'r> Reading<'r, '_> {
             }
         } else {
             let message = "\"callback\" is true or not there";
-            self.findings.error(codes::WRONG_VALUE, span.clone(), message);
+            self.findings.error(codes::WRONG_VALUE, span, message);
         }
         if let Some(when) = fields.get("when") {
             let message = "a callback ends the wait, whatever it says";
             self.findings
                 .error(codes::CONTRADICTION, when.key_span.clone(), message)
                 .help(Some("say with fail_if what is not good enough".to_owned()));
-        }
-        Wait {
-            on: Awaited::Callback,
-            when: None,
-            timeout: self.wait_timeout(fields, &span),
-            heartbeat_ms: self.heartbeat(fields),
         }
     }
 

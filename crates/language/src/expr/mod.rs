@@ -76,10 +76,12 @@ pub enum Root {
     Outcome,
     /// `late.reason` of a success for which nobody waited any more, else null: compensations only.
     Late,
+    /// `wait.index`: which of several that a step waited for has come.
+    Wait,
 }
 
 impl Root {
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::Event,
         Self::State,
         Self::Key,
@@ -98,6 +100,7 @@ impl Root {
         Self::Record,
         Self::Outcome,
         Self::Late,
+        Self::Wait,
     ];
 
     #[must_use]
@@ -121,6 +124,7 @@ impl Root {
             Self::Record => "record",
             Self::Outcome => "outcome",
             Self::Late => "late",
+            Self::Wait => "wait",
         }
     }
 }

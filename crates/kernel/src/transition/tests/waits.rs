@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use saga_runner_language::definition::Definition;
-use saga_runner_language::definition::model::{Action, Awaited, Delay, Emit, Step, Then, Wait};
+use saga_runner_language::definition::model::{Action, Awaited, Awaiting, Delay, Emit, Step, Then, Wait};
 use serde_json::{Value, json};
 
 use super::build::{command, compensation, effect, expr, loaded, publish, saga, sets, step, template};
@@ -26,8 +26,12 @@ pub(super) fn signal(name: &str, data: &Value) -> Control {
 
 fn wait(on: Awaited, when: Option<&str>) -> Wait {
     Wait {
-        on,
-        when: when.map(expr),
+        any: vec![Awaiting {
+            on,
+            when: when.map(expr),
+            set: Vec::new(),
+        }],
+        is_list: false,
         timeout: Some(Delay::Fixed(2 * HOUR_MS)),
         heartbeat_ms: None,
     }

@@ -3,9 +3,9 @@
 use std::borrow::Cow;
 
 use super::super::model::{
-    Action, Awaited, Compensation, Count, Decision, Definition, Group, ItemJoin, Join, OnError, OnExhausted,
-    OnItemError, OnLate, OnUnknown, RepeatCondition, Step, StepRetry, Stragglers, Then, Tolerance, UndoRetry,
-    Wait,
+    Action, Awaited, Awaiting, Compensation, Count, Decision, Definition, Group, ItemJoin, Join, OnError,
+    OnExhausted, OnItemError, OnLate, OnUnknown, RepeatCondition, Step, StepRetry, Stragglers, Then,
+    Tolerance, UndoRetry, Wait,
 };
 use super::{
     cancel, command, complete, delay, expression, fail, list, members, object, publish, step_name, template,
@@ -15,16 +15,31 @@ use crate::json::Json;
 use crate::retry::RetryPolicy;
 
 fn wait(wait: &Wait) -> Json<'_> {
-    let (kind, what) = match &wait.on {
+    let mut alternatives = wait.any.iter().map(awaiting);
+    let mut form = match (wait.is_list, alternatives.next()) {
+        (false, Some(one)) => one,
+        (_, first) => object([("any", list(first.into_iter().chain(alternatives)))]),
+    };
+    let bounds = object([
+        ("timeout", wait.timeout.as_ref().map_or(Json::Null, delay)),
+        ("heartbeat", wait.heartbeat_ms.map_or(Json::Null, Json::Int)),
+    ]);
+    if let (Json::Map(members), Json::Map(bounds)) = (&mut form, bounds) {
+        members.extend(bounds);
+    }
+    form
+}
+
+fn awaiting(awaiting: &Awaiting) -> Json<'_> {
+    let (kind, what) = match &awaiting.on {
         Awaited::Event(event_type) => ("event", text(event_type)),
         Awaited::Signal(name) => ("signal", text(name)),
         Awaited::Callback => ("callback", Json::Bool(true)),
     };
     object([
         (kind, what),
-        ("when", wait.when.as_ref().map_or(Json::Null, expression)),
-        ("timeout", wait.timeout.as_ref().map_or(Json::Null, delay)),
-        ("heartbeat", wait.heartbeat_ms.map_or(Json::Null, Json::Int)),
+        ("when", awaiting.when.as_ref().map_or(Json::Null, expression)),
+        ("set", members(&awaiting.set)),
     ])
 }
 

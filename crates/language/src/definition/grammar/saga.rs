@@ -276,6 +276,11 @@ static EMIT: Key = key(
     Kind::OneOrMany(&Kind::Map(&EMISSION)),
     "Work nobody waits for; it sees the state after.",
 );
+static INTERRUPT: Key = key(
+    "interrupt",
+    Kind::Map(&INTERRUPTION),
+    "Fails a step that is under way; what follows is said under its on_error.",
+);
 pub static COMPLETE: Key = key(
     "complete",
     Kind::Map(&EARLY_END),
@@ -296,6 +301,7 @@ const HANDLER_KEYS: &[&Key] = &[
     &SET_TIMER,
     &ALIAS,
     &EMIT,
+    &INTERRUPT,
     &COMPLETE,
     &CANCEL,
     &FAIL,
@@ -318,6 +324,7 @@ pub static STATE_HANDLER: Shape = shape(
         &SET_TIMER,
         &ALIAS,
         &EMIT,
+        &INTERRUPT,
         &COMPLETE,
         &CANCEL,
         &FAIL,
@@ -382,6 +389,7 @@ pub static TIMER: Shape = shape(
         &SET_TIMER,
         &ALIAS,
         &EMIT,
+        &INTERRUPT,
         &COMPLETE,
         &CANCEL,
         &FAIL,
@@ -437,6 +445,15 @@ pub static EARLY_END: Shape = shape(
             Kind::Named(&EXPRESSION),
             "Where it is false the instance goes on.",
         ),
+    ],
+);
+
+pub static INTERRUPTION: Shape = shape(
+    "interruption",
+    "an interrupt",
+    &[
+        &needed("step", Kind::Text, "The step that fails, if it is under way."),
+        &needed("class", Kind::Text, "The error class with which it fails."),
     ],
 );
 

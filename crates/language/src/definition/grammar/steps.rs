@@ -4,6 +4,7 @@ use super::super::compensations::COMPENSATION_ATTEMPTS_MAX;
 use super::super::loops::{ITEMS_MAX, PARALLEL_MAX, REPEAT_MAX};
 use super::super::step_errors::STEP_ATTEMPTS_MAX;
 use super::super::steps::STEPS_MAX;
+use super::super::waits::AWAITED_MAX;
 use super::saga::{ALIAS, CANCEL, COMMAND, COMPLETE, EMIT_WHEN, FAIL, FAILURE, PUBLICATION, TELL};
 use super::{
     BACKOFF, COMPUTED, DURATION, EVENT_TYPE, EXPRESSION, FACTOR, Key, Kind, OBJECT, Shape, TEMPLATE, TOKEN,
@@ -284,14 +285,15 @@ pub static WAIT: Shape = shape(
     "wait",
     "a wait",
     &[
-        &key("event", Kind::Named(&EVENT_TYPE), "Type of the event."),
-        &key("signal", Kind::Text, "Name of the signal."),
+        &AWAITED_EVENT,
+        &AWAITED_SIGNAL,
+        &AWAITED_CALLBACK,
+        &AWAITED_WHEN,
         &key(
-            "callback",
-            Kind::True,
-            "Whoever was given the token of the step's effect.",
+            "any",
+            Kind::List(&Kind::Map(&AWAITED), 1, Some(AWAITED_MAX)),
+            "Several: the first that comes and fits ends the wait; wait.index tells which.",
         ),
-        &key("when", Kind::Named(&EXPRESSION), "What it must be like."),
         &key(
             "timeout",
             Kind::Named(&DURATION),
@@ -302,6 +304,29 @@ pub static WAIT: Shape = shape(
             Kind::Named(&DURATION),
             "Longest silence of whoever has the token; then the step fails with the class heartbeat.",
         ),
+    ],
+)
+.one_of(&["event", "signal", "callback", "any"]);
+
+static AWAITED_EVENT: Key = key("event", Kind::Named(&EVENT_TYPE), "Type of the event.");
+static AWAITED_SIGNAL: Key = key("signal", Kind::Text, "Name of the signal.");
+static AWAITED_CALLBACK: Key = key(
+    "callback",
+    Kind::True,
+    "Whoever was given the token of the step's effect.",
+);
+static AWAITED_WHEN: Key = key("when", Kind::Named(&EXPRESSION), "What it must be like.");
+
+/// One of several that a step waits for.
+pub static AWAITED: Shape = shape(
+    "awaited",
+    "an alternative of a wait",
+    &[
+        &AWAITED_EVENT,
+        &AWAITED_SIGNAL,
+        &AWAITED_CALLBACK,
+        &AWAITED_WHEN,
+        &key("set", Kind::Fields, "State fields, set where this one has come."),
     ],
 )
 .one_of(&["event", "signal", "callback"]);

@@ -133,6 +133,25 @@ fn every_change_of_meaning_changes_the_hash() {
             "needs: [pay], on_timeout: [{when: state.paid, continue: true}, {cancel: {}}], ",
         ),
         ("fail: {code: held}", "cancel: {reason: held}"),
+        ("fail: {code: held}", "interrupt: {step: pay, class: held}"),
+        ("fail: {code: held}", "interrupt: {step: ship, class: held}"),
+        ("fail: {code: held}", "interrupt: {step: pay, class: hold}"),
+        (
+            "needs: [pay], ",
+            "needs: [pay], wait: {event: Order.Sent, timeout: 1h}, ",
+        ),
+        (
+            "needs: [pay], ",
+            "needs: [pay], wait: {any: [{event: Order.Sent}], timeout: 1h}, ",
+        ),
+        (
+            "needs: [pay], ",
+            "needs: [pay], wait: {any: [{event: Order.Sent}, {signal: x}], timeout: 1h}, ",
+        ),
+        (
+            "needs: [pay], ",
+            "needs: [pay], wait: {any: [{event: Order.Sent, set: {n: 1}}, {signal: x}], timeout: 1h}, ",
+        ),
         (
             "{publish: {type: order.done",
             "{when: state.paid, publish: {type: order.done",

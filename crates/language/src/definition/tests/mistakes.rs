@@ -364,3 +364,92 @@ fn ways_on_that_exclude_each_other_are_told_at_the_second() {
         );
     }
 }
+
+#[test]
+fn what_is_wrong_with_a_wait_for_one_of_several_is_told_at_its_place() {
+    for (wait, message) in [
+        (
+            "{any: [{event: Order.Paid}, {signal: x}], when: state.a == 1, timeout: 1h}",
+            "SR0125 each of several has a \"when\" of its own",
+        ),
+        ("{any: [], timeout: 1h}", "SR0108 a wait is for 1 to 16, found 0"),
+        (
+            "{any: [{event: Order.Paid}, {event: Order.Paid, when: event.data.n == 1}], timeout: 1h}",
+            "SR0127 this alternative is never taken: one before it always is",
+        ),
+        (
+            "{any: [{event: Order.Paid, set: {n: \"${signal.n}\"}}], timeout: 1h}",
+            "SR0113 `signal` cannot be read here",
+        ),
+        (
+            "{any: [{event: Order.Paid}, {callback: true}], timeout: 1h}",
+            "SR0125 a callback belongs to an effect, and the step has none",
+        ),
+        (
+            "{any: [{event: Order.Paid}], heartbeat: 1h, timeout: 1h}",
+            "SR0125 only who was given a token can tell that it is alive",
+        ),
+        (
+            "{any: [{event: Order.Paid}, {signal: x, whn: \"true\"}], timeout: 1h}",
+            "SR0105 unknown key \"whn\" in an alternative of a wait",
+        ),
+    ] {
+        let body = format!("steps: {{a: {{wait: {wait}}}}}\n");
+        let found = told(&body);
+        assert!(
+            found.len() == 1 && found[0].starts_with(message),
+            "{wait}: {found:?}"
+        );
+    }
+}
+
+#[test]
+fn what_a_step_reads_when_it_is_done_is_what_all_of_several_give() {
+    let step = |any: &str, set: &str| {
+        told(&format!(
+            "steps: {{a: {{wait: {{any: [{any}], timeout: 1h}}, set: {{n: \"{set}\"}}}}}}\n"
+        ))
+    };
+    assert_eq!(
+        step("{event: Order.Paid}, {signal: x}", "${wait.index}"),
+        Vec::<String>::new()
+    );
+    assert_eq!(
+        step("{event: Order.Paid}, {event: Order.Sent}", "${event.data.n}"),
+        Vec::<String>::new()
+    );
+    assert_eq!(
+        step("{signal: x}, {signal: y}", "${signal.by}"),
+        Vec::<String>::new()
+    );
+    for (any, set) in [
+        ("{event: Order.Paid}, {signal: x}", "${event.data.n}"),
+        ("{event: Order.Paid}, {signal: x}", "${signal.n}"),
+    ] {
+        let found = step(any, set);
+        assert!(
+            found.len() == 1 && found[0].starts_with("SR0113 "),
+            "{set}: {found:?}"
+        );
+    }
+    let found = told("steps: {a: {wait: {signal: x, timeout: 1h}, set: {n: \"${wait.index}\"}}}\n");
+    assert!(
+        found.len() == 1 && found[0].starts_with("SR0113 `wait`"),
+        "{found:?}"
+    );
+}
+
+#[test]
+fn an_interrupt_names_a_step_and_a_class() {
+    for (interrupt, message) in [
+        ("{step: pay, class: x}", "SR0115 unknown step \"pay\""),
+        ("{step: paid}", "SR0106 an interrupt needs the key \"class\""),
+        ("{step: paid, class: \"a b\"}", "SR0110 "),
+    ] {
+        let found = told(&format!(
+            "handlers: {{Order.Gone: {{interrupt: {interrupt}}}}}\nsteps: {{paid: {{delay: 1s}}}}\n"
+        ));
+        assert_eq!(found.len(), 1, "{interrupt}: {found:?}");
+        assert!(found[0].starts_with(message), "{interrupt}: {found:?}");
+    }
+}

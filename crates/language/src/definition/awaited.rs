@@ -1,0 +1,38 @@
+//! What a step waits for.
+
+use super::model::Delay;
+use crate::expr::{Expr, Template};
+
+/// What a step waits for.
+#[derive(Debug)]
+pub struct Wait {
+    /// The first that comes and fits ends it.
+    pub any: Vec<Awaiting>,
+    /// Whether the file lists them, so that `wait.index` tells which one came.
+    pub is_list: bool,
+    /// When it passes, the step fails with the class `timeout`.
+    pub timeout: Option<Delay>,
+    /// Longest silence of whoever has the token, in milliseconds; then the step fails with
+    /// [`HEARTBEAT_CLASS`](super::model::HEARTBEAT_CLASS).
+    pub heartbeat_ms: Option<i64>,
+}
+
+/// One thing that ends a wait.
+#[derive(Debug)]
+pub struct Awaiting {
+    pub on: Awaited,
+    /// Reads `event` or `signal`.
+    pub when: Option<Expr>,
+    /// State fields, set before those of the step. In a list only.
+    pub set: Vec<(String, Template)>,
+}
+
+#[derive(Debug)]
+pub enum Awaited {
+    /// An event type.
+    Event(String),
+    /// The name of a signal.
+    Signal(String),
+    /// Whoever has the token of the attempt.
+    Callback,
+}
