@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::control::blocking;
 use super::node::Node;
 use crate::kernel::definition::Definition;
-use crate::kernel::definition::model::{Awaited, SIGNAL_PREFIX};
+use crate::kernel::definition::model::{Awaited, SIGNAL_PREFIX, Step};
 use crate::kernel::envelope::ControlVerb;
 use crate::kernel::ids::{ClusterId, InstanceId, shard_of};
 use crate::kernel::input::{Control, Input, InputBody, Origin, Settle, Verdict};
@@ -199,8 +199,8 @@ fn not_stuck(definition: &Definition, record: &Record, input: &Input, settle: &S
 
 /// The signals that the steps of a saga wait for, and that its handlers take.
 fn signals(definition: &Definition) -> BTreeSet<&str> {
-    let waits = definition.steps.iter().filter_map(|step| step.wait.as_ref());
-    let awaited = waits.filter_map(|wait| match &wait.on {
+    let waits = definition.steps.iter().flat_map(Step::waits_for);
+    let awaited = waits.filter_map(|awaiting| match &awaiting.on {
         Awaited::Signal(name) => Some(name.as_str()),
         Awaited::Event(_) | Awaited::Callback => None,
     });

@@ -89,10 +89,12 @@ pub enum IgnoreReason {
     SameSequence,
     /// An event so far behind another one of its aggregate that nobody knows any more whether it was applied.
     TooOld,
+    /// An event or a signal that came before a step waits for it, which does not keep what comes early.
+    Early,
 }
 
 impl IgnoreReason {
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::NoInstance,
         Self::Ended,
         Self::Duplicate,
@@ -105,6 +107,7 @@ impl IgnoreReason {
         Self::Exists,
         Self::SameSequence,
         Self::TooOld,
+        Self::Early,
     ];
 
     /// The label value of this reason.
@@ -123,6 +126,7 @@ impl IgnoreReason {
             Self::Exists => "exists",
             Self::SameSequence => "same_sequence",
             Self::TooOld => "too_old",
+            Self::Early => "early",
         }
     }
 }
@@ -321,6 +325,10 @@ pub enum Note {
     SequenceKnown {
         sequence: u64,
         highest: u64,
+    },
+    /// An event or a signal that came before a step waits for it is not kept, or no longer.
+    TooEarly {
+        name: String,
     },
 }
 

@@ -197,6 +197,8 @@ pub struct StepState {
     pub known_as: Option<String>,
     /// Of a step that is stuck: what an operator is asked.
     pub question: Option<Box<Question>>,
+    /// Of a step in a loop: the record's version with which its turn or item began.
+    pub since: u64,
 }
 
 /// What became of work whose outcome nobody knows; an operator is to say so.
@@ -220,6 +222,8 @@ pub struct Buffered {
     /// The event type, the name of the signal, or the idempotency key of the work that is called back.
     pub name: String,
     pub time: TimeMs,
+    /// The record's version with which it came.
+    pub version: u64,
     /// JSON: what expressions see as `event` or `signal`; of a callback that says failure, class and message.
     pub value: ByteBuf,
 }
@@ -394,7 +398,7 @@ impl Record {
             let texts = option(&step.error) + option(&step.known_as) + option(&step.callback);
             let question = step.question.as_ref();
             let question = question.map_or(1, |question| question.bytes_at_most());
-            120 + sent + blob(&step.result) + texts + step.tries.bytes_at_most() + question
+            130 + sent + blob(&step.result) + texts + step.tries.bytes_at_most() + question
         };
         let steps: usize = self
             .steps
@@ -410,7 +414,7 @@ impl Record {
         let buffer: usize = self
             .buffer
             .iter()
-            .map(|entry| 40 + entry.name.len() + entry.value.len())
+            .map(|entry| 50 + entry.name.len() + entry.value.len())
             .sum();
         let strays: usize = self.strays.iter().map(|stray| 100 + blob(&stray.input)).sum();
         let doubts: usize = self.doubts.iter().map(|doubt| 60 + blob(&doubt.input)).sum();
@@ -589,6 +593,7 @@ impl StepState {
             callback: None,
             known_as: None,
             question: None,
+            since: 0,
         }
     }
 }

@@ -147,7 +147,7 @@ fn end_reads_result(step: &Step) -> bool {
     step.set
         .iter()
         .chain(&step.aliases)
-        .chain(step.awaits().flat_map(|awaiting| &awaiting.set))
+        .chain(step.waits_for().flat_map(|awaiting| &awaiting.set))
         .any(|(_, value)| value.reads(Root::Result))
         || step
             .fail_if

@@ -111,6 +111,7 @@ fn go_back(run: &mut Run<'_>, from: Slot, target: Slot) -> Result<(), Rejection>
         let state = run.slot_mut(slot);
         *state = StepState {
             iteration: state.iteration.saturating_add(1),
+            since: state.since,
             ..StepState::pending()
         };
     }

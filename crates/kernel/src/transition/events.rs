@@ -6,6 +6,7 @@ use saga_runner_language::definition::model::{Handler, StartRule};
 use super::place::Place;
 use super::run::{Ground, Opening, Run};
 use super::scope::Locals;
+use super::waits::Offered;
 use super::{Rejection, flight, generations, machine, program, seen, timers, waits};
 use crate::input::DomainEvent;
 use crate::patch::{IgnoreReason, Outcome, Patch};
@@ -97,13 +98,16 @@ pub(super) fn handle<'a>(
     run.admit()?;
     let mut handled = run_handlers(&mut run, &event.event_type)?;
     let deferred = matches!(handled, Handled::Deferred);
+    let mut too_early = false;
     if !deferred
         && flight::hears(&run.record)
         && waits::awaits_event(run.ground.definition, &event.event_type)
     {
         let message = waits::Message::event(&mut run, &event.event_type)?;
-        if waits::offer(&mut run, message)? {
-            handled = Handled::Yes;
+        match waits::offer(&mut run, message)? {
+            Offered::Used => handled = Handled::Yes,
+            Offered::TooEarly => too_early = true,
+            Offered::Unknown => {}
         }
     }
     // Its outcome is decided: what comes now is late, though there may be much to undo yet.
@@ -111,6 +115,10 @@ pub(super) fn handle<'a>(
         handled = Handled::Yes;
     }
     match handled {
+        Handled::No if too_early => Ok(Patch {
+            notes: run.notes,
+            ..Patch::ignored(IgnoreReason::Early)
+        }),
         Handled::No => Ok(Patch::ignored(IgnoreReason::NoHandler)),
         Handled::Deferred => Ok(generations::deferred(before)),
         Handled::Yes => {

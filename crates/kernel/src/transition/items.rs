@@ -22,7 +22,7 @@ use super::run::Run;
 use super::scope::Locals;
 use super::slot::Slot;
 use super::turns::SOON_MS;
-use super::{Rejection, entries, groups, joins, settle, turns};
+use super::{Rejection, entries, groups, joins, settle, turns, waits};
 use crate::items::{Bounds, Item, Items};
 use crate::patch::Note;
 use crate::record::{StepState, StepStatus};
@@ -362,6 +362,7 @@ fn fill<'a>(run: &mut Run<'a>, slot: Slot, foreach: &'a Foreach) -> Result<bool,
             return Ok(changed);
         }
         run.items_started += 1;
+        let since = run.record.version;
         let iterations: Vec<u32> = foreach
             .steps
             .clone()
@@ -375,6 +376,7 @@ fn fill<'a>(run: &mut Run<'a>, slot: Slot, foreach: &'a Foreach) -> Result<bool,
         };
         let steps = iterations.into_iter().map(|iteration| StepState {
             iteration,
+            since,
             ..StepState::pending()
         });
         items.running.push(Item {
@@ -384,6 +386,7 @@ fn fill<'a>(run: &mut Run<'a>, slot: Slot, foreach: &'a Foreach) -> Result<bool,
             results: Vec::new(),
         });
         changed = true;
+        waits::forget_early(run);
         lead(run, slot, foreach, index)?;
         if run.slot(slot).status != StepStatus::Running {
             return Ok(true);

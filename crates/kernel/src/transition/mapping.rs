@@ -640,7 +640,7 @@ impl<'d> Mapping<'d> {
             (Awaited::Callback, MessageKind::Callback | MessageKind::CallbackFailed) => true,
             (Awaited::Event(_) | Awaited::Signal(_) | Awaited::Callback, _) => false,
         };
-        let mut awaited = self.to.steps.iter().flat_map(Step::awaits);
+        let mut awaited = self.to.steps.iter().flat_map(Step::waits_for);
         awaited.any(|awaiting| is_awaited(&awaiting.on))
     }
 

@@ -66,6 +66,7 @@ use saga_runner_language::ids::{ClusterId, DefinitionHash, InstanceId};
 use saga_runner_language::limits::Limits;
 
 use signals::Signal;
+use waits::Offered;
 
 use super::input::{CancelMode, Control, DomainEvent, Input, InputBody};
 use super::patch::{IgnoreReason, Note, Outcome, Patch};
@@ -372,17 +373,21 @@ fn with_control<'a>(
             questions::settle(&mut run, settle)?;
             compensation::settle(&mut run, settle)?;
         }
-        Control::Signal { .. } => {
-            let signal = Signal::of(control);
-            if !signal.map_or(Ok(false), |signal| signals::take(&mut run, signal))? {
-                return Ok(Patch::ignored(IgnoreReason::NoHandler));
+        Control::Signal { .. } => match signals::told(&mut run, control)? {
+            Offered::Used => {}
+            Offered::TooEarly => {
+                return Ok(Patch {
+                    notes: run.notes,
+                    ..Patch::ignored(IgnoreReason::Early)
+                });
             }
-        }
+            Offered::Unknown => return Ok(Patch::ignored(IgnoreReason::NoHandler)),
+        },
         Control::Migrate { to, .. } => return without_target(record, to),
         Control::Callback { work, outcome } => {
             let message = waits::Message::callback(&run, work, outcome)?;
             run.note(Note::CalledBack { work: work.clone() });
-            if !waits::offer(&mut run, message)? {
+            if waits::offer(&mut run, message)? != Offered::Used {
                 return Ok(Patch::ignored(IgnoreReason::Stale));
             }
         }

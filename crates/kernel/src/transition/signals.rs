@@ -5,6 +5,7 @@ use saga_runner_language::definition::Definition;
 use saga_runner_language::definition::model::SIGNAL_PREFIX;
 
 use super::run::{Ground, Run};
+use super::waits::Offered;
 use super::{Rejection, events, flight, generations, program, seen, waits};
 use crate::input::Control;
 use crate::patch::{IgnoreReason, Note, Outcome, Patch};
@@ -46,8 +47,13 @@ pub(super) fn is_heard_late(definition: &Definition, record: &Record, name: &str
         || generations::listens_after_end(definition, &key(name))
 }
 
-/// Gives a signal to whoever listens. Tells whether anybody does.
-pub(super) fn take<'a>(run: &mut Run<'a>, signal: Signal<'a>) -> Result<bool, Rejection> {
+/// Gives the signal that a control is, if it is one, to whoever listens.
+pub(super) fn told<'a>(run: &mut Run<'a>, control: &'a Control) -> Result<Offered, Rejection> {
+    Signal::of(control).map_or(Ok(Offered::Unknown), |signal| take(run, signal))
+}
+
+/// Gives a signal to whoever listens.
+pub(super) fn take<'a>(run: &mut Run<'a>, signal: Signal<'a>) -> Result<Offered, Rejection> {
     let message = waits::Message::signal(run, signal.name, signal.data, signal.by)?;
     let chain = events::check_chain(run, signal.hops, || format!("signal {}", signal.name));
     run.note(Note::Signalled {
@@ -56,7 +62,7 @@ pub(super) fn take<'a>(run: &mut Run<'a>, signal: Signal<'a>) -> Result<bool, Re
     });
     if run.ground.definition.program.is_some() {
         program::signal(run, message)?;
-        return chain.map(|()| true);
+        return chain.map(|()| Offered::Used);
     }
     let key = key(signal.name);
     let is_late = !run.is_running();
@@ -66,14 +72,17 @@ pub(super) fn take<'a>(run: &mut Run<'a>, signal: Signal<'a>) -> Result<bool, Re
         is_heard |= generations::handle_after_end(run, &key)?;
     }
     run.ambient.signal = None;
-    if flight::hears(&run.record) {
-        is_heard |= waits::offer(run, message)?;
-    }
+    let offered = if flight::hears(&run.record) {
+        waits::offer(run, message)?
+    } else {
+        Offered::Unknown
+    };
+    let offered = if is_heard { Offered::Used } else { offered };
     // What nobody hears goes no further.
-    if is_heard {
+    if offered == Offered::Used {
         chain?;
     }
-    Ok(is_heard)
+    Ok(offered)
 }
 
 /// A signal that comes after the end.
@@ -90,7 +99,7 @@ pub(super) fn after_end<'a>(
         return Ok(Patch::ignored(IgnoreReason::Ended));
     }
     let mut run = Run::of(ground, record);
-    if !take(&mut run, signal)? {
+    if take(&mut run, signal)? != Offered::Used {
         return Ok(Patch::ignored(IgnoreReason::Ended));
     }
     seen::remember_event(&mut run.record, id);

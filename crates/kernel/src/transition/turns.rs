@@ -14,7 +14,7 @@ use super::place::Place;
 use super::run::Run;
 use super::scope::Locals;
 use super::slot::Slot;
-use super::{Rejection, groups};
+use super::{Rejection, groups, waits};
 use crate::patch::Note;
 use crate::record::{StepState, StepStatus};
 
@@ -41,6 +41,9 @@ pub(super) fn start<'a>(run: &mut Run<'a>, slot: Slot, repeat: &'a Repeat) -> Re
     let state = run.slot_mut(slot);
     state.status = StepStatus::Running;
     state.turn = 0;
+    for step in repeat.steps.clone() {
+        run.slot_mut(Slot { step, ..slot }).since = run.record.version;
+    }
     begun(run, slot, 0);
     Ok(())
 }
@@ -99,9 +102,11 @@ fn next<'a>(run: &mut Run<'a>, slot: Slot, repeat: &'a Repeat) -> Result<bool, R
         let iteration = run.slot(member).iteration.saturating_add(1);
         *run.slot_mut(member) = StepState {
             iteration,
+            since: run.record.version,
             ..StepState::pending()
         };
     }
+    waits::forget_early(run);
     begun(run, slot, turn);
     Ok(true)
 }

@@ -6,7 +6,9 @@
 use std::borrow::Cow;
 
 use saga_runner_language::definition::Definition;
-use saga_runner_language::definition::model::{Awaited, Awaiting, BODY_OF_REPEAT, Delay, Step, Wait};
+use saga_runner_language::definition::model::{
+    Awaited, Awaiting, BODY_OF_REPEAT, Delay, Early, Group, Step, Wait,
+};
 use saga_runner_language::duration::Millis;
 use saga_runner_language::expr::write_sorted;
 use saga_runner_language::json::Json;
@@ -107,7 +109,11 @@ pub(super) fn buffered(run: &mut Run<'_>, slot: Slot) -> Result<Option<(usize, u
     };
     for at in 0..run.record.buffer.len() {
         let entry = &run.record.buffer[at];
-        let named = naming(wait, run.slot(slot), entry.kind, &entry.name);
+        let state = run.slot(slot);
+        if !takes(wait, state, entry) {
+            continue;
+        }
+        let named = naming(wait, state, entry.kind, &entry.name);
         if named.is_empty() {
             continue;
         }
@@ -125,10 +131,19 @@ pub(super) fn awaits_event(definition: &Definition, event_type: &str) -> bool {
     steps.any(|step| step.expected_events().any(|expected| expected == event_type))
 }
 
-/// Gives an event or a signal to the steps that wait for it, or keeps it for one that will. Tells whether
-/// it was of use.
-pub(super) fn offer<'a>(run: &mut Run<'a>, message: Message<'a>) -> Result<bool, Rejection> {
-    let (waiting, ahead) = interested(run.ground.definition, &run.record, message);
+/// What became of an event or a signal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Offered {
+    /// A step has taken it, or it is kept for one.
+    Used,
+    /// A step will wait for such a one, and does not keep what comes before.
+    TooEarly,
+    Unknown,
+}
+
+/// Gives an event or a signal to the steps that wait for it, or keeps it for one that will.
+pub(super) fn offer<'a>(run: &mut Run<'a>, message: Message<'a>) -> Result<Offered, Rejection> {
+    let (waiting, ahead) = interested(run, message);
     let mut taken = false;
     for slot in waiting {
         // The end of another wait may have changed everything.
@@ -146,8 +161,16 @@ pub(super) fn offer<'a>(run: &mut Run<'a>, message: Message<'a>) -> Result<bool,
         }
         run.focus(before);
     }
-    if taken || !ahead {
-        return Ok(taken);
+    match ahead {
+        _ if taken => return Ok(Offered::Used),
+        Ahead::Nobody => return Ok(Offered::Unknown),
+        Ahead::DoesNotKeep => {
+            run.note(Note::TooEarly {
+                name: message.name.to_owned(),
+            });
+            return Ok(Offered::TooEarly);
+        }
+        Ahead::Keeps => {}
     }
     let max = run.ground.definition.buffer;
     if run.record.buffer.len() >= max {
@@ -165,35 +188,121 @@ pub(super) fn offer<'a>(run: &mut Run<'a>, message: Message<'a>) -> Result<bool,
         kind: message.kind,
         name: message.name.to_owned(),
         time: run.record.updated,
+        version: run.record.version,
         value: ByteBuf::from(value),
     });
     run.note(Note::Buffered {
         name: message.name.to_owned(),
     });
     questions::settle_by_proof(run)?;
-    Ok(true)
+    Ok(Offered::Used)
+}
+
+/// Whether a step will wait for a message, and keeps it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Ahead {
+    Nobody,
+    DoesNotKeep,
+    Keeps,
 }
 
 /// The steps that wait for a message of this name, and whether one will.
-fn interested(definition: &Definition, record: &Record, message: Message<'_>) -> (Vec<Slot>, bool) {
+fn interested(run: &Run<'_>, message: Message<'_>) -> (Vec<Slot>, Ahead) {
     let mut waiting = Vec::new();
-    let mut ahead = false;
-    for (slot, state) in Slot::all(record) {
-        let wait = definition.steps[usize::from(slot.step)].wait.as_ref();
-        if wait.is_none_or(|wait| naming(wait, state, message.kind, message.name).is_empty()) {
+    let mut ahead = Ahead::Nobody;
+    for (slot, state) in Slot::all(&run.record) {
+        let wait = slot.step(run).wait.as_ref();
+        let Some(wait) = wait.filter(|wait| !naming(wait, state, message.kind, message.name).is_empty())
+        else {
             continue;
-        }
-        match state.status {
-            StepStatus::Waiting => waiting.push(slot),
-            StepStatus::Running => ahead = true,
-            // They begin no more in an instance that has failed.
-            StepStatus::Pending | StepStatus::BackingOff | StepStatus::Delayed | StepStatus::Stuck => {
-                ahead |= record.phase == Phase::Running;
-            }
-            StepStatus::Done | StepStatus::Skipped | StepStatus::Failed | StepStatus::Abandoned => {}
+        };
+        if state.status == StepStatus::Waiting {
+            waiting.push(slot);
+        } else if is_to_wait(&run.record, state) {
+            let is_kept = match wait.early {
+                _ if message.is_callback() => true,
+                Early::Keep => true,
+                Early::Turn => has_begun(run, slot),
+                Early::Ignore => false,
+            };
+            ahead = ahead.max(if is_kept { Ahead::Keeps } else { Ahead::DoesNotKeep });
         }
     }
     (waiting, ahead)
+}
+
+/// Whether a step in this state has still to wait, as far as that is known.
+fn is_to_wait(record: &Record, state: &StepState) -> bool {
+    match state.status {
+        StepStatus::Running => true,
+        // They begin no more in an instance that has failed.
+        StepStatus::Pending | StepStatus::BackingOff | StepStatus::Delayed | StepStatus::Stuck => {
+            record.phase == Phase::Running
+        }
+        StepStatus::Waiting
+        | StepStatus::Done
+        | StepStatus::Skipped
+        | StepStatus::Failed
+        | StepStatus::Abandoned => false,
+    }
+}
+
+/// Whether the turn or the item has begun in which the step stands, of the innermost loop around.
+fn has_begun(run: &Run<'_>, slot: Slot) -> bool {
+    let definition = run.ground.definition;
+    let mut around = slot.step(run).within;
+    while let Some(group) = around {
+        match definition.group(group) {
+            Some(Group::Foreach(_)) => return slot.item.is_some(),
+            Some(Group::Repeat(_)) => {
+                return run.slot(slot.peer(run, group)).status == StepStatus::Running;
+            }
+            Some(Group::Choice(_)) | None => around = definition.steps[usize::from(group)].within,
+        }
+    }
+    true
+}
+
+/// Whether a step in this state may take what came when the message in the buffer did.
+fn takes(wait: &Wait, state: &StepState, entry: &Buffered) -> bool {
+    match wait.early {
+        _ if matches!(entry.kind, MessageKind::Callback | MessageKind::CallbackFailed) => true,
+        Early::Keep => true,
+        Early::Turn => entry.version > state.since,
+        Early::Ignore => false,
+    }
+}
+
+/// Lets go of what came early for a turn or an item that is over, and that nobody else waits for.
+pub(super) fn forget_early(run: &mut Run<'_>) {
+    let mut at = 0;
+    while at < run.record.buffer.len() {
+        if is_still_awaited(run, &run.record.buffer[at]) {
+            at += 1;
+            continue;
+        }
+        let entry = run.record.buffer.remove(at);
+        run.note(Note::TooEarly { name: entry.name });
+    }
+}
+
+fn is_still_awaited(run: &Run<'_>, entry: &Buffered) -> bool {
+    if matches!(entry.kind, MessageKind::Callback | MessageKind::CallbackFailed) {
+        return true;
+    }
+    let mut is_scoped = false;
+    for (slot, state) in Slot::all(&run.record) {
+        let wait = slot.step(run).wait.as_ref();
+        let Some(wait) = wait.filter(|wait| !naming(wait, state, entry.kind, &entry.name).is_empty()) else {
+            continue;
+        };
+        is_scoped = true;
+        let may_take = takes(wait, state, entry) && is_to_wait(&run.record, state) && has_begun(run, slot);
+        if wait.early == Early::Keep || may_take {
+            return true;
+        }
+    }
+    !is_scoped
 }
 
 /// Which of what a step in this state waits for a message of this name may be.
@@ -351,6 +460,10 @@ impl<'a> Message<'a> {
     /// What expressions see of it.
     pub(super) const fn value(self) -> &'a Json<'a> {
         self.value
+    }
+
+    const fn is_callback(self) -> bool {
+        matches!(self.kind, MessageKind::Callback | MessageKind::CallbackFailed)
     }
 
     fn locals(self) -> Locals<'a> {

@@ -51,6 +51,8 @@ pub struct Reading<'r, 'c> {
     pub steps: Vec<&'r str>,
     /// What expressions call the item of the loop around, where there is one.
     pub item: Option<&'r str>,
+    /// Whether a loop is around the step that is read.
+    pub in_loop: bool,
     /// Whether the saga takes an input.
     pub takes_input: bool,
     pub states: Vec<&'r str>,

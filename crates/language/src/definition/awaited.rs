@@ -10,11 +10,22 @@ pub struct Wait {
     pub any: Vec<Awaiting>,
     /// Whether the file lists them, so that `wait.index` tells which one came.
     pub is_list: bool,
+    pub early: Early,
     /// When it passes, the step fails with the class `timeout`.
     pub timeout: Option<Delay>,
     /// Longest silence of whoever has the token, in milliseconds; then the step fails with
     /// [`HEARTBEAT_CLASS`](super::model::HEARTBEAT_CLASS).
     pub heartbeat_ms: Option<i64>,
+}
+
+/// What becomes of an event or a signal that comes before its step waits. Callbacks are kept in any case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Early {
+    /// The first step that comes takes it.
+    Keep,
+    /// The same, within the turn or item of the loop around in which it came.
+    Turn,
+    Ignore,
 }
 
 /// One thing that ends a wait.

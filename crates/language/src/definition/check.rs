@@ -385,7 +385,7 @@ impl<'d, 'n> Steps<'d, 'n> {
             let own: BTreeSet<&str> = step
                 .set
                 .iter()
-                .chain(step.awaits().flat_map(|awaiting| &awaiting.set))
+                .chain(step.waits_for().flat_map(|awaiting| &awaiting.set))
                 .map(|(field, _)| field.as_str())
                 .collect();
             for field in own {

@@ -80,6 +80,13 @@ pub fn item_name<'n>(at: usize, outline: &[Outlined<'n, '_>]) -> Option<&'n str>
     None
 }
 
+/// Whether a loop is around the step `at`.
+pub fn is_inside(at: usize, outline: &[Outlined<'_, '_>]) -> bool {
+    let around = |at: usize| outline.get(at)?.within.map(usize::from);
+    let mut groups = std::iter::successors(around(at), |group| around(*group));
+    groups.any(|group| kind(outline[group].entry).is_some())
+}
+
 impl<'r> Reading<'r, '_> {
     /// Reads the loop at `at` of `outline`; its members are read as steps.
     pub fn looped(&mut self, at: usize, outline: &[Outlined<'r, '_>]) -> Option<Step> {

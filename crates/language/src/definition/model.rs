@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-pub use super::awaited::{Awaited, Awaiting, Wait};
+pub use super::awaited::{Awaited, Awaiting, Early, Wait};
 pub use super::contract::{EffectContract, PinnedSchema};
 pub use super::lifecycle::{
     Cancel, Complete, Decision, Interrupt, Lifecycle, NoInstance, OnRunning, Reuse, StartRule,
@@ -515,13 +515,13 @@ impl Step {
     }
 
     /// What ends its wait.
-    pub fn awaits(&self) -> impl Iterator<Item = &Awaiting> {
+    pub fn waits_for(&self) -> impl Iterator<Item = &Awaiting> {
         self.wait.iter().flat_map(|wait| &wait.any)
     }
 
     /// The event types that it waits for.
     pub fn expected_events(&self) -> impl Iterator<Item = &String> {
-        self.awaits().filter_map(|awaiting| match &awaiting.on {
+        self.waits_for().filter_map(|awaiting| match &awaiting.on {
             Awaited::Event(event_type) => Some(event_type),
             Awaited::Signal(_) | Awaited::Callback => None,
         })
@@ -536,7 +536,7 @@ impl Step {
     /// Whether it waits for whoever has the token of its attempt.
     #[must_use]
     pub fn is_called_back(&self) -> bool {
-        self.awaits()
+        self.waits_for()
             .any(|awaiting| matches!(awaiting.on, Awaited::Callback))
     }
 

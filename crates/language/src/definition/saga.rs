@@ -111,6 +111,7 @@ fn read<'c>(
         starts: Vec::new(),
         steps: outline.iter().map(groups::Outlined::name).collect(),
         item: None,
+        in_loop: false,
         takes_input: ["input", "schedule"]
             .iter()
             .any(|key| member(root, key).is_some()),

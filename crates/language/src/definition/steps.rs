@@ -69,6 +69,7 @@ impl<'r> Reading<'r, '_> {
         for (at, outlined) in outline.iter().enumerate() {
             let entry = outlined.entry;
             self.item = loops::item_name(at, outline);
+            self.in_loop = loops::is_inside(at, outline);
             let outside = self.types.clone();
             if let Some(types) = &mut self.types {
                 types.enter_step(at);
@@ -94,6 +95,7 @@ impl<'r> Reading<'r, '_> {
             });
         }
         self.item = None;
+        self.in_loop = false;
         steps
     }
 

@@ -7,7 +7,7 @@ use super::certain;
 use super::codes;
 use super::fields::{self, Fields};
 use super::grammar;
-use super::model::{Action, Awaited, Awaiting, Decision, Delay, Wait};
+use super::model::{Action, Awaited, Awaiting, Decision, Delay, Early, Wait};
 use super::steps::{RESULT_ROOTS, START_ROOTS};
 use super::texts::EventParts;
 use super::yaml::{Entry, Node, Value};
@@ -269,6 +269,7 @@ impl<'r> Reading<'r, '_> {
             }
             self.heartbeat(&fields);
             self.wait_timeout(&fields, &entry.key_span);
+            self.early(&fields, &[]);
             return None;
         };
         let is_list = awaited.key == "any";
@@ -294,12 +295,40 @@ impl<'r> Reading<'r, '_> {
         }
         let heartbeat_ms = self.heartbeat(&fields).filter(|_| called_back);
         let timeout = self.wait_timeout(&fields, &entry.key_span);
+        let early = self.early(&fields, any.as_deref().unwrap_or_default());
         Some(Wait {
             any: any?,
             is_list,
+            early,
             timeout,
             heartbeat_ms,
         })
+    }
+
+    /// `early: keep | turn | ignore`
+    fn early(&mut self, fields: &Fields<'_, '_>, any: &[Awaiting]) -> Early {
+        let default = if self.in_loop { Early::Turn } else { Early::Keep };
+        let Some(entry) = fields.get("early") else {
+            return default;
+        };
+        if !any.is_empty() && any.iter().all(|one| matches!(one.on, Awaited::Callback)) {
+            let message = "a callback is for one piece of work, and is kept for it in any case";
+            self.findings
+                .error(codes::CONTRADICTION, entry.key_span.clone(), message);
+        }
+        match self.one_word(entry, &["keep", "turn", "ignore"]) {
+            Some("keep") => Early::Keep,
+            Some("ignore") => Early::Ignore,
+            Some(_) if !self.in_loop => {
+                let message = "the step stands in no loop, so there are no turns";
+                let help = "write keep, or ignore";
+                self.findings
+                    .error(codes::CONTRADICTION, entry.value.span.clone(), message)
+                    .help(Some(help.to_owned()));
+                default
+            }
+            Some(_) | None => default,
+        }
     }
 
     /// `any: [{event | signal | callback, when, set}]`

@@ -10,6 +10,7 @@ mod deadlines;
 mod decisions;
 mod doubts;
 mod early;
+mod early_events;
 mod errors;
 mod finally;
 mod flight;

@@ -2,7 +2,9 @@
 
 use bytes::Bytes;
 use saga_runner_language::definition::Definition;
-use saga_runner_language::definition::model::{Action, Awaited, Awaiting, Delay, Emit, Step, Then, Wait};
+use saga_runner_language::definition::model::{
+    Action, Awaited, Awaiting, Delay, Early, Emit, Step, Then, Wait,
+};
 use serde_json::{Value, json};
 
 use super::build::{command, compensation, effect, expr, loaded, publish, saga, sets, step, template};
@@ -32,6 +34,7 @@ fn wait(on: Awaited, when: Option<&str>) -> Wait {
             set: Vec::new(),
         }],
         is_list: false,
+        early: Early::Keep,
         timeout: Some(Delay::Fixed(2 * HOUR_MS)),
         heartbeat_ms: None,
     }

@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 
 use super::super::model::{
-    Action, Awaited, Awaiting, Compensation, Count, Decision, Definition, Group, ItemJoin, Join, OnError,
-    OnExhausted, OnItemError, OnLate, OnUnknown, RepeatCondition, Step, StepRetry, Stragglers, Then,
+    Action, Awaited, Awaiting, Compensation, Count, Decision, Definition, Early, Group, ItemJoin, Join,
+    OnError, OnExhausted, OnItemError, OnLate, OnUnknown, RepeatCondition, Step, StepRetry, Stragglers, Then,
     Tolerance, UndoRetry, Wait,
 };
 use super::{
@@ -20,9 +20,15 @@ fn wait(wait: &Wait) -> Json<'_> {
         (false, Some(one)) => one,
         (_, first) => object([("any", list(first.into_iter().chain(alternatives)))]),
     };
+    let early = match wait.early {
+        Early::Keep => Json::Null,
+        Early::Turn => text("turn"),
+        Early::Ignore => text("ignore"),
+    };
     let bounds = object([
         ("timeout", wait.timeout.as_ref().map_or(Json::Null, delay)),
         ("heartbeat", wait.heartbeat_ms.map_or(Json::Null, Json::Int)),
+        ("early", early),
     ]);
     if let (Json::Map(members), Json::Map(bounds)) = (&mut form, bounds) {
         members.extend(bounds);

@@ -295,6 +295,11 @@ pub static WAIT: Shape = shape(
             "Several: the first that comes and fits ends the wait; wait.index tells which.",
         ),
         &key(
+            "early",
+            Kind::Word(&["keep", "turn", "ignore"]),
+            "What becomes of what comes before the step waits; turn in a loop and keep elsewhere if not given.",
+        ),
+        &key(
             "timeout",
             Kind::Named(&DURATION),
             "When it passes, the step fails with the class timeout.",

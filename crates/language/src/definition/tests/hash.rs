@@ -142,6 +142,10 @@ fn every_change_of_meaning_changes_the_hash() {
         ),
         (
             "needs: [pay], ",
+            "needs: [pay], wait: {event: Order.Sent, timeout: 1h, early: ignore}, ",
+        ),
+        (
+            "needs: [pay], ",
             "needs: [pay], wait: {any: [{event: Order.Sent}], timeout: 1h}, ",
         ),
         (

@@ -453,3 +453,28 @@ fn an_interrupt_names_a_step_and_a_class() {
         assert!(found[0].starts_with(message), "{interrupt}: {found:?}");
     }
 }
+
+#[test]
+fn what_becomes_of_early_events_is_said_where_there_may_be_any() {
+    for (step, message) in [
+        (
+            "{wait: {signal: x, timeout: 1h, early: turn}}",
+            "SR0125 the step stands in no loop, so there are no turns",
+        ),
+        (
+            "{effect: fraud-score, wait: {callback: true, timeout: 1h, early: keep}}",
+            "SR0125 a callback is for one piece of work, and is kept for it in any case",
+        ),
+        (
+            "{wait: {signal: x, timeout: 1h, early: never}}",
+            "SR0108 early is one of keep, turn, ignore",
+        ),
+    ] {
+        let found = told(&format!("steps: {{a: {step}}}\n"));
+        assert_eq!(found, [message], "{step}");
+    }
+    let found = told(
+        "steps: {a: {repeat: {until: state.n == 1, max: 3}, wait: {signal: x, timeout: 1h, early: turn}}}\n",
+    );
+    assert_eq!(found, Vec::<String>::new());
+}
