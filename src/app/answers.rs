@@ -144,7 +144,9 @@ fn of_no_use(definition: &Definition, record: &Record, input: &Input, reason: Ig
     match control {
         Control::Cancel { .. } => format!("instance {key} is {phase}: only a running one can be cancelled"),
         Control::Signal { name, .. } if reason == IgnoreReason::Early => {
-            format!("no step of instance {key} waits for the signal {name} yet, and none keeps one that comes early")
+            format!(
+                "no step of instance {key} waits for the signal {name} yet, and none keeps one that comes early"
+            )
         }
         Control::Signal { name, .. } if record.phase == Phase::Running => {
             let known = signals(definition);

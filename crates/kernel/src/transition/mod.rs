@@ -65,7 +65,6 @@ use saga_runner_language::definition::Definition;
 use saga_runner_language::ids::{ClusterId, DefinitionHash, InstanceId};
 use saga_runner_language::limits::Limits;
 
-use signals::Signal;
 use waits::Offered;
 
 use super::input::{CancelMode, Control, DomainEvent, Input, InputBody};

@@ -260,9 +260,9 @@ fn circle<'s>(sagas: &'s Sagas, name: &'s str) -> Option<Vec<(&'s str, &'s Heard
                 let mut path = Vec::new();
                 let mut at = name;
                 while path.is_empty() || at != name {
-                    let (saga, heard) = *came.get(at)?;
-                    path.push((saga, heard));
-                    at = saga;
+                    let step = *came.get(at)?;
+                    path.push(step);
+                    at = step.0;
                 }
                 path.reverse();
                 return Some(path);

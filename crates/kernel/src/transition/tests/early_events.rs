@@ -87,6 +87,7 @@ fn what_is_to_be_ignored_while_nobody_waits_is_told_in_the_history() {
             name: "go".to_owned(),
             data: json!({}).to_string().into_bytes().into(),
             by: "ada".to_owned(),
+            hops: 0,
         };
         let id = format!("signal-{}", world.log_length());
         world.control(&id, control)

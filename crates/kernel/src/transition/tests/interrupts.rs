@@ -84,13 +84,13 @@ fn the_step_of_each_item_is_interrupted() {
 
 #[test]
 fn goto_after_an_interrupt_begins_the_step_anew_and_the_timer_along_with_it() {
-    let body = r#"
+    let body = r"
 state: {init: {tries: 0}}
 timers:
   slow: {during: paid, after: 1h, interrupt: {step: paid, class: slow}}
 steps:
   paid: {effect: pay, compensate: {effect: refund}, on_error: {slow: [{when: state.tries < 1, set: {tries: 1}, goto: paid}, {fail: {code: slow}}]}}
-"#;
+";
     let mut world = World::of(Arc::new(loaded(body)));
     world.event("Order.Placed", &json!({}));
     world.advance(3_600_000);
@@ -102,13 +102,13 @@ steps:
 
 #[test]
 fn an_interrupt_comes_before_the_end_that_stands_beside_it() {
-    let body = r#"
+    let body = r"
 state: {init: {how: none}}
 handlers:
   Order.Withdrawn: {interrupt: {step: paid, class: withdrawn}, complete: {outcome: withdrawn}}
 steps:
   paid: {wait: {event: Order.Paid, timeout: 2d}, on_error: {withdrawn: {set: {how: answered}, continue: true}}}
-"#;
+";
     let mut world = World::of(Arc::new(loaded(body)));
     world.event("Order.Placed", &json!({}));
     world.event("Order.Withdrawn", &json!({}));

@@ -44,6 +44,7 @@ fn signal(world: &mut World, name: &str, ok: bool) {
         name: name.to_owned(),
         data: json!({"ok": ok}).to_string().into_bytes().into(),
         by: "ada".to_owned(),
+        hops: 0,
     };
     let id = format!("signal-{name}-{ok}");
     world.control(&id, control);

@@ -53,7 +53,11 @@ steps: {rest: {delay: 1h}}
 
     let set = DefinitionSet::new(sagas.clone(), Vec::new());
     assert_eq!(set.aggregate_types(), ["Guest", "Hall", "Tour"]);
-    let publishers: Vec<&str> = set.publishers().into_iter().map(|saga| saga.as_str()).collect();
+    let publishers: Vec<&str> = set
+        .publishers()
+        .into_iter()
+        .map(crate::ids::SagaName::as_str)
+        .collect();
     assert_eq!(publishers, ["hall", "tour"]);
 }
 
