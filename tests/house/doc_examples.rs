@@ -87,6 +87,11 @@ fn the_language_reference_adds_up_to_sagas_that_load() {
         yaml_blocks(&document("docs/language.md").replace(&types(), ""))
             .into_iter()
             .partition(|block| is_variant(block));
+    // What expressions may say stands in some handler.
+    let blocks: Vec<String> = blocks
+        .into_iter()
+        .filter(|block| !block.starts_with("set:"))
+        .collect();
     let [head, handlers, steps, retry, errors, timers, machine, end, effect] = blocks.as_slice() else {
         panic!(
             "docs/language.md has {} examples; tell this test what they are",
