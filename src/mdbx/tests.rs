@@ -303,6 +303,7 @@ fn a_batch_appears_as_a_whole_or_not_at_all() {
         due: TimeMs(10),
         set_by: row,
         name: "unpaid".to_owned(),
+        fired: 0,
     };
     let fill = |batch: &Batch<'_>| {
         batch.put_record(&id, &record(1, Some(1)))?;
@@ -414,6 +415,7 @@ fn due_timers_come_earliest_first_and_no_sooner() {
             index: 0,
         },
         name: format!("t{due}"),
+        fired: 0,
     };
     write(&store, |batch| {
         for row in [timer(30, 1), timer(-5, 2), timer(10, 9), timer(10, 3)] {

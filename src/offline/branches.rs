@@ -5,7 +5,8 @@
 use crate::kernel::definition::fields;
 use crate::kernel::definition::findings::Findings;
 use crate::kernel::definition::model::{
-    Action, Complete, DEADLINE, Emission, Group, Handler, OF_FINALLY, OF_MACHINE, RepeatCondition, Step,
+    Action, Complete, DEADLINE, Emission, Group, Handler, OF_FINALLY, OF_MACHINE, OF_TIMERS, RepeatCondition,
+    Step,
 };
 use crate::kernel::definition::yaml::{self, Entry, Node, Value};
 use crate::kernel::definition::{Definition, SourceFile};
@@ -55,6 +56,24 @@ pub fn all(definition: &Definition, file: &SourceFile) -> Vec<Branch> {
             &[Key("handlers"), Key(event)],
             handlers,
         );
+    }
+    for (end, by_step) in [
+        ("result", &definition.result_handlers),
+        ("error", &definition.error_handlers),
+    ] {
+        for (step, handlers) in by_step {
+            let name = definition
+                .steps
+                .get(usize::from(*step))
+                .map_or("", |step| &step.name);
+            let effect = name.rsplit_once('.').map_or(name, |(_, effect)| effect);
+            let key = format!("{end}.{effect}");
+            lister.handlers(
+                &format!("handlers.{key}"),
+                &[Key("handlers"), Key(&key)],
+                handlers,
+            );
+        }
     }
     for (event, handlers) in &definition.lifecycle.after_end {
         let at = [Key("after_end"), Key(event)];
@@ -315,6 +334,9 @@ fn way(step: &Step) -> Vec<Part<'_>> {
             Key("emit"),
         ];
         return [&entry[..], &[Part::Named(name)]].concat();
+    }
+    if let Some((timer, name)) = named(OF_TIMERS) {
+        return vec![Key("timers"), Key(timer), Key("emit"), Part::Named(name)];
     }
     match named(OF_FINALLY) {
         Some((outcome, name)) => vec![Key("finally"), Key(outcome), Part::Named(name)],

@@ -134,7 +134,9 @@ impl Graph {
                 Some(group) if step.needs.is_empty() => {
                     self.link(at[usize::from(group)], *to, Link::Part, label);
                 }
-                None if step.needs.is_empty() && !step.at_end => self.link(start, *to, Link::Flow, label),
+                None if step.needs.is_empty() && !step.at_end && !step.of_timer => {
+                    self.link(start, *to, Link::Flow, label)
+                }
                 Some(_) | None => {}
             }
             for (class, answers) in &step.on_error {

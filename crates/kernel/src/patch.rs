@@ -140,6 +140,8 @@ pub struct TimerRow {
     pub set_by: WorkRef,
     /// Name within the instance, e.g. `unpaid` or `retry:charge.compensate`.
     pub name: String,
+    /// How often it has fired since it was set, where it repeats.
+    pub fired: u32,
 }
 
 /// One thing that a transition did, as the history stores and shows it: `{"step_done": {"step": ...}}`.
@@ -329,6 +331,10 @@ pub enum Note {
     /// An event or a signal that came before a step waits for it is not kept, or no longer.
     TooEarly {
         name: String,
+    },
+    /// A timer has fired while the effect that it emits is still under way: it is not begun once more.
+    StillRunning {
+        step: String,
     },
 }
 

@@ -93,6 +93,10 @@ impl<'a> Run<'a> {
             return Ok(());
         }
         let kind = match &emission.emit {
+            Emit::Effect(step) if self.is_at_work(*step) => {
+                self.note(Note::StillRunning { step: path });
+                return Ok(());
+            }
             Emit::Effect(step) => return self.start_effect(*step, iteration),
             Emit::Command(command) => self.command(command, Locals::default(), false, &path)?,
             Emit::Publish(telling) => self.telling(telling, Locals::default(), &path)?,

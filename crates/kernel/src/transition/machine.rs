@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use saga_runner_language::definition::Definition;
-use saga_runner_language::definition::model::{Handler, State};
+use saga_runner_language::definition::model::{Handler, State, Step};
 use saga_runner_language::json::Json;
 
 use super::ends::{self, Defeat};
@@ -28,14 +28,19 @@ pub(super) fn present<'a>(definition: &'a Definition, record: &Record) -> Option
 const RESULT: &str = "result";
 const ERROR: &str = "error";
 
-/// An effect of a state has succeeded.
+/// Whether a state or a timer emits the step, so that handlers hear how it ends.
+const fn is_emitted(step: &Step) -> bool {
+    step.state.is_some() || step.of_timer
+}
+
+/// An effect of a state or a timer has succeeded.
 pub(super) fn effect_done<'a>(
     run: &mut Run<'a>,
     slot: Slot,
     payload: Option<&'a [u8]>,
 ) -> Result<(), Rejection> {
     let step = slot.step(run);
-    let (Some(_), Some(payload)) = (step.state, payload) else {
+    let Some(payload) = payload.filter(|_| is_emitted(step)) else {
         return Ok(());
     };
     let result = run.result(payload, &step.name)?;
@@ -48,7 +53,7 @@ pub(super) fn effect_done<'a>(
 
 /// An effect of a state has failed for good. Tells whether the state makes good for it.
 pub(super) fn effect_failed(run: &mut Run<'_>, slot: Slot, defeat: Defeat<'_>) -> Result<bool, Rejection> {
-    if slot.step(run).state.is_none() {
+    if !is_emitted(slot.step(run)) {
         return Ok(false);
     }
     let text = |text: &str| Json::Str(Cow::Owned(text.to_owned()));
@@ -150,9 +155,18 @@ impl<'a> Run<'a> {
         attempts::start(self, slot)
     }
 
-    /// Does without an effect that the entry of a state, or the end, would emit.
+    /// Whether an effect that a timer emits is under way; those of a state were given up when it was left.
+    pub(super) fn is_at_work(&self, step: u16) -> bool {
+        let slot = Slot::of(step);
+        slot.step(self).of_timer && self.slot(slot).status.is_under_way()
+    }
+
+    /// Does without an effect that the entry of a state, a timer or the end would emit.
     pub(super) fn leave_out_effect(&mut self, step: u16, entries: u64) {
         let slot = Slot::of(step);
+        if self.is_at_work(step) {
+            return;
+        }
         *self.slot_mut(slot) = StepState {
             iteration: u32::try_from(entries).unwrap_or(u32::MAX),
             status: StepStatus::Skipped,
@@ -185,26 +199,30 @@ impl<'a> Run<'a> {
         ambient: Locals<'a>,
     ) -> Result<bool, Rejection> {
         let definition = self.ground.definition;
-        let state = present(definition, &self.record);
-        let handlers = state.and_then(|state| {
-            let handlers = if end == RESULT {
-                &state.result_handlers
-            } else {
-                &state.error_handlers
+        let (state, results, errors) = if slot.step(self).of_timer {
+            (None, &definition.result_handlers, &definition.error_handlers)
+        } else {
+            let Some(state) = present(definition, &self.record) else {
+                return Ok(false);
             };
-            Some((state, handlers.get(&slot.step)?))
-        });
-        let Some((state, handlers)) = handlers.filter(|_| self.record.phase == Phase::Running) else {
+            (Some(state), &state.result_handlers, &state.error_handlers)
+        };
+        let handlers = if end == RESULT { results } else { errors };
+        let handlers = handlers.get(&slot.step).filter(|_| self.is_running());
+        let Some(handlers) = handlers else {
             return Ok(false);
         };
         let name = slot.step(self).name.as_str();
         let effect = name.rsplit_once('.').map_or(name, |(_, effect)| effect);
         self.ambient = ambient;
-        let chosen = self.choose(handlers, |index| Place::StateEffect {
-            state: &state.name,
-            end,
-            effect,
-            index,
+        let chosen = self.choose(handlers, |index| match state {
+            Some(state) => Place::StateEffect {
+                state: &state.name,
+                end,
+                effect,
+                index,
+            },
+            None => Place::TimerEffect { end, effect, index },
         })?;
         let taken = chosen.is_some();
         if let Some((place, handler)) = chosen {

@@ -5,7 +5,7 @@ use std::mem::discriminant;
 
 use saga_runner_language::definition::Definition;
 use saga_runner_language::definition::model::{
-    Action, Awaited, BODY_OF_FOREACH, BODY_OF_REPEAT, Group, Migration, OF_MACHINE, Step,
+    Action, Awaited, BODY_OF_FOREACH, BODY_OF_REPEAT, Group, Migration, OF_MACHINE, OF_TIMERS, Step,
 };
 use saga_runner_language::expr::Root;
 
@@ -140,6 +140,13 @@ impl<'d> Mapping<'d> {
         if let Some((state, effect)) = effect {
             let state = self.way.states.get(state).map_or(state, String::as_str);
             return format!("{OF_MACHINE}{state}.{effect}");
+        }
+        let of_timer = name
+            .strip_prefix(OF_TIMERS)
+            .and_then(|effect| effect.rsplit_once('.'));
+        if let Some((timer, effect)) = of_timer {
+            let timer = self.way.timers.get(timer).map_or(timer, String::as_str);
+            return format!("{OF_TIMERS}{timer}.{effect}");
         }
         for suffix in [BODY_OF_FOREACH, BODY_OF_REPEAT] {
             if let Some(title) = name.strip_suffix(suffix) {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use saga_runner_language::definition::model::{OF_FINALLY, OF_MACHINE};
+use saga_runner_language::definition::model::{OF_FINALLY, OF_MACHINE, OF_TIMERS};
 
 /// Where in the definition something comes from.
 ///
@@ -41,6 +41,13 @@ pub(super) enum Place<'a> {
     /// `machine.charging.result.charge[0]`
     StateEffect {
         state: &'a str,
+        /// `result` or `error`.
+        end: &'a str,
+        effect: &'a str,
+        index: usize,
+    },
+    /// `handlers.result.tell[0]`
+    TimerEffect {
         /// `result` or `error`.
         end: &'a str,
         effect: &'a str,
@@ -103,6 +110,7 @@ impl fmt::Display for Place<'_> {
                 effect,
                 index,
             } => write!(f, "machine.{state}.{end}.{effect}[{index}]"),
+            Self::TimerEffect { end, effect, index } => write!(f, "handlers.{end}.{effect}[{index}]"),
             Self::Entry { state } => write!(f, "machine.{state}.entry"),
             Self::Timer { name } => write!(f, "timers.{name}"),
             Self::Step { name } => step(f, name),
@@ -137,7 +145,10 @@ impl fmt::Display for Place<'_> {
 
 /// The name of the step of an effect of a machine or of the end is its place already.
 fn step(f: &mut fmt::Formatter<'_>, name: &str) -> fmt::Result {
-    if name.starts_with(OF_MACHINE) || name.starts_with(OF_FINALLY) {
+    if [OF_MACHINE, OF_TIMERS, OF_FINALLY]
+        .iter()
+        .any(|prefix| name.starts_with(prefix))
+    {
         return f.write_str(name);
     }
     write!(f, "steps.{name}")
@@ -156,6 +167,7 @@ impl Place<'_> {
             | Self::StateHandler { .. }
             | Self::StateTimer { .. }
             | Self::StateEffect { .. }
+            | Self::TimerEffect { .. }
             | Self::Timer { .. }
             | Self::Step { .. }
             | Self::Awaited { .. }

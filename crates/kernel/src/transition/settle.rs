@@ -217,7 +217,7 @@ fn is_complete(definition: &Definition, record: &Record) -> bool {
         .steps
         .iter()
         .zip(&record.steps)
-        .filter(|(step, _)| step.is_own());
+        .filter(|(step, state)| step.is_own() || (step.of_timer && state.status.is_under_way()));
     let steps_over = own.all(|(_, state)| state.status.is_over());
     let machine_over = machine::present(definition, record).is_none_or(|state| state.is_final);
     let has_end = definition.steps.iter().any(Step::is_own) || definition.machine.is_some();

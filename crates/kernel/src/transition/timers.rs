@@ -48,7 +48,7 @@ pub(super) fn fire(run: &mut Run<'_>, name: &str) -> Result<(), Rejection> {
         return step_timer(run, kind, slot);
     }
     if let Some(row) = fired {
-        repeat(run, name, row.due)?;
+        repeat(run, name, &row)?;
     }
     run.machine_timer(name)?;
     if run.record.phase != Phase::Running {
@@ -80,7 +80,7 @@ pub(super) fn discard(run: &mut Run<'_>, name: &str) -> Result<(), Rejection> {
     }
     let Some((kind, slot)) = Slot::of_timer(run, name) else {
         return match fired.filter(|_| run.is_running()) {
-            Some(row) => repeat(run, name, row.due),
+            Some(row) => repeat(run, name, &row),
             None => Ok(()),
         };
     };
@@ -110,18 +110,26 @@ pub(super) fn begin(run: &mut Run<'_>, timer: &TimerDefinition) -> Result<(), Re
 
 /// Sets a timer again that repeats, before it does what it does, so that it can clear itself. Times that are
 /// over for the instance are left out.
-fn repeat(run: &mut Run<'_>, name: &str, due: TimeMs) -> Result<(), Rejection> {
+fn repeat(run: &mut Run<'_>, name: &str, row: &TimerRow) -> Result<(), Rejection> {
     let mut timers = run.ground.definition.timers.iter();
     let found = timers.find_map(|timer| Some((timer, timer.every.as_ref().filter(|_| timer.name == name)?)));
     let Some((timer, every)) = found else {
         return Ok(());
     };
+    let fired = row.fired.saturating_add(1);
+    if timer.max.is_some_and(|max| fired >= max) {
+        return Ok(());
+    }
     let place = || format!("{}.every", Place::Timer { name: &timer.name });
     let every_ms = run
         .span_ms(every, Locals::default(), place)?
         .clamp(EVERY_MS_MIN, run.ground.context.limits.timer_ms.max(EVERY_MS_MIN));
-    let over_ms = run.record.updated.0.saturating_sub(due.0).max(0);
-    run.set_timer(name, every_ms - over_ms % every_ms, place)
+    let over_ms = run.record.updated.0.saturating_sub(row.due.0).max(0);
+    run.set_timer(name, every_ms - over_ms % every_ms, place)?;
+    if let Some(row) = run.record.timers.get_mut(name) {
+        row.fired = fired;
+    }
+    Ok(())
 }
 
 /// Applies a timer of a step.
@@ -200,6 +208,7 @@ impl Run<'_> {
                 index: self.timers_set,
             },
             name: name.to_owned(),
+            fired: 0,
         };
         self.timers_set = next;
         self.record.timers.insert(name.to_owned(), row);

@@ -92,6 +92,16 @@ pub fn bytes(definition: &Definition) -> Vec<u8> {
     if let Json::Map(members) = &mut form {
         members.extend(schemas(definition).map(|(name, form)| (Cow::Borrowed(name), form)));
     }
+    if let Json::Map(members) = &mut form {
+        let of_effects = [
+            ("results", &definition.result_handlers),
+            ("errors", &definition.error_handlers),
+        ];
+        let of_effects = of_effects
+            .into_iter()
+            .filter(|(_, handlers)| !handlers.is_empty());
+        members.extend(of_effects.map(|(name, handlers)| (Cow::Borrowed(name), by_step(handlers))));
+    }
     if let Json::Map(members) = &mut form
         && !definition.by.is_empty()
     {
@@ -386,6 +396,10 @@ fn timer<'d>(timer: &'d TimerDefinition, definition: &'d Definition) -> Json<'d>
         ("name", text(&timer.name)),
         ("after", delay(&timer.after)),
         ("every", timer.every.as_ref().map_or(Json::Null, delay)),
+        (
+            "max",
+            timer.max.map_or(Json::Null, |max| Json::Int(i64::from(max))),
+        ),
         (
             "during",
             timer

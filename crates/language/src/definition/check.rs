@@ -589,8 +589,7 @@ fn unreachable_states(
     findings: &mut Findings<'_>,
 ) {
     let anywhere = definition
-        .handlers
-        .values()
+        .own_handlers()
         .flatten()
         .chain(strays)
         .map(|handler| &handler.actions)

@@ -117,7 +117,7 @@ impl<'r> Reading<'r, '_> {
 
 /// Whether some handler or timer ends an instance early.
 pub fn completes(definition: &Definition) -> bool {
-    let handlers = definition.handlers.values().flatten();
+    let handlers = definition.own_handlers().flatten();
     let of_handlers = handlers.map(|handler: &Handler| &handler.actions);
     let of_timers = definition.timers.iter().map(|timer| &timer.actions);
     of_handlers

@@ -419,6 +419,7 @@ impl Step {
             name,
             within: None,
             state: None,
+            of_timer: false,
             at_end: false,
             needs: Vec::new(),
             join: Join::All,

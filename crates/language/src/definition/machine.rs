@@ -179,6 +179,9 @@ impl<'r> Reading<'r, '_> {
                 self.strays.extend(stray);
                 continue;
             }
+            if self.effect_handlers(entry) {
+                continue;
+            }
             let (site, is_legal) = self.heard(entry, Site::Handler, Site::Signal);
             let handlers = self.handlers(entry, site);
             if is_legal {

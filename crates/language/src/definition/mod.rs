@@ -29,6 +29,7 @@ mod effect_limits;
 mod effect_nats;
 mod effect_smtp;
 mod effect_sql;
+mod emissions;
 mod endings;
 mod events;
 pub mod fields;

@@ -51,6 +51,10 @@ pub struct Definition {
     pub init: Template,
     /// Handlers at any time, by event type, those of signals by [`SIGNAL_PREFIX`] and their name.
     pub handlers: BTreeMap<String, Vec<Handler>>,
+    /// Handlers of effects that timers emit, by index of the step (`result.<name>` in the file).
+    pub result_handlers: BTreeMap<u16, Vec<Handler>>,
+    /// The same (`error.<name>` in the file).
+    pub error_handlers: BTreeMap<u16, Vec<Handler>>,
     pub machine: Option<Machine>,
     /// What decides in place of everything else.
     pub program: Option<ProgramDefinition>,
@@ -115,6 +119,12 @@ impl Definition {
         actions.any(|action| matches!(action, Action::Command(command) if command.hands_out_token()))
     }
 
+    /// All handlers of the saga itself, while it runs.
+    pub fn own_handlers(&self) -> impl Iterator<Item = &Vec<Handler>> {
+        let of_effects = self.result_handlers.values().chain(self.error_handlers.values());
+        self.handlers.values().chain(of_effects)
+    }
+
     /// Whether any part of the saga sends commands to aggregates, for which a gateway is needed.
     #[must_use]
     pub fn sends_commands(&self) -> bool {
@@ -128,7 +138,7 @@ impl Definition {
         let in_states = states.clone().map(|state| &state.entry);
         let of_states = states.flat_map(State::all_handlers);
         let after_end = self.lifecycle.after_end.values();
-        let handlers = self.handlers.values().chain(after_end).chain(of_states).flatten();
+        let handlers = self.own_handlers().chain(after_end).chain(of_states).flatten();
         let in_actions = handlers
             .map(|handler| &handler.actions)
             .chain(in_states)
@@ -247,7 +257,7 @@ impl From<Emit> for Emission {
 pub enum Emit {
     Command(CommandTemplate),
     Publish(Telling),
-    /// An effect, by the index of its step: of a machine state, which has handlers for how it ends, or of the end.
+    /// An effect, by the index of its step: of a machine state or a timer, which have handlers for how it ends, or of the end.
     Effect(u16),
 }
 
@@ -365,6 +375,8 @@ pub struct Step {
     pub within: Option<u16>,
     /// Index of the machine state whose entry starts it; the steps of a saga start by themselves.
     pub state: Option<u16>,
+    /// A timer starts it each time that it fires.
+    pub of_timer: bool,
     /// `finally` starts it; the instance ends when it has.
     pub at_end: bool,
     /// Indices of the steps that come first.
@@ -502,7 +514,8 @@ impl Step {
         around.any(|index| {
             of(index).is_some_and(|step| {
                 let of_state = step.name.strip_prefix(OF_MACHINE);
-                let effect = of_state.and_then(|effect| effect.rsplit_once('.'));
+                let emitted = of_state.or_else(|| step.name.strip_prefix(OF_TIMERS));
+                let effect = emitted.and_then(|effect| effect.rsplit_once('.'));
                 step.name == name || step.title() == name || effect.is_some_and(|(_, effect)| effect == name)
             })
         })
@@ -511,7 +524,7 @@ impl Step {
     /// Whether it starts as soon as it can, and the instance completes when it is done.
     #[must_use]
     pub const fn is_own(&self) -> bool {
-        self.state.is_none() && !self.at_end
+        self.state.is_none() && !self.at_end && !self.of_timer
     }
 
     /// What ends its wait.
@@ -610,6 +623,9 @@ pub const BODY_OF_REPEAT: &str = ".turn";
 /// What the names of steps begin with that are effects of a machine state; the state and the effect follow.
 pub const OF_MACHINE: &str = "machine.";
 
+/// The same for effects of a timer; the timer and the effect follow.
+pub const OF_TIMERS: &str = "timers.";
+
 /// The same for effects of the end; the outcome and the effect follow.
 pub const OF_FINALLY: &str = "finally.";
 
@@ -621,6 +637,8 @@ pub struct TimerDefinition {
     pub after: Delay,
     /// From then on, again and again.
     pub every: Option<Delay>,
+    /// How often it fires, where that is bounded.
+    pub max: Option<u32>,
     /// Index of the step with which it is set and cleared; absent: set with the instance.
     pub during: Option<u16>,
     /// Tested after every input; true clears the timer.

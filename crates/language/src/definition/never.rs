@@ -151,7 +151,7 @@ pub fn work(definition: &Definition, root: &Node<'_>, findings: &mut Findings<'_
     let states = member(root, "machine").and_then(|machine| member(&machine.value, "states"));
     let of_states = machine.states.iter().flat_map(State::all_handlers);
     let mut told = BTreeSet::new();
-    for handler in definition.handlers.values().chain(of_states).flatten() {
+    for handler in definition.own_handlers().chain(of_states).flatten() {
         let Some(to) = handler.actions.to else { continue };
         let (own, entered) = (handler.actions.emit.len(), of_entry(to));
         let Some(state) = machine.states.get(usize::from(to)) else {

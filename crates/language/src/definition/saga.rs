@@ -20,6 +20,7 @@ use super::groups;
 use super::left_done::Acting;
 use super::model::{BUFFER, Definition, EffectContract, KeyRule};
 use super::schema_files::Schemas;
+use super::state_effects;
 use super::texts::{self, Readable};
 use super::typing::{self, Types};
 use super::yaml::{Entry, Node, Value};
@@ -117,6 +118,9 @@ fn read<'c>(
             .any(|key| member(root, key).is_some()),
         states: names_under(root, &["machine", "states"]),
         entered: None,
+        timer: None,
+        timer_effects: state_effects::of_timers(root),
+        of_effects: Vec::new(),
         emitted: Vec::new(),
         timers: Timers {
             declared: names_under(root, &["timers"]).into_iter().collect(),
@@ -175,6 +179,7 @@ fn read<'c>(
         .get("finally")
         .map(|entry| reading.finally(entry))
         .unwrap_or_default();
+    let [result_handlers, error_handlers] = reading.by_effect();
     steps.append(&mut reading.emitted);
     endings::kept(&reading.kept, &steps, reading.findings);
     let buffer = fields
@@ -210,6 +215,8 @@ fn read<'c>(
         effects: BTreeMap::new(),
         init,
         handlers,
+        result_handlers,
+        error_handlers,
         machine,
         program,
         steps,

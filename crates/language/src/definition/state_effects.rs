@@ -1,35 +1,76 @@
-//! Effects that the states of a machine emit by name, whose ends the same state handles.
+//! Effects that the states of a machine and timers emit by name, and the handlers of how they end.
 
-use super::actions::Reading;
+use std::collections::BTreeMap;
+
+use super::actions::{Reading, Site};
 use super::children::Child;
 use super::codes;
 use super::fields::{self, Fields, NameRule};
-use super::grammar;
-use super::model::{Action, Emission, Emit, OF_MACHINE, Step};
+use super::grammar::{self, Shape};
+use super::model::{Action, Emission, Emit, Handler, OF_MACHINE, OF_TIMERS, Step};
+use super::saga::member;
 use super::steps::{START_ROOTS, STEPS_MAX};
 use super::texts::EventParts;
-use super::yaml::Entry;
+use super::yaml::{Entry, Node, Value};
 use crate::expr::types::Type;
 use crate::expr::{Root, nearest};
 
 /// Roots of what the entry of a state emits for which nobody waits.
 const ENTRY_ROOTS: &[Root] = &[Root::Event, Root::State, Root::Key, Root::Steps, Root::Record];
 
+/// What emits effects with a name.
+#[derive(Debug, Clone, Copy)]
+pub enum Emitter<'r> {
+    /// The entry of the state of this index.
+    State(u16),
+    /// The timer of this name.
+    Timer(&'r str),
+}
+
+impl Emitter<'_> {
+    const fn shape(self) -> &'static Shape {
+        match self {
+            Self::State(_) => &grammar::steps::STATE_EMISSION,
+            Self::Timer(_) => &grammar::steps::TIMER_EMISSION,
+        }
+    }
+
+    const fn event(self) -> EventParts {
+        match self {
+            Self::State(_) => EventParts::Whole,
+            Self::Timer(_) => EventParts::Moment,
+        }
+    }
+}
+
+/// The effects that timers emit: what they are, by their names.
+pub fn of_timers<'n>(root: &'n Node<'_>) -> BTreeMap<&'n str, &'n str> {
+    let timers = member(root, "timers").map(|timers| &timers.value.value);
+    let timers: &[Entry<'_>] = match timers {
+        Some(Value::Map(timers)) => timers,
+        Some(Value::Scalar(_) | Value::List(_)) | None => &[],
+    };
+    let text = |item: &'n Node<'_>, key: &str| match &member(item, key)?.value.value {
+        Value::Scalar(scalar) => Some(&*scalar.text),
+        Value::List(_) | Value::Map(_) => None,
+    };
+    let emits = timers.iter().filter_map(|timer| member(&timer.value, "emit"));
+    let items = emits.flat_map(|emit| fields::one_or_many(&emit.value));
+    items
+        .filter_map(|item| Some((text(item, "name")?, text(item, "effect")?)))
+        .collect()
+}
+
 impl<'r> Reading<'r, '_> {
-    /// The emissions of the entry of a state: commands and facts, and effects with a name.
-    pub fn state_emits(&mut self, entry: &'r Entry<'_>, state: u16) -> Vec<Emission> {
+    /// The emissions of the entry of a state, or of a timer: commands and facts, and effects with a name.
+    pub fn effect_emits(&mut self, entry: &'r Entry<'_>, emitter: Emitter<'r>) -> Vec<Emission> {
         let mut emits = Vec::new();
         for item in fields::one_or_many(&entry.value) {
-            let Some(fields) = Fields::item(
-                item,
-                &entry.key_span,
-                &grammar::steps::STATE_EMISSION,
-                self.findings,
-            ) else {
+            let Some(fields) = Fields::item(item, &entry.key_span, emitter.shape(), self.findings) else {
                 self.nameless = true;
                 continue;
             };
-            let (when, outside) = self.emitted_when(&fields, ENTRY_ROOTS, EventParts::Whole);
+            let (when, outside) = self.emitted_when(&fields, ENTRY_ROOTS, emitter.event());
             let chosen = fields.chosen(self.findings);
             let work = chosen
                 .filter(|chosen| chosen.key == "effect")
@@ -53,7 +94,7 @@ impl<'r> Reading<'r, '_> {
                         compensate,
                         ..work
                     };
-                    self.state_effect(&fields, step, state).map(Emit::Effect)
+                    self.named_effect(&fields, step, emitter).map(Emit::Effect)
                 }
                 Some(other) => {
                     for key in ["name", "with", "retry", "compensate", "timeout", "deadline"] {
@@ -65,16 +106,16 @@ impl<'r> Reading<'r, '_> {
                         }
                     }
                     if other.key == "command" {
-                        self.command(other, ENTRY_ROOTS, EventParts::Whole)
+                        self.command(other, ENTRY_ROOTS, emitter.event())
                             .map(Emit::Command)
                     } else {
-                        self.telling(other, ENTRY_ROOTS, EventParts::Whole)
+                        self.telling(other, ENTRY_ROOTS, emitter.event())
                             .map(Emit::Publish)
                     }
                 }
                 None if fields.is_meant("effect") => {
                     let step = Step::doing(String::new(), Action::Nothing);
-                    self.state_effect(&fields, step, state).map(Emit::Effect)
+                    self.named_effect(&fields, step, emitter).map(Emit::Effect)
                 }
                 None => None,
             };
@@ -86,31 +127,95 @@ impl<'r> Reading<'r, '_> {
     }
 
     /// Reads an effect as a step behind those of the saga, and returns its index.
-    fn state_effect(&mut self, fields: &Fields<'r, '_>, step: Step, state: u16) -> Option<u16> {
+    fn named_effect(&mut self, fields: &Fields<'r, '_>, step: Step, emitter: Emitter<'r>) -> Option<u16> {
         let text = self.state_effect_name(fields);
         self.nameless |= text.is_none();
         let (name, text) = (fields.get("name")?, text?);
-        let place = self.states.get(usize::from(state)).copied().unwrap_or_default();
-        let full = step_name(place, text);
-        if self.emitted.iter().any(|step| step.name == full) {
-            let message = format!("the state emits an effect \"{text}\" already");
+        let (full, state, who, is_there) = match emitter {
+            Emitter::State(state) => {
+                let place = self.states.get(usize::from(state)).copied().unwrap_or_default();
+                let full = step_name(place, text);
+                let is_there = self.emitted.iter().any(|step| step.name == full);
+                (full, Some(state), "the state emits", is_there)
+            }
+            Emitter::Timer(timer) => {
+                let is_there = self.timer_step(text).is_some();
+                (
+                    format!("{OF_TIMERS}{timer}.{text}"),
+                    None,
+                    "a timer emits",
+                    is_there,
+                )
+            }
+        };
+        if is_there {
+            let message = format!("{who} an effect \"{text}\" already");
             self.findings
                 .error(codes::DUPLICATE_NAME, name.value.span.clone(), message);
             return None;
         }
         let index = self.steps.len() + self.emitted.len();
         if index >= STEPS_MAX {
-            let message = format!("steps and effects of states are more than {STEPS_MAX}");
+            let message = format!("steps and effects are more than {STEPS_MAX}");
             self.findings
                 .error(codes::TOO_MANY, name.key_span.clone(), message);
             return None;
         }
         self.emitted.push(Step {
             name: full,
-            state: Some(state),
+            state,
+            of_timer: state.is_none(),
             ..step
         });
         u16::try_from(index).ok()
+    }
+
+    /// The step of the effect that a timer emits under this name.
+    fn timer_step(&self, name: &str) -> Option<u16> {
+        let is_it = |step: &Step| {
+            let effect = step.name.strip_prefix(OF_TIMERS);
+            let effect = effect.and_then(|effect| effect.rsplit_once('.'));
+            effect.is_some_and(|(_, effect)| effect == name)
+        };
+        let found = self.emitted.iter().position(is_it)?;
+        u16::try_from(self.steps.len() + found).ok()
+    }
+
+    /// Handlers of the saga for the end of an effect that a timer emits, where `key` is one of them.
+    pub fn effect_handlers(&mut self, entry: &'r Entry<'_>) -> bool {
+        let (end, name) = match entry.key.split_once('.') {
+            Some(("result", name)) => (Site::StateResult, name),
+            Some(("error", name)) => (Site::StateError, name),
+            Some(_) | None => return false,
+        };
+        let Some(effect) = self.timer_effects.get(name).copied() else {
+            return false;
+        };
+        let known = self.types.clone();
+        if let (Site::StateResult, Some(types)) = (end, &mut self.types) {
+            let schemas = self.effects.and_then(|effects| effects.get(effect));
+            let output = schemas.and_then(|schemas| schemas.output.as_ref());
+            let result = output.map_or_else(Type::dynamic, |schema| Type::of_schema(schema));
+            types.env.bind(Root::Result, result);
+        }
+        let handlers = self.handlers(entry, end);
+        self.types = known;
+        self.of_effects
+            .push((end == Site::StateResult, name.to_owned(), handlers));
+        true
+    }
+
+    /// The handlers of results and of errors of timers' effects, by their steps, when all timers are read.
+    pub fn by_effect(&mut self) -> [BTreeMap<u16, Vec<Handler>>; 2] {
+        let (mut results, mut errors) = (BTreeMap::new(), BTreeMap::new());
+        for (is_result, name, handlers) in std::mem::take(&mut self.of_effects) {
+            match self.timer_step(&name) {
+                Some(step) if is_result => drop(results.insert(step, handlers)),
+                Some(step) => drop(errors.insert(step, handlers)),
+                None => self.strays.extend(handlers),
+            }
+        }
+        [results, errors]
     }
 
     fn state_effect_name(&mut self, fields: &Fields<'r, '_>) -> Option<&'r str> {

@@ -186,6 +186,7 @@ impl<'r> Reading<'r, '_> {
             name: entry.key.clone().into_owned(),
             within: None,
             state: None,
+            of_timer: false,
             at_end: false,
             needs,
             join,

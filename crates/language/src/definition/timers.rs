@@ -92,13 +92,25 @@ impl<'r> Reading<'r, '_> {
         if deeds.iter().all(|deed| fields.get(deed).is_none()) {
             self.timers.idle.push((&entry.key, entry.key_span.clone()));
         }
+        let max = fields.get("max").and_then(|max| {
+            if fields.get("every").is_none() && !fields.is_meant("every") {
+                let message = "a timer without \"every\" fires once";
+                self.findings
+                    .error(codes::CONTRADICTION, max.key_span.clone(), message);
+            }
+            fields::integer(max, 1..=u32::MAX, codes::WRONG_VALUE, self.findings)
+        });
+        self.timer = Some(&entry.key);
+        let actions = self.actions(&fields, Site::Timer);
+        self.timer = None;
         Some(TimerDefinition {
             name: entry.key.clone().into_owned(),
             after: after.unwrap_or(Delay::Fixed(0)),
             every,
+            max,
             during,
             cancel_when,
-            actions: self.actions(&fields, Site::Timer),
+            actions,
         })
     }
 
@@ -182,6 +194,7 @@ impl<'r> Reading<'r, '_> {
             name: DEADLINE.to_owned(),
             after,
             every: None,
+            max: None,
             during: None,
             cancel_when: None,
             actions: Actions {

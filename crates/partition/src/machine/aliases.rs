@@ -175,6 +175,7 @@ impl Run<'_> {
                     index: 0,
                 },
                 name: RELEASED_TIMER.to_owned(),
+                fired: 0,
             };
             self.set_timer(id, &timer)?;
         }

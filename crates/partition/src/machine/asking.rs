@@ -114,6 +114,7 @@ impl Run<'_> {
                 index: 0,
             },
             name: format!("{ASKED}{}/{}/{owner}", question.number, question.slot),
+            fired: 0,
         };
         self.set_timer(&input.instance, &timer)?;
         Ok(Outcome::Applied)

@@ -252,5 +252,6 @@ pub fn end_of_wait(number: u64, until: TimeMs) -> TimerRow {
             index: 0,
         },
         name: early_timer(number),
+        fired: 0,
     }
 }

@@ -338,6 +338,7 @@ impl Run<'_> {
             due: at,
             set_by,
             name: SCHEDULE.to_owned(),
+            fired: 0,
         };
         self.set_timer(id, &timer)
     }

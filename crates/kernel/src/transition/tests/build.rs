@@ -76,6 +76,8 @@ pub(super) fn saga(name: &str, start: &str) -> Definition {
         effects: std::collections::BTreeMap::new(),
         init: template(json!({})),
         handlers: std::collections::BTreeMap::new(),
+        result_handlers: std::collections::BTreeMap::new(),
+        error_handlers: std::collections::BTreeMap::new(),
         machine: None,
         program: None,
         steps: Vec::new(),
@@ -117,6 +119,7 @@ pub(super) fn step(name: &str, needs: &[u16], action: Action) -> Step {
         name: name.to_owned(),
         within: None,
         state: None,
+        of_timer: false,
         at_end: false,
         needs: needs.to_vec(),
         join: Join::All,
@@ -222,6 +225,7 @@ pub(super) fn order() -> Definition {
     saga.steps = order_steps();
     saga.timers = vec![TimerDefinition {
         every: None,
+        max: None,
         during: None,
         name: "unpaid".to_owned(),
         after: Delay::Fixed(30 * 60_000),

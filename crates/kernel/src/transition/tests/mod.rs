@@ -42,6 +42,7 @@ mod state_effects;
 mod stories;
 mod strangers;
 mod table;
+mod timer_effects;
 mod timers;
 mod undo;
 mod waits;

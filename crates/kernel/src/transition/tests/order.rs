@@ -325,6 +325,7 @@ fn inputs_without_an_instance_are_told_apart() {
             index: 0,
         },
         name: "unpaid".to_owned(),
+        fired: 0,
     };
     let timer = world.timer_input(&row);
     assert_eq!(world.must(&timer), Outcome::Ignored(IgnoreReason::Stale));

@@ -1,7 +1,7 @@
 //! Saga files, but for their steps.
 
 use super::super::saga::{API_VERSION, BUFFER_MAX};
-use super::steps::{LAST, STATE_EMISSION, STEP};
+use super::steps::{LAST, STATE_EMISSION, STEP, TIMER_EMISSION};
 use super::{
     DURATION, EVENT_TYPE, EXPRESSION, Key, Kind, OBJECT, SCHEMA, Shape, TEMPLATE, TOKEN, key, needed, shape,
 };
@@ -310,9 +310,9 @@ const HANDLER_KEYS: &[&Key] = &[
 
 pub static HANDLER: Shape = shape("handler", "a handler", HANDLER_KEYS);
 pub static TIMER_HANDLER: Shape = shape("handler", "a timer handler of a state", HANDLER_KEYS);
-pub static RESULT_HANDLER: Shape = shape("handler", "a result handler of a state", HANDLER_KEYS);
+pub static RESULT_HANDLER: Shape = shape("handler", "a handler of a result", HANDLER_KEYS);
 pub static SIGNAL_HANDLER: Shape = shape("handler", "a handler of a signal", HANDLER_KEYS);
-pub static ERROR_HANDLER: Shape = shape("handler", "an error handler of a state", HANDLER_KEYS);
+pub static ERROR_HANDLER: Shape = shape("handler", "a handler of an error", HANDLER_KEYS);
 
 pub static STATE_HANDLER: Shape = shape(
     "stateHandler",
@@ -375,6 +375,11 @@ pub static TIMER: Shape = shape(
             "It fires again and again, so far apart; at least 10 s.",
         ),
         &key(
+            "max",
+            Kind::Integer(1, u32::MAX),
+            "How often it fires, beside every.",
+        ),
+        &key(
             "during",
             Kind::Text,
             "The step with which the timer is set and cleared.",
@@ -388,7 +393,11 @@ pub static TIMER: Shape = shape(
         &CLEAR_TIMER,
         &SET_TIMER,
         &ALIAS,
-        &EMIT,
+        &key(
+            "emit",
+            Kind::OneOrMany(&Kind::Map(&TIMER_EMISSION)),
+            "Work that handlers handle, or that nobody waits for; it sees the state after.",
+        ),
         &INTERRUPT,
         &COMPLETE,
         &CANCEL,

@@ -461,37 +461,39 @@ pub static UNDO_RETRY: Shape = shape(
     ],
 );
 
+const WITH_EFFECTS: &[&Key] = &[
+    &EMIT_WHEN,
+    &COMMANDED,
+    &key("publish", Kind::Map(&PUBLICATION), "A fact."),
+    &TELL,
+    &key(
+        "effect",
+        Kind::Text,
+        "An effect, carried out by a worker; handlers say what follows its end.",
+    ),
+    &key(
+        "name",
+        Kind::Text,
+        "What result.<name> and error.<name> call the effect.",
+    ),
+    &WITH,
+    &RETRY,
+    &key(
+        "compensate",
+        Kind::Map(&COMPENSATION),
+        "How the effect is undone.",
+    ),
+    &TIMEOUT,
+    &DEADLINE,
+];
+
 /// What the entry of a state emits.
-pub static STATE_EMISSION: Shape = shape(
-    "stateEmission",
-    "an emission of a state",
-    &[
-        &EMIT_WHEN,
-        &COMMANDED,
-        &key("publish", Kind::Map(&PUBLICATION), "A fact."),
-        &TELL,
-        &key(
-            "effect",
-            Kind::Text,
-            "An effect, carried out by a worker; the state handles how it ends.",
-        ),
-        &key(
-            "name",
-            Kind::Text,
-            "What result.<name> and error.<name> call the effect.",
-        ),
-        &WITH,
-        &RETRY,
-        &key(
-            "compensate",
-            Kind::Map(&COMPENSATION),
-            "How the effect is undone.",
-        ),
-        &TIMEOUT,
-        &DEADLINE,
-    ],
-)
-.one_of(&["command", "publish", "signal", "effect"]);
+pub static STATE_EMISSION: Shape = shape("stateEmission", "an emission of a state", WITH_EFFECTS)
+    .one_of(&["command", "publish", "signal", "effect"]);
+
+/// What a timer emits.
+pub static TIMER_EMISSION: Shape = shape("timerEmission", "an emission of a timer", WITH_EFFECTS)
+    .one_of(&["command", "publish", "signal", "effect"]);
 
 /// What happens at the end of an instance.
 pub static LAST: Shape = shape(

@@ -211,9 +211,9 @@ fn what_a_step_does_not_have_is_told_with_the_place_that_has_it() {
 }
 
 #[test]
-fn an_effect_that_a_timer_emits_is_one_mistake() {
+fn an_effect_that_a_handler_emits_is_one_mistake() {
     let found = told(
-        "steps: {a: {delay: 1h}}\ntimers: {nudge: {after: 1d, emit: [{effect: fraud-score, name: x, with: {a: 1}}]}}\n",
+        "steps: {a: {delay: 1h}}\nhandlers: {Order.Paid: {emit: [{effect: fraud-score, name: x, with: {a: 1}}]}}\n",
     );
     assert_eq!(
         found,
@@ -383,7 +383,7 @@ fn what_is_wrong_with_a_wait_for_one_of_several_is_told_at_its_place() {
         ),
         (
             "{any: [{event: Order.Paid}, {callback: true}], timeout: 1h}",
-            "SR0125 a callback belongs to an effect, and the step has none",
+            "SR0125 a callback belongs to an effect or a command, and the step has none",
         ),
         (
             "{any: [{event: Order.Paid}], heartbeat: 1h, timeout: 1h}",
@@ -477,4 +477,55 @@ fn what_becomes_of_early_events_is_said_where_there_may_be_any() {
         "steps: {a: {repeat: {until: state.n == 1, max: 3}, wait: {signal: x, timeout: 1h, early: turn}}}\n",
     );
     assert_eq!(found, Vec::<String>::new());
+}
+
+#[test]
+fn what_is_wrong_with_the_effect_of_a_timer_is_told_at_its_place() {
+    let timer = |timers: &str, handlers: &str| {
+        told(&format!(
+            "handlers: {handlers}\nsteps: {{a: {{delay: 1s}}}}\ntimers: {timers}\n"
+        ))
+    };
+    let good = "{t: {every: 1h, max: 2, emit: [{effect: fraud-score, name: ask}]}}";
+    assert_eq!(
+        timer(
+            good,
+            "{result.ask: {set: {n: \"${result.score}\"}}, error.ask: [{when: error.class == \"x\", set: {n: 1}}]}"
+        ),
+        Vec::<String>::new()
+    );
+    for (timers, handlers, message) in [
+        (
+            "{t: {after: 1h, emit: [{effect: fraud-score}]}}",
+            "{}",
+            "SR0106 an emission of a timer needs the key \"name\"",
+        ),
+        (
+            "{t: {after: 1h, emit: [{effect: fraud-score, name: a}]}, u: {after: 1h, emit: [{effect: fraud-score, name: a}]}}",
+            "{}",
+            "SR0111 a timer emits an effect \"a\" already",
+        ),
+        (
+            "{t: {after: 1h, emit: [{publish: {type: x}, retry: {}}]}}",
+            "{}",
+            "SR0125 \"retry\" belongs to an effect; nobody waits for a publish",
+        ),
+        (
+            "{t: {after: 1h, max: 2, set: {n: 1}}}",
+            "{}",
+            "SR0125 a timer without \"every\" fires once",
+        ),
+        (good, "{result.asked: {set: {n: 1}}}", "SR01"),
+        (
+            good,
+            "{result.ask: {set: {n: \"${error.class}\"}}}",
+            "SR0113 `error` cannot be read here",
+        ),
+    ] {
+        let found = timer(timers, handlers);
+        assert!(
+            found.len() == 1 && found[0].starts_with(message),
+            "{timers} {handlers}: {found:?}"
+        );
+    }
 }
