@@ -39,7 +39,11 @@ fn numbers_of_a_loop_may_come_from_data_and_are_kept() {
     world.succeed("steps.ask.item", &json!(1));
     assert_eq!(open(&world), 2);
     world.succeed("steps.ask.item", &json!(2));
-    assert_eq!((world.phase(), open(&world)), (Phase::Completed, 0));
+    assert_eq!(
+        (world.phase(), open(&world)),
+        (Phase::Completed, 1),
+        "the third one had begun"
+    );
     let world = asking(foreach, &json!({"sites": [1, 2, 3, 4, 5], "n": 2}));
     assert_eq!(failure_code(&world), "too_many_items");
 }
