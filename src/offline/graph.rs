@@ -135,7 +135,7 @@ impl Graph {
                     self.link(at[usize::from(group)], *to, Link::Part, label);
                 }
                 None if step.needs.is_empty() && !step.at_end && !step.of_timer => {
-                    self.link(start, *to, Link::Flow, label)
+                    self.link(start, *to, Link::Flow, label);
                 }
                 Some(_) | None => {}
             }

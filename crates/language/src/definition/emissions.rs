@@ -13,7 +13,7 @@ use crate::expr::types::Type;
 use crate::expr::{Expr, Root, Template};
 use crate::limits::Limits;
 
-impl<'r> Reading<'r, '_> {
+impl Reading<'_, '_> {
     /// One emission, or a list of them.
     pub fn emits(&mut self, entry: &Entry<'_>, roots: &'static [Root], event: EventParts) -> Vec<Emission> {
         let mut emits = Vec::new();

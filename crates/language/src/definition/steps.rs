@@ -20,7 +20,7 @@ use super::typing::{self, Types};
 use super::waits;
 use super::yaml::{Entry, Node, Plain, Scalar, Value};
 use crate::expr::types::Type;
-use crate::expr::{Root, Template, nearest};
+use crate::expr::{Expr, Root, Template, nearest};
 use crate::ids::EffectName;
 use crate::limits::Limits;
 use crate::retry::RetryPolicy;
@@ -161,19 +161,7 @@ impl<'r> Reading<'r, '_> {
             .map(|set| self.set(set, end_roots, end_event))
             .unwrap_or_default();
         self.types = outcome;
-        let fail_if = fields.get("fail_if").map(|condition| {
-            let readable = Readable {
-                roots: end_roots,
-                event: end_event,
-                steps: &self.steps,
-                item: self.item,
-                input: self.takes_input,
-                types: self.types.as_ref().map(|types| &types.env),
-            };
-            let expr = texts::expr(condition, readable, self.findings);
-            self.certain(condition, &expr, certain::FAIL_IF);
-            expr
-        });
+        let fail_if = self.fail_if(&fields, end_roots, end_event);
         let aliases = self.aliases(&fields, end_roots, end_event);
         let child = Child::of(fields.get("saga"), action.as_ref());
         let undoing = fields.get("compensate");
@@ -204,6 +192,27 @@ impl<'r> Reading<'r, '_> {
             timeout_ms,
             deadline,
         })
+    }
+
+    /// What makes a step fail that has come to its end.
+    fn fail_if(
+        &mut self,
+        fields: &Fields<'r, '_>,
+        roots: &'static [Root],
+        event: EventParts,
+    ) -> Option<Expr> {
+        let condition = fields.get("fail_if")?;
+        let readable = Readable {
+            roots,
+            event,
+            steps: &self.steps,
+            item: self.item,
+            input: self.takes_input,
+            types: self.types.as_ref().map(|types| &types.env),
+        };
+        let expr = texts::expr(condition, readable, self.findings);
+        self.certain(condition, &expr, certain::FAIL_IF);
+        Some(expr)
     }
 
     /// Adds what is known of the steps that one needs, when it begins.

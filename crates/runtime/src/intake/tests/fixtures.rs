@@ -19,6 +19,8 @@ pub(super) fn saga(name: &str, version: u8, events: &[&str], keys: &[(&str, &str
     let mut hash = [version; 32];
     hash[..name.len()].copy_from_slice(name.as_bytes());
     Arc::new(Definition {
+        result_handlers: BTreeMap::new(),
+        error_handlers: BTreeMap::new(),
         name: SagaName::parse(name).expect("legal"),
         hash: DefinitionHash(hash),
         source: "".into(),
