@@ -236,7 +236,7 @@ impl Partition {
     }
 
     /// Rows of the outbox that leave it although no event is taken and no timer fires: events may wait for these. The others
-    /// may wait for events themselves: those of other sagas that are awaited, and those whose results wait behind a timer that
+    /// may wait for events themselves (ADR 66): those of other sagas that are awaited, and those whose results wait behind a timer that
     /// asks its aliases. What waits there may be something else than a result, so this is a lower bound.
     #[must_use]
     pub fn pressing_rows(&self) -> u64 {
