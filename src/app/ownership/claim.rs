@@ -145,6 +145,7 @@ impl Claiming<'_> {
             folder,
             found: None,
             missed_since: None,
+            looked: None,
             how: None,
             claimed: None,
         })
@@ -209,6 +210,12 @@ impl Claiming<'_> {
         let entries = Entries::of(self.manifest);
         let found = entries.read(self.broker, candidate.shard).await?;
         let now = self.clock.monotonic();
+        // An owner may have come and its record be lost again while nobody looked.
+        let blind = self.patience(None) / 2;
+        let was_away = |looked| now.saturating_sub(looked) > blind;
+        if candidate.looked.replace(now).is_some_and(was_away) {
+            candidate.missed_since = None;
+        }
         candidate.watch(found, now);
         let verdict = decide(&Question {
             record: candidate.record(),
@@ -440,6 +447,8 @@ struct Candidate {
     found: Option<Found>,
     /// Since when the broker has no record.
     missed_since: Option<Duration>,
+    /// When the record was looked for last.
+    looked: Option<Duration>,
     how: Option<How>,
     claimed: Option<Claimed>,
 }

@@ -259,6 +259,25 @@ async fn a_folder_at_another_place_waits_until_its_owner_was_quiet() {
     assert_eq!(waited_for.len(), 3, "one second each: {waited_for:?}");
 }
 
+/// Another process had claimed the shard meanwhile and its record was lost again: both were at work.
+#[tokio::test]
+async fn time_in_which_nobody_looked_for_a_lost_record_does_not_count() {
+    let mut place = Place::new().await;
+    drop(place.claim("a").await.expect("new"));
+    place.lose_records().await;
+    let claim = place.claim("a");
+    let stand_still = async {
+        while place.waited_for.lock().expect("not poisoned").is_empty() {
+            tokio::task::yield_now().await;
+        }
+        place.clock.0.fetch_add(10_000, Ordering::AcqRel);
+    };
+    let claimed = tokio::join!(claim, stand_still).0.expect("nobody came");
+    assert_eq!(claimed.record.epoch, 2);
+    let waited_for = place.waited_for.lock().expect("not poisoned");
+    assert_eq!(waited_for.len(), 4, "three seconds behind that: {waited_for:?}");
+}
+
 #[tokio::test]
 async fn a_folder_whose_owner_still_renews_is_refused() {
     let place = Place::new().await;
