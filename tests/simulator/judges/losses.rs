@@ -35,7 +35,8 @@ pub fn forgotten(simulation: &Simulation) -> Option<String> {
     })
 }
 
-fn removed(simulation: &Simulation) -> Vec<String> {
+/// What is gone and nobody was told of. A process finds out up to seconds later, where the broker does not answer it.
+pub fn removed(simulation: &Simulation) -> Vec<String> {
     let gone = simulation.losses.gone.iter();
     // Where a broker loses what nobody has read, nobody can know.
     let removed = gone.filter(|gone| gone.is_removed && !gone.stood_in_place);

@@ -136,6 +136,7 @@ fn records(simulation: &Simulation, tenant: &str, saga: &str) -> Vec<(InstanceId
 /// What has not come to its end, one line each; none once nothing is under way any more.
 pub fn open(simulation: &Simulation) -> Vec<String> {
     let mut open: Vec<String> = losses::forgotten(simulation).into_iter().collect();
+    open.extend(losses::removed(simulation));
     for (_, event) in &simulation.stored {
         let starts = [
             ("List.Opened", "list"),
