@@ -135,6 +135,11 @@ impl Guard {
         self.jump.is_some()
     }
 
+    /// Whether there are jumps for which no look has answered.
+    pub const fn is_open(&self) -> bool {
+        self.jump.is_some() || self.asked.is_some()
+    }
+
     /// A look at the stream begins. It answers for all jumps so far.
     pub fn ask(&mut self) {
         let jump = self.jump.take();

@@ -88,7 +88,8 @@ impl Private {
     /// What was mailed stays mailed, and forms an unbroken chain.
     pub async fn run(mut self) {
         while self.mail_all().await {
-            if self.target.is_some_and(|target| self.view.read() >= target) {
+            let is_there = self.target.is_some_and(|target| self.view.read() >= target);
+            if is_there && self.view.is_vouched_for() {
                 if self.hand_over().await {
                     return;
                 }

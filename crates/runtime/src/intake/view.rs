@@ -140,6 +140,11 @@ impl View {
         self.read
     }
 
+    /// Whether a look at the stream has answered for all that was jumped over. Who drops the view before that forgets it.
+    pub const fn is_vouched_for(&self) -> bool {
+        !self.guard.is_open()
+    }
+
     /// Generation of the definitions by which all was asked for that was handed out last, and is routed. What lies behind
     /// [`View::place`] is not of an older one.
     pub const fn routed_by(&self) -> u64 {

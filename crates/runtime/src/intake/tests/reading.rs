@@ -229,6 +229,40 @@ async fn a_stuck_shard_holds_up_nobody_and_misses_nothing() {
     assert_eq!(world.intake.status()[0].detached, 0);
 }
 
+/// With the reader of the shard the question was forgotten whether what it jumped over was gone.
+#[tokio::test]
+async fn a_shard_does_not_join_before_it_is_known_that_nothing_before_it_is_gone() {
+    let broker = Scripted::new();
+    let mut plan = Plan::new(2);
+    plan.mailbox = 5;
+    plan.settings.batch_messages = 3;
+    plan.settings.delivery_inputs = 1;
+    plan.settings.detach_after = Millis(20);
+    let mut world = plan.start(broker.clone());
+    let mut stuck = Some(world.mailbox(0));
+    let mut other = world.shard(1, Mood::default());
+    for order in 0..200 {
+        place(&broker, &format!("o-{order}"), 2);
+    }
+    other.knows(200).await;
+    soon(async {
+        while broker.opened(STREAMS[0]).len() < 2 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    })
+    .await;
+    broker.forget_before(STREAMS[0], 190);
+    broker.mute(true);
+    world.mailboxes[0] = stuck.take();
+    let mut shard = world.shard(0, Mood::default());
+    shard.knows(200).await;
+    // It has come to where the others are, and nobody answers.
+    let (late, _) = place(&broker, "late", 2);
+    shard.knows(late).await;
+    broker.mute(false);
+    assert_eq!(halted(&world).await.reason, "stream.gap");
+}
+
 #[tokio::test]
 async fn a_shard_far_behind_starts_apart_and_joins() {
     let broker = Scripted::new();
