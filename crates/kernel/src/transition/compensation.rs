@@ -28,6 +28,7 @@ use super::place::Place;
 use super::run::Run;
 use super::scope::Locals;
 use super::slot::Slot;
+use super::turns::SOON_MS;
 use super::{Rejection, TIMER_DISCARDED, attempts, children, flight, questions};
 use crate::input::{CancelMode, Settle, Verdict, WorkOutcome, WorkResult};
 use crate::ledger::{LedgerEntry, LedgerStatus};
@@ -257,7 +258,7 @@ pub(super) fn retry_due(run: &mut Run<'_>, timer: &str) -> Result<(), Rejection>
     for at in of_timer(run, timer) {
         start(run, at)?;
     }
-    Ok(())
+    proceed(run)
 }
 
 /// The retry timer of a step is discarded: there is no further attempt.
@@ -359,11 +360,20 @@ fn start(run: &mut Run<'_>, at: usize) -> Result<(), Rejection> {
     if entry.asks {
         return ask(run, at);
     }
+    let step = &run.ground.definition.steps[usize::from(entry.step)];
+    let is_told = !entry.of_child && is_fact(step);
+    if is_told && run.work_room() <= WORK_LEFT && !run.work.is_empty() {
+        // Facts are undone with at once, so many may follow each other; those that have no room come with the next input.
+        let entry = run.record.ledger.entry(at);
+        entry.status = LedgerStatus::BackingOff;
+        let timer = timer_name(step, entry);
+        return run.set_retry_timer(&timer, SOON_MS);
+    }
+    let entry = run.record.ledger.entry(at);
     entry.attempt = entry.attempt.saturating_add(1);
-    let (index, repetition) = (entry.step, repetition(entry));
+    let repetition = repetition(entry);
     let (input, result, late) = (entry.input.clone(), entry.result.clone(), entry.late);
     let (known_as, of_child) = (entry.known_as.clone(), entry.of_child);
-    let step = step(run, index);
     let path = Place::Compensation { step: &step.name }.to_string();
     let prepared = match (&step.action, &step.compensate) {
         (Action::Saga(child), _) if of_child => {
@@ -399,8 +409,7 @@ fn start(run: &mut Run<'_>, at: usize) -> Result<(), Rejection> {
         attempt: repetition.attempt,
     });
     let entry = run.record.ledger.entry(at);
-    let undo = step.compensate.as_ref().map(|compensation| &compensation.action);
-    if let (false, Some(Action::Publish(_))) = (of_child, undo) {
+    if is_told {
         // Nothing comes back: what is published with the decision is done with it.
         entry.undone();
         run.note(Note::CompensationDone {
@@ -411,6 +420,12 @@ fn start(run: &mut Run<'_>, at: usize) -> Result<(), Rejection> {
     entry.status = LedgerStatus::Undoing;
     entry.outstanding = Some(outstanding);
     Ok(())
+}
+
+/// Whether a fact undoes what the step did.
+fn is_fact(step: &Step) -> bool {
+    let undo = step.compensate.as_ref().map(|compensation| &compensation.action);
+    matches!(undo, Some(Action::Publish(_)))
 }
 
 /// What undoes an entry of this input and result; `None` where there is nothing to undo.

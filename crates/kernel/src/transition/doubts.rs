@@ -165,6 +165,7 @@ fn done<'a>(
     state.question = None;
     let open = state.outstanding.take();
     let (iteration, unknown) = (state.iteration, state.tries.unknown);
+    let failed = state.tries.has_failed;
     let input = state.sent.as_ref().map(|sent| sent.payload.clone());
     state.tries.round = doubt.round;
     if let Some(open) = open {
@@ -178,7 +179,7 @@ fn done<'a>(
                 outstanding: open,
                 input,
                 unknown,
-                failed: false,
+                failed,
                 late: Late::TimedOut,
             });
         }
@@ -208,8 +209,7 @@ fn late(run: &mut Run<'_>, slot: Slot, doubt: Doubt, result: &[u8], counts: bool
     if let Some(at) = known {
         confirm(run, at, doubt.input, result, doubt.late);
     } else if !counts {
-        let known = (doubt.input, Some(result));
-        entries::push_late(run, slot, doubt.iteration, known, doubt.late);
+        entries::push_late(run, slot, doubt.iteration, doubt.input, Ok(result), doubt.late);
     } else if run.record.phase != Phase::Completed {
         let held = LedgerStatus::Held;
         let known = (doubt.input, Some(result));

@@ -5,6 +5,7 @@ use saga_runner_language::expr::Root;
 use serde_bytes::ByteBuf;
 
 use super::attempts::NO_RESULT;
+use super::entries::Remains;
 use super::place::Place;
 use super::results::Mode;
 use super::run::Run;
@@ -165,7 +166,7 @@ pub(super) fn failed(run: &mut Run<'_>, slot: Slot, defeat: Defeat<'_>) -> Resul
     state.result = None;
     let input = state.take_input();
     let (unknown, iteration) = (state.tries.unknown, state.iteration);
-    let has_failed = state.tries.has_failed;
+    let failed = state.tries.has_failed;
     doubts::keep_input(run, slot, iteration, input.as_ref());
     run.note(Note::StepFailed {
         step: step.name.clone(),
@@ -181,11 +182,11 @@ pub(super) fn failed(run: &mut Run<'_>, slot: Slot, defeat: Defeat<'_>) -> Resul
     }
     if defeat.class == CHILD_STUCK && matches!(step.action, Action::Saga(_)) {
         children::hold(run, slot, iteration, input);
-    } else if unknown {
-        children::recall(run, slot.step, input.as_ref())?;
-        entries::push_unknown(run, slot, input);
-    } else if has_failed {
-        entries::push_failed(run, slot, input);
+    } else {
+        if unknown {
+            children::recall(run, slot.step, input.as_ref())?;
+        }
+        entries::push_remains(run, slot, input, Remains { unknown, failed });
     }
     errors::answer(run, slot, defeat)
 }
@@ -222,9 +223,7 @@ pub(super) fn abandon(run: &mut Run<'_>, slot: Slot) {
             failed,
             late: entries::why_late(&run.record),
         }),
-        None if unknown => entries::push_unknown(run, slot, input),
-        None if failed => entries::push_failed(run, slot, input),
-        None => {}
+        None => entries::push_remains(run, slot, input, Remains { unknown, failed }),
     }
 }
 
@@ -242,16 +241,19 @@ pub(super) fn late(run: &mut Run<'_>, at: usize, outcome: &WorkOutcome) -> Resul
         doubts::settle(run, slot, stray.iteration, stray.outstanding.round);
     }
     let step = slot.step(run);
-    let (word, result, may_have_happened) = match outcome {
+    let (unknown, failed) = (stray.unknown, stray.failed);
+    let (word, result) = match outcome {
         WorkOutcome::Succeeded { payload } | WorkOutcome::Unusable { payload, .. } => {
-            ("succeeded", Some(kept(run, payload)), true)
+            ("succeeded", Ok(kept(run, payload)))
         }
-        WorkOutcome::Failed { class, .. } => (
-            class.as_str(),
-            None,
-            stray.unknown || entries::undoes_failed(step),
-        ),
-        WorkOutcome::TimedOut { class, .. } => (class.as_str(), None, true),
+        WorkOutcome::Failed { class, .. } => {
+            let failed = true;
+            (class.as_str(), Err(Remains { unknown, failed }))
+        }
+        WorkOutcome::TimedOut { class, .. } => {
+            let unknown = true;
+            (class.as_str(), Err(Remains { unknown, failed }))
+        }
     };
     run.note(Note::LateResult {
         step: step.name.clone(),
@@ -259,8 +261,8 @@ pub(super) fn late(run: &mut Run<'_>, at: usize, outcome: &WorkOutcome) -> Resul
     });
     if word == CHILD_STUCK && matches!(step.action, Action::Saga(_)) {
         children::hold_late(run, slot, stray.iteration, stray.input)?;
-    } else if may_have_happened {
-        entries::push_late(run, slot, stray.iteration, (stray.input, result), stray.late);
+    } else {
+        entries::push_late(run, slot, stray.iteration, stray.input, result, stray.late);
     }
     compensation::proceed(run)
 }

@@ -30,27 +30,55 @@ pub(super) fn push(run: &mut Run<'_>, slot: Slot, input: Option<ByteBuf>, result
     );
 }
 
-/// The same for one of which nobody knows whether it happened.
-pub(super) fn push_unknown(run: &mut Run<'_>, slot: Slot, input: Option<ByteBuf>) {
+/// What attempts without a success say about the world.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Remains {
+    /// The outcome of one is unknown.
+    pub unknown: bool,
+    /// One has failed for certain.
+    pub failed: bool,
+}
+
+impl Remains {
+    /// Whether there may be something to undo, as the step says.
+    pub(super) fn may_be_undone(self, step: &Step) -> bool {
+        step.compensate.as_ref().is_some_and(|compensation| {
+            (self.unknown && compensation.on_unknown != OnUnknown::Ignore)
+                || (self.failed && compensation.undoes_failed)
+        })
+    }
+
+    /// Whether an operator says so: not where a failure is to be undone in any case.
+    fn asks(self, compensation: &Compensation) -> bool {
+        self.unknown
+            && compensation.on_unknown == OnUnknown::Ask
+            && !(self.failed && compensation.undoes_failed)
+    }
+}
+
+/// The same for one without a success, where its compensation says that there may be something to undo.
+pub(super) fn push_remains(run: &mut Run<'_>, slot: Slot, input: Option<ByteBuf>, remains: Remains) {
+    if !remains.may_be_undone(slot.step(run)) {
+        return;
+    }
     let iteration = run.slot(slot).iteration;
-    if may_be_undone(slot.step(run)) {
-        put(run, slot, iteration, LedgerStatus::Held, (input, None), None);
+    put(run, slot, iteration, LedgerStatus::Held, (input, None), None);
+    leave_remains(run, slot, iteration, remains);
+}
+
+/// The newest entry, which is of this slot, has no result.
+fn leave_remains(run: &mut Run<'_>, slot: Slot, iteration: u32, remains: Remains) {
+    let asks = slot
+        .step(run)
+        .compensate
+        .as_ref()
+        .is_some_and(|compensation| remains.asks(compensation));
+    if let Some(at) = run.record.ledger.len().checked_sub(1) {
+        run.record.ledger.entry(at).asks = asks;
+    }
+    if remains.unknown {
         doubts::stand_on_ledger(run, slot, iteration);
     }
-}
-
-/// The same for one that has failed, where its compensation says that it may have left something behind.
-pub(super) fn push_failed(run: &mut Run<'_>, slot: Slot, input: Option<ByteBuf>) {
-    let iteration = run.slot(slot).iteration;
-    if undoes_failed(slot.step(run)) {
-        put(run, slot, iteration, LedgerStatus::Held, (input, None), None);
-    }
-}
-
-pub(super) fn undoes_failed(step: &Step) -> bool {
-    step.compensate
-        .as_ref()
-        .is_some_and(|compensation| compensation.undoes_failed)
 }
 
 /// Why nobody waits any more for what a step does, now that it is given up.
@@ -64,13 +92,14 @@ pub(super) fn why_late(record: &Record) -> Late {
     }
 }
 
-/// The same for what nothing waits for any more, which is undone although the instance may go on. Without a
-/// result nobody knows whether it happened.
+/// The same for what nothing waits for any more, which is undone although the instance may go on: its result, or what its
+/// attempts without one say.
 pub(super) fn push_late(
     run: &mut Run<'_>,
     slot: Slot,
     iteration: u32,
-    (input, result): (Option<ByteBuf>, Option<&[u8]>),
+    input: Option<ByteBuf>,
+    result: Result<&[u8], Remains>,
     late: Late,
 ) {
     let step = slot.step(run);
@@ -82,33 +111,27 @@ pub(super) fn push_late(
     }
     let status = match (result, compensation.on_late) {
         _ if cancel_mode(&run.record) == Some(CancelMode::Abandon) => return,
-        (None, _) if !may_be_undone(step) && !undoes_failed(step) => return,
+        (Err(remains), _) if !remains.may_be_undone(step) => return,
         // It was waited for.
         _ if flight::drains(&run.record) => LedgerStatus::Held,
-        (None, _) | (Some(_), OnLate::Compensate) => LedgerStatus::Due,
-        (Some(_), OnLate::Accept) if run.record.phase == Phase::Running => LedgerStatus::Held,
-        (Some(_), OnLate::Accept | OnLate::Ignore) => return,
+        (Err(_), _) | (Ok(_), OnLate::Compensate) => LedgerStatus::Due,
+        (Ok(_), OnLate::Accept) if run.record.phase == Phase::Running => LedgerStatus::Held,
+        (Ok(_), OnLate::Accept | OnLate::Ignore) => return,
     };
     let twins = run.record.ledger.iter();
     let is_twin = |entry: &LedgerEntry| {
         (entry.step, entry.item, entry.iteration) == (slot.step, slot.item, iteration) && !entry.of_child
     };
     let twins = twins.filter(|entry| is_twin(entry)).count();
-    put(run, slot, iteration, status, (input, result), Some(late));
-    if result.is_none() {
-        doubts::stand_on_ledger(run, slot, iteration);
+    put(run, slot, iteration, status, (input, result.ok()), Some(late));
+    if let Err(remains) = result {
+        leave_remains(run, slot, iteration, remains);
     }
     // The step did it under another key before; what undoes that is other work, too.
     if let Some(round) = u32::try_from(twins).ok().filter(|twins| *twins > 0) {
         let at = run.record.ledger.len() - 1;
         run.record.ledger.entry(at).tries.round = round.saturating_mul(TWIN_ROUNDS);
     }
-}
-
-fn may_be_undone(step: &Step) -> bool {
-    step.compensate
-        .as_ref()
-        .is_some_and(|compensation| compensation.on_unknown != OnUnknown::Ignore)
 }
 
 /// Puts an entry on the ledger, if the step can be undone.
@@ -139,7 +162,7 @@ pub(super) fn put(
         attempt: 0,
         tries: Tries::default(),
         outstanding: None,
-        asks: result.is_none() && compensation.on_unknown == OnUnknown::Ask,
+        asks: false,
         known_as: None,
         of_child: false,
         again: false,

@@ -102,6 +102,73 @@ steps:
 }
 
 #[test]
+fn what_is_unknown_and_what_has_failed_are_undone_each_as_the_step_says() {
+    let begun = |on_unknown: &str, on_failed: &str| {
+        let mut world = World::new(loaded(&format!(
+            r"
+steps:
+  pay:
+    effect: charge
+    retry: {{attempts: 2, errors: [transient, timeout]}}
+    compensate: {{effect: refund, on_unknown: {on_unknown}, on_failed: {on_failed}}}
+"
+        )));
+        world.event("Order.Placed", &json!({"id": "o-1"}));
+        world
+    };
+    let stop = |world: &mut World| world.control("req-1", Control::cancel("stop".to_owned()));
+    // Given up, then unknown: nothing has failed.
+    let mut world = begun("ignore", "compensate");
+    stop(&mut world);
+    world.time_out("steps.pay");
+    assert_eq!((world.ledger(), world.phase()), (vec![], Phase::Cancelled));
+    // One attempt has failed before.
+    let mut world = begun("ignore", "compensate");
+    world.fail("steps.pay", "transient");
+    world.advance(1_000);
+    stop(&mut world);
+    world.time_out("steps.pay");
+    assert_eq!(world.ledger(), [LedgerStatus::Undoing]);
+    // The same without being given up.
+    let mut world = begun("ignore", "compensate");
+    world.time_out("steps.pay");
+    world.advance(1_000);
+    world.fail("steps.pay", "declined");
+    assert_eq!(world.ledger(), [LedgerStatus::Undoing]);
+    // A failure is certain, so nobody is asked.
+    let mut world = begun("ask", "compensate");
+    world.fail("steps.pay", "declined");
+    assert_eq!(world.ledger(), [LedgerStatus::Undoing]);
+    let mut world = begun("ask", "ignore");
+    world.time_out("steps.pay");
+    world.advance(1_000);
+    world.fail("steps.pay", "declined");
+    assert_eq!(world.ledger(), [LedgerStatus::Stuck]);
+}
+
+#[test]
+fn more_steps_are_undone_by_facts_than_one_input_may_publish() {
+    let mut world = World::new(loaded(
+        r#"
+steps:
+  pay: {foreach: {over: range(300), parallel: 64}, set: {ok: true}, publish: {type: taken}, compensate: {publish: {type: given}}}
+  book: {needs: [pay], effect: book}
+"#,
+    ));
+    world.event("Order.Placed", &json!({"id": "o-1"}));
+    for _ in 0..20 {
+        world.advance(1);
+    }
+    world.fail("steps.book", "full");
+    for _ in 0..20 {
+        world.advance(1);
+    }
+    assert_eq!(world.phase(), Phase::Failed);
+    let given = world.sent.iter().filter(|item| item.path.ends_with("compensate"));
+    assert_eq!(given.count(), 300);
+}
+
+#[test]
 fn a_success_behind_a_failure_is_undone_once() {
     let mut world = World::new(loaded(
         r"
