@@ -149,11 +149,11 @@ steps:
 #[test]
 fn more_steps_are_undone_by_facts_than_one_input_may_publish() {
     let mut world = World::new(loaded(
-        r#"
+        r"
 steps:
   pay: {foreach: {over: range(300), parallel: 64}, set: {ok: true}, publish: {type: taken}, compensate: {publish: {type: given}}}
   book: {needs: [pay], effect: book}
-"#,
+",
     ));
     world.event("Order.Placed", &json!({"id": "o-1"}));
     for _ in 0..20 {
