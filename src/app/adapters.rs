@@ -58,7 +58,7 @@ pub trait Adapters: Send + Sync + 'static {
         settings: &gateway::Settings,
         messenger: Option<Arc<dyn Messenger>>,
     ) -> Result<Arc<dyn Gateway>, StartError> {
-        gateway::open(settings, messenger).map_err(|error| StartError::Missing(error.to_string()))
+        gateway::open(settings, messenger).map_err(|error| StartError::Missing(vec![error.to_string()]))
     }
 
     /// Opens the state of a shard.

@@ -11,6 +11,7 @@ use crate::config::Manifest;
 use crate::kernel::definition::{
     self, BinaryFiles, Definition, EffectDefinition, Loaded, SchemaFiles, Severity, SourceFile,
 };
+use crate::kernel::ids::EffectName;
 
 /// Largest schema, in bytes.
 const SCHEMA_BYTES_MAX: u64 = 1024 * 1024;
@@ -337,61 +338,55 @@ pub fn compiled(manifest: &Manifest, files: Files) -> Result<Read, StartError> {
 }
 
 fn check_needs(manifest: &Manifest, loaded: &Loaded) -> Result<(), StartError> {
-    if manifest.mode.runs_effects() {
-        for effect in &loaded.effects {
-            for name in effect.upstreams() {
-                if !manifest.upstreams.contains_key(&name) {
-                    return Err(StartError::Missing(format!(
-                        "effect {} names upstreams.{name}, which the manifest does not have",
-                        effect.name
-                    )));
-                }
-            }
-            for name in effect.secrets() {
-                if !manifest.secrets.contains_key(&name) {
-                    return Err(StartError::Missing(format!(
-                        "effect {} names secrets.{name}, which the manifest does not have",
-                        effect.name
-                    )));
-                }
-            }
-            if effect.hands_out_token() && manifest.callbacks.is_none() {
-                return Err(StartError::Missing(format!(
-                    "effect {} hands out command.token, and the manifest has no callbacks.key",
-                    effect.name
-                )));
-            }
-        }
-    }
-    if manifest.mode.runs_sagas()
-        && manifest.callbacks.is_none()
-        && let Some(saga) = loaded.sagas.iter().find(|saga| saga.hands_out_tokens())
-    {
-        return Err(StartError::Missing(format!(
-            "saga {} hands out command.token in a command, and the manifest has no callbacks.key",
-            saga.name
-        )));
-    }
-    if manifest.mode.runs_sagas()
-        && manifest.scheduled_tenants.is_none()
-        && manifest.scheduled_tenants().is_empty()
-        && let Some(saga) = loaded.sagas.iter().find(|saga| saga.schedule.is_some())
-    {
-        return Err(StartError::Missing(format!(
-            "saga {} has a schedule, and the manifest does not say for which tenants: list them under scheduled_tenants",
-            saga.name
-        )));
-    }
-    if manifest.mode.runs_sagas()
-        && manifest.gateway.is_none()
-        && let Some(saga) = loaded.sagas.iter().find(|saga| saga.sends_commands())
-    {
-        return Err(StartError::Missing(format!(
-            "saga {} sends aggregate commands, and the manifest has no gateway",
-            saga.name
-        )));
+    let missing = missing(manifest, loaded);
+    if !missing.is_empty() {
+        return Err(StartError::Missing(missing));
     }
     consumers::plan(manifest, &loaded.effects).map(drop)
+}
+
+/// What the definitions need and the manifest does not give, all of it.
+fn missing(manifest: &Manifest, loaded: &Loaded) -> Vec<String> {
+    let mut missing = Vec::new();
+    let effects = loaded.effects.iter().filter(|_| manifest.mode.runs_effects());
+    for effect in effects {
+        let upstreams = effect.upstreams().into_iter();
+        let unknown = upstreams.filter(|name| !manifest.upstreams.contains_key(name));
+        missing.extend(unknown.map(|name| lacks(&effect.name, &format!("upstreams.{name}"))));
+        let secrets = effect.secrets().into_iter();
+        let unknown = secrets.filter(|name| !manifest.secrets.contains_key(name));
+        missing.extend(unknown.map(|name| lacks(&effect.name, &format!("secrets.{name}"))));
+        if effect.hands_out_token() && manifest.callbacks.is_none() {
+            missing.push(format!(
+                "effect {} hands out command.token, and the manifest has no callbacks.key",
+                effect.name
+            ));
+        }
+    }
+    let has_tenants = manifest.scheduled_tenants.is_some() || !manifest.scheduled_tenants().is_empty();
+    for saga in loaded.sagas.iter().filter(|_| manifest.mode.runs_sagas()) {
+        let name = &saga.name;
+        if saga.hands_out_tokens() && manifest.callbacks.is_none() {
+            missing.push(format!(
+                "saga {name} hands out command.token in a command, and the manifest has no callbacks.key"
+            ));
+        }
+        if saga.schedule.is_some() && !has_tenants {
+            missing.push(format!(
+                "saga {name} has a schedule, and the manifest does not say for which tenants: list them under scheduled_tenants"
+            ));
+        }
+        if saga.sends_commands() && manifest.gateway.is_none() {
+            missing.push(format!(
+                "saga {name} sends aggregate commands, and the manifest has no gateway"
+            ));
+        }
+    }
+    missing
+}
+
+fn lacks(effect: &EffectName, what: &str) -> String {
+    format!("effect {effect} names {what}, which the manifest does not have")
 }
 
 #[cfg(test)]
@@ -439,6 +434,43 @@ mod tests {
         assert!(refusal.contains("saga a has a schedule"), "{refusal}");
         manifest.scheduled_tenants = Some(Vec::new());
         assert!(load(&manifest).is_ok(), "for nobody, as it was said");
+    }
+
+    #[test]
+    fn everything_that_the_manifest_lacks_is_told_at_once() {
+        let dir = tempfile::tempdir().expect("temporary folder");
+        let call = |name: &str, upstream: &str| {
+            format!(
+                "apiVersion: sagas/v1\nkind: Effect\nname: {name}\nhttp: {{method: POST, url: \"${{upstreams.{upstream}}}/x\", headers: {{key: \"${{secrets.{name}_key}}\"}}}}\n"
+            )
+        };
+        let saga = "apiVersion: sagas/v1\nkind: Saga\nname: a\nstart: A.B\nkey: {\"*\": event.id}\nstate: {init: {}}\nsteps: {tell: {command: {aggregate: A, id: x, type: A.C}}}\n";
+        for (file, text) in [
+            ("effects/one.yaml", call("one", "bank").as_str()),
+            ("effects/two.yaml", &call("two", "shop")),
+            ("sagas/a.yaml", saga),
+        ] {
+            let path = dir.path().join(file);
+            std::fs::create_dir_all(path.parent().expect("a folder")).expect("created");
+            std::fs::write(path, text).expect("written");
+        }
+        let mut manifest = Manifest::named("test");
+        manifest.sagas = dir.path().join("sagas");
+        manifest.effects = dir.path().join("effects");
+        let told = load(&manifest).expect_err("much is missing").to_string();
+        for what in [
+            "effect one names upstreams.bank",
+            "effect one names secrets.one_key",
+            "effect two names upstreams.shop",
+            "effect two names secrets.two_key",
+            "saga a sends aggregate commands",
+        ] {
+            let lines = told
+                .lines()
+                .filter(|line| line.contains(what) && line.ends_with("[SR0406]"));
+            assert_eq!(lines.count(), 1, "{what}: {told}");
+        }
+        assert_eq!(told.lines().count(), 5, "{told}");
     }
 
     #[test]

@@ -72,7 +72,7 @@ pub(super) fn view(
     effects: &[Arc<EffectDefinition>],
 ) -> DeadLetterView {
     let excerpt = printable(&excerpt(&letter, effects));
-    let instance = letter.input.map(|input| input.instance);
+    let instance = letter.about.or(letter.input.map(|input| input.instance));
     DeadLetterView {
         id: format!("{shard}-{number}"),
         reason: letter.reason,

@@ -71,8 +71,8 @@ pub enum StartError {
         /// Texts of the files, for the excerpts.
         texts: BTreeMap<String, Arc<str>>,
     },
-    #[error("{0} [SR0406]")]
-    Missing(String),
+    #[error("{}", .0.iter().map(|wrong| format!("{wrong} [SR0406]")).collect::<Vec<_>>().join("\n"))]
+    Missing(Vec<String>),
     #[error("{0} [SR0407]")]
     Foreign(String),
     #[error("{0} [SR0408]")]

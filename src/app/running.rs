@@ -402,12 +402,17 @@ fn start_worker(
     };
     Worker::start(&spec)
         .map(Some)
-        .map_err(|error| StartError::Missing(error.to_string()))
+        .map_err(|error| StartError::Missing(vec![error.to_string()]))
 }
 
 /// Reads what protects the connections to upstreams.
 fn upstream_tls(manifest: &Manifest) -> Result<BTreeMap<String, UpstreamTls>, StartError> {
     let read = manifest.upstream_tls.iter();
-    read.map(|(name, files)| Ok((name.clone(), files.read().map_err(StartError::Missing)?)))
-        .collect()
+    read.map(|(name, files)| {
+        Ok((
+            name.clone(),
+            files.read().map_err(|wrong| StartError::Missing(vec![wrong]))?,
+        ))
+    })
+    .collect()
 }

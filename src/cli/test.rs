@@ -109,17 +109,19 @@ fn print_case(source: &str, arguments: &TestArguments) -> Result<(), Failure> {
 
 fn verdict(reports: &[CaseReport], coverage: &[Coverage], arguments: &TestArguments) -> Result<(), Failure> {
     let failed = reports.iter().filter(|case| !case.passed()).count();
-    if failed > 0 {
-        let message = format!("{failed} of {} case(s) failed", reports.len());
-        return Err(Failure::new(exit::FINDINGS, message));
+    if failed == 0 {
+        out::note(format_args!("{} case(s) passed", reports.len()));
     }
-    out::note(format_args!("{} case(s) passed", reports.len()));
     if arguments.chaos {
         let runs: usize = reports.iter().map(|case| case.chaos_runs).sum();
         let open = reports.iter().filter(|case| case.is_open).count();
         out::note(format_args!(
-            "{runs} run(s) with a failure came to an end; {open} case(s) have no end to come to"
+            "{runs} run(s) in which something goes wrong; {open} case(s) have no end to come to"
         ));
+    }
+    if failed > 0 {
+        let message = format!("{failed} of {} case(s) failed", reports.len());
+        return Err(Failure::new(exit::FINDINGS, message));
     }
     let min = arguments.min_coverage.unwrap_or(0);
     let below: Vec<&str> = coverage
@@ -149,9 +151,10 @@ fn cover(sagas: &Sagas, reports: &[CaseReport], path: &Path) -> Vec<Coverage> {
     for (name, (definition, file)) in sagas {
         let mut covered = Covered::new();
         let mut any = false;
-        for case in reports.iter().filter(|case| case.saga == *name) {
-            any = true;
-            covered.extend(case.covered.iter().cloned());
+        for case in reports {
+            any |= case.saga == *name;
+            let run = case.covered.get(&definition.name);
+            covered.extend(run.into_iter().flatten().cloned());
         }
         if any || below(&file.path) {
             measured.push(Coverage::of(definition, file, &covered));

@@ -35,8 +35,9 @@ pub enum ConfigError {
         path.display()
     )]
     Exposed { path: PathBuf, listen: SocketAddr },
-    #[error("secret {name}: {message} [SR0404]")]
-    Secret { name: String, message: String },
+    /// Names of the secrets that cannot be used, each with what is wrong with it; one at least.
+    #[error("{}", secrets.iter().map(|(name, wrong)| format!("secret {name}: {wrong} [SR0404]")).collect::<Vec<_>>().join("\n"))]
+    Secrets { secrets: Vec<(String, String)> },
 }
 
 /// JSON Schema (draft-07) of a manifest, for editors.
@@ -52,7 +53,7 @@ impl ConfigError {
         match self {
             Self::Unreadable { .. } => "SR0401",
             Self::Wrong { findings } => findings.first().map_or("SR0402", |finding| finding.code),
-            Self::Secret { .. } => "SR0404",
+            Self::Secrets { .. } => "SR0404",
             Self::Exposed { .. } => "SR0412",
         }
     }

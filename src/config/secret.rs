@@ -80,25 +80,38 @@ impl KvReference {
 /// Reads the secrets that are on this machine. For those of NATS KV there has to be a connection first.
 ///
 /// # Errors
-/// [`ConfigError::Secret`] names the first secret that is missing or empty, never its value.
+/// [`ConfigError::Secrets`] names every secret that is missing or empty, never its value.
 pub fn resolve(
     references: &BTreeMap<String, SecretReference>,
 ) -> Result<BTreeMap<String, String>, ConfigError> {
-    let mut values = BTreeMap::new();
+    let (mut values, mut secrets) = (BTreeMap::new(), Vec::new());
     for (name, reference) in references {
-        let value = match reference {
-            SecretReference::Env(variable) => std::env::var(variable)
-                .map_err(|_| missing(name, format!("environment variable {variable} is not set")))?,
-            SecretReference::File(path) => {
-                let text = std::fs::read_to_string(path)
-                    .map_err(|error| missing(name, format!("file {}: {error}", path.display())))?;
-                without_newline(&text)
-            }
-            SecretReference::Kv(_) => continue,
-        };
-        values.insert(name.clone(), filled(name, value)?);
+        match of_machine(reference) {
+            Ok(None) => {}
+            Ok(Some(value)) => drop(values.insert(name.clone(), value)),
+            Err(wrong) => secrets.push((name.clone(), wrong)),
+        }
     }
-    Ok(values)
+    if secrets.is_empty() {
+        Ok(values)
+    } else {
+        Err(ConfigError::Secrets { secrets })
+    }
+}
+
+/// A secret that is on this machine; none where it is elsewhere.
+fn of_machine(reference: &SecretReference) -> Result<Option<String>, String> {
+    let value = match reference {
+        SecretReference::Env(variable) => {
+            std::env::var(variable).map_err(|_| format!("environment variable {variable} is not set"))?
+        }
+        SecretReference::File(path) => {
+            let text = std::fs::read_to_string(path);
+            without_newline(&text.map_err(|error| format!("file {}: {error}", path.display()))?)
+        }
+        SecretReference::Kv(_) => return Ok(None),
+    };
+    filled(value).map(Some)
 }
 
 /// The secret that stands at its place in NATS KV; `None`: nothing does.
@@ -110,20 +123,19 @@ pub fn of_kv(name: &str, place: &KvReference, found: Option<&[u8]>) -> Result<St
     let bytes = found.ok_or_else(|| missing(name, format!("bucket {bucket} of NATS KV has no key {key}")))?;
     let text = std::str::from_utf8(bytes)
         .map_err(|_| missing(name, format!("key {key} of bucket {bucket} holds no text")))?;
-    filled(name, without_newline(text))
+    filled(without_newline(text)).map_err(|wrong| missing(name, wrong))
 }
 
 /// A secret that is not where it should be.
 pub fn missing(name: &str, message: String) -> ConfigError {
-    ConfigError::Secret {
-        name: name.to_owned(),
-        message,
+    ConfigError::Secrets {
+        secrets: vec![(name.to_owned(), message)],
     }
 }
 
-fn filled(name: &str, value: String) -> Result<String, ConfigError> {
+fn filled(value: String) -> Result<String, String> {
     if value.is_empty() {
-        return Err(missing(name, "is empty".to_owned()));
+        return Err("is empty".to_owned());
     }
     Ok(value)
 }
@@ -135,16 +147,14 @@ fn without_newline(text: &str) -> String {
 /// Reads the secret that proves callback tokens.
 ///
 /// # Errors
-/// [`ConfigError::Secret`] where it is missing or has fewer than [`CALLBACK_KEY_CHARS_MIN`] characters.
+/// [`ConfigError::Secrets`] where it is missing or has fewer than [`CALLBACK_KEY_CHARS_MIN`] characters.
 pub fn callback_key(reference: &SecretReference) -> Result<String, ConfigError> {
     let name = "callbacks.key";
     let resolved = resolve(&BTreeMap::from([(name.to_owned(), reference.clone())]))?;
     let key = resolved.into_values().next().unwrap_or_default();
     if key.chars().count() < CALLBACK_KEY_CHARS_MIN {
-        return Err(ConfigError::Secret {
-            name: name.to_owned(),
-            message: format!("has fewer than {CALLBACK_KEY_CHARS_MIN} characters"),
-        });
+        let wrong = format!("has fewer than {CALLBACK_KEY_CHARS_MIN} characters");
+        return Err(missing(name, wrong));
     }
     Ok(key)
 }
@@ -169,21 +179,22 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_secret_is_named_and_a_file_loses_its_last_newline() {
+    fn every_missing_secret_is_named_and_a_file_loses_its_last_newline() {
         let dir = tempfile::tempdir().expect("temporary folder");
         let path = dir.path().join("token");
         std::fs::write(&path, "s3cret\n").expect("written");
         let good = BTreeMap::from([("token".to_owned(), SecretReference::File(path))]);
         assert_eq!(resolve(&good).expect("there")["token"], "s3cret");
 
-        let bad = BTreeMap::from([(
-            "token".to_owned(),
-            SecretReference::Env("SAGA_RUNNER_TEST_NO_SUCH_VARIABLE".to_owned()),
-        )]);
+        let no_variable = SecretReference::Env("SAGA_RUNNER_TEST_NO_SUCH_VARIABLE".to_owned());
+        let empty = dir.path().join("empty");
+        std::fs::write(&empty, "\n").expect("written");
+        let bad = BTreeMap::from([
+            ("other".to_owned(), SecretReference::File(empty)),
+            ("token".to_owned(), no_variable),
+        ]);
         let message = resolve(&bad).expect_err("missing").to_string();
-        assert!(
-            message.contains("token") && message.contains("SR0404"),
-            "{message}"
-        );
+        let expected = "secret other: is empty [SR0404]\nsecret token: environment variable SAGA_RUNNER_TEST_NO_SUCH_VARIABLE is not set [SR0404]";
+        assert_eq!(message, expected);
     }
 }

@@ -24,7 +24,7 @@ use crate::storage::rows::{
     UseChanges, Uses, WaitReason, Waiting, decode, encode, encode_waiting,
 };
 use crate::storage::write::Counters;
-use crate::storage::{Batch, OpenOptions, Settings, StorageError, Store};
+use crate::storage::{Batch, OpenOptions, Outdated, Settings, StorageError, Store};
 
 fn store(dir: &Path) -> Store {
     let options = OpenOptions {
@@ -168,6 +168,7 @@ fn dead_letter(tenant: &str) -> DeadLetter {
         input: None,
         excerpt: Bytes::from_static(b"{"),
         payload_hash: Some([1; 32]),
+        about: Some(id("acme", "order", "o-1")),
     }
 }
 
@@ -178,6 +179,15 @@ fn ended_row(key: &str, ended: i64, last_history: Option<u64>) -> EndedRow {
             record: record(1, last_history),
             ended: TimeMs(ended),
         },
+        until: None,
+    }
+}
+
+fn outdated(before: i64, count: u64) -> Outdated {
+    Outdated {
+        now: TimeMs(0),
+        before: TimeMs(before),
+        count,
     }
 }
 
@@ -234,11 +244,12 @@ fn stored_rows_are_frozen() {
     let tombstone = Tombstone {
         generation: 2,
         ended: TimeMs(1),
+        until: Some(TimeMs(9)),
         summary: 300,
         phase: Phase::Failed,
         start: 5,
     };
-    frozen(&tombstone, "010202ac020305");
+    frozen(&tombstone, "0102020112ac020305");
     let position = PositionRow {
         stream: StreamIdentity {
             name: "EVENTS".to_owned(),
@@ -288,7 +299,7 @@ const WORK: &str = "010461636d65056f72646572036f2d311000000000000000000000000000
 const INBOX: &str = "01010461636d65056f72646572036f2d3103652d3180a0d5edee660000ac020003652d310c4f726465722e506c616365\
     64054f72646572036f2d31010001010163000002027b7d00";
 const DEAD_LETTER: &str = "010461636d650e7061796c6f61642e73796e746178076e6f204a534f4e01730e0101090200017b010101010101010101\
-    010101010101010101010101010101010101010101010101";
+    010101010101010101010101010101010101010101010101010461636d65056f72646572036f2d31";
 
 #[test]
 fn a_batch_appears_as_a_whole_or_not_at_all() {
@@ -607,7 +618,9 @@ fn an_ended_instance_is_found_until_it_is_forgotten_and_its_tombstone_outlives_i
 
     // Beyond the number: the oldest two go, with their history; their keys stay used up.
     assert_eq!(
-        write(&store, |batch| batch.prune_ended(TimeMs(0), 4, 99)).0.len(),
+        write(&store, |batch| batch.prune_ended(outdated(0, 4), 99))
+            .instances
+            .len(),
         2
     );
     assert_eq!(found("o-2"), None);
@@ -618,12 +631,12 @@ fn an_ended_instance_is_found_until_it_is_forgotten_and_its_tombstone_outlives_i
     assert_eq!(tombstone("o-1").map(|found| found.ended), Some(TimeMs(100)));
 
     // Beyond their age: in slices, and the tombstones with them.
-    while !write(&store, |batch| batch.prune_ended(TimeMs(401), 99, 1))
-        .0
+    while !write(&store, |batch| batch.prune_ended(outdated(401, 99), 1))
+        .instances
         .is_empty()
     {}
     for _ in 0..12 {
-        write(&store, |batch| batch.prune_ended(TimeMs(401), 99, 1));
+        write(&store, |batch| batch.prune_ended(outdated(401, 99), 1));
     }
     let left: Vec<bool> = (1..=6)
         .map(|number| tombstone(&format!("o-{number}")).is_some())

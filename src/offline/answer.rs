@@ -69,10 +69,10 @@ impl Reader<'_, '_> {
             }
             _ => Answer::Timeout(self.unknown(outcome)?),
         };
-        let of = of?;
+        let (of, of_span) = self.of(of?)?;
         Some(ResultSpec {
-            of: self.text(of, "the step whose work it is")?,
-            of_span: of.value.span.clone(),
+            of,
+            of_span,
             outcome: answer,
         })
     }

@@ -2,14 +2,17 @@
 //!
 //! A branch is named by its place and what happens there, as [`super::coverage`] hears it from the kernel.
 
+use std::collections::BTreeMap;
+
 use crate::kernel::definition::fields;
 use crate::kernel::definition::findings::Findings;
 use crate::kernel::definition::model::{
-    Action, Complete, DEADLINE, Emission, Group, Handler, OF_FINALLY, OF_MACHINE, OF_TIMERS, RepeatCondition,
-    Step,
+    Action, Actions, Compensation, Complete, DEADLINE, Emission, Group, Handler, OF_FINALLY, OF_HANDLERS,
+    OF_MACHINE, OF_TIMERS, RepeatCondition, Step,
 };
 use crate::kernel::definition::yaml::{self, Entry, Node, Value};
 use crate::kernel::definition::{Definition, SourceFile};
+use crate::kernel::expr::Root;
 
 use super::suite::position;
 
@@ -57,29 +60,24 @@ pub fn all(definition: &Definition, file: &SourceFile) -> Vec<Branch> {
             handlers,
         );
     }
-    for (end, by_step) in [
-        ("result", &definition.result_handlers),
-        ("error", &definition.error_handlers),
-    ] {
-        for (step, handlers) in by_step {
-            let name = definition
-                .steps
-                .get(usize::from(*step))
-                .map_or("", |step| &step.name);
-            let effect = name.rsplit_once('.').map_or(name, |(_, effect)| effect);
-            let key = format!("{end}.{effect}");
-            lister.handlers(
-                &format!("handlers.{key}"),
-                &[Key("handlers"), Key(&key)],
-                handlers,
-            );
-        }
+    for (key, handlers) in of_effects(
+        definition,
+        &definition.result_handlers,
+        &definition.error_handlers,
+    ) {
+        lister.handlers(
+            &format!("handlers.{key}"),
+            &[Key("handlers"), Key(&key)],
+            handlers,
+        );
     }
     for (event, handlers) in &definition.lifecycle.after_end {
         let at = [Key("after_end"), Key(event)];
         lister.handlers(&format!("after_end.{event}"), &at, handlers);
     }
-    for step in &definition.steps {
+    // Of an effect of a handler, the work itself is counted.
+    let is_counted = |step: &&Step| !(step.emitted && matches!(step.action, Action::Group(_)));
+    for step in definition.steps.iter().filter(is_counted) {
         lister.step(definition, step);
     }
     for state in definition.machine.iter().flat_map(|machine| &machine.states) {
@@ -99,6 +97,10 @@ pub fn all(definition: &Definition, file: &SourceFile) -> Vec<Branch> {
             let at = [&at[..], &[Key("handlers"), Key(&key)]].concat();
             lister.handlers(&format!("machine.{}.timer.{timer}", state.name), &at, handlers);
         }
+        for (key, handlers) in of_effects(definition, &state.result_handlers, &state.error_handlers) {
+            let at = [&at[..], &[Key("handlers"), Key(&key)]].concat();
+            lister.handlers(&format!("machine.{}.{key}", state.name), &at, handlers);
+        }
     }
     for timer in &definition.timers {
         let at = match timer.name.as_str() {
@@ -108,6 +110,7 @@ pub fn all(definition: &Definition, file: &SourceFile) -> Vec<Branch> {
         lister.add(format!("timers.{} fires", timer.name), &at);
         let place = format!("timers.{}", timer.name);
         lister.complete(&place, timer.actions.complete.as_ref(), &at);
+        lister.interrupt(&place, &timer.actions, &at);
         let emit = [&at[..], &[Key("emit")]].concat();
         lister.emissions(&format!("{place}.emit"), &timer.actions.emit, &emit);
         if timer.cancel_when.is_some() {
@@ -136,6 +139,26 @@ pub fn all(definition: &Definition, file: &SourceFile) -> Vec<Branch> {
     lister.found
 }
 
+/// Handlers of the ends of effects, as the file names them: `result.charge`, `error.charge`.
+fn of_effects<'d>(
+    definition: &'d Definition,
+    results: &'d BTreeMap<u16, Vec<Handler>>,
+    errors: &'d BTreeMap<u16, Vec<Handler>>,
+) -> impl Iterator<Item = (String, &'d [Handler])> {
+    let ends = [("result", results), ("error", errors)].into_iter();
+    ends.flat_map(move |(end, by_step)| {
+        by_step.iter().map(move |(step, handlers)| {
+            let step = definition.steps.get(usize::from(*step));
+            let name = step.map_or("", |step| step.name.as_str());
+            let effect = name.rsplit_once('.').map_or(name, |(_, effect)| effect);
+            (format!("{end}.{effect}"), handlers.as_slice())
+        })
+    })
+}
+
+/// What the names of steps begin with that a state, a timer or a handler emits: their places begin so, too.
+const EMITTED: [&str; 3] = [OF_MACHINE, OF_TIMERS, OF_HANDLERS];
+
 struct Lister<'t> {
     root: Option<Node<'t>>,
     text: &'t str,
@@ -153,6 +176,7 @@ impl Lister<'_> {
                 self.add(format!("{place}.when is false"), &at);
             }
             self.complete(&place, handler.actions.complete.as_ref(), &at);
+            self.interrupt(&place, &handler.actions, &at);
             let at = [&at[..], &[Key("emit")]].concat();
             self.emissions(&format!("{place}.emit"), &handler.actions.emit, &at);
         }
@@ -165,6 +189,14 @@ impl Lister<'_> {
                 let at = [at, &[Index(index), Key("when")]].concat();
                 self.condition(&format!("{place}[{index}].when"), &at);
             }
+        }
+    }
+
+    /// A step that is ended from here, where it is under way.
+    fn interrupt(&mut self, place: &str, actions: &Actions, at: &[Part<'_>]) {
+        if actions.interrupt.is_some() {
+            let at = [at, &[Key("interrupt")]].concat();
+            self.add(format!("{place}.interrupt is taken"), &at);
         }
     }
 
@@ -236,8 +268,27 @@ impl Lister<'_> {
                 self.complete(&place, answer.complete.as_ref(), &at);
             }
         }
-        if step.compensate.is_some() {
-            self.add(format!("steps.{name}.compensate is run"), &under("compensate"));
+        if let Some(compensation) = &step.compensate {
+            self.compensation(name, compensation, &under("compensate"));
+        }
+    }
+
+    fn compensation(&mut self, name: &str, compensation: &Compensation, at: &[Part<'_>]) {
+        self.add(format!("steps.{name}.compensate is run"), at);
+        let place = if EMITTED.iter().any(|of| name.starts_with(of)) {
+            format!("{name}.compensate")
+        } else {
+            format!("steps.{name}.compensate")
+        };
+        let under = |key| [at, &[Key(key)]].concat();
+        if compensation.when.is_some() {
+            self.condition(&format!("{place}.when"), &under("when"));
+        }
+        if compensation.undoes_failed {
+            self.add(format!("{place}.on_failed is taken"), &under("on_failed"));
+        }
+        if compensation.reads(Root::Late) {
+            self.add(format!("{place}.late is taken"), at);
         }
     }
 
@@ -258,10 +309,14 @@ impl Lister<'_> {
                 self.condition(&format!("steps.{name}.repeat.{word}"), &at);
                 self.add(format!("steps.{name} fails"), &at[..2]);
             }
-            Group::Foreach(_) => {
+            Group::Foreach(foreach) => {
                 let at = [Part::Step(name), Key("foreach")];
                 self.add(format!("steps.{name}.foreach item is done"), &at);
                 self.add(format!("steps.{name}.foreach item fails"), &at);
+                if foreach.tolerate.is_some() {
+                    let at = [&at[..], &[Key("tolerate")]].concat();
+                    self.add(format!("steps.{name}.foreach.tolerate is taken"), &at);
+                }
                 self.add(format!("steps.{name} fails"), &at);
             }
         }
@@ -334,6 +389,10 @@ fn way(step: &Step) -> Vec<Part<'_>> {
             Key("emit"),
         ];
         return [&entry[..], &[Part::Named(name)]].concat();
+    }
+    let of_handler = step.title().strip_prefix(OF_HANDLERS);
+    if let Some((handled, name)) = of_handler.and_then(|name| name.rsplit_once('.')) {
+        return vec![Key("handlers"), Key(handled), Key("emit"), Part::Named(name)];
     }
     if let Some((timer, name)) = named(OF_TIMERS) {
         return vec![Key("timers"), Key(timer), Key("emit"), Part::Named(name)];

@@ -1,23 +1,27 @@
-//! `--chaos`: every piece of work of a case fails in turn, all other work succeeds, and the instance must come to
-//! an end with nothing left to undo.
+//! `--chaos`: every piece of work of a case goes wrong in turn, an operator cancels after each input, callbacks do not come,
+//! and the instance must come to an end at which the [`super::promises`] hold.
 
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::answer::Answer;
 use super::codes;
 use super::compare::Fault;
 use super::file::{Action as Doing, Case, Step, Suite};
-use super::play::{self, Obstacle, open, perform, succeeded};
+use super::play::{self, Cast, Obstacle, act, open, succeeded};
+use super::promises;
 use super::work;
+use super::world::time::Hold;
 use super::world::{Given, Manner, World};
-use crate::kernel::definition::Definition;
 use crate::kernel::definition::model::Action;
-use crate::kernel::input::{Control, Found, Settle, Verdict, WorkOutcome};
+use crate::kernel::ids::CommandId;
+use crate::kernel::input::{CancelMode, Control, Found, Settle, Verdict, WorkOutcome};
+use crate::kernel::json::Json;
 use crate::kernel::ledger::LedgerStatus;
+use crate::kernel::limits::Limits;
 use crate::kernel::record::{Record, StepStatus};
-use crate::kernel::work::WorkItem;
+use crate::kernel::work::{WorkItem, WorkKind};
 
 /// Most runs of one case. What is beyond is not tried, and the report says so.
 const RUNS_MAX: usize = 2_000;
@@ -25,6 +29,8 @@ const RUNS_MAX: usize = 2_000;
 const INPUTS_MAX: usize = 20_000;
 /// Most questions to operators that are answered in one run.
 const QUESTIONS_MAX: usize = 1_000;
+/// Most inputs after which an operator cancels.
+const CANCELS_MAX: usize = 200;
 /// Error class of the failures.
 pub const CLASS: &str = "chaos";
 
@@ -42,7 +48,21 @@ pub struct Chaos {
 enum Failing {
     Error,
     Timeout,
+    /// The outcome of the first attempt is unknown, and it has succeeded, as is known with the next input.
+    LateAtOnce,
+    /// The same, and that is known when nothing else is awaited any more.
+    LateAtLast,
+    /// It happens, and its result is none of its effect.
+    Misfit,
 }
+
+/// In which a piece of work goes wrong, but for [`Failing::Misfit`], which not all can.
+const WAYS: [Failing; 4] = [
+    Failing::Error,
+    Failing::Timeout,
+    Failing::LateAtOnce,
+    Failing::LateAtLast,
+];
 
 /// What fails in one run.
 #[derive(Debug, Clone, Default)]
@@ -51,40 +71,63 @@ struct Plan {
     always: Option<(String, Failing)>,
     /// The first attempt at this compensation.
     once: Option<(String, Failing)>,
+    /// An operator cancels after so many inputs.
+    cancel: Option<usize>,
+    /// The callback of this step of the case, counted from 0, does not come.
+    silent: Option<usize>,
 }
 
-struct Ending {
-    world: World,
+/// What came of a piece of work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fate {
+    Done,
+    Unknown,
+    NotDone,
+}
+
+/// One run and its end.
+pub struct Ending {
+    pub world: World,
+    plan: Plan,
+    /// Inputs so far.
+    inputs: usize,
+    /// What is known late.
+    late: Vec<(WorkItem, WorkOutcome)>,
+    /// What came of each piece of work.
+    pub fates: BTreeMap<CommandId, Fate>,
+    /// Work whose effect says what its result is.
+    typed: BTreeSet<String>,
     /// Work that was answered, in the order of the first answers; of all items of a loop the first stands for
     /// itself, and a name without an index for all.
-    answered: Vec<String>,
-    rejected: Option<String>,
+    pub answered: Vec<String>,
+    pub rejected: Option<String>,
 }
 
 /// Plays `case` once for every piece of work that is awaited in it and every way to fail.
 #[must_use]
-pub fn run(suite: &Suite, case: &Case, definition: &Arc<Definition>) -> Chaos {
+pub fn run(suite: &Suite, case: &Case, players: &Cast) -> Chaos {
     let mut chaos = Chaos::default();
     if !case.chaos {
         chaos.is_open = true;
         return chaos;
     }
-    let Some(calm) = attempt(suite, case, definition, &Plan::default()) else {
+    let Some(calm) = attempt(suite, case, players, &Plan::default()) else {
         chaos.is_open = true;
         return chaos;
     };
-    if calm.world.ended.is_none() {
+    if calm.world.ended.is_none() || calm.world.is_open() {
         chaos.is_open = true;
         return chaos;
     }
     chaos.take(case, &Plan::default(), &calm);
     for target in calm.answered.iter().filter(|name| !work::undoes(name)) {
-        for failing in [Failing::Error, Failing::Timeout] {
+        let misfit = calm.typed.contains(target).then_some(Failing::Misfit);
+        for failing in WAYS.into_iter().chain(misfit) {
             let plan = Plan {
                 always: Some((target.clone(), failing)),
-                once: None,
+                ..Plan::default()
             };
-            let Some(ending) = chaos.attempt(suite, case, definition, &plan) else {
+            let Some(ending) = chaos.attempt(suite, case, players, &plan) else {
                 return chaos;
             };
             for undo in ending.answered.iter().filter(|name| work::undoes(name)) {
@@ -93,11 +136,25 @@ pub fn run(suite: &Suite, case: &Case, definition: &Arc<Definition>) -> Chaos {
                         once: Some((undo.clone(), failing)),
                         ..plan.clone()
                     };
-                    if chaos.attempt(suite, case, definition, &plan).is_none() {
+                    if chaos.attempt(suite, case, players, &plan).is_none() {
                         return chaos;
                     }
                 }
             }
+        }
+    }
+    let is_callback = |at: &usize| matches!(case.steps[*at].step.action, Doing::Callback(_));
+    let silent = (0..case.steps.len()).filter(is_callback).map(|at| Plan {
+        silent: Some(at),
+        ..Plan::default()
+    });
+    let cancelled = (1..calm.inputs).map(|at| Plan {
+        cancel: Some(at),
+        ..Plan::default()
+    });
+    for plan in silent.chain(cancelled.take(CANCELS_MAX)) {
+        if chaos.attempt(suite, case, players, &plan).is_none() {
+            return chaos;
         }
     }
     chaos
@@ -105,24 +162,18 @@ pub fn run(suite: &Suite, case: &Case, definition: &Arc<Definition>) -> Chaos {
 
 impl Chaos {
     /// One more run; `None` beyond the bound.
-    fn attempt(
-        &mut self,
-        suite: &Suite,
-        case: &Case,
-        definition: &Arc<Definition>,
-        plan: &Plan,
-    ) -> Option<Ending> {
+    fn attempt(&mut self, suite: &Suite, case: &Case, players: &Cast, plan: &Plan) -> Option<Ending> {
         if self.runs >= RUNS_MAX {
             return None;
         }
-        let ending = attempt(suite, case, definition, plan)?;
+        let ending = attempt(suite, case, players, plan)?;
         self.take(case, plan, &ending);
         Some(ending)
     }
 
     fn take(&mut self, case: &Case, plan: &Plan, ending: &Ending) {
         self.runs += 1;
-        if let Some(message) = trouble(ending) {
+        if let Some(message) = promises::broken(ending) {
             let message = format!("when {plan}: {message}");
             let help = Some(format!("answered were {}", ending.answered.join(", ")));
             self.faults
@@ -131,38 +182,32 @@ impl Chaos {
     }
 }
 
-/// What is wrong with an end.
-fn trouble(ending: &Ending) -> Option<String> {
-    if let Some(message) = &ending.rejected {
-        return Some(format!("an input is rejected: {message}"));
-    }
-    let world = &ending.world;
-    let Some(record) = world.last() else {
-        return Some("there is no instance".to_owned());
-    };
-    if world.ended.is_none() {
-        let awaited = work::awaited(world).join(", ");
-        let awaited = if awaited.is_empty() { "nothing" } else { &awaited };
-        let phase = record.phase.as_str();
-        return Some(format!("the instance stays {phase} and awaits {awaited}"));
-    }
-    let (_, left) = record.ledger.having(|status| !status.is_over()).next()?;
-    let step = world.definition.steps.get(usize::from(left.step));
-    Some(format!(
-        "the instance ends as {} and {} is not undone",
-        record.phase.as_str(),
-        step.map_or("a step", |step| step.name.as_str())
-    ))
-}
-
 /// One run; `None` where the case has no instance at all.
-fn attempt(suite: &Suite, case: &Case, definition: &Arc<Definition>, plan: &Plan) -> Option<Ending> {
+fn attempt(suite: &Suite, case: &Case, players: &Cast, plan: &Plan) -> Option<Ending> {
     let mut ending = Ending {
-        world: open(case, definition, Manner::Plain).ok()?,
+        world: open(case, players, Manner::Plain).ok()?,
+        plan: plan.clone(),
+        inputs: 0,
+        late: Vec::new(),
+        fates: BTreeMap::new(),
+        typed: BTreeSet::new(),
         answered: Vec::new(),
         rejected: None,
     };
-    for step in &case.steps {
+    for (at, placed) in case.steps.iter().enumerate() {
+        if plan.silent == Some(at) {
+            continue;
+        }
+        let step = &*placed.step;
+        let main = ending.world.instance.clone();
+        if play::turn_to(&mut ending.world, step).is_err() {
+            continue;
+        }
+        let timer = step.before.as_ref();
+        if let Some(timer) = timer.and_then(|(name, _)| ending.world.timer_named(name)) {
+            let given = ending.world.advance_to(&timer, &Hold::All);
+            ending.note(given);
+        }
         match &step.action {
             Doing::Result(spec) => {
                 if let Some(item) = work::awaited_as(&ending.world, &spec.of).cloned() {
@@ -175,7 +220,7 @@ fn attempt(suite: &Suite, case: &Case, definition: &Arc<Definition>, plan: &Plan
             }
             Doing::Succeed(spec) => {
                 for _ in 0..play::ANSWERS_MAX {
-                    let Some(item) = work::awaited_of(&ending.world, spec.of.as_deref()).cloned() else {
+                    let Some(item) = work::awaited_of(&ending.world, spec.of.as_ref()).cloned() else {
                         break;
                     };
                     ending.answer(suite, plan, &item, None);
@@ -185,14 +230,25 @@ fn attempt(suite: &Suite, case: &Case, definition: &Arc<Definition>, plan: &Plan
                 }
             }
             Doing::Retry | Doing::Settle(..) => {}
+            // Everything is answered, at the latest in the end.
+            Doing::Advance(ms) => {
+                let given = ending.world.advance(*ms, &Hold::All);
+                ending.note(given);
+            }
             _ => ending.perform(suite, step),
+        }
+        if ending.world.instance != main {
+            ending.world.look_at(main);
         }
     }
     let mut questions = 0;
     for _ in 0..INPUTS_MAX {
-        if let Some(item) = ending.world.outbox.values().next().cloned() {
+        let awaited = ending.world.awaited().next().cloned();
+        if let Some(item) = awaited {
             ending.answer(suite, plan, &item, None);
-        } else if let (None, Some(timer)) = (&ending.world.ended, ending.world.next_timer()) {
+        } else if let Some((item, outcome)) = ending.late.pop() {
+            ending.give(&item, outcome);
+        } else if let (true, Some(timer)) = (ending.world.is_open(), ending.world.next_timer()) {
             let given = ending.world.fire(timer);
             ending.note(given);
         } else if questions < QUESTIONS_MAX && ending.is_asked() {
@@ -214,7 +270,7 @@ impl Ending {
             .expect
             .as_ref()
             .is_some_and(|expect| expect.rejected.is_some());
-        match perform(&mut self.world, suite, step) {
+        match act(&mut self.world, suite, step) {
             Ok(given) if !meant => self.note(given),
             Ok(_) | Err(Obstacle::Seen(_) | Obstacle::Fault(_)) => {}
         }
@@ -225,6 +281,24 @@ impl Ending {
             .rejection
             .map(|(reason, message)| format!("{reason}: {message}"));
         self.rejected = self.rejected.take().or(message);
+        self.inputs += 1;
+        if self.plan.cancel == Some(self.inputs) {
+            let (reason, mode) = (CLASS.to_owned(), CancelMode::Compensate);
+            let given = self.world.give_control(Control::Cancel { reason, mode });
+            self.note(given);
+        }
+    }
+
+    /// Gives the result of a piece of work.
+    fn give(&mut self, item: &WorkItem, outcome: WorkOutcome) {
+        let fate = match &outcome {
+            WorkOutcome::Succeeded { .. } | WorkOutcome::Unusable { .. } => Fate::Done,
+            WorkOutcome::TimedOut { .. } => Fate::Unknown,
+            WorkOutcome::Failed { .. } => Fate::NotDone,
+        };
+        self.fates.insert(item.command_id, fate);
+        let given = self.world.give_result(item, outcome);
+        self.note(given);
     }
 
     /// Whether all that is left is for an operator to say what became of something.
@@ -270,26 +344,56 @@ impl Ending {
         let fails = |target: &&(String, Failing)| target.0 == name || target.0 == whole;
         let always = plan.always.as_ref().filter(fails);
         let once = plan.once.as_ref().filter(fails).filter(|_| item.attempt == 1);
-        let outcome = match always.or(once) {
+        let fails = always.or(once);
+        let success = || {
+            let default = || work::default_result(suite, &self.world, item);
+            succeeded(&own.cloned().unwrap_or_else(default))
+        };
+        let late = success();
+        let outcome = match fails {
             Some((_, Failing::Error)) => WorkOutcome::Failed {
                 class: CLASS.to_owned(),
                 message: String::new(),
                 refused: true,
             },
             Some((_, Failing::Timeout)) => WorkOutcome::timed_out(""),
-            None => {
-                let default = || work::default_result(suite, &self.world, item);
-                succeeded(&own.cloned().unwrap_or_else(default))
+            Some((_, Failing::LateAtOnce | Failing::LateAtLast)) if item.attempt == 1 => {
+                WorkOutcome::timed_out("")
             }
+            Some((_, Failing::Misfit)) => self.misfit(item).unwrap_or_else(success),
+            Some((_, Failing::LateAtOnce | Failing::LateAtLast)) | None => success(),
         };
+        if self.misfit(item).is_some() {
+            self.typed.extend([name.clone(), whole.clone()]);
+        }
         if !self.answered.contains(&whole) {
             if whole != name {
                 self.answered.push(name);
             }
             self.answered.push(whole);
         }
-        let given = self.world.give_result(item, outcome);
-        self.note(given);
+        self.give(item, outcome);
+        match fails {
+            Some((_, Failing::LateAtOnce)) if item.attempt == 1 => self.give(item, late),
+            Some((_, Failing::LateAtLast)) if item.attempt == 1 => self.late.push((item.clone(), late)),
+            _ => {}
+        }
+    }
+
+    /// A result that is none of the effect, where it says what its results are.
+    fn misfit(&self, item: &WorkItem) -> Option<WorkOutcome> {
+        let WorkKind::Effect { effect, .. } = &item.kind else {
+            return None;
+        };
+        let definition = self.world.definition_of(&item.instance);
+        let output = definition.effects.get(effect)?.output.as_ref()?;
+        let mut candidates = [json!({}), json!(null), json!(CLASS), json!([CLASS])].into_iter();
+        let found = candidates.find(|value| {
+            let text = value.to_string();
+            let json = Json::parse(text.as_bytes(), Limits::default().json_depth);
+            json.is_ok_and(|json| output.schema.check(&json).is_err())
+        })?;
+        Some(succeeded(&found))
     }
 }
 
@@ -304,7 +408,16 @@ impl std::fmt::Display for Plan {
         let word = |failing: &Failing| match failing {
             Failing::Error => "fails",
             Failing::Timeout => "times out",
+            Failing::LateAtOnce => "times out and succeeds at once after that",
+            Failing::LateAtLast => "times out and succeeds late",
+            Failing::Misfit => "gives a result that does not fit its effect",
         };
+        if let Some(at) = self.cancel {
+            return write!(f, "an operator cancels after input {at}");
+        }
+        if let Some(at) = self.silent {
+            return write!(f, "the callback of step {} does not come", at + 1);
+        }
         let Some((target, failing)) = &self.always else {
             return f.write_str("nothing fails");
         };

@@ -1,18 +1,15 @@
 //! What must hold for every case: the same inputs come to the same end, byte for byte, also when each message is
 //! published twice. (Between inputs the record is always written and read.)
 
-use std::sync::Arc;
-
 use super::codes;
 use super::compare::Fault;
 use super::file::{Case, Suite};
-use super::play::{Played, play};
+use super::play::{Cast, Played, play};
 use super::world::{Manner, World};
-use crate::kernel::definition::Definition;
 
 /// Plays a case that went well in all other manners.
 #[must_use]
-pub fn steadiness(suite: &Suite, case: &Case, definition: &Arc<Definition>, first: &World) -> Vec<Fault> {
+pub fn steadiness(suite: &Suite, case: &Case, players: &Cast, first: &World) -> Vec<Fault> {
     let digest = first.digest();
     let mut faults = Vec::new();
     for (manner, how) in [
@@ -23,7 +20,7 @@ pub fn steadiness(suite: &Suite, case: &Case, definition: &Arc<Definition>, firs
             world,
             faults: mut found,
             later: _,
-        } = play(suite, case, definition, manner);
+        } = play(suite, case, players, manner);
         for fault in &mut found {
             fault.message = format!("{how}: {}", fault.message);
             fault.cure = None;

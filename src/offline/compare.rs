@@ -1,11 +1,12 @@
 //! Expectations against what came out.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use serde_json::Value;
 
 use super::codes;
-use super::file::Expect;
+use super::expect::Expect;
 use super::observe::Seen;
 use super::tree::{Shape, Tree};
 use super::update;
@@ -15,6 +16,9 @@ use crate::kernel::ids::TimeMs;
 
 /// Longest value that is shown within a sentence, in bytes; a longer one is shown as a difference of lines.
 const INLINE_BYTES_MAX: usize = 60;
+/// What is expected of an idempotency key: work before had it, or none had.
+const SAME_KEY: &str = "same";
+const NEW_KEY: &str = "new";
 
 /// Something wrong with a step of a case.
 #[derive(Debug, Clone, PartialEq)]
@@ -66,7 +70,7 @@ pub fn compare(expect: &Expect, step: &Range<usize>, seen: &Seen, now: TimeMs, t
         within(tree, Some(actual), "aliases", &mut found);
     }
     if let Some(tree) = &expect.work {
-        works(tree, expect.no_other_work, seen, &mut found);
+        works(tree, expect, seen, &mut found);
     } else if expect.no_other_work && !seen.work.is_empty() {
         let span = expect.span.clone();
         found.push(Fault::unmet(
@@ -228,18 +232,28 @@ fn timers(tree: &Tree, actual: &Value, now: TimeMs, found: &mut Vec<Fault>) {
     }
 }
 
-/// Finds for every expected piece of work one of its own, whatever the order.
-fn works(tree: &Tree, no_other: bool, seen: &Seen, found: &mut Vec<Fault>) {
+/// The piece of work `at` as `item` may expect it: with a word in the place of its idempotency key, where it says one.
+fn worded<'s>(item: &Tree, seen: &'s Seen, at: usize) -> Cow<'s, Value> {
+    let work = &seen.work[at];
+    let said = item.get(work::KEY).and_then(Tree::text);
+    if said.is_none_or(|said| ![SAME_KEY, NEW_KEY].contains(&said)) {
+        return Cow::Borrowed(work);
+    }
+    let mut work = work.clone();
+    work[work::KEY] = Value::from(if seen.repeated[at] { SAME_KEY } else { NEW_KEY });
+    Cow::Owned(work)
+}
+
+/// Finds for every expected piece of work one of its own, in whatever order if that is not expected, too.
+fn works(tree: &Tree, expect: &Expect, seen: &Seen, found: &mut Vec<Fault>) {
     let Shape::List(items) = &tree.shape else {
         return;
     };
     let fits: Vec<Vec<usize>> = items
         .iter()
         .map(|item| {
-            let all = seen.work.iter().enumerate();
-            all.filter(|(_, work)| matches(item, work))
-                .map(|(at, _)| at)
-                .collect()
+            let all = 0..seen.work.len();
+            all.filter(|at| matches(item, &worded(item, seen, *at))).collect()
         })
         .collect();
     // Which expected item holds an actual one.
@@ -251,24 +265,31 @@ fn works(tree: &Tree, no_other: bool, seen: &Seen, found: &mut Vec<Fault>) {
             unmet.push(item);
         }
     }
-    let mut free: Vec<&Value> = holder
-        .iter()
-        .zip(&seen.work)
-        .filter_map(|(holder, work)| holder.is_none().then_some(work))
+    if expect.in_order && unmet.is_empty() && !are_in_order(&fits) {
+        let message = "the work is sent in another order";
+        let mut fault = Fault::unmet(tree.span.clone(), message, Some(listed(&seen.work)));
+        fault.cure = Some(works_cure(tree, seen));
+        found.push(fault);
+    }
+    let all = holder.iter().enumerate();
+    let mut free: Vec<usize> = all
+        .filter_map(|(at, holder)| holder.is_none().then_some(at))
         .collect();
     for item in unmet {
         let item = &items[item];
         // The one that is meant, most likely, is shown in detail.
-        let meant = |work: &&&Value| {
+        let meant = |at: &usize| {
+            let work = &seen.work[*at];
             ["of", "effect", "command", "fact", "signal"].iter().any(|key| {
                 item.get(key)
                     .is_some_and(|name| work.get(key) == Some(&name.value()))
             })
         };
-        if let Some(work) = free.iter().find(meant).copied() {
-            free.retain(|other| !std::ptr::eq(*other, work));
+        if let Some(at) = free.iter().copied().find(meant) {
+            free.retain(|other| *other != at);
+            let work = worded(item, seen, at);
             let name = work["of"].as_str().unwrap_or_default();
-            within(item, Some(work), &format!("work of {name}"), found);
+            within(item, Some(&work), &format!("work of {name}"), found);
             continue;
         }
         let mut fault = Fault::unmet(
@@ -279,8 +300,8 @@ fn works(tree: &Tree, no_other: bool, seen: &Seen, found: &mut Vec<Fault>) {
         fault.cure = Some(works_cure(tree, seen));
         found.push(fault);
     }
-    if (no_other || items.is_empty()) && !free.is_empty() {
-        let free: Vec<Value> = free.into_iter().cloned().collect();
+    if (expect.no_other_work || items.is_empty()) && !free.is_empty() {
+        let free: Vec<Value> = free.into_iter().map(|at| seen.work[at].clone()).collect();
         let mut fault = Fault::unmet(
             tree.span.clone(),
             "work that is not expected",
@@ -294,6 +315,16 @@ fn works(tree: &Tree, no_other: bool, seen: &Seen, found: &mut Vec<Fault>) {
 fn works_cure(tree: &Tree, seen: &Seen) -> (Range<usize>, String) {
     let work = Value::Array(seen.work.iter().map(work::brief).collect());
     (tree.span.clone(), update::flow(&work))
+}
+
+/// Whether each item finds a piece of work behind that of the item before it.
+fn are_in_order(fits: &[Vec<usize>]) -> bool {
+    let mut next = 0;
+    fits.iter().all(|fits| {
+        let found = fits.iter().find(|at| **at >= next);
+        next = found.map_or(next, |at| at + 1);
+        found.is_some()
+    })
 }
 
 /// One round of bipartite matching.

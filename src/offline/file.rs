@@ -9,8 +9,11 @@ use saga_runner_partition::machine::message::LetterDecision;
 use serde_json::Value;
 
 use super::answer::Answer;
+use super::expect::Expect;
 use super::keys;
-use super::tree::{Shape, Tree};
+use super::of::Of;
+use super::tree::Tree;
+use super::world::time::Hold;
 use crate::kernel::definition::fields::{self, Fields};
 use crate::kernel::definition::findings::Findings;
 use crate::kernel::definition::yaml::{self, Entry, Node};
@@ -18,8 +21,6 @@ use crate::kernel::definition::{Diagnostic, SourceFile, codes};
 use crate::kernel::duration::Millis;
 use crate::kernel::ids::{Key, TimeMs};
 use crate::kernel::input::{CancelMode, Found, Verdict};
-use crate::kernel::patch::IgnoreReason;
-use crate::kernel::record::Phase;
 
 /// When a case begins that does not say when: 2026-01-01T00:00:00Z.
 const START: TimeMs = TimeMs(1_767_225_600_000);
@@ -54,15 +55,14 @@ const OF_EVENT: &[&str] = &[
     "correlation_id",
     "aggregate_id",
 ];
+/// What holds work back while time passes.
+const HOLD: &str = "hold";
 /// What only a resolve may have besides.
 const OF_RESOLVE: &[&str] = &["as", "ok"];
 /// What `retry`, `skip` and `resolve` say for all that is stuck.
 pub const ALL_STUCK: &str = "all";
-/// What `succeed` says for all work.
-const ALL_WORK: &str = "all";
-/// Outcome of an event that the key rules give to another instance than that of the case.
-pub const OTHER_INSTANCE: &str = "other_instance";
-
+/// What `succeed` and `hold` say for all work.
+pub const ALL_WORK: &str = "all";
 /// One test file.
 #[derive(Debug)]
 pub struct Suite {
@@ -84,13 +84,41 @@ pub struct Case {
     pub key: Option<Key>,
     /// Whether `--chaos` takes this case.
     pub chaos: bool,
-    pub steps: Vec<Step>,
+    /// Sagas whose instances are there as well; empty where the case is about one instance.
+    pub sagas: Vec<(String, Range<usize>)>,
+    /// The case that is played first.
+    pub given: Option<Given>,
+    /// With those of the cases that are played first, and each as often as it is repeated.
+    pub steps: Vec<Placed>,
+}
+
+/// A case that stands before another one.
+#[derive(Debug, Clone)]
+pub struct Given {
+    pub name: String,
+    pub span: Range<usize>,
+    /// How many of the steps are its.
+    pub steps: usize,
+}
+
+/// A step in its place.
+#[derive(Debug, Clone)]
+pub struct Placed {
+    pub step: Arc<Step>,
+    /// Which time it is done, and how often it is, where it is repeated.
+    pub round: Option<(u32, u32)>,
 }
 
 #[derive(Debug)]
 pub struct Step {
     /// Of the key that says what it does.
     pub span: Range<usize>,
+    /// Which instance it is about, where that is not the case's: `SAGA`, or `SAGA/KEY`.
+    pub at: Option<(String, Range<usize>)>,
+    /// The timer at whose very instant, and before which, it comes.
+    pub before: Option<(String, Range<usize>)>,
+    /// Work whose deadline does not come while time passes, and where that is said.
+    pub hold: (Hold, Range<usize>),
     pub action: Action,
     pub expect: Option<Expect>,
 }
@@ -103,8 +131,8 @@ pub enum Action {
     /// Whoever has the token of the latest command of this name says how it went; never [`Answer::Timeout`].
     Callback(ResultSpec),
     /// Whoever has the token of the latest command of this name is still at it.
-    Heartbeat(String, Range<usize>),
-    /// Time passes, in milliseconds; timers fire.
+    Heartbeat(Of, Range<usize>),
+    /// Time passes, in milliseconds: timers fire, and work ends whose deadline comes.
     Advance(i64),
     Cancel(String, CancelMode),
     Retry,
@@ -139,8 +167,7 @@ pub struct EventSpec {
 
 #[derive(Debug, Clone)]
 pub struct ResultSpec {
-    /// `charge`, `charge.compensate`, or any path of a work item.
-    pub of: String,
+    pub of: Of,
     pub of_span: Range<usize>,
     pub outcome: Answer,
 }
@@ -149,31 +176,8 @@ pub struct ResultSpec {
 #[derive(Debug, Clone)]
 pub struct SucceedSpec {
     /// Only work of this name; `None` is all.
-    pub of: Option<String>,
+    pub of: Option<Of>,
     pub span: Range<usize>,
-}
-
-/// What is expected after a step; what is not named may be anything.
-#[derive(Debug, Default)]
-pub struct Expect {
-    pub span: Range<usize>,
-    /// There is nothing in it: `--update` fills it.
-    pub is_empty: bool,
-    pub phase: Option<Tree>,
-    pub state: Option<Tree>,
-    pub failure: Option<Tree>,
-    pub outcome: Option<Tree>,
-    pub steps: Option<Tree>,
-    pub machine: Option<Tree>,
-    pub timers: Option<Tree>,
-    pub ledger: Option<Tree>,
-    pub aliases: Option<Tree>,
-    pub work: Option<Tree>,
-    pub no_other_work: bool,
-    pub ignored: Option<Tree>,
-    pub rejected: Option<Tree>,
-    pub deferred: Option<Tree>,
-    pub blocked: Option<Tree>,
 }
 
 /// Reads a test file, and with it the data files that it names, which stand relative to it.
@@ -208,7 +212,8 @@ impl Reader<'_, '_> {
         let results = fields.get("results").and_then(|entry| self.tree(entry));
         let cases = fields.require("cases", self.findings)?;
         let mut found: Vec<Case> = Vec::new();
-        for case in self.list(cases, "cases")? {
+        let listed = self.list(cases, "cases")?;
+        for case in listed {
             let Some(case) = self.case(case, &cases.key_span) else {
                 continue;
             };
@@ -222,6 +227,10 @@ impl Reader<'_, '_> {
                     .error(codes::DUPLICATE_NAME, case.span.clone(), message);
             }
             found.push(case);
+        }
+        // A case that cannot be read would be missed.
+        if found.len() == listed.len() {
+            self.join(&mut found);
         }
         Some(Suite {
             path: file.path.clone(),
@@ -249,36 +258,43 @@ impl Reader<'_, '_> {
         };
         let key = match fields.get("key") {
             None => None,
-            Some(entry) => {
-                let text = self.text(entry, "a key")?;
-                match Key::parse(&text) {
-                    Ok(key) => Some(key),
-                    Err(error) => {
-                        let span = entry.value.span.clone();
-                        self.findings.error(codes::WRONG_VALUE, span, error.to_string());
-                        None
-                    }
-                }
-            }
+            Some(entry) => Some(self.key(entry)?),
         };
         let chaos = fields.get("chaos");
         let chaos = chaos.is_none_or(|entry| fields::boolean(entry, self.findings) != Some(false));
+        let given = match fields.get("given") {
+            None => Some(None),
+            Some(entry) => self.given(&fields, entry).map(Some),
+        };
+        let sagas = self.sagas(&fields)?;
         let listed = fields.require("steps", self.findings)?;
         let mut steps = Vec::new();
-        for step in self.list(listed, "steps")? {
-            steps.push(self.step(step, &listed.key_span));
-        }
+        self.steps(listed, None, &mut steps)?;
         Some(Case {
             span: name?.value.span.clone(),
             name: text?,
             start: start?,
             key,
             chaos,
-            steps: steps.into_iter().collect::<Option<_>>()?,
+            given: given?,
+            sagas,
+            steps,
         })
     }
 
-    fn step(&mut self, node: &Node<'_>, at: &Range<usize>) -> Option<Step> {
+    fn key(&mut self, entry: &Entry<'_>) -> Option<Key> {
+        let text = self.text(entry, "a key")?;
+        match Key::parse(&text) {
+            Ok(key) => Some(key),
+            Err(error) => {
+                let span = entry.value.span.clone();
+                self.findings.error(codes::WRONG_VALUE, span, error.to_string());
+                None
+            }
+        }
+    }
+
+    pub(super) fn step(&mut self, node: &Node<'_>, at: &Range<usize>) -> Option<Step> {
         let fields = Fields::item(node, at, &keys::STEP, self.findings)?;
         let entry = fields.one_of(ACTIONS, self.findings)?;
         if let (Some(by), true) = (fields.get("by"), entry.key != "signal") {
@@ -310,8 +326,12 @@ impl Reader<'_, '_> {
                 }
             }
         }
-        let expect = fields.get("expect");
-        let expect = match expect {
+        let (hold, before) = self.passing(&fields, entry)?;
+        let at = match fields.get("at") {
+            None => None,
+            Some(entry) => Some((self.text(entry, "a saga, or SAGA/KEY")?, entry.value.span.clone())),
+        };
+        let expect = match fields.get("expect") {
             None => Some(None),
             Some(entry) => self.expect(entry).map(Some),
         };
@@ -319,12 +339,9 @@ impl Reader<'_, '_> {
             "event" => self.event(&fields, entry).map(Action::Event),
             "result" => self.result(entry, &keys::RESULT).map(Action::Result),
             "callback" => self.result(entry, &keys::CALLBACK).map(Action::Callback),
-            "heartbeat" => self
-                .text(entry, "the name of work")
-                .map(|of| Action::Heartbeat(of, entry.value.span.clone())),
-            "succeed" => self.text(entry, "all, or the name of work").map(|of| {
-                let of = (of != ALL_WORK).then_some(of);
-                let span = entry.value.span.clone();
+            "heartbeat" => self.of(entry).map(|(of, span)| Action::Heartbeat(of, span)),
+            "succeed" => self.of(entry).map(|(of, span)| {
+                let of = (of != Of::named(ALL_WORK)).then_some(of);
                 Action::Succeed(SucceedSpec { of, span })
             }),
             "start" => self
@@ -352,9 +369,59 @@ impl Reader<'_, '_> {
         };
         Some(Step {
             span: entry.key_span.start..entry.value.span.end.max(entry.key_span.end),
+            at,
+            hold,
+            before,
             action: action?,
             expect: expect?,
         })
+    }
+
+    /// What is held back while time passes, and the timer before which the step comes.
+    #[expect(
+        clippy::type_complexity,
+        reason = "two members of a step, each with its place"
+    )]
+    fn passing(
+        &mut self,
+        fields: &Fields<'_, '_>,
+        action: &Entry<'_>,
+    ) -> Option<((Hold, Range<usize>), Option<(String, Range<usize>)>)> {
+        let before = match fields.get("before") {
+            None => None,
+            Some(before) if ["advance", "schedule"].contains(&&*action.key) => {
+                let message = format!(
+                    "\"before\" goes with what comes at an instant, not with \"{}\"",
+                    action.key
+                );
+                self.findings
+                    .error(codes::CONTRADICTION, before.key_span.clone(), message);
+                None
+            }
+            Some(before) => {
+                let timer = self.text(before, "the name of a timer")?;
+                Some((timer, before.value.span.clone()))
+            }
+        };
+        let Some(hold) = fields.get(HOLD) else {
+            return Some(((Hold::default(), 0..0), before));
+        };
+        if action.key != "advance" && before.is_none() {
+            let message = "\"hold\" goes with \"advance\" or \"before\": no time passes here";
+            self.findings
+                .error(codes::CONTRADICTION, hold.key_span.clone(), message);
+        }
+        let mut names = Vec::new();
+        for node in fields::one_or_many(&hold.value) {
+            let what = "all, or names of work";
+            names.push(fields::text(node, &hold.key_span, what, self.findings)?.to_owned());
+        }
+        let hold_of = if names.iter().any(|name| name == ALL_WORK) {
+            Hold::All
+        } else {
+            Hold::Named(names)
+        };
+        Some(((hold_of, hold.value.span.clone()), before))
     }
 
     fn cancel_mode(&mut self, entry: &Entry<'_>) -> Option<CancelMode> {
@@ -511,77 +578,6 @@ impl Reader<'_, '_> {
         .ok()
     }
 
-    fn expect(&mut self, entry: &Entry<'_>) -> Option<Expect> {
-        let whole = self.tree(entry)?;
-        if let Shape::Scalar(Value::Null) = whole.shape {
-            return Some(Expect {
-                span: entry.key_span.clone(),
-                is_empty: true,
-                ..Expect::default()
-            });
-        }
-        let fields = Fields::read(&entry.value, &entry.key_span, &keys::EXPECT, self.findings)?;
-        let mut expect = Expect {
-            span: whole.span.clone(),
-            is_empty: whole.members().is_some_and(<[_]>::is_empty),
-            ..Expect::default()
-        };
-        expect.no_other_work = fields
-            .get("no_other_work")
-            .is_some_and(|entry| fields::boolean(entry, self.findings) == Some(true));
-        let part = |key: &str| whole.get(key).cloned();
-        expect.phase = part("phase");
-        expect.state = part("state");
-        expect.failure = part("failure");
-        expect.outcome = part("outcome");
-        expect.steps = part("steps");
-        expect.machine = part("machine");
-        expect.timers = part("timers");
-        expect.ledger = part("ledger");
-        expect.aliases = part("aliases");
-        expect.ignored = part("ignored");
-        expect.rejected = part("rejected");
-        expect.deferred = part("deferred");
-        expect.blocked = part("blocked");
-        expect.work = part("work");
-        self.check_words(&expect);
-        if let Some(work) = fields.get("work") {
-            for item in self.list(work, "work")? {
-                let fields = Fields::item(item, &work.key_span, &keys::WORK, self.findings)?;
-                let kinds = ["effect", "command", "fact", "signal", "saga", "of"];
-                if kinds.iter().all(|kind| fields.get(kind).is_none()) {
-                    fields.one_of(&kinds, self.findings)?;
-                }
-            }
-        }
-        Some(expect)
-    }
-
-    /// A word outside of its closed set can never come out, so it is a mistake of the file.
-    fn check_words(&mut self, expect: &Expect) {
-        let phases: Vec<&str> = Phase::ALL.iter().map(|phase| phase.as_str()).collect();
-        // What comes under an id that was used, with other content, is a dead letter.
-        let ignored = IgnoreReason::ALL
-            .iter()
-            .filter(|reason| **reason != IgnoreReason::Conflict);
-        let mut reasons: Vec<&str> = ignored.map(|reason| reason.as_str()).collect();
-        reasons.push(OTHER_INSTANCE);
-        for (tree, what, words) in [
-            (&expect.phase, "phase", phases),
-            (&expect.ignored, "reason", reasons),
-        ] {
-            if let Some(tree) = tree
-                && let Some(text) = tree.text()
-                && !words.contains(&text)
-            {
-                let message = format!("\"{}\" is no {what}", text.escape_debug());
-                self.findings
-                    .error(codes::WRONG_VALUE, tree.span.clone(), message)
-                    .help(Some(format!("it is one of {}", words.join(", "))));
-            }
-        }
-    }
-
     fn instant(&mut self, entry: &Entry<'_>) -> Option<TimeMs> {
         let text = self.text(entry, "an instant such as 2026-01-01T10:00:00Z")?;
         match text.parse::<jiff::Timestamp>() {
@@ -594,7 +590,7 @@ impl Reader<'_, '_> {
         }
     }
 
-    fn list<'n, 't>(&mut self, entry: &'n Entry<'t>, what: &str) -> Option<&'n [Node<'t>]> {
+    pub(super) fn list<'n, 't>(&mut self, entry: &'n Entry<'t>, what: &str) -> Option<&'n [Node<'t>]> {
         let items = fields::one_or_many(&entry.value);
         if !matches!(entry.value.value, yaml::Value::List(_)) {
             fields::expected(

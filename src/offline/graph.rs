@@ -1,11 +1,15 @@
-//! A saga as a graph: steps with what they need and how they are undone, and the states of its machine.
+//! A saga as a graph: steps with what they need, how they are undone and what ends them from outside, timers that do work, and
+//! the states of its machine.
 
 use std::fmt::Write as _;
 
 use crate::kernel::definition::Definition;
 use crate::kernel::definition::model::{
-    Action, Actions, Count, Decision, Group, Join, RepeatCondition, Step, Telling, Then,
+    Action, Actions, Count, Decision, Delay, Emission, Emit, Group, Join, RepeatCondition, Step, Telling,
+    Then,
 };
+
+use crate::kernel::duration::Millis;
 
 /// What a node stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,6 +22,10 @@ pub enum Kind {
     Compensation,
     State,
     FinalState,
+    /// A timer that begins effects or ends a step.
+    Timer,
+    /// An event or signal that ends a step.
+    Event,
 }
 
 /// What an edge stands for.
@@ -33,6 +41,8 @@ pub enum Link {
     Back,
     /// From state to state.
     Transition,
+    /// The first ends the second while that is under way.
+    Interrupt,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -74,8 +84,10 @@ impl Graph {
             starts.push(format!("{} {}", schedule.cron.text(), schedule.zone.name()));
         }
         let start = graph.add(Kind::Start, starts);
-        graph.steps(definition, start);
-        graph.machine(definition, start);
+        let steps = graph.steps(definition, start);
+        graph.timers(definition, start, &steps);
+        graph.interrupts(definition, &steps);
+        graph.machine(definition, start, &steps);
         if let Some(program) = &definition.program {
             let mut lines = vec![program.file.clone()];
             lines.extend(program.effects.iter().map(ToString::to_string));
@@ -109,7 +121,8 @@ impl Graph {
         }
     }
 
-    fn steps(&mut self, definition: &Definition, start: usize) {
+    /// Tells where each step is.
+    fn steps(&mut self, definition: &Definition, start: usize) -> Vec<usize> {
         let at: Vec<usize> = definition
             .steps
             .iter()
@@ -134,7 +147,7 @@ impl Graph {
                 Some(group) if step.needs.is_empty() => {
                     self.link(at[usize::from(group)], *to, Link::Part, label);
                 }
-                None if step.needs.is_empty() && !step.at_end && !step.of_timer => {
+                None if step.needs.is_empty() && step.is_own() => {
                     self.link(start, *to, Link::Flow, label);
                 }
                 Some(_) | None => {}
@@ -151,9 +164,73 @@ impl Graph {
                 self.link(*to, undo, Link::Undo, "");
             }
         }
+        at
     }
 
-    fn machine(&mut self, definition: &Definition, start: usize) {
+    /// Timers that begin effects or end a step, with the step that they run along with.
+    fn timers(&mut self, definition: &Definition, start: usize, steps: &[usize]) {
+        for timer in &definition.timers {
+            let actions = &timer.actions;
+            let has_effects = actions.emit.iter().any(|emission| effect(emission).is_some());
+            if !has_effects && actions.interrupt.is_none() {
+                continue;
+            }
+            let mut lines = vec![timer.name.clone()];
+            match &timer.every {
+                Some(every) => lines.push(format!("every {}", span(every))),
+                None => lines.push(format!("after {}", span(&timer.after))),
+            }
+            let at = self.add(Kind::Timer, lines);
+            match timer.during {
+                Some(step) => self.link(steps[usize::from(step)], at, Link::Part, "during"),
+                None => self.link(start, at, Link::Flow, ""),
+            }
+            self.effects(at, &actions.emit, steps);
+            self.interrupt(at, actions, steps, "");
+        }
+    }
+
+    /// The effects that are emitted from `from`.
+    fn effects(&mut self, from: usize, emits: &[Emission], steps: &[usize]) {
+        for emission in emits {
+            let Some(step) = effect(emission) else { continue };
+            let when = emission.when.as_ref();
+            let label = when.map_or_else(String::new, |when| format!("if {}", when.text()));
+            self.link(from, steps[usize::from(step)], Link::Flow, label);
+        }
+    }
+
+    /// The step that is ended from `from`, because of `what` if that says more.
+    fn interrupt(&mut self, from: usize, actions: &Actions, steps: &[usize], what: &str) {
+        if let Some(interrupt) = &actions.interrupt {
+            let label = match what {
+                "" => interrupt.class.clone(),
+                what => format!("{what}: {}", interrupt.class),
+            };
+            self.link(from, steps[usize::from(interrupt.step)], Link::Interrupt, label);
+        }
+    }
+
+    /// What ends steps and is heard by the whole saga.
+    fn interrupts(&mut self, definition: &Definition, steps: &[usize]) {
+        let of_effects = [&definition.result_handlers, &definition.error_handlers];
+        for (step, handlers) in of_effects.into_iter().flatten() {
+            for handler in handlers {
+                self.interrupt(steps[usize::from(*step)], &handler.actions, steps, "");
+            }
+        }
+        for (event, handlers) in &definition.handlers {
+            if handlers.iter().all(|handler| handler.actions.interrupt.is_none()) {
+                continue;
+            }
+            let at = self.add(Kind::Event, vec![event.clone()]);
+            for handler in handlers {
+                self.interrupt(at, &handler.actions, steps, "");
+            }
+        }
+    }
+
+    fn machine(&mut self, definition: &Definition, start: usize, steps: &[usize]) {
         let Some(machine) = &definition.machine else {
             return;
         };
@@ -175,14 +252,31 @@ impl Graph {
             if let Some(to) = to(&state.entry) {
                 self.link(*from, to, Link::Transition, "entry");
             }
-            for (event, handlers) in &state.handlers {
-                for to in handlers.iter().filter_map(|handler| to(&handler.actions)) {
-                    self.link(*from, to, Link::Transition, event.clone());
-                }
-            }
-            for (timer, handlers) in &state.timer_handlers {
-                for to in handlers.iter().filter_map(|handler| to(&handler.actions)) {
-                    self.link(*from, to, Link::Transition, format!("timer.{timer}"));
+            self.effects(*from, &state.entry.emit, steps);
+            let events = state
+                .handlers
+                .iter()
+                .map(|(event, handlers)| (event.clone(), handlers));
+            let timers = state.timer_handlers.iter();
+            let timers = timers.map(|(timer, handlers)| (format!("timer.{timer}"), handlers));
+            let ends = [
+                ("result", &state.result_handlers),
+                ("error", &state.error_handlers),
+            ];
+            let ends = ends.into_iter().flat_map(|(end, by_step)| {
+                by_step.iter().map(move |(step, handlers)| {
+                    let step = definition.steps.get(usize::from(*step));
+                    let name = step.map_or("", |step| step.name.as_str());
+                    let effect = name.rsplit_once('.').map_or(name, |(_, effect)| effect);
+                    (format!("{end}.{effect}"), handlers)
+                })
+            });
+            for (what, handlers) in events.chain(timers).chain(ends) {
+                for handler in handlers {
+                    if let Some(to) = to(&handler.actions) {
+                        self.link(*from, to, Link::Transition, what.clone());
+                    }
+                    self.interrupt(*from, &handler.actions, steps, &what);
                 }
             }
         }
@@ -210,6 +304,8 @@ impl Graph {
                 Kind::Compensation => ("[/", "/]"),
                 Kind::State => ("(", ")"),
                 Kind::FinalState => ("(((", ")))"),
+                Kind::Timer => ("[\\", "/]"),
+                Kind::Event => (">", "]"),
             };
             let _ = writeln!(out, "  n{index}{open}\"{text}\"{close}");
         }
@@ -218,6 +314,7 @@ impl Graph {
                 Link::Flow | Link::Transition => "-->",
                 Link::Part => "---",
                 Link::Undo | Link::Back => "-.->",
+                Link::Interrupt => "--x",
             };
             let label = if edge.label.is_empty() {
                 String::new()
@@ -227,6 +324,21 @@ impl Graph {
             let _ = writeln!(out, "  n{} {arrow}{label} n{}", edge.from, edge.to);
         }
         out
+    }
+}
+
+/// The step that stands for an effect which is emitted.
+fn effect(emission: &Emission) -> Option<u16> {
+    match emission.emit {
+        Emit::Effect(step) => Some(step),
+        Emit::Command(_) | Emit::Publish(_) => None,
+    }
+}
+
+fn span(delay: &Delay) -> String {
+    match delay {
+        Delay::Fixed(ms) => Millis(u64::try_from(*ms).unwrap_or(0)).to_string(),
+        Delay::Rendered(_) => "as an expression says".to_owned(),
     }
 }
 

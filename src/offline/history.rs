@@ -9,10 +9,12 @@ use serde_json::{Map, Value};
 
 use super::answer::is_refusal;
 use super::compare::{difference, expectation};
-use super::file::ALL_STUCK;
+use super::file::{ALL_STUCK, ALL_WORK};
 use super::observe::Seen;
+use super::of::Of;
 use super::update::flow;
 use super::work;
+use super::world::time::Hold;
 use super::world::{Given, Manner, World};
 use crate::kernel::definition::Definition;
 use crate::kernel::definition::model::DEADLINE;
@@ -222,7 +224,7 @@ impl<'h> Step<'h> {
             let mut input = input.clone();
             if let InputBody::Result(result) = &mut input.body
                 && let Some(item) = from.sent.iter().find(|item| item.command_id == result.command_id)
-                && let Some(theirs) = work::find(to, from.name(item))
+                && let Some(theirs) = work::find(to, &Of::named(from.name(item)))
             {
                 result.command_id = theirs.command_id;
                 input.id = theirs.command_id.to_string();
@@ -345,12 +347,17 @@ pub fn case(history: &History, definition: &Arc<Definition>) -> Result<String, S
         }
         let left = recorded.time_ms.saturating_sub(world.now.0);
         if left > 0 {
-            let given = world.advance(left);
+            // What came of deadlines is among the inputs.
+            let given = world.advance(left, &Hold::All);
+            let mut more = Map::new();
+            if world.outbox.values().any(|item| item.ends() <= world.now) {
+                more.insert("hold".to_owned(), Value::from(ALL_WORK));
+            }
             step(
                 &mut out,
                 "advance",
                 &Value::from(exact(left)),
-                Map::new(),
+                more,
                 &world,
                 &given,
             );

@@ -19,6 +19,8 @@ pub static CASE: Shape = shape(
         &key("start", Kind::Any, ""),
         &key("key", Kind::Any, ""),
         &key("chaos", Kind::Any, ""),
+        &key("given", Kind::Any, ""),
+        &key("sagas", Kind::Any, ""),
         &key("steps", Kind::Any, ""),
     ],
 );
@@ -51,7 +53,26 @@ pub static STEP: Shape = shape(
         &key("dead_letter", Kind::Any, ""),
         &key("as", Kind::Any, ""),
         &key("ok", Kind::Any, ""),
+        &key("at", Kind::Any, ""),
+        &key("before", Kind::Any, ""),
+        &key("hold", Kind::Any, ""),
         &key("expect", Kind::Any, ""),
+    ],
+);
+pub static REPEAT: Shape = shape(
+    "",
+    "a repetition",
+    &[&key("repeat", Kind::Any, ""), &key("steps", Kind::Any, "")],
+);
+pub static OF: Shape = shape(
+    "",
+    "a piece of work",
+    &[
+        &key("step", Kind::Any, ""),
+        &key("attempt", Kind::Any, ""),
+        &key("turn", Kind::Any, ""),
+        &key("item", Kind::Any, ""),
+        &key("generation", Kind::Any, ""),
     ],
 );
 pub static CALLBACK: Shape = shape(
@@ -92,6 +113,7 @@ pub static EXPECT: Shape = shape(
         &key("aliases", Kind::Any, ""),
         &key("work", Kind::Any, ""),
         &key("no_other_work", Kind::Any, ""),
+        &key("in_order", Kind::Any, ""),
         &key("ignored", Kind::Any, ""),
         &key("rejected", Kind::Any, ""),
         &key("deferred", Kind::Any, ""),
@@ -117,5 +139,7 @@ pub static WORK: Shape = shape(
         &key("request", Kind::Any, ""),
         &key("of", Kind::Any, ""),
         &key("attempt", Kind::Any, ""),
+        &key("idempotency_key", Kind::Any, ""),
+        &key("from", Kind::Any, ""),
     ],
 );

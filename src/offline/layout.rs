@@ -79,7 +79,7 @@ fn backward(graph: &Graph) -> Vec<bool> {
     let mut backward: Vec<bool> = graph
         .edges
         .iter()
-        .map(|edge| edge.link == Link::Back || edge.from == edge.to)
+        .map(|edge| matches!(edge.link, Link::Back | Link::Interrupt) || edge.from == edge.to)
         .collect();
     for root in 0..graph.vertices.len() {
         if seen[root] != Seen::Never {

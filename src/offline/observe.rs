@@ -13,6 +13,8 @@ pub struct Seen {
     pub instance: Value,
     /// Without what it tells aliases: those that it has are a part of the instance.
     pub work: Vec<Value>,
+    /// Of each of these, whether work before had its idempotency key.
+    pub repeated: Vec<bool>,
     pub ignored: Option<&'static str>,
     /// Reason and message.
     pub rejected: Option<(String, String)>,
@@ -27,14 +29,11 @@ impl Seen {
     /// Looks at `world` after `given`.
     #[must_use]
     pub fn after(world: &World, given: &Given) -> Self {
+        let told = || given.work.iter().filter(|item| !item.kind.is_incidental());
         Self {
             instance: instance(world),
-            work: given
-                .work
-                .iter()
-                .filter(|item| !item.kind.is_incidental())
-                .map(|item| work::shown(world, item))
-                .collect(),
+            work: told().map(|item| work::shown(world, item)).collect(),
+            repeated: told().map(|item| world.repeats(item)).collect(),
             ignored: match given.shown() {
                 Some(Outcome::Ignored(reason)) => Some(reason.as_str()),
                 _ => None,

@@ -9,9 +9,12 @@ use serde_json::Value;
 use super::answer::Answer;
 use super::codes;
 use super::compare::{self, Fault};
-use super::file::{Action, Case, EventSpec, Expect, OTHER_INSTANCE, Step, SucceedSpec, Suite};
+use super::expect::{Expect, OTHER_INSTANCE};
+use super::file::{Action, Case, EventSpec, Placed, Step, SucceedSpec, Suite};
 use super::observe::Seen;
+use super::of::Of;
 use super::work;
+use super::world::time::Hold;
 use super::world::{Given, Manner, World};
 use crate::kernel::alias::Alias;
 use crate::kernel::definition::Definition;
@@ -28,6 +31,13 @@ use crate::kernel::work::WorkKind;
 const TENANT: &str = "test";
 /// Most results that one `succeed` gives.
 pub const ANSWERS_MAX: usize = 20_000;
+
+/// The saga that a case is about, and those whose instances are there as well.
+#[derive(Debug, Clone)]
+pub struct Cast {
+    pub definition: Arc<Definition>,
+    pub others: Vec<Arc<Definition>>,
+}
 
 /// How a case went.
 #[derive(Debug)]
@@ -50,8 +60,8 @@ pub enum Obstacle {
 
 /// Plays `case` in the given manner. Only [`Manner::Plain`] compares with what is expected.
 #[must_use]
-pub fn play(suite: &Suite, case: &Case, definition: &Arc<Definition>, manner: Manner) -> Played {
-    let mut world = match open(case, definition, manner) {
+pub fn play(suite: &Suite, case: &Case, players: &Cast, manner: Manner) -> Played {
+    let mut world = match open(case, players, manner) {
         Ok(world) => world,
         Err(fault) => {
             return Played {
@@ -63,8 +73,16 @@ pub fn play(suite: &Suite, case: &Case, definition: &Arc<Definition>, manner: Ma
     };
     let mut first: Vec<Fault> = Vec::new();
     let mut later = Vec::new();
-    for step in &case.steps {
+    let before = case.given.as_ref().map_or(0, |given| given.steps);
+    for (at, placed) in case.steps.iter().enumerate() {
+        let step = &*placed.step;
         let mut faults = Vec::new();
+        let main = world.instance.clone();
+        if let Err(fault) = turn_to(&mut world, step) {
+            let fault = vec![told(placed, fault)];
+            take(case, at < before, fault, &mut first, &mut later);
+            break;
+        }
         if manner == Manner::Plain {
             faults.extend(misfit(&world, step));
         }
@@ -72,8 +90,8 @@ pub fn play(suite: &Suite, case: &Case, definition: &Arc<Definition>, manner: Ma
             Ok(given) => (Seen::after(&world, &given), given.unsteady),
             Err(Obstacle::Seen(seen)) => (*seen, None),
             Err(Obstacle::Fault(fault)) => {
-                let into = if first.is_empty() { &mut first } else { &mut later };
-                into.push(*fault);
+                let fault = vec![told(placed, *fault)];
+                take(case, at < before, fault, &mut first, &mut later);
                 break;
             }
         };
@@ -89,14 +107,58 @@ pub fn play(suite: &Suite, case: &Case, definition: &Arc<Definition>, manner: Ma
                 None => compare::fate(&Expect::default(), &step.span, &seen, &mut faults),
             }
         }
-        let into = if first.is_empty() { &mut first } else { &mut later };
-        into.append(&mut faults);
+        if world.instance != main {
+            world.look_at(main);
+        }
+        let faults = faults.into_iter().map(|fault| told(placed, fault)).collect();
+        take(case, at < before, faults, &mut first, &mut later);
     }
     Played {
         world: Some(world),
         faults: first,
         later,
     }
+}
+
+/// Looks at the instance that the step is about.
+///
+/// # Errors
+/// The fault, where there is no such instance.
+pub fn turn_to(world: &mut World, step: &Step) -> Result<(), Fault> {
+    let Some((at, span)) = &step.at else {
+        return Ok(());
+    };
+    let instance = world
+        .named(at)
+        .map_err(|message| Fault::new(codes::UNPLAYABLE, span.clone(), message, None))?;
+    world.look_at(instance);
+    Ok(())
+}
+
+fn hears(definition: &Definition, spec: &EventSpec) -> bool {
+    definition.event_types().contains(&spec.event_type.as_str())
+}
+
+/// A fault of a step that is repeated says when it came.
+fn told(placed: &Placed, mut fault: Fault) -> Fault {
+    if let Some((round, rounds)) = placed.round {
+        fault.message = format!("{}, in round {round} of {rounds}", fault.message);
+    }
+    fault
+}
+
+/// Keeps the faults of a step. Those of a case that is given are told where it is played for itself.
+fn take(case: &Case, is_given: bool, mut faults: Vec<Fault>, first: &mut Vec<Fault>, later: &mut Vec<Fault>) {
+    if let (true, Some(given), true) = (is_given, &case.given, !faults.is_empty()) {
+        let message = format!("the case \"{}\" does not hold", given.name.escape_debug());
+        let known = first.iter().any(|fault| fault.span == given.span);
+        faults.clear();
+        if !known {
+            faults.push(Fault::new(codes::UNPLAYABLE, given.span.clone(), message, None));
+        }
+    }
+    let into = if first.is_empty() { first } else { later };
+    into.append(&mut faults);
 }
 
 /// A result that is none of its effect, where the case does not say what follows: the step fails in production, and
@@ -137,20 +199,31 @@ fn misfit(world: &World, step: &Step) -> Option<Fault> {
 ///
 /// # Errors
 /// The fault, where there is no key.
-pub fn open(case: &Case, definition: &Arc<Definition>, manner: Manner) -> Result<World, Fault> {
+pub fn open(case: &Case, players: &Cast, manner: Manner) -> Result<World, Fault> {
+    let definition = &players.definition;
     let key = Key::parse("unknown").expect("a word is a legal key");
     let instance = InstanceId {
         tenant: TenantId::parse(TENANT).expect("a word is a legal tenant"),
         saga: definition.name.clone(),
         key,
     };
-    let mut world = World::new(Arc::clone(definition), instance, case.start, manner);
-    let first = case.steps.iter().find_map(|step| match &step.action {
+    let mut world = World::together(
+        Arc::clone(definition),
+        &players.others,
+        instance,
+        case.start,
+        manner,
+    );
+    let mut steps = case.steps.iter().map(|placed| &*placed.step);
+    let first = steps.clone().find_map(|step| match &step.action {
         // An alias says nothing about the key.
-        Action::Event(spec) if !definition.by.contains_key(&spec.event_type) => Some((step, spec)),
+        Action::Event(spec) if definition.by.contains_key(&spec.event_type) => None,
+        // Others may hear what this saga does not.
+        Action::Event(spec) if !players.others.is_empty() && !hears(definition, spec) => None,
+        Action::Event(spec) => Some((step, spec)),
         _ => None,
     });
-    let planned = case.steps.iter().find_map(|step| match step.action {
+    let planned = steps.find_map(|step| match step.action {
         Action::Schedule(planned) => Some(planned),
         _ => None,
     });
@@ -178,9 +251,41 @@ pub fn open(case: &Case, definition: &Arc<Definition>, manner: Manner) -> Result
 /// # Errors
 /// [`Obstacle`] where it does not come to the instance.
 pub fn perform(world: &mut World, suite: &Suite, step: &Step) -> Result<Given, Obstacle> {
+    let Some((name, span)) = &step.before else {
+        return act(world, suite, step);
+    };
+    let Some(timer) = world.timer_named(name) else {
+        return Err(Obstacle::Fault(Box::new(not_set(world, name, span))));
+    };
+    let (hold, held_span) = &step.hold;
+    let mut given = world.advance_to(&timer, hold);
+    is_held(world, hold, held_span)?;
+    if world.timer_named(name).is_none_or(|left| left.0 != timer.0) {
+        let message = format!(
+            "what comes before the timer \"{}\" clears it",
+            name.escape_debug()
+        );
+        let fault = Fault::new(codes::UNPLAYABLE, span.clone(), message, None);
+        return Err(Obstacle::Fault(Box::new(fault)));
+    }
+    // What a case sees of the input is the input's, not that of a timer before it.
+    given.outcome = None;
+    let input = act(world, suite, step)?;
+    given.add(input);
+    Ok(given)
+}
+
+/// Carries out what a step does, whenever it comes.
+///
+/// # Errors
+/// As [`perform`].
+pub fn act(world: &mut World, suite: &Suite, step: &Step) -> Result<Given, Obstacle> {
     match &step.action {
         Action::Event(spec) => {
             let event = event(world, step, spec).map_err(|fault| Obstacle::Fault(Box::new(fault)))?;
+            if world.is_together() {
+                return give_all(world, step, &event);
+            }
             match key_of(&world.definition, &event, world.now) {
                 Ok(key) if key == world.instance.key => Ok(world.give_event(event)),
                 Ok(key) => match Alias::of(&key) {
@@ -218,7 +323,12 @@ pub fn perform(world: &mut World, suite: &Suite, step: &Step) -> Result<Given, O
             let work = item.idempotency_key.clone();
             Ok(world.give_control(Control::Heartbeat { work }))
         }
-        Action::Advance(ms) => Ok(world.advance(*ms)),
+        Action::Advance(ms) => {
+            let (hold, span) = &step.hold;
+            let given = world.advance(*ms, hold);
+            is_held(world, hold, span)?;
+            Ok(given)
+        }
         Action::Cancel(reason, mode) => {
             let (reason, mode) = (reason.clone(), *mode);
             Ok(world.give_control(Control::Cancel { reason, mode }))
@@ -251,6 +361,25 @@ pub fn perform(world: &mut World, suite: &Suite, step: &Step) -> Result<Given, O
     }
 }
 
+/// Everyone who hears an event gets it.
+fn give_all(world: &mut World, step: &Step, event: &DomainEvent) -> Result<Given, Obstacle> {
+    let found = world.addressees(event).map_err(|(reason, message)| {
+        let mut seen = Seen::after(world, &Given::default());
+        seen.rejected = Some((reason.to_owned(), message));
+        Obstacle::Seen(Box::new(seen))
+    })?;
+    if found.is_empty() {
+        let message = format!("nobody hears \"{}\"", event.event_type.escape_debug());
+        let fault = Fault::new(codes::UNPLAYABLE, step.span.clone(), message, None);
+        return Err(Obstacle::Fault(Box::new(fault)));
+    }
+    let mut given = Given::default();
+    for instance in found {
+        given.add(world.give_to(instance, event.clone()));
+    }
+    Ok(given)
+}
+
 /// The instance starts for a planned time, which has then come.
 fn scheduled(world: &mut World, step: &Step, planned: TimeMs) -> Result<Given, Fault> {
     let fault = |message: &str, help| Fault::new(codes::UNPLAYABLE, step.span.clone(), message, help);
@@ -274,12 +403,12 @@ fn scheduled(world: &mut World, step: &Step, planned: TimeMs) -> Result<Given, F
 fn succeed(world: &mut World, suite: &Suite, spec: &SucceedSpec) -> Result<Given, Obstacle> {
     let mut given = Given::default();
     for answered in 0..ANSWERS_MAX {
-        let Some(item) = work::awaited_of(world, spec.of.as_deref()).cloned() else {
+        let Some(item) = work::awaited_of(world, spec.of.as_ref()).cloned() else {
             if answered > 0 {
                 return Ok(given);
             }
-            let of = spec.of.as_deref().unwrap_or("any work");
-            return Err(Obstacle::Fault(Box::new(not_awaited(world, of, &spec.span))));
+            let of = spec.of.clone().unwrap_or_else(|| Of::named("any work"));
+            return Err(Obstacle::Fault(Box::new(not_awaited(world, &of, &spec.span))));
         };
         let result = work::default_result(suite, world, &item);
         given.add(world.give_result(&item, succeeded(&result)));
@@ -380,8 +509,36 @@ fn other_instance(world: &World, step: &Step, key: &Key) -> Obstacle {
     Obstacle::Fault(Box::new(fault))
 }
 
-fn not_awaited(world: &World, of: &str, span: &Range<usize>) -> Fault {
-    let message = format!("nothing awaits a result of \"{}\"", of.escape_debug());
+fn not_set(world: &World, name: &str, span: &Range<usize>) -> Fault {
+    let message = format!("no timer \"{}\" is set", name.escape_debug());
+    let timers = world.record.iter().flat_map(|record| record.timers.values());
+    let names: Vec<&str> = timers.map(|timer| timer.name.as_str()).collect();
+    let help = if names.is_empty() {
+        "no timer is set at this point".to_owned()
+    } else {
+        format!("set are {}", names.join(", "))
+    };
+    Fault::new(codes::UNPLAYABLE, span.clone(), message, Some(help))
+}
+
+/// A name that no work has holds nothing back, so it is a mistake.
+fn is_held(world: &World, hold: &Hold, span: &Range<usize>) -> Result<(), Obstacle> {
+    let Hold::Named(names) = hold else {
+        return Ok(());
+    };
+    for name in names {
+        let of = Of::named(name);
+        if !world.sent.iter().any(|item| world.is(item, &of)) {
+            let mut fault = not_awaited(world, &of, span);
+            fault.message = format!("no work is called \"{}\"", name.escape_debug());
+            return Err(Obstacle::Fault(Box::new(fault)));
+        }
+    }
+    Ok(())
+}
+
+fn not_awaited(world: &World, of: &Of, span: &Range<usize>) -> Fault {
+    let message = format!("nothing awaits a result of \"{}\"", of.to_string().escape_debug());
     let awaited = work::awaited(world);
     let help = if awaited.is_empty() {
         "no work is awaited at this point".to_owned()
@@ -392,7 +549,11 @@ fn not_awaited(world: &World, of: &str, span: &Range<usize>) -> Fault {
 }
 
 /// The key that the saga's rules give to an event, or why it has none: reason code and sentence.
-fn key_of(definition: &Definition, event: &DomainEvent, time: TimeMs) -> Result<Key, (&'static str, String)> {
+pub fn key_of(
+    definition: &Definition,
+    event: &DomainEvent,
+    time: TimeMs,
+) -> Result<Key, (&'static str, String)> {
     let limits = Limits::default();
     let data = Json::parse(&event.payload, limits.json_depth)
         .map_err(|error| ("payload.syntax", error.to_string()))?;

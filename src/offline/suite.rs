@@ -10,10 +10,11 @@ use super::codes;
 use super::compare::Fault;
 use super::coverage::Covered;
 use super::file::{Case, Suite};
-use super::play::play;
+use super::play::{Cast, play};
 use super::world::Manner;
 use crate::kernel::definition::{Definition, Diagnostic, Severity};
 use crate::kernel::expr::nearest;
+use crate::kernel::ids::SagaName;
 
 /// What is to be done besides playing.
 #[derive(Debug, Clone, Default)]
@@ -40,7 +41,7 @@ pub struct CaseReport {
     pub chaos_runs: usize,
     pub is_open: bool,
     /// Branches that the case itself runs; failures of `chaos` do not count.
-    pub covered: Covered,
+    pub covered: BTreeMap<SagaName, Covered>,
 }
 
 impl CaseReport {
@@ -59,7 +60,7 @@ pub fn run(
 ) -> Vec<CaseReport> {
     let mut cases = suite.cases.iter().filter(|case| taken(suite, case, options));
     let Some(definition) = definitions.get(&suite.saga) else {
-        let fault = unknown_saga(suite, definitions);
+        let fault = unknown(&suite.saga, &suite.saga_span, definitions);
         return cases
             .next()
             .map(|case| report(suite, case, vec![fault]))
@@ -68,16 +69,20 @@ pub fn run(
     };
     cases
         .map(|case| {
-            let played = play(suite, case, definition, Manner::Plain);
+            let players = match cast(case, definition, definitions) {
+                Ok(players) => players,
+                Err(fault) => return report(suite, case, vec![fault]),
+            };
+            let played = play(suite, case, &players, Manner::Plain);
             let (mut faults, later) = (played.faults, played.later);
             let covered = played.world.as_ref().map(|world| world.covered.clone());
             let covered = covered.unwrap_or_default();
             if let (true, Some(world)) = (faults.is_empty(), &played.world) {
-                faults = checks::steadiness(suite, case, definition, world);
+                faults = checks::steadiness(suite, case, &players, world);
             }
             let mut chaos = Chaos::default();
             if options.chaos && faults.is_empty() {
-                chaos = chaos::run(suite, case, definition);
+                chaos = chaos::run(suite, case, &players);
                 faults.append(&mut chaos.faults);
             }
             let mut report = report(suite, case, faults);
@@ -100,11 +105,30 @@ fn taken(suite: &Suite, case: &Case, options: &Options) -> bool {
     filter.is_none_or(|filter| case.name.contains(filter) || suite.saga.contains(filter))
 }
 
-fn unknown_saga(suite: &Suite, definitions: &BTreeMap<String, Arc<Definition>>) -> Fault {
-    let message = format!("unknown saga \"{}\"", suite.saga.escape_debug());
-    let help = nearest(&suite.saga, definitions.keys().map(String::as_str))
-        .map(|near| format!("did you mean \"{near}\"?"));
-    Fault::new(codes::UNPLAYABLE, suite.saga_span.clone(), message, help)
+/// The sagas of a case.
+fn cast(
+    case: &Case,
+    definition: &Arc<Definition>,
+    definitions: &BTreeMap<String, Arc<Definition>>,
+) -> Result<Cast, Fault> {
+    let mut others = Vec::new();
+    for (name, span) in &case.sagas {
+        let Some(other) = definitions.get(name) else {
+            return Err(unknown(name, span, definitions));
+        };
+        others.push(Arc::clone(other));
+    }
+    Ok(Cast {
+        definition: Arc::clone(definition),
+        others,
+    })
+}
+
+fn unknown(name: &str, span: &Range<usize>, definitions: &BTreeMap<String, Arc<Definition>>) -> Fault {
+    let message = format!("unknown saga \"{}\"", name.escape_debug());
+    let help =
+        nearest(name, definitions.keys().map(String::as_str)).map(|near| format!("did you mean \"{near}\"?"));
+    Fault::new(codes::UNPLAYABLE, span.clone(), message, help)
 }
 
 fn report(suite: &Suite, case: &Case, faults: Vec<Fault>) -> CaseReport {
@@ -130,7 +154,7 @@ fn report(suite: &Suite, case: &Case, faults: Vec<Fault>) -> CaseReport {
         cures,
         chaos_runs: 0,
         is_open: false,
-        covered: Covered::new(),
+        covered: BTreeMap::new(),
     }
 }
 

@@ -32,6 +32,7 @@ pub fn svg(graph: &Graph) -> String {
             Link::Part => ("#6b7280", " stroke-dasharray=\"2 3\""),
             Link::Undo => ("#b45309", " stroke-dasharray=\"6 4\""),
             Link::Back => ("#b91c1c", " stroke-dasharray=\"6 4\""),
+            Link::Interrupt => ("#b91c1c", ""),
         };
         let _ = writeln!(
             out,
@@ -99,6 +100,8 @@ fn shape(kind: Kind, place: Place, out: &mut String) {
         Kind::Group => (0, "#f5f3ff", "#6d28d9"),
         Kind::Compensation => (4, "#fffbeb", "#b45309"),
         Kind::State | Kind::FinalState => (12, "#f0f9ff", "#0369a1"),
+        Kind::Timer => (0, "#fdf4ff", "#a21caf"),
+        Kind::Event => (height / 2, "#fef2f2", "#b91c1c"),
     };
     let _ = writeln!(
         out,

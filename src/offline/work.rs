@@ -4,12 +4,16 @@ use serde_json::{Value, json};
 
 use super::answer::Answer;
 use super::file::{Action, Suite};
+use super::of::Of;
 use super::world::World;
 use crate::kernel::children::SagaMessage;
-use crate::kernel::definition::model::{BODY_OF_FOREACH, BODY_OF_REPEAT};
+use crate::kernel::definition::model::{BODY_OF_FOREACH, BODY_OF_REPEAT, OF_HANDLERS, OF_MACHINE, OF_TIMERS};
 use crate::kernel::ledger::LedgerStatus;
 use crate::kernel::record::{Outstanding, Record};
 use crate::kernel::work::{WorkItem, WorkKind};
+
+/// Key of the idempotency key among those of a shown piece of work.
+pub const KEY: &str = "idempotency_key";
 
 /// What a test writes as `of` for a work item: `charge`, `charge.compensate`, `lines[2]` for an item of a loop over
 /// a list, its own name for work of a program, the path for what belongs to no step. `record` is that of after the input that made the item.
@@ -37,6 +41,22 @@ pub fn name(item: &WorkItem, record: Option<&Record>) -> String {
         .map_or_else(String::new, |index| format!("[{index}]"));
     let dot = if rest.is_empty() { "" } else { "." };
     format!("{step}{index}{dot}{rest}")
+}
+
+/// What the file calls an effect that a state, a timer or a handler emits, with the index of its piece and what follows:
+/// `remind`, `tell[1].compensate`.
+#[must_use]
+pub fn own_name(path: &str, item: Option<u32>) -> Option<String> {
+    let emitted = [OF_MACHINE, OF_TIMERS, OF_HANDLERS];
+    if !emitted.iter().any(|of| path.starts_with(of)) {
+        return None;
+    }
+    let at = path.find(".compensate").unwrap_or(path.len());
+    let (step, rest) = path.split_at(at);
+    let step = step.strip_suffix(BODY_OF_FOREACH).unwrap_or(step);
+    let (_, name) = step.rsplit_once('.')?;
+    let index = item.map_or_else(String::new, |item| format!("[{item}]"));
+    Some(format!("{name}{index}{rest}"))
 }
 
 /// Which item of a list the work is for.
@@ -72,35 +92,31 @@ pub fn without_index(name: &str) -> String {
 
 /// The piece of work that `of` names: the oldest one whose result is awaited, else the newest one that was sent.
 #[must_use]
-pub fn find<'w>(world: &'w World, of: &str) -> Option<&'w WorkItem> {
+pub fn find<'w>(world: &'w World, of: &Of) -> Option<&'w WorkItem> {
     let mut sent = world.sent.iter().rev();
-    awaited_as(world, of).or_else(|| sent.find(|item| item.kind.awaits_result() && is(world, item, of)))
+    let is = |item: &&WorkItem| item.kind.awaits_result() && !world.is_delivered(item) && world.is(item, of);
+    awaited_as(world, of).or_else(|| sent.find(is))
 }
 
 /// The oldest piece of work of this name whose result is awaited.
 #[must_use]
-pub fn awaited_as<'w>(world: &'w World, of: &str) -> Option<&'w WorkItem> {
-    world.outbox.values().find(|item| is(world, item, of))
+pub fn awaited_as<'w>(world: &'w World, of: &Of) -> Option<&'w WorkItem> {
+    world.awaited().find(|item| world.is(item, of))
 }
 
 /// The oldest piece of work whose result is awaited: of this name, or at all.
 #[must_use]
-pub fn awaited_of<'w>(world: &'w World, of: Option<&str>) -> Option<&'w WorkItem> {
+pub fn awaited_of<'w>(world: &'w World, of: Option<&Of>) -> Option<&'w WorkItem> {
     match of {
         Some(of) => awaited_as(world, of),
-        None => world.outbox.values().next(),
+        None => world.awaited().next(),
     }
-}
-
-fn is(world: &World, item: &WorkItem, of: &str) -> bool {
-    let name = world.name(item);
-    name == of || item.path == of || without_index(name) == of
 }
 
 /// What may be written as `of` at present.
 #[must_use]
 pub fn awaited(world: &World) -> Vec<&str> {
-    let mut names: Vec<&str> = world.outbox.values().map(|item| world.name(item)).collect();
+    let mut names: Vec<&str> = world.awaited().map(|item| world.name(item)).collect();
     names.dedup();
     names
 }
@@ -166,7 +182,11 @@ pub fn shown(world: &World, item: &WorkItem) -> Value {
         }
     };
     shown["of"] = Value::from(world.name(item));
+    if world.is_together() {
+        shown["from"] = Value::from(format!("{}/{}", item.instance.saga, item.instance.key));
+    }
     shown["attempt"] = Value::from(item.attempt);
+    shown[KEY] = Value::from(item.idempotency_key.as_str());
     shown
 }
 
@@ -185,7 +205,7 @@ fn name_token(value: &mut Value, mark: &str) {
 pub fn brief(shown: &Value) -> Value {
     let mut brief = shown.clone();
     if let Some(members) = brief.as_object_mut() {
-        members.retain(|key, _| key != "of" && key != "attempt");
+        members.retain(|key, _| !["of", "attempt", KEY].contains(&key.as_str()));
     }
     brief
 }
@@ -204,8 +224,8 @@ pub fn default_result(suite: &Suite, world: &World, item: &WorkItem) -> Value {
     };
     let given = || {
         let mut steps = suite.cases.iter().flat_map(|case| &case.steps);
-        steps.find_map(|step| match &step.action {
-            Action::Result(spec) if without_index(&spec.of) == name => match &spec.outcome {
+        steps.find_map(|placed| match &placed.step.action {
+            Action::Result(spec) if without_index(&spec.of.step) == name => match &spec.outcome {
                 Answer::Ok(result) => Some(result.clone()),
                 Answer::Unusable { .. } | Answer::Error { .. } | Answer::Timeout(_) => None,
             },

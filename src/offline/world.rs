@@ -2,7 +2,7 @@
 //! decides as that of a shard does: it is the same machine.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 use saga_runner_partition::machine::apply::Turn;
@@ -13,19 +13,19 @@ use saga_runner_partition::machine::staging::{Run, Staged};
 use saga_runner_partition::machine::watch::{Told, Watch};
 use saga_runner_partition::machine::{Keep, Partition};
 use saga_runner_partition::storage::read::Found;
-use saga_runner_partition::storage::rows::{HistoryRow, TimerTarget, Waiting};
+use saga_runner_partition::storage::rows::{HistoryRow, Waiting};
 use saga_runner_partition::storage::{Batch, Memory, StorageError};
 
 use super::coverage::{Covered, Listener};
 use super::file::EventSpec;
+use super::of::{Address, Of};
 use super::work;
 use crate::kernel::alias::Alias;
-use crate::kernel::children::SagaMessage;
 use crate::kernel::definition::{Definition, DefinitionSet};
 use crate::kernel::duration::Millis;
 use crate::kernel::ids::{ClusterId, CommandId, EventId, IdError, InstanceId, SagaName, TimeMs};
 use crate::kernel::input::{
-    Control, DomainEvent, Input, InputBody, Origin, Owner, SourceStream, WorkOutcome, WorkResult,
+    Control, DomainEvent, Input, InputBody, Origin, SourceStream, WorkOutcome, WorkResult,
 };
 use crate::kernel::limits::Limits;
 use crate::kernel::patch::{Note, Outcome};
@@ -33,8 +33,11 @@ use crate::kernel::record::{Record, Summary};
 use crate::kernel::transition::Trace;
 use crate::kernel::view::{BlockedView, InstanceView};
 use crate::kernel::work::{WorkItem, WorkKind, WorkRef};
+use time::Timer;
 
+mod messages;
 mod recorded;
+pub mod time;
 
 /// Most messages that one input may send to aliases and from there, directly or through what it sets free.
 const MESSAGES_MAX: usize = 10_000;
@@ -56,6 +59,8 @@ pub struct Given {
     pub outcome: Option<Outcome>,
     /// Of the input at an alias, where it was addressed to one.
     pub at_alias: Option<Outcome>,
+    /// Of the input at another instance, where it was not for the one that is looked at.
+    pub elsewhere: Option<Outcome>,
     /// Reason and message of the first dead letter among the input and what it set free.
     pub rejection: Option<(String, String)>,
     /// The input waits behind a dead letter.
@@ -70,13 +75,14 @@ impl Given {
     /// What a case sees: what came of the input at the instance, or else at the alias that it was addressed to.
     #[must_use]
     pub fn shown(&self) -> Option<Outcome> {
-        self.outcome.or(self.at_alias)
+        self.outcome.or(self.at_alias).or(self.elsewhere)
     }
 
     /// What another input brought besides.
     pub fn add(&mut self, other: Self) {
         self.outcome = self.outcome.or(other.outcome);
         self.at_alias = self.at_alias.or(other.at_alias);
+        self.elsewhere = self.elsewhere.or(other.elsewhere);
         self.rejection = self.rejection.take().or(other.rejection);
         self.waits |= other.waits;
         self.unsteady = self.unsteady.take().or(other.unsteady);
@@ -85,13 +91,18 @@ impl Given {
     }
 }
 
-/// A timer that is set.
-pub type Timer = (TimeMs, WorkRef, TimerTarget);
-
 #[derive(Debug)]
 pub struct World {
+    /// That of the instance that is looked at.
     pub definition: Arc<Definition>,
+    /// The instance that is looked at: inputs are for it, and what there is to see is its.
     pub instance: InstanceId,
+    /// The sagas whose instances hear each other; none where a case is about one instance.
+    cast: BTreeMap<SagaName, Arc<Definition>>,
+    /// The instances that there have been.
+    lives: BTreeSet<InstanceId>,
+    /// Messages that instances of the cast have taken.
+    delivered: BTreeSet<CommandId>,
     pub manner: Manner,
     pub now: TimeMs,
     pub record: Option<Record>,
@@ -100,10 +111,14 @@ pub struct World {
     pub outbox: BTreeMap<WorkRef, WorkItem>,
     /// All work ever.
     pub sent: Vec<WorkItem>,
-    /// What tests call each piece of work.
-    pub names: BTreeMap<CommandId, String>,
+    /// What tells each piece of work apart from others.
+    pub addresses: BTreeMap<CommandId, Address>,
+    /// Work whose result has been given: its deadline does not come any more.
+    answered: BTreeSet<CommandId>,
+    /// Idempotency keys of all work ever.
+    keys: BTreeSet<String>,
     /// Branches of the definition that were run.
-    pub covered: Covered,
+    pub covered: BTreeMap<SagaName, Covered>,
     store: Memory,
     partition: Partition,
     /// Numbers the messages of the streams, and the ids of inputs that have none.
@@ -118,13 +133,18 @@ impl Clone for World {
         Self {
             definition: Arc::clone(&self.definition),
             instance: self.instance.clone(),
+            cast: self.cast.clone(),
+            lives: self.lives.clone(),
+            delivered: self.delivered.clone(),
             manner: self.manner,
             now: self.now,
             record: self.record.clone(),
             ended: self.ended.clone(),
             outbox: self.outbox.clone(),
             sent: self.sent.clone(),
-            names: self.names.clone(),
+            addresses: self.addresses.clone(),
+            answered: self.answered.clone(),
+            keys: self.keys.clone(),
             covered: self.covered.clone(),
             store: self.store.copy(),
             partition: self.partition.clone(),
@@ -137,6 +157,8 @@ impl Clone for World {
 /// Hears what the machine says of each input.
 struct Ear<'w> {
     instance: &'w InstanceId,
+    /// Saga of the first input, and the notes of all.
+    heard: RefCell<(Option<SagaName>, Vec<Note>)>,
     listener: Listener,
     given: RefCell<Given>,
 }
@@ -146,11 +168,16 @@ impl Watch for Ear<'_> {
         let mut given = self.given.borrow_mut();
         match what {
             Told::Outcome(outcome, notes) => {
+                let mut heard = self.heard.borrow_mut();
+                heard.0.get_or_insert_with(|| input.instance.saga.clone());
+                heard.1.extend(notes.iter().cloned());
                 if input.instance == *self.instance {
                     given.outcome = given.outcome.or(Some(outcome));
                     given.notes.extend(notes.iter().cloned());
-                } else {
+                } else if Alias::of(&input.instance.key).is_some() {
                     given.at_alias = given.at_alias.or(Some(outcome));
+                } else {
+                    given.elsewhere = given.elsewhere.or(Some(outcome));
                 }
             }
             Told::Dead { reason, message } => {
@@ -169,7 +196,28 @@ impl Watch for Ear<'_> {
 impl World {
     #[must_use]
     pub fn new(definition: Arc<Definition>, instance: InstanceId, start: TimeMs, manner: Manner) -> Self {
-        let definitions = DefinitionSet::new(vec![Arc::clone(&definition)], Vec::new());
+        Self::together(definition, &[], instance, start, manner)
+    }
+
+    /// A world in which instances of this saga and of `others`, if there are any, hear each other.
+    #[must_use]
+    pub fn together(
+        definition: Arc<Definition>,
+        others: &[Arc<Definition>],
+        instance: InstanceId,
+        start: TimeMs,
+        manner: Manner,
+    ) -> Self {
+        let named = |definition: &Arc<Definition>| (definition.name.clone(), Arc::clone(definition));
+        let mut cast: BTreeMap<_, _> = others.iter().map(named).collect();
+        if !cast.is_empty() {
+            cast.extend([named(&definition)]);
+        }
+        let mut active: Vec<_> = cast.values().cloned().collect();
+        if active.is_empty() {
+            active.push(Arc::clone(&definition));
+        }
+        let definitions = DefinitionSet::new(active, Vec::new());
         let terms = Terms {
             cluster: ClusterId::OFFLINE,
             definitions: Arc::new(definitions),
@@ -190,14 +238,19 @@ impl World {
         Self {
             definition,
             instance,
+            cast,
+            lives: BTreeSet::new(),
+            delivered: BTreeSet::new(),
             manner,
             now: start,
             record: None,
             ended: None,
             outbox: BTreeMap::new(),
             sent: Vec::new(),
-            names: BTreeMap::new(),
-            covered: Covered::new(),
+            addresses: BTreeMap::new(),
+            answered: BTreeSet::new(),
+            keys: BTreeSet::new(),
+            covered: BTreeMap::new(),
             store,
             partition: opened.partition,
             messages: 0,
@@ -208,7 +261,39 @@ impl World {
     /// What tests call a piece of work that this instance has sent.
     #[must_use]
     pub fn name<'w>(&'w self, item: &'w WorkItem) -> &'w str {
-        self.names.get(&item.command_id).unwrap_or(&item.path)
+        let address = self.addresses.get(&item.command_id);
+        address.map_or(&item.path, |address| &address.name)
+    }
+
+    /// Whether work before had the idempotency key of this piece.
+    #[must_use]
+    pub fn repeats(&self, item: &WorkItem) -> bool {
+        let address = self.addresses.get(&item.command_id);
+        address.is_some_and(|address| address.repeats)
+    }
+
+    /// Whether `of` means this piece of work.
+    #[must_use]
+    pub fn is(&self, item: &WorkItem, of: &Of) -> bool {
+        item.instance == self.instance && self.is_anywhere(item, of)
+    }
+
+    /// Whether `of` means this piece of work, if it is looked for at its instance.
+    fn is_anywhere(&self, item: &WorkItem, of: &Of) -> bool {
+        let address = self.addresses.get(&item.command_id);
+        address.is_some_and(|address| of.means(item, address))
+    }
+
+    /// The work whose result is awaited of a case, oldest first; what another instance answers is not.
+    pub fn awaited(&self) -> impl Iterator<Item = &WorkItem> {
+        let awaited = self.outbox.values();
+        awaited.filter(|item| !self.delivered.contains(&item.command_id))
+    }
+
+    /// Whether the answer is another instance's.
+    #[must_use]
+    pub fn is_delivered(&self, item: &WorkItem) -> bool {
+        self.delivered.contains(&item.command_id)
     }
 
     /// The record, live or final.
@@ -233,6 +318,10 @@ impl World {
         let mut bytes = self.view().map_or_else(Vec::new, |view| {
             serde_json::to_vec(&view).expect("views are plain data")
         });
+        for (id, record) in self.others() {
+            let view = InstanceView::new(id, &record, Some(self.definition_of(id)));
+            bytes.extend(serde_json::to_vec(&view).expect("views are plain data"));
+        }
         for item in &self.sent {
             let item = postcard::to_stdvec(item).expect("work items are plain data");
             bytes.extend(item);
@@ -309,7 +398,7 @@ impl World {
         self.give_to(address, event)
     }
 
-    fn give_to(&mut self, instance: InstanceId, event: DomainEvent) -> Given {
+    pub fn give_to(&mut self, instance: InstanceId, event: DomainEvent) -> Given {
         let id = event.event_id.as_str().to_owned();
         let input = self.message(
             instance,
@@ -324,12 +413,16 @@ impl World {
     pub fn give_control(&mut self, control: Control) -> Given {
         self.messages += 1;
         let id = format!("request-{}", self.messages);
-        self.give_message(SourceStream::WorkflowCommands, id, InputBody::Control(control))
+        let instance = self.instance.clone();
+        let body = InputBody::Control(control);
+        let input = self.message(instance, SourceStream::WorkflowCommands, id, body);
+        self.give(&input)
     }
 
     /// Gives the result of a piece of work.
     pub fn give_result(&mut self, item: &WorkItem, outcome: WorkOutcome) -> Given {
         self.messages += 1;
+        self.answered.insert(item.command_id);
         let effect = match &item.kind {
             WorkKind::Effect { effect, .. } => Some(effect.clone()),
             WorkKind::Command { .. }
@@ -344,11 +437,8 @@ impl World {
             outcome,
         };
         let id = item.command_id.to_string();
-        self.give_message(SourceStream::WorkflowEvents, id, InputBody::Result(result))
-    }
-
-    fn give_message(&mut self, stream: SourceStream, id: String, body: InputBody) -> Given {
-        let input = self.message(self.instance.clone(), stream, id, body);
+        let body = InputBody::Result(result);
+        let input = self.message(item.instance.clone(), SourceStream::WorkflowEvents, id, body);
         self.give(&input)
     }
 
@@ -388,29 +478,6 @@ impl World {
             Some(Err(refused)) => Err(refused.to_string()),
             Some(Ok(())) | None => Ok(given),
         }
-    }
-
-    /// The timer that is due next.
-    #[must_use]
-    pub fn next_timer(&self) -> Option<Timer> {
-        self.store.reader().timers(None, 1).ok()?.into_iter().next()
-    }
-
-    /// Lets time pass; timers fire in the order of their due times.
-    pub fn advance(&mut self, ms: i64) -> Given {
-        let until = self.now.plus_ms(ms);
-        let mut given = Given::default();
-        while let Some(timer) = self.next_timer().filter(|(due, ..)| *due <= until) {
-            given.add(self.fire(timer));
-        }
-        self.now = until;
-        given
-    }
-
-    /// Fires a timer that is set, at the time when it is due.
-    pub fn fire(&mut self, (due, set_by, target): Timer) -> Given {
-        self.now = self.now.max(due);
-        self.transact(|run| run.fire_one(due, set_by, target, false))
     }
 
     /// Gives an input, and what it sets free.
@@ -468,10 +535,8 @@ impl World {
 
     /// A timer of an alias that is due.
     fn question(&self) -> Option<Timer> {
-        let has_aliases = self
-            .record
-            .as_ref()
-            .is_some_and(|record| !record.aliases.is_empty());
+        let record = self.record.as_ref();
+        let has_aliases = self.is_together() || record.is_some_and(|record| !record.aliases.is_empty());
         let timers = has_aliases.then(|| self.store.reader().timers(None, usize::MAX).ok())??;
         let is_it = |(due, _, target): &Timer| *due <= self.now && Alias::of(&target.instance.key).is_some();
         timers.into_iter().find(is_it)
@@ -485,6 +550,7 @@ impl World {
     ) -> Given {
         let ear = Ear {
             instance: &self.instance,
+            heard: RefCell::default(),
             listener: Listener::default(),
             given: RefCell::default(),
         };
@@ -496,7 +562,12 @@ impl World {
             work(&mut run)?;
             partition.finish(batch, &mut staged, now, false)
         });
-        let Ear { listener, given, .. } = ear;
+        let Ear {
+            listener,
+            given,
+            heard,
+            ..
+        } = ear;
         let mut given = given.into_inner();
         let found = match committed {
             Ok(found) => found,
@@ -507,7 +578,10 @@ impl World {
         };
         self.partition.adopt(&mut staged, found);
         if given.rejection.is_none() {
-            self.covered.append(&mut listener.heard(&given.notes));
+            let (saga, notes) = heard.into_inner();
+            let saga = saga.unwrap_or_else(|| self.instance.saga.clone());
+            let covered = self.covered.entry(saga).or_default();
+            covered.append(&mut listener.heard(&notes));
         }
         self.look();
         self.release(staged, &mut given, inputs);
@@ -516,6 +590,9 @@ impl World {
 
     /// Reads the instance back.
     fn look(&mut self) {
+        if Alias::of(&self.instance.key).is_none() {
+            self.lives.insert(self.instance.clone());
+        }
         let found = self.store.reader().instance(&self.instance).ok().flatten();
         (self.record, self.ended) = match found {
             Some(Found::Live(record)) => (Some(record), None),
@@ -526,19 +603,21 @@ impl World {
 
     /// Takes over the work that a commit has made true.
     fn release(&mut self, staged: Staged, given: &mut Given, inputs: &mut VecDeque<(WorkRef, Input)>) {
-        let is_own = |item: &WorkItem| item.instance == self.instance;
         for (row, item) in staged.work {
-            if let Some(input) = self.to_alias(&item) {
-                inputs.push_back((row, input));
+            match self.input_of(&item) {
+                Some(input) => inputs.push_back((row, input)),
+                None if self.is_together() => self.tell_cast(row, &item, given, inputs),
+                None => {}
             }
-            if !is_own(&item) {
+            if Alias::of(&item.instance.key).is_some() {
                 continue;
             }
-            let record = self
-                .record
-                .as_ref()
-                .or(self.ended.as_ref().map(|ended| &ended.record));
-            self.names.insert(item.command_id, work::name(&item, record));
+            let read = self.read(&item.instance);
+            let record = read.as_ref();
+            self.lives.insert(item.instance.clone());
+            let repeats = !self.keys.insert(item.idempotency_key.clone());
+            let address = Address::of(work::name(&item, record), &item, record, repeats);
+            self.addresses.insert(item.command_id, address);
             self.sent.push(item.clone());
             if item.kind.awaits_result() {
                 self.outbox.insert(row, item.clone());
@@ -548,66 +627,6 @@ impl World {
         for row in &staged.settled {
             self.outbox.remove(row);
         }
-    }
-
-    /// A message to an alias, or from one to the instance, as the input that it becomes.
-    fn to_alias(&self, item: &WorkItem) -> Option<Input> {
-        let WorkKind::Saga {
-            saga, key, message, ..
-        } = &item.kind
-        else {
-            return None;
-        };
-        let owner = |generation: u32| Owner {
-            key: item.instance.key.clone(),
-            generation,
-        };
-        let (id, body) = match message {
-            SagaMessage::RegisterAlias { generation } => {
-                let owner = owner(*generation);
-                let id = item.command_id.to_string();
-                (id, InputBody::Control(Control::RegisterAlias { owner }))
-            }
-            SagaMessage::ReleaseAlias { generation, hears } => {
-                let (owner, hears) = (owner(*generation), *hears);
-                let id = item.command_id.to_string();
-                (id, InputBody::Control(Control::ReleaseAlias { owner, hears }))
-            }
-            SagaMessage::AskAlias(question) => {
-                let (key, question) = (item.instance.key.clone(), *question);
-                let id = item.command_id.to_string();
-                (id, InputBody::Control(Control::AskAlias { key, question }))
-            }
-            SagaMessage::AliasRead { question, late } => {
-                let (question, late) = (*question, *late);
-                let id = item.command_id.to_string();
-                (id, InputBody::Control(Control::AliasRead { question, late }))
-            }
-            SagaMessage::Forward(forwarded) => {
-                let id = forwarded.event.event_id.as_str().to_owned();
-                (id, InputBody::Event(forwarded.event.clone()))
-            }
-            SagaMessage::Start { .. }
-            | SagaMessage::Recall { .. }
-            | SagaMessage::Signal { .. }
-            | SagaMessage::Outcome { .. } => {
-                return None;
-            }
-        };
-        Some(Input {
-            instance: InstanceId {
-                tenant: item.instance.tenant.clone(),
-                saga: saga.clone(),
-                key: key.clone(),
-            },
-            id,
-            time: self.now,
-            origin: Origin::Stream {
-                stream: SourceStream::WorkflowCommands,
-                sequence: self.messages,
-            },
-            body,
-        })
     }
 }
 

@@ -81,7 +81,7 @@ fn findings(block: &str, told: bool) -> Vec<Diagnostic> {
     let sagas = if is_effect {
         effects.push(probe);
         Vec::new()
-    } else if ["another file whose name is order", "{from: order}"]
+    } else if ["another file whose name is order", "from: order"]
         .iter()
         .any(|mark| block.contains(mark))
         || block.contains("name: order-express")

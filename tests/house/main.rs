@@ -8,3 +8,5 @@ mod docs;
 mod envelopes;
 mod error_pages;
 mod planted;
+mod questions;
+mod reasons;

@@ -11,6 +11,7 @@ use saga_runner::kernel::input::{
 use saga_runner::kernel::recorded::{LetterDecision, Recorded, RecordedBody};
 use saga_runner::kernel::work::WorkKind;
 use saga_runner::offline::history::{History, replay};
+use saga_runner::offline::world::time::Hold;
 use saga_runner::offline::world::{Manner, World};
 use saga_runner::storage::rows::HistoryOutcome;
 use serde_json::{Value, json};
@@ -298,7 +299,7 @@ fn what_was_deferred_and_is_a_dead_letter_when_it_comes_again_is_replayed() {
 #[test]
 fn a_timer_that_is_discarded_is_replayed_as_that() {
     let mut recording = Recording::of(LIST);
-    recording.world.advance(61_000);
+    recording.world.advance(61_000, &Hold::All);
     recording.note();
     recording.event("one", "List.Added", json!({"n": 1}));
     recording.decide(LetterDecision::Discard);

@@ -1,12 +1,18 @@
 //! `saga-runner test` on the real binary: what is found, where, and what stays as it was.
 
+mod addresses;
 mod aliases;
 mod blocked;
+mod chaos;
+mod coverage;
 mod letters;
+mod preludes;
 mod questions;
 mod replay;
 mod results;
 mod schedules;
+mod time;
+mod together;
 mod waits;
 
 use std::path::{Path, PathBuf};
@@ -124,14 +130,14 @@ cases:
   - name: a trip
     steps:
       - {event: Trip.Booked, data: {trip: t-1, cents: 5}, expect: {timers: {late: 1h}, work: [{effect: book}]}}
-      - {advance: 59m, expect: {phase: running}}
+      - {advance: 59m, hold: room, expect: {phase: running}}
       - {result: {of: room, ok: {}}, expect: {ledger: [room], work: [{effect: book, with: {cents: 5}}]}}
       - {result: {of: pay, ok: {}}, expect: {phase: completed, state: {paid: true}, timers: []}}
   - name: too late
     steps:
       - {event: Trip.Booked, data: {trip: t-1, cents: 5}}
       - {result: {of: room, ok: {}}}
-      - {advance: 60m, expect: {failure: late, steps: {pay: abandoned}, work: [{effect: unbook}], no_other_work: true}}
+      - {advance: 60m, hold: [pay], expect: {failure: late, steps: {pay: abandoned}, work: [{effect: unbook}], no_other_work: true}}
       - {result: {of: pay, timeout: true}}
       - {result: {of: room.compensate, ok: {}}, expect: {phase: failed}}
 ";
@@ -330,7 +336,7 @@ cases:
         ),
         "{found:#?}"
     );
-    assert_eq!(found.len(), 6, "{found:#?}");
+    assert_eq!(found.len(), 14, "{found:#?}");
 }
 
 #[test]

@@ -85,10 +85,50 @@ cases:
       - {event: Trip.Booked, data: {trip: t-1}}
       - {result: {of: pay, error: transient}, expect: {timers: {"deadline:pay": 10m, "retry:pay": 2m}}}
       - {advance: 2m, expect: {work: [{effect: book, attempt: 2}]}}
-      - {advance: 8m, expect: {state: {answer: deadline}, steps: {pay: done}, timers: {"deadline:pay": null}}}
+      - {advance: 8m, hold: pay, expect: {state: {answer: deadline}, steps: {pay: done}, timers: {"deadline:pay": null}}}
       - {result: {of: pay, ok: {}}, expect: {work: [{effect: unbook}]}}
       - {result: {of: pay.compensate, ok: {}}, expect: {phase: completed}}
 "#;
+
+const VISIT: &str = r#"
+apiVersion: sagas/v1
+kind: Saga
+name: visit
+start: Trip.Booked
+key: {"Trip.*": event.data.trip}
+keep_ended: {completed: 30d}
+after_end: {Trip.Lost: {emit: {publish: {type: trip.lost}}}}
+steps:
+  stay: {wait: {signal: over, timeout: 7d}}
+"#;
+
+const VISITS: &str = r"
+saga: visit
+cases:
+  - name: the guest comes again
+    start: 2026-01-01T10:00:00Z
+    steps:
+      - {event: Trip.Booked, id: b-1, data: {trip: t-1}}
+      - {signal: over, expect: {phase: completed}}
+      - {advance: 30d, expect: {phase: completed}}
+      - {event: Trip.Booked, id: b-1, data: {trip: t-1}, expect: {ignored: duplicate}}
+      - {event: Trip.Lost, data: {trip: t-1}, expect: {work: [{fact: trip.lost}]}}
+      - {advance: 1s, expect: {phase: null}}
+      - {event: Trip.Lost, data: {trip: t-1}, expect: {ignored: no_instance}}
+      - {event: Trip.Booked, id: b-1, data: {trip: t-1}, expect: {phase: running}}
+  - name: what failed is kept as long as the runner says
+    steps:
+      - {event: Trip.Booked, data: {trip: t-1}}
+      - {advance: 7d, expect: {phase: failed}}
+      - {advance: 31d, expect: {phase: failed}}
+";
+
+#[test]
+fn an_ended_instance_is_forgotten_when_the_time_is_over_that_its_saga_says() {
+    let project = Project::new(VISITS);
+    project.write("sagas/trip.yaml", VISIT);
+    assert_eq!(project.findings(&[]), [""; 0]);
+}
 
 #[test]
 fn time_passes_until_the_deadline_of_a_step() {

@@ -156,6 +156,9 @@ impl Plan {
         let is_plain =
             situation.is_some_and(Situation::is_loss) || actions.iter().any(|(_, action)| action.is_loss());
         actions.extend(workload::draw(&mut rng, is_plain));
+        if !is_plain && situation.is_none() {
+            actions.extend(workload::trips(seed));
+        }
         if !is_plain && rng.chance(300) {
             actions.push((rng.millis(0..=SPAN_MS), Action::Change));
         }

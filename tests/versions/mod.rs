@@ -369,3 +369,26 @@ async fn a_dry_run_tells_which_work_would_begin() {
     let view = get(&rig, &format!("/v1/tenants/{TENANT}/sagas/tally/instances/t-1")).await;
     assert!(!view.to_string().contains("tell"), "nothing has begun: {view}");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_event_that_would_begin_an_instance_of_a_saga_that_is_gone_is_logged() {
+    let rig = runner(None).await;
+    send(&rig, "Tally", "Opened", "t", 0).await;
+    rig.wait_for("tally", "t", |view| view["phase"] == "running")
+        .await;
+    rig.add_saga(
+        "other",
+        &TALLY
+            .replace("name: tally", "name: other")
+            .replace("Tally", "Other"),
+    );
+    rig.remove_file("sagas/tally.yaml");
+    let (status, body) = reload(&rig).await;
+    assert_eq!(status, 200, "{body}");
+    send(&rig, "Tally", "Opened", "u", 0).await;
+    let begin = std::time::Instant::now();
+    while !rig.log_tail().contains("an event begins no instance") {
+        assert!(begin.elapsed() < Duration::from_secs(20), "{}", rig.log_tail());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}

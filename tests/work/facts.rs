@@ -153,6 +153,42 @@ async fn a_fact_of_an_earlier_life_that_is_not_stored_is_sent_whatever_others_sa
     assert_eq!(stored(&rig, &rows[0].1).await.last(), ids(&lost).last());
 }
 
+/// A copy of a folder has the same work in other rows than the original, from where they part.
+#[tokio::test]
+async fn a_fact_that_was_published_from_another_row_is_recognised_by_its_id_and_a_copied_proof_is_none() {
+    let (rig, rows) = ten_facts().await;
+    let elsewhere = |row: u64, of: usize| vec![(at(row, 0), rows[of].1.clone())];
+    let resumed = |outbox: Vec<(WorkRef, WorkItem)>| RelayOptions {
+        outbox,
+        began_after: 100,
+        ..RelayOptions::default()
+    };
+    let mut second = rig.relay(Arc::clone(&rig.broker), resumed(elsewhere(90, 9)));
+    second.until(|shard| shard.delivered.len() == 1).await;
+    assert_eq!(stored(&rig, &rows[0].1).await, ids(&rows));
+    // Somebody repeats the proof of the last one with the id of the next.
+    let next = facts(&rig, 11..=11);
+    let subject = subject(&rows[0].1);
+    let last = rig.broker.last_by_subject(&rig.streams.events, &subject);
+    let last = last.await.unwrap().expect("the tenth");
+    let forged = Publication {
+        stream: rig.streams.events.clone(),
+        subject: last.subject,
+        headers: last.headers,
+        payload: Bytes::from(format!("{{\"event_id\": \"{}\"}}", next[0].1.command_id)),
+        expect: Expect::Nothing,
+    };
+    rig.broker.publish(forged).await.unwrap();
+    let mut third = rig.relay(Arc::clone(&rig.broker), resumed(next.clone()));
+    third.until(|shard| shard.delivered.len() == 1).await;
+    let stored = stored(&rig, &rows[0].1).await;
+    assert_eq!(
+        stored[10..],
+        [ids(&next), ids(&next)].concat(),
+        "the forged one, and the fact"
+    );
+}
+
 #[tokio::test]
 async fn what_the_broker_refuses_stays_and_goes_out_in_order_once_it_is_taken() {
     let rig = Rig::on_nats().await;

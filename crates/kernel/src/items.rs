@@ -74,6 +74,20 @@ impl Items {
         }
     }
 
+    /// Adds an item that runs at once, and gives its index.
+    pub fn add(&mut self, steps: Vec<StepState>) -> u32 {
+        let index = self.total;
+        self.total = self.total.saturating_add(1);
+        self.next = self.total;
+        self.running.push(Item {
+            index,
+            value: ByteBuf::from("null"),
+            steps,
+            results: Vec::new(),
+        });
+        index
+    }
+
     /// Takes the next item that waits: its index and JSON.
     pub fn take(&mut self) -> Option<(u32, ByteBuf)> {
         let body = self.waiting.len().checked_sub(NUMBER)?;

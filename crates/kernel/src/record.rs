@@ -199,6 +199,8 @@ pub struct StepState {
     pub question: Option<Box<Question>>,
     /// Of a step in a loop: the record's version with which its turn or item began.
     pub since: u64,
+    /// Of a step in a loop: how many entries the ledger had then. What stands behind them is of this turn or item.
+    pub ledger_before: u32,
 }
 
 /// What became of work whose outcome nobody knows; an operator is to say so.
@@ -524,6 +526,21 @@ impl Record {
         programs.map(|pending| &mut pending.outstanding).for_each(change);
     }
 
+    /// The ledger does without the entries that were at these positions: what is of a turn or an item stands behind the same
+    /// ones as before.
+    pub(crate) fn forget_entries(&mut self, positions: &[usize]) {
+        for state in &mut self.steps {
+            let items = state.items.iter_mut().flat_map(|items| &mut items.running);
+            let of_items = items.flat_map(|item| &mut item.steps);
+            let of_items = of_items.map(|state| &mut state.ledger_before);
+            for before in of_items.chain([&mut state.ledger_before]) {
+                let first = usize::try_from(*before).unwrap_or(usize::MAX);
+                let fewer = positions.partition_point(|position| *position < first);
+                *before -= u32::try_from(fewer).unwrap_or(0);
+            }
+        }
+    }
+
     /// How the instance ends or has ended, in one word: what `complete` said, else `completed`, `failed` or
     /// `cancelled`.
     #[must_use]
@@ -594,6 +611,7 @@ impl StepState {
             known_as: None,
             question: None,
             since: 0,
+            ledger_before: 0,
         }
     }
 }

@@ -23,6 +23,24 @@ pub struct WorkRef {
     pub index: u16,
 }
 
+impl WorkRef {
+    /// One number in the order of the log, as messages and counters carry it.
+    #[must_use]
+    pub const fn position(self) -> u64 {
+        self.log_sequence << 16 | self.index as u64
+    }
+
+    /// The row at a position.
+    #[must_use]
+    pub const fn at_position(position: u64) -> Self {
+        Self {
+            log_sequence: position >> 16,
+            #[allow(clippy::cast_possible_truncation, reason = "the low 16 bits are the index")]
+            index: position as u16,
+        }
+    }
+}
+
 /// One row of the outbox.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct WorkItem {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use saga_runner_partition::machine::held::adopt;
+use saga_runner_partition::machine::held::{adopt, continue_copy};
 
 use super::adoption::Adoption;
 use super::record::{Entries, OwnerRecord, Place, ReadError, Token};
@@ -254,14 +254,18 @@ impl Claiming<'_> {
             Some(store) => store,
             None => self.open(candidate.shard, true)?,
         };
-        if let How::Adopted { given_up, fresh } = how {
-            let held = HeldRow {
-                since: self.clock.now(),
-                given_up,
-                read: None,
-                released: None,
-            };
-            candidate.adopt(&store, held, fresh, self.adoption.reason())?;
+        match how {
+            How::New | How::Again => {}
+            How::Elsewhere | How::RecordLost => store.write(continue_copy)?,
+            How::Adopted { given_up, fresh } => {
+                let held = HeldRow {
+                    since: self.clock.now(),
+                    given_up,
+                    read: None,
+                    released: None,
+                };
+                candidate.adopt(&store, held, fresh, self.adoption.reason())?;
+            }
         }
         let log_sequence = candidate.put_ownership(&store, epoch, self.randomness)?;
         candidate.place = self.adapters.place(&candidate.dir);
@@ -331,6 +335,7 @@ impl Claiming<'_> {
         match how {
             How::New => tracing::info!(shard, "a new shard"),
             How::Again => tracing::debug!(shard, epoch, "the shard goes on"),
+            How::Elsewhere => tracing::info!(shard, epoch, "the shard goes on at another place"),
             How::RecordLost => {
                 tracing::warn!(
                     shard,

@@ -402,6 +402,33 @@ async fn a_folder_without_record_is_claimed_once_nobody_has_written_it_again_for
     assert_eq!(waited_for.len(), 3, "one second each: {waited_for:?}");
 }
 
+/// Its work would stand under places in the log that mean other work in messages of the original.
+#[tokio::test]
+async fn a_copy_goes_on_where_the_log_of_its_original_cannot_have_been() {
+    let mut place = Place::new().await;
+    let first = place.claim("a").await.expect("new");
+    apply(&first, 900);
+    for copied in ["b", "c"] {
+        copy(&place.dir.path().join("a"), &place.dir.path().join(copied));
+    }
+    // Not yet renewed with what it has done since.
+    apply(&first, 990);
+    drop(first);
+    let second = place.claim("b").await.expect("the original was quiet");
+    let begins = second.store.reader().progress().expect("readable").log_sequence;
+    assert!(begins > 1_000_000, "{begins}");
+    assert_eq!(place.record().await.0.log_floor, begins);
+    drop(second);
+    let again = place.claim("b").await.expect("this very folder");
+    let goes_on = again.store.reader().progress().expect("readable").log_sequence;
+    assert_eq!(goes_on, begins, "nobody else was at work");
+    drop(again);
+    place.lose_records().await;
+    let unknown = place.claim("c").await.expect("nobody is known");
+    let begins = unknown.store.reader().progress().expect("readable").log_sequence;
+    assert!(begins > 1_000_000, "{begins}");
+}
+
 #[tokio::test]
 async fn a_bucket_that_is_gone_when_a_shard_is_claimed_is_made_again() {
     let mut place = Place::new().await;

@@ -8,7 +8,7 @@
 //! has state     of another folder                    refused, until the loss of that one is adopted
 //! has state     its own, and further than it         refused as an older copy, until it is adopted
 //! has state     its own: stopped, or this very file  claimed
-//! has state     its own, of another place            watched; refused where it is renewed, else claimed
+//! has state     its own, of another place            watched; refused where it is renewed, else claimed as a copy
 //! ```
 //!
 //! What is adopted is watched in the same way, so that nobody adopts what is still at work. An owner at work writes a record that
@@ -62,9 +62,11 @@ pub enum Verdict {
 pub enum How {
     /// The shard is new.
     New,
-    /// The folder has had it before.
+    /// The folder has had it before, and nobody has worked behind its state.
     Again,
-    /// So has it, and the broker does not know it any more.
+    /// The folder has had it before. It may be a copy whose original was at work until the record went quiet.
+    Elsewhere,
+    /// The same, and the broker does not know the shard any more.
     RecordLost,
     /// The operator gives up the owner with this epoch.
     Adopted { given_up: u64, fresh: bool },
@@ -119,7 +121,11 @@ pub fn decide(question: &Question<'_>) -> Verdict {
         }
         (Some(folder), Some(record)) => when_quiet(question, record, || Verdict::Claim {
             epoch: folder.epoch.max(record.epoch) + 1,
-            how: How::Again,
+            how: if is_left(question, record) {
+                How::Again
+            } else {
+                How::Elsewhere
+            },
         }),
     }
 }
@@ -152,7 +158,7 @@ fn adopt(question: &Question<'_>, given_up: u64) -> Verdict {
 
 /// Waits until it is certain that the owner of the record is not at work.
 fn when_quiet(question: &Question<'_>, record: &OwnerRecord, claim: impl FnOnce() -> Verdict) -> Verdict {
-    if record.stopped || question.place.is_same_file(&record.place) {
+    if is_left(question, record) {
         return claim();
     }
     match question.quiet {
@@ -160,6 +166,11 @@ fn when_quiet(question: &Question<'_>, record: &OwnerRecord, claim: impl FnOnce(
         Some(quiet) if quiet >= question.patience => claim(),
         Some(_) => Verdict::Watch,
     }
+}
+
+/// Whether its owner cannot be at work: it has stopped, or its file is this one, which nobody else has open.
+fn is_left(question: &Question<'_>, record: &OwnerRecord) -> bool {
+    record.stopped || question.place.is_same_file(&record.place)
 }
 
 /// Waits until it is certain that nobody is at work who would write the lost record again.
@@ -336,7 +347,7 @@ mod tests {
                 after(Some(PATIENCE.saturating_sub(Duration::from_millis(1)))),
                 Verdict::Watch
             );
-            assert_eq!(after(Some(PATIENCE)), claim(4, How::Again));
+            assert_eq!(after(Some(PATIENCE)), claim(4, How::Elsewhere));
             assert_eq!(after(None), Verdict::Refuse(Refusal::AtWork { epoch: 3 }));
         }
     }

@@ -4,7 +4,8 @@ use saga_runner_partition::machine::message::{LetterDecision, Order};
 use saga_runner_partition::storage::StorageError;
 use saga_runner_partition::storage::rows::{HistoryRow, Tombstone, WaitReason};
 
-use super::{Given, Timer, World};
+use super::time::Timer;
+use super::{Given, World};
 use crate::kernel::ids::{ClusterId, TimeMs};
 use crate::kernel::input::{Input, InputBody};
 use crate::kernel::record::Phase;
@@ -21,6 +22,7 @@ impl World {
                 generation: generation - 1,
                 // So long ago that it does not count.
                 ended: TimeMs(0),
+                until: None,
                 summary: 0,
                 phase: Phase::Completed,
                 start: 0,

@@ -19,7 +19,7 @@ use crate::run::{EVENTS, Simulation};
 use crate::workload::{Event, TENANTS};
 
 /// Sagas by the type of the aggregates that concern them, the type of event that does not, and whether results end them.
-const SAGAS: [(&str, &str, &str, bool); 8] = [
+const SAGAS: [(&str, &str, &str, bool); 9] = [
     ("List", "list", "", false),
     ("List", "watch", "List.Divided", false),
     ("Bill", "bill", "", false),
@@ -27,6 +27,7 @@ const SAGAS: [(&str, &str, &str, bool); 8] = [
     ("Pay", "pay", "", true),
     ("Stall", "stall", "", true),
     ("Rounds", "rounds", "", true),
+    ("Trip", "trip", "", true),
     // Under one key again and again: what starts the next one is of no concern to the one that runs.
     ("Order", "order", "Order.Opened", true),
 ];

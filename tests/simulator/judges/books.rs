@@ -118,7 +118,7 @@ pub fn is_lied_to(calls: &[Call], effects: &[&str], of: &str) -> bool {
 }
 
 /// A stranger has published another result of this work: where the first one cannot be applied, that one may be heard.
-fn is_contradicted(simulation: &Simulation, calls: &[Call], effect: &str, of: &str) -> bool {
+pub fn is_contradicted(simulation: &Simulation, calls: &[Call], effect: &str, of: &str) -> bool {
     let mut calls = calls.iter().filter(|call| call.effect == effect && call.of == of);
     let results = simulation.server.archive(RESULTS);
     calls.any(|call| {
@@ -288,11 +288,12 @@ fn keys(simulation: &Simulation, calls: &[Call]) -> Vec<String> {
     faults
 }
 
-/// The work of a step has one command, in whatever life it is asked for.
+/// The work of a step has one command, in whatever life it is asked for. The seats of trips are asked for twice.
 fn commands(calls: &[Call]) -> Vec<String> {
     let mut commands: BTreeMap<(&str, &str), BTreeSet<&str>> = BTreeMap::new();
     let once = ["stock-reserve", "card-charge", "slot-book"];
-    for call in calls.iter().filter(|call| once.contains(&call.effect.as_str())) {
+    let is_once = |call: &&Call| once.contains(&call.effect.as_str()) && !call.of.contains("-seat");
+    for call in calls.iter().filter(is_once) {
         commands
             .entry((&call.effect, &call.of))
             .or_default()

@@ -14,6 +14,7 @@ pub mod replay;
 mod small;
 mod stops;
 mod timers;
+mod trips;
 
 use std::collections::BTreeMap;
 
@@ -21,7 +22,7 @@ use saga_runner::kernel::definition::DefinitionSet;
 use saga_runner::kernel::ids::{InstanceId, Key, SagaName, TenantId, shard_of};
 use saga_runner::kernel::input::SourceStream;
 use saga_runner::kernel::record::Record;
-use saga_runner::storage::rows::HistoryRow;
+use saga_runner::storage::rows::{DeadLetter, HistoryRow};
 use saga_runner_partition::storage::read::Found;
 use saga_runner_partition::storage::{Reader, StorageError};
 
@@ -32,8 +33,9 @@ use crate::workload::TENANTS;
 /// Rows of one read; more than a simulation has.
 const PAGE: usize = 10_000;
 
-pub const SAGAS: [&str; 12] = [
-    "audit", "bill", "cup", "echo", "list", "minutes", "order", "part", "pay", "rounds", "stall", "watch",
+pub const SAGAS: [&str; 13] = [
+    "audit", "bill", "cup", "echo", "list", "minutes", "order", "part", "pay", "rounds", "stall", "trip",
+    "watch",
 ];
 
 /// What does not hold at the end; one line each.
@@ -45,6 +47,7 @@ pub fn judge(simulation: &Simulation) -> Vec<String> {
         faults.extend(echoes::judge(simulation));
         faults.extend(small::judge(simulation));
         faults.extend(accounts::judge(simulation));
+        faults.extend(trips::judge(simulation));
     }
     faults.extend(timers::judge(simulation));
     faults.extend(catching_up::judge(simulation));
@@ -146,6 +149,7 @@ pub fn open(simulation: &Simulation) -> Vec<String> {
             ("Rounds.Opened", "rounds"),
             ("Stall.Opened", "stall"),
             ("Cup.Opened", "cup"),
+            ("Trip.Opened", "trip"),
         ];
         let Some((_, saga)) = starts.iter().find(|(name, _)| *name == event.name) else {
             continue;
@@ -213,7 +217,7 @@ pub fn orphaned(reader: &Reader, definitions: &DefinitionSet) -> Vec<String> {
 
 /// Whatever could not be read is a dead letter, and nothing else is.
 fn letters(simulation: &Simulation) -> Vec<String> {
-    let mut unreadable = 0;
+    let mut found = Vec::new();
     for (disk, tenant) in simulation
         .disks
         .iter()
@@ -225,14 +229,23 @@ fn letters(simulation: &Simulation) -> Vec<String> {
             .reader()
             .dead_letters(&tenant, None, PAGE)
             .expect("a store in memory can be read");
-        unreadable += letters.len();
+        // Another result than the first is a letter as well, on which the operator may not have decided yet.
+        let is_of_stranger =
+            |letter: &DeadLetter| letter.input.is_some() && letter.reason == "result.conflict";
+        let told = letters.iter().filter(|(_, letter)| !is_of_stranger(letter));
+        let told = told.map(|(_, letter)| {
+            let (reason, subject) = (&letter.reason, &letter.subject);
+            format!("{reason} of {subject}: {}", letter.message)
+        });
+        found.extend(told);
     }
     let sent = simulation.plan.garbage();
     // Some of it may be gone, or was read twice.
-    if unreadable == sent || simulation.losses.has_lost(EVENTS) {
+    if found.len() == sent || simulation.losses.has_lost(EVENTS) {
         return Vec::new();
     }
     vec![format!(
-        "{sent} message(s) could not be read, and there are {unreadable} dead letter(s)"
+        "{sent} message(s) could not be read, and there are {} dead letter(s): {found:?}",
+        found.len()
     )]
 }

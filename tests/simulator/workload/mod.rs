@@ -7,6 +7,7 @@ mod orders;
 mod pays;
 mod requests;
 mod small;
+mod trips;
 
 use std::time::Duration;
 
@@ -79,6 +80,23 @@ pub fn draw(rng: &mut Rng, is_plain: bool) -> Vec<(Duration, Action)> {
             small::draw(&mut script, part);
         }
     }
+    script.actions
+}
+
+/// Trips, of some seeds, drawn from a sequence of their own: seeds without them stay what they are.
+pub fn trips(seed: u64) -> Vec<(Duration, Action)> {
+    let mut rng = Rng::new(seed, "trips");
+    if !rng.chance(400) {
+        return Vec::new();
+    }
+    let tenant = *rng.pick(&TENANTS);
+    let mut script = Script {
+        rng: &mut rng,
+        tenant,
+        is_plain: false,
+        actions: Vec::new(),
+    };
+    trips::draw(&mut script);
     script.actions
 }
 

@@ -25,22 +25,27 @@ impl<'a> Run<'a> {
                 continue;
             }
             let place = || format!("{place}.timer.{}", timer.name);
-            let after_ms = if timer.extend {
-                let later_ms = self.span_ms(&timer.after, Locals::default(), place)?;
-                let Some(row) = self.record.timers.get(&timer.name) else {
-                    continue;
-                };
-                let left_ms = row.due.0.saturating_sub(self.record.updated.0);
-                later_ms.saturating_add(left_ms.max(0))
-            } else {
-                self.delay_ms(&timer.after, Locals::default(), place)?
+            if !timer.extend {
+                let after_ms = self.delay_ms(&timer.after, Locals::default(), place)?;
+                self.set_timer(&timer.name, after_ms, place)?;
+                continue;
+            }
+            let later_ms = self.span_ms(&timer.after, Locals::default(), place)?;
+            let Some(row) = self.record.timers.get(&timer.name) else {
+                continue;
             };
-            self.set_timer(&timer.name, after_ms, place)?;
+            let left_ms = row.due.0.saturating_sub(self.record.updated.0);
+            let fired = row.fired;
+            self.set_timer(&timer.name, later_ms.saturating_add(left_ms.max(0)), place)?;
+            // It is the same timer, which has fired as often as before.
+            if let Some(row) = self.record.timers.get_mut(&timer.name) {
+                row.fired = fired;
+            }
         }
         self.register(&actions.aliases, Locals::default(), place)?;
         self.emit(&actions.emit, place, iteration)?;
         if let Some(interrupt) = &actions.interrupt {
-            deadlines::interrupt(self, interrupt)?;
+            deadlines::interrupt(self, interrupt, place)?;
         }
         if let Some(complete) = &actions.complete
             && self.complete(complete, Locals::default(), place)?

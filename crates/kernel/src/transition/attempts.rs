@@ -27,7 +27,7 @@ use super::results::Told;
 use super::run::Run;
 use super::scope::Locals;
 use super::slot::Slot;
-use super::{Rejection, children, deadlines, doubts, entries, flight, questions, waits};
+use super::{Rejection, children, deadlines, doubts, flight, questions, waits};
 use crate::input::WorkOutcome;
 use crate::patch::Note;
 use crate::record::{ClassFailures, Sent, StepStatus, Tries};
@@ -347,7 +347,7 @@ fn is_kept(step: &Step) -> bool {
     let undo_reads = step
         .compensate
         .as_ref()
-        .is_some_and(|compensation| entries::reads(compensation, Root::Input));
+        .is_some_and(|compensation| compensation.reads(Root::Input));
     !step.retry.is_empty() || undo_reads
 }
 

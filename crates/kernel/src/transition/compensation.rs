@@ -16,7 +16,7 @@
 
 use saga_runner_language::definition::Definition;
 use saga_runner_language::definition::model::{
-    Action, CHILD_TIMEOUT_MS, COMMAND_TIMEOUT_MS, Compensation, Late, OnExhausted, Step, UndoOrder,
+    Action, CHILD_TIMEOUT_MS, COMMAND_TIMEOUT_MS, Compensation, Group, Late, OnExhausted, Step, UndoOrder,
 };
 use saga_runner_language::ids::CommandId;
 use saga_runner_language::json::Json;
@@ -51,15 +51,39 @@ const RETRY_SUFFIX: &str = ".compensate";
 
 /// Undoes steps while the instance goes on.
 pub(super) fn undo(run: &mut Run<'_>, slot: Slot, steps: &[u16]) -> Result<(), Rejection> {
-    // An item undoes nothing of another one.
+    // An item undoes nothing of another one, a turn nothing of those before.
     let is_other =
         |entry: &LedgerEntry| slot.item.is_some() && entry.item.is_some() && entry.item != slot.item;
-    for at in positions(run, LedgerStatus::Held, |entry| {
-        steps.contains(&entry.step) && !is_other(entry)
-    }) {
-        run.record.ledger.entry(at).status = LedgerStatus::Due;
+    for step in steps {
+        let first = usize::try_from(ledger_before(run, slot, *step)).unwrap_or(usize::MAX);
+        let held = positions(run, LedgerStatus::Held, |entry| {
+            entry.step == *step && !is_other(entry)
+        });
+        for at in held.into_iter().filter(|at| *at >= first) {
+            run.record.ledger.entry(at).status = LedgerStatus::Due;
+        }
     }
     proceed(run)
+}
+
+/// How many entries the ledger had when the turn or item began in which both steps stand; 0 where no loop is around both.
+fn ledger_before(run: &Run<'_>, slot: Slot, other: u16) -> u32 {
+    let definition = run.ground.definition;
+    let mut step = slot.step;
+    while let Some(around) = definition.steps[usize::from(step)].within {
+        if let Some(group @ (Group::Repeat(_) | Group::Foreach(_))) = definition.group(around)
+            && group.members().contains(&other)
+        {
+            let slot = slot.peer(run, step);
+            return if run.has_slot(slot) {
+                run.slot(slot).ledger_before
+            } else {
+                0
+            };
+        }
+        step = around;
+    }
+    0
 }
 
 pub(super) fn cancel_mode(record: &Record) -> Option<CancelMode> {
@@ -375,6 +399,9 @@ fn start(run: &mut Run<'_>, at: usize) -> Result<(), Rejection> {
     let (input, result, late) = (entry.input.clone(), entry.result.clone(), entry.late);
     let (known_as, of_child) = (entry.known_as.clone(), entry.of_child);
     let path = Place::Compensation { step: &step.name }.to_string();
+    if late.is_some() {
+        run.trace(format_args!("{path}.late"));
+    }
     let prepared = match (&step.action, &step.compensate) {
         (Action::Saga(child), _) if of_child => {
             children::take_back(run, &child.saga, input, &path).map(|kind| Some((kind, CHILD_TIMEOUT_MS)))
@@ -531,8 +558,13 @@ fn ask(run: &mut Run<'_>, at: usize) -> Result<(), Rejection> {
 /// From now on an operator must act.
 fn stop(run: &mut Run<'_>, at: usize) {
     run.record.ledger.entry(at).status = LedgerStatus::Stuck;
-    // After the end the outcome stands; the entry alone asks for an operator then.
-    if run.record.phase == Phase::Compensating {
+    await_operator(run);
+}
+
+/// Tells by the phase that an operator must act, unless what is in flight is to come to its end before. After the end the
+/// outcome stands; the entry alone asks for an operator then.
+pub(super) fn await_operator(run: &mut Run<'_>) {
+    if run.record.phase == Phase::Compensating && !flight::is_open(&run.record) && any_stuck(&run.record) {
         run.record.phase = Phase::CompensationFailed;
     }
 }

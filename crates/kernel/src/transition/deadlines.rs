@@ -74,11 +74,14 @@ pub(super) fn passed(run: &mut Run<'_>, slot: Slot) -> Result<(), Rejection> {
 }
 
 /// A handler or timer wants a step to be over: it fails wherever it is under way.
-pub(super) fn interrupt(run: &mut Run<'_>, interrupt: &Interrupt) -> Result<(), Rejection> {
+pub(super) fn interrupt(run: &mut Run<'_>, interrupt: &Interrupt, place: Place<'_>) -> Result<(), Rejection> {
     let under_way: Vec<Slot> = Slot::all(&run.record)
         .filter(|(slot, state)| slot.step == interrupt.step && state.status.is_under_way())
         .map(|(slot, _)| slot)
         .collect();
+    if !under_way.is_empty() {
+        run.trace(format_args!("{place}.interrupt"));
+    }
     for slot in under_way {
         // What followed for one item may have ended the others.
         if !run.is_running() || !run.has_slot(slot) || !run.slot(slot).status.is_under_way() {
@@ -98,8 +101,10 @@ pub(super) fn interrupt(run: &mut Run<'_>, interrupt: &Interrupt) -> Result<(), 
 /// Fails a step although it is under way; what is outstanding becomes a stray.
 fn give_up(run: &mut Run<'_>, slot: Slot, defeat: Defeat<'_>) -> Result<(), Rejection> {
     joins::give_up(run, slot);
-    // What nobody knows of its attempts is on the ledger, or will be when the stray comes back.
-    run.slot_mut(slot).tries.unknown = false;
+    // What its attempts may have left is on the ledger, or will be when the stray comes back.
+    let tries = &mut run.slot_mut(slot).tries;
+    tries.unknown = false;
+    tries.has_failed = false;
     ends::failed(run, slot, defeat)
 }
 

@@ -66,7 +66,10 @@ fn put(run: &mut Run<'_>, doubt: Doubt) {
 /// The step is over: what was sent is needed to undo it, should it have happened.
 pub(super) fn keep_input(run: &mut Run<'_>, slot: Slot, iteration: u32, input: Option<&ByteBuf>) {
     let step = slot.step(run);
-    let reads = step.compensate.as_ref().is_some_and(entries::reads_input);
+    let reads = step
+        .compensate
+        .as_ref()
+        .is_some_and(|compensation| compensation.reads(Root::Input));
     let Some(input) = input.filter(|_| reads) else {
         return;
     };
@@ -232,7 +235,7 @@ fn confirm(run: &mut Run<'_>, at: usize, input: Option<ByteBuf>, result: &[u8], 
         || compensation::is_kept(run.ground.definition, &run.record, index);
     let known = match undo.action {
         Action::UndoSaga(_) => Some(ByteBuf::from(*b"true")),
-        _ => entries::reads(undo, Root::Result).then(|| ByteBuf::from(result)),
+        _ => undo.reads(Root::Result).then(|| ByteBuf::from(result)),
     };
     let asked = run.record.ledger.entry(at).asks;
     let entry = run.record.ledger.entry(at);

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use bytes::Bytes;
 use saga_runner_language::definition::model::{
-    Action, COMMAND_TIMEOUT_MS, CommandTemplate, Emission, Emit, SignalTemplate, Telling,
+    Action, COMMAND_TIMEOUT_MS, CommandTemplate, Emission, Emit, Group, SignalTemplate, Telling,
 };
 use saga_runner_language::ids::Key;
 use saga_runner_language::json::Json;
@@ -13,7 +13,7 @@ use super::place::Place;
 use super::run::Run;
 use super::scope::Locals;
 use super::slot::Slot;
-use super::{Rejection, children, deadlines};
+use super::{Rejection, children, deadlines, items, settle};
 use crate::children::SagaMessage;
 use crate::patch::Note;
 use crate::record::{Outstanding, StepStatus};
@@ -87,14 +87,24 @@ impl<'a> Run<'a> {
         if let Some(when) = &emission.when
             && !self.test(when, Locals::default(), || format!("{path}.when"))?
         {
-            if let Emit::Effect(step) = &emission.emit {
+            if let Emit::Effect(step) = &emission.emit
+                && self.ground.definition.group(*step).is_none()
+            {
                 self.leave_out_effect(*step, iteration);
             }
             return Ok(());
         }
         let kind = match &emission.emit {
+            Emit::Effect(step) if let Some(Group::Foreach(pieces)) = self.ground.definition.group(*step) => {
+                return items::add_piece(self, Slot::of(*step), pieces, &path, iteration);
+            }
             Emit::Effect(step) if self.is_at_work(*step) => {
                 self.note(Note::StillRunning { step: path });
+                return Ok(());
+            }
+            // The instance would wait for it, and for the next one meanwhile.
+            Emit::Effect(step) if Slot::of(*step).step(self).emitted && settle::has_nothing_left(self) => {
+                self.leave_out_effect(*step, iteration);
                 return Ok(());
             }
             Emit::Effect(step) => return self.start_effect(*step, iteration),

@@ -1,6 +1,6 @@
 //! Ends of a step: done, failed, abandoned, and results that come after.
 
-use saga_runner_language::definition::model::{Action, FAIL_IF_CLASS, Step};
+use saga_runner_language::definition::model::{Action, BODY_OF_REPEAT, FAIL_IF_CLASS, Step};
 use saga_runner_language::expr::Root;
 use serde_bytes::ByteBuf;
 
@@ -128,6 +128,9 @@ pub(super) fn complete<'a>(
     let state = run.slot_mut(slot);
     state.status = StepStatus::Done;
     state.sent = None;
+    if let Some(payload) = payload.filter(|_| step.keeps_result) {
+        keep(run, slot, payload);
+    }
     deadlines::clear(run, slot);
     run.note(Note::StepDone {
         step: step.name.clone(),
@@ -135,25 +138,35 @@ pub(super) fn complete<'a>(
     machine::effect_done(run, slot, payload)
 }
 
-/// Whether the end of the step or its compensation reads its result.
+/// Keeps a result that others read later. Of the one step of a loop it is that of the loop, whose turns begin anew.
+fn keep(run: &mut Run<'_>, slot: Slot, payload: &[u8]) {
+    let step = slot.step(run);
+    let group = step.within.filter(|_| step.name.ends_with(BODY_OF_REPEAT));
+    let kept_by = Slot {
+        step: group.unwrap_or(slot.step),
+        ..slot
+    };
+    run.slot_mut(kept_by).result = Some(ByteBuf::from(payload));
+}
+
+/// Whether the end of the step, its compensation or somebody later reads its result.
 pub(super) fn reads_result(step: &Step) -> bool {
     let undo_reads = step
         .compensate
         .as_ref()
-        .is_some_and(|compensation| entries::reads(compensation, Root::Result));
+        .is_some_and(|compensation| compensation.reads(Root::Result));
     undo_reads || end_reads_result(step)
 }
 
 fn end_reads_result(step: &Step) -> bool {
-    step.set
+    let at_end = step
+        .set
         .iter()
         .chain(&step.aliases)
         .chain(step.waits_for().flat_map(|awaiting| &awaiting.set))
-        .any(|(_, value)| value.reads(Root::Result))
-        || step
-            .fail_if
-            .as_ref()
-            .is_some_and(|condition| condition.reads(Root::Result))
+        .any(|(_, value)| value.reads(Root::Result));
+    let condition = step.fail_if.as_ref();
+    at_end || step.keeps_result || condition.is_some_and(|condition| condition.reads(Root::Result))
 }
 
 /// The step has failed for good. It goes on the ledger if nobody knows whether one of its attempts happened.

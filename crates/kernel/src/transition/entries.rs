@@ -1,5 +1,7 @@
 //! What comes on the ledger: steps that have succeeded, those of which nobody knows, and what comes late.
 
+use std::ops::Range;
+
 use saga_runner_language::definition::model::{
     Action, Compensation, DEADLINE, Group, Late, OnLate, OnUnknown, Step,
 };
@@ -7,6 +9,7 @@ use saga_runner_language::expr::Root;
 use serde_bytes::ByteBuf;
 
 use super::compensation::{cancel_mode, is_kept};
+use super::place::Place;
 use super::run::Run;
 use super::slot::Slot;
 use super::{Rejection, compensation, doubts, flight};
@@ -78,6 +81,9 @@ fn leave_remains(run: &mut Run<'_>, slot: Slot, iteration: u32, remains: Remains
     }
     if remains.unknown {
         doubts::stand_on_ledger(run, slot, iteration);
+    } else {
+        let step = &slot.step(run).name;
+        run.trace(format_args!("{}.on_failed", Place::Compensation { step }));
     }
 }
 
@@ -146,8 +152,8 @@ pub(super) fn put(
     let Some(compensation) = slot.step(run).compensate.as_ref() else {
         return;
     };
-    let reads_result = reads(compensation, Root::Result);
-    let reads_input = reads(compensation, Root::Input);
+    let reads_result = compensation.reads(Root::Result);
+    let reads_input = compensation.reads(Root::Input);
     run.record.ledger.push(LedgerEntry {
         step: slot.step,
         item: slot.item,
@@ -171,43 +177,52 @@ pub(super) fn put(
     });
 }
 
-/// Whether the compensation of a step reads what was sent.
-pub(super) fn reads_input(compensation: &Compensation) -> bool {
-    reads(compensation, Root::Input)
-}
-
-/// Whether the compensation of a step reads `root`.
-pub(super) fn reads(compensation: &Compensation, root: Root) -> bool {
-    let tests = compensation.when.as_ref().is_some_and(|when| when.reads(root));
-    tests
-        || match &compensation.action {
-            Action::Effect { with, .. } => with.reads(root),
-            Action::Command(command) => command.aggregate_id.reads(root) || command.payload.reads(root),
-            // It says which instance that is.
-            Action::UndoSaga(_) => root == Root::Input,
-            Action::Publish(telling) => telling.reads(root),
-            Action::Saga(_) | Action::Nothing | Action::Decide(_) | Action::Group(_) => false,
-        }
+/// How many entries the ledger has.
+pub(super) fn count(run: &Run<'_>) -> u32 {
+    u32::try_from(run.record.ledger.len()).unwrap_or(u32::MAX)
 }
 
 /// What `slot` and all that is nested in it have done, or may have, is undone although the instance goes on: it was given up, or
-/// has failed, and is of no use to whoever needs it.
+/// has failed, and is of no use to whoever needs it. What earlier turns of the loop around have done stays.
 pub(super) fn give_back(run: &mut Run<'_>, slot: Slot) -> Result<(), Rejection> {
-    let steps = &run.ground.definition.steps;
     let nested = run
         .ground
         .definition
         .group(slot.step)
         .map_or(0..0, Group::members);
+    let ledger_before = run.slot(slot).ledger_before;
+    give_back_behind(run, ledger_before, |entry| {
+        (entry.step == slot.step || nested.contains(&entry.step))
+            && (slot.item.is_none() || entry.item == slot.item)
+    })
+}
+
+/// The same of an item that the loop goes on without.
+pub(super) fn give_back_item(
+    run: &mut Run<'_>,
+    steps: Range<u16>,
+    item: u32,
+    ledger_before: u32,
+) -> Result<(), Rejection> {
+    give_back_behind(run, ledger_before, |entry| {
+        steps.contains(&entry.step) && entry.item == Some(item)
+    })
+}
+
+fn give_back_behind(
+    run: &mut Run<'_>,
+    ledger_before: u32,
+    is_of_it: impl Fn(&LedgerEntry) -> bool,
+) -> Result<(), Rejection> {
+    let steps = &run.ground.definition.steps;
+    let first = usize::try_from(ledger_before).unwrap_or(usize::MAX);
     let held = run.record.ledger.having(|status| status == LedgerStatus::Held);
     let is_meant = |entry: &LedgerEntry| {
         let undo = steps[usize::from(entry.step)].compensate.as_ref();
-        (entry.step == slot.step || nested.contains(&entry.step))
-            && (slot.item.is_none() || entry.item == slot.item)
-            && undo.is_some_and(|undo| undo.on_late == OnLate::Compensate)
+        is_of_it(entry) && undo.is_some_and(|undo| undo.on_late == OnLate::Compensate)
     };
     let meant: Vec<usize> = held
-        .filter(|(_, entry)| is_meant(entry))
+        .filter(|(at, entry)| *at >= first && is_meant(entry))
         .map(|(at, _)| at)
         .collect();
     for at in meant {

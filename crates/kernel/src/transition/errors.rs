@@ -112,6 +112,7 @@ fn go_back(run: &mut Run<'_>, from: Slot, target: Slot) -> Result<(), Rejection>
         *state = StepState {
             iteration: state.iteration.saturating_add(1),
             since: state.since,
+            ledger_before: state.ledger_before,
             ..StepState::pending()
         };
     }

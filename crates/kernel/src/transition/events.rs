@@ -221,3 +221,14 @@ pub(super) fn check_chain(run: &Run<'_>, hops: u32, what: impl FnOnce() -> Strin
         ),
     })
 }
+
+/// Whether an instance may do something about events of this type.
+pub(super) fn handles(definition: &Definition, event_type: &str) -> bool {
+    let states = definition.machine.iter().flat_map(|machine| &machine.states);
+    definition.handlers.contains_key(event_type)
+        || states
+            .into_iter()
+            .any(|state| state.handlers.contains_key(event_type))
+        || waits::awaits_event(definition, event_type)
+        || program::listens(definition.program.as_ref(), event_type)
+}

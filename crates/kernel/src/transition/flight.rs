@@ -6,13 +6,13 @@
 //! another attempt.
 
 use saga_runner_language::definition::Definition;
-use saga_runner_language::definition::model::{Action, DEADLINE, OnLate};
+use saga_runner_language::definition::model::{Action, DEADLINE, Late, OnLate};
 
 use super::heartbeats::HEARTBEAT;
 use super::run::Run;
 use super::slot::Slot;
 use super::waits::WAIT;
-use super::{Rejection, compensation, failure};
+use super::{Rejection, compensation, entries, failure};
 use crate::input::CancelMode;
 use crate::record::{Phase, Record, StepState, StepStatus};
 
@@ -90,6 +90,25 @@ pub(super) fn forget_items(run: &mut Run<'_>) {
         });
         if items.running.is_empty() {
             state.items = None;
+        }
+    }
+}
+
+/// Why what this input has given up is late: where the instance does not go on, that is the reason.
+pub(super) fn tell_why(run: &mut Run<'_>) {
+    if run.is_running() {
+        return;
+    }
+    let why = entries::why_late(&run.record);
+    let before = run
+        .ground
+        .before
+        .map_or(&[][..], |before| before.strays.as_slice());
+    for stray in &mut run.record.strays {
+        let command = stray.outstanding.command;
+        let was = before.iter().any(|stray| stray.outstanding.command == command);
+        if stray.late == Late::Enough && !was {
+            stray.late = why;
         }
     }
 }

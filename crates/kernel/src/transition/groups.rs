@@ -19,7 +19,7 @@ use super::place::Place;
 use super::run::Run;
 use super::scope::Locals;
 use super::slot::Slot;
-use super::{Rejection, deadlines, failure, items, joins, machine, turns};
+use super::{Rejection, deadlines, failure, items, joins, machine, turns, waits};
 use crate::patch::Note;
 use crate::record::{Phase, StepStatus};
 
@@ -101,14 +101,23 @@ pub(super) fn done(run: &mut Run<'_>, slot: Slot) {
     });
 }
 
-/// Leaves nothing of a loop over a list for which the instance would wait.
+/// Leaves nothing of a group that is over for which the instance would wait.
 pub(super) fn close(run: &mut Run<'_>, slot: Slot) {
-    if let Some(Group::Foreach(foreach)) = run.ground.definition.group(slot.step) {
-        run.slot_mut(slot).items = None;
-        // They have run for the items; what is around looks at them once.
-        for member in foreach.steps.clone() {
-            run.slot_mut(Slot::of(member)).status = StepStatus::Done;
+    let group = run.ground.definition.group(slot.step);
+    match group {
+        Some(Group::Foreach(foreach)) => {
+            run.slot_mut(slot).items = None;
+            // They have run for the items; what is around looks at them once.
+            for member in foreach.steps.clone() {
+                run.slot_mut(Slot::of(member)).status = StepStatus::Done;
+            }
         }
+        // It may have failed before it began.
+        Some(Group::Choice(_) | Group::Repeat(_)) => joins::give_up(run, slot),
+        None => {}
+    }
+    if let Some(Group::Foreach(_) | Group::Repeat(_)) = group {
+        waits::forget_early(run);
     }
 }
 
@@ -129,11 +138,12 @@ pub(super) fn failed(run: &mut Run<'_>, slot: Slot, defeat: Defeat<'_>) -> Resul
     if joins::goes_on_without(run, slot, defeat)? {
         return Ok(());
     }
+    if machine::effect_failed(run, slot, defeat)? {
+        items::forget_piece(run, slot);
+        return Ok(());
+    }
     if slot.item.is_some() {
         return items::failed(run, slot, defeat);
-    }
-    if machine::effect_failed(run, slot, defeat)? {
-        return Ok(());
     }
     let name = slot.step(run).title();
     failure::fail(run, Cause::step(name, defeat.class, defeat.message))

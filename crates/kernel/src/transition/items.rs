@@ -22,7 +22,7 @@ use super::run::Run;
 use super::scope::Locals;
 use super::slot::Slot;
 use super::turns::SOON_MS;
-use super::{Rejection, entries, groups, joins, settle, turns, waits};
+use super::{Rejection, WORK_PENDING, attempts, entries, groups, joins, settle, turns, waits};
 use crate::items::{Bounds, Item, Items};
 use crate::patch::Note;
 use crate::record::{StepState, StepStatus};
@@ -112,6 +112,47 @@ pub(super) fn start<'a>(run: &mut Run<'a>, slot: Slot, foreach: &'a Foreach) -> 
     Ok(())
 }
 
+/// Starts a piece of work beside those that are under way: the handler that emits it was taken once more. `iteration` is
+/// another one each time.
+pub(super) fn add_piece(
+    run: &mut Run<'_>,
+    slot: Slot,
+    foreach: &Foreach,
+    path: &str,
+    iteration: u64,
+) -> Result<(), Rejection> {
+    let body = foreach.steps.start;
+    let state = run.slot_mut(slot);
+    state.status = StepStatus::Running;
+    let items = state.items.get_or_insert_with(|| {
+        let bounds = Bounds {
+            parallel: PIECES_MAX,
+            at_least: None,
+            tolerated: None,
+        };
+        Box::new(Items::new(body, &[], bounds))
+    });
+    if items.running.len() >= PIECES_MAX as usize {
+        return Err(Rejection {
+            reason: WORK_PENDING,
+            message: format!("{path}: {PIECES_MAX} effects of this handler are under way, no more may be"),
+        });
+    }
+    let piece = StepState {
+        iteration: u32::try_from(iteration).unwrap_or(u32::MAX),
+        ..StepState::pending()
+    };
+    let item = Some(items.add(vec![piece]));
+    attempts::start(run, Slot { step: body, item })
+}
+
+/// Ends a piece of work whose failure a handler has taken.
+pub(super) fn forget_piece(run: &mut Run<'_>, slot: Slot) {
+    if let (Some((group, _)), Some(index)) = (slot.foreach(run), slot.item) {
+        take(run, Slot::of(group), index);
+    }
+}
+
 /// The numbers of a loop.
 struct Numbers {
     max: u32,
@@ -191,6 +232,7 @@ pub(super) fn failed(run: &mut Run<'_>, slot: Slot, defeat: Defeat<'_>) -> Resul
         return Err(slot.mismatch(run, "is no step of an item"));
     };
     let around = Slot::of(group);
+    let ledger_before = ledger_before(run, around, index);
     abandon(run, around, index);
     if foreach.on_item_error == OnItemError::Fail {
         for index in running(run, around) {
@@ -198,6 +240,8 @@ pub(super) fn failed(run: &mut Run<'_>, slot: Slot, defeat: Defeat<'_>) -> Resul
         }
         return ends::failed(run, around, defeat);
     }
+    // An instance that completes would keep it otherwise.
+    entries::give_back_item(run, foreach.steps.clone(), index, ledger_before)?;
     let error = (foreach.on_item_error == OnItemError::Collect).then(|| {
         let mut json = b"{\"error\":{\"class\":".to_vec();
         write_string(defeat.class, &mut json);
@@ -234,6 +278,12 @@ pub(super) fn failed(run: &mut Run<'_>, slot: Slot, defeat: Defeat<'_>) -> Resul
         "{failed} items have failed, {tolerated} may; the last one: {}: {}",
         defeat.class, defeat.message
     );
+    run.trace(format_args!(
+        "{}.foreach.tolerate",
+        Place::Step {
+            name: &around.step(run).name
+        }
+    ));
     give_up(run, around);
     let defeat = Defeat {
         class: TOO_MANY_FAILED,
@@ -362,7 +412,7 @@ fn fill<'a>(run: &mut Run<'a>, slot: Slot, foreach: &'a Foreach) -> Result<bool,
             return Ok(changed);
         }
         run.items_started += 1;
-        let since = run.record.version;
+        let (since, ledger_before) = (run.record.version, entries::count(run));
         let iterations: Vec<u32> = foreach
             .steps
             .clone()
@@ -377,6 +427,7 @@ fn fill<'a>(run: &mut Run<'a>, slot: Slot, foreach: &'a Foreach) -> Result<bool,
         let steps = iterations.into_iter().map(|iteration| StepState {
             iteration,
             since,
+            ledger_before,
             ..StepState::pending()
         });
         items.running.push(Item {
@@ -394,6 +445,8 @@ fn fill<'a>(run: &mut Run<'a>, slot: Slot, foreach: &'a Foreach) -> Result<bool,
     }
 }
 
+/// Most effects of one handler that are under way at the same time.
+const PIECES_MAX: u32 = 100;
 /// Most items that one input starts, should they have no work.
 const ITEMS_PER_INPUT_MAX: u32 = 128;
 
@@ -440,13 +493,13 @@ fn end<'a>(run: &mut Run<'a>, slot: Slot, foreach: &'a Foreach) -> Result<bool, 
     if waits {
         return Ok(false);
     }
-    let left = running(run, slot);
+    let left = running(run, slot).into_iter();
+    let left: Vec<(u32, u32)> = left
+        .map(|index| (index, ledger_before(run, slot, index)))
+        .collect();
     give_up(run, slot);
-    for index in left {
-        for step in foreach.steps.clone() {
-            let item = Some(index);
-            entries::give_back(run, Slot { step, item })?;
-        }
+    for (index, ledger_before) in left {
+        entries::give_back_item(run, foreach.steps.clone(), index, ledger_before)?;
     }
     let step = slot.step(run);
     if reads_result(step)
@@ -454,6 +507,9 @@ fn end<'a>(run: &mut Run<'a>, slot: Slot, foreach: &'a Foreach) -> Result<bool, 
     {
         let place = Place::Step { name: &step.name };
         let result = items.result();
+        if step.keeps_result {
+            run.slot_mut(slot).result = Some(ByteBuf::from(result.clone()));
+        }
         let result = run.parse_owned(result, &format!("the result of {place}"))?;
         let locals = Locals {
             result: Some(result),
@@ -465,6 +521,14 @@ fn end<'a>(run: &mut Run<'a>, slot: Slot, foreach: &'a Foreach) -> Result<bool, 
     }
     groups::done(run, slot);
     Ok(true)
+}
+
+/// How many entries the ledger had when an item began. Loops in it have turns of their own.
+fn ledger_before(run: &Run<'_>, slot: Slot, index: u32) -> u32 {
+    let items = run.slot(slot).items.as_ref();
+    let item = items.and_then(|items| items.running.get(items.position(index)?));
+    let steps = item.into_iter().flat_map(|item| &item.steps);
+    steps.map(|state| state.ledger_before).min().unwrap_or(0)
 }
 
 /// Stops waiting for the items that are left.
@@ -519,5 +583,5 @@ fn remember_iterations(run: &mut Run<'_>, foreach: &Foreach, item: &Item) {
 }
 
 fn reads_result(step: &Step) -> bool {
-    step.set.iter().any(|(_, template)| template.reads(Root::Result))
+    step.keeps_result || step.set.iter().any(|(_, template)| template.reads(Root::Result))
 }

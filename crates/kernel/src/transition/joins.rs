@@ -169,7 +169,9 @@ pub(super) fn goes_on_without(run: &mut Run<'_>, slot: Slot, defeat: Defeat<'_>)
         }
         at = at.peer(run, around);
     }
-    if at != slot {
+    if at == slot {
+        groups::close(run, at);
+    } else {
         give_up(run, at);
         let state = run.slot_mut(at);
         state.status = StepStatus::Failed;

@@ -28,12 +28,12 @@ pub(super) fn present<'a>(definition: &'a Definition, record: &Record) -> Option
 const RESULT: &str = "result";
 const ERROR: &str = "error";
 
-/// Whether a state or a timer emits the step, so that handlers hear how it ends.
+/// Whether a state, a timer or a handler emits the step, so that handlers hear how it ends.
 const fn is_emitted(step: &Step) -> bool {
-    step.state.is_some() || step.of_timer
+    step.state.is_some() || step.emitted
 }
 
-/// An effect of a state or a timer has succeeded.
+/// An effect of a state, a timer or a handler has succeeded.
 pub(super) fn effect_done<'a>(
     run: &mut Run<'a>,
     slot: Slot,
@@ -51,7 +51,7 @@ pub(super) fn effect_done<'a>(
     run.handle_effect(slot, RESULT, ambient).map(|_| ())
 }
 
-/// An effect of a state has failed for good. Tells whether the state makes good for it.
+/// Such an effect has failed for good. Tells whether a handler makes good for it.
 pub(super) fn effect_failed(run: &mut Run<'_>, slot: Slot, defeat: Defeat<'_>) -> Result<bool, Rejection> {
     if !is_emitted(slot.step(run)) {
         return Ok(false);
@@ -158,7 +158,7 @@ impl<'a> Run<'a> {
     /// Whether an effect that a timer emits is under way; those of a state were given up when it was left.
     pub(super) fn is_at_work(&self, step: u16) -> bool {
         let slot = Slot::of(step);
-        slot.step(self).of_timer && self.slot(slot).status.is_under_way()
+        slot.step(self).emitted && self.slot(slot).status.is_under_way()
     }
 
     /// Does without an effect that the entry of a state, a timer or the end would emit.
@@ -199,7 +199,7 @@ impl<'a> Run<'a> {
         ambient: Locals<'a>,
     ) -> Result<bool, Rejection> {
         let definition = self.ground.definition;
-        let (state, results, errors) = if slot.step(self).of_timer {
+        let (state, results, errors) = if slot.step(self).emitted {
             (None, &definition.result_handlers, &definition.error_handlers)
         } else {
             let Some(state) = present(definition, &self.record) else {
@@ -208,11 +208,12 @@ impl<'a> Run<'a> {
             (Some(state), &state.result_handlers, &state.error_handlers)
         };
         let handlers = if end == RESULT { results } else { errors };
-        let handlers = handlers.get(&slot.step).filter(|_| self.is_running());
+        let of = slot.step(self).within.unwrap_or(slot.step);
+        let handlers = handlers.get(&of).filter(|_| self.is_running());
         let Some(handlers) = handlers else {
             return Ok(false);
         };
-        let name = slot.step(self).name.as_str();
+        let name = slot.step(self).title();
         let effect = name.rsplit_once('.').map_or(name, |(_, effect)| effect);
         self.ambient = ambient;
         let chosen = self.choose(handlers, |index| match state {
@@ -222,7 +223,7 @@ impl<'a> Run<'a> {
                 effect,
                 index,
             },
-            None => Place::TimerEffect { end, effect, index },
+            None => Place::EmittedEffect { end, effect, index },
         })?;
         let taken = chosen.is_some();
         if let Some((place, handler)) = chosen {

@@ -10,7 +10,7 @@ use saga_runner_language::definition::model::{
 use saga_runner_language::expr::Root;
 
 use super::place::Place;
-use super::{children, entries, machine, program, waits};
+use super::{children, events, machine};
 use crate::items::Items;
 use crate::ledger::{Ledger, LedgerStatus};
 use crate::record::{Buffered, Left, MachineState, MessageKind, Phase, Record, StepState, StepStatus};
@@ -287,7 +287,7 @@ impl<'d> Mapping<'d> {
         self.compare_child(old, new, state);
         let reads_input = |step: &Step| {
             let compensation = step.compensate.as_ref();
-            compensation.is_some_and(|compensation| entries::reads(compensation, Root::Input))
+            compensation.is_some_and(|compensation| compensation.reads(Root::Input))
         };
         if busy
             && state.sent.is_none()
@@ -404,7 +404,7 @@ impl<'d> Mapping<'d> {
             ));
         };
         let old = before.compensate.as_ref();
-        let lacks = |root| entries::reads(after, root) && old.is_none_or(|old| !entries::reads(old, root));
+        let lacks = |root| after.reads(root) && old.is_none_or(|old| !old.reads(root));
         for (root, what) in [(Root::Result, "result"), (Root::Input, "input")] {
             if lacks(root) {
                 return Err(format!(
@@ -443,13 +443,15 @@ impl<'d> Mapping<'d> {
 
     fn ledger(&mut self, moved: &mut Record) {
         let mut ledger = Ledger::default();
-        for entry in std::mem::take(&mut moved.ledger).iter() {
+        let mut gone = Vec::new();
+        for (position, entry) in std::mem::take(&mut moved.ledger).iter().enumerate() {
             let mut entry = entry.into_owned();
             if self.stays_done(entry.step) {
                 if entry.status == LedgerStatus::Undoing {
                     let name = self.from.steps[usize::from(entry.step)].name.clone();
                     self.obstacle("drop", format!("step {name} is being undone right now"));
                 }
+                gone.push(position);
                 continue;
             }
             let found = if entry.of_child {
@@ -469,11 +471,12 @@ impl<'d> Mapping<'d> {
                     entry.step = at;
                     ledger.push(entry);
                 }
-                Err(_) if entry.status.is_over() => {}
+                Err(_) if entry.status.is_over() => gone.push(position),
                 Err(message) => self.obstacle("drop", message),
             }
         }
         moved.ledger = ledger;
+        moved.forget_entries(&gone);
     }
 
     fn strays(&mut self, moved: &mut Record) {
@@ -666,7 +669,7 @@ impl<'d> Mapping<'d> {
         let unknown: Vec<&String> = deferred
             .map(|(event_type, _)| event_type)
             .filter(|event_type| {
-                !self.way.dropped.events.contains(*event_type) && !handles(self.to, event_type)
+                !self.way.dropped.events.contains(*event_type) && !events::handles(self.to, event_type)
             })
             .collect();
         for event_type in unknown {
@@ -686,15 +689,4 @@ fn keep_name(from: &Step, to: &Step, state: &mut StepState) {
     if from.name != to.name && state.status.is_under_way() && state.known_as.is_none() {
         state.known_as = Some(Place::Step { name: &from.name }.to_string());
     }
-}
-
-/// Whether an instance may do something about events of this type.
-fn handles(definition: &Definition, event_type: &str) -> bool {
-    let states = definition.machine.iter().flat_map(|machine| &machine.states);
-    definition.handlers.contains_key(event_type)
-        || states
-            .into_iter()
-            .any(|state| state.handlers.contains_key(event_type))
-        || waits::awaits_event(definition, event_type)
-        || program::listens(definition.program.as_ref(), event_type)
 }

@@ -77,6 +77,9 @@ pub const TIMER_DISCARDED: &str = "timer.discarded";
 /// Reason of an event or signal for which the buffer of its instance has no room.
 pub const BUFFER_FULL: &str = "buffer.full";
 
+/// Reason of an event whose handler would begin more effects than may be under way.
+pub const WORK_PENDING: &str = "work.pending";
+
 /// Reason of a start event whose instance runs, where the saga says that it fails.
 pub const START_RUNNING: &str = "start.running";
 
@@ -137,12 +140,13 @@ impl Rejection {
     }
 
     /// Whether later inputs must not be applied before this one is decided on. What has no place in a bounded
-    /// buffer stands in nobody's way, nor does an event that is of no use to the instance's version: that would stop every
+    /// buffer, or beside work under way whose results would wait behind it, stands in nobody's way, nor does an event that is of no use to the instance's version: that would stop every
     /// instance of the version, with everything else that it waits for.
     #[must_use]
     pub fn parks(&self) -> bool {
         ![
             BUFFER_FULL,
+            WORK_PENDING,
             START_RUNNING,
             NO_INSTANCE,
             EVENT_VERSION,

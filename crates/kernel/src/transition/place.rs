@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use saga_runner_language::definition::model::{OF_FINALLY, OF_MACHINE, OF_TIMERS};
+use saga_runner_language::definition::model::{OF_FINALLY, OF_HANDLERS, OF_MACHINE, OF_TIMERS};
 
 /// Where in the definition something comes from.
 ///
@@ -47,7 +47,7 @@ pub(super) enum Place<'a> {
         index: usize,
     },
     /// `handlers.result.tell[0]`
-    TimerEffect {
+    EmittedEffect {
         /// `result` or `error`.
         end: &'a str,
         effect: &'a str,
@@ -110,7 +110,7 @@ impl fmt::Display for Place<'_> {
                 effect,
                 index,
             } => write!(f, "machine.{state}.{end}.{effect}[{index}]"),
-            Self::TimerEffect { end, effect, index } => write!(f, "handlers.{end}.{effect}[{index}]"),
+            Self::EmittedEffect { end, effect, index } => write!(f, "handlers.{end}.{effect}[{index}]"),
             Self::Entry { state } => write!(f, "machine.{state}.entry"),
             Self::Timer { name } => write!(f, "timers.{name}"),
             Self::Step { name } => step(f, name),
@@ -145,7 +145,7 @@ impl fmt::Display for Place<'_> {
 
 /// The name of the step of an effect of a machine or of the end is its place already.
 fn step(f: &mut fmt::Formatter<'_>, name: &str) -> fmt::Result {
-    if [OF_MACHINE, OF_TIMERS, OF_FINALLY]
+    if [OF_MACHINE, OF_TIMERS, OF_HANDLERS, OF_FINALLY]
         .iter()
         .any(|prefix| name.starts_with(prefix))
     {
@@ -167,7 +167,7 @@ impl Place<'_> {
             | Self::StateHandler { .. }
             | Self::StateTimer { .. }
             | Self::StateEffect { .. }
-            | Self::TimerEffect { .. }
+            | Self::EmittedEffect { .. }
             | Self::Timer { .. }
             | Self::Step { .. }
             | Self::Awaited { .. }

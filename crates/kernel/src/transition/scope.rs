@@ -11,7 +11,7 @@ use super::Rejection;
 use super::place::Place;
 use super::run::Run;
 use super::slot::Slot;
-use crate::record::StepState;
+use crate::record::{StepState, StepStatus};
 
 /// What takes less than this part of the budget is not remembered as the heaviest.
 const TELLING_PART: u64 = 16;
@@ -106,13 +106,7 @@ impl<'a> Run<'a> {
 
     /// Parses JSON that lives as long as the transition.
     pub(super) fn parse(&self, text: &'a [u8], what: &str) -> Result<&'a Json<'a>, Rejection> {
-        match Json::parse(text, STORED_DEPTH_MAX) {
-            Ok(value) => Ok(self.ground.values.keep(value)),
-            Err(error) => Err(Rejection {
-                reason: "payload.syntax",
-                message: format!("{what}: {error}"),
-            }),
-        }
+        Ok(self.ground.values.keep(read_json(text, what)?))
     }
 
     /// The result of `step` that has come with this input, parsed once.
@@ -149,7 +143,7 @@ impl<'a> Run<'a> {
                 Root::Event if locals.event.is_some() => locals.event,
                 Root::Event if reads.contains(root) => Some(self.event_root()?),
                 Root::State if reads.contains(root) => Some(self.state_root()?),
-                Root::Steps if reads.contains(root) => Some(self.steps_root()),
+                Root::Steps if reads.contains(root) => Some(self.steps_root()?),
                 Root::Failure if reads.contains(root) => self.failure_root(),
                 Root::Record if reads.contains(root) => Some(self.record_root()),
                 Root::Outcome if reads.contains(root) => Some(self.outcome_root()),
@@ -233,27 +227,39 @@ impl<'a> Run<'a> {
         Ok(value)
     }
 
-    fn steps_root(&mut self) -> &'a Json<'a> {
+    fn steps_root(&mut self) -> Result<&'a Json<'a>, Rejection> {
         let ground = self.ground;
         if let Some(value) = self.parsed.steps {
-            return value;
+            return Ok(value);
         }
         let focus = self.focus;
         let steps = (0..=u16::MAX).zip(&ground.definition.steps);
-        let members = steps
-            .filter(|(_, step)| !step.name.contains('.'))
-            .map(|(index, step)| {
-                let slot = focus.map_or(Slot::of(index), |focus| focus.peer(self, index));
-                let state = if self.has_slot(slot) {
-                    self.slot(slot)
-                } else {
-                    self.slot(Slot::of(index))
+        let mut members = Vec::new();
+        for (index, step) in steps.filter(|(_, step)| !step.name.contains('.')) {
+            let slot = focus.map_or(Slot::of(index), |focus| focus.peer(self, index));
+            let state = if self.has_slot(slot) {
+                self.slot(slot)
+            } else {
+                self.slot(Slot::of(index))
+            };
+            let mut value = step_value(state);
+            if step.keeps_result {
+                // While it waits, what its action gave is not yet its result.
+                let kept = state
+                    .result
+                    .as_ref()
+                    .filter(|_| state.status != StepStatus::Waiting);
+                let result = match kept {
+                    Some(kept) => read_json(ground.texts.keep(kept.to_vec()), "the result of a step")?,
+                    None => Json::Null,
                 };
-                (Cow::Borrowed(step.name.as_str()), step_value(state))
-            });
-        let value = ground.values.keep(Json::Map(members.collect()));
+                value.push((Cow::Borrowed("result"), result));
+            }
+            members.push((Cow::Borrowed(step.name.as_str()), Json::Map(value)));
+        }
+        let value = ground.values.keep(Json::Map(members));
         self.parsed.steps = Some(value);
-        value
+        Ok(value)
     }
 
     fn failure_root(&mut self) -> Option<&'a Json<'a>> {
@@ -389,9 +395,17 @@ fn culprit(template: &Template, scope: &Scope<'_>, budget: &mut Budget, place: &
     }
 }
 
-fn step_value<'a>(state: &StepState) -> Json<'a> {
+/// Parses what messages and templates have said.
+fn read_json<'a>(text: &'a [u8], what: &str) -> Result<Json<'a>, Rejection> {
+    Json::parse(text, STORED_DEPTH_MAX).map_err(|error| Rejection {
+        reason: "payload.syntax",
+        message: format!("{what}: {error}"),
+    })
+}
+
+fn step_value<'a>(state: &StepState) -> Vec<(Cow<'a, str>, Json<'a>)> {
     let error = state.error.as_ref();
-    Json::Map(vec![
+    vec![
         (Cow::Borrowed("status"), text(state.status.as_str())),
         (
             Cow::Borrowed("error"),
@@ -402,7 +416,7 @@ fn step_value<'a>(state: &StepState) -> Json<'a> {
             Cow::Borrowed("iteration"),
             Json::Int(i64::from(state.turn.max(state.iteration))),
         ),
-    ])
+    ]
 }
 
 const fn text(text: &str) -> Json<'_> {

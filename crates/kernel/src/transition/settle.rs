@@ -41,6 +41,8 @@ impl Run<'_> {
             flight::forget_items(&mut self);
             compensation::proceed(&mut self)?;
         }
+        flight::tell_why(&mut self);
+        compensation::await_operator(&mut self);
         end(&mut self)?;
         if children::begin_undo(&mut self)? {
             end(&mut self)?;
@@ -213,15 +215,32 @@ fn is_complete(definition: &Definition, record: &Record) -> bool {
     if let Some(program) = &record.program {
         return program::is_complete(program, record);
     }
+    let mut emitted = definition
+        .steps
+        .iter()
+        .zip(&record.steps)
+        .filter(|(step, _)| step.emitted);
+    emitted.all(|(_, state)| !state.status.is_under_way())
+        && is_through(definition, record)
+        && is_undone_on_the_way(record)
+}
+
+/// Whether nothing but effects of timers and handlers, and what is undone on the way, keeps an instance from its end.
+pub(super) fn has_nothing_left(run: &Run<'_>) -> bool {
+    is_through(run.ground.definition, &run.record)
+}
+
+/// Whether all steps are over and the machine is in a final state.
+fn is_through(definition: &Definition, record: &Record) -> bool {
     let mut own = definition
         .steps
         .iter()
         .zip(&record.steps)
-        .filter(|(step, state)| step.is_own() || (step.of_timer && state.status.is_under_way()));
+        .filter(|(step, _)| step.is_own());
     let steps_over = own.all(|(_, state)| state.status.is_over());
     let machine_over = machine::present(definition, record).is_none_or(|state| state.is_final);
     let has_end = definition.steps.iter().any(Step::is_own) || definition.machine.is_some();
-    has_end && steps_over && machine_over && is_undone_on_the_way(record)
+    has_end && steps_over && machine_over
 }
 
 /// What is undone while the instance goes forward is part of the way.

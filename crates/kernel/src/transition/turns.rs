@@ -14,7 +14,7 @@ use super::place::Place;
 use super::run::Run;
 use super::scope::Locals;
 use super::slot::Slot;
-use super::{Rejection, groups, waits};
+use super::{Rejection, entries, groups, waits};
 use crate::patch::Note;
 use crate::record::{StepState, StepStatus};
 
@@ -41,8 +41,10 @@ pub(super) fn start<'a>(run: &mut Run<'a>, slot: Slot, repeat: &'a Repeat) -> Re
     let state = run.slot_mut(slot);
     state.status = StepStatus::Running;
     state.turn = 0;
+    let (since, ledger_before) = (run.record.version, entries::count(run));
     for step in repeat.steps.clone() {
-        run.slot_mut(Slot { step, ..slot }).since = run.record.version;
+        let state = run.slot_mut(Slot { step, ..slot });
+        (state.since, state.ledger_before) = (since, ledger_before);
     }
     begun(run, slot, 0);
     Ok(())
@@ -97,12 +99,14 @@ fn next<'a>(run: &mut Run<'a>, slot: Slot, repeat: &'a Repeat) -> Result<bool, R
     }
     run.turns += 1;
     run.slot_mut(slot).turn = turn;
+    let ledger_before = entries::count(run);
     for step in repeat.steps.clone() {
         let member = Slot { step, ..slot };
         let iteration = run.slot(member).iteration.saturating_add(1);
         *run.slot_mut(member) = StepState {
             iteration,
             since: run.record.version,
+            ledger_before,
             ..StepState::pending()
         };
     }

@@ -218,7 +218,7 @@ fn interested(run: &Run<'_>, message: Message<'_>) -> (Vec<Slot>, Ahead) {
         };
         if state.status == StepStatus::Waiting {
             waiting.push(slot);
-        } else if is_to_wait(&run.record, state) {
+        } else if is_to_wait(&run.record, state) || (wait.early == Early::Keep && comes_again(run, slot)) {
             let is_kept = match wait.early {
                 _ if message.is_callback() => true,
                 Early::Keep => true,
@@ -245,6 +245,18 @@ fn is_to_wait(record: &Record, state: &StepState) -> bool {
         | StepStatus::Failed
         | StepStatus::Abandoned => false,
     }
+}
+
+/// Whether a loop around the step may begin another turn.
+fn comes_again(run: &Run<'_>, slot: Slot) -> bool {
+    let definition = run.ground.definition;
+    let within = |step: u16| definition.steps[usize::from(step)].within;
+    let mut around = std::iter::successors(within(slot.step), |group| within(*group));
+    run.is_running()
+        && around.any(|group| {
+            matches!(definition.group(group), Some(Group::Repeat(_)))
+                && run.slot(slot.peer(run, group)).status == StepStatus::Running
+        })
 }
 
 /// Whether the turn or the item has begun in which the step stands, of the innermost loop around.

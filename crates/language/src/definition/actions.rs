@@ -58,11 +58,13 @@ pub struct Reading<'r, 'c> {
     pub entered: Option<u16>,
     /// Name of the timer that is read.
     pub timer: Option<&'r str>,
-    /// The effects that timers emit, by their names.
-    pub timer_effects: BTreeMap<&'r str, &'r str>,
+    /// What the handler of the saga that is read handles.
+    pub handled: Option<&'r str>,
+    /// The effects that timers and handlers emit, by their names.
+    pub emitted_effects: BTreeMap<&'r str, &'r str>,
     /// Handlers of how they end: whether of a result, and of which.
     pub of_effects: Vec<(bool, String, Vec<Handler>)>,
-    /// Effects that states and timers emit, which become steps behind those of the saga.
+    /// Effects that states, timers and handlers emit, which become steps behind those of the saga.
     pub emitted: Vec<Step>,
     pub timers: Timers<'r>,
     pub aliases: Aliases<'r>,
@@ -114,8 +116,8 @@ pub enum Site {
     Entry,
     Timer,
     AfterEnd,
-    /// A signal, in the saga or in a state.
     Signal,
+    StateSignal,
     SignalAfterEnd,
 }
 
@@ -130,11 +132,12 @@ impl Site {
             Self::Entry => &grammar::saga::ENTRY,
             Self::Timer => &grammar::saga::TIMER,
             Self::Signal => &grammar::saga::SIGNAL_HANDLER,
+            Self::StateSignal => &grammar::saga::STATE_SIGNAL_HANDLER,
             Self::AfterEnd | Self::SignalAfterEnd => &grammar::saga::AFTER_END,
         }
     }
 
-    const fn event(self) -> EventParts {
+    pub const fn event(self) -> EventParts {
         match self {
             // A state may be entered by an event as well as by a timer.
             Self::Handler | Self::StateHandler | Self::Entry | Self::AfterEnd => EventParts::Whole,
@@ -143,18 +146,19 @@ impl Site {
             | Self::StateError
             | Self::Timer
             | Self::Signal
+            | Self::StateSignal
             | Self::SignalAfterEnd => EventParts::Moment,
         }
     }
 }
 
 impl Site {
-    const fn roots(self) -> &'static [Root] {
+    pub const fn roots(self) -> &'static [Root] {
         match self {
             Self::StateResult => RESULT_ROOTS,
             Self::StateError => ERROR_ROOTS,
             Self::AfterEnd => AFTER_END_ROOTS,
-            Self::Signal => SIGNAL_ROOTS,
+            Self::Signal | Self::StateSignal => SIGNAL_ROOTS,
             Self::SignalAfterEnd => SIGNAL_AFTER_END_ROOTS,
             Self::Handler | Self::StateHandler | Self::StateTimer | Self::Entry | Self::Timer => ROOTS,
         }
@@ -288,6 +292,10 @@ impl<'r> Reading<'r, '_> {
             actions.emit = match (site, self.entered, self.timer) {
                 (Site::Entry, Some(state), _) => self.effect_emits(emit, Emitter::State(state)),
                 (Site::Timer, _, Some(timer)) => self.effect_emits(emit, Emitter::Timer(timer)),
+                (Site::Handler | Site::Signal, _, _) => {
+                    let handled = self.handled.unwrap_or_default();
+                    self.effect_emits(emit, Emitter::Handler(handled, site))
+                }
                 _ => self.emits(emit, site.roots(), site.event()),
             };
         }

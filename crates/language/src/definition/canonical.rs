@@ -16,10 +16,11 @@ use super::model::{
     Actions, Cancel, CommandTemplate, Complete, Definition, Delay, Emission, Emit, Fail, Handler, Interrupt,
     Lifecycle, Machine, NoInstance, OnRunning, ProgramDefinition, Telling, TimerDefinition, UndoOrder,
 };
+use crate::duration::Millis;
 use crate::expr::{Expr, Template, TextPart, write_sorted};
 use crate::ids::DefinitionHash;
 use crate::json::Json;
-use crate::schedule::Schedule;
+use crate::schedule::{CatchUp, Schedule};
 use crate::status::CancelMode;
 
 /// Semantics of the evaluator. A change that gives other results is another dialect.
@@ -228,9 +229,25 @@ fn schedule(schedule: &Schedule) -> Json<'_> {
     object([
         ("cron", text(schedule.cron.text())),
         ("zone", text(schedule.zone.name())),
-        ("catch_up", text(schedule.catch_up.as_str())),
+        ("catch_up", catch_up(schedule.catch_up)),
         ("overlap", text(schedule.overlap.as_str())),
     ])
+}
+
+fn catch_up(catch_up: CatchUp) -> Json<'static> {
+    match catch_up {
+        CatchUp::None => text("none"),
+        CatchUp::Last => text("last"),
+        CatchUp::All => text("all"),
+        CatchUp::UpTo(made_up) => {
+            let number = |number: Option<i64>| Json::Int(number.unwrap_or(i64::MAX));
+            let within = made_up.within.map(Millis::as_i64);
+            object([
+                ("within", within.map_or(Json::Null, |within| number(Some(within)))),
+                ("max", number(i64::try_from(made_up.max).ok())),
+            ])
+        }
+    }
 }
 
 fn handlers(by_name: &BTreeMap<String, Vec<Handler>>) -> Json<'_> {

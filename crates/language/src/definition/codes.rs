@@ -122,6 +122,8 @@ pub const UNKNOWN_SAGA: &str = "SR0151";
 pub const UNTOLD: &str = "SR0152";
 /// Sagas that hear each other in a circle.
 pub const CIRCLE: &str = "SR0153";
+/// A fact that does not carry what is said where it is heard.
+pub const UNHEARD: &str = "SR0154";
 /// A cron expression that makes no sense, or that no day fits.
 pub const CRON: &str = "SR0180";
 /// A time zone that the runner does not know.

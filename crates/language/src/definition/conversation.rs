@@ -34,6 +34,8 @@ pub struct Announced {
     pub input: Option<Arc<Schema>>,
     /// Types of the facts that it publishes.
     facts: BTreeSet<String>,
+    /// What it says that they carry.
+    declared: BTreeMap<String, Arc<Schema>>,
     /// Names of the signals that it listens to.
     signals: BTreeSet<String>,
     /// A program decides, so it may publish whatever it likes, and hears every signal.
@@ -49,9 +51,10 @@ struct Heard {
 }
 
 impl Announced {
-    pub fn of(root: &Node<'_>, input: Option<Arc<Schema>>) -> Self {
+    pub fn of(root: &Node<'_>, input: Option<Arc<Schema>>, declared: BTreeMap<String, Arc<Schema>>) -> Self {
         let mut announced = Self {
             input,
+            declared,
             decides: member(root, "program").is_some(),
             ..Self::default()
         };
@@ -98,9 +101,21 @@ impl Announced {
         }
     }
 
+    /// What its file says that a fact carries.
+    pub fn declared(&self, fact: &str) -> Option<&Schema> {
+        self.declared.get(fact).map(|schema| &**schema)
+    }
+
     fn publishes(&self, fact: &str) -> bool {
         self.decides || self.facts.contains(fact) || OWN_FACTS.contains(&fact)
     }
+}
+
+/// Types of the facts that a file publishes, wherever that stands.
+pub fn published(root: &Node<'_>) -> BTreeSet<String> {
+    let mut announced = Announced::default();
+    announced.collect(root);
+    announced.facts
 }
 
 /// The names under `from` of an event.
@@ -124,7 +139,7 @@ impl<'r> Reading<'r, '_> {
         let fields = Fields::read(
             &entry.value,
             &entry.key_span,
-            &grammar::saga::SIGNAL,
+            &grammar::emissions::SIGNAL,
             self.findings,
         )?;
         let saga = fields.require("saga", self.findings).and_then(|entry| {

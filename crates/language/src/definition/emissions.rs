@@ -26,13 +26,17 @@ impl Reading<'_, '_> {
                         "no effect is emitted here: nobody would wait for how it ends",
                     )
                     .help(Some(
-                        "make it a step, or let a timer or the entry of a state emit it; here only commands, facts and signals are emitted"
+                        "make it a step, or let a handler of the saga, a timer or the entry of a state emit it; here only commands, facts and signals are emitted"
                             .to_owned(),
                     ));
                 continue;
             }
-            let Some(fields) = Fields::item(item, &entry.key_span, &grammar::saga::EMISSION, self.findings)
-            else {
+            let Some(fields) = Fields::item(
+                item,
+                &entry.key_span,
+                &grammar::emissions::EMISSION,
+                self.findings,
+            ) else {
                 continue;
             };
             let (when, outside) = self.emitted_when(&fields, roots, event);
@@ -97,7 +101,7 @@ impl Reading<'_, '_> {
         let fields = Fields::read(
             &entry.value,
             &entry.key_span,
-            &grammar::saga::COMMAND,
+            &grammar::emissions::COMMAND,
             self.findings,
         )?;
         let aggregate_type = self.word(&fields, "aggregate");
@@ -142,11 +146,14 @@ impl Reading<'_, '_> {
         let fields = Fields::read(
             &entry.value,
             &entry.key_span,
-            &grammar::saga::PUBLICATION,
+            &grammar::emissions::PUBLICATION,
             self.findings,
         )?;
         let fact_type = self.word(&fields, "type");
         let payload = self.payload(&fields, roots, event);
+        if let (Some(fact), Some(payload)) = (&fact_type, &payload) {
+            self.fits_fact(fields.get("payload").unwrap_or(entry), fact, payload);
+        }
         Some(PublishTemplate {
             fact_type: fact_type?,
             payload: payload?,

@@ -50,9 +50,11 @@ impl<'r> Reading<'r, '_> {
                 }
             }
         }
-        let schema = fields
-            .get("schema")
-            .and_then(|schema| self.schemas.read(schema, self.findings));
+        let said = fields.get("schema");
+        let schema = said.and_then(|schema| self.schemas.read(schema, self.findings));
+        if let (Some(said), Some(schema)) = (said, &schema) {
+            self.hears(said, schema, &entry.key, &from);
+        }
         let versions = fields
             .get("versions")
             .map(|versions| self.versions(versions))

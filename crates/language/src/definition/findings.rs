@@ -1,6 +1,6 @@
 //! Collecting what is wrong with one file, all of it, with places.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use super::codes;
@@ -25,6 +25,8 @@ pub struct Findings<'c> {
     /// What is true of an expression only if it is in all places where an alias repeats it, by the place of the
     /// expression.
     everywhere: Vec<(usize, Diagnostic)>,
+    /// Steps whose results expressions may read later; none for any step.
+    results_read: BTreeSet<Option<String>>,
 }
 
 /// A finding that was just reported; `None` beyond the bound.
@@ -48,6 +50,7 @@ impl<'c> Findings<'c> {
             list: Vec::new(),
             checked: BTreeMap::new(),
             everywhere: Vec::new(),
+            results_read: BTreeSet::new(),
         }
     }
 
@@ -75,6 +78,16 @@ impl<'c> Findings<'c> {
         message: impl Into<String>,
     ) -> Reported<'_> {
         self.report(Severity::Warning, code, span, message.into())
+    }
+
+    /// Notes of which steps an expression may read the result; none where it may be any step.
+    pub fn read_results(&mut self, steps: impl IntoIterator<Item = Option<String>>) {
+        self.results_read.extend(steps);
+    }
+
+    /// Whether an expression of the file may read the result of this step.
+    pub fn reads_result_of(&self, step: &str) -> bool {
+        self.results_read.contains(&None) || self.results_read.contains(&Some(step.to_owned()))
     }
 
     /// Notes that the expressions of the scalar at `offset` are checked.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::model::{Fail, Handler};
+use crate::duration::Millis;
 use crate::expr::{Expr, Template};
 use crate::status::{CancelMode, Phase};
 
@@ -15,12 +16,13 @@ pub struct Lifecycle {
     pub on_running: OnRunning,
     pub reuse: Reuse,
     pub no_instance: NoInstance,
+    pub keep_ended: KeepEnded,
     /// Handlers for what comes after the end, by event type.
     pub after_end: BTreeMap<String, Vec<Handler>>,
 }
 
 impl Lifecycle {
-    /// Whether nothing is said.
+    /// Whether nothing is said of what instances do: how long they are kept is not part of that.
     #[must_use]
     pub fn is_default(&self) -> bool {
         self.rules.is_empty()
@@ -86,6 +88,46 @@ impl Reuse {
             Phase::Cancelled => self.cancelled,
             Phase::Running | Phase::Compensating | Phase::CompensationFailed | Phase::Finishing => false,
         }
+    }
+}
+
+/// How long instances are kept that have ended, and their keys are used up; `None`: as long as the runner keeps all. Not part
+/// of the hash: it says nothing about what the saga does, and may change for the instances that run.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct KeepEnded {
+    pub completed: Option<Millis>,
+    pub failed: Option<Millis>,
+    pub cancelled: Option<Millis>,
+}
+
+impl KeepEnded {
+    /// The same for every end.
+    #[must_use]
+    pub const fn always(kept: Millis) -> Self {
+        Self {
+            completed: Some(kept),
+            failed: Some(kept),
+            cancelled: Some(kept),
+        }
+    }
+
+    /// How long an instance is kept that has ended so.
+    #[must_use]
+    pub const fn after(self, end: Phase) -> Option<Millis> {
+        match end {
+            Phase::Completed => self.completed,
+            Phase::Failed => self.failed,
+            Phase::Cancelled => self.cancelled,
+            Phase::Running | Phase::Compensating | Phase::CompensationFailed | Phase::Finishing => None,
+        }
+    }
+
+    /// How long an instance is kept at most, where those of which nothing is said are kept for `default`.
+    #[must_use]
+    pub fn longest(self, default: Millis) -> Millis {
+        let ends = [self.completed, self.failed, self.cancelled];
+        let longest = ends.into_iter().map(|kept| kept.unwrap_or(default)).max();
+        longest.unwrap_or(default)
     }
 }
 

@@ -87,6 +87,24 @@ pub fn is_inside(at: usize, outline: &[Outlined<'_, '_>]) -> bool {
     groups.any(|group| kind(outline[group].entry).is_some())
 }
 
+impl Foreach {
+    /// A loop without a list, whose items come one by one.
+    pub fn of_pieces(steps: std::ops::Range<u16>) -> Self {
+        Self {
+            steps,
+            over: Expr::unknown(),
+            item: ITEM.to_owned(),
+            parallel: Count::Fixed(PARALLEL_DEFAULT),
+            max: Count::Fixed(ITEMS_DEFAULT),
+            chunk: None,
+            join: ItemJoin::All,
+            tolerate: None,
+            let_run: false,
+            on_item_error: OnItemError::Fail,
+        }
+    }
+}
+
 impl<'r> Reading<'r, '_> {
     /// Reads the loop at `at` of `outline`; its members are read as steps.
     pub fn looped(&mut self, at: usize, outline: &[Outlined<'r, '_>]) -> Option<Step> {
@@ -273,18 +291,7 @@ impl<'r> Reading<'r, '_> {
             self.findings,
         );
         let Some(fields) = fields else {
-            return Group::Foreach(Foreach {
-                steps,
-                over: Expr::unknown(),
-                item: ITEM.to_owned(),
-                parallel: Count::Fixed(PARALLEL_DEFAULT),
-                max: Count::Fixed(ITEMS_DEFAULT),
-                chunk: None,
-                join: ItemJoin::All,
-                tolerate: None,
-                let_run: false,
-                on_item_error: OnItemError::Fail,
-            });
+            return Group::Foreach(Foreach::of_pieces(steps));
         };
         let over = fields
             .require("over", self.findings)

@@ -132,7 +132,7 @@ impl<'r> Reading<'r, '_> {
                     None => self.strays.extend(handlers),
                 }
             } else {
-                let (site, is_legal) = self.heard(entry, Site::StateHandler, Site::Signal);
+                let (site, is_legal) = self.heard(entry, Site::StateHandler, Site::StateSignal);
                 let handlers = self.handlers(entry, site);
                 if is_legal {
                     state.handlers.insert(entry.key.clone().into_owned(), handlers);
@@ -183,7 +183,9 @@ impl<'r> Reading<'r, '_> {
                 continue;
             }
             let (site, is_legal) = self.heard(entry, Site::Handler, Site::Signal);
+            self.handled = Some(&entry.key);
             let handlers = self.handlers(entry, site);
+            self.handled = None;
             if is_legal {
                 by_type.insert(entry.key.clone().into_owned(), handlers);
             } else {

@@ -32,6 +32,7 @@ mod effect_sql;
 mod emissions;
 mod endings;
 mod events;
+mod facts;
 pub mod fields;
 mod finally;
 pub mod findings;
@@ -50,6 +51,7 @@ mod nested;
 mod never;
 mod program;
 pub mod redaction;
+mod results;
 mod saga;
 mod schedule;
 mod schema_files;
@@ -183,7 +185,9 @@ pub fn load_with(
         let at = root.as_ref().and_then(name).map_or(0..0, |(_, span)| span);
         let saga =
             root.and_then(|root| saga::compile(&root, &file.text, Some(known), &mut schemas, &mut findings));
-        let lacking = saga.as_ref().and_then(typing::untyped_saga);
+        let lacking = saga
+            .as_ref()
+            .and_then(|saga| typing::untyped_saga(saga, &announced));
         loaded
             .untyped
             .extend(lacking.map(|lacking| untyped(file, at, &lacking)));
@@ -216,7 +220,11 @@ fn announced<'n, 't: 'n>(
             Some(entry) => schemas.read(entry, &mut unheard),
             None => saga::member(root, "schedule").map(|_| schedule::given()),
         };
-        sagas.insert(saga.to_owned(), conversation::Announced::of(root, input));
+        let declared = facts::declared(root, schemas, &mut unheard);
+        sagas.insert(
+            saga.to_owned(),
+            conversation::Announced::of(root, input, declared),
+        );
     }
     schemas.take_named();
     (sagas, all)

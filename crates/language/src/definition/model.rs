@@ -6,7 +6,7 @@ use std::sync::Arc;
 pub use super::awaited::{Awaited, Awaiting, Early, Wait};
 pub use super::contract::{EffectContract, PinnedSchema};
 pub use super::lifecycle::{
-    Cancel, Complete, Decision, Interrupt, Lifecycle, NoInstance, OnRunning, Reuse, StartRule,
+    Cancel, Complete, Decision, Interrupt, KeepEnded, Lifecycle, NoInstance, OnRunning, Reuse, StartRule,
 };
 pub use super::migration::{Dropped, Migration, Places};
 pub use super::nested::{
@@ -369,14 +369,15 @@ impl State {
 
 /// A unit of work with a result.
 #[derive(Debug)]
+#[allow(clippy::struct_excessive_bools, reason = "each says something of its own")]
 pub struct Step {
     pub name: String,
     /// Index of the group that it stands in. A group comes before its members.
     pub within: Option<u16>,
     /// Index of the machine state whose entry starts it; the steps of a saga start by themselves.
     pub state: Option<u16>,
-    /// A timer starts it each time that it fires.
-    pub of_timer: bool,
+    /// A timer or a handler starts it, each time that it fires or is taken.
+    pub emitted: bool,
     /// `finally` starts it; the instance ends when it has.
     pub at_end: bool,
     /// Indices of the steps that come first.
@@ -396,6 +397,8 @@ pub struct Step {
     pub on_error: BTreeMap<String, Vec<OnError>>,
     /// State fields from `result`.
     pub set: Vec<(String, Template)>,
+    /// Expressions of other steps or handlers read its result, so the record keeps it.
+    pub keeps_result: bool,
     /// Tested when the step has succeeded and its fields are set: true makes it fail with
     /// [`FAIL_IF_CLASS`].
     pub fail_if: Option<Expr>,
@@ -514,7 +517,9 @@ impl Step {
         around.any(|index| {
             of(index).is_some_and(|step| {
                 let of_state = step.name.strip_prefix(OF_MACHINE);
-                let emitted = of_state.or_else(|| step.name.strip_prefix(OF_TIMERS));
+                let emitted = of_state
+                    .or_else(|| step.name.strip_prefix(OF_TIMERS))
+                    .or_else(|| step.title().strip_prefix(OF_HANDLERS));
                 let effect = emitted.and_then(|effect| effect.rsplit_once('.'));
                 step.name == name || step.title() == name || effect.is_some_and(|(_, effect)| effect == name)
             })
@@ -524,7 +529,7 @@ impl Step {
     /// Whether it starts as soon as it can, and the instance completes when it is done.
     #[must_use]
     pub const fn is_own(&self) -> bool {
-        self.state.is_none() && !self.at_end && !self.of_timer
+        self.state.is_none() && !self.at_end && !self.emitted
     }
 
     /// What ends its wait.
@@ -625,6 +630,9 @@ pub const OF_MACHINE: &str = "machine.";
 
 /// The same for effects of a timer; the timer and the effect follow.
 pub const OF_TIMERS: &str = "timers.";
+
+/// The same for effects of handlers of the saga; what is handled and the effect follow.
+pub const OF_HANDLERS: &str = "handlers.";
 
 /// The same for effects of the end; the outcome and the effect follow.
 pub const OF_FINALLY: &str = "finally.";

@@ -19,6 +19,7 @@ use super::grammar;
 use super::groups;
 use super::left_done::Acting;
 use super::model::{BUFFER, Definition, EffectContract, KeyRule};
+use super::results;
 use super::schema_files::Schemas;
 use super::state_effects;
 use super::texts::{self, Readable};
@@ -119,7 +120,8 @@ fn read<'c>(
         states: names_under(root, &["machine", "states"]),
         entered: None,
         timer: None,
-        timer_effects: state_effects::of_timers(root),
+        handled: None,
+        emitted_effects: state_effects::by_name(root),
         of_effects: Vec::new(),
         emitted: Vec::new(),
         timers: Timers {
@@ -144,6 +146,8 @@ fn read<'c>(
         .get("events")
         .map(|entry| reading.events(entry))
         .unwrap_or_default();
+    let facts = reading.facts(&fields, root);
+    let heard = reading.heard_facts(&events);
     let state = reading.stored(&fields);
     let state_schema = state
         .as_ref()
@@ -151,8 +155,10 @@ fn read<'c>(
         .and_then(|schema| reading.schemas.read(schema, reading.findings));
     // What was archived has been checked, and is not to be refused by what a later checker finds.
     reading.types = known.is_some().then(|| {
-        Types::of_saga(root, &outline, state_schema.as_deref(), &events, &start)
+        let state = state_schema.as_deref();
+        Types::of_saga(root, &outline, state, &events, &start, reading.effects)
             .with_input(input.as_deref(), &start)
+            .with_facts(facts, heard)
     });
     let by = reading.by_rules(root, &start);
     let init = state.and_then(|state| reading.init(&state));
@@ -182,6 +188,7 @@ fn read<'c>(
     let [result_handlers, error_handlers] = reading.by_effect();
     steps.append(&mut reading.emitted);
     endings::kept(&reading.kept, &steps, reading.findings);
+    results::keep(&mut steps, reading.findings);
     let buffer = fields
         .get("buffer")
         .and_then(|entry| fields::integer(entry, 1..=BUFFER_MAX, codes::WRONG_VALUE, reading.findings));

@@ -10,15 +10,21 @@ use super::fields::{self, Fields};
 use super::findings::Findings;
 use super::grammar;
 use super::schemas;
-use super::yaml::Entry;
+use super::yaml::{Entry, Value};
+use crate::duration::Millis;
 use crate::ids::TimeMs;
 use crate::json::Json;
 use crate::limits::Limits;
-use crate::schedule::{CatchUp, Cron, Overlap, Schedule, Zone, run_input};
+use crate::schedule::{CATCH_UP, CATCH_UP_MAX, CatchUp, Cron, MadeUp, Overlap, Schedule, Zone, run_input};
 use crate::schema::Schema;
 
 /// What an instance is given that starts by the clock, where its file does not say what it takes.
 const INPUT: &str = "{type: object, required: [time], properties: {time: {type: string}}}";
+
+/// Shortest age that bounds what is made up: what is a minute late is on time.
+const WITHIN_MIN_MS: u64 = 60_000;
+/// Longest age that bounds what is made up: 366 days.
+const WITHIN_MAX_MS: u64 = 366 * 24 * 3_600_000;
 
 impl<'r> Reading<'r, '_> {
     /// `schedule: {cron, zone, catch_up, overlap}`
@@ -36,13 +42,9 @@ impl<'r> Reading<'r, '_> {
             None => Some(Zone::utc()),
             Some(entry) => zone_of(entry, self.findings),
         };
-        let catch_up = fields.get("catch_up").map_or(Some(CatchUp::default()), |entry| {
-            one_of(
-                entry,
-                &CatchUp::ALL.map(|word| (word.as_str(), word)),
-                self.findings,
-            )
-        });
+        let catch_up = fields
+            .get("catch_up")
+            .map_or(Some(CatchUp::default()), |entry| self.catch_up(entry));
         let overlap = fields.get("overlap").map_or(Some(Overlap::default()), |entry| {
             one_of(
                 entry,
@@ -50,15 +52,19 @@ impl<'r> Reading<'r, '_> {
                 self.findings,
             )
         });
-        if let (Some(CatchUp::All), Some(Overlap::Skip), Some(all)) =
+        if let (Some(caught @ (CatchUp::All | CatchUp::UpTo(_))), Some(Overlap::Skip), Some(entry)) =
             (catch_up, overlap, fields.get("catch_up"))
+            && caught.most() > 1
         {
+            let what = match caught {
+                CatchUp::All => "all makes up every missed run".to_owned(),
+                _ => format!("max: {} makes up as many missed runs", caught.most()),
+            };
+            let message = format!(
+                "catch_up: {what}, and overlap: skip, which is the default, skips all but the first of them"
+            );
             self.findings
-                .error(
-                    codes::CONTRADICTION,
-                    all.value.span.clone(),
-                    "catch_up: all makes up every missed run, and overlap: skip, which is the default, skips all but the first of them",
-                )
+                .error(codes::CONTRADICTION, entry.value.span.clone(), message)
                 .help(Some("write overlap: queue, or allow".to_owned()));
         }
         Some(Schedule {
@@ -67,6 +73,36 @@ impl<'r> Reading<'r, '_> {
             catch_up: catch_up?,
             overlap: overlap?,
         })
+    }
+
+    /// `none`, `last`, `all`, or `{within: 7d, max: 1000}`
+    fn catch_up(&mut self, entry: &Entry<'_>) -> Option<CatchUp> {
+        let Value::Map(bounds) = &entry.value.value else {
+            return one_of(entry, &CatchUp::WORDS, self.findings);
+        };
+        if bounds.is_empty() {
+            let message = "catch_up needs at least one of the keys within and max";
+            self.findings
+                .error(codes::MISSING_KEY, entry.key_span.clone(), message);
+            return None;
+        }
+        let fields = Fields::read(
+            &entry.value,
+            &entry.key_span,
+            &grammar::saga::CATCH_UP,
+            self.findings,
+        )?;
+        let within = fields.get("within").map(|entry| {
+            let range = WITHIN_MIN_MS..=WITHIN_MAX_MS;
+            fields::duration(entry, range, codes::WRONG_VALUE, self.findings).map(Millis)
+        });
+        let max = fields
+            .get("max")
+            .map(|entry| fields::integer(entry, 1..=CATCH_UP_MAX, codes::WRONG_VALUE, self.findings));
+        Some(CatchUp::UpTo(MadeUp {
+            within: within.map_or(Some(None), |within| within.map(Some))?,
+            max: max.map_or(Some(CATCH_UP), |max| max.map(|max| max as usize))?,
+        }))
     }
 
     /// What instances are given: as the file says it, or what a schedule gives.

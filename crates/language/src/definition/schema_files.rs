@@ -47,9 +47,11 @@ pub fn named_schemas(path: &str, text: &str) -> Vec<String> {
     look(member(&root, "input"));
     look(member(&root, "output"));
     look(member(&root, "state").and_then(|state| member(&state.value, "schema")));
-    if let Some(Value::Map(events)) = member(&root, "events").map(|events| &events.value.value) {
-        for event in events {
-            look(member(&event.value, "schema"));
+    for key in ["events", "facts"] {
+        if let Some(Value::Map(described)) = member(&root, key).map(|described| &described.value.value) {
+            for one in described {
+                look(member(&one.value, "schema"));
+            }
         }
     }
     named.sort();
@@ -196,10 +198,10 @@ mod tests {
 
     #[test]
     fn every_place_of_a_schema_is_found() {
-        let text = "events: {A.B: {schema: a.json}, A.C: {schema: {type: object}}}\nstate: {schema: s.yaml}\ninput: i.json\noutput: ../o.json\n";
+        let text = "events: {A.B: {schema: a.json}, A.C: {schema: {type: object}}}\nfacts: {a.d: {schema: f.json}}\nstate: {schema: s.yaml}\ninput: i.json\noutput: ../o.json\n";
         assert_eq!(
             named_schemas("x/d.yaml", text),
-            ["o.json", "x/a.json", "x/i.json", "x/s.yaml"]
+            ["o.json", "x/a.json", "x/f.json", "x/i.json", "x/s.yaml"]
         );
     }
 }

@@ -8,15 +8,20 @@ use super::codes;
 use super::compensations::one_of;
 use super::fields::{self, Fields};
 use super::grammar;
-use super::lifecycle::{Lifecycle, NoInstance, OnRunning, Reuse, StartRule};
+use super::lifecycle::{KeepEnded, Lifecycle, NoInstance, OnRunning, Reuse, StartRule};
 use super::model::Handler;
 use super::saga::member;
 use super::texts::{self, EventParts, Readable};
 use super::yaml::{Entry, Node, Value};
+use crate::duration::Millis;
 use crate::expr::Root;
 
 /// Longest time for which an event waits for its instance: 30 days.
 const PARK_MAX_MS: u64 = 30 * 24 * 3_600_000;
+/// Shortest time for which an ended instance is kept: one minute. Its history could not be read before.
+const KEEP_ENDED_MIN_MS: u64 = 60_000;
+/// Longest time for which an ended instance is kept: 3,660 days, ten years and a little.
+const KEEP_ENDED_MAX_MS: u64 = 3_660 * 24 * 3_600_000;
 /// Roots of the condition of a start.
 const WHEN_ROOTS: &[Root] = &[Root::Event, Root::Key];
 /// Roots of what a start sets.
@@ -97,9 +102,11 @@ impl<'r> Reading<'r, '_> {
         let no_instance = fields
             .get("no_instance")
             .and_then(|entry| self.no_instance(entry));
+        let keep_ended = fields.get("keep_ended").and_then(|entry| self.keep_ended(entry));
         let after_end = fields.get("after_end").map(|entry| self.after_end(entry));
         Lifecycle {
             no_instance: no_instance.unwrap_or_default(),
+            keep_ended: keep_ended.unwrap_or_default(),
             after_end: after_end.unwrap_or_default(),
             rules: rules.unwrap_or_default(),
             on_running: on_running.unwrap_or_default(),
@@ -193,6 +200,36 @@ impl<'r> Reading<'r, '_> {
         let park = fields.require("park", self.findings)?;
         let ms = fields::duration(park, 1..=PARK_MAX_MS, codes::WRONG_VALUE, self.findings)?;
         Some(NoInstance::Park(i64::try_from(ms).unwrap_or(i64::MAX)))
+    }
+
+    /// `30d`, or `{completed: 1d, failed: 90d}`
+    fn keep_ended(&mut self, entry: &Entry<'_>) -> Option<KeepEnded> {
+        let range = KEEP_ENDED_MIN_MS..=KEEP_ENDED_MAX_MS;
+        let Value::Map(ends) = &entry.value.value else {
+            let kept = fields::duration(entry, range, codes::WRONG_VALUE, self.findings)?;
+            return Some(KeepEnded::always(Millis(kept)));
+        };
+        let fields = Fields::read(
+            &entry.value,
+            &entry.key_span,
+            &grammar::saga::KEEP_ENDED,
+            self.findings,
+        )?;
+        if ends.is_empty() {
+            let message = "keep_ended needs at least one of the keys completed, failed and cancelled";
+            self.findings
+                .error(codes::MISSING_KEY, entry.key_span.clone(), message);
+        }
+        let mut kept = |end| {
+            let entry = fields.get(end)?;
+            let kept = fields::duration(entry, range.clone(), codes::WRONG_VALUE, self.findings)?;
+            Some(Millis(kept))
+        };
+        Some(KeepEnded {
+            completed: kept("completed"),
+            failed: kept("failed"),
+            cancelled: kept("cancelled"),
+        })
     }
 
     /// Handlers by event type.

@@ -1,4 +1,4 @@
-//! Effects that the states of a machine and timers emit by name, and the handlers of how they end.
+//! Effects that the states of a machine, timers and handlers emit by name, and the handlers of how they end.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,10 @@ use super::children::Child;
 use super::codes;
 use super::fields::{self, Fields, NameRule};
 use super::grammar::{self, Shape};
-use super::model::{Action, Emission, Emit, Handler, OF_MACHINE, OF_TIMERS, Step};
+use super::model::{
+    Action, BODY_OF_FOREACH, Emission, Emit, Foreach, Group, Handler, OF_HANDLERS, OF_MACHINE, OF_TIMERS,
+    Step,
+};
 use super::saga::member;
 use super::steps::{START_ROOTS, STEPS_MAX};
 use super::texts::EventParts;
@@ -18,6 +21,9 @@ use crate::expr::{Root, nearest};
 /// Roots of what the entry of a state emits for which nobody waits.
 const ENTRY_ROOTS: &[Root] = &[Root::Event, Root::State, Root::Key, Root::Steps, Root::Record];
 
+/// Whose the names of effects are that no state emits.
+const EMITS: &str = "a timer or a handler emits";
+
 /// What emits effects with a name.
 #[derive(Debug, Clone, Copy)]
 pub enum Emitter<'r> {
@@ -25,6 +31,8 @@ pub enum Emitter<'r> {
     State(u16),
     /// The timer of this name.
     Timer(&'r str),
+    /// A handler of the saga of this event or signal.
+    Handler(&'r str, Site),
 }
 
 impl Emitter<'_> {
@@ -32,6 +40,7 @@ impl Emitter<'_> {
         match self {
             Self::State(_) => &grammar::steps::STATE_EMISSION,
             Self::Timer(_) => &grammar::steps::TIMER_EMISSION,
+            Self::Handler(..) => &grammar::steps::HANDLER_EMISSION,
         }
     }
 
@@ -39,22 +48,34 @@ impl Emitter<'_> {
         match self {
             Self::State(_) => EventParts::Whole,
             Self::Timer(_) => EventParts::Moment,
+            Self::Handler(_, site) => site.event(),
+        }
+    }
+
+    /// Roots of what is emitted for which nobody waits.
+    const fn roots(self) -> &'static [Root] {
+        match self {
+            Self::State(_) | Self::Timer(_) => ENTRY_ROOTS,
+            Self::Handler(_, site) => site.roots(),
         }
     }
 }
 
-/// The effects that timers emit: what they are, by their names.
-pub fn of_timers<'n>(root: &'n Node<'_>) -> BTreeMap<&'n str, &'n str> {
-    let timers = member(root, "timers").map(|timers| &timers.value.value);
-    let timers: &[Entry<'_>] = match timers {
-        Some(Value::Map(timers)) => timers,
-        Some(Value::Scalar(_) | Value::List(_)) | None => &[],
-    };
+/// The effects that timers and handlers emit: what they are, by their names.
+pub fn by_name<'n>(root: &'n Node<'_>) -> BTreeMap<&'n str, &'n str> {
     let text = |item: &'n Node<'_>, key: &str| match &member(item, key)?.value.value {
         Value::Scalar(scalar) => Some(&*scalar.text),
         Value::List(_) | Value::Map(_) => None,
     };
-    let emits = timers.iter().filter_map(|timer| member(&timer.value, "emit"));
+    let emitting = ["timers", "handlers"]
+        .into_iter()
+        .filter_map(|key| member(root, key));
+    let entries = emitting.flat_map(|entry| match &entry.value.value {
+        Value::Map(entries) => entries.as_slice(),
+        Value::Scalar(_) | Value::List(_) => &[],
+    });
+    let alternatives = entries.flat_map(|entry| fields::one_or_many(&entry.value));
+    let emits = alternatives.filter_map(|alternative| member(alternative, "emit"));
     let items = emits.flat_map(|emit| fields::one_or_many(&emit.value));
     items
         .filter_map(|item| Some((text(item, "name")?, text(item, "effect")?)))
@@ -70,11 +91,11 @@ impl<'r> Reading<'r, '_> {
                 self.nameless = true;
                 continue;
             };
-            let (when, outside) = self.emitted_when(&fields, ENTRY_ROOTS, emitter.event());
+            let (when, outside) = self.emitted_when(&fields, emitter.roots(), emitter.event());
             let chosen = fields.chosen(self.findings);
             let work = chosen
                 .filter(|chosen| chosen.key == "effect")
-                .map(|_| self.work(&fields));
+                .map(|_| self.work(&fields, emitter));
             let sending = self.types.clone();
             self.know_outcome(work.as_ref().map(|step| &step.action), sending.as_ref());
             // Read whatever the emission is, so that all that is wrong is told.
@@ -106,10 +127,10 @@ impl<'r> Reading<'r, '_> {
                         }
                     }
                     if other.key == "command" {
-                        self.command(other, ENTRY_ROOTS, emitter.event())
+                        self.command(other, emitter.roots(), emitter.event())
                             .map(Emit::Command)
                     } else {
-                        self.telling(other, ENTRY_ROOTS, emitter.event())
+                        self.telling(other, emitter.roots(), emitter.event())
                             .map(Emit::Publish)
                     }
                 }
@@ -139,13 +160,12 @@ impl<'r> Reading<'r, '_> {
                 (full, Some(state), "the state emits", is_there)
             }
             Emitter::Timer(timer) => {
-                let is_there = self.timer_step(text).is_some();
-                (
-                    format!("{OF_TIMERS}{timer}.{text}"),
-                    None,
-                    "a timer emits",
-                    is_there,
-                )
+                let is_there = self.emitted_by_name(text).is_some();
+                (format!("{OF_TIMERS}{timer}.{text}"), None, EMITS, is_there)
+            }
+            Emitter::Handler(handled, _) => {
+                let is_there = self.emitted_by_name(text).is_some();
+                (format!("{OF_HANDLERS}{handled}.{text}"), None, EMITS, is_there)
             }
         };
         if is_there {
@@ -161,19 +181,37 @@ impl<'r> Reading<'r, '_> {
                 .error(codes::TOO_MANY, name.key_span.clone(), message);
             return None;
         }
+        let at = u16::try_from(index).ok()?;
+        let work = match emitter {
+            Emitter::State(_) | Emitter::Timer(_) => Step { name: full, ..step },
+            Emitter::Handler(..) => {
+                // Each time that the handler is taken is work of its own, beside what is under way.
+                let name = format!("{full}{BODY_OF_FOREACH}");
+                let pieces = Group::Foreach(Foreach::of_pieces(at + 1..at + 2));
+                self.emitted.push(Step {
+                    emitted: true,
+                    ..Step::group(full, Vec::new(), None, pieces)
+                });
+                Step {
+                    name,
+                    within: Some(at),
+                    ..step
+                }
+            }
+        };
         self.emitted.push(Step {
-            name: full,
             state,
-            of_timer: state.is_none(),
-            ..step
+            emitted: state.is_none(),
+            ..work
         });
-        u16::try_from(index).ok()
+        Some(at)
     }
 
-    /// The step of the effect that a timer emits under this name.
-    fn timer_step(&self, name: &str) -> Option<u16> {
+    /// The step of the effect that a timer or a handler emits under this name.
+    fn emitted_by_name(&self, name: &str) -> Option<u16> {
         let is_it = |step: &Step| {
             let effect = step.name.strip_prefix(OF_TIMERS);
+            let effect = effect.or_else(|| step.title().strip_prefix(OF_HANDLERS));
             let effect = effect.and_then(|effect| effect.rsplit_once('.'));
             effect.is_some_and(|(_, effect)| effect == name)
         };
@@ -181,14 +219,14 @@ impl<'r> Reading<'r, '_> {
         u16::try_from(self.steps.len() + found).ok()
     }
 
-    /// Handlers of the saga for the end of an effect that a timer emits, where `key` is one of them.
+    /// Handlers of the saga for the end of an effect that a timer or a handler emits, where `key` is one of them.
     pub fn effect_handlers(&mut self, entry: &'r Entry<'_>) -> bool {
         let (end, name) = match entry.key.split_once('.') {
             Some(("result", name)) => (Site::StateResult, name),
             Some(("error", name)) => (Site::StateError, name),
             Some(_) | None => return false,
         };
-        let Some(effect) = self.timer_effects.get(name).copied() else {
+        let Some(effect) = self.emitted_effects.get(name).copied() else {
             return false;
         };
         let known = self.types.clone();
@@ -205,11 +243,11 @@ impl<'r> Reading<'r, '_> {
         true
     }
 
-    /// The handlers of results and of errors of timers' effects, by their steps, when all timers are read.
+    /// The handlers of results and of errors of such effects, by their steps, when all is read.
     pub fn by_effect(&mut self) -> [BTreeMap<u16, Vec<Handler>>; 2] {
         let (mut results, mut errors) = (BTreeMap::new(), BTreeMap::new());
         for (is_result, name, handlers) in std::mem::take(&mut self.of_effects) {
-            match self.timer_step(&name) {
+            match self.emitted_by_name(&name) {
                 Some(step) if is_result => drop(results.insert(step, handlers)),
                 Some(step) => drop(errors.insert(step, handlers)),
                 None => self.strays.extend(handlers),
@@ -226,9 +264,13 @@ impl<'r> Reading<'r, '_> {
         legal.then_some(text)
     }
 
-    fn work(&mut self, fields: &Fields<'r, '_>) -> Step {
+    fn work(&mut self, fields: &Fields<'r, '_>, emitter: Emitter<'r>) -> Step {
+        let action = match emitter {
+            Emitter::State(_) | Emitter::Timer(_) => self.action(fields, START_ROOTS),
+            Emitter::Handler(_, site) => self.action_of_event(fields, site.roots(), site.event()),
+        };
         // One that is wrong stays an effect of its name, whose end is handled.
-        let action = self.action(fields, START_ROOTS).unwrap_or(Action::Nothing);
+        let action = action.unwrap_or(Action::Nothing);
         let timeout_ms = self.timeout(fields);
         let deadline = self.deadline(fields, START_ROOTS);
         Step {

@@ -174,7 +174,7 @@ impl<'r> Reading<'r, '_> {
             name: entry.key.clone().into_owned(),
             within: None,
             state: None,
-            of_timer: false,
+            emitted: false,
             at_end: false,
             needs,
             join,
@@ -185,6 +185,7 @@ impl<'r> Reading<'r, '_> {
             retry,
             on_error,
             set,
+            keeps_result: false,
             fail_if,
             aliases,
             compensate,
@@ -262,12 +263,22 @@ impl<'r> Reading<'r, '_> {
     }
 
     pub fn action(&mut self, fields: &Fields<'_, '_>, roots: &'static [Root]) -> Option<Action> {
-        self.action_with(fields, roots, roots)
+        self.action_with(fields, roots, roots, EventParts::Moment)
+    }
+
+    /// The same of what is begun where the event is at hand.
+    pub fn action_of_event(
+        &mut self,
+        fields: &Fields<'_, '_>,
+        roots: &'static [Root],
+        event: EventParts,
+    ) -> Option<Action> {
+        self.action_with(fields, roots, roots, event)
     }
 
     /// The same of a step, whose command may hand out the token of its work.
     pub fn own_action(&mut self, fields: &Fields<'_, '_>) -> Option<Action> {
-        self.action_with(fields, START_ROOTS, TOKEN_ROOTS)
+        self.action_with(fields, START_ROOTS, TOKEN_ROOTS, EventParts::Moment)
     }
 
     /// `payload`: what the payload of a command reads.
@@ -276,10 +287,11 @@ impl<'r> Reading<'r, '_> {
         fields: &Fields<'_, '_>,
         roots: &'static [Root],
         payload: &'static [Root],
+        event: EventParts,
     ) -> Option<Action> {
         let with = fields.get("with");
         let entry = fields.one_of(&["effect", "command"], self.findings);
-        let sent = with.and_then(|with| self.object(with, roots, EventParts::Moment));
+        let sent = with.and_then(|with| self.object(with, roots, event));
         let entry = entry?;
         if entry.key == "command" {
             if let Some(with) = with {
@@ -290,7 +302,7 @@ impl<'r> Reading<'r, '_> {
                 );
             }
             return self
-                .command_with(entry, roots, payload, EventParts::Moment)
+                .command_with(entry, roots, payload, event)
                 .map(Action::Command);
         }
         let effect = self.effect(entry)?;

@@ -258,6 +258,7 @@ fn refused(faults: Vec<CompileError>, node: &Node<'_>, scalar: &Scalar<'_>, find
 /// Checks what an expression reads below its roots, as far as the definition tells.
 fn check_reads(expr: &Expr, node: &Node<'_>, readable: Readable<'_>, findings: &mut Findings<'_>) {
     if expr.reads(Root::Steps) {
+        findings.read_results(expr.members_read(Root::Steps, "result"));
         for step in expr.fields_of(Root::Steps) {
             if readable.steps.contains(&step.as_str()) {
                 continue;

@@ -8,19 +8,20 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::codes;
-use super::effect::EffectSchemas;
+use super::conversation::Sagas;
+use super::effect::{EffectSchemas, Effects};
+use super::facts;
 use super::fields;
 use super::findings::Findings;
-use super::grammar;
 use super::groups::Outlined;
 use super::model::{Definition, EventDefinition};
+use super::results;
 use super::saga::member;
 use super::texts;
 use super::yaml::{Entry, Node, Value};
 use crate::expr::types::{Env, Fault, FaultKind, Misfit, Type};
 use crate::expr::{Expr, Root, Template};
 use crate::schema::Schema;
-use crate::status::StepStatus;
 
 /// What is known at the place that is read, changed as the reader goes along.
 #[derive(Debug, Clone, Default)]
@@ -32,12 +33,14 @@ pub struct Types {
 }
 
 /// What is known about the saga as a whole.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 struct Plan {
     /// The state as its schema has it, for what is written into it.
     state: Option<Type>,
     /// Data of events, by type.
     events: BTreeMap<String, Type>,
+    /// Payloads of the facts that the saga publishes, by type.
+    facts: BTreeMap<String, Type>,
     /// Event types that begin an instance.
     start: Vec<String>,
     /// Fields that the starts by an event of this type set, whichever is taken.
@@ -50,6 +53,10 @@ struct Plan {
     reached: Vec<BTreeSet<String>>,
     /// Fields that steps set at all.
     by_steps: BTreeSet<String>,
+    /// What is known of all steps.
+    steps: Type,
+    /// Results that are there once a step is reached, by the steps that gave them, in the order of steps.
+    given: Vec<Vec<(String, Type)>>,
 }
 
 impl Types {
@@ -60,6 +67,7 @@ impl Types {
         state: Option<&Schema>,
         events: &BTreeMap<String, EventDefinition>,
         start: &[String],
+        effects: Option<&Effects>,
     ) -> Self {
         let names = |entry: Option<&Entry<'_>>| -> BTreeSet<String> {
             match entry.map(|entry| &entry.value.value) {
@@ -83,6 +91,7 @@ impl Types {
                     Some((name.clone(), Type::of_schema(schema)))
                 })
                 .collect(),
+            facts: BTreeMap::new(),
             start: start.to_vec(),
             opened,
             settled,
@@ -92,19 +101,14 @@ impl Types {
                 .iter()
                 .flat_map(|step| set_by(&step.entry.value))
                 .collect(),
+            steps: results::of_steps(root, outline, effects),
+            given: results::given(root, outline, effects),
         };
         let mut types = Self {
             env: Env::default(),
             sent: None,
             plan: Arc::new(plan),
         };
-        let sequence = outline.iter().filter(|step| !step.is_body);
-        // What came over from another version may have what no step of this one can have.
-        let is_open = ["migrate", "on_change"]
-            .iter()
-            .any(|key| member(root, key).is_some());
-        let steps = sequence.map(|step| (step.name(), step_type(step, is_open)));
-        types.env.bind(Root::Steps, Type::object(steps));
         types.env.bind(Root::Key, Type::string());
         types.env.bind(Root::Index, Type::integer());
         types.env.bind(Root::Outcome, Type::string());
@@ -132,6 +136,19 @@ impl Types {
             self.env.bind(Root::Input, known);
         }
         self
+    }
+
+    /// The same with the facts that it publishes, and with those that it hears and says nothing about.
+    pub fn with_facts(mut self, facts: BTreeMap<String, Type>, heard: BTreeMap<String, Type>) -> Self {
+        let plan = Arc::make_mut(&mut self.plan);
+        plan.facts = facts;
+        plan.events.extend(heard);
+        self
+    }
+
+    /// What a fact carries that the saga publishes, if it says so.
+    pub fn fact(&self, fact: &str) -> Option<&Type> {
+        self.plan.facts.get(fact)
     }
 
     /// What an effect may read; `response` is what its provider answers.
@@ -176,6 +193,7 @@ impl Types {
     }
 
     fn enter_state(&mut self, fields: &BTreeSet<String>, after_input: bool) {
+        self.env.bind(Root::Steps, self.plan.steps.clone());
         let Some(state) = &self.plan.state else { return };
         // What the schema requires is there after an input, and not yet while the first one is handled.
         let known = if after_input {
@@ -215,6 +233,9 @@ impl Types {
         let mut fields = self.plan.settled.clone();
         fields.extend(self.plan.reached.get(at).cloned().unwrap_or_default());
         self.enter_state(&fields, true);
+        for (step, result) in self.plan.given.get(at).into_iter().flatten() {
+            self.env.narrow(Root::Steps, &[step, "result"], result);
+        }
     }
 
     /// What is known when all steps are done or skipped, unless the instance may have ended before.
@@ -224,43 +245,6 @@ impl Types {
             fields.extend(self.plan.by_steps.iter().cloned());
         }
         self.enter_state(&fields, true);
-    }
-}
-
-/// What expressions read of a step; where it is not `open`, its status is one that a step like this can have.
-fn step_type(step: &Outlined<'_, '_>, is_open: bool) -> Type {
-    let has = |key: &str| member(&step.entry.value, key).is_some();
-    let is_plain = !has("choice") && !has("repeat") && !has("foreach") && is_read(&step.entry.value);
-    let can_be = |status: StepStatus| match status {
-        StepStatus::Skipped => has("if") || step.within.is_some(),
-        StepStatus::Delayed => has("delay"),
-        StepStatus::Waiting => has("wait"),
-        StepStatus::BackingOff => has("retry"),
-        StepStatus::Pending
-        | StepStatus::Running
-        | StepStatus::Done
-        | StepStatus::Failed
-        | StepStatus::Abandoned
-        | StepStatus::Stuck => true,
-    };
-    let all = std::iter::successors(Some(StepStatus::Pending), |status| status.next());
-    let words = all.filter(|status| is_open || !is_plain || can_be(*status));
-    let words: Vec<&str> = words.map(StepStatus::as_str).collect();
-    Type::object([
-        ("status", Type::one_of(words)),
-        ("error", Type::string().or(&Type::null())),
-        ("attempt", Type::integer()),
-        ("iteration", Type::integer()),
-    ])
-}
-
-/// Whether a step has the keys of steps only, so that what it has not is not meant by another.
-fn is_read(step: &Node<'_>) -> bool {
-    match &step.value {
-        Value::Map(entries) => entries
-            .iter()
-            .all(|entry| grammar::steps::STEP.key(&entry.key).is_some()),
-        Value::Scalar(_) | Value::List(_) => false,
     }
 }
 
@@ -356,39 +340,17 @@ fn names_of(entry: &Entry<'_>) -> BTreeSet<String> {
 /// For each step the fields that those before it set. One that was skipped has set nothing; it is counted
 /// nevertheless, since what reads its fields mostly is skipped with it.
 fn reached(outline: &[Outlined<'_, '_>]) -> Vec<BTreeSet<String>> {
-    let index: BTreeMap<&str, usize> = outline
-        .iter()
-        .enumerate()
-        .map(|(at, step)| (step.name(), at))
-        .collect();
-    let before = |at: usize| -> Vec<usize> {
-        // Of those that may fail or come later, nothing is certain.
-        let join = member(&outline[at].entry.value, "join").map(|join| &join.value.value);
-        let all = match join {
-            None => true,
-            Some(Value::Scalar(word)) => word.text == "all",
-            Some(Value::List(_) | Value::Map(_)) => false,
-        };
-        let needs = member(&outline[at].entry.value, "needs").filter(|_| all);
-        let named = needs
-            .map(|needs| fields::one_or_many(&needs.value))
-            .unwrap_or_default();
-        let named = named.iter().filter_map(|item| match &item.value {
-            Value::Scalar(scalar) => index.get(&*scalar.text).copied(),
-            Value::List(_) | Value::Map(_) => None,
-        });
-        named.chain(outline[at].within.map(usize::from)).collect()
-    };
+    let before = results::before(outline);
     let sets: Vec<BTreeSet<String>> = outline.iter().map(|step| set_by(&step.entry.value)).collect();
     let mut reached = Vec::with_capacity(outline.len());
     for at in 0..outline.len() {
         let mut seen = BTreeSet::new();
-        let mut open = before(at);
+        let mut open = before[at].clone();
         let mut fields = BTreeSet::new();
         while let Some(one) = open.pop() {
             if seen.insert(one) {
                 fields.extend(sets[one].iter().cloned());
-                open.extend(before(one));
+                open.extend(before[one].iter().copied());
                 // A group has done what its members did.
                 open.extend(
                     outline
@@ -541,11 +503,12 @@ pub fn initial(entry: &Entry<'_>, init: &Template, types: &Types, findings: &mut
 }
 
 /// What a saga has no schema for, in words.
-pub fn untyped_saga(saga: &Definition) -> Option<String> {
+pub fn untyped_saga(saga: &Definition, sagas: &Sagas) -> Option<String> {
     let has_schema = |event_type: &&str| {
-        saga.events
-            .get(*event_type)
-            .is_some_and(|event| event.schema.is_some())
+        let event = saga.events.get(*event_type);
+        event.is_some_and(|event| {
+            event.schema.is_some() || facts::given(sagas, event_type, &event.from).is_some()
+        })
     };
     let types = saga.event_types();
     let events: Vec<&str> = types.into_iter().filter(|name| !has_schema(name)).collect();

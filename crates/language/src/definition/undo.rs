@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::model::{ANY_CLASS, Action};
-use crate::expr::Expr;
+use crate::expr::{Expr, Root};
 use crate::retry::RetryPolicy;
 
 /// How a step is undone. Its templates read `input`, `result` (absent if unknown), `state`, `key`, `failure`.
@@ -20,6 +20,23 @@ pub struct Compensation {
     /// The first that is for an error class counts; classes that none is for are not tried again.
     pub retry: Vec<UndoRetry>,
     pub timeout_ms: i64,
+}
+
+impl Compensation {
+    /// Whether it reads `root`.
+    #[must_use]
+    pub fn reads(&self, root: Root) -> bool {
+        let tests = self.when.as_ref().is_some_and(|when| when.reads(root));
+        tests
+            || match &self.action {
+                Action::Effect { with, .. } => with.reads(root),
+                Action::Command(command) => command.aggregate_id.reads(root) || command.payload.reads(root),
+                // It says which instance that is.
+                Action::UndoSaga(_) => root == Root::Input,
+                Action::Publish(telling) => telling.reads(root),
+                Action::Saga(_) | Action::Nothing | Action::Decide(_) | Action::Group(_) => false,
+            }
+    }
 }
 
 /// Which failures of a compensation are followed by another attempt.

@@ -321,6 +321,23 @@ impl Expr {
         fields
     }
 
+    /// For which members of `root` it may read `member`: `x` of `root.x.member`, of `root.x` as a whole, and none where all
+    /// of the root is read.
+    #[must_use]
+    pub fn members_read(&self, root: Root, member: &str) -> Vec<Option<String>> {
+        let mut names = Vec::new();
+        self.program.walk(&mut |node| match node {
+            Node::Path(read, path) if *read == root => match path.as_slice() {
+                [] => names.push(None),
+                [name] => names.push(Some(name.to_string())),
+                [name, below, ..] if **below == *member => names.push(Some(name.to_string())),
+                _ => {}
+            },
+            _ => {}
+        });
+        names
+    }
+
     /// Whether the whole expression is a call of `function`, or a constant.
     #[must_use]
     pub fn is_call_of(&self, function: &str) -> bool {

@@ -11,15 +11,18 @@ use serde::{Deserialize, Serialize};
 
 pub use cron::{Cron, CronError, Zone};
 
+use super::duration::Millis;
 use super::ids::{InstanceId, Key, SagaName, TenantId, TimeMs, shard_of};
 
 /// The key under which a saga's schedule is addressed. No instance has it.
 pub const SCHEDULE_KEY: &str = "@schedule";
 /// A planned time is missed when the runner comes to it more than a minute late, in milliseconds.
 pub const ON_TIME_MS: i64 = 60_000;
-/// Most missed runs that `catch_up: all` makes up, the latest ones.
-pub const CATCH_UP_MAX: usize = 100;
-/// Most runs that `overlap: queue` keeps waiting.
+/// Most missed runs that are made up where the file does not say how many, the latest ones.
+pub const CATCH_UP: usize = 100;
+/// Most missed runs that a file may have made up: each is a row of one transaction.
+pub const CATCH_UP_MAX: u32 = 1_000;
+/// Most runs that `overlap: queue` keeps waiting, if fewer are made up.
 pub const QUEUE_MAX: usize = 100;
 /// Most missed times that are counted at once.
 pub const MISSED_COUNTED_MAX: u64 = 10_000;
@@ -35,8 +38,8 @@ pub struct Schedule {
     pub overlap: Overlap,
 }
 
-/// What becomes of planned times that were missed.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// What becomes of planned times that were missed. Of what runs, the oldest is first.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CatchUp {
     /// They are skipped.
@@ -44,8 +47,20 @@ pub enum CatchUp {
     /// The last of them runs.
     #[default]
     Last,
-    /// All of them run, oldest first, up to [`CATCH_UP_MAX`].
+    /// All of them run, up to [`CATCH_UP`].
     All,
+    /// Those run that are not too old, up to so many.
+    #[serde(untagged)]
+    UpTo(MadeUp),
+}
+
+/// Which missed runs are made up: the latest ones.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct MadeUp {
+    /// They were planned so long ago at most; `None`: at any time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub within: Option<Millis>,
+    pub max: usize,
 }
 
 /// What becomes of a planned time while an earlier run is under way.
@@ -62,14 +77,18 @@ pub enum Overlap {
 }
 
 impl CatchUp {
-    pub const ALL: [Self; 3] = [Self::None, Self::Last, Self::All];
+    /// Those that are a word in a file.
+    pub const WORDS: [(&'static str, Self); 3] =
+        [("none", Self::None), ("last", Self::Last), ("all", Self::All)];
 
+    /// Most runs that are made up at once.
     #[must_use]
-    pub const fn as_str(self) -> &'static str {
+    pub const fn most(self) -> usize {
         match self {
-            Self::None => "none",
-            Self::Last => "last",
-            Self::All => "all",
+            Self::None => 0,
+            Self::Last => 1,
+            Self::All => CATCH_UP,
+            Self::UpTo(made_up) => made_up.max,
         }
     }
 }
@@ -143,17 +162,16 @@ impl Schedule {
     /// What is due of the planned times behind `after`, up to `now`.
     #[must_use]
     pub fn due(&self, catch_up: CatchUp, after: TimeMs, now: TimeMs) -> Due {
-        let latest = self.latest(after, now);
-        let runs: Vec<TimeMs> = match catch_up {
-            CatchUp::All => latest.iter().copied().collect(),
-            CatchUp::Last => latest.back().copied().into_iter().collect(),
-            CatchUp::None => latest
-                .back()
-                .copied()
-                .filter(|last| now.0.saturating_sub(last.0) <= ON_TIME_MS)
-                .into_iter()
-                .collect(),
+        // What is on time runs in any case.
+        let within = match catch_up {
+            CatchUp::None => Some(ON_TIME_MS),
+            CatchUp::Last | CatchUp::All => None,
+            CatchUp::UpTo(made_up) => made_up.within.map(|within| within.as_i64().max(ON_TIME_MS)),
         };
+        let from = within.map_or(after, |within| {
+            after.max(now.plus_ms(within.saturating_add(1).saturating_neg()))
+        });
+        let runs: Vec<TimeMs> = self.latest(from, now, catch_up.most().max(1)).into();
         let before = runs.first().map_or(now, |first| first.plus_ms(-1));
         let (mut missed, mut at) = (0, after);
         while let Some(next) = self.next(at).filter(|next| *next <= before)
@@ -163,7 +181,7 @@ impl Schedule {
             at = next;
         }
         let last_missed = (missed > 0)
-            .then(|| self.latest(after, before).pop_back())
+            .then(|| self.latest(after, before, 1).pop_back())
             .flatten();
         Due {
             runs,
@@ -172,8 +190,8 @@ impl Schedule {
         }
     }
 
-    /// The last planned times in `(after, until]`, oldest first, at most [`CATCH_UP_MAX`].
-    fn latest(&self, after: TimeMs, until: TimeMs) -> VecDeque<TimeMs> {
+    /// The last planned times in `(after, until]`, oldest first, at most `most`.
+    fn latest(&self, after: TimeMs, until: TimeMs, most: usize) -> VecDeque<TimeMs> {
         // There is no way back from an instant, so ever longer stretches are tried.
         let mut stretch = HOUR_MS;
         loop {
@@ -181,13 +199,13 @@ impl Schedule {
             let mut found = VecDeque::new();
             let mut at = from;
             while let Some(next) = self.next(at).filter(|next| *next <= until) {
-                if found.len() == CATCH_UP_MAX {
+                if found.len() == most {
                     found.pop_front();
                 }
                 found.push_back(next);
                 at = next;
             }
-            if found.len() == CATCH_UP_MAX || from == after {
+            if found.len() == most || from == after {
                 return found;
             }
             stretch = stretch.saturating_mul(2);
@@ -254,7 +272,12 @@ mod tests {
     fn what_is_on_time_runs_whatever_is_said_about_the_missed() {
         let daily = schedule("0 6 * * *");
         let (after, planned) = (time("2026-01-01T06:00:00Z"), time("2026-01-02T06:00:00Z"));
-        for catch_up in CatchUp::ALL {
+        let short = CatchUp::UpTo(MadeUp {
+            within: Some(Millis(1)),
+            max: 1,
+        });
+        let words = CatchUp::WORDS.map(|(_, catch_up)| catch_up);
+        for catch_up in words.into_iter().chain([short]) {
             let due = daily.due(catch_up, after, planned.plus_ms(ON_TIME_MS));
             assert_eq!((due.runs, due.missed), (vec![planned], 0), "{catch_up:?}");
         }
@@ -284,13 +307,42 @@ mod tests {
         let minutely = schedule("* * * * *");
         let (after, now) = (time("2025-01-01T00:00:00Z"), time("2026-01-01T00:00:30Z"));
         let due = minutely.due(CatchUp::All, after, now);
-        assert_eq!(due.runs.len(), CATCH_UP_MAX);
+        assert_eq!(due.runs.len(), CATCH_UP);
         assert_eq!(due.runs.last(), Some(&time("2026-01-01T00:00:00Z")));
         assert_eq!(due.runs.first(), Some(&time("2025-12-31T22:21:00Z")));
         assert_eq!(due.missed, MISSED_COUNTED_MAX);
         assert_eq!(due.last_missed, Some(time("2025-12-31T22:20:00Z")));
         let due = minutely.due(CatchUp::Last, after, now);
         assert_eq!(due.runs, [time("2026-01-01T00:00:00Z")]);
+    }
+
+    #[test]
+    fn only_what_is_not_too_old_is_made_up_and_of_that_the_latest() {
+        let daily = schedule("0 6 * * *");
+        let (after, now) = (time("2026-01-01T06:00:00Z"), time("2026-01-05T06:00:00Z"));
+        let found = |within: Option<u64>, max| {
+            let within = within.map(|hours| Millis(hours * 3_600_000));
+            let due = daily.due(CatchUp::UpTo(MadeUp { within, max }), after, now);
+            let days = due.runs.iter().map(|run| run.to_string()[8..10].to_owned());
+            (days.collect::<Vec<_>>().join(" "), due.missed, due.last_missed)
+        };
+        let planned = |day: u32| Some(time(&format!("2026-01-0{day}T06:00:00Z")));
+        assert_eq!(found(None, 9), ("02 03 04 05".to_owned(), 0, None));
+        assert_eq!(
+            found(Some(48), 9),
+            ("03 04 05".to_owned(), 1, planned(2)),
+            "48 hours are within"
+        );
+        assert_eq!(found(Some(47), 9), ("04 05".to_owned(), 2, planned(3)));
+        assert_eq!(found(Some(47), 1), ("05".to_owned(), 3, planned(4)));
+        let minutely = schedule("* * * * *");
+        let more = CatchUp::UpTo(MadeUp {
+            within: None,
+            max: 1_000,
+        });
+        let due = minutely.due(more, after, now);
+        assert_eq!((due.runs.len(), due.runs.last()), (1_000, Some(&now)));
+        assert_eq!(due.missed, 4 * 24 * 60 - 1_000);
     }
 
     #[test]

@@ -7,7 +7,8 @@
 use saga_runner_kernel::alias::{Alias, Via};
 use saga_runner_kernel::children::{Forwarded, SagaMessage};
 use saga_runner_kernel::definition::model::{COMMAND_TIMEOUT_MS, NoInstance};
-use saga_runner_kernel::ids::{ClusterId, DefinitionHash, Key, TimeMs};
+use saga_runner_kernel::duration::Millis;
+use saga_runner_kernel::ids::{ClusterId, DefinitionHash, Key, SagaName, TimeMs};
 use saga_runner_kernel::input::{Control, DomainEvent, Input, InputBody, Origin, Owner};
 use saga_runner_kernel::patch::{IgnoreReason, Outcome, TimerRow};
 use saga_runner_kernel::work::{Attempt, Piece, WorkItem, WorkKind, WorkRef};
@@ -157,7 +158,7 @@ impl Run<'_> {
         }
         // Its registration may come later, or again: an instance that has ended must not be an owner for ever.
         if !row.was_released_by(owner) {
-            let kept = self.ground.keep_ended.as_i64();
+            let kept = self.keeps_releases(&id.saga, hears).as_i64();
             let until = self.ground.now.max(input.time).plus_ms(kept);
             if row.released.len() >= self.ground.limits.alias_owners {
                 let oldest = row.released.remove(0);
@@ -185,6 +186,15 @@ impl Run<'_> {
         } else {
             Outcome::Ignored(IgnoreReason::Stale)
         })
+    }
+
+    /// How long is known that somebody gave an alias up: one who hears by it, as long as he may be kept; one who does not, not
+    /// less than others, because his registration may come again.
+    fn keeps_releases(&self, saga: &SagaName, hears: bool) -> Millis {
+        let default = self.ground.keep_ended;
+        let said = self.ground.definitions.active(saga);
+        let longest = said.map_or(default, |said| said.lifecycle.keep_ended.longest(default));
+        if hears { longest } else { longest.max(default) }
     }
 
     /// The time is over in which the registration of somebody could come who has given the alias up.

@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use saga_runner_kernel::alias::Alias;
 use saga_runner_kernel::definition::model::DEADLINE;
-use saga_runner_kernel::ids::{DefinitionHash, InstanceId};
+use saga_runner_kernel::ids::{DefinitionHash, InstanceId, TimeMs};
 use saga_runner_kernel::input::{Control, Input, InputBody, Origin, Settle, SourceStream};
 use saga_runner_kernel::patch::{IgnoreReason, Note, Outcome, Patch};
-use saga_runner_kernel::record::Record;
+use saga_runner_kernel::record::{Record, Summary};
 use saga_runner_kernel::schedule;
 use saga_runner_kernel::transition::{
     Context, Last, Rejection, apply_ended, apply_traced, migrate, reaches_ended, refusal,
@@ -299,6 +299,12 @@ impl Run<'_> {
     /// An instance whose definition is not there waits for it, and its inputs with it, in order.
     fn without_definition(&mut self, input: &Input, record: Option<Record>) -> Result<Fate, StorageError> {
         let Some(found) = record else {
+            if let Some(event_type) = self.would_start(input) {
+                tracing::warn!(
+                    instance = %input.instance, event_type,
+                    "an event begins no instance: the saga is not among the definitions any more"
+                );
+            }
             return Ok(self.ignore(input, None, IgnoreReason::NoInstance));
         };
         tracing::warn!(
@@ -308,6 +314,20 @@ impl Run<'_> {
         self.staged.records.give_back(&input.instance, Some(found));
         self.wait(input, WaitReason::Unversioned)?;
         Ok(Fate::Settled)
+    }
+
+    /// The type of an event by which a version of its saga began instances.
+    fn would_start<'i>(&self, input: &'i Input) -> Option<&'i str> {
+        let InputBody::Event(event) = &input.body else {
+            return None;
+        };
+        let saga = &input.instance.saga;
+        let interested = self.ground.definitions.interested(&event.event_type);
+        let versions = interested.iter().filter(|interest| interest.saga == *saga);
+        let mut versions = versions.flat_map(|interest| &interest.versions);
+        versions
+            .any(|version| version.start.contains(&event.event_type))
+            .then_some(event.event_type.as_str())
     }
 
     fn ignore(&mut self, input: &Input, record: Option<Record>, reason: IgnoreReason) -> Fate {
@@ -320,7 +340,9 @@ impl Run<'_> {
         let Some(found) = self.batch.tombstone(&input.instance)? else {
             return Ok(Tombstone::None);
         };
-        let kept_until = found.ended.plus_ms(self.ground.keep_ended.as_i64());
+        let kept_until = found
+            .until
+            .unwrap_or_else(|| found.ended.plus_ms(self.ground.keep_ended.as_i64()));
         Ok(if input.time <= kept_until {
             Tombstone::Counts(found)
         } else {
@@ -328,6 +350,18 @@ impl Run<'_> {
                 generation: found.generation,
             }
         })
+    }
+
+    /// Until when an instance is kept that has ended, where its saga says so: the definition in force, whatever version it ran
+    /// under.
+    fn kept_until(&self, id: &InstanceId, summary: &Summary) -> Option<TimeMs> {
+        let definitions = self.ground.definitions;
+        let record = &summary.record;
+        let definition = definitions
+            .active(&id.saga)
+            .or_else(|| definitions.by_hash(&record.definition))?;
+        let kept = definition.lifecycle.keep_ended.after(record.phase)?;
+        Some(summary.ended.plus_ms(kept.as_i64()))
     }
 
     /// Writes a patch as rows.
@@ -402,6 +436,7 @@ impl Run<'_> {
             self.staged.uses.ended(summary.record.definition, 1);
             let row = EndedRow {
                 instance: id.clone(),
+                until: self.kept_until(id, &summary),
                 summary,
             };
             self.batch.end(log_sequence, &row)?;

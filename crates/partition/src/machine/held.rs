@@ -33,8 +33,7 @@ pub fn may_be_discarded(kind: &WorkKind) -> bool {
 }
 
 /// Writes down what an adopted state is held for, and lets its log go on where that of the owner who is given up cannot have
-/// been, whose last known log sequence is `floor`: work is told apart by its place in the log, also by messages that stand
-/// in the streams.
+/// been, whose last known log sequence is `floor`.
 ///
 /// # Errors
 /// [`StorageError`]: nothing has changed.
@@ -45,9 +44,7 @@ pub fn adopt(
     floor: u64,
     reason: &str,
 ) -> Result<(), StorageError> {
-    let mut counters = batch.counters()?;
-    counters.log_sequence = counters.log_sequence.max(floor).saturating_add(UNKNOWN_MAX);
-    batch.put_counters(&counters)?;
+    skip_unknown(batch, floor)?;
     batch.put_held(held)?;
     batch.put_decided(&DecidedRow {
         time: held.since,
@@ -57,6 +54,21 @@ pub fn adopt(
         },
         reason: reason.to_owned(),
     })
+}
+
+/// Lets the log of a folder that may be a copy go on where that of its original cannot have been.
+///
+/// # Errors
+/// [`StorageError`]: nothing has changed.
+pub fn continue_copy(batch: &Batch<'_>) -> Result<(), StorageError> {
+    skip_unknown(batch, 0)
+}
+
+/// Work is told apart by its place in the log, also by messages that stand in the streams, so no place may mean two things.
+fn skip_unknown(batch: &Batch<'_>, floor: u64) -> Result<(), StorageError> {
+    let mut counters = batch.counters()?;
+    counters.log_sequence = counters.log_sequence.max(floor).saturating_add(UNKNOWN_MAX);
+    batch.put_counters(&counters)
 }
 
 /// Lets an adopted state go that has read its streams and has nothing to decide about.

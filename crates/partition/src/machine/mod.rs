@@ -35,7 +35,7 @@ use saga_runner_kernel::limits::Limits;
 
 use crate::storage::rows::{PositionRow, Stamp, Waiting};
 use crate::storage::write::Counters;
-use crate::storage::{Batch, HeldRow, StorageError};
+use crate::storage::{Batch, HeldRow, Outdated, StorageError};
 use careful::Careful;
 use source::StreamIdentity;
 use staging::{Ground, Run, Staged};
@@ -46,9 +46,9 @@ const PRUNE_ROWS: usize = 64;
 /// What is kept of what has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Keep {
-    /// How long ended instances, their history and the tombstones of their keys are kept.
+    /// How long ended instances, their history and the tombstones of their keys are kept, if their saga does not say.
     pub ended: Millis,
-    /// Most ended instances.
+    /// Most ended instances, whatever their saga says.
     pub ended_count: u64,
     /// Most dead letters.
     pub dead_letters: u64,
@@ -203,9 +203,14 @@ impl Partition {
         let before = now.plus_ms(-self.keep.ended.as_i64());
         let forgotten = batch.prune_dead_letters(self.keep.dead_letters, letters)?;
         staged.tally.forgotten(forgotten);
-        let (ended, tombstones) = batch.prune_ended(before, self.keep.ended_count, rows)?;
-        staged.pruned = forgotten + ended.len() + tombstones;
-        for hash in ended {
+        let outdated = Outdated {
+            now,
+            before,
+            count: self.keep.ended_count,
+        };
+        let ended = batch.prune_ended(outdated, rows)?;
+        staged.pruned = forgotten + ended.instances.len() + ended.tombstones;
+        for hash in ended.instances {
             staged.uses.ended(hash, -1);
         }
         Ok(())

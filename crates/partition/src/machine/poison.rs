@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use bytes::Bytes;
 use saga_runner_kernel::alias::Alias;
 use saga_runner_kernel::definition::Definition;
-use saga_runner_kernel::ids::{DefinitionHash, TenantId};
+use saga_runner_kernel::ids::{DefinitionHash, InstanceId, TenantId};
 use saga_runner_kernel::input::{
     Control, Input, InputBody, Origin, Owner, SourceStream, WorkOutcome, WorkResult,
 };
@@ -232,6 +232,7 @@ impl Run<'_> {
             input: may_come_again(input).then(|| input.clone()),
             excerpt: excerpt(input),
             payload_hash: None,
+            about: refused_owner(input),
         };
         self.batch.put_dead_letter(number, &letter)?;
         match record {
@@ -372,6 +373,7 @@ impl Run<'_> {
             input: None,
             excerpt: message.excerpt.clone(),
             payload_hash: Some(message.payload_hash),
+            about: None,
         };
         self.staged.tally.dead(None, message.reason);
         self.batch.put_dead_letter(number, &letter)
@@ -567,6 +569,17 @@ impl Run<'_> {
 /// ever.
 const fn may_come_again(input: &Input) -> bool {
     !matches!(input.body, InputBody::Control(Control::RegisterAlias { .. }))
+}
+
+/// The instance that an alias was refused to.
+fn refused_owner(input: &Input) -> Option<InstanceId> {
+    match &input.body {
+        InputBody::Control(Control::RegisterAlias { owner }) => Some(InstanceId {
+            key: owner.key.clone(),
+            ..input.instance.clone()
+        }),
+        InputBody::Event(_) | InputBody::Result(_) | InputBody::Timer { .. } | InputBody::Control(_) => None,
+    }
 }
 
 /// Why a decision has to wait for another one.

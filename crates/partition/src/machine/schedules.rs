@@ -69,7 +69,7 @@ impl Run<'_> {
             self.skip(&input.instance, &mut row, last, Skip::Missed, due.missed);
         }
         for planned in due.runs {
-            self.admit(&input.instance, &mut row, schedule.overlap, planned);
+            self.admit(&input.instance, &mut row, schedule, planned);
             self.start_waiting(&input.instance, &mut row, schedule.overlap, planned)?;
         }
         row.handled = now;
@@ -100,14 +100,15 @@ impl Run<'_> {
     }
 
     /// Puts a planned time that is due among those that are to start, or skips it.
-    fn admit(&mut self, id: &InstanceId, row: &mut ScheduleRow, overlap: Overlap, planned: TimeMs) {
+    fn admit(&mut self, id: &InstanceId, row: &mut ScheduleRow, schedule: &Schedule, planned: TimeMs) {
         let late = self.ground.now.0.saturating_sub(planned.0).max(0);
         self.staged.tally.run_late(late);
         let busy = !row.running.is_empty() || !row.queue.is_empty();
-        let skip = match overlap {
+        let queued_max = schedule.catch_up.most().max(QUEUE_MAX);
+        let skip = match schedule.overlap {
             _ if row.paused => Some(Skip::Paused),
             Overlap::Skip if busy => Some(Skip::Overlap),
-            Overlap::Queue if row.queue.len() >= QUEUE_MAX => Some(Skip::QueueFull),
+            Overlap::Queue if row.queue.len() >= queued_max => Some(Skip::QueueFull),
             Overlap::Skip | Overlap::Queue | Overlap::Allow => None,
         };
         match skip {

@@ -28,7 +28,7 @@ pub struct Ground<'a> {
     pub limits: &'a Limits,
     pub cluster: ClusterId,
     pub now: TimeMs,
-    /// How long a tombstone counts.
+    /// How long a tombstone counts, if the saga does not say.
     pub keep_ended: Millis,
     /// How long a timer waits for streams that cannot be read.
     pub timer_hold: Millis,

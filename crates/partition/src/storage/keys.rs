@@ -113,6 +113,22 @@ pub fn read_timer(bytes: &[u8]) -> Option<(TimeMs, WorkRef)> {
     Some((TimeMs(due.cast_signed()), read_work(bytes.get(8..)?)?))
 }
 
+/// `time, log sequence`; instants before 1970 come first.
+#[must_use]
+pub fn expiry(until: TimeMs, number: u64) -> [u8; 16] {
+    let mut key = [0; 16];
+    key[..8].copy_from_slice(&ordered(until).to_be_bytes());
+    key[8..].copy_from_slice(&number.to_be_bytes());
+    key
+}
+
+/// Time and log sequence of a key that [`expiry`] wrote.
+#[must_use]
+pub fn read_expiry(bytes: &[u8]) -> Option<(TimeMs, u64)> {
+    let until = read_number(bytes)? ^ (1 << 63);
+    Some((TimeMs(until.cast_signed()), read_number(bytes.get(8..)?)?))
+}
+
 /// Flips the sign bit, so that unsigned order is signed order.
 const fn ordered(time: TimeMs) -> u64 {
     time.0.cast_unsigned() ^ (1 << 63)

@@ -5,6 +5,7 @@
 
 mod accepted;
 mod captured;
+mod ended;
 mod error;
 mod held;
 mod history;
@@ -19,6 +20,7 @@ pub mod write;
 mod write_set;
 
 pub use captured::{Captured, Log};
+pub use ended::{Forgotten, Outdated};
 pub use error::StorageError;
 pub use held::{Decided, DecidedRow, HeldRow};
 pub use memory::Memory;

@@ -299,6 +299,8 @@ pub struct DeadLetter {
     pub excerpt: Bytes,
     /// BLAKE3 of the whole payload, where only an excerpt was kept.
     pub payload_hash: Option<[u8; 32]>,
+    /// The instance that it is about, where that is not the one that its input is addressed to.
+    pub about: Option<InstanceId>,
 }
 
 /// What is remembered of a key whose instance has ended.
@@ -306,6 +308,8 @@ pub struct DeadLetter {
 pub struct Tombstone {
     pub generation: u32,
     pub ended: TimeMs,
+    /// Until when it counts, where the saga said so; else as long as the store keeps what has ended.
+    pub until: Option<TimeMs>,
     /// Log sequence under which the summary stands.
     pub summary: u64,
     pub phase: Phase,
@@ -318,6 +322,8 @@ pub struct Tombstone {
 pub struct EndedRow {
     pub instance: InstanceId,
     pub summary: Summary,
+    /// Until when it is kept, where the saga said so; else as long as the store keeps what has ended.
+    pub until: Option<TimeMs>,
 }
 
 /// By what the message at a position is known again: a sequence alone may mean another message after the stream has lost

@@ -17,6 +17,7 @@ pub const NAMES: &[&str] = &[
     "schedules",
     "aliases",
     "begun",
+    "expiries",
     "local",
 ];
 
@@ -46,5 +47,7 @@ pub const SCHEDULES: TableIndex = 10;
 pub const ALIASES: TableIndex = 11;
 /// log sequence, index of a work item → nothing: its call may have begun.
 pub const BEGUN: TableIndex = 12;
+/// time, log sequence → nothing: until then this ended instance is kept, because its saga says so.
+pub const EXPIRIES: TableIndex = 13;
 /// What is about this folder and not about the partition: whose it is, and whether it was closed cleanly.
-pub const LOCAL: TableIndex = 13;
+pub const LOCAL: TableIndex = 14;

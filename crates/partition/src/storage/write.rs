@@ -6,20 +6,18 @@ use saga_runner_kernel::ids::{DefinitionHash, InstanceId, SagaName, TenantId, Ti
 use saga_runner_kernel::input::SourceStream;
 use saga_runner_kernel::patch::TimerRow;
 use saga_runner_kernel::record::Record;
-use saga_runner_kernel::transition::Last;
 use saga_runner_kernel::work::{WorkItem, WorkRef};
 
 use super::keys;
 use super::newest;
 use super::read::Scheduled;
 use super::rows::{
-    AcceptedRow, ActiveDefinitions, AliasRow, ArchivedRow, DeadLetter, EndedRow, HaltRow, HistoryRow,
-    InboxRow, ParkedRow, PositionRow, ScheduleRow, Suspect, TimerTarget, Tombstone, UseChanges, Uses, decode,
-    encode,
+    AcceptedRow, ActiveDefinitions, AliasRow, ArchivedRow, DeadLetter, HaltRow, HistoryRow, InboxRow,
+    ParkedRow, PositionRow, ScheduleRow, Suspect, TimerTarget, UseChanges, Uses, decode, encode,
 };
 use super::tables::{
-    ALIASES, BEGUN, DEAD_LETTERS, DEFINITIONS, ENDED, HISTORY, INBOX, INSTANCES, LOCAL, META, OUTBOX,
-    SCHEDULES, TIMERS, TOMBSTONES,
+    ALIASES, BEGUN, DEAD_LETTERS, DEFINITIONS, HISTORY, INBOX, INSTANCES, LOCAL, META, OUTBOX, SCHEDULES,
+    TIMERS,
 };
 use super::{StorageError, WriteRows};
 
@@ -250,118 +248,6 @@ impl<'t> Batch<'t> {
         }
     }
 
-    pub fn tombstone(&self, id: &InstanceId) -> Result<Option<Tombstone>, StorageError> {
-        self.view
-            .get(TOMBSTONES, &keys::tombstone(id))?
-            .map(|bytes| decode(&bytes, "a tombstone"))
-            .transpose()
-    }
-
-    /// Keeps that a key was used.
-    pub fn put_tombstone(&self, id: &InstanceId, tombstone: &Tombstone) -> Result<(), StorageError> {
-        self.view.put(TOMBSTONES, &keys::tombstone(id), encode(tombstone))
-    }
-
-    /// The last record of an ended instance, if it is still kept.
-    pub fn ended(&self, id: &InstanceId, number: u64) -> Result<Option<Record>, StorageError> {
-        let Some(bytes) = self.view.get(ENDED, &keys::number(number))? else {
-            return Ok(None);
-        };
-        let row: EndedRow = decode(&bytes, "an ended instance")?;
-        Ok((row.instance == *id).then_some(row.summary.record))
-    }
-
-    /// Takes an instance out of the ended ones: it is live again, and its record is to be put.
-    pub fn reopen(&self, id: &InstanceId, number: u64) -> Result<(), StorageError> {
-        self.view.delete(TOMBSTONES, &keys::tombstone(id))?;
-        self.view.delete(ENDED, &keys::number(number)).map(drop)
-    }
-
-    /// Moves an instance from the live ones to the ended ones.
-    pub fn end(&self, log_sequence: u64, row: &EndedRow) -> Result<(), StorageError> {
-        let last = Last::of(&row.summary);
-        let tombstone = Tombstone {
-            generation: last.generation,
-            ended: row.summary.ended,
-            summary: log_sequence,
-            phase: last.phase,
-            start: last.start,
-        };
-        self.put_tombstone(&row.instance, &tombstone)?;
-        self.view
-            .append(ENDED, &keys::number(log_sequence), encode(row))?;
-        self.delete_record(&row.instance)
-    }
-
-    /// Forgets ended instances that are older than `before` or beyond `keep` in number, with their history, and
-    /// tombstones that are older; looks at up to `limit` rows of each. Gives the definition of each instance, and the
-    /// number of tombstones.
-    pub fn prune_ended(
-        &self,
-        before: TimeMs,
-        keep: u64,
-        limit: usize,
-    ) -> Result<(Vec<DefinitionHash>, usize), StorageError> {
-        let excess = self.view.count(ENDED)?.saturating_sub(keep);
-        let mut doomed = Vec::new();
-        self.view.scan(ENDED, &[], &mut |key, value| {
-            let number = keys::read_number(key).ok_or_else(|| corrupt("a key of the ended instances"))?;
-            let row: EndedRow = decode(&value, "an ended instance")?;
-            let old = row.summary.ended < before || (doomed.len() as u64) < excess;
-            if old {
-                doomed.push((number, row.summary.record));
-            }
-            Ok(old && doomed.len() < limit)
-        })?;
-        for (number, record) in &doomed {
-            self.forget_history(record.last_history)?;
-            self.view.delete(ENDED, &keys::number(*number))?;
-        }
-        let tombstones = self.prune_tombstones(before, limit)?;
-        let definitions = doomed.into_iter().map(|(_, record)| record.definition);
-        Ok((definitions.collect(), tombstones))
-    }
-
-    fn forget_history(&self, mut next: Option<u64>) -> Result<(), StorageError> {
-        while let Some(sequence) = next {
-            let key = keys::number(sequence);
-            next = match self.view.get(HISTORY, &key)? {
-                Some(bytes) => decode::<HistoryRow>(&bytes, "a history row")?.previous,
-                None => None,
-            };
-            self.view.delete(HISTORY, &key)?;
-        }
-        Ok(())
-    }
-
-    /// Goes once around all tombstones in small slices. In the order of their keys those of one slice share
-    /// pages; in the order of time each would be on a page of its own.
-    fn prune_tombstones(&self, before: TimeMs, limit: usize) -> Result<usize, StorageError> {
-        let from = self.view.get(META, TOMBSTONES_SEEN)?.unwrap_or_default();
-        let mut doomed = Vec::new();
-        let mut seen = 0;
-        let mut next = Vec::new();
-        self.view.scan(TOMBSTONES, &from, &mut |key, value| {
-            if seen == limit {
-                next = key.to_vec();
-                return Ok(false);
-            }
-            seen += 1;
-            let tombstone: Tombstone = decode(&value, "a tombstone")?;
-            if tombstone.ended < before {
-                doomed.push(key.to_vec());
-            }
-            Ok(true)
-        })?;
-        for key in &doomed {
-            self.view.delete(TOMBSTONES, key)?;
-        }
-        if next != from {
-            self.view.put(META, TOMBSTONES_SEEN, next)?;
-        }
-        Ok(doomed.len())
-    }
-
     /// Archives a version; one that is there stays as it is.
     pub fn put_definition(&self, hash: &DefinitionHash, row: &ArchivedRow) -> Result<(), StorageError> {
         if self.view.get(DEFINITIONS, &hash.0)?.is_none() {
@@ -567,8 +453,6 @@ pub struct Counters {
 pub(super) const COUNTERS: &[u8] = b"counters";
 /// Up to where the dead letters were looked through.
 const DEAD_LETTERS_SEEN: &[u8] = b"dead letters seen";
-/// Up to where the tombstones were looked through.
-const TOMBSTONES_SEEN: &[u8] = b"tombstones seen";
 /// Name of the inputs with which the process has died.
 const SUSPECTS: &[u8] = b"suspects";
 

@@ -422,20 +422,7 @@ impl Backlog {
 
 /// The name just below `row`, whether or not a row has it.
 pub const fn before(row: WorkRef) -> WorkRef {
-    decode(encode(row).saturating_sub(1))
-}
-
-/// The encoding of [`crate::shard::mailbox::Relayed`].
-pub const fn encode(row: WorkRef) -> u64 {
-    row.log_sequence << 16 | row.index as u64
-}
-
-pub const fn decode(floor: u64) -> WorkRef {
-    WorkRef {
-        log_sequence: floor >> 16,
-        #[allow(clippy::cast_possible_truncation, reason = "the low 16 bits are the index")]
-        index: floor as u16,
-    }
+    WorkRef::at_position(row.position().saturating_sub(1))
 }
 
 #[cfg(test)]

@@ -4,12 +4,11 @@
 //! Duplicate detection is stream-wide: whoever may publish anything to the stream could use up an id that they
 //! know, and suppress someone else's message.
 //!
-//! The broker forgets ids after a while. Each fact says in a header where it stood in its shard's log, signed, and facts of an
-//! instance go one after the other: so the last message on the subject tells which of them are stored.
+//! The broker forgets ids after a while. Each fact says in a header where it stood in its shard's log, signed together with its
+//! id, and facts of an instance go one after the other: so the last message on the subject tells which of them are stored.
 
 use serde::Deserialize;
 
-use super::backlog::encode;
 use super::envelope;
 use super::publish::{Publisher, Sent, pause, seed};
 use crate::kernel::children::SagaMessage;
@@ -57,41 +56,48 @@ impl Publisher {
             // It may have been published long ago, and only the news of that was lost.
             let mut delays = self.settings.delays(seed(item));
             loop {
-                match self.is_passed(&publication, row).await {
+                match self.is_passed(&publication, row, item.command_id).await {
                     Ok(true) => return Sent::AlreadyThere,
                     Ok(false) => break,
                     Err(_) => pause(&mut delays).await,
                 }
             }
         }
-        let position = self.position(&publication.subject, encode(row));
+        let position = self.position(&publication.subject, item.command_id, row.position());
         publication.headers.push((POSITION_HEADER.to_owned(), position));
         self.recognisably(item, publication, is_ours, suppressed).await
     }
 
-    /// Where a fact stood, so that nobody else can say it.
-    fn position(&self, subject: &str, encoded: u64) -> String {
+    /// Where a fact stood, so that nobody else can say it, nor say it of another fact.
+    fn position(&self, subject: &str, id: CommandId, encoded: u64) -> String {
         let mut hasher = blake3::Hasher::new_keyed(&self.fact_key);
         hasher.update(b"position");
         hasher.update(&encoded.to_le_bytes());
+        hasher.update(id.0.as_bytes());
         hasher.update(subject.as_bytes());
         format!("{encoded}-{}", &hasher.finalize().to_hex()[..SIGNATURE_HEX])
     }
 
-    /// Whether the fact of this row, or a later one of its instance, is the last message on its subject.
-    async fn is_passed(&self, publication: &Publication, row: WorkRef) -> Result<bool, BrokerError> {
+    /// Whether the last message on the subject is this fact or a later one of its instance. After a copy of the shard's
+    /// folder was gone on from, the same fact may stand in another row than the one by which it was published.
+    async fn is_passed(
+        &self,
+        publication: &Publication,
+        row: WorkRef,
+        id: CommandId,
+    ) -> Result<bool, BrokerError> {
         let subject = &publication.subject;
         let last = self.broker.last_by_subject(&publication.stream, subject).await?;
-        let said = last.as_ref().and_then(|stored| {
-            let mut headers = stored.headers.iter();
-            headers
-                .find(|(name, _)| name == POSITION_HEADER)
-                .map(|(_, value)| value)
-        });
-        Ok(said.is_some_and(|said| {
-            let encoded = said.split_once('-').and_then(|(encoded, _)| encoded.parse().ok());
-            encoded.is_some_and(|encoded| encoded >= encode(row) && *said == self.position(subject, encoded))
-        }))
+        let published = last.as_ref().and_then(|last| self.published(last));
+        Ok(published.is_some_and(|(last, encoded)| last == id || encoded >= row.position()))
+    }
+
+    /// Id and place in the log of a fact that this cluster has published.
+    fn published(&self, stored: &StoredMessage) -> Option<(CommandId, u64)> {
+        let (_, said) = stored.headers.iter().find(|(name, _)| name == POSITION_HEADER)?;
+        let encoded = said.split_once('-')?.0.parse().ok()?;
+        let Author { event_id } = serde_json::from_slice(&stored.payload).ok()?;
+        (*said == self.position(&stored.subject, event_id, encoded)).then_some((event_id, encoded))
     }
 
     /// Publishes a message to another saga until it stands in the stream.

@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 use tokio::task::{JoinError, JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 
-use super::backlog::{Backlog, Destination, Row, Scope, decode, encode};
+use super::backlog::{Backlog, Destination, Row, Scope};
 use super::fence::Fence;
 use super::handover::{Done, Refused, publish, submit};
 use super::local::{Called, LocalFirst, Way};
@@ -182,7 +182,7 @@ struct Desk {
 
 impl Desk {
     fn new(spec: RelaySpec, draining: CancellationToken, asked: mpsc::Receiver<Question>) -> Self {
-        let floor = decode(spec.relayed.floor.load(Ordering::Acquire));
+        let floor = WorkRef::at_position(spec.relayed.floor.load(Ordering::Acquire));
         let settings = &spec.settings;
         Self {
             shard: spec.shard,
@@ -507,7 +507,7 @@ impl Desk {
                 Err(TrySendError::Closed(())) => return std::ops::ControlFlow::Break(()),
             }
         }
-        let floor = encode(self.backlog.floor());
+        let floor = self.backlog.floor().position();
         if floor > self.relayed.floor.load(Ordering::Relaxed) {
             self.relayed.floor.store(floor, Ordering::Release);
         }
@@ -551,7 +551,7 @@ impl Desk {
         };
         let (reply, answer) = oneshot::channel();
         let mail = Mail::Refill {
-            after: (encode(after) > 0).then_some(after),
+            after: (after.position() > 0).then_some(after),
             limit: self.publisher.settings.refill_rows.max(1),
             reply,
         };

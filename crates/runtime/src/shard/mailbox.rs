@@ -226,9 +226,9 @@ impl Relayed {
         self.called.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether `row` was handed over as of the encoded `floor`.
+    /// Whether `row` was handed over as of `floor`, the position of a row.
     #[must_use]
     pub const fn covers(floor: u64, row: WorkRef) -> bool {
-        (row.log_sequence << 16 | row.index as u64) <= floor
+        row.position() <= floor
     }
 }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use saga_runner_partition::machine::Keep;
 pub use saga_runner_partition::storage::{
-    Batch, Decided, DecidedRow, HeldRow, Reader, StorageError, keys, read, rows, tables, write,
+    Batch, Decided, DecidedRow, HeldRow, Outdated, Reader, StorageError, keys, read, rows, tables, write,
 };
 pub use store::{OpenOptions, Ownership, Store};
 
@@ -19,9 +19,10 @@ pub use store::{OpenOptions, Ownership, Store};
 pub struct Settings {
     /// Largest size of one shard's file, in bytes. Default 64 GiB; the file grows by 16 MiB at a time.
     pub max_bytes: u64,
-    /// How long ended instances, their history and the tombstones of their keys are kept. Default 7 days.
+    /// How long ended instances, their history and the tombstones of their keys are kept, where their saga does not say it
+    /// (`keep_ended`). Default 7 days.
     pub keep_ended: crate::kernel::duration::Millis,
-    /// Most ended instances that a shard keeps with their history; tombstones stay for their time. Default
+    /// Most ended instances that a shard keeps with their history, whatever their sagas say; tombstones stay for their time. Default
     /// 1,000,000.
     pub keep_ended_count: u64,
     /// Most dead letters that a shard keeps; beyond it the oldest are forgotten for which no instance waits.

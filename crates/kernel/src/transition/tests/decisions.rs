@@ -286,3 +286,36 @@ machine:
     world.succeed("machine.first.tell", &json!({}));
     assert_eq!(world.phase(), Phase::Running, "it was given up");
 }
+
+#[test]
+fn an_item_of_a_loop_may_end_the_instance_while_others_run() {
+    for (end, phase) in [
+        ("complete: {outcome: fine}", Phase::Completed),
+        ("fail: {code: bad}", Phase::Failed),
+        ("cancel: {}", Phase::Cancelled),
+    ] {
+        let mut world = placed(
+            &format!(
+                r"
+  all:
+    foreach: {{over: '[1, 2, 3]', parallel: 3}}
+    steps:
+      look: {{effect: look, compensate: {{effect: unlook}}}}
+      end: {{needs: [look], if: item == 2, {end}}}
+"
+            ),
+            1,
+        );
+        let second = world.outbox.values().nth(1).expect("three run").command_id;
+        world.succeed("steps.look", &json!({}));
+        let good = crate::input::WorkOutcome::Succeeded {
+            payload: bytes::Bytes::from_static(b"{}"),
+        };
+        world.result(second, good);
+        while let Some(path) = world.outstanding().first().map(|path| (*path).to_owned()) {
+            world.succeed(&path, &json!({}));
+        }
+        assert_eq!(world.phase(), phase, "{end}");
+        assert!(world.ended.is_some());
+    }
+}

@@ -209,3 +209,51 @@ steps:
     world.succeed("steps.ask", &json!({}));
     assert_eq!(world.phase(), Phase::Completed);
 }
+
+#[test]
+fn what_nobody_took_in_the_last_turn_takes_no_room_behind_the_loop() {
+    let mut world = begun(
+        r#"
+buffer: 1
+state: {init: {got: 0}}
+steps:
+  rounds:
+    repeat: {until: state.got > 0, max: 5}
+    steps:
+      ask: {effect: ask}
+      answered: {needs: [ask], wait: {event: Order.Answered, when: event.data.n > 1, timeout: 1d}, set: {got: "${event.data.n}"}}
+  pack: {needs: [rounds], effect: pack}
+  packed: {needs: [pack], wait: {event: Order.Packed, timeout: 1d}}
+"#,
+    );
+    answer(&mut world, 1);
+    world.succeed("steps.ask", &json!({}));
+    answer(&mut world, 2);
+    assert!(world.last().buffer.is_empty());
+    world.event("Order.Packed", &json!({}));
+    world.succeed("steps.pack", &json!({}));
+    assert_eq!(world.phase(), Phase::Completed);
+}
+
+#[test]
+fn what_is_kept_in_a_loop_is_kept_from_the_end_of_one_wait_to_the_next() {
+    let mut world = begun(
+        r#"
+state: {init: {got: []}}
+steps:
+  rounds:
+    repeat: {until: size(state.got) >= 3, max: 5, delay: 1m}
+    steps:
+      answered: {wait: {event: Order.Answered, timeout: 1d, early: keep}, set: {got: "${state.got + [event.data.n]}"}}
+      file: {needs: [answered], effect: file}
+"#,
+    );
+    answer(&mut world, 1);
+    assert_eq!(answer(&mut world, 2), Outcome::Applied, "while the turn goes on");
+    world.succeed("steps.file", &json!({}));
+    assert_eq!(answer(&mut world, 3), Outcome::Applied, "between two turns");
+    world.advance(60_000);
+    world.succeed("steps.file", &json!({}));
+    world.advance(60_000);
+    assert_eq!(world.data()["got"], json!([1, 2, 3]));
+}

@@ -161,3 +161,54 @@ steps:
         "only where it is asked for"
     );
 }
+
+/// The other instance asks for an operator while a step still waits: what the step waits for reaches it all the same.
+#[test]
+fn a_child_that_is_stuck_does_not_end_what_drains() {
+    let mut world = World::new(loaded(
+        r#"
+handlers: {Order.Withdrawn: {interrupt: {step: stay, class: withdrawn}}}
+steps:
+  stay: {saga: {name: hotel, key: "${key}"}, compensate: {saga: undo}, on_error: {withdrawn: {continue: true}}}
+  pack: {effect: pack, wait: {event: Order.Packed, timeout: 1d}, compensate: {effect: unpack}}
+"#,
+    ));
+    world.event("Order.Placed", &json!({"id": "o-1"}));
+    world.succeed("steps.pack", &json!({}));
+    world.event("Order.Withdrawn", &json!({"id": "o-1"}));
+    world.control("c-1", cancel(CancelMode::Drain));
+    world.resolve("steps.stay", WorkOutcome::failed("child_compensation_failed", ""));
+    assert_eq!(world.phase(), Phase::Compensating, "it drains");
+    world.event("Order.Packed", &json!({"id": "o-1"}));
+    assert_eq!(world.statuses()[1], StepStatus::Done);
+    assert_eq!(world.phase(), Phase::CompensationFailed);
+    world.control("c-2", Control::Retry);
+    world.succeed("steps.stay.compensate", &json!({}));
+    world.succeed("steps.pack.compensate", &json!({}));
+    assert_eq!(world.phase(), Phase::Cancelled);
+    assert!(world.ended.is_some());
+}
+
+/// What was undone on the way has got stuck before the instance fails: it is as if it got stuck now.
+#[test]
+fn an_instance_that_fails_with_something_stuck_needs_an_operator_at_once() {
+    let mut world = World::new(loaded(
+        r"
+handlers: {Order.Stopped: {fail: {code: stopped}}}
+steps:
+  room: {effect: book, compensate: {effect: unbook, retry: {attempts: 1}}}
+  pay: {needs: [room], effect: pay, on_error: {declined: {undo: [room], continue: true}}}
+  sign: {wait: {signal: sign}}
+",
+    ));
+    world.event("Order.Placed", &json!({"id": "o-1"}));
+    world.succeed("steps.room", &json!({}));
+    world.fail("steps.pay", "declined");
+    world.fail("steps.room.compensate", "refused");
+    assert_eq!(world.phase(), Phase::Running);
+    world.event("Order.Stopped", &json!({"id": "o-1"}));
+    assert_eq!(world.phase(), Phase::CompensationFailed);
+    world.control("c-1", Control::Retry);
+    world.succeed("steps.room.compensate", &json!({}));
+    assert_eq!(world.phase(), Phase::Failed);
+}

@@ -286,8 +286,48 @@ fn an_item_whose_step_fails_takes_its_timers_and_work_with_it() {
     resolve(&mut world, "id", &json!("b"), no("declined"));
     world.advance(1_000);
     resolve(&mut world, "id", &json!("a"), no("gone"));
-    assert_eq!(world.phase(), Phase::Completed);
     assert_eq!(world.data()["all"], json!([null, null]));
+    assert_eq!(world.outstanding(), ["steps.pay.compensate"]);
+    world.succeed("steps.pay.compensate", &json!({}));
+    assert_eq!(world.phase(), Phase::Completed);
+}
+
+/// Otherwise an instance that completes would keep it.
+#[test]
+fn what_an_item_did_that_the_loop_goes_on_without_is_undone() {
+    for policy in ["on_item_error: continue", "on_item_error: collect", "tolerate: 1"] {
+        for on_late in ["compensate", "accept"] {
+            let body = format!(
+                r"
+steps:
+  loop:
+    repeat: {{until: steps.each.iteration > 0, max: 3}}
+    steps:
+      each:
+        foreach: {{over: state.items, parallel: 1, {policy}}}
+        steps:
+          a: {{effect: a, compensate: {{effect: undo_a, on_late: {on_late}}}}}
+          b: {{needs: [a], effect: b, compensate: {{effect: undo_b, on_late: {on_late}}}}}
+"
+            );
+            let mut world = placed(&body, &json!([1]));
+            world.succeed("steps.a", &json!({}));
+            world.succeed("steps.b", &json!({}));
+            world.succeed("steps.a", &json!({}));
+            world.time_out("steps.b");
+            let mut undone = Vec::new();
+            while let Some(path) = world.outstanding().first().map(|path| (*path).to_owned()) {
+                world.succeed(&path, &json!({}));
+                undone.push(path);
+            }
+            assert_eq!(world.phase(), Phase::Completed);
+            let expected: &[&str] = match on_late {
+                "compensate" => &["steps.b.compensate", "steps.a.compensate"],
+                _ => &[],
+            };
+            assert_eq!(undone, expected, "{policy}: what the first turn did stays");
+        }
+    }
 }
 
 #[test]

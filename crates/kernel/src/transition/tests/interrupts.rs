@@ -115,3 +115,34 @@ steps:
     assert_eq!(world.last().outcome(), "withdrawn");
     assert_eq!(world.data()["how"], json!("answered"));
 }
+
+/// What failed attempts may have left behind stands on the ledger once, whoever ends the step.
+#[test]
+fn what_attempts_left_behind_is_undone_once_when_the_step_is_given_up() {
+    let steps = |more: &str| {
+        format!(
+            "  paid: {{effect: pay, with: {{n: 1}}, retry: {{attempts: 3, backoff: {{initial: 1m}}}}, compensate: {{effect: refund, with: {{n: \"${{input.n}}\"}}, on_failed: compensate}}{more}}}\n"
+        )
+    };
+    let is_undone_once = |mut world: World, what: &str| {
+        assert_eq!(world.ledger().len(), 1, "{what}");
+        world.succeed("steps.paid.compensate", &json!({}));
+        assert_eq!(world.phase(), Phase::Failed, "{what}");
+    };
+    let mut world = begun(&steps(""));
+    world.fail("steps.paid", "transient");
+    world.event("Order.Withdrawn", &json!({}));
+    is_undone_once(world, "between two attempts");
+    let mut world = begun(&steps(""));
+    world.fail("steps.paid", "transient");
+    world.advance(60_000);
+    world.event("Order.Withdrawn", &json!({}));
+    world.succeed("steps.paid", &json!({}));
+    is_undone_once(world, "during a later attempt");
+    let mut world = begun(&steps(", deadline: 90s"));
+    world.fail("steps.paid", "transient");
+    world.advance(60_000);
+    world.advance(30_000);
+    world.fail("steps.paid", "transient");
+    is_undone_once(world, "by its deadline");
+}

@@ -6,6 +6,7 @@ use saga_runner_language::definition::Definition;
 use serde_json::json;
 
 use super::build::loaded;
+use super::properties::good;
 use super::waits::signal;
 use super::world::World;
 use crate::ledger::LedgerStatus;
@@ -334,5 +335,140 @@ steps:
         stand(&mut world);
         first(&mut world);
         assert_eq!(world.outstanding(), ["steps.go"], "it is to count");
+    }
+}
+
+/// Its members never begin, and nobody is to wait for them.
+#[test]
+fn a_loop_that_fails_before_it_begins_is_over_with_all_that_is_in_it() {
+    let loops = [
+        "repeat: {while: state.n > 0, max: 3}\n    steps: {in: {effect: in}}",
+        "repeat: {until: state.n > 0, max: 3}\n    effect: in",
+        "foreach: {over: state.items}\n    steps: {in: {effect: in}}",
+    ];
+    for of_loop in loops {
+        for count in ["2", "\"${state.n}\""] {
+            let mut world = world(
+                loaded(&format!(
+                    r"
+state: {{init: {{n: 7, items: [1, 2]}}}}
+steps:
+  one: {{effect: one}}
+  two: {{effect: two}}
+  then:
+    needs: [one, two]
+    join: {{at_least: {count}}}
+    {of_loop}
+    on_error: {{join_unreachable: {{continue: true}}, value.range: {{continue: true}}}}
+"
+                )),
+                true,
+            );
+            world.fail("steps.one", "gone");
+            world.succeed("steps.two", &json!({}));
+            assert_eq!(world.phase(), Phase::Completed, "{of_loop} {count}");
+        }
+    }
+}
+
+#[test]
+fn a_group_that_joins_do_without_is_over_with_all_that_is_in_it() {
+    let inside = "{in: {effect: in}}";
+    let groups = [
+        format!(
+            "choice: [{{when: state.n > 0, steps: {inside}}}, {{else: {{steps: {{other: {{effect: other}}}}}}}}]"
+        ),
+        format!("repeat: {{while: state.n > 0, max: 3}}\n    steps: {inside}"),
+        format!("foreach: {{over: state.items}}\n    steps: {inside}"),
+    ];
+    for group in groups {
+        let mut world = world(
+            loaded(&format!(
+                r"
+state: {{init: {{n: 7, items: [1, 2]}}}}
+steps:
+  one: {{effect: one}}
+  two: {{effect: two}}
+  then:
+    needs: [one, two]
+    join: {{at_least: 2}}
+    {group}
+  last: {{needs: [then, two], join: any, effect: last}}
+"
+            )),
+            true,
+        );
+        world.fail("steps.one", "gone");
+        ok(&mut world, &["two", "last"]);
+        assert_eq!(world.phase(), Phase::Completed, "{group}");
+    }
+}
+
+#[test]
+fn a_loop_over_a_list_that_fails_and_that_joins_do_without_holds_nothing_up() {
+    for foreach in [
+        "over: state.items",
+        "over: state.items, max: 1",
+        "over: state.items, max: \"${state.n}\"",
+    ] {
+        let mut world = world(
+            loaded(&format!(
+                r"
+state: {{init: {{n: -7, items: [1, 2]}}}}
+steps:
+  two: {{effect: two}}
+  then:
+    foreach: {{{foreach}}}
+    steps: {{in: {{effect: in}}}}
+  last: {{needs: [then, two], join: any, effect: last}}
+"
+            )),
+            true,
+        );
+        if world.outstanding().contains(&"steps.in") {
+            world.fail("steps.in", "gone");
+        }
+        assert_eq!(status(&world, "then"), StepStatus::Failed, "{foreach}");
+        ok(&mut world, &["two", "last"]);
+        assert_eq!(world.phase(), Phase::Completed, "{foreach}");
+    }
+}
+
+/// Who was first in one turn of a loop may be too late in the next one: what it did in the first stays.
+#[test]
+fn what_a_step_did_in_an_earlier_turn_is_not_given_back_with_a_later_one() {
+    for is_late in [true, false] {
+        let mut world = world(
+            loaded(
+                r"
+state: {init: {n: 0}}
+steps:
+  rounds:
+    repeat: {until: state.n > 1, max: 3}
+    steps:
+      one: {effect: one, compensate: {effect: undo-one}}
+      two: {effect: two, compensate: {effect: undo-two}}
+      first: {needs: [one, two], join: any, stragglers: cancel, set: {n: '${state.n + 1}'}}
+",
+            ),
+            true,
+        );
+        world.succeed("steps.one", &json!({}));
+        assert_eq!(world.data()["n"], json!(1));
+        let two = world.newest("steps.two").command_id;
+        let rows = world.outbox.values();
+        let second = rows.filter(|item| item.path == "steps.two" && item.command_id == two);
+        assert_eq!(second.count(), 1);
+        if is_late {
+            world.result(two, good());
+        } else {
+            world.fail("steps.one", "gone");
+            world.result(two, good());
+        }
+        assert_eq!(world.phase(), Phase::Completed);
+        assert!(
+            !world.paths().contains(&"steps.one.compensate"),
+            "late: {is_late}"
+        );
     }
 }

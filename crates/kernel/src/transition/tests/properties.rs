@@ -262,7 +262,7 @@ fn line_events() -> Vec<(&'static str, Value)> {
     ]
 }
 
-fn check_ids(world: &World) {
+pub(super) fn check_ids(world: &World) {
     let mut ids: Vec<_> = world.sent.iter().map(|item| item.command_id).collect();
     ids.sort_unstable();
     ids.dedup();

@@ -168,3 +168,19 @@ steps: {pay: {effect: pay}}
         .filter(|note| matches!(note, Note::TimerFired { .. }));
     assert_eq!(fired.count(), 1);
 }
+
+#[test]
+fn a_timer_that_is_moved_has_fired_as_often_as_before() {
+    let mut world = placed(
+        r#"
+state: {init: {n: 0}}
+handlers: {Order.Hushed: {timer: {nudge: {extend: 1m}}}}
+steps: {approve: {wait: {signal: review, timeout: 30d}}}
+timers: {nudge: {every: 1h, max: 2, set: {n: "${state.n + 1}"}}}
+"#,
+    );
+    world.advance(HOUR_MS);
+    world.event("Order.Hushed", &json!({}));
+    world.advance(10 * HOUR_MS);
+    assert_eq!(world.data()["n"], json!(2));
+}

@@ -216,3 +216,32 @@ fn a_delay_beside_a_loop_passes_once() {
     world.advance(60_000);
     assert_eq!(world.sent.len(), 2);
 }
+
+#[test]
+fn an_answer_in_a_turn_undoes_nothing_of_the_turns_before() {
+    let mut world = World::of(std::sync::Arc::new(super::build::loaded(
+        r"
+state: {init: {n: 0}}
+steps:
+  rounds:
+    repeat: {until: state.n > 1, max: 3}
+    steps:
+      charge: {effect: charge, compensate: {effect: refund}}
+      check: {needs: [charge], effect: check, on_error: {stale: {undo: [charge], continue: true}}}
+      count: {needs: [check], set: {n: '${state.n + 1}'}}
+",
+    )));
+    world.event("Order.Placed", &json!({}));
+    world.succeed("steps.charge", &json!({}));
+    world.succeed("steps.check", &json!({}));
+    world.succeed("steps.charge", &json!({}));
+    world.fail("steps.check", "stale");
+    world.succeed("steps.charge.compensate", &json!({}));
+    assert_eq!(world.phase(), Phase::Completed);
+    let undone = world
+        .paths()
+        .iter()
+        .filter(|path| **path == "steps.charge.compensate")
+        .count();
+    assert_eq!(undone, 1);
+}

@@ -19,12 +19,12 @@ use crate::transition::Rejection;
 const DOCS: &str = include_str!("../../../../../docs/language.md");
 
 /// What an input did, and what it was.
-type Played = Option<Result<Outcome, Rejection>>;
-type Input = (&'static str, fn(&mut World) -> Played);
-type Scene = (&'static str, fn() -> World);
+pub(super) type Played = Option<Result<Outcome, Rejection>>;
+pub(super) type Input = (&'static str, fn(&mut World) -> Played);
+pub(super) type Scene = (&'static str, fn() -> World);
 
 /// One row for each input, one column for each scene.
-fn table(
+pub(super) fn table(
     corner: &str,
     scenes: &[Scene],
     inputs: &[Input],
@@ -56,24 +56,24 @@ fn table(
     table
 }
 
-fn check(table: &str) {
+pub(super) fn check(table: &str) {
     assert!(DOCS.contains(table), "docs/language.md is to say:\n\n{table}");
 }
 
 /// What can be seen of an instance before an input.
-struct Before {
+pub(super) struct Before {
     exists: bool,
     ended: bool,
     generation: u32,
     phase: Option<Phase>,
     data: Option<Vec<u8>>,
-    statuses: Vec<StepStatus>,
-    buffered: usize,
-    undone: usize,
+    pub statuses: Vec<StepStatus>,
+    pub buffered: usize,
+    pub undone: usize,
 }
 
 impl Before {
-    fn of(world: &World) -> Self {
+    pub fn of(world: &World) -> Self {
         let record = world
             .record
             .as_ref()
@@ -103,41 +103,41 @@ fn undone(world: &World) -> usize {
 }
 
 /// The newest command of what stands at `path`, if any was sent.
-fn newest(world: &World, path: &str) -> Option<CommandId> {
+pub(super) fn newest(world: &World, path: &str) -> Option<CommandId> {
     let mut items = world.sent.iter().rev();
     items.find(|item| item.path == path).map(|item| item.command_id)
 }
 
-fn result(world: &mut World, command: Option<CommandId>, outcome: WorkOutcome) -> Played {
+pub(super) fn result(world: &mut World, command: Option<CommandId>, outcome: WorkOutcome) -> Played {
     let input = world.result_input(command?, outcome);
     Some(world.give(&input))
 }
 
 #[allow(clippy::unnecessary_wraps, reason = "as what is played of others")]
-fn event(world: &mut World, event_type: &str) -> Played {
+pub(super) fn event(world: &mut World, event_type: &str) -> Played {
     let input = world.event_input(event_type, &json!({"id": "o-1"}));
     Some(world.give(&input))
 }
 
 #[allow(clippy::unnecessary_wraps, reason = "as what is played of others")]
-fn control(world: &mut World, control: Control) -> Played {
+pub(super) fn control(world: &mut World, control: Control) -> Played {
     let id = format!("asked-{}", world.log_length());
     let input = world.input(&id, Origin::Local, InputBody::Control(control));
     Some(world.give(&input))
 }
 
-fn cancel(world: &mut World, mode: CancelMode) -> Played {
+pub(super) fn cancel(world: &mut World, mode: CancelMode) -> Played {
     let reason = String::new();
     control(world, Control::Cancel { reason, mode })
 }
 
-fn good() -> WorkOutcome {
+pub(super) fn good() -> WorkOutcome {
     WorkOutcome::Succeeded {
         payload: Bytes::from_static(br#"{"id":"r-1"}"#),
     }
 }
 
-fn failed(class: &str) -> WorkOutcome {
+pub(super) fn failed(class: &str) -> WorkOutcome {
     WorkOutcome::Failed {
         class: class.to_owned(),
         message: String::new(),
@@ -153,7 +153,7 @@ fn token(world: &World, path: &str) -> Option<String> {
         .map(|item| item.idempotency_key.clone())
 }
 
-fn callback(world: &mut World, path: &str) -> Played {
+pub(super) fn callback(world: &mut World, path: &str) -> Played {
     let work = token(world, path)?;
     let data = Bytes::from_static(b"{}");
     let outcome = CallbackOutcome::Done { data };
@@ -167,7 +167,7 @@ fn beat(world: &mut World, path: &str) -> Played {
 }
 
 /// The timer of this name fires, or has fired before it was cleared.
-fn timer(world: &mut World, name: &str) -> Played {
+pub(super) fn timer(world: &mut World, name: &str) -> Played {
     if world.record.is_none() && world.ended.is_none() {
         return None;
     }
@@ -266,7 +266,7 @@ fn completed() -> World {
     world
 }
 
-fn told_of_instance(before: &Before, world: &World, applied: &str) -> String {
+pub(super) fn told_of_instance(before: &Before, world: &World, applied: &str) -> String {
     let after = Before::of(world);
     if !before.exists || after.generation > before.generation {
         return "starts".to_owned();
@@ -390,7 +390,7 @@ fn with(more: &str, wait: &str) -> World {
     let definition = loaded(&format!(
         r"
 state: {{init: {{n: 0}}}}
-handlers: {{Order.Stopped: {{fail: {{code: stopped}}}}}}
+handlers: {{Order.Stopped: {{fail: {{code: stopped}}}}, Order.Withdrawn: {{interrupt: {{step: it, class: withdrawn}}}}}}
 steps:
   first: {{wait: {{signal: first}}}}
   it:
@@ -508,7 +508,7 @@ fn the_docs_say_what_becomes_of_an_input_for_each_status_of_a_step() {
         ("`failed`", over),
         ("`abandoned`", given_up),
     ];
-    let inputs: [Input; 14] = [
+    let inputs: [Input; 15] = [
         ("success", |world| {
             let command = newest(world, STEP);
             result(world, command, good())
@@ -536,6 +536,7 @@ fn the_docs_say_what_becomes_of_an_input_for_each_status_of_a_step() {
         }),
         ("`wait.timeout` passes", |world| step_timer(world, "wait")),
         ("its `deadline` passes", |world| step_timer(world, "deadline")),
+        ("a handler interrupts it", |world| event(world, "Order.Withdrawn")),
         ("a join has enough without it", |world| {
             control(world, signal("first", &json!({})))
         }),

@@ -153,3 +153,23 @@ fn an_effect_goes_with_its_timer_to_a_version_that_calls_it_otherwise() {
     world.succeed("timers.nudge.tell", &json!({"n": 1}));
     assert_eq!(world.data()["told"], json!(1));
 }
+
+/// Each would keep the instance for the other, for ever.
+#[test]
+fn no_effect_of_a_timer_begins_when_nothing_else_is_left() {
+    let mut world = begun(
+        r"
+state: {init: {}}
+steps: {approve: {wait: {signal: approve}}}
+timers:
+  one: {after: 10s, every: 10s, emit: {effect: one, name: one}}
+  two: {after: 15s, every: 10s, emit: {effect: two, name: two}}
+",
+    );
+    world.advance(10_000);
+    approve(&mut world);
+    world.advance(5_000);
+    assert_eq!(world.outstanding(), ["timers.one.one"]);
+    world.succeed("timers.one.one", &json!({}));
+    assert_eq!(world.phase(), Phase::Completed);
+}

@@ -242,6 +242,20 @@ steps:
     world.succeed("steps.a", &json!({}));
     world.event("Order.Closed", &json!({"id": "o-1"}));
     assert_eq!(world.payload("steps.a.compensate")["why"], "none");
+    // It is given up, and the instance fails because of that.
+    let mut world = World::new(loaded(
+        &text.replace("timeout: 1d,", "timeout: 1d, deadline: 30m,"),
+    ));
+    world.event("Order.Placed", &json!({"id": "o-1"}));
+    let alone = text
+        .replace("timeout: 1d,", "timeout: 1d, deadline: 30m,")
+        .replace("needs: [a, b], join: any, stragglers: cancel", "needs: [a, b]");
+    let mut world_alone = World::new(loaded(&alone));
+    world_alone.event("Order.Placed", &json!({"id": "o-1"}));
+    for (mut world, why) in [(world, "enough"), (world_alone, "failed")] {
+        world.advance(1_800_000);
+        assert_eq!(told(world), why);
+    }
     // The outcome was unknown, and the step is over: it is undone for want of knowledge, and once more as late.
     let mut world = begun();
     let command = world.newest("steps.a").command_id;

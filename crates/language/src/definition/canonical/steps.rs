@@ -90,7 +90,7 @@ pub(super) fn step<'d>(step: &'d Step, definition: &'d Definition) -> Json<'d> {
         ("deadline", step.deadline.as_ref().map_or(Json::Null, delay)),
         ("state", state),
         ("at_end", Json::Bool(step.at_end)),
-        ("of_timer", Json::Bool(step.of_timer)),
+        ("emitted", Json::Bool(step.emitted)),
     ])
 }
 

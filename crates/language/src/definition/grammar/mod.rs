@@ -5,6 +5,7 @@
 //! with a file is found by the readers.
 
 pub mod effect;
+pub mod emissions;
 pub mod saga;
 pub mod steps;
 

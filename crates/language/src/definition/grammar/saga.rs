@@ -1,10 +1,12 @@
 //! Saga files, but for their steps.
 
 use super::super::saga::{API_VERSION, BUFFER_MAX};
-use super::steps::{LAST, STATE_EMISSION, STEP, TIMER_EMISSION};
+use super::emissions::EMISSION;
+use super::steps::{HANDLER_EMISSION, LAST, STATE_EMISSION, STEP, TIMER_EMISSION};
 use super::{
-    DURATION, EVENT_TYPE, EXPRESSION, Key, Kind, OBJECT, SCHEMA, Shape, TEMPLATE, TOKEN, key, needed, shape,
+    DURATION, EVENT_TYPE, EXPRESSION, Key, Kind, SCHEMA, Shape, TEMPLATE, TOKEN, key, needed, shape,
 };
+use crate::schedule::CATCH_UP_MAX;
 
 const END: Kind = Kind::Word(&["completed", "failed", "cancelled"]);
 
@@ -47,6 +49,11 @@ pub static SAGA: Shape = shape(
             "Handlers for events that come after the end, by event type.",
         ),
         &key(
+            "keep_ended",
+            Kind::Either(&[Kind::Named(&DURATION), Kind::Map(&KEEP_ENDED)]),
+            "How long instances are kept that have ended; then their keys are free again.",
+        ),
+        &key(
             "key",
             Kind::MapOf(&Kind::Named(&EXPRESSION), 0, None),
             "Which instance an event belongs to: event type, prefix with *, or *; the first that matches wins.",
@@ -55,6 +62,11 @@ pub static SAGA: Shape = shape(
             "events",
             Kind::MapOf(&Kind::Map(&EVENT), 0, None),
             "What is known about event types.",
+        ),
+        &key(
+            "facts",
+            Kind::MapOf(&Kind::Map(&FACT), 0, None),
+            "What the facts carry that the saga publishes, by type.",
         ),
         &key("state", Kind::Map(&STATE), ""),
         &key(
@@ -129,7 +141,7 @@ pub static SCHEDULE: Shape = shape(
         ),
         &key(
             "catch_up",
-            Kind::Word(&["none", "last", "all"]),
+            Kind::Either(&[Kind::Word(&["none", "last", "all"]), Kind::Map(&CATCH_UP)]),
             "What becomes of planned times that were missed.",
         ),
         &key(
@@ -140,6 +152,23 @@ pub static SCHEDULE: Shape = shape(
     ],
 )
 .about("When instances start by themselves.");
+
+pub static CATCH_UP: Shape = shape(
+    "",
+    "catch_up",
+    &[
+        &key(
+            "within",
+            Kind::Named(&DURATION),
+            "How long ago a time may have been planned that is made up.",
+        ),
+        &key(
+            "max",
+            Kind::Integer(1, CATCH_UP_MAX),
+            "Most times that are made up, 100 if not given; the latest ones.",
+        ),
+    ],
+);
 
 pub static START: Shape = shape(
     "startRule",
@@ -179,6 +208,16 @@ pub static NO_INSTANCE: Shape = shape(
     )],
 );
 
+pub static KEEP_ENDED: Shape = shape(
+    "",
+    "keep_ended",
+    &[
+        &key("completed", Kind::Named(&DURATION), ""),
+        &key("failed", Kind::Named(&DURATION), ""),
+        &key("cancelled", Kind::Named(&DURATION), ""),
+    ],
+);
+
 pub static EVENT: Shape = shape(
     "event",
     "an event",
@@ -209,6 +248,16 @@ pub static EVENT: Shape = shape(
             "The alias that finds the instances of the event, in place of a key rule: {tracking: event.data.tracking_no}.",
         ),
     ],
+);
+
+pub static FACT: Shape = shape(
+    "fact",
+    "a fact",
+    &[&needed(
+        "schema",
+        Kind::Named(&SCHEMA),
+        "Of its payload; event.data of the sagas that hear it.",
+    )],
 );
 
 pub static STATE: Shape = shape(
@@ -276,6 +325,11 @@ static EMIT: Key = key(
     Kind::OneOrMany(&Kind::Map(&EMISSION)),
     "Work nobody waits for; it sees the state after.",
 );
+static EMIT_EFFECTS: Key = key(
+    "emit",
+    Kind::OneOrMany(&Kind::Map(&HANDLER_EMISSION)),
+    "Work that handlers handle, or that nobody waits for; it sees the state after.",
+);
 static INTERRUPT: Key = key(
     "interrupt",
     Kind::Map(&INTERRUPTION),
@@ -308,10 +362,26 @@ const HANDLER_KEYS: &[&Key] = &[
     &TO,
 ];
 
-pub static HANDLER: Shape = shape("handler", "a handler", HANDLER_KEYS);
+/// Those of the saga itself, which may emit effects.
+const SAGA_HANDLER_KEYS: &[&Key] = &[
+    &WHEN,
+    &SET,
+    &CLEAR_TIMER,
+    &SET_TIMER,
+    &ALIAS,
+    &EMIT_EFFECTS,
+    &INTERRUPT,
+    &COMPLETE,
+    &CANCEL,
+    &FAIL,
+    &TO,
+];
+
+pub static HANDLER: Shape = shape("sagaHandler", "a handler", SAGA_HANDLER_KEYS);
 pub static TIMER_HANDLER: Shape = shape("handler", "a timer handler of a state", HANDLER_KEYS);
 pub static RESULT_HANDLER: Shape = shape("handler", "a handler of a result", HANDLER_KEYS);
-pub static SIGNAL_HANDLER: Shape = shape("handler", "a handler of a signal", HANDLER_KEYS);
+pub static SIGNAL_HANDLER: Shape = shape("sagaHandler", "a handler of a signal", SAGA_HANDLER_KEYS);
+pub static STATE_SIGNAL_HANDLER: Shape = shape("handler", "a handler of a signal", HANDLER_KEYS);
 pub static ERROR_HANDLER: Shape = shape("handler", "a handler of an error", HANDLER_KEYS);
 
 pub static STATE_HANDLER: Shape = shape(
@@ -494,59 +564,6 @@ pub static FAILURE: Shape = shape(
     ],
 );
 
-pub static EMISSION: Shape = shape(
-    "emission",
-    "an emission",
-    &[
-        &EMIT_WHEN,
-        &key("command", Kind::Map(&COMMAND), ""),
-        &key("publish", Kind::Map(&PUBLICATION), ""),
-        &TELL,
-    ],
-)
-.one_of(&["command", "publish", "signal"]);
-
-pub static TELL: Key = key(
-    "signal",
-    Kind::Map(&SIGNAL),
-    "A signal to one instance of a saga of the same tenant.",
-);
-
-pub static SIGNAL: Shape = shape(
-    "signal",
-    "a signal",
-    &[
-        &needed("saga", Kind::Text, "The saga of the instance."),
-        &needed("key", Kind::Named(&TEMPLATE), "The key of the instance."),
-        &needed(
-            "name",
-            Kind::Text,
-            "What the instance waits for, or handles as signal.<name>.",
-        ),
-        &key("data", Kind::Named(&OBJECT), "What it reads as signal."),
-    ],
-);
-
-pub static COMMAND: Shape = shape(
-    "command",
-    "a command",
-    &[
-        &needed("aggregate", Kind::Text, "Type of the aggregate."),
-        &needed("id", Kind::Named(&TEMPLATE), "Id of the aggregate."),
-        &needed("type", Kind::Text, "Type of the command."),
-        &key("payload", Kind::Named(&OBJECT), ""),
-    ],
-);
-
-pub static PUBLICATION: Shape = shape(
-    "publication",
-    "a publication",
-    &[
-        &needed("type", Kind::Text, "Type of the fact."),
-        &key("payload", Kind::Named(&OBJECT), ""),
-    ],
-);
-
 pub static MACHINE: Shape = shape(
     "machine",
     "a machine",
@@ -565,7 +582,7 @@ pub static MACHINE_STATE: Shape = shape(
             "handlers",
             Kind::ByPrefix(
                 &["timer", "signal", "result", "error"],
-                &Kind::OneOrMany(&Kind::Map(&HANDLER)),
+                &Kind::OneOrMany(&Kind::Map(&RESULT_HANDLER)),
                 &Kind::OneOrMany(&Kind::Map(&STATE_HANDLER)),
             ),
             "By event type, timer.<name>, signal.<name>, or result.<name> and error.<name> of an effect that the entry emits.",

@@ -5,7 +5,8 @@ use super::super::loops::{ITEMS_MAX, PARALLEL_MAX, REPEAT_MAX};
 use super::super::step_errors::STEP_ATTEMPTS_MAX;
 use super::super::steps::STEPS_MAX;
 use super::super::waits::AWAITED_MAX;
-use super::saga::{ALIAS, CANCEL, COMMAND, COMPLETE, EMIT_WHEN, FAIL, FAILURE, PUBLICATION, TELL};
+use super::emissions::{COMMAND, PUBLICATION, TELL};
+use super::saga::{ALIAS, CANCEL, COMPLETE, EMIT_WHEN, FAIL, FAILURE};
 use super::{
     BACKOFF, COMPUTED, DURATION, EVENT_TYPE, EXPRESSION, FACTOR, Key, Kind, OBJECT, Shape, TEMPLATE, TOKEN,
     key, needed, shape,
@@ -489,6 +490,10 @@ const WITH_EFFECTS: &[&Key] = &[
 
 /// What the entry of a state emits.
 pub static STATE_EMISSION: Shape = shape("stateEmission", "an emission of a state", WITH_EFFECTS)
+    .one_of(&["command", "publish", "signal", "effect"]);
+
+/// What a handler of the saga emits.
+pub static HANDLER_EMISSION: Shape = shape("handlerEmission", "an emission of a handler", WITH_EFFECTS)
     .one_of(&["command", "publish", "signal", "effect"]);
 
 /// What a timer emits.

@@ -109,6 +109,143 @@ fn a_fact_that_no_saga_publishes_is_told() {
     assert!(none[0].contains("expected the name of a saga"), "{none:?}");
 }
 
+const CINEMA: &str = "start: {event: Hall.Opened, set: {hall: h-1}}
+facts: {seat.confirmed: {schema: {type: object, required: [guest], properties: {guest: {type: string}, row: {type: integer}}}}}
+state: {init: {}, schema: {type: object, properties: {hall: {type: string}, row: {type: integer}}}}
+steps: {tell: {publish: {type: seat.confirmed, payload: {guest: \"${key}\"}}}}
+";
+
+/// What is said of a saga that hears seats, with this under `events.seat.confirmed`, beside other sagas.
+fn hearing(event: &str, others: &[(&str, &str)]) -> Vec<String> {
+    let guest = format!(
+        "start: seat.confirmed\nevents: {{seat.confirmed: {event}}}\nhandlers: {{seat.confirmed: {{set: {{row: \"${{event.data.?row.orValue(0)}}\"}}}}}}\nsteps: {{rest: {{delay: 1h}}}}\n"
+    );
+    let sagas = [others, &[("guest", &guest)]].concat();
+    loaded(&sagas).1
+}
+
+#[test]
+fn what_a_hearer_says_of_a_fact_is_held_against_what_its_publisher_says() {
+    let of = |properties: &str, more: &str| {
+        let event = format!("{{from: cinema, schema: {{type: object, properties: {{{properties}}}{more}}}}}");
+        hearing(&event, &[("cinema", CINEMA)])
+    };
+    let good = [
+        of(
+            "guest: {type: string}, row: {type: integer}",
+            ", required: [guest]",
+        ),
+        of("row: {type: number}", ""),
+        of("row: {type: integer}, guest: {enum: [ann, bob]}", ""),
+    ];
+    assert_eq!(good.concat(), [] as [String; 0]);
+    let told = |findings: Vec<String>, wanted: &str| {
+        let found = findings.iter().find(|finding| finding.ends_with("[SR0154]"));
+        let found = found.unwrap_or_else(|| panic!("{wanted}: {findings:?}"));
+        assert!(found.contains(wanted), "{found}");
+    };
+    told(
+        of("row: {type: integer}, guest: {type: integer}", ""),
+        "guest.yaml:6:99: seat.confirmed of saga cinema does not carry this: expected an integer, found a string",
+    );
+    told(
+        of("row: {type: integer}", ", required: [row]"),
+        "\"row\" may be missing here, and must be there; its file says under facts what seat.confirmed carries",
+    );
+    told(
+        of("row: {type: integer}", ", required: [seat]"),
+        "the member \"seat\" is missing",
+    );
+    told(
+        of("row: {type: integer}, guests: {type: string}", ""),
+        "there is no member \"guests\"; did you mean \"guest\"?",
+    );
+    told(
+        of("row: {type: integer}", ", additionalProperties: false"),
+        "\"guest\" is not a member of what is expected",
+    );
+}
+
+#[test]
+fn of_several_publishers_each_gives_what_must_be_there_and_one_what_may() {
+    let plain = "start: Hall.Opened\nsteps: {tell: {publish: {type: seat.confirmed}}}\n";
+    let other = CINEMA.replace("row: {type: integer}}}}}", "box: {type: integer}}}}}");
+    let of = |properties: &str, tour: &str| {
+        let event =
+            format!("{{from: [cinema, tour], schema: {{type: object, properties: {{{properties}}}}}}}");
+        hearing(&event, &[("cinema", CINEMA), ("tour", tour)])
+    };
+    assert_eq!(
+        of("row: {type: integer}, box: {type: integer}", &other),
+        [] as [String; 0]
+    );
+    assert_eq!(
+        of("row: {type: integer}, chair: {type: string}", plain),
+        [] as [String; 0]
+    );
+    let found = of("row: {type: integer}, chair: {type: string}", &other);
+    assert!(
+        found[0].contains(
+            "seat.confirmed of saga cinema or tour does not carry this: there is no member \"chair\""
+        ),
+        "{found:?}"
+    );
+}
+
+#[test]
+fn who_says_nothing_of_a_fact_knows_what_its_publisher_says() {
+    let told = hearing("{from: cinema}", &[("cinema", CINEMA)]);
+    assert_eq!(told, [] as [String; 0]);
+    let other = CINEMA.replace("row: {type: integer}}}}}", "box: {type: integer}}}}}");
+    let unknown = hearing("{from: cinema}", &[("cinema", &other)]);
+    assert!(
+        unknown[0].contains("row") && unknown[0].ends_with("[SR0173]"),
+        "{unknown:?}"
+    );
+    let one_of_two = hearing(
+        "{from: [cinema, tour]}",
+        &[
+            ("cinema", &other),
+            (
+                "tour",
+                "start: Hall.Opened\nsteps: {tell: {publish: {type: seat.confirmed}}}\n",
+            ),
+        ],
+    );
+    assert_eq!(one_of_two, [] as [String; 0]);
+}
+
+#[test]
+fn what_a_saga_publishes_is_held_against_what_it_says() {
+    let cinema = |from: &str, to: &str| loaded(&[("cinema", &CINEMA.replace(from, to))]).1;
+    assert_eq!(cinema("", ""), [] as [String; 0]);
+    let missing = cinema("payload: {guest: \"${key}\"}", "payload: {row: 1}");
+    assert!(
+        missing[0].contains("the member \"guest\" is missing"),
+        "{missing:?}"
+    );
+    let none = cinema(", payload: {guest: \"${key}\"}", "");
+    assert!(none[0].contains("the member \"guest\" is missing"), "{none:?}");
+    let wrong = cinema("guest: \"${key}\"", "guest: \"${state.row}\"");
+    assert!(
+        wrong.iter().any(|finding| finding.ends_with("[SR0178]")),
+        "{wrong:?}"
+    );
+    let unused = cinema(
+        "publish: {type: seat.confirmed,",
+        "publish: {type: seat.confirmd,",
+    );
+    assert!(
+        unused[0].contains("nothing publishes the fact \"seat.confirmed\"; did you mean \"seat.confirmd\"?"),
+        "{unused:?}"
+    );
+    let (before, _) = loaded(&[("cinema", CINEMA)]);
+    let undeclared = CINEMA.lines().filter(|line| !line.starts_with("facts:"));
+    let undeclared: Vec<&str> = undeclared.collect();
+    let (after, _) = loaded(&[("cinema", &(undeclared.join("\n") + "\n"))]);
+    assert_eq!(before[0].hash, after[0].hash, "what a saga does is the same");
+}
+
 const ASKS: &str = "start: Order.Placed
 events: {quote.given: {from: quotes}}
 steps: {ask: {publish: {type: quote.asked}}, given: {needs: [ask], wait: {event: quote.given, timeout: 1h}}}

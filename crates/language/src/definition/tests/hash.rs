@@ -254,6 +254,13 @@ fn what_a_definition_does_not_use_leaves_no_trace() {
 }
 
 #[test]
+fn how_long_ended_instances_are_kept_is_no_part_of_what_a_saga_does() {
+    for kept in ["30d", "{completed: 1d, failed: 90d}"] {
+        assert_eq!(hash(&format!("{BODY}keep_ended: {kept}\n")), hash(BODY), "{kept}");
+    }
+}
+
+#[test]
 fn the_hashes_of_the_examples_differ() {
     let loaded = examples();
     assert_ne!(loaded.sagas[0].hash, loaded.sagas[1].hash);
@@ -300,6 +307,9 @@ fn a_schedule_is_part_of_what_a_saga_does() {
         "{cron: 0 6 * * *, zone: Europe/Berlin}",
         "{cron: 0 6 * * *, catch_up: none}",
         "{cron: 0 6 * * *, overlap: allow}",
+        "{cron: 0 6 * * *, catch_up: {max: 1}}",
+        "{cron: 0 6 * * *, catch_up: {max: 1, within: 1h}}",
+        "{cron: 0 6 * * *, catch_up: {max: 2}, overlap: allow}",
     ] {
         assert_ne!(scheduled(other), same, "{other}");
     }

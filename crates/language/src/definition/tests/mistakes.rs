@@ -211,14 +211,63 @@ fn what_a_step_does_not_have_is_told_with_the_place_that_has_it() {
 }
 
 #[test]
-fn an_effect_that_a_handler_emits_is_one_mistake() {
-    let found = told(
-        "steps: {a: {delay: 1h}}\nhandlers: {Order.Paid: {emit: [{effect: fraud-score, name: x, with: {a: 1}}]}}\n",
-    );
-    assert_eq!(
-        found,
-        ["SR0105 no effect is emitted here: nobody would wait for how it ends"]
-    );
+fn an_effect_that_is_emitted_where_nobody_waits_for_it_is_one_mistake() {
+    let emit = "{emit: [{effect: fraud-score, name: x, with: {a: 1}}]}";
+    for body in [
+        format!("steps: {{a: {{delay: 1h}}}}\nafter_end: {{Order.Paid: {emit}}}\n"),
+        format!(
+            "machine: {{initial: a, states: {{a: {{handlers: {{Order.Paid: {emit}, Order.Held: {{to: b}}}}}}, b: {{final: true}}}}}}\n"
+        ),
+    ] {
+        let refused = "SR0105 no effect is emitted here: nobody would wait for how it ends";
+        assert_eq!(told(&body), [refused], "{body}");
+    }
+}
+
+#[test]
+fn what_is_wrong_with_the_effect_of_a_handler_is_told_at_its_place() {
+    let body = |emit: &str, more: &str| {
+        format!(
+            "steps: {{a: {{delay: 1h}}}}\ntimers: {{t: {{after: 1h, emit: [{{effect: fraud-score, name: of_t}}]}}}}\nhandlers: {{Order.Paid: {{emit: [{emit}]}}{more}}}\n"
+        )
+    };
+    for (emit, more, expected) in [
+        ("{effect: fraud-score, name: x}", "", None),
+        (
+            "{effect: fraud-score, name: x}, {effect: fraud-score, name: y}",
+            ", result.y: {set: {n: 1}}",
+            None,
+        ),
+        ("{effect: fraud-score}", "", Some("SR0106")),
+        ("{effect: fraud-scor, name: x}", "", Some("SR0102")),
+        (
+            "{effect: fraud-score, name: x}, {effect: fraud-score, name: x}",
+            "",
+            Some("SR0111 a timer or a handler emits an effect \"x\" already"),
+        ),
+        (
+            "{effect: fraud-score, name: of_t}",
+            "",
+            Some("SR0111 a timer or a handler emits an effect \"of_t\" already"),
+        ),
+        ("{publish: {type: a.b}, name: x}", "", Some("SR0125")),
+        (
+            "{effect: fraud-score, name: x, with: {n: \"${result.n}\"}}",
+            "",
+            Some("SR0113"),
+        ),
+    ] {
+        let found = told(&body(emit, more));
+        assert_eq!(
+            found.len(),
+            usize::from(expected.is_some()),
+            "{emit} {more}: {found:?}"
+        );
+        assert!(
+            expected.is_none_or(|expected| found[0].starts_with(expected)),
+            "{emit} {more}: {found:?}"
+        );
+    }
 }
 
 #[test]
@@ -503,7 +552,7 @@ fn what_is_wrong_with_the_effect_of_a_timer_is_told_at_its_place() {
         (
             "{t: {after: 1h, emit: [{effect: fraud-score, name: a}]}, u: {after: 1h, emit: [{effect: fraud-score, name: a}]}}",
             "{}",
-            "SR0111 a timer emits an effect \"a\" already",
+            "SR0111 a timer or a handler emits an effect \"a\" already",
         ),
         (
             "{t: {after: 1h, emit: [{publish: {type: x}, retry: {}}]}}",

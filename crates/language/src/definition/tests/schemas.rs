@@ -236,3 +236,63 @@ fn what_has_happened_is_not_tried_again() {
     let body = "steps:\n  pay: {effect: payments-charge, retry: {errors: [response.malformed, response.size, result.refused]}}\n";
     super::saga(body);
 }
+
+/// Findings of a saga with these steps, whose effect gives an `id` for certain.
+fn steps_told(steps: &str) -> Vec<String> {
+    const PAY: &str = "apiVersion: sagas/v1\nkind: Effect\nname: pay\ninput: {type: object}\noutput: {type: object, properties: {id: {type: string}}, required: [id]}\ntransform: {}\nresult: {id: \"1\"}\n";
+    let saga = format!(
+        "apiVersion: sagas/v1\nkind: Saga\nname: probe\nstart: Order.Placed\nkey: {{\"*\": event.data.order_id}}\nevents: {{Order.Placed: {{schema: {{}}}}}}\nstate: {{init: {{}}, schema: {{type: object}}}}\nsteps:\n  {steps}\n"
+    );
+    let loaded = loaded(&saga, PAY, PLACED);
+    loaded.diagnostics.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn the_result_of_a_step_is_known_by_its_output_and_there_for_whoever_comes_after_it() {
+    for read in [
+        "a: {effect: pay}\n  b: {needs: a, effect: pay, with: {ref: \"${steps.a.result.id}\"}}",
+        "a: {effect: pay}\n  b: {needs: a, delay: 1s}\n  c: {needs: b, effect: pay, with: {ref: \"${steps.a.result.id}\"}}",
+        "a: {effect: pay, if: state.x == 1}\n  b: {needs: a, effect: pay, with: {ref: \"${steps.a.result == null ? '' : steps.a.result.id}\"}}",
+        "a: {effect: pay, repeat: {until: result.id != '', max: 3}}\n  b: {needs: a, effect: pay, with: {ref: \"${steps.a.result.id}\"}}",
+        "a: {foreach: {over: '[1, 2]'}, effect: pay}\n  b: {needs: a, effect: pay, with: {refs: \"${steps.a.result.size()}\"}}",
+        "g:\n    foreach: {over: '[1, 2]'}\n    steps: {a: {effect: pay}, b: {needs: a, effect: pay, with: {ref: \"${steps.a.result.id}\"}}}",
+    ] {
+        assert_eq!(steps_told(read), [""; 0], "{read}");
+    }
+    for (unsure, told) in [
+        (
+            "a: {effect: pay, if: state.x == 1}\n  b: {needs: a, effect: pay, with: {ref: \"${steps.a.result.id}\"}}",
+            "SR0175",
+        ),
+        (
+            "a: {effect: pay, on_error: {x: {continue: true}}}\n  b: {needs: a, effect: pay, with: {ref: \"${steps.a.result.id}\"}}",
+            "SR0175",
+        ),
+        (
+            "a: {effect: pay}\n  b: {effect: pay, with: {ref: \"${steps.a.result.id}\"}}",
+            "SR0175",
+        ),
+        (
+            "a: {effect: pay}\n  c: {effect: pay}\n  b: {needs: [a, c], join: any, effect: pay, with: {ref: \"${steps.a.result.id}\"}}",
+            "SR0175",
+        ),
+        (
+            "g:\n    foreach: {over: '[1, 2]'}\n    steps: {a: {effect: pay}}\n  b: {needs: g, effect: pay, with: {ref: \"${steps.a.result.id}\"}}",
+            "SR0175",
+        ),
+        (
+            "a: {effect: pay}\n  b: {needs: a, effect: pay, with: {ref: \"${steps.a.result.name}\"}}",
+            "SR0173",
+        ),
+        (
+            "a: {delay: 1s}\n  b: {needs: a, effect: pay, with: {ref: \"${steps.a.result}\"}}",
+            "SR0173",
+        ),
+    ] {
+        let lines = steps_told(unsure);
+        assert!(
+            lines.iter().any(|line| line.contains(told)),
+            "{unsure}: {lines:?}"
+        );
+    }
+}

@@ -1,5 +1,7 @@
 //! Whether a value of one type may stand where another is expected.
 
+use std::collections::BTreeSet;
+
 use super::{Kinds, Object, Type};
 use crate::expr::nearest;
 
@@ -43,6 +45,15 @@ impl Type {
         let mut misfits = Vec::new();
         fit(&self.stored(), expected, &mut misfits);
         if misfits.is_empty() { Ok(()) } else { Err(misfits) }
+    }
+
+    /// Members that this type has and that none of `given` can have, by place. Those that must be there are told by
+    /// [`Self::fits`] of each.
+    #[must_use]
+    pub fn lacking(&self, given: &[Self]) -> Vec<Misfit> {
+        let mut misfits = Vec::new();
+        lack(self, given, &mut misfits);
+        misfits
     }
 
     /// The type as it is when written: instants and durations are text.
@@ -95,6 +106,54 @@ fn fit(found: &Type, expected: &Type, misfits: &mut Vec<Misfit>) {
     }
     if let (Some(found), Some(expected)) = (&found.object, &expected.object) {
         members(found, expected, misfits);
+    }
+}
+
+fn lack(wanted: &Type, given: &[Type], misfits: &mut Vec<Misfit>) {
+    if wanted.dynamic || given.iter().any(|given| given.dynamic) {
+        return;
+    }
+    if let Some(item) = &wanted.item {
+        let items: Vec<Type> = given
+            .iter()
+            .filter_map(|given| given.item.as_deref().cloned())
+            .collect();
+        let mut inner = Vec::new();
+        lack(item, &items, &mut inner);
+        misfits.extend(inner.into_iter().map(|misfit| {
+            let message = format!("in an item: {}", misfit.message);
+            Misfit::here(message, misfit.help)
+        }));
+    }
+    let given: Vec<&Object> = given.iter().filter_map(|given| given.object.as_deref()).collect();
+    let Some(object) = wanted.object.as_deref().filter(|_| !given.is_empty()) else {
+        return;
+    };
+    for (name, member) in &object.members {
+        let values = given.iter().filter_map(|given| {
+            let listed = given.members.get(name).map(|member| &member.value);
+            listed.or(given.rest.as_ref())
+        });
+        let values: Vec<Type> = values.cloned().collect();
+        let mut inner = Vec::new();
+        if values.is_empty() && !member.required {
+            let names = given
+                .iter()
+                .flat_map(|given| given.members.keys().map(String::as_str));
+            let names: BTreeSet<&str> = names.collect();
+            let near = nearest(name, names.iter().copied());
+            let help = near.map_or_else(
+                || {
+                    let shown: Vec<&str> = names.into_iter().take(NAMES_SHOWN).collect();
+                    format!("members are {}", shown.join(", "))
+                },
+                |near| format!("did you mean {near:?}?"),
+            );
+            inner.push(Misfit::here(format!("there is no member {name:?}"), Some(help)));
+        } else {
+            lack(&member.value, &values, &mut inner);
+        }
+        misfits.extend(inner.into_iter().map(|misfit| misfit.below(name)));
     }
 }
 

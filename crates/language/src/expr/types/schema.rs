@@ -16,23 +16,35 @@ impl Type {
     /// The type of what passes `schema`. A schema that contains itself is dynamic from there on.
     #[must_use]
     pub fn of_schema(schema: &Schema) -> Self {
-        let mut reading = Reading {
-            schema,
-            trail: Vec::new(),
-            steps: 0,
-        };
-        reading.part(0)
+        Reading::of(schema, false).part(0)
+    }
+
+    /// The same for what is held against `schema`: members that it does not list may be there, as JSON Schema has it.
+    #[must_use]
+    pub fn of_schema_as_written(schema: &Schema) -> Self {
+        Reading::of(schema, true).part(0)
     }
 }
 
 struct Reading<'s> {
     schema: &'s Schema,
+    /// Where a schema lists members and says nothing of others, there may be others.
+    is_open: bool,
     /// Schemas around.
     trail: Vec<SchemaId>,
     steps: usize,
 }
 
-impl Reading<'_> {
+impl<'s> Reading<'s> {
+    const fn of(schema: &'s Schema, is_open: bool) -> Self {
+        Self {
+            schema,
+            is_open,
+            trail: Vec::new(),
+            steps: 0,
+        }
+    }
+
     fn part(&mut self, id: SchemaId) -> Type {
         self.steps += 1;
         if self.steps > STEPS_MAX || self.trail.len() == DEPTH_MAX || self.trail.contains(&id) {
@@ -130,7 +142,9 @@ impl Reading<'_> {
             });
         }
         let mut rest = match objects.additional {
-            Additional::Unsaid if members.is_empty() && objects.patterns.is_empty() => Some(Type::dynamic()),
+            Additional::Unsaid if self.is_open || (members.is_empty() && objects.patterns.is_empty()) => {
+                Some(Type::dynamic())
+            }
             // A schema that lists members means them to be all there are.
             Additional::Unsaid | Additional::None => None,
             Additional::Any => Some(Type::dynamic()),

@@ -96,7 +96,7 @@ struct World {
 impl World {
     fn new() -> Self {
         Self {
-            backlog: Backlog::new(decode(0), 2, 4),
+            backlog: Backlog::new(WorkRef::at_position(0), 2, 4),
             next: 0,
             outbox: BTreeMap::new(),
             arrived: BTreeSet::new(),
@@ -126,7 +126,7 @@ impl World {
                 log_sequence: self.next,
                 index: u16::try_from(index).expect("few"),
             };
-            let item = item(*kind, *key, encode(row));
+            let item = item(*kind, *key, row.position());
             self.outbox.insert(row, item.clone());
             rows.push((row, item));
         }

@@ -388,6 +388,7 @@ async fn an_alias_has_a_bounded_number_of_owners() {
     };
     assert_eq!(letter.reason, "alias.owners");
     assert!(letter.message.contains("instance c"), "{}", letter.message);
+    assert_eq!(letter.about, Some(parcel("t1", "c")));
     let retried = post.shard.decide(*number, LetterDecision::Retry).await;
     assert!(retried.is_err(), "the instance could have ended meanwhile");
     // The instance goes on without it.
@@ -505,4 +506,31 @@ async fn an_ended_instance_hears_of_its_alias_as_long_as_it_is_kept_and_makes_ro
     post.shard.settle().await;
     assert_eq!(post.shard.handle.reader.check().unwrap().aliases, 0);
     post.shard.stop().await;
+}
+
+/// An end of which the saga says nothing is kept for a week.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn an_alias_keeps_who_hears_for_the_longest_time_that_its_saga_keeps_one() {
+    let owners_after = async |kept: &str, hours: u64| {
+        let late = format!(
+            "keep_ended: {kept}\nafter_end: {{Carrier.Scanned: {{set: {{places: '${{state.places + [event.data.at]}}'}}}}}}\n"
+        );
+        let world = world(&late);
+        let mut post = Post::of(&world);
+        post.packed("t1", "a", "T-1").await;
+        post.carry().await;
+        post.event(parcel("t1", "a"), "Parcel.Closed", json!({"id": "a"}))
+            .await;
+        post.carry().await;
+        world.clock.advance(Duration::from_hours(hours));
+        post.shard.barrier(world.clock.now()).await;
+        post.shard.settle().await;
+        let owners = post.owners("t1", "T-1").len();
+        post.shard.stop().await;
+        owners
+    };
+    assert_eq!(owners_after("30d", 24 * 29).await, 1);
+    assert_eq!(owners_after("30d", 24 * 31).await, 0);
+    assert_eq!(owners_after("{completed: 1h}", 24 * 6).await, 1, "failed: a week");
+    assert_eq!(owners_after("1h", 2).await, 0);
 }

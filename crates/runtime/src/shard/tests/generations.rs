@@ -47,6 +47,47 @@ async fn the_next_generation_has_a_history_of_its_own_and_survives_a_restart() {
     shard.stop().await;
 }
 
+/// The saga keeps what was completed for an hour, and the shard all else for a week.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_key_is_free_when_the_time_is_over_that_its_saga_said_when_it_ended() {
+    let keeping = |kept: &str| LIST.replacen("\nkey:", &format!("\nkeep_ended: {kept}\nkey:"), 1);
+    let mut world = World::new();
+    world.definitions = set_of(vec![compile(&keeping("{completed: 1h}"))]);
+    let shard = world.start();
+    for (key, sequence) in [("a", 1), ("b", 3)] {
+        shard.deliver(EVENTS, sequence, vec![opened(key, sequence)]).await;
+        let closed = named(key, "List.Closed", sequence + 1);
+        shard.deliver(EVENTS, sequence + 1, vec![closed]).await;
+    }
+    let after = |key: &str, sequence: u64, ms: i64| {
+        let mut late = opened(key, sequence);
+        late.time = opened(key, 4).time.plus_ms(ms);
+        late
+    };
+    shard.deliver(EVENTS, 5, vec![after("a", 5, 3_500_000)]).await;
+    shard.settle().await;
+    assert!(shard.record(&list("a")).is_none(), "the key is used up");
+    shard.stop().await;
+
+    // What the file says later is for instances that end later.
+    world.definitions = set_of(vec![compile(&keeping("90d"))]);
+    let shard = world.start();
+    shard.deliver(EVENTS, 6, vec![after("a", 6, 3_600_001)]).await;
+    shard.deliver(EVENTS, 7, vec![named("a", "List.Closed", 7)]).await;
+    shard.deliver(EVENTS, 8, vec![after("b", 8, 3_600_001)]).await;
+    shard
+        .deliver(EVENTS, 9, vec![after("a", 9, 89 * 86_400_000)])
+        .await;
+    shard.settle().await;
+    let ended = shard
+        .ended(&list("a"))
+        .expect("kept for longer than the shard says");
+    assert_eq!(ended.generation, 2);
+    let began = shard.record(&list("b")).expect("the key is free again");
+    assert_eq!(began.generation, 2);
+    shard.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_start_waits_in_the_inbox_until_what_comes_late_is_undone() {
     let world = reusing();

@@ -302,11 +302,32 @@ async fn after_an_outage_none_the_last_or_all_of_the_missed_run() {
         after_an_outage(", catch_up: all, overlap: allow").await,
         (vec![day(1), day(2), day(3)], 0)
     );
+    assert_eq!(
+        after_an_outage(", catch_up: {within: 48h}, overlap: allow").await,
+        (vec![day(2), day(3)], 1)
+    );
+    assert_eq!(after_an_outage(", catch_up: {max: 1}").await, (vec![day(3)], 2));
     // The others wait until the first has ended.
     assert_eq!(
         after_an_outage(", catch_up: all, overlap: queue").await,
         (vec![day(1)], 0)
     );
+}
+
+/// More than wait otherwise.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn as_many_runs_wait_as_are_made_up() {
+    let world = world(", catch_up: {max: 300}, overlap: queue");
+    let shard = world.start();
+    shard.settle().await;
+    shard.stop().await;
+    world.clock.advance_wall(310 * DAY);
+    let shard = world.start();
+    fire(&world, &shard).await;
+    assert_eq!(row(&shard).queue.len(), 299);
+    assert_eq!(runs(&world, "skipped_missed"), 10);
+    assert_eq!(runs(&world, "skipped_queue_full"), 0);
+    shard.stop().await;
 }
 
 async fn activate(shard: &Shard, definitions: Arc<DefinitionSet>) {

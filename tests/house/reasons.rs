@@ -1,0 +1,81 @@
+//! Reasons of dead letters: each that the code gives is explained to operators, and no other.
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use crate::architecture::{is_test, root, rust_files};
+
+/// Words that say why something else than an input is refused: a halt, an answer to an operator, a file.
+const OTHERS: [&str; 6] = [
+    "data.corrupt",
+    "intake.stopped",
+    "relay.ended",
+    "restored",
+    "shard.panicked",
+    "stream.",
+];
+
+/// Texts behind which a reason stands.
+const BEFORE: [&str; 3] = ["reason: \"", "Defect::new(\"", "Defect::new(\n"];
+
+#[test]
+fn each_reason_of_a_dead_letter_is_explained() {
+    let explained = explained();
+    let mut given = BTreeSet::new();
+    for file in [
+        "crates/kernel/src",
+        "crates/partition/src/machine",
+        "crates/runtime/src/intake",
+    ] {
+        for text in sources(file) {
+            for before in BEFORE {
+                for (at, _) in text.match_indices(before) {
+                    let rest = text[at + before.len()..].trim_start().trim_start_matches('"');
+                    let word: String = rest.chars().take_while(|c| is_of_word(*c)).collect();
+                    if rest[word.len()..].starts_with('"') {
+                        given.insert(word);
+                    }
+                }
+            }
+        }
+    }
+    given.retain(|word| !OTHERS.iter().any(|other| word.starts_with(other)));
+    let missing: Vec<&String> = given.difference(&explained).collect();
+    assert!(given.len() > 30, "{given:?}");
+    assert_eq!(missing, [""; 0], "docs/dead-letters.md does not explain them");
+}
+
+#[test]
+fn each_reason_that_is_explained_is_in_the_code() {
+    let code: String = ["crates/kernel/src", "crates/partition/src", "crates/runtime/src"]
+        .into_iter()
+        .flat_map(sources)
+        .collect();
+    let gone: Vec<String> = explained()
+        .into_iter()
+        .filter(|word| !code.contains(&format!("\"{word}\"")))
+        .collect();
+    assert_eq!(gone, [""; 0]);
+}
+
+/// The texts of all files below a folder that are no tests.
+fn sources(folder: &str) -> Vec<String> {
+    let files = rust_files(&root().join(folder)).into_iter();
+    let files = files.filter(|path| !is_test(&path.display().to_string()));
+    files
+        .map(|path| fs::read_to_string(path).expect("readable"))
+        .collect()
+}
+
+/// What stands in the first column of the tables.
+fn explained() -> BTreeSet<String> {
+    let text = fs::read_to_string(root().join("docs/dead-letters.md")).expect("readable");
+    let rows = text.lines().filter(|line| line.starts_with("| `"));
+    let first = rows.filter_map(|line| line.split('|').nth(1));
+    let words = first.flat_map(|cell| cell.split('`').skip(1).step_by(2));
+    words.map(str::to_owned).collect()
+}
+
+const fn is_of_word(c: char) -> bool {
+    c.is_ascii_lowercase() || matches!(c, '_' | '.')
+}
