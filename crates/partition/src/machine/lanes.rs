@@ -71,12 +71,12 @@ impl Lanes {
     }
 
     /// What lies behind `position` is taken as it is routed by these definitions. True: some of it was taken already as others
-    /// route it, and is to be fed again.
+    /// route it, or was refused, and is to be fed again.
     pub const fn rerouted(&mut self, stream: SourceStream, position: u64, routed_by: u64) -> bool {
         let index = stream.index();
-        let again = self.taken[index] > position;
+        // Whatever was asked for before may have been answered as the others route it. Until it comes, barriers prove nothing.
+        let again = self.taken[index] > position || self.refusing[index];
         self.taken[index] = position;
-        // Whatever was asked for before may have been answered as the others route it.
         self.refusing[index] = again;
         self.routed_by[index] = routed_by;
         again
@@ -136,8 +136,9 @@ impl Held {
         }
     }
 
-    /// Forgets what it has: it comes again.
+    /// Forgets what it has, and that it had no room: all of it comes again.
     pub fn clear(&mut self) {
+        self.overflowed = false;
         self.queue.clear();
         self.bytes = 0;
         self.deliveries = 0;
@@ -226,6 +227,23 @@ mod tests {
             ..result
         };
         assert_eq!(lanes.offer(&result), Acceptance::Fits);
+    }
+
+    #[test]
+    fn what_was_refused_for_want_of_room_stays_missing_when_definitions_change() {
+        let mut lanes = Lanes::new([5, 0, 0]);
+        lanes.refuse(EVENTS);
+        assert!(
+            lanes.rerouted(EVENTS, 5, 1),
+            "what lies behind 5 was refused, and is to be fed again"
+        );
+        assert!(lanes.refuses(EVENTS), "its barriers do not count until it comes");
+        let again = Delivery {
+            routed_by: 1,
+            ..delivery(5, 6)
+        };
+        assert_eq!(lanes.offer(&again), Acceptance::Fits);
+        assert!(!lanes.refuses(EVENTS));
     }
 
     #[test]
