@@ -86,7 +86,7 @@ pub(super) fn unusable(
     doubts::settle(run, slot, iteration, round);
     let input = run.slot_mut(slot).take_input();
     let result = kept(run, payload);
-    entries::push(run, slot, input, result);
+    entries::push_unusable(run, slot, input, result);
     failed(run, slot, defeat)
 }
 

@@ -12,7 +12,7 @@ use super::compensation::{cancel_mode, is_kept};
 use super::place::Place;
 use super::run::Run;
 use super::slot::Slot;
-use super::{Rejection, compensation, doubts, flight};
+use super::{Rejection, compensation, doubts, early, flight};
 use crate::input::CancelMode;
 use crate::ledger::{LedgerEntry, LedgerStatus};
 use crate::record::{Phase, Record, Tries};
@@ -67,6 +67,47 @@ pub(super) fn push_remains(run: &mut Run<'_>, slot: Slot, input: Option<ByteBuf>
     let iteration = run.slot(slot).iteration;
     put(run, slot, iteration, LedgerStatus::Held, (input, None), None);
     leave_remains(run, slot, iteration, remains);
+    leave(run, slot);
+}
+
+/// The newest entry, which is of this slot, is of a step that is over without success.
+fn leave(run: &mut Run<'_>, slot: Slot) {
+    if let Some(at) = run.record.ledger.len().checked_sub(1) {
+        run.left.push((slot, at));
+    }
+}
+
+/// The step has succeeded, but nobody can use what came of it.
+pub(super) fn push_unusable(run: &mut Run<'_>, slot: Slot, input: Option<ByteBuf>, result: &[u8]) {
+    let before = run.record.ledger.len();
+    push(run, slot, input, result);
+    if run.record.ledger.len() > before {
+        leave(run, slot);
+    }
+}
+
+/// The step counts as done although it has failed, so what it may have done stays as long as the instance is well.
+pub(super) fn count_as_done(run: &mut Run<'_>, slot: Slot) {
+    run.left.retain(|(of, _)| *of != slot);
+}
+
+/// What this input has left of steps that the instance goes on without is undone at once: who completes would keep it, and who
+/// does the step again would do it twice.
+pub(super) fn undo_left(run: &mut Run<'_>) -> Result<(), Rejection> {
+    let left = std::mem::take(&mut run.left);
+    let goes_on = run.is_running() || early::is_ahead(&run.record);
+    if left.is_empty() || !goes_on {
+        return Ok(());
+    }
+    let steps = &run.ground.definition.steps;
+    for (slot, at) in left {
+        let undo = steps[usize::from(slot.step)].compensate.as_ref();
+        let entry = run.record.ledger.entry(at);
+        if entry.status == LedgerStatus::Held && undo.is_some_and(|undo| undo.on_late == OnLate::Compensate) {
+            entry.status = LedgerStatus::Due;
+        }
+    }
+    compensation::proceed(run)
 }
 
 /// The newest entry, which is of this slot, has no result.

@@ -12,7 +12,7 @@ use super::place::Place;
 use super::run::Run;
 use super::scope::Locals;
 use super::slot::Slot;
-use super::{Rejection, compensation, groups};
+use super::{Rejection, compensation, entries, groups};
 use crate::patch::Note;
 use crate::record::{StepState, StepStatus};
 
@@ -58,6 +58,7 @@ pub(super) fn answer(run: &mut Run<'_>, slot: Slot, defeat: Defeat<'_>) -> Resul
         Then::Cancel(cancel) => run.cancel(cancel, locals, place, Some(step.title())),
         Then::Continue => {
             run.slot_mut(slot).status = StepStatus::Done;
+            entries::count_as_done(run, slot);
             groups::close(run, slot);
             run.note(Note::StepContinued {
                 step: step.name.clone(),

@@ -64,6 +64,8 @@ pub(super) struct Run<'a> {
     pub ambient: Locals<'a>,
     /// Results that came with this input.
     pub fresh: Vec<(Slot, &'a [u8])>,
+    /// Entries of the ledger that steps have left which this input gave up or made fail, so nobody has what they did.
+    pub left: Vec<(Slot, usize)>,
     /// Turns of loops that this input has begun, bounded in [`super::turns`].
     pub turns: u32,
     /// Items that this input has started, bounded in [`super::items`].
@@ -197,6 +199,7 @@ impl<'a> Run<'a> {
             focus: None,
             ambient: Locals::default(),
             fresh: Vec::new(),
+            left: Vec::new(),
             turns: 0,
             items_started: 0,
             mode: Mode::Whole,

@@ -12,7 +12,9 @@ use super::recalls;
 use super::run::Run;
 use super::scope::Locals;
 use super::slot::Slot;
-use super::{Rejection, children, compensation, early, flight, groups, machine, program, timers, waits};
+use super::{
+    Rejection, children, compensation, early, entries, flight, groups, machine, program, timers, waits,
+};
 use crate::input::CancelMode;
 use crate::patch::{Note, Outcome, Patch};
 use crate::record::{Phase, Record, StepStatus};
@@ -36,6 +38,7 @@ impl Run<'_> {
             cancel(&mut self)?;
             timers::cancel(&mut self)?;
         }
+        entries::undo_left(&mut self)?;
         if flight::drains(&self.record) && !flight::is_open(&self.record) {
             // This input may have ended what was waited for.
             flight::forget_items(&mut self);

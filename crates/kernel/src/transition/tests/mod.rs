@@ -22,6 +22,7 @@ mod ids;
 mod interrupts;
 mod joins;
 mod kept_results;
+mod left_behind;
 mod limits;
 mod machine;
 mod migrate;

@@ -566,6 +566,7 @@ machine:
     // Left behind, it is as unknown as without a question.
     let mut left = world();
     left.event("Order.Held", &json!({}));
+    left.succeed(&format!("{OF_STATE}.compensate"), &json!({}));
     assert_eq!(left.phase(), Phase::Completed);
 }
 
