@@ -249,6 +249,7 @@ impl Simulation {
                 .start_paused(true)
                 .build()
                 .expect("a runtime");
+            let deaths = self.world.deaths_by_poison();
             let ended = runtime.block_on(async {
                 self.world.clock.begin_life();
                 self.life().await
@@ -259,6 +260,9 @@ impl Simulation {
                 self.world.clock.end_life();
             }
             drop(runtime);
+            if self.world.deaths_by_poison() > deaths {
+                self.note_poisoned();
+            }
             let orphans = self.orphans();
             if !orphans.is_empty() {
                 return orphans;

@@ -18,8 +18,10 @@ pub struct World {
 struct Evidence {
     /// Ids of all work that a commit has made true, and its shard.
     committed: BTreeMap<String, u16>,
+    /// The process that has a shard by its owner record, and the epoch of that.
+    owners: BTreeMap<u16, (u64, u64)>,
     /// The process that has written the owner record of a shard last.
-    owners: BTreeMap<u16, u64>,
+    writers: BTreeMap<u16, u64>,
     /// Processes that have owned some shard.
     were_owners: BTreeSet<u64>,
     /// Work that an operator has given up.
@@ -35,7 +37,17 @@ struct Evidence {
 impl Evidence {
     fn has_other_owner(&self, process: u64) -> bool {
         let mut owners = self.owners.values();
-        owners.any(|owner| *owner != process && !self.dead.contains(owner))
+        owners.any(|(owner, _)| *owner != process && !self.dead.contains(owner))
+    }
+
+    /// Whether the owner record that is written makes its writer the owner. Who has lost the shard to a later epoch may find no
+    /// record and write it again, but sends nothing before he has renewed it: its owner comes first.
+    fn makes_owner(&mut self, process: u64, shard: u16, epoch: u64) -> bool {
+        let before = self.writers.insert(shard, process);
+        let known = self.owners.get(&shard);
+        known.is_none_or(|(owner, latest)| {
+            epoch >= *latest || before == Some(process) || self.dead.contains(owner)
+        })
     }
 }
 
@@ -62,10 +74,18 @@ impl World {
     }
 
     /// The owner record of a shard is written.
-    pub fn owns(&self, process: u64, shard: u16) {
+    pub fn owns(&self, process: u64, shard: u16, epoch: u64) {
         let mut evidence = self.evidence();
         evidence.were_owners.insert(process);
-        if evidence.owners.insert(shard, process) != Some(process) {
+        if !evidence.makes_owner(process, shard, epoch) {
+            drop(evidence);
+            self.note(format_args!(
+                "process {process} writes the lost record of shard {shard}"
+            ));
+            return;
+        }
+        let before = evidence.owners.insert(shard, (process, epoch));
+        if before.is_none_or(|(before, _)| before != process) {
             drop(evidence);
             self.note(format_args!("process {process} owns shard {shard}"));
         }
@@ -75,7 +95,7 @@ impl World {
     pub fn owned_by(&self, process: u64) -> usize {
         let evidence = self.evidence();
         let owners = evidence.owners.values();
-        owners.filter(|owner| **owner == process).count()
+        owners.filter(|(owner, _)| *owner == process).count()
     }
 
     /// Work leaves a runner, by the hands of its owner or of a worker.
@@ -100,9 +120,10 @@ impl World {
             evidence.premature.push(told);
         }
         let shard = evidence.committed.get(id).copied();
-        let owner = shard.and_then(|shard| evidence.owners.get(&shard).copied());
-        if owner.is_some_and(|owner| owner != process) {
-            let told = format!("{what} ({id}) was sent by process {process}, and {owner:?} owns its shard");
+        let owner = shard.and_then(|shard| evidence.owners.get(&shard));
+        if let Some((owner, _)) = owner.filter(|(owner, _)| *owner != process) {
+            let told =
+                format!("{what} ({id}) was sent by process {process}, and process {owner} owns its shard");
             evidence.premature.push(told);
         }
     }

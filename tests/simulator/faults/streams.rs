@@ -28,6 +28,8 @@ pub struct Gone {
     pub is_resent: bool,
     /// It was removed; else its sequence may mean another message by now.
     pub is_removed: bool,
+    /// The process died before it could tell of it, and the next one does not know that it was ever there.
+    pub is_unheard: bool,
 }
 
 impl Simulation {
@@ -108,6 +110,7 @@ impl Simulation {
                 stood_in_place: !is_first && is_passed,
                 is_resent,
                 is_removed,
+                is_unheard: false,
             });
         }
     }
@@ -143,6 +146,15 @@ impl Simulation {
         actions.any(|(at, action)| {
             *at <= adopted && matches!(action, Action::Event(event) if super::is_of(event, kind, key))
         })
+    }
+
+    /// The process has died by what it was to write.
+    pub fn note_poisoned(&mut self) {
+        if self.is_untold() {
+            let gone = self.losses.gone.iter_mut();
+            gone.filter(|gone| gone.is_removed && !gone.was_read)
+                .for_each(|gone| gone.is_unheard = true);
+        }
     }
 
     /// Events are gone that were not read, and the runner has said nothing of it yet.

@@ -48,7 +48,7 @@ pub fn forgotten(simulation: &Simulation) -> Option<String> {
 pub fn removed(simulation: &Simulation) -> Vec<String> {
     let gone = simulation.losses.gone.iter();
     // Where a broker loses what nobody has read, nobody can know.
-    let removed = gone.filter(|gone| gone.is_removed && !gone.stood_in_place);
+    let removed = gone.filter(|gone| gone.is_removed && !gone.stood_in_place && !gone.is_unheard);
     removed
         .filter(|gone| !is_applied(simulation, gone) && !is_within_what_was_told(simulation, gone))
         .map(|gone| {

@@ -94,6 +94,12 @@ fn owned(key: &str) -> Option<u16> {
     shard.parse().ok()
 }
 
+/// The epoch that an owner record claims.
+fn epoch_of(record: &[u8]) -> u64 {
+    let record: serde_json::Value = serde_json::from_slice(record).expect("an owner record is JSON");
+    record["epoch"].as_u64().expect("an owner record has an epoch")
+}
+
 fn is_token(token: &str) -> bool {
     let illegal = |byte: u8| byte.is_ascii_whitespace() || byte.is_ascii_control();
     !token.is_empty() && !token.bytes().any(illegal)
@@ -439,10 +445,11 @@ impl Broker for Client {
             }
             state.revision += 1;
             let revision = state.revision;
+            let owned = owned(key).map(|shard| (shard, epoch_of(&value)));
             let before = entries.insert(key.to_owned(), Entry { revision, value });
             state.puts.push((bucket.to_owned(), key.to_owned(), before));
-            if let Some(shard) = owned(key) {
-                self.server.world.owns(self.process.number, shard);
+            if let Some((shard, epoch)) = owned {
+                self.server.world.owns(self.process.number, shard, epoch);
             }
             Ok(Ok(revision))
         });
