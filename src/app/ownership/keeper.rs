@@ -72,7 +72,7 @@ struct State {
 /// How a renewal ended.
 enum Renewal {
     Done,
-    /// The record was gone. It is written again, and nothing is sent on the strength of that: another owner who has it no more
+    /// The record was gone, or may have been another one. It is written again, and nothing is sent on the strength of that: another owner who has it no more
     /// either has his next renewal first.
     Rewritten,
     /// To be tried again.
@@ -329,8 +329,19 @@ impl Keeper {
             };
         }
         let entries = Entries::of(&self.manifest);
+        let sends_for = self.manifest.ownership.send_within.duration();
         let mut was_gone = false;
+        // Who has not renewed in time may have lost the shard. The revision alone does not tell: where the broker has lost its newest
+        // writes, it has given the same one to another owner's.
+        let mut is_looked_at = kept.fence.is_renewed();
         for _ in 0..ROUNDS_MAX {
+            if !is_looked_at {
+                match self.look(kept, state).await {
+                    Ok(is_gone) => was_gone |= is_gone,
+                    Err(renewal) => return renewal,
+                }
+            }
+            is_looked_at = false;
             let begun = self.clock.monotonic();
             state.record.renewed = self.clock.now();
             let written = entries
@@ -339,38 +350,45 @@ impl Keeper {
             match written {
                 Ok(revision) => {
                     state.revision = Some(revision);
-                    if was_gone {
+                    // So much later it may have been another owner's record that was written over.
+                    let is_in_time = self.clock.monotonic().saturating_sub(begun) < sends_for;
+                    if was_gone || !is_in_time {
                         return Renewal::Rewritten;
                     }
                     kept.renewed.store(millis(begun), Ordering::Release);
-                    kept.fence
-                        .renew(begun + self.manifest.ownership.send_within.duration());
+                    kept.fence.renew(begun + sends_for);
                     return Renewal::Done;
                 }
                 Err(PutError::Conflict) => {}
                 Err(error) => return Renewal::Failed(error.to_string()),
             }
-            let found = match entries.read(&*self.broker, kept.shard).await {
-                Ok(found) => found,
-                Err(error) => return Renewal::Failed(error.to_string()),
-            };
-            let record = found.as_ref().map(|(record, _)| record);
-            match standing(record, &state.record) {
-                Standing::Ours => {}
-                Standing::Gone => {
-                    was_gone = true;
-                    tracing::warn!(
-                        shard = kept.shard,
-                        "the broker has lost the owner record; it is written again"
-                    );
-                }
-                Standing::Taken => {
-                    return Renewal::Taken(record.map_or_else(String::new, OwnerRecord::whose));
-                }
-            }
-            state.revision = found.map(|(_, revision)| revision);
         }
         Renewal::Failed("the record changes all the time".to_owned())
+    }
+
+    /// Reads the record that is to be written over. Tells whether there is none any more.
+    async fn look(&self, kept: &Kept, state: &mut State) -> Result<bool, Renewal> {
+        let entries = Entries::of(&self.manifest);
+        let found = entries.read(&*self.broker, kept.shard).await;
+        let found = found.map_err(|error| Renewal::Failed(error.to_string()))?;
+        let record = found.as_ref().map(|(record, _)| record);
+        let is_gone = match standing(record, &state.record) {
+            Standing::Ours => false,
+            Standing::Gone => {
+                tracing::warn!(
+                    shard = kept.shard,
+                    "the broker has lost the owner record; it is written again"
+                );
+                true
+            }
+            Standing::Taken => {
+                return Err(Renewal::Taken(
+                    record.map_or_else(String::new, OwnerRecord::whose),
+                ));
+            }
+        };
+        state.revision = found.map(|(_, revision)| revision);
+        Ok(is_gone)
     }
 
     fn show(&self, kept: &Kept) {

@@ -12,7 +12,7 @@ use super::absent::Absent;
 use super::adoption::{Adoption, Loss};
 use super::claim::{Claimed, Claiming};
 use super::keeper::{Keeper, Kept};
-use super::record::{Entries, OwnerRecord};
+use super::record::{Entries, OwnerRecord, Token};
 use crate::app::adapters::SystemAdapters;
 use crate::app::cluster;
 use crate::app::randomness::SystemRandomness;
@@ -389,6 +389,38 @@ async fn a_lost_record_is_written_again_and_one_of_another_owner_closes_the_fenc
     keeper.release().await;
     running.await.expect("ended");
     assert_eq!(place.record().await.0, other, "it is not written over");
+}
+
+/// A broker that has lost its newest writes counts on from before them.
+#[tokio::test]
+async fn a_record_of_another_owner_is_not_written_over_because_it_has_the_same_revision() {
+    let mut place = Place::new().await;
+    let claimed = place.claim("a").await.expect("new");
+    let (record, revision) = place.record().await;
+    place.lose_records().await;
+    let other = OwnerRecord {
+        epoch: record.epoch + 1,
+        claim: Token([9; 16]),
+        ..record
+    };
+    let entries = Entries::of(&place.manifest);
+    let mut written = None;
+    while written != Some(revision) {
+        let next = entries.write(&*place.broker, 0, &other, written).await;
+        written = Some(next.expect("written"));
+    }
+    let keeper = place.keeper(&claimed);
+    // For so long this process was not at work.
+    place.clock.0.fetch_add(2_500, Ordering::AcqRel);
+    let running = tokio::spawn(Arc::clone(&keeper).run());
+    let is_taken = |told: &String| told.contains("another process owns it");
+    while !keeper.trouble(0).as_ref().is_some_and(is_taken) {
+        assert!(!claimed.fence.is_open());
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    keeper.release().await;
+    running.await.expect("ended");
+    assert_eq!(place.record().await, (other, revision), "it is not written over");
 }
 
 #[tokio::test]
