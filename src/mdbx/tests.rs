@@ -13,7 +13,6 @@ use crate::kernel::ids::{
     ClusterId, CommandId, DefinitionHash, EffectName, EventId, InstanceId, Key, SagaName, TenantId, TimeMs,
 };
 use crate::kernel::input::{DomainEvent, Input, InputBody, Origin, Owner, SourceStream};
-use crate::kernel::ledger::Ledger;
 use crate::kernel::patch::{IgnoreReason, Note, TimerRow};
 use crate::kernel::record::{Phase, Record, Summary};
 use crate::kernel::work::{WorkItem, WorkKind, WorkRef};
@@ -51,36 +50,10 @@ fn id(tenant: &str, saga: &str, key: &str) -> InstanceId {
 
 fn record(generation: u32, last_history: Option<u64>) -> Record {
     Record {
-        generation,
-        definition: DefinitionHash([7; 32]),
         version: 1,
-        phase: Phase::Running,
-        started: TimeMs(1),
-        updated: TimeMs(1),
-        start_event: "e-1".to_owned(),
-        root_correlation_id: None,
-        traceparent: None,
-        hops: 0,
-        input: None,
-        parent: None,
         data: ByteBuf::from(b"{}".to_vec()),
-        machine: None,
-        steps: Vec::new(),
-        ledger: Ledger::default(),
-        strays: Vec::new(),
-        doubts: Vec::new(),
-        buffer: Vec::new(),
-        timers: BTreeMap::new(),
-        failure: None,
-        early: None,
-        seen_events: Vec::new(),
-        sources: Vec::new(),
-        seen_results: Vec::new(),
-        deferred: 0,
         last_history,
-        left: None,
-        program: None,
-        aliases: Vec::new(),
+        ..Record::opened(generation, DefinitionHash([7; 32]), "e-1", TimeMs(1))
     }
 }
 

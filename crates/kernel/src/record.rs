@@ -377,6 +377,43 @@ pub enum RecordError {
 pub const RECORD_FORMAT: u8 = 1;
 
 impl Record {
+    /// That of an instance which begins and has neither state nor steps.
+    #[must_use]
+    pub fn opened(generation: u32, definition: DefinitionHash, start_event: &str, time: TimeMs) -> Self {
+        Self {
+            generation,
+            definition,
+            version: 0,
+            phase: Phase::Running,
+            started: time,
+            updated: time,
+            start_event: start_event.to_owned(),
+            root_correlation_id: None,
+            traceparent: None,
+            hops: 0,
+            input: None,
+            parent: None,
+            data: ByteBuf::new(),
+            machine: None,
+            steps: Vec::new(),
+            ledger: Ledger::default(),
+            strays: Vec::new(),
+            doubts: Vec::new(),
+            buffer: Vec::new(),
+            timers: BTreeMap::new(),
+            failure: None,
+            early: None,
+            seen_events: Vec::new(),
+            sources: Vec::new(),
+            seen_results: Vec::new(),
+            deferred: 0,
+            last_history: None,
+            left: None,
+            program: None,
+            aliases: Vec::new(),
+        }
+    }
+
     /// Encodes the record: the format byte, then postcard.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {

@@ -499,8 +499,7 @@ mod tests {
     use serde_bytes::ByteBuf;
 
     use super::*;
-    use crate::ledger::Ledger;
-    use crate::record::{MachineState, Phase};
+    use crate::record::MachineState;
     use saga_runner_language::ids::{DefinitionHash, Key, SagaName, TenantId};
 
     fn id() -> InstanceId {
@@ -513,36 +512,12 @@ mod tests {
 
     fn record() -> Record {
         Record {
-            generation: 1,
-            definition: DefinitionHash([0; 32]),
             version: 2,
-            phase: Phase::Running,
-            started: TimeMs(1_767_261_600_000),
             updated: TimeMs(1_767_261_600_250),
-            start_event: "e-1".to_owned(),
-            root_correlation_id: None,
-            traceparent: None,
-            hops: 0,
-            input: None,
-            parent: None,
             data: ByteBuf::from(r#"{"b":9007199254740993}"#),
             machine: Some(MachineState { state: 3, entries: 1 }),
             steps: vec![StepState::pending()],
-            ledger: Ledger::default(),
-            strays: Vec::new(),
-            doubts: Vec::new(),
-            buffer: Vec::new(),
-            timers: std::collections::BTreeMap::new(),
-            failure: None,
-            early: None,
-            seen_events: Vec::new(),
-            sources: Vec::new(),
-            seen_results: Vec::new(),
-            deferred: 0,
-            last_history: None,
-            left: None,
-            program: None,
-            aliases: Vec::new(),
+            ..Record::opened(1, DefinitionHash([0; 32]), "e-1", TimeMs(1_767_261_600_000))
         }
     }
 

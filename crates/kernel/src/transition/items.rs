@@ -5,9 +5,7 @@
 
 use std::ops::RangeInclusive;
 
-use saga_runner_language::definition::loops::{
-    ITEMS_MAX, PARALLEL_MAX, TOO_MANY_FAILED, TOO_MANY_ITEMS, VALUE_RANGE,
-};
+use saga_runner_language::definition::loops::{ITEMS_MAX, PARALLEL_MAX, TOO_MANY_FAILED, TOO_MANY_ITEMS};
 use saga_runner_language::definition::model::{
     BODY_OF_FOREACH, Count, Foreach, Group, ItemJoin, OnItemError, Step, Tolerance,
 };
@@ -16,7 +14,7 @@ use saga_runner_language::json::{Json, write_string};
 use serde_bytes::ByteBuf;
 
 use super::ends::{self, Defeat};
-use super::joins::JOIN_UNREACHABLE;
+use super::joins::{JOIN_UNREACHABLE, NoNumber};
 use super::place::Place;
 use super::run::Run;
 use super::scope::Locals;
@@ -46,13 +44,9 @@ pub(super) fn start<'a>(run: &mut Run<'a>, slot: Slot, foreach: &'a Foreach) -> 
         parallel,
         at_least,
         tolerate,
-    } = match numbers(run, slot, foreach)? {
+    } = match numbers(run, slot, foreach) {
         Ok(numbers) => numbers,
-        Err(message) => {
-            let class = VALUE_RANGE;
-            let message = &message;
-            return ends::failed(run, slot, Defeat { class, message });
-        }
+        Err(why) => return why.defeats(run, slot),
     };
     let state = run.slot_mut(slot);
     state.status = StepStatus::Running;
@@ -167,12 +161,8 @@ enum Tolerated {
     Percent(u32),
 }
 
-/// What the numbers of a loop are now, or which of them is out of range.
-fn numbers<'a>(
-    run: &mut Run<'a>,
-    slot: Slot,
-    foreach: &'a Foreach,
-) -> Result<Result<Numbers, String>, Rejection> {
+/// What the numbers of a loop are now.
+fn numbers<'a>(run: &mut Run<'a>, slot: Slot, foreach: &'a Foreach) -> Result<Numbers, NoNumber> {
     let mut read = |key: &str, count: &'a Count, range: RangeInclusive<u32>| {
         let place = format!(
             "{}.foreach.{key}",
@@ -185,25 +175,23 @@ fn numbers<'a>(
     let parallel = read("parallel", &foreach.parallel, 1..=PARALLEL_MAX)?;
     let max = read("max", &foreach.max, 1..=ITEMS_MAX)?;
     let at_least = match &foreach.join {
-        ItemJoin::All => Ok(None),
-        ItemJoin::AtLeast(count) => read("join.at_least", count, 1..=ITEMS_MAX)?.map(Some),
+        ItemJoin::All => None,
+        ItemJoin::AtLeast(count) => Some(read("join.at_least", count, 1..=ITEMS_MAX)?),
     };
     let tolerate = match &foreach.tolerate {
-        None => Ok(None),
-        Some(Tolerance::Percent(percent)) => Ok(Some(Tolerated::Percent(*percent))),
+        None => None,
+        Some(Tolerance::Percent(percent)) => Some(Tolerated::Percent(*percent)),
         Some(Tolerance::Items(count)) => {
-            let number = read("tolerate", count, 0..=ITEMS_MAX)?;
-            number.map(|items| Some(Tolerated::Items(items)))
+            let items = read("tolerate", count, 0..=ITEMS_MAX)?;
+            Some(Tolerated::Items(items))
         }
     };
-    Ok((|| {
-        Ok(Numbers {
-            max: max?,
-            parallel: parallel?,
-            at_least: at_least?,
-            tolerate: tolerate?,
-        })
-    })())
+    Ok(Numbers {
+        max,
+        parallel,
+        at_least,
+        tolerate,
+    })
 }
 
 /// Leads every item on, starts others as there is room, and ends the loop. Tells whether anything has changed.

@@ -68,29 +68,55 @@ pub(super) fn compute(run: &mut Run<'_>, slot: Slot) -> Result<bool, Rejection> 
         return Ok(false);
     }
     let place = format!("{}.join.at_least", Place::Step { name: &step.name });
-    match number(run, count, 1..=needs, &place)? {
+    match number(run, count, 1..=needs, &place) {
         Ok(count) => {
             run.slot_mut(slot).needed = Some(count);
             Ok(false)
         }
-        Err(message) => {
-            let class = VALUE_RANGE;
-            let message = &message;
-            ends::failed(run, slot, Defeat { class, message })?;
+        Err(why) => {
+            why.defeats(run, slot)?;
             Ok(true)
         }
     }
 }
 
-/// A number of a definition as it is now, or why it is none within `range`.
+/// Why a number of a definition has no value now.
+pub(super) enum NoNumber {
+    /// Its value is not allowed there, as this sentence says.
+    OutOfRange(String),
+    /// It cannot be computed.
+    Rejected(Rejection),
+}
+
+impl From<Rejection> for NoNumber {
+    fn from(rejection: Rejection) -> Self {
+        Self::Rejected(rejection)
+    }
+}
+
+impl NoNumber {
+    /// A value that is not allowed is a failure of the step.
+    pub(super) fn defeats(self, run: &mut Run<'_>, slot: Slot) -> Result<(), Rejection> {
+        let class = VALUE_RANGE;
+        match self {
+            Self::OutOfRange(message) => {
+                let message = &message;
+                ends::failed(run, slot, Defeat { class, message })
+            }
+            Self::Rejected(rejection) => Err(rejection),
+        }
+    }
+}
+
+/// A number of a definition as it is now.
 pub(super) fn number<'a>(
     run: &mut Run<'a>,
     count: &'a Count,
     range: RangeInclusive<u32>,
     place: &str,
-) -> Result<Result<u32, String>, Rejection> {
+) -> Result<u32, NoNumber> {
     let expr = match count {
-        Count::Fixed(number) => return Ok(Ok(*number)),
+        Count::Fixed(number) => return Ok(*number),
         Count::Computed(expr) => expr,
     };
     let value = run.evaluate(expr, Locals::default(), || place.to_owned())?;
@@ -98,17 +124,17 @@ pub(super) fn number<'a>(
         Json::Int(number) => u32::try_from(number).ok().filter(|number| range.contains(number)),
         _ => None,
     };
-    Ok(number.ok_or_else(|| {
+    number.ok_or_else(|| {
         let mut found = Vec::new();
         value.write(&mut found);
         found.truncate(SHOWN_BYTES);
-        format!(
+        NoNumber::OutOfRange(format!(
             "{place} is {}, allowed are whole numbers from {} to {}",
             String::from_utf8_lossy(&found),
             range.start(),
             range.end()
-        )
-    }))
+        ))
+    })
 }
 
 /// Whether the needs of a step cannot be met any more.

@@ -12,7 +12,6 @@ use super::scope::Locals;
 use super::slot::Slot;
 use super::{Context, Rejection, Trace};
 use crate::input::{Control, DomainEvent, Input, InputBody};
-use crate::ledger::Ledger;
 use crate::patch::{Note, Outcome, Patch};
 use crate::record::{Phase, Record, StepState, Summary};
 use crate::work::{WorkItem, WorkRef};
@@ -131,13 +130,6 @@ impl<'a> Run<'a> {
             ..
         } = ground;
         let record = Record {
-            generation: context.generation,
-            definition: definition.hash,
-            version: 0,
-            phase: Phase::Running,
-            started: input.time,
-            updated: input.time,
-            start_event: origin.id.to_owned(),
             root_correlation_id: origin
                 .correlation_id
                 .filter(|root| *root != instance.key.as_str())
@@ -145,26 +137,12 @@ impl<'a> Run<'a> {
             traceparent: origin.traceparent.map(str::to_owned),
             hops: origin.hops,
             input: origin.input.map(ByteBuf::from),
-            parent: None,
-            data: ByteBuf::new(),
-            machine: None,
             steps: definition.steps.iter().map(|_| StepState::pending()).collect(),
-            ledger: Ledger::default(),
-            strays: Vec::new(),
-            doubts: Vec::new(),
-            buffer: Vec::new(),
-            timers: std::collections::BTreeMap::new(),
-            failure: None,
-            early: None,
             // What an earlier generation has taken does not come twice.
             seen_events: last.map(|last| last.seen_events.clone()).unwrap_or_default(),
             sources: last.map(|last| last.sources.clone()).unwrap_or_default(),
-            seen_results: Vec::new(),
-            deferred: 0,
-            last_history: None,
-            left: None,
             program: super::program::first(definition.program.as_ref()),
-            aliases: Vec::new(),
+            ..Record::opened(context.generation, definition.hash, origin.id, input.time)
         };
         Self::with(ground, record, b"{}")
     }

@@ -456,6 +456,12 @@ impl Step {
     }
 }
 
+/// Whether an entry of `retry` that names these error classes is for `class`.
+pub(super) fn includes(classes: &[String], class: &str) -> bool {
+    let mut classes = classes.iter();
+    classes.any(|candidate| candidate == class || candidate == ANY_CLASS)
+}
+
 /// When a failed attempt of a step is followed by another one.
 #[derive(Debug)]
 pub struct StepRetry {
@@ -470,9 +476,7 @@ pub struct StepRetry {
 impl StepRetry {
     #[must_use]
     pub fn is_for(&self, class: &str) -> bool {
-        self.classes
-            .iter()
-            .any(|candidate| candidate == class || candidate == ANY_CLASS)
+        includes(&self.classes, class)
     }
 
     /// Whether a wait that ends so is followed by another attempt.

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::model::{ANY_CLASS, Action};
+use super::model::{ANY_CLASS, Action, includes};
 use crate::expr::{Expr, Root};
 use crate::retry::RetryPolicy;
 
@@ -60,9 +60,7 @@ impl UndoRetry {
 
     #[must_use]
     pub fn is_for(&self, class: &str) -> bool {
-        self.classes
-            .iter()
-            .any(|candidate| candidate == class || candidate == ANY_CLASS)
+        includes(&self.classes, class)
     }
 }
 

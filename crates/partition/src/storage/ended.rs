@@ -276,10 +276,7 @@ const TOMBSTONES_SEEN: &[u8] = b"tombstones seen";
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use saga_runner_kernel::ids::{Key, SagaName, TenantId};
-    use saga_runner_kernel::ledger::Ledger;
     use saga_runner_kernel::record::{Phase, Summary};
 
     use super::*;
@@ -295,36 +292,10 @@ mod tests {
 
     fn record() -> Record {
         Record {
-            generation: 1,
-            definition: DefinitionHash([7; 32]),
             version: 1,
             phase: Phase::Completed,
-            started: TimeMs(1),
-            updated: TimeMs(1),
-            start_event: "e-1".to_owned(),
-            root_correlation_id: None,
-            traceparent: None,
-            hops: 0,
-            input: None,
-            parent: None,
             data: b"{}".to_vec().into(),
-            machine: None,
-            steps: Vec::new(),
-            ledger: Ledger::default(),
-            strays: Vec::new(),
-            doubts: Vec::new(),
-            buffer: Vec::new(),
-            timers: BTreeMap::new(),
-            failure: None,
-            early: None,
-            seen_events: Vec::new(),
-            sources: Vec::new(),
-            seen_results: Vec::new(),
-            deferred: 0,
-            last_history: None,
-            left: None,
-            program: None,
-            aliases: Vec::new(),
+            ..Record::opened(1, DefinitionHash([7; 32]), "e-1", TimeMs(1))
         }
     }
 
