@@ -203,8 +203,8 @@ fn attempt(suite: &Suite, case: &Case, players: &Cast, plan: &Plan) -> Option<En
         if play::turn_to(&mut ending.world, step).is_err() {
             continue;
         }
-        let timer = step.before.as_ref();
-        if let Some(timer) = timer.and_then(|(name, _)| ending.world.timer_named(name)) {
+        let before = step.before.as_ref();
+        if let Some(timer) = before.and_then(|before| before.find(&ending.world).ok()) {
             let given = ending.world.advance_to(&timer, &Hold::All);
             ending.note(given);
         }

@@ -9,6 +9,7 @@ use saga_runner_partition::machine::message::LetterDecision;
 use serde_json::Value;
 
 use super::answer::Answer;
+use super::before::Before;
 use super::expect::Expect;
 use super::keys;
 use super::of::Of;
@@ -109,6 +110,9 @@ pub struct Placed {
     pub round: Option<(u32, u32)>,
 }
 
+/// Work that is held back, and where that is said.
+pub type Held = (Hold, Range<usize>);
+
 #[derive(Debug)]
 pub struct Step {
     /// Of the key that says what it does.
@@ -116,9 +120,9 @@ pub struct Step {
     /// Which instance it is about, where that is not the case's: `SAGA`, or `SAGA/KEY`.
     pub at: Option<(String, Range<usize>)>,
     /// The timer at whose very instant, and before which, it comes.
-    pub before: Option<(String, Range<usize>)>,
+    pub before: Option<Before>,
     /// Work whose deadline does not come while time passes, and where that is said.
-    pub hold: (Hold, Range<usize>),
+    pub hold: Held,
     pub action: Action,
     pub expect: Option<Expect>,
 }
@@ -327,10 +331,7 @@ impl Reader<'_, '_> {
             }
         }
         let (hold, before) = self.passing(&fields, entry)?;
-        let at = match fields.get("at") {
-            None => None,
-            Some(entry) => Some((self.text(entry, "a saga, or SAGA/KEY")?, entry.value.span.clone())),
-        };
+        let at = self.at(&fields)?;
         let expect = match fields.get("expect") {
             None => Some(None),
             Some(entry) => self.expect(entry).map(Some),
@@ -377,16 +378,20 @@ impl Reader<'_, '_> {
         })
     }
 
+    /// Which instance is meant, where that is said.
+    #[expect(clippy::option_option, reason = "a finding, or nothing is said")]
+    pub(super) fn at(&mut self, fields: &Fields<'_, '_>) -> Option<Option<(String, Range<usize>)>> {
+        match fields.get("at") {
+            None => Some(None),
+            Some(entry) => {
+                let at = self.text(entry, "a saga, or SAGA/KEY")?;
+                Some(Some((at, entry.value.span.clone())))
+            }
+        }
+    }
+
     /// What is held back while time passes, and the timer before which the step comes.
-    #[expect(
-        clippy::type_complexity,
-        reason = "two members of a step, each with its place"
-    )]
-    fn passing(
-        &mut self,
-        fields: &Fields<'_, '_>,
-        action: &Entry<'_>,
-    ) -> Option<((Hold, Range<usize>), Option<(String, Range<usize>)>)> {
+    fn passing(&mut self, fields: &Fields<'_, '_>, action: &Entry<'_>) -> Option<(Held, Option<Before>)> {
         let before = match fields.get("before") {
             None => None,
             Some(before) if ["advance", "schedule"].contains(&&*action.key) => {
@@ -398,10 +403,7 @@ impl Reader<'_, '_> {
                     .error(codes::CONTRADICTION, before.key_span.clone(), message);
                 None
             }
-            Some(before) => {
-                let timer = self.text(before, "the name of a timer")?;
-                Some((timer, before.value.span.clone()))
-            }
+            Some(before) => Some(self.before(before)?),
         };
         let Some(hold) = fields.get(HOLD) else {
             return Some(((Hold::default(), 0..0), before));

@@ -75,6 +75,11 @@ pub static OF: Shape = shape(
         &key("generation", Kind::Any, ""),
     ],
 );
+pub static BEFORE: Shape = shape(
+    "",
+    "a timer",
+    &[&key("timer", Kind::Any, ""), &key("at", Kind::Any, "")],
+);
 pub static CALLBACK: Shape = shape(
     "",
     "a callback",

@@ -5,6 +5,7 @@
 //! [`play`] gives it the inputs of a case, [`compare`] holds what came out against what was expected.
 
 pub mod answer;
+pub mod before;
 pub mod branches;
 pub mod chaos;
 pub mod checks;

@@ -251,22 +251,16 @@ pub fn open(case: &Case, players: &Cast, manner: Manner) -> Result<World, Fault>
 /// # Errors
 /// [`Obstacle`] where it does not come to the instance.
 pub fn perform(world: &mut World, suite: &Suite, step: &Step) -> Result<Given, Obstacle> {
-    let Some((name, span)) = &step.before else {
+    let Some(before) = &step.before else {
         return act(world, suite, step);
     };
-    let Some(timer) = world.timer_named(name) else {
-        return Err(Obstacle::Fault(Box::new(not_set(world, name, span))));
-    };
+    let obstacle = |fault| Obstacle::Fault(Box::new(fault));
+    let timer = before.find(world).map_err(obstacle)?;
     let (hold, held_span) = &step.hold;
     let mut given = world.advance_to(&timer, hold);
     is_held(world, hold, held_span)?;
-    if world.timer_named(name).is_none_or(|left| left.0 != timer.0) {
-        let message = format!(
-            "what comes before the timer \"{}\" clears it",
-            name.escape_debug()
-        );
-        let fault = Fault::new(codes::UNPLAYABLE, span.clone(), message, None);
-        return Err(Obstacle::Fault(Box::new(fault)));
+    if !before.find(world).is_ok_and(|left| left.0 == timer.0) {
+        return Err(obstacle(before.cleared()));
     }
     // What a case sees of the input is the input's, not that of a timer before it.
     given.outcome = None;
@@ -507,18 +501,6 @@ fn other_instance(world: &World, step: &Step, key: &Key) -> Obstacle {
     let help = Some(format!("if that is meant, expect {{ignored: {OTHER_INSTANCE}}}"));
     let fault = Fault::new(codes::UNPLAYABLE, step.span.clone(), message, help);
     Obstacle::Fault(Box::new(fault))
-}
-
-fn not_set(world: &World, name: &str, span: &Range<usize>) -> Fault {
-    let message = format!("no timer \"{}\" is set", name.escape_debug());
-    let timers = world.record.iter().flat_map(|record| record.timers.values());
-    let names: Vec<&str> = timers.map(|timer| timer.name.as_str()).collect();
-    let help = if names.is_empty() {
-        "no timer is set at this point".to_owned()
-    } else {
-        format!("set are {}", names.join(", "))
-    };
-    Fault::new(codes::UNPLAYABLE, span.clone(), message, Some(help))
 }
 
 /// A name that no work has holds nothing back, so it is a mistake.

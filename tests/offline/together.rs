@@ -276,3 +276,38 @@ steps: {end: {delay: 1h}}
     );
     assert_eq!(project.findings(&[]), NONE);
 }
+
+/// The parent cannot name the timer of its child otherwise.
+#[test]
+fn an_input_comes_right_before_a_timer_of_another_instance() {
+    let told = |steps: &str| {
+        let project = project(&format!(
+            "saga: order
+cases:
+  - name: in time
+    sagas: [payment]
+    start: 2026-01-01T10:00:00Z
+    chaos: false
+    steps:
+      - {{event: Trip.Booked, data: {{trip: t-1}}}}
+{steps}"
+        ));
+        project.findings(&[])
+    };
+    let steps = "
+      - {cancel: too late, before: {timer: slow, at: payment}, hold: all}
+      - {at: payment, advance: 0s, hold: all, expect: {phase: cancelling}}
+";
+    // The child is cancelled before its timer comes, so the timer has nothing to say.
+    let found = told(&steps.replace("phase: cancelling", "state: {hurried: false}"));
+    assert_eq!(found, NONE);
+    let found = told(&steps.replace("phase: cancelling", "state: {hurried: true}"));
+    assert_eq!(found.len(), 1, "{found:?}");
+    let found = told("\n      - {signal: hurry, before: {timer: slow, at: payment/t-9}}\n");
+    assert!(found[0].ends_with("SR0602 no timer \"slow\" is set"), "{found:?}");
+    let found = told("\n      - {signal: hurry, before: {timer: slow, at: hotel}}\n");
+    assert!(
+        found[0].ends_with("SR0602 no saga of this name plays along, but order, payment"),
+        "{found:?}"
+    );
+}

@@ -94,7 +94,8 @@ impl World {
     }
 
     /// The record of an instance, live or final.
-    pub(super) fn read(&self, id: &InstanceId) -> Option<Record> {
+    #[must_use]
+    pub fn read(&self, id: &InstanceId) -> Option<Record> {
         if *id == self.instance {
             return self.last().cloned();
         }

@@ -4,7 +4,7 @@ use saga_runner_partition::storage::rows::TimerTarget;
 use saga_runner_partition::storage::{Batch, StorageError};
 
 use super::{Given, World};
-use crate::kernel::ids::TimeMs;
+use crate::kernel::ids::{InstanceId, TimeMs};
 use crate::kernel::input::WorkOutcome;
 use crate::kernel::patch::Outcome;
 use crate::kernel::work::{WorkItem, WorkRef};
@@ -55,12 +55,12 @@ impl World {
         self.store.reader().timers(None, 1).ok()?.into_iter().next()
     }
 
-    /// The timer of this name that the instance has set.
+    /// The timer of this name that an instance has set.
     #[must_use]
-    pub fn timer_named(&self, name: &str) -> Option<Timer> {
+    pub fn timer_named(&self, instance: &InstanceId, name: &str) -> Option<Timer> {
         let timers = self.store.reader().timers(None, usize::MAX).ok()?;
         let mut own = timers.into_iter();
-        own.find(|(_, _, target)| target.instance == self.instance && target.name == name)
+        own.find(|(_, _, target)| target.instance == *instance && target.name == name)
     }
 
     /// Lets time pass: timers fire and deadlines of work come in the order of their times, of the same time the timers first,
