@@ -18,8 +18,6 @@ use super::world::time::Hold;
 use super::world::{Given, Manner, World};
 use crate::kernel::alias::Alias;
 use crate::kernel::definition::Definition;
-use crate::kernel::definition::keys::KeyError;
-use crate::kernel::expr::{Root, Scope};
 use crate::kernel::ids::{InstanceId, Key, TenantId, TimeMs};
 use crate::kernel::input::{CallbackOutcome, Control, DomainEvent, Settle, WorkOutcome};
 use crate::kernel::json::Json;
@@ -231,7 +229,7 @@ pub fn open(case: &Case, players: &Cast, manner: Manner) -> Result<World, Fault>
         (Some(key), _) => key.clone(),
         (None, Some((step, spec))) => {
             let event = event(&mut world.clone(), step, spec)?;
-            key_of(definition, &event, case.start).map_err(|(reason, why)| {
+            world.key_of(&event).map_err(|(reason, why)| {
                 let message = format!("the first event finds no instance ({reason}): {why}");
                 let help = Some("or give the case a key".to_owned());
                 Fault::new(codes::UNPLAYABLE, step.span.clone(), message, help)
@@ -280,7 +278,7 @@ pub fn act(world: &mut World, suite: &Suite, step: &Step) -> Result<Given, Obsta
             if world.is_together() {
                 return give_all(world, step, &event);
             }
-            match key_of(&world.definition, &event, world.now) {
+            match world.key_of(&event) {
                 Ok(key) if key == world.instance.key => Ok(world.give_event(event)),
                 Ok(key) => match Alias::of(&key) {
                     Some(alias) => Ok(world.give_matched(event, &alias)),
@@ -357,21 +355,11 @@ pub fn act(world: &mut World, suite: &Suite, step: &Step) -> Result<Given, Obsta
 
 /// Everyone who hears an event gets it.
 fn give_all(world: &mut World, step: &Step, event: &DomainEvent) -> Result<Given, Obstacle> {
-    let found = world.addressees(event).map_err(|(reason, message)| {
-        let mut seen = Seen::after(world, &Given::default());
-        seen.rejected = Some((reason.to_owned(), message));
-        Obstacle::Seen(Box::new(seen))
-    })?;
-    if found.is_empty() {
+    world.give_all(event).ok_or_else(|| {
         let message = format!("nobody hears \"{}\"", event.event_type.escape_debug());
         let fault = Fault::new(codes::UNPLAYABLE, step.span.clone(), message, None);
-        return Err(Obstacle::Fault(Box::new(fault)));
-    }
-    let mut given = Given::default();
-    for instance in found {
-        given.add(world.give_to(instance, event.clone()));
-    }
-    Ok(given)
+        Obstacle::Fault(Box::new(fault))
+    })
 }
 
 /// The instance starts for a planned time, which has then come.
@@ -528,23 +516,4 @@ fn not_awaited(world: &World, of: &Of, span: &Range<usize>) -> Fault {
         format!("awaited are {}", awaited.join(", "))
     };
     Fault::new(codes::UNPLAYABLE, span.clone(), message, Some(help))
-}
-
-/// The key that the saga's rules give to an event, or why it has none: reason code and sentence.
-pub fn key_of(
-    definition: &Definition,
-    event: &DomainEvent,
-    time: TimeMs,
-) -> Result<Key, (&'static str, String)> {
-    let limits = Limits::default();
-    let data = Json::parse(&event.payload, limits.json_depth)
-        .map_err(|error| ("payload.syntax", error.to_string()))?;
-    let root = event.root(time, data);
-    let scope = Scope::default().bind(Root::Event, &root);
-    definition
-        .key_in(&scope, &event.event_type, limits.expression_steps)
-        .map_err(|error| match error {
-            KeyError::Missing(why) => ("correlation.missing", why),
-            KeyError::Invalid(why) => ("correlation.invalid", why),
-        })
 }

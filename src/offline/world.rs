@@ -34,10 +34,12 @@ use crate::kernel::transition::Trace;
 use crate::kernel::view::{BlockedView, InstanceView};
 use crate::kernel::work::{WorkItem, WorkKind, WorkRef};
 use time::Timer;
+use wire::Wire;
 
 mod messages;
 mod recorded;
 pub mod time;
+mod wire;
 
 /// Most messages that one input may send to aliases and from there, directly or through what it sets free.
 const MESSAGES_MAX: usize = 10_000;
@@ -119,10 +121,13 @@ pub struct World {
     keys: BTreeSet<String>,
     /// Branches of the definition that were run.
     pub covered: BTreeMap<SagaName, Covered>,
+    wire: Arc<Wire>,
     store: Memory,
     partition: Partition,
-    /// Numbers the messages of the streams, and the ids of inputs that have none.
+    /// Numbers the messages from outside, and the ids of those that have none.
     messages: u64,
+    /// Numbers the messages that instances send.
+    carried: u64,
     /// What was read of the history of the instance, oldest first, with the log sequences.
     history: Vec<(u64, HistoryRow)>,
 }
@@ -146,9 +151,11 @@ impl Clone for World {
             answered: self.answered.clone(),
             keys: self.keys.clone(),
             covered: self.covered.clone(),
+            wire: Arc::clone(&self.wire),
             store: self.store.copy(),
             partition: self.partition.clone(),
             messages: self.messages,
+            carried: self.carried,
             history: self.history.clone(),
         }
     }
@@ -217,10 +224,11 @@ impl World {
         if active.is_empty() {
             active.push(Arc::clone(&definition));
         }
-        let definitions = DefinitionSet::new(active, Vec::new());
+        let definitions = Arc::new(DefinitionSet::new(active, Vec::new()));
+        let wire = Wire::new(Arc::clone(&definitions), &instance.tenant);
         let terms = Terms {
             cluster: ClusterId::OFFLINE,
-            definitions: Arc::new(definitions),
+            definitions,
             revision: 1,
             scheduled_tenants: Vec::new(),
             limits: Limits::default(),
@@ -251,9 +259,11 @@ impl World {
             answered: BTreeSet::new(),
             keys: BTreeSet::new(),
             covered: BTreeMap::new(),
+            wire: Arc::new(wire),
             store,
             partition: opened.partition,
             messages: 0,
+            carried: 0,
             history: Vec::new(),
         }
     }
@@ -398,7 +408,7 @@ impl World {
         self.give_to(address, event)
     }
 
-    pub fn give_to(&mut self, instance: InstanceId, event: DomainEvent) -> Given {
+    fn give_to(&mut self, instance: InstanceId, event: DomainEvent) -> Given {
         let id = event.event_id.as_str().to_owned();
         let input = self.message(
             instance,
@@ -604,11 +614,7 @@ impl World {
     /// Takes over the work that a commit has made true.
     fn release(&mut self, staged: Staged, given: &mut Given, inputs: &mut VecDeque<(WorkRef, Input)>) {
         for (row, item) in staged.work {
-            match self.input_of(&item) {
-                Some(input) => inputs.push_back((row, input)),
-                None if self.is_together() => self.tell_cast(row, &item, given, inputs),
-                None => {}
-            }
+            self.tell(row, &item, given, inputs);
             if Alias::of(&item.instance.key).is_some() {
                 continue;
             }

@@ -43,7 +43,8 @@ pub const LAYERS: &[(&str, &[&str])] = &[
             "nats", "inproc", "api",
         ],
     ),
-    ("offline", &["kernel", "partition"]),
+    // What instances tell each other goes as the outbox writes it and the intake reads it (ADR 97).
+    ("offline", &["kernel", "partition", "ports", "intake", "outbox"]),
     (
         "app",
         &[

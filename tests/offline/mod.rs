@@ -14,6 +14,7 @@ mod schedules;
 mod time;
 mod together;
 mod waits;
+mod wire;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};

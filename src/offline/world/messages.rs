@@ -3,17 +3,18 @@
 
 use std::collections::VecDeque;
 
+use saga_runner_partition::machine::message::Arrival;
 use saga_runner_partition::storage::read::Found;
 
+use super::wire::Stored;
 use super::{Given, World};
 use crate::kernel::alias::Alias;
-use crate::kernel::children::{ParentRef, SagaMessage};
+use crate::kernel::children::SagaMessage;
 use crate::kernel::definition::Definition;
-use crate::kernel::ids::{EventId, InstanceId, Key, SagaName};
-use crate::kernel::input::{Control, DomainEvent, Input, InputBody, Origin, Owner, SourceStream, WorkResult};
+use crate::kernel::ids::{InstanceId, Key, SagaName};
+use crate::kernel::input::{DomainEvent, Input};
 use crate::kernel::record::Record;
 use crate::kernel::work::{WorkItem, WorkKind, WorkRef};
-use crate::offline::play::key_of;
 
 impl World {
     /// Whether instances of several sagas, or several of one, hear each other.
@@ -105,208 +106,99 @@ impl World {
         }
     }
 
-    /// An event from outside, or a fact, for everyone of the cast who hears it.
-    ///
-    /// # Errors
-    /// Reason and sentence, where it has no key for one of them.
-    pub fn addressees(&self, event: &DomainEvent) -> Result<Vec<InstanceId>, (&'static str, String)> {
-        let mut found = Vec::new();
-        for definition in self.cast.values() {
-            let types = definition.event_types();
-            if !types.contains(&event.event_type.as_str()) || !definition.hears(event) {
-                continue;
-            }
-            let key = key_of(definition, event, self.now)?;
-            found.push(match Alias::of(&key) {
-                Some(alias) => alias.address(&self.instance.tenant, &definition.name),
-                None => InstanceId {
-                    tenant: self.instance.tenant.clone(),
-                    saga: definition.name.clone(),
-                    key,
+    /// Gives an event from outside, or a fact of somebody who does not play along, to everyone of the cast who hears it; `None`
+    /// where nobody does.
+    pub fn give_all(&mut self, event: &DomainEvent) -> Option<Given> {
+        let tenant = self.instance.tenant.clone();
+        let found = self
+            .wire
+            .event(&tenant, event.clone(), self.stored(self.messages));
+        let mut given: Option<Given> = None;
+        for arrival in found {
+            let more = match arrival {
+                Arrival::Input(input) => {
+                    self.lives_at(&input);
+                    self.give(&input)
+                }
+                Arrival::Unreadable(message) => Given {
+                    rejection: Some((message.reason.to_owned(), message.message)),
+                    ..Given::default()
                 },
-            });
+            };
+            given.get_or_insert_default().add(more);
         }
-        Ok(found)
+        given
     }
 
-    /// What one instance of the cast tells the others by a piece of work.
-    pub(super) fn tell_cast(
+    /// The instance that the key rules of the saga give to an event.
+    ///
+    /// # Errors
+    /// Reason and sentence, where it has no key.
+    pub fn key_of(&self, event: &DomainEvent) -> Result<Key, (&'static str, String)> {
+        let key = self.wire.key_of(&self.definition, event, self.now);
+        key.map_err(|defect| (defect.reason, defect.message))
+    }
+
+    fn stored(&self, sequence: u64) -> Stored {
+        let time = self.now;
+        Stored { sequence, time }
+    }
+
+    fn lives_at(&mut self, input: &Input) {
+        if Alias::of(&input.instance.key).is_none() {
+            self.lives.insert(input.instance.clone());
+        }
+    }
+
+    /// What a piece of work tells others of this world is input of theirs.
+    pub(super) fn tell(
         &mut self,
         row: WorkRef,
         item: &WorkItem,
         given: &mut Given,
         inputs: &mut VecDeque<(WorkRef, Input)>,
     ) {
-        match &item.kind {
-            WorkKind::Saga {
-                saga, key, message, ..
-            } if self.cast.contains_key(saga) => {
-                let Some(body) = body_of(item, message) else {
-                    return;
-                };
-                let to = InstanceId {
-                    tenant: item.instance.tenant.clone(),
-                    saga: saga.clone(),
-                    key: key.clone(),
-                };
-                self.delivered.insert(item.command_id);
-                self.lives.insert(to.clone());
-                let stream = SourceStream::WorkflowCommands;
-                let id = match &body {
-                    InputBody::Result(result) => result.command_id,
-                    InputBody::Event(_) | InputBody::Control(_) | InputBody::Timer { .. } => item.command_id,
-                };
-                self.messages += 1;
-                inputs.push_back((row, self.message(to, stream, id.to_string(), body)));
+        if !self.is_heard(item) {
+            return;
+        }
+        self.carried += 1;
+        let found = match self.wire.carry(row, item, self.stored(self.carried)) {
+            Ok(found) => found,
+            Err(error) => {
+                let message = format!("{} cannot be sent: {error}", item.path);
+                given.unsteady.get_or_insert(message);
+                return;
             }
-            WorkKind::Fact { fact_type, payload } => {
-                let id = item.command_id.to_string();
-                let event = DomainEvent {
-                    event_id: EventId::parse(&id).expect("the id of a command is that of an event"),
-                    event_type: fact_type.clone(),
-                    aggregate_type: item.instance.saga.to_string(),
-                    aggregate_id: item.instance.key.to_string(),
-                    sequence: row.position(),
-                    schema_version: 1,
-                    correlation_id: Some(item.instance.key.as_str().to_owned()),
-                    causation_id: Some(item.causation_id.clone()),
-                    traceparent: item.traceparent.clone(),
-                    hops: item.hops,
-                    fact: true,
-                    payload: payload.clone(),
-                    via: None,
-                };
-                match self.addressees(&event) {
-                    Ok(found) => {
-                        for to in found {
-                            self.messages += 1;
-                            if Alias::of(&to.key).is_none() {
-                                self.lives.insert(to.clone());
-                            }
-                            let body = InputBody::Event(event.clone());
-                            let input = self.message(to, SourceStream::WorkflowEvents, id.clone(), body);
-                            inputs.push_back((row, input));
-                        }
-                    }
-                    Err((reason, message)) => {
-                        let dead = (reason.to_owned(), message);
-                        given.rejection.get_or_insert(dead);
-                    }
+        };
+        for arrival in found {
+            match arrival {
+                Arrival::Input(input) => {
+                    self.lives_at(&input);
+                    inputs.push_back((row, input));
+                }
+                Arrival::Unreadable(message) => {
+                    let dead = (message.reason.to_owned(), message.message);
+                    given.rejection.get_or_insert(dead);
                 }
             }
-            WorkKind::Saga { .. }
-            | WorkKind::Effect { .. }
+        }
+        if matches!(item.kind, WorkKind::Saga { .. }) {
+            self.delivered.insert(item.command_id);
+        }
+    }
+
+    /// Whether it is for somebody who is there: an alias, an owner of one, or who plays along.
+    fn is_heard(&self, item: &WorkItem) -> bool {
+        match &item.kind {
+            WorkKind::Saga { saga, message, .. } => {
+                let of_alias = item.kind.is_incidental() || matches!(message, SagaMessage::Forward(_));
+                of_alias || self.cast.contains_key(saga)
+            }
+            WorkKind::Fact { .. } => self.is_together(),
+            WorkKind::Effect { .. }
             | WorkKind::Command { .. }
             | WorkKind::Result { .. }
-            | WorkKind::Recall { .. } => {}
+            | WorkKind::Recall { .. } => false,
         }
     }
-
-    /// A message to an alias, or from one to the instance, as the input that it becomes.
-    pub(super) fn input_of(&self, item: &WorkItem) -> Option<Input> {
-        let WorkKind::Saga {
-            saga, key, message, ..
-        } = &item.kind
-        else {
-            return None;
-        };
-        let owner = |generation: u32| Owner {
-            key: item.instance.key.clone(),
-            generation,
-        };
-        let (id, body) = match message {
-            SagaMessage::RegisterAlias { generation } => {
-                let owner = owner(*generation);
-                let id = item.command_id.to_string();
-                (id, InputBody::Control(Control::RegisterAlias { owner }))
-            }
-            SagaMessage::ReleaseAlias { generation, hears } => {
-                let (owner, hears) = (owner(*generation), *hears);
-                let id = item.command_id.to_string();
-                (id, InputBody::Control(Control::ReleaseAlias { owner, hears }))
-            }
-            SagaMessage::AskAlias(question) => {
-                let (key, question) = (item.instance.key.clone(), *question);
-                let id = item.command_id.to_string();
-                (id, InputBody::Control(Control::AskAlias { key, question }))
-            }
-            SagaMessage::AliasRead { question, late } => {
-                let (question, late) = (*question, *late);
-                let id = item.command_id.to_string();
-                (id, InputBody::Control(Control::AliasRead { question, late }))
-            }
-            SagaMessage::Forward(forwarded) => {
-                let id = forwarded.event.event_id.as_str().to_owned();
-                (id, InputBody::Event(forwarded.event.clone()))
-            }
-            SagaMessage::Start { .. }
-            | SagaMessage::Recall { .. }
-            | SagaMessage::Signal { .. }
-            | SagaMessage::Outcome { .. } => {
-                return None;
-            }
-        };
-        Some(Input {
-            instance: InstanceId {
-                tenant: item.instance.tenant.clone(),
-                saga: saga.clone(),
-                key: key.clone(),
-            },
-            id,
-            time: self.now,
-            origin: Origin::Stream {
-                stream: SourceStream::WorkflowCommands,
-                sequence: self.messages,
-            },
-            body,
-        })
-    }
-}
-
-/// What a message from saga to saga is to its receiver; none for what goes to aliases and from there.
-fn body_of(item: &WorkItem, message: &SagaMessage) -> Option<InputBody> {
-    let parent = |depth: u32, undoable: bool| ParentRef {
-        saga: item.instance.saga.clone(),
-        key: item.instance.key.clone(),
-        command_id: item.command_id,
-        depth,
-        waits: item.kind.awaits_result(),
-        undoable,
-        hops: item.hops,
-        traceparent: item.traceparent.clone(),
-    };
-    let control = match message {
-        SagaMessage::Start {
-            input,
-            depth,
-            undoable,
-        } => Control::Start {
-            input: input.clone(),
-            parent: Some(parent(*depth, *undoable)),
-        },
-        SagaMessage::Recall { undo, known } => Control::Recall {
-            parent: parent(0, false),
-            undo: *undo,
-            known: *known,
-        },
-        SagaMessage::Signal { name, data } => Control::Signal {
-            name: name.clone(),
-            data: data.clone(),
-            by: format!("{}/{}", item.instance.saga, item.instance.key),
-            hops: item.hops,
-        },
-        SagaMessage::Outcome { command, outcome } => {
-            return Some(InputBody::Result(WorkResult {
-                command_id: *command,
-                effect: None,
-                outcome: outcome.clone(),
-            }));
-        }
-        SagaMessage::RegisterAlias { .. }
-        | SagaMessage::ReleaseAlias { .. }
-        | SagaMessage::Forward(_)
-        | SagaMessage::AskAlias(_)
-        | SagaMessage::AliasRead { .. } => return None,
-    };
-    Some(InputBody::Control(control))
 }

@@ -16,11 +16,11 @@ mod headers;
 mod identity;
 mod marks;
 mod private;
-mod route;
+pub mod route;
 mod settings;
 mod shared;
 mod slot;
-mod versions;
+pub mod versions;
 mod view;
 
 #[cfg(test)]

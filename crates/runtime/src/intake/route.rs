@@ -8,10 +8,11 @@ use bytes::Bytes;
 
 use super::decode::{Decoded, Decoder, Defect, Refusal};
 use super::versions::Versions;
+use crate::kernel::definition::Definition;
 use crate::kernel::definition::keys::KeyError;
 use crate::kernel::definition::set::Interest;
 use crate::kernel::expr::{Root, Scope};
-use crate::kernel::ids::{InstanceId, Key, SagaName, TenantId, shard_of};
+use crate::kernel::ids::{InstanceId, Key, SagaName, TenantId, TimeMs, shard_of};
 use crate::kernel::input::{DomainEvent, Input, InputBody, Origin, SourceStream, WorkResult};
 use crate::ports::broker::Message;
 use crate::shard::mailbox::{Arrival, Unreadable};
@@ -112,7 +113,8 @@ impl Router {
         ));
     }
 
-    fn route_event(
+    /// Appends an event for each instance that it finds.
+    pub fn route_event(
         &self,
         stream: SourceStream,
         tenant: &TenantId,
@@ -168,6 +170,19 @@ impl Router {
         Ok(found)
     }
 
+    /// The key that one version gives to an event, whether it hears it or not.
+    ///
+    /// # Errors
+    /// [`Defect`] where there is none.
+    pub fn key_of(&self, version: &Definition, event: &DomainEvent, time: TimeMs) -> Result<Key, Defect> {
+        let data = self.decoder.check(&event.payload)?;
+        let root = event.root(time, data);
+        let scope = Scope::default().bind(Root::Event, &root);
+        let steps = self.decoder.limits.expression_steps;
+        let key = version.key_in(&scope, &event.event_type, steps);
+        key.map_err(no_key)
+    }
+
     /// Appends the keys that the versions of one saga find, each once. An event for the instances of one version
     /// need not have a key for those of another: only if no version finds one there is something to tell.
     fn keys(&self, interest: &Interest, scope: &Scope<'_>, event: &DomainEvent, found: &mut Vec<Addressee>) {
@@ -187,11 +202,7 @@ impl Router {
             }
         }
         if let (Some(error), true) = (defect, found.len() == first) {
-            let (reason, message) = match error {
-                KeyError::Missing(message) => ("correlation.missing", message),
-                KeyError::Invalid(message) => ("correlation.invalid", message),
-            };
-            found.push((interest.saga.clone(), Err(Defect::new(reason, message))));
+            found.push((interest.saga.clone(), Err(no_key(error))));
         }
     }
 
@@ -220,4 +231,12 @@ impl Router {
             }),
         ));
     }
+}
+
+fn no_key(error: KeyError) -> Defect {
+    let (reason, message) = match error {
+        KeyError::Missing(message) => ("correlation.missing", message),
+        KeyError::Invalid(message) => ("correlation.invalid", message),
+    };
+    Defect::new(reason, message)
 }

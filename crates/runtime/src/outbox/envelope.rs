@@ -176,6 +176,9 @@ pub fn saga_subject(item: &WorkItem, saga: &SagaName, key: &Key) -> String {
 }
 
 /// A message to another saga without the id that makes its repetition recognisable.
+///
+/// # Errors
+/// [`Unsendable`] where it is no message.
 pub fn saga(
     stream: &str,
     item: &WorkItem,

@@ -9,7 +9,7 @@
 
 use serde::Deserialize;
 
-use super::envelope;
+use super::envelope::{self, Unsendable};
 use super::publish::{Publisher, Sent, pause, seed};
 use crate::kernel::children::SagaMessage;
 use crate::kernel::envelope::POSITION_HEADER;
@@ -31,13 +31,46 @@ struct Author {
     event_id: CommandId,
 }
 
-impl Publisher {
-    /// Derives the key of fact ids and of the signatures of positions from the cluster's id, which is random and in no message.
+/// Of the ids of facts and of the signatures of their positions: nobody outside the cluster can guess one.
+#[derive(Debug, Clone, Copy)]
+pub struct FactKey([u8; 32]);
+
+impl FactKey {
+    /// Derived from the cluster's id, which is random and in no message.
     #[must_use]
-    pub fn fact_key(cluster: ClusterId) -> [u8; 32] {
-        blake3::derive_key("saga-runner fact message id v1", &cluster.0)
+    pub fn of(cluster: ClusterId) -> Self {
+        Self(blake3::derive_key("saga-runner fact message id v1", &cluster.0))
     }
 
+    /// Where a fact stood, so that nobody else can say it, nor say it of another fact.
+    fn position(&self, subject: &str, id: CommandId, encoded: u64) -> String {
+        let mut hasher = blake3::Hasher::new_keyed(&self.0);
+        hasher.update(b"position");
+        hasher.update(&encoded.to_le_bytes());
+        hasher.update(id.0.as_bytes());
+        hasher.update(subject.as_bytes());
+        format!("{encoded}-{}", &hasher.finalize().to_hex()[..SIGNATURE_HEX])
+    }
+}
+
+/// The fact of an outbox row, without the id that makes its repetition recognisable.
+///
+/// # Errors
+/// [`Unsendable`] where it is no message.
+pub fn message(
+    stream: &str,
+    key: &FactKey,
+    row: WorkRef,
+    item: &WorkItem,
+    (fact_type, payload): (&str, &[u8]),
+) -> Result<Publication, Unsendable> {
+    let mut publication = envelope::fact(stream, item, fact_type, payload)?;
+    let position = key.position(&publication.subject, item.command_id, row.position());
+    publication.headers.push((POSITION_HEADER.to_owned(), position));
+    Ok(publication)
+}
+
+impl Publisher {
     /// Publishes the fact of an outbox row until it stands in the stream; `suppressed` hears of ids that others had used.
     pub async fn fact(
         &self,
@@ -47,7 +80,8 @@ impl Publisher {
         payload: &[u8],
         suppressed: impl Fn(),
     ) -> Sent {
-        let mut publication = match envelope::fact(&self.streams.events, item, fact_type, payload) {
+        let stream = &self.streams.events;
+        let publication = match message(stream, &self.fact_key, row, item, (fact_type, payload)) {
             Ok(publication) => publication,
             Err(error) => return error.into(),
         };
@@ -63,19 +97,7 @@ impl Publisher {
                 }
             }
         }
-        let position = self.position(&publication.subject, item.command_id, row.position());
-        publication.headers.push((POSITION_HEADER.to_owned(), position));
         self.recognisably(item, publication, is_ours, suppressed).await
-    }
-
-    /// Where a fact stood, so that nobody else can say it, nor say it of another fact.
-    fn position(&self, subject: &str, id: CommandId, encoded: u64) -> String {
-        let mut hasher = blake3::Hasher::new_keyed(&self.fact_key);
-        hasher.update(b"position");
-        hasher.update(&encoded.to_le_bytes());
-        hasher.update(id.0.as_bytes());
-        hasher.update(subject.as_bytes());
-        format!("{encoded}-{}", &hasher.finalize().to_hex()[..SIGNATURE_HEX])
     }
 
     /// Whether the last message on the subject is this fact or a later one of its instance. After a copy of the shard's
@@ -97,7 +119,7 @@ impl Publisher {
         let (_, said) = stored.headers.iter().find(|(name, _)| name == POSITION_HEADER)?;
         let encoded = said.split_once('-')?.0.parse().ok()?;
         let Author { event_id } = serde_json::from_slice(&stored.payload).ok()?;
-        (*said == self.position(&stored.subject, event_id, encoded)).then_some((event_id, encoded))
+        (*said == self.fact_key.position(&stored.subject, event_id, encoded)).then_some((event_id, encoded))
     }
 
     /// Publishes a message to another saga until it stands in the stream.
@@ -171,7 +193,7 @@ impl Publisher {
             return Expect::Nothing;
         }
         let tenant = item.instance.tenant.as_str().as_bytes();
-        let mut hasher = blake3::Hasher::new_keyed(&self.fact_key);
+        let mut hasher = blake3::Hasher::new_keyed(&self.fact_key.0);
         hasher.update(&(tenant.len() as u64).to_le_bytes());
         hasher.update(tenant);
         hasher.update(item.command_id.0.as_bytes());

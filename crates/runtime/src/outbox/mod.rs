@@ -19,6 +19,8 @@ pub mod settings;
 pub mod submitter;
 mod sweeper;
 
+pub use envelope::{Unsendable, saga as saga_message};
+pub use fact::{FactKey, message as fact_message};
 pub use fence::Fence;
 pub use local::LocalFirst;
 pub use relay::{Relay, RelaySpec, Rest};

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::envelope::{self, Unsendable};
+use super::fact::FactKey;
 use super::fence::Fence;
 use super::local::LocalFirst;
 use super::settings::Settings;
@@ -25,8 +26,7 @@ pub struct Publisher {
     pub streams: WorkflowStreams,
     pub settings: Settings,
     pub clock: Arc<dyn Clock>,
-    /// Key of the ids of facts: nobody outside the cluster can guess one.
-    pub fact_key: [u8; 32],
+    pub fact_key: FactKey,
     /// Work up to here is of an earlier life of the process.
     pub began_after: u64,
     pub fence: Arc<Fence>,

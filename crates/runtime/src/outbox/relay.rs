@@ -17,6 +17,7 @@ use tokio::task::{JoinError, JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use super::backlog::{Backlog, Destination, Row, Scope};
+use super::fact::FactKey;
 use super::fence::Fence;
 use super::handover::{Done, Refused, publish, submit};
 use super::local::{Called, LocalFirst, Way};
@@ -190,7 +191,7 @@ impl Desk {
             publisher: Arc::new(Publisher {
                 broker: spec.broker,
                 streams: spec.streams,
-                fact_key: Publisher::fact_key(spec.cluster),
+                fact_key: FactKey::of(spec.cluster),
                 began_after: spec.began_after,
                 fence: spec.fence,
                 limits: spec.limits,
