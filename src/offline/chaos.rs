@@ -12,6 +12,7 @@ use super::file::{Action as Doing, Case, Step, Suite};
 use super::play::{self, Cast, Obstacle, act, open, succeeded};
 use super::promises;
 use super::work;
+use super::world::again::Taken;
 use super::world::time::Hold;
 use super::world::{Given, Manner, World};
 use crate::kernel::definition::model::Action;
@@ -34,6 +35,8 @@ const CANCELS_MAX: usize = 200;
 /// Error class of the failures.
 pub const CLASS: &str = "chaos";
 
+/// Most events of one case that come again.
+const REPEATS_MAX: usize = 5_000;
 /// What came of the runs of one case.
 #[derive(Debug, Default)]
 pub struct Chaos {
@@ -75,6 +78,8 @@ struct Plan {
     cancel: Option<usize>,
     /// The callback of this step of the case, counted from 0, does not come.
     silent: Option<usize>,
+    /// All is as the case says, but each event comes again after each later input and after the end.
+    again: bool,
 }
 
 /// What came of a piece of work.
@@ -101,6 +106,11 @@ pub struct Ending {
     /// itself, and a name without an index for all.
     pub answered: Vec<String>,
     pub rejected: Option<String>,
+    /// Events that were taken before the latest input.
+    known: usize,
+    repeats: usize,
+    /// What came again and changed something.
+    changed: Option<String>,
 }
 
 /// Plays `case` once for every piece of work that is awaited in it and every way to fail.
@@ -111,6 +121,7 @@ pub fn run(suite: &Suite, case: &Case, players: &Cast) -> Chaos {
         chaos.is_open = true;
         return chaos;
     }
+    chaos.again(suite, case, players);
     let Some(calm) = attempt(suite, case, players, &Plan::default()) else {
         chaos.is_open = true;
         return chaos;
@@ -171,6 +182,23 @@ impl Chaos {
         Some(ending)
     }
 
+    /// The run in which events come again. Whether all ends well in it is not asked: the case says how things go.
+    fn again(&mut self, suite: &Suite, case: &Case, players: &Cast) {
+        let plan = Plan {
+            again: true,
+            ..Plan::default()
+        };
+        let Some(mut ending) = attempt(suite, case, players, &plan) else {
+            return;
+        };
+        ending.repeat();
+        self.runs += 1;
+        if let Some(message) = ending.changed {
+            self.faults
+                .push(Fault::new(codes::UNSTEADY, case.span.clone(), message, None));
+        }
+    }
+
     fn take(&mut self, case: &Case, plan: &Plan, ending: &Ending) {
         self.runs += 1;
         if let Some(message) = promises::broken(ending) {
@@ -193,6 +221,9 @@ fn attempt(suite: &Suite, case: &Case, players: &Cast, plan: &Plan) -> Option<En
         typed: BTreeSet::new(),
         answered: Vec::new(),
         rejected: None,
+        known: 0,
+        repeats: 0,
+        changed: None,
     };
     for (at, placed) in case.steps.iter().enumerate() {
         if plan.silent == Some(at) {
@@ -201,6 +232,16 @@ fn attempt(suite: &Suite, case: &Case, players: &Cast, plan: &Plan) -> Option<En
         let step = &*placed.step;
         let main = ending.world.instance.clone();
         if play::turn_to(&mut ending.world, step).is_err() {
+            continue;
+        }
+        if plan.again && !matches!(step.action, Doing::Succeed(_)) {
+            if let Ok(given) = play::perform(&mut ending.world, suite, step) {
+                ending.note(Given {
+                    rejection: None,
+                    ..given
+                });
+            }
+            ending.world.look_at(main);
             continue;
         }
         let before = step.before.as_ref();
@@ -282,10 +323,36 @@ impl Ending {
             .map(|(reason, message)| format!("{reason}: {message}"));
         self.rejected = self.rejected.take().or(message);
         self.inputs += 1;
+        if self.plan.again {
+            self.repeat();
+        }
         if self.plan.cancel == Some(self.inputs) {
             let (reason, mode) = (CLASS.to_owned(), CancelMode::Compensate);
             let given = self.world.give_control(Control::Cancel { reason, mode });
             self.note(given);
+        }
+    }
+
+    /// Gives all events again that were taken before the latest input.
+    fn repeat(&mut self) {
+        let known = std::mem::replace(&mut self.known, self.world.taken_events().len());
+        for at in 0..known {
+            if self.changed.is_some() || self.repeats >= REPEATS_MAX {
+                return;
+            }
+            let taken = self.world.taken_events()[at].clone();
+            self.repeats += 1;
+            if let Some(what) = self.world.repeat(&taken) {
+                let Taken { instance, event } = &taken;
+                self.changed = Some(format!(
+                    "\"{}\" ({}) comes again after input {}, and {what} by {}/{}",
+                    event.event_type.escape_debug(),
+                    event.event_id.as_str().escape_debug(),
+                    self.inputs,
+                    instance.saga,
+                    instance.key
+                ));
+            }
         }
     }
 
@@ -415,6 +482,9 @@ impl std::fmt::Display for Plan {
         if let Some(at) = self.cancel {
             return write!(f, "an operator cancels after input {at}");
         }
+        if self.again {
+            return f.write_str("events come again");
+        }
         if let Some(at) = self.silent {
             return write!(f, "the callback of step {} does not come", at + 1);
         }
@@ -428,3 +498,6 @@ impl std::fmt::Display for Plan {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,14 +3,15 @@
 //! - No input is rejected, and every instance ends.
 //! - The ledger has nothing that is still to be undone.
 //! - What a step of an instance that has failed or was cancelled has done, or may have done, was undone, unless the step says
-//!   otherwise (`compensate: none`, `when`, `on_unknown`, `on_late`). This is told by the work that was sent and answered, not by
-//!   the ledger.
+//!   otherwise (`compensate: none`, `when`, `on_unknown`, `on_late`), or the failure does (`keep`). So was what states, timers and
+//!   handlers have begun. This is told by the work that was sent and answered, not by the ledger.
 
 use super::chaos::{Ending, Fate};
 use super::work;
 use super::world::World;
 use crate::kernel::definition::model::{Action, Compensation, OnLate, OnUnknown, Step};
 use crate::kernel::ids::InstanceId;
+use crate::kernel::input::CancelMode;
 use crate::kernel::record::{Phase, Record};
 use crate::kernel::work::{WorkItem, WorkKind};
 
@@ -56,7 +57,9 @@ fn left_done(id: &InstanceId, record: &Record, world: &World) -> Option<String> 
 /// Work of the instance that a case is about that was done, or perhaps was, and that nothing undoes.
 fn not_undone(ending: &Ending, record: &Record) -> Option<String> {
     let world = &ending.world;
-    if record.phase == Phase::Completed {
+    let failure = record.failure.as_ref();
+    let is_abandoned = failure.is_some_and(|failure| failure.cancelled == Some(CancelMode::Abandon));
+    if record.phase == Phase::Completed || is_abandoned {
         return None;
     }
     let is_own = |item: &&WorkItem| {
@@ -67,7 +70,7 @@ fn not_undone(ending: &Ending, record: &Record) -> Option<String> {
     let mut own = world.sent.iter().filter(is_own);
     let left = own.find(|item| {
         let fate = ending.fates.get(&item.command_id).copied();
-        must_be_undone(world, item, fate) && !is_undone(world, item)
+        must_be_undone(world, record, item, fate) && !is_undone(world, item)
     })?;
     Some(format!(
         "the instance ends as {} and nothing undoes {}, which {}",
@@ -80,13 +83,18 @@ fn not_undone(ending: &Ending, record: &Record) -> Option<String> {
     ))
 }
 
-fn must_be_undone(world: &World, item: &WorkItem, fate: Option<Fate>) -> bool {
+fn must_be_undone(world: &World, record: &Record, item: &WorkItem, fate: Option<Fate>) -> bool {
     let WorkKind::Effect { effect, .. } = &item.kind else {
         return false;
     };
-    let Some(step) = step_of(world, item) else {
+    let Some((index, step)) = step_of(world, item) else {
         return false;
     };
+    let keep = record.failure.iter().flat_map(|failure| &failure.keep);
+    let mut keep = keep.filter(|name| Step::is_called(&world.definition.steps, index, name));
+    if keep.next().is_some() {
+        return false;
+    }
     let Some(undo) = step.compensate.as_ref().filter(|undo| always_undoes(undo)) else {
         return false;
     };
@@ -107,14 +115,11 @@ fn always_undoes(undo: &Compensation) -> bool {
     undo.when.is_none() && undo.on_late == OnLate::Compensate && matches!(undo.action, Action::Effect { .. })
 }
 
-/// The step whose forward work it is.
-fn step_of<'w>(world: &'w World, item: &WorkItem) -> Option<&'w Step> {
-    if work::undoes(&item.path) {
-        return None;
-    }
-    let name = item.path.strip_prefix("steps.")?.rsplit('.').next()?;
-    let mut steps = world.definition.steps.iter();
-    steps.find(|step| step.name == name)
+/// The step whose forward work it is, with its index: also what a state, a timer or a handler emits is one.
+fn step_of<'w>(world: &'w World, item: &WorkItem) -> Option<(u16, &'w Step)> {
+    let name = item.path.strip_prefix("steps.").unwrap_or(&item.path);
+    let mut steps = (0..).zip(&world.definition.steps);
+    steps.find(|(_, step)| step.name == name)
 }
 
 fn is_undone(world: &World, item: &WorkItem) -> bool {

@@ -33,9 +33,11 @@ use crate::kernel::record::{Record, Summary};
 use crate::kernel::transition::Trace;
 use crate::kernel::view::{BlockedView, InstanceView};
 use crate::kernel::work::{WorkItem, WorkKind, WorkRef};
+use again::Taken;
 use time::Timer;
 use wire::Wire;
 
+pub mod again;
 mod messages;
 mod recorded;
 pub mod time;
@@ -128,6 +130,8 @@ pub struct World {
     messages: u64,
     /// Numbers the messages that instances send.
     carried: u64,
+    /// Events that were applied.
+    events: Vec<Taken>,
     /// What was read of the history of the instance, oldest first, with the log sequences.
     history: Vec<(u64, HistoryRow)>,
 }
@@ -156,6 +160,7 @@ impl Clone for World {
             partition: self.partition.clone(),
             messages: self.messages,
             carried: self.carried,
+            events: self.events.clone(),
             history: self.history.clone(),
         }
     }
@@ -168,6 +173,8 @@ struct Ear<'w> {
     heard: RefCell<(Option<SagaName>, Vec<Note>)>,
     listener: Listener,
     given: RefCell<Given>,
+    /// Events that were applied.
+    events: RefCell<Vec<Taken>>,
 }
 
 impl Watch for Ear<'_> {
@@ -175,13 +182,18 @@ impl Watch for Ear<'_> {
         let mut given = self.given.borrow_mut();
         match what {
             Told::Outcome(outcome, notes) => {
+                let is_alias = Alias::of(&input.instance.key).is_some();
+                if let (InputBody::Event(event), Outcome::Applied, false) = (&input.body, outcome, is_alias) {
+                    let (instance, event) = (input.instance.clone(), event.clone());
+                    self.events.borrow_mut().push(Taken { instance, event });
+                }
                 let mut heard = self.heard.borrow_mut();
                 heard.0.get_or_insert_with(|| input.instance.saga.clone());
                 heard.1.extend(notes.iter().cloned());
                 if input.instance == *self.instance {
                     given.outcome = given.outcome.or(Some(outcome));
                     given.notes.extend(notes.iter().cloned());
-                } else if Alias::of(&input.instance.key).is_some() {
+                } else if is_alias {
                     given.at_alias = given.at_alias.or(Some(outcome));
                 } else {
                     given.elsewhere = given.elsewhere.or(Some(outcome));
@@ -264,6 +276,7 @@ impl World {
             partition: opened.partition,
             messages: 0,
             carried: 0,
+            events: Vec::new(),
             history: Vec::new(),
         }
     }
@@ -563,6 +576,7 @@ impl World {
             heard: RefCell::default(),
             listener: Listener::default(),
             given: RefCell::default(),
+            events: RefCell::default(),
         };
         let mut staged = self.partition.stage();
         let (partition, now) = (&self.partition, self.now);
@@ -576,6 +590,7 @@ impl World {
             listener,
             given,
             heard,
+            events,
             ..
         } = ear;
         let mut given = given.into_inner();
@@ -587,6 +602,7 @@ impl World {
             }
         };
         self.partition.adopt(&mut staged, found);
+        self.events.append(&mut events.into_inner());
         if given.rejection.is_none() {
             let (saga, notes) = heard.into_inner();
             let saga = saga.unwrap_or_else(|| self.instance.saga.clone());

@@ -94,3 +94,74 @@ cases:
     assert!(said.contains("run(s) in which something goes wrong"), "{said}");
     assert!(said.contains("1 of 2 case(s) failed"), "{said}");
 }
+
+/// An instance remembers the last 64 events; one that an alias has found has no sequence by which older ones are known.
+#[test]
+fn events_come_again_long_after_they_were_taken() {
+    let scanned = |times: usize| {
+        let project = Project::new(&format!(
+            "saga: parcel
+cases:
+  - name: scanned often
+    steps:
+      - {{event: Parcel.Packed, data: {{id: p-1}}}}
+      - repeat: {times}
+        steps:
+          - {{event: Carrier.Scanned, data: {{no: p-1}}}}
+"
+        ));
+        project.write(
+            "sagas/parcel.yaml",
+            r#"
+apiVersion: sagas/v1
+kind: Saga
+name: parcel
+start: Parcel.Packed
+key: {"Parcel.*": event.data.id}
+events: {Carrier.Scanned: {by: {tracking: event.data.no}}}
+state: {init: {scans: 0}}
+handlers:
+  Parcel.Packed: {alias: {tracking: "${event.data.id}"}}
+  Carrier.Scanned: {set: {scans: "${state.scans + 1}"}}
+steps: {deliver: {delay: 1h}}
+"#,
+        );
+        project.findings(&["--chaos"])
+    };
+    assert_eq!(scanned(60), Vec::<String>::new());
+    let told = scanned(70);
+    let message =
+        "SR0603 \"Carrier.Scanned\" (event-2) comes again after input 66, and is applied again by parcel/p-1";
+    assert!(told[0].ends_with(message), "{told:#?}");
+}
+
+/// Once an ended instance is forgotten, an event that starts one starts one.
+#[test]
+fn an_event_that_comes_again_may_begin_anew_where_nothing_is_left_of_the_instance() {
+    let project = Project::new(
+        "saga: parcel
+cases:
+  - name: sent twice
+    steps:
+      - {event: Parcel.Packed, data: {id: p-1}}
+      - {result: {of: label, ok: {}}, expect: {phase: completed}}
+      - {event: Parcel.Packed, id: second, data: {id: p-1}, expect: {phase: running}}
+      - {result: {of: label, ok: {}}, expect: {phase: completed}}
+      - {advance: 25h, expect: {phase: null}}
+",
+    );
+    project.write(
+        "sagas/parcel.yaml",
+        r#"
+apiVersion: sagas/v1
+kind: Saga
+name: parcel
+start: Parcel.Packed
+key: {"Parcel.*": event.data.id}
+reuse: always
+keep_ended: 24h
+steps: {label: {effect: book, with: {id: "${key}"}, compensate: none}}
+"#,
+    );
+    assert_eq!(project.findings(&["--chaos"]), Vec::<String>::new());
+}
