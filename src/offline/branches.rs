@@ -8,7 +8,7 @@ use crate::kernel::definition::fields;
 use crate::kernel::definition::findings::Findings;
 use crate::kernel::definition::model::{
     Action, Actions, Compensation, Complete, DEADLINE, Emission, Group, Handler, OF_FINALLY, OF_HANDLERS,
-    OF_MACHINE, OF_TIMERS, RepeatCondition, Step,
+    OF_MACHINE, OF_TIMERS, OnUnknown, RepeatCondition, Step,
 };
 use crate::kernel::definition::yaml::{self, Entry, Node, Value};
 use crate::kernel::definition::{Definition, SourceFile};
@@ -269,11 +269,18 @@ impl Lister<'_> {
             }
         }
         if let Some(compensation) = &step.compensate {
-            self.compensation(name, compensation, &under("compensate"));
+            self.compensation(definition, step, compensation, &under("compensate"));
         }
     }
 
-    fn compensation(&mut self, name: &str, compensation: &Compensation, at: &[Part<'_>]) {
+    fn compensation(
+        &mut self,
+        definition: &Definition,
+        step: &Step,
+        compensation: &Compensation,
+        at: &[Part<'_>],
+    ) {
+        let name = &step.name;
         self.add(format!("steps.{name}.compensate is run"), at);
         let place = if EMITTED.iter().any(|of| name.starts_with(of)) {
             format!("{name}.compensate")
@@ -286,6 +293,12 @@ impl Lister<'_> {
         }
         if compensation.undoes_failed {
             self.add(format!("{place}.on_failed is taken"), &under("on_failed"));
+        }
+        if compensation.on_unknown != OnUnknown::Ignore && may_be_unknown(definition, step) {
+            self.add(format!("{place}.on_unknown is taken"), &under("on_unknown"));
+        }
+        if !matches!(compensation.action, Action::Publish(_)) {
+            self.add(format!("{place}.on_exhausted is taken"), &under("on_exhausted"));
         }
         if compensation.reads(Root::Late) {
             self.add(format!("{place}.late is taken"), at);
@@ -351,6 +364,20 @@ fn can_fail(step: &Step) -> bool {
         Action::Publish(_) | Action::Nothing | Action::Decide(_)
     );
     asks || step.wait.is_some() || step.fail_if.is_some()
+}
+
+/// Whether nobody may know whether the step has happened. Of an effect that asks then an operator knows.
+fn may_be_unknown(definition: &Definition, step: &Step) -> bool {
+    match &step.action {
+        Action::Effect { effect, .. } => {
+            let contract = definition.effects.get(effect);
+            !contract.is_some_and(|contract| contract.asks)
+        }
+        Action::Command(_) | Action::Saga(_) => true,
+        Action::Publish(_) | Action::UndoSaga(_) | Action::Nothing | Action::Decide(_) | Action::Group(_) => {
+            false
+        }
+    }
 }
 
 /// Where a place begins, as far as the way to it can be followed.

@@ -179,3 +179,120 @@ machine:
         "{uncovered}"
     );
 }
+
+const UNDONE: &str = r#"
+apiVersion: sagas/v1
+kind: Saga
+name: undone
+start: Trip.Booked
+key: {"Trip.*": event.data.trip}
+state: {init: {}}
+handlers:
+  Trip.Called:
+    emit: {effect: book, name: call, with: {trip: "${key}"}, compensate: {effect: unbook, with: {trip: "${key}"}, retry: {attempts: 1}}}
+steps:
+  pay: {effect: book, with: {trip: "${key}"}, compensate: {effect: unbook, with: {trip: "${key}"}, retry: {attempts: 1}}}
+  tell: {effect: book, with: {trip: "${key}"}, compensate: {publish: {type: trip.untold, payload: {trip: "${key}"}}}}
+  keep: {effect: book, with: {trip: "${key}"}, compensate: {effect: unbook, with: {trip: "${key}"}, on_unknown: ignore}}
+  ask: {effect: asked, with: {trip: "${key}"}, compensate: {effect: unbook, with: {trip: "${key}"}}}
+timers:
+  remind:
+    after: 1h
+    emit: {effect: book, name: nudge, with: {trip: "${key}"}, compensate: {effect: unbook, with: {trip: "${key}"}, retry: {attempts: 1}}}
+compensation: parallel
+"#;
+
+const STAY: &str = r#"
+apiVersion: sagas/v1
+kind: Saga
+name: stay
+start: Trip.Booked
+key: {"Trip.*": event.data.trip}
+machine:
+  initial: booking
+  states:
+    booking:
+      entry: {emit: {effect: book, name: room, with: {trip: "${key}"}, compensate: {effect: unbook, with: {trip: "${key}"}, retry: {attempts: 1}}}}
+      handlers: {result.room: {to: booked}}
+    booked: {final: true}
+"#;
+
+#[test]
+fn undo_of_what_nobody_knows_and_undo_that_fails_to_the_end_are_branches_where_they_can_happen() {
+    let project = Project::new(GOOD);
+    project.write("sagas/undone.yaml", UNDONE);
+    project.write("sagas/stay.yaml", STAY);
+    let asked = "apiVersion: sagas/v1\nkind: Effect\nname: asked\non_ambiguous: ask\nhttp: {method: POST, url: \"${upstreams.shop}/x\"}\n";
+    project.write("effects/asked.yaml", asked);
+    let uncovered = || -> Vec<String> {
+        let (_, report) = project.json(&["--coverage"]);
+        let sagas = report["coverage"].as_array().expect("a list").iter();
+        let sagas = sagas.filter(|saga| saga["saga"] != "trip");
+        let branches = sagas.flat_map(|saga| saga["uncovered"].as_array().expect("a list"));
+        let names = branches.map(|branch| branch["branch"].as_str().expect("a name").to_owned());
+        names
+            .filter(|name| name.contains(".on_unknown") || name.contains(".on_exhausted"))
+            .collect()
+    };
+    let (never, mut all) = (
+        [
+            "steps.ask.compensate.on_exhausted is taken",
+            "steps.keep.compensate.on_exhausted is taken",
+        ],
+        uncovered(),
+    );
+    all.sort();
+    // A fact always goes out, and of an effect that asks an operator knows.
+    assert_eq!(
+        all,
+        [
+            "handlers.Trip.Called.call.item.compensate.on_exhausted is taken",
+            "handlers.Trip.Called.call.item.compensate.on_unknown is taken",
+            "machine.booking.room.compensate.on_exhausted is taken",
+            "machine.booking.room.compensate.on_unknown is taken",
+            "steps.ask.compensate.on_exhausted is taken",
+            "steps.keep.compensate.on_exhausted is taken",
+            "steps.pay.compensate.on_exhausted is taken",
+            "steps.pay.compensate.on_unknown is taken",
+            "steps.tell.compensate.on_unknown is taken",
+            "timers.remind.nudge.compensate.on_exhausted is taken",
+            "timers.remind.nudge.compensate.on_unknown is taken",
+        ]
+    );
+    project.write(
+        "sagas/stay.test.yaml",
+        r"
+saga: stay
+cases:
+  - name: nobody knows
+    steps:
+      - {event: Trip.Booked, data: {trip: t-1}}
+      - {result: {of: room, timeout: true}}
+      - {result: {of: room.compensate, error: gone}, expect: {phase: compensation_failed}}
+",
+    );
+    project.write(
+        "sagas/undone.test.yaml",
+        r"
+saga: undone
+cases:
+  - name: nobody knows
+    steps:
+      - {event: Trip.Booked, data: {trip: t-1}}
+      - {event: Trip.Called, data: {trip: t-1}}
+      - {advance: 1h, hold: all}
+      - {result: {of: call, timeout: true}}
+      - {result: {of: nudge, timeout: true}}
+      - {result: {of: pay, timeout: true}}
+      - {result: {of: tell, timeout: true}}
+      - {result: {of: keep, timeout: true}}
+      - {result: {of: ask, error: gone}}
+      - {result: {of: pay.compensate, error: gone}}
+      - {result: {of: nudge.compensate, error: gone}}
+      - {result: {of: call.compensate, error: gone}, expect: {phase: compensation_failed}}
+",
+    );
+    let mut left = uncovered();
+    left.sort();
+    assert_eq!(left, never);
+}

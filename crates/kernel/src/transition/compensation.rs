@@ -489,12 +489,19 @@ fn prepare(
     run.action(&compensation.action, locals, path).map(Some)
 }
 
+/// Tells who listens that a compensation has used up its attempts.
+fn trace_exhausted(run: &Run<'_>, step: &Step) {
+    let place = Place::Compensation { step: &step.name };
+    run.trace(format_args!("{place}.on_exhausted"));
+}
+
 /// The compensation cannot be made from what the step was given and gave: as after its last attempt.
 fn impossible(run: &mut Run<'_>, at: usize, step: &Step, rejection: &Rejection) -> Result<(), Rejection> {
     run.note(Note::CompensationFailed {
         step: step.name.clone(),
         class: rejection.reason.to_owned(),
     });
+    trace_exhausted(run, step);
     let goes_on = goes_on(step);
     if goes_on {
         keep(run, at, step);
@@ -532,6 +539,7 @@ fn keep(run: &mut Run<'_>, at: usize, step: &Step) {
 }
 
 pub(super) fn exhausted(run: &mut Run<'_>, at: usize, step: &Step, class: &str) -> Result<(), Rejection> {
+    trace_exhausted(run, step);
     if goes_on(step) {
         keep(run, at, step);
         let payload = serde_json::json!({"class": class, "kept": true, "step": step.name});

@@ -120,11 +120,13 @@ fn leave_remains(run: &mut Run<'_>, slot: Slot, iteration: u32, remains: Remains
     if let Some(at) = run.record.ledger.len().checked_sub(1) {
         run.record.ledger.entry(at).asks = asks;
     }
+    let step = &slot.step(run).name;
+    let place = Place::Compensation { step };
     if remains.unknown {
         doubts::stand_on_ledger(run, slot, iteration);
+        run.trace(format_args!("{place}.on_unknown"));
     } else {
-        let step = &slot.step(run).name;
-        run.trace(format_args!("{}.on_failed", Place::Compensation { step }));
+        run.trace(format_args!("{place}.on_failed"));
     }
 }
 
