@@ -64,6 +64,7 @@ fn log(error: &ReloadError) {
 }
 
 fn note(node: &Node, message: String, error: Option<&ReloadError>) {
+    node.metrics.definitions_refused.set(i64::from(error.is_some()));
     node.note_reload(LastReload {
         time: rfc3339(node.clock.now()),
         ok: error.is_none(),

@@ -189,18 +189,17 @@ async fn sighup_reloads_sagas_and_effects() {
     send(&rig, "Other", "Opened", "o", 0).await;
     rig.wait_for("other", "o", |view| view["phase"] == "running")
         .await;
-    let metrics = rig
-        .client
-        .get(rig.url("/metrics"))
-        .send()
-        .await
-        .expect("an answer");
-    let metrics = metrics.text().await.expect("text");
+    let metrics = metrics(&rig).await;
     assert!(
         metrics.contains("saga_runner_definitions_revision 2"),
         "{metrics}"
     );
     assert!(metrics.contains("saga=\"other\""));
+}
+
+async fn metrics(rig: &Rig) -> String {
+    let answer = rig.client.get(rig.url("/metrics")).send().await;
+    answer.expect("an answer").text().await.expect("text")
 }
 
 /// Keeps what it is told.
@@ -329,6 +328,8 @@ async fn a_reload_is_refused_that_no_live_instance_could_follow() {
     );
     assert!(message.contains("1 live instance(s)"), "{message}");
     assert_eq!(get(&rig, "/info").await["revision"], 1);
+    let told = metrics(&rig).await;
+    assert!(told.contains("saga_runner_definitions_refused 1"), "{told}");
 
     let filled = "on_change: migrate\nmigrate: {set: {sum: \"${state.seen.size()}\"}}\n";
     rig.add_saga("tally", &typed(&wider, filled));
@@ -336,6 +337,8 @@ async fn a_reload_is_refused_that_no_live_instance_could_follow() {
     assert_eq!(status, 200, "{answer}");
     rig.wait_for("tally", "t-1", |view| view["state"]["sum"] == 0)
         .await;
+    let told = metrics(&rig).await;
+    assert!(told.contains("saga_runner_definitions_refused 0"), "{told}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

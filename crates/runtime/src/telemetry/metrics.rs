@@ -98,6 +98,8 @@ pub struct Metrics {
     pub definitions_revision: IntGauge,
     /// 1 for each active saga, by `saga` and `hash`.
     pub definitions_active: IntGaugeVec,
+    /// 1 while the files are refused, and the definitions of before serve in their place.
+    pub definitions_refused: IntGauge,
     /// Reloads of the definitions, by `outcome` (done, refused).
     pub reloads: IntCounterVec,
     /// Tasks and threads that ended by a panic, by `task`.
@@ -337,6 +339,11 @@ impl Metrics {
                 "definitions_active",
                 "1 for each active saga.",
                 &["saga", "hash"],
+            ),
+            definitions_refused: gauge(
+                r,
+                "definitions_refused",
+                "1 while the files are refused and the definitions of before serve.",
             ),
             reloads: counters(r, "reloads_total", "Reloads of the definitions.", &["outcome"]),
             task_panics: counters(
