@@ -23,6 +23,7 @@ use super::work;
 use crate::kernel::alias::Alias;
 use crate::kernel::definition::{Definition, DefinitionSet};
 use crate::kernel::duration::Millis;
+use crate::kernel::envelope::callback_request;
 use crate::kernel::ids::{ClusterId, CommandId, EventId, IdError, InstanceId, SagaName, TimeMs};
 use crate::kernel::input::{
     Control, DomainEvent, Input, InputBody, Origin, SourceStream, WorkOutcome, WorkResult,
@@ -432,10 +433,13 @@ impl World {
         self.give(&input)
     }
 
-    /// Gives a control message.
+    /// Gives a control message. All callbacks for one piece of work have one id, so the first counts.
     pub fn give_control(&mut self, control: Control) -> Given {
         self.messages += 1;
-        let id = format!("request-{}", self.messages);
+        let id = match &control {
+            Control::Callback { work, .. } => callback_request(work),
+            _ => format!("request-{}", self.messages),
+        };
         let instance = self.instance.clone();
         let body = InputBody::Control(control);
         let input = self.message(instance, SourceStream::WorkflowCommands, id, body);

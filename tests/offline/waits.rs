@@ -145,3 +145,25 @@ fn time_passes_until_the_deadline_of_a_step() {
     let output = super::test(&[&project.path("").display().to_string(), "--coverage"]);
     assert!(text(&output.stdout).contains("bank"), "{}", text(&output.stdout));
 }
+
+/// As a runner takes them: who calls back twice, even with another answer, has said it once.
+#[test]
+fn the_first_callback_counts() {
+    let project = Project::new(
+        r"
+saga: film
+cases:
+  - name: told twice
+    steps:
+      - {event: Trip.Booked, data: {trip: t-1}}
+      - {result: {of: render, ok: {}}}
+      - {callback: {of: render, ok: {}}, expect: {steps: {render: done, show: delayed}}}
+      - {callback: {of: render, error: broken}, expect: {ignored: duplicate, steps: {render: done}}}
+",
+    );
+    project.write(
+        "sagas/film.yaml",
+        &format!("{FILM}  show: {{needs: [render], delay: 1h}}\n"),
+    );
+    assert_eq!(project.findings(&[]), [""; 0]);
+}

@@ -87,6 +87,9 @@ impl UnknownClass {
     }
 }
 
+/// What the runner says of work whose deadline has come.
+pub const PAST_DEADLINE: &str = "no result before the deadline";
+
 /// What a message of a result is about, as its subject says.
 #[derive(Debug, Clone, Copy)]
 pub struct Expected<'a> {

@@ -6,15 +6,13 @@ use saga_runner_partition::storage::{Batch, StorageError};
 use super::{Given, World};
 use crate::kernel::ids::{InstanceId, TimeMs};
 use crate::kernel::input::WorkOutcome;
+use crate::kernel::outcome::PAST_DEADLINE;
 use crate::kernel::patch::Outcome;
 use crate::kernel::work::{WorkItem, WorkRef};
 use crate::offline::of::Of;
 
 /// A timer that is set.
 pub type Timer = (TimeMs, WorkRef, TimerTarget);
-
-/// What a runner says of work whose deadline has come.
-const LATE: &str = "no result before the deadline";
 
 /// Rows of each kind that are forgotten at once: more than there are of the generations of one key.
 const FORGOTTEN_MAX: usize = 10_000;
@@ -138,7 +136,7 @@ impl World {
     /// The deadline of work comes: nobody knows any more what becomes of it.
     fn give_up(&mut self, item: &WorkItem) -> Given {
         self.now = self.now.max(item.ends());
-        let mut given = self.give_result(item, WorkOutcome::timed_out(LATE));
+        let mut given = self.give_result(item, WorkOutcome::timed_out(PAST_DEADLINE));
         // Nobody has said anything that could be a mistake.
         if matches!(given.outcome, Some(Outcome::Ignored(_))) {
             given.outcome = None;

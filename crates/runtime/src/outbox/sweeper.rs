@@ -178,7 +178,7 @@ impl Publisher {
             stream: self.streams.events.clone(),
             subject: envelope::result_subject(item, effect),
             headers: Vec::new(),
-            payload: EffectResult::unknown(item, effect, "deadline", "no result before the deadline", now),
+            payload: EffectResult::unknown(item, effect, "deadline", outcome::PAST_DEADLINE, now),
             expect: Expect::FirstOnSubject,
         }
     }
