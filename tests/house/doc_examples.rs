@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use saga_runner::app::definitions::{self, Folders};
 use saga_runner::kernel::definition::Loaded;
 
-fn document(file: &str) -> String {
+pub fn document(file: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
     fs::read_to_string(path).expect("a document")
 }
 
-fn yaml_blocks(text: &str) -> Vec<String> {
+pub fn yaml_blocks(text: &str) -> Vec<String> {
     text.split("```yaml\n")
         .skip(1)
         .filter_map(|rest| rest.split("```").next().map(str::to_owned))
@@ -26,7 +26,7 @@ fn types() -> String {
     section.to_owned()
 }
 
-fn shipped_effects() -> Vec<PathBuf> {
+pub fn shipped_effects() -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("effects");
     fs::read_dir(folder)
         .expect("shipped effects")

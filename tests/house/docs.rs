@@ -220,6 +220,54 @@ fn every_relative_link_leads_somewhere() {
 }
 
 #[test]
+fn every_link_to_a_heading_leads_to_one() {
+    let mut links = 0;
+    for file in pages() {
+        let text = std::fs::read_to_string(&file).expect("readable");
+        for target in prose(&text).split("](").skip(1) {
+            let target = target.split(')').next().expect("a target");
+            let Some((path, anchor)) = target.split_once('#') else {
+                continue;
+            };
+            if target.contains("://") {
+                continue;
+            }
+            let path = match path {
+                "" => file.clone(),
+                path => file.parent().expect("a folder").join(path),
+            };
+            let page = std::fs::read_to_string(&path).expect("a page");
+            assert!(
+                anchors(&page).contains(anchor),
+                "{}: {target} is no heading",
+                file.display()
+            );
+            links += 1;
+        }
+    }
+    assert!(links > 0, "no links found: the pages are not where they were");
+}
+
+/// The anchors of a page's headings, as they are shown on the web.
+fn anchors(page: &str) -> BTreeSet<String> {
+    let text = prose(page);
+    let headings = text.lines().filter(|line| line.starts_with('#'));
+    let mut found = BTreeSet::new();
+    for heading in headings.filter_map(|line| line.trim_start_matches('#').strip_prefix(' ')) {
+        let kept = |c: &char| c.is_alphanumeric() || [' ', '-', '_'].contains(c);
+        let anchor: String = heading.trim().to_lowercase().chars().filter(kept).collect();
+        let anchor = anchor.replace(' ', "-");
+        // A heading that comes again has a number.
+        let again = (1..).map(|n| format!("{anchor}-{n}"));
+        let name = std::iter::once(anchor.clone())
+            .chain(again)
+            .find(|name| !found.contains(name));
+        found.extend(name);
+    }
+    found
+}
+
+#[test]
 fn no_page_is_unfinished() {
     for file in pages()
         .into_iter()

@@ -10,3 +10,4 @@ mod error_pages;
 mod planted;
 mod questions;
 mod reasons;
+mod worked;
