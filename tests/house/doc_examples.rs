@@ -1,5 +1,6 @@
 //! The examples of the documents load as they stand, beside the shipped effects, as `saga-runner validate` loads them.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -142,6 +143,35 @@ steps:
   paid: {needs: [tell], wait: {signal: paid, timeout: 1h}}
 "#;
     load_project(&[("own.yaml", text), ("payment.yaml", child)], &[])
+}
+
+/// Every name of a key in a JSON Schema.
+fn keys(schema: &serde_json::Value, found: &mut BTreeSet<String>) {
+    if let Some(properties) = schema.get("properties").and_then(|value| value.as_object()) {
+        found.extend(properties.keys().cloned());
+    }
+    match schema {
+        serde_json::Value::Object(members) => members.values().for_each(|value| keys(value, found)),
+        serde_json::Value::Array(items) => items.iter().for_each(|value| keys(value, found)),
+        _ => {}
+    }
+}
+
+#[test]
+fn every_key_of_a_saga_stands_in_a_table_of_the_reference() {
+    let schema = document("crates/language/src/definition/editor/saga.json");
+    let schema: serde_json::Value = serde_json::from_str(&schema).expect("the schema for editors");
+    let mut known = BTreeSet::new();
+    keys(&schema, &mut known);
+    assert!(known.len() > 100, "{known:?}");
+    let page = document("docs/language.md");
+    let rows = page.lines().filter(|line| line.starts_with("| "));
+    let code = rows.flat_map(|row| row.split('`').skip(1).step_by(2));
+    let told: BTreeSet<&str> = code
+        .flat_map(|code| code.split(|c: char| !c.is_alphanumeric() && c != '_'))
+        .collect();
+    let missing: Vec<&String> = known.iter().filter(|key| !told.contains(key.as_str())).collect();
+    assert!(missing.is_empty(), "docs/language.md has no row for {missing:?}");
 }
 
 #[test]
