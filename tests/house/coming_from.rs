@@ -1,9 +1,11 @@
 //! The examples on the pages for those who come from elsewhere load without a finding.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use saga_runner::kernel::definition::{SourceFile, load};
+use serde_json::Value;
 
 use crate::worked::place;
 
@@ -40,6 +42,53 @@ fn files(folder: &str, keep: impl Fn(&str) -> bool) -> Vec<PathBuf> {
 
 fn read(path: &Path) -> String {
     fs::read_to_string(path).expect("readable")
+}
+
+/// The keys of a saga file, and the words that stand for a value.
+fn words(schema: &Value, found: &mut BTreeSet<String>) {
+    match schema {
+        Value::Object(members) => {
+            if let Some(properties) = members.get("properties").and_then(Value::as_object) {
+                found.extend(properties.keys().cloned());
+            }
+            let values = members.get("enum").and_then(Value::as_array);
+            found.extend(
+                values
+                    .into_iter()
+                    .flatten()
+                    .filter_map(Value::as_str)
+                    .map(str::to_owned),
+            );
+            members.values().for_each(|value| words(value, found));
+        }
+        Value::Array(items) => items.iter().for_each(|value| words(value, found)),
+        _ => {}
+    }
+}
+
+#[test]
+fn what_a_row_says_is_a_key_or_a_word_of_the_language() {
+    let schema =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("crates/language/src/definition/editor/saga.json");
+    let schema: Value = serde_json::from_str(&read(&schema)).expect("the schema for editors");
+    // An error class.
+    let mut known = BTreeSet::from(["too_many_failed".to_owned()]);
+    words(&schema, &mut known);
+    let is_word = |text: &str| text.chars().all(|c| c.is_ascii_lowercase() || c == '_');
+    let mut checked = 0;
+    for page in files("docs", |name| name.starts_with("from-")) {
+        let text = read(&page);
+        let rows = text.lines().filter(|line| line.starts_with("| "));
+        let here = rows.filter_map(|row| row.split_once(" | ").map(|(_, here)| here));
+        for code in here.flat_map(|cell| cell.split('`').skip(1).step_by(2)) {
+            let key = code.split_once(": ").map_or(code, |(key, _)| key);
+            if is_word(key) {
+                assert!(known.contains(key), "{}: there is no {key}", page.display());
+                checked += 1;
+            }
+        }
+    }
+    assert!(checked > 80, "{checked}");
 }
 
 #[test]
