@@ -346,7 +346,12 @@ impl World {
             let view = InstanceView::new(id, &record, Some(self.definition_of(id)));
             bytes.extend(serde_json::to_vec(&view).expect("views are plain data"));
         }
-        for item in &self.sent {
+        // A question to an alias has the place of its timer in the log, which counts what was ignored, too.
+        let told = self
+            .sent
+            .iter()
+            .filter(|item| !item.path.starts_with("aliases.ask."));
+        for item in told {
             let item = postcard::to_stdvec(item).expect("work items are plain data");
             bytes.extend(item);
         }

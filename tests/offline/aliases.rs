@@ -38,6 +38,12 @@ cases:
       - {event: Carrier.Delivered, data: {no: T-1}, expect: {deferred: true}}
       - {result: {of: label, ok: {no: T-1}}, expect: {phase: completed, state: {scans: 1}}}
       - {advance: 2m, expect: {phase: completed}}
+  - name: a timer of an instance that has an alias
+    steps:
+      - {event: Parcel.Packed, data: {id: p-1}}
+      - {result: {of: label, ok: {no: T-1}}}
+      - {advance: 1h, expect: {failure: timeout, work: [{effect: unbook}]}}
+      - {result: {of: label.compensate, ok: {}}, expect: {phase: failed}}
 ";
 
 fn project(saga: &str, cases: &str) -> Project {
@@ -51,7 +57,7 @@ fn an_event_comes_by_an_alias_that_the_instance_has_or_will_have() {
     let saga = PARCEL.replace("NOBODY", "ignore");
     let (code, report) = project(&saga, CASES).json(&["--chaos"]);
     assert_eq!(code, Some(0), "{report:#}");
-    assert_eq!(report["passed"], 2);
+    assert_eq!(report["passed"], 3);
 }
 
 #[test]
