@@ -13,6 +13,8 @@ use std::sync::{Mutex, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
+/// Ports that are tried.
+const PORTS_MAX: usize = 5;
 const START_MAX: Duration = Duration::from_mins(1);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,11 +62,10 @@ impl DatabaseServer {
         // The server runs as somebody else.
         let open = std::fs::Permissions::from_mode(0o777);
         std::fs::set_permissions(&dir, open).expect("its permissions");
-        let port = saga_runner::app::nats_server::free_port().expect("a free port");
         let mut server = Self {
             kind,
             dir,
-            port,
+            port: 0,
             programs: programs(kind),
             keeper: None,
         };
@@ -72,8 +73,17 @@ impl DatabaseServer {
         if kind == Kind::Postgres {
             server.secure();
         }
-        server.launch();
-        server
+        // Another test may take the port before the server does.
+        for _ in 0..PORTS_MAX {
+            server.port = saga_runner::app::nats_server::free_port().expect("a free port");
+            server.spawn();
+            if server.becomes_ready() {
+                return server;
+            }
+            server.kill();
+            std::fs::remove_file(server.dir.join("log")).expect("removed");
+        }
+        panic!("{PORTS_MAX} ports were taken by others");
     }
 
     /// Where it listens.
@@ -101,6 +111,11 @@ impl DatabaseServer {
 
     /// Starts it again after [`Self::kill`], on the same port and data.
     pub fn launch(&mut self) {
+        self.spawn();
+        assert!(self.becomes_ready(), "{}", self.log());
+    }
+
+    fn spawn(&mut self) {
         assert!(self.keeper.is_none(), "the server runs already");
         let (dir, port) = (self.dir.display(), self.port);
         let program = self.programs[1].display();
@@ -135,8 +150,22 @@ impl DatabaseServer {
             .expect("a shell");
         let input = child.stdin.take();
         self.keeper = Some(Keeper { child, input });
+    }
+
+    /// Waits until it answers; false: its port is taken.
+    fn becomes_ready(&self) -> bool {
         let deadline = Instant::now() + START_MAX;
         while !self.is_ready() {
+            let log = self.log();
+            if [
+                "Address already in use",
+                "Can't start server: Bind on TCP/IP port",
+            ]
+            .iter()
+            .any(|taken| log.contains(taken))
+            {
+                return false;
+            }
             assert!(
                 Instant::now() < deadline,
                 "{:?} does not answer:\n{}",
@@ -145,6 +174,7 @@ impl DatabaseServer {
             );
             thread::sleep(Duration::from_millis(20));
         }
+        true
     }
 
     pub fn log(&self) -> String {
