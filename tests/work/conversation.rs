@@ -50,6 +50,18 @@ steps:
   leave: {wait: {event: seat.gone, timeout: 1h}}
 "#;
 
+/// Ends by a timer, which fires when its shard has taken all that was stored before it was due.
+const BELL: &str = r"
+apiVersion: sagas/v1
+kind: Saga
+name: bell
+start: Bell.Rung
+key: {Bell.Rung: event.data.bell}
+timers: {rung: {after: 10ms, complete: {outcome: rung}}}
+steps:
+  hold: {wait: {signal: never, timeout: 1h}}
+";
+
 /// A hall and its guest in different shards.
 fn apart(number: usize) -> (String, String) {
     let shard = |key: &str| {
@@ -105,6 +117,7 @@ async fn a_saga_hears_facts_of_another_in_order_once_and_of_its_tenant_alone_ove
     let mut rig = Rig::new(Some(server.url()), "30m", Duration::ZERO, json!({"shards": 4})).await;
     rig.clear_definitions();
     rig.add_saga("hall", HALL);
+    rig.add_saga("bell", BELL);
     rig.start().await;
     // What is told before anybody listens is not heard.
     let (before, nobody) = apart(0);
@@ -120,6 +133,10 @@ async fn a_saga_hears_facts_of_another_in_order_once_and_of_its_tenant_alone_ove
         .messages
         == 0
     {}
+    rig.send_body(event_body("Bell", &nobody, "Rung", &json!({"bell": nobody})))
+        .await;
+    rig.wait_for("bell", &nobody, |view| view["phase"] == "completed")
+        .await;
     rig.add_saga("guest", GUEST);
     let reload = rig
         .client
