@@ -67,13 +67,15 @@ struct State {
     revision: Option<u64>,
     /// When the next renewal is due.
     next: Duration,
+    /// The record was written, and the next renewal shows that nobody else has.
+    is_doubted: bool,
 }
 
 /// How a renewal ended.
 enum Renewal {
     Done,
-    /// The record was gone, or may have been another one. It is written again, and nothing is sent on the strength of that: another owner who has it no more
-    /// either has his next renewal first.
+    /// The record was gone, or may have been another one. It is written again, and nothing is sent on the strength of that:
+    /// another owner who has it no more either has his next renewal first.
     Rewritten,
     /// To be tried again.
     Failed(String),
@@ -91,12 +93,18 @@ impl Kept {
                 record: claimed.record.clone(),
                 revision: Some(claimed.revision),
                 next: now,
+                is_doubted: false,
             }),
             renewed: AtomicU64::new(millis(now)),
             taken: OnceLock::new(),
             is_read: AtomicBool::new(false),
             closed: AtomicBool::new(false),
         }
+    }
+
+    /// When it was renewed last, by the monotonic clock.
+    fn renewed(&self) -> Duration {
+        Duration::from_millis(self.renewed.load(Ordering::Acquire))
     }
 }
 
@@ -209,8 +217,7 @@ impl Keeper {
             ));
         }
         if !kept.fence.is_renewed() {
-            let renewed = Duration::from_millis(kept.renewed.load(Ordering::Acquire));
-            let ago = self.clock.monotonic().saturating_sub(renewed).as_secs();
+            let ago = self.clock.monotonic().saturating_sub(kept.renewed()).as_secs();
             return Some(format!(
                 "its owner record could not be renewed for {ago} s: nothing is sent"
             ));
@@ -330,14 +337,17 @@ impl Keeper {
         }
         let entries = Entries::of(&self.manifest);
         let sends_for = self.manifest.ownership.send_within.duration();
-        let mut was_gone = false;
+        // After so long another process may have taken the shard over, and the broker may have lost the record of that.
+        let quiet = self.clock.monotonic().saturating_sub(kept.renewed());
+        let mut is_doubtful =
+            !state.is_doubted && quiet >= self.manifest.ownership.take_over_after.duration();
         // Who has not renewed in time may have lost the shard. The revision alone does not tell: where the broker has lost its newest
         // writes, it has given the same one to another owner's.
         let mut is_looked_at = kept.fence.is_renewed();
         for _ in 0..ROUNDS_MAX {
             if !is_looked_at {
                 match self.look(kept, state).await {
-                    Ok(is_gone) => was_gone |= is_gone,
+                    Ok(is_gone) => is_doubtful |= is_gone,
                     Err(renewal) => return renewal,
                 }
             }
@@ -351,8 +361,9 @@ impl Keeper {
                 Ok(revision) => {
                     state.revision = Some(revision);
                     // So much later it may have been another owner's record that was written over.
-                    let is_in_time = self.clock.monotonic().saturating_sub(begun) < sends_for;
-                    if was_gone || !is_in_time {
+                    is_doubtful |= self.clock.monotonic().saturating_sub(begun) >= sends_for;
+                    state.is_doubted = is_doubtful;
+                    if is_doubtful {
                         return Renewal::Rewritten;
                     }
                     kept.renewed.store(millis(begun), Ordering::Release);

@@ -79,13 +79,14 @@ impl Context {
     }
 
     /// No reader of the stream goes on, and each shard keeps that, so that none does after a restart either.
-    pub fn halt(&self, stream: SourceStream, halt: Halt) {
+    /// `removed`: what is known to be removed one by one.
+    pub fn halt(&self, stream: SourceStream, halt: Halt, removed: Option<Arc<[u64]>>) {
         // While this is held no shard is added: one that comes later finds the halt.
         let shards = self.shards.read().unwrap_or_else(PoisonError::into_inner);
         for shard in shards.values() {
             self.tell_halted(shard, stream, &halt);
         }
-        self.progress(stream).halt(halt);
+        self.progress(stream).halt(halt, removed);
     }
 
     /// Adds a shard. It learns what was found before it came, and otherwise would read on behind that after a restart.
@@ -202,6 +203,10 @@ pub(super) struct Progress {
     /// Messages that had been removed one by one before this process looked for the first time.
     removed_before: Mutex<Option<Arc<[u64]>>>,
     mark: Mutex<Mark>,
+    /// The furthest place that any reader of this process has come to.
+    furthest: Mutex<Place>,
+    /// What was known to be removed one by one when reading ended, which is what the operator is told of.
+    told: Mutex<Option<Arc<[u64]>>>,
     is_halted: AtomicBool,
     halted: Mutex<Option<Halt>>,
 }
@@ -242,9 +247,24 @@ impl Progress {
         Arc::clone(before.get_or_insert_with(|| Arc::clone(removed)))
     }
 
-    /// What is removed now counts as removed before: a person has settled from where on the stream is read.
+    /// A person has settled from where on the stream is read. What he was told of counts as removed before; where it is another
+    /// stream, all that is removed now.
     pub fn settled(&self) {
-        *self.removed_before.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        let told = self.told.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        *self.removed_before.lock().unwrap_or_else(PoisonError::into_inner) = told;
+    }
+
+    /// A reader has handed over everything up to `place`.
+    pub fn read_to(&self, place: Place) {
+        let mut furthest = self.furthest.lock().unwrap_or_else(PoisonError::into_inner);
+        if place.sequence > furthest.sequence {
+            *furthest = place;
+        }
+    }
+
+    /// The furthest place that any reader has come to: whoever reads on finds it as it was.
+    pub fn furthest(&self) -> Place {
+        *self.furthest.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Everything up to `place` was read from the stream as it is.
@@ -272,6 +292,7 @@ impl Progress {
     /// Reading begins again at `place`, wherever it was before.
     pub fn begin_again(&self, place: Place) {
         self.mark().place = place;
+        *self.furthest.lock().unwrap_or_else(PoisonError::into_inner) = place;
         self.read.store(place.sequence, Ordering::Relaxed);
         self.end.store(0, Ordering::Relaxed);
         *self.halted.lock().unwrap_or_else(PoisonError::into_inner) = None;
@@ -282,7 +303,10 @@ impl Progress {
         self.is_halted.load(Ordering::Acquire)
     }
 
-    pub fn halt(&self, halt: Halt) {
+    /// `removed`: what is known to be removed one by one.
+    pub fn halt(&self, halt: Halt, removed: Option<Arc<[u64]>>) {
+        let is_same = halt.reason != "stream.identity";
+        *self.told.lock().unwrap_or_else(PoisonError::into_inner) = removed.filter(|_| is_same);
         self.is_halted.store(true, Ordering::Release);
         *self.halted.lock().unwrap_or_else(PoisonError::into_inner) = Some(halt);
     }

@@ -78,22 +78,28 @@ pub(super) async fn survey(
 pub(super) struct Lost {
     pub from: u64,
     pub to: u64,
+    /// Messages behind these that were removed one by one, too.
+    pub others: usize,
 }
 
 impl Lost {
     /// Why the stream is not read on.
     pub fn halt(self, name: &str) -> Halt {
-        let Self { from, to } = self;
-        let messages = if from == to {
-            format!("message {from}")
-        } else {
-            format!("messages {from} to {to}")
+        let Self { from, to, others } = self;
+        let messages = match (from == to, others) {
+            (true, 0) => {
+                format!("message {from} of stream {name} was removed before it was known that it was read")
+            }
+            (true, others) => format!(
+                "message {from} of stream {name} and {others} behind it were removed before it was known that they were read"
+            ),
+            (false, _) => format!(
+                "messages {from} to {to} of stream {name} were removed before it was known that they were read"
+            ),
         };
         Halt {
             reason: "stream.gap",
-            message: format!(
-                "{messages} of stream {name} were removed before it was known that they were read"
-            ),
+            message: messages,
         }
     }
 }
@@ -167,6 +173,7 @@ impl Guard {
             return Some(Lost {
                 from: from + 1,
                 to: first - 1,
+                others: 0,
             });
         }
         // Whether a message behind that was read before it was removed is not known any more.
@@ -175,6 +182,7 @@ impl Guard {
         removed.get(unread).map(|sequence| Lost {
             from: *sequence,
             to: *sequence,
+            others: removed.len() - unread - 1,
         })
     }
 
@@ -188,6 +196,10 @@ mod tests {
     use super::super::marks::Marks;
     use super::*;
     use crate::kernel::input::SourceStream;
+
+    fn lost(from: u64, to: u64) -> Lost {
+        Lost { from, to, others: 0 }
+    }
 
     fn look(guard: &mut Guard, first: u64, read: u64) -> Option<Lost> {
         guard.ask();
@@ -208,7 +220,7 @@ mod tests {
     fn what_is_gone_behind_a_jump_is_named() {
         let mut guard = Guard::default();
         guard.passed(11, 20);
-        assert_eq!(look(&mut guard, 18, 20), Some(Lost { from: 12, to: 17 }));
+        assert_eq!(look(&mut guard, 18, 20), Some(lost(12, 17)));
     }
 
     #[test]
@@ -227,14 +239,14 @@ mod tests {
         guard.ask();
         guard.passed(20, 30);
         guard.unanswered();
-        assert_eq!(look(&mut guard, 7, 30), Some(Lost { from: 6, to: 6 }));
+        assert_eq!(look(&mut guard, 7, 30), Some(lost(6, 6)));
 
         let mut guard = Guard::default();
         guard.passed(5, 9);
         guard.ask();
         guard.passed(20, 30);
         assert_eq!(guard.answered(6, &[], 30), None);
-        assert_eq!(look(&mut guard, 22, 30), Some(Lost { from: 21, to: 21 }));
+        assert_eq!(look(&mut guard, 22, 30), Some(lost(21, 21)));
     }
 
     #[test]
@@ -262,12 +274,7 @@ mod tests {
 
     #[test]
     fn a_message_removed_by_itself_is_missed_where_it_was_not_surely_read() {
-        let one = |sequence| {
-            Some(Lost {
-                from: sequence,
-                to: sequence,
-            })
-        };
+        let one = |sequence| Some(lost(sequence, sequence));
         let mut guard = Guard::default();
         guard.ask();
         assert_eq!(guard.answered(1, &[3, 7], 7), None);
@@ -276,5 +283,13 @@ mod tests {
         guard.passed(4, 8);
         guard.ask();
         assert_eq!(guard.answered(1, &[3, 7], 8), one(7), "jumped over");
+        guard.passed(4, 8);
+        guard.ask();
+        let all = guard.answered(1, &[3, 7, 9, 11], 8).expect("lost");
+        assert_eq!(
+            (all.from, all.to, all.others),
+            (7, 7, 2),
+            "and what else is known"
+        );
     }
 }

@@ -375,6 +375,7 @@ impl View {
             self.probe_goes_on(pending);
         }
         let progress = self.ctx.progress(self.stream);
+        progress.read_to(place);
         progress.heard_of(sequence.saturating_add(pending));
         // A reader that delivers is healthy: the next failure is tried again at once.
         self.backoff.reset();
@@ -515,7 +516,7 @@ impl View {
             Purpose::Open => {
                 let progress = self.ctx.progress(self.stream);
                 let mark = progress.to_look_up(self.ctx.clock.monotonic(), true);
-                let places = mark.into_iter().chain([self.read]).collect();
+                let places = mark.into_iter().chain([self.read, progress.furthest()]).collect();
                 let broker = Arc::clone(&self.ctx.broker);
                 self.opening = Some(open(broker, self.reader_spec(), places).boxed());
             }
@@ -604,7 +605,7 @@ impl View {
         tracing::error!(stream = name, reason = halt.reason, message = %halt.message, "stream cannot be read on without loss");
         self.abandon(halt.reason);
         self.halted = true;
-        self.ctx.halt(self.stream, halt);
+        self.ctx.halt(self.stream, halt, self.removed.clone());
     }
 
     fn connected(&self, connected: bool) {

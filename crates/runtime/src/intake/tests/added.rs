@@ -98,6 +98,36 @@ async fn what_is_removed_while_no_shard_is_open_ends_reading_when_the_next_one_i
     assert!(halt.message.starts_with("message 15 "), "{}", halt.message);
 }
 
+#[tokio::test]
+async fn what_is_removed_while_nobody_reads_is_told_beside_what_ended_the_reading() {
+    let broker = Scripted::new();
+    orders(&broker, 0..6, 1, 0);
+    let mut world = Plan::new(1).start(broker.clone());
+    let mut shard = world.shard(0, Mood::default());
+    shard.knows(6).await;
+    broker.pause(true);
+    orders(&broker, 6..40, 1, 0);
+    broker.remove(20);
+    broker.remove(25);
+    broker.pause(false);
+    let halt = halted(&world).await;
+    assert!(halt.message.starts_with("message 20 "), "{}", halt.message);
+    assert!(halt.message.contains("and 1 behind it"), "{}", halt.message);
+    broker.remove(30);
+    world.intake.fed().read_on(EVENTS, 0, 6, None).await;
+    let again = async {
+        loop {
+            let halt = halted(&world).await;
+            if halt.message.starts_with("message 30 ") {
+                return halt;
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    let halt = tokio::time::timeout(Duration::from_secs(30), again).await;
+    assert_eq!(halt.expect("it is told").reason, "stream.gap");
+}
+
 /// To close and open the shard would be a way around what an operator has to settle.
 #[tokio::test]
 async fn a_halted_stream_is_not_read_on_because_a_shard_comes() {
