@@ -79,14 +79,14 @@ impl Context {
     }
 
     /// No reader of the stream goes on, and each shard keeps that, so that none does after a restart either.
-    /// `removed`: what is known to be removed one by one.
-    pub fn halt(&self, stream: SourceStream, halt: Halt, removed: Option<Arc<[u64]>>) {
+    /// `told`: what was removed one by one and is no news any more; `None` where it is another stream.
+    pub fn halt(&self, stream: SourceStream, halt: Halt, told: Option<Arc<[u64]>>) {
         // While this is held no shard is added: one that comes later finds the halt.
         let shards = self.shards.read().unwrap_or_else(PoisonError::into_inner);
         for shard in shards.values() {
             self.tell_halted(shard, stream, &halt);
         }
-        self.progress(stream).halt(halt, removed);
+        self.progress(stream).halt(halt, told);
     }
 
     /// Adds a shard. It learns what was found before it came, and otherwise would read on behind that after a restart.
@@ -205,7 +205,7 @@ pub(super) struct Progress {
     mark: Mutex<Mark>,
     /// The furthest place that any reader of this process has come to.
     furthest: Mutex<Place>,
-    /// What was known to be removed one by one when reading ended, which is what the operator is told of.
+    /// Messages that were removed one by one, as far as the operator is told of them by the halt or they were gone before.
     told: Mutex<Option<Arc<[u64]>>>,
     is_halted: AtomicBool,
     halted: Mutex<Option<Halt>>,
@@ -303,10 +303,9 @@ impl Progress {
         self.is_halted.load(Ordering::Acquire)
     }
 
-    /// `removed`: what is known to be removed one by one.
-    pub fn halt(&self, halt: Halt, removed: Option<Arc<[u64]>>) {
-        let is_same = halt.reason != "stream.identity";
-        *self.told.lock().unwrap_or_else(PoisonError::into_inner) = removed.filter(|_| is_same);
+    /// `told`: what was removed one by one and is no news any more; `None` where it is another stream.
+    pub fn halt(&self, halt: Halt, told: Option<Arc<[u64]>>) {
+        *self.told.lock().unwrap_or_else(PoisonError::into_inner) = told;
         self.is_halted.store(true, Ordering::Release);
         *self.halted.lock().unwrap_or_else(PoisonError::into_inner) = Some(halt);
     }

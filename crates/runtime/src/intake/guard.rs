@@ -78,15 +78,20 @@ pub(super) async fn survey(
 pub(super) struct Lost {
     pub from: u64,
     pub to: u64,
-    /// Messages behind these that were removed one by one, too.
-    pub others: usize,
+    /// Messages behind it that are known to be removed one by one, too, where this is one of them.
+    pub others: Option<usize>,
 }
 
 impl Lost {
+    /// Whether it tells that this message was removed, which was removed by itself.
+    pub const fn tells_of(self, sequence: u64) -> bool {
+        self.others.is_some() || sequence <= self.to
+    }
+
     /// Why the stream is not read on.
     pub fn halt(self, name: &str) -> Halt {
         let Self { from, to, others } = self;
-        let messages = match (from == to, others) {
+        let messages = match (from == to, others.unwrap_or(0)) {
             (true, 0) => {
                 format!("message {from} of stream {name} was removed before it was known that it was read")
             }
@@ -173,7 +178,7 @@ impl Guard {
             return Some(Lost {
                 from: from + 1,
                 to: first - 1,
-                others: 0,
+                others: None,
             });
         }
         // Whether a message behind that was read before it was removed is not known any more.
@@ -182,7 +187,7 @@ impl Guard {
         removed.get(unread).map(|sequence| Lost {
             from: *sequence,
             to: *sequence,
-            others: removed.len() - unread - 1,
+            others: Some(removed.len() - unread - 1),
         })
     }
 
@@ -198,7 +203,8 @@ mod tests {
     use crate::kernel::input::SourceStream;
 
     fn lost(from: u64, to: u64) -> Lost {
-        Lost { from, to, others: 0 }
+        let others = (from == to).then_some(0);
+        Lost { from, to, others }
     }
 
     fn look(guard: &mut Guard, first: u64, read: u64) -> Option<Lost> {
@@ -288,7 +294,7 @@ mod tests {
         let all = guard.answered(1, &[3, 7, 9, 11], 8).expect("lost");
         assert_eq!(
             (all.from, all.to, all.others),
-            (7, 7, 2),
+            (7, 7, Some(2)),
             "and what else is known"
         );
     }

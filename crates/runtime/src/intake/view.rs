@@ -63,6 +63,8 @@ pub(super) struct View {
     identity: Option<StreamIdentity>,
     guard: Guard,
     removed: Option<Arc<[u64]>>,
+    /// What of it is no news once the halt is told.
+    old_news: Option<Arc<[u64]>>,
     question: Option<Question>,
     /// Messages that jumped wait for the answer until then.
     hold: Option<Duration>,
@@ -122,6 +124,7 @@ impl View {
             identity: None,
             guard: Guard::new(ctx.marks.mark(stream)),
             removed: None,
+            old_news: None,
             question: None,
             hold: None,
             next_look: now,
@@ -596,8 +599,13 @@ impl View {
             .guard
             .answered(state.first_sequence, &removed, self.read.sequence);
         // Where nothing matters, nothing is lost.
-        lost.filter(|_| !self.filters.is_empty())
-            .map(|lost| lost.halt(name))
+        let lost = lost.filter(|_| !self.filters.is_empty())?;
+        self.old_news = self.removed.as_ref().map(|removed| {
+            let before = self.ctx.progress(self.stream).removed_before(removed);
+            let is_old = |sequence: &u64| lost.tells_of(*sequence) || before.binary_search(sequence).is_ok();
+            removed.iter().copied().filter(is_old).collect()
+        });
+        Some(lost.halt(name))
     }
 
     fn halt(&mut self, halt: Halt) {
@@ -605,7 +613,7 @@ impl View {
         tracing::error!(stream = name, reason = halt.reason, message = %halt.message, "stream cannot be read on without loss");
         self.abandon(halt.reason);
         self.halted = true;
-        self.ctx.halt(self.stream, halt, self.removed.clone());
+        self.ctx.halt(self.stream, halt, self.old_news.take());
     }
 
     fn connected(&self, connected: bool) {
