@@ -97,7 +97,8 @@ fn lag_ms(simulation: &Simulation) -> Option<i64> {
             )
     };
     let is_disturbed = plan.actions.iter().any(|(_, action)| is_stopped(action));
-    (has_room && !is_disturbed).then_some(LAG_IN_TROUBLE_MS)
+    // What a process finds when it begins is judged by its order (`catching_up.rs`): it may have been away for long.
+    (has_room && !is_disturbed && simulation.lives == 1).then_some(LAG_IN_TROUBLE_MS)
 }
 
 /// What is wrong with the account of one instance. `lag_ms`: how much earlier than its end an event was stored that must have

@@ -117,13 +117,19 @@ pub fn is_lied_to(calls: &[Call], effects: &[&str], of: &str) -> bool {
     lies.any(|call| effects.contains(&call.effect.as_str()))
 }
 
-/// A stranger has published another result of this work: where the first one cannot be applied, that one may be heard.
+/// A stranger has published another result of this work: where the first one cannot be applied, that one may be heard. Or the stream has
+/// lost the first one, and the worker has called once more and was answered otherwise: the operator is told of that.
 pub fn is_contradicted(simulation: &Simulation, calls: &[Call], effect: &str, of: &str) -> bool {
     let mut calls = calls.iter().filter(|call| call.effect == effect && call.of == of);
     let results = simulation.server.archive(RESULTS);
     calls.any(|call| {
-        let mut strange = results.iter().filter(|message| is_of_stranger(message));
-        strange.any(|message| message.subject.ends_with(&call.command))
+        let of_it = || {
+            results
+                .iter()
+                .filter(|message| message.subject.ends_with(&call.command))
+        };
+        let is_told_again = simulation.losses.has_lost(RESULTS) && of_it().count() > 1;
+        is_told_again || of_it().any(is_of_stranger)
     })
 }
 

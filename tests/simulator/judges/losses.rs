@@ -50,7 +50,11 @@ pub fn removed(simulation: &Simulation) -> Vec<String> {
     // Where a broker loses what nobody has read, nobody can know.
     let removed = gone.filter(|gone| gone.is_removed && !gone.stood_in_place && !gone.is_unheard);
     removed
-        .filter(|gone| !is_applied(simulation, gone) && !is_within_what_was_told(simulation, gone))
+        .filter(|gone| {
+            !is_applied(simulation, gone)
+                && !is_within_what_was_told(simulation, gone)
+                && !came_behind_its_end(simulation, gone)
+        })
         .map(|gone| {
             format!(
                 "{} was removed and is not applied, and nobody was told",
@@ -74,6 +78,15 @@ fn is_applied(simulation: &Simulation, gone: &Gone) -> bool {
     let data: Value = serde_json::from_slice(&record.data).expect("state is JSON");
     let items = data["items"].as_array().expect("a list");
     items.contains(&gone.event.data["n"])
+}
+
+/// It was lost before and stored again, perhaps behind what ended its instance.
+fn came_behind_its_end(simulation: &Simulation, gone: &Gone) -> bool {
+    let mut others = simulation.losses.gone.iter();
+    let was_lost = others.any(|other| other.event.id == gone.event.id && !other.is_removed);
+    let saga = gone.event.kind.to_lowercase();
+    let id = instance(gone.event.tenant, &saga, &gone.event.key);
+    was_lost && matches!(found(simulation, &id), Some(Found::Ended(_)))
 }
 
 fn is_within_what_was_told(simulation: &Simulation, gone: &Gone) -> bool {
