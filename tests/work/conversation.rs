@@ -110,18 +110,10 @@ async fn store(stream: &jetstream::Context, subject: String, body: &Value) {
     stored.await.expect("stored");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_saga_hears_facts_of_another_in_order_once_and_of_its_tenant_alone_over_kills() {
-    let server = NatsServer::start();
-    let stream = jetstream::new(async_nats::connect(server.url()).await.expect("connects"));
-    let mut rig = Rig::new(Some(server.url()), "30m", Duration::ZERO, json!({"shards": 4})).await;
-    rig.clear_definitions();
-    rig.add_saga("hall", HALL);
-    rig.add_saga("bell", BELL);
-    rig.start().await;
-    // What is told before anybody listens is not heard.
+/// A hall tells its guest a fact before anybody listens, and the guest's shard has read that.
+async fn told_too_early(rig: &Rig, stream: &jetstream::Context) -> String {
     let (before, nobody) = apart(0);
-    opened(&rig, &before, &nobody).await;
+    opened(rig, &before, &nobody).await;
     rig.wait_for("hall", &before, |view| view["phase"] == "running")
         .await;
     while stream
@@ -137,6 +129,19 @@ async fn a_saga_hears_facts_of_another_in_order_once_and_of_its_tenant_alone_ove
         .await;
     rig.wait_for("bell", &nobody, |view| view["phase"] == "completed")
         .await;
+    nobody
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_saga_hears_facts_of_another_in_order_once_and_of_its_tenant_alone_over_kills() {
+    let server = NatsServer::start();
+    let stream = jetstream::new(async_nats::connect(server.url()).await.expect("connects"));
+    let mut rig = Rig::new(Some(server.url()), "30m", Duration::ZERO, json!({"shards": 4})).await;
+    rig.clear_definitions();
+    rig.add_saga("hall", HALL);
+    rig.add_saga("bell", BELL);
+    rig.start().await;
+    let nobody = told_too_early(&rig, &stream).await;
     rig.add_saga("guest", GUEST);
     let reload = rig
         .client

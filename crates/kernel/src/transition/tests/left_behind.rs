@@ -107,7 +107,7 @@ steps:
 }
 
 /// A machine whose state charges, and goes on when that has failed or somebody gives it up.
-const CHARGING: &str = r#"
+const CHARGING: &str = r"
 machine:
   initial: charging
   states:
@@ -121,7 +121,7 @@ machine:
     waiting:
       handlers: {Order.CardChanged: {to: charging}, Order.Waived: {to: paid}}
     paid: {final: true}
-"#;
+";
 
 const UNDO: &str = "machine.charging.pay.compensate";
 
@@ -150,7 +150,7 @@ fn a_state_that_is_left_between_two_attempts_undoes_what_the_first_may_have_done
 #[test]
 fn an_error_handler_undoes_what_the_effect_of_a_timer_or_handler_may_have_done() {
     let mut world = placed(
-        r#"
+        r"
 handlers:
   Order.Reminded: {emit: [{effect: charge, name: fee, compensate: {effect: refund}}]}
   error.fee: {set: {problem: fee}}
@@ -160,7 +160,7 @@ timers:
   late: {after: 1m, emit: [{effect: charge, name: fine, compensate: {effect: refund}}]}
 steps:
   book: {effect: book}
-"#,
+",
     );
     world.event("Order.Reminded", &json!({"id": "o-1"}));
     let fee = "handlers.Order.Reminded.fee.item";
