@@ -138,6 +138,8 @@ fn account(rows: &[HistoryRow], stored: &[Stored<'_>], lag_ms: Option<i64>) -> O
         _ => *outcomes.keys().next()?,
     };
     let last = *outcomes.keys().next_back()?;
+    // A timer that waited in vain for a stream that cannot be read says so.
+    let lag_ms = lag_ms.filter(|_| !end.late_source);
     let is_before_end =
         |one: &Stored<'_>| lag_ms.is_some_and(|lag_ms| one.time.0.saturating_add(lag_ms) < end.time.0);
     let missing = stored.iter().find(|one| {

@@ -54,8 +54,9 @@ fn bills(simulation: &Simulation) -> Vec<String> {
             continue;
         };
         match paid {
-            // While a stream cannot be read at all, a timer waits for it for so long only, and says so.
-            Some(_) if simulation.is_looked_after() && is_late(simulation, tenant, &key) => {}
+            Some(_)
+                if is_late(simulation, tenant, &key)
+                    && has_waited(simulation, opened, unpaid.get(&(tenant.to_owned(), key.clone()))) => {}
             Some(paid) if paid.0 < opened.0 + DUE_MS - COARSE_MS && !is_paid => {
                 let left = opened.0 + DUE_MS - paid.0;
                 faults.push(format!(
@@ -87,6 +88,16 @@ fn is_late(simulation: &Simulation, tenant: &str, key: &str) -> bool {
     let record = ended(simulation, tenant, "bill", key);
     let rows = record.map(|record| history_of(simulation, &id, &record));
     rows.is_some_and(|rows| rows.last().is_some_and(|last| last.late_source))
+}
+
+/// Whether a bill was told to be unpaid only after its timer had waited for as long as it may for a stream that cannot be
+/// read. What was never told came about while the outbox had no room or its owner was another one.
+fn has_waited(simulation: &Simulation, opened: TimeMs, told: Option<&TimeMs>) -> bool {
+    let hold_ms = match simulation.plan.settings["shard"]["timer_hold_max"].as_str() {
+        Some("20s") => 20_000,
+        _ => 600_000,
+    };
+    told.is_none_or(|told| told.0 + COARSE_MS >= opened.0 + DUE_MS + hold_ms)
 }
 
 /// Whether nothing holds a timer up.
