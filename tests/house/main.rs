@@ -2,6 +2,7 @@
 
 mod architecture;
 mod coming_from;
+mod decisions;
 mod dependencies;
 mod doc_examples;
 mod docs;
