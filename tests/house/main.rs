@@ -3,6 +3,7 @@
 mod architecture;
 mod coming_from;
 mod dependencies;
+mod deploy;
 mod doc_examples;
 mod docs;
 mod envelopes;
