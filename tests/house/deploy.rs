@@ -106,7 +106,12 @@ fn named(expr: &str) -> Named {
                 let (labels, behind) = rest.split_once(')').expect("the end of labels");
                 found.grouping.extend(words(labels));
                 rest = behind;
-            } else if is_name && !rest.starts_with('(') && !KEYWORDS.contains(&word) {
+                continue;
+            }
+            let is_function = ["(", "by ", "by(", "without"]
+                .iter()
+                .any(|next| rest.starts_with(next));
+            if is_name && !is_function && !KEYWORDS.contains(&word) {
                 found.series.push((word.to_owned(), BTreeSet::new()));
             }
         } else {
