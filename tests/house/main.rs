@@ -4,6 +4,7 @@ mod architecture;
 mod coming_from;
 mod decisions;
 mod dependencies;
+mod deploy;
 mod doc_examples;
 mod docs;
 mod envelopes;
