@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use super::answer::is_refusal;
 use super::compare::{difference, expectation};
-use super::file::{ALL_STUCK, ALL_WORK};
+use super::file::{ACCEPT_ALIAS, ALL_STUCK, ALL_WORK, REFUSE_ALIAS};
 use super::observe::Seen;
 use super::of::Of;
 use super::update::flow;

@@ -355,8 +355,7 @@ impl InstanceView {
                 .aliases
                 .iter()
                 .fold(BTreeMap::new(), |mut shown, registered| {
-                    let values: &mut Vec<AliasView> =
-                        shown.entry(registered.alias.name.clone()).or_default();
+                    let values: &mut Vec<AliasView> = shown.entry(registered.alias.name.clone()).or_default();
                     values.push(AliasView::of(registered));
                     shown
                 }),

@@ -3,16 +3,17 @@
 
 use std::collections::VecDeque;
 
+use saga_runner_partition::machine::apply::Turn;
 use saga_runner_partition::machine::message::Arrival;
 use saga_runner_partition::storage::read::Found;
 
 use super::wire::Stored;
 use super::{Given, World};
-use crate::kernel::alias::Alias;
+use crate::kernel::alias::{Alias, Via};
 use crate::kernel::children::SagaMessage;
 use crate::kernel::definition::Definition;
 use crate::kernel::ids::{InstanceId, Key, SagaName};
-use crate::kernel::input::{DomainEvent, Input};
+use crate::kernel::input::{Control, DomainEvent, Input, InputBody, Owner, SourceStream};
 use crate::kernel::record::Record;
 use crate::kernel::work::{WorkItem, WorkKind, WorkRef};
 
@@ -137,6 +138,51 @@ impl World {
     pub fn key_of(&self, event: &DomainEvent) -> Result<Key, (&'static str, String)> {
         let key = self.wire.key_of(&self.definition, event, self.now);
         key.map_err(|defect| (defect.reason, defect.message))
+    }
+
+    /// An alias refuses the instance: it has it no more, if it had, and says so.
+    pub fn refuse_alias(&mut self, alias: &Alias) -> Given {
+        let (address, owner) = self.owner(alias);
+        let changed = self.transact(|run| {
+            let mut row = run.batch.alias(&address)?;
+            row.owners.retain(|known| *known != owner);
+            run.batch.put_alias(&address, &row)
+        });
+        let generation = owner.generation;
+        let via = Via {
+            alias: alias.clone(),
+            generation,
+        };
+        let mut given = self.give_control(Control::AliasAnswered { via, refused: true });
+        given.add(changed);
+        given
+    }
+
+    /// An operator tries the registration again that an alias has refused.
+    pub fn accept_alias(&mut self, alias: &Alias) -> Given {
+        let (instance, owner) = self.owner(alias);
+        self.messages += 1;
+        let input = self.message(
+            instance,
+            SourceStream::WorkflowCommands,
+            format!("request-{}", self.messages),
+            InputBody::Control(Control::RegisterAlias { owner }),
+        );
+        let again = Turn {
+            attempts: 2,
+            ..Turn::FIRST
+        };
+        self.transact(|run| run.take(&input, again))
+    }
+
+    /// The address of an alias, and the instance as an owner of it.
+    fn owner(&self, alias: &Alias) -> (InstanceId, Owner) {
+        let address = alias.address(&self.instance.tenant, &self.instance.saga);
+        let owner = Owner {
+            key: self.instance.key.clone(),
+            generation: self.last().map_or(1, |record| record.generation),
+        };
+        (address, owner)
     }
 
     fn stored(&self, sequence: u64) -> Stored {

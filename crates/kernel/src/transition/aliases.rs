@@ -153,7 +153,8 @@ pub(super) fn answered<'a>(
     }
     let mut run = Run::of(ground, record);
     let mut registered = run.record.aliases.iter_mut();
-    let Some(registered) = registered.find(|known| known.alias == via.alias && known.refused != refused) else {
+    let Some(registered) = registered.find(|known| known.alias == via.alias && known.refused != refused)
+    else {
         return Ok(Patch::ignored(IgnoreReason::Duplicate));
     };
     registered.refused = refused;

@@ -133,7 +133,7 @@ impl Run<'_> {
                 if full && let Some(ended) = row.ended_owner() {
                     row.owners.remove(ended);
                 } else if full {
-                    return self.bury(input, None, Fault::alias_owners(owner, max), turn);
+                    return self.bury(input, None, Fault::alias_owners(alias, owner, max), turn);
                 }
                 row.owners.push(owner.clone());
             }
@@ -177,7 +177,10 @@ impl Run<'_> {
             refused,
         };
         let cluster = self.ground.cluster;
-        self.tell_now(row, told(cluster, input, owner.generation, path, &owner.key, message))
+        self.tell_now(
+            row,
+            told(cluster, input, owner.generation, path, &owner.key, message),
+        )
     }
 
     /// Gives an alias up that has taken a generation which does not have it any more: its registration was tried again so late

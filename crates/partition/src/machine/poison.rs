@@ -116,12 +116,12 @@ impl Fault {
     }
 
     /// The instance goes on without the alias, and is told so.
-    pub fn alias_owners(owner: &Owner, max: usize) -> Self {
+    pub fn alias_owners(alias: &Alias, owner: &Owner, max: usize) -> Self {
         Self {
             reason: "alias.owners",
             message: format!(
-                "at most {max} instances have one alias; instance {} is not among them",
-                owner.key
+                "at most {max} instances have the alias {} {:?}; instance {} is not among them",
+                alias.name, alias.value, owner.key
             ),
             parks: false,
             settles: false,

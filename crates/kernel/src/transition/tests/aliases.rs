@@ -87,7 +87,8 @@ fn alias(name: &str, value: &str) -> Alias {
 /// What the instance has registered, oldest first, each with whether it was refused.
 fn registered(world: &World) -> Vec<(String, bool)> {
     let aliases = world.last().aliases.iter();
-    let shown = aliases.map(|Registered { alias, refused }| (format!("{} {}", alias.name, alias.value), *refused));
+    let shown =
+        aliases.map(|Registered { alias, refused }| (format!("{} {}", alias.name, alias.value), *refused));
     shown.collect()
 }
 
