@@ -9,7 +9,7 @@ use saga_runner_partition::storage::read::Found;
 
 use super::wire::Stored;
 use super::{Given, World};
-use crate::kernel::alias::{Alias, Via};
+use crate::kernel::alias::Alias;
 use crate::kernel::children::SagaMessage;
 use crate::kernel::definition::Definition;
 use crate::kernel::ids::{InstanceId, Key, SagaName};
@@ -142,32 +142,13 @@ impl World {
 
     /// An alias refuses the instance: it has it no more, if it had, and says so.
     pub fn refuse_alias(&mut self, alias: &Alias) -> Given {
-        let (address, owner) = self.owner(alias);
-        let changed = self.transact(|run| {
-            let mut row = run.batch.alias(&address)?;
-            row.owners.retain(|known| *known != owner);
-            run.batch.put_alias(&address, &row)
-        });
-        let generation = owner.generation;
-        let via = Via {
-            alias: alias.clone(),
-            generation,
-        };
-        let mut given = self.give_control(Control::AliasAnswered { via, refused: true });
-        given.add(changed);
-        given
+        let (owner, input) = self.registration(alias);
+        self.transact(|run| run.refuse_owner(alias, &input, &owner))
     }
 
     /// An operator tries the registration again that an alias has refused.
     pub fn accept_alias(&mut self, alias: &Alias) -> Given {
-        let (instance, owner) = self.owner(alias);
-        self.messages += 1;
-        let input = self.message(
-            instance,
-            SourceStream::WorkflowCommands,
-            format!("request-{}", self.messages),
-            InputBody::Control(Control::RegisterAlias { owner }),
-        );
+        let (_, input) = self.registration(alias);
         let again = Turn {
             attempts: 2,
             ..Turn::FIRST
@@ -175,14 +156,20 @@ impl World {
         self.transact(|run| run.take(&input, again))
     }
 
-    /// The address of an alias, and the instance as an owner of it.
-    fn owner(&self, alias: &Alias) -> (InstanceId, Owner) {
-        let address = alias.address(&self.instance.tenant, &self.instance.saga);
+    /// The instance as an owner of an alias, and what it says to become one.
+    fn registration(&mut self, alias: &Alias) -> (Owner, Input) {
         let owner = Owner {
             key: self.instance.key.clone(),
             generation: self.last().map_or(1, |record| record.generation),
         };
-        (address, owner)
+        self.messages += 1;
+        let input = self.message(
+            alias.address(&self.instance.tenant, &self.instance.saga),
+            SourceStream::WorkflowCommands,
+            format!("request-{}", self.messages),
+            InputBody::Control(Control::RegisterAlias { owner: owner.clone() }),
+        );
+        (owner, input)
     }
 
     fn stored(&self, sequence: u64) -> Stored {

@@ -183,6 +183,15 @@ impl Run<'_> {
         )
     }
 
+    /// Refuses an instance as one more than may have the alias, whoever has it: a case says so.
+    pub fn refuse_owner(&mut self, alias: &Alias, input: &Input, owner: &Owner) -> Result<(), StorageError> {
+        let id = &input.instance;
+        let mut row = self.batch.alias(id)?;
+        row.owners.retain(|known| known != owner);
+        self.batch.put_alias(id, &row)?;
+        self.answer_owner(alias, input, owner, Turn::FIRST, true)
+    }
+
     /// Gives an alias up that has taken a generation which does not have it any more: its registration was tried again so late
     /// that the alias has forgotten its release. False: it has it.
     pub fn give_up_alias(&mut self, input: &Input, via: &Via) -> Result<bool, StorageError> {
