@@ -1,4 +1,5 @@
-# Builds the one binary and puts it into an image without a shell.
+# Builds the one binary and puts it, stripped, into an image without a shell or a package manager. It runs as user 65532 and
+# writes to /data only, and to /tmp where SQL effects connect to PostgreSQL: the root may be read-only (docker run --read-only --tmpfs /tmp).
 FROM rust:1-bookworm AS build
 RUN apt-get update \
  && apt-get install -y --no-install-recommends libclang-dev cmake \
@@ -9,7 +10,7 @@ COPY benches benches
 COPY crates crates
 COPY src src
 RUN cargo build --release --locked \
- && install -D target/release/saga-runner /out/saga-runner \
+ && install -D --strip target/release/saga-runner /out/saga-runner \
  && install -d /out/data
 
 FROM gcr.io/distroless/cc-debian12:nonroot

@@ -2,7 +2,9 @@
 
 mod architecture;
 mod coming_from;
+mod decisions;
 mod dependencies;
+mod deploy;
 mod doc_examples;
 mod docs;
 mod envelopes;

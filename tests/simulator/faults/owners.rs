@@ -94,6 +94,10 @@ impl Simulation {
                 drop(text);
                 self.world.note(format_args!("the second process is refused"));
             }
+            // Its disk has no room: it can be begun again later.
+            Ok(Err(StartError::Storage(text))) if text.contains("SR0207") => {
+                self.world.note(format_args!("the second process does not start"));
+            }
             Ok(Err(error)) => {
                 return Some(Ended::Failed(format!(
                     "the second process does not start: {error}"

@@ -142,9 +142,16 @@ fn account(rows: &[HistoryRow], stored: &[Stored<'_>], lag_ms: Option<i64>) -> O
     let lag_ms = lag_ms.filter(|_| !end.late_source);
     let is_before_end =
         |one: &Stored<'_>| lag_ms.is_some_and(|lag_ms| one.time.0.saturating_add(lag_ms) < end.time.0);
+    // The next instance of a key remembers what the one before it has taken.
+    let taken_before: BTreeSet<&str> = stored
+        .iter()
+        .filter(|one| one.sequence < first)
+        .map(|one| one.event.id.as_str())
+        .collect();
     let missing = stored.iter().find(|one| {
+        let id = one.event.id.as_str();
         let concerns = one.sequence >= first && (one.sequence < last || is_before_end(one));
-        concerns && !known.contains(one.event.id.as_str())
+        concerns && !known.contains(id) && !taken_before.contains(id)
     });
     missing.map(|one| format!("event {} ({}) is not accounted for", one.event.id, one.sequence))
 }

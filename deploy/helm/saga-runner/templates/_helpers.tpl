@@ -1,0 +1,176 @@
+{{- define "saga-runner.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 50 | trimSuffix "-" }}
+{{- end }}
+
+{{- define "saga-runner.fullname" -}}
+{{- if .Values.fullnameOverride }}
+{{- .Values.fullnameOverride | trunc 50 | trimSuffix "-" }}
+{{- else }}
+{{- $name := include "saga-runner.name" . }}
+{{- if contains $name .Release.Name }}
+{{- .Release.Name | trunc 50 | trimSuffix "-" }}
+{{- else }}
+{{- printf "%s-%s" .Release.Name $name | trunc 50 | trimSuffix "-" }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "saga-runner.selector" -}}
+app.kubernetes.io/name: {{ include "saga-runner.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "saga-runner.labels" -}}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{ include "saga-runner.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- end }}
+
+{{- define "saga-runner.serviceAccountName" -}}
+{{- if .Values.serviceAccount.create }}
+{{- default (include "saga-runner.fullname" .) .Values.serviceAccount.name }}
+{{- else }}
+{{- default "default" .Values.serviceAccount.name }}
+{{- end }}
+{{- end }}
+
+{{- define "saga-runner.graceSeconds" -}}
+{{- add (int .Values.drainTimeoutSeconds) 15 }}
+{{- end }}
+
+{{- /* What cannot work is refused before anything is installed. */ -}}
+{{- define "saga-runner.check" -}}
+{{- if not (has .Values.mode (list "saga" "combined")) }}
+{{- fail (printf "mode is %q: write saga or combined; processes in mode effect are workers.replicas" .Values.mode) }}
+{{- end }}
+{{- if ne (int .Values.replicas) 1 }}
+{{- fail (printf "replicas is %v: one process owns all shards; for more effects at the same time raise workers.replicas" .Values.replicas) }}
+{{- end }}
+{{- if lt (int .Values.workers.replicas) 0 }}
+{{- fail "workers.replicas is below 0" }}
+{{- end }}
+{{- if lt (int .Values.drainTimeoutSeconds) 1 }}
+{{- fail "drainTimeoutSeconds is below 1" }}
+{{- end }}
+{{- $kind := dig "broker" "kind" "embedded" .Values.manifest }}
+{{- if and (ne $kind "nats") (or (ne .Values.mode "combined") (gt (int .Values.workers.replicas) 0)) }}
+{{- fail "manifest.broker.kind has to be nats where there are workers, or mode is saga: only one process reaches the embedded broker" }}
+{{- end }}
+{{- if and (eq (dig "dispatch" "broker" .Values.manifest) "local") (or (ne .Values.mode "combined") (gt (int .Values.workers.replicas) 0)) }}
+{{- fail "manifest.dispatch local is for mode combined without workers" }}
+{{- end }}
+{{- end }}
+
+{{- /* The keys of the manifest that the chart decides. */ -}}
+{{- define "saga-runner.decided" -}}
+apiVersion: saga-runner/v1
+kind: Manifest
+mode: {{ .Values.mode }}
+data_dir: /data
+sagas: /etc/saga-runner/sagas
+effects: /etc/saga-runner/effects
+drain_timeout: {{ .Values.drainTimeoutSeconds }}s
+http:
+  listen: 0.0.0.0:8080
+  authentication: in_front
+{{- end }}
+
+{{- define "saga-runner.manifest" -}}
+{{- $name := include "saga-runner.fullname" . }}
+{{- $manifest := mergeOverwrite (dict "cluster" $name) (deepCopy .Values.manifest) (include "saga-runner.decided" . | fromYaml) }}
+{{- $hosts := list }}
+{{- range $service := list $name (printf "%s-headless" $name) (printf "%s-metrics" $name) }}
+{{- range $suffix := list "" (printf ".%s" $.Release.Namespace) (printf ".%s.svc" $.Release.Namespace) (printf ".%s.svc.cluster.local" $.Release.Namespace) }}
+{{- $hosts = append $hosts (printf "%s%s" $service $suffix) }}
+{{- end }}
+{{- end }}
+{{- $_ := set $manifest.http "hosts" (concat $hosts (dig "http" "hosts" list .Values.manifest) | uniq) }}
+{{- toYaml $manifest }}
+{{- end }}
+
+{{- define "saga-runner.definitions" -}}
+{{- $given := index .root.Values.definitions.existing .kind }}
+{{- default (printf "%s-%s" (include "saga-runner.fullname" .root) .kind) $given }}
+{{- end }}
+
+{{- define "saga-runner.podAnnotations" -}}
+checksum/manifest: {{ include "saga-runner.manifest" . | sha256sum }}
+{{- if .Values.definitions.restartOnChange }}
+checksum/definitions: {{ omit .Values.definitions "restartOnChange" | toYaml | sha256sum }}
+{{- end }}
+{{- with .Values.podAnnotations }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{- define "saga-runner.podSecurity" -}}
+runAsNonRoot: true
+runAsUser: 65532
+runAsGroup: 65532
+fsGroup: 65532
+fsGroupChangePolicy: OnRootMismatch
+seccompProfile: {type: RuntimeDefault}
+{{- end }}
+
+{{- /* What the containers of both kinds have in common. */ -}}
+{{- define "saga-runner.container" -}}
+image: {{ printf "%s:%s" .Values.image.repository (default .Chart.AppVersion .Values.image.tag) | quote }}
+imagePullPolicy: {{ .Values.image.pullPolicy }}
+args: ["run", "--config", "/etc/saga-runner/config/saga-runner.yaml"]
+securityContext:
+  allowPrivilegeEscalation: false
+  readOnlyRootFilesystem: true
+  capabilities: {drop: [ALL]}
+ports:
+  - {name: http, containerPort: 8080}
+# /live asks neither storage nor broker, so that no outage of theirs restarts the process. A start may wait for the broker for as
+# long as it takes: /live answers meanwhile.
+startupProbe:
+  httpGet: {path: /live, port: http}
+  periodSeconds: 5
+  failureThreshold: 60
+livenessProbe:
+  httpGet: {path: /live, port: http}
+  periodSeconds: 10
+  timeoutSeconds: 5
+  failureThreshold: 6
+readinessProbe:
+  httpGet: {path: /ready, port: http}
+  periodSeconds: 5
+  timeoutSeconds: 5
+  failureThreshold: 3
+{{- end }}
+
+{{- define "saga-runner.mounts" -}}
+- {name: manifest, mountPath: /etc/saga-runner/config, readOnly: true}
+{{- range $kind := list "sagas" "effects" "schemas" }}
+- {name: {{ $kind }}, mountPath: /etc/saga-runner/{{ $kind }}, readOnly: true}
+{{- end }}
+{{- range .Values.secretFiles }}
+- {name: secret-{{ .name }}, mountPath: /etc/saga-runner/secrets/{{ .name }}, readOnly: true}
+{{- end }}
+# Sockets of SQL effects.
+- {name: tmp, mountPath: /tmp}
+{{- with .Values.extraVolumeMounts }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{- define "saga-runner.volumes" -}}
+- name: manifest
+  configMap: {name: {{ include "saga-runner.fullname" . }}}
+{{- range $kind := list "sagas" "effects" "schemas" }}
+- name: {{ $kind }}
+  configMap: {name: {{ include "saga-runner.definitions" (dict "root" $ "kind" $kind) }}}
+{{- end }}
+{{- range .Values.secretFiles }}
+- name: secret-{{ .name }}
+  secret: {secretName: {{ .secretName }}, defaultMode: 0440}
+{{- end }}
+- name: tmp
+  emptyDir: {sizeLimit: 64Mi}
+{{- with .Values.extraVolumes }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
