@@ -466,10 +466,10 @@ impl StepView {
 impl AliasView {
     fn of(registered: &Registered) -> Self {
         let value = registered.alias.value.clone();
-        match registered.refused {
-            false => Self::Has(value),
-            true => Self::Refused { value, refused: true },
+        if registered.refused {
+            return Self::Refused { value, refused: true };
         }
+        Self::Has(value)
     }
 }
 
