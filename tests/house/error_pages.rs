@@ -54,6 +54,9 @@ fn pages_about_definitions() -> Vec<(String, String)> {
 /// The code of files without schemas.
 const UNTYPED: &str = "SR0179";
 
+/// Codes whose messages name files, by paths that differ here.
+const WITH_PATHS: [&str; 5] = ["SR0111", "SR0140", "SR0141", "SR0171", "SR0190"];
+
 /// The findings about a definition on a page; what all definitions have is added where it is left out.
 fn findings(block: &str, told: bool) -> Vec<Diagnostic> {
     let is_effect = ["http:", "grpc:", "smtp:", "sql:", "nats:", "transform:"]
@@ -124,7 +127,7 @@ fn binaries() -> BinaryFiles {
     binaries
 }
 
-/// The examples of a page: first the mistake, then its cure.
+/// The examples of a page: first the mistake, then its fix.
 fn examples(page: &str) -> Vec<&str> {
     page.split("```yaml\n")
         .skip(1)
@@ -144,9 +147,20 @@ fn every_page_begins_with_its_code_and_a_title() {
 }
 
 #[test]
-fn every_page_about_definitions_is_in_the_index() {
+fn every_page_says_symptom_cause_and_fix() {
+    for (code, page) in pages() {
+        let parts = ["**Symptom.**", "**Cause.**", "**Fix.**"].map(|part| page.find(part));
+        assert!(
+            parts.iter().all(Option::is_some) && parts.is_sorted(),
+            "{code}: {parts:?}"
+        );
+    }
+}
+
+#[test]
+fn every_page_is_in_the_index() {
     let index = read(&root().join("docs/errors/README.md"));
-    for (code, page) in pages_about_definitions() {
+    for (code, page) in pages() {
         let title = page
             .lines()
             .next()
@@ -161,7 +175,7 @@ fn every_page_about_definitions_is_in_the_index() {
 }
 
 #[test]
-fn the_example_of_a_page_gets_its_code_and_the_cure_gets_nothing() {
+fn the_example_of_a_page_gets_its_code_and_message_and_the_fix_gets_nothing() {
     for (code, page) in pages_about_definitions() {
         let examples = examples(&page);
         if ["SR0128", "SR0142", "SR0143"].contains(&&*code) {
@@ -172,17 +186,20 @@ fn the_example_of_a_page_gets_its_code_and_the_cure_gets_nothing() {
             continue;
         }
         let [bad, good] = examples[..] else {
-            panic!("{code} needs an example and its cure");
+            panic!("{code} needs an example and its fix");
         };
-        let codes: BTreeSet<&str> = findings(bad, code == UNTYPED)
-            .iter()
-            .map(|finding| finding.code)
-            .collect();
+        let found = findings(bad, code == UNTYPED);
+        let codes: BTreeSet<&str> = found.iter().map(|finding| finding.code).collect();
         assert_eq!(codes, BTreeSet::from([&*code]), "{code}: example");
+        let shown = found.iter().any(|finding| page.contains(&finding.message));
+        assert!(
+            shown || WITH_PATHS.contains(&&*code),
+            "{code}: the symptom is another one: {found:?}"
+        );
         let left: Vec<String> = findings(good, code == UNTYPED)
             .iter()
             .map(ToString::to_string)
             .collect();
-        assert!(left.is_empty(), "{code}: cure: {left:?}");
+        assert!(left.is_empty(), "{code}: fix: {left:?}");
     }
 }

@@ -47,7 +47,7 @@ pub(super) fn table(
                 Some(Err(rejection)) => format!("dead letter `{}`", rejection.reason),
                 Some(Ok(Outcome::Ignored(IgnoreReason::Conflict))) => "dead letter `conflict`".to_owned(),
                 Some(Ok(Outcome::Ignored(reason))) => format!("ignored: `{}`", reason.as_str()),
-                Some(Ok(Outcome::Deferred)) => "waits for the end".to_owned(),
+                Some(Ok(Outcome::Deferred)) => "pending until the end".to_owned(),
                 Some(Ok(Outcome::Applied)) => told(&before, &world, "applied"),
             };
             write!(table, " {cell} |").expect("a string");
@@ -327,7 +327,7 @@ fn the_docs_say_what_becomes_of_an_input_in_each_phase() {
             event(world, "Order.Packed")
         }),
         ("event under `after_end`", |world| event(world, "Order.Late")),
-        ("event that came before", |world| {
+        ("event received before", |world| {
             let input = world.event_input("Order.Late", &json!({"id": "o-1"}));
             world
                 .record
@@ -347,7 +347,7 @@ fn the_docs_say_what_becomes_of_an_input_in_each_phase() {
             control(world, signal("late", &json!({})))
         }),
         ("callback", |world| callback(world, "steps.sign")),
-        ("sign of life", |world| beat(world, "steps.sign")),
+        ("heartbeat", |world| beat(world, "steps.sign")),
         ("success of a step", |world| {
             let command = newest(world, "steps.ship");
             result(world, command, good())
@@ -360,7 +360,7 @@ fn the_docs_say_what_becomes_of_an_input_in_each_phase() {
             let command = newest(world, "steps.ship");
             result(world, command, WorkOutcome::timed_out(String::new()))
         }),
-        ("success behind an unknown outcome", |world| {
+        ("success after an unknown outcome", |world| {
             let command = newest(world, "steps.guess");
             result(world, command, good())
         }),
@@ -504,7 +504,7 @@ fn told_of_step(before: &Before, world: &World, _: &str) -> String {
         said.push("undone".to_owned());
     }
     if said.is_empty() {
-        said.push("stays".to_owned());
+        said.push("unchanged".to_owned());
     }
     said.join(", ")
 }
@@ -612,7 +612,7 @@ fn the_docs_say_what_becomes_of_what_is_said_with_a_token() {
             let outcome = CallbackOutcome::Failed { class, message };
             control(world, Control::Callback { work, outcome })
         }),
-        ("sign of life", |world| beat(world, STEP)),
+        ("heartbeat", |world| beat(world, STEP)),
         ("`heartbeat` passes", |world| step_timer(world, "heartbeat")),
     ];
     check(&table("Input", &scenes, &inputs, told_of_step));

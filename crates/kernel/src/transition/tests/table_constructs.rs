@@ -168,12 +168,12 @@ fn the_docs_say_what_becomes_of_facts_timers_and_what_they_begin_in_each_phase()
             control(world, signal("waive", &json!({})))
         }),
         ("callback of the same wait", |world| callback(world, "steps.paid")),
-        ("timer fires whose effect is under way", |world| {
+        ("timer fires, its effect in progress", |world| {
             let played = timer(world, "nudge");
             assert!(world.sent.iter().filter(|item| item.path == TELL).count() <= 1);
             played
         }),
-        ("timer fires that begins an effect", |world| {
+        ("timer fires and begins an effect", |world| {
             if newest(world, TELL)
                 .is_some_and(|command| world.outbox.values().any(|item| item.command_id == command))
             {
@@ -255,7 +255,7 @@ fn at(world: &mut World, place: &str) {
         world.succeed(path, &json!({}));
     }
     let turns = match place {
-        "behind its wait" | "between two turns" => 1,
+        "after its wait" | "between two turns" => 1,
         "in a later turn" | "after the loop" => 2,
         _ => return,
     };
@@ -269,7 +269,7 @@ fn at(world: &mut World, place: &str) {
             world.succeed("steps.it", &json!({}));
         }
         world.event("Order.Came", &json!({"id": "o-1"}));
-        if place == "behind its wait" {
+        if place == "after its wait" {
             return;
         }
         world.succeed("steps.last", &json!({}));
@@ -283,7 +283,7 @@ fn the_docs_say_what_is_kept_where_in_a_loop() {
         "in its turn",
         "during its action",
         "while it waits",
-        "behind its wait",
+        "after its wait",
         "between two turns",
         "in a later turn",
         "after the loop",
@@ -345,7 +345,7 @@ fn of_item(world: &mut World, outcome: WorkOutcome) -> Played {
 fn told_of_loop(before: &Before, world: &World, _: &str) -> String {
     let after = Before::of(world);
     let mut said = match after.statuses[0] {
-        StepStatus::Running => "goes on".to_owned(),
+        StepStatus::Running => "continues".to_owned(),
         status => format!("`{}`", status.as_str()),
     };
     if after.undone > before.undone {
